@@ -1,0 +1,50 @@
+"""The error form of every package: a code, what was got and expected, a place in the user's source, the next step.
+
+Codes are grouped by who has to act: 1xxx configuration, 2xxx lowering, 3xxx graph, 4xxx engine, 5xxx archive. Each code
+has an entry in ``docs/errors.md``; a test keeps both in step.
+"""
+
+from __future__ import annotations
+
+
+class GeError(Exception):
+    """Base of all errors raised on purpose.
+
+    Args:
+        code: Stable identifier such as ``"GE3004"``.
+        what: What is wrong, with the value got and the values accepted.
+        where: Place in the user's source or in the file read, empty if there is none.
+        next: What the reader should do now.
+    """
+
+    def __init__(self, code: str, what: str, *, where: str = "", next: str = "") -> None:
+        self.code = code
+        self.what = what
+        self.where = where
+        self.next = next
+        lines = [f"[{code}] {what}"]
+        if where:
+            lines.append(f"  at {where}")
+        if next:
+            lines.append(f"Next: {next}")
+        super().__init__("\n".join(lines))
+
+
+class ConfigError(GeError, ValueError):
+    """A configuration value is refused (1xxx)."""
+
+
+class LoweringError(GeError, RuntimeError):
+    """FX nodes cannot become GE nodes (2xxx)."""
+
+
+class GraphError(GeError, ValueError):
+    """A GE graph, or a call that builds one, breaks a rule of GE (3xxx)."""
+
+
+class EngineError(GeError, RuntimeError):
+    """An engine cannot compile or run a graph (4xxx)."""
+
+
+class ArchiveError(GeError, ValueError):
+    """A file is damaged, foreign, of another version or cannot be written (5xxx)."""

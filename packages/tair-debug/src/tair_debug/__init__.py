@@ -1,0 +1,1 @@
+"""See every stage of a compilation: support report, graph and tensor dumps, debug record, comparison."""
