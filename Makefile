@@ -1,0 +1,70 @@
+# Every command a developer needs; `make help` lists them. CONTRIBUTING.md says more.
+SHELL := /bin/bash
+PYTHON ?= $(or $(TARGET_PYTHON_PATH),$(shell command -v python3.11 || command -v python3))
+RUN := .venv/bin/python
+PKG ?= ge-graph
+# torch_npu, where it is installed, would load itself into every process that imports torch.
+export TORCH_DEVICE_BACKEND_AUTOLOAD ?= 0
+export HF_HUB_OFFLINE ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test quick unit system opinfo bench lint regen coverage configure wheels install uninstall package-test release clean
+
+help:  ## list these commands
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+setup:  ## wheelhouse, uv and .venv; at once if nothing changed
+	@test -n "$(PYTHON)" || { echo "setup: no python3 found; install Python 3.11"; exit 1; }
+	@$(PYTHON) tools/setup.py
+
+demo: setup  ## real models through torch.compile on the embedded engine, compared with eager
+	@$(RUN) -m tools.demo
+
+test: setup  ## all tests, with the checks that pre-commit runs
+	@$(RUN) tools/checks.py
+	@$(RUN) -m pytest -n 2 --dist worksteal packages tests
+
+quick: setup  ## all tests under five seconds
+	@$(RUN) -m pytest -n 2 -m "not slow" packages tests
+
+unit: setup  ## tests of the packages
+	@$(RUN) -m pytest -n 2 packages
+
+system: setup  ## tests across packages: models end to end
+	@$(RUN) -m pytest -n 2 tests
+
+opinfo: setup  ## every OpInfo of torch against the embedded engine, with a report
+	@$(RUN) -m tools.opinfo
+
+bench: setup  ## ratios against eager and other exporters; written to benchmarks/results.md
+	@$(RUN) -m benchmarks.run
+
+lint: setup  ## format, lint, types, import contracts, generated files
+	@$(RUN) tools/checks.py --fix
+
+regen: setup  ## make all generated files anew
+	@$(RUN) tools/regen.py
+
+coverage: setup  ## tests with coverage; HTML in htmlcov/
+	@$(RUN) -m pytest -n 2 --cov --cov-report=html --cov-report=term:skip-covered packages tests
+
+configure:  ## choose Python and Ascend SDK from the environment, without questions
+	@$(PYTHON) tools/configure.py
+
+wheels: setup  ## wheels of all packages into dist/
+	@$(RUN) tools/release.py wheels
+
+install: wheels  ## build, then install into the Python chosen by configure
+	@$(RUN) tools/release.py install
+
+uninstall:  ## remove the packages from the Python chosen by configure
+	@$(PYTHON) tools/release.py uninstall
+
+package-test: setup  ## tests of PKG from its wheel, with only its own dependencies
+	@$(RUN) tools/release.py test $(PKG)
+
+release: setup  ## check, build, test and tag PKG
+	@$(RUN) tools/release.py release $(PKG)
+
+clean:  ## remove what was built; wheelhouse/ stays
+	rm -rf .venv .bootstrap dist build htmlcov artefacts

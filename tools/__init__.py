@@ -1,0 +1,1 @@
+"""Developer commands; nothing here ships."""

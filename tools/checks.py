@@ -1,0 +1,77 @@
+"""The checks of pre-commit and CI: one row each, all run, all failures shown."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BIN = Path(sys.executable).parent
+MAX_BYTES = 200_000
+MAX_LINES = 900
+LARGE_ALLOWED = {"ops.jsonl", "ops.pyi", "uv.lock"}
+
+# name, command, command that repairs ("" if none)
+COMMANDS = (
+    ("format", f"{BIN}/ruff format --check .", f"{BIN}/ruff format ."),
+    ("lint", f"{BIN}/ruff check .", f"{BIN}/ruff check --fix ."),
+    ("types", f"{sys.executable} -m tools.types_check", ""),
+    ("imports", f"{BIN}/lint-imports --no-cache", ""),
+    ("generated", f"{sys.executable} tools/regen.py --check", f"{sys.executable} tools/regen.py"),
+)
+
+
+def file_sizes() -> list[str]:
+    """Files that hide too much: over 200 kB, or a module of over 900 lines."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split(
+        "\n"
+    )
+    bad = []
+    for name in filter(None, listed):
+        path = ROOT / name
+        if not path.is_file() or path.name in LARGE_ALLOWED:
+            continue
+        if path.stat().st_size > MAX_BYTES:
+            bad.append(f"{name}: {path.stat().st_size} bytes, limit {MAX_BYTES}")
+        elif path.suffix in (".py", ".cpp", ".h"):
+            lines = path.read_bytes().count(b"\n")
+            if lines > MAX_LINES:
+                bad.append(f"{name}: {lines} lines, limit {MAX_LINES}")
+    return bad
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--fix", action="store_true", help="repair what can be repaired")
+    parser.add_argument("--only", help="name of one check")
+    options = parser.parse_args()
+    failed = []
+    for name, check, repair in COMMANDS:
+        if options.only and name != options.only:
+            continue
+        start = time.perf_counter()
+        if options.fix and repair:
+            subprocess.run(repair.split(), cwd=ROOT, capture_output=True)
+        done = subprocess.run(check.split(), cwd=ROOT, capture_output=True, text=True)
+        print(
+            f"{name:<10} {'ok' if done.returncode == 0 else 'FAILED':<7} {time.perf_counter() - start:5.1f} s",
+            flush=True,
+        )
+        if done.returncode:
+            failed.append(name)
+            print((done.stdout + done.stderr)[-6000:])
+    if not options.only or options.only == "sizes":
+        bad = file_sizes()
+        print(f"{'sizes':<10} {'FAILED' if bad else 'ok'}")
+        if bad:
+            failed.append("sizes")
+            print("\n".join(bad))
+    if failed:
+        sys.exit(f"checks: {', '.join(failed)} failed; `make lint` repairs what can be repaired")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""Choose the Python and the Ascend SDK for `make wheels`, `install` and tests, without questions.
+
+TARGET_PYTHON_PATH names the interpreter (default: the one that runs this), ASCEND_SDK_PATH the SDK folder,
+NO_ASCEND_SDK says that there is none. The choice is written to build/config.env.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+CONFIG = Path(__file__).resolve().parent.parent / "build" / "config.env"
+
+
+def read() -> dict[str, str]:
+    """The recorded choice; empty before the first `make configure`."""
+    if not CONFIG.exists():
+        return {}
+    return dict(line.split("=", 1) for line in CONFIG.read_text().splitlines() if "=" in line)
+
+
+def main() -> None:
+    python = os.environ.get("TARGET_PYTHON_PATH") or sys.executable
+    probe = subprocess.run(
+        [python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"], capture_output=True, text=True
+    )
+    if probe.returncode:
+        sys.exit(f"configure: TARGET_PYTHON_PATH={python} is not a Python interpreter")
+    sdk = "" if os.environ.get("NO_ASCEND_SDK") else os.environ.get("ASCEND_SDK_PATH", "")
+    if sdk and not Path(sdk).is_dir():
+        sys.exit(f"configure: ASCEND_SDK_PATH={sdk} is not a folder; correct it or set NO_ASCEND_SDK=1")
+    CONFIG.parent.mkdir(exist_ok=True)
+    CONFIG.write_text(f"TARGET_PYTHON_PATH={python}\nASCEND_SDK_PATH={sdk}\n")
+    engine = sdk or "none, the embedded engine runs the graphs"
+    print(f"configure: Python {probe.stdout.strip()} at {python}; Ascend SDK: {engine}")
+
+
+if __name__ == "__main__":
+    main()

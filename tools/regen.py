@@ -1,0 +1,33 @@
+"""Make all generated files anew, or check that they are up to date. One row a generator; each knows `--check`."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# module, what it writes
+GENERATORS = (
+    ("ge_graph.codegen.stubs", "packages/ge-graph/src/ge_graph/ops.pyi"),
+    ("torchair.options", "docs/options.md"),
+    ("ge_converters.coverage", "docs/coverage.md"),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="fail if a file is out of date")
+    check = ["--check"] if parser.parse_args().check else []
+    stale = []
+    for module, target in GENERATORS:
+        if subprocess.run([sys.executable, "-m", module, *check], cwd=ROOT).returncode:
+            stale.append(target)
+    if stale:
+        sys.exit(f"out of date: {', '.join(stale)}; run `make regen`")
+
+
+if __name__ == "__main__":
+    main()
