@@ -1,0 +1,235 @@
+"""Which function computes which GE operator: one table, two layers, user over built-in.
+
+A kernel follows the operator's definition. It is called with one positional argument per schema input port (a tensor,
+``None`` for a port that is not fed, a list for a dynamic port) and with the attributes as keywords, and returns one
+tensor or a tuple (a dynamic output port counts as that many entries).
+
+    from ge_runtime.cpu import kernel
+
+    @kernel("MyScale")
+    def my_scale(x, *, factor=1.0):
+        return x * factor
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeAlias
+
+from ge_graph.dtypes import DataType
+from ge_graph.ir import Node
+
+from ge_runtime import errors
+
+_BUILTIN_PACKAGE = "ge_runtime.cpu.kernels"
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A value of the program under construction: a variable, or an expression of Python numbers."""
+
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a plan hook returns: call ``fn`` with these arguments.
+
+    Arguments may be Refs, further Calls, Python constants, dtypes, and tuples or lists of all these; they are put
+    into the program as they are, so nothing is looked up or converted while it runs.
+
+    Attributes:
+        views: Overrides ``Kernel.views`` for this call; None keeps it.
+    """
+
+    fn: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    views: bool | None = None
+
+
+class Site(Protocol):
+    """One node as a plan hook sees it. Ports are named as in the schema."""
+
+    node: Node
+
+    def fed(self, port: str) -> bool:
+        """Whether the port has an operand."""
+
+    def tensor(self, port: str) -> Any:
+        """The operand as a tensor: a Ref, a list of Refs for a dynamic port, None if not fed."""
+
+    def const(self, port: str) -> Any:
+        """The operand as a Python number or list if it is a small constant, else None."""
+
+    def host(self, port: str) -> Any:
+        """Like ``const``, but numbers may also be Refs that the program computes without tensors; None if neither."""
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        """An attribute's value."""
+
+    def dtype(self, port: str) -> DataType | None:
+        """Element type of the operand."""
+
+    def shape(self, port: str) -> tuple[int | str, ...] | None:
+        """Recorded shape of the operand: ints and texts of symbols; None if unknown."""
+
+    def out_shape(self, index: int = 0) -> tuple[int | str, ...] | None:
+        """Recorded shape of an output."""
+
+
+PlanHook: TypeAlias = "Callable[[Site], Call | None]"
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """How the engine computes one operator type.
+
+    Attributes:
+        op: GE operator type.
+        run: The function; sees tensors (and Python numbers on ``host`` ports).
+        host: Ports handed over as Python numbers and lists, never as tensors: sizes, axes, permutations.
+        views: True if a result may share memory with an operand. The planner then copies where a graph output would
+            alias something, and never overwrites such memory. A kernel that may return an operand or a view of one
+            and does not say so breaks the engine's promise; the first run of every graph checks it.
+        updates: Ports whose tensors the kernel writes in place (Assign and friends).
+        inplace: Name of the Tensor method that computes the same into its first operand (``add_``), or "".
+        plan: Optional hook that turns a node into a direct call when enough is known; None falls back to ``run``.
+        random: True if two runs may differ; such nodes are never merged or reordered.
+        source: Where the definition is taken from.
+    """
+
+    op: str
+    run: Callable[..., Any]
+    host: tuple[str, ...] = ()
+    views: bool = False
+    updates: tuple[str, ...] = ()
+    inplace: str = ""
+    plan: PlanHook | None = None
+    random: bool = False
+    source: str = ""
+
+
+_builtin: dict[str, Kernel] = {}
+_user: dict[str, Kernel] = {}
+_plans: dict[str, PlanHook] = {}
+_pending: list[str] | None = None
+
+
+def _layer(module: str) -> dict[str, Kernel]:
+    return _builtin if module.startswith(_BUILTIN_PACKAGE) else _user
+
+
+def _enter(layer: dict[str, Kernel], entry: Kernel, override: bool) -> None:
+    if entry.op in layer and not override:
+        raise errors.registered_twice(entry.op, layer[entry.op].source or repr(layer[entry.op].run))
+    layer[entry.op] = entry
+
+
+def kernel(
+    *ops: str,
+    host: tuple[str, ...] = (),
+    views: bool = False,
+    updates: tuple[str, ...] = (),
+    inplace: str = "",
+    random: bool = False,
+    source: str = "",
+    override: bool = False,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register the decorated function for these operator types; it serves built-in and user kernels alike.
+
+    Args:
+        ops: GE operator types that the function computes.
+        host: See ``Kernel``; the same for the other flags.
+        views: See ``Kernel``.
+        updates: See ``Kernel``.
+        inplace: See ``Kernel``.
+        random: See ``Kernel``.
+        source: Where the definition comes from.
+        override: Replace a kernel of the same layer. A user kernel always wins over a built-in one.
+
+    Errors:
+        EngineError GE4008 if the layer has a kernel for the type already.
+    """
+
+    def register(fn: Callable[..., Any]) -> Callable[..., Any]:
+        layer = _layer(getattr(fn, "__module__", "") or "")
+        for op in ops:
+            _enter(layer, Kernel(op, fn, host, views, updates, inplace, None, random, source), override)
+        return fn
+
+    return register
+
+
+def rows(table: Mapping[str, Callable[..., Any]], **flags: Any) -> None:
+    """Register built-in kernels that are one ATen function each: operator type to function, same flags for all."""
+    for op, fn in table.items():
+        _enter(_builtin, Kernel(op, fn, **flags), override=False)
+
+
+def plan(*ops: str) -> Callable[[PlanHook], PlanHook]:
+    """Attach the decorated plan hook to these operator types (before or after their kernels are registered)."""
+
+    def register(hook: PlanHook) -> PlanHook:
+        for op in ops:
+            _plans[op] = hook
+        return hook
+
+    return register
+
+
+def _load_until(op: str) -> None:
+    """Import family modules one after the other until one brings ``op``."""
+    global _pending
+    if _pending is None:
+        package = importlib.import_module(_BUILTIN_PACKAGE)
+        _pending = sorted(m.name for m in pkgutil.iter_modules(package.__path__))
+    while _pending and op not in _builtin:
+        importlib.import_module(f"{_BUILTIN_PACKAGE}.{_pending.pop(0)}")
+
+
+def find(op: str) -> Kernel | None:
+    """The kernel for an operator type, the user's first; None if there is none."""
+    if op in _user:
+        return _user[op]
+    if op not in _builtin:
+        _load_until(op)
+    found = _builtin.get(op)
+    if found is not None and found.plan is None and op in _plans:
+        found = _builtin[op] = replace(found, plan=_plans[op])
+    return found
+
+
+def registered() -> dict[str, Kernel]:
+    """All kernels, built-in families loaded."""
+    _load_until("")
+    return {op: k for op in sorted({*_builtin, *_user}) if (k := find(op)) is not None}
+
+
+def unregister(op: str) -> None:
+    """Drop the user's kernel for an operator type; built-in kernels stay."""
+    _user.pop(op, None)
+
+
+def parameters(fn: Callable[..., Any]) -> tuple[list[str], set[str] | None]:
+    """Positional parameter names and keyword names of a kernel; None for keywords if it takes any.
+
+    ATen functions have no signature: they take their inputs only.
+    """
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):
+        return [], set()
+    positional, keywords = [], set()
+    for p in signature.parameters.values():
+        if p.kind is p.VAR_KEYWORD:
+            return positional, None
+        if p.kind is p.KEYWORD_ONLY:
+            keywords.add(p.name)
+        elif p.kind is not p.VAR_POSITIONAL:
+            positional.append(p.name)
+    return positional, keywords

@@ -1,0 +1,99 @@
+"""Every error an engine raises, built in one place so that codes, wording and next steps stay consistent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ge_graph.errors import EngineError
+from ge_graph.ir import Node
+
+
+def origin(node: Node) -> str:
+    """Where a node comes from, as one line: the user's source, the FX node and the module path, as far as known."""
+    p = node.provenance
+    if p is None:
+        return f"GE node '{node.name}' ({node.op})"
+    parts = [p.source, p.code.strip(), f"FX {p.fx_target} %{p.fx_name}" if p.fx_name else "", p.module]
+    known = ", ".join(part for part in parts if part)
+    return f"{known} (GE node '{node.name}')" if known else f"GE node '{node.name}' ({node.op})"
+
+
+def no_such_engine(name: str, known: Sequence[str]) -> EngineError:
+    """GE4001: the forced name is not an installed engine."""
+    return EngineError(
+        "GE4001",
+        f"no engine is called '{name}'; installed engines: {', '.join(known) or 'none'}",
+        next="set TAIR_ENGINE or the configuration to one of these, or install the package that brings the engine",
+    )
+
+
+def no_engine(device: str, rejections: Iterable[tuple[str, str]]) -> EngineError:
+    """GE4002: engines are installed but none can serve the device."""
+    lines = [f"no engine can run graphs whose inputs live on '{device}'"]
+    lines += [f"  {name}: {reason}" for name, reason in rejections]
+    return EngineError("GE4002", "\n".join(lines), next="fix one of the reasons above")
+
+
+def missing_kernels(engine: str, nodes: Sequence[Node]) -> EngineError:
+    """GE4003: operators without a kernel, all of them at once."""
+    by_op: dict[str, list[Node]] = {}
+    for node in nodes:
+        by_op.setdefault(node.op, []).append(node)
+    lines = [f"the {engine} engine has no kernel for {len(by_op)} operator type(s)"]
+    for op, found in sorted(by_op.items()):
+        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        lines.append(f"  {op:<24} {origin(found[0])}{more}")
+    example = min(by_op)
+    return EngineError(
+        "GE4003",
+        "\n".join(lines),
+        next=f'register one: `from ge_runtime.cpu import kernel`, then `@kernel("{example}")` above a function that takes '
+        "the operator's inputs in schema order and its attributes as keywords",
+    )
+
+
+def bad_input(what: str) -> EngineError:
+    """GE4004: what was handed to ``run`` is not what the graph was compiled for."""
+    return EngineError("GE4004", what, next="pass one tensor per Data node, in index order, of the declared type and size")
+
+
+def kernel_failed(node: Node, operands: str, error: BaseException) -> EngineError:
+    """GE4005: a kernel raised while the graph ran."""
+    return EngineError(
+        "GE4005",
+        f"{node.op} failed on ({operands}): {type(error).__name__}: {error}",
+        where=origin(node),
+        next="compare the operands with the operator's definition; `executable.source` shows the program that ran",
+    )
+
+
+def broken_result(node: Node, what: str) -> EngineError:
+    """GE4006: a kernel returned something else than the graph declares."""
+    return EngineError("GE4006", f"{node.op}: {what}", where=origin(node), next="correct the kernel or the graph's types")
+
+
+def bad_option(name: str, value: str, accepted: str) -> EngineError:
+    """GE4007: an engine option is unknown or its value is refused."""
+    return EngineError("GE4007", f"engine option {name}={value!r} is refused; accepted: {accepted}")
+
+
+def registered_twice(op: str, source: str) -> EngineError:
+    """GE4008: two kernels for one operator type in one layer."""
+    return EngineError(
+        "GE4008", f"a kernel for {op} is registered already ({source})",
+        next="pass override=True to replace it on purpose",
+    )  # fmt: skip
+
+
+def refused(op: str, what: str) -> EngineError:
+    """GE4009: the operator is known but this form of it is not defined or not offered; raised by kernels."""
+    return EngineError("GE4009", f"{op}: {what}")
+
+
+def cann_missing(reasons: Sequence[str]) -> EngineError:
+    """GE4010: the Ascend runtime was asked for and cannot serve."""
+    return EngineError(
+        "GE4010",
+        "the cann engine cannot run here:\n" + "\n".join(f"  {r}" for r in reasons),
+        next="run on the embedded engine (TAIR_ENGINE=cpu), or repair the points above",
+    )
