@@ -66,7 +66,7 @@ def fill_wheelhouse(python: str) -> bool:
     missing = {f: r for f, r in locked_wheels().items() if not (WHEELHOUSE / f).exists()}
     if missing:
         print(f"setup: downloading {len(missing)} wheels into wheelhouse/", flush=True)
-        command = [python, "-m", "pip", "download", "-q", "--no-deps", "--only-binary", ":all:", "-d", str(WHEELHOUSE)]
+        command = [python, "-m", "pip", "download", "-qq", "--no-deps", "--only-binary", ":all:", "-d", str(WHEELHOUSE)]
         if subprocess.run([*command, *missing.values()], cwd=ROOT).returncode:
             fail("pip could not download the wheels above; check the network or the configured package index")
     return all((WHEELHOUSE / f).exists() for f in locked_wheels())
