@@ -1,0 +1,1 @@
+"""Makes the root importable, so that tests can use `tools.models`."""
