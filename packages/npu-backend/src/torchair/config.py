@@ -1,0 +1,578 @@
+"""``CompilerConfig``: the tree of options, built from the rows of ``options.py``.
+
+``config.mode = x`` and ``config.mode.value = x`` both set an option and both check it. Reading gives the value object;
+``.value`` is the plain value.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar, NoReturn
+
+from ge_graph.errors import ConfigError
+from torchair.options import CONFLICTS, GRAPH_EX, INT64_MAX, OPTIONS, Effective, Option
+
+__all__ = [
+    "INT64_MAX",
+    "CallableValue",
+    "CompilerConfig",
+    "DictOptionValue",
+    "GraphExConfig",
+    "IntListValue",
+    "IntRangeValue",
+    "MustExistedPathValue",
+    "NpuBaseConfig",
+    "OptionValue",
+    "TextValue",
+]
+
+_MISSING: Any = object()
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Equality that tells True from 1 and 0 from False."""
+    return type(a) is type(b) and bool(a == b)
+
+
+class OptionValue:
+    """A value with a default and a list of allowed values.
+
+    Args:
+        default: First value; not checked, so that ``None`` can mean "unset".
+        choices: Allowed values; None allows everything.
+
+    Errors: ConfigError GE1002 for a value outside ``choices``.
+    """
+
+    def __init__(self, default: Any, choices: Iterable[Any] | None = None) -> None:
+        self.path = "option"
+        self.default = default
+        self.choices: tuple[Any, ...] | None = None if choices is None else tuple(choices)
+        self._value = default
+
+    @property
+    def value(self) -> Any:
+        """The plain value; assigning checks it."""
+        return self._value
+
+    @value.setter
+    def value(self, new: Any) -> None:
+        if isinstance(new, OptionValue):
+            new = new.value
+        self._value = new if _same(new, self.default) else self.check(new)
+
+    @property
+    def is_default(self) -> bool:
+        """Whether the option still has its default."""
+        return _same(self._value, self.default)
+
+    @property
+    def allowed(self) -> str:
+        """What may be assigned, in words."""
+        return "anything" if self.choices is None else ", ".join(map(repr, self.choices))
+
+    def check(self, new: Any) -> Any:
+        """The value to store, or ConfigError."""
+        if self.choices is not None and not any(_same(new, c) for c in self.choices):
+            self.refuse("GE1002", new, near=[c for c in self.choices if isinstance(c, str)])
+        return new
+
+    def refuse(self, code: str, got: Any, why: str = "", near: Iterable[str] = ()) -> NoReturn:
+        """Raise ConfigError with path, value got and values allowed."""
+        text = repr(got)
+        if len(text) > 200:
+            text = text[:197] + "..."
+        close = difflib.get_close_matches(got, list(near), 1, 0.5) if isinstance(got, str) else []
+        raise ConfigError(
+            code,
+            f"{self.path}: got {text} ({type(got).__name__}), allowed: {self.allowed}" + (f"; {why}" if why else ""),
+            next=f"did you mean {close[0]!r}?"
+            if close
+            else "set one of the allowed values; docs/options.md lists them",
+        )
+
+    def __bool__(self) -> bool:
+        return bool(self._value)
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self._value == (other.value if isinstance(other, OptionValue) else other))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(self._value)
+
+
+class IntRangeValue(OptionValue):
+    """An int in ``low..high`` without ``holes``.
+
+    Errors: ConfigError GE1003 for another type, GE1004 outside the range.
+    """
+
+    def __init__(self, default: int | None, low: int, high: int, holes: tuple[int, ...] = ()) -> None:
+        super().__init__(default)
+        self.low, self.high, self.holes = low, high, holes
+
+    @property
+    def allowed(self) -> str:
+        """The range in words."""
+        holes = f" except {', '.join(map(str, self.holes))}" if self.holes else ""
+        return f"int in [{self.low}, {self.high}]{holes}" + (" or None" if self.default is None else "")
+
+    def check(self, new: Any) -> int:
+        """The int, or ConfigError."""
+        if isinstance(new, bool) or not isinstance(new, int):
+            self.refuse("GE1003", new)
+        if not self.low <= new <= self.high or new in self.holes:
+            self.refuse("GE1004", new)
+        return new
+
+
+class _TypedValue(OptionValue):
+    words: ClassVar[str] = ""
+
+    @property
+    def allowed(self) -> str:
+        """The type in words."""
+        return self.words + (" or None" if self.default is None else "")
+
+    def fits(self, new: Any) -> bool:
+        """Whether ``new`` has the type."""
+        raise NotImplementedError
+
+    def check(self, new: Any) -> Any:
+        """The value, or ConfigError GE1003."""
+        if not self.fits(new):
+            self.refuse("GE1003", new)
+        return new
+
+
+class IntListValue(_TypedValue):
+    """A list of ints. Errors: ConfigError GE1003."""
+
+    words = "a list of ints"
+
+    def fits(self, new: Any) -> bool:
+        """A list of ints, bools excluded."""
+        return isinstance(new, list) and all(isinstance(i, int) and not isinstance(i, bool) for i in new)
+
+
+class CallableValue(_TypedValue):
+    """A callable. Errors: ConfigError GE1003."""
+
+    words = "a callable"
+
+    def fits(self, new: Any) -> bool:
+        """Anything that can be called."""
+        return callable(new)
+
+
+class DictOptionValue(_TypedValue):
+    """A dict. Errors: ConfigError GE1003."""
+
+    words = "a dict"
+
+    def fits(self, new: Any) -> bool:
+        """A dict."""
+        return isinstance(new, dict)
+
+
+class TupleValue(_TypedValue):
+    """A tuple, such as a memory pool handle. Errors: ConfigError GE1003."""
+
+    words = "a tuple"
+
+    def fits(self, new: Any) -> bool:
+        """A tuple."""
+        return isinstance(new, tuple)
+
+
+class TextValue(_TypedValue):
+    """Text, of a form if one is given.
+
+    Errors: ConfigError GE1003 for another type, GE1006 for another form.
+    """
+
+    def __init__(self, default: str | None, form: str = "", example: str = "") -> None:
+        super().__init__(default)
+        self.form, self.example = form, example
+
+    @property
+    def allowed(self) -> str:
+        """The form by example."""
+        text = f"text such as {self.example!r}" if self.example else "text"
+        return text + (" or None" if self.default is None else "")
+
+    def fits(self, new: Any) -> bool:
+        """A str."""
+        return isinstance(new, str)
+
+    def check(self, new: Any) -> str:
+        """The text, or ConfigError."""
+        text: str = super().check(new)
+        if self.form and not re.fullmatch(self.form, text):
+            self.refuse("GE1006", text)
+        return text
+
+
+class MustExistedPathValue(_TypedValue):
+    """A path that exists: a folder with read and write rights, or a readable file.
+
+    Args:
+        default: First value, not checked.
+        kind: ``directory``, ``file`` or ``""`` for either.
+        content: Check of a file's content, called with the path; it raises ValueError with the reason.
+
+    Errors: ConfigError GE1003 for another type, GE1005 for a missing path or missing rights, GE1007 for a file whose
+    content is refused.
+    """
+
+    def __init__(self, default: str | None, kind: str = "", content: Callable[[Path], None] | None = None) -> None:
+        super().__init__(default)
+        self.kind, self.content = kind, content
+        self._words = {
+            "directory": "an existing folder with read and write rights",
+            "file": "an existing readable file",
+        }
+
+    @property
+    def allowed(self) -> str:
+        """What has to exist."""
+        return self._words.get(self.kind, "an existing path") + (" or None" if self.default is None else "")
+
+    def fits(self, new: Any) -> bool:
+        """A str or a Path."""
+        return isinstance(new, (str, os.PathLike)) and isinstance(os.fspath(new), str)
+
+    def check(self, new: Any) -> str:
+        """The path as text, or ConfigError."""
+        path = Path(super().check(new))
+        try:
+            found = (
+                path.is_dir() if self.kind == "directory" else path.is_file() if self.kind == "file" else path.exists()
+            )
+        except (OSError, ValueError):  # a NUL byte, a name that is too long
+            found = False
+        if not found:
+            self.refuse("GE1005", new, why="it does not exist")
+        if not os.access(path, os.R_OK | (os.W_OK if self.kind == "directory" else 0)):
+            self.refuse("GE1005", new, why="the rights are missing")
+        if self.content is not None:
+            try:
+                self.content(path)
+            except ValueError as error:
+                self.refuse("GE1007", new, why=str(error))
+        return str(os.fspath(new))
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"not JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise ValueError("the file holds no JSON object")
+    return data
+
+
+def read_fusion_switch(path: Path) -> dict[str, dict[str, str]]:
+    """The groups of a fusion switch file: ``GraphFusion`` and ``UBFusion``, pass name to ``on`` or ``off``.
+
+    Raises:
+        ValueError: The file has another form.
+    """
+    switch = _read_object(path).get("Switch")
+    if not isinstance(switch, dict):
+        raise ValueError("the key 'Switch' with an object is missing")
+    for group, passes in switch.items():
+        if group not in ("GraphFusion", "UBFusion"):
+            raise ValueError(f"Switch has the group {group!r}; known are GraphFusion and UBFusion")
+        if not isinstance(passes, dict):
+            raise ValueError(f"Switch.{group} is no object")
+        for name, state in passes.items():
+            if state not in ("on", "off"):
+                raise ValueError(f"Switch.{group}.{name} is {state!r}; known are 'on' and 'off'")
+    return switch
+
+
+def check_dump_json(path: Path) -> None:
+    """Check the rules of a dump description.
+
+    Raises:
+        ValueError: A rule is broken.
+    """
+    dump = _read_object(path).get("dump")
+    if not isinstance(dump, dict):
+        raise ValueError("the key 'dump' with an object is missing")
+    watcher = dump.get("dump_scene") == "watcher"
+    if "dump_path" not in dump and "dump_scene" not in dump or watcher and "dump_path" not in dump:
+        raise ValueError("dump.dump_path is missing")
+    overflow = dump.get("dump_debug") == "on"
+    if overflow and (dump.get("dump_list") or dump.get("dump_op_switch") == "on"):
+        raise ValueError("dump_debug=on excludes dump_list and dump_op_switch=on")
+    if watcher and (overflow or "dump_op_switch" in dump):
+        raise ValueError("dump_scene=watcher excludes dump_debug and dump_op_switch")
+    if watcher and dump.get("dump_mode", "output") != "output":
+        raise ValueError("dump_scene=watcher knows dump_mode=output only")
+
+
+_CONTENT: dict[str, Callable[[Path], Any]] = {"fusion_switch": read_fusion_switch, "dump_json": check_dump_json}
+
+
+def make_value(row: Option) -> OptionValue:
+    """The value object of a row, with its path and, where the environment says so, its value."""
+    made: OptionValue
+    if row.kind == "choice":
+        made = OptionValue(row.default, row.choices)
+    elif row.kind == "int":
+        made = IntRangeValue(row.default, row.low, row.high, row.holes)
+    elif row.kind in ("text", "name"):
+        made = TextValue(row.default, row.form, row.example)
+    elif row.kind in ("directory", "file"):
+        made = MustExistedPathValue(row.default, row.kind, _CONTENT.get(row.content))
+    else:
+        made = {"callable": CallableValue, "int_list": IntListValue, "dict": DictOptionValue, "tuple": TupleValue}[
+            row.kind
+        ](row.default)
+    made.path = "config." + row.path
+    return made
+
+
+class NpuBaseConfig:
+    """A group of options. Reading an attribute gives a value object or a group; assigning sets a value.
+
+    Errors: ConfigError GE1001 for an unknown name, GE1009 when a whole group is assigned.
+    """
+
+    _path: str
+    _rows: list[tuple[str, Option]]
+    _items: dict[str, OptionValue | NpuBaseConfig]
+    _aliases: dict[str, OptionValue]
+    _fixed_attrs: list[str]
+
+    def __init__(self, path: str = "config") -> None:
+        fresh = {"_path": path, "_rows": [], "_items": {}, "_aliases": {}, "_fixed_attrs": []}
+        for name, value in fresh.items():
+            if name not in self.__dict__:
+                object.__setattr__(self, name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        items = self.__dict__.get("_items", {})
+        if name in items:
+            return items[name]
+        aliases = self.__dict__.get("_aliases", {})
+        if name in aliases:
+            return aliases[name]
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise self._unknown(name)
+
+    def __setattr__(self, name: str, new: Any) -> None:
+        if name == "_fixed_attrs":
+            object.__setattr__(self, name, list(new))
+            return
+        found = self._items.get(name, self._aliases.get(name))
+        if isinstance(found, OptionValue):
+            found.value = new
+        elif isinstance(found, NpuBaseConfig):
+            names = ", ".join(found._items)
+            raise ConfigError(
+                "GE1009", f"{self._path}.{name} is a group of options, got {new!r}",
+                next=f"set one of its options: {names}",
+            )  # fmt: skip
+        elif isinstance(new, OptionValue):  # a subclass adds an option of its own
+            new.path = f"{self._path}.{name}"
+            self._items[name] = new
+        else:
+            raise self._unknown(name)
+
+    def __delattr__(self, name: str) -> None:
+        raise ConfigError("GE1009", f"{self._path}.{name} cannot be deleted", next="assign its default instead")
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self._items]
+
+    def __repr__(self) -> str:
+        inner = ", ".join(f"{name}={item!r}" for name, item in self._items.items())
+        return f"{type(self).__name__}({inner})" if type(self) is not NpuBaseConfig else f"({inner})"
+
+    def _unknown(self, name: str) -> ConfigError:
+        elsewhere = [path for path in self._all_paths() if path.rsplit(".", 1)[-1] == name]
+        close = difflib.get_close_matches(name, [*self._items, *self._aliases], 3, 0.6)
+        if elsewhere:
+            hint = f"did you mean {' or '.join('config.' + p for p in elsewhere)}?"
+        elif close:
+            hint = f"did you mean {' or '.join(f'{self._path}.{c}' for c in close)}?"
+        else:
+            hint = f"{self._path} has: {', '.join(self._items)}"
+        return _UnknownOption("GE1001", f"{self._path} has no option {name!r}", next=hint)
+
+    def _all_paths(self) -> Iterable[str]:
+        return (row.path for row in OPTIONS)
+
+    def values(self) -> Iterator[tuple[str, OptionValue]]:
+        """Every option below this group as (path, value object), in the order of ``docs/options.md``."""
+        for item in self._items.values():
+            if isinstance(item, NpuBaseConfig):
+                yield from item.values()
+            else:
+                yield item.path.removeprefix("config."), item
+
+    def as_dict(self) -> dict[str, Any]:
+        """Option path to plain value. Names in ``_fixed_attrs`` (callables, handles) are left out."""
+        return {
+            path: item.value
+            for name, entry in self._items.items()
+            if name not in self._fixed_attrs
+            for path, item in (entry._plain() if isinstance(entry, NpuBaseConfig) else [(_short(entry), entry)])
+        }
+
+    def _plain(self) -> Iterator[tuple[str, OptionValue]]:
+        for name, entry in self._items.items():
+            if name in self._fixed_attrs:
+                continue
+            if isinstance(entry, NpuBaseConfig):
+                yield from entry._plain()
+            else:
+                yield _short(entry), entry
+
+
+def _short(value: OptionValue) -> str:
+    return value.path.removeprefix("config.")
+
+
+class _UnknownOption(ConfigError, AttributeError):
+    """An AttributeError too, so that ``hasattr`` and ``getattr(config, name, default)`` work."""
+
+
+def _populate(root: NpuBaseConfig, rows: Iterable[Option], prefix: str = "") -> None:
+    for row in rows:
+        *groups, leaf = (prefix + row.path).split(".")
+        group = root
+        for name in groups:
+            if name not in group._items:
+                group._items[name] = NpuBaseConfig(f"{group._path}.{name}")
+            child = group._items[name]
+            assert isinstance(child, NpuBaseConfig)
+            group = child
+        value = make_value(row)
+        value.path = "config." + prefix + row.path
+        root._rows.append((prefix + row.path, row))
+        group._items[leaf] = value
+        if row.fixed:
+            group._fixed_attrs.append(leaf)
+        if row.env and row.env in os.environ:
+            value.value = os.environ[row.env]
+    for row in rows:
+        for old in row.also:
+            *groups, leaf = old.split(".")
+            _walk(root, groups)._aliases[leaf] = find(root, row.path)
+
+
+def _walk(root: NpuBaseConfig, groups: Iterable[str]) -> NpuBaseConfig:
+    for name in groups:
+        root = getattr(root, name)
+    return root
+
+
+def find(root: NpuBaseConfig, path: str) -> OptionValue:
+    """The value object at a path such as ``debug.graph_dump.type``."""
+    *groups, leaf = path.split(".")
+    value = getattr(_walk(root, groups), leaf)
+    if not isinstance(value, OptionValue):
+        raise ConfigError("GE1009", f"config.{path} is a group of options", next="name one of its options")
+    return value
+
+
+class CompilerConfig(NpuBaseConfig):
+    """The options of ``torch.compile(backend=torchair.get_npu_backend(compiler_config=config))``.
+
+    Example:
+        >>> config = CompilerConfig()
+        >>> config.experimental_config.topology_sorting_strategy = "StableRDFS"
+        >>> config.mode.value
+        'max-autotune'
+
+    Errors: ConfigError GE1001 to GE1009, see ``docs/errors/1xxx.md``; ``docs/options.md`` lists the options.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        _populate(self, OPTIONS)
+        _populate(self, [row for row in GRAPH_EX if row.path not in ("mode", *_PASSES)], "aclgraph_config.")
+
+    def ge_options(self, level: str | None = None) -> dict[str, str]:
+        """GE keys and texts for the engine: every option set away from its default, and those always sent.
+
+        Args:
+            level: ``global`` or ``graph``; None gives both.
+        """
+        dumping = bool(find(self, "dump_config.enable_dump"))
+        chosen: dict[str, str] = {}
+        for row in OPTIONS:
+            if not row.ge_key or level not in (None, row.ge_level):
+                continue
+            value = find(self, row.path)
+            if row.path.startswith("dump_config.") and row.kind != "file":
+                # the device's dump is one unit: without the switch its other keys say nothing
+                send = dumping and value.value is not None
+            else:
+                send = row.ge_always or not value.is_default
+            if send:
+                chosen[row.ge_key] = row.ge_values[value.value] if row.ge_values else str(value.value)
+        return chosen
+
+    def check(self) -> None:
+        """Refuse settings that exclude each other, and options that are not built yet.
+
+        Raises:
+            ConfigError: GE1008 naming every contradiction, GE1010 naming every option that is not built.
+        """
+        clashes = [
+            f"{_shown(self, *c.one)} and {_shown(self, *c.other)}: {c.why}"
+            for c in CONFLICTS
+            if _holds(self, *c.one) and _holds(self, *c.other)
+        ]
+        if clashes:
+            raise ConfigError("GE1008", "options exclude each other: " + "; ".join(clashes), next="drop one of them")
+        later = [f"config.{text}" for text in self._changed("later")]
+        if later:
+            raise ConfigError(
+                "GE1010", "not built in this version: " + ", ".join(later), next="leave the option at its default"
+            )
+
+    def only_on_a_device(self) -> list[str]:
+        """Options set away from their default that only a device honours."""
+        return self._changed("device")
+
+    def _changed(self, effective: Effective) -> list[str]:
+        rows = ((path, find(self, path)) for path, row in self._rows if row.effective == effective)
+        return [f"{path} = {value.value!r}" for path, value in rows if not value.is_default]
+
+
+_PASSES = ("post_grad_custom_pre_pass", "post_grad_custom_post_pass")
+
+
+def _holds(config: NpuBaseConfig, path: str, wanted: Any) -> bool:
+    value = find(config, path)
+    return not value.is_default if wanted is ... else _same(value.value, wanted)
+
+
+def _shown(config: NpuBaseConfig, path: str, wanted: Any) -> str:
+    return f"config.{path} = {find(config, path).value!r}"
+
+
+class GraphExConfig(NpuBaseConfig):
+    """The flat options of captured graphs; the ``config`` that custom passes of that backend get."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        _populate(self, GRAPH_EX)
+
+    def _all_paths(self) -> Iterable[str]:
+        return (row.path for row in GRAPH_EX)

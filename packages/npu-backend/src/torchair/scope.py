@@ -1,0 +1,104 @@
+"""``with torchair.scope.…:`` marks the operators inside; no graph break, any nesting, the inner value wins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from ge_graph.errors import ConfigError
+from torchair import torch_ops  # noqa: F401 - defines torch.ops.air
+
+__all__ = ["data_dump", "limit_core_num", "npu_stream_switch", "npu_wait_tensor", "op_never_timeout", "super_kernel"]
+
+
+def _refuse(what: str) -> ConfigError:
+    return ConfigError("GE1030", what, next="see the docstring of the scope for what it takes")
+
+
+@contextmanager
+def _scope(keys: list[str], values: list[str]) -> Iterator[None]:
+    # no try/finally: an exception leaves the traced function altogether, and dynamo traces plain statements best
+    torch.ops.air.scope_enter(keys, values)
+    yield
+    torch.ops.air.scope_exit()
+
+
+def npu_stream_switch(stream_tag: str, stream_priority: int = 0, enable_inner_parallel: bool = True):  # type: ignore[no-untyped-def]
+    """Operators inside go to the stream named ``stream_tag``; equal tags are one stream.
+
+    Args:
+        stream_tag: Name of the stream, not empty.
+        stream_priority: Reserved, must be 0.
+        enable_inner_parallel: Whether the engine may spread these operators over more streams.
+
+    Errors: ConfigError GE1030 for other types or values.
+    """
+    if not isinstance(stream_tag, str) or not stream_tag:
+        raise _refuse(f"npu_stream_switch: stream_tag must be a text that is not empty, got {stream_tag!r}")
+    if stream_priority != 0:
+        raise _refuse(f"npu_stream_switch: stream_priority is reserved and must be 0, got {stream_priority!r}")
+    if not isinstance(enable_inner_parallel, bool):
+        raise _refuse(f"npu_stream_switch: enable_inner_parallel must be a bool, got {enable_inner_parallel!r}")
+    return _scope(["_user_stream_label", "_enable_inner_parallel"], [stream_tag, str(enable_inner_parallel)])
+
+
+def limit_core_num(op_aicore_num: int, op_vectorcore_num: int):  # type: ignore[no-untyped-def]
+    """Operators inside use at most so many AI cores and vector cores; above the chip's number the chip's is used.
+
+    Args:
+        op_aicore_num: At least 1.
+        op_vectorcore_num: At least 0; 0 only where the chip has no vector cores.
+
+    Errors: ConfigError GE1030 for other types or values.
+    """
+    for name, number, low in (("op_aicore_num", op_aicore_num, 1), ("op_vectorcore_num", op_vectorcore_num, 0)):
+        if isinstance(number, bool) or not isinstance(number, int) or number < low:
+            raise _refuse(f"limit_core_num: {name} must be an int of at least {low}, got {number!r}")
+    return _scope(["_op_aicore_num", "_op_vectorcore_num"], [str(op_aicore_num), str(op_vectorcore_num)])
+
+
+def super_kernel(scope: str | None, options: str = ""):  # type: ignore[no-untyped-def]
+    """Operators inside may be fused into one super kernel on a device; equal names are one range.
+
+    Args:
+        scope: Name of the range; None keeps the operators out of any super kernel.
+        options: ``key=value`` pairs joined by ``:``.
+
+    Errors: ConfigError GE1030 for other types or another form of ``options``.
+    """
+    if scope is not None and not isinstance(scope, str):
+        raise _refuse(f"super_kernel: scope must be a text or None, got {scope!r}")
+    if not isinstance(options, str) or any("=" not in pair for pair in options.split(":") if pair):
+        raise _refuse(f"super_kernel: options must read key=value:key=value, got {options!r}")
+    return _scope(["_super_kernel_scope", "_super_kernel_options"], ["" if scope is None else scope, options])
+
+
+def op_never_timeout(enable: bool = True):  # type: ignore[no-untyped-def]
+    """Operators inside are exempt from the device's time limit, or with False not exempt.
+
+    Errors: ConfigError GE1030 if ``enable`` is not a bool.
+    """
+    if not isinstance(enable, bool):
+        raise _refuse(f"op_never_timeout: enable must be a bool, got {enable!r}")
+    return _scope(["_op_exec_never_timeout"], [str(enable)])
+
+
+def data_dump():  # type: ignore[no-untyped-def]
+    """Operators inside are dumped by the device's data dump, beside those of ``dump_config.dump_layer``."""
+    return _scope(["_data_dump"], ["True"])
+
+
+def npu_wait_tensor(self: torch.Tensor, dependency: torch.Tensor) -> torch.Tensor:
+    """Operators that read ``self`` from here on wait for the producer of ``dependency``.
+
+    Args:
+        self: Any input of the later operator.
+        dependency: Any output of the earlier one.
+
+    Returns:
+        ``self``; using it or the old name makes no difference.
+    """
+    torch.ops.air.wait_tensor(self, dependency)
+    return self

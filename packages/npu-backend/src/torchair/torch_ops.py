@@ -1,0 +1,82 @@
+"""The ops we add to torch: ``torch.ops.air.{scope_enter, scope_exit, record, wait, wait_tensor, print}``.
+
+They steer how a graph is laid out and compute nothing, so run eagerly they do nothing (``print`` prints). torch finds
+ops by schema only, there is no hook for "first use", hence ``import torchair`` defines them: about a millisecond, and
+the one thing that import does.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+
+_SCHEMAS: Final = {
+    "scope_enter": "(str[] keys, str[] values) -> ()",
+    "scope_exit": "() -> ()",
+    "record": "() -> Tensor",
+    "wait": "(Tensor[] tensors) -> ()",
+    "wait_tensor": "(Tensor self, Tensor dependency) -> ()",
+    "print": "(Tensor[] tensors, str text, int summarize_size, bool tensor_detail) -> ()",
+}
+PLACEHOLDER: Final = "\x00"
+"""Stands in the text of ``air.print`` where the next tensor goes."""
+
+
+def _nothing(*args: Any) -> None:
+    return None
+
+
+def _record() -> torch.Tensor:
+    return torch.empty(0)
+
+
+def render(tensor: torch.Tensor, summarize_size: int, tensor_detail: bool) -> str:
+    """A tensor as ``npu_print`` shows it: ``[0 1 2 ... 7 8 9]``, or with shape and dtype.
+
+    Args:
+        tensor: Any real dtype.
+        summarize_size: Elements at each end of a dimension; -1 shows all.
+        tensor_detail: Add shape and dtype.
+    """
+    import numpy as np
+
+    plain = tensor.detach().cpu()
+    array = (plain.float() if plain.dtype in (torch.bfloat16, torch.float16) else plain).numpy()
+    edge = max(array.shape, default=1) if summarize_size < 0 else summarize_size
+    everything = summarize_size < 0 or 2 * edge >= max(array.shape, default=1)
+    text = np.array2string(array, separator=" ", edgeitems=max(edge, 1), threshold=array.size + 1 if everything else 0)
+    return f"tensor({text}, shape={list(tensor.shape)}, dtype={tensor.dtype})" if tensor_detail else text
+
+
+def compose(tensors: list[torch.Tensor], text: str, summarize_size: int, tensor_detail: bool) -> str:
+    """The line that ``air.print`` writes."""
+    parts = text.split(PLACEHOLDER)
+    shown = [render(t, summarize_size, tensor_detail) for t in tensors]
+    return "".join(p + s for p, s in zip(parts, [*shown, ""]))
+
+
+def _print(tensors: list[torch.Tensor], text: str, summarize_size: int, tensor_detail: bool) -> None:
+    import sys
+
+    sys.stdout.write(compose(tensors, text, summarize_size, tensor_detail) + "\n")
+
+
+_KERNELS: Final = {"record": _record, "print": _print}
+
+_library = torch.library.Library("air", "FRAGMENT")
+
+
+def _define() -> None:
+    for name, schema in _SCHEMAS.items():
+        if hasattr(torch.ops.air, name):  # defined by a torchair that was imported under another name
+            continue
+        _library.define(name + schema)
+        _library.impl(name, _KERNELS.get(name, _nothing), "CompositeExplicitAutograd")
+        # without the mark, dead-code elimination would drop nodes that nobody reads
+        torch.fx.node.has_side_effect(getattr(torch.ops.air, name).default)
+        if name in _KERNELS:
+            torch.library.register_fake(f"air::{name}", _record if name == "record" else _nothing, lib=_library)
+
+
+_define()

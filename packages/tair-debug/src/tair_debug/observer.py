@@ -1,0 +1,42 @@
+"""What the compiler tells while it works: one protocol, called at every stage. Observers look, they change nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol, runtime_checkable
+
+import torch
+
+from ge_graph import Graph
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Which compilation an event belongs to.
+
+    Attributes:
+        model_id: Number of the dynamo graph in this process, from 0; forward and backward share it.
+        phase: Which half of a training graph it is; inference is forward.
+        graph_id: Number of the GE graph in this process, from 1.
+    """
+
+    model_id: int
+    phase: Literal["forward", "backward"]
+    graph_id: int
+
+
+@runtime_checkable
+class CompileObserver(Protocol):
+    """Gets every stage of a compilation. An exception in an observer reaches the user."""
+
+    def dynamo_graph(self, model_id: int, gm: torch.fx.GraphModule) -> None:
+        """The graph as dynamo captured it."""
+
+    def fx_graph(self, stage: Stage, label: str, gm: torch.fx.GraphModule) -> None:
+        """An ATen graph: ``label`` is empty right after AOTAutograd, else the pass that has just run."""
+
+    def ge_graph(self, stage: Stage, label: str, graph: Graph) -> None:
+        """A GE graph: ``original`` after lowering, the name of a pass, ``optimized`` after all passes."""
+
+    def output_code(self, stage: Stage, code: str) -> None:
+        """The program that the engine runs, as text."""
