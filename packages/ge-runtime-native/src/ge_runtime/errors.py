@@ -90,6 +90,11 @@ def refused(op: str, what: str) -> EngineError:
     return EngineError("GE4009", f"{op}: {what}")
 
 
+def located(error: EngineError, node: Node) -> EngineError:
+    """The same error with the node's origin."""
+    return EngineError(error.code, error.what, where=error.where or origin(node), next=error.next)
+
+
 def cann_missing(reasons: Sequence[str]) -> EngineError:
     """GE4010: the Ascend runtime was asked for and cannot serve."""
     return EngineError(

@@ -99,7 +99,8 @@ class Kernel:
         updates: Ports whose tensors the kernel writes in place (Assign and friends).
         inplace: Name of the Tensor method that computes the same into its first operand (``add_``), or "".
         plan: Optional hook that turns a node into a direct call when enough is known; None falls back to ``run``.
-        random: True if two runs may differ; such nodes are never merged or reordered.
+        ignores: Attributes without influence on the values; any other attribute that ``run`` does not take must have
+            its schema default, else the node is refused.
         source: Where the definition is taken from.
     """
 
@@ -110,7 +111,7 @@ class Kernel:
     updates: tuple[str, ...] = ()
     inplace: str = ""
     plan: PlanHook | None = None
-    random: bool = False
+    ignores: tuple[str, ...] = ()
     source: str = ""
 
 
@@ -136,7 +137,7 @@ def kernel(
     views: bool = False,
     updates: tuple[str, ...] = (),
     inplace: str = "",
-    random: bool = False,
+    ignores: tuple[str, ...] = (),
     source: str = "",
     override: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -148,7 +149,7 @@ def kernel(
         views: See ``Kernel``.
         updates: See ``Kernel``.
         inplace: See ``Kernel``.
-        random: See ``Kernel``.
+        ignores: See ``Kernel``.
         source: Where the definition comes from.
         override: Replace a kernel of the same layer. A user kernel always wins over a built-in one.
 
@@ -159,7 +160,7 @@ def kernel(
     def register(fn: Callable[..., Any]) -> Callable[..., Any]:
         layer = _layer(getattr(fn, "__module__", "") or "")
         for op in ops:
-            _enter(layer, Kernel(op, fn, host, views, updates, inplace, None, random, source), override)
+            _enter(layer, Kernel(op, fn, host, views, updates, inplace, None, ignores, source), override)
         return fn
 
     return register

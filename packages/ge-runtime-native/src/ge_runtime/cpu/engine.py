@@ -1,0 +1,221 @@
+"""The embedded engine: checks a graph, plans it once, runs it any number of times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from ge_graph.ir import Graph, Node, Tensor
+
+from ge_runtime import errors
+from ge_runtime.api import Capability
+from ge_runtime.cpu.planner import Planner, check_kernels, schedule
+from ge_runtime.cpu.program import Program
+from ge_runtime.cpu.values import TORCH_OF, constant, describe, from_numpy, torch_dtype
+
+_OPTIONS = {
+    "engine.shuffle_seed": "an integer: run the nodes in a random order that data and control edges permit",
+    "engine.check": "'first' (check every result's type and size in the first run), 'always' or 'never'",
+}
+
+
+class CpuEngine:
+    """Runs GE graphs on the CPU with ATen kernels written from the operators' definitions."""
+
+    name = "cpu"
+
+    def probe(self) -> Capability:
+        """Always available: this module could not be imported without torch."""
+        return Capability(True, f"embedded engine on torch {torch.__version__}", ("cpu",))
+
+    def compile(self, graph: Graph, options: Mapping[str, str]) -> CpuExecutable:
+        """Verify and plan the graph.
+
+        Errors:
+            GraphError if the graph breaks its schemas; EngineError GE4003 naming every operator without kernel,
+            GE4007 for an engine option that is not known, GE4009 for a form of an operator that is refused.
+        """
+        seed, check = _read_options(options)
+        _verify(graph)
+        order = schedule(graph, seed)
+        check_kernels(self.name, order)
+        return CpuExecutable(graph, order, check)
+
+
+def _verify(graph: Graph) -> None:
+    import importlib.util
+
+    if importlib.util.find_spec("ge_graph.verify"):
+        from ge_graph.verify import verify
+
+        verify(graph)
+
+
+def _read_options(options: Mapping[str, str]) -> tuple[int | None, str]:
+    """Options of other engines pass; a name under ``engine.`` must be ours."""
+    seed, check = None, "first"
+    for name, value in options.items():
+        if not name.startswith("engine."):
+            continue
+        if name not in _OPTIONS:
+            raise errors.bad_option(name, value, ", ".join(sorted(_OPTIONS)))
+        if name == "engine.shuffle_seed":
+            if not value.lstrip("-").isdigit():
+                raise errors.bad_option(name, value, _OPTIONS[name])
+            seed = int(value)
+        else:
+            check = value
+            if check not in ("first", "always", "never"):
+                raise errors.bad_option(name, value, _OPTIONS[name])
+    return seed, check
+
+
+class CpuExecutable:
+    """A planned graph. Runs are independent of each other and may overlap in threads."""
+
+    def __init__(self, graph: Graph, order: Sequence[Node], check: str) -> None:
+        self._graph = graph
+        self._order = order
+        self._check = check
+        self._constants: dict[Tensor, torch.Tensor] = {}
+        self._program = self._plan(trace=False)
+        self._traced: Program | None = None
+        self._inputs = [_InputRule(i, node) for i, node in enumerate(graph.inputs)]
+        self._rules = [(r.dtype, r.size, r.rank) for r in self._inputs]
+        self._references = [i for i, node in enumerate(graph.inputs) if node.op == "RefData"]
+
+    def _plan(self, trace: bool) -> Program:
+        return Planner(self._graph, self._order, trace=trace, constants=self._constants).plan()
+
+    @property
+    def source(self) -> str:
+        """The program that ``run`` executes, as Python text."""
+        return self._program.source
+
+    def run(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
+        """Run the graph; see ``ge_runtime.api.Executable.run``."""
+        if self._check != "never":
+            if self._check == "first":
+                self._check = "never"
+            checker = _Checker(self._order, self._graph)
+            return self.run_traced(inputs, checker.on_node)
+        return self._run(self._program, self._adopt(inputs))
+
+    def run_traced(
+        self, inputs: Sequence[Any], on_node: Callable[[Node, Sequence[Any], Sequence[Any]], None]
+    ) -> list[torch.Tensor]:
+        """Run and report every node but Data and Const; values are freed as in ``run``."""
+        if self._traced is None:
+            self._traced = self._plan(trace=True)
+        order = self._order
+
+        def report(index: int, ins: Sequence[Any], outs: Sequence[Any]) -> None:
+            on_node(order[index], ins, outs)
+
+        return self._run(self._traced, [*self._adopt(inputs), report])
+
+    def _run(self, program: Program, args: Sequence[Any]) -> list[torch.Tensor]:
+        results = program.run(*args)
+        for index in self._references:
+            torch.autograd.graph.increment_version(args[index])
+        return results
+
+    def _adopt(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """The inputs as tensors of the declared types and sizes."""
+        if len(inputs) != len(self._rules):
+            raise errors.bad_input(f"graph '{self._graph.name}' takes {len(self._rules)} inputs, got {len(inputs)}")
+        for value, (dtype, size, rank) in zip(inputs, self._rules):
+            if not isinstance(value, torch.Tensor) or value.dtype is not dtype:
+                break
+            if value.shape != size if size is not None else value.dim() != rank:
+                break
+        else:
+            return inputs
+        return [rule.adopt(value) for rule, value in zip(self._inputs, inputs, strict=True)]
+
+
+class _InputRule:
+    """What a Data node accepts."""
+
+    def __init__(self, index: int, node: Node) -> None:
+        edge = node.outputs[0]
+        self.index = index
+        self.name = node.name
+        self.dtype = torch_dtype(edge.dtype)
+        self.ge_dtype = edge.dtype
+        self.shape = edge.known_shape
+        fixed = self.shape is not None and all(isinstance(d, int) and d >= 0 for d in self.shape)
+        self.size = self.shape if fixed else None
+        self.rank = None if self.shape is None else len(self.shape)
+
+    def adopt(self, value: Any) -> torch.Tensor:
+        """The value as a tensor.
+
+        Errors:
+            EngineError GE4004 if type or size is not the declared one.
+        """
+        if isinstance(value, np.ndarray):
+            value = from_numpy(value)
+        elif isinstance(value, (bool, int, float)) and self.shape == ():
+            value = torch.tensor(value, dtype=self.dtype)
+        if not isinstance(value, torch.Tensor):
+            raise errors.bad_input(f"input {self.index} ({self.name}) is a {type(value).__name__}, not a tensor")
+        if value.dtype is not self.dtype:
+            raise errors.bad_input(
+                f"input {self.index} ({self.name}) is {describe(value)}, the graph declares {self.ge_dtype.name}"
+            )
+        declared = self.shape
+        if declared is not None and (
+            len(declared) != value.dim()
+            or any(isinstance(d, int) and d >= 0 and d != s for d, s in zip(declared, value.shape))
+        ):
+            raise errors.bad_input(
+                f"input {self.index} ({self.name}) is {describe(value)}, the graph declares [{', '.join(map(str, declared))}]"
+            )
+        return value
+
+
+class _Checker:
+    """Compares every result with what the graph declares: element type, size, and whose memory it is."""
+
+    def __init__(self, order: Sequence[Node], graph: Graph) -> None:
+        self._used = {t for n in order for t in n.operands()} | set(graph.outputs)
+
+    def on_node(self, node: Node, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """Check one node."""
+        from ge_runtime.cpu import registry  # noqa: PLC0415 - a user may register while graphs run
+
+        kernel = registry.find(node.op)
+        may_alias = kernel is None or kernel.views or bool(kernel.updates)
+        for edge, value in zip(node.outputs, outputs):
+            if value is None and edge not in self._used:
+                continue
+            self._check(node, edge, value)
+            if not may_alias and value.numel() and not (kernel is not None and kernel.plan is not None):
+                memory = value.untyped_storage().data_ptr()
+                if any(isinstance(i, torch.Tensor) and i.untyped_storage().data_ptr() == memory for i in inputs):
+                    raise errors.broken_result(
+                        node, "the kernel returned memory of an operand but is not registered with views=True"
+                    )
+
+    @staticmethod
+    def _check(node: Node, edge: Tensor, value: Any) -> None:
+        expected = TORCH_OF.get(edge.dtype)
+        if not isinstance(value, torch.Tensor):
+            raise errors.broken_result(node, f"output {edge.index} is {type(value).__name__}, not a tensor")
+        if expected is not None and value.dtype is not expected:
+            raise errors.broken_result(
+                node, f"output {edge.index} is {describe(value)}, the graph declares {edge.dtype.name}"
+            )
+        shape = edge.known_shape
+        if shape is None:
+            return
+        fits = len(shape) == value.dim() and all(not isinstance(d, int) or d < 0 or d == s for d, s in zip(shape, value.shape))
+        if not fits:
+            dims = ", ".join(map(str, shape))
+            raise errors.broken_result(node, f"output {edge.index} is {describe(value)}, the graph declares [{dims}]")
+
+
+__all__ = ["CpuEngine", "CpuExecutable", "constant"]

@@ -1,0 +1,274 @@
+"""Numbers that never become tensors: Shape results, INT32/INT64 scalars and short lists run as plain Python ints.
+
+A rule gets the node as the planner sees it and returns one host value per output, or None if it does not apply. A host
+value is an int, a bool, a ``Ref`` to a Python number of the program, or a list of these (a rank-1 tensor).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from ge_graph.dtypes import DataType
+
+from ge_runtime.cpu.registry import Ref
+
+HOST_DTYPES = frozenset({DataType.DT_INT32, DataType.DT_INT64, DataType.DT_BOOL})
+MAX_LIST = 64
+
+Number: TypeAlias = "int | bool | Ref"
+Host: TypeAlias = "Number | list[Number]"
+Rule: TypeAlias = "Callable[[Any], list[Host] | None]"
+
+RULES: dict[str, Rule] = {}
+
+
+def wrap32(value: int) -> int:
+    """The value as a 32-bit two's complement integer holds it."""
+    return (value + 2**31) % 2**32 - 2**31
+
+
+def trunc_div(a: int, b: int) -> int:
+    """Integer division that rounds towards zero."""
+    quotient = abs(a) // abs(b)
+    return quotient if (a < 0) == (b < 0) else -quotient
+
+
+def trunc_mod(a: int, b: int) -> int:
+    """Remainder with the sign of the dividend."""
+    return a - trunc_div(a, b) * b
+
+
+# Operator type to (function for constants, text for the program). Order of operands as in the schema.
+_BINARY: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
+    "Add": (operator.add, "{} + {}"),
+    "AddV2": (operator.add, "{} + {}"),
+    "Sub": (operator.sub, "{} - {}"),
+    "Mul": (operator.mul, "{} * {}"),
+    "FloorDiv": (operator.floordiv, "{} // {}"),
+    "FloorMod": (operator.mod, "{} % {}"),
+    "Div": (operator.floordiv, "{} // {}"),  # GE rounds signed integer quotients towards minus infinity
+    "Mod": (trunc_mod, "trunc_mod({}, {})"),
+    "Maximum": (max, "max({}, {})"),
+    "Minimum": (min, "min({}, {})"),
+    "Less": (operator.lt, "{} < {}"),
+    "LessEqual": (operator.le, "{} <= {}"),
+    "Greater": (operator.gt, "{} > {}"),
+    "GreaterEqual": (operator.ge, "{} >= {}"),
+    "Equal": (operator.eq, "{} == {}"),
+    "NotEqual": (operator.ne, "{} != {}"),
+    "LogicalAnd": (lambda a, b: bool(a and b), "{} and {}"),
+    "LogicalOr": (lambda a, b: bool(a or b), "{} or {}"),
+}
+_UNARY: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "Neg": (operator.neg, "-{}"),
+    "Abs": (abs, "abs({})"),
+    "LogicalNot": (operator.not_, "not {}"),
+}
+_PASS = ("Identity", "TensorMove", "Snapshot", "StopGradient", "Clone")
+
+
+def _is_zero(value: Number) -> bool:
+    return not isinstance(value, Ref) and value == 0
+
+
+def _apply(site: Any, fn: Callable[..., Any], text: str, args: Sequence[Number]) -> Number:
+    wrap = site.out_dtype() is DataType.DT_INT32
+    if not any(isinstance(a, Ref) for a in args):
+        value: Number = fn(*args)
+        return wrap32(value) if wrap else value  # type: ignore[arg-type]
+    code = text.format(*(a.code if isinstance(a, Ref) else f"({a})" if a < 0 else repr(a) for a in args))
+    number: Ref = site.number(f"wrap32({code})" if wrap else code)
+    return number
+
+
+def _binary(site: Any) -> list[Host] | None:
+    fn, text = _BINARY[site.node.op]
+    names = site.ports
+    a, b = site.host(names[0]), site.host(names[1])
+    if a is None or b is None:
+        return None
+    if "//" in text or "%" in text or "trunc" in text:
+        divisors = b if isinstance(b, list) else [b]
+        if any(_is_zero(d) for d in divisors):
+            return None
+    if not isinstance(a, list) and not isinstance(b, list):
+        return [_apply(site, fn, text, (a, b))]
+    left = a if isinstance(a, list) else [a]
+    right = b if isinstance(b, list) else [b]
+    n = max(len(left), len(right))
+    if {len(left), len(right)} - {1, n}:
+        return None
+    left, right = (left * n if len(left) == 1 else left), (right * n if len(right) == 1 else right)
+    return [[_apply(site, fn, text, pair) for pair in zip(left, right, strict=True)]]
+
+
+def _unary(site: Any) -> list[Host] | None:
+    fn, text = _UNARY[site.node.op]
+    x = site.host(site.ports[0])
+    if x is None:
+        return None
+    return [[_apply(site, fn, text, (v,)) for v in x] if isinstance(x, list) else _apply(site, fn, text, (x,))]
+
+
+def _pass_through(site: Any) -> list[Host] | None:
+    x = site.host(site.ports[0])
+    return None if x is None else [x]
+
+
+for _op in _BINARY:
+    RULES[_op] = _binary
+for _op in _UNARY:
+    RULES[_op] = _unary
+for _op in _PASS:
+    RULES[_op] = _pass_through
+
+
+def _rule(*ops: str) -> Callable[[Rule], Rule]:
+    def enter(fn: Rule) -> Rule:
+        for op in ops:
+            RULES[op] = fn
+        return fn
+
+    return enter
+
+
+@_rule("Shape")
+def _shape(site: Any) -> list[Host] | None:
+    dims = site.dims(site.ports[0])
+    return None if dims is None else [dims]
+
+
+@_rule("Size")
+def _size(site: Any) -> list[Host] | None:
+    dims = site.dims(site.ports[0])
+    if dims is None:
+        return None
+    total: Number = 1
+    for d in dims:
+        total = d if total == 1 else _apply(site, operator.mul, "{} * {}", (total, d))
+    return [total]
+
+
+@_rule("Rank")
+def _rank(site: Any) -> list[Host] | None:
+    shape = site.shape(site.ports[0])
+    return None if shape is None else [len(shape)]
+
+
+@_rule("Cast")
+def _cast(site: Any) -> list[Host] | None:
+    x, source, target = site.host("x"), site.dtype("x"), site.out_dtype()
+    if x is None:
+        return None
+    if target is DataType.DT_BOOL:
+        return _map(site, x, bool, "bool({})")
+    if source is DataType.DT_BOOL:
+        return _map(site, x, int, "int({})")
+    return [x] if target is DataType.DT_INT64 or source is target else _map(site, x, wrap32, "{}")
+
+
+def _map(site: Any, x: Host, fn: Callable[[Any], Any], text: str) -> list[Host]:
+    return [[_apply(site, fn, text, (v,)) for v in x] if isinstance(x, list) else _apply(site, fn, text, (x,))]
+
+
+@_rule("Gather", "GatherV2")
+def _gather(site: Any) -> list[Host] | None:
+    x, index = site.host("x"), site.const("indices")
+    axis = site.const("axis") if site.node.op == "GatherV2" else 0
+    axis = axis[0] if isinstance(axis, list) and len(axis) == 1 else axis
+    if not isinstance(x, list) or index is None or axis not in (0, -1) or site.attr("batch_dims", 0) != 0:
+        return None
+    picked = index if isinstance(index, list) else [index]
+    lowest = -len(x) if site.attr("negative_index_support", False) else 0
+    if not all(isinstance(i, int) and lowest <= i < len(x) for i in picked):
+        return None
+    return [[x[i] for i in index] if isinstance(index, list) else x[index]]
+
+
+@_rule("Pack")
+def _pack(site: Any) -> list[Host] | None:
+    parts = site.hosts("x")
+    if parts is None or any(isinstance(p, list) for p in parts) or site.attr("axis", 0) not in (0, -1):
+        return None
+    return [parts]
+
+
+@_rule("Concat", "ConcatD", "ConcatV2", "ConcatV2D")
+def _concat(site: Any) -> list[Host] | None:
+    parts = site.hosts("x")
+    if parts is None or not all(isinstance(p, list) for p in parts):
+        return None
+    return [[v for p in parts for v in p]]
+
+
+@_rule("Unpack")
+def _unpack(site: Any) -> list[Host] | None:
+    x = site.host("x")
+    return list(x) if isinstance(x, list) and len(x) == len(site.node.outputs) else None
+
+
+@_rule("Squeeze", "SqueezeV2", "SqueezeV3")
+def _squeeze(site: Any) -> list[Host] | None:
+    x = site.host("x")
+    axes = site.attr("axis", ())
+    if not isinstance(x, list) or len(x) != 1 or tuple(axes) not in ((), (0,), (-1,)):
+        return None
+    return [x[0]]
+
+
+@_rule("Unsqueeze", "ExpandDims")
+def _unsqueeze(site: Any) -> list[Host] | None:
+    x = site.host("x")
+    axes = site.const("axis") if site.node.op == "ExpandDims" else list(site.attr("axes", (0,)))
+    single = axes[0] if isinstance(axes, list) and len(axes) == 1 else axes
+    return None if x is None or isinstance(x, list) or single not in (0, -1) else [[x]]
+
+
+@_rule("Reshape")
+def _reshape(site: Any) -> list[Host] | None:
+    x, shape = site.host("x"), site.const("shape")
+    if x is None or not isinstance(shape, list) or site.attr("axis", 0) != 0 or site.attr("num_axes", -1) != -1:
+        return None
+    if shape == []:
+        return None if isinstance(x, list) and len(x) != 1 else [x[0] if isinstance(x, list) else x]
+    values = x if isinstance(x, list) else [x]
+    return [values] if shape in ([-1], [len(values)]) else None
+
+
+@_rule("ReduceProd", "ReduceSum", "ReduceMax", "ReduceMin")
+def _reduce(site: Any) -> list[Host] | None:
+    x, axes = site.host("x"), site.const("axes")
+    single = axes[0] if isinstance(axes, list) and len(axes) == 1 else axes
+    if not isinstance(x, list) or single not in (0, -1) or site.attr("keep_dims", False) or not x:
+        return None
+    fn, text = _BINARY[{"ReduceProd": "Mul", "ReduceSum": "Add", "ReduceMax": "Maximum", "ReduceMin": "Minimum"}[site.node.op]]
+    total = x[0]
+    for v in x[1:]:
+        total = _apply(site, fn, text, (total, v))
+    return [total]
+
+
+@_rule("Slice")
+def _slice(site: Any) -> list[Host] | None:
+    x, start, size = site.host("x"), site.const("offsets"), site.const("size")
+    if not isinstance(x, list) or not isinstance(start, list) or not isinstance(size, list) or len(start) != 1:
+        return None
+    return [x[start[0] :] if size[0] == -1 else x[start[0] : start[0] + size[0]]]
+
+
+@_rule("Select", "SelectV2")
+def _select(site: Any) -> list[Host] | None:
+    condition, a, b = (site.host(p) for p in site.ports[:3])
+    if condition is None or a is None or b is None or any(isinstance(v, list) for v in (condition, a, b)):
+        return None
+    if isinstance(condition, Ref):
+        texts = [v.code if isinstance(v, Ref) else repr(v) for v in (a, condition, b)]
+        return [site.number("{} if {} else {}".format(*texts))]
+    return [a if condition else b]
+
+
+def hostable(node: Any) -> bool:
+    """Whether a rule may apply: the operator has one and every result is of an integer type."""
+    return node.op in RULES and all(t.dtype in HOST_DTYPES for t in node.outputs)

@@ -1,0 +1,291 @@
+"""Batch normalisation: whole, in its reduce and update halves, across devices, and the gradients of each.
+
+Channels are axis 1, or the last axis when the descriptor of the data says NHWC or NDHWC.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ge_graph.dtypes import Format
+from ge_runtime.cpu.kernels.numerics import HALVES, refuse, wide
+from ge_runtime.cpu.registry import Call, Site, kernel, plan
+
+_ATEN = torch.ops.aten
+_HEADER = "operator header: nn_batch_norm_ops, reduce_ops"
+_LAST = (Format.FORMAT_NHWC, Format.FORMAT_NDHWC)
+
+
+def _others(x: Tensor, channel: int) -> list[int]:
+    axis = channel % x.dim()
+    return [i for i in range(x.dim()) if i != axis]
+
+
+def _view(x: Tensor, v: Tensor, channel: int) -> Tensor:
+    """A per-channel vector shaped to broadcast over ``x``."""
+    shape = [1] * x.dim()
+    shape[channel] = -1
+    return v.reshape(shape).to(wide(x).dtype)
+
+
+def _affine(x: Tensor, mean: Tensor, rstd: Tensor, scale: Tensor | None, offset: Tensor | None, channel: int) -> Tensor:
+    factor = rstd if scale is None else rstd * scale.to(rstd.dtype)
+    shift = -mean.to(factor.dtype) * factor
+    shift = shift if offset is None else shift + offset.to(factor.dtype)
+    return torch.addcmul(_view(x, shift, channel), wide(x), _view(x, factor, channel)).to(x.dtype)
+
+
+def _normalised(x: Tensor, mean: Tensor, rstd: Tensor, channel: int) -> Tensor:
+    return (wide(x) - _view(x, mean, channel)) * _view(x, rstd, channel)
+
+
+def _count(x: Tensor, channel: int) -> int:
+    return x.numel() // max(x.shape[channel], 1)
+
+
+def _aten_form(x: Tensor, *vectors: Tensor | None) -> list[Tensor | None]:
+    """Vectors in the type ATen wants beside ``x``: float32 for 16-bit data."""
+    dtype = torch.float32 if x.dtype in HALVES else x.dtype
+    return [None if v is None else v.to(dtype) for v in vectors]
+
+
+@kernel("BatchNormV3", source="ops-nn: norm/batch_norm_v3, documentation and kernel")
+def batch_norm_v3(
+    x: Tensor, weight: Tensor, bias: Tensor, running_mean: Tensor, running_var: Tensor, *, epsilon: float = 1e-5,
+    momentum: float = 0.1, is_training: bool = True, channel: int = 1,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """(y, running_mean, running_var, save_mean, save_rstd).
+
+    In training the running variance takes the unbiased one (factor 1 for a single element); out of training the running
+    statistics pass through and the save_ outputs, which the definition leaves open, hold what the result was made with.
+    """
+    w, b, mean, var = _aten_form(x, weight, bias, running_mean.clone(), running_var.clone())
+    if mean is None or var is None:
+        raise refuse("BatchNormV3", "running statistics are not fed")
+    data = x.movedim(channel, 1)
+    if not is_training:
+        rstd = torch.rsqrt(var + epsilon)
+        y = _ATEN.native_batch_norm.default(data, w, b, mean, var, False, momentum, epsilon)[0]
+        save: tuple[Tensor, Tensor] = (mean.clone(), rstd)
+    elif _count(x, channel) == 1:
+        flat = wide(data).reshape(-1)
+        save = (flat.clone(), torch.full_like(flat, 1 / math.sqrt(epsilon) if epsilon else math.inf))
+        y = torch.zeros_like(data) if b is None else (torch.zeros_like(wide(data)) + _view(data, b, 1)).to(x.dtype)
+        mean, var = mean * (1 - momentum) + flat * momentum, var * (1 - momentum)
+    else:
+        y, *save_list = _ATEN.native_batch_norm.default(data, w, b, mean, var, True, momentum, epsilon)
+        save = (save_list[0], save_list[1])
+    dtype = running_mean.dtype
+    return y.movedim(1, channel), mean.to(dtype), var.to(dtype), save[0].to(dtype), save[1].to(dtype)
+
+
+@kernel("BatchNormGradV3", source="ops-nn: norm/batch_norm_grad_v3, documentation and kernel")
+def batch_norm_grad_v3(
+    dy: Tensor, x: Tensor, weight: Tensor, running_mean: Tensor, running_var: Tensor, save_mean: Tensor,
+    save_rstd: Tensor, *, is_training: bool = True, epsilon: float = 1e-5, channel: int = 1,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients for x, weight and bias; training uses the saved statistics, evaluation the running ones."""
+    w, rm, rv, sm, sr = _aten_form(x, weight, running_mean, running_var, save_mean, save_rstd)
+    dx, dw, db = _ATEN.native_batch_norm_backward.default(
+        dy.movedim(channel, 1), x.movedim(channel, 1), w, rm, rv, sm, sr, is_training, epsilon, [True, True, True]
+    )
+    return dx.movedim(1, channel), dw.to(weight.dtype), db.to(weight.dtype)
+
+
+def _channel_of(x: Tensor, data_format: str) -> int:
+    return x.dim() - 1 if data_format.endswith("C") else 1
+
+
+@kernel("BatchNorm", "BatchNorm3D", source=_HEADER)
+def batch_norm(
+    x: Tensor, scale: Tensor, offset: Tensor, mean: Tensor | None = None, variance: Tensor | None = None, *,
+    epsilon: float = 1e-4, data_format: str = "NHWC", is_training: bool = True, exponential_avg_factor: float = 1.0,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """(y, batch_mean, batch_variance, reserve_space_1, reserve_space_2, reserve_space_3).
+
+    In training the batch variance is the unbiased one, the reserves hold mean and biased variance for the gradient.
+    """
+    channel = _channel_of(x, data_format)
+    if not is_training:
+        if mean is None or variance is None:
+            raise refuse("BatchNorm", "is_training is false and mean or variance is not fed", "feed both")
+        y = _affine(x, mean, torch.rsqrt(variance + epsilon), scale, offset, channel)
+        return y, mean.clone(), variance.clone(), mean.clone(), variance.clone(), variance.clone()
+    var, batch = torch.var_mean(wide(x), _others(x, channel), correction=0)
+    n = _count(x, channel)
+    unbiased = var * (n / max(n - 1, 1))
+    y = _affine(x, batch, torch.rsqrt(var + epsilon), scale, offset, channel)
+    new_mean, new_var = batch.clone(), unbiased
+    if mean is not None and variance is not None and exponential_avg_factor != 1.0:
+        new_mean = mean * (1 - exponential_avg_factor) + batch * exponential_avg_factor
+        new_var = variance * (1 - exponential_avg_factor) + unbiased * exponential_avg_factor
+    return y, new_mean, new_var, batch, var, var.clone()
+
+
+@kernel("BatchNormGrad", source=_HEADER)
+def batch_norm_grad(
+    y_backprop: Tensor, x: Tensor, scale: Tensor, reserve_space_1: Tensor, reserve_space_2: Tensor,
+    reserve_space_3: Tensor | None = None, *, epsilon: float = 1e-4, data_format: str = "NHWC",
+    is_training: bool = True,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """(x_backprop, scale_backprop, offset_backprop, reserve_space_4, reserve_space_5); reserves are mean and variance."""
+    channel = _channel_of(x, data_format)
+    rstd = torch.rsqrt(reserve_space_2 + epsilon)
+    dx, dw, db = batch_norm_grad_v3(
+        y_backprop, x, scale, reserve_space_1, reserve_space_2, reserve_space_1, rstd,
+        is_training=is_training, epsilon=epsilon, channel=channel,
+    )  # fmt: skip
+    return dx, dw, db, torch.zeros_like(scale), torch.zeros_like(scale)
+
+
+@kernel("BNInfer", source=_HEADER)
+def bn_infer(
+    x: Tensor, scale: Tensor, offset: Tensor, mean: Tensor, variance: Tensor, *, epsilon: float, channel: int = 1
+) -> Tensor:
+    """``(x - mean) * scale / sqrt(variance + epsilon) + offset``."""
+    w, b, m, v = _aten_form(x, scale, offset, mean, variance)
+    y = _ATEN.native_batch_norm.default(x.movedim(channel, 1), w, b, m, v, False, 0.0, epsilon)[0]
+    return y.movedim(1, channel)  # type: ignore[no-any-return]
+
+
+@kernel("BNInferGrad", source="ops-nn: norm/bn_infer_grad, documentation")
+def bn_infer_grad(
+    grads: Tensor, scale: Tensor, batch_variance: Tensor, *, epsilon: float = 1e-4, channel: int = 1
+) -> Tensor:
+    """``grads * scale / sqrt(batch_variance + epsilon)``."""
+    return (wide(grads) * _view(grads, scale * torch.rsqrt(batch_variance + epsilon), channel)).to(grads.dtype)
+
+
+@kernel("BNTrainingReduce", "BN3DTrainingReduce", source=_HEADER)
+def bn_training_reduce(x: Tensor, *, channel: int = 1) -> tuple[Tensor, Tensor]:
+    """Per-channel sums of x and x squared, float32."""
+    x32, axes = x.float(), _others(x, channel)
+    return x32.sum(axes), x32.square().sum(axes)
+
+
+def _moments(x: Tensor, sum: Tensor, square_sum: Tensor, channel: int) -> tuple[Tensor, Tensor, float]:
+    n = _count(x, channel)
+    mean = sum.float() / n
+    return mean, square_sum.float() / n - mean.square(), (n / (n - 1) if n > 1 else 0.0)
+
+
+@kernel("BNTrainingUpdate", "BN3DTrainingUpdate", source=_HEADER)
+def bn_training_update(
+    x: Tensor, sum: Tensor, square_sum: Tensor, scale: Tensor, offset: Tensor, mean: Tensor, variance: Tensor, *,
+    factor: float, epsilon: float, channel: int = 1,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """(y, mean, variance, batch_mean, batch_variance): moving statistics take ``factor`` of the batch's.
+
+    The moving variance takes the unbiased variance, batch_variance is the biased one.
+    """
+    batch, var, unbias = _moments(x, sum, square_sum, channel)
+    y = _affine(x, batch, torch.rsqrt(var + epsilon), scale, offset, channel)
+    new_mean = mean * (1 - factor) + batch * factor
+    return y, new_mean, variance * (1 - factor) + var * unbias * factor, batch, var
+
+
+@kernel("BNTrainingUpdateV2", source=_HEADER)
+def bn_training_update_v2(
+    x: Tensor, sum: Tensor, square_sum: Tensor, scale: Tensor, offset: Tensor, *, epsilon: float, channel: int = 1
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(y, batch_mean, batch_variance), the biased variance."""
+    batch, var, _ = _moments(x, sum, square_sum, channel)
+    return _affine(x, batch, torch.rsqrt(var + epsilon), scale, offset, channel), batch, var
+
+
+@kernel("BNTrainingUpdateV3", source=_HEADER)
+def bn_training_update_v3(
+    x: Tensor, sum: Tensor, square_sum: Tensor, scale: Tensor, offset: Tensor, *, epsilon: float, channel: int = 1
+) -> tuple[Tensor, ...]:
+    """(y, batch_mean, batch_variance, reserve_1, reserve_2): batch_variance unbiased, the reserves as in V2."""
+    batch, var, unbias = _moments(x, sum, square_sum, channel)
+    y = _affine(x, batch, torch.rsqrt(var + epsilon), scale, offset, channel)
+    return y, batch, var * unbias, batch.clone(), var
+
+
+@kernel("BNTrainingUpdateGrad", "BN3DTrainingUpdateGrad", source=_HEADER)
+def bn_training_update_grad(
+    grads: Tensor, x: Tensor, batch_mean: Tensor, batch_variance: Tensor, *, epsilon: float = 1e-4, channel: int = 1
+) -> tuple[Tensor, Tensor]:
+    """(diff_scale, diff_offset): sums of ``grads * xhat`` and ``grads``; the fourth input is a variance."""
+    xhat = _normalised(x, batch_mean, torch.rsqrt(batch_variance + epsilon), channel).float()
+    g, axes = grads.float(), _others(x, channel)
+    return (g * xhat).sum(axes), g.sum(axes)
+
+
+@kernel("BNTrainingReduceGrad", "BN3DTrainingReduceGrad", source=_HEADER)
+def bn_training_reduce_grad(
+    grads: Tensor, x: Tensor, diff_scale: Tensor, diff_offset: Tensor, scale: Tensor, batch_mean: Tensor,
+    batch_variance: Tensor, *, epsilon: float = 1e-4, channel: int = 1,
+) -> Tensor:  # fmt: skip
+    """``scale * r * (grads - diff_offset / n - xhat * diff_scale / n)`` with r = 1/sqrt(batch_variance + epsilon)."""
+    rstd, n = torch.rsqrt(batch_variance + epsilon), _count(x, channel)
+    xhat = _normalised(x, batch_mean, rstd, channel)
+    inner = wide(grads) - _view(x, diff_offset, channel) / n - xhat * _view(x, diff_scale, channel) / n
+    return (_view(x, scale * rstd, channel) * inner).to(grads.dtype)
+
+
+_LAYOUT_FREE = (
+    "BatchNormV3", "BatchNormGradV3", "BNInfer", "BNInferGrad", "BNTrainingReduce", "BN3DTrainingReduce",
+    "BNTrainingUpdate", "BN3DTrainingUpdate", "BNTrainingUpdateV2", "BNTrainingUpdateV3", "BNTrainingUpdateGrad",
+    "BN3DTrainingUpdateGrad", "BNTrainingReduceGrad", "BN3DTrainingReduceGrad",
+)  # fmt: skip
+
+
+@plan(*_LAYOUT_FREE)
+def _plan_channels_last(site: Site) -> Call | None:
+    """These operators have no layout attribute: the descriptor of the data names the channel axis."""
+    from ge_graph.schema import get
+    from ge_runtime.cpu.registry import find
+
+    first = next(iter(site.node.operands()), None)
+    found, schema = find(site.node.op), get(site.node.op)
+    if first is None or first.format not in _LAST or found is None or schema is None:
+        return None
+    accepted = {p for p in found.run.__kwdefaults__ or {}} | {"epsilon", "factor"}
+    attrs: dict[str, Any] = {n: a.value for n, a in site.node.attrs.items() if n in accepted}
+    return Call(found.run, tuple(site.tensor(p.name) for p in schema.inputs), {**attrs, "channel": -1})
+
+
+@kernel("SyncBNTrainingUpdate", source=_HEADER)
+def sync_bn_training_update(mean: Tensor, running_mean: Tensor, *, momentum: float = 0.1) -> Tensor:
+    """``mean * momentum + running_mean * (1 - momentum)``."""
+    return (wide(mean) * momentum + wide(running_mean) * (1 - momentum)).to(mean.dtype)
+
+
+@kernel("SyncBatchNormBackwardElemt", source="operator documentation of sync_batch_norm_backward_elemt")
+def sync_batch_norm_backward_elemt(
+    grad_output: Tensor, save_input: Tensor, mean: Tensor, invstd: Tensor, weight: Tensor, mean_dy: Tensor,
+    mean_dy_xmu: Tensor,
+) -> Tensor:  # fmt: skip
+    """``((dy - mean_dy) - (x - mean) * invstd**2 * mean_dy_xmu) * invstd * weight``, all operands of one shape."""
+    r = wide(invstd)
+    inner = (wide(grad_output) - wide(mean_dy)) - (wide(save_input) - wide(mean)) * r * r * wide(mean_dy_xmu)
+    return (inner * r * wide(weight)).to(grad_output.dtype)
+
+
+@kernel("SyncBatchNormBackwardReduce", source="operator documentation of sync_batch_norm_backward_reduce")
+def sync_batch_norm_backward_reduce(
+    sum_dy: Tensor, sum_dy_dx_pad: Tensor, mean: Tensor, invert_std: Tensor
+) -> tuple[Tensor, Tensor]:
+    """(sum_dy_xmu, grad_weight)."""
+    xmu = wide(sum_dy_dx_pad) - wide(sum_dy) * wide(mean)
+    return xmu.to(sum_dy.dtype), (xmu * wide(invert_std)).to(sum_dy.dtype)
+
+
+@kernel("SyncBatchNormGatherStats", source="operator documentation of sync_batch_norm_gather_stats")
+def sync_batch_norm_gather_stats(
+    total_sum: Tensor, total_square_sum: Tensor, sample_count: Tensor, mean: Tensor, variance: Tensor, *,
+    momentum: float = 0.1, eps: float = 1e-5,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """(batch_mean, batch_invstd, mean, variance) of all devices from their sums."""
+    dtype, n = total_sum.dtype, sample_count.sum().float()
+    m = total_sum.float().sum(0) / n
+    var = total_square_sum.float().sum(0) / n - m.square()
+    new_mean = mean.float() * (1 - momentum) + m * momentum
+    new_var = variance.float() * (1 - momentum) + var * (n / (n - 1)) * momentum
+    return m.to(dtype), torch.rsqrt(var + eps).to(dtype), new_mean.to(dtype), new_var.to(dtype)

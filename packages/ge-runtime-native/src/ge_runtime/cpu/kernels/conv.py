@@ -1,0 +1,297 @@
+"""Convolutions and their gradients, 2-D and 3-D, in the layout that ``data_format`` names.
+
+Channels-last operands are permuted views, so nothing is copied before ATen sees it. Filters follow the layout of the
+data: (Cout, Cin/groups, K..) beside NCHW and NCDHW, (K.., Cin/groups, Cout) beside NHWC and NDHWC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from ge_runtime.cpu.kernels.numerics import HALVES, ints, refuse, torch_dtype, unpack_quant_parameter, wide
+from ge_runtime.cpu.registry import Call, Site, kernel, plan
+
+_HEADER = "operator header: nn_calculation_ops"
+Numbers: TypeAlias = "Sequence[int]"
+
+
+def to_channels_first(x: Tensor, data_format: str) -> Tensor:
+    """View with channels on axis 1."""
+    return x.movedim(-1, 1) if data_format.endswith("C") else x
+
+
+def from_channels_first(x: Tensor, data_format: str) -> Tensor:
+    """View with channels where ``data_format`` has them."""
+    return x.movedim(1, -1) if data_format.endswith("C") else x
+
+
+def _filter_first(w: Tensor, data_format: str) -> Tensor:
+    return w.movedim((-1, -2), (0, 1)) if data_format.endswith("C") else w
+
+
+def _filter_back(w: Tensor, data_format: str) -> Tensor:
+    return w.movedim((0, 1), (-1, -2)) if data_format.endswith("C") else w
+
+
+def spatial(values: Numbers, data_format: str) -> list[int]:
+    """The entries of the spatial axes of a per-axis attribute."""
+    values = list(values)
+    return values[1:-1] if data_format.endswith("C") else values[2:]
+
+
+def begin_end(pads: Numbers) -> tuple[list[int], list[int]]:
+    """(begin, end) pads per axis out of [begin0, end0, begin1, end1, ..]."""
+    return list(pads[0::2]), list(pads[1::2])
+
+
+def pad_spatial(x: Tensor, pads: Numbers, value: float = 0.0) -> Tensor:
+    """Pad the trailing axes; negative pads crop."""
+    begin, end = begin_end(pads)
+    flat = [p for b, e in zip(reversed(begin), reversed(end)) for p in (b, e)]
+    return torch.nn.functional.pad(x, flat, value=value)
+
+
+def _forward(
+    x: Tensor, w: Tensor, bias: Tensor | None, strides: Numbers, pads: Numbers, dilations: Numbers, groups: int
+) -> Tensor:
+    """Cross-correlation of channels-first operands; 16-bit accumulates in float32, int8 gives int32."""
+    begin, end = begin_end(pads)
+    if begin != end:
+        x, begin = pad_spatial(x, pads), [0] * len(begin)
+    if x.dtype == torch.int8:
+        exact = torch.ops.aten.convolution.default(
+            x.double(), w.double(), None, strides, begin, dilations, False, [0] * len(begin), groups
+        )
+        y = exact.to(torch.int32)
+        return y if bias is None else y + bias.reshape(-1, *[1] * len(begin))
+    if bias is not None and bias.dtype != x.dtype and x.dtype in HALVES:
+        return _forward(x.float(), w.float(), bias.float(), strides, pads, dilations, groups).to(x.dtype)
+    return torch.ops.aten.convolution.default(x, w, bias, strides, begin, dilations, False, [0] * len(begin), groups)
+
+
+def _transposed(
+    x: Tensor, w: Tensor, bias: Tensor | None, size: Numbers, strides: Numbers, pads: Numbers, dilations: Numbers,
+    groups: int,
+) -> Tensor:  # fmt: skip
+    """Transposed convolution to the spatial ``size``, which settles what the stride leaves open."""
+    begin, end = begin_end(pads)
+    rank = len(begin)
+    reach = [d * (k - 1) + 1 for d, k in zip(dilations, w.shape[2:])]
+    full = [(n - 1) * s + r for n, s, r in zip(x.shape[2:], strides, reach)]
+    if begin == end:
+        extra = [n - (f - 2 * b) for n, f, b in zip(size, full, begin)]
+        padding = begin
+    else:
+        extra = [max(0, b + n - f) for n, f, b in zip(size, full, begin)]
+        padding = [0] * rank
+    if any(e < 0 or e >= max(s, d) for e, s, d in zip(extra, strides, dilations)):
+        raise refuse(
+            "transposed convolution",
+            f"spatial size {list(size)} does not follow from input {list(x.shape[2:])}, kernel {list(w.shape[2:])}, "
+            f"strides {list(strides)}, pads {list(pads)}, dilations {list(dilations)}",
+            "give an input_size that the forward convolution maps to the shape of x",
+        )
+    y = torch.ops.aten.convolution.default(x, w, bias, strides, padding, dilations, True, extra, groups)
+    if begin != end:
+        y = y[(..., *(slice(b, b + n) for b, n in zip(begin, size)))]
+    return y
+
+
+def _filter_gradient(
+    x: Tensor, grad: Tensor, shape: Numbers, strides: Numbers, pads: Numbers, dilations: Numbers, groups: int
+) -> Tensor:
+    begin, end = begin_end(pads)
+    if begin != end:
+        x, begin = pad_spatial(x, pads), [0] * len(begin)
+    x, grad = x.float(), grad.float()
+    empty = x.new_empty(()).expand(tuple(shape))
+    return torch.ops.aten.convolution_backward.default(
+        grad, x, empty, None, strides, begin, dilations, False, [0] * len(begin), groups, [False, True, False]
+    )[1]
+
+
+def _no_offset(op: str, offset_w: Tensor | None, offset_x: int) -> None:
+    if offset_w is not None or offset_x:
+        raise refuse(op, "offset_w and offset_x are reserved in the operator's definition", "leave both out")
+
+
+def _convolution(
+    x: Tensor, filter: Tensor, bias: Tensor | None = None, offset_w: Tensor | None = None, *, strides: Numbers,
+    pads: Numbers, dilations: Numbers = (), groups: int = 1, data_format: str = "", offset_x: int = 0,
+) -> Tensor:  # fmt: skip
+    """Cross-correlation plus bias.
+
+    Shapes: floor((in + pads - (dilation * (k - 1) + 1)) / stride) + 1 an axis; strides and dilations in layout order.
+    """
+    if offset_w is not None or offset_x:
+        _no_offset("convolution", offset_w, offset_x)
+    data_format = data_format or ("NHWC" if x.dim() == 4 else "NDHWC")
+    dilations = dilations or [1] * x.dim()
+    x, filter = to_channels_first(x, data_format), _filter_first(filter, data_format)
+    y = _forward(x, filter, bias, spatial(strides, data_format), pads, spatial(dilations, data_format), groups)
+    return from_channels_first(y, data_format)
+
+
+kernel("Conv2D", "Conv3D", source=_HEADER)(_convolution)
+
+
+@plan("Conv2D", "Conv3D")
+def _plan_convolution(site: Site) -> Call | None:
+    """A channels-first convolution with symmetric pads is one ATen call."""
+    data_format, pads = site.attr("data_format", ""), list(site.attr("pads", ()))
+    x, w, b = site.dtype("x"), site.dtype("filter"), site.dtype("bias")
+    begin, end = begin_end(pads)
+    if not data_format.startswith("NC") or begin != end or x is None or not x.is_float or x != w or b not in (None, x):
+        return None
+    if site.fed("offset_w") or site.attr("offset_x", 0):
+        return None
+    strides, dilations = list(site.attr("strides"))[2:], list(site.attr("dilations"))[2:]
+    args = (site.tensor("x"), site.tensor("filter"), site.tensor("bias"), strides, begin, dilations, False)
+    return Call(torch.ops.aten.convolution.default, (*args, [0] * len(begin), site.attr("groups", 1)))
+
+
+@kernel("DepthwiseConv2D", source="operator header: nn_calculation_ops; ops-nn: conv/depthwise_conv2d")
+def depthwise_conv2d(
+    x: Tensor, filter: Tensor, bias: Tensor | None = None, offset_w: Tensor | None = None, *, strides: Numbers,
+    dilations: Numbers = (1, 1, 1, 1), pads: Numbers, data_format: str = "NHWC", offset_x: int = 0,
+) -> Tensor:  # fmt: skip
+    """One filter bank a channel. NCHW filter (C * multiplier, 1, Kh, Kw); NHWC filter (Kh, Kw, C, multiplier)."""
+    _no_offset("DepthwiseConv2D", offset_w, offset_x)
+    x = to_channels_first(x, data_format)
+    if data_format.endswith("C"):
+        filter = filter.permute(2, 3, 0, 1).reshape(-1, 1, *filter.shape[:2])
+    y = _forward(x, filter, bias, spatial(strides, data_format), pads, spatial(dilations, data_format), x.shape[1])
+    return from_channels_first(y, data_format)
+
+
+@kernel("Conv2DTranspose", "Conv3DTranspose", host=("input_size",), source="operator documentation and header")
+def conv_transpose(
+    input_size: Any, x: Tensor, filter: Tensor, bias: Tensor | None = None, offset_w: Tensor | None = None, *,
+    strides: Numbers, pads: Numbers, dilations: Numbers = (), groups: int = 1, data_format: str = "",
+    output_padding: Numbers = (), offset_x: int = 0,
+) -> Tensor:  # fmt: skip
+    """Transposed convolution. ``input_size`` is the wanted output shape; all zeros derives it from output_padding."""
+    _no_offset("transposed convolution", offset_w, offset_x)
+    data_format = data_format or ("NHWC" if x.dim() == 4 else "NDHWC")
+    x, w = to_channels_first(x, data_format), _filter_first(filter, data_format)
+    stride, dilation = spatial(strides, data_format), spatial(dilations or [1] * x.dim(), data_format)
+    shape = ints(input_size)
+    if any(shape):
+        size = spatial(shape, data_format) if len(shape) == x.dim() else shape
+    else:
+        begin, end = begin_end(pads)
+        extra = spatial(output_padding or [0] * x.dim(), data_format)
+        size = [
+            (n - 1) * s - b - e + d * (k - 1) + 1 + o
+            for n, s, b, e, d, k, o in zip(x.shape[2:], stride, begin, end, dilation, w.shape[2:], extra)
+        ]
+    if bias is not None and bias.dtype != x.dtype:
+        y = _transposed(wide(x), wide(w), wide(bias), size, stride, pads, dilation, groups).to(x.dtype)
+    else:
+        y = _transposed(x, w, bias, size, stride, pads, dilation, groups)
+    return from_channels_first(y, data_format)
+
+
+@kernel("Conv2DTransposeD", "Conv3DTransposeD", source="operator documentation and header")
+def conv_transpose_d(
+    x: Tensor, filter: Tensor, bias: Tensor | None = None, offset_w: Tensor | None = None, *, input_size: Numbers,
+    strides: Numbers, pads: Numbers, dilations: Numbers = (), groups: int = 1, data_format: str = "",
+    output_padding: Numbers = (), offset_x: int = 0,
+) -> Tensor:  # fmt: skip
+    """Transposed convolution with the output shape in an attribute."""
+    return conv_transpose(
+        input_size, x, filter, bias, offset_w, strides=strides, pads=pads, dilations=dilations, groups=groups,
+        data_format=data_format, output_padding=output_padding, offset_x=offset_x,
+    )  # fmt: skip
+
+
+@kernel("Conv2DBackpropInput", "Conv3DBackpropInput", host=("input_size",), source="operator documentation and header")
+def conv_backprop_input(
+    input_size: Any, filter: Tensor, out_backprop: Tensor, *, strides: Numbers, pads: Numbers, dilations: Numbers = (),
+    groups: int = 1, data_format: str = "",
+) -> Tensor:  # fmt: skip
+    """Gradient of a convolution for its input of shape ``input_size``."""
+    data_format = data_format or ("NHWC" if out_backprop.dim() == 4 else "NDHWC")
+    grad, w = to_channels_first(out_backprop, data_format), _filter_first(filter, data_format)
+    size, dilation = spatial(ints(input_size), data_format), spatial(dilations or [1] * grad.dim(), data_format)
+    y = _transposed(grad, w, None, size, spatial(strides, data_format), pads, dilation, groups)
+    return from_channels_first(y, data_format)
+
+
+@kernel("Conv2DBackpropInputD", "Conv3DBackpropInputD", source="operator documentation and header")
+def conv_backprop_input_d(
+    filter: Tensor, out_backprop: Tensor, *, input_size: Numbers, strides: Numbers, pads: Numbers,
+    dilations: Numbers = (), groups: int = 1, data_format: str = "",
+) -> Tensor:  # fmt: skip
+    """Gradient of a convolution for its input, shape in an attribute."""
+    return conv_backprop_input(
+        input_size, filter, out_backprop, strides=strides, pads=pads, dilations=dilations, groups=groups,
+        data_format=data_format,
+    )  # fmt: skip
+
+
+@kernel(
+    "Conv2DBackpropFilter", "Conv3DBackpropFilter", host=("filter_size",), source="operator documentation and header"
+)
+def conv_backprop_filter(
+    x: Tensor, filter_size: Any, out_backprop: Tensor, *, strides: Numbers, pads: Numbers, dilations: Numbers = (),
+    groups: int = 1, data_format: str = "",
+) -> Tensor:  # fmt: skip
+    """Gradient of a convolution for its filter, float32 whatever the operands are."""
+    data_format = data_format or ("NHWC" if x.dim() == 4 else "NDHWC")
+    shape = ints(filter_size)
+    if data_format.endswith("C"):
+        shape = [shape[-1], shape[-2], *shape[:-2]]
+    x, grad = to_channels_first(x, data_format), to_channels_first(out_backprop, data_format)
+    dilation = spatial(dilations or [1] * x.dim(), data_format)
+    y = _filter_gradient(x, grad, shape, spatial(strides, data_format), pads, dilation, groups)
+    return _filter_back(y, data_format)
+
+
+@kernel("Conv2DBackpropFilterD", "Conv3DBackpropFilterD", source="operator documentation and header")
+def conv_backprop_filter_d(
+    x: Tensor, out_backprop: Tensor, *, filter_size: Numbers, strides: Numbers, pads: Numbers, dilations: Numbers = (),
+    groups: int = 1, data_format: str = "",
+) -> Tensor:  # fmt: skip
+    """Gradient of a convolution for its filter, shape in an attribute."""
+    return conv_backprop_filter(
+        x, filter_size, out_backprop, strides=strides, pads=pads, dilations=dilations, groups=groups,
+        data_format=data_format,
+    )  # fmt: skip
+
+
+@kernel("QuantConv2D", source="ops-nn: conv/quant_conv2d, documentation")
+def quant_conv2d(
+    x: Tensor, filter: Tensor, scale: Tensor, bias: Tensor | None = None, offset: Tensor | None = None, *, dtype: int,
+    strides: Numbers, pads: Numbers, dilations: Numbers = (1, 1, 1, 1), groups: int = 1, data_format: str = "NHWC",
+    offset_x: int = 0, round_mode: str = "rint",
+) -> Tensor:  # fmt: skip
+    """``(conv(x, filter) + bias) * scale`` of int8 data, one scale an output channel."""
+    y = _convolution(
+        x, filter, bias, strides=strides, pads=pads, dilations=dilations, groups=groups, data_format=data_format
+    )
+    factor = unpack_quant_parameter(scale)[0]
+    factor = factor if data_format.endswith("C") else factor.reshape(-1, 1, 1)
+    return (y.float() * factor).to(torch_dtype(dtype))
+
+
+def _bias_axis(x: Tensor, data_format: str) -> int:
+    return x.dim() - 1 if data_format.endswith("C") or x.dim() == 2 else 1
+
+
+@kernel("BiasAdd", source=_HEADER)
+def bias_add(x: Tensor, bias: Tensor, *, data_format: str = "NHWC") -> Tensor:
+    """Add a vector along the channel axis."""
+    return x + bias.reshape(-1, *[1] * (x.dim() - 1 - _bias_axis(x, data_format)))
+
+
+@kernel("BiasAddGrad", views=True, source=_HEADER)
+def bias_add_grad(x: Tensor, *, data_format: str = "NHWC") -> Tensor:
+    """Sum over all axes but the channel axis."""
+    axis = _bias_axis(x, data_format)
+    others = [i for i in range(x.dim()) if i != axis]
+    return wide(x).sum(others).to(x.dtype) if others else x

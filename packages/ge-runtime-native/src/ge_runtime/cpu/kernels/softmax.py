@@ -1,0 +1,88 @@
+"""Softmax, its logarithm and their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ge_runtime.cpu.kernels.numerics import axis_list, wide
+from ge_runtime.cpu.registry import Call, Site, kernel, plan
+
+_ATEN = torch.ops.aten
+_HEADER = "operator header: nn_norm_ops"
+
+
+def _over(fn: str, x: Tensor, axes: Sequence[int]) -> Tensor:
+    """Softmax or log_softmax jointly over several axes: they are moved to the end and joined."""
+    axes = axis_list(axes, x.dim())
+    moved = wide(x).movedim(axes, list(range(-len(axes), 0)))
+    flat = moved.reshape(*moved.shape[: x.dim() - len(axes)], -1)
+    y = getattr(torch, fn)(flat, -1).reshape(moved.shape)
+    return y.movedim(list(range(-len(axes), 0)), axes).to(x.dtype)
+
+
+@kernel("SoftmaxV2", source=_HEADER)
+def softmax_v2(x: Tensor, *, axes: Sequence[int] = (-1,), half_to_float: bool = False) -> Tensor:
+    """exp(x - max) / sum over ``axes``; half_to_float widens a float16 result."""
+    dtype = torch.float32 if half_to_float and x.dtype == torch.float16 else None
+    if len(axes) == 1:
+        return torch.softmax(x, axes[0], dtype=dtype)
+    return _over("softmax", x if dtype is None else x.float(), axes)
+
+
+@plan("SoftmaxV2")
+def _plan_softmax(site: Site) -> Call | None:
+    axes = list(site.attr("axes", [-1]))
+    if len(axes) != 1 or site.attr("half_to_float", False):
+        return None
+    return Call(_ATEN._softmax.default, (site.tensor("x"), axes[0], False))
+
+
+@kernel("LogSoftmaxV2", source=_HEADER)
+def log_softmax_v2(logits: Tensor, *, axes: Sequence[int] = (-1,)) -> Tensor:
+    """x - max - log(sum(exp(x - max))) over ``axes``."""
+    return torch.log_softmax(logits, axes[0]) if len(axes) == 1 else _over("log_softmax", logits, axes)
+
+
+@plan("LogSoftmaxV2")
+def _plan_log_softmax(site: Site) -> Call | None:
+    axes = list(site.attr("axes", [-1]))
+    return Call(_ATEN._log_softmax.default, (site.tensor("logits"), axes[0], False)) if len(axes) == 1 else None
+
+
+@kernel("SoftmaxGrad", source=_HEADER)
+def softmax_grad(softmax: Tensor, grad_softmax: Tensor, *, axes: Sequence[int] = (-1,)) -> Tensor:
+    """``(g - sum(g * y)) * y``; the forward output comes first."""
+    if len(axes) == 1 and softmax.dim() and softmax.dtype == grad_softmax.dtype and softmax.is_floating_point():
+        return _ATEN._softmax_backward_data.default(grad_softmax, softmax, axes[0], softmax.dtype)  # type: ignore[no-any-return]
+    y, g = wide(softmax), wide(grad_softmax)
+    total = (g * y).sum(axis_list(axes, y.dim()), keepdim=True) if y.dim() else g * y
+    return ((g - total) * y).to(softmax.dtype)
+
+
+@kernel("LogSoftmaxGrad", source=_HEADER)
+def log_softmax_grad(grad: Tensor, x: Tensor, *, axis: Sequence[int] = (-1,)) -> Tensor:
+    """``g - exp(y) * sum(g)``; ``x`` is the forward output."""
+    if len(axis) == 1 and x.dim() and x.dtype == grad.dtype:
+        return _ATEN._log_softmax_backward_data.default(grad, x, axis[0], grad.dtype)  # type: ignore[no-any-return]
+    y, g = wide(x), wide(grad)
+    return (g - y.exp() * (g.sum(axis_list(axis, y.dim()), keepdim=True) if y.dim() else g)).to(grad.dtype)
+
+
+@kernel("MaskedSoftmaxWithRelPosBias", source="ops-nn: norm/masked_softmax_with_rel_pos_bias, documentation")
+def masked_softmax_with_rel_pos_bias(
+    x: Tensor, atten_mask: Tensor | None = None, relative_pos_bias: Tensor | None = None, *,
+    scale_value: float = 1.0, inner_precision_mode: int = 0,
+) -> Tensor:  # fmt: skip
+    """Softmax over the last axis of ``scale_value * x + mask + bias``; a 4-d x has batch and window joined, window inside."""
+    scores = wide(x) * scale_value
+    heads, rows, columns = x.shape[-3:]
+    if atten_mask is not None:
+        mask = wide(atten_mask).reshape(-1, atten_mask.shape[-2], atten_mask.shape[-1])
+        windows = mask.shape[0]
+        scores = scores.reshape(-1, windows, heads, rows, columns) + mask.reshape(1, windows, 1, rows, columns)
+    if relative_pos_bias is not None:
+        scores = scores.reshape(-1, heads, rows, columns) + wide(relative_pos_bias).reshape(heads, rows, columns)
+    return torch.softmax(scores, -1).reshape(x.shape).to(x.dtype)

@@ -1,0 +1,436 @@
+"""From a GE graph to a straight-line Python program: what runs as numbers, what may be overwritten, what must be copied.
+
+The planner walks the nodes once. Every edge becomes a ``Value``: a tensor variable, a constant, or host numbers. For
+each value it tracks *roots*, the pieces of memory it may share, so that copies are made exactly where a graph output
+would alias an input, a constant or another output, and dead memory is overwritten where nobody can see it.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from keyword import iskeyword
+from typing import Any
+
+import torch
+from ge_graph import schema
+from ge_graph.dtypes import DataType
+from ge_graph.ir import Graph, Node, Tensor
+
+from ge_runtime import errors
+from ge_runtime.cpu import host as host_rules
+from ge_runtime.cpu import registry
+from ge_runtime.cpu.program import Line, Program
+from ge_runtime.cpu.registry import Call, Kernel, Ref
+from ge_runtime.cpu.site import PlanSite
+from ge_runtime.cpu.values import constant, torch_dtype
+
+FIXED = 0  # the root of everything that must never be overwritten or handed out: inputs, constants, expanded memory
+_INPUTS = ("Data", "RefData")
+_CONSTS = ("Const", "Constant", "ConstPlaceHolder")
+_SKIPPED = ("NetOutput", "NoOp", "ControlTrigger")
+
+
+@dataclass(slots=True)
+class Value:
+    """What the program knows of one edge.
+
+    Attributes:
+        var: Tensor variable or name of a constant, empty as long as no tensor was needed.
+        host: Python numbers, if the edge is known as such.
+        const: The tensor of a constant.
+        roots: Memory it may share; FIXED among them if that is not the program's own.
+        sizes: Numbers and Refs of its shape once somebody asked.
+    """
+
+    var: str = ""
+    host: Any = None
+    const: torch.Tensor | None = None
+    roots: frozenset[int] = frozenset()
+    sizes: list[Any] | None = None
+
+
+def schedule(graph: Graph, seed: int | None = None) -> list[Node]:
+    """The nodes that must run, in an order that data and control edges permit; a random one if a seed is given."""
+    needed: set[int] = set()
+    stack = [t.node for t in graph.outputs] + list(graph.output_control) + graph.inputs
+    stack += [n for n in graph.nodes if (k := registry.find(n.op)) is not None and k.updates]
+    while stack:
+        node = stack.pop()
+        if id(node) not in needed:
+            needed.add(id(node))
+            stack.extend(t.node for t in node.operands())
+            stack.extend(node.control)
+    nodes = [n for n in graph.nodes if id(n) in needed]
+    if seed is None:
+        return nodes
+    rng = random.Random(seed)
+    waiting = {id(n): {id(t.node) for t in n.operands()} | {id(c) for c in n.control} for n in nodes}
+    readers: dict[int, list[Node]] = {}
+    for node in nodes:
+        for before in waiting[id(node)]:
+            readers.setdefault(before, []).append(node)
+    ready, order = [n for n in nodes if not waiting[id(n)]], []
+    while ready:
+        node = ready.pop(rng.randrange(len(ready)))
+        order.append(node)
+        for reader in readers.get(id(node), ()):
+            waiting[id(reader)].discard(id(node))
+            if not waiting[id(reader)]:
+                ready.append(reader)
+    return order
+
+
+def check_kernels(engine: str, nodes: Sequence[Node]) -> None:
+    """Raise GE4003 with every node whose operator has no kernel."""
+    known = (*_INPUTS, *_CONSTS, *_SKIPPED)
+    missing = [n for n in nodes if n.op not in known and registry.find(n.op) is None]
+    if missing:
+        raise errors.missing_kernels(engine, missing)
+
+
+class Planner:
+    """Plans one graph; ``plan`` gives the program.
+
+    Args:
+        graph: A verified graph.
+        order: Its nodes in the order to run them.
+        trace: Report every node to a callback. Such a program overwrites nothing, so that operands stay as they were.
+        constants: Tensors of Const nodes already made, shared between the programs of one graph.
+    """
+
+    def __init__(
+        self, graph: Graph, order: Sequence[Node], *, trace: bool, constants: dict[Tensor, torch.Tensor]
+    ) -> None:
+        self.graph = graph
+        self.order = order
+        self.trace = trace
+        self.constants = constants
+        self.values: dict[Tensor, Value] = {}
+        self.lines: list[Line] = []
+        self.globals: dict[str, Any] = {}
+        self._named: dict[int, str] = {}
+        self._kept: list[Any] = []  # objects whose id() is a key of _named must stay alive
+        self._counter: Counter[str] = Counter()
+        self._node: Node | None = None
+        self._uses: Counter[Tensor] = Counter(t for n in order for t in n.operands())
+        self._uses.update(graph.outputs)
+        self._live: Counter[int] = Counter()
+        self._next_root = 1
+
+    # Names, numbers, tensors
+
+    def _fresh(self, prefix: str) -> str:
+        self._counter[prefix] += 1
+        return f"{prefix}{self._counter[prefix]}"
+
+    def bind(self, obj: Any, name: str) -> str:
+        """Make an object a global of the program and give its name."""
+        found = self._named.get(id(obj))
+        if found is not None:
+            return found
+        clean = re.sub(r"\W", "_", name) or "object"
+        clean = f"{clean}_" if iskeyword(clean) or clean[0].isdigit() else clean
+        while clean in self.globals or re.fullmatch(r"[itch]\d+", clean):
+            clean = self._fresh(f"{clean}_")
+        self.globals[clean] = obj
+        self._named[id(obj)] = clean
+        self._kept.append(obj)
+        return clean
+
+    def emit(self, code: str, reads: Sequence[str] = (), writes: Sequence[str] = ()) -> None:
+        """Append a line."""
+        self.lines.append(Line(code, tuple(reads), tuple(writes), self._node))
+
+    def number(self, code: str, *reads: str) -> Ref:
+        """Append the computation of a Python number."""
+        name = self._fresh("h")
+        self.emit(f"{name} = {code}", reads)
+        return Ref(name)
+
+    def new_root(self) -> int:
+        """A piece of memory that nothing else shares."""
+        self._next_root += 1
+        return self._next_root
+
+    def tensor(self, edge: Tensor) -> Ref:
+        """The edge as a tensor variable, made from host numbers if need be."""
+        value = self.values[edge]
+        if not value.var:
+            parts = value.host if isinstance(value.host, list) else [value.host]
+            dtype = torch_dtype(edge.dtype)
+            if any(isinstance(p, Ref) for p in parts):
+                value.var = self._fresh("t")
+                value.roots = frozenset({self.new_root()})
+                self._live.update(value.roots)
+                code = f"{value.var} = {self.bind(torch.tensor, 'tensor')}({self.render(value.host, [])}, "
+                self.emit(f"{code}dtype={self.bind(dtype, str(dtype).removeprefix('torch.'))})", (), (value.var,))
+            else:
+                value.const = torch.tensor(value.host, dtype=dtype)
+                value.var, value.roots = self.bind(value.const, self._fresh("c")), frozenset({FIXED})
+        return Ref(value.var)
+
+    def dims(self, edge: Tensor) -> list[Any] | None:
+        """Sizes of an edge. Recorded shapes are believed for inputs only, where every run checks them."""
+        value = self.values[edge]
+        if value.sizes is None:
+            shape = edge.known_shape
+            if value.host is not None:
+                value.sizes = [len(value.host)] if isinstance(value.host, list) else []
+            elif value.const is not None:
+                value.sizes = list(value.const.shape)
+            elif shape is None:
+                return None
+            elif edge.node.op in _INPUTS and all(isinstance(d, int) for d in shape):
+                value.sizes = list(shape)
+            else:
+                name = self.number(f"{value.var}.shape", value.var).code
+                fixed = edge.node.op in _INPUTS
+                value.sizes = [d if fixed and isinstance(d, int) else Ref(f"{name}[{i}]") for i, d in enumerate(shape)]
+        return value.sizes
+
+    # Rendering
+
+    def render(self, arg: Any, reads: list[str]) -> str:
+        """An argument as program text; variables read are added to ``reads``."""
+        if isinstance(arg, Ref):
+            reads.append(arg.code)
+            return arg.code
+        if isinstance(arg, Call):
+            return self.render_call(arg, reads)
+        if isinstance(arg, (list, tuple)):
+            inner = ", ".join(self.render(a, reads) for a in arg)
+            if isinstance(arg, list):
+                return f"[{inner}]"
+            return f"({inner},)" if len(arg) == 1 else f"({inner})"
+        if arg is None or isinstance(arg, (bool, int, str)) and not isinstance(arg, DataType):
+            return repr(arg)
+        if isinstance(arg, float) and math.isfinite(arg):
+            return repr(arg)
+        if isinstance(arg, slice):
+            return f"slice({self.render(arg.start, reads)}, {self.render(arg.stop, reads)}, {self.render(arg.step, reads)})"
+        if isinstance(arg, (torch.dtype, torch.layout, torch.memory_format)):
+            return self.bind(arg, str(arg).removeprefix("torch."))
+        return self.bind(arg, getattr(arg, "__name__", "constant"))
+
+    def render_call(self, call: Call, reads: list[str]) -> str:
+        """A call as program text."""
+        args = [self.render(a, reads) for a in call.args]
+        args += [f"{k}={self.render(v, reads)}" for k, v in call.kwargs.items()]
+        return f"{self.bind(call.fn, getattr(call.fn, '__name__', 'fn'))}({', '.join(args)})"
+
+    # Liveness and memory
+
+    def _dying(self, edge: Tensor) -> bool:
+        """Whether this node is the last to see the edge's memory and the memory is the program's own."""
+        value = self.values[edge]
+        own = bool(value.roots) and FIXED not in value.roots
+        return own and self._uses[edge] == 1 and all(self._live[r] == 1 for r in value.roots)
+
+    def _define(self, edge: Tensor, value: Value) -> None:
+        self.values[edge] = value
+        if self._uses[edge] > 0:
+            self._live.update(value.roots)
+
+    def _release(self, node: Node) -> None:
+        for edge in node.operands():
+            self._uses[edge] -= 1
+            if self._uses[edge] == 0:
+                self._live.subtract(self.values[edge].roots)
+
+    # Nodes
+
+    def _input(self, node: Node, index: int) -> None:
+        self._define(node.outputs[0], Value(f"i{index}", roots=frozenset({FIXED})))
+
+    def _const(self, node: Node) -> None:
+        edge = node.outputs[0]
+        if edge not in self.constants:
+            if node.attr("value") is None:
+                raise errors.refused(node.op, f"constant '{node.name}' carries no value")
+            self.constants[edge] = constant(node.attr("value"))
+        tensor = self.constants[edge]
+        self._define(edge, Value(self.bind(tensor, self._fresh("c")), const=tensor, roots=frozenset({FIXED})))
+
+    def _bound(self, node: Node, kernel: Kernel) -> Callable[..., Any]:
+        """The kernel with the node's attributes filled in."""
+        positional, keywords = registry.parameters(kernel.run)
+        found, attrs = schema.get(node.op), {}
+        for name, attr in node.attrs.items():
+            spec = found.attr(name) if found is not None else None
+            if name.startswith("_") or (found is not None and spec is None) or name in kernel.ignores:
+                continue
+            key = f"attr_{name}" if name in positional else f"{name}_" if iskeyword(name) else name
+            if keywords is None or key in keywords:
+                attrs[key] = attr.value
+            elif spec is None or spec.default is None or spec.default.value != attr.value:
+                raise errors.refused(node.op, f"the kernel does not take attribute {name}={attr.value!r}")
+        if not attrs:
+            return kernel.run
+        bound = partial(kernel.run, **attrs)
+        bound.__name__ = node.op  # type: ignore[attr-defined]
+        return bound
+
+    def _host_argument(self, edge: Tensor, site: PlanSite, port: str) -> Any:
+        for known in (site.host(port), site.const(port)):
+            if known is not None:
+                return known
+        return Call(torch.Tensor.tolist, (self.tensor(edge),))
+
+    def _general_call(self, site: PlanSite, kernel: Kernel) -> Call:
+        args: list[Any] = []
+        for port, entry in zip(site.ports, site.node.inputs):
+            if port in kernel.host and isinstance(entry, Tensor):
+                args.append(self._host_argument(entry, site, port))
+            else:
+                args.append(site.tensor(port))
+        fn = self._bound(site.node, kernel)
+        if fn is kernel.run and not registry.parameters(fn)[0]:
+            while args and args[-1] is None:  # ATen functions know their own optional arguments
+                args.pop()
+        return Call(fn, tuple(args))
+
+    def _own_updated(self, site: PlanSite, kernel: Kernel) -> dict[Tensor, Value]:
+        """Let an updating kernel write only to RefData, or to memory that dies here; anything else is copied first.
+
+        Returns the values to put back after the node.
+        """
+        replaced: dict[Tensor, Value] = {}
+        for port in kernel.updates:
+            edge = site.edge(port)
+            if edge is None or self._is_reference(edge) or (not self.trace and self._dying(edge)):
+                continue
+            source, name = self.tensor(edge).code, self._fresh("t")
+            self.emit(f"{name} = {source}.clone()", (source,), (name,))
+            replaced[edge] = self.values[edge]
+            self.values[edge] = Value(name, roots=frozenset({self.new_root()}))
+        return replaced
+
+    def _is_reference(self, edge: Tensor) -> bool:
+        """Whether an edge is a RefData input, possibly handed on by an updating node."""
+        while edge.node.op != "RefData":
+            kernel = registry.find(edge.node.op)
+            if kernel is None or not kernel.updates:
+                return False
+            site = PlanSite(self, edge.node, kernel)
+            before = site.edge(kernel.updates[0])
+            if before is None:
+                return False
+            edge = before
+        return True
+
+    def _compute(self, node: Node) -> None:
+        kernel = registry.find(node.op)
+        site = PlanSite(self, node, kernel)
+        if host_rules.hostable(node) and not (kernel is not None and kernel.source == "user"):
+            found = host_rules.RULES[node.op](site)
+            if found is not None:
+                for edge, numbers in zip(node.outputs, found, strict=True):
+                    self._define(edge, Value(host=numbers))
+                return
+        if kernel is None:
+            raise errors.missing_kernels("cpu", [node])
+        replaced = self._own_updated(site, kernel) if kernel.updates else {}
+        self._call(node, site, kernel)
+        self.values.update(replaced)
+
+    def _call(self, node: Node, site: PlanSite, kernel: Kernel) -> None:
+        call = kernel.plan(site) if kernel.plan is not None else None
+        if call is None:
+            call = self._general_call(site, kernel)
+        reads: list[str] = []
+        code = self._overwriting(node, kernel, call, reads)
+        roots: frozenset[int] = frozenset()
+        if code is None:
+            code = self.render_call(call, reads)
+            if kernel.updates:
+                updated = [e for e in map(site.edge, kernel.updates) if e is not None]
+                roots = roots.union(*(self.values[e].roots for e in updated))
+            elif kernel.views if call.views is None else call.views:
+                if self._may_change(node):
+                    code = f"{code}.clone()"
+                else:
+                    roots = roots.union(*(self.values[e].roots for e in node.operands()))
+        self._assign(node, code, reads, roots)
+
+    def _may_change(self, node: Node) -> bool:
+        """Whether a view would see a later update: GE hands on values, so views of RefData are copied."""
+        return any(self._is_reference(e) for e in node.operands())
+
+    def _overwriting(self, node: Node, kernel: Kernel, call: Call, reads: list[str]) -> str | None:
+        """The in-place form of an elementwise call, if its first operand dies here and has the result's size and type."""
+        if self.trace or not kernel.inplace or call.kwargs or not node.inputs:
+            return None
+        edge = node.inputs[0]
+        if not isinstance(edge, Tensor) or not call.args or call.args[0] != Ref(self.values[edge].var):
+            return None
+        result = node.outputs[0]
+        same = edge.dtype is result.dtype and edge.known_shape is not None and edge.known_shape == result.known_shape
+        if not same or not self._dying(edge):
+            return None
+        args = [self.render(a, reads) for a in call.args]
+        return f"{args[0]}.{kernel.inplace}({', '.join(args[1:])})"
+
+    def _assign(self, node: Node, code: str, reads: list[str], roots: frozenset[int]) -> None:
+        names = []
+        for edge in node.outputs:
+            own = roots or frozenset({self.new_root()})
+            value = Value(self._fresh("t"), roots=own)
+            names.append(value.var)
+            self._define(edge, value)
+        if not names:
+            self.emit(code, reads)
+            return
+        left = names[0] if len(names) == 1 and not node.output_counts else "(" + ", ".join(names) + ",)"
+        self.emit(f"{left} = {code}", reads, names)
+
+    def _report(self, node: Node, index: int) -> None:
+        """In a traced program: hand the node's operands and results to the callback."""
+        reads: list[str] = []
+        ins = tuple(self._shown(e, reads) for e in node.operands())
+        outs = tuple(self._shown(e, reads) for e in node.outputs)
+        self.emit(f"on_node({index}, {self.render(ins, reads)}, {self.render(outs, reads)})", reads)
+
+    def _shown(self, edge: Tensor, reads: list[str]) -> Any:
+        value = self.values[edge]
+        if value.var:
+            return Ref(value.var)
+        return Call(torch.tensor, (value.host,), {"dtype": torch_dtype(edge.dtype)})
+
+    def _results(self) -> None:
+        """The return line; clones where a result would share memory with an input, a constant or another result."""
+        reads: list[str] = []
+        parts, taken = [], set()
+        for edge in self.graph.outputs:
+            code = self.render(self.tensor(edge), reads)
+            roots = self.values[edge].roots
+            parts.append(f"{code}.clone()" if FIXED in roots or roots & taken else code)
+            taken |= roots
+        self.emit(f"return [{', '.join(parts)}]", reads)
+
+    def plan(self) -> Program:
+        """Plan the graph."""
+        inputs = self.graph.inputs
+        for index, node in enumerate(inputs):
+            self._input(node, index)
+        for index, node in enumerate(self.order):
+            if node.op in _INPUTS or node.op in _SKIPPED:
+                continue
+            self._node = node
+            try:
+                self._const(node) if node.op in _CONSTS else self._compute(node)
+            except errors.EngineError as error:
+                raise errors.located(error, node) from None
+            if self.trace and node.op not in _CONSTS:
+                self._report(node, index)
+            self._release(node)
+        self._node = None
+        self._results()
+        for name in ("wrap32", "trunc_div", "trunc_mod"):
+            self.globals.setdefault(name, getattr(host_rules, name))
+        return Program(self.graph.name, len(inputs), self.lines, self.globals, traced=self.trace)

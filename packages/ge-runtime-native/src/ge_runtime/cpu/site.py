@@ -1,0 +1,125 @@
+"""One node during planning: operands by port name, as tensors, constants or host numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ge_graph import schema
+from ge_graph.dtypes import DataType
+from ge_graph.ir import Node, Tensor
+
+from ge_runtime.cpu.host import HOST_DTYPES, MAX_LIST
+from ge_runtime.cpu.registry import Kernel, Ref, parameters
+
+_MAX_CONST = 4096
+
+
+def input_ports(node: Node, kernel: Kernel | None) -> tuple[str, ...]:
+    """Names of the input ports: the schema's, or the kernel's own parameter names for operators without one."""
+    found = schema.get(node.op)
+    if found is not None:
+        return tuple(p.name for p in found.inputs)
+    names = parameters(kernel.run)[0] if kernel is not None else []
+    return tuple(names) + tuple(f"input{i}" for i in range(len(names), len(node.inputs)))
+
+
+class PlanSite:
+    """What a plan hook or host rule sees; implements ``registry.Site``."""
+
+    __slots__ = ("planner", "node", "ports", "_operands")
+
+    def __init__(self, planner: Any, node: Node, kernel: Kernel | None) -> None:
+        self.planner = planner
+        self.node = node
+        self.ports = input_ports(node, kernel)
+        self._operands = dict(zip(self.ports, node.inputs))
+
+    def fed(self, port: str) -> bool:
+        """Whether the port has an operand."""
+        return self._operands.get(port) is not None
+
+    def edge(self, port: str) -> Tensor | None:
+        """The single edge of a port."""
+        entry = self._operands.get(port)
+        return entry if isinstance(entry, Tensor) else None
+
+    def tensor(self, port: str) -> Any:
+        """The operand as a Ref to a tensor; a list for a dynamic port; None if not fed."""
+        entry = self._operands.get(port)
+        if entry is None:
+            return None
+        if isinstance(entry, tuple):
+            return [self.planner.tensor(e) for e in entry]
+        return self.planner.tensor(entry)
+
+    def const(self, port: str) -> Any:
+        """The operand as Python numbers if it is a small constant."""
+        edge = self.edge(port)
+        return None if edge is None else self._const(edge)
+
+    def _const(self, edge: Tensor) -> Any:
+        value = self.planner.values[edge]
+        if value.host is not None:
+            parts = value.host if isinstance(value.host, list) else [value.host]
+            return None if any(isinstance(p, Ref) for p in parts) else value.host
+        if value.const is None or value.const.numel() > _MAX_CONST:
+            return None
+        return value.const.tolist()
+
+    def _host(self, edge: Tensor) -> Any:
+        value = self.planner.values[edge]
+        if value.host is not None:
+            return value.host
+        if edge.dtype not in HOST_DTYPES:
+            return None
+        if value.const is not None:
+            small = value.const.dim() <= 1 and value.const.numel() <= MAX_LIST
+            return value.const.tolist() if small else None
+        if edge.node.op == "Data" and edge.known_shape == ():
+            value.host = self.planner.number(f"{'bool' if edge.dtype is DataType.DT_BOOL else 'int'}({value.var})", value.var)
+        return value.host
+
+    def host(self, port: str) -> Any:
+        """The operand as an int, bool, Ref or list of these; None if it is only known as a tensor."""
+        edge = self.edge(port)
+        return None if edge is None else self._host(edge)
+
+    def hosts(self, port: str) -> list[Any] | None:
+        """All operands of a dynamic port as host values, None if one is only a tensor."""
+        entry = self._operands.get(port)
+        if not isinstance(entry, tuple):
+            return None
+        found = [self._host(e) for e in entry]
+        return None if any(f is None for f in found) else found
+
+    def dims(self, port: str) -> list[Any] | None:
+        """The operand's sizes as numbers and Refs; None if its rank is not known."""
+        edge = self.edge(port)
+        return None if edge is None else self.planner.dims(edge)
+
+    def number(self, code: str) -> Ref:
+        """Compute a Python number in the program."""
+        found: Ref = self.planner.number(code)
+        return found
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        """An attribute's value."""
+        return self.node.attr(name, default)
+
+    def dtype(self, port: str) -> DataType | None:
+        """Element type of the operand."""
+        edge = self.edge(port)
+        return None if edge is None else edge.dtype
+
+    def out_dtype(self, index: int = 0) -> DataType:
+        """Element type of an output."""
+        return self.node.outputs[index].dtype
+
+    def shape(self, port: str) -> tuple[int | str, ...] | None:
+        """Recorded shape of the operand."""
+        edge = self.edge(port)
+        return None if edge is None else edge.known_shape
+
+    def out_shape(self, index: int = 0) -> tuple[int | str, ...] | None:
+        """Recorded shape of an output."""
+        return self.node.outputs[index].known_shape

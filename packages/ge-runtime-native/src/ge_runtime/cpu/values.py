@@ -1,0 +1,60 @@
+"""Between GE and ATen: element types and constants."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from ge_graph.dtypes import DataType
+from ge_graph.ir import Literal
+
+from ge_runtime import errors
+
+TORCH_OF = {d: getattr(torch, d.torch_name) for d in DataType if d.torch_name and hasattr(torch, d.torch_name)}
+GE_OF = {t: d for d, t in TORCH_OF.items()}
+
+
+def torch_dtype(dtype: DataType | int) -> torch.dtype:
+    """The ATen type of a GE type.
+
+    Errors:
+        EngineError GE4009 if this torch has no such type.
+    """
+    try:
+        return TORCH_OF[DataType(dtype)]
+    except (KeyError, ValueError):
+        raise errors.refused("dtype", f"{dtype!r} has no partner in torch {torch.__version__}") from None
+
+
+def from_numpy(array: np.ndarray[Any, Any]) -> torch.Tensor:
+    """A tensor on the array's memory, read-only arrays included; the engine never writes to constants."""
+    if array.dtype.byteorder == ">":
+        array = array.astype(array.dtype.newbyteorder("="))
+    if any(s < 0 for s in array.strides):
+        array = np.ascontiguousarray(array)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(array)
+
+
+def constant(value: Any) -> torch.Tensor:
+    """The tensor of a Const node's ``value``, without copying its bytes."""
+    if isinstance(value, torch.Tensor):
+        return value.detach()
+    if isinstance(value, Literal):
+        flat = from_numpy(value.data)
+        dtype = torch_dtype(value.dtype)
+        if dtype is torch.bool:
+            return flat.view(torch.bool).reshape(value.shape)
+        return (flat.view(dtype) if flat.numel() else flat.to(dtype)).reshape(value.shape)
+    return from_numpy(np.asarray(value))
+
+
+def describe(value: Any) -> str:
+    """``f32[2, 3]`` for messages."""
+    if isinstance(value, torch.Tensor):
+        ge = GE_OF.get(value.dtype)
+        return f"{ge.short if ge else value.dtype}{list(value.shape)}"
+    return repr(value)
