@@ -1,0 +1,418 @@
+"""What happens when ``ge.MatMulV2(...)`` is called: bind, check, infer, append. One ``Plan`` an operator, made once."""
+
+from __future__ import annotations
+
+import difflib
+import keyword
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from ge_graph import infer, schema
+from ge_graph.attrs import Attr, Kind, make
+from ge_graph.builder import constant
+from ge_graph.dtypes import DataType
+from ge_graph.errors import GraphError
+from ge_graph.ir import Graph, Literal, Node, Tensor, _current, current_graph
+from ge_graph.schema import OpSchema, PortSchema
+
+# Operators whose dynamic output has as many parts as an attribute says.
+_COUNT_ATTRS: Final = {"Unpack": "num", "Split": "num_split", "SplitV": "num_split", "SplitD": "num_split"}
+_INDEX: Final = frozenset((DataType.DT_INT32, DataType.DT_INT64))
+_NUMBERS: Final = (int, float, complex, np.generic)
+_RESERVED: Final = frozenset(("dependencies", "node_name"))
+
+
+def parameter_names(op: OpSchema) -> tuple[dict[str, int], dict[str, str]]:
+    """Python parameter names: of input ports (to position) and of attributes (to attribute name).
+
+    A Python keyword gets a trailing underscore; an attribute named like an input gets the prefix ``attr_``.
+    """
+    ports = {_python_name(p.name): i for i, p in enumerate(op.inputs)}
+    attributes = {}
+    for a in op.attrs:
+        name = _python_name(a.name)
+        attributes[f"attr_{a.name}" if name in ports or name in _RESERVED else name] = a.name
+    return ports, attributes
+
+
+def _python_name(name: str) -> str:
+    return f"{name}_" if keyword.iskeyword(name) else name
+
+
+class Plan:
+    """Everything about an operator that a call needs, worked out once.
+
+    Attributes:
+        schema: The operator.
+        ports: Parameter name to input position.
+        attributes: Parameter name to attribute schema.
+    """
+
+    __slots__ = (
+        "schema", "op", "arity", "ports", "attributes", "template", "required", "rules", "reads", "single", "_legal",
+        "simple", "counted",
+    )  # fmt: skip
+
+    def __init__(self, op: OpSchema) -> None:
+        self.load(op)
+
+    def load(self, op: OpSchema) -> None:
+        """Take over another schema; wrappers that callers hold stay valid."""
+        self.schema = op
+        self.op = op.name
+        self.arity = len(op.inputs)
+        self.ports, names = parameter_names(op)
+        by_name = {a.name: a for a in op.attrs}
+        self.attributes = {parameter: by_name[name] for parameter, name in names.items()}
+        self.template: dict[str, Any] = {a.name: a.default for a in op.attrs if a.required or a.default is not None}
+        self.required = tuple(a.name for a in op.attrs if a.required)
+        found = infer.rules(op)
+        self.rules = [rule for rule, _ in found]
+        self.reads = tuple(sorted({name for _, names_read in found for name in names_read}))
+        self.single = len(op.outputs) == 1 and op.outputs[0].kind != "dynamic"
+        self.simple = all(p.kind != "dynamic" for p in op.outputs) and not op.subgraphs
+        dynamic_inputs = [i for i, p in enumerate(op.inputs) if p.kind == "dynamic"]
+        counts_input = len(dynamic_inputs) == 1 and "N" in by_name
+        self.counted = dynamic_inputs[0] if counts_input else -1
+        self._legal: dict[Any, tuple[tuple[DataType, None], ...]] = {}
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Append the node and return its outputs.
+
+        Raises:
+            GraphError: GE3002, GE3012 to GE3018 as ``docs/errors`` says.
+        """
+        graph = _current.get() or current_graph()
+        attrs: dict[str, Attr] = self.template.copy()
+        options: dict[str, Any] = {}
+        operands = self._bind(args, kwargs, attrs, options) if kwargs else list(args)
+        given = len(operands)
+        if given != self.arity:
+            self._complete(operands)
+        fed: list[Any] = []
+        for i, operand in enumerate(operands):
+            if type(operand) is Tensor:
+                if operand.node.graph is not graph:
+                    raise self._foreign(i, operand)
+                fed.append(operand.dtype)
+            else:
+                fed = self._convert(graph, operands)
+                break
+        if self.counted >= 0 and "N" not in kwargs:
+            attrs["N"] = Attr(Kind.INT, len(operands[self.counted]))
+        if self.required:
+            self._check_required(attrs)
+        outputs = self._outputs(fed, attrs) if self.simple else ()
+        node = graph.add(self.op, operands, attrs, outputs, name=options.get("node_name"))
+        if not self.simple:
+            return self._finish(node, fed, options)
+        dependencies = options.get("dependencies")
+        if dependencies:
+            add_dependencies(node, dependencies)
+        if self.single:
+            return node.outputs[0]
+        return tuple(node.outputs) if node.outputs else node
+
+    # -- binding -----------------------------------------------------------------------------------------------------
+
+    def _bind(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], attrs: dict[str, Attr], options: dict[str, Any]
+    ) -> list[Any]:
+        operands = list(args)
+        by_name: dict[int, Any] = {}
+        for name, value in kwargs.items():
+            attribute = self.attributes.get(name)
+            if attribute is not None:
+                if value is not None:
+                    attrs[attribute.name] = make(attribute.kind, value, f"attribute '{name}' of {self.op}")
+            elif name in self.ports:
+                by_name[self.ports[name]] = value
+            elif self._is_option(name):
+                options[name] = value
+            else:
+                raise self._unknown(name)
+        if by_name:
+            top = max(by_name) + 1
+            clash = [i for i in by_name if i < len(args)]
+            if clash:
+                raise GraphError("GE3013", f"{self.op} got input '{self.schema.inputs[clash[0]].name}' twice")
+            operands += [None] * (top - len(operands))
+            for i, value in by_name.items():
+                operands[i] = value
+        return operands
+
+    def _is_option(self, name: str) -> bool:
+        if name in _RESERVED or name in self.schema.subgraphs:
+            return True
+        port = self.schema.output(name[8:]) if name.startswith("size_of_") else None
+        return port is not None and port.kind == "dynamic"
+
+    def _unknown(self, name: str) -> GraphError:
+        known = [*self.ports, *self.attributes, *self.schema.subgraphs, *_RESERVED]
+        known += [f"size_of_{p.name}" for p in self.schema.outputs if p.kind == "dynamic"]
+        close = difflib.get_close_matches(name, known, 2, 0.6)
+        return GraphError(
+            "GE3013", f"{self.op} has no parameter '{name}'; it has {', '.join(known)}",
+            next=f"did you mean {' or '.join(close)}?" if close else "",
+        )  # fmt: skip
+
+    def _complete(self, operands: list[Any]) -> None:
+        ports = self.schema.inputs
+        if len(operands) > self.arity:
+            raise GraphError(
+                "GE3013", f"{self.op} takes at most {self.arity} inputs ({', '.join(p.name for p in ports) or 'none'}), "
+                f"got {len(operands)}", next="give attributes by keyword",
+            )  # fmt: skip
+        operands.extend([None] * (self.arity - len(operands)))
+
+    def _check_required(self, attrs: Mapping[str, Attr | None]) -> None:
+        missing = [name for name in self.required if attrs[name] is None]
+        if missing:
+            raise GraphError("GE3013", f"{self.op} needs attribute {', '.join(missing)}")
+
+    def _foreign(self, i: int, tensor: Tensor) -> GraphError:
+        return GraphError(
+            "GE3017", f"input '{self.schema.inputs[i].name}' of {self.op} is {tensor} of another graph "
+            f"('{tensor.node.graph.name}')", next="build both nodes inside one `with building(graph)`",
+        )  # fmt: skip
+
+    # -- operands ----------------------------------------------------------------------------------------------------
+
+    def _convert(self, graph: Graph, operands: list[Any]) -> list[Any]:
+        """Turn numbers into constants and lists into tuples, in place; the types fed to each port."""
+        for i, (port, operand) in enumerate(zip(self.schema.inputs, operands)):
+            if port.kind == "dynamic":
+                operands[i] = self._parts(graph, i, port, operand, operands)
+            elif operand is None:
+                if port.kind == "required":
+                    raise GraphError("GE3013", f"{self.op} needs input '{port.name}'")
+            elif type(operand) is not Tensor:
+                operands[i] = self._constant(graph, i, port, operand, operands)
+        for i, operand in enumerate(operands):
+            for tensor in operand if type(operand) is tuple else (operand,):
+                if tensor is not None and tensor.node.graph is not graph:
+                    raise self._foreign(i, tensor)
+        return [
+            tuple(t.dtype for t in o) if type(o) is tuple else None if o is None else o.dtype for o in operands
+        ]  # fmt: skip
+
+    def _parts(self, graph: Graph, i: int, port: PortSchema, given: Any, operands: Sequence[Any]) -> tuple[Tensor, ...]:
+        if given is None:
+            return ()
+        if not isinstance(given, (list, tuple)):
+            raise GraphError(
+                "GE3013", f"input '{port.name}' of {self.op} takes a list of tensors, got {type(given).__name__}"
+            )
+        parts = list(given)
+        for k, part in enumerate(parts):
+            if type(part) is not Tensor:
+                if part is None:
+                    raise GraphError("GE3013", f"part {k} of input '{port.name}' of {self.op} is None")
+                parts[k] = self._constant(graph, i, port, part, [*parts, *operands])
+        return tuple(parts)
+
+    def _constant(self, graph: Graph, i: int, port: PortSchema, value: Any, operands: Sequence[Any]) -> Tensor:
+        if not isinstance(value, (*_NUMBERS, list, tuple, np.ndarray, Literal)):
+            raise GraphError(
+                "GE3013", f"input '{port.name}' of {self.op} must be a Tensor, a number, a list of numbers or a numpy array, "
+                f"got {type(value).__name__}", next="a list of tensors needs ge.Pack" if isinstance(value, dict) else "",
+            )  # fmt: skip
+        if isinstance(value, (list, tuple)) and any(isinstance(v, Tensor) for v in value):
+            raise GraphError(
+                "GE3013", f"input '{port.name}' of {self.op} takes one tensor, got a list that holds tensors",
+                next="join them with ge.Pack or ge.ConcatV2",
+            )  # fmt: skip
+        dtype = None if isinstance(value, Literal) else self._constant_dtype(port, value, operands)
+        return constant(graph, value, dtype=dtype)
+
+    def _constant_dtype(self, port: PortSchema, value: Any, operands: Sequence[Any]) -> DataType | None:
+        domain = port.domain
+        if not domain <= _INDEX:
+            tensors = self._siblings(port, operands)
+            if tensors:
+                return tensors[0].dtype
+        kind = np.asarray(value).dtype.kind
+        if isinstance(value, (list, tuple)) and not value:
+            kind = "i"
+        order = _DEFAULTS.get(kind, ())
+        found = next((d for d in order if d in domain), None)
+        if found is None and kind in "iu" and len(domain) == 1:
+            return port.dtypes[0]
+        return found if found is not None else order[0] if order else None
+
+    def _siblings(self, port: PortSchema, operands: Sequence[Any]) -> list[Tensor]:
+        extra = len(operands) - self.arity  # parts of a dynamic port stand in front
+        found = [t for t in operands[:extra] if type(t) is Tensor] if extra > 0 else []
+        for other, operand in zip(self.schema.inputs, operands[max(extra, 0) :]):
+            if other.domain == port.domain:
+                if type(operand) is Tensor:
+                    found.append(operand)
+                elif type(operand) in (tuple, list):
+                    found += [t for t in operand if type(t) is Tensor]
+        return found
+
+    # -- result types ------------------------------------------------------------------------------------------------
+
+    def _outputs(self, fed: list[Any], attrs: Mapping[str, Attr]) -> tuple[tuple[DataType, None], ...]:
+        key: Any = tuple(fed)
+        if self.reads:
+            key = (key, tuple(attrs.get(name) for name in self.reads))
+        try:
+            return self._legal[key]
+        except KeyError:
+            pass
+        self.check_inputs(fed)
+        found = tuple(
+            (infer.check(self.schema, port, infer._one(rule(fed, attrs))), None)
+            for port, rule in zip(self.schema.outputs, self.rules)
+        )
+        self._legal[key] = found
+        return found
+
+    def check_inputs(self, fed: Sequence[Any]) -> None:
+        """Are the types fed to the ports legal?
+
+        Raises:
+            GraphError: GE3018 naming port, type got and types expected.
+        """
+        problems = list(input_problems(self.schema, fed))
+        if problems:
+            raise GraphError("GE3018", "; ".join(problems), next="add ge.Cast in front of the input")
+
+    def _finish(self, node: Node, fed: list[Any], options: Mapping[str, Any]) -> Any:
+        """Outputs of an operator with dynamic outputs or subgraphs."""
+        try:
+            for slot, kind in self.schema.subgraphs.items():
+                self._attach(node, slot, kind, options.get(slot))
+            self.check_inputs(fed)
+            groups = [
+                self._group(node, port, rule, fed, options) for port, rule in zip(self.schema.outputs, self.rules)
+            ]
+        except GraphError:
+            node.graph.remove([node])
+            raise
+        add_dependencies(node, options.get("dependencies") or ())
+        if len(groups) == 1:
+            return groups[0]
+        return tuple(groups) if groups else node
+
+    def _attach(self, node: Node, slot: str, kind: str, given: Any) -> None:
+        graphs = [given] if kind == "required" else given
+        if not isinstance(graphs, (list, tuple)) or not all(isinstance(g, Graph) for g in graphs):
+            wanted = "a Graph" if kind == "required" else "a list of Graphs"
+            raise GraphError("GE3013", f"{self.op} needs subgraph '{slot}': {wanted}, got {type(given).__name__}")
+        for k, graph in enumerate(graphs):
+            node.subgraphs[slot if kind == "required" else f"{slot}{k}"] = graph
+
+    def _group(
+        self, node: Node, port: PortSchema, rule: infer.Rule, fed: list[Any], options: Mapping[str, Any]
+    ) -> Tensor | list[Tensor]:
+        found = rule(fed, node.attrs)
+        if port.kind != "dynamic":
+            tensor = Tensor(node, len(node.outputs), infer.check(self.schema, port, infer._one(found)))
+            node.outputs.append(tensor)
+            return tensor
+        branch = next(iter(node.subgraphs.values()), None)
+        if branch is not None and found is None:
+            found = tuple(t.dtype for t in branch.outputs)
+        count = self._count(node, port, options, found)
+        dtypes = found if isinstance(found, tuple) else (found,) * count
+        if len(dtypes) != count:
+            dtypes = (dtypes[0],) * count if len(set(dtypes)) == 1 else dtypes
+        if len(dtypes) != count:
+            raise GraphError("GE3013", f"{self.op} has {len(dtypes)} parts of output '{port.name}', got size {count}")
+        start = len(node.outputs)
+        node.output_counts[port.name] = count
+        for k, dtype in enumerate(dtypes):
+            node.outputs.append(Tensor(node, start + k, infer.check(self.schema, port, dtype)))
+        return node.outputs[start:]
+
+    def _count(self, node: Node, port: PortSchema, options: Mapping[str, Any], found: infer.Result) -> int:
+        given = options.get(f"size_of_{port.name}")
+        if given is None and self.op in _COUNT_ATTRS:
+            given = node.attr(_COUNT_ATTRS[self.op])
+        if given is None and isinstance(found, tuple):
+            given = len(found)
+        if type(given) is not int or given < 0:
+            raise GraphError(
+                "GE3013", f"{self.op} has a dynamic output '{port.name}'; give the number of its parts as "
+                f"size_of_{port.name}=N, got {given!r}",
+            )  # fmt: skip
+        return given
+
+
+_DEFAULTS: Final = {
+    "b": (DataType.DT_BOOL,),
+    "i": (DataType.DT_INT64, DataType.DT_INT32, DataType.DT_FLOAT),
+    "u": (DataType.DT_INT64, DataType.DT_INT32, DataType.DT_FLOAT),
+    "f": (DataType.DT_FLOAT, DataType.DT_FLOAT16, DataType.DT_DOUBLE, DataType.DT_BF16),
+    "c": (DataType.DT_COMPLEX64, DataType.DT_COMPLEX128),
+}
+
+
+def input_problems(op: OpSchema, fed: Sequence[Any]) -> list[str]:
+    """What is wrong with the types fed to the ports; empty if nothing is."""
+    problems = []
+    bound: dict[str, tuple[str, DataType]] = {}
+    for port, entry in zip(op.inputs, fed):
+        for dtype in entry if isinstance(entry, tuple) else (entry,):
+            if dtype is None:
+                continue
+            if dtype not in port.domain:
+                known = ", ".join(d.name for d in port.dtypes)
+                problems.append(f"input '{port.name}' of {op.name} is {dtype.name}; the operator knows {known}")
+                break
+            if port.typevar:
+                first, expected = bound.setdefault(port.typevar, (port.name, dtype))
+                if expected != dtype:
+                    problems.append(
+                        f"inputs '{first}' and '{port.name}' of {op.name} must have one type, "
+                        f"got {expected.name} and {dtype.name}"
+                    )
+                    break
+    return problems
+
+
+def add_dependencies(node: Node, tensors: Sequence[Tensor]) -> None:
+    """Control edges from the producers of ``tensors`` to ``node``."""
+    for tensor in tensors:
+        if not isinstance(tensor, Tensor) or tensor.node.graph is not node.graph:
+            raise GraphError("GE3017", f"dependencies of {node} must be tensors of its graph, got {tensor!r}")
+    node.control.extend(dict.fromkeys(t.node for t in tensors))
+
+
+_plans: dict[str, Plan] = {}
+
+
+def plan_of(op: str) -> Plan:
+    """The plan of an operator, made on first use.
+
+    Raises:
+        GraphError: GE3010 if GE has no such operator.
+    """
+    found = _plans.get(op)
+    if found is None:
+        found = _plans[op] = Plan(schema.require(op))
+    return found
+
+
+def wrapper(op: str) -> Callable[..., Any]:
+    """The function behind ``ge.<op>``."""
+    call = plan_of(op).call
+
+    def operator(*args: Any, **kwargs: Any) -> Any:
+        return call(args, kwargs)
+
+    operator.__name__ = operator.__qualname__ = op
+    operator.__module__ = "ge_graph.ops"
+    return operator
+
+
+def _reload(op: str) -> None:
+    if op in _plans:
+        _plans[op].load(schema.require(op))
+
+
+schema.on_register(_reload)

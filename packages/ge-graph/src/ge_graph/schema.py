@@ -1,0 +1,370 @@
+"""What GE knows of an operator: ports, attributes, element types; read from ``data/`` when an operator is first asked for.
+
+``data/ops.jsonl`` holds one operator a line. ``data/amendments.jsonl`` holds what the headers lack, each line with its
+``source``: whole operators, element types that kernels accept, ports that must share one type. The form of a line::
+
+    {"op": "MatMulV2", "in": ["x1 f32,f16", "bias? f32", "parts* ALL"], "out": ["y f32,f16"],
+     "attr": [["transpose_x1", "Bool", false], ["strides", "ListInt"]], "var": {"T": "f32,f16"}, "source": "…"}
+
+``?`` marks an optional port, ``*`` a dynamic one. The text after the port name is a list of short type names, a named
+set of ``data/dtype_sets.json`` or a type variable of the line; ``^T1,T2`` is the promoted type of other variables. An
+attribute without a third entry is required; a third entry ``null`` means that the attribute is absent unless given.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import pkgutil
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final
+
+from ge_graph.attrs import Attr, Kind, make
+from ge_graph.dtypes import BY_SHORT, DataType
+from ge_graph.errors import GraphError
+
+Row = dict[str, Any]
+
+_KIND_OF_MARK: Final = {"?": "optional", "*": "dynamic"}
+_OP_NAME: Final = re.compile(rb'^\{"op":"(\w+)"', re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class PortSchema:
+    """An input or output of an operator.
+
+    Attributes:
+        name: Port name.
+        kind: ``required``, ``optional`` (inputs only) or ``dynamic``.
+        dtypes: Element types that the port takes, in header order.
+        typevar: Name of the type variable that the port shares with others, empty if none.
+    """
+
+    name: str
+    kind: str
+    dtypes: tuple[DataType, ...]
+    typevar: str = ""
+    domain: frozenset[DataType] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "domain", frozenset(self.dtypes))
+
+
+@dataclass(frozen=True, slots=True)
+class AttrSchema:
+    """An attribute of an operator.
+
+    Attributes:
+        name: Attribute name.
+        kind: Kind of its value.
+        required: Whether a call must give it.
+        default: Typed value used when a call leaves it out, ``None`` for "absent".
+        symbol: GE type name under which the header writes an Int default, empty otherwise.
+    """
+
+    name: str
+    kind: Kind
+    required: bool
+    default: Attr | None = None
+    symbol: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OpSchema:
+    """An operator as GE registers it.
+
+    Attributes:
+        name: Operator type.
+        inputs: Input ports in order.
+        outputs: Output ports in order.
+        attrs: Attributes in order.
+        subgraphs: Slot name to kind, ``required`` or ``dynamic``.
+        typevars: Type variable to the types it ranges over; promoted variables are left out.
+        promotions: Promoted variable to the variables whose promoted type it is.
+        source: Where the facts come from.
+    """
+
+    name: str
+    inputs: tuple[PortSchema, ...]
+    outputs: tuple[PortSchema, ...]
+    attrs: tuple[AttrSchema, ...]
+    subgraphs: Mapping[str, str]
+    typevars: Mapping[str, tuple[DataType, ...]]
+    promotions: Mapping[str, tuple[str, ...]]
+    source: str
+
+    def input(self, name: str) -> PortSchema | None:
+        """The input port of that name."""
+        return next((p for p in self.inputs if p.name == name), None)
+
+    def output(self, name: str) -> PortSchema | None:
+        """The output port of that name."""
+        return next((p for p in self.outputs if p.name == name), None)
+
+    def attr(self, name: str) -> AttrSchema | None:
+        """The attribute of that name."""
+        return next((a for a in self.attrs if a.name == name), None)
+
+
+def _read(name: str) -> bytes:
+    found = pkgutil.get_data("ge_graph", f"data/{name}")
+    if found is None:  # a loader that cannot read package data
+        raise GraphError("GE3011", f"package data ge_graph/data/{name} cannot be read", next="reinstall ge-graph")
+    return found
+
+
+@lru_cache(maxsize=1)
+def dtype_sets() -> dict[str, tuple[DataType, ...]]:
+    """The named sets of element types of GE headers, such as ``BasicType``."""
+    return {name: _short_list(text) for name, text in json.loads(_read("dtype_sets.json")).items()}
+
+
+def _short_list(text: str) -> tuple[DataType, ...]:
+    return tuple(BY_SHORT[s] for s in text.split(","))
+
+
+@lru_cache(maxsize=1)
+def _lines() -> dict[str, bytes]:
+    data = _read("ops.jsonl")
+    starts = [(m.group(1).decode(), m.start()) for m in _OP_NAME.finditer(data)]
+    ends = [start for _, start in starts[1:]] + [len(data)]
+    return {name: data[start:end] for (name, start), end in zip(starts, ends)}
+
+
+@lru_cache(maxsize=1)
+def _amendments() -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for line in _read("amendments.jsonl").splitlines():
+        row = json.loads(line)
+        for op in row["op"].split():
+            found.setdefault(op, []).append(row)
+    return found
+
+
+_parsed: dict[str, OpSchema | None] = {}
+_user_rows: dict[str, Row] = {}
+_listeners: list[Callable[[str], None]] = []
+
+
+def get(op: str) -> OpSchema | None:
+    """The schema of an operator, ``None`` if GE has no such operator."""
+    try:
+        return _parsed[op]
+    except KeyError:
+        pass
+    row = row_of(op)
+    found = None if row is None else parse(row)
+    _parsed[op] = found
+    return found
+
+
+def require(op: str) -> OpSchema:
+    """The schema of an operator.
+
+    Raises:
+        GraphError: GE3010 if GE has no such operator; the message names close ones.
+    """
+    found = get(op)
+    if found is None:
+        close = suggest(op)
+        raise GraphError(
+            "GE3010",
+            f"GE has no operator '{op}'",
+            next=f"did you mean {', '.join(close)}?" if close else "register it with ge_graph.schema.register_schema",
+        )
+    return found
+
+
+def names() -> list[str]:
+    """All operators known, sorted."""
+    added = (op for op, rows in _amendments().items() if any("in" in r for r in rows))
+    return sorted({*_lines(), *added, *_user_rows})
+
+
+def suggest(op: str, count: int = 3) -> list[str]:
+    """Operators with names close to ``op``, best first."""
+    known = names()
+    folded = {n.lower(): n for n in known}
+    if op.lower() in folded:
+        return [folded[op.lower()]]
+    return [folded[n] for n in difflib.get_close_matches(op.lower(), folded, count, 0.7)]
+
+
+def row_of(op: str) -> Row | None:
+    """The row of an operator with all amendments applied, in the form of ``data/ops.jsonl``."""
+    if op in _user_rows:
+        return _user_rows[op]
+    line = _lines().get(op)
+    row: Row | None = None if line is None else json.loads(line)
+    for amendment in _amendments().get(op, ()):
+        row = _amend(op, row, amendment)
+    return row
+
+
+def _amend(op: str, row: Row | None, amendment: Row) -> Row:
+    if "in" in amendment:
+        return {**amendment, "op": op}
+    if row is None:
+        raise GraphError("GE3011", f"amendment of '{op}' changes an operator that no row defines")
+    row = {**row, "source": f"{row['source']}; {amendment['source']}"}
+    if "attr" in amendment:
+        changed = {a[0]: a for a in amendment["attr"]}
+        kept = [changed.pop(a[0], a) for a in row.get("attr", ())]
+        row["attr"] = kept + list(changed.values())
+    for ports, extra in amendment.get("allow", {}).items():
+        row = _widen(row, set(ports.split()), _short_list(extra))
+    for ports in amendment.get("same", ()):
+        row = _tie(row, ports.split())
+    return row
+
+
+def _domain(row: Row, text: str) -> tuple[DataType, ...]:
+    text = row.get("var", {}).get(text, text)
+    if text.startswith("^"):
+        members = [_domain(row, name) for name in text[1:].split(",")]
+        return tuple(dict.fromkeys(d for m in members for d in m))
+    named = dtype_sets().get(text)
+    return _short_list(text) if named is None else named
+
+
+def _text(dtypes: Iterable[DataType]) -> str:
+    return ",".join(d.short for d in dtypes)
+
+
+def _widen(row: Row, ports: set[str], extra: tuple[DataType, ...]) -> Row:
+    """Add element types to ports; a type variable is widened as a whole."""
+    variables = dict(row.get("var", {}))
+    changed: dict[str, list[str]] = {}
+    for side in ("in", "out"):
+        changed[side] = []
+        for port in row[side]:
+            name, text = port.split(" ")
+            if name.rstrip("?*") in ports:
+                wider = _text(dict.fromkeys((*_domain(row, text), *extra)))
+                if text in variables:
+                    if not variables[text].startswith("^"):
+                        variables[text] = wider
+                else:
+                    port = f"{name} {wider}"
+            changed[side].append(port)
+    return {**row, **changed, **({"var": variables} if variables else {})}
+
+
+def _tie(row: Row, ports: list[str]) -> Row:
+    """Make ports share one type: a new type variable over the types that all of them know."""
+    texts = {p.split(" ")[0].rstrip("?*"): p.split(" ")[1] for side in ("out", "in") for p in row[side]}
+    common = [d for d in _domain(row, texts[ports[0]]) if all(d in _domain(row, texts[p]) for p in ports)]
+    variables = dict(row.get("var", {}))
+    name = f"T{len(variables)}"
+    variables[name] = _text(common)
+    changed = {
+        side: [f"{p.split(' ')[0]} {name}" if p.split(" ")[0].rstrip("?*") in ports else p for p in row[side]]
+        for side in ("in", "out")
+    }
+    return {**row, **changed, "var": variables}
+
+
+def parse(row: Row) -> OpSchema:
+    """A schema from a row.
+
+    Raises:
+        GraphError: GE3011 if the row is malformed.
+    """
+    try:
+        return OpSchema(
+            name=row["op"],
+            inputs=tuple(_port(row, text) for text in row["in"]),
+            outputs=tuple(_port(row, text) for text in row["out"]),
+            attrs=tuple(_attribute(entry) for entry in row.get("attr", ())),
+            subgraphs={s.rstrip("*"): "dynamic" if s.endswith("*") else "required" for s in row.get("sub", ())},
+            typevars={n: _domain(row, n) for n, t in row.get("var", {}).items() if not t.startswith("^")},
+            promotions={n: tuple(t[1:].split(",")) for n, t in row.get("var", {}).items() if t.startswith("^")},
+            source=row.get("source", ""),
+        )
+    except (KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
+        raise GraphError(
+            "GE3011", f"schema row of '{row.get('op', '?')}' is malformed: {type(error).__name__} {error}",
+            next="see the docstring of ge_graph.schema for the form of a row",
+        ) from error  # fmt: skip
+
+
+def _port(row: Row, text: str) -> PortSchema:
+    name, domain = text.split(" ")
+    kind = _KIND_OF_MARK.get(name[-1], "required")
+    return PortSchema(name.rstrip("?*"), kind, _domain(row, domain), domain if domain in row.get("var", {}) else "")
+
+
+def _attribute(entry: list[Any]) -> AttrSchema:
+    name, kind = entry[0], Kind(entry[1])
+    if len(entry) == 2:
+        return AttrSchema(name, kind, required=True)
+    value = entry[2]
+    if value is None:
+        return AttrSchema(name, kind, required=False)
+    return AttrSchema(name, kind, False, make(kind, _from_json(kind, value), name), entry[3] if len(entry) > 3 else "")
+
+
+def _from_json(kind: Kind, value: Any) -> Any:
+    if kind is Kind.TYPE:
+        return DataType[value]
+    if kind is Kind.LIST_TYPE:
+        return [DataType[v] for v in value]
+    return value
+
+
+def register_schema(row: Row, *, replace: bool = False) -> OpSchema:
+    """Make an operator known in this process, as ``REG_OP`` in a custom operator package does for GE.
+
+    An operator that is known already with the same ports and attributes gets the element types of both.
+
+    Args:
+        row: Row in the form of ``data/ops.jsonl``; ``source`` may be left out.
+        replace: Take the row as it is even if another definition is known.
+
+    Raises:
+        GraphError: GE3011 if the row is malformed, GE3012 if another definition of the operator is known.
+    """
+    row = {"source": "register_schema", **row}
+    new = parse(row)
+    known = None if replace else get(new.name)
+    if known is not None:
+        if _shape(known) != _shape(new):
+            raise GraphError(
+                "GE3012", f"operator '{new.name}' is known with other ports or attributes: {_difference(known, new)}",
+                next="choose another name, or pass replace=True if the new definition is the one on the device",
+            )  # fmt: skip
+        base = row_of(new.name)
+        if base is None:
+            raise GraphError("GE3011", f"schema row of '{new.name}' vanished while it was registered")
+        row = base
+        for ports, known_ports in ((new.inputs, known.inputs), (new.outputs, known.outputs)):
+            for port, known_port in zip(ports, known_ports):
+                if not port.domain <= known_port.domain:
+                    row = _widen(row, {port.name}, port.dtypes)
+    _user_rows[new.name] = row
+    _parsed[new.name] = parse(row)
+    for listener in _listeners:
+        listener(new.name)
+    return _parsed[new.name] or new
+
+
+def on_register(listener: Callable[[str], None]) -> None:
+    """Call ``listener(op)`` whenever the schema of an operator changes."""
+    _listeners.append(listener)
+
+
+def _shape(schema: OpSchema) -> tuple[Any, ...]:
+    return (
+        [(p.name, p.kind) for p in schema.inputs],
+        [(p.name, p.kind) for p in schema.outputs],
+        [(a.name, a.kind, a.required) for a in schema.attrs],
+        dict(schema.subgraphs),
+    )
+
+
+def _difference(known: OpSchema, new: OpSchema) -> str:
+    labels = ("inputs", "outputs", "attributes", "subgraphs")
+    return "; ".join(f"{l} {a} against {b}" for l, a, b in zip(labels, _shape(known), _shape(new)) if a != b)
