@@ -1,0 +1,282 @@
+"""torch's own operator samples as the judge: every OpInfo through `torch.compile` with our backend against eager.
+
+    python -m tools.opinfo                      everything, with a progress bar and a report
+    python -m tools.opinfo add mul --dtype f32  some operators
+    python -m tools.opinfo --shard 0/4          a part
+    python -m tools.opinfo --update             write the expected-failure table anew
+
+A check is one OpInfo in one dtype: for each sample, values, dtype and shape of all outputs; in float32 the gradients
+too. What is expected to fail stands in `tests/opinfo/expected.tsv` with its reason. The table is strict both ways: a
+check that fails without a row, and a row whose check passes, are errors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+warnings.filterwarnings("ignore")
+
+import torch
+from torch.utils import _pytree as pytree
+
+import torchair
+
+EXPECTED = Path(__file__).resolve().parent.parent / "tests" / "opinfo" / "expected.tsv"
+DTYPES = {
+    "f32": torch.float32,
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "i64": torch.int64,
+    "i32": torch.int32,
+    "b8": torch.bool,
+}
+SAMPLES = 12  # samples of one OpInfo differ in arguments first and sizes later; the first dozen covers the forms
+SECONDS = 120  # one check; a few samples of decompositions trace for very long
+
+# Values are not defined (uninitialised) or drawn by another generator than eager's: dtype and shape are compared.
+VALUES_FREE = frozenset(
+    [
+        "empty",
+        "empty_like",
+        "empty_strided",
+        "empty_permuted",
+        "new_empty",
+        "new_empty_strided",
+        "rand_like",
+        "randn",
+        "randn_like",
+        "randint",
+        "randint_like",
+        "bernoulli",
+        "multinomial",
+        "normal",
+        "uniform",
+        "cauchy",
+        "exponential",
+        "geometric",
+        "log_normal",
+        "nn.functional.dropout",
+        "nn.functional.dropout2d",
+        "nn.functional.dropout3d",
+        "nn.functional.alpha_dropout",
+        "nn.functional.feature_alpha_dropout",
+        "nn.functional.fractional_max_pool2d",
+        "nn.functional.fractional_max_pool3d",
+        "nn.functional.rrelu",
+        "nn.functional.scaled_dot_product_attention",
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Result of one check; `reason` is empty if it passed."""
+
+    name: str
+    dtype: str
+    reason: str
+    samples: int
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.name, self.dtype
+
+
+def full_name(op: Any) -> str:
+    return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name
+
+
+@contextlib.contextmanager
+def time_limit(seconds: int) -> Iterator[None]:
+    def expire(signum: int, frame: Any) -> None:
+        raise TimeoutError(f"longer than {seconds} s")
+
+    previous = signal.signal(signal.SIGALRM, expire)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+def clone(tree: Any) -> Any:
+    """Own copies of the tensors, leaves that ask for gradients staying so."""
+
+    def one(t: Any) -> Any:
+        if not isinstance(t, torch.Tensor):
+            return t
+        copy = t.detach().clone(memory_format=torch.preserve_format)
+        return copy.requires_grad_(t.requires_grad)
+
+    return pytree.tree_map(one, tree)
+
+
+def run(call: Callable[..., Any], sample: Any, gradients: bool) -> tuple[list[Any], list[Any]]:
+    """Outputs and, if asked, the gradients of all leaves for a fixed random cotangent."""
+    args, kwargs = clone((((sample.input, *sample.args)), sample.kwargs))
+    torch.manual_seed(7)
+    outputs = pytree.tree_leaves(call(*args, **kwargs))
+    if not gradients:
+        return outputs, []
+    leaves = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor) and t.requires_grad]
+    targets = [o for o in outputs if isinstance(o, torch.Tensor) and o.requires_grad and not o.is_complex()]
+    if not leaves or not targets:
+        return outputs, []
+    generator = torch.Generator().manual_seed(11)
+    cotangents = [torch.randn(o.shape, generator=generator, dtype=torch.float32).to(o.dtype) for o in targets]
+    return outputs, list(torch.autograd.grad(targets, leaves, cotangents, allow_unused=True))
+
+
+def compare(got: Iterable[Any], want: Iterable[Any], values: bool) -> None:
+    """Equal in number, type, dtype, shape and (if defined) value, at torch's own default tolerances."""
+    for g, w in zip(got, want, strict=True):
+        if not isinstance(w, torch.Tensor):
+            if values and g != w:
+                raise AssertionError(f"got {g!r}, eager gives {w!r}")
+            continue
+        if g.dtype != w.dtype or g.shape != w.shape:
+            raise AssertionError(f"got {g.dtype} {tuple(g.shape)}, eager gives {w.dtype} {tuple(w.shape)}")
+        if values:
+            torch.testing.assert_close(g.detach(), w.detach(), equal_nan=True)
+
+
+def summarise(error: BaseException) -> str:
+    """The innermost cause in one short line: a code with its first sentence, or the kind of mismatch."""
+    text = str(error)
+    for line in text.splitlines():
+        if "[GE" in line:
+            # The line after the head names the node and the reason.
+            following = text.split(line, 1)[1].strip().splitlines()
+            detail = " ".join(following[0].split()) if following else ""
+            return f"{line[line.index('[GE') :][:90]} {detail[:160]}".strip()
+    first = " ".join(text.split())[:160]
+    return f"{type(error).__name__}: {first}"
+
+
+def check(op: Any, short: str, samples: int = SAMPLES, seconds: int = SECONDS) -> Outcome:
+    """Run one OpInfo in one dtype."""
+    dtype = DTYPES[short]
+    gradients = short == "f32" and op.supports_autograd
+    backend = torchair.get_npu_backend()
+    ran = 0
+    try:
+        with time_limit(seconds):
+            for sample in op.sample_inputs("cpu", dtype, requires_grad=gradients):
+                if ran == samples:
+                    break
+                try:
+                    want = run(op.op, sample, gradients)
+                except (RuntimeError, ValueError, NotImplementedError, TypeError, IndexError):
+                    continue  # eager itself refuses this sample on this build
+                ran += 1
+                torch._dynamo.reset()
+                compiled = torch.compile(lambda *a, **k: op.op(*a, **k), backend=backend, fullgraph=True, dynamic=False)
+                got = run(compiled, sample, gradients)
+                values = op.name not in VALUES_FREE
+                compare(got[0], want[0], values)
+                compare(got[1], want[1], values)
+    except Exception as error:  # noqa: BLE001 -- any failure is the outcome to be reported
+        return Outcome(full_name(op), short, summarise(error), ran)
+    return Outcome(full_name(op), short, "", ran)
+
+
+def all_checks(names: Iterable[str] = (), dtypes: Iterable[str] = ()) -> list[tuple[Any, str]]:
+    """(OpInfo, dtype) for every supported dtype of every entry, in a fixed order."""
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    wanted, shorts = set(names), list(dtypes) or list(DTYPES)
+    unknown = wanted - {full_name(op) for op in op_db} - {op.name for op in op_db}
+    if unknown:
+        sys.exit(f"opinfo: no OpInfo is named {', '.join(sorted(unknown))}")
+    chosen = [op for op in op_db if not wanted or op.name in wanted or full_name(op) in wanted]
+    return [(op, short) for op in chosen for short in shorts if DTYPES[short] in op.supported_dtypes("cpu")]
+
+
+def read_expected() -> dict[tuple[str, str], str]:
+    """(name, dtype) -> reason."""
+    if not EXPECTED.exists():
+        return {}
+    rows = [line.split("\t") for line in EXPECTED.read_text().splitlines() if line and not line.startswith("#")]
+    return {(name, short): reason for name, short, reason in rows}
+
+
+def write_expected(outcomes: list[Outcome]) -> None:
+    """Replace the rows of the checks that ran; rows of others stay."""
+    ran = {o.key for o in outcomes}
+    table = {k: r for k, r in read_expected().items() if k not in ran}
+    table |= {o.key: o.reason for o in outcomes if o.reason}
+    lines = ["# OpInfo\tdtype\treason"] + ["\t".join((*k, r)) for k, r in sorted(table.items())]
+    partial = EXPECTED.with_suffix(".part")
+    partial.write_text("\n".join(lines) + "\n")
+    os.replace(partial, EXPECTED)
+
+
+def verdict(outcome: Outcome, expected: dict[tuple[str, str], str]) -> str:
+    """Empty, or what is wrong about this outcome against the table."""
+    listed = outcome.key in expected
+    if outcome.reason and not listed:
+        return f"{outcome.name} {outcome.dtype}: {outcome.reason}"
+    if not outcome.reason and listed:
+        return f"{outcome.name} {outcome.dtype}: passes, but is listed as failing ({expected[outcome.key]})"
+    return ""
+
+
+def report(outcomes: list[Outcome], problems: list[str]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(width=None if sys.stdout.isatty() else 150)
+    table = Table(title="torch OpInfo through torch.compile on the embedded engine")
+    for heading in ("dtype", "checks", "pass", "known gaps", "samples"):
+        table.add_column(heading, justify="right" if heading != "dtype" else "left")
+    for short in DTYPES:
+        mine = [o for o in outcomes if o.dtype == short]
+        passed = sum(not o.reason for o in mine)
+        table.add_row(short, str(len(mine)), str(passed), str(len(mine) - passed), str(sum(o.samples for o in mine)))
+    console.print(table)
+    reasons = collections.Counter(o.reason.split(" ")[0] for o in outcomes if o.reason)
+    for reason, count in reasons.most_common(10):
+        console.print(f"{count:5} {reason}", highlight=False, markup=False)
+    for problem in problems:
+        console.print(f"NOT EXPECTED {problem}", highlight=False, markup=False)
+    print(f"{len(outcomes) - len(problems)} passed, {len(problems)} failed")
+
+
+def main() -> None:
+    from rich.progress import track
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="OpInfo names; all if none is given")
+    parser.add_argument("--dtype", action="append", choices=list(DTYPES), default=[])
+    parser.add_argument("--shard", default="0/1", help="i/n: every n-th check, from the i-th")
+    parser.add_argument("--samples", type=int, default=SAMPLES, help="samples of each check")
+    parser.add_argument("--update", action="store_true", help="write the expected-failure table anew")
+    options = parser.parse_args()
+    index, count = map(int, options.shard.split("/"))
+    torch._dynamo.config.capture_dynamic_output_shape_ops = True
+    torch._dynamo.config.capture_scalar_outputs = True
+    checks = all_checks(options.names, options.dtype)[index::count]
+    outcomes = []
+    for op, short in track(checks, description="OpInfo", disable=not sys.stdout.isatty()):
+        outcomes.append(check(op, short, options.samples))
+    if options.update:
+        write_expected(outcomes)
+    expected = read_expected()
+    problems = [p for p in (verdict(o, expected) for o in outcomes) if p]
+    report(outcomes, problems)
+    sys.exit(bool(problems))
+
+
+if __name__ == "__main__":
+    main()
