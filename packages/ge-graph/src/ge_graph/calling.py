@@ -52,7 +52,7 @@ class Plan:
 
     __slots__ = (
         "schema", "op", "arity", "ports", "attributes", "template", "required", "rules", "reads", "single", "_legal",
-        "simple", "counted",
+        "simple", "counted", "definite",
     )  # fmt: skip
 
     def __init__(self, op: OpSchema) -> None:
@@ -69,8 +69,9 @@ class Plan:
         self.template: dict[str, Any] = {a.name: a.default for a in op.attrs if a.required or a.default is not None}
         self.required = tuple(a.name for a in op.attrs if a.required)
         found = infer.rules(op)
-        self.rules = [rule for rule, _ in found]
-        self.reads = tuple(sorted({name for _, names_read in found for name in names_read}))
+        self.rules = [r.rule for r in found]
+        self.definite = [r.definite for r in found]
+        self.reads = tuple(sorted({name for r in found for name in r.reads}))
         self.single = len(op.outputs) == 1 and op.outputs[0].kind != "dynamic"
         self.simple = all(p.kind != "dynamic" for p in op.outputs) and not op.subgraphs
         dynamic_inputs = [i for i, p in enumerate(op.inputs) if p.kind == "dynamic"]
@@ -265,7 +266,7 @@ class Plan:
             pass
         self.check_inputs(fed)
         found = tuple(
-            (infer.check(self.schema, port, infer._one(rule(fed, attrs))), None)
+            (infer.check(self.schema, port, infer.first(rule(fed, attrs))), None)
             for port, rule in zip(self.schema.outputs, self.rules)
         )
         self._legal[key] = found
@@ -311,7 +312,7 @@ class Plan:
     ) -> Tensor | list[Tensor]:
         found = rule(fed, node.attrs)
         if port.kind != "dynamic":
-            tensor = Tensor(node, len(node.outputs), infer.check(self.schema, port, infer._one(found)))
+            tensor = Tensor(node, len(node.outputs), infer.check(self.schema, port, infer.first(found)))
             node.outputs.append(tensor)
             return tensor
         branch = next(iter(node.subgraphs.values()), None)
@@ -390,7 +391,7 @@ def plan_of(op: str) -> Plan:
     """The plan of an operator, made on first use.
 
     Raises:
-        GraphError: GE3010 if GE has no such operator.
+        GraphError: GE3019 if GE has no such operator.
     """
     found = _plans.get(op)
     if found is None:

@@ -36,7 +36,7 @@ def custom_op(
         One Tensor, or a list with one entry an output; a dynamic output is a list.
 
     Raises:
-        GraphError: GE3010 for an unknown operator, otherwise as for any ``ge`` call.
+        GraphError: GE3019 for an unknown operator, otherwise as for any ``ge`` call.
     """
     current_graph()
     plan = plan_of(op_type)

@@ -14,7 +14,7 @@ Rules, in the order in which they are tried:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from ge_graph.attrs import Attr, Kind
 from ge_graph.dtypes import DataType, from_numpy
@@ -104,7 +104,6 @@ RaggedTensorFromVariant output_nested_splits attr Tsplits
 RaggedTensorFromVariant output_dense_values attr Tvalues
 ReluV2 mask u8
 GatherD y =x
-ForeachPowScalarAndTensor y =x
 WeightQuantBatchMatmulV2 y i8? quant_scale x
 TransposeBatchMatMul y i8? scale x1
 FusedInferAttentionScore attention_out i8? quant_scale2 query
@@ -153,7 +152,8 @@ _INDEX: Final = frozenset((DataType.DT_INT32, DataType.DT_INT64))
 _NARROW: Final = frozenset((DataType.DT_INT8, DataType.DT_UINT8, DataType.DT_INT4))
 
 
-def _one(fed: Fed) -> DataType | None:
+def first(fed: Result) -> DataType | None:
+    """The type fed to a port; of a dynamic port, that of its first part."""
     if isinstance(fed, tuple):
         return fed[0] if fed else None
     return fed
@@ -220,54 +220,66 @@ BY_TEXT: Final = {
 }  # fmt: skip
 
 
-def rules(schema: OpSchema) -> tuple[tuple[Rule, tuple[str, ...]], ...]:
-    """One rule an output port, each with the names of the attributes that it reads."""
+class PortRule(NamedTuple):
+    """How the type of one output is found.
+
+    Attributes:
+        rule: From types fed and attributes to the result.
+        reads: Attributes that the rule reads.
+        definite: Whether any other result would be wrong, not only unexpected.
+    """
+
+    rule: Rule
+    reads: tuple[str, ...] = ()
+    definite: bool = True
+
+
+def rules(schema: OpSchema) -> tuple[PortRule, ...]:
+    """One rule an output port."""
     return tuple(_rule(schema, port) for port in schema.outputs)
 
 
-def _rule(schema: OpSchema, port: PortSchema) -> tuple[Rule, tuple[str, ...]]:
+def _rule(schema: OpSchema, port: PortSchema) -> PortRule:
     special = _SPECIAL.get((schema.name, port.name))
-    if special is None and schema.name.startswith("Foreach") and port.kind == "dynamic":
-        special = "=x"
     if special is not None:
         return _parse_rule(schema, special)
     if port.typevar in schema.promotions:
-        return _promotion(schema, schema.promotions[port.typevar]), ()
+        return PortRule(_promotion(schema, schema.promotions[port.typevar]))
     if port.typevar:
         sources = [i for i, p in enumerate(schema.inputs) if p.typevar == port.typevar]
         if sources:
-            return _first_fed(sources), ()
+            return PortRule(_first_fed(sources))
     if len(port.domain) == 1:
-        return _fixed(port.dtypes[0]), ()
+        return PortRule(_fixed(port.dtypes[0]))
     same_name = [i for i, p in enumerate(schema.inputs) if p.name == port.name]
     if same_name:
-        return _like(same_name[0]), ()
+        return PortRule(_like(same_name[0]))
     named = next((n for n in (*_TYPE_ATTRS, *_TYPE_LIST_ATTRS) if schema.attr(n)), None)
     if named is not None and named in _TYPE_LIST_ATTRS:
-        return _from_type_list(named), (named,)
+        return PortRule(_from_type_list(named), (named,))
     by_domain = _from_inputs(schema, port)
     if named is not None:
-        return _from_attr(named, by_domain), (named,)
-    return by_domain, ()
+        return PortRule(_from_attr(named, by_domain), (named,))
+    return PortRule(by_domain, definite=False)
 
 
-def _parse_rule(schema: OpSchema, text: str) -> tuple[Rule, tuple[str, ...]]:
+def _parse_rule(schema: OpSchema, text: str) -> PortRule:
     index = {p.name: i for i, p in enumerate(schema.inputs)}
     head, *rest = text.split(" ")
     if head.startswith("="):
-        return _like(index[head[1:]]), ()
+        return PortRule(_like(index[head[1:]]))
     if head == "acc":
-        return _accumulated(index[rest[0]]), ()
+        return PortRule(_accumulated(index[rest[0]]))
     if head in ("real", "complex"):
-        return _mapped(index[rest[0]], _REAL_OF if head == "real" else _COMPLEX_OF), ()
+        return PortRule(_mapped(index[rest[0]], _REAL_OF if head == "real" else _COMPLEX_OF))
     if head == "attr":
         fallback = _like(index[rest[1]]) if len(rest) > 1 else _fixed(None)
-        return _from_attr(rest[0], fallback), (rest[0],)
+        return PortRule(_from_attr(rest[0], fallback), (rest[0],))
     if head == "i8?":
-        return _int8_if_fed(index[rest[0]], index[rest[1]]), ()
+        return PortRule(_int8_if_fed(index[rest[0]], index[rest[1]]))
     if head == "fn":
         return _FUNCTIONS[rest[0]](index)
-    return _fixed(next(d for d in DataType if d.short == head)), ()
+    return PortRule(_fixed(next(d for d in DataType if d.short == head)))
 
 
 def _fixed(dtype: DataType | None) -> Rule:
@@ -283,14 +295,14 @@ def _like(index: int) -> Rule:
 
 def _first_fed(indices: Sequence[int]) -> Rule:
     def rule(fed: Sequence[Fed], attrs: Attrs) -> Result:
-        return next((d for d in (_one(fed[i]) for i in indices) if d is not None), None)
+        return next((d for d in (first(fed[i]) for i in indices) if d is not None), None)
 
     return rule
 
 
 def _accumulated(index: int) -> Rule:
     def rule(fed: Sequence[Fed], attrs: Attrs) -> Result:
-        found = _one(fed[index])
+        found = first(fed[index])
         return DataType.DT_INT32 if found in _NARROW else found
 
     return rule
@@ -298,7 +310,7 @@ def _accumulated(index: int) -> Rule:
 
 def _mapped(index: int, table: Mapping[DataType, DataType]) -> Rule:
     def rule(fed: Sequence[Fed], attrs: Attrs) -> Result:
-        found = _one(fed[index])
+        found = first(fed[index])
         return None if found is None else table.get(found, found)
 
     return rule
@@ -306,7 +318,7 @@ def _mapped(index: int, table: Mapping[DataType, DataType]) -> Rule:
 
 def _int8_if_fed(switch: int, index: int) -> Rule:
     def rule(fed: Sequence[Fed], attrs: Attrs) -> Result:
-        return _one(fed[index]) if fed[switch] is None else DataType.DT_INT8
+        return first(fed[index]) if fed[switch] is None else DataType.DT_INT8
 
     return rule
 
@@ -330,7 +342,7 @@ def _promotion(schema: OpSchema, variables: Sequence[str]) -> Rule:
     indices = [i for i, p in enumerate(schema.inputs) if p.typevar in variables]
 
     def rule(fed: Sequence[Fed], attrs: Attrs) -> Result:
-        found = [d for d in (_one(fed[i]) for i in indices) if d is not None]
+        found = [d for d in (first(fed[i]) for i in indices) if d is not None]
         return promote(found) if found else None
 
     return rule
@@ -339,12 +351,14 @@ def _promotion(schema: OpSchema, variables: Sequence[str]) -> Rule:
 def _from_inputs(schema: OpSchema, port: PortSchema) -> Rule:
     order = sorted(range(len(schema.inputs)), key=lambda i: schema.inputs[i].kind == "optional")
     same = [i for i in order if schema.inputs[i].domain == port.domain]
+    if same and port.kind == "dynamic" and schema.inputs[same[0]].kind == "dynamic":
+        return _like(same[0])  # a list in, a list of the same length and types out
     if same:
         return _first_fed(same)
     order.sort(key=lambda i: schema.inputs[i].domain <= _INDEX)
 
     def rule(fed: Sequence[Fed], attrs: Attrs) -> Result:
-        return next((d for d in (_one(fed[i]) for i in order) if d in port.domain), None)
+        return next((d for d in (first(fed[i]) for i in order) if d in port.domain), None)
 
     return rule
 
@@ -355,12 +369,12 @@ _Special: TypeAlias = "Callable[[Mapping[str, int]], tuple[Rule, tuple[str, ...]
 def _switch(port: str, table: Mapping[DataType, DataType], otherwise: DataType | None = None) -> _Special:
     """Type of ``port`` looked up in ``table``; types that are not listed stay, or become ``otherwise``."""
 
-    def build(index: Mapping[str, int]) -> tuple[Rule, tuple[str, ...]]:
+    def build(index: Mapping[str, int]) -> PortRule:
         def rule(fed: Sequence[Fed], attrs: Attrs) -> Result:
-            found = _one(fed[index[port]])
+            found = first(fed[index[port]])
             return None if found is None else table.get(found, found if otherwise is None else otherwise)
 
-        return rule, ()
+        return PortRule(rule)
 
     return build
 
@@ -371,66 +385,66 @@ _ANGLE: Final = {**_INT_TO_F32, DataType.DT_COMPLEX64: DataType.DT_FLOAT}
 _TRACE: Final = {d: DataType.DT_INT64 if _signed(d) else DataType.DT_UINT64 for d in _INTEGERS}
 
 
-def _softmax(index: Mapping[str, int]) -> tuple[Rule, tuple[str, ...]]:
+def _softmax(index: Mapping[str, int]) -> PortRule:
     def rule(fed: Sequence[Fed], attrs: Attrs) -> Result:
         half_to_float = attrs.get("half_to_float")
-        return DataType.DT_FLOAT if half_to_float is not None and half_to_float.value else _one(fed[0])
+        return DataType.DT_FLOAT if half_to_float is not None and half_to_float.value else first(fed[0])
 
-    return rule, ("half_to_float",)
+    return PortRule(rule, ("half_to_float",))
 
 
-def _all_reduce(index: Mapping[str, int]) -> tuple[Rule, tuple[str, ...]]:
+def _all_reduce(index: Mapping[str, int]) -> PortRule:
     def rule(fed: Sequence[Fed], attrs: Attrs) -> Result:
-        first = _one(fed[index["x1"]])
+        first = first(fed[index["x1"]])
         if first is not DataType.DT_INT8:
             return first
-        scale = _one(fed[index["dequant_scale"]])
+        scale = first(fed[index["dequant_scale"]])
         return DataType.DT_BF16 if scale is DataType.DT_BF16 else DataType.DT_FLOAT16
 
-    return rule, ()
+    return PortRule(rule)
 
 
 def _numbered(port: str, attr: str, table: Mapping[int, DataType]) -> _Special:
     """Floating input: its type; quantised input: ``table[attr]``, for attributes with a numbering of their own."""
 
-    def build(index: Mapping[str, int]) -> tuple[Rule, tuple[str, ...]]:
+    def build(index: Mapping[str, int]) -> PortRule:
         def rule(fed: Sequence[Fed], attrs: Attrs) -> Result:
-            found = _one(fed[index[port]])
+            found = first(fed[index[port]])
             if found is None or (found.is_float and found.bits > 8):
                 return found
             number = attrs.get(attr)
             return None if number is None else table.get(number.value)
 
-        return rule, (attr,)
+        return PortRule(rule, (attr,))
 
     return build
 
 
-def _flat_quant(index: Mapping[str, int]) -> tuple[Rule, tuple[str, ...]]:
-    return _from_attr("dst_dtype", _fixed(DataType.DT_INT4)), ("dst_dtype",)
+def _flat_quant(index: Mapping[str, int]) -> PortRule:
+    return PortRule(_from_attr("dst_dtype", _fixed(DataType.DT_INT4)), ("dst_dtype",))
 
 
 def _scale_of(attr: str, e8m0_for: Sequence[DataType]) -> _Special:
-    def build(index: Mapping[str, int]) -> tuple[Rule, tuple[str, ...]]:
+    def build(index: Mapping[str, int]) -> PortRule:
         def rule(fed: Sequence[Fed], attrs: Attrs) -> Result:
             found = _attr_dtype(attrs, attr)
             return DataType.DT_FLOAT8_E8M0 if found in e8m0_for else DataType.DT_FLOAT
 
-        return rule, (attr,)
+        return PortRule(rule, (attr,))
 
     return build
 
 
-def _like_first_scale(index: Mapping[str, int]) -> tuple[Rule, tuple[str, ...]]:
-    return _like(index["x_scale"]), ()
+def _like_first_scale(index: Mapping[str, int]) -> PortRule:
+    return PortRule(_like(index["x_scale"]))
 
 
-def _init_routing(index: Mapping[str, int]) -> tuple[Rule, tuple[str, ...]]:
+def _init_routing(index: Mapping[str, int]) -> PortRule:
     def rule(fed: Sequence[Fed], attrs: Attrs) -> Result:
         mode = attrs["quant_mode"].value if "quant_mode" in attrs else -1
-        return _QUANT_MODES.get(mode, _one(fed[0]))
+        return _QUANT_MODES.get(mode, first(fed[0]))
 
-    return rule, ("quant_mode",)
+    return PortRule(rule, ("quant_mode",))
 
 
 _QUANT_MODES: Final = {
@@ -443,11 +457,11 @@ def value_dtype(value: Any) -> DataType:
     return value.dtype if isinstance(value, Literal) else from_numpy(value.dtype)
 
 
-def _value(index: Mapping[str, int]) -> tuple[Rule, tuple[str, ...]]:
+def _value(index: Mapping[str, int]) -> PortRule:
     def rule(fed: Sequence[Fed], attrs: Attrs) -> Result:
         return value_dtype(attrs["value"].value) if "value" in attrs else None
 
-    return rule, ()
+    return PortRule(rule)
 
 
 _GROUPED: Final = {-1: DataType.DT_INT8, 0: DataType.DT_FLOAT16, 1: DataType.DT_BF16, 2: DataType.DT_INT32}

@@ -165,13 +165,13 @@ def require(op: str) -> OpSchema:
     """The schema of an operator.
 
     Raises:
-        GraphError: GE3010 if GE has no such operator; the message names close ones.
+        GraphError: GE3019 if GE has no such operator; the message names close ones.
     """
     found = get(op)
     if found is None:
         close = suggest(op)
         raise GraphError(
-            "GE3010",
+            "GE3019",
             f"GE has no operator '{op}'",
             next=f"did you mean {', '.join(close)}?" if close else "register it with ge_graph.schema.register_schema",
         )
