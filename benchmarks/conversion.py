@@ -36,7 +36,7 @@ def measure() -> Iterator[Row]:
     yield at_most(GROUP, f"the same with dynamic=True, {nodes} FX nodes, a node", dynamic, 0.20, unit="ms")
     long, nodes = _ms_per_node(200, repeats=3)
     yield at_most(
-        GROUP, f"growth: Llama, 200 layers ({nodes} nodes) against 24, a node", long, 1.25, unit="ms", peer=static
+        GROUP, f"growth: Llama, 200 layers ({nodes} nodes), to 24, a node", long, 1.25, unit="ms", peer=static
     )
     for name in ("bert", "resnet50", "gpt2", "t5"):
         gm = aot_graph(models.ZOO[name]())

@@ -34,26 +34,20 @@ GROUPS = {
 
 def machine() -> str:
     """What the figures were measured on."""
-    cpu = next(
-        (ln.split(":")[1].strip() for ln in open("/proc/cpuinfo") if ln.startswith("model name")), platform.machine()
-    )
+    info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    named = (line.split(":")[1].strip() for line in info.splitlines() if line.startswith("model name"))
+    cpu = next(named, platform.machine())
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return (
-        f"{cpu}, {os.cpu_count()} cores, {memory:.0f} GB; Python {platform.python_version()}, torch {torch.__version__}, "
-        f"{torch.get_num_threads()} threads; {time.strftime('%Y-%m-%d')}"
+        f"{cpu}, {os.cpu_count()} cores, {memory:.0f} GB; Python {platform.python_version()}, "
+        f"torch {torch.__version__}, {torch.get_num_threads()} threads; {time.strftime('%Y-%m-%d')}"
     )
 
 
 def write(rows: list[Row]) -> None:
     """The table as Markdown, atomically."""
-    lines = [
-        "# Measured",
-        "",
-        machine(),
-        "",
-        "| group | what | ours | peer | ratio | target | met |",
-        "|---|---|---:|---:|---:|---|---|",
-    ]
+    lines = ["# Measured", "", machine(), "", "| group | what | ours | peer | ratio | target | met |"]
+    lines.append("|---|---|---:|---:|---:|---|---|")
     lines += [f"| {r.group} | {r.what} | {r.ours} | {r.peer} | {r.ratio} | {r.target} | {r.met} |" for r in rows]
     partial = RESULTS.with_suffix(".part")
     partial.write_text("\n".join(lines) + "\n")
