@@ -1,0 +1,59 @@
+"""Every private name of torch that this project uses, in one place. torch >= 2.6.
+
+The imports are inside the functions: dynamo and functorch take seconds to load, and only whoever compiles needs them.
+"""
+# ruff: noqa: TID251
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+Compiler = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
+
+
+def boxed(fn: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+    """Mark a function as taking one list of arguments that it may empty to free them early."""
+    fn._boxed_call = True  # type: ignore[attr-defined]
+    return fn
+
+
+def run_aot(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    forward: Compiler,
+    backward: Compiler,
+    inference: Compiler,
+    decompositions: Mapping[Any, Callable[..., Any]],
+    keep_inference_input_mutations: bool,
+    more: Mapping[str, Any],
+) -> Callable[..., Any]:
+    """Trace a dynamo graph to ATen and compile its halves.
+
+    Args:
+        gm: The graph from dynamo.
+        example_inputs: Its fake inputs.
+        forward: Compiles the forward half of a training graph.
+        backward: Compiles the backward half.
+        inference: Compiles a graph without gradients.
+        decompositions: ATen op to the function that replaces it while tracing.
+        keep_inference_input_mutations: Leave writes to inputs in the inference graph.
+        more: Further keywords of ``aot_autograd``.
+    """
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+    keywords: dict[str, Any] = {
+        "fw_compiler": forward,
+        "bw_compiler": backward,
+        "inference_compiler": inference,
+        "decompositions": dict(decompositions),
+        "keep_inference_input_mutations": keep_inference_input_mutations,
+        "partition_fn": min_cut_rematerialization_partition,
+        **more,
+    }
+    compiled: Callable[..., Any] = aot_autograd(**keywords)(gm, example_inputs)
+    return compiled
