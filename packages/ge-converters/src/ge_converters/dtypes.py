@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any, Final, TypeAlias
 
 import torch
-from ge_graph import DataType, Tensor
-from ge_graph.dtypes import BY_TORCH_NAME
 
 from ge_converters.errors import LoweringError
+from ge_graph import DataType, Tensor
+from ge_graph.dtypes import BY_TORCH_NAME
 
 AnyDType: TypeAlias = "torch.dtype | DataType"
 

@@ -221,12 +221,12 @@ class Registry:
         import difflib
 
         self.load()
-        names = {e.name for e in self.entries()}
-        wanted = target_name(target)
-        packet = wanted.rsplit(".", 1)[0] if isinstance(target, torch._ops.OpOverload) else wanted
-        same = sorted(n for n in names if n.rsplit(".", 1)[0] == packet)
-        alike = difflib.get_close_matches(wanted, sorted(names - set(same)), n=limit, cutoff=0.75)
-        return tuple((same + alike)[:limit])
+        by_op: dict[str, list[str]] = {}
+        for e in self.entries():
+            by_op.setdefault(_op_name(e.name), []).append(e.name)
+        wanted = _op_name(target_name(target))
+        alike = difflib.get_close_matches(wanted, [n for n in by_op if n != wanted], n=limit, cutoff=0.75)
+        return tuple([*by_op.get(wanted, ()), *(n for op in alike for n in by_op[op])][:limit])
 
     def entries(self) -> Iterator[Entry]:
         """All registered converters, the winning one of each target, sorted by name."""
@@ -249,6 +249,12 @@ class Registry:
         from ge_converters.lowering import explain
 
         return explain(node, self)
+
+
+def _op_name(name: str) -> str:
+    """``add`` of ``aten.add.Tensor`` and of ``operator.add``."""
+    parts = name.split(".")
+    return parts[1] if len(parts) > 1 else name
 
 
 # -- checks ---------------------------------------------------------------------------------------------------------

@@ -1,0 +1,193 @@
+"""Higher-order ops: mutable custom ops that AOTAutograd has made functional; everything with a body is refused."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ge_converters.context import Unproduced
+from ge_converters.errors import Refusal
+from ge_graph import Tensor
+from ge_graph import ops as ge
+
+if TYPE_CHECKING:
+    from ge_converters.lowering import Walk
+
+aten = torch.ops.aten
+
+
+def lower(walk: Walk, node: torch.fx.Node) -> Any:
+    """What a higher-order node becomes.
+
+    Raises:
+        Refusal: For ops that run a subgraph.
+    """
+    name = node.target.name() if callable(getattr(node.target, "name", None)) else str(node.target)
+    if name == "auto_functionalized":
+        return _functionalized(walk, node, _bases_v1(node))
+    if name == "auto_functionalized_v2":
+        return _functionalized(walk, node, _bases_v2(node))
+    raise Refusal(
+        f"{name} runs a subgraph, which is not lowered; write the branch or loop with torch.where, or keep it outside "
+        "the compiled function"
+    )
+
+
+def _mutable_names(op: torch._ops.OpOverload) -> list[str]:
+    return [a.name for a in op._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+
+
+def _bases_v1(node: torch.fx.Node) -> tuple[list[Any], dict[str, Any], dict[str, Any]]:
+    """Bases in the order they are returned, the op's arguments, and per mutable argument how it views its base."""
+    kwargs = dict(node.kwargs)
+    names = _mutable_names(node.args[0])  # type: ignore[arg-type]
+    bases = [kwargs[n] for n in names]
+    views = {n: (i, "alias", {}) if kwargs[n] is not None else None for i, n in enumerate(names)}
+    return bases, kwargs, views
+
+
+def _bases_v2(node: torch.fx.Node) -> tuple[list[Any], dict[str, Any], dict[str, Any]]:
+    kwargs = dict(node.kwargs)
+    bases = list(kwargs.pop("_all_bases", ()))  # type: ignore[call-overload]
+    views: dict[str, Any] = {}
+    for name in _mutable_names(node.args[0]):  # type: ignore[arg-type]
+        own = {k[len(name) + 2 :]: kwargs.pop(k) for k in list(kwargs) if k.startswith(f"_{name}_")}
+        if "length" in own:
+            views[name] = [_view({k[2:]: v for k, v in own.items() if re.match(rf"{i}_", k)}) for i in
+                           range(own["length"])]  # fmt: skip
+        else:
+            views[name] = _view(own)
+    return bases, kwargs, views
+
+
+def _view(own: dict[str, Any]) -> Any:
+    index = own.get("base_index")
+    if index is None:
+        return None
+    if "slice_dim" in own:
+        return index, "slice", own
+    if "size" in own:
+        return index, "as_strided", own
+    return index, "alias", own
+
+
+def _functionalized(walk: Walk, node: torch.fx.Node, parts: Any) -> Any:
+    """Copy what will be written, run the op on the copies, return its results and the copies' new values.
+
+    Errors: Refusal if the converter of the op hides the new values.
+    """
+    bases, kwargs, views = parts
+    op: Any = node.args[0]
+    entry = walk.entry(op, node)
+    current = [None if b is None else walk.context.argument(b) for b in bases]
+    metas = [None if b is None else b.meta["val"] for b in bases]
+    values = node.meta["val"]
+    returns = len(op._schema.returns)
+    written: list[tuple[Any, Tensor]] = []
+    for name, view in views.items():
+        if isinstance(view, list):
+            copies = [_copy(walk, node, v, current, metas) for v in view]
+            kwargs[name] = copies
+            written += [(v, c) for v, c in zip(view, copies) if c is not None]
+        else:
+            kwargs[name] = copy = _copy(walk, node, view, current, metas)
+            if copy is not None:
+                written.append((view, copy))
+    first = len(walk.graph.nodes)
+    own = values[:returns] if returns else None
+    result, extra = _run(walk, node, entry, kwargs, own[0] if returns == 1 else own, len(written))
+    for k, (view, copy) in enumerate(written):
+        new = extra[k] if extra else _new_value(walk, copy, first, entry.name)
+        current[view[0]] = _write_view(walk, node, view, current[view[0]], new, metas[view[0]])
+    results = list(result) if isinstance(result, (list, tuple)) else [result] if returns else []
+    # torch gives a None in front of the bases when the op returns nothing
+    results += [None] * (len(values) - len(bases) - len(results))
+    return (*results, *[Unproduced("an input that is None") if c is None else c for c in current])
+
+
+def _run(walk: Walk, node: torch.fx.Node, entry: Any, kwargs: dict[str, Any], own: Any, written: int) -> Any:
+    """The op's results and, if the converter returns them behind the results, the new values of what it wrote."""
+    from ge_converters.binding import plan_for
+
+    plan = plan_for(entry)
+    positional, keywords = plan.bind((), kwargs, walk.context.argument)  # type: ignore[union-attr]
+    if entry.wants_meta:
+        keywords["meta_outputs"] = walk.context.meta_outputs(own)
+    result = walk._call(node, entry, positional, keywords)
+    listed = [] if result is None else list(result) if isinstance(result, (list, tuple)) else [result]
+    count = 0 if own is None else len(own) if isinstance(own, (list, tuple)) else 1
+    extra: list[Any] = []
+    if written and len(listed) == count + written:
+        listed, extra = listed[:count], listed[count:]
+    if own is None:
+        return None, extra
+    meta = walk.context.meta_outputs(own)
+    return walk._checked_many(node, entry, listed, meta), extra
+
+
+def _copy(walk: Walk, node: torch.fx.Node, view: Any, current: list[Any], metas: list[Any]) -> Tensor | None:
+    """The written argument as a tensor of its own, because the op overwrites the memory that it is given."""
+    if view is None:
+        return None
+    index, kind, own = view
+    base = current[index]
+    if kind == "alias":
+        found = base
+    else:
+        args, overload = _read_call(kind, own)
+        found = _through(walk, node, overload, (base, *args), _read_meta(kind, metas[index], args))
+    copy: Tensor = ge.Clone(found)
+    copy.record_shape(found.known_shape)
+    return copy
+
+
+def _read_call(kind: str, own: dict[str, Any]) -> tuple[tuple[Any, ...], Any]:
+    if kind == "slice":
+        return (own["slice_dim"], own["slice_start"], own["slice_end"]), aten.slice.Tensor
+    return (own["size"], own["stride"], own["storage_offset"]), aten.as_strided.default
+
+
+def _read_meta(kind: str, meta: torch.Tensor, args: Any) -> torch.Tensor:
+    plain = torch.fx.node.map_arg(args, lambda n: n.meta["val"])
+    with torch.no_grad():
+        return aten.slice.Tensor(meta, *plain) if kind == "slice" else aten.as_strided.default(meta, *plain)  # type: ignore[no-any-return]
+
+
+def _write_view(walk: Walk, node: torch.fx.Node, view: Any, base: Tensor, new: Tensor, meta: torch.Tensor) -> Tensor:
+    _, kind, own = view
+    if kind == "alias":
+        return new
+    args, _ = _read_call(kind, own)
+    overload = aten.slice_scatter.default if kind == "slice" else aten.as_strided_scatter.default
+    return _through(walk, node, overload, (base, new, *args), meta)
+
+
+def _through(walk: Walk, node: torch.fx.Node, overload: Any, args: Any, meta: torch.Tensor) -> Tensor:
+    found: Tensor = walk.convert(node, walk.entry(overload, node), args, {}, meta)
+    return found
+
+
+def _new_value(walk: Walk, copy: Tensor, first: int, name: str) -> Tensor:
+    """The output that the op names like the input it overwrites."""
+    from ge_graph import schema
+
+    for made in reversed(walk.graph.nodes[first:]):
+        known = schema.get(made.op)
+        if known is None:
+            continue
+        for port, operand in zip(known.inputs, made.inputs):
+            parts = operand if isinstance(operand, tuple) else (operand,)
+            if copy not in parts:
+                continue
+            start = 0
+            for output in known.outputs:
+                count = made.output_counts.get(output.name, 1)
+                if output.name == port.name:
+                    return made.outputs[start + (parts.index(copy) if count > 1 else 0)]
+                start += count
+    raise Refusal(
+        f"{name} writes an argument, but its converter neither emits a GE op with an output of the written input's "
+        "name nor returns the new value behind the results"
+    )

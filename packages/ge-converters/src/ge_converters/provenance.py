@@ -1,0 +1,100 @@
+"""Where a GE node comes from, told by its FX node; texts are made when somebody reads them."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from typing import Any, Final
+
+import torch
+
+from ge_converters.registry import target_name
+from ge_graph import Provenance
+
+_FRAME: Final = re.compile(
+    r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)(?:\n\s+(?P<code>[^\n]*))?'
+)
+_TORCH_HOME: Final = os.path.dirname(torch.__file__) + os.sep
+_SELF: Final = re.compile(r"^L\['self'\]\.?|^L__self___?")
+_ITEM: Final = re.compile(r"_modules\['([^']+)'\]|\['([^']+)'\]|\[(\d+)\]")
+
+
+class FxProvenance(Provenance):
+    """A ``Provenance`` that reads its FX node on demand."""
+
+    __slots__ = ("_node",)
+
+    def __init__(self, node: torch.fx.Node) -> None:
+        object.__setattr__(self, "_node", node)
+
+    @property
+    def fx_name(self) -> str:  # type: ignore[override]
+        """Name of the FX node."""
+        return str(self._node.name)
+
+    @property
+    def fx_target(self) -> str:  # type: ignore[override]
+        """``aten.add.Tensor``."""
+        return fx_target(self._node)
+
+    @property
+    def fx_text(self) -> str:  # type: ignore[override]
+        """The FX node as one line."""
+        return str(self._node.format_node() or "")
+
+    @property
+    def module(self) -> str:  # type: ignore[override]
+        """Path of the nn.Module."""
+        return module_path(self._node)
+
+    @property
+    def source(self) -> str:  # type: ignore[override]
+        """``file.py:41 in forward``."""
+        return user_frame(self._node)[0]
+
+    @property
+    def code(self) -> str:  # type: ignore[override]
+        """The text of that line."""
+        return user_frame(self._node)[1]
+
+    def __reduce__(self) -> Any:
+        return (
+            Provenance,
+            (self.fx_name, self.fx_target, self.fx_text, self.module, self.source, self.code),
+        )
+
+
+def fx_target(node: torch.fx.Node) -> str:
+    """The target of a node as text."""
+    return target_name(node.target) if node.op == "call_function" else f"{node.op} {node.target}"
+
+
+def user_frame(node: torch.fx.Node) -> tuple[str, str]:
+    """Place and text of the user's line that a node stems from; empty if the trace has none."""
+    return last_user_frame(node.meta.get("stack_trace") or "")
+
+
+@functools.lru_cache(maxsize=4096)
+def last_user_frame(trace: str) -> tuple[str, str]:
+    """The innermost frame of a formatted trace that lies outside torch: ``("model.py:41 in forward", "x = x + 1")``."""
+    frames = list(_FRAME.finditer(trace))
+    if not frames:
+        return "", ""
+    chosen = next((f for f in reversed(frames) if not f["file"].startswith(_TORCH_HOME)), frames[-1])
+    return f"{chosen['file']}:{chosen['line']} in {chosen['function']}", chosen["code"] or ""
+
+
+def module_path(node: torch.fx.Node) -> str:
+    """``model.layers.0.self_attn``: the innermost module that was running when the node was traced."""
+    stack = node.meta.get("nn_module_stack")
+    if not stack:
+        return ""
+    entry = next(reversed(stack.values()))
+    return _readable_path(entry[0] if isinstance(entry, tuple) else str(entry))
+
+
+@functools.lru_cache(maxsize=4096)
+def _readable_path(raw: str) -> str:
+    path = _ITEM.sub(lambda m: "." + next(g for g in m.groups() if g), _SELF.sub("", raw))
+    return re.sub(r"\.+", ".", path).strip(".")

@@ -1,0 +1,88 @@
+"""All refusals of a graph as one readable error."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ge_converters.errors import LoweringError
+from ge_converters.provenance import fx_target, user_frame
+from ge_graph.dtypes import BY_TORCH_NAME
+
+_SHOWN = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One FX node that cannot be lowered.
+
+    Attributes:
+        node: The FX node.
+        reason: What stands in the way.
+        absent: Whether no converter exists at all.
+    """
+
+    node: torch.fx.Node
+    reason: str
+    absent: bool = False
+
+
+def raise_all(problems: Sequence[Problem], total: int) -> None:
+    """Raise the error that lists every problem; does nothing without problems.
+
+    Errors: LoweringError GE2001.
+    """
+    if not problems:
+        return
+    noun = "node" if total == 1 else "nodes"
+    rows = [
+        (fx_target(p.node), f"%{p.node.name}", value_text(p.node.meta.get("val")), _place(p.node), p.reason)
+        for p in problems[:_SHOWN]
+    ]
+    widths = [max(len(r[i]) for r in rows) for i in range(4)]
+    lines = ["  " + "  ".join([*(c.ljust(w) for c, w in zip(r, widths)), r[4]]).rstrip() for r in rows]
+    if len(problems) > _SHOWN:
+        lines.append(f"  … and {len(problems) - _SHOWN} more")
+    raise LoweringError(
+        "GE2001",
+        "\n".join([f"{len(problems)} of {total} {noun} cannot be lowered.", *lines]),
+        next=_advice(problems),
+    )
+
+
+def _advice(problems: Sequence[Problem]) -> str:
+    absent = any(p.absent for p in problems)
+    refused = any(not p.absent for p in problems)
+    parts = []
+    if absent:
+        parts.append("register a converter or a decomposition for the missing ops (docs/adding_an_op.md)")
+    if refused:
+        parts.append("change the refused calls as their reasons say")
+    return "; ".join(parts)
+
+
+def _place(node: torch.fx.Node) -> str:
+    place, _, function = user_frame(node)[0].partition(" in ")
+    if not place:
+        return "-"
+    relative = os.path.relpath(place)
+    return f"{place if relative.startswith('..') else relative} {function}"
+
+
+def value_text(value: Any) -> str:
+    """``f32[8, s0]`` for a tensor, ``(f32[2], i64[2])`` for several, the type's name for anything else."""
+    if isinstance(value, torch.Tensor):
+        name = str(value.dtype).removeprefix("torch.")
+        short = BY_TORCH_NAME[name].short if name in BY_TORCH_NAME else name
+        return f"{short}[{', '.join(str(s) for s in value.shape)}]"
+    if isinstance(value, (list, tuple)):
+        return f"({', '.join(value_text(v) for v in value)})"
+    if value is None:
+        return "-"
+    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return f"{type(value).__name__}({value.node.expr})"
+    return type(value).__name__
