@@ -18,8 +18,13 @@ UNFED: Final = -2
 # One number a port: FED, UNFED, or how many tensors a dynamic port has.
 Structure: TypeAlias = "tuple[int, ...]"
 
-# Graph inputs have a port in the headers that nothing ever feeds; the IR leaves it out.
+# Graph inputs have a port in the headers that nothing in the graph ever feeds.
 PLACEHOLDERS: Final = frozenset({"Data", "RefData", "Variable"})
+
+
+def is_fed_from_outside(node: Node) -> bool:
+    """Whether the node is a graph input."""
+    return node.op in PLACEHOLDERS and not any(node.inputs)
 
 
 def structure_of(node: Node) -> tuple[Structure, list[Tensor | None]]:
@@ -34,8 +39,8 @@ def structure_of(node: Node) -> tuple[Structure, list[Tensor | None]]:
             flat.append(None)
             structure.append(UNFED)
         else:
-            flat.extend(entry)  # type: ignore[arg-type]
-            structure.append(len(entry))  # type: ignore[arg-type]
+            flat.extend(entry)
+            structure.append(len(entry))
     return tuple(structure), flat
 
 
@@ -57,7 +62,7 @@ def group_inputs(op: str, names: Sequence[str], unfed: Sequence[bool]) -> Struct
     """The structure that the names tell; one port an entry if they do not fit the schema."""
     plain = tuple(UNFED if u else FED for u in unfed)
     if op in PLACEHOLDERS and all(unfed):
-        return ()
+        return (UNFED,)
     found = schema.get(op)
     if found is None:
         return plain

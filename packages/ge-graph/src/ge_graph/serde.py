@@ -29,7 +29,7 @@ from collections.abc import Iterator
 
 from ge_graph.ir import Graph
 from ge_graph.serde_read import read_graph, read_model
-from ge_graph.serde_write import Chunk, Externalise, ExternalData, GraphWriter, refuse
+from ge_graph.serde_write import Chunk, ExternalData, Externalise, GraphWriter, refuse
 
 __all__ = ["ExternalData", "Externalise", "from_bytes", "from_graph_bytes", "to_bytes", "to_chunks", "to_graph_bytes"]
 

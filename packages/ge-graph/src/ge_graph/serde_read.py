@@ -26,11 +26,11 @@ from ge_graph.serde_write import (
     NAME_KEYS,
     NAME_VALUES,
     OUTPUT_COUNTS,
+    PLACEMENT,
     PORT_SIZES,
     PROVENANCE,
     SUBGRAPH_SLOTS,
     SYMBOLIC_SHAPE,
-    UNFED_MARK,
     checksum_entry,
     literal_bytes,
     shortest_float,
@@ -241,6 +241,10 @@ class _GraphReader:
         in_names = self._names(op, attrs, 0, len(flat), where)
         out_names = self._names(op, attrs, 1, len(op.output_desc), where)
         structure = _structure(op.type, attrs, in_names, flat, where)
+        if op.type in ports.PLACEHOLDERS and not any(flat):
+            flat = [None] * len(structure)
+            if PLACEMENT not in attrs and op.output_desc and op.output_desc[0].device_type == "CPU":
+                attrs[PLACEMENT] = Attr(Kind.STRING, "CPU")
         specs = [self._spec(d, op.type in ports.PLACEHOLDERS, where) for d in op.output_desc]
         counts = _output_counts(op.type, attrs, out_names, where)
         slots = _texts(attrs.pop(SUBGRAPH_SLOTS, None), SUBGRAPH_SLOTS, where)
@@ -282,10 +286,11 @@ class _GraphReader:
             # the incumbent leaves shapes of inner results out; a graph input without dimensions is a scalar
             shape = () if placeholder else None
         else:
-            shape = tuple(desc.shape.dim)
+            message_dims = tuple(desc.shape.dim)
+            shape = message_dims
             if shape == (-2,):
                 shape = None
-            elif any(d < -1 for d in shape):
+            elif min(message_dims, default=0) < -1:
                 raise damaged("GE5007", f"shape {list(shape)} of output '{desc.name}'", where)
         if SYMBOLIC_SHAPE in desc.attr:
             shape = _with_symbols(shape, desc.attr[SYMBOLIC_SHAPE], where)
@@ -334,7 +339,9 @@ def _structure(
         return ports.group_inputs(op, names, [t is None for t in flat])
     if stored.kind is not Kind.LIST_INT:
         raise damaged("GE5008", f"attribute '{PORT_SIZES}' must be a list of numbers", where)
-    if any(s < ports.UNFED for s in stored.value) or sum(max(s, 1) if s else 0 for s in stored.value) != len(flat):
+    count = sum(1 if s < 0 else s for s in stored.value)
+    outside = op in ports.PLACEHOLDERS and not any(flat) and count <= 1
+    if any(s < ports.UNFED for s in stored.value) or (count != len(flat) and not outside):
         raise damaged("GE5008", f"{PORT_SIZES} {list(stored.value)} do not fit {len(flat)} inputs", where)
     return tuple(stored.value)
 
@@ -376,8 +383,7 @@ def _output_counts(op: str, attrs: dict[str, Attr], names: Sequence[str], where:
 def _keep_foreign_names(node: Node, in_names: Sequence[str], out_names: Sequence[str]) -> None:
     """Keep port names that the schema does not tell, so that they are written again."""
     structure, _ = ports.structure_of(node)
-    placeholder = node.op in ports.PLACEHOLDERS and not structure
-    if not placeholder and list(in_names) != ports.input_names(node.op, structure):
+    if not ports.is_fed_from_outside(node) and list(in_names) != ports.input_names(node.op, structure):
         node.attrs[NAME_KEYS[0]] = Attr(Kind.LIST_STRING, tuple(in_names))
     if list(out_names) != ports.output_names(node.op, len(node.outputs), node.output_counts):
         node.attrs[NAME_KEYS[1]] = Attr(Kind.LIST_STRING, tuple(out_names))

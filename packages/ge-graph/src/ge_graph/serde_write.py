@@ -32,6 +32,7 @@ EXACT: Final = "_exact_"
 SYMBOLIC_SHAPE: Final = "_symbolic_shape"
 GRAPH_NAME: Final = "_graph_name"
 UNFED_MARK: Final = "_is_unfed_optional"
+PLACEMENT: Final = "_placement"
 CHECKSUM: Final = "_crc32"
 RESERVED: Final = frozenset({PORT_SIZES, OUTPUT_COUNTS, SUBGRAPH_SLOTS, PROVENANCE, GRAPH_NAME})
 # GE's own; kept in ``Node.attrs`` only where they differ from what the schema says.
@@ -165,7 +166,7 @@ def shortest_float(value: float) -> float:
 
 def _same_floats(kind: Kind, value: Any) -> bool:
     if kind is Kind.FLOAT:
-        return value != value or shortest_float(value) == value
+        return bool(value != value or shortest_float(value) == value)
     return all(_same_floats(Kind.FLOAT if kind is Kind.LIST_FLOAT else Kind.LIST_FLOAT, v) for v in value)
 
 
@@ -215,13 +216,21 @@ def with_exact_floats(attrs: dict[str, Attr]) -> dict[str, Attr]:
 
 
 def descriptor(
-    name: str, dtype: DataType, shape: Shape | None, format: Format, *, symbols: bool = False, unfed: bool = False
+    name: str,
+    dtype: DataType,
+    shape: Shape | None,
+    format: Format,
+    *,
+    symbols: bool = False,
+    unfed: bool = False,
+    device: str = "NPU",
 ) -> bytes:
     """A ``TensorDescriptor``.
 
     Args:
         symbols: Write the text of symbolic dimensions too, which GE sees as -1.
         unfed: Mark an optional input that nothing feeds.
+        device: Where the tensor lives.
     """
     dims = (_UNKNOWN_RANK,) if shape is None else shape
     numbers = b"".join([varint(-1 if isinstance(d, str) else d) for d in dims])
@@ -238,7 +247,7 @@ def descriptor(
         texts = Attr(Kind.LIST_STRING, tuple(d if isinstance(d, str) else "" for d in shape))
         parts.append(map_entry("TensorDescriptor", SYMBOLIC_SHAPE, attr_bytes(texts)))
     if not unfed:
-        parts.append(delimited("TensorDescriptor", "device_type", b"NPU"))
+        parts.append(delimited("TensorDescriptor", "device_type", text_bytes(device)))
     return b"".join(parts)
 
 
@@ -378,7 +387,7 @@ class GraphWriter:
         name = node.name.encode()
         parts = [self._tag_name, varint(len(name)), name, self._head(node.op)]
         edges = self._edges
-        for tensor in flat:
+        for tensor in () if ports.is_fed_from_outside(node) else flat:
             if tensor is None:
                 parts.append(self._tag_input + b"\0")
             else:
@@ -510,7 +519,7 @@ class GraphWriter:
         outputs = [(t.dtype.wire, t._shape, t.format._value_) for t in node.outputs]
         named = tuple(node.attrs[k].value for k in NAME_KEYS if k in node.attrs)
         counts = tuple(node.output_counts.items()) if node.output_counts else ()
-        key = (node.op, structure, named, counts, *inputs, None, *outputs)
+        key = (node.op, structure, named, counts, _device(node), *inputs, None, *outputs)
         found = self._descs.get(key)
         if found is None:
             found = self._descs[key] = _encode_descriptors(node, structure, flat)
@@ -540,6 +549,11 @@ def checksum_entry(crc: int) -> bytes:
     return map_entry("ModelDef", CHECKSUM, attr_bytes(Attr(Kind.STRING, f"{crc:08x}")))
 
 
+def _device(node: Node) -> str:
+    placement = node.attrs.get(PLACEMENT) if node.op in ports.PLACEHOLDERS else None
+    return "NPU" if placement is None else str(placement.value)
+
+
 def _has_zero(value: Any) -> bool:
     return any(_has_zero(v) for v in value) if isinstance(value, tuple) else value == 0
 
@@ -563,8 +577,8 @@ def _names_of(node: Node, structure: ports.Structure) -> tuple[tuple[str, ...], 
     inputs = node.attr(NAME_KEYS[0])
     outputs = node.attr(NAME_KEYS[1])
     if inputs is None:
-        names = ["x"] if node.op in ports.PLACEHOLDERS and not structure else ports.input_names(node.op, structure)
-        inputs = tuple(names)
+        outside = ports.is_fed_from_outside(node)
+        inputs = ("x",) if outside else tuple(ports.input_names(node.op, structure))
     if outputs is None:
         outputs = tuple(ports.output_names(node.op, len(node.outputs), node.output_counts))
     return inputs, outputs
@@ -573,8 +587,8 @@ def _names_of(node: Node, structure: ports.Structure) -> tuple[tuple[str, ...], 
 def _port_attrs(node: Node, structure: ports.Structure) -> dict[str, Attr]:
     inputs, outputs = _names_of(node, structure)
     result = {**_name_attrs("_input_name", inputs), **_name_attrs("_output_name", outputs)}
-    unfed = _flat_unfed(structure)
-    grouped = () if node.op in ports.PLACEHOLDERS and not structure else ports.group_inputs(node.op, inputs, unfed)
+    outside = ports.is_fed_from_outside(node)
+    grouped = (ports.UNFED,) if outside else ports.group_inputs(node.op, inputs, _flat_unfed(structure))
     # Dynamic ports are always told, so that a process that lacks the schema of a custom op reads the same graph.
     if structure != grouped or any(size >= 0 for size in structure):
         result[PORT_SIZES] = Attr(Kind.LIST_INT, structure)
@@ -596,18 +610,21 @@ def _flat_unfed(structure: ports.Structure) -> list[bool]:
 def _encode_descriptors(node: Node, structure: ports.Structure, flat: list[Tensor | None]) -> bytes:
     inputs, outputs = _names_of(node, structure)
     parts = []
-    if node.op in ports.PLACEHOLDERS and not structure and node.outputs:
+    device = _device(node)
+    outside = ports.is_fed_from_outside(node)
+    if outside and node.outputs:
         # GE copies what it knows of a graph input from this descriptor, though no edge leads there
         t = node.outputs[0]
-        parts.append(delimited("OpDef", "input_desc", descriptor("x", t.dtype, t.known_shape, t.format)))
-    for name, source in zip(inputs, flat):
+        body = descriptor("x", t.dtype, t.known_shape, t.format, device=device)
+        parts.append(delimited("OpDef", "input_desc", body))
+    for name, source in () if outside else zip(inputs, flat):
         if source is None:
             body = descriptor(name, DataType.DT_UNDEFINED, None, Format.FORMAT_ND, unfed=True)
         else:
             body = descriptor(name, source.dtype, source.known_shape, source.format)
         parts.append(delimited("OpDef", "input_desc", body))
     for name, t in zip(outputs, node.outputs):
-        body = descriptor(name, t.dtype, t.known_shape, t.format, symbols=True)
+        body = descriptor(name, t.dtype, t.known_shape, t.format, symbols=True, device=device)
         parts.append(delimited("OpDef", "output_desc", body))
     return b"".join(parts)
 

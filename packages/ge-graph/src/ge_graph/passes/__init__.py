@@ -1,0 +1,50 @@
+"""Passes over the GE graph: each a class that keeps what the graph computes, together a fixed order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from ge_graph.ir import Graph
+from ge_graph.passes.base import Pass, PassResult
+from ge_graph.passes.cleanup import DropDeadNodes
+from ge_graph.passes.constants import MergeConstants
+from ge_graph.passes.cse import MergeShapeArithmetic
+from ge_graph.passes.layout import FoldLayout
+from ge_graph.passes.ref_data import ReplaceDataWithRefData, WriteInputsInPlace
+from ge_graph.passes.symbols import DropSymbolicInputs
+from ge_graph.passes.topology import SortNodes
+
+__all__ = [
+    "DEFAULT", "DropDeadNodes", "DropSymbolicInputs", "FoldLayout", "MergeConstants", "MergeShapeArithmetic", "Pass",
+    "PassResult", "ReplaceDataWithRefData", "SortNodes", "WriteInputsInPlace", "run",
+]  # fmt: skip
+
+DEFAULT: Final[tuple[Pass, ...]] = (MergeConstants(), MergeShapeArithmetic(), FoldLayout(), DropDeadNodes())
+
+
+def run(
+    graph: Graph,
+    passes: Sequence[Pass] = DEFAULT,
+    on_pass: Callable[[str, Graph], None] | None = None,
+    *,
+    check: bool = False,
+) -> list[PassResult]:
+    """Run passes in order.
+
+    Args:
+        graph: Changed in place.
+        passes: What to run; ``DEFAULT`` needs nothing but the graph.
+        on_pass: Called with the name of a pass and the graph after each pass that changed something.
+        check: Hold each pass to its claim, see ``Pass.run``.
+
+    Raises:
+        GraphError: GE3051 if a pass does not what it says.
+    """
+    results = []
+    for step in passes:
+        result = step.run(graph, check=check)
+        results.append(result)
+        if on_pass is not None and result.changed:
+            on_pass(step.name, graph)
+    return results

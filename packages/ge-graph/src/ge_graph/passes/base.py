@@ -1,0 +1,89 @@
+"""What a pass is: one class, one reason, one place in the order."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ge_graph.errors import GraphError
+from ge_graph.ir import Graph
+
+
+@dataclass(frozen=True, slots=True)
+class PassResult:
+    """What a pass did.
+
+    Attributes:
+        name: Name of the pass.
+        changed: Whether the graph is another one now.
+        notes: One line a kind of change, for logs.
+    """
+
+    name: str
+    changed: bool = False
+    notes: tuple[str, ...] = ()
+
+
+class Pass(ABC):
+    """A rewrite that keeps what the graph computes. Running it twice does no more than running it once.
+
+    Attributes:
+        name: Identifier in logs, dumps and options.
+        reason: Why it exists.
+        place: Where it stands in the order, and why there.
+    """
+
+    name: ClassVar[str]
+    reason: ClassVar[str]
+    place: ClassVar[str]
+
+    @abstractmethod
+    def rewrite(self, graph: Graph) -> list[str]:
+        """Change one graph in place; one note a kind of change, empty if nothing changed."""
+
+    def run(self, graph: Graph, *, check: bool = False) -> PassResult:
+        """Run on a graph and on the graphs in its nodes.
+
+        Args:
+            graph: Changed in place.
+            check: Compare the graph before and after with the claim of the pass, and run it again: for tests, it costs
+                more than the pass.
+
+        Raises:
+            GraphError: GE3051 if the claim is wrong.
+        """
+        notes: list[str] = []
+        for part in walk(graph):
+            before = fingerprint(part) if check else None
+            size = len(part.nodes)
+            found = self.rewrite(part)
+            changed = fingerprint(part) != before if check else len(part.nodes) != size or bool(found)
+            if changed != bool(found):
+                raise GraphError(
+                    "GE3051", f"pass '{self.name}' says changed={bool(found)}, the graph says changed={changed}",
+                    where=f"graph '{part.name}'", next="report this as a bug in the pass",
+                )  # fmt: skip
+            if check and (again := self.rewrite(part)):
+                raise GraphError(
+                    "GE3051", f"pass '{self.name}' changes its own result: {'; '.join(again)}",
+                    where=f"graph '{part.name}'", next="report this as a bug in the pass",
+                )  # fmt: skip
+            notes.extend(found)
+        return PassResult(self.name, bool(notes), tuple(notes))
+
+
+def walk(graph: Graph) -> Iterator[Graph]:
+    """A graph and all graphs in its nodes, inner ones first."""
+    for node in graph.nodes:
+        for inner in node.subgraphs.values():
+            yield from walk(inner)
+    yield graph
+
+
+def fingerprint(graph: Graph) -> bytes:
+    """Bytes that differ when the graph differs; graphs in nodes are left out."""
+    from ge_graph.serde_write import GraphWriter
+
+    return b"".join(GraphWriter(None, provenance=True).graph(graph, graph.name).parts)

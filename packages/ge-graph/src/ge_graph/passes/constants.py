@@ -1,0 +1,89 @@
+"""Constants that stand in the graph more than once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ge_graph.ir import Graph, Node, Tensor
+from ge_graph.passes.base import Pass
+from ge_graph.passes.effects import Effects
+from ge_graph.serde_write import tensor_data
+
+
+class MergeConstants(Pass):
+    """Keep one of the constants that have the same type, shape, bytes and other attributes.
+
+    Data is compared only where type and shape are the same, so large distinct weights are never read.
+    """
+
+    name = "merge_constants"
+    reason = "a constant twice is memory twice on the device, and hides equal shape arithmetic"
+    place = "first: equal operands are then the same tensor for all that follows"
+
+    def rewrite(self, graph: Graph) -> list[str]:
+        groups: dict[Any, list[Node]] = {}
+        for node in graph.nodes:
+            if node.op == "Const" and "value" in node.attrs and not node.control and len(node.outputs) == 1:
+                value = node.attrs["value"].value
+                if value is not None:
+                    groups.setdefault((str(value.dtype), tuple(value.shape)), []).append(node)
+        if all(len(g) == 1 for g in groups.values()):
+            return []
+        fixed = _untouchable(graph)
+        mapping: dict[Tensor, Tensor] = {}
+        for group in groups.values():
+            if len(group) > 1:
+                _merge([n for n in group if n not in fixed], mapping)
+        if not mapping:
+            return []
+        graph.replace_all_uses(mapping)
+        graph.remove([t.node for t in mapping])
+        return [f"{len(mapping)} duplicate constants merged"]
+
+
+def _merge(group: list[Node], mapping: dict[Tensor, Tensor]) -> None:
+    first: dict[Any, Tensor] = {}
+    for node in group:
+        dtype, shape, data = tensor_data(node.attrs["value"].value, f"Const '{node.name}'")
+        output = node.outputs[0]
+        others = tuple(sorted((k, repr(a)) for k, a in node.attrs.items() if k != "value"))
+        # arrays that share memory need no look at the bytes, others are compared by value
+        content = data.tobytes() if data.nbytes <= 1 << 16 else _Content(data)
+        key = (dtype, shape, content, output.dtype, output.known_shape, output.format, others)
+        kept = first.setdefault(key, output)
+        if kept is not output:
+            mapping[output] = kept
+
+
+class _Content:
+    """A large array as a dictionary key: hashed by a sample, equal if all bytes are."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: Any) -> None:
+        self.data = data
+
+    def __hash__(self) -> int:
+        return hash((self.data.nbytes, self.data[:4096].tobytes(), self.data[-4096:].tobytes()))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Content):
+            return NotImplemented
+        mine, theirs = self.data, other.data
+        if mine.__array_interface__["data"][0] == theirs.__array_interface__["data"][0]:
+            return bool(mine.nbytes == theirs.nbytes)
+        return bool(np.array_equal(mine, theirs))
+
+
+def _untouchable(graph: Graph) -> set[Node]:
+    """Constants that are waited for, or that an in-place operator writes."""
+    effects = Effects(graph)
+    found = set(effects.ordered)
+    for node in graph.nodes:
+        for source, _ in effects.refs(node.op):
+            operand = node.inputs[source] if source < len(node.inputs) else None
+            if isinstance(operand, Tensor):
+                found.add(operand.node)
+    return found

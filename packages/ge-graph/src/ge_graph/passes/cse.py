@@ -1,0 +1,74 @@
+"""Shape arithmetic that is computed more than once."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from ge_graph.attrs import Kind
+from ge_graph.ir import Graph, Node, Tensor
+from ge_graph.passes.base import Pass
+from ge_graph.passes.effects import Effects
+
+# Their result depends on the shape of the input alone, which nothing changes.
+_SOURCES: Final = frozenset({"Shape", "Size", "Rank"})
+# Arithmetic on such results: cheap, exact, without effects.
+_ARITHMETIC: Final = frozenset(
+    {"Gather", "GatherV2", "Add", "AddV2", "Sub", "Mul", "FloorDiv", "FloorMod", "Mod", "Div", "Neg", "Cast", "Pack",
+     "Concat", "ConcatD", "ConcatV2", "ConcatV2D", "Slice", "StridedSlice", "Squeeze", "Unsqueeze", "Reshape",
+     "Maximum", "Minimum", "ReduceProd", "ReduceProdD", "ReduceSum", "ReduceSumD", "Equal", "NotEqual", "Less",
+     "LessEqual", "Greater", "GreaterEqual", "LogicalAnd", "LogicalOr", "LogicalNot", "Select", "SelectV2", "Identity"}
+)  # fmt: skip
+
+
+class MergeShapeArithmetic(Pass):
+    """Keep one of the nodes that compute the same size: Shape of one tensor, Gather of one Shape, sums of those.
+
+    Only nodes all of whose operands are sizes or constants are looked at, so no tensor that a reference operator may
+    change in between is ever read once instead of twice.
+    """
+
+    name = "merge_shape_arithmetic"
+    reason = "converters compute the sizes they need on their own; under dynamic=True a third of the nodes are twins"
+    place = "after merge_constants: equal index operands are then the same tensor"
+
+    def rewrite(self, graph: Graph) -> list[str]:
+        effects = None
+        sizes: set[Tensor] = set()
+        first: dict[Any, Node] = {}
+        mapping: dict[Tensor, Tensor] = {}
+        twins: list[Node] = []
+        for node in graph.nodes:
+            op = node.op
+            if op == "Const":
+                sizes.update(node.outputs)
+                continue
+            if op not in _SOURCES and op not in _ARITHMETIC:
+                continue
+            operands = [mapping.get(t, t) for t in node.operands()]
+            if op in _ARITHMETIC and not all(t in sizes for t in operands):
+                continue
+            sizes.update(node.outputs)
+            if effects is None:
+                effects = Effects(graph)
+            if effects.pinned(node) or node.subgraphs:
+                continue
+            kept = _first(first, node, mapping)
+            if kept is not node:
+                twins.append(node)
+                mapping.update(zip(node.outputs, kept.outputs))
+        if not twins:
+            return []
+        graph.replace_all_uses(mapping)
+        graph.remove(twins)
+        return [f"{len(twins)} duplicate shape computations merged"]
+
+
+def _first(first: dict[Any, Node], node: Node, mapping: dict[Tensor, Tensor]) -> Node:
+    def final(entry: Any) -> Any:
+        return tuple(mapping.get(t, t) for t in entry) if isinstance(entry, tuple) else mapping.get(entry, entry)
+
+    if any(a.kind is Kind.TENSOR or a.kind in (Kind.FLOAT, Kind.LIST_FLOAT) for a in node.attrs.values()):
+        return node
+    outputs = tuple((t.dtype, t.known_shape, t.format) for t in node.outputs)
+    key = (node.op, tuple(final(e) for e in node.inputs), tuple(sorted(node.attrs.items())), outputs)
+    return first.setdefault(key, node)

@@ -1,0 +1,101 @@
+"""What a node does besides computing its outputs, and which tensors change under the reader's eyes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ge_graph import schema
+from ge_graph.ir import Graph, Node, Tensor
+from ge_graph.ports import PLACEHOLDERS
+
+# Operators whose result may be the memory of their first input.
+VIEWS: Final = frozenset(
+    {"Reshape", "Squeeze", "SqueezeV2", "SqueezeV3", "Unsqueeze", "UnsqueezeV2", "UnsqueezeV3", "ExpandDims", "Flatten",
+     "FlattenV2", "Identity", "View", "Bitcast", "StridedSlice", "StridedSliceV2", "AsStrided", "Slice", "SliceD",
+     "BroadcastTo", "Expand", "Transpose", "TransposeD", "Split", "SplitD", "SplitV", "SplitVD", "Unpack", "Cast"}
+)  # fmt: skip
+# Only their control edges mean something.
+_ORDER_ONLY: Final = frozenset({"NoOp", "ControlTrigger"})
+# Operators with outputs that act on the world outside all the same.
+_OUTSIDE: Final = ("Print", "Hcom", "Hccl", "Queue", "Stack", "TensorArray", "Send", "Recv")
+
+
+class Effects:
+    """Facts about one graph, taken once; valid until the graph changes.
+
+    Attributes:
+        written: Tensors that may share memory with one that some node writes.
+        ordered: Nodes that others wait for by a control edge; taking one away would lose the order.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self._refs: dict[str, tuple[tuple[int, int], ...]] = {}
+        self.ordered: set[Node] = set(graph.output_control)
+        for node in graph.nodes:
+            self.ordered.update(node.control)
+        self._roots: dict[Tensor, Tensor] = {}
+        self._writers: set[Node] = set()
+        roots = self._find_roots(graph)
+        self._written_roots = roots
+        self.written: set[Tensor] = {t for t, root in self._roots.items() if root in roots} | roots
+
+    def _find_roots(self, graph: Graph) -> set[Tensor]:
+        """Follow tensors through views and in-place operators; the tensors at the start that are written."""
+        roots = self._roots
+        written: set[Tensor] = set()
+        for node in graph.nodes:
+            refs = self.refs(node.op)
+            if not refs and node.op not in VIEWS:
+                continue
+            for source, target in refs or [(0, i) for i in range(len(node.outputs))]:
+                entry = node.inputs[source] if source < len(node.inputs) else None
+                for operand in entry if isinstance(entry, tuple) else (entry,):
+                    if operand is None:
+                        continue
+                    root = roots.setdefault(operand, operand)
+                    if target < len(node.outputs) and not isinstance(entry, tuple):
+                        roots[node.outputs[target]] = root
+                    if refs:
+                        written.add(root)
+                        if root.node.op in PLACEHOLDERS:
+                            self._writers.add(node)
+        return written
+
+    def refs(self, op: str) -> tuple[tuple[int, int], ...]:
+        """Pairs of input and output that are one variable: GE marks them by giving both one name."""
+        found = self._refs.get(op)
+        if found is None:
+            row = schema.get(op)
+            outputs = {p.name: i for i, p in enumerate(row.outputs)} if row else {}
+            found = tuple((i, outputs[p.name]) for i, p in enumerate(row.inputs) if p.name in outputs) if row else ()
+            self._refs[op] = found
+        return found
+
+    def root(self, tensor: Tensor) -> Tensor:
+        """The tensor whose memory this one may be."""
+        return self._roots.get(tensor, tensor)
+
+    def written_inputs(self) -> list[Node]:
+        """Graph inputs that some node writes."""
+        return [t.node for t in self._written_roots if t.node.op in PLACEHOLDERS]
+
+    def acts(self, node: Node) -> bool:
+        """Whether the node must stay although nobody reads it."""
+        if node.op in PLACEHOLDERS or node in self._writers:
+            return True
+        if node.op in _ORDER_ONLY:
+            return False
+        if not node.outputs or node.op.startswith(_OUTSIDE):
+            return True
+        if node.subgraphs:
+            return any(_acts_inside(inner) for inner in node.subgraphs.values())
+        return False
+
+    def pinned(self, node: Node) -> bool:
+        """Whether order or memory depends on the node, so that it cannot be replaced by its input."""
+        return bool(node.control) or node in self.ordered or any(t in self.written for t in node.outputs)
+
+
+def _acts_inside(graph: Graph) -> bool:
+    effects = Effects(graph)
+    return any(n.op not in PLACEHOLDERS and effects.acts(n) for n in graph.nodes)

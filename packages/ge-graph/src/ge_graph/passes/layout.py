@@ -1,0 +1,176 @@
+"""Data movement that a plain attribute does as well, or that moves nothing."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from ge_graph.attrs import Attr, Kind
+from ge_graph.dtypes import Format
+from ge_graph.ir import Graph, Node, Tensor
+from ge_graph.passes.base import Pass
+from ge_graph.passes.effects import Effects
+from ge_graph.ports import PLACEHOLDERS
+
+# Operator to the flags that transpose the last two dimensions of its first and second input.
+_FLAGS: Final = {
+    "MatMul": ("transpose_x1", "transpose_x2"),
+    "MatMulV2": ("transpose_x1", "transpose_x2"),
+    "MatMulV3": ("transpose_x1", "transpose_x2"),
+    "BatchMatMul": ("adj_x1", "adj_x2"),
+    "BatchMatMulV2": ("adj_x1", "adj_x2"),
+    "BatchMatMulV3": ("adj_x1", "adj_x2"),
+}
+_CANDIDATES: Final = frozenset({"Identity", "Cast", "Transpose", "TransposeD", "Reshape"}) | _FLAGS.keys()
+
+
+class FoldLayout(Pass):
+    """Fold what is exact by definition.
+
+    * A Transpose of the last two dimensions in front of a matrix product becomes the product's flag.
+    * A Reshape of a Reshape reads the first one's input, where the target has no 0 (which copies a dimension).
+    * A Transpose that undoes the one before it, a Cast to the type that is there, and Identity are left out.
+
+    A node stays where order or memory hangs on it: with control edges, around inputs that are written, and where an
+    output of the graph would become one of its inputs.
+    """
+
+    name = "fold_layout"
+    reason = "a copy less on the device; the matrix unit reads either layout at the same speed"
+    place = "after merge_shape_arithmetic; leaves dead nodes for drop_dead_nodes"
+
+    def rewrite(self, graph: Graph) -> list[str]:
+        if not any(n.op in _CANDIDATES for n in graph.nodes):
+            return []
+        effects = Effects(graph)
+        outputs = set(graph.outputs)
+        mapping: dict[Tensor, Tensor] = {}
+        counts: dict[str, int] = {}
+        for node in graph.nodes:
+            if node.op not in _CANDIDATES:
+                continue
+            if mapping:
+                node.replace_operands(mapping)
+            what = _fold_product(node, effects) if node.op in _FLAGS else _fold_move(node, effects, outputs, mapping)
+            if what:
+                counts[what] = counts.get(what, 0) + 1
+        if mapping:
+            gone = {t.node for t in mapping}
+            graph.replace_all_uses(mapping)
+            graph.remove(gone)
+        return [f"{count} {what}" for what, count in sorted(counts.items())]
+
+
+def _fold_product(node: Node, effects: Effects) -> str:
+    folded = False
+    for side, flag in enumerate(_FLAGS[node.op]):
+        while (source := _untransposed(node, side, effects)) is not None and flag in node.attrs:
+            node.inputs[side] = source
+            node.attrs[flag] = Attr(Kind.BOOL, not node.attrs[flag].value)
+            folded = True
+    return "Transpose folded into matrix products" if folded else ""
+
+
+def _untransposed(node: Node, side: int, effects: Effects) -> Tensor | None:
+    """What an input of a matrix product is the transpose of."""
+    operand = node.inputs[side] if side < len(node.inputs) else None
+    if not isinstance(operand, Tensor) or operand.format is not Format.FORMAT_ND or effects.pinned(operand.node):
+        return None
+    perm = permutation(operand.node)
+    if perm is None or perm != _last_two_swapped(len(perm)) or (len(perm) != 2 and node.op.startswith("MatMul")):
+        return None
+    source = operand.node.inputs[0]
+    if not isinstance(source, Tensor) or source.format is not Format.FORMAT_ND or source in effects.written:
+        return None
+    return source
+
+
+def _fold_move(node: Node, effects: Effects, outputs: set[Tensor], mapping: dict[Tensor, Tensor]) -> str:
+    source = node.inputs[0] if node.inputs else None
+    if not isinstance(source, Tensor) or len(node.outputs) != 1:
+        return ""
+    if node.op == "Reshape":
+        return _fold_reshape(node, source, effects)
+    result = node.outputs[0]
+    target, what = source, ""
+    if node.op == "Identity":
+        what = "Identity removed"
+    elif node.op == "Cast" and source.dtype is result.dtype:
+        what = "Cast to the same type removed"
+    elif node.op in ("Transpose", "TransposeD"):
+        target, what = _undone(node, source, effects)
+    if not what or not _replaceable(node, target, effects, outputs):
+        return ""
+    if target.dtype is not result.dtype or target.format is not result.format:
+        return ""
+    if target.known_shape is None:
+        target.record_shape(result.known_shape)
+    mapping[result] = target
+    return what
+
+
+def _replaceable(node: Node, source: Tensor, effects: Effects, outputs: set[Tensor]) -> bool:
+    """Whether readers of the node may read its source instead."""
+    if effects.pinned(node) or source in effects.written:
+        return False
+    return node.outputs[0] not in outputs or source.node.op not in PLACEHOLDERS | {"Const"}
+
+
+def _fold_reshape(node: Node, source: Tensor, effects: Effects) -> str:
+    before = source.node
+    if before.op != "Reshape" or effects.pinned(before) or effects.pinned(node):
+        return ""
+    first = before.inputs[0]
+    shape = _constant(node.inputs[1]) if len(node.inputs) > 1 else None
+    if not isinstance(first, Tensor) or first in effects.written or shape is None or 0 in shape.reshape(-1).tolist():
+        return ""
+    if first.format is not source.format or not _whole(node) or not _whole(before):
+        return ""
+    node.inputs[0] = first
+    return "Reshape of Reshape shortened"
+
+
+def _whole(reshape: Node) -> bool:
+    return bool(reshape.attr("axis", 0) == 0 and reshape.attr("num_axes", -1) == -1)
+
+
+def _undone(node: Node, source: Tensor, effects: Effects) -> tuple[Tensor, str]:
+    """The input of the Transpose before, if both together do nothing."""
+    outer, inner = permutation(node), permutation(source.node)
+    if outer is not None and list(outer) == list(range(len(outer))):
+        return source, "Transpose without effect removed"
+    if outer is None or inner is None or len(inner) != len(outer) or effects.pinned(source.node):
+        return source, ""
+    first = source.node.inputs[0]
+    if isinstance(first, Tensor) and [inner[i] for i in outer] == list(range(len(outer))):
+        return first, "Transpose pairs removed"
+    return source, ""
+
+
+def permutation(node: Node) -> tuple[int, ...] | None:
+    """The permutation of a Transpose, all entries positive; ``None`` if it is no Transpose or not constant."""
+    perm: Any
+    if node.op == "TransposeD":
+        perm = node.attr("perm")
+    elif node.op == "Transpose" and len(node.inputs) > 1:
+        array = _constant(node.inputs[1])
+        perm = None if array is None else array.reshape(-1).tolist()
+    else:
+        return None
+    if perm is None:
+        return None
+    rank = len(perm)
+    positive = tuple(p + rank if p < 0 else p for p in perm)
+    return positive if sorted(positive) == list(range(rank)) else None
+
+
+def _last_two_swapped(rank: int) -> tuple[int, ...]:
+    return (*range(rank - 2), rank - 1, rank - 2) if rank >= 2 else ()
+
+
+def _constant(operand: Any) -> np.ndarray[Any, Any] | None:
+    if not isinstance(operand, Tensor) or operand.node.op != "Const":
+        return None
+    value = operand.node.attr("value")
+    return value if isinstance(value, np.ndarray) and value.dtype.kind in "iu" else None
