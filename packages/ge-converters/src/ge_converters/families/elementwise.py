@@ -1,0 +1,564 @@
+"""Element by element, with something to decide: alpha, rounding modes, bounds, selection, activations, casts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from ge_graph import DataType, Tensor, TensorSpec
+from ge_graph import ops as ge
+
+from ge_converters.carriers import HALF_TYPES, arithmetic, carried, carrier, compute_type
+from ge_converters.dtypes import cast, dtype_promote, to_ge
+from ge_converters.errors import Refusal
+from ge_converters.registry import declare_supported, register_fx_node_ge_converter
+from ge_converters.support import BF16, BOOL, F16, F32, F64, I32, I64, U8, Support
+
+aten = torch.ops.aten
+_D = DataType
+_NUMBERS = (bool, int, float)
+
+
+# -- add, sub -----------------------------------------------------------------------------------------------------------
+
+
+def _add_scaled(a: Any, b: Any, alpha: Any, dtype: DataType) -> Tensor:
+    """``a + alpha * b``."""
+    if not isinstance(alpha, Tensor) and alpha == 1:
+        if dtype == _D.DT_BOOL:
+            result: Tensor = ge.LogicalOr(*dtype_promote(a, b, target_dtype=dtype))
+            return result
+        return arithmetic("Add", a, b, dtype)
+    if dtype == _D.DT_BOOL:
+        x, y, flag = dtype_promote(a, b, alpha, target_dtype=dtype)
+        return ge.LogicalOr(x, ge.LogicalAnd(y, flag))  # type: ignore[no-any-return]
+    if isinstance(b, _NUMBERS) and isinstance(alpha, _NUMBERS):
+        return arithmetic("Add", a, b * alpha, dtype)
+    inner = compute_type(dtype, a, b, alpha)
+    if inner in (_D.DT_FLOAT, *HALF_TYPES):
+        x, y, factor = dtype_promote(a, b, alpha, target_dtype=inner)
+        return cast(ge.AxpyV2(x, y, factor), dtype)
+    return arithmetic("Add", a, arithmetic("Mul", b, alpha, dtype), dtype)
+
+
+def _subtract(a: Any, b: Any, alpha: Any, dtype: DataType) -> Tensor:
+    if not isinstance(alpha, Tensor):
+        return arithmetic("Sub", a, b, dtype) if alpha == 1 else _add_scaled(a, b, -alpha, dtype)
+    return arithmetic("Sub", a, arithmetic("Mul", b, alpha, dtype), dtype)
+
+
+_ADD_TENSOR = [
+    Support(F32(2, 2), F32(2, 2)),
+    Support(F32(2, 2), F32(2, 1)),
+    Support(F32(2, 2), F16(2, 1)),
+    Support(F32(2, 2), F16(2, 2), alpha=2),
+    Support(F32(2, 2), 2.0),
+    Support(F32(2, 2), 2),
+    Support(F32(2, 2), 2, alpha=2.0),
+    Support(F32(2, 2), F32(2, 2), alpha=0.5),
+    Support(F16(2, 3), F16(3)),
+    Support(F16(2, 3), 0.1),
+    Support(F16(2, 3), F16(2, 3), alpha=0.1),
+    Support(BF16(2, 3), BF16(2, 3), alpha=3),
+    Support(BF16(2, 3), 0.3),
+    Support(I64(2, 3), I64(3), alpha=2),
+    Support(I32(2, 3), 2),
+    Support(I64(2, 3), 1.5),
+    Support(I64(2, 3), I32(2, 3)),
+    Support(F32(), F32()),
+    Support(F32(0, 3), F32(3)),
+    Support(F32(2, 3), I64(2, 3)),
+    Support(F64(2, 3), F64(2, 3), alpha=2),
+]
+_NO_BOOL_SCALARS = [
+    Support(F32(2, 3), 2),
+    Support(F32(2, 3), 2.5, 2),
+    Support(F16(2, 3), 0.1),
+    Support(BF16(2, 3), 0.1),
+    Support(I64(2, 3), 3, 2),
+    Support(I32(2, 3), 2.5),
+    Support(F32(), 1),
+]
+
+
+@declare_supported([*_ADD_TENSOR, Support(BOOL(2, 3), BOOL(3)), Support(BOOL(2), I64(2))])
+@register_fx_node_ge_converter(aten.add.Tensor, source="native_functions.yaml: add.Tensor; GE Add, AxpyV2")
+def add(self: Tensor, other: Any, *, alpha: Any = 1, meta_outputs: TensorSpec) -> Tensor:
+    """self + alpha * other.
+
+    Dtypes: promoted as eager does; bool + bool is a logical or.
+    Emits:  Add; AxpyV2 if alpha != 1 and the result is a float; LogicalOr for bool.
+    """
+    return _add_scaled(self, other, alpha, meta_outputs.dtype)
+
+
+@declare_supported([*_NO_BOOL_SCALARS, Support(BOOL(2, 3), True)])
+@register_fx_node_ge_converter(aten.add.Scalar, source="native_functions.yaml: add.Scalar; GE Add")
+def add_scalar(self: Tensor, other: Any, alpha: Any = 1, *, meta_outputs: TensorSpec) -> Tensor:
+    """self + alpha * other, other a number."""
+    return _add_scaled(self, other, alpha, meta_outputs.dtype)
+
+
+@declare_supported(_ADD_TENSOR)
+@register_fx_node_ge_converter(aten.sub.Tensor, source="native_functions.yaml: sub.Tensor; GE Sub, AxpyV2")
+def sub(self: Tensor, other: Any, *, alpha: Any = 1, meta_outputs: TensorSpec) -> Tensor:
+    """self - alpha * other.
+
+    Dtypes: promoted as eager does; eager refuses bool.
+    Emits:  Sub; AxpyV2 with -alpha if alpha != 1 and the result is a float.
+    """
+    return _subtract(self, other, alpha, meta_outputs.dtype)
+
+
+@declare_supported(_NO_BOOL_SCALARS)
+@register_fx_node_ge_converter(aten.sub.Scalar, source="native_functions.yaml: sub.Scalar; GE Sub")
+def sub_scalar(self: Tensor, other: Any, alpha: Any = 1, *, meta_outputs: TensorSpec) -> Tensor:
+    """self - alpha * other, other a number."""
+    return _subtract(self, other, alpha, meta_outputs.dtype)
+
+
+@declare_supported([s for s in _ADD_TENSOR if not isinstance(s.args[1], _NUMBERS)])
+@register_fx_node_ge_converter(aten.rsub.Tensor, source="native_functions.yaml: rsub.Tensor; GE Sub, AxpyV2")
+def rsub(self: Tensor, other: Any, *, alpha: Any = 1, meta_outputs: TensorSpec) -> Tensor:
+    """other - alpha * self."""
+    return _subtract(other, self, alpha, meta_outputs.dtype)
+
+
+@declare_supported(_NO_BOOL_SCALARS)
+@register_fx_node_ge_converter(aten.rsub.Scalar, source="native_functions.yaml: rsub.Scalar; GE Sub")
+def rsub_scalar(self: Tensor, other: Any, alpha: Any = 1, *, meta_outputs: TensorSpec) -> Tensor:
+    """other - alpha * self, other a number."""
+    return _subtract(other, self, alpha, meta_outputs.dtype)
+
+
+# -- division -----------------------------------------------------------------------------------------------------------
+
+
+def _truncated(x: Tensor) -> Tensor:
+    """Towards zero, for types that ``Trunc`` does not take as well."""
+    (inner,), back = (([x], lambda y: y)) if x.dtype != _D.DT_DOUBLE else ([None], None)
+    if inner is None:
+        zero = ge.Const(0.0, dtype=x.dtype)
+        return ge.SelectV2(ge.Less(x, zero), ge.Ceil(x), ge.Floor(x))  # type: ignore[no-any-return]
+    (inner,), back = carried("Trunc", x)
+    return back(ge.Trunc(inner))
+
+
+def _floored(a: Tensor, b: Tensor) -> Tensor:
+    """Python's floor division of floats: exact remainder first, so that 1.0 // 0.1 is 9."""
+    zero = ge.Const(0.0, dtype=a.dtype)
+    remainder = ge.Mod(a, b)
+    quotient = ge.RealDiv(ge.Sub(a, remainder), b)
+    crosses = ge.Less(ge.Mul(ge.Sign(remainder), ge.Sign(b)), zero)
+    quotient = ge.Sub(quotient, cast(crosses, a.dtype))
+    return ge.SelectV2(ge.Equal(b, zero), ge.RealDiv(a, b), ge.Round(quotient))  # type: ignore[no-any-return]
+
+
+def _divide(a: Any, b: Any, rounding_mode: str | None, dtype: DataType) -> Tensor:
+    if rounding_mode is None:
+        return arithmetic("RealDiv", a, b, dtype)
+    if rounding_mode not in ("floor", "trunc"):
+        raise Refusal(f"rounding_mode={rounding_mode!r}: only None, 'floor' and 'trunc' exist")
+    if dtype.is_integer:
+        return arithmetic("FloorDiv" if rounding_mode == "floor" else "RealDiv", a, b, dtype)
+    inner = _D.DT_FLOAT if dtype in HALF_TYPES else dtype
+    x, y = dtype_promote(a, b, target_dtype=inner)
+    return cast(_floored(x, y) if rounding_mode == "floor" else _truncated(ge.RealDiv(x, y)), dtype)
+
+
+_DIV = [
+    Support(F32(2, 3), F32(3, low=0.5)),
+    Support(F16(2, 3), F16(2, 3, low=0.5)),
+    Support(BF16(2, 3), BF16(2, 1, low=0.5)),
+    Support(I64(2, 3), I64(2, 3, low=1)),
+    Support(I32(2, 3), I32(low=1)),
+    Support(BOOL(2, 3), BOOL(2, 3, value=[[True] * 3] * 2)),
+    Support(F32(2, 3), I64(2, 3, low=1)),
+    Support(F32(value=[1.0, -1.0, 0.0]), F32(value=[0.0, 0.0, 0.0])),
+    Support(F64(2, 3), F64(2, 3, low=0.5)),
+    Support(F32(0, 3), F32(3)),
+]
+_DIV_NUMBER = [
+    Support(F32(2, 3), 3),
+    Support(F16(2, 3), 0.3),
+    Support(BF16(2, 3), 0.7),
+    Support(I64(2, 3), 2),
+    Support(I32(2, 3), 2.5),
+    Support(F32(), 0.5),
+    Support(BOOL(2), 2),
+]
+_MODES = [
+    (F32(8), F32(8, low=0.5)),
+    (F32(8), F32(8, low=-2, high=-0.5)),
+    (F16(8), F16(8, low=0.5)),
+    (BF16(8), BF16(8, low=0.5)),
+    (I64(8, low=-9, high=9), I64(8, low=1, high=4)),
+    (I32(8, low=-9, high=9), I32(8, low=-4, high=0)),
+    (U8(8, high=50), U8(8, low=1)),
+    (F32(value=[1.0, -1.0, 0.0, 1.0]), F32(value=[0.0, 0.0, 0.0, 0.1])),
+    (F64(8), F64(8, low=0.5)),
+]
+
+
+@declare_supported([*_DIV, *_DIV_NUMBER])
+@register_fx_node_ge_converter(aten.div.Tensor, source="native_functions.yaml: div.Tensor; GE RealDiv")
+def div(self: Tensor, other: Any, *, meta_outputs: TensorSpec) -> Tensor:
+    """True division; integers and bool divide as floats.
+
+    Emits:  RealDiv.
+    """
+    return _divide(self, other, None, meta_outputs.dtype)
+
+
+@declare_supported(_DIV_NUMBER)
+@register_fx_node_ge_converter(aten.div.Scalar, source="native_functions.yaml: div.Scalar; GE RealDiv")
+def div_scalar(self: Tensor, other: Any, *, meta_outputs: TensorSpec) -> Tensor:
+    """True division by a number."""
+    return _divide(self, other, None, meta_outputs.dtype)
+
+
+@declare_supported([Support(*p, rounding_mode=m) for p in _MODES for m in (None, "floor", "trunc")])
+@register_fx_node_ge_converter(aten.div.Tensor_mode, source="native_functions.yaml: div.Tensor_mode; GE RealDiv, FloorDiv")
+def div_mode(self: Tensor, other: Any, *, rounding_mode: str | None, meta_outputs: TensorSpec) -> Tensor:
+    """Division, then rounded down ('floor') or towards zero ('trunc').
+
+    Dtypes: promoted as eager does; integers stay integers with a rounding mode.
+    Emits:  FloorDiv or RealDiv for integers; RealDiv with Trunc, or Python's floor division by Mod, for floats.
+    """
+    return _divide(self, other, rounding_mode, meta_outputs.dtype)
+
+
+@declare_supported([Support(p[0], n, rounding_mode=m) for p in _MODES for n in (3, -2) for m in (None, "floor", "trunc")][:42])
+@register_fx_node_ge_converter(aten.div.Scalar_mode, source="native_functions.yaml: div.Scalar_mode; GE RealDiv, FloorDiv")
+def div_scalar_mode(self: Tensor, other: Any, *, rounding_mode: str | None, meta_outputs: TensorSpec) -> Tensor:
+    """Division by a number with a rounding mode."""
+    return _divide(self, other, rounding_mode, meta_outputs.dtype)
+
+
+@declare_supported([*(Support(*p) for p in _MODES), Support(F32(4), 2), Support(I64(4), 3)])
+@register_fx_node_ge_converter(aten.floor_divide.default, source="native_functions.yaml: floor_divide; GE FloorDiv")
+def floor_divide(self: Tensor, other: Any, *, meta_outputs: TensorSpec) -> Tensor:
+    """Division rounded down."""
+    return _divide(self, other, "floor", meta_outputs.dtype)
+
+
+@declare_supported([Support(F32(2, 3, low=-9, high=9)), Support(F16(4)), Support(BF16(4)), Support(F64(4)), Support(I64(3)), Support(F32())])
+@register_fx_node_ge_converter(aten.trunc.default, source="native_functions.yaml: trunc; GE Trunc")
+def trunc(self: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
+    """Towards zero; integers pass through."""
+    return self if self.dtype.is_integer else _truncated(self)
+
+
+# -- powers -------------------------------------------------------------------------------------------------------------
+
+
+_POWERS = {2: "Square", 0.5: "Sqrt", -0.5: "Rsqrt", -1: "Reciprocal"}
+
+
+@declare_supported(
+    [Support(f(2, 3, low=0.1), e) for f in (F32, F16, BF16) for e in (2, 3, 0.5, -0.5, -1, -2, 1.7, 0, 1)]
+    + [Support(I64(2, 3), e) for e in (0, 1, 2, 3)]
+    + [Support(I32(2, 3), 2.0), Support(I64(2, 3, low=1), 0.5), Support(BOOL(2, 3), 2), Support(F32(), 2), Support(F32(0, 2), 3)]
+)  # fmt: skip
+@register_fx_node_ge_converter(aten.pow.Tensor_Scalar, source="native_functions.yaml: pow.Tensor_Scalar; GE Pow, Square, Sqrt, Rsqrt, Reciprocal")
+def pow_scalar(self: Tensor, exponent: Any, *, meta_outputs: TensorSpec) -> Tensor:
+    """self ** exponent.
+
+    Emits:  Square, Sqrt, Rsqrt or Reciprocal for exponents 2, 0.5, -0.5, -1, as eager computes them; else Pow.
+    """
+    dtype = meta_outputs.dtype
+    if isinstance(exponent, (int, float)):
+        if exponent == 1:
+            return cast(self, dtype)
+        special = _POWERS.get(exponent)
+        if special == "Square" or (special and dtype.is_float):
+            return cast(getattr(ge, special)(cast(self, carrier(special, dtype))), dtype)
+    return _power(self, exponent, dtype)
+
+
+def _power(a: Any, b: Any, dtype: DataType) -> Tensor:
+    inner = carrier("Pow", dtype)
+    x, y = dtype_promote(a, b, target_dtype=inner)
+    return cast(ge.Pow(x, y), dtype)
+
+
+@declare_supported(
+    [Support(f(2, 3, low=0.1), f(3)) for f in (F32, F16, BF16)]
+    + [Support(I64(2, 3), I64(2, 3, low=0, high=4)), Support(I32(2), I64(2, low=0, high=3)), Support(F32(2, low=0.1), I64(2)), Support(F32(low=0.1), F32())]
+)  # fmt: skip
+@register_fx_node_ge_converter(aten.pow.Tensor_Tensor, source="native_functions.yaml: pow.Tensor_Tensor; GE Pow")
+def pow_tensor(self: Tensor, exponent: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
+    """self ** exponent, element by element."""
+    return _power(self, exponent, meta_outputs.dtype)
+
+
+@declare_supported(
+    [Support(n, f(2, 3)) for n in (2, 1.5) for f in (F32, F16, BF16)]
+    + [Support(2, I64(2, 3, low=0, high=5)), Support(1.5, I64(2, 3)), Support(3, I32(4, low=0, high=4)), Support(2, BOOL(3))]
+)  # fmt: skip
+@register_fx_node_ge_converter(aten.pow.Scalar, source="native_functions.yaml: pow.Scalar; GE Pow")
+def pow_base(self: Any, exponent: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
+    """A number to a tensor of powers."""
+    return _power(self, exponent, meta_outputs.dtype)
+
+
+# -- bounds and selection -----------------------------------------------------------------------------------------------
+
+
+def _bounded(x: Tensor, low: Any, high: Any, dtype: DataType) -> Tensor:
+    if isinstance(low, Tensor) or isinstance(high, Tensor) or low is None or high is None:
+        if low is not None:
+            x = arithmetic("Maximum", x, low, dtype)
+        if high is not None:
+            x = arithmetic("Minimum", x, high, dtype)
+        return cast(x, dtype)
+    inner = carrier("ClipByValueV2", dtype)
+    x, low, high = dtype_promote(x, low, high, target_dtype=inner)
+    return cast(ge.ClipByValueV2(x, low, high), dtype)
+
+
+@declare_supported(
+    [Support(f(2, 3), -0.5, 0.5) for f in (F32, F16, BF16, F64)]
+    + [Support(F32(2, 3), min=-0.5), Support(F16(2, 3), max=0.5), Support(I64(2, 3), -1, 2), Support(I32(2, 3), 0), Support(BF16(2), None, 1)]
+    + [Support(I64(2, 3), -0.5, 1.5), Support(F32(), 0, 1), Support(F32(0, 2), 0, 1), Support(F32(value=[_n for _n in (float("nan"), 3.0)]), 0, 1), Support(F32(4), 1, -1)]
+)  # fmt: skip
+@register_fx_node_ge_converter(aten.clamp.default, source="native_functions.yaml: clamp; GE ClipByValueV2, Maximum, Minimum")
+def clamp(self: Tensor, min: Any = None, max: Any = None, *, meta_outputs: TensorSpec) -> Tensor:
+    """Values held between two numbers, either of which may be missing; NaN stays.
+
+    Emits:  ClipByValueV2 with both bounds; Maximum or Minimum with one.
+    """
+    return _bounded(self, min, max, meta_outputs.dtype)
+
+
+@declare_supported(
+    [Support(f(2, 3), f(3, high=0), f(2, 1, low=0)) for f in (F32, F16, BF16)]
+    + [Support(F32(2, 3), F32(3)), Support(F32(2, 3), None, F32()), Support(I64(2, 3), I64(3), I64(3)), Support(F32(3), F32(2, 3)), Support(I32(2), F32(2))]
+)  # fmt: skip
+@register_fx_node_ge_converter(aten.clamp.Tensor, source="native_functions.yaml: clamp.Tensor; GE Maximum, Minimum")
+def clamp_tensor(self: Tensor, min: Any = None, max: Any = None, *, meta_outputs: TensorSpec) -> Tensor:
+    """Values held between two tensors that broadcast with self.
+
+    Emits:  Maximum, Minimum; ClipByValueV2 would keep the shape of self.
+    """
+    return _bounded(self, min, max, meta_outputs.dtype)
+
+
+@declare_supported([Support(F32(2, 3), 0), Support(F16(4), 0.5), Support(BF16(4), 0), Support(I64(4), 1), Support(I64(4), 0.5)])
+@register_fx_node_ge_converter(aten.clamp_min.default, source="native_functions.yaml: clamp_min; GE Maximum")
+def clamp_min(self: Tensor, min: Any, *, meta_outputs: TensorSpec) -> Tensor:
+    """No value below a number."""
+    return _bounded(self, min, None, meta_outputs.dtype)
+
+
+@declare_supported([Support(F32(2, 3), 0), Support(F16(4), 0.5), Support(BF16(4), 0), Support(I64(4), 1), Support(I64(4), 0.5)])
+@register_fx_node_ge_converter(aten.clamp_max.default, source="native_functions.yaml: clamp_max; GE Minimum")
+def clamp_max(self: Tensor, max: Any, *, meta_outputs: TensorSpec) -> Tensor:
+    """No value above a number."""
+    return _bounded(self, None, max, meta_outputs.dtype)
+
+
+def select(condition: Tensor, a: Any, b: Any, dtype: DataType) -> Tensor:
+    """``a`` where the condition holds, else ``b``; all three broadcast."""
+    a, b = dtype_promote(a, b, target_dtype=dtype)
+    (a, b), back = carried("SelectV2", a, b, port="then", moves=True)
+    return back(ge.SelectV2(cast(condition, _D.DT_BOOL), a, b))
+
+
+@declare_supported(
+    [Support(BOOL(2, 3), f(2, 3), f(3)) for f in (F32, F16, BF16, F64, I64, I32, BOOL)]
+    + [Support(BOOL(2, 1), F32(3), F32()), Support(BOOL(), F32(2), F32(2)), Support(BOOL(2), F32(2), I64(2)), Support(BOOL(0, 2), F32(2), F32(2)), Support(U8(4, high=2), F32(4), F32(4))]
+)  # fmt: skip
+@register_fx_node_ge_converter(aten.where.self, source="native_functions.yaml: where.self; GE SelectV2")
+def where(condition: Tensor, self: Tensor, other: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
+    """self where the condition holds, else other.
+
+    Emits:  SelectV2.
+    """
+    return select(condition, self, other, meta_outputs.dtype)
+
+
+_FILLS = [(f(2, 3), BOOL(2, 3), v) for f in (F32, F16, BF16, F64) for v in (0, -1.5, float("-inf"))]
+_FILLS += [(I64(2, 3), BOOL(3), 7), (I32(2, 3), BOOL(2, 1), -1), (BOOL(2, 3), BOOL(3), True), (F32(), BOOL(), 1.0), (F32(0, 3), BOOL(3), 1)]
+
+
+def _fill_masked(self: Tensor, mask: Tensor, value: Any, dtype: DataType) -> Tensor:
+    try:
+        inner = carrier("MaskedFill", dtype)
+    except Refusal:
+        return select(mask, value, self, dtype)
+    x, fill = dtype_promote(cast(self, dtype), value, target_dtype=inner)
+    return cast(ge.MaskedFill(x, cast(mask, _D.DT_BOOL), fill), dtype)
+
+
+@declare_supported([Support(*f) for f in _FILLS])
+@register_fx_node_ge_converter(aten.masked_fill.Scalar, source="native_functions.yaml: masked_fill.Scalar; GE MaskedFill")
+def masked_fill(self: Tensor, mask: Tensor, value: Any, *, meta_outputs: TensorSpec) -> Tensor:
+    """The number where the mask holds, else self.
+
+    Emits:  MaskedFill; SelectV2 for types that MaskedFill does not take.
+    """
+    return _fill_masked(self, mask, value, meta_outputs.dtype)
+
+
+@declare_supported([Support(F32(2, 3), BOOL(2, 3), F32()), Support(F16(2), BOOL(2), F32()), Support(I64(2), BOOL(2), I64()), Support(BOOL(2), BOOL(2), BOOL())])
+@register_fx_node_ge_converter(aten.masked_fill.Tensor, source="native_functions.yaml: masked_fill.Tensor; GE MaskedFill")
+def masked_fill_tensor(self: Tensor, mask: Tensor, value: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
+    """A 0-d tensor where the mask holds, else self."""
+    return _fill_masked(self, mask, value, meta_outputs.dtype)
+
+
+# -- three operands -----------------------------------------------------------------------------------------------------
+
+
+_THREE = [Support(f(2, 3), f(2, 3), f(3, low=0.5), value=v) for f in (F32, F16, BF16, F64) for v in (1, 0.1)]
+
+
+def _fused(op: str, self: Tensor, a: Tensor, b: Tensor, value: Any, dtype: DataType) -> Tensor:
+    inner = carrier(op, compute_type(dtype, value))
+    x, y, z, factor = dtype_promote(self, a, b, value, target_dtype=inner)
+    return cast(getattr(ge, op)(x, y, z, factor), dtype)
+
+
+@declare_supported([*_THREE, Support(I64(2, 3), I64(3), I64(2, 1), value=2), Support(F32(), F32(2), F32(2))])
+@register_fx_node_ge_converter(aten.addcmul.default, source="native_functions.yaml: addcmul; GE Addcmul")
+def addcmul(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Any = 1, meta_outputs: TensorSpec) -> Tensor:
+    """self + value * tensor1 * tensor2."""
+    return _fused("Addcmul", self, tensor1, tensor2, value, meta_outputs.dtype)
+
+
+@declare_supported([*_THREE, Support(F32(), F32(2), F32(2, low=0.5))])
+@register_fx_node_ge_converter(aten.addcdiv.default, source="native_functions.yaml: addcdiv; GE Addcdiv")
+def addcdiv(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Any = 1, meta_outputs: TensorSpec) -> Tensor:
+    """self + value * tensor1 / tensor2."""
+    return _fused("Addcdiv", self, tensor1, tensor2, value, meta_outputs.dtype)
+
+
+def _interpolate(start: Tensor, end: Tensor, weight: Any, dtype: DataType) -> Tensor:
+    inner = compute_type(dtype, weight)
+    a, b, w = dtype_promote(start, end, weight, target_dtype=inner)
+    if inner in (_D.DT_FLOAT, *HALF_TYPES):
+        return cast(ge.Lerp(a, b, w), dtype)
+    return cast(ge.Add(a, ge.Mul(w, ge.Sub(b, a))), dtype)
+
+
+@declare_supported([Support(f(2, 3), f(3), w) for f in (F32, F16, BF16, F64) for w in (0.3, 0.5, 2)])
+@register_fx_node_ge_converter(aten.lerp.Scalar, source="native_functions.yaml: lerp.Scalar; GE Lerp")
+def lerp(self: Tensor, end: Tensor, weight: Any, *, meta_outputs: TensorSpec) -> Tensor:
+    """self + weight * (end - self)."""
+    return _interpolate(self, end, weight, meta_outputs.dtype)
+
+
+@declare_supported([Support(f(2, 3), f(3), f(2, 1)) for f in (F32, F16, BF16, F64)])
+@register_fx_node_ge_converter(aten.lerp.Tensor, source="native_functions.yaml: lerp.Tensor; GE Lerp")
+def lerp_tensor(self: Tensor, end: Tensor, weight: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
+    """self + weight * (end - self) with a weight for each element."""
+    return _interpolate(self, end, weight, meta_outputs.dtype)
+
+
+# -- casts --------------------------------------------------------------------------------------------------------------
+
+
+_CASTS = [
+    (x, d)
+    for x in (F32(2, 3), F16(2), BF16(2), I64(2), I32(), BOOL(2, 3), F64(0, 2))
+    for d in (torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.bool, torch.float64)
+]
+
+
+@declare_supported([Support(x, dtype=d) for x, d in _CASTS] + [Support(F32(2, 3)), Support(F32(2, 3), dtype=torch.float16, memory_format=torch.contiguous_format)])
+@register_fx_node_ge_converter(aten._to_copy.default, source="native_functions.yaml: _to_copy; GE Cast")
+def to_copy(
+    self: Tensor, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None,
+    non_blocking: bool = False, memory_format: Any = None, meta_outputs: TensorSpec,
+) -> Tensor:  # fmt: skip
+    """The same values in another type; device and memory layout are the engine's business.
+
+    Emits:  Cast, or nothing if the type stays.
+    """
+    return cast(self, meta_outputs.dtype)
+
+
+@declare_supported([Support(x, d) for x, d in _CASTS])
+@register_fx_node_ge_converter(torch.ops.prims.convert_element_type.default, source="torch._prims: convert_element_type; GE Cast")
+def convert_element_type(a: Tensor, dtype: torch.dtype, *, meta_outputs: TensorSpec) -> Tensor:
+    """The same values in another type."""
+    return cast(a, to_ge(dtype))
+
+
+@declare_supported([Support(F32(2, 3), torch.device("cpu"))])
+@register_fx_node_ge_converter(torch.ops.prims.device_put.default, source="torch._prims: device_put")
+def device_put(a: Tensor, device: Any, non_blocking: bool = False, *, meta_outputs: TensorSpec) -> Tensor:
+    """The value itself: a graph lives on one device."""
+    return a
+
+
+# -- activations --------------------------------------------------------------------------------------------------------
+
+
+_FLOATS = [F32(2, 3), F16(2, 3), BF16(2, 3), F64(2, 3), F32(), F32(0, 2)]
+
+
+@declare_supported([Support(x) for x in _FLOATS])
+@register_fx_node_ge_converter(aten.silu.default, source="native_functions.yaml: silu; GE Swish")
+def silu(self: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
+    """x * sigmoid(x).
+
+    Emits:  Swish; Mul and Sigmoid for float64, which Swish does not take.
+    """
+    if self.dtype == _D.DT_DOUBLE:
+        return ge.Mul(self, ge.Sigmoid(self))  # type: ignore[no-any-return]
+    (x,), back = carried("Swish", self)
+    return back(ge.Swish(x))
+
+
+@declare_supported([Support(x, approximate=a) for x in _FLOATS for a in ("none", "tanh")] + [Support(F32(3))])
+@register_fx_node_ge_converter(aten.gelu.default, source="native_functions.yaml: gelu; GE GeluV2")
+def gelu(self: Tensor, *, approximate: str = "none", meta_outputs: TensorSpec) -> Tensor:
+    """x * Phi(x), or its tanh form.
+
+    Emits:  GeluV2; the formula for float64, which GeluV2 does not take.
+    """
+    if self.dtype != _D.DT_DOUBLE:
+        (x,), back = carried("GeluV2", self)
+        return back(ge.GeluV2(x, approximate=approximate))
+    if approximate == "none":
+        inner = ge.Erf(arithmetic("Mul", self, 0.5**0.5, self.dtype))
+    else:
+        cubic = arithmetic("Mul", ge.Mul(ge.Square(self), self), 0.044715, self.dtype)
+        inner = ge.Tanh(arithmetic("Mul", ge.Add(self, cubic), 0.7978845608028654, self.dtype))
+    half = arithmetic("Mul", self, 0.5, self.dtype)
+    return ge.Mul(half, arithmetic("Add", inner, 1.0, self.dtype))  # type: ignore[no-any-return]
+
+
+@declare_supported([Support(x, *a) for x in _FLOATS for a in ((), (0.5,), (1.5, 2.0, 0.5))])
+@register_fx_node_ge_converter(aten.elu.default, source="native_functions.yaml: elu; GE Elu")
+def elu(self: Tensor, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1, *, meta_outputs: TensorSpec) -> Tensor:
+    """scale * (x if x > 0 else alpha * (exp(input_scale * x) - 1))."""
+    (x,), back = carried("Elu", self)
+    return back(ge.Elu(x, alpha=float(alpha), scale=float(scale), input_scale=float(input_scale)))
+
+
+@declare_supported([Support(x, *a) for x in _FLOATS for a in ((), (0.2,), (-0.5,))])
+@register_fx_node_ge_converter(aten.leaky_relu.default, source="native_functions.yaml: leaky_relu; GE LeakyRelu")
+def leaky_relu(self: Tensor, negative_slope: Any = 0.01, *, meta_outputs: TensorSpec) -> Tensor:
+    """x where positive, else negative_slope * x."""
+    (x,), back = carried("LeakyRelu", self)
+    return back(ge.LeakyRelu(x, negative_slope=float(negative_slope)))
+
+
+@declare_supported([Support(x, *a) for x in _FLOATS for a in ((), (0.0, 6.0), (-0.5, 0.5))] + [Support(I64(2, 3), -2, 2)])
+@register_fx_node_ge_converter(aten.hardtanh.default, source="native_functions.yaml: hardtanh; GE ClipByValueV2")
+def hardtanh(self: Tensor, min_val: Any = -1, max_val: Any = 1, *, meta_outputs: TensorSpec) -> Tensor:
+    """Values held between min_val and max_val."""
+    return _bounded(self, min_val, max_val, meta_outputs.dtype)
+
+
+@declare_supported([Support(x) for x in _FLOATS if x.dtype != torch.float64])
+@register_fx_node_ge_converter(aten.hardsigmoid.default, source="native_functions.yaml: hardsigmoid; GE HardSigmoid")
+def hardsigmoid(self: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
+    """relu6(x + 3) / 6."""
+    (x,), back = carried("HardSigmoid", self)
+    return back(ge.HardSigmoid(x, alpha=1.0 / 6.0, beta=0.5))
+
+
