@@ -1,0 +1,77 @@
+"""Which aten ops are decomposed before they reach a converter, and why.
+
+The rule: an op that a converter takes is never decomposed, so that a LayerNorm stays one node; every other op that
+torch knows how to decompose is. The exceptions are rows below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import torch
+
+from ge_converters.registry import REGISTRY, Registry
+
+Decomposition = Callable[..., Any]
+
+# Decomposed although a converter exists. One row: op, reason.
+ALWAYS: Final[dict[str, str]] = {}
+
+# Never decomposed although there is no converter: what comes out could not be lowered either, and the refusal should
+# name the op that the user wrote.
+NEVER: Final[dict[str, str]] = {
+    "aten.sym_size.int": "sizes are expressions of the graph's symbols",
+    "aten.sym_stride.int": "sizes are expressions of the graph's symbols",
+    "aten.sym_numel.default": "sizes are expressions of the graph's symbols",
+    "aten.sym_storage_offset.default": "sizes are expressions of the graph's symbols",
+    "aten.sym_is_contiguous.default": "answered from meta values while tracing",
+}
+
+_cache: dict[tuple[int, int], dict[Any, Decomposition]] = {}
+
+
+def decomposition_table(
+    custom: Mapping[Any, Decomposition] | None = None, *, registry: Registry | None = None
+) -> dict[Any, Decomposition]:
+    """The table for AOTAutograd.
+
+    Args:
+        custom: The user's decompositions; they win over everything, converters included.
+        registry: Converters whose ops stay whole; the common registry if None.
+
+    Source: torch's registered decompositions (``torch._decomp``).
+    """
+    used = REGISTRY if registry is None else registry
+    used.load()
+    key = (id(used), used.revision)
+    known = _cache.get(key)
+    if known is None:
+        _cache.clear()
+        known = _cache[key] = _built(used)
+    return {**known, **(custom or {})}
+
+
+def _built(registry: Registry) -> dict[Any, Decomposition]:
+    from torch._decomp import global_decomposition_table
+
+    table: dict[Any, Decomposition] = {}
+    for op, function in global_decomposition_table["post_autograd"].items():
+        name = str(op)
+        if name in NEVER or not isinstance(op, torch._ops.OpOverload):
+            continue
+        if name in ALWAYS or registry.find(op) is None:
+            table[op] = function
+    table.update({op: f for op, f in _own().items() if op not in table and registry.find(op) is None})
+    return table
+
+
+def _own() -> dict[Any, Decomposition]:
+    """Decompositions that torch does not register."""
+    prims = torch.ops.prims
+    return {
+        prims.convert_element_type.default: lambda a, dtype: torch.ops.aten._to_copy.default(a, dtype=dtype),
+        prims.device_put.default: lambda a, device, non_blocking=False: torch.ops.aten._to_copy.default(
+            a, device=device, non_blocking=non_blocking
+        ),
+    }
