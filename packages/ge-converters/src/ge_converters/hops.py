@@ -9,7 +9,7 @@ import torch
 
 from ge_converters.context import Unproduced
 from ge_converters.errors import Refusal
-from ge_graph import Tensor
+from ge_graph import Tensor, TensorSpec
 from ge_graph import ops as ge
 
 if TYPE_CHECKING:
@@ -100,6 +100,7 @@ def _functionalized(walk: Walk, node: torch.fx.Node, parts: Any) -> Any:
     result, extra = _run(walk, node, entry, kwargs, own[0] if returns == 1 else own, len(written))
     for k, (view, copy) in enumerate(written):
         new = extra[k] if extra else _new_value(walk, copy, first, entry.name)
+        walk._checked(node, entry, new, TensorSpec(copy.dtype, copy.known_shape or ()))
         current[view[0]] = _write_view(walk, node, view, current[view[0]], new, metas[view[0]])
     results = list(result) if isinstance(result, (list, tuple)) else [result] if returns else []
     # torch gives a None in front of the bases when the op returns nothing

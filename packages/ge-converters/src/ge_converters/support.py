@@ -115,13 +115,14 @@ class Support:
         rtol: Relative tolerance when compared with eager, None for torch's default of the result type.
         atol: Absolute tolerance likewise.
         check: ``"values"``, or ``"shape"`` where values are random or undefined.
+        outputs: Which outputs are asked for, None for all; GE cannot produce every output of every op.
 
     Example:
         >>> Support(F32(2, 2), 2.0, alpha=2)
         Support(F32(2, 2), 2.0, alpha=2)
     """
 
-    __slots__ = ("args", "kwargs", "rtol", "atol", "check")
+    __slots__ = ("args", "kwargs", "rtol", "atol", "check", "outputs")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.args = args
@@ -129,6 +130,7 @@ class Support:
         self.rtol: float | None = None
         self.atol: float | None = None
         self.check = "values"
+        self.outputs: tuple[int, ...] | None = None
 
     def within(self, rtol: float, atol: float) -> Support:
         """The same form with its own tolerances."""
@@ -138,6 +140,11 @@ class Support:
     def shape_only(self) -> Support:
         """The same form, compared by dtype and shape only: random or uninitialised values."""
         self.check = "shape"
+        return self
+
+    def only(self, *outputs: int) -> Support:
+        """The same form, asking for these outputs alone."""
+        self.outputs = outputs
         return self
 
     def stand_ins(self) -> Iterator[TensorLike]:

@@ -1,0 +1,238 @@
+"""Run every declared call form on an engine and compare it with eager: ``python -m ge_converters.smoke [prefix]``.
+
+The same cases parametrise the tests; a declaration that was never run proves nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ge_converters import aliasing
+from ge_converters.errors import LoweringError
+from ge_converters.lowering import Lowered, lower
+from ge_converters.registry import REGISTRY, Entry, Registry
+from ge_converters.support import Support
+from ge_graph import passes
+from ge_graph.errors import GeError
+from ge_graph.verify import verify
+
+ENGINE_ENTRY_POINTS: Final = "ge_runtime.engines"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One declared form of one converter.
+
+    Attributes:
+        entry: The converter.
+        support: The form.
+        index: Its position among the converter's declarations.
+    """
+
+    entry: Entry
+    support: Support
+    index: int
+
+    @property
+    def name(self) -> str:
+        """``aten.add.Tensor[2]``."""
+        return f"{self.entry.name}[{self.index}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a case: ``status`` is ``ok``, ``refused``, ``wrong`` or ``error``."""
+
+    name: str
+    form: str
+    status: str
+    detail: str
+    ms: float
+
+
+def cases(prefix: str = "", registry: Registry | None = None) -> Iterator[Case]:
+    """All declared cases whose op name starts with ``prefix``, sorted by name."""
+    for entry in (registry or REGISTRY).entries():
+        if entry.name.startswith(prefix):
+            for index, support in enumerate(entry.supports):
+                yield Case(entry, support, index)
+
+
+def find_engine(name: str) -> Any:
+    """The engine of that name, from the installed packages.
+
+    Errors: LoweringError GE2013 if no installed package offers it or it cannot serve here.
+    """
+    points = {p.name: p for p in importlib.metadata.entry_points(group=ENGINE_ENTRY_POINTS)}
+    if name not in points:
+        raise LoweringError(
+            "GE2013", f"no engine '{name}' is installed; there are: {', '.join(sorted(points)) or 'none'}",
+            next="pip install 'ge-runtime-native[cpu]'",
+        )  # fmt: skip
+    engine = points[name].load()()
+    capability = engine.probe()
+    if not capability.available:
+        raise LoweringError("GE2013", f"engine '{name}' cannot serve here: {capability.reason}")
+    return engine
+
+
+def trace(case: Case, args: Sequence[Any], kwargs: dict[str, Any], *, dynamic: bool = False) -> torch.fx.GraphModule:
+    """The one-node FX graph of a case; tensors are its inputs, everything else is baked in.
+
+    Args:
+        case: What to trace.
+        args: Real arguments.
+        kwargs: Real keyword arguments.
+        dynamic: Symbolic sizes instead of fixed ones.
+    """
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    flat, tree = pytree.tree_flatten((list(args), kwargs))
+    where = [i for i, v in enumerate(flat) if isinstance(v, torch.Tensor)]
+    target: Any = case.entry.target
+
+    def call(*tensors: torch.Tensor) -> Any:
+        filled = list(flat)
+        for i, t in zip(where, tensors):
+            filled[i] = t
+        a, k = pytree.tree_unflatten(filled, tree)
+        return chosen(target(*a, **k), case.support)
+
+    mode = "symbolic" if dynamic else "fake"
+    with torch.no_grad():
+        return make_fx(call, tracing_mode=mode, _allow_non_fake_inputs=True)(*[flat[i] for i in where])
+
+
+def chosen(result: Any, support: Support) -> Any:
+    """The outputs that a form asks for."""
+    return result if support.outputs is None else tuple(result[i] for i in support.outputs)
+
+
+def execute(lowered: Lowered, engine: Any, tensors: Sequence[torch.Tensor]) -> list[Any]:
+    """Verify, compile and run a lowered graph; its outputs as the FX graph returns them."""
+    graph = lowered.graph
+    verify(graph)
+    passes.run(graph)
+    verify(graph)
+    executable = engine.compile(graph, {})
+    results = executable.run([tensors[b.fx_index] for b in lowered.inputs])
+    for mutation in lowered.mutations:
+        tensors[mutation.fx_index].copy_(results[mutation.ge_index])
+
+    def value(binding: aliasing.OutputBinding) -> Any:
+        if isinstance(binding, aliasing.Result):
+            return results[binding.ge_index]
+        if isinstance(binding, aliasing.ScalarResult):
+            return binding.pytype(results[binding.ge_index].item())
+        if isinstance(binding, aliasing.InputAlias):
+            return tensors[binding.fx_index]
+        return binding.value if isinstance(binding, aliasing.Constant) else None
+
+    return [value(b) for b in lowered.outputs]
+
+
+def run(case: Case, engine: Any, registry: Registry | None = None, *, dynamic: bool = False) -> Outcome:
+    """Run one case and compare with eager."""
+    start = time.perf_counter()
+
+    def outcome(status: str, detail: str = "") -> Outcome:
+        return Outcome(case.name, repr(case.support), status, detail, (time.perf_counter() - start) * 1e3)
+
+    args, kwargs = case.support.make()
+    same_args, same_kwargs = case.support.make()
+    try:
+        expected = pytree.tree_leaves(chosen(case.entry.target(*args, **kwargs), case.support))
+        gm = trace(case, same_args, same_kwargs, dynamic=dynamic)
+        lowered = lower(gm, registry=registry)
+        tensors = [v for v in pytree.tree_leaves((same_args, same_kwargs)) if isinstance(v, torch.Tensor)]
+        got = execute(lowered, engine, tensors)
+    except GeError as e:
+        return outcome("refused", str(e))
+    except Exception as e:  # noqa: BLE001  (whatever a form does wrong is the report)
+        return outcome("error", f"{type(e).__name__}: {e}")
+    problem = difference(got, expected, case.support)
+    return outcome("wrong" if problem else "ok", problem)
+
+
+def difference(got: Sequence[Any], expected: Sequence[Any], support: Support) -> str:
+    """What differs between two results, empty if nothing does."""
+    if len(got) != len(expected):
+        return f"{len(got)} outputs, eager has {len(expected)}"
+    for i, (g, e) in enumerate(zip(got, expected)):
+        if not isinstance(e, torch.Tensor):
+            if g != e:
+                return f"output {i}: {g!r}, eager has {e!r}"
+            continue
+        if g is None:
+            return f"output {i} is missing"
+        if g.dtype != e.dtype or g.shape != e.shape:
+            return f"output {i}: {g.dtype} {list(g.shape)}, eager has {e.dtype} {list(e.shape)}"
+        if support.check == "values":
+            try:
+                torch.testing.assert_close(g, e, rtol=support.rtol, atol=support.atol, equal_nan=True)
+            except AssertionError as error:
+                return f"output {i}: " + " ".join(str(error).split())
+    return ""
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """The outcomes as plain text, failures with their details."""
+    names = max((len(o.name) for o in outcomes), default=0)
+    lines = []
+    for o in outcomes:
+        lines.append(f"{o.status:8}{o.name:{names}}  {o.form}".rstrip())
+        if o.status != "ok":
+            lines += [f"        {line}" for line in o.detail.splitlines()]
+    counts = {s: sum(o.status == s for o in outcomes) for s in ("ok", "refused", "wrong", "error")}
+    lines.append(f"{len(outcomes)} cases: " + ", ".join(f"{n} {s}" for s, n in counts.items()))
+    return "\n".join(lines)
+
+
+def _progress(done: int, total: int, name: str) -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r{done}/{total} {name[:60]:60}")
+        if done == total:
+            sys.stderr.write("\r" + " " * 80 + "\r")
+
+
+def main(argv: Sequence[str] | None = None, write: Callable[[str], object] = sys.stdout.write) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m ge_converters.smoke", description=__doc__.split("\n")[0])
+    parser.add_argument("prefix", nargs="?", default="", help="only ops whose name starts so: aten.add.Tensor")
+    parser.add_argument("--engine", default="cpu", help="cpu (default) or cann")
+    parser.add_argument("--dynamic", action="store_true", help="trace with symbolic sizes")
+    parser.add_argument("--json", action="store_true", help="one JSON object a case instead of the table")
+    options = parser.parse_args(argv)
+    try:
+        engine = find_engine(options.engine)
+        selected = list(cases(options.prefix))
+    except LoweringError as e:
+        write(f"{e}\n")
+        return 2
+    if not selected:
+        write(f"no declared case of an op whose name starts with '{options.prefix}'\n")
+        return 2
+    outcomes = []
+    for i, case in enumerate(selected):
+        _progress(i, len(selected), case.name)
+        outcomes.append(run(case, engine, dynamic=options.dynamic))
+    _progress(len(selected), len(selected), "")
+    if options.json:
+        write("".join(json.dumps(asdict(o)) + "\n" for o in outcomes))
+    else:
+        write(table(outcomes) + "\n")
+    return 0 if all(o.status == "ok" for o in outcomes) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
