@@ -1,1 +1,42 @@
-"""PyTorch on Ascend NPUs in graph mode: torch.compile backend, configuration, FX passes, scopes."""
+"""PyTorch on Ascend NPUs in graph mode: torch.compile backend, configuration, FX passes, scopes.
+
+Names load on first use, so that importing this package costs next to nothing beside torch. The one thing done here is
+defining ``torch.ops.air.*``, for which torch has no later moment.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Final
+
+from torchair import torch_ops as torch_ops  # defines torch.ops.air
+
+__version__ = "0.1.0"
+
+_HOMES: Final = {
+    "CompilerConfig": "torchair.config",
+    "get_compiler": "torchair.backend",
+    "get_npu_backend": "torchair.backend",
+    "logger": "torchair.log",
+    "patch_for_hcom": "torchair.collectives",
+    "register_fx_node_ge_converter": "ge_converters.registry",
+}
+_MODULES: Final = ("configs", "core", "ge", "ops", "scope")
+
+__all__ = sorted((*_HOMES, *_MODULES))
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is not None:
+        found = getattr(importlib.import_module(home), name)
+    elif name in _MODULES:
+        found = importlib.import_module(f"torchair.{name}")
+    else:
+        raise AttributeError(f"module 'torchair' has no attribute {name!r}")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

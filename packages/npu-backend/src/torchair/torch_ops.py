@@ -1,4 +1,4 @@
-"""The ops we add to torch: ``torch.ops.air.{scope_enter, scope_exit, record, wait, wait_tensor, print}``.
+"""The ops we add to torch: ``torch.ops.air.{scope_enter, scope_exit, record, wait, wait_tensor, after, print}``.
 
 They steer how a graph is laid out and compute nothing, so run eagerly they do nothing (``print`` prints). torch finds
 ops by schema only, there is no hook for "first use", hence ``import torchair`` defines them: about a millisecond, and
@@ -17,6 +17,7 @@ _SCHEMAS: Final = {
     "record": "() -> Tensor",
     "wait": "(Tensor[] tensors) -> ()",
     "wait_tensor": "(Tensor self, Tensor dependency) -> ()",
+    "after": "(Tensor(a) self, Tensor dependency) -> Tensor(a)",
     "print": "(Tensor[] tensors, str text, int summarize_size, bool tensor_detail) -> ()",
 }
 PLACEHOLDER: Final = "\x00"
@@ -62,7 +63,13 @@ def _print(tensors: list[torch.Tensor], text: str, summarize_size: int, tensor_d
     sys.stdout.write(compose(tensors, text, summarize_size, tensor_detail) + "\n")
 
 
-_KERNELS: Final = {"record": _record, "print": _print}
+def _after(self: torch.Tensor, dependency: torch.Tensor) -> torch.Tensor:
+    return self.view_as(self)
+
+
+_KERNELS: Final = {"record": _record, "print": _print, "after": _after}
+_FAKES: Final = {"record": _record, "print": _nothing}
+_PURE: Final = frozenset({"after"})
 
 _library = torch.library.Library("air", "FRAGMENT")
 
@@ -74,9 +81,10 @@ def _define() -> None:
         _library.define(name + schema)
         _library.impl(name, _KERNELS.get(name, _nothing), "CompositeExplicitAutograd")
         # without the mark, dead-code elimination would drop nodes that nobody reads
-        torch.fx.node.has_side_effect(getattr(torch.ops.air, name).default)
-        if name in _KERNELS:
-            torch.library.register_fake(f"air::{name}", _record if name == "record" else _nothing, lib=_library)
+        if name not in _PURE:
+            torch.fx.node.has_side_effect(getattr(torch.ops.air, name).default)
+        if name in _FAKES:
+            torch.library.register_fake(f"air::{name}", _FAKES[name], lib=_library)
 
 
 _define()

@@ -1,0 +1,5 @@
+"""Import path of existing scripts; the code is in ``ge_converters``."""
+
+from ge_converters.registry import declare_supported, register_fx_node_ge_converter
+
+__all__ = ["declare_supported", "register_fx_node_ge_converter"]

@@ -1,0 +1,276 @@
+"""The stages of a compilation in their order: FX passes, lowering, GE passes, verification, engine.
+
+Each stage takes the last one's result and logs one line with counts and milliseconds. There is no other way through: a
+stage that fails raises, nothing falls back to eager.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import torch
+
+from ge_converters.torch_compat import boxed
+from ge_graph import passes as ge_passes
+from ge_graph.errors import ConfigError
+from ge_graph.verify import verify
+from tair_debug.observer import CompileObserver, Stage
+from torchair.fx_passes import AFTER_USER, BEFORE_USER, BUILT_IN, FxPass, run_custom
+from torchair.fx_passes.base import output_values, value_of
+from torchair.log import logger
+
+if TYPE_CHECKING:
+    from ge_converters.lowering import Lowered
+    from ge_graph import Graph
+    from ge_runtime.api import Engine
+    from torchair.config import CompilerConfig
+
+Phase = Literal["forward", "backward"]
+Call = Callable[[list[Any]], Any]
+
+_model_ids: Final = itertools.count()
+_graph_ids: Final = itertools.count(1)
+_observers: Final[list[CompileObserver]] = []
+
+
+@contextmanager
+def observing(observer: CompileObserver) -> Iterator[None]:
+    """Let ``observer`` see every compilation that happens inside the block."""
+    _observers.append(observer)
+    try:
+        yield
+    finally:
+        _observers.remove(observer)
+
+
+def new_model(gm: torch.fx.GraphModule) -> int:
+    """Number a graph that dynamo captured and show it to the observers."""
+    model_id = next(_model_ids)
+    for observer in _observers:
+        observer.dynamo_graph(model_id, gm)
+    return model_id
+
+
+class Pipeline:
+    """One compilation of one ATen graph.
+
+    Args:
+        config: The options.
+        phase: Half of a training graph, or ``forward`` for inference.
+        model_id: Number of the dynamo graph.
+    """
+
+    def __init__(self, config: CompilerConfig, phase: Phase, model_id: int) -> None:
+        self.config = config
+        self.stage = Stage(model_id, phase, next(_graph_ids))
+        self.observers = tuple(_observers)
+        self._label = f"model {model_id} {phase}"
+
+    def compile(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Call:
+        """All stages.
+
+        Args:
+            gm: ATen graph from AOTAutograd; the passes edit it.
+            example_inputs: Its fake inputs.
+
+        Returns:
+            A function of one list of arguments, which it empties.
+
+        Errors: ConfigError for options, PassError for custom passes, LoweringError for what cannot be lowered,
+        GraphError if verification fails, EngineError if the engine refuses.
+        """
+        config = self.config
+        config.check()
+        self._fx_graph("", gm)
+        self._fx_passes(gm, example_inputs)
+        if config.debug.run_eagerly.value:
+            return self._as_it_stands(gm, "debug.run_eagerly")
+        if config.mode.value == "reduce-overhead":
+            return self._as_it_stands(gm, "mode reduce-overhead")
+        lowered = self._lower(gm)
+        lowered = self._optimize(lowered)
+        return self._load(lowered, gm)
+
+    # -- FX -----------------------------------------------------------------------------------------------------------
+
+    def _fx_passes(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> None:
+        self._built_in(gm, BEFORE_USER)
+        self._custom("post_grad_custom_pre_pass", gm, example_inputs)
+        self._built_in(gm, BUILT_IN)
+        self._custom("post_grad_custom_post_pass", gm, example_inputs)
+        self._built_in(gm, AFTER_USER)
+
+    def _built_in(self, gm: torch.fx.GraphModule, passes: Sequence[FxPass]) -> None:
+        for each in passes:
+            if not each.enabled(self.config, self.stage.phase):
+                continue
+            with self._timed(each.name) as note:
+                edits = each.run(gm)
+                note(f"{edits} edits, {len(gm.graph.nodes)} nodes")
+            if edits:
+                self._fx_graph(each.name, gm)
+
+    def _custom(self, option: str, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> None:
+        if getattr(self.config, option).value is None:
+            return
+        with self._timed(option) as note:
+            name, changed = run_custom(option, gm, example_inputs, self.config)
+            note(f"'{name}' {'edited' if changed else 'left'} the graph, {len(gm.graph.nodes)} nodes")
+        self._fx_graph(name, gm)
+
+    def _fx_graph(self, label: str, gm: torch.fx.GraphModule) -> None:
+        for observer in self.observers:
+            observer.fx_graph(self.stage, label, gm)
+        if logger.isEnabledFor(10):
+            logger.debug("%s: FX graph %s\n%s", self._label, f"after {label}" if label else "after AOT", gm.graph)
+
+    def _as_it_stands(self, gm: torch.fx.GraphModule, why: str) -> Call:
+        """The ATen graph's own program, for the options that ask for it."""
+        device = device_of(gm)
+        if device != "cpu" and why.startswith("mode"):
+            raise ConfigError(
+                "GE1010", f"not built in this version: config.mode = 'reduce-overhead' on device '{device}'",
+                next="use mode max-autotune",
+            )  # fmt: skip
+        gm.recompile()
+        logger.info("%s: %s, the ATen program runs as it stands", self._label, why)
+        for observer in self.observers:
+            observer.output_code(self.stage, gm.code)
+        forward = gm.forward
+
+        def call(args: list[Any]) -> Any:
+            given = tuple(args)
+            args.clear()
+            return forward(*given)
+
+        return boxed(call)
+
+    # -- GE -----------------------------------------------------------------------------------------------------------
+
+    def _lower(self, gm: torch.fx.GraphModule) -> Lowered:
+        from ge_converters.lowering import lower
+        from torchair import converters
+
+        converters.register()
+        with self._timed("lower") as note:
+            lowered = lower(gm, name=f"graph_{self.stage.graph_id}")
+            note(f"{len(gm.graph.nodes)} FX nodes to {len(lowered.graph.nodes)} GE nodes")
+        self._ge_graph("original", lowered.graph)
+        return lowered
+
+    def _optimize(self, lowered: Lowered) -> Lowered:
+        graph = lowered.graph
+        experimental = self.config.experimental_config
+        passes = list(ge_passes.DEFAULT)
+        if experimental.enable_ref_data.value:
+            lowered, pairs = without_write_backs(lowered)
+            passes = [ge_passes.WriteInputsInPlace(pairs), ge_passes.ReplaceDataWithRefData(), *passes]
+        if not experimental.topology_sorting_strategy.is_default:
+            passes.append(ge_passes.SortNodes(experimental.topology_sorting_strategy.value))
+        before = len(graph.nodes)
+        with self._timed("GE passes") as note:
+            ge_passes.run(graph, passes, on_pass=self._ge_graph if self.observers else None)
+            note(f"{before} to {len(graph.nodes)} GE nodes")
+        with self._timed("verify") as note:
+            verify(graph)
+            note(f"{len(graph.nodes)} GE nodes")
+        self._ge_graph("optimized", graph)
+        return lowered
+
+    def _ge_graph(self, label: str, graph: Graph) -> None:
+        for observer in self.observers:
+            observer.ge_graph(self.stage, label, graph)
+
+    def _load(self, lowered: Lowered, gm: torch.fx.GraphModule) -> Call:
+        from torchair.executable import bind
+
+        engine = choose_engine(device_of(gm))
+        self._report_device_options(engine)
+        with self._timed("engine") as note:
+            executable = engine.compile(lowered.graph, self._engine_options(lowered.graph))
+            call, source = bind(lowered, executable, engine.name, output_values(gm.graph))
+            note(f"'{engine.name}' took {len(lowered.graph.nodes)} GE nodes")
+        if self.observers:
+            text = "\n".join(part for part in (executable.source, source) if part)
+            for observer in self.observers:
+                observer.output_code(self.stage, text)
+        return boxed(call)
+
+    def _report_device_options(self, engine: Engine) -> None:
+        idle = [] if "npu" in engine.probe().devices else self.config.only_on_a_device()
+        if idle:
+            logger.warning_once("only on a device, without effect on engine '%s': %s", engine.name, ", ".join(idle))
+
+    def _engine_options(self, graph: Graph) -> Mapping[str, str]:
+        options = self.config.ge_options()
+        options["ge.deterministic"] = "1" if torch.are_deterministic_algorithms_enabled() else "0"
+        if "ge.exec.enableDump" in options:
+            marked = [n.name for n in graph.nodes if "_data_dump" in n.attrs]
+            named = options.get("ge.exec.dumpLayer", "").split()
+            if marked:
+                options["ge.exec.dumpLayer"] = " ".join(dict.fromkeys([*named, *marked]))
+        return options
+
+    # -- log ----------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _timed(self, stage: str) -> Iterator[Callable[[str], None]]:
+        notes: list[str] = []
+        start = time.perf_counter()
+        yield notes.append
+        took_ms = (time.perf_counter() - start) * 1e3
+        logger.info("%s: %s: %s, %.1f ms", self._label, stage, "; ".join(notes), took_ms)
+        logger.event("%s: %s took %.1f ms", self._label, stage, took_ms)
+
+
+def without_write_backs(lowered: Lowered) -> tuple[Lowered, list[tuple[int, int]]]:
+    """Bindings for a graph that writes its inputs itself, and the (input, output) pairs that it has to write.
+
+    A result that is returned as well, and an input that is written but never read, keep the copy after the run.
+    """
+    data = {binding.fx_index: i for i, binding in enumerate(lowered.inputs)}
+    returned = {o.ge_index for o in lowered.outputs if hasattr(o, "ge_index")}
+    inside = [m for m in lowered.mutations if m.fx_index in data and m.ge_index not in returned]
+    counts = Counter(m.ge_index for m in lowered.mutations)
+    inside = [m for m in inside if counts[m.ge_index] == 1]
+    gone = {m.ge_index for m in inside}
+
+    def moved(binding: Any) -> Any:
+        if not hasattr(binding, "ge_index"):
+            return binding
+        return replace(binding, ge_index=binding.ge_index - sum(g < binding.ge_index for g in gone))
+
+    left = replace(
+        lowered,
+        outputs=tuple(map(moved, lowered.outputs)),
+        mutations=tuple(moved(m) for m in lowered.mutations if m not in inside),
+    )
+    return left, [(data[m.fx_index], m.ge_index) for m in inside]
+
+
+def device_of(gm: torch.fx.GraphModule) -> str:
+    """Device type of a graph's tensors: that of its inputs, else of its results; a device wins over the CPU."""
+    inputs = [value_of(n) for n in gm.graph.nodes if n.op == "placeholder"]
+    for values in (inputs, [value_of(v) for v in output_values(gm.graph)]):
+        found = {v.device.type for v in values if isinstance(v, torch.Tensor)}
+        if found:
+            return str(min(found, key=lambda device: (device == "cpu", device)))
+    return "cpu"
+
+
+def choose_engine(device: str) -> Engine:
+    """The engine for a device type; ``TAIR_ENGINE`` forces one.
+
+    Errors: EngineError with the reason of each rejection.
+    """
+    import os
+
+    from ge_runtime.discovery import choose
+
+    return choose(device, os.environ.get("TAIR_ENGINE") or None)
