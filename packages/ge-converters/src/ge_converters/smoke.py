@@ -148,9 +148,9 @@ def run(case: Case, engine: Any, registry: Registry | None = None, *, dynamic: b
     def outcome(status: str, detail: str = "") -> Outcome:
         return Outcome(case.name, repr(case.support), status, detail, (time.perf_counter() - start) * 1e3)
 
-    args, kwargs = case.support.make()
-    same_args, same_kwargs = case.support.make()
     try:
+        args, kwargs = case.support.make()
+        same_args, same_kwargs = case.support.make()
         expected = pytree.tree_leaves(chosen(case.entry.target(*args, **kwargs), case.support))
         gm = trace(case, same_args, same_kwargs, dynamic=dynamic)
         lowered = lower(gm, registry=registry)

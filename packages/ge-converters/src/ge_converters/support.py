@@ -6,6 +6,7 @@ form.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -55,9 +56,9 @@ class TensorLike:
             parts = 2 if self.dtype.is_complex else 1
             drawn = torch.rand((*self.shape, parts), generator=generator, dtype=real) * (high - low) + low
             return (torch.view_as_complex(drawn) if parts == 2 else drawn.squeeze(-1)).to(self.dtype)
-        low = (0 if self.dtype is torch.uint8 else -5) if self.low is None else int(self.low)
-        high = 6 if self.high is None else int(self.high)
-        return torch.randint(low, high, self.shape, generator=generator).to(self.dtype)
+        low = (0 if self.dtype is torch.uint8 else -5) if self.low is None else math.ceil(self.low)
+        high = 6 if self.high is None else math.ceil(self.high)
+        return torch.randint(low, max(high, low + 1), self.shape, generator=generator).to(self.dtype)
 
     def __repr__(self) -> str:
         name = _SHORT.get(self.dtype, str(self.dtype))
