@@ -81,7 +81,7 @@ def _list(item: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, ...]]:
     return convert
 
 
-_CONVERT: Final[dict[Kind, Callable[[Any], Any]]] = {
+CONVERT: Final[dict[Kind, Callable[[Any], Any]]] = {
     Kind.INT: _int,
     Kind.FLOAT: _float,
     Kind.BOOL: _bool,
@@ -105,7 +105,7 @@ def make(kind: Kind, value: Any, name: str = "attribute") -> Attr:
         GraphError: GE3002 if the value is not of that kind; bool is never taken for Int or Float.
     """
     try:
-        return Attr(kind, _CONVERT[kind](value))
+        return Attr(kind, CONVERT[kind](value))
     except (TypeError, ValueError):
         raise GraphError("GE3002", f"{name} must be {kind.value}, got {type(value).__name__} {value!r}") from None
 

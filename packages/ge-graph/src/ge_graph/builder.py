@@ -95,16 +95,24 @@ def constant(
         dtype: Element type to convert to.
         readable: Also keep the value as text in the attribute ``_readable_value``.
     """
-    converted = as_value(value, dtype)
     known = _constants.get(graph)
     if known is None:
         known = _constants[graph] = {}
-    key = None
+    key = shortcut = None
     if name is None:
+        # 0.0 equals -0.0 and True equals 1, so the type is part of the key and zero takes the long way
+        if type(value) in (int, float, bool) and value:
+            shortcut = (type(value), value, dtype)
+            found = known.get(shortcut)
+            if found is not None and _alive(graph, found):
+                return found
+        converted = as_value(value, dtype)
         key = _key(converted)
         found = known.get(key)
-        if found is not None and found.node.name in graph and graph.node(found.node.name) is found.node:
+        if found is not None and _alive(graph, found):
             return found
+    else:
+        converted = as_value(value, dtype)
     if isinstance(converted, np.ndarray) and converted is value and converted.nbytes <= _SHARED_BYTES:
         converted = converted.copy()  # the caller may go on writing to it
     node = graph.add(
@@ -120,7 +128,14 @@ def constant(
         node.attrs["_readable_value"] = Attr(Kind.STRING, _readable(converted))
     if key is not None:
         known[key] = node.outputs[0]
+    if shortcut is not None:
+        known[shortcut] = node.outputs[0]
     return node.outputs[0]
+
+
+def _alive(graph: Graph, tensor: Tensor) -> bool:
+    """Passes may have dropped the node meanwhile."""
+    return tensor.node.name in graph and graph.node(tensor.node.name) is tensor.node
 
 
 def _key(value: np.ndarray[Any, Any] | Literal) -> tuple[Any, ...]:

@@ -10,18 +10,18 @@ from typing import Any, Final
 import numpy as np
 
 from ge_graph import infer, schema
-from ge_graph.attrs import Attr, Kind, make
+from ge_graph.attrs import CONVERT, Attr, Kind, make
 from ge_graph.builder import constant
 from ge_graph.dtypes import DataType
 from ge_graph.errors import GraphError
 from ge_graph.ir import Graph, Literal, Node, Tensor, _current, current_graph
-from ge_graph.schema import OpSchema, PortSchema
+from ge_graph.schema import AttrSchema, OpSchema, PortSchema
 
 # Operators whose dynamic output has as many parts as an attribute says.
 _COUNT_ATTRS: Final = {"Unpack": "num", "Split": "num_split", "SplitV": "num_split", "SplitD": "num_split"}
 _INDEX: Final = frozenset((DataType.DT_INT32, DataType.DT_INT64))
 _NUMBERS: Final = (int, float, complex, np.generic)
-_RESERVED: Final = frozenset(("dependencies", "node_name"))
+_RESERVED: Final = ("dependencies", "node_name")
 
 
 def parameter_names(op: OpSchema) -> tuple[dict[str, int], dict[str, str]]:
@@ -127,7 +127,7 @@ class Plan:
             attribute = self.attributes.get(name)
             if attribute is not None:
                 if value is not None:
-                    attrs[attribute.name] = make(attribute.kind, value, f"attribute '{name}' of {self.op}")
+                    attrs[attribute.name] = self._attr(attribute, value)
             elif name in self.ports:
                 by_name[self.ports[name]] = value
             elif self._is_option(name):
@@ -143,6 +143,12 @@ class Plan:
             for i, value in by_name.items():
                 operands[i] = value
         return operands
+
+    def _attr(self, attribute: AttrSchema, value: Any) -> Attr:
+        try:
+            return Attr(attribute.kind, CONVERT[attribute.kind](value))
+        except (TypeError, ValueError):
+            return make(attribute.kind, value, f"attribute '{attribute.name}' of {self.op}")
 
     def _is_option(self, name: str) -> bool:
         if name in _RESERVED or name in self.schema.subgraphs:

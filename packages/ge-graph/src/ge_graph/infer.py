@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from ge_graph.attrs import Attr, Kind
-from ge_graph.dtypes import DataType, from_numpy
+from ge_graph.dtypes import BY_SHORT, DataType, from_numpy
 from ge_graph.errors import GraphError
 from ge_graph.ir import Literal
 from ge_graph.schema import OpSchema, PortSchema
@@ -36,7 +36,7 @@ _TYPE_LIST_ATTRS: Final = ("output_types", "component_types", "OUT_TYPE", "dtype
 
 # op port rule. Rules: `=x` type of input x; `acc x` int32 if x is an integer of at most 8 bits, else type of x;
 # `real x` / `complex x` the real or complex partner; `attr a` type that attribute a names; `attr a x` the same, type of
-# input x if a says undefined; `i8? s x` int8 if input s is fed, else type of x; a short type name; `fn name`.
+# input x (or the type x) if a is absent or says undefined; `i8? s x` int8 if input s is fed, else type of x; a short type name; `fn name`.
 _SPECIAL_ROWS: Final = """
 MatMul y =x1
 MatMulV2 y acc x1
@@ -91,8 +91,10 @@ UniqueWithCountsExt2 idx attr out_idx
 UniqueWithCountsExt2 count attr out_idx
 UniqueWithCountsAndSorting indices i64
 UniqueWithCountsAndSorting counts i64
-UniqueConsecutive idx i64
-UniqueConsecutive count i64
+UniqueConsecutive idx attr out_idx i64
+UniqueConsecutive count attr out_idx i64
+TopKV2 indices attr indices_dtype i32
+Sort y2 attr y2_dtype i32
 Lu lu =input
 Lu p attr output_idx_type
 LookupTableExport keys attr Tkeys
@@ -130,6 +132,19 @@ DequantRopeQuantKvcache q =cos
 DequantRopeQuantKvcache k =cos
 DequantRopeQuantKvcache v =cos
 EmbeddingBag y =weight
+EmbeddingBag offset2bag =indices
+EmbeddingBag bag_size =indices
+EmbeddingBag max_indices =indices
+AddRmsNormDynamicMxQuant y attr dst_type
+AllGatherMatmulV2 y attr y_dtype x1
+AllGatherMatmulV2 gather_out =x1
+AlltoAllvQuantGroupedMatMul gmm_y attr y_dtype
+AlltoAllvQuantGroupedMatMul mm_y attr mm_dtype
+AlltoAllvQuantGroupedMatMul permute_out =gmm_x
+AttentionWorkerCombine y fn token
+ChunkGatedDeltaRule final_state =initial_state
+MoeReRouting permute_per_token_scales fn scales_or_f32
+MoeReRouting expert_token_num =expert_token_num_per_rank
 SearchSorted out attr dtype
 Const y fn value
 Constant y fn value
@@ -273,13 +288,15 @@ def _parse_rule(schema: OpSchema, text: str) -> PortRule:
     if head in ("real", "complex"):
         return PortRule(_mapped(index[rest[0]], _REAL_OF if head == "real" else _COMPLEX_OF))
     if head == "attr":
-        fallback = _like(index[rest[1]]) if len(rest) > 1 else _fixed(None)
+        fallback = (
+            _fixed(None) if len(rest) == 1 else _like(index[rest[1]]) if rest[1] in index else _fixed(BY_SHORT[rest[1]])
+        )
         return PortRule(_from_attr(rest[0], fallback), (rest[0],))
     if head == "i8?":
         return PortRule(_int8_if_fed(index[rest[0]], index[rest[1]]))
     if head == "fn":
         return _FUNCTIONS[rest[0]](index)
-    return PortRule(_fixed(next(d for d in DataType if d.short == head)))
+    return PortRule(_fixed(BY_SHORT[head]))
 
 
 def _fixed(dtype: DataType | None) -> Rule:
@@ -452,6 +469,21 @@ _QUANT_MODES: Final = {
 }  # fmt: skip
 
 
+def _token(index: Mapping[str, int]) -> PortRule:
+    def rule(fed: Sequence[Fed], attrs: Attrs) -> Result:
+        number = attrs["token_dtype"].value if "token_dtype" in attrs else 0
+        return DataType.DT_BF16 if number == 1 else DataType.DT_FLOAT16
+
+    return PortRule(rule, ("token_dtype",))
+
+
+def _scales_or_f32(index: Mapping[str, int]) -> PortRule:
+    def rule(fed: Sequence[Fed], attrs: Attrs) -> Result:
+        return first(fed[index["per_token_scales"]]) or DataType.DT_FLOAT
+
+    return PortRule(rule)
+
+
 def value_dtype(value: Any) -> DataType:
     """The element type of a constant: a numpy array or a ``Literal``."""
     return value.dtype if isinstance(value, Literal) else from_numpy(value.dtype)
@@ -480,6 +512,8 @@ _FUNCTIONS: Final[Mapping[str, _Special]] = {
     "flat_quant_scale": _scale_of("dst_dtype", (DataType.DT_FLOAT4_E2M1,)),
     "swiglu_scale": _like_first_scale,
     "init_routing": _init_routing,
+    "token": _token,
+    "scales_or_f32": _scales_or_f32,
     "value": _value,
 }
 
