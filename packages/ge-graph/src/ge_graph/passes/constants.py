@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -10,6 +10,8 @@ from ge_graph.ir import Graph, Node, Tensor
 from ge_graph.passes.base import Pass
 from ge_graph.passes.effects import Effects
 from ge_graph.serde_write import tensor_data
+
+_NO_MATTER: Final = frozenset({"value", "_readable_value"})
 
 
 class MergeConstants(Pass):
@@ -48,7 +50,7 @@ def _merge(group: list[Node], mapping: dict[Tensor, Tensor]) -> None:
     for node in group:
         dtype, shape, data = tensor_data(node.attrs["value"].value, f"Const '{node.name}'")
         output = node.outputs[0]
-        others = tuple(sorted((k, repr(a)) for k, a in node.attrs.items() if k != "value"))
+        others = tuple(sorted((k, repr(a)) for k, a in node.attrs.items() if k not in _NO_MATTER))
         # arrays that share memory need no look at the bytes, others are compared by value
         content = data.tobytes() if data.nbytes <= 1 << 16 else _Content(data)
         key = (dtype, shape, content, output.dtype, output.known_shape, output.format, others)

@@ -8,12 +8,13 @@ from ge_graph import schema
 from ge_graph.ir import Graph, Node, Tensor
 from ge_graph.ports import PLACEHOLDERS
 
-# Operators whose result may be the memory of their first input.
+# Operators whose results may be the memory of their first input, and those where it is another input.
 VIEWS: Final = frozenset(
     {"Reshape", "Squeeze", "SqueezeV2", "SqueezeV3", "Unsqueeze", "UnsqueezeV2", "UnsqueezeV3", "ExpandDims", "Flatten",
      "FlattenV2", "Identity", "View", "Bitcast", "StridedSlice", "StridedSliceV2", "AsStrided", "Slice", "SliceD",
      "BroadcastTo", "Expand", "Transpose", "TransposeD", "Split", "SplitD", "SplitV", "SplitVD", "Unpack", "Cast"}
 )  # fmt: skip
+_VIEWED_INPUT: Final = {"Split": 1}
 # Only their control edges mean something.
 _ORDER_ONLY: Final = frozenset({"NoOp", "ControlTrigger"})
 # Operators with outputs that act on the world outside all the same.
@@ -47,7 +48,7 @@ class Effects:
             refs = self.refs(node.op)
             if not refs and node.op not in VIEWS:
                 continue
-            for source, target in refs or [(0, i) for i in range(len(node.outputs))]:
+            for source, target in refs or [(_VIEWED_INPUT.get(node.op, 0), i) for i in range(len(node.outputs))]:
                 entry = node.inputs[source] if source < len(node.inputs) else None
                 for operand in entry if isinstance(entry, tuple) else (entry,):
                     if operand is None:
