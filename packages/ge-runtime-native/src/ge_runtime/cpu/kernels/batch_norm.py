@@ -5,15 +5,15 @@ Channels are axis 1, or the last axis when the descriptor of the data says NHWC 
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ge_graph import schema as schemas
 from ge_graph.dtypes import Format
 from ge_runtime.cpu.kernels.numerics import HALVES, refuse, wide
-from ge_runtime.cpu.registry import Call, Site, kernel, plan
+from ge_runtime.cpu.registry import Call, Site, find, kernel, parameters, plan
 
 _ATEN = torch.ops.aten
 _HEADER = "operator header: nn_batch_norm_ops, reduce_ops"
@@ -53,7 +53,11 @@ def _aten_form(x: Tensor, *vectors: Tensor | None) -> list[Tensor | None]:
     return [None if v is None else v.to(dtype) for v in vectors]
 
 
-@kernel("BatchNormV3", source="ops-nn: norm/batch_norm_v3, documentation and kernel")
+@kernel(
+    "BatchNormV3",
+    updates=("running_mean", "running_var"),
+    source="ops-nn: norm/batch_norm_v3, documentation and kernel",
+)
 def batch_norm_v3(
     x: Tensor, weight: Tensor, bias: Tensor, running_mean: Tensor, running_var: Tensor, *, epsilon: float = 1e-5,
     momentum: float = 0.1, is_training: bool = True, channel: int = 1,
@@ -63,24 +67,30 @@ def batch_norm_v3(
     In training the running variance takes the unbiased one (factor 1 for a single element); out of training the running
     statistics pass through and the save_ outputs, which the definition leaves open, hold what the result was made with.
     """
-    w, b, mean, var = _aten_form(x, weight, bias, running_mean.clone(), running_var.clone())
-    if mean is None or var is None:
-        raise refuse("BatchNormV3", "running statistics are not fed")
+    w, b, mean, var = _aten_form(x, weight, bias, running_mean, running_var)
     data = x.movedim(channel, 1)
     if not is_training:
-        rstd = torch.rsqrt(var + epsilon)
         y = _ATEN.native_batch_norm.default(data, w, b, mean, var, False, momentum, epsilon)[0]
-        save: tuple[Tensor, Tensor] = (mean.clone(), rstd)
+        saved = [running_mean.clone(), torch.rsqrt(running_var + epsilon)]
     elif _count(x, channel) == 1:
-        flat = wide(data).reshape(-1)
-        save = (flat.clone(), torch.full_like(flat, 1 / math.sqrt(epsilon) if epsilon else math.inf))
-        y = torch.zeros_like(data) if b is None else (torch.zeros_like(wide(data)) + _view(data, b, 1)).to(x.dtype)
-        mean, var = mean * (1 - momentum) + flat * momentum, var * (1 - momentum)
+        y, saved = _single_element(data, b, epsilon)
+        running_mean.lerp_(saved[0].to(running_mean.dtype), momentum)
+        running_var.mul_(1 - momentum)
     else:
-        y, *save_list = _ATEN.native_batch_norm.default(data, w, b, mean, var, True, momentum, epsilon)
-        save = (save_list[0], save_list[1])
-    dtype = running_mean.dtype
-    return y.movedim(1, channel), mean.to(dtype), var.to(dtype), save[0].to(dtype), save[1].to(dtype)
+        y, *saved = _ATEN.native_batch_norm.default(data, w, b, mean, var, True, momentum, epsilon)
+        if mean is not running_mean:  # ATen updated a widened copy
+            running_mean.copy_(mean)
+        if var is not running_var:
+            running_var.copy_(var)
+    save_mean, save_rstd = (s.to(running_mean.dtype) for s in saved)
+    return y.movedim(1, channel), running_mean, running_var, save_mean, save_rstd
+
+
+def _single_element(data: Tensor, bias: Tensor | None, epsilon: float) -> tuple[Tensor, list[Tensor]]:
+    """Training on one element a channel: the variance is 0 and so is the normalised value."""
+    mean = wide(data).reshape(-1)
+    y = torch.zeros_like(mean) if bias is None else bias.to(mean.dtype).clone()
+    return y.reshape(data.shape).to(data.dtype), [mean.clone(), torch.full_like(mean, epsilon).rsqrt()]
 
 
 @kernel("BatchNormGradV3", source="ops-nn: norm/batch_norm_grad_v3, documentation and kernel")
@@ -132,7 +142,7 @@ def batch_norm_grad(
     reserve_space_3: Tensor | None = None, *, epsilon: float = 1e-4, data_format: str = "NHWC",
     is_training: bool = True,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """(x_backprop, scale_backprop, offset_backprop, reserve_space_4, reserve_space_5); reserves are mean and variance."""
+    """Gradients for x, scale and offset, and two empty reserves; the reserves read are mean and variance."""
     channel = _channel_of(x, data_format)
     rstd = torch.rsqrt(reserve_space_2 + epsilon)
     dx, dw, db = batch_norm_grad_v3(
@@ -239,14 +249,12 @@ _LAYOUT_FREE = (
 @plan(*_LAYOUT_FREE)
 def _plan_channels_last(site: Site) -> Call | None:
     """These operators have no layout attribute: the descriptor of the data names the channel axis."""
-    from ge_graph.schema import get
-    from ge_runtime.cpu.registry import find
 
     first = next(iter(site.node.operands()), None)
-    found, schema = find(site.node.op), get(site.node.op)
+    found, schema = find(site.node.op), schemas.get(site.node.op)
     if first is None or first.format not in _LAST or found is None or schema is None:
         return None
-    accepted = {p for p in found.run.__kwdefaults__ or {}} | {"epsilon", "factor"}
+    accepted = parameters(found.run)[1] or set()
     attrs: dict[str, Any] = {n: a.value for n, a in site.node.attrs.items() if n in accepted}
     return Call(found.run, tuple(site.tensor(p.name) for p in schema.inputs), {**attrs, "channel": -1})
 

@@ -22,7 +22,7 @@ def _trailing(x: Tensor, count: int) -> list[int]:
 def layer_norm(
     x: Tensor, shape: list[int], gamma: Tensor | None, beta: Tensor | None, epsilon: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(y, mean, rstd) over the trailing ``shape``; statistics float32 (float64 for float64) with ones for those axes."""
+    """(y, mean, rstd) over the trailing ``shape``; statistics float32 (float64 for float64), ones for those axes."""
     if x.dtype in HALVES:  # float32 weights select ATen's mixed form, whose statistics stay float32
         gamma = torch.ones(shape) if gamma is None else gamma.float()
         beta = None if beta is None else beta.float()

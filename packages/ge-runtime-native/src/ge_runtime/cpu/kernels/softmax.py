@@ -76,7 +76,7 @@ def masked_softmax_with_rel_pos_bias(
     x: Tensor, atten_mask: Tensor | None = None, relative_pos_bias: Tensor | None = None, *,
     scale_value: float = 1.0, inner_precision_mode: int = 0,
 ) -> Tensor:  # fmt: skip
-    """Softmax over the last axis of ``scale_value * x + mask + bias``; a 4-d x has batch and window joined, window inside."""
+    """Softmax over the last axis of ``scale_value * x + mask + bias``; a 4-d x joins batch and window."""
     scores = wide(x) * scale_value
     heads, rows, columns = x.shape[-3:]
     if atten_mask is not None:

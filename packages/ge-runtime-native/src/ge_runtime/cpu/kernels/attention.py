@@ -1,0 +1,413 @@
+"""Attention: layouts, the meaning of masks and sparse modes, and the training operators.
+
+A GE mask says what is *hidden* (non-zero), the opposite of a torch boolean mask. Modes 2, 3 and 4 are fed a compressed
+template whose content follows from the mode, so they are computed from positions. Forms without dropout whose softmax
+statistics nobody reads are one call of ATen's fused attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from ge_runtime.cpu.kernels.numerics import ints, refuse, sum_to, wide
+from ge_runtime.cpu.registry import Call, Site, kernel, plan
+
+_SOURCE = "ops-transformer: attention/flash_attention_score, documentation"
+_FAR: Final = 2**31 - 1
+_WIDTH: Final = 8  # softmax_max and softmax_sum repeat each value this often
+
+
+def split_heads(x: Tensor, layout: str, heads: int) -> Tensor:
+    """(B, N, S, D) view of a query, key or value."""
+    if layout == "BNSD":
+        return x
+    if layout == "BSND":
+        return x.transpose(1, 2)
+    if layout == "BSH":
+        return x.reshape(x.shape[0], x.shape[1], heads, -1).transpose(1, 2)
+    if layout == "SBH":
+        return x.reshape(x.shape[0], x.shape[1], heads, -1).permute(1, 2, 0, 3)
+    if layout == "NSD":
+        return x.unsqueeze(0)
+    if layout == "SH":
+        return x.reshape(1, x.shape[0], heads, -1).transpose(1, 2)
+    raise refuse("attention", f"input_layout is {layout!r}, accepted: BNSD, BSND, BSH, SBH, NSD, SH, TND")
+
+
+def join_heads(y: Tensor, layout: str) -> Tensor:
+    """(B, N, S, D) back to ``layout``."""
+    if layout == "BSND":
+        return y.transpose(1, 2)
+    if layout == "BSH":
+        return y.transpose(1, 2).flatten(2)
+    if layout == "SBH":
+        return y.permute(2, 0, 1, 3).flatten(2)
+    if layout == "NSD":
+        return y.squeeze(0)
+    if layout == "SH":
+        return y.squeeze(0).transpose(0, 1).flatten(1)
+    return y
+
+
+def key_heads(key: Tensor, query: Tensor, layout: str, heads: int, given: int = 0) -> int:
+    """Number of key heads: as given, else from the width of the key beside that of the query."""
+    if given:
+        return given
+    if layout in ("BSH", "SBH", "SH"):
+        return key.shape[-1] * heads // query.shape[-1]
+    return heads
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How scores become probabilities.
+
+    Attributes:
+        scale: Factor of Q K^T.
+        mode: Sparse mode, 0 to 6.
+        before: Keys further than this before the diagonal are hidden (modes 0 and 4).
+        after: Keys further than this behind the diagonal are hidden (modes 0 and 4).
+    """
+
+    scale: float
+    mode: int = 0
+    before: int = _FAR
+    after: int = _FAR
+
+
+def _positions(rows: int, columns: int) -> Tensor:
+    """Key index minus query index."""
+    return torch.arange(columns).unsqueeze(0) - torch.arange(rows).unsqueeze(1)
+
+
+def hidden(rule: Rule, mask: Tensor | None, rows: int, columns: int, prefix: int | None = None) -> Tensor | None:
+    """What may not be looked at, True = hidden; None if everything is seen."""
+    if mask is None:
+        return None
+    if rule.mode in (0, 1):
+        full = mask if mask.dtype == torch.bool else mask != 0
+        full = full[..., :rows, :columns]
+        if rule.mode == 1 or (rule.before >= rows - 1 and rule.after >= columns - 1):
+            return full
+        distance = _positions(rows, columns)
+        return full | (distance > rule.after) | (distance < -rule.before)
+    distance = _positions(rows, columns)
+    if rule.mode == 2:
+        return distance > 0
+    shifted = distance - (columns - rows)
+    if rule.mode == 3:
+        return shifted > 0
+    if rule.mode == 4:
+        return (shifted > rule.after) | (shifted < -rule.before)
+    if rule.mode in (5, 6) and prefix is not None:
+        return (shifted > 0) & (torch.arange(columns) >= prefix)
+    raise refuse("attention", f"sparse_mode is {rule.mode}, accepted: 0 to 4, and 5, 6 with prefix")
+
+
+def is_causal(rule: Rule, mask: Tensor | None, rows: int, columns: int) -> bool:
+    """Whether the rule is the plain lower triangle, which ATen needs no mask for."""
+    return mask is not None and (rule.mode == 2 or (rule.mode == 3 and rows == columns))
+
+
+def mask_rank4(mask: Tensor | None) -> Tensor | None:
+    """A mask of shape (Sq, Skv), (B, Sq, Skv) or (B, N, Sq, Skv) as one that broadcasts over (B, N, Sq, Skv)."""
+    return mask.unsqueeze(1) if mask is not None and mask.dim() == 3 else mask
+
+
+def fused(q: Tensor, k: Tensor, v: Tensor, rule: Rule, mask: Tensor | None, bias: Tensor | None = None) -> Tensor:
+    """softmax(scale * Q K^T + bias, hidden = 0) V of (B, N, S, D) operands in one ATen call."""
+    rows, columns = q.shape[2], k.shape[2]
+    if not columns:
+        return q.new_zeros(*q.shape[:3], v.shape[3])
+    grouped = q.shape[1] != k.shape[1]
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+    if bias is None and is_causal(rule, mask, rows, columns):
+        return sdpa(q, k, v, is_causal=True, scale=rule.scale, enable_gqa=grouped)
+    hide = hidden(rule, mask, rows, columns)
+    if bias is None:
+        keep = None if hide is None else ~hide
+        return sdpa(q, k, v, attn_mask=keep, scale=rule.scale, enable_gqa=grouped)
+    extra = bias.to(q.dtype)
+    if hide is not None:
+        extra = extra.masked_fill(hide, float("-inf"))
+    return sdpa(q, k, v, attn_mask=extra, scale=rule.scale, enable_gqa=grouped)
+
+
+def scores(
+    q: Tensor, k: Tensor, rule: Rule, mask: Tensor | None, bias: Tensor | None, prefix: int | None = None
+) -> Tensor:
+    """float32 scores of (B, N, S, D) operands, hidden ones at -inf."""
+    group = q.shape[1] // k.shape[1]
+    k32 = wide(k).repeat_interleave(group, 1) if group > 1 else wide(k)
+    s = torch.matmul(wide(q), k32.mT) * rule.scale
+    if bias is not None:
+        s = s + bias.to(s.dtype)
+    hide = hidden(rule, mask, q.shape[2], k.shape[2], prefix)
+    return s if hide is None else s.masked_fill(hide, float("-inf"))
+
+
+def keep_bits(drop_mask: Tensor, shape: Sequence[int]) -> Tensor:
+    """The first bits of a byte array, least significant first, as booleans of ``shape``."""
+    flat = drop_mask.reshape(-1)
+    count = 1
+    for n in shape:
+        count *= n
+    bits = (flat.unsqueeze(1) >> torch.arange(8, dtype=torch.uint8)) & 1
+    return bits.reshape(-1)[:count].reshape(tuple(shape)).bool()
+
+
+def explicit(s: Tensor, v: Tensor, keep: Tensor | None, keep_prob: float) -> tuple[Tensor, Tensor, Tensor]:
+    """(out, row maximum, row sum of exp(score - maximum)) from float32 scores; a row that sees nothing gives zero."""
+    top = s.amax(-1, keepdim=True)
+    top = torch.where(top == float("-inf"), torch.zeros_like(top), top)
+    e = torch.exp(s - top)
+    total = e.sum(-1, keepdim=True)
+    p = e / torch.where(total == 0, torch.ones_like(total), total)
+    if keep is not None:
+        p = p * keep / keep_prob
+    group = s.shape[1] // v.shape[1]
+    v32 = wide(v).repeat_interleave(group, 1) if group > 1 else wide(v)
+    return torch.matmul(p, v32).to(v.dtype), top, total
+
+
+def _bias(real_shift: Tensor | None, scale: float, pse_type: int) -> Tensor | None:
+    """The position term as it is added to scaled scores: type 1 is scaled with them, type 0 is not."""
+    if real_shift is None:
+        return None
+    if pse_type not in (0, 1):
+        raise refuse("FlashAttentionScore", f"pse_type is {pse_type}, accepted: 0, 1")
+    return real_shift if pse_type == 0 else real_shift.float() * scale
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """One sequence, or the whole batch: operands as (B, N, S, D) and where they came from."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    rows: slice
+    columns: slice
+    prefix: int | None
+
+
+def _blocks(
+    q: Tensor, k: Tensor, v: Tensor, layout: str, heads: int, ends: Any, kv_ends: Any, prefix: Any
+) -> Iterator[_Block]:
+    if layout != "TND":
+        kv = key_heads(k, q, layout, heads)
+        whole = slice(None)
+        q4, k4, v4 = split_heads(q, layout, heads), split_heads(k, layout, kv), split_heads(v, layout, kv)
+        if prefix is None:
+            yield _Block(q4, k4, v4, whole, whole, None)
+            return
+        for b, count in enumerate(ints(prefix)):
+            one = slice(b, b + 1)
+            yield _Block(q4[one], k4[one], v4[one], whole, whole, count)
+        return
+    if ends is None or kv_ends is None:
+        raise refuse("attention", "layout TND needs actual_seq_qlen and actual_seq_kvlen", "feed both")
+    start, kv_start = 0, 0
+    counts = None if prefix is None else ints(prefix)
+    for i, (end, kv_end) in enumerate(zip(ints(ends), ints(kv_ends))):
+        rows, columns = slice(start, end), slice(kv_start, kv_end)
+        one = [t.transpose(0, 1).unsqueeze(0) for t in (q[rows], k[columns], v[columns])]
+        yield _Block(one[0], one[1], one[2], rows, columns, None if counts is None else counts[i])
+        start, kv_start = end, kv_end
+
+
+def _together(parts: list[Tensor], layout: str) -> Tensor:
+    """Results of blocks (B, N, S, D) in one tensor: tokens joined for TND, else the batch."""
+    if layout == "TND":
+        return torch.cat([p.squeeze(0).transpose(0, 1) for p in parts])
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+_Score = "FlashAttentionScore"
+
+
+@kernel(
+    _Score,
+    host=("prefix", "actual_seq_qlen", "actual_seq_kvlen"),
+    ignores=("is_flash", "inner_precise"),
+    source=_SOURCE,
+)
+def flash_attention_score(
+    query: Tensor, key: Tensor, value: Tensor, real_shift: Tensor | None = None, drop_mask: Tensor | None = None,
+    padding_mask: Tensor | None = None, atten_mask: Tensor | None = None, prefix: Any = None,
+    actual_seq_qlen: Any = None, actual_seq_kvlen: Any = None, q_start_idx: Any = None, kv_start_idx: Any = None, *,
+    scale_value: float = 1.0, keep_prob: float = 1.0, pre_tockens: int = _FAR, next_tockens: int = _FAR, head_num: int,
+    input_layout: str, sparse_mode: int = 0, pse_type: int = 1,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Attention with its row statistics for the gradient.
+
+    Shapes: attention_out as the query with the width of the value; softmax_max and softmax_sum (B, N, Sq, 8), or
+        (T, N, 8) for TND; softmax_out is empty.
+    Dtypes: attention_out as the query, statistics float32.
+    """
+    rule = Rule(scale_value, sparse_mode, pre_tockens, next_tockens)
+    bias, mask = _bias(real_shift, scale_value, pse_type), mask_rank4(atten_mask)
+    outs, tops, totals, used = [], [], [], 0
+    for block in _blocks(query, key, value, input_layout, head_num, actual_seq_qlen, actual_seq_kvlen, prefix):
+        s = scores(block.q, block.k, rule, mask, bias, block.prefix)
+        keep = None
+        if drop_mask is not None and keep_prob != 1.0:
+            keep = keep_bits(drop_mask.reshape(-1)[used // 8 :], s.shape)
+            used += s.numel()
+        out, top, total = explicit(s, block.v, keep, keep_prob)
+        outs.append(out)
+        tops.append(top.expand(*top.shape[:3], _WIDTH))
+        totals.append(total.expand(*total.shape[:3], _WIDTH))
+    y = _together(outs, input_layout)
+    y = y if input_layout == "TND" else join_heads(y, input_layout)
+    top, total = _together(tops, input_layout).contiguous(), _together(totals, input_layout).contiguous()
+    return top, total, query.new_empty(0), y
+
+
+def _fused_score(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, rule: Rule, heads: int, layout: str
+) -> tuple[None, None, None, Tensor]:
+    kv = key_heads(key, query, layout, heads)
+    q, k, v = split_heads(query, layout, heads), split_heads(key, layout, kv), split_heads(value, layout, kv)
+    return None, None, None, join_heads(fused(q, k, v, rule, mask_rank4(mask)), layout)
+
+
+def _is_read(site: Site, index: int) -> bool:
+    edge = site.node.outputs[index]
+    graph = site.node.graph
+    return any(edge is t for t in graph.outputs) or any(edge is t for n in graph.nodes for t in n.operands())
+
+
+@plan(_Score)
+def _plan_score(site: Site) -> Call | None:
+    """Without statistics, dropout, position term and lengths it is fused attention."""
+    attr = site.attr
+    if any(_is_read(site, i) for i in range(3)) or attr("input_layout") == "TND":
+        return None
+    if any(site.fed(p) for p in ("real_shift", "prefix")) or (site.fed("drop_mask") and attr("keep_prob", 1.0) != 1.0):
+        return None
+    rule = Rule(attr("scale_value", 1.0), attr("sparse_mode", 0), attr("pre_tockens", _FAR), attr("next_tockens", _FAR))
+    operands = [site.tensor(p) for p in ("query", "key", "value", "atten_mask")]
+    return Call(_fused_score, (*operands, rule, attr("head_num"), attr("input_layout")))
+
+
+@kernel(
+    "FlashAttentionScoreGrad", host=("prefix", "actual_seq_qlen", "actual_seq_kvlen"),
+    ignores=("inner_precise",), source=_SOURCE,
+)  # fmt: skip
+def flash_attention_score_grad(
+    query: Tensor, key: Tensor, value: Tensor, dy: Tensor, pse_shift: Tensor | None = None,
+    drop_mask: Tensor | None = None, padding_mask: Tensor | None = None, atten_mask: Tensor | None = None,
+    softmax_max: Tensor | None = None, softmax_sum: Tensor | None = None, softmax_in: Tensor | None = None,
+    attention_in: Tensor | None = None, prefix: Any = None, actual_seq_qlen: Any = None, actual_seq_kvlen: Any = None,
+    q_start_idx: Any = None, kv_start_idx: Any = None, *, scale_value: float = 1.0, keep_prob: float = 1.0,
+    pre_tockens: int = 65536, next_tockens: int = 65536, head_num: int, input_layout: str, sparse_mode: int = 0,
+    pse_type: int = 1,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """(dq, dk, dv, dpse); probabilities are rebuilt from the scores and the saved row statistics."""
+    if softmax_max is None or softmax_sum is None or attention_in is None:
+        raise refuse(
+            "FlashAttentionScoreGrad", "softmax_max, softmax_sum and attention_in are needed", "feed all three"
+        )
+    rule = Rule(scale_value, sparse_mode, pre_tockens, next_tockens)
+    bias, mask = _bias(pse_shift, scale_value, pse_type), mask_rank4(atten_mask)
+    args = (input_layout, head_num, actual_seq_qlen, actual_seq_kvlen, prefix)
+    grads: tuple[list[Tensor], ...] = ([], [], [])
+    dpse = None if pse_shift is None else torch.zeros(pse_shift.shape)
+    used = 0
+    for i, block in enumerate(_blocks(query, key, value, *args)):
+        s = scores(block.q, block.k, rule, mask, bias, block.prefix)
+        top, total = _statistics(softmax_max, block, i, args), _statistics(softmax_sum, block, i, args)
+        p = torch.exp(s - top) / torch.where(total == 0, torch.ones_like(total), total)
+        keep = None
+        if drop_mask is not None and keep_prob != 1.0:
+            keep = keep_bits(drop_mask.reshape(-1)[used // 8 :], s.shape) / keep_prob
+            used += s.numel()
+        dq, dk, dv, ds = _block_grad(block, *_like_query(dy, attention_in, block, i, args), p, keep, rule.scale)
+        for store, g in zip(grads, (dq, dk, dv)):
+            store.append(g)
+        if dpse is not None and pse_shift is not None:
+            dpse += sum_to(ds, pse_shift.shape)
+    results = [_together(g, input_layout) for g in grads]
+    results = results if input_layout == "TND" else [join_heads(g, input_layout) for g in results]
+    shift = query.new_empty(0)
+    if dpse is not None and pse_shift is not None:
+        shift = (dpse if pse_type == 0 else dpse * scale_value).to(pse_shift.dtype)
+    dq, dk, dv = (g.to(t.dtype) for g, t in zip(results, (query, key, value)))
+    return dq, dk, dv, shift
+
+
+def _statistics(saved: Tensor, block: _Block, index: int, args: tuple[Any, ...]) -> Tensor:
+    """The rows of softmax_max or softmax_sum that belong to a block, as (B, N, Sq, 1)."""
+    layout, prefix = args[0], args[4]
+    if layout == "TND":
+        return saved[block.rows, :, :1].transpose(0, 1).unsqueeze(0)
+    return saved[index : index + 1, ..., :1] if prefix is not None else saved[..., :1]
+
+
+def _like_query(dy: Tensor, out: Tensor, block: _Block, index: int, args: tuple[Any, ...]) -> list[Tensor]:
+    """The gradient and the forward output of a block, as (B, N, Sq, D)."""
+    layout, heads, prefix = args[0], args[1], args[4]
+    if layout == "TND":
+        return [t[block.rows].transpose(0, 1).unsqueeze(0) for t in (dy, out)]
+    whole = [split_heads(t, layout, heads) for t in (dy, out)]
+    return whole if prefix is None else [t[index : index + 1] for t in whole]
+
+
+def _block_grad(
+    block: _Block, dy: Tensor, out: Tensor, p: Tensor, keep: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of one block; heads of key and value collect what their query heads give."""
+    heads, kv = block.q.shape[1], block.k.shape[1]
+    group = heads // kv
+    k32, v32 = (wide(t).repeat_interleave(group, 1) if group > 1 else wide(t) for t in (block.k, block.v))
+    dy, out = wide(dy), wide(out)
+    dropped = p if keep is None else p * keep
+    dv = torch.matmul(dropped.mT, dy)
+    dp = torch.matmul(dy, v32.mT)
+    dp = dp if keep is None else dp * keep
+    ds = p * (dp - (dy * out).sum(-1, keepdim=True))
+    dq, dk = torch.matmul(ds, k32) * scale, torch.matmul(ds.mT, wide(block.q)) * scale
+    if group > 1:
+        dk, dv = (g.reshape(g.shape[0], kv, group, *g.shape[2:]).sum(2) for g in (dk, dv))
+    return dq, dk, dv, ds
+
+
+@kernel("AttentionUpdate", source="ops-transformer: attention/attention_update, documentation")
+def attention_update(
+    lse: Sequence[Tensor], go: Sequence[Tensor], *, update_type: int, sp: int
+) -> tuple[Tensor, Tensor]:
+    """Merge partial attention results by their log-sum-exp; the second output is the merged one."""
+    parts = torch.stack(list(lse)).float()
+    total = torch.logsumexp(parts, 0)
+    weights = torch.exp(parts - total).unsqueeze(-1)
+    return (torch.stack([g.float() for g in go]) * weights).sum(0).to(go[0].dtype), total
+
+
+@kernel("RingAttentionUpdate", source="ops-transformer: attention/ring_attention_update, documentation")
+def ring_attention_update(
+    prev_attn_out: Tensor, prev_softmax_max: Tensor, prev_softmax_sum: Tensor, cur_attn_out: Tensor,
+    cur_softmax_max: Tensor, cur_softmax_sum: Tensor, actual_seq_qlen: Tensor | None = None, *,
+    input_layout: str = "SBH",
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Merge two partial results of layout SBH (S, B, H) by their maxima and sums (B, N, S, 8)."""
+    if input_layout != "SBH":
+        raise refuse("RingAttentionUpdate", f"input_layout is {input_layout!r}, accepted: SBH")
+    top = torch.maximum(prev_softmax_max, cur_softmax_max)
+    prev, cur = (
+        s * torch.exp(m - top) for s, m in ((prev_softmax_sum, prev_softmax_max), (cur_softmax_sum, cur_softmax_max))
+    )
+    total = prev + cur
+    heads = top.shape[1]
+
+    def weighted(x: Tensor, part: Tensor) -> Tensor:
+        share = (part / total)[..., 0].permute(2, 0, 1).unsqueeze(-1)
+        return x.float().reshape(*x.shape[:2], heads, -1) * share
+
+    out = weighted(prev_attn_out, prev) + weighted(cur_attn_out, cur)
+    return out.reshape(prev_attn_out.shape).to(prev_attn_out.dtype), top, total

@@ -1,0 +1,48 @@
+"""Embedding bags and gradients of embedding tables."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from ge_runtime.cpu.kernels.numerics import refuse, wide
+from ge_runtime.cpu.registry import kernel
+
+_ATEN = torch.ops.aten
+_MODES: Final = {"sum": 0, "mean": 1, "max": 2}
+
+
+@kernel("EmbeddingDenseGrad", source="ops-nn: index/embedding_dense_grad, documentation and kernel")
+def embedding_dense_grad(
+    grad: Tensor, indices: Tensor, *, num_weights: int, padding_idx: int = -1, scale_grad_by_freq: bool = False
+) -> Tensor:
+    """Sum of gradient rows by index into (num_weights, D); the row ``padding_idx`` stays zero, negative: none."""
+    rows = grad.reshape(-1, grad.shape[-1])
+    table = _ATEN.embedding_dense_backward.default(
+        wide(rows), indices.reshape(-1).long(), num_weights, padding_idx, scale_grad_by_freq
+    )
+    return table.to(grad.dtype)  # type: ignore[no-any-return]
+
+
+@kernel("EmbeddingBag", ignores=("scale_grad_by_freq", "sparse"), source="ops-nn: index/embedding_bag, documentation")
+def embedding_bag(
+    weight: Tensor, indices: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None, *,
+    mode: str = "mean", include_last_offset: bool = False, padding_idx: int = -1,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """(y, offset2bag, bag_size, max_indices); 2-D indices are one bag a row. An empty bag is zero."""
+    if mode not in _MODES:
+        raise refuse("EmbeddingBag", f"mode is {mode!r}, accepted: {', '.join(_MODES)}")
+    if indices.dim() == 2:
+        count = indices.shape[1]
+        offsets = torch.arange(0, indices.numel(), max(count, 1), dtype=indices.dtype)
+        indices, include_last_offset = indices.reshape(-1), False
+        per_sample_weights = None if per_sample_weights is None else per_sample_weights.reshape(-1)
+    if offsets is None:
+        raise refuse("EmbeddingBag", "1-D indices need offsets", "feed offsets")
+    y, bag_of, size, top = _ATEN._embedding_bag.default(
+        weight, indices, offsets.to(indices.dtype), False, _MODES[mode], False, per_sample_weights, include_last_offset,
+        padding_idx,
+    )  # fmt: skip
+    return y, bag_of, size, top

@@ -1,0 +1,200 @@
+"""Rotary position embeddings and gated activations (a half of an axis times an activation of the other half)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from ge_runtime.cpu.kernels.numerics import refuse, sum_to, wide
+from ge_runtime.cpu.registry import kernel
+
+_ROPE = "ops-transformer: posembedding/rotary_position_embedding, documentation"
+
+
+def _half(x: Tensor) -> Tensor:
+    a, b = x.chunk(2, -1)
+    return torch.cat((-b, a), -1)
+
+
+def _interleave(x: Tensor) -> Tensor:
+    return torch.stack((-x[..., 1::2], x[..., 0::2]), -1).flatten(-2)
+
+
+def _quarter(x: Tensor) -> Tensor:
+    a, b, c, d = x.chunk(4, -1)
+    return torch.cat((-b, a, -d, c), -1)
+
+
+# Each rotation R is a signed permutation with R^T = -R, so the gradient of R(x) * sin is -R(dy * sin).
+_ROTATIONS: Final[dict[object, Callable[[Tensor], Tensor]]] = {
+    0: _half, 1: _interleave, 2: _quarter, "half": _half, "interleave": _interleave, "quarter": _quarter,
+}  # fmt: skip
+_INTERLEAVE_HALF: Final = 3
+
+
+def _split_pairs(x: Tensor) -> Tensor:
+    """Even positions, then odd ones."""
+    return torch.cat((x[..., 0::2], x[..., 1::2]), -1)
+
+
+def _join_pairs(x: Tensor) -> Tensor:
+    a, b = x.chunk(2, -1)
+    return torch.stack((a, b), -1).flatten(-2)
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor, mode: object) -> Tensor:
+    """``x * cos + R(x) * sin`` in float32, rounded once."""
+    x32 = wide(x)
+    if mode == _INTERLEAVE_HALF:
+        x32, mode = _split_pairs(x32), 0
+    if mode not in _ROTATIONS:
+        raise refuse("rotary embedding", f"mode is {mode!r}, accepted: 0 to 3, half, interleave, quarter")
+    return torch.addcmul(x32 * wide(cos), _ROTATIONS[mode](x32), wide(sin)).to(x.dtype)
+
+
+@kernel("RotaryMul", source="operator header and documentation: rotary_mul")
+def rotary_mul(x: Tensor, r1: Tensor, r2: Tensor) -> Tensor:
+    """``x * r1 + rotate_half(x) * r2``."""
+    return _rotate(x, r1, r2, 0)
+
+
+@kernel("RotaryPositionEmbedding", source=_ROPE)
+def rotary_position_embedding(
+    x: Tensor, cos: Tensor, sin: Tensor, rotate: Tensor | None = None, *, mode: int = 0
+) -> Tensor:
+    """Rotation by ``mode`` (0 half, 1 interleave, 2 quarter, 3 interleave-half), or by the matrix ``rotate``."""
+    if rotate is not None:
+        turned = torch.matmul(wide(x), wide(rotate))
+        return (wide(x) * wide(cos) + turned * wide(sin)).to(x.dtype)
+    return _rotate(x, cos, sin, mode)
+
+
+def _rotate_grad(dy: Tensor, x: Tensor | None, cos: Tensor, sin: Tensor, mode: int) -> tuple[Tensor, Tensor, Tensor]:
+    turn = _ROTATIONS[0 if mode == _INTERLEAVE_HALF else mode]
+    g = wide(dy)
+    dx = g * wide(cos) - turn(g * wide(sin))
+    if mode == _INTERLEAVE_HALF:
+        dx = _join_pairs(dx)
+    if x is None:
+        return dx.to(dy.dtype), torch.zeros_like(cos), torch.zeros_like(sin)
+    x32 = _split_pairs(wide(x)) if mode == _INTERLEAVE_HALF else wide(x)
+    dcos, dsin = sum_to(g * x32, cos.shape), sum_to(g * turn(x32), sin.shape)
+    return dx.to(dy.dtype), dcos.to(cos.dtype), dsin.to(sin.dtype)
+
+
+@kernel("RotaryPositionEmbeddingGrad", source=_ROPE)
+def rotary_position_embedding_grad(
+    dy: Tensor, cos: Tensor, sin: Tensor, x: Tensor | None = None, *, mode: int = 0
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(dx, dcos, dsin); without ``x`` the last two are zero."""
+    return _rotate_grad(dy, x, cos, sin, mode)
+
+
+@kernel("RotaryMulGrad", ignores=("need_backward",), source="derivative of RotaryMul")
+def rotary_mul_grad(x: Tensor, r1: Tensor, r2: Tensor, dy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """(dx, dr1, dr2); the gradient is the last port."""
+    return _rotate_grad(dy, x, r1, r2, 0)
+
+
+@kernel(
+    "ApplyRotaryPosEmb", ignores=("layout",), source="ops-transformer: posembedding/apply_rotary_pos_emb, documentation"
+)
+def apply_rotary_pos_emb(
+    query: Tensor, key: Tensor, cos: Tensor, sin: Tensor, *, rotary_mode: str = "half"
+) -> tuple[Tensor, Tensor]:
+    """Rotate query and key; the head axis of cos and sin is 1, so the layout needs no look."""
+    return _rotate(query, cos, sin, rotary_mode), _rotate(key, cos, sin, rotary_mode)
+
+
+@kernel("InterleaveRope", source="ops-transformer: posembedding/interleave_rope, documentation")
+def interleave_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Even and odd positions become halves, which are rotated; the result keeps that order."""
+    return _rotate(x, cos, sin, _INTERLEAVE_HALF)
+
+
+def _gelu(x: Tensor, approximate: str) -> Tensor:
+    return torch.nn.functional.gelu(x, approximate=approximate)
+
+
+@kernel("SwiGlu", source="ops-nn: activation/swi_glu, documentation")
+def swiglu(x: Tensor, *, dim: int = -1) -> Tensor:
+    """``silu(a) * b`` of the halves a, b along ``dim``."""
+    a, b = _halves("SwiGlu", wide(x), dim)
+    return (torch.nn.functional.silu(a) * b).to(x.dtype)
+
+
+@kernel("SwiGluGrad", source="ops-nn: activation/swi_glu_grad, documentation")
+def swiglu_grad(y_grad: Tensor, x: Tensor, *, dim: int = -1) -> Tensor:
+    """Gradient of SwiGlu, joined along ``dim``."""
+    a, b = _halves("SwiGluGrad", wide(x), dim)
+    g, s = wide(y_grad), torch.sigmoid(a)
+    return torch.cat((g * b * (s + s * (1 - s) * a), g * s * a), dim).to(x.dtype)
+
+
+def _halves(op: str, x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    if x.shape[dim] % 2:
+        raise refuse(op, f"axis {dim} has the odd size {x.shape[dim]}", "give an even size")
+    a, b = x.chunk(2, dim)
+    return a, b
+
+
+@kernel("GeGluV2", source="ops-nn: activation/ge_glu_v2, documentation")
+def geglu_v2(x: Tensor, *, dim: int = -1, approximate: int = 1, activate_left: bool = False) -> tuple[Tensor, Tensor]:
+    """(other half * gelu(half), gelu(half)); ``activate_left`` takes the first half through gelu."""
+    a, b = _halves("GeGluV2", wide(x), dim)
+    gate, other = (a, b) if activate_left else (b, a)
+    g = _gelu(gate, "tanh" if approximate else "none")
+    return (other * g).to(x.dtype), g.to(x.dtype)
+
+
+@kernel("GeGluGradV2", source="ops-nn: activation/ge_glu_grad_v2, documentation")
+def geglu_grad_v2(
+    dy: Tensor, x: Tensor, gelu: Tensor, *, dim: int = -1, approximate: int = 1, activate_left: bool = False
+) -> Tensor:
+    """Gradient of GeGluV2 for x; ``gelu`` is the second output of the forward operator."""
+    a, b = _halves("GeGluGradV2", wide(x), dim)
+    gate, other = (a, b) if activate_left else (b, a)
+    g = wide(dy)
+    d_other = g * wide(gelu)
+    d_gate = torch.ops.aten.gelu_backward.default(g * other, gate, approximate="tanh" if approximate else "none")
+    return torch.cat((d_gate, d_other) if activate_left else (d_other, d_gate), dim).to(x.dtype)
+
+
+@kernel("GLU", source="ops-nn: activation/glu, documentation")
+def glu(x: Tensor, *, dim: int = -1) -> Tensor:
+    """``a * sigmoid(b)`` of the halves along ``dim``."""
+    _halves("GLU", x, dim)
+    return torch.nn.functional.glu(wide(x), dim).to(x.dtype)
+
+
+@kernel("GLUGrad", source="ops-nn: activation/glu_grad, documentation")
+def glu_grad(y_grad: Tensor, x: Tensor, *, dim: int = -1) -> Tensor:
+    """Gradient of GLU, joined along ``dim``."""
+    a, b = _halves("GLUGrad", wide(x), dim)
+    g, s = wide(y_grad), torch.sigmoid(b)
+    return torch.cat((g * s, g * a * s * (1 - s)), dim).to(y_grad.dtype)
+
+
+@kernel("ClippedSwiglu", source="ops-nn: activation/clipped_swiglu, documentation and kernel")
+def clipped_swiglu(
+    x: Tensor, group_index: Tensor | None = None, *, dim: int = -1, alpha: float = 1.702, limit: float = 7.0,
+    bias: float = 1.0, interleaved: bool = True,
+) -> Tensor:  # fmt: skip
+    """``a * sigmoid(alpha * a) * (b + bias)`` of clipped parts; x is first flattened to two axes at ``dim``.
+
+    Rows behind the sum of ``group_index`` are zero.
+    """
+    axis = dim % x.dim()
+    rows = x.shape[:axis].numel()
+    flat = x.reshape(rows, -1)
+    a, b = (flat[:, 0::2], flat[:, 1::2]) if interleaved else _halves("ClippedSwiglu", flat, 1)
+    a, b = wide(a).clamp(max=limit), wide(b).clamp(-limit, limit)
+    y = (a * torch.sigmoid(alpha * a) * (b + bias)).to(x.dtype)
+    if group_index is not None:
+        y[int(group_index.sum()) :] = 0
+    shape = list(x.shape)
+    shape[axis] //= 2
+    return y.reshape(shape)
