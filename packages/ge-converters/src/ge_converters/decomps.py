@@ -40,7 +40,7 @@ def decomposition_table(
         custom: The user's decompositions; they win over everything, converters included.
         registry: Converters whose ops stay whole; the common registry if None.
 
-    Source: torch's registered decompositions (``torch._decomp``).
+    Source: ``torch._decomp.core_aten_decompositions``.
     """
     used = REGISTRY if registry is None else registry
     used.load()
@@ -53,10 +53,10 @@ def decomposition_table(
 
 
 def _built(registry: Registry) -> dict[Any, Decomposition]:
-    from torch._decomp import global_decomposition_table
+    from torch._decomp import core_aten_decompositions
 
     table: dict[Any, Decomposition] = {}
-    for op, function in global_decomposition_table["post_autograd"].items():
+    for op, function in core_aten_decompositions().items():
         name = str(op)
         if name in NEVER or not isinstance(op, torch._ops.OpOverload):
             continue

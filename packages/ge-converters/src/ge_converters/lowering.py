@@ -504,6 +504,19 @@ _SPECIAL: Final[dict[Any, Callable[[Walk, FxNode], Any]]] = {
 }
 
 
+_SIZES: Final = frozenset(
+    getattr(torch.ops.aten, name)
+    for name in ("sym_size", "sym_stride", "sym_numel", "sym_storage_offset", "sym_is_contiguous")
+    if hasattr(torch.ops.aten, name)
+)
+
+
+def handled_by_walk(target: Any) -> bool:
+    """Whether an op needs no converter because the walk itself takes it: sizes, item, copy_, size guards."""
+    packet = target.overloadpacket if isinstance(target, torch._ops.OpOverload) else None
+    return target in _SPECIAL or packet in _SIZES or effect_of(target) is not None
+
+
 def explain(node: FxNode, registry: Registry) -> Answer:
     """Found, Refused or Absent for one node, found by lowering it on a scratch graph."""
     walk = Walk(torch.nn.Module(), "scratch", registry)

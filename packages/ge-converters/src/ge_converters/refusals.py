@@ -41,7 +41,7 @@ def raise_all(problems: Sequence[Problem], total: int) -> None:
     noun = "node" if total == 1 else "nodes"
     rows = [
         (fx_target(p.node), f"%{p.node.name}", value_text(p.node.meta.get("val")), _place(p.node), p.reason)
-        for p in problems[:_SHOWN]
+        for p in _chosen(problems)
     ]
     widths = [max(len(r[i]) for r in rows) for i in range(4)]
     lines = ["  " + "  ".join([*(c.ljust(w) for c, w in zip(r, widths)), r[4]]).rstrip() for r in rows]
@@ -52,6 +52,18 @@ def raise_all(problems: Sequence[Problem], total: int) -> None:
         "\n".join([f"{len(problems)} of {total} {noun} cannot be lowered.", *lines]),
         next=_advice(problems),
     )
+
+
+def _chosen(problems: Sequence[Problem]) -> list[Problem]:
+    """At most as many as a terminal shows; every distinct reason is among them before any is repeated."""
+    if len(problems) <= _SHOWN:
+        return list(problems)
+    first: dict[Any, Problem] = {}
+    for p in problems:
+        first.setdefault((p.node.target, p.reason), p)
+    distinct = list(first.values())
+    rest = [p for p in problems if not any(p is d for d in distinct)]
+    return [*distinct, *rest][:_SHOWN]
 
 
 def _advice(problems: Sequence[Problem]) -> str:
@@ -69,7 +81,8 @@ def _place(node: torch.fx.Node) -> str:
     place, _, function = user_frame(node)[0].partition(" in ")
     if not place:
         return "-"
-    relative = os.path.relpath(place)
+    _, installed, inside = place.partition(f"site-packages{os.sep}")
+    relative = inside if installed else os.path.relpath(place)
     return f"{place if relative.startswith('..') else relative} {function}"
 
 

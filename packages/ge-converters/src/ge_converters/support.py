@@ -61,7 +61,7 @@ class TensorLike:
         return torch.randint(low, max(high, low + 1), self.shape, generator=generator).to(self.dtype)
 
     def __repr__(self) -> str:
-        name = _SHORT.get(self.dtype, str(self.dtype))
+        name = short_name(self.dtype)
         shown = [str(d) for d in self.shape]
         for key in ("low", "high", "value", "strides"):
             if getattr(self, key) is not None:
@@ -103,6 +103,11 @@ U8 = _factory(torch.uint8, "U8")
 BOOL = _factory(torch.bool, "BOOL")
 C64 = _factory(torch.complex64, "C64")
 C128 = _factory(torch.complex128, "C128")
+
+
+def short_name(dtype: torch.dtype) -> str:
+    """``F32`` for torch.float32."""
+    return _SHORT.get(dtype, str(dtype))
 
 
 class Support:
