@@ -55,6 +55,17 @@ class Value:
     sizes: list[Any] | None = None
 
 
+def _has_refs(arg: Any) -> bool:
+    if isinstance(arg, slice):
+        return any(isinstance(v, Ref) for v in (arg.start, arg.stop, arg.step))
+    return isinstance(arg, (Ref, Call)) or (isinstance(arg, (list, tuple)) and any(map(_has_refs, arg)))
+
+
+def _same(x: Any) -> Any:
+    """Stands for "no call"; rendered as its argument."""
+    return x
+
+
 def schedule(graph: Graph, seed: int | None = None) -> list[Node]:
     """The nodes that must run, in an order that data and control edges permit; a random one if a seed is given."""
     needed: set[int] = set()
@@ -203,6 +214,8 @@ class Planner:
             return arg.code
         if isinstance(arg, Call):
             return self.render_call(arg, reads)
+        if isinstance(arg, tuple) and any(isinstance(a, slice) for a in arg) and not _has_refs(arg):
+            return self.bind(arg, "key")
         if isinstance(arg, (list, tuple)):
             inner = ", ".join(self.render(a, reads) for a in arg)
             if isinstance(arg, list):
@@ -221,6 +234,8 @@ class Planner:
     def render_call(self, call: Call, reads: list[str]) -> str:
         """A call as program text."""
         args = [self.render(a, reads) for a in call.args]
+        if call.fn is _same:
+            return args[0]
         args += [f"{k}={self.render(v, reads)}" for k, v in call.kwargs.items()]
         return f"{self.bind(call.fn, getattr(call.fn, '__name__', 'fn'))}({', '.join(args)})"
 
@@ -261,12 +276,13 @@ class Planner:
         """The kernel with the node's attributes filled in."""
         positional, keywords = registry.parameters(kernel.run)
         found, attrs = schema.get(node.op), {}
+        ports = {p.name for p in found.inputs} if found is not None else set(positional)
         for name, attr in node.attrs.items():
             spec = found.attr(name) if found is not None else None
             if name.startswith("_") or (found is not None and spec is None) or name in kernel.ignores:
                 continue
-            key = f"attr_{name}" if name in positional else f"{name}_" if iskeyword(name) else name
-            if keywords is None or key in keywords:
+            key = f"attr_{name}" if name in ports else f"{name}_" if iskeyword(name) else name
+            if keywords is None or key in keywords or key in positional:  # D forms: an attribute in a port's place
                 attrs[key] = attr.value
             elif spec is None or spec.default is None or spec.default.value != attr.value:
                 raise errors.refused(node.op, f"the kernel does not take attribute {name}={attr.value!r}")
@@ -340,9 +356,10 @@ class Planner:
         self.values.update(replaced)
 
     def _call(self, node: Node, site: PlanSite, kernel: Kernel) -> None:
-        call = kernel.plan(site) if kernel.plan is not None else None
-        if call is None:
-            call = self._general_call(site, kernel)
+        planned = kernel.plan(site) if kernel.plan is not None else None
+        if isinstance(planned, Ref):  # the result is the operand, or numbers only: nothing to call
+            planned = Call(_same, (planned,), views=True)
+        call = self._general_call(site, kernel) if planned is None else planned
         reads: list[str] = []
         code = self._overwriting(node, kernel, call, reads)
         roots: frozenset[int] = frozenset()

@@ -56,6 +56,7 @@ class Site(Protocol):
     """One node as a plan hook sees it. Ports are named as in the schema."""
 
     node: Node
+    ports: tuple[str, ...]
 
     def fed(self, port: str) -> bool:
         """Whether the port has an operand."""
@@ -75,6 +76,9 @@ class Site(Protocol):
     def dtype(self, port: str) -> DataType | None:
         """Element type of the operand."""
 
+    def out_dtype(self, index: int = 0) -> DataType:
+        """Element type of an output."""
+
     def shape(self, port: str) -> tuple[int | str, ...] | None:
         """Recorded shape of the operand: ints and texts of symbols; None if unknown."""
 
@@ -82,7 +86,7 @@ class Site(Protocol):
         """Recorded shape of an output."""
 
 
-PlanHook: TypeAlias = "Callable[[Site], Call | None]"
+PlanHook: TypeAlias = "Callable[[Site], Call | Ref | None]"  # a Ref: the result is that value, no call is needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +194,8 @@ def _load_until(op: str) -> None:
         package = importlib.import_module(_BUILTIN_PACKAGE)
         _pending = sorted(m.name for m in pkgutil.iter_modules(package.__path__))
     while _pending and op not in _builtin:
-        importlib.import_module(f"{_BUILTIN_PACKAGE}.{_pending.pop(0)}")
+        importlib.import_module(f"{_BUILTIN_PACKAGE}.{_pending[0]}")
+        _pending.pop(0)
 
 
 def find(op: str) -> Kernel | None:

@@ -1,0 +1,163 @@
+"""Operators that make tensors from sizes and numbers, or tell sizes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from ge_graph.dtypes import DataType
+from torch import Tensor
+
+from ge_runtime import errors
+from ge_runtime.cpu.kernels.shape_ops import listed, one
+from ge_runtime.cpu.registry import Call, Ref, Site, kernel, plan
+from ge_runtime.cpu.values import torch_dtype
+
+
+@kernel("Shape")
+def shape(x: Tensor, *, dtype: int = DataType.DT_INT32) -> Tensor:
+    """The sizes of x as a vector."""
+    return torch.tensor(x.shape, dtype=torch_dtype(dtype))
+
+
+@kernel("ShapeN")
+def shape_n(x: list[Tensor], *, dtype: int = DataType.DT_INT32) -> tuple[Tensor, ...]:
+    """The sizes of each tensor."""
+    return tuple(shape(v, dtype=dtype) for v in x)
+
+
+@kernel("GetShape")
+def get_shape(x: list[Tensor]) -> Tensor:
+    """The sizes of all tensors in one int32 vector."""
+    return torch.tensor([s for v in x for s in v.shape], dtype=torch.int32)
+
+
+@kernel("Size")
+def size(x: Tensor, *, dtype: int = DataType.DT_INT32) -> Tensor:
+    """The number of elements."""
+    return torch.tensor(x.numel(), dtype=torch_dtype(dtype))
+
+
+@kernel("Rank")
+def rank(x: Tensor) -> Tensor:
+    """The number of dims."""
+    return torch.tensor(x.dim(), dtype=torch.int32)
+
+
+@kernel("Fill", host=("dims",), source="a single number as dims gives rank 1")
+def fill(dims: Any, value: Tensor) -> Tensor:
+    """A tensor of one value."""
+    return value.reshape(()).expand(listed(dims)).clone(memory_format=torch.contiguous_format)
+
+
+@kernel("FillD")
+def fill_d(value: Tensor, *, dims: Sequence[int]) -> Tensor:
+    """Fill with the sizes as an attribute."""
+    return fill(list(dims), value)
+
+
+@plan("Fill")
+def _fill_plan(site: Site) -> Call | None:
+    dims, value = site.host("dims"), site.const("value")
+    value = value[0] if isinstance(value, list) and len(value) == 1 else value
+    if dims is None or isinstance(value, list) or value is None:
+        return None
+    sizes = tuple(dims) if isinstance(dims, list) else (dims,)
+    return Call(torch.full, (sizes, value), {"dtype": torch_dtype(site.out_dtype())})
+
+
+@kernel("FillV2D")
+def fill_v2_d(*, value: float = 0.0, dims: Sequence[int]) -> Tensor:
+    """A float32 tensor of one value."""
+    return torch.full(tuple(dims), value, dtype=torch.float32)
+
+
+@kernel("Empty", host=("shape",), source="contents are undefined unless init; zeros are one legal choice", ignores=("init",))
+def empty(shape: Any, *, dtype: int = DataType.DT_INT32) -> Tensor:
+    """A tensor of zeros: undefined contents are made reproducible."""
+    return torch.zeros(listed(shape), dtype=torch_dtype(dtype))
+
+
+@kernel("ZerosLike")
+def zeros_like(x: Tensor) -> Tensor:
+    """Zeros of x's size and type."""
+    return torch.zeros(x.shape, dtype=x.dtype)
+
+
+@kernel("OnesLike")
+def ones_like(x: Tensor) -> Tensor:
+    """Ones of x's size and type."""
+    return torch.ones(x.shape, dtype=x.dtype)
+
+
+@kernel("Eye")
+def eye(
+    *, num_rows: int, num_columns: int = 0, batch_shape: Sequence[int] = (), dtype: int = DataType.DT_FLOAT
+) -> Tensor:
+    """Identity matrices; no columns given means square."""
+    one_matrix = torch.eye(num_rows, num_columns or num_rows, dtype=torch_dtype(dtype))
+    return one_matrix.expand([*batch_shape, *one_matrix.shape]).clone(memory_format=torch.contiguous_format)
+
+
+def range_length(start: float, limit: float, delta: float, closed: bool = False) -> int:
+    """How many elements a Range has.
+
+    Errors:
+        EngineError GE4009 if delta is 0 or points away from the limit.
+    """
+    if delta == 0 or (limit - start) * delta < 0:
+        raise errors.refused("Range", f"from {start} to {limit} by {delta} does not end")
+    if closed:
+        return math.trunc((limit - start) / delta) + 1
+    if all(isinstance(v, int) for v in (start, limit, delta)):
+        return -((start - limit) // delta)  # type: ignore[return-value]
+    return math.ceil((limit - start) / delta)
+
+
+@kernel("Range", host=("start", "limit", "delta"), source="element i is start + i * delta")
+def range_(start: Any, limit: Any, delta: Any, *, is_closed: bool = False, dtype: torch.dtype = torch.int64) -> Tensor:
+    """start, start + delta, … below limit; the plan hook supplies the type."""
+    first, last, step = (v[0] if isinstance(v, list) else v for v in (start, limit, delta))
+    count = range_length(first, last, step, is_closed)
+    if dtype.is_floating_point:
+        return (torch.arange(count, dtype=torch.float64) * step + first).to(dtype)
+    return torch.arange(first, first + count * step, step, dtype=dtype) if count else torch.zeros(0, dtype=dtype)
+
+
+@plan("Range")
+def _range_plan(site: Site) -> Call:
+    args = []
+    for port in ("start", "limit", "delta"):
+        known = site.host(port)
+        known = site.const(port) if known is None else known
+        args.append(Call(Tensor.tolist, (site.tensor(port),)) if known is None else known)
+    dtype = torch_dtype(site.out_dtype())
+    plain = [a[0] if isinstance(a, list) and len(a) == 1 else a for a in args]
+    if not site.attr("is_closed", False) and plain[0] == 0 and plain[2] == 1 and isinstance(plain[1], (int, Ref)):
+        return Call(torch.arange, (plain[1],), {"dtype": dtype})
+    return Call(range_, tuple(args), {"is_closed": bool(site.attr("is_closed", False)), "dtype": dtype})
+
+
+@kernel("LinSpace", source="step (stop - start) / (num - 1), the last element is stop; num 1 gives start")
+def lin_space(start: Tensor, stop: Tensor, num: Tensor) -> Tensor:
+    """num evenly spaced values from start to stop inclusive."""
+    count = int(num.reshape(()))
+    if count < 0:
+        raise errors.refused("LinSpace", f"num is {count}")
+    return torch.linspace(start.reshape(()).item(), stop.reshape(()).item(), count, dtype=start.dtype)
+
+
+@kernel("OneHot", host=("depth",))
+def one_hot(x: Tensor, depth: Any, on_value: Tensor, off_value: Tensor, *, axis: int = -1) -> Tensor:
+    """on_value where the new axis equals x, else off_value; numbers outside [0, depth) give off_value throughout."""
+    place = x.dim() if axis == -1 else axis
+    steps = torch.arange(one(depth), dtype=x.dtype).reshape([-1] + [1] * (x.dim() - place))
+    return torch.where(x.unsqueeze(place) == steps, on_value.reshape(()), off_value.reshape(()))
+
+
+@kernel("OneHotD")
+def one_hot_d(x: Tensor, on_value: Tensor, off_value: Tensor, *, depth: int, axis: int = -1) -> Tensor:
+    """OneHot with the depth as an attribute."""
+    return one_hot(x, depth, on_value, off_value, axis=axis)
