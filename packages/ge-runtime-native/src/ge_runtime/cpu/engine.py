@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import torch
 from ge_graph.ir import Graph, Node, Tensor
+from ge_graph.verify import verify
 
 from ge_runtime import errors
 from ge_runtime.api import Capability
+from ge_runtime.cpu import registry
 from ge_runtime.cpu.planner import Planner, check_kernels, schedule
 from ge_runtime.cpu.program import Program
-from ge_runtime.cpu.values import TORCH_OF, constant, describe, from_numpy, torch_dtype
+from ge_runtime.cpu.values import TORCH_OF, describe, from_numpy, torch_dtype
 
 _OPTIONS = {
     "engine.shuffle_seed": "an integer: run the nodes in a random order that data and control edges permit",
@@ -38,19 +40,10 @@ class CpuEngine:
             GE4007 for an engine option that is not known, GE4009 for a form of an operator that is refused.
         """
         seed, check = _read_options(options)
-        _verify(graph)
+        verify(graph)
         order = schedule(graph, seed)
         check_kernels(self.name, order)
         return CpuExecutable(graph, order, check)
-
-
-def _verify(graph: Graph) -> None:
-    import importlib.util
-
-    if importlib.util.find_spec("ge_graph.verify"):
-        from ge_graph.verify import verify
-
-        verify(graph)
 
 
 def _read_options(options: Mapping[str, str]) -> tuple[int | None, str]:
@@ -185,8 +178,6 @@ class _Checker:
 
     def on_node(self, node: Node, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Check one node."""
-        from ge_runtime.cpu import registry  # noqa: PLC0415 - a user may register while graphs run
-
         kernel = registry.find(node.op)
         may_alias = kernel is None or kernel.views or bool(kernel.updates)
         for edge, value in zip(node.outputs, outputs):
@@ -216,6 +207,3 @@ class _Checker:
         if not fits:
             dims = ", ".join(map(str, shape))
             raise errors.broken_result(node, f"output {edge.index} is {describe(value)}, the graph declares [{dims}]")
-
-
-__all__ = ["CpuEngine", "CpuExecutable", "constant"]

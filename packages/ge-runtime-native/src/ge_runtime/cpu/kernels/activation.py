@@ -35,7 +35,7 @@ def _gelu_v2_plan(site: Site) -> Call:
     return Call(torch._C._nn.gelu, (site.tensor("x"),), {"approximate": site.attr("approximate", "none")})
 
 
-@kernel("FastGelu", "FastGeluV2", "QuickGelu", source="x / (1 + exp(-1.702x))")
+@kernel("FastGelu", "FastGeluV2", source="x / (1 + exp(-1.702x))")
 def fast_gelu(x: Tensor) -> Tensor:
     """x * sigmoid(1.702 x)."""
     v = wide(x)

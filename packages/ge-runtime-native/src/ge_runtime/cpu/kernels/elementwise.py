@@ -57,10 +57,10 @@ def _floating(table: dict[str, Callable[..., Any]], inplace: bool = True) -> Non
 
 
 # Same function for every type.
-rows({"Add": torch.add, "AddV2": torch.add, "BiasAddNd": torch.add}, inplace="add_")
+rows({"Add": torch.add, "AddV2": torch.add}, inplace="add_")
 rows({"Sub": torch.sub}, inplace="sub_")
 rows({"Mul": torch.mul}, inplace="mul_")
-rows({"Maximum": torch.maximum, "Minimum": torch.minimum, "Gcd": torch.gcd, "LogicalXor": torch.logical_xor})
+rows({"Maximum": torch.maximum, "Minimum": torch.minimum, "Gcd": torch.gcd})
 rows({"FloorMod": torch.remainder}, inplace="remainder_")
 rows({"Mod": torch.fmod, "TruncateMod": torch.fmod}, inplace="fmod_")
 rows({"Pow": torch.pow}, inplace="pow_")

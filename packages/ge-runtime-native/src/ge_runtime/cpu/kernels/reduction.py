@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from ge_graph import schema
 from ge_graph.dtypes import DataType
 from torch import Tensor
 
@@ -118,8 +119,8 @@ def _direct_reduction(fn: Callable[..., Any], typed: bool) -> PlanHook:
 
 for _op, (_fn, _all_if_empty) in _TABLE.items():
     kernel(_op, host=("axes",))(_reducer(_fn, _all_if_empty))
-    # The header gives ReduceMeanD noop_with_empty_axes=false; the other D forms follow their plain form.
-    kernel(f"{_op}D")(_reducer(_fn, _all_if_empty))
+    if schema.get(f"{_op}D") is not None:  # ReduceMeanD's header overrides noop_with_empty_axes; others follow the plain form
+        kernel(f"{_op}D")(_reducer(_fn, _all_if_empty))
 
 plan("ReduceSum")(_direct_reduction(torch.sum, True))
 plan("ReduceMax")(_direct_reduction(torch.amax, False))
