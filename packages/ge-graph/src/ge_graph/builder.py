@@ -29,7 +29,7 @@ def as_value(value: Any, dtype: DataType | None = None) -> np.ndarray[Any, Any] 
     Without ``dtype`` an array keeps its type, ints become INT64, floats FLOAT, bools BOOL.
 
     Raises:
-        GraphError: GE3015 if the value does not fit the type: a fraction for an integer type, an overflow, ragged lists.
+        GraphError: GE3015 if the value does not fit the type (a fraction for an integer, an overflow) or is no array.
     """
     if isinstance(value, Literal):
         if dtype is not None and dtype != value.dtype:

@@ -166,11 +166,11 @@ class Plan:
         )  # fmt: skip
 
     def _complete(self, operands: list[Any]) -> None:
-        ports = self.schema.inputs
         if len(operands) > self.arity:
+            names = ", ".join(p.name for p in self.schema.inputs) or "none"
             raise GraphError(
-                "GE3013", f"{self.op} takes at most {self.arity} inputs ({', '.join(p.name for p in ports) or 'none'}), "
-                f"got {len(operands)}", next="give attributes by keyword",
+                "GE3013", f"{self.op} takes at most {self.arity} inputs ({names}), got {len(operands)}",
+                next="give attributes by keyword",
             )  # fmt: skip
         operands.extend([None] * (self.arity - len(operands)))
 
@@ -223,8 +223,8 @@ class Plan:
     def _constant(self, graph: Graph, i: int, port: PortSchema, value: Any, operands: Sequence[Any]) -> Tensor:
         if not isinstance(value, (*_NUMBERS, list, tuple, np.ndarray, Literal)):
             raise GraphError(
-                "GE3013", f"input '{port.name}' of {self.op} must be a Tensor, a number, a list of numbers or a numpy array, "
-                f"got {type(value).__name__}", next="a list of tensors needs ge.Pack" if isinstance(value, dict) else "",
+                "GE3013", f"input '{port.name}' of {self.op} must be a Tensor, a number, a list of numbers or a numpy "
+                f"array, got {type(value).__name__}",
             )  # fmt: skip
         if isinstance(value, (list, tuple)) and any(isinstance(v, Tensor) for v in value):
             raise GraphError(

@@ -29,8 +29,8 @@ def custom_op(
 
     Form 1, ``custom_op("Foo", x, y, 3)``: inputs, then attributes, all in schema order. It cannot express dynamic
     outputs. Form 2, keywords: ``inputs`` in schema order (``None`` for an optional input that is not fed), ``outputs``
-    as names or ``(name, count)`` for dynamic ones, ``attrs`` typed through ``ge_graph.attrs``. If both are given, form 1
-    wins.
+    as names or ``(name, count)`` for dynamic ones, ``attrs`` typed through ``ge_graph.attrs``. If both are given,
+    form 1 wins.
 
     Returns:
         One Tensor, or a list with one entry an output; a dynamic output is a list.
@@ -52,7 +52,7 @@ def custom_op(
         dynamic = [p.name for p in schema.outputs if p.kind == "dynamic"]
         if dynamic:
             raise GraphError(
-                "GE3013", f"{op_type} has dynamic outputs ({', '.join(dynamic)}), which the positional form cannot express",
+                "GE3013", f"{op_type} has dynamic outputs ({', '.join(dynamic)}); the positional form cannot express them",
                 next="use inputs=, outputs=, attrs=",
             )  # fmt: skip
         keywords: dict[str, Any] = {
@@ -94,11 +94,9 @@ def _keyword_form(
             "GE3013", f"{op_type} has no attribute {', '.join(foreign)}; it has {', '.join(by_attr) or 'none'}"
         )
     for name, attr in attrs.items():
-        if name in by_attr and plan.attributes[by_attr[name]].kind is not attr.kind:
-            raise GraphError(
-                "GE3002",
-                f"attribute '{name}' of {op_type} must be {plan.attributes[by_attr[name]].kind.value}, got {attr.kind.value}",
-            )
+        wanted = plan.attributes[by_attr[name]].kind if name in by_attr else attr.kind
+        if wanted is not attr.kind:
+            raise GraphError("GE3002", f"attribute '{name}' of {op_type} must be {wanted.value}, got {attr.kind.value}")
     names = [o if isinstance(o, str) else o[0] for o in outputs] if outputs is not None else None
     declared = [p.name for p in plan.schema.outputs]
     if names is not None and names != declared:

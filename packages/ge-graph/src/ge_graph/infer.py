@@ -29,14 +29,15 @@ Rule: TypeAlias = "Callable[[Sequence[Fed], Attrs], Result]"
 
 # Attributes that name the type of a result, most specific first.
 _TYPE_ATTRS: Final = (
-    "dst_type", "dst_dtype", "dtype", "out_type", "out_dtype", "output_type", "output_dtype", "y_dtype", "element_dtype",
-    "elem_type", "shape_type", "value_dtype", "key_dtype", "T", "Tout", "Tvalues", "type",
+    "dst_type", "dst_dtype", "dtype", "out_type", "out_dtype", "output_type", "output_dtype", "y_dtype",
+    "element_dtype", "elem_type", "shape_type", "value_dtype", "key_dtype", "T", "Tout", "Tvalues", "type",
 )  # fmt: skip
 _TYPE_LIST_ATTRS: Final = ("output_types", "component_types", "OUT_TYPE", "dtypes")
 
 # op port rule. Rules: `=x` type of input x; `acc x` int32 if x is an integer of at most 8 bits, else type of x;
 # `real x` / `complex x` the real or complex partner; `attr a` type that attribute a names; `attr a x` the same, type of
-# input x (or the type x) if a is absent or says undefined; `i8? s x` int8 if input s is fed, else type of x; a short type name; `fn name`.
+# input x (or the type x) if a is absent or says undefined; `i8? s x` int8 if input s is fed, else type of x;
+# a short type name; `fn name`.
 _SPECIAL_ROWS: Final = """
 MatMul y =x1
 MatMulV2 y acc x1
@@ -136,13 +137,21 @@ EmbeddingBag offset2bag =indices
 EmbeddingBag bag_size =indices
 EmbeddingBag max_indices =indices
 AddRmsNormDynamicMxQuant y attr dst_type
-AllGatherMatmulV2 y attr y_dtype x1
+AllGatherMatmulV2 y fn float_or_y_dtype
 AllGatherMatmulV2 gather_out =x1
 AlltoAllvQuantGroupedMatMul gmm_y attr y_dtype
 AlltoAllvQuantGroupedMatMul mm_y attr mm_dtype
 AlltoAllvQuantGroupedMatMul permute_out =gmm_x
 AttentionWorkerCombine y fn token
 ChunkGatedDeltaRule final_state =initial_state
+MoeDistributeDispatch expand_x fn dispatch
+MoeDistributeDispatchV2 expand_x attr y_dtype x
+MatmulReduceScatterV2 y fn float_or_y_dtype
+QuantMax y attr dst_type
+RotateQuant y attr y_dtype
+RotateQuant scale fn rotate_scale
+FfnWorkerBatching y fn token
+FfnWorkerBatching dynamic_scale f32
 MoeReRouting permute_per_token_scales fn scales_or_f32
 MoeReRouting expert_token_num =expert_token_num_per_rank
 SearchSorted out attr dtype
@@ -175,7 +184,7 @@ def first(fed: Result) -> DataType | None:
 
 
 def promote(dtypes: Sequence[DataType]) -> DataType:
-    """The promoted type: complex over floating over integer over bool, then the wider; two 16-bit floats give float32."""
+    """The promoted type: complex over floating over integer over bool, then the wider; half with bfloat16 is float32."""
     best = dtypes[0]
     for other in dtypes[1:]:
         best = _promote_pair(best, other)
@@ -288,9 +297,9 @@ def _parse_rule(schema: OpSchema, text: str) -> PortRule:
     if head in ("real", "complex"):
         return PortRule(_mapped(index[rest[0]], _REAL_OF if head == "real" else _COMPLEX_OF))
     if head == "attr":
-        fallback = (
-            _fixed(None) if len(rest) == 1 else _like(index[rest[1]]) if rest[1] in index else _fixed(BY_SHORT[rest[1]])
-        )
+        fallback = _fixed(None)
+        if len(rest) > 1:
+            fallback = _like(index[rest[1]]) if rest[1] in index else _fixed(BY_SHORT[rest[1]])
         return PortRule(_from_attr(rest[0], fallback), (rest[0],))
     if head == "i8?":
         return PortRule(_int8_if_fed(index[rest[0]], index[rest[1]]))
@@ -380,7 +389,7 @@ def _from_inputs(schema: OpSchema, port: PortSchema) -> Rule:
     return rule
 
 
-_Special: TypeAlias = "Callable[[Mapping[str, int]], tuple[Rule, tuple[str, ...]]]"
+_Special: TypeAlias = "Callable[[Mapping[str, int]], PortRule]"
 
 
 def _switch(port: str, table: Mapping[DataType, DataType], otherwise: DataType | None = None) -> _Special:
@@ -412,9 +421,9 @@ def _softmax(index: Mapping[str, int]) -> PortRule:
 
 def _all_reduce(index: Mapping[str, int]) -> PortRule:
     def rule(fed: Sequence[Fed], attrs: Attrs) -> Result:
-        first = first(fed[index["x1"]])
-        if first is not DataType.DT_INT8:
-            return first
+        left = first(fed[index["x1"]])
+        if left is not DataType.DT_INT8:
+            return left
         scale = first(fed[index["dequant_scale"]])
         return DataType.DT_BF16 if scale is DataType.DT_BF16 else DataType.DT_FLOAT16
 
@@ -464,15 +473,33 @@ def _init_routing(index: Mapping[str, int]) -> PortRule:
     return PortRule(rule, ("quant_mode",))
 
 
+def _float_or_y_dtype(index: Mapping[str, int]) -> PortRule:
+    def rule(fed: Sequence[Fed], attrs: Attrs) -> Result:
+        found = first(fed[index["x1"]])
+        return found if found is not None and found.is_float and found.bits > 8 else _attr_dtype(attrs, "y_dtype")
+
+    return PortRule(rule, ("y_dtype",))
+
+
+def _dispatch(index: Mapping[str, int]) -> PortRule:
+    def rule(fed: Sequence[Fed], attrs: Attrs) -> Result:
+        mode = attrs["quant_mode"].value if "quant_mode" in attrs else 0
+        return DataType.DT_INT8 if mode else first(fed[0])
+
+    return PortRule(rule, ("quant_mode",))
+
+
 _QUANT_MODES: Final = {
     0: DataType.DT_INT8, 1: DataType.DT_INT8, 2: DataType.DT_FLOAT8_E5M2, 3: DataType.DT_FLOAT8_E4M3FN,
 }  # fmt: skip
 
 
+_TOKEN_TYPES: Final = {0: DataType.DT_FLOAT16, 1: DataType.DT_BF16, 2: DataType.DT_INT8}
+
+
 def _token(index: Mapping[str, int]) -> PortRule:
     def rule(fed: Sequence[Fed], attrs: Attrs) -> Result:
-        number = attrs["token_dtype"].value if "token_dtype" in attrs else 0
-        return DataType.DT_BF16 if number == 1 else DataType.DT_FLOAT16
+        return _TOKEN_TYPES.get(attrs["token_dtype"].value if "token_dtype" in attrs else 0)
 
     return PortRule(rule, ("token_dtype",))
 
@@ -513,6 +540,9 @@ _FUNCTIONS: Final[Mapping[str, _Special]] = {
     "swiglu_scale": _like_first_scale,
     "init_routing": _init_routing,
     "token": _token,
+    "dispatch": _dispatch,
+    "float_or_y_dtype": _float_or_y_dtype,
+    "rotate_scale": _scale_of("y_dtype", (DataType.DT_FLOAT4_E2M1, DataType.DT_FLOAT8_E4M3FN, DataType.DT_FLOAT8_E5M2)),
     "scales_or_f32": _scales_or_f32,
     "value": _value,
 }
@@ -529,7 +559,7 @@ def check(schema: OpSchema, port: PortSchema, dtype: DataType | None) -> DataTyp
     known = ", ".join(d.name for d in port.dtypes)
     if dtype is None:
         raise GraphError(
-            "GE3014", f"the type of output '{port.name}' of {schema.name} does not follow from its inputs and attributes",
+            "GE3014", f"the type of output '{port.name}' of {schema.name} does not follow from inputs and attributes",
             next=f"build it with ge_graph.builder.add_node(..., output_dtypes=...); the port knows {known}",
         )  # fmt: skip
     raise GraphError(

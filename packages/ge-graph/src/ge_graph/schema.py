@@ -1,4 +1,4 @@
-"""What GE knows of an operator: ports, attributes, element types; read from ``data/`` when an operator is first asked for.
+"""What GE knows of an operator: ports, attributes, element types; read from ``data/`` on first use.
 
 ``data/ops.jsonl`` holds one operator a line. ``data/amendments.jsonl`` holds what the headers lack, each line with its
 ``source``: whole operators, element types that kernels accept, ports that must share one type. The form of a line::
@@ -367,4 +367,4 @@ def _shape(schema: OpSchema) -> tuple[Any, ...]:
 
 def _difference(known: OpSchema, new: OpSchema) -> str:
     labels = ("inputs", "outputs", "attributes", "subgraphs")
-    return "; ".join(f"{l} {a} against {b}" for l, a, b in zip(labels, _shape(known), _shape(new)) if a != b)
+    return "; ".join(f"{label} {a} against {b}" for label, a, b in zip(labels, _shape(known), _shape(new)) if a != b)

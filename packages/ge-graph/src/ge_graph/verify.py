@@ -1,4 +1,4 @@
-"""The rules of a GE graph, as rows; what a device would refuse with a cryptic code is refused here with the user's line.
+"""The rules of a GE graph, as rows: what a device would refuse with a cryptic code is refused here, with a source line.
 
 ``verify(graph)`` collects every violation of every rule, subgraphs included, and raises one error. A rule of scope
 ``signature`` depends only on an operator's type, element types and attribute kinds; its answer is remembered, so that a
