@@ -1,0 +1,243 @@
+"""Random numbers. Every run draws anew from the engine's generator, in graph order.
+
+Seeds are not baked into the graph: an operator with seed 0 and seed2 0 (or seed -1 and offset 0 where GE defines that
+pair) asks the engine for fresh numbers, so two runs of one graph differ as two eager calls do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from ge_graph import DataType, Tensor, TensorSpec
+from ge_graph import ops as ge
+
+from ge_converters.carriers import arithmetic, carrier
+from ge_converters.dtypes import cast, dtype_promote
+from ge_converters.errors import Refusal
+from ge_converters.families.shape_ops import ints
+from ge_converters.registry import declare_supported, register_fx_node_ge_converter
+from ge_converters.support import BF16, F16, F32, F64, I64, Support
+from ge_converters.symbols import shape_operand
+
+aten = torch.ops.aten
+_D = DataType
+
+
+def _sizes(sizes: Any) -> Any:
+    return shape_operand(sizes) if len(sizes) else ints([])
+
+
+def _sizes_like(x: Tensor, meta: TensorSpec) -> Any:
+    static = [s for s in meta.size if isinstance(s, int)]
+    return ints(static) if len(static) == meta.rank else ge.Shape(x, dtype=_D.DT_INT64)
+
+
+def _uniform(sizes: Any, dtype: DataType) -> Tensor:
+    """Samples in [0, 1); bfloat16 keeps the 8 bits that it can hold, so that none is rounded up to 1."""
+    if dtype == _D.DT_BF16:
+        drawn = ge.RandomUniform(sizes, dtype=_D.DT_FLOAT)
+        grid = ge.Floor(arithmetic("Mul", drawn, 256.0, _D.DT_FLOAT))
+        return cast(arithmetic("Mul", grid, 1.0 / 256.0, _D.DT_FLOAT), dtype)
+    return ge.RandomUniform(sizes, dtype=dtype)  # type: ignore[no-any-return]
+
+
+def _normal(sizes: Any, dtype: DataType) -> Tensor:
+    inner = _D.DT_FLOAT if dtype == _D.DT_BF16 else dtype
+    return cast(ge.RandomStandardNormal(sizes, dtype=inner), dtype)
+
+
+_SIZED = [Support([2, 3]).shape_only(), Support([]).shape_only(), Support([0, 2]).shape_only()]
+_TYPED = [Support([2, 3], dtype=d).shape_only() for d in (torch.float16, torch.bfloat16, torch.float64)]
+_LIKE = [Support(f(2, 3)).shape_only() for f in (F32, F16, BF16, F64)]
+
+
+@declare_supported([*_SIZED, *_TYPED])
+@register_fx_node_ge_converter(aten.rand.default, source="native_functions.yaml: rand; GE RandomUniform")
+def rand(
+    size: Any, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None, meta_outputs: TensorSpec
+) -> Tensor:  # fmt: skip
+    """Uniform samples in [0, 1).
+
+    Emits:  RandomUniform.
+    """
+    return _uniform(_sizes(size), meta_outputs.dtype)
+
+
+@declare_supported([*_SIZED, *_TYPED])
+@register_fx_node_ge_converter(aten.randn.default, source="native_functions.yaml: randn; GE RandomStandardNormal")
+def randn(
+    size: Any, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None, meta_outputs: TensorSpec
+) -> Tensor:  # fmt: skip
+    """Standard normal samples.
+
+    Emits:  RandomStandardNormal.
+    """
+    return _normal(_sizes(size), meta_outputs.dtype)
+
+
+@declare_supported([*_LIKE, Support(F32(2), dtype=torch.float16).shape_only()])
+@register_fx_node_ge_converter(aten.rand_like.default, source="native_functions.yaml: rand_like; GE RandomUniform")
+def rand_like(
+    self: Tensor, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None,
+    memory_format: Any = None, meta_outputs: TensorSpec,
+) -> Tensor:  # fmt: skip
+    """Uniform samples in the shape of self."""
+    return _uniform(_sizes_like(self, meta_outputs), meta_outputs.dtype)
+
+
+@declare_supported([*_LIKE, Support(F32(2), dtype=torch.float16).shape_only()])
+@register_fx_node_ge_converter(aten.randn_like.default, source="native_functions.yaml: randn_like; GE RandomStandardNormal")
+def randn_like(
+    self: Tensor, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None,
+    memory_format: Any = None, meta_outputs: TensorSpec,
+) -> Tensor:  # fmt: skip
+    """Standard normal samples in the shape of self."""
+    return _normal(_sizes_like(self, meta_outputs), meta_outputs.dtype)
+
+
+def _integers(low: Any, high: Any, sizes: Any, dtype: DataType) -> Tensor:
+    bounds = dtype_promote(low, high, target_dtype=_D.DT_INT64)
+    return cast(ge.RandomUniformInt(sizes, *bounds), dtype)
+
+
+@declare_supported([Support(5, [2, 3]).shape_only(), Support(9, [4], dtype=torch.int32).shape_only(), Support(3, [], dtype=torch.float32).shape_only()])
+@register_fx_node_ge_converter(aten.randint.default, source="native_functions.yaml: randint; GE RandomUniformInt")
+def randint(
+    high: Any, size: Any, *, dtype: Any = torch.int64, layout: Any = None, device: Any = None, pin_memory: Any = None,
+    meta_outputs: TensorSpec,
+) -> Tensor:  # fmt: skip
+    """Whole numbers from 0 up to, not including, high."""
+    return _integers(0, high, _sizes(size), meta_outputs.dtype)
+
+
+@declare_supported([Support(-3, 5, [2, 3]).shape_only(), Support(2, 9, [4], dtype=torch.int32).shape_only()])
+@register_fx_node_ge_converter(aten.randint.low, source="native_functions.yaml: randint.low; GE RandomUniformInt")
+def randint_low(
+    low: Any, high: Any, size: Any, *, dtype: Any = torch.int64, layout: Any = None, device: Any = None,
+    pin_memory: Any = None, meta_outputs: TensorSpec,
+) -> Tensor:  # fmt: skip
+    """Whole numbers from low up to, not including, high."""
+    return _integers(low, high, _sizes(size), meta_outputs.dtype)
+
+
+@declare_supported([Support(5).shape_only(), Support(4, dtype=torch.int32).shape_only(), Support(0).shape_only(), Support(1)])
+@register_fx_node_ge_converter(aten.randperm.default, source="native_functions.yaml: randperm; GE StatelessRandperm")
+def randperm(
+    n: Any, *, dtype: Any = torch.int64, layout: Any = None, device: Any = None, pin_memory: Any = None,
+    meta_outputs: TensorSpec,
+) -> Tensor:  # fmt: skip
+    """0 to n - 1 in random order.
+
+    Emits:  StatelessRandperm with seed -1, offset 0: a fresh order each run.
+    """
+    count, seed, offset = dtype_promote(n, -1, 0, target_dtype=_D.DT_INT64)
+    return ge.StatelessRandperm(count, seed, offset, dtype=meta_outputs.dtype)  # type: ignore[no-any-return]
+
+
+# -- coins and dropout --------------------------------------------------------------------------------------------------
+
+
+def bernoulli_of(sizes: Any, probability: Tensor, dtype: DataType) -> Tensor:
+    """1 with the given probability, else 0; a fresh draw each run."""
+    seed, offset = dtype_promote(-1, 0, target_dtype=_D.DT_INT64)
+    return ge.StatelessBernoulli(sizes, probability, seed, offset, dtype=dtype)  # type: ignore[no-any-return]
+
+
+def _generator_is_default(generator: Any) -> None:
+    if generator is not None:
+        raise Refusal("generator: a graph draws from the engine's generator; call without one")
+
+
+@declare_supported([Support(f(2, 3), p).shape_only() for f in (F32, F16, BF16, I64) for p in (0.5,)] + [Support(F32(2, 3), 0.0), Support(F32(2, 3), 1.0)])
+@register_fx_node_ge_converter(aten.bernoulli.p, source="native_functions.yaml: bernoulli.p; GE StatelessBernoulli")
+def bernoulli_p(self: Tensor, p: Any = 0.5, *, generator: Any = None, meta_outputs: TensorSpec) -> Tensor:
+    """1 with probability p, else 0, in the shape and type of self.
+
+    Emits:  StatelessBernoulli with seed -1, offset 0.
+    """
+    _generator_is_default(generator)
+    return bernoulli_of(_sizes_like(self, meta_outputs), dtype_promote(p, target_dtype=_D.DT_FLOAT), meta_outputs.dtype)
+
+
+@declare_supported([Support(f(2, 3, low=0, high=1)).shape_only() for f in (F32, F16, BF16)] + [Support(F32(value=[0.0, 1.0]))])
+@register_fx_node_ge_converter(aten.bernoulli.default, source="native_functions.yaml: bernoulli; GE StatelessBernoulli")
+def bernoulli(self: Tensor, *, generator: Any = None, meta_outputs: TensorSpec) -> Tensor:
+    """1 with the probability that self holds, else 0."""
+    _generator_is_default(generator)
+    probability = cast(self, carrier("StatelessBernoulli", self.dtype, "prob"))
+    return bernoulli_of(_sizes_like(self, meta_outputs), probability, meta_outputs.dtype)
+
+
+@declare_supported([Support(F32(2, 3), F32(2, 3, low=0, high=1)).shape_only(), Support(I64(2), F32(value=[0.0, 1.0]))])
+@register_fx_node_ge_converter(aten.bernoulli.Tensor, source="native_functions.yaml: bernoulli.Tensor; GE StatelessBernoulli")
+def bernoulli_tensor(self: Tensor, p: Tensor, *, generator: Any = None, meta_outputs: TensorSpec) -> Tensor:
+    """1 with the probability that p holds, else 0, in the shape and type of self."""
+    _generator_is_default(generator)
+    probability = cast(p, carrier("StatelessBernoulli", p.dtype, "prob"))
+    return bernoulli_of(_sizes_like(self, meta_outputs), probability, meta_outputs.dtype)
+
+
+@declare_supported([Support(f(2, 3), 0.0, True) for f in (F32, F16, BF16, F64)] + [Support(F32(2, 3), 0.5, False), Support(F32(2, 3), 0.5, True).shape_only(), Support(F16(2, 3), 0.5, None).shape_only(), Support(F32(2, 3), 1.0, True)])
+@register_fx_node_ge_converter(aten.native_dropout.default, source="native_functions.yaml: native_dropout; GE StatelessBernoulli, Mul")
+def native_dropout(input: Tensor, p: Any, train: bool | None, *, meta_outputs: Any) -> tuple[Tensor, Tensor]:
+    """Elements kept with probability 1 - p and scaled by 1 / (1 - p), and the mask of those kept.
+
+    Emits:  StatelessBernoulli, Cast, Mul, Mul. The mask is bool with one entry an element, as in eager; GE's packed
+        masks cannot be that result.
+    """
+    sizes = _sizes_like(input, meta_outputs[0])
+    if train is not None and not train:
+        return input, ge.Fill(sizes, ge.Const(True, dtype=_D.DT_BOOL))
+    if p == 1:
+        return arithmetic("Mul", input, 0.0, input.dtype), ge.Fill(sizes, ge.Const(False, dtype=_D.DT_BOOL))
+    kept = bernoulli_of(sizes, dtype_promote(1.0 - p, target_dtype=_D.DT_FLOAT), _D.DT_BOOL)
+    masked = ge.Mul(input, cast(kept, input.dtype))
+    return arithmetic("Mul", masked, 1.0 / (1.0 - p), input.dtype), kept
+
+
+# -- other distributions ------------------------------------------------------------------------------------------------
+
+
+@declare_supported([*_LIKE, Support(F32(2, 3), -1.0, 3.0).shape_only(), Support(F16(2), 2.0, 2.5).shape_only()])
+@register_fx_node_ge_converter(aten.uniform.default, source="native_functions.yaml: uniform; GE RandomUniform")
+def uniform(self: Tensor, from_: Any = 0.0, to: Any = 1.0, *, generator: Any = None, meta_outputs: TensorSpec) -> Tensor:
+    """Uniform samples between two numbers, in the shape and type of self."""
+    _generator_is_default(generator)
+    dtype = meta_outputs.dtype
+    drawn = _uniform(_sizes_like(self, meta_outputs), dtype)
+    if (from_, to) == (0.0, 1.0):
+        return drawn
+    return arithmetic("Add", arithmetic("Mul", drawn, to - from_, dtype), from_, dtype)
+
+
+@declare_supported([*_LIKE, Support(F32(2, 3), -1.0, 3.0).shape_only()])
+@register_fx_node_ge_converter(aten.normal_functional.default, source="native_functions.yaml: normal_functional; GE RandomStandardNormal")
+def normal_functional(
+    self: Tensor, mean: Any = 0.0, std: Any = 1.0, *, generator: Any = None, meta_outputs: TensorSpec
+) -> Tensor:
+    """Normal samples of a mean and a standard deviation, in the shape and type of self."""
+    _generator_is_default(generator)
+    dtype = meta_outputs.dtype
+    drawn = _normal(_sizes_like(self, meta_outputs), dtype)
+    if (mean, std) == (0.0, 1.0):
+        return drawn
+    return arithmetic("Add", arithmetic("Mul", drawn, std, dtype), mean, dtype)
+
+
+@declare_supported([Support(F32(4, low=0.1, high=1), 2).shape_only(), Support(F32(3, 4, low=0.1, high=1), 2).shape_only()])
+@register_fx_node_ge_converter(aten.multinomial.default, source="native_functions.yaml: multinomial; GE MultinomialWithReplacement")
+def multinomial(
+    self: Tensor, num_samples: Any, replacement: bool = False, *, generator: Any = None, meta_outputs: TensorSpec
+) -> Tensor:
+    """Indices drawn with probabilities proportional to self."""
+    _generator_is_default(generator)
+    if isinstance(num_samples, Tensor):
+        raise Refusal("num_samples is symbolic, GE MultinomialWithReplacement takes a number; make it static")
+    seed, offset = dtype_promote(-1, 0, target_dtype=_D.DT_INT64)
+    weights = cast(self, carrier("MultinomialWithReplacement", self.dtype))
+    return ge.MultinomialWithReplacement(  # type: ignore[no-any-return]
+        weights, seed, offset, numsamples=num_samples, replacement=replacement
+    )
+
+
