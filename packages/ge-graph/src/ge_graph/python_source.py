@@ -30,7 +30,7 @@ import numpy as np
 from ge_graph import builder, ops, schema
 from ge_graph.attrs import Attr, Kind, make
 from ge_graph.calling import plan_of
-from ge_graph.dtypes import DataType, Format
+from ge_graph.dtypes import DataType, Format, from_numpy
 from ge_graph.errors import ArchiveError, GraphError
 from ge_graph.ir import Graph, Literal, Node, Operand, Provenance, Shape, Tensor, building, current_graph
 from ge_graph.serde_write import literal_bytes, tensor_data
@@ -150,7 +150,7 @@ def stored(program: str, file: str, offset: int, dtype: int, shape: Sequence[int
     return _as_constant(dtype, shape, np.fromfile(path, np.uint8, size, offset=offset), str(path))
 
 
-def _as_constant(dtype: int, shape: Sequence[int], data: np.ndarray[Any, Any], where: str) -> Any:
+def _as_constant(dtype: int, shape: Sequence[int], data: np.ndarray[Any, Any], where: str) -> np.ndarray[Any, Any] | Literal:
     kind, dims = DataType(dtype), tuple(shape)
     expected = literal_bytes(kind, dims)
     if expected is not None and expected != data.size:
@@ -401,7 +401,7 @@ def _reads_back(value: np.ndarray[Any, Any]) -> bool:
     """Whether nested lists of numbers tell the array exactly."""
     if value.size == 0 or value.dtype.kind not in "biuf":
         return False
-    again = builder.as_value(value.tolist(), builder.from_numpy(value.dtype))
+    again = builder.as_value(value.tolist(), from_numpy(value.dtype))
     return isinstance(again, np.ndarray) and again.shape == value.shape and again.tobytes() == value.tobytes()
 
 

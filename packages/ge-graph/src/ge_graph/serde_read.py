@@ -225,7 +225,7 @@ class _GraphReader:
                     heapq.heappush(ready, reader)
         if len(order) < len(position):
             stuck = [op.name for at, op in enumerate(self._message.op) if missing[at]]
-            raise damaged("GE5006", f"operators wait for each other: {', '.join(stuck[:5])}", self._place)
+            raise damaged("GE5016", f"operators wait for each other: {', '.join(stuck[:5])}", self._place)
         return order
 
     def _tensor(self, graph: Graph, edge: tuple[str, int], where: str) -> Tensor:
@@ -237,6 +237,7 @@ class _GraphReader:
     def _node(self, graph: Graph, op: Any) -> None:
         where = f"{self._place}, {op.type} '{op.name}'"
         attrs = read_attrs(op.attr, where)
+        _check_known(op, attrs, where)
         flat = [None if e is None else self._tensor(graph, e, where) for e in self._edges[op.name][0]]
         in_names = self._names(op, attrs, 0, len(flat), where)
         out_names = self._names(op, attrs, 1, len(op.output_desc), where)
@@ -329,6 +330,22 @@ def _with_symbols(shape: Shape | None, message: Any, where: str) -> Shape:
     if shape is None or len(texts) != len(shape) or any(t and d != -1 for t, d in zip(texts, shape)):
         raise damaged("GE5007", f"symbolic sizes {list(texts)} do not fit the shape {shape}", where)
     return tuple(t or d for t, d in zip(texts, shape))
+
+
+# Attributes that the graph itself relies on, so their kind must be right: operator, attribute, kind.
+_KNOWN_KINDS: Final = {
+    **{op: (("index", Kind.INT), (PLACEMENT, Kind.STRING)) for op in ports.PLACEHOLDERS},
+    "Const": (("value", Kind.TENSOR),),
+}
+
+
+def _check_known(op: Any, attrs: Mapping[str, Attr], where: str) -> None:
+    for name, kind in _KNOWN_KINDS.get(op.type, ()):
+        attr = attrs.get(name)
+        if attr is not None and (attr.kind is not kind or (name == "index" and attr.value < 0)):
+            raise damaged("GE5008", f"attribute '{name}' is {attr.kind.value} {attr.value!r}, not {kind.value}", where)
+    if op.type in _KNOWN_KINDS and len(op.output_desc) != 1:
+        raise damaged("GE5008", f"{op.type} has one output, here it has {len(op.output_desc)}", where)
 
 
 def _structure(

@@ -86,8 +86,13 @@ def _floats(values: Iterable[float]) -> bytes:
     return b"".join([float32_bytes(v) for v in values])
 
 
+_NAN: Final = struct.pack("<I", 0x7FC00000)
+
+
 def float32_bytes(value: float) -> bytes:
-    """Little-endian float32; what is too large becomes infinite."""
+    """Little-endian float32; what is too large becomes infinite, NaN is one bit pattern."""
+    if value != value:
+        return _NAN
     try:
         return struct.pack("<f", value)
     except OverflowError:

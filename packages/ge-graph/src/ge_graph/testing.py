@@ -143,7 +143,7 @@ def arrays() -> SearchStrategy[Any]:
         dtype = draw(st.sampled_from([d for d in DataType if d.bits]))
         shape = tuple(draw(st.lists(st.integers(0, 3), max_size=3)))
         size = (int(np.prod(shape, dtype=np.int64)) * dtype.bits + 7) // 8
-        data = np.frombuffer(draw(st.binary(min_size=size, max_size=size)), np.uint8)
+        data: np.ndarray[Any, Any] = np.frombuffer(draw(st.binary(min_size=size, max_size=size)), np.uint8)
         if dtype is DataType.DT_BOOL:
             data = data & 1
         if dtype.numpy_name is None:
