@@ -7,6 +7,7 @@ The imports are inside the functions: dynamo and functorch take seconds to load,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -18,6 +19,14 @@ def boxed(fn: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
     """Mark a function as taking one list of arguments that it may empty to free them early."""
     fn._boxed_call = True  # type: ignore[attr-defined]
     return fn
+
+
+def real_values() -> AbstractContextManager[Any]:
+    """Dispatch modes off: AOTAutograd calls its compilers inside its fake mode, where every new tensor is fake."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    context: AbstractContextManager[Any] = _disable_current_modes()
+    return context
 
 
 def run_aot(

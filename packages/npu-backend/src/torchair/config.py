@@ -546,6 +546,27 @@ class CompilerConfig(NpuBaseConfig):
                 "GE1010", "not built in this version: " + ", ".join(later), next="leave the option at its default"
             )
 
+    def check_graph(self, *, streams: bool, dynamic: bool) -> None:
+        """Refuse options that exclude a property of the graph.
+
+        Args:
+            streams: Whether the graph switches streams.
+            dynamic: Whether any size of an input is symbolic.
+
+        Raises:
+            ConfigError: GE1008 naming option and property.
+        """
+        single = bool(self.ge_config.enable_single_stream)
+        clashes = []
+        if single and streams and not dynamic:
+            clashes.append("config.ge_config.enable_single_stream = True and a stream switch in a static graph")
+        if single and os.environ.get("HCCL_OP_EXPANSION_MODE") == "AIV":
+            clashes.append("config.ge_config.enable_single_stream = True and HCCL_OP_EXPANSION_MODE=AIV")
+        if self.debug.deadlock_check and dynamic:
+            clashes.append("config.debug.deadlock_check = True and a graph with symbolic sizes")
+        if clashes:
+            raise ConfigError("GE1008", "excluded: " + "; ".join(clashes), next="drop one of them")
+
     def only_on_a_device(self) -> list[str]:
         """Options set away from their default that only a device honours."""
         return self._changed("device")

@@ -14,6 +14,7 @@ import torch
 
 from ge_converters.aliasing import Constant, InputAlias, Nothing, Result, ScalarResult
 from ge_graph.errors import EngineError, GeError
+from torchair.views import View, ViewPlan
 
 if TYPE_CHECKING:
     from ge_converters.lowering import Lowered
@@ -39,39 +40,68 @@ def dense(value: torch.Tensor) -> torch.Tensor:
 class _Writer:
     """Writes the function; constants travel in ``names``."""
 
-    def __init__(self, lowered: Lowered, returned: Sequence[Any]) -> None:
+    def __init__(self, lowered: Lowered, plan: ViewPlan) -> None:
         self.lowered = lowered
-        self.returned = returned
+        self.plan = plan
         self.names: dict[str, Any] = {"dense": dense, "in_order": in_order}
         self.taken: dict[int, tuple[int, Any]] = {}
+        self.local: dict[Any, str] = {}
 
     def source(self) -> str:
         """The text of ``call(args)``."""
         lowered = self.lowered
         needed = {m.fx_index for m in lowered.mutations}
         needed |= {o.fx_index for o in lowered.outputs if isinstance(o, InputAlias)}
-        results = max(
-            [o.ge_index for o in (*lowered.outputs, *lowered.mutations) if hasattr(o, "ge_index")], default=-1
-        )
-        lines = ["def call(args):"]
-        used = needed | {b.fx_index for b in lowered.inputs}
-        for i in sorted(used):
-            lines.append(f"    a{i} = args[{i}]")
+        used = sorted(needed | {b.fx_index for b in lowered.inputs})
+        lines = ["def call(args):", *(f"    a{i} = args[{i}]" for i in used)]
         # the caller's list and these names must not keep an argument alive that the engine has done with
         lines.append("    args.clear()")
         lines.append(f"    inputs = [{', '.join(f'a{b.fx_index}' for b in lowered.inputs)}]")
-        gone = [f"a{i}" for i in sorted(used - needed)]
+        gone = [f"a{i}" for i in used if i not in needed]
         if gone:
             lines.append(f"    del {', '.join(gone)}")
-        lines.append("    results = run(inputs)" if results >= 0 else "    run(inputs)")
+        lines.append("    results = run(inputs)")
         lines += [f"    a{m.fx_index}.copy_(results[{m.ge_index}])" for m in lowered.mutations]
-        parts = []
-        for i, (binding, node) in enumerate(zip(lowered.outputs, self.returned, strict=True)):
-            lines.append(f"    o{i} = {self._output(binding, node, i)}")
-            parts.append(f"o{i}")
-        bare = lowered.nested is None
-        lines.append(f"    return {parts[0]}" if bare else f"    return ({', '.join(parts)}{',' if parts else ''})")
+        lines += self._results()
+        lines += [f"    {self._view(i, view)}" for i, view in enumerate(self.plan.views)]
+        lines.append(f"    return {self._returned()}")
         return "\n".join(lines) + "\n"
+
+    def _results(self) -> list[str]:
+        lines = []
+        for i, (binding, value) in enumerate(zip(self.lowered.outputs, self.plan.returned, strict=True)):
+            lines.append(f"    o{i} = {self._output(binding, value, i)}")
+            if isinstance(value, torch.fx.Node):
+                self.local[value] = f"o{i}"
+        return lines
+
+    def _view(self, position: int, view: View) -> str:
+        self.names[f"view_{position}"] = view.target
+        args = [self._argument(a) for a in view.args]
+        args += [f"{name}={self._argument(a)}" for name, a in view.kwargs.items()]
+        self.local[view.node] = f"v{position}"
+        return f"v{position} = view_{position}({', '.join(args)})"
+
+    def _argument(self, value: Any) -> str:
+        if isinstance(value, torch.fx.Node):
+            return self.local[value]
+        if isinstance(value, (list, tuple)):
+            inner = ", ".join(map(self._argument, value))
+            return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' if value else ''})"
+        if value is None or isinstance(value, (bool, int, str)):
+            return repr(value)
+        return self._constant(value)
+
+    def _constant(self, value: Any) -> str:
+        name = f"constant_{len(self.names)}"
+        self.names[name] = value
+        return name
+
+    def _returned(self) -> str:
+        parts = [self.local[v] if isinstance(v, torch.fx.Node) else self._argument(v) for v in self.plan.wanted]
+        if self.lowered.nested is None:
+            return parts[0]
+        return f"({', '.join(parts)}{',' if parts else ''})"
 
     def _output(self, binding: Any, node: Any, position: int) -> str:
         if isinstance(binding, Result):
@@ -81,9 +111,7 @@ class _Writer:
         if isinstance(binding, InputAlias):
             return f"a{binding.fx_index}"
         if isinstance(binding, Constant):
-            name = f"constant_{len(self.names)}"
-            self.names[name] = binding.value
-            return name
+            return self._constant(binding.value)
         if isinstance(binding, Nothing):
             return "None"
         raise TypeError(f"unknown output binding {binding!r}")
@@ -100,7 +128,7 @@ class _Writer:
 
 
 def bind(
-    lowered: Lowered, executable: Executable, engine: str, returned: Sequence[Any]
+    lowered: Lowered, executable: Executable, engine: str, plan: ViewPlan
 ) -> tuple[Callable[[list[Any]], Any], str]:
     """The function that runs a compiled graph, and its text.
 
@@ -108,12 +136,12 @@ def bind(
         lowered: Graph and bindings.
         executable: What the engine made of the graph.
         engine: Name of the engine, for errors.
-        returned: The FX nodes (or plain values) that the graph returns.
+        plan: What the caller expects of the graph's results.
 
     Returns:
         A function of one list of arguments, which it empties, and its source.
     """
-    writer = _Writer(lowered, returned)
+    writer = _Writer(lowered, plan)
     source = writer.source()
     names = {**writer.names, "run": _with_context(executable.run, lowered.graph.name, engine)}
     exec(compile(source, f"<torchair {lowered.graph.name}>", "exec"), names)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import torch
 
-from ge_converters.torch_compat import boxed
+from ge_converters.torch_compat import boxed, real_values
 from ge_graph import passes as ge_passes
 from ge_graph.errors import ConfigError
 from ge_graph.verify import verify
@@ -24,6 +24,7 @@ from tair_debug.observer import CompileObserver, Stage
 from torchair.fx_passes import AFTER_USER, BEFORE_USER, BUILT_IN, FxPass, run_custom
 from torchair.fx_passes.base import output_values, value_of
 from torchair.log import logger
+from torchair.views import ViewPlan, take_views
 
 if TYPE_CHECKING:
     from ge_converters.lowering import Lowered
@@ -93,9 +94,11 @@ class Pipeline:
             return self._as_it_stands(gm, "debug.run_eagerly")
         if config.mode.value == "reduce-overhead":
             return self._as_it_stands(gm, "mode reduce-overhead")
-        lowered = self._lower(gm)
-        lowered = self._optimize(lowered)
-        return self._load(lowered, gm)
+        device = device_of(gm)
+        plan = take_views(gm)
+        with real_values():
+            lowered = self._optimize(self._lower(gm))
+            return self._load(lowered, plan, choose_engine(device))
 
     # -- FX -----------------------------------------------------------------------------------------------------------
 
@@ -161,6 +164,11 @@ class Pipeline:
         with self._timed("lower") as note:
             lowered = lower(gm, name=f"graph_{self.stage.graph_id}")
             note(f"{len(gm.graph.nodes)} FX nodes to {len(lowered.graph.nodes)} GE nodes")
+        nodes = lowered.graph.nodes
+        self.config.check_graph(
+            streams=any("_user_stream_label" in n.attrs for n in nodes),
+            dynamic=any(b.kind == "scalar" or not all(isinstance(d, int) for d in b.spec.size) for b in lowered.inputs),
+        )
         self._ge_graph("original", lowered.graph)
         return lowered
 
@@ -187,14 +195,13 @@ class Pipeline:
         for observer in self.observers:
             observer.ge_graph(self.stage, label, graph)
 
-    def _load(self, lowered: Lowered, gm: torch.fx.GraphModule) -> Call:
+    def _load(self, lowered: Lowered, plan: ViewPlan, engine: Engine) -> Call:
         from torchair.executable import bind
 
-        engine = choose_engine(device_of(gm))
         self._report_device_options(engine)
         with self._timed("engine") as note:
             executable = engine.compile(lowered.graph, self._engine_options(lowered.graph))
-            call, source = bind(lowered, executable, engine.name, output_values(gm.graph))
+            call, source = bind(lowered, executable, engine.name, plan)
             note(f"'{engine.name}' took {len(lowered.graph.nodes)} GE nodes")
         if self.observers:
             text = "\n".join(part for part in (executable.source, source) if part)

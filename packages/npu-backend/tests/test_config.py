@@ -1,0 +1,318 @@
+"""The configuration tree: every option takes what its row allows and refuses everything else."""
+
+import copy
+import json
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ge_graph.errors import ConfigError
+from torchair.config import CompilerConfig, GraphExConfig, OptionValue, find
+from torchair.options import CONFLICTS, GRAPH_EX, OPTIONS, markdown
+
+PLAIN = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(allow_nan=False),
+    st.text(max_size=20),
+    st.binary(),
+    st.lists(st.integers(), max_size=3),
+    st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
+    st.tuples(st.integers()),
+    st.just(len),
+)
+CHOICES = {row.path: row for row in OPTIONS if row.kind == "choice"}
+
+
+def allowed_by_row(row, value):
+    """The row's own words, checked without the value classes."""
+    if value is row.default:
+        return True
+    if row.kind == "choice":
+        return any(type(value) is type(c) and value == c for c in row.choices)
+    if row.kind == "int":
+        return type(value) is int and row.low <= value <= row.high and value not in row.holes
+    if row.kind == "callable":
+        return callable(value)
+    return {"dict": dict, "tuple": tuple}[row.kind] is type(value)
+
+
+@given(row=st.sampled_from([r for r in OPTIONS if r.kind in ("choice", "int", "callable")]), value=PLAIN)
+def test_an_option_takes_exactly_what_its_row_allows(row, value):
+    config = CompilerConfig()
+    option = find(config, row.path)
+    if allowed_by_row(row, value):
+        option.value = value
+        assert option.value == value
+    else:
+        with pytest.raises(ConfigError) as caught:
+            option.value = value
+        assert caught.value.code in ("GE1002", "GE1003", "GE1004")
+        assert f"config.{row.path}" in str(caught.value)
+        assert "allowed" in str(caught.value)
+        assert option.value == row.default
+
+
+@given(
+    row=st.sampled_from([r for r in GRAPH_EX if r.kind in ("choice", "int", "callable", "dict", "tuple")]), value=PLAIN
+)
+def test_flat_options_follow_their_rows_too(row, value):
+    config = GraphExConfig()
+    if allowed_by_row(row, value):
+        setattr(config, row.path, value)
+        assert getattr(config, row.path).value == value
+    else:
+        with pytest.raises(ConfigError):
+            setattr(config, row.path, value)
+
+
+@pytest.mark.parametrize("path", CHOICES)
+def test_every_choice_can_be_set_both_ways(path):
+    for choice in CHOICES[path].choices:
+        config = CompilerConfig()
+        *groups, leaf = path.split(".")
+        group = config
+        for name in groups:
+            group = getattr(group, name)
+        setattr(group, leaf, choice)
+        assert getattr(group, leaf).value == choice
+        again = CompilerConfig()
+        find(again, path).value = choice
+        assert find(again, path) == choice
+
+
+def test_plain_assignment_and_value_are_the_same_option():
+    config = CompilerConfig()
+    config.mode.value = "reduce-overhead"
+    assert config.mode.value == "reduce-overhead"
+    config.mode = "max-autotune"
+    assert config.mode.value == "max-autotune"
+    assert isinstance(config.mode, OptionValue)
+
+
+def test_last_write_wins():
+    config = CompilerConfig()
+    config.debug.graph_dump.type = "py"
+    config.debug.graph_dump.type = "txt"
+    assert config.debug.graph_dump.type.value == "txt"
+
+
+def test_configurations_are_independent():
+    one, two = CompilerConfig(), CompilerConfig()
+    one.ge_config.aicore_num = "24|48"
+    assert two.ge_config.aicore_num.value is None
+    copied = copy.deepcopy(one)
+    copied.ge_config.aicore_num = "8|8"
+    assert one.ge_config.aicore_num.value == "24|48"
+
+
+@pytest.mark.parametrize(
+    ("write", "code", "hint"),
+    [
+        (lambda c: setattr(c, "mod", "x"), "GE1001", "config.mode"),
+        (lambda c: setattr(c.debug, "graphdump", 1), "GE1001", "config.debug.graph_dump"),
+        (lambda c: c.debug.graph_dump.typ, "GE1001", "config.debug.graph_dump.type"),
+        (lambda c: setattr(c, "frozen_parameter", True), "GE1001", "config.experimental_config.frozen_parameter"),
+        (lambda c: setattr(c, "mode", "max-autotun"), "GE1002", "'max-autotune'"),
+        (lambda c: setattr(c, "debug", True), "GE1009", "run_eagerly"),
+        (lambda c: setattr(c.ge_config, "aicore_num", "24"), "GE1006", "24|48"),
+        (lambda c: setattr(c.ge_config, "aicore_num", "0|4"), "GE1006", "24|48"),
+        (lambda c: setattr(c.ge_config, "optimization_switch", "A=on"), "GE1006", "PassA:on"),
+        (lambda c: setattr(c.dump_config, "dump_step", "0-"), "GE1006", "0|3-5|10"),
+        (lambda c: setattr(c.dump_config, "dump_step", 3), "GE1003", "0|3-5|10"),
+        (lambda c: setattr(c.debug.graph_dump, "path", "no/such/folder"), "GE1005", "does not exist"),
+        (lambda c: setattr(c.debug.graph_dump, "path", "a\0b"), "GE1005", "does not exist"),
+        (lambda c: setattr(c.debug.graph_dump, "path", 3), "GE1003", "folder"),
+        (lambda c: setattr(c.experimental_config, "static_model_ops_lower_limit", 2**63), "GE1004", str(2**63 - 1)),
+        (lambda c: setattr(c.experimental_config, "static_model_ops_lower_limit", True), "GE1003", "int"),
+    ],
+)
+def test_refusals_name_path_and_way_out(write, code, hint):
+    with pytest.raises(ConfigError) as caught:
+        write(CompilerConfig())
+    assert caught.value.code == code
+    assert hint in str(caught.value)
+
+
+def test_unknown_names_behave_as_attributes():
+    config = CompilerConfig()
+    assert not hasattr(config, "nonsense")
+    assert getattr(config.debug, "nonsense", 7) == 7
+
+
+def test_old_places_are_the_new_option():
+    config = CompilerConfig()
+    config.experimental_config.enable_single_stream = True
+    assert config.ge_config.enable_single_stream.value is True
+    config.debug.graph_dump.dtype = "txt"
+    assert config.debug.graph_dump.type.value == "txt"
+    config.aoe_config.aoe_mode = "2"
+    assert config.ge_options()["ge.jobType"] == "2"
+
+
+def test_ge_keys_and_texts():
+    config = CompilerConfig()
+    always = config.ge_options()
+    assert always["ge.topoSortingMode"] == "1"
+    assert always["ge.jit_compile"] == "2"
+    assert always["ge.exec.atomicCleanPolicy"] == "1"
+    assert "ge.oo.level" not in always
+    config.experimental_config.topology_sorting_strategy = "StableRDFS"
+    config.ge_config.oo_constant_folding = False
+    config.ge_config.enable_single_stream = True
+    config.ge_config.optimization_switch = "AutomaticUbFusion:off"
+    config.experimental_config.static_model_ops_lower_limit = -1
+    changed = config.ge_options()
+    assert changed["ge.topoSortingMode"] == "3"
+    assert changed["ge.oo.constantFolding"] == "false"
+    assert changed["ge.enableSingleStream"] == "true"
+    assert changed["ge.optimizationSwitch"] == "AutomaticUbFusion:off"
+    assert changed["ge.exec.static_model_ops_lower_limit"] == "-1"
+    assert set(config.ge_options("global")) | set(config.ge_options("graph")) == set(changed)
+    assert not set(config.ge_options("global")) & set(config.ge_options("graph"))
+
+
+def test_dump_keys_travel_together(tmp_path):
+    config = CompilerConfig()
+    config.dump_config.dump_path = str(tmp_path)
+    config.dump_config.dump_layer = "Add_1 MatMul"
+    assert not any(k.startswith("ge.exec.dump") for k in config.ge_options())
+    config.dump_config.enable_dump = True
+    sent = config.ge_options()
+    assert sent["ge.exec.enableDump"] == "1"
+    assert sent["ge.exec.dumpPath"] == str(tmp_path)
+    assert sent["ge.exec.dumpLayer"] == "Add_1 MatMul"
+    assert "ge.exec.dumpStep" not in sent
+
+
+def test_option_map_holds_plain_values_and_leaves_fixed_attributes_out():
+    config = CompilerConfig()
+    config.post_grad_custom_pre_pass = lambda gm, inputs, config: None
+    assert "post_grad_custom_pre_pass" in config._fixed_attrs
+    flat = config.as_dict()
+    assert "post_grad_custom_pre_pass" not in flat
+    assert flat["mode"] == "max-autotune"
+    json.dumps(flat)
+    config._fixed_attrs.append("mode")
+    assert "mode" not in config.as_dict()
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("{", "not JSON"),
+        ("[]", "no JSON object"),
+        ("{}", "'Switch'"),
+        ('{"Switch": {"Graph": {}}}', "GraphFusion"),
+        ('{"Switch": {"UBFusion": {"ALL": "no"}}}', "'on' and 'off'"),
+    ],
+)
+def test_damaged_fusion_switch_files_are_refused(tmp_path, content, why):
+    file = tmp_path / "switch.cfg"
+    file.write_text(content)
+    with pytest.raises(ConfigError) as caught:
+        CompilerConfig().fusion_config.fusion_switch_file = str(file)
+    assert caught.value.code == "GE1007"
+    assert why in str(caught.value)
+
+
+def test_fusion_switch_file_is_passed_on(tmp_path):
+    file = tmp_path / "switch.cfg"
+    file.write_text(json.dumps({"Switch": {"GraphFusion": {"ALL": "off", "SoftmaxFusionPass": "on"}, "UBFusion": {}}}))
+    config = CompilerConfig()
+    config.fusion_config.fusion_switch_file = file
+    assert config.ge_options()["ge.fusionSwitchFile"] == str(file)
+
+
+@pytest.mark.parametrize(
+    "dump",
+    [
+        {},
+        {"dump_path": "/d", "dump_debug": "on", "dump_op_switch": "on"},
+        {"dump_path": "/d", "dump_scene": "watcher", "dump_mode": "all"},
+        {"dump_path": "/d", "dump_scene": "watcher", "dump_debug": "on"},
+    ],
+)
+def test_dump_descriptions_are_checked(tmp_path, dump):
+    file = tmp_path / "dump.json"
+    file.write_text(json.dumps({"dump": dump}))
+    with pytest.raises(ConfigError, match="GE1007"):
+        CompilerConfig().dump_config.dump_config_path = str(file)
+
+
+def test_contradictions_are_refused_together():
+    config = CompilerConfig()
+    config.experimental_config.aot_config_output_loss_index = 0
+    config.export.export_mode = True
+    config.debug.run_eagerly = True
+    with pytest.raises(ConfigError) as caught:
+        config.check()
+    assert caught.value.code == "GE1008"
+    assert "aot_config_enable_joint_graph" in str(caught.value)
+    assert "run_eagerly" in str(caught.value)
+
+
+@pytest.mark.parametrize("conflict", CONFLICTS, ids=lambda c: f"{c.one[0]}-{c.other[0]}")
+def test_every_conflict_names_real_options(conflict):
+    config = CompilerConfig()
+    for path, value in (conflict.one, conflict.other):
+        option = find(config, path)
+        assert value is ... or option.check(value) == value
+
+
+@pytest.mark.parametrize(
+    "row", [r for r in OPTIONS if r.effective == "later" and r.kind == "choice"], ids=lambda r: r.path
+)
+def test_options_without_effect_yet_are_refused_not_ignored(row):
+    config = CompilerConfig()
+    other = next(c for c in row.choices if c != row.default)
+    find(config, row.path).value = other
+    with pytest.raises(ConfigError) as caught:
+        config.check()
+    assert caught.value.code in ("GE1010", "GE1008")
+    assert row.path in str(caught.value)
+
+
+def test_device_options_are_listed():
+    config = CompilerConfig()
+    assert config.only_on_a_device() == []
+    config.ge_config.oo_level = "O1"
+    assert config.only_on_a_device() == ["ge_config.oo_level = 'O1'"]
+    config.check()
+
+
+def test_a_subclass_may_add_an_option():
+    class Mine(CompilerConfig):
+        def __init__(self):
+            super().__init__()
+            self.extra = OptionValue("a", ["a", "b"])
+            self._fixed_attrs.append("extra")
+
+    config = Mine()
+    config.extra = "b"
+    assert config.extra.value == "b"
+    with pytest.raises(ConfigError, match=r"config\.extra"):
+        config.extra = "c"
+
+
+def test_docs_are_up_to_date():
+    here = os.path.dirname(__file__)
+    file = os.path.join(here, "..", "..", "..", "docs", "options.md")
+    if not os.path.isfile(file):
+        pytest.skip("installed without the repository's docs")
+    with open(file, encoding="utf-8") as text:
+        assert text.read() == markdown(), "run python -m torchair.options"
+
+
+def test_rows_are_sound():
+    paths = [r.path for r in OPTIONS]
+    assert len(set(paths)) == len(paths)
+    for row in (*OPTIONS, *GRAPH_EX):
+        assert row.here, row.path
+        assert row.effective != "device" or row.device, row.path
+        assert not row.ge_values or row.kind == "choice", row.path
+        if row.ge_values:
+            assert set(row.ge_values) >= {c for c in row.choices if c is not None}, row.path
