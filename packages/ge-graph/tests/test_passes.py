@@ -7,6 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, reject, settings
+from hypothesis import strategies as st
+
 from ge_graph import DataType, Graph, GraphError, Literal, Node, Tensor, building, passes
 from ge_graph import attrs as attr_kinds
 from ge_graph import ops as ge
@@ -15,8 +18,6 @@ from ge_graph.passes import topology
 from ge_graph.passes.base import Pass
 from ge_graph.testing import graphs
 from ge_graph.verify import verify
-from hypothesis import HealthCheck, given, reject, settings
-from hypothesis import strategies as st
 
 EXAMPLES = settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 

@@ -8,13 +8,14 @@ import sys
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
 from ge_graph import ArchiveError, DataType, Format, Graph, Literal, Provenance, building, serde, wire
 from ge_graph import attrs as attr_kinds
 from ge_graph import ops as ge
 from ge_graph.attrs import Attr, Kind
 from ge_graph.testing import assert_graphs_equal, attributes, graph_differences, graphs
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 EXAMPLES = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -25,7 +26,9 @@ def small_graph() -> Graph:
     with building(graph):
         x = ge.Data(index=0, dtype=DataType.DT_FLOAT, shape=("s0", 4), node_name="arg0_1")
         size = ge.Data(index=1, dtype=DataType.DT_INT64, shape=(), placement="CPU", node_name="s0")
-        graph.provenance = Provenance("mm", "aten.mm.default", "mm: f32 = mm(x, w)", "m.0", "model.py:3 in forward", "x @ w")
+        graph.provenance = Provenance(
+            "mm", "aten.mm.default", "mm: f32 = mm(x, w)", "m.0", "model.py:3 in forward", "x @ w"
+        )
         y = ge.MatMulV2(x, ge.Const(np.arange(16, dtype=np.float32).reshape(4, 4)), transpose_x2=True)
         y.record_shape(("s0", 4))
         a, b = ge.SplitD(y, split_dim=1, num_split=2)
@@ -321,7 +324,15 @@ def _damage(message, rng: random.Random) -> None:
         op.name = other.name if other is not op else ""
     elif choice == 1 and op.input:
         op.input[rng.randrange(len(op.input))] = rng.choice(
-            [f"{other.name}:0", f"{other.name}:99", "nobody:0", "a:b", "x", f"{other.name}:-1", f"{other.name}:{1 << 40}"]
+            [
+                f"{other.name}:0",
+                f"{other.name}:99",
+                "nobody:0",
+                "a:b",
+                "x",
+                f"{other.name}:-1",
+                f"{other.name}:{1 << 40}",
+            ]
         )
     elif choice == 2 and op.output_desc:
         op.output_desc[0].dtype = rng.choice((29, 99, -3))
@@ -331,7 +342,9 @@ def _damage(message, rng: random.Random) -> None:
     elif choice == 4:
         op.input.append(f"{op.name}:0")
     elif choice == 5 and op.attr:
-        op.attr[rng.choice(sorted(op.attr))].CopyFrom(other.attr[rng.choice(sorted(other.attr))]) if other.attr else None
+        op.attr[rng.choice(sorted(op.attr))].CopyFrom(
+            other.attr[rng.choice(sorted(other.attr))]
+        ) if other.attr else None
     elif choice == 6:
         op.attr["_port_sizes"].list.i.extend([rng.choice((1 << 50, -7, 3))])
         op.attr["_port_sizes"].list.val_type = 2

@@ -150,7 +150,9 @@ def stored(program: str, file: str, offset: int, dtype: int, shape: Sequence[int
     return _as_constant(dtype, shape, np.fromfile(path, np.uint8, size, offset=offset), str(path))
 
 
-def _as_constant(dtype: int, shape: Sequence[int], data: np.ndarray[Any, Any], where: str) -> np.ndarray[Any, Any] | Literal:
+def _as_constant(
+    dtype: int, shape: Sequence[int], data: np.ndarray[Any, Any], where: str
+) -> np.ndarray[Any, Any] | Literal:
     kind, dims = DataType(dtype), tuple(shape)
     expected = literal_bytes(kind, dims)
     if expected is not None and expected != data.size:
@@ -256,6 +258,7 @@ class _Program:
     def _call(self, made: Node, scratch: Graph, twins: dict[Tensor, Tensor], notes: list[str]) -> str:
         arguments = self._arguments(made)
         twin = None if arguments is None else _try(made, scratch, twins)
+        plain = twin is None
         if twin is None or arguments is None:
             call = self._plain_call(made)
             twin = scratch.add(made.op, (), {} if made.op == "Const" else dict(made.attrs),
@@ -267,7 +270,7 @@ class _Program:
         note = self._note(made, twin)
         if note:
             notes.append(note)
-        return f"{self._targets(made, plain=arguments is None)} = {call}"
+        return f"{self._targets(made, plain=plain)} = {call}"
 
     def _targets(self, made: Node, plain: bool) -> str:
         names = [self._name(t, f"{made.name}_{t.index}") for t in made.outputs]
