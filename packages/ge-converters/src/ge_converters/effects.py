@@ -86,7 +86,7 @@ class Effects:
     def _enter(self, node: torch.fx.Node, keys: Sequence[str], values: Sequence[str]) -> None:
         if len(keys) != len(values):
             raise Refusal(f"scope_enter got {len(keys)} keys and {len(values)} values; give as many values as keys")
-        self._open.append((node, {k: ge_attrs.Str(v) for k, v in zip(keys, values)}))
+        self._open.append((node, {k: _attribute(k, v) for k, v in zip(keys, values)}))
         self._publish()
 
     def _exit(self, node: torch.fx.Node) -> None:
@@ -137,6 +137,11 @@ class Effects:
         if not any(p in after for p in _predecessors(node)):
             node.control += [p for p in producers if p not in node.control and p is not node]
         after.add(node)
+
+
+def _attribute(key: str, value: str) -> ge_attrs.Attr:
+    """Scopes carry texts; GE reads the time limit as a truth value, everything else as text."""
+    return ge_attrs.Bool(value == "True") if key == "_op_exec_never_timeout" else ge_attrs.Str(value)
 
 
 def _predecessors(node: Node) -> Iterable[Node]:
