@@ -41,6 +41,11 @@ def _python_name(name: str) -> str:
     return f"{name}_" if keyword.iskeyword(name) else name
 
 
+def counts_itself(op: OpSchema) -> bool:
+    """Whether attribute ``N`` is the length of the only dynamic input; a call need not give it then."""
+    return sum(p.kind == "dynamic" for p in op.inputs) == 1 and op.attr("N") is not None
+
+
 class Plan:
     """Everything about an operator that a call needs, worked out once.
 
@@ -75,8 +80,7 @@ class Plan:
         self.single = len(op.outputs) == 1 and op.outputs[0].kind != "dynamic"
         self.simple = all(p.kind != "dynamic" for p in op.outputs) and not op.subgraphs
         dynamic_inputs = [i for i, p in enumerate(op.inputs) if p.kind == "dynamic"]
-        counts_input = len(dynamic_inputs) == 1 and "N" in by_name
-        self.counted = dynamic_inputs[0] if counts_input else -1
+        self.counted = dynamic_inputs[0] if counts_itself(op) else -1
         self._legal: dict[Any, tuple[tuple[DataType, None], ...]] = {}
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -414,6 +418,7 @@ def wrapper(op: str) -> Callable[..., Any]:
 
     operator.__name__ = operator.__qualname__ = op
     operator.__module__ = "ge_graph.ops"
+    operator.__doc__ = f"GE operator {op}; ``ge_graph/ops.pyi`` has its signature and element types."
     return operator
 
 

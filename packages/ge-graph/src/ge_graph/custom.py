@@ -52,7 +52,7 @@ def custom_op(
         dynamic = [p.name for p in schema.outputs if p.kind == "dynamic"]
         if dynamic:
             raise GraphError(
-                "GE3013", f"{op_type} has dynamic outputs ({', '.join(dynamic)}); the positional form cannot express them",
+                "GE3013", f"{op_type} has dynamic outputs ({', '.join(dynamic)}); give them by keyword",
                 next="use inputs=, outputs=, attrs=",
             )  # fmt: skip
         keywords: dict[str, Any] = {

@@ -55,6 +55,8 @@ Conv3DTransposeD y acc x
 Conv2DBackpropInput y acc out_backprop
 Conv2DBackpropInputD y acc out_backprop
 Conv3DBackpropInput y =out_backprop
+Conv2DBackpropFilter y f32
+Conv3DBackpropFilter y f32
 Conv3DBackpropInputD y =out_backprop
 DepthwiseConv2DBackpropInput input_grad =out_backprop
 DepthwiseConv2DBackpropInputD input_grad =out_backprop
@@ -96,6 +98,10 @@ UniqueConsecutive idx attr out_idx i64
 UniqueConsecutive count attr out_idx i64
 TopKV2 indices attr indices_dtype i32
 Sort y2 attr y2_dtype i32
+Cummax y =x
+Cummax indices i64
+Cummin y =x
+Cummin indices i64
 Lu lu =input
 Lu p attr output_idx_type
 LookupTableExport keys attr Tkeys
@@ -184,7 +190,7 @@ def first(fed: Result) -> DataType | None:
 
 
 def promote(dtypes: Sequence[DataType]) -> DataType:
-    """The promoted type: complex over floating over integer over bool, then the wider; half with bfloat16 is float32."""
+    """The promoted type: complex over floating over integer over bool, then the wider; half and bfloat16: float32."""
     best = dtypes[0]
     for other in dtypes[1:]:
         best = _promote_pair(best, other)

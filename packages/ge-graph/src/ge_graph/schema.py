@@ -180,8 +180,25 @@ def require(op: str) -> OpSchema:
 
 def names() -> list[str]:
     """All operators known, sorted."""
+    return sorted({*builtin_names(), *_user_rows})
+
+
+def builtin_names() -> list[str]:
+    """The operators of the package's own data, sorted."""
     added = (op for op, rows in _amendments().items() if any("in" in r for r in rows))
-    return sorted({*_lines(), *added, *_user_rows})
+    return sorted({*_lines(), *added})
+
+
+def builtin(op: str) -> OpSchema:
+    """The schema of the package's own data, whatever was registered at run time.
+
+    Raises:
+        GraphError: GE3019 if the data has no such operator.
+    """
+    row = _builtin_row(op)
+    if row is None:
+        raise GraphError("GE3019", f"GE has no operator '{op}'")
+    return parse(row)
 
 
 def suggest(op: str, count: int = 3) -> list[str]:
@@ -195,8 +212,10 @@ def suggest(op: str, count: int = 3) -> list[str]:
 
 def row_of(op: str) -> Row | None:
     """The row of an operator with all amendments applied, in the form of ``data/ops.jsonl``."""
-    if op in _user_rows:
-        return _user_rows[op]
+    return _user_rows.get(op) or _builtin_row(op)
+
+
+def _builtin_row(op: str) -> Row | None:
     line = _lines().get(op)
     row: Row | None = None if line is None else json.loads(line)
     for amendment in _amendments().get(op, ()):
@@ -349,6 +368,13 @@ def register_schema(row: Row, *, replace: bool = False) -> OpSchema:
     for listener in _listeners:
         listener(new.name)
     return _parsed[new.name] or new
+
+
+def conflict(row: Row) -> str:
+    """How the ports and attributes of a row differ from the known operator of that name; empty if they do not."""
+    new = parse(row)
+    known = get(new.name)
+    return "" if known is None or _shape(known) == _shape(new) else _difference(known, new)
 
 
 def on_register(listener: Callable[[str], None]) -> None:
