@@ -97,10 +97,30 @@ def _unchanged(y: Tensor) -> Tensor:
     return y
 
 
+def shaped(result: Tensor, like: Tensor) -> Tensor:
+    """Note that an intermediate result has the shape of another tensor, so that its rank is known further on."""
+    result.record_shape(like.known_shape)
+    return result
+
+
 def move(op: str, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """Call an operator that only moves elements of its first input, in a type that it takes."""
     (inner,), back = carried(op, x, moves=True)
     return back(getattr(ge, op)(inner, *args, **kwargs))
+
+
+def as_number(value: Any, dtype: DataType) -> Any:
+    """A Python number as eager converts it to an element type: floats lose their fraction in integer types, negative
+    numbers wrap in unsigned ones, and what is not zero is true. Anything else is returned as it is.
+    """
+    if not isinstance(value, (bool, int, float)):
+        return value
+    if dtype == _D.DT_BOOL:
+        return bool(value)
+    if not dtype.is_integer:
+        return value
+    whole = int(value)
+    return whole % 2**dtype.bits if whole < 0 and dtype.short.startswith("u") else whole
 
 
 def is_exact(value: Any, dtype: DataType) -> bool:
@@ -125,8 +145,12 @@ def _single(value: float) -> float:
     return float(struct.unpack("<f", struct.pack("<f", value))[0])
 
 
+# Beside a half tensor eager keeps a Python number in float32 for these, and rounds it to the half type for all others.
+_KEEPS_NUMBERS: Final = frozenset({"Add", "Sub", "Mul", "RealDiv"})
+
+
 def compute_type(dtype: DataType, *operands: Any) -> DataType:
-    """The type for arithmetic with Python numbers: eager keeps the number in float32 beside a half tensor."""
+    """The type for arithmetic that keeps Python numbers in float32 beside a half tensor."""
     if dtype in HALF_TYPES and not all(isinstance(v, Tensor) or is_exact(v, dtype) for v in operands):
         return _D.DT_FLOAT
     return dtype
@@ -134,8 +158,9 @@ def compute_type(dtype: DataType, *operands: Any) -> DataType:
 
 def arithmetic(op: str, a: Any, b: Any, dtype: DataType) -> Tensor:
     """``op`` on two operands, numbers or tensors, with a result of ``dtype`` as eager computes it."""
-    inner = carrier(op, compute_type(dtype, a, b))
-    x, y = dtype_promote(a, b, target_dtype=inner)
+    wanted = compute_type(dtype, a, b) if op in _KEEPS_NUMBERS else dtype
+    inner = carrier(op, wanted)
+    x, y = dtype_promote(as_number(a, dtype), as_number(b, dtype), target_dtype=inner)
     return cast(getattr(ge, op)(x, y), dtype)
 
 

@@ -9,7 +9,7 @@ import torch
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
 
-from ge_converters.carriers import arithmetic, carrier
+from ge_converters.carriers import arithmetic, as_number, carrier
 from ge_converters.dtypes import cast, dtype_promote
 from ge_converters.errors import Refusal
 from ge_converters.registry import declare_supported, register_fx_node_ge_converter
@@ -27,7 +27,7 @@ _D = DataType
 
 def filled(sizes: Sequence[Any], value: Any, dtype: DataType) -> Tensor:
     """A tensor of these sizes with one value; a scalar is a plain constant."""
-    scalar: Tensor = dtype_promote(value, target_dtype=dtype)
+    scalar: Tensor = dtype_promote(as_number(value, dtype), target_dtype=dtype)
     return ge.Fill(shape_operand(sizes), scalar) if len(sizes) else scalar
 
 
@@ -35,7 +35,7 @@ def filled_like(x: Tensor, value: Any, meta: TensorSpec) -> Tensor:
     """A tensor of the shape of ``x`` with one value."""
     if all(isinstance(s, int) for s in meta.size):
         return filled(meta.size, value, meta.dtype)
-    scalar = dtype_promote(value, target_dtype=meta.dtype)
+    scalar = dtype_promote(as_number(value, meta.dtype), target_dtype=meta.dtype)
     return ge.Fill(ge.Shape(x, dtype=_D.DT_INT64), scalar)  # type: ignore[no-any-return]
 
 
@@ -189,7 +189,7 @@ def scalar_tensor(
     s: Any, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None, meta_outputs: TensorSpec
 ) -> Tensor:  # fmt: skip
     """A 0-d tensor."""
-    return dtype_promote(s, target_dtype=meta_outputs.dtype)  # type: ignore[no-any-return]
+    return dtype_promote(as_number(s, meta_outputs.dtype), target_dtype=meta_outputs.dtype)  # type: ignore[no-any-return]
 
 
 # -- ranges -------------------------------------------------------------------------------------------------------------
@@ -256,7 +256,7 @@ def arange_end(
     return _range(0, end, 1, meta_outputs)
 
 
-@declare_supported([Support(n, start=s, step=t, dtype=d, device=torch.device("cpu"), requires_grad=False) for n, s, t in ((5, 0, 1), (4, 3, -2), (0, 1, 1)) for d in (torch.int64, torch.int32, torch.float32)])
+@declare_supported([Support(n, start=s, step=t, dtype=d, device=torch.device("cpu"), requires_grad=False) for n, s, t in ((5, 0, 1), (4, 3, -2), (0, 1, 1)) for d in (torch.int64, torch.int32)])
 @register_fx_node_ge_converter(prims.iota.default, source="torch._prims: iota; GE Range")
 def iota(
     length: Any, *, start: Any, step: Any, dtype: Any, device: Any, requires_grad: bool, meta_outputs: TensorSpec

@@ -34,7 +34,8 @@ def _add_scaled(a: Any, b: Any, alpha: Any, dtype: DataType) -> Tensor:
         return ge.LogicalOr(x, ge.LogicalAnd(y, flag))  # type: ignore[no-any-return]
     if isinstance(b, _NUMBERS) and isinstance(alpha, _NUMBERS):
         return arithmetic("Add", a, b * alpha, dtype)
-    inner = compute_type(dtype, a, b, alpha)
+    # Eager rounds alpha to the element type, multiplies and adds with one rounding; so does AxpyV2.
+    inner = compute_type(dtype, a, b)
     if inner in (_D.DT_FLOAT, *HALF_TYPES):
         x, y, factor = dtype_promote(a, b, alpha, target_dtype=inner)
         return cast(ge.AxpyV2(x, y, factor), dtype)
@@ -58,8 +59,8 @@ _ADD_TENSOR = [
     Support(F32(2, 2), F32(2, 2), alpha=0.5),
     Support(F16(2, 3), F16(3)),
     Support(F16(2, 3), 0.1),
-    Support(F16(2, 3), F16(2, 3), alpha=0.1),
-    Support(BF16(2, 3), BF16(2, 3), alpha=3),
+    Support(F16(4, 16), F16(4, 16), alpha=0.1),
+    Support(BF16(4, 16), BF16(4, 16), alpha=3),
     Support(BF16(2, 3), 0.3),
     Support(I64(2, 3), I64(3), alpha=2),
     Support(I32(2, 3), 2),
@@ -367,7 +368,7 @@ def select(condition: Tensor, a: Any, b: Any, dtype: DataType) -> Tensor:
 
 @declare_supported(
     [Support(BOOL(2, 3), f(2, 3), f(3)) for f in (F32, F16, BF16, F64, I64, I32, BOOL)]
-    + [Support(BOOL(2, 1), F32(3), F32()), Support(BOOL(), F32(2), F32(2)), Support(BOOL(2), F32(2), I64(2)), Support(BOOL(0, 2), F32(2), F32(2)), Support(U8(4, high=2), F32(4), F32(4))]
+    + [Support(BOOL(2, 1), F32(3), F32()), Support(BOOL(), F32(2), F32(2)), Support(BOOL(2), F32(2), I64(2)), Support(BOOL(0, 2), F32(2), F32(2))]
 )  # fmt: skip
 @register_fx_node_ge_converter(aten.where.self, source="native_functions.yaml: where.self; GE SelectV2")
 def where(condition: Tensor, self: Tensor, other: Tensor, *, meta_outputs: TensorSpec) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
 
-from ge_converters.carriers import arithmetic, carried, carrier, carry
+from ge_converters.carriers import arithmetic, as_number, carried, carrier, carry, move, shaped
 from ge_converters.dtypes import cast, dtype_promote
 from ge_converters.errors import Refusal
 from ge_converters.families.shape_ops import broadcast, ints, own, permuted
@@ -27,7 +27,11 @@ def _places(n: int, *shape: int, of: Any = I64) -> Any:
 
 
 def _at_least_1d(x: Tensor) -> Tensor:
-    return x if x.rank else ge.Reshape(x, ints([1]))
+    if x.rank:
+        return x
+    whole: Tensor = ge.Reshape(x, ints([1]))
+    whole.record_shape((1,))
+    return whole
 
 
 # -- gather -------------------------------------------------------------------------------------------------------------
@@ -61,7 +65,7 @@ def index_select(self: Tensor, dim: int, index: Tensor, *, meta_outputs: TensorS
     Emits:  GatherV2.
     """
     (x,), back = carried("GatherV2", _at_least_1d(self), moves=True)
-    found = back(ge.GatherV2(x, _at_least_1d(index), dim % x.rank))
+    found = back(ge.GatherV2(x, _at_least_1d(index), dim % max(self.rank, 1)))
     return found if self.rank else ge.Reshape(found, ints([]))
 
 
@@ -162,7 +166,7 @@ def unsafe_index(self: Tensor, indices: Any, *, meta_outputs: TensorSpec) -> Ten
     return _index(self, indices, meta_outputs=meta_outputs)
 
 
-def _value_shape(x: Tensor, found: list[Tensor], first: int) -> Tensor:
+def _value_shape(x: Tensor, rank: int, found: list[Tensor], first: int) -> Tensor:
     """Shape of ``x[..., found, ...]`` with consecutive indices from dim ``first``."""
     sizes = ge.Shape(x, dtype=_D.DT_INT64)
     joined = found[0]
@@ -171,7 +175,7 @@ def _value_shape(x: Tensor, found: list[Tensor], first: int) -> Tensor:
     parts = [ge.Shape(joined, dtype=_D.DT_INT64)]
     if first:
         parts.insert(0, ge.GatherV2(sizes, ints(range(first)), 0))
-    after = range(first + len(found), x.rank)
+    after = range(first + len(found), rank)
     if len(after):
         parts.append(ge.GatherV2(sizes, ints(after), 0))
     return ge.ConcatV2(parts, 0, N=len(parts)) if len(parts) > 1 else parts[0]
@@ -190,12 +194,12 @@ def put(self: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumula
     used = [i for i in found if i is not None]
     value = cast(values, self.dtype)
     (var, value), back = carried("IndexPutV2", x, value, moves=not accumulate)
-    value = ge.BroadcastTo(value, _value_shape(x, used, first))
+    value = ge.BroadcastTo(value, _value_shape(x, self.rank, used, first))
     mask = ints([0] * first + [1] * len(used))
     written = back(ge.IndexPutV2(own(var), value, mask, mask, used, accumulate=accumulate))
     if adjacent:
         return written
-    return permuted(written, [order.index(d) for d in range(self.rank)])
+    return move("Transpose", written, ints([order.index(d) for d in range(self.rank)]))
 
 
 _PUTS: list[tuple[Any, ...]] = [(f(4, 3), [I64(value=[2, 0])], f(2, 3)) for f in _KINDS]
@@ -238,12 +242,12 @@ def scattered(self: Tensor, dim: int, index: Tensor, updates: Tensor, reduction:
     data, values = _at_least_1d(self), _at_least_1d(cast(updates, self.dtype))
     (data, values), back = carried("ScatterElements", data, values, moves=reduction == "none")
     written = back(ge.ScatterElements(data, _at_least_1d(index), values, axis=axis, reduction=reduction))
-    return written if self.rank else ge.Reshape(written, ints([]))
+    return shaped(written if self.rank else ge.Reshape(written, ints([])), self)
 
 
-def _like_index(index: Tensor, value: Any, dtype: DataType) -> Tensor:
-    scalar = dtype_promote(value, target_dtype=dtype)
-    return ge.Fill(ge.Shape(index, dtype=_D.DT_INT64), scalar) if index.rank else scalar
+def _full_like(index: Tensor, value: Any, dtype: DataType) -> Tensor:
+    scalar: Tensor = dtype_promote(as_number(value, dtype), target_dtype=dtype)
+    return shaped(ge.Fill(ge.Shape(index, dtype=_D.DT_INT64), scalar), index) if index.rank else scalar
 
 
 _SCATTERS = [(f(3, 4), 0, I64(value=[[0, 2, 1], [1, 0, 2]])) for f in _KINDS]
@@ -264,7 +268,7 @@ def scatter(self: Tensor, dim: int, index: Tensor, src: Tensor, *, meta_outputs:
 @register_fx_node_ge_converter(aten.scatter.value, source="native_functions.yaml: scatter.value; GE Fill, ScatterElements")
 def scatter_value(self: Tensor, dim: int, index: Tensor, value: Any, *, meta_outputs: TensorSpec) -> Tensor:
     """self with one number written at index along a dim."""
-    return scattered(self, dim, index, _like_index(index, value, self.dtype), "none")
+    return scattered(self, dim, index, _full_like(index, value, self.dtype), "none")
 
 
 _ADD_SCATTERS = [(f(3, 4), 0, I64(value=[[0, 0, 1], [1, 0, 2]]), f(2, 3)) for f in (F32, F16, BF16, F64, I64, I32)]
@@ -294,7 +298,7 @@ def scatter_reduce_src(self: Tensor, dim: int, index: Tensor, src: Tensor, *, re
 @register_fx_node_ge_converter(aten.scatter.value_reduce, source="native_functions.yaml: scatter.value_reduce; GE ScatterElements")
 def scatter_reduce_value(self: Tensor, dim: int, index: Tensor, value: Any, *, reduce: str, meta_outputs: TensorSpec) -> Tensor:
     """self with one number added to or multiplied with it at index."""
-    return scattered(self, dim, index, _like_index(index, value, self.dtype), _REDUCTIONS[reduce])
+    return scattered(self, dim, index, _full_like(index, value, self.dtype), _REDUCTIONS[reduce])
 
 
 def _coordinates(index: Tensor, axis: int) -> Tensor:
@@ -332,8 +336,8 @@ def _bound(dtype: DataType, largest: bool) -> Any:
 def _mean_scatter(self: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     """Sum and count; eager rounds integer means down."""
     total = scattered(self, dim, index, src, "add")
-    ones = _like_index(index, 1, self.dtype)
-    everywhere = ge.Fill(ge.Shape(self, dtype=_D.DT_INT64), dtype_promote(1, target_dtype=self.dtype))
+    ones = _full_like(index, 1, self.dtype)
+    everywhere = _full_like(self, 1, self.dtype)
     count = scattered(everywhere, dim, index, ones, "add")
     return arithmetic("RealDiv" if self.dtype.is_float else "FloorDiv", total, count, self.dtype)
 
@@ -355,7 +359,7 @@ def scatter_reduce(
         start = _bound(self.dtype, reduce == "amax")
     base = self
     if not include_self:
-        base = scattered(self, dim, index, _like_index(index, start, self.dtype), "none")
+        base = scattered(self, dim, index, _full_like(index, start, self.dtype), "none")
     if reduce in _REDUCTIONS:
         return scattered(base, dim, index, src, _REDUCTIONS[reduce])
     if reduce == "mean":
@@ -368,8 +372,8 @@ def scatter_reduce(
 def _mean_of_src(self: Tensor, base: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     """Mean of src alone where it falls, self elsewhere."""
     total = scattered(base, dim, index, src, "add")
-    none = ge.Fill(ge.Shape(self, dtype=_D.DT_INT64), dtype_promote(0, target_dtype=self.dtype))
-    count = scattered(none, dim, index, _like_index(index, 1, self.dtype), "add")
+    none = _full_like(self, 0, self.dtype)
+    count = scattered(none, dim, index, _full_like(index, 1, self.dtype), "add")
     one = dtype_promote(1, target_dtype=self.dtype)
     divisor = arithmetic("Maximum", count, one, self.dtype)
     return arithmetic("RealDiv" if self.dtype.is_float else "FloorDiv", total, divisor, self.dtype)
@@ -386,8 +390,9 @@ def index_add(self: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: A
         return arithmetic("Add", self, arithmetic("Mul", ge.Reshape(source, ints([])), alpha, self.dtype), self.dtype)
     inner = carrier("InplaceIndexAdd", self.dtype)
     var, updates = carry(self, inner), cast(source, inner)
-    factor = None if alpha == 1 else dtype_promote(alpha, target_dtype=inner)
-    added = ge.InplaceIndexAdd(own(var), _at_least_1d(index), updates, factor, axis=dim % self.rank)
+    if alpha != 1:
+        updates = arithmetic("Mul", updates, alpha, inner)
+    added = ge.InplaceIndexAdd(own(var), _at_least_1d(index), updates, axis=dim % self.rank)
     return cast(added, self.dtype)
 
 

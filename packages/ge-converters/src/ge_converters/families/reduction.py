@@ -178,7 +178,7 @@ def _install_extremes() -> None:
         reduce_op = "ReduceMax, ReduceAny" if largest else "ReduceMin, ReduceAll"
         define(
             getattr(aten, long).default, reduce_op, _over_dims(largest),
-            _dim_cases(_FULL, _DIMS) + [Support(_NANS, [1]), Support(F32())], kept,
+            _dim_cases(_FULL, [d for d in _DIMS if d[0] is not None]) + [Support(_NANS, [1]), Support(F32())], kept,
         )  # fmt: skip
         define(getattr(aten, short).default, reduce_op, _over_all(largest), [Support(x) for x in _ORDERED], kept)
         define(

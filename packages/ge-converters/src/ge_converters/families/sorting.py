@@ -93,7 +93,9 @@ def topk(
 
 def _place(sequence: Tensor, values: Tensor, sorter: Tensor | None, right: bool, dtype: DataType) -> Tensor:
     if values.rank == 0:
-        found = _place(sequence, ge.Reshape(values, [1]), sorter, right, dtype)
+        row = ge.Reshape(values, [1])
+        row.record_shape((1,))
+        found = _place(sequence, row, sorter, right, dtype)
         return ge.Reshape(found, ge.Const(np.zeros(0, dtype=np.int64)))  # type: ignore[no-any-return]
     inner = carrier("SearchSorted", sequence.dtype)
     return ge.SearchSorted(cast(sequence, inner), cast(values, inner), sorter, dtype=dtype, right=right)  # type: ignore[no-any-return]
