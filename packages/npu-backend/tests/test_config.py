@@ -316,3 +316,11 @@ def test_rows_are_sound():
         assert not row.ge_values or row.kind == "choice", row.path
         if row.ge_values:
             assert set(row.ge_values) >= {c for c in row.choices if c is not None}, row.path
+
+
+def test_repr_shows_what_was_changed():
+    config = CompilerConfig()
+    assert repr(config) == "CompilerConfig()"
+    config.ge_config.oo_level = "O1"
+    assert repr(config) == "CompilerConfig(ge_config.oo_level='O1')"
+    assert repr(config.mode) == "'max-autotune'"

@@ -398,8 +398,8 @@ class NpuBaseConfig:
         return [*super().__dir__(), *self._items]
 
     def __repr__(self) -> str:
-        inner = ", ".join(f"{name}={item!r}" for name, item in self._items.items())
-        return f"{type(self).__name__}({inner})" if type(self) is not NpuBaseConfig else f"({inner})"
+        changed = (f"{_short(v)}={v!r}" for _, v in self.values() if not v.is_default)
+        return f"{type(self).__name__}({', '.join(changed)})"
 
     def _unknown(self, name: str) -> ConfigError:
         elsewhere = [path for path in self._all_paths() if path.rsplit(".", 1)[-1] == name]

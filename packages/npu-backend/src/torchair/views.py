@@ -50,7 +50,7 @@ def take_views(gm: torch.fx.GraphModule) -> ViewPlan:
     graph = gm.graph
     output = output_node(graph)
     bare = not isinstance(output.args[0], (tuple, list))
-    wanted: list[Any] = [output.args[0]] if bare else list(output.args[0])  # type: ignore[arg-type]
+    wanted: list[Any] = [output.args[0]] if bare else list(output.args[0])
     chains = {n: chain for n in wanted if isinstance(n, torch.fx.Node) and (chain := _chain(n))}
     shared = Counter(_base(chains, n) for n in dict.fromkeys(n for n in wanted if isinstance(n, torch.fx.Node)))
     replayed = {

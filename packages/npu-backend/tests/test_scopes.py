@@ -1,0 +1,239 @@
+"""Scopes and stream marks: no graph break, attributes and order on the right GE nodes, the same numbers."""
+
+import itertools
+
+import pytest
+import torch
+
+import torchair
+from ge_graph.errors import ConfigError
+from torchair import ops, scope
+
+STREAM = "_user_stream_label"
+
+
+def run(fn, recording, *args, config=None):
+    backend = torchair.get_npu_backend(compiler_config=config)
+    with recording() as seen:
+        got = torch.compile(fn, backend=backend, fullgraph=True)(*args)
+    torch.testing.assert_close(got, fn(*args))
+    return seen.last_graph()
+
+
+def one(graph, op):
+    (found,) = [n for n in graph.nodes if n.op == op]
+    return found
+
+
+def waits_for(node, other):
+    """Whether ``other`` runs before ``node`` by data or control edges."""
+    seen, todo = set(), [node]
+    while todo:
+        current = todo.pop()
+        for before in itertools.chain((t.node for t in current.operands()), current.control):
+            if before is other:
+                return True
+            if before not in seen:
+                seen.add(before)
+                todo.append(before)
+    return False
+
+
+def test_stream_switch(recording):
+    def fn(x):
+        with scope.npu_stream_switch("side"):
+            a = x.sin()
+        return a + x.cos()
+
+    graph = run(fn, recording, torch.randn(3))
+    assert one(graph, "Sin").attr(STREAM) == "side"
+    assert one(graph, "Cos").attr(STREAM) is None
+    assert one(graph, "Add").attr(STREAM) is None
+
+
+def test_inner_values_win_and_outer_ones_come_back(recording):
+    def fn(x):
+        with scope.op_never_timeout(True):
+            a = x.sin()
+            with scope.op_never_timeout(False), scope.limit_core_num(4, 8):
+                b = a.cos()
+            return b.exp()
+
+    graph = run(fn, recording, torch.randn(3))
+    timeout = "_op_exec_never_timeout"
+    assert one(graph, "Sin").attr(timeout) is True
+    assert one(graph, "Cos").attr(timeout) is False
+    assert one(graph, "Exp").attr(timeout) is True
+    assert (one(graph, "Cos").attr("_op_aicore_num"), one(graph, "Cos").attr("_op_vectorcore_num")) == ("4", "8")
+    assert one(graph, "Exp").attr("_op_aicore_num") is None
+
+
+def test_super_kernel(recording):
+    def fn(x):
+        with scope.super_kernel("sk", "stream-fusion=1:feed-sync-all=1"):
+            return x.sin()
+
+    node = one(run(fn, recording, torch.randn(3)), "Sin")
+    assert node.attr("_super_kernel_scope") == "sk"
+    assert node.attr("_super_kernel_options") == "stream-fusion=1:feed-sync-all=1"
+
+
+def test_record_and_wait(recording):
+    def fn(x):
+        with scope.npu_stream_switch("side"):
+            a = x.sin()
+            mark = ops.record()
+        ops.wait([mark])
+        return a, x.cos()
+
+    graph = run(fn, recording, torch.randn(3))
+    assert waits_for(one(graph, "Cos"), one(graph, "Sin"))
+
+
+def test_wait_for_a_tensor(recording):
+    def fn(x):
+        a = x.sin()
+        with scope.npu_stream_switch("side"):
+            ops.wait([a])
+            b = x.cos()
+        return a, b
+
+    graph = run(fn, recording, torch.randn(3))
+    assert waits_for(one(graph, "Cos"), one(graph, "Sin"))
+    assert not waits_for(one(graph, "Sin"), one(graph, "Cos"))
+
+
+@pytest.mark.parametrize("rebind", [True, False])
+def test_npu_wait_tensor_with_and_without_rebinding(recording, rebind):
+    def fn(x, y):
+        before = x.exp()
+        a = y.sin()
+        waited = scope.npu_wait_tensor(x, a)
+        return before, a, (waited if rebind else x).cos()
+
+    graph = run(fn, recording, torch.randn(3), torch.randn(3))
+    assert waits_for(one(graph, "Cos"), one(graph, "Sin"))
+    assert not waits_for(one(graph, "Exp"), one(graph, "Sin"))
+
+
+def test_marks_do_nothing_in_eager():
+    x = torch.randn(3)
+    with scope.npu_stream_switch("side"), scope.data_dump():
+        mark = ops.record()
+    ops.wait([mark])
+    assert scope.npu_wait_tensor(x, mark) is x
+    assert mark.numel() == 0
+
+
+def test_scopes_in_a_training_graph(recording):
+    def fn(x):
+        with scope.npu_stream_switch("side"):
+            a = x.sin()
+        return (a * x).sum()
+
+    x = torch.randn(3, requires_grad=True)
+    y = x.detach().clone().requires_grad_()
+    with recording() as seen:
+        torch.compile(fn, backend=torchair.get_npu_backend(), fullgraph=True)(x).backward()
+    fn(y).backward()
+    torch.testing.assert_close(x.grad, y.grad)
+    forward, backward = [g for _, label, g in seen.ge if label == "optimized"]
+    assert one(forward, "Sin").attr(STREAM) == "side"
+    assert all(n.attr(STREAM) is None for n in backward.nodes)
+
+
+def test_a_pass_that_inserts_marks(recording):
+    """The documented example of a custom pass, without a device."""
+
+    def multi_stream(gm, example_inputs, config):
+        graph, mark = gm.graph, None
+        for node in graph.nodes:
+            if node.target is torch.ops.aten.mm.default:
+                with graph.inserting_before(node):
+                    graph.call_function(torch.ops.air.scope_enter.default, args=([STREAM], ["stream_1"]))
+            if node.target is torch.ops.aten.abs.default:
+                with graph.inserting_after(node):
+                    mark = graph.call_function(torch.ops.air.record.default, args=())
+                with graph.inserting_after(mark):
+                    graph.call_function(torch.ops.air.scope_exit.default, args=())
+            if node.target is torch.ops.aten.sub.Tensor:
+                with graph.inserting_before(node):
+                    graph.call_function(torch.ops.air.wait.default, args=([mark],))
+
+    def fn(x):
+        mm = torch.mm(x, x)
+        a = torch.abs(mm)
+        return torch.add(a, 1), torch.sub(x, mm)
+
+    config = torchair.CompilerConfig()
+    config.post_grad_custom_pre_pass = multi_stream
+    graph = run(fn, recording, torch.randn(3, 3), config=config)
+    labelled = {n.op for n in graph.nodes if n.attr(STREAM) == "stream_1"}
+    assert "Abs" in labelled
+    assert "Sub" not in labelled
+    assert waits_for(one(graph, "Sub"), one(graph, "Abs"))
+
+
+def test_an_open_scope_is_refused():
+    def leave_open(gm, inputs, config):
+        first = next(n for n in gm.graph.nodes if n.op == "call_function")
+        with gm.graph.inserting_before(first):
+            gm.graph.call_function(torch.ops.air.scope_enter.default, args=([STREAM], ["s"]))
+
+    config = torchair.CompilerConfig()
+    config.post_grad_custom_post_pass = leave_open
+    with pytest.raises(Exception, match=r"GE2008.*never closed"):
+        torch.compile(lambda x: x + 1, backend=torchair.get_npu_backend(compiler_config=config))(torch.randn(3))
+
+
+def test_one_stream_and_a_switch_exclude_each_other():
+    config = torchair.CompilerConfig()
+    config.ge_config.enable_single_stream = True
+
+    def fn(x):
+        with scope.npu_stream_switch("side"):
+            return x + 1
+
+    with pytest.raises(Exception, match=r"GE1008.*enable_single_stream"):
+        torch.compile(fn, backend=torchair.get_npu_backend(compiler_config=config))(torch.randn(3))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: scope.npu_stream_switch(3),
+        lambda: scope.npu_stream_switch(""),
+        lambda: scope.npu_stream_switch("a", 2),
+        lambda: scope.npu_stream_switch("a", 0, 1),
+        lambda: scope.limit_core_num(0, 1),
+        lambda: scope.limit_core_num(1, -1),
+        lambda: scope.limit_core_num(True, 1),
+        lambda: scope.super_kernel(3),
+        lambda: scope.super_kernel("a", "stream-fusion"),
+        lambda: scope.op_never_timeout("yes"),
+        lambda: ops.wait([]),
+        lambda: ops.wait([3]),
+        lambda: ops.npu_print("no tensor"),
+        lambda: ops.npu_print(torch.ones(1), summarize_size=0),
+    ],
+)
+def test_wrong_arguments(wrong):
+    with pytest.raises(ConfigError, match="GE1030"):
+        wrong()
+
+
+@pytest.mark.parametrize(
+    ("args", "options", "text"),
+    [
+        ((torch.arange(10),), {}, "[0 1 2 ... 7 8 9]"),
+        ((torch.arange(10),), {"summarize_size": -1}, "[0 1 2 3 4 5 6 7 8 9]"),
+        ((torch.arange(10),), {"summarize_size": 5}, "[0 1 2 3 4 5 6 7 8 9]"),
+        (("x", torch.arange(10), 2.5), {"summarize_size": 1}, "x [0 ... 9] 2.5"),
+        ((torch.arange(10),), {"tensor_detail": True}, "tensor([0 1 2 ... 7 8 9], shape=[10], dtype=torch.int64)"),
+        ((torch.ones(2, dtype=torch.bfloat16),), {}, "[1. 1.]"),
+        ((torch.tensor([True, False]),), {}, "[ True False]"),
+    ],
+)
+def test_print(args, options, text, capsys):
+    ops.npu_print(*args, **options)
+    assert capsys.readouterr().out == text + "\n"
