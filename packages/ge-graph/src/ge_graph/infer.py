@@ -56,6 +56,12 @@ Conv2DBackpropInput y acc out_backprop
 Conv2DBackpropInputD y acc out_backprop
 Conv3DBackpropInput y =out_backprop
 Conv2DBackpropFilter y f32
+LayerNormV4 mean f32
+LayerNormV4 rstd f32
+BatchNormGradV3 dweight =weight
+BatchNormGradV3 dbias =weight
+LayerNormGradV3 pd_gamma =gamma
+LayerNormGradV3 pd_beta =gamma
 Conv3DBackpropFilter y f32
 Conv3DBackpropInputD y =out_backprop
 DepthwiseConv2DBackpropInput input_grad =out_backprop
