@@ -1,0 +1,288 @@
+"""Losses with class targets, and bags of embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import torch
+
+from ge_converters.dtypes import cast
+from ge_converters.errors import Refusal
+from ge_converters.families.norm import filled, need_floats
+from ge_converters.families.separable import axis_size
+from ge_converters.registry import declare_supported, register_fx_node_ge_converter
+from ge_converters.support import BF16, F16, F32, I64, Support
+from ge_graph import Tensor, TensorSpec
+from ge_graph import ops as ge
+
+aten = torch.ops.aten
+_REDUCTIONS: Final = ("none", "mean", "sum")
+
+
+def _ignored(index: Any) -> int:
+    if isinstance(index, Tensor):
+        raise Refusal("ignore_index is a symbolic number, but a GE attribute holds it; make it a number")
+    return int(index)
+
+
+def _loss(
+    self: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: Any, specs: Sequence[TensorSpec]
+) -> tuple[Tensor, Tensor]:
+    need_floats("NLLLoss", self, weight)
+    if weight is not None:
+        weight = cast(weight, self.dtype)
+    loss, total = ge.NLLLoss(
+        self, target, weight, reduction=_REDUCTIONS[reduction], ignore_index=_ignored(ignore_index)
+    )  # fmt: skip
+    if reduction == 0:
+        total = ge.Const(0.0, dtype=specs[1].dtype)  # torch leaves the total at 0 when it is not used
+    return cast(loss, specs[0].dtype), cast(total, specs[1].dtype)
+
+
+def _loss_gradient(
+    grad: Tensor,
+    self: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    reduction: int,
+    ignore_index: Any,
+    total_weight: Tensor,
+    spec: TensorSpec,
+) -> Tensor:
+    need_floats("NLLLossGrad", self, grad, weight)
+    if weight is None:
+        axis = 0 if self.rank == 1 else 1
+        size = spec.size[axis]
+        weight = filled([size if isinstance(size, int) else axis_size(self, axis)], 1.0, self.dtype)
+    result = ge.NLLLossGrad(
+        self, cast(grad, self.dtype), target, cast(weight, self.dtype), cast(total_weight, self.dtype),
+        reduction=_REDUCTIONS[reduction], ignore_index=_ignored(ignore_index),
+    )  # fmt: skip
+    return cast(result, spec.dtype)
+
+
+# Eager adds bfloat16 losses in bfloat16, one by one; the device adds in float32.
+_REDUCED: Final = ((F32, 0), (F32, 1), (F32, 2), (BF16, 0), (F16, 0))
+
+
+def _classes(*shape: int) -> Any:
+    return I64(*shape, low=0, high=4)
+
+
+_CASES = [
+    *(Support(m(3, 4), _classes(3), None, r, -100) for m in (F32, F16, BF16) for r in (0, 1, 2)),
+    *(Support(F32(3, 4), _classes(3), F32(4, low=0.1), r, 1) for r in (0, 1, 2)),
+    Support(F32(4), _classes(), None, 1, -100),
+    Support(F32(3, 4), I64(value=[1, -100, 3]), None, 1, -100),
+]
+
+
+@declare_supported(_CASES)
+@register_fx_node_ge_converter(
+    aten.nll_loss_forward.default, source="native_functions.yaml: nll_loss_forward; GE NLLLoss"
+)
+def nll_loss_forward(
+    self: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    reduction: int,
+    ignore_index: Any,
+    *,
+    meta_outputs: list[TensorSpec],
+) -> tuple[Tensor, Tensor]:
+    """nll_loss_forward(Tensor self, Tensor target, Tensor? weight, int reduction, SymInt ignore_index) -> (Tensor output, Tensor total_weight)
+
+    Shapes: self [n, c] or [c]; target [n] or []; weight [c] -> [n] or []; total_weight [].
+    Dtypes: float32, float16, bfloat16; target int64 or int32.
+    Emits:  NLLLoss.
+    """  # noqa: E501
+    return _loss(self, target, weight, reduction, ignore_index, meta_outputs)
+
+
+@declare_supported(
+    [
+        *(Support(m(2, 4, 3, 5), _classes(2, 3, 5), None, r, -100) for m, r in _REDUCED),
+        Support(F32(2, 4, 3, 5), _classes(2, 3, 5), F32(4, low=0.1), 1, 2),
+    ]
+)
+@register_fx_node_ge_converter(
+    aten.nll_loss2d_forward.default, source="native_functions.yaml: nll_loss2d_forward; GE NLLLoss"
+)
+def nll_loss2d_forward(
+    self: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    reduction: int,
+    ignore_index: Any,
+    *,
+    meta_outputs: list[TensorSpec],
+) -> tuple[Tensor, Tensor]:
+    """nll_loss2d_forward(Tensor self, Tensor target, Tensor? weight, int reduction, SymInt ignore_index) -> (Tensor output, Tensor total_weight)
+
+    Shapes: self [n, c, h, w]; target [n, h, w]; weight [c] -> [n, h, w] or []; total_weight [].
+    Dtypes: float32, float16, bfloat16; target int64.
+    Emits:  NLLLoss.
+    """  # noqa: E501
+    return _loss(self, target, weight, reduction, ignore_index, meta_outputs)
+
+
+@declare_supported(
+    [
+        *(
+            Support(m(), m(3, 4), _classes(3), None, r, -100, m(low=3, high=4))
+            for m in (F32, F16, BF16)
+            for r in (1, 2)
+        ),
+        Support(F32(3), F32(3, 4), _classes(3), None, 0, -100, F32(low=0, high=1)),
+        Support(F32(), F32(3, 4), _classes(3), F32(4, low=0.1), 1, 1, F32(low=1, high=2)),
+        Support(F32(), F32(4), _classes(), None, 1, -100, F32(low=1, high=2)),
+    ]
+)
+@register_fx_node_ge_converter(
+    aten.nll_loss_backward.default, source="native_functions.yaml: nll_loss_backward; GE NLLLossGrad"
+)
+def nll_loss_backward(
+    grad_output: Tensor,
+    self: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    reduction: int,
+    ignore_index: Any,
+    total_weight: Tensor,
+    *,
+    meta_outputs: TensorSpec,
+) -> Tensor:
+    """nll_loss_backward(Tensor grad_output, Tensor self, Tensor target, Tensor? weight, int reduction, SymInt ignore_index, Tensor total_weight) -> Tensor
+
+    Shapes: that of self.
+    Dtypes: float32, float16, bfloat16; target int64.
+    Emits:  NLLLossGrad; a constant of ones stands in for an absent weight.
+    """  # noqa: E501
+    return _loss_gradient(grad_output, self, target, weight, reduction, ignore_index, total_weight, meta_outputs)
+
+
+@declare_supported(
+    [
+        Support(F32(), F32(2, 4, 3, 5), _classes(2, 3, 5), None, 1, -100, F32(low=29, high=30)),
+        Support(F32(2, 3, 5), F32(2, 4, 3, 5), _classes(2, 3, 5), F32(4, low=0.1), 0, -100, F32(low=0, high=1)),
+    ]
+)
+@register_fx_node_ge_converter(
+    aten.nll_loss2d_backward.default, source="native_functions.yaml: nll_loss2d_backward; GE NLLLossGrad"
+)
+def nll_loss2d_backward(
+    grad_output: Tensor,
+    self: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    reduction: int,
+    ignore_index: Any,
+    total_weight: Tensor,
+    *,
+    meta_outputs: TensorSpec,
+) -> Tensor:
+    """nll_loss2d_backward(Tensor grad_output, Tensor self, Tensor target, Tensor? weight, int reduction, SymInt ignore_index, Tensor total_weight) -> Tensor
+
+    Shapes: that of self.
+    Dtypes: float32, float16, bfloat16; target int64.
+    Emits:  NLLLossGrad; a constant of ones stands in for an absent weight.
+    """  # noqa: E501
+    return _loss_gradient(grad_output, self, target, weight, reduction, ignore_index, total_weight, meta_outputs)
+
+
+# -- bags ---------------------------------------------------------------------------------------------------------
+
+
+def _bag(
+    weight: Tensor,
+    indices: Tensor,
+    offsets: Tensor,
+    scale_grad_by_freq: bool,
+    mode: int,
+    sparse: bool,
+    per_sample_weights: Tensor | None,
+    include_last_offset: bool,
+    padding_idx: int,
+    specs: Any,
+) -> list[Tensor | None]:
+    need_floats("EmbeddingBag", weight)
+    results = ge.EmbeddingBag(
+        weight, indices, cast(offsets, indices.dtype), per_sample_weights, mode=("sum", "mean", "max")[mode],
+        scale_grad_by_freq=scale_grad_by_freq, sparse=sparse, include_last_offset=include_last_offset,
+        padding_idx=padding_idx,
+    )  # fmt: skip
+    made: list[Tensor | None] = [cast(r, s.dtype) for r, s in zip(results, specs)]
+    # With an end marker GE counts one bag less than torch in what it notes for the gradient.
+    return [made[0], None, None, None] if include_last_offset else made
+
+
+def _bag_case(*rest: Any, **kwargs: Any) -> Support:
+    return Support(F32(6, 4), I64(5, low=0, high=6), I64(value=[0, 2]), *rest, **kwargs)
+
+
+_BAG_CASES = [
+    *(_bag_case(False, mode) for mode in (0, 1, 2)),
+    _bag_case(False, 0, False, F32(5)),
+    Support(F32(6, 4), I64(5, low=0, high=6), I64(value=[0, 2, 5]), False, 1, False, None, True).only(0),
+    _bag_case(False, 0, False, None, False, 3),
+]
+
+
+@declare_supported(_BAG_CASES)
+@register_fx_node_ge_converter(
+    aten._embedding_bag_forward_only.default,
+    source="native_functions.yaml: _embedding_bag_forward_only; GE EmbeddingBag",
+)
+def _embedding_bag_forward_only(
+    weight: Tensor,
+    indices: Tensor,
+    offsets: Tensor,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
+    *,
+    meta_outputs: Any,
+) -> list[Tensor | None]:
+    """_embedding_bag_forward_only(Tensor weight, Tensor indices, Tensor offsets, bool scale_grad_by_freq=False, int mode=0, bool sparse=False, Tensor? per_sample_weights=None, bool include_last_offset=False, int padding_idx=-1) -> (Tensor, Tensor, Tensor, Tensor)
+
+    Shapes: weight [v, d]; indices [n]; offsets [bags] -> [bags, d] and what the gradient needs.
+    Dtypes: float32, float16, bfloat16; indices int64 or int32.
+    Emits:  EmbeddingBag.
+    """  # noqa: E501
+    return _bag(
+        weight, indices, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights, include_last_offset,
+        padding_idx, meta_outputs,
+    )  # fmt: skip
+
+
+@declare_supported(_BAG_CASES)
+@register_fx_node_ge_converter(
+    aten._embedding_bag.default, source="native_functions.yaml: _embedding_bag; GE EmbeddingBag"
+)
+def _embedding_bag(
+    weight: Tensor,
+    indices: Tensor,
+    offsets: Tensor,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
+    *,
+    meta_outputs: Any,
+) -> list[Tensor | None]:
+    """_embedding_bag(Tensor weight, Tensor indices, Tensor offsets, bool scale_grad_by_freq=False, int mode=0, bool sparse=False, Tensor? per_sample_weights=None, bool include_last_offset=False, int padding_idx=-1) -> (Tensor, Tensor, Tensor, Tensor)
+
+    Shapes: weight [v, d]; indices [n]; offsets [bags] -> [bags, d] and what the gradient needs.
+    Dtypes: float32, float16, bfloat16; indices int64 or int32.
+    Emits:  EmbeddingBag.
+    """  # noqa: E501
+    return _bag(
+        weight, indices, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights, include_last_offset,
+        padding_idx, meta_outputs,
+    )  # fmt: skip
