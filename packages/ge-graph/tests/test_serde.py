@@ -270,22 +270,21 @@ def test_mutations_of_our_files_are_noticed() -> None:
     rng = random.Random(7)
     graph = small_graph()
     data = serde.to_bytes(graph)
-    refused = 0
+    refused: list[ArchiveError] = []
     for _ in range(2000):
         mutant = mutate(data, rng)
         try:
             read = serde.from_bytes(mutant)
         except ArchiveError as error:
-            refused += 1
-            assert error.code.startswith("GE50")
-            assert error.where
+            refused.append(error)
         else:
             assert not graph_differences(read, graph)  # what is not refused is the graph itself
-    assert refused > 1800
+    assert len(refused) > 1800
+    assert all(error.code.startswith("GE50") and error.where for error in refused)
 
 
 def test_mutations_without_checksum_never_crash() -> None:
-    """Files of others carry no checksum: anything may come out but a crash, a hang or a graph that cannot be written."""
+    """Files of others carry no checksum: all may come out but a crash, a hang, a graph that cannot be written."""
     rng = random.Random(8)
     data = serde.to_graph_bytes(small_graph())
     read_ones = 0
