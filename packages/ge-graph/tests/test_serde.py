@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
@@ -149,7 +150,7 @@ def test_same_bytes_in_every_process() -> None:
     )
     found = set()
     for seed in ("0", "1", "77"):
-        environment = {"PYTHONHASHSEED": seed, "PATH": "/usr/bin"}
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
         command = [sys.executable, "-c", code, str(__file__).rpartition("/")[0], __file__]
         found.add(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
     assert len(found) == 1
