@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ge_graph.dtypes import DataType
 from ge_runtime.cpu.kernels.numerics import HALVES, axis_list, ints, refuse, saturate, sum_to, torch_dtype, wide
 from ge_runtime.cpu.registry import Call, Site, kernel, plan
 
@@ -39,23 +40,32 @@ def layer_norm_v4(
     return layer_norm(x, _trailing(x, len(ints(normalized_shape))), gamma, beta, epsilon)
 
 
+def _layer_norm_as(
+    x: Tensor, axes: int, gamma: Tensor | None, beta: Tensor | None, epsilon: float, statistics: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    y, mean, rstd = layer_norm(x, _trailing(x, axes), gamma, beta, epsilon)
+    return y, mean.to(statistics), rstd.to(statistics)
+
+
 @plan("LayerNormV4")
 def _plan_layer_norm(site: Site) -> Call | None:
-    """float32 with a constant shape is one ATen call."""
-    shape = site.const("normalized_shape")
-    known = site.shape("x")
-    kinds = {site.dtype(p) for p in ("x", "gamma", "beta") if site.fed(p)}
-    if shape is None or known is None or len(kinds) != 1 or not all(k is not None and k.short == "f32" for k in kinds):
+    """float32 with a known shape is one ATen call; else the statistics follow the graph.
+
+    The header lists every float type for mean and rstd, newer toolkits infer float32: what the edge says is taken.
+    """
+    shape, known, edge = site.host("normalized_shape"), site.shape("x"), site.node.outputs[1].dtype
+    if shape is None:
         return None
-    trailing = list(known[len(known) - len(ints(shape)) :])
-    if not all(isinstance(n, int) for n in trailing):
-        return None
-    operands = (site.tensor("x"), trailing, site.tensor("gamma"), site.tensor("beta"), site.attr("epsilon", 1e-5))
-    return Call(_ATEN.native_layer_norm.default, operands)
+    axes = len(shape) if isinstance(shape, list) else 1
+    operands, epsilon = [site.tensor(p) for p in ("x", "gamma", "beta")], site.attr("epsilon", 1e-5)
+    kinds = {site.dtype(p) for p in ("x", "gamma", "beta") if site.fed(p)} | {edge}
+    trailing = [] if known is None else list(known[len(known) - axes :])
+    if kinds == {DataType.DT_FLOAT} and trailing and all(isinstance(n, int) for n in trailing):
+        return Call(_ATEN.native_layer_norm.default, (operands[0], trailing, *operands[1:], epsilon))
+    return Call(_layer_norm_as, (operands[0], axes, *operands[1:], epsilon, torch_dtype(edge)))
 
 
-@kernel("LayerNormV3", source="operator header: nn_norm_ops")
-def layer_norm_v3(
+def _layer_norm_from(
     x: Tensor, gamma: Tensor, beta: Tensor, *, begin_norm_axis: int = 0, begin_params_axis: int = 0,
     epsilon: float = 1e-5,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
@@ -70,13 +80,25 @@ def layer_norm_v3(
     return y.to(x.dtype), mean, rstd
 
 
+@kernel("LayerNormV3", source="operator header: nn_norm_ops")
+def layer_norm_v3(
+    x: Tensor, gamma: Tensor, beta: Tensor, *, begin_norm_axis: int = 0, begin_params_axis: int = 0,
+    epsilon: float = 1e-5,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """(y, mean, rstd); statistics in the type of ``x``."""
+    y, mean, rstd = _layer_norm_from(
+        x, gamma, beta, begin_norm_axis=begin_norm_axis, begin_params_axis=begin_params_axis, epsilon=epsilon
+    )
+    return y, mean.to(x.dtype), rstd.to(x.dtype)
+
+
 @kernel("LayerNorm", source="operator header: nn_norm_ops; third output is the variance")
 def layer_norm_v1(
     x: Tensor, gamma: Tensor, beta: Tensor, *, begin_norm_axis: int = 0, begin_params_axis: int = 0,
     epsilon: float = 1e-7,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """LayerNormV3 with the biased variance as third output; statistics in the type of ``x``."""
-    y, mean, _ = layer_norm_v3(
+    y, mean, _ = _layer_norm_from(
         x, gamma, beta, begin_norm_axis=begin_norm_axis, begin_params_axis=begin_params_axis, epsilon=epsilon
     )
     axes = list(range(begin_norm_axis % max(x.dim(), 1), x.dim()))

@@ -88,15 +88,15 @@ def by_padding(extent: Sequence[int], size: Sequence[int], stride: Sequence[int]
 
 def from_mode(
     x: Tensor, ksize: Sequence[int], strides: Sequence[int], mode: str, pads: Sequence[int], data_format: str,
-    global_pooling: bool, ceil_mode: bool,
+    global_pooling: bool, ceil_mode: bool, drop_last: bool,
 ) -> Window:  # fmt: skip
-    """Windows of the V2 and V3 operators over channels-first data."""
+    """Windows of the V2 and V3 operators over channels-first data; only maximum pooling drops a window of padding."""
     extent = list(x.shape[2:])
     if global_pooling:
         return calculated(extent, extent, extent, [0, 0] * len(extent))
     size, stride = spatial(ksize, data_format), spatial(strides, data_format)
     if mode == "CALCULATED":
-        return calculated(extent, size, stride, pads, ceil=ceil_mode)
+        return calculated(extent, size, stride, pads, ceil=ceil_mode, drop_last=drop_last)
     if mode == "VALID" and ceil_mode:
         return calculated(extent, size, stride, [0, 0] * len(size), ceil=True)
     return by_padding(extent, size, stride, mode)
@@ -153,7 +153,7 @@ def max_pool_v2(x: Tensor, ksize: Any, strides: Any, *, padding: str, data_forma
     return max_pool_v1(x, ksize=ints(ksize), strides=ints(strides), padding=padding, data_format=data_format)
 
 
-@kernel("MaxPoolV3", source=_HEADER)
+@kernel("MaxPoolV3", source="ops-nn: pooling/max_pool_v3, documentation")
 def max_pool_v3(
     x: Tensor, *, ksize: Sequence[int], strides: Sequence[int], padding_mode: str = "CALCULATED",
     pads: Sequence[int] = (0, 0, 0, 0), data_format: str = "NCHW", global_pooling: bool = False,
@@ -161,7 +161,7 @@ def max_pool_v3(
 ) -> Tensor:  # fmt: skip
     """Maximum of each window with explicit pads [top, bottom, left, right], SAME or VALID."""
     first = to_channels_first(x, data_format)
-    w = from_mode(first, ksize, strides, padding_mode, pads, data_format, global_pooling, ceil_mode)
+    w = from_mode(first, ksize, strides, padding_mode, pads, data_format, global_pooling, ceil_mode, True)
     return from_channels_first(max_pool(first, w), data_format)
 
 
@@ -188,7 +188,7 @@ def max_pool_v3_grad(
 ) -> Tensor:  # fmt: skip
     """Gradient of MaxPoolV3."""
     x = to_channels_first(orig_input, data_format)
-    w = from_mode(x, ksize, strides, padding_mode, pads, data_format, global_pooling, ceil_mode)
+    w = from_mode(x, ksize, strides, padding_mode, pads, data_format, global_pooling, ceil_mode, True)
     return from_channels_first(_grad_by_maximum(x, to_channels_first(grad, data_format), w), data_format)
 
 
@@ -338,7 +338,7 @@ def avg_pool_v2(
 ) -> Tensor:  # fmt: skip
     """Mean of each window; ``exclusive`` leaves padding out of the divisor."""
     first = to_channels_first(x, data_format)
-    w = from_mode(first, ksize, strides, padding_mode, pads, data_format, global_pooling, ceil_mode)
+    w = from_mode(first, ksize, strides, padding_mode, pads, data_format, global_pooling, ceil_mode, False)
     return from_channels_first(avg_pool(first, w, exclusive, divisor_override), data_format)
 
 
@@ -368,7 +368,7 @@ def avg_pool_v2_grad(
     """Gradient of AvgPoolV2; without ``exclusive`` the divisor is the whole window, also where it leaves the image."""
     shape, grad = _channels_first_shape(ints(orig_input_shape), data_format), to_channels_first(input_grad, data_format)
     like = grad.new_empty(()).expand(tuple(shape))
-    w = from_mode(like, ksize, strides, padding_mode, pads, data_format, global_pooling, ceil_mode)
+    w = from_mode(like, ksize, strides, padding_mode, pads, data_format, global_pooling, ceil_mode, False)
     return from_channels_first(avg_pool_grad(grad, shape, w, exclusive, divisor_override, clip=False), data_format)
 
 
