@@ -126,7 +126,7 @@ class Registry:
             entry = self._entry(target, fn, source, where or where_is(fn))
             layer = self._built_in if entry.layer == "built-in" else self._user
             known = layer.get(target)
-            if known is not None and entry.layer == "built-in":
+            if known is not None and entry.layer == "built-in" and known.where != entry.where:
                 raise LoweringError(
                     "GE2004", f"{entry.name} has two built-in converters", where=f"{entry.where} and {known.where}",
                     next="delete one of them",

@@ -1,0 +1,166 @@
+"""The authoring contract: what may be registered, what wins, what is explained."""
+
+import math
+import operator
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from ge_converters import F32, LoweringError, Refusal, Support, dtype_promote
+from ge_converters.registry import Absent, Found, Refused, Registry, target_name
+from ge_graph import ops as ge
+
+aten = torch.ops.aten
+
+
+@pytest.fixture
+def registry():
+    return Registry()
+
+
+def add(self, other, *, alpha=1, meta_outputs=None):
+    self, other = dtype_promote(self, other, target_dtype=meta_outputs.dtype)
+    return ge.Add(self, other)
+
+
+def refused(registry, target, fn, code):
+    with pytest.raises(LoweringError) as error:
+        registry.register(target)(fn)
+    assert error.value.code == code
+    return error.value
+
+
+def test_the_schema_s_own_signature_is_accepted(registry):
+    assert registry.register(aten.add.Tensor)(add) is add
+    assert registry.find(aten.add.Tensor).fn is add
+
+
+def test_meta_outputs_may_be_left_out_and_out_may_be_there(registry):
+    def twice(self, out=None):
+        return ge.Add(self, self)
+
+    registry.register(aten.neg.default)(twice)
+    assert not registry.find(aten.neg.default).wants_meta
+
+
+@pytest.mark.parametrize(
+    ("fn", "words"),
+    [
+        (lambda self, othr, *, alpha=1, meta_outputs=None: None, ["'other' is missing", "'othr' is not in the schema"]),
+        (lambda self, other, alpha=1, *, meta_outputs=None: None, ["'alpha' must be keyword-only"]),
+        (lambda self, *, other, alpha=1, meta_outputs=None: None, ["'other' must be positional"]),
+        (lambda other, self, *, alpha=1, meta_outputs=None: None, ["order other, self"]),
+        (lambda self, other, *, meta_outputs=None: None, ["'alpha' is missing"]),
+    ],
+)
+def test_a_wrong_signature_is_refused_with_place_and_right_signature(registry, fn, words):
+    error = refused(registry, aten.add.Tensor, fn, "GE2002")
+    assert all(w in error.what for w in words)
+    assert error.where.endswith(f"test_registry.py:{fn.__code__.co_firstlineno}")
+    assert "(self, other, *, alpha=1, meta_outputs)" in error.next
+
+
+def test_a_schema_name_that_python_reserves_gets_an_underscore(registry):
+    def uniform(self, from_=0.0, to=1.0, *, generator=None, meta_outputs=None): ...
+
+    registry.register(aten.uniform.default)(uniform)
+
+
+def test_a_packet_is_refused_with_its_overloads(registry):
+    error = refused(registry, aten.add, add, "GE2003")
+    assert "torch.ops.aten.add.Tensor" in error.next
+    assert ".out" not in error.next
+
+
+@pytest.mark.parametrize("target", [3, "aten.add.Tensor", int])
+def test_other_targets_are_refused(registry, target):
+    refused(registry, target, add, "GE2003")
+
+
+def test_functions_can_be_targets(registry):
+    registry.register(math.floor)(lambda x, meta_outputs=None: x)
+    assert target_name(math.floor) == "math.floor"
+    assert target_name(operator.add) == "operator.add"
+    assert registry.find(math.floor) is not None
+
+
+def test_a_later_user_converter_overrides_and_can_be_taken_back(registry):
+    registry._loading = True
+    registry.register(aten.add.Tensor)(add)
+    registry._loading = False
+
+    def mine(self, other, *, alpha=1, meta_outputs=None): ...
+
+    def newer(self, other, *, alpha=1, meta_outputs=None): ...
+
+    before = registry.revision
+    registry.register(aten.add.Tensor)(mine)
+    registry.register(aten.add.Tensor)(newer)
+    assert registry.revision > before
+    assert registry.find(aten.add.Tensor).fn is newer
+    registry.unregister(aten.add.Tensor)
+    assert registry.find(aten.add.Tensor).fn is add
+
+
+def test_two_built_in_converters_of_one_op_are_an_error(registry):
+    registry._loading = True
+    registry.register(aten.add.Tensor)(add)
+    registry.register(aten.add.Tensor)(add)  # the same one again: a module that is imported twice
+
+    def other(self, other, *, alpha=1, meta_outputs=None): ...
+
+    refused(registry, aten.add.Tensor, other, "GE2004")
+
+
+def test_a_family_that_cannot_be_imported_is_named():
+    with pytest.raises(LoweringError, match="no_such_module_here") as error:
+        Registry(lambda: ["no_such_module_here"]).find(aten.add.Tensor)
+    assert error.value.code == "GE2010"
+
+
+@pytest.mark.parametrize("declare_first", [True, False])
+def test_declarations_stack_in_either_order(registry, declare_first):
+    forms = [Support(F32(2, 2), 2.0)]
+    if declare_first:
+        registry.register(aten.add.Tensor)(registry.declare(forms)(add))
+    else:
+        registry.declare(forms)(registry.register(aten.add.Tensor)(add))
+    assert registry.find(aten.add.Tensor).supports == tuple(forms)
+
+
+def test_a_declaration_takes_supports_only(registry):
+    with pytest.raises(LoweringError, match="entry 1 is TensorLike"):
+        registry.declare([Support(F32(2)), F32(2)])
+
+
+def test_explain_runs_the_converter(registry):
+    registry.register(aten.add.Tensor)(add)
+
+    @registry.register(aten.sum.default)
+    def total(self, *, dtype=None, meta_outputs=None):
+        raise Refusal("dtype=None is not served")
+
+    gm = make_fx(lambda x: (x + x).sum() + x.add(1).cos() + torch.add(x, 1, alpha=2), tracing_mode="fake")(
+        torch.ones(2)
+    )
+    answers = {n.name: registry.explain(n) for n in gm.graph.nodes if n.op == "call_function"}
+    assert isinstance(answers["add"], Found)
+    assert answers["sum_1"] == Refused("dtype=None is not served")
+    assert isinstance(answers["cos"], Absent)
+
+
+def test_near_names_other_overloads_first(registry):
+    registry.register(aten.add.Tensor)(add)
+    assert registry.near(aten.add.Scalar) == ("aten.add.Tensor",)
+    assert registry.near(aten.cos.default) == ()
+
+
+def test_the_import_loads_no_converter():
+    code = (
+        "import torch, sys, time; t = time.perf_counter(); import ge_converters; d = time.perf_counter() - t;"
+        "assert not any(m.startswith('ge_converters.families') for m in sys.modules); assert d < 0.1, d"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

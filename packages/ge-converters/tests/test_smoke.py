@@ -1,0 +1,78 @@
+"""Every declared form of every built-in converter, on the embedded engine, against eager."""
+
+import json
+
+import pytest
+import torch
+
+from ge_converters import smoke
+from ge_converters.dtypes import cast
+from ge_converters.errors import LoweringError
+from ge_converters.registry import Registry
+from ge_converters.support import F32, I64, Support
+from ge_graph import ops as ge
+
+CASES = list(smoke.cases())
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_a_declared_form_agrees_with_eager(case, engine):
+    outcome = smoke.run(case, engine)
+    assert outcome.status == "ok", outcome.detail
+
+
+@pytest.mark.parametrize("name", sorted({c.entry.name for c in CASES}))
+def test_the_first_form_agrees_with_symbolic_sizes(name, engine):
+    case = next(c for c in CASES if c.entry.name == name)
+    outcome = smoke.run(case, engine, dynamic=True)
+    if outcome.status == "untraced":
+        pytest.skip(outcome.detail)  # torch's own meta function does not know symbolic sizes
+    assert outcome.status == "ok", outcome.detail
+
+
+@pytest.fixture
+def registry():
+    made = Registry()
+
+    @made.declare([Support(F32(2), F32(2)), Support(F32(2), I64(2)), Support(F32(2), F32(2), alpha=2)])
+    @made.register(torch.ops.aten.sub.Tensor)
+    def sub(self, other, *, alpha=1, meta_outputs=None):
+        return ge.Sub(self, cast(other, meta_outputs.dtype))  # forgets alpha
+
+    return made
+
+
+def test_a_wrong_converter_gives_a_wrong_number(registry, engine):
+    outcomes = [smoke.run(c, engine, registry) for c in smoke.cases(registry=registry)]
+    assert [o.status for o in outcomes] == ["ok", "ok", "wrong"]
+    assert "Mismatched elements" in outcomes[2].detail
+
+
+def test_the_table_has_details_for_what_fails(registry, engine):
+    text = smoke.table([smoke.run(c, engine, registry) for c in smoke.cases(registry=registry)])
+    lines = text.splitlines()
+    assert lines[-1] == "3 cases: 2 ok, 1 wrong"
+    assert lines[0].startswith("ok      aten.sub.Tensor[0]")
+    assert "Mismatched" in lines[3]
+
+
+def test_the_prefix_selects():
+    assert {c.entry.name for c in smoke.cases("aten.relu.d")} == {"aten.relu.default"}
+
+
+def test_the_command_prints_json_rows(engine):
+    written = []
+    assert smoke.main(["aten.relu.default", "--json"], written.append) == 0
+    rows = [json.loads(line) for line in "".join(written).splitlines()]
+    assert {r["status"] for r in rows} == {"ok"}
+
+
+def test_an_unknown_prefix_or_engine_says_so():
+    written = []
+    assert smoke.main(["aten.no_such_op"], written.append) == 2
+    assert smoke.main(["aten.relu", "--engine", "gpu"], written.append) == 2
+    assert "no declared case" in written[0]
+    assert "there are: " in written[1]
+    with pytest.raises(LoweringError) as error:
+        smoke.find_engine("gpu")
+    assert error.value.code == "GE2013"
