@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Final
 
 from ge_graph.ir import Graph
-
 from ge_runtime import errors
 from ge_runtime.api import Capability, Executable
 

@@ -8,7 +8,6 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Final
 
 from ge_graph.errors import EngineError
-
 from ge_runtime import errors
 from ge_runtime.api import Capability, Engine
 

@@ -47,14 +47,16 @@ def missing_kernels(engine: str, nodes: Sequence[Node]) -> EngineError:
     return EngineError(
         "GE4003",
         "\n".join(lines),
-        next=f'register one: `from ge_runtime.cpu import kernel`, then `@kernel("{example}")` above a function that takes '
-        "the operator's inputs in schema order and its attributes as keywords",
+        next=f'register one: `from ge_runtime.cpu import kernel`, then `@kernel("{example}")` above a function that '
+        "takes the operator's inputs in schema order and its attributes as keywords",
     )
 
 
 def bad_input(what: str) -> EngineError:
     """GE4004: what was handed to ``run`` is not what the graph was compiled for."""
-    return EngineError("GE4004", what, next="pass one tensor per Data node, in index order, of the declared type and size")
+    return EngineError(
+        "GE4004", what, next="pass one tensor per Data node, in index order, of the declared type and size"
+    )
 
 
 def kernel_failed(node: Node, operands: str, error: BaseException) -> EngineError:
@@ -69,7 +71,9 @@ def kernel_failed(node: Node, operands: str, error: BaseException) -> EngineErro
 
 def broken_result(node: Node, what: str) -> EngineError:
     """GE4006: a kernel returned something else than the graph declares."""
-    return EngineError("GE4006", f"{node.op}: {what}", where=origin(node), next="correct the kernel or the graph's types")
+    return EngineError(
+        "GE4006", f"{node.op}: {what}", where=origin(node), next="correct the kernel or the graph's types"
+    )
 
 
 def bad_option(name: str, value: str, accepted: str) -> EngineError:

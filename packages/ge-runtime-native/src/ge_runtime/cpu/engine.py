@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import torch
+
 from ge_graph.ir import Graph, Node, Tensor
 from ge_graph.verify import verify
-
 from ge_runtime import errors
 from ge_runtime.api import Capability
 from ge_runtime.cpu import registry
@@ -164,8 +164,9 @@ class _InputRule:
             len(declared) != value.dim()
             or any(isinstance(d, int) and d >= 0 and d != s for d, s in zip(declared, value.shape))
         ):
+            dims = ", ".join(map(str, declared))
             raise errors.bad_input(
-                f"input {self.index} ({self.name}) is {describe(value)}, the graph declares [{', '.join(map(str, declared))}]"
+                f"input {self.index} ({self.name}) is {describe(value)}, the graph declares [{dims}]"
             )
         return value
 
@@ -203,7 +204,9 @@ class _Checker:
         shape = edge.known_shape
         if shape is None:
             return
-        fits = len(shape) == value.dim() and all(not isinstance(d, int) or d < 0 or d == s for d, s in zip(shape, value.shape))
+        fits = len(shape) == value.dim() and all(
+            not isinstance(d, int) or d < 0 or d == s for d, s in zip(shape, value.shape)
+        )
         if not fits:
             dims = ", ".join(map(str, shape))
             raise errors.broken_result(node, f"output {edge.index} is {describe(value)}, the graph declares [{dims}]")

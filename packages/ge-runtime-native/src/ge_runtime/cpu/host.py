@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from ge_graph.dtypes import DataType
-
 from ge_runtime.cpu.registry import Ref
 
 HOST_DTYPES = frozenset({DataType.DT_INT32, DataType.DT_INT64, DataType.DT_BOOL})
@@ -243,7 +242,9 @@ def _reduce(site: Any) -> list[Host] | None:
     single = axes[0] if isinstance(axes, list) and len(axes) == 1 else axes
     if not isinstance(x, list) or single not in (0, -1) or site.attr("keep_dims", False) or not x:
         return None
-    fn, text = _BINARY[{"ReduceProd": "Mul", "ReduceSum": "Add", "ReduceMax": "Maximum", "ReduceMin": "Minimum"}[site.node.op]]
+    fn, text = _BINARY[
+        {"ReduceProd": "Mul", "ReduceSum": "Add", "ReduceMax": "Maximum", "ReduceMin": "Minimum"}[site.node.op]
+    ]
     total = x[0]
     for v in x[1:]:
         total = _apply(site, fn, text, (total, v))

@@ -1,4 +1,4 @@
-"""From a GE graph to a straight-line Python program: what runs as numbers, what may be overwritten, what must be copied.
+"""From a GE graph to a straight-line program: what runs as numbers, what may be overwritten, what must be copied.
 
 The planner walks the nodes once. Every edge becomes a ``Value``: a tensor variable, a constant, or host numbers. For
 each value it tracks *roots*, the pieces of memory it may share, so that copies are made exactly where a graph output
@@ -18,10 +18,11 @@ from keyword import iskeyword
 from typing import Any
 
 import torch
+
 from ge_graph import schema
 from ge_graph.dtypes import DataType
+from ge_graph.errors import EngineError
 from ge_graph.ir import Graph, Node, Tensor
-
 from ge_runtime import errors
 from ge_runtime.cpu import host as host_rules
 from ge_runtime.cpu import registry
@@ -226,7 +227,7 @@ class Planner:
         if isinstance(arg, float) and math.isfinite(arg):
             return repr(arg)
         if isinstance(arg, slice):
-            return f"slice({self.render(arg.start, reads)}, {self.render(arg.stop, reads)}, {self.render(arg.step, reads)})"
+            return f"slice({', '.join(self.render(v, reads) for v in (arg.start, arg.stop, arg.step))})"
         if isinstance(arg, (torch.dtype, torch.layout, torch.memory_format)):
             return self.bind(arg, str(arg).removeprefix("torch."))
         return self.bind(arg, getattr(arg, "__name__", "constant"))
@@ -343,7 +344,7 @@ class Planner:
     def _compute(self, node: Node) -> None:
         kernel = registry.find(node.op)
         site = PlanSite(self, node, kernel)
-        if host_rules.hostable(node) and not (kernel is not None and kernel.source == "user"):
+        if host_rules.hostable(node) and registry.is_builtin(node.op):
             found = host_rules.RULES[node.op](site)
             if found is not None:
                 for edge, numbers in zip(node.outputs, found, strict=True):
@@ -372,7 +373,10 @@ class Planner:
                 if self._may_change(node):
                     code = f"{code}.clone()"
                 else:
-                    roots = roots.union(*(self.values[e].roots for e in node.operands()))
+                    read = (self.values[e] for e in node.operands())
+                    roots = roots.union(*(v.roots for v in read if v.var in reads))
+                    if call.fn is torch.Tensor.expand or not registry.is_builtin(node.op):
+                        roots |= {FIXED}  # one element may stand for several: never to be written or handed out
         self._assign(node, code, reads, roots)
 
     def _may_change(self, node: Node) -> bool:
@@ -380,7 +384,7 @@ class Planner:
         return any(self._is_reference(e) for e in node.operands())
 
     def _overwriting(self, node: Node, kernel: Kernel, call: Call, reads: list[str]) -> str | None:
-        """The in-place form of an elementwise call, if its first operand dies here and has the result's size and type."""
+        """The in-place form of an elementwise call whose first operand dies here and has the result's size and type."""
         if self.trace or not kernel.inplace or call.kwargs or not node.inputs:
             return None
         edge = node.inputs[0]
@@ -422,7 +426,8 @@ class Planner:
     def _results(self) -> None:
         """The return line; clones where a result would share memory with an input, a constant or another result."""
         reads: list[str] = []
-        parts, taken = [], set()
+        parts: list[str] = []
+        taken: set[int] = set()
         for edge in self.graph.outputs:
             code = self.render(self.tensor(edge), reads)
             roots = self.values[edge].roots
@@ -441,7 +446,7 @@ class Planner:
             self._node = node
             try:
                 self._const(node) if node.op in _CONSTS else self._compute(node)
-            except errors.EngineError as error:
+            except EngineError as error:
                 raise errors.located(error, node) from None
             if self.trace and node.op not in _CONSTS:
                 self._report(node, index)

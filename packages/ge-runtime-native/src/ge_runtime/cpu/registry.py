@@ -22,7 +22,6 @@ from typing import Any, Protocol, TypeAlias
 
 from ge_graph.dtypes import DataType
 from ge_graph.ir import Node
-
 from ge_runtime import errors
 
 _BUILTIN_PACKAGE = "ge_runtime.cpu.kernels"
@@ -210,6 +209,11 @@ def find(op: str) -> Kernel | None:
     return found
 
 
+def is_builtin(op: str) -> bool:
+    """Whether the kernel in use is ours."""
+    return op not in _user
+
+
 def registered() -> dict[str, Kernel]:
     """All kernels, built-in families loaded."""
     _load_until("")
@@ -230,7 +234,8 @@ def parameters(fn: Callable[..., Any]) -> tuple[list[str], set[str] | None]:
         signature = inspect.signature(fn)
     except (TypeError, ValueError):
         return [], set()
-    positional, keywords = [], set()
+    positional: list[str] = []
+    keywords: set[str] = set()
     for p in signature.parameters.values():
         if p.kind is p.VAR_KEYWORD:
             return positional, None

@@ -7,7 +7,6 @@ from typing import Any
 from ge_graph import schema
 from ge_graph.dtypes import DataType
 from ge_graph.ir import Node, Tensor
-
 from ge_runtime.cpu.host import HOST_DTYPES, MAX_LIST
 from ge_runtime.cpu.registry import Kernel, Ref, parameters
 
@@ -76,7 +75,9 @@ class PlanSite:
             small = value.const.dim() <= 1 and value.const.numel() <= MAX_LIST
             return value.const.tolist() if small else None
         if edge.node.op == "Data" and edge.known_shape == ():
-            value.host = self.planner.number(f"{'bool' if edge.dtype is DataType.DT_BOOL else 'int'}({value.var})", value.var)
+            value.host = self.planner.number(
+                f"{'bool' if edge.dtype is DataType.DT_BOOL else 'int'}({value.var})", value.var
+            )
         return value.host
 
     def host(self, port: str) -> Any:

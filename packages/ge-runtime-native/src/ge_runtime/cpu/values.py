@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import torch
+
 from ge_graph.dtypes import DataType
 from ge_graph.ir import Literal
-
 from ge_runtime import errors
 
 TORCH_OF = {d: getattr(torch, d.torch_name) for d in DataType if d.torch_name and hasattr(torch, d.torch_name)}
@@ -58,3 +58,18 @@ def describe(value: Any) -> str:
         ge = GE_OF.get(value.dtype)
         return f"{ge.short if ge else value.dtype}{list(value.shape)}"
     return repr(value)
+
+
+def listed(value: Any) -> list[int]:
+    """A number or a list as a list of ints; nested lists are flattened."""
+    if isinstance(value, (list, tuple)):
+        return [v for item in value for v in listed(item)]
+    return [int(value)]
+
+
+def one(value: Any) -> int:
+    """The int of a one-element operand, whether it came with rank 0 or 1."""
+    numbers = listed(value)
+    if len(numbers) != 1:
+        raise errors.refused("operand", f"one element expected, got {numbers}")
+    return numbers[0]

@@ -108,7 +108,9 @@ def leaky_relu(x: Tensor, *, negative_slope: float = 0.0) -> Tensor:
 def prelu(x: Tensor, weight: Tensor) -> Tensor:
     """x for x > 0, else weight * x, with one weight or one a channel."""
     if weight.dim() != x.dim() or x.dim() == 1:
-        weight = weight.reshape([1, -1] + [1] * (x.dim() - 2)) if weight.numel() > 1 and x.dim() > 1 else weight.reshape(-1)
+        weight = (
+            weight.reshape([1, -1] + [1] * (x.dim() - 2)) if weight.numel() > 1 and x.dim() > 1 else weight.reshape(-1)
+        )
     return torch.where(x > 0, x, (wide(x) * wide(weight)).to(x.dtype))
 
 

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from ge_graph.dtypes import DataType
 from torch import Tensor
 
+from ge_graph.dtypes import DataType
 from ge_runtime import errors
-from ge_runtime.cpu.kernels.shape_ops import listed, one
 from ge_runtime.cpu.registry import Call, Ref, Site, kernel, plan
-from ge_runtime.cpu.values import torch_dtype
+from ge_runtime.cpu.values import listed, one, torch_dtype
 
 
 @kernel("Shape")
@@ -74,7 +73,9 @@ def fill_v2_d(*, value: float = 0.0, dims: Sequence[int]) -> Tensor:
     return torch.full(tuple(dims), value, dtype=torch.float32)
 
 
-@kernel("Empty", host=("shape",), source="contents are undefined unless init; zeros are one legal choice", ignores=("init",))
+@kernel(
+    "Empty", host=("shape",), source="contents are undefined unless init; zeros are one legal choice", ignores=("init",)
+)
 def empty(shape: Any, *, dtype: int = DataType.DT_INT32) -> Tensor:
     """A tensor of zeros: undefined contents are made reproducible."""
     return torch.zeros(listed(shape), dtype=torch_dtype(dtype))

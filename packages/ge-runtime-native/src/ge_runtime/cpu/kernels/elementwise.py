@@ -90,8 +90,6 @@ _floating({
 })  # fmt: skip
 
 
-
-
 @kernel("Div", inplace="div_", source="quotient; signed integers round towards minus infinity")
 def div(x1: Tensor, x2: Tensor) -> Tensor:
     """x1 / x2; integers give the floor of the quotient."""
@@ -128,7 +126,9 @@ def floor_div(x1: Tensor, x2: Tensor) -> Tensor:
 @kernel("DivNoNan")
 def div_no_nan(x1: Tensor, x2: Tensor) -> Tensor:
     """x1 / x2, and 0 where x2 is 0."""
-    return torch.where(x2 == 0, torch.zeros((), dtype=x1.dtype), real_div(x1, torch.where(x2 == 0, torch.ones_like(x2), x2)))
+    return torch.where(
+        x2 == 0, torch.zeros((), dtype=x1.dtype), real_div(x1, torch.where(x2 == 0, torch.ones_like(x2), x2))
+    )
 
 
 @kernel("Xlogy")
@@ -414,6 +414,6 @@ rows({"SelectV2": torch.where})
 @kernel("MaskedFill")
 def masked_fill(x: Tensor, mask: Tensor, value: Tensor) -> Tensor:
     """value where mask else x; the mask may be larger than x."""
-    return torch.where(mask, value.to(x.dtype) if value.dim() == 0 or value.numel() != 1 else value.reshape(()).to(x.dtype), x)
-
-
+    return torch.where(
+        mask, value.to(x.dtype) if value.dim() == 0 or value.numel() != 1 else value.reshape(()).to(x.dtype), x
+    )

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from ge_graph.dtypes import DataType
 from torch import Tensor
 
+from ge_graph.dtypes import DataType
 from ge_runtime import errors
 from ge_runtime.cpu.kernels.elementwise import wide
-from ge_runtime.cpu.kernels.shape_ops import listed, one
 from ge_runtime.cpu.registry import Call, Site, kernel, plan
-from ge_runtime.cpu.values import torch_dtype
+from ge_runtime.cpu.values import listed, one, torch_dtype
 
 
 def _long(indices: Tensor) -> Tensor:
@@ -26,8 +25,10 @@ def _wrapped(indices: Tensor, size: int, allowed: bool) -> Tensor:
     return torch.where(index < 0, index + size, index) if allowed else index
 
 
-@kernel("GatherV2", "GatherV2D", host=("axis",), source="x.shape[:axis] + indices.shape[batch_dims:] + x.shape[axis+1:]",
-        ignores=("is_preprocessed", "validate_indices"))  # fmt: skip
+@kernel(
+    "GatherV2", "GatherV2D", host=("axis",), ignores=("is_preprocessed", "validate_indices"),
+    source="shape x.shape[:axis] + indices.shape[batch_dims:] + x.shape[axis+1:]",
+)  # fmt: skip
 def gather_v2(
     x: Tensor, indices: Tensor, axis: Any, *, batch_dims: int = 0, negative_index_support: bool = False
 ) -> Tensor:
@@ -103,7 +104,7 @@ def gather_nd(x: Tensor, indices: Tensor, *, negative_index_support: bool = Fals
         return x.expand([*indices.shape[:-1], *x.shape]).clone(memory_format=torch.contiguous_format)
     index = _nd(indices)
     _check_nd(x, index, negative_index_support)
-    return x[index].clone()
+    return x[index]
 
 
 def _check_nd(x: Tensor, index: Sequence[Tensor], negative: bool = False) -> None:
@@ -116,13 +117,17 @@ def _check_nd(x: Tensor, index: Sequence[Tensor], negative: bool = False) -> Non
 
 
 @kernel("ScatterElements", source="iteration space is indices' shape; of equal indices the last wins")
-def scatter_elements(data: Tensor, indices: Tensor, updates: Tensor, *, axis: int = 0, reduction: str = "none") -> Tensor:
+def scatter_elements(
+    data: Tensor, indices: Tensor, updates: Tensor, *, axis: int = 0, reduction: str = "none"
+) -> Tensor:
     """data with updates written, added or multiplied at the positions where indices replace the axis coordinate."""
     return _scatter(data.clone(memory_format=torch.contiguous_format), indices, updates, axis, reduction)
 
 
 @kernel("ScatterElementsV2", updates=("var",))
-def scatter_elements_v2(var: Tensor, indices: Tensor, updates: Tensor, *, axis: int = 0, reduction: str = "none") -> Tensor:
+def scatter_elements_v2(
+    var: Tensor, indices: Tensor, updates: Tensor, *, axis: int = 0, reduction: str = "none"
+) -> Tensor:
     """ScatterElements in place."""
     return _scatter(var, indices, updates, axis, reduction)
 
@@ -237,7 +242,9 @@ def scatter_add_with_axis(var: Tensor, indices: Tensor, updates: Tensor, *, axis
 
 
 @kernel("InplaceIndexAdd", updates=("var",))
-def inplace_index_add(var: Tensor, indices: Tensor, updates: Tensor, alpha: Tensor | None = None, *, axis: int) -> Tensor:
+def inplace_index_add(
+    var: Tensor, indices: Tensor, updates: Tensor, alpha: Tensor | None = None, *, axis: int
+) -> Tensor:
     """var[.., indices[i], ..] += alpha * updates[.., i, ..], in place, equal indices accumulate."""
     scale = 1 if alpha is None else alpha.reshape(()).item()
     return var.index_add_(axis, _long(indices).reshape(-1), updates, alpha=scale)
@@ -265,18 +272,25 @@ def _as_index(index: Tensor) -> Tensor:
 @kernel("IndexByTensor", source="torch's advanced indexing: indices_mask says which dims have an index")
 def index_by_tensor(x: Tensor, indices: list[Tensor], *, indices_mask: Sequence[int] = ()) -> Tensor:
     """x[sel] where dims with mask 1 take the next index tensor, others are kept whole."""
-    return x[_subscript([_long(i) for i in indices], indices_mask)].clone()
+    return x[_subscript([_long(i) for i in indices], indices_mask)] if any(indices_mask) else x.clone()
 
 
 @kernel("Index", host=("indexed_sizes",), ignores=("indexed_strides",))
 def index(x: Tensor, indexed_sizes: Any, indexed_strides: Any, indices: list[Tensor]) -> Tensor:
     """torch's advanced indexing: indexed_sizes[d] is 1 where dim d has an index tensor, 0 where it is kept whole."""
-    return x[_subscript([_as_index(i) for i in indices], listed(indexed_sizes))].clone()
+    chosen = listed(indexed_sizes)
+    return x[_subscript([_as_index(i) for i in indices], chosen)] if any(chosen) else x.clone()
 
 
 @kernel("IndexPutV2", updates=("x",), host=("indexed_sizes",))
 def index_put_v2(
-    x: Tensor, value: Tensor, indexed_sizes: Any, indexed_strides: Any, indices: list[Tensor], *, accumulate: bool = False
+    x: Tensor,
+    value: Tensor,
+    indexed_sizes: Any,
+    indexed_strides: Any,
+    indices: list[Tensor],
+    *,
+    accumulate: bool = False,
 ) -> Tensor:
     """x[sel] = value or += value, in place; see Index for sel."""
     where = _subscript([_as_index(i) for i in indices], listed(indexed_sizes))

@@ -11,13 +11,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from ge_graph.dtypes import DataType
 from torch import Tensor
 
+from ge_graph.dtypes import DataType
 from ge_runtime import errors
-from ge_runtime.cpu.kernels.shape_ops import listed, one
 from ge_runtime.cpu.registry import kernel
-from ge_runtime.cpu.values import torch_dtype
+from ge_runtime.cpu.values import listed, one, torch_dtype
 
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _W0, _W1 = 0x9E3779B9, 0xBB67AE85

@@ -10,15 +10,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from ge_graph import schema
-from ge_graph.dtypes import DataType
 from torch import Tensor
 
+from ge_graph import schema
+from ge_graph.dtypes import DataType
 from ge_runtime import errors
 from ge_runtime.cpu.kernels.elementwise import wide
-from ge_runtime.cpu.kernels.shape_ops import listed, one
 from ge_runtime.cpu.registry import Call, PlanHook, Site, kernel, plan
-from ge_runtime.cpu.values import torch_dtype
+from ge_runtime.cpu.values import listed, one, torch_dtype
 
 Reduce = Callable[[Tensor, "tuple[int, ...]", bool], Tensor]
 
@@ -90,7 +89,9 @@ _TABLE: dict[str, tuple[Reduce, bool]] = {
 
 
 def _reducer(fn: Reduce, empty_is_all: bool) -> Callable[..., Tensor]:
-    def reduce(x: Tensor, axes: Any, *, keep_dims: bool = False, noop_with_empty_axes: bool = not empty_is_all) -> Tensor:
+    def reduce(
+        x: Tensor, axes: Any, *, keep_dims: bool = False, noop_with_empty_axes: bool = not empty_is_all
+    ) -> Tensor:
         chosen = listed(axes)
         if not chosen and noop_with_empty_axes:
             return x.clone()
@@ -119,7 +120,9 @@ def _direct_reduction(fn: Callable[..., Any], typed: bool) -> PlanHook:
 
 for _op, (_fn, _all_if_empty) in _TABLE.items():
     kernel(_op, host=("axes",))(_reducer(_fn, _all_if_empty))
-    if schema.get(f"{_op}D") is not None:  # ReduceMeanD's header overrides noop_with_empty_axes; others follow the plain form
+    if (
+        schema.get(f"{_op}D") is not None
+    ):  # ReduceMeanD's header overrides noop_with_empty_axes; others follow the plain form
         kernel(f"{_op}D")(_reducer(_fn, _all_if_empty))
 
 plan("ReduceSum")(_direct_reduction(torch.sum, True))

@@ -16,22 +16,7 @@ from torch import Tensor
 
 from ge_runtime import errors
 from ge_runtime.cpu.registry import Call, Ref, Site, kernel, plan
-from ge_runtime.cpu.values import torch_dtype
-
-
-def listed(value: Any) -> list[int]:
-    """A number or a list as a list of ints; nested lists are flattened."""
-    if isinstance(value, (list, tuple)):
-        return [v for item in value for v in listed(item)]
-    return [int(value)]
-
-
-def one(value: Any) -> int:
-    """The int of a one-element operand, whether it came with rank 0 or 1."""
-    numbers = listed(value)
-    if len(numbers) != 1:
-        raise errors.refused("operand", f"one element expected, got {numbers}")
-    return numbers[0]
+from ge_runtime.cpu.values import listed, one, torch_dtype
 
 
 def _single(value: Any) -> Any:
@@ -291,12 +276,16 @@ def _split_v_plan(site: Site) -> Call | None:
 # Slicing
 
 
-@kernel("Slice", "SliceD", host=("offsets", "size"), views=True, source="no negative offsets, no clamping; -1: to the end")
+@kernel(
+    "Slice", "SliceD", host=("offsets", "size"), views=True, source="no negative offsets, no clamping; -1: to the end"
+)
 def slice_block(x: Tensor, offsets: Any, size: Any) -> Tensor:
     """The block x[offsets : offsets + size]."""
     starts, sizes = listed(offsets), listed(size)
     if len(starts) != x.dim() or len(sizes) != x.dim():
-        raise errors.refused("Slice", f"offsets {starts} and size {sizes} must have one entry for each of {x.dim()} dims")
+        raise errors.refused(
+            "Slice", f"offsets {starts} and size {sizes} must have one entry for each of {x.dim()} dims"
+        )
     for dim, (start, length) in enumerate(zip(starts, sizes)):
         length = x.shape[dim] - start if length == -1 else length
         if start or length != x.shape[dim]:
@@ -520,7 +509,9 @@ def as_strided(x: Tensor, size: Any, stride: Any, storage_offset: Any = 0) -> Te
     return torch.as_strided(flat, listed(size), listed(stride), flat.storage_offset() + offset).clone()
 
 
-@kernel("Bitcast", source="equal size: same shape; smaller type: extra last dim; larger: last dim is the ratio and goes")
+@kernel(
+    "Bitcast", source="equal size: same shape; smaller type: extra last dim; larger: last dim is the ratio and goes"
+)
 def bitcast(x: Tensor, *, type: int, keep_dim: bool = False) -> Tensor:
     """The bytes of x read as another type."""
     dtype = torch_dtype(type)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ge_runtime import errors
-from ge_runtime.cpu.kernels.shape_ops import listed, one
 from ge_runtime.cpu.registry import Ref, Site, kernel, plan
+from ge_runtime.cpu.values import listed, one
 
 
 @kernel("Identity", "Snapshot", "StopGradient", "TensorRedirect", "PreventGradient", views=True)
