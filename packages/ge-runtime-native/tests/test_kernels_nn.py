@@ -538,7 +538,8 @@ def test_rms_norm_family(run, dtype):
 
 
 @pytest.mark.parametrize(("p", "fn"), [
-    (2.0, lambda a: np.sqrt((a**2).sum(1))), (1.0, lambda a: np.abs(a).sum(1)), (3.0, lambda a: (np.abs(a) ** 3).sum(1) ** (1 / 3)),
+    (2.0, lambda a: np.sqrt((a**2).sum(1))), (1.0, lambda a: np.abs(a).sum(1)),
+    (3.0, lambda a: (np.abs(a) ** 3).sum(1) ** (1 / 3)),
     (0.0, lambda a: (a != 0).sum(1).astype(float)), (2147483647.0, lambda a: np.abs(a).max(1)),
     (-2147483648.0, lambda a: np.abs(a).min(1)),
 ])  # fmt: skip

@@ -144,8 +144,8 @@ def prompt_flash_attention(
 
 def _dense(
     query: Tensor, key: Sequence[Tensor], value: Sequence[Tensor], pse: Tensor | None, mask: Tensor | None,
-    lengths: Any, kv_lengths: Any, rule: Rule, heads: int, kv_heads: int, layout: str, want_lse: bool, scale: Tensor | None,
-    offset: Tensor | None, table: Tensor | None = None, block: int = 0, kv_padding: Any = None,
+    lengths: Any, kv_lengths: Any, rule: Rule, heads: int, kv_heads: int, layout: str, want_lse: bool,
+    scale: Tensor | None, offset: Tensor | None, table: Tensor | None = None, block: int = 0, kv_padding: Any = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """All layouts, lists and caches; (attention_out, softmax_lse)."""
     read, _, write = layout.partition("_")

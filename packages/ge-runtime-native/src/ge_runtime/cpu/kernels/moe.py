@@ -72,7 +72,7 @@ def moe_gating_top_k(
 def moe_init_routing(
     x: Tensor, row_idx: Tensor, expert_idx: Tensor, *, active_num: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(expanded_x, expanded_row_idx, expanded_expert_idx): pairs sorted stably by expert, rows gathered in that order."""
+    """(expanded_x, expanded_row_idx, expanded_expert_idx): pairs sorted stably by expert, their rows in that order."""
     rows, k = expert_idx.shape
     experts, order = torch.sort(expert_idx.reshape(-1), stable=True)
     source = row_idx.reshape(-1)[order].long()
@@ -98,7 +98,7 @@ def moe_init_routing_v3(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """(expanded_x, expanded_row_idx, expert counts, expanded_scale) without capacity; quant_mode -1 or 1.
 
-    Pairs are row-major: pair ``i * K + k`` belongs to row i. Rows behind the available ones are zero, their place is -1.
+    Pairs are row-major: pair ``i * K + k`` belongs to row i. Rows behind the available ones are zero, their place -1.
     """
     if drop_pad_mode or quant_mode not in (-1, 1) or expert_tokens_num_type not in (0, 1):
         raise refuse("MoeInitRoutingV3", "accepted: drop_pad_mode 0, quant_mode -1 or 1, expert_tokens_num_type 0 or 1")
@@ -142,7 +142,7 @@ def moe_finalize_routing_v2(
     bias: Tensor | None = None, scales: Tensor | None = None, expert_idx: Tensor | None = None, *,
     drop_pad_mode: int = 0,
 ) -> Tensor:  # fmt: skip
-    """MoeFinalizeRouting with optional parts; modes 2 and 3 read the index table row-major, -1 stands for a zero row."""
+    """MoeFinalizeRouting with optional parts; modes 2 and 3 read the index table row-major, -1 is a zero row."""
     flat = wide(expanded_x).reshape(-1, expanded_x.shape[-1])
     index = expanded_row_idx.reshape(-1).long()
     k = 1 if scales is None else scales.shape[1]
