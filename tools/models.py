@@ -128,7 +128,7 @@ def resnet50(size: str = "full") -> Case:
     side = 224 if size == "full" else 64
     return Case(
         Tuple(model, lambda m, x: (m(pixel_values=x).logits,)),
-        (torch.randn(1, 3, side, side),),
+        (torch.randn(2, 3, side, side),),
         {0: (0,)},
         lambda n: (torch.randn(n, 3, side, side),),
     )
