@@ -110,12 +110,12 @@ class Plan:
         if self.required:
             self._check_required(attrs)
         outputs = self._outputs(fed, attrs) if self.simple else ()
+        dependencies = options.get("dependencies")
+        before = producers(graph, dependencies) if dependencies else ()
         node = graph.add(self.op, operands, attrs, outputs, name=options.get("node_name"))
+        node.control.extend(before)
         if not self.simple:
             return self._finish(node, fed, options)
-        dependencies = options.get("dependencies")
-        if dependencies:
-            add_dependencies(node, dependencies)
         if self.single:
             return node.outputs[0]
         return tuple(node.outputs) if node.outputs else node
@@ -304,7 +304,6 @@ class Plan:
         except GraphError:
             node.graph.remove([node])
             raise
-        add_dependencies(node, options.get("dependencies") or ())
         if len(groups) == 1:
             return groups[0]
         return tuple(groups) if groups else node
@@ -325,9 +324,8 @@ class Plan:
             tensor = Tensor(node, len(node.outputs), infer.check(self.schema, port, infer.first(found)))
             node.outputs.append(tensor)
             return tensor
-        branch = next(iter(node.subgraphs.values()), None)
-        if branch is not None and found is None:
-            found = tuple(t.dtype for t in branch.outputs)
+        if node.subgraphs:  # the last one: `else_branch` of If, `body` of While
+            found = tuple(t.dtype for t in list(node.subgraphs.values())[-1].outputs)
         count = self._count(node, port, options, found)
         dtypes = found if isinstance(found, tuple) else (found,) * count
         if len(dtypes) != count:
@@ -386,12 +384,16 @@ def input_problems(op: OpSchema, fed: Sequence[Any]) -> list[str]:
     return problems
 
 
-def add_dependencies(node: Node, tensors: Sequence[Tensor]) -> None:
-    """Control edges from the producers of ``tensors`` to ``node``."""
+def producers(graph: Graph, tensors: Sequence[Tensor]) -> list[Node]:
+    """The nodes that a node waits for which depends on ``tensors``.
+
+    Raises:
+        GraphError: GE3017 if one is no tensor of the graph.
+    """
     for tensor in tensors:
-        if not isinstance(tensor, Tensor) or tensor.node.graph is not node.graph:
-            raise GraphError("GE3017", f"dependencies of {node} must be tensors of its graph, got {tensor!r}")
-    node.control.extend(dict.fromkeys(t.node for t in tensors))
+        if not isinstance(tensor, Tensor) or tensor.node.graph is not graph:
+            raise GraphError("GE3017", f"dependencies must be tensors of graph '{graph.name}', got {tensor!r}")
+    return list(dict.fromkeys(t.node for t in tensors))
 
 
 _plans: dict[str, Plan] = {}

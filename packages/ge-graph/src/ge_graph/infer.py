@@ -119,6 +119,8 @@ RaggedTensorFromVariant output_nested_splits attr Tsplits
 RaggedTensorFromVariant output_dense_values attr Tvalues
 ReluV2 mask u8
 GatherD y =x
+ForeachDivScalar y =x
+ForeachDivScalarList y =x
 WeightQuantBatchMatmulV2 y i8? quant_scale x
 TransposeBatchMatMul y i8? scale x1
 FusedInferAttentionScore attention_out i8? quant_scale2 query
@@ -284,7 +286,7 @@ def _rule(schema: OpSchema, port: PortSchema) -> PortRule:
     if port.typevar:
         sources = [i for i, p in enumerate(schema.inputs) if p.typevar == port.typevar]
         if sources:
-            return PortRule(_first_fed(sources))
+            return PortRule(_list_like(schema, port, sources[0]) or _first_fed(sources))
     if len(port.domain) == 1:
         return PortRule(_fixed(port.dtypes[0]))
     same_name = [i for i, p in enumerate(schema.inputs) if p.name == port.name]
@@ -386,14 +388,19 @@ def _promotion(schema: OpSchema, variables: Sequence[str]) -> Rule:
     return rule
 
 
+def _list_like(schema: OpSchema, port: PortSchema, index: int) -> Rule | None:
+    """A list in, a list of the same length and types out."""
+    both = port.kind == "dynamic" and schema.inputs[index].kind == "dynamic"
+    return _like(index) if both else None
+
+
 def _from_inputs(schema: OpSchema, port: PortSchema) -> Rule:
     order = sorted(range(len(schema.inputs)), key=lambda i: schema.inputs[i].kind == "optional")
     same = [i for i in order if schema.inputs[i].domain == port.domain]
-    if same and port.kind == "dynamic" and schema.inputs[same[0]].kind == "dynamic":
-        return _like(same[0])  # a list in, a list of the same length and types out
     if same:
-        return _first_fed(same)
-    order.sort(key=lambda i: schema.inputs[i].domain <= _INDEX)
+        return _list_like(schema, port, same[0]) or _first_fed(same)
+    if not port.domain <= _INDEX:  # an axis or a shape says nothing about data
+        order = [i for i in order if not schema.inputs[i].domain <= _INDEX]
 
     def rule(fed: Sequence[Fed], attrs: Attrs) -> Result:
         return next((d for d in (first(fed[i]) for i in order) if d in port.domain), None)

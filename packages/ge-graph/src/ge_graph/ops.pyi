@@ -1202,33 +1202,33 @@ def FlowFunc(x: Sequence[TensorLike] = (), *, bin_path: str | bytes, func_name: 
 def For(start: TensorLike, limit: TensorLike, delta: TensorLike, input: Sequence[TensorLike] = (), *, size_of_output: int | None = None, body: Graph, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
     """start i32, limit i32, delta i32, input* f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|str|c64|c128|qi8|qi16|qi32|qu8|qu16|res|bf16|c32 -> output* f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|str|c64|c128|qi8|qi16|qi32|qu8|qu16|res|bf16|c32."""
 def ForeachACos(x: Sequence[TensorLike] = (), *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
-    """x* f32|f16 -> y* f32|f16."""
+    """x* f32|f16|bf16 -> y* f32|f16|bf16."""
 def ForeachACosInplace(x: Sequence[TensorLike] = (), *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """x* f32|f16 -> nothing."""
 def ForeachASin(x: Sequence[TensorLike] = (), *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
-    """x* f32|f16 -> y* f32|f16."""
+    """x* f32|f16|bf16 -> y* f32|f16|bf16."""
 def ForeachASinInplace(x: Sequence[TensorLike] = (), *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """x* f32|f16 -> nothing."""
 def ForeachATan(x: Sequence[TensorLike] = (), *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
-    """x* f32|f16 -> y* f32|f16."""
+    """x* f32|f16|bf16 -> y* f32|f16|bf16."""
 def ForeachATanInplace(x: Sequence[TensorLike] = (), *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """x* f32|f16 -> nothing."""
 def ForeachAbs(x: Sequence[TensorLike] = (), *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
-    """x* f32|f16|i32 -> y* f32|f16|i32."""
+    """x* f32|f16|i32|bf16 -> y* f32|f16|i32|bf16."""
 def ForeachAbsInplace(x: Sequence[TensorLike] = (), *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """x* f32|f16|i32 -> nothing."""
 def ForeachAcos(x: Sequence[TensorLike] = (), *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
     """x* T -> y* T with T: f32|f16|bf16."""
 def ForeachAddList(x1: Sequence[TensorLike], x2: Sequence[TensorLike], alpha: TensorLike, *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
-    """x1* f32|f16|i32, x2* f32|f16|i32, alpha f32|f16|i32 -> y* f32|f16|i32."""
+    """x1* f32|f16|i32|bf16, x2* f32|f16|i32|bf16, alpha f32|f16|i32 -> y* f32|f16|i32|bf16."""
 def ForeachAddListInplace(x1: Sequence[TensorLike], x2: Sequence[TensorLike], alpha: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """x1* f32|f16|i32, x2* f32|f16|i32, alpha f32|f16|i32 -> nothing."""
 def ForeachAddScalar(x: Sequence[TensorLike], scalar: TensorLike, *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
-    """x* f32|f16|i32, scalar f32|f16|i32 -> y* f32|f16|i32."""
+    """x* f32|f16|i32|bf16, scalar f32|f16|i32 -> y* f32|f16|i32|bf16."""
 def ForeachAddScalarInplace(x: Sequence[TensorLike], scalar: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """x* f32|f16|i32, scalar f32|f16|i32 -> nothing."""
 def ForeachAddScalarList(x: Sequence[TensorLike], scalars: TensorLike, *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
-    """x* f32|f16|i32, scalars f32|f16|i32 -> y* f32|f16|i32."""
+    """x* f32|f16|i32|bf16, scalars f32|f16|i32 -> y* f32|f16|i32|bf16."""
 def ForeachAddScalarListInplace(x: Sequence[TensorLike], scalars: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """x* f32|f16|i32, scalars f32|f16|i32 -> nothing."""
 def ForeachAddcdivList(x1: Sequence[TensorLike], x2: Sequence[TensorLike], x3: Sequence[TensorLike], scalars: TensorLike, *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
@@ -1248,23 +1248,23 @@ def ForeachAsin(x: Sequence[TensorLike] = (), *, size_of_y: int | None = None, d
 def ForeachAtan(x: Sequence[TensorLike] = (), *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
     """x* T -> y* T with T: f32|f16|bf16."""
 def ForeachCos(x: Sequence[TensorLike] = (), *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
-    """x* f32|f16 -> y* f32|f16."""
+    """x* f32|f16|bf16 -> y* f32|f16|bf16."""
 def ForeachCosInplace(x: Sequence[TensorLike] = (), *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """x* f32|f16 -> nothing."""
 def ForeachCosh(x: Sequence[TensorLike] = (), *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
-    """x* f32|f16 -> y* f32|f16."""
+    """x* f32|f16|bf16 -> y* f32|f16|bf16."""
 def ForeachCoshInplace(x: Sequence[TensorLike] = (), *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """x* f32|f16 -> nothing."""
 def ForeachDivList(x1: Sequence[TensorLike] = (), x2: Sequence[TensorLike] = (), *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
-    """x1* f32|f16, x2* f32|f16 -> y* f32|f16."""
+    """x1* f32|f16|bf16, x2* f32|f16|bf16 -> y* f32|f16|bf16."""
 def ForeachDivListInplace(x1: Sequence[TensorLike] = (), x2: Sequence[TensorLike] = (), *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """x1* f32|f16, x2* f32|f16 -> nothing."""
-def ForeachDivScalar(x: Sequence[TensorLike], scalar: TensorLike, *, size_of_y: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
-    """x* f32|f16|i32, scalar f32|f16|i32 -> y* f32|f16."""
+def ForeachDivScalar(x: Sequence[TensorLike], scalar: TensorLike, *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
+    """x* f32|f16|i32|bf16, scalar f32|f16|i32 -> y* f32|f16|bf16|i32."""
 def ForeachDivScalarInplace(x: Sequence[TensorLike], scalar: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """x* f32|f16, scalar f32|f16 -> nothing."""
-def ForeachDivScalarList(x: Sequence[TensorLike], scalars: TensorLike, *, size_of_y: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
-    """x* f32|f16|i32, scalars f32|f16|i32 -> y* f32|f16."""
+def ForeachDivScalarList(x: Sequence[TensorLike], scalars: TensorLike, *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
+    """x* f32|f16|i32|bf16, scalars f32|f16|i32 -> y* f32|f16|bf16|i32."""
 def ForeachDivScalarListInplace(x: Sequence[TensorLike], scalars: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """x* f32|f16, scalars f32|f16 -> nothing."""
 def ForeachErf(x: Sequence[TensorLike] = (), *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
@@ -1272,11 +1272,11 @@ def ForeachErf(x: Sequence[TensorLike] = (), *, size_of_y: int | None = None, de
 def ForeachErfc(x: Sequence[TensorLike] = (), *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
     """x* T -> y* T with T: f32|f16|bf16."""
 def ForeachExp(x: Sequence[TensorLike] = (), *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
-    """x* f32|f16 -> y* f32|f16."""
+    """x* f32|f16|bf16 -> y* f32|f16|bf16."""
 def ForeachExpInplace(x: Sequence[TensorLike] = (), *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """x* f32|f16 -> nothing."""
 def ForeachExpm1(x: Sequence[TensorLike] = (), *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
-    """x* f32|f16 -> y* f32|f16."""
+    """x* f32|f16|bf16 -> y* f32|f16|bf16."""
 def ForeachExpm1Inplace(x: Sequence[TensorLike] = (), *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """x* f32|f16 -> nothing."""
 def ForeachLerpList(x1: Sequence[TensorLike] = (), x2: Sequence[TensorLike] = (), weight: Sequence[TensorLike] = (), *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
@@ -1284,59 +1284,59 @@ def ForeachLerpList(x1: Sequence[TensorLike] = (), x2: Sequence[TensorLike] = ()
 def ForeachLerpScalar(x1: Sequence[TensorLike], x2: Sequence[TensorLike], weight: TensorLike, *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
     """x1* T, x2* T, weight f32|f16|bf16 -> y* T with T: f32|f16|bf16."""
 def ForeachLog(x: Sequence[TensorLike] = (), *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
-    """x* f32|f16 -> y* f32|f16."""
+    """x* f32|f16|bf16 -> y* f32|f16|bf16."""
 def ForeachLog10(x: Sequence[TensorLike] = (), *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
-    """x* f32|f16 -> y* f32|f16."""
+    """x* f32|f16|bf16 -> y* f32|f16|bf16."""
 def ForeachLog10Inplace(x: Sequence[TensorLike] = (), *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """x* f32|f16 -> nothing."""
 def ForeachLog1p(x: Sequence[TensorLike] = (), *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
-    """x* f32|f16 -> y* f32|f16."""
+    """x* f32|f16|bf16 -> y* f32|f16|bf16."""
 def ForeachLog1pInplace(x: Sequence[TensorLike] = (), *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """x* f32|f16 -> nothing."""
 def ForeachLog2(x: Sequence[TensorLike] = (), *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
-    """x* f32|f16 -> y* f32|f16."""
+    """x* f32|f16|bf16 -> y* f32|f16|bf16."""
 def ForeachLog2Inplace(x: Sequence[TensorLike] = (), *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """x* f32|f16 -> nothing."""
 def ForeachLogInplace(x: Sequence[TensorLike] = (), *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """x* f32|f16 -> nothing."""
 def ForeachMaximumList(x1: Sequence[TensorLike] = (), x2: Sequence[TensorLike] = (), *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
-    """x1* f32|f16|i32, x2* f32|f16|i32 -> y* f32|f16|i32."""
+    """x1* f32|f16|i32|bf16, x2* f32|f16|i32|bf16 -> y* f32|f16|i32|bf16."""
 def ForeachMaximumListInplace(x1: Sequence[TensorLike] = (), x2: Sequence[TensorLike] = (), *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """x1* f32|f16|i32, x2* f32|f16|i32 -> nothing."""
 def ForeachMaximumScalar(x: Sequence[TensorLike], scalar: TensorLike, *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
-    """x* f32|f16|i32, scalar f32|f16|i32 -> y* f32|f16|i32."""
+    """x* f32|f16|i32|bf16, scalar f32|f16|i32 -> y* f32|f16|i32|bf16."""
 def ForeachMaximumScalarInplace(x: Sequence[TensorLike], scalar: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """x* f32|f16|i32, scalar f32|f16|i32 -> nothing."""
 def ForeachMaximumScalarList(x: Sequence[TensorLike], scalars: TensorLike, *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
-    """x* f32|f16|i32, scalars f32|f16|i32 -> y* f32|f16|i32."""
+    """x* f32|f16|i32|bf16, scalars f32|f16|i32 -> y* f32|f16|i32|bf16."""
 def ForeachMaximumScalarListInplace(x: Sequence[TensorLike], scalars: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """x* f32|f16|i32, scalars f32|f16|i32 -> nothing."""
 def ForeachMinimumList(x1: Sequence[TensorLike] = (), x2: Sequence[TensorLike] = (), *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
-    """x1* f32|f16|i32, x2* f32|f16|i32 -> y* f32|f16|i32."""
+    """x1* f32|f16|i32|bf16, x2* f32|f16|i32|bf16 -> y* f32|f16|i32|bf16."""
 def ForeachMinimumListInplace(x1: Sequence[TensorLike] = (), x2: Sequence[TensorLike] = (), *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """x1* f32|f16|i32, x2* f32|f16|i32 -> nothing."""
 def ForeachMinimumScalar(x: Sequence[TensorLike], scalar: TensorLike, *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
-    """x* f32|f16|i32, scalar f32|f16|i32 -> y* f32|f16|i32."""
+    """x* f32|f16|i32|bf16, scalar f32|f16|i32 -> y* f32|f16|i32|bf16."""
 def ForeachMinimumScalarInplace(x: Sequence[TensorLike], scalar: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """x* f32|f16|i32, scalar f32|f16|i32 -> nothing."""
 def ForeachMinimumScalarList(x: Sequence[TensorLike], scalars: TensorLike, *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
-    """x* f32|f16|i32, scalars f32|f16|i32 -> y* f32|f16|i32."""
+    """x* f32|f16|i32|bf16, scalars f32|f16|i32 -> y* f32|f16|i32|bf16."""
 def ForeachMinimumScalarListInplace(x: Sequence[TensorLike], scalars: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """x* f32|f16|i32, scalars f32|f16|i32 -> nothing."""
 def ForeachMulList(x1: Sequence[TensorLike] = (), x2: Sequence[TensorLike] = (), *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
-    """x1* f32|f16|i32, x2* f32|f16|i32 -> y* f32|f16|i32."""
+    """x1* f32|f16|i32|bf16, x2* f32|f16|i32|bf16 -> y* f32|f16|i32|bf16."""
 def ForeachMulListInplace(x1: Sequence[TensorLike] = (), x2: Sequence[TensorLike] = (), *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """x1* f32|f16|i32, x2* f32|f16|i32 -> nothing."""
 def ForeachMulScalar(x: Sequence[TensorLike], scalar: TensorLike, *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
-    """x* f32|f16|i32, scalar f32|f16|i32 -> y* f32|f16|i32."""
+    """x* f32|f16|i32|bf16, scalar f32|f16|i32 -> y* f32|f16|i32|bf16."""
 def ForeachMulScalarInplace(x: Sequence[TensorLike], scalar: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """x* f32|f16|i32, scalar f32|f16|i32 -> nothing."""
 def ForeachMulScalarList(x: Sequence[TensorLike], scalars: TensorLike, *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
-    """x* f32|f16|i32, scalars f32|f16|i32 -> y* f32|f16|i32."""
+    """x* f32|f16|i32|bf16, scalars f32|f16|i32 -> y* f32|f16|i32|bf16."""
 def ForeachMulScalarListInplace(x: Sequence[TensorLike], scalars: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """x* f32|f16|i32, scalars f32|f16|i32 -> nothing."""
 def ForeachNeg(x: Sequence[TensorLike] = (), *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
-    """x* f32|f16|i32 -> y* f32|f16|i32."""
+    """x* f32|f16|i32|bf16 -> y* f32|f16|i32|bf16."""
 def ForeachNegInplace(x: Sequence[TensorLike] = (), *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """x* f32|f16|i32 -> nothing."""
 def ForeachNonFiniteCheckAndUnscale(scaled_grads: Sequence[TensorLike], found_inf: TensorLike, inv_scale: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
@@ -1344,59 +1344,59 @@ def ForeachNonFiniteCheckAndUnscale(scaled_grads: Sequence[TensorLike], found_in
 def ForeachNorm(x: Sequence[TensorLike], scalar: TensorLike, *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
     """x* T, scalar f32|f16|bf16|i64 -> y* T with T: f32|f16|bf16."""
 def ForeachPowList(x1: Sequence[TensorLike] = (), x2: Sequence[TensorLike] = (), *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
-    """x1* f32|f16|i32, x2* f32|f16|i32 -> y* f32|f16|i32."""
+    """x1* f32|f16|i32|bf16, x2* f32|f16|i32|bf16 -> y* f32|f16|i32|bf16."""
 def ForeachPowListInplace(x1: Sequence[TensorLike] = (), x2: Sequence[TensorLike] = (), *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """x1* f32|f16|i32, x2* f32|f16|i32 -> nothing."""
 def ForeachPowScalar(x: Sequence[TensorLike], scalar: TensorLike, *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
-    """x* f32|f16|i32, scalar f32|f16|i32 -> y* f32|f16|i32."""
+    """x* f32|f16|i32|bf16, scalar f32|f16|i32 -> y* f32|f16|i32|bf16."""
 def ForeachPowScalarAndTensor(scalar: TensorLike, x: Sequence[TensorLike] = (), *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
     """scalar f32|f16|bf16|i64|i32, x* T -> y* T with T: f32|f16|bf16|i32."""
 def ForeachPowScalarInplace(x: Sequence[TensorLike], scalar: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """x* f32|f16|i32, scalar f32|f16|i32 -> nothing."""
 def ForeachPowScalarList(x: Sequence[TensorLike], scalars: TensorLike, *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
-    """x* f32|f16|i32, scalars f32|f16|i32 -> y* f32|f16|i32."""
+    """x* f32|f16|i32|bf16, scalars f32|f16|i32 -> y* f32|f16|i32|bf16."""
 def ForeachPowScalarListInplace(x: Sequence[TensorLike], scalars: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """x* f32|f16|i32, scalars f32|f16|i32 -> nothing."""
 def ForeachReciprocal(x: Sequence[TensorLike] = (), *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
-    """x* f32|f16 -> y* f32|f16."""
+    """x* f32|f16|bf16 -> y* f32|f16|bf16."""
 def ForeachReciprocalInplace(x: Sequence[TensorLike] = (), *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """x* f32|f16 -> nothing."""
 def ForeachRoundOffNumber(x: Sequence[TensorLike], roundMode: TensorLike, *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
     """x* T, roundMode i8 -> y* T with T: f32|f16|bf16."""
 def ForeachSigmoid(x: Sequence[TensorLike] = (), *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
-    """x* f32|f16 -> y* f32|f16."""
+    """x* f32|f16|bf16 -> y* f32|f16|bf16."""
 def ForeachSigmoidInplace(x: Sequence[TensorLike] = (), *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """x* f32|f16 -> nothing."""
 def ForeachSin(x: Sequence[TensorLike] = (), *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
-    """x* f32|f16 -> y* f32|f16."""
+    """x* f32|f16|bf16 -> y* f32|f16|bf16."""
 def ForeachSinInplace(x: Sequence[TensorLike] = (), *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """x* f32|f16 -> nothing."""
 def ForeachSinh(x: Sequence[TensorLike] = (), *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
-    """x* f32|f16 -> y* f32|f16."""
+    """x* f32|f16|bf16 -> y* f32|f16|bf16."""
 def ForeachSinhInplace(x: Sequence[TensorLike] = (), *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """x* f32|f16 -> nothing."""
 def ForeachSqrt(x: Sequence[TensorLike] = (), *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
-    """x* f32|f16 -> y* f32|f16."""
+    """x* f32|f16|bf16 -> y* f32|f16|bf16."""
 def ForeachSqrtInplace(x: Sequence[TensorLike] = (), *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """x* f32|f16 -> nothing."""
 def ForeachSubList(x1: Sequence[TensorLike], x2: Sequence[TensorLike], alpha: TensorLike, *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
-    """x1* f32|f16|i32, x2* f32|f16|i32, alpha f32|f16|i32 -> y* f32|f16|i32."""
+    """x1* f32|f16|i32|bf16, x2* f32|f16|i32|bf16, alpha f32|f16|i32 -> y* f32|f16|i32|bf16."""
 def ForeachSubListInplace(x1: Sequence[TensorLike], x2: Sequence[TensorLike], alpha: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """x1* f32|f16|i32, x2* f32|f16|i32, alpha f32|f16|i32 -> nothing."""
 def ForeachSubScalar(x: Sequence[TensorLike], scalar: TensorLike, *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
-    """x* f32|f16|i32, scalar f32|f16|i32 -> y* f32|f16|i32."""
+    """x* f32|f16|i32|bf16, scalar f32|f16|i32 -> y* f32|f16|i32|bf16."""
 def ForeachSubScalarInplace(x: Sequence[TensorLike], scalar: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """x* f32|f16|i32, scalar f32|f16|i32 -> nothing."""
 def ForeachSubScalarList(x: Sequence[TensorLike], scalars: TensorLike, *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
-    """x* f32|f16|i32, scalars f32|f16|i32 -> y* f32|f16|i32."""
+    """x* f32|f16|i32|bf16, scalars f32|f16|i32 -> y* f32|f16|i32|bf16."""
 def ForeachSubScalarListInplace(x: Sequence[TensorLike], scalars: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """x* f32|f16|i32, scalars f32|f16|i32 -> nothing."""
 def ForeachTan(x: Sequence[TensorLike] = (), *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
-    """x* f32|f16 -> y* f32|f16."""
+    """x* f32|f16|bf16 -> y* f32|f16|bf16."""
 def ForeachTanInplace(x: Sequence[TensorLike] = (), *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """x* f32|f16 -> nothing."""
 def ForeachTanh(x: Sequence[TensorLike] = (), *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
-    """x* f32|f16 -> y* f32|f16."""
+    """x* f32|f16|bf16 -> y* f32|f16|bf16."""
 def ForeachTanhInplace(x: Sequence[TensorLike] = (), *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """x* f32|f16 -> nothing."""
 def ForeachZeroInplace(x: Sequence[TensorLike] = (), *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:

@@ -1,0 +1,159 @@
+"""Element types of results, against what the operators' definitions say."""
+
+from __future__ import annotations
+
+import pytest
+
+from ge_graph import DataType, Graph, GraphError, building, infer
+from ge_graph import ops as ge
+
+D = DataType
+
+
+@pytest.fixture
+def feed():
+    """Inputs of any type in a graph that is being built."""
+    graph = Graph()
+    count = iter(range(1000))
+    with building(graph):
+        yield lambda dtype: ge.Data(index=next(count), dtype=dtype, shape=(4, 4))
+
+
+def dtypes(found):
+    """Types of whatever a call returned."""
+    if isinstance(found, (tuple, list)):
+        return [dtypes(f) for f in found]
+    return found.dtype
+
+
+UNARY_KEEP = [
+    "Abs",
+    "Neg",
+    "Exp",
+    "Sqrt",
+    "Rsqrt",
+    "Sin",
+    "Cos",
+    "Tanh",
+    "Sigmoid",
+    "Floor",
+    "Ceil",
+    "Relu",
+    "Erf",
+    "Reciprocal",
+    "Square",
+    "Identity",
+    "TensorMove",
+]
+
+
+@pytest.mark.parametrize("op", UNARY_KEEP)
+@pytest.mark.parametrize("dtype", [D.DT_FLOAT, D.DT_FLOAT16, D.DT_BF16])
+def test_unary_keeps_the_type(feed, op, dtype):
+    assert getattr(ge, op)(feed(dtype)).dtype is dtype
+
+
+@pytest.mark.parametrize("op", ["Equal", "NotEqual", "Less", "LessEqual", "Greater", "GreaterEqual"])
+def test_comparisons_give_bool(feed, op):
+    assert getattr(ge, op)(feed(D.DT_INT64), feed(D.DT_INT64)).dtype is D.DT_BOOL
+
+
+def test_selection_takes_the_type_of_the_data(feed):
+    condition, a, b = feed(D.DT_BOOL), feed(D.DT_BF16), feed(D.DT_BF16)
+    assert ge.SelectV2(condition, a, b).dtype is D.DT_BF16
+    assert ge.Select(condition, a, b).dtype is D.DT_BF16
+    assert ge.MaskedFill(a, condition, 0.0).dtype is D.DT_BF16
+    assert ge.GatherV2(a, feed(D.DT_INT32), 0).dtype is D.DT_BF16
+
+
+def test_types_named_by_attributes(feed):
+    x = feed(D.DT_FLOAT)
+    assert ge.Cast(x, dst_type=D.DT_INT8).dtype is D.DT_INT8
+    assert ge.Bitcast(x, type=D.DT_INT32).dtype is D.DT_INT32
+    assert ge.Shape(x).dtype is D.DT_INT32
+    assert ge.Shape(x, dtype=D.DT_INT64).dtype is D.DT_INT64
+    assert ge.ArgMaxV2(x, 0).dtype is D.DT_INT64
+    assert ge.ArgMaxV2(x, 0, dtype=D.DT_INT32).dtype is D.DT_INT32
+    assert ge.StatelessRandomUniformV2([2, 2], 1, [0, 0], 1, dtype=D.DT_BF16).dtype is D.DT_BF16
+    assert ge.AscendQuantV2(x, x, dst_type=D.DT_INT4).dtype is D.DT_INT4
+    assert ge.ReduceMeanWithCast(x, [0]).dtype is D.DT_FLOAT
+    assert ge.ReduceMeanWithCast(x, [0], dtype=D.DT_FLOAT16).dtype is D.DT_FLOAT16
+    assert ge.NonZero(x).dtype is D.DT_INT64
+
+
+def test_results_of_several_types(feed):
+    x = feed(D.DT_BF16)
+    assert dtypes(ge.TopKV2(x, 3)) == [D.DT_BF16, D.DT_INT32]
+    assert dtypes(ge.TopKV2(x, 3, indices_dtype=9)) == [D.DT_BF16, D.DT_INT64]
+    assert dtypes(ge.Sort(x)) == [D.DT_BF16, D.DT_INT32]
+    assert dtypes(ge.ArgMaxWithValue(x, dimension=0)) == [D.DT_INT32, D.DT_BF16]
+    assert dtypes(ge.RmsNorm(x, x)) == [D.DT_BF16, D.DT_FLOAT]
+    assert dtypes(ge.AddRmsNorm(x, x, x)) == [D.DT_BF16, D.DT_FLOAT, D.DT_BF16]
+    assert dtypes(ge.LayerNormV4(x, [4], x, x)) == [D.DT_BF16, D.DT_FLOAT, D.DT_FLOAT]
+    assert dtypes(ge.DynamicQuant(x)) == [D.DT_INT8, D.DT_FLOAT]
+
+
+def test_matrix_products(feed):
+    half, single, narrow = feed(D.DT_FLOAT16), feed(D.DT_FLOAT), feed(D.DT_INT8)
+    assert ge.MatMulV2(half, half).dtype is D.DT_FLOAT16
+    assert ge.MatMulV2(narrow, narrow).dtype is D.DT_INT32
+    assert ge.BatchMatMulV2(single, single, single).dtype is D.DT_FLOAT
+    size = ge.Const([1, 1, 4, 4], D.DT_INT32)
+    conv = {"strides": [1] * 4, "pads": [0] * 4}
+    assert ge.Conv2D(half, half, **conv).dtype is D.DT_FLOAT16
+    assert ge.Conv2DBackpropFilter(half, size, half, **conv).dtype is D.DT_FLOAT
+    assert ge.Conv2DTranspose(size, half, half, **conv).dtype is D.DT_FLOAT16
+    assert ge.TransposeBatchMatMul(half, half).dtype is D.DT_FLOAT16
+    assert ge.QuantBatchMatmulV3(narrow, narrow, single, dtype=D.DT_BF16).dtype is D.DT_BF16
+
+
+def test_complex_partners(feed):
+    c = feed(D.DT_COMPLEX128)
+    assert ge.Real(c).dtype is D.DT_DOUBLE
+    assert ge.Imag(feed(D.DT_COMPLEX64)).dtype is D.DT_FLOAT
+    assert ge.Complex(feed(D.DT_DOUBLE), feed(D.DT_DOUBLE)).dtype is D.DT_COMPLEX128
+
+
+def test_integers_become_float_where_the_definition_says_so(feed):
+    assert ge.Log(feed(D.DT_INT32)).dtype is D.DT_FLOAT
+    assert ge.SoftmaxV2(feed(D.DT_FLOAT16), half_to_float=True).dtype is D.DT_FLOAT
+    assert ge.SoftmaxV2(feed(D.DT_FLOAT16)).dtype is D.DT_FLOAT16
+
+
+def test_in_place_and_lists(feed):
+    x, y = feed(D.DT_BF16), feed(D.DT_INT64)
+    assert ge.Assign(x, x).dtype is D.DT_BF16
+    assert ge.ScatterNdUpdate(x, y, x).dtype is D.DT_BF16
+    assert dtypes(ge.ForeachErf([x, x])) == [D.DT_BF16, D.DT_BF16]
+    assert dtypes(ge.SplitV(x, [1, 3], 0, num_split=2)) == [D.DT_BF16, D.DT_BF16]
+    assert dtypes(ge.Unpack(y, num=3)) == [D.DT_INT64] * 3
+
+
+def test_branches_give_their_types(feed):
+    inner = Graph("then")
+    with building(inner):
+        a = ge.Data(index=0, dtype=D.DT_INT64, shape=())
+        inner.outputs = [a, ge.Cast(a, dst_type=D.DT_BF16)]
+    found = ge.If(feed(D.DT_BOOL), [feed(D.DT_INT64)], then_branch=inner, else_branch=inner)
+    assert dtypes(found) == [D.DT_INT64, D.DT_BF16]
+
+
+def test_a_result_outside_the_domain_is_refused(feed):
+    with pytest.raises(GraphError, match="GE3014"):
+        ge.Cast(feed(D.DT_FLOAT), dst_type=D.DT_STRING)
+    with pytest.raises(GraphError, match="GE3014.*does not follow"):
+        ge.SequenceAt(feed(D.DT_RESOURCE), 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ((D.DT_FLOAT16, D.DT_BF16), D.DT_FLOAT), ((D.DT_INT64, D.DT_FLOAT16), D.DT_FLOAT16),
+        ((D.DT_UINT8, D.DT_INT8), D.DT_INT16), ((D.DT_BOOL, D.DT_UINT8), D.DT_UINT8),
+        ((D.DT_FLOAT, D.DT_COMPLEX32), D.DT_COMPLEX64), ((D.DT_DOUBLE, D.DT_COMPLEX64), D.DT_COMPLEX128),
+        ((D.DT_INT32, D.DT_INT64, D.DT_FLOAT), D.DT_FLOAT), ((D.DT_BF16,), D.DT_BF16),
+    ],
+)  # fmt: skip
+def test_promotion(given, wanted):
+    assert infer.promote(given) is wanted
+    assert infer.promote(given[::-1]) is wanted

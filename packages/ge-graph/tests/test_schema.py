@@ -1,0 +1,176 @@
+"""Schemas: facts of known operators, amendments, lookup, registration."""
+
+from __future__ import annotations
+
+import json
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+
+from ge_graph import DataType, Graph, GraphError, building, schema
+from ge_graph import ops as ge
+from ge_graph.attrs import Kind
+
+D = DataType
+
+
+@pytest.fixture
+def scratch():
+    """Undo what a test registers."""
+    rows, parsed = dict(schema._user_rows), dict(schema._parsed)
+    yield
+    for name in set(schema._user_rows) - set(rows):
+        del schema._user_rows[name]
+        schema._parsed.pop(name, None)
+        for listener in schema._listeners:
+            if name in schema.builtin_names():
+                listener(name)
+    schema._user_rows.update(rows)
+    schema._parsed.update(parsed)
+
+
+def test_counts_of_the_data():
+    lines = pkgutil.get_data("ge_graph", "data/ops.jsonl").splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert len(rows) == 1776
+    assert [r["op"] for r in rows] == sorted(r["op"] for r in rows)
+    assert sum(len(r["in"]) for r in rows) == 5015
+    assert sum(len(r["out"]) for r in rows) == 2442
+    assert sum(len(r.get("attr", ())) for r in rows) == 3526
+    assert sum(len(a) == 2 for r in rows for a in r.get("attr", ())) == 919
+    assert sum("sub" in r for r in rows) == 11
+    assert sum("var" in r for r in rows) == 27
+    assert all(r["source"] in ("torchair", "graphengine") for r in rows)
+
+
+def test_every_operator_parses_and_every_amendment_says_why():
+    for name in schema.names():
+        assert schema.get(name).name == name
+    for line in pkgutil.get_data("ge_graph", "data/amendments.jsonl").splitlines():
+        row = json.loads(line)
+        assert row["source"], row["op"]
+        assert set(row) <= {"op", "in", "out", "attr", "var", "sub", "allow", "same", "source"}
+        for op in row["op"].split():
+            assert schema.get(op) is not None, op
+
+
+def test_amendments_name_ports_that_exist():
+    for line in pkgutil.get_data("ge_graph", "data/amendments.jsonl").splitlines():
+        row = json.loads(line)
+        for op in row["op"].split():
+            known = {p.name for p in (*schema.get(op).inputs, *schema.get(op).outputs)}
+            for ports in row.get("same", ()):
+                assert set(ports.split()) <= known, (op, ports)
+            for ports in row.get("allow", {}):
+                assert set(ports.split()) & known, (op, ports)
+
+
+def test_matmul_reads_as_the_header_says():
+    op = schema.get("MatMulV2")
+    assert [(p.name, p.kind) for p in op.inputs] == [
+        ("x1", "required"), ("x2", "required"), ("bias", "optional"), ("offset_w", "optional"),
+    ]  # fmt: skip
+    assert [(a.name, a.kind, a.default.value) for a in op.attrs] == [
+        ("transpose_x1", Kind.BOOL, False), ("transpose_x2", Kind.BOOL, False), ("offset_x", Kind.INT, 0),
+    ]  # fmt: skip
+    assert op.output("y").domain == {D.DT_FLOAT, D.DT_FLOAT16, D.DT_INT32, D.DT_BF16}
+    assert op.source.startswith("torchair")
+
+
+def test_defaults_of_every_kind():
+    assert schema.get("Shape").attr("dtype").default.value == 3
+    assert schema.get("Shape").attr("dtype").symbol == "DT_INT32"
+    assert schema.get("ArgMaxV2").attr("dtype").default.value is D.DT_INT64
+    assert schema.get("Conv2D").attr("dilations").default.value == (1, 1, 1, 1)
+    assert schema.get("Conv2D").attr("strides").required
+    assert schema.get("MoeGatingTopKSoftmaxV2").attr("renorm").default is None
+    assert not schema.get("MoeGatingTopKSoftmaxV2").attr("renorm").required
+
+
+def test_type_variables():
+    mul = schema.get("Mul")
+    assert (mul.input("x1").typevar, mul.input("x2").typevar, mul.output("y").typevar) == ("T1", "T2", "T3")
+    assert mul.promotions == {"T3": ("T1", "T2")}
+    add = schema.get("Add")
+    assert add.input("x1").typevar == add.input("x2").typevar == add.output("y").typevar != ""
+
+
+@pytest.mark.parametrize(
+    ("op", "port", "dtype"),
+    [
+        ("Const", "y", D.DT_BF16), ("TensorMove", "x", D.DT_BF16), ("Transpose", "x", D.DT_BOOL),
+        ("SelectV2", "then", D.DT_BOOL), ("Maximum", "x1", D.DT_BF16), ("Floor", "x", D.DT_BF16),
+        ("Add", "x1", D.DT_BOOL), ("Data", "y", D.DT_FLOAT8_E4M3FN),
+    ],
+)  # fmt: skip
+def test_amended_element_types(op, port, dtype):
+    found = schema.get(op).input(port) or schema.get(op).output(port)
+    assert dtype in found.domain
+
+
+def test_operators_without_a_header_have_a_signature():
+    for op in ("NetOutput", "ReduceStdV2", "ForeachErf", "MoeDistributeDispatchV2", "DynamicMxQuant"):
+        assert schema.get(op) is not None
+    assert [p.name for p in schema.get("ReduceStdV2").outputs] == ["std", "mean"]
+
+
+def test_did_you_mean():
+    assert schema.suggest("MatMullV2")[0] == "MatMulV2"
+    assert schema.suggest("matmulv2") == ["MatMulV2"]
+    with pytest.raises(GraphError, match=r"GE3019.*\n.*MatMulV2"):
+        schema.require("MatMullV2")
+
+
+def test_register_makes_an_operator_known(scratch):
+    assert schema.get("ScaleByTwo") is None
+    schema.register_schema({"op": "ScaleByTwo", "in": ["x f32,f16"], "out": ["y f32,f16"], "attr": [["n", "Int", 2]]})
+    assert "ScaleByTwo" in schema.names()
+    graph = Graph()
+    with building(graph):
+        y = ge.ScaleByTwo(ge.Data(index=0, dtype=D.DT_FLOAT16, shape=(2,)))
+    assert y.dtype is D.DT_FLOAT16
+    assert y.node.attr("n") == 2
+
+
+def test_registering_the_same_shape_unites_element_types(scratch):
+    before = schema.get("Add").input("x1").domain
+    assert D.DT_UINT64 not in before
+    schema.register_schema({"op": "Add", "in": ["x1 u64", "x2 u64"], "out": ["y u64"]})
+    after = schema.get("Add")
+    assert after.input("x1").domain == before | {D.DT_UINT64}
+    assert after.input("x1").typevar == after.input("x2").typevar
+
+
+def test_registering_another_shape_is_refused(scratch):
+    row = {"op": "Add", "in": ["x1 f32", "x2 f32", "x3 f32"], "out": ["y f32"]}
+    with pytest.raises(GraphError, match="GE3012.*inputs"):
+        schema.register_schema(row)
+    assert len(schema.get("Add").inputs) == 2
+    schema.register_schema(row, replace=True)
+    assert len(schema.get("Add").inputs) == 3
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"op": "X", "in": ["x"], "out": []}, {"op": "X", "in": ["x f33"], "out": []}, {"op": "X", "out": []},
+        {"op": "X", "in": [], "out": [], "attr": [["a", "Integer"]]}, {"in": [], "out": []},
+    ],
+)  # fmt: skip
+def test_malformed_rows_are_refused(row):
+    with pytest.raises(GraphError, match="GE3011"):
+        schema.register_schema(row)
+
+
+def test_import_reads_no_data_and_never_torch():
+    code = (
+        "import sys, ge_graph, ge_graph.ops, ge_graph.verify, ge_graph.custom, ge_graph.codegen.reg_op\n"
+        "from ge_graph import schema\n"
+        "assert schema._lines.cache_info().currsize == 0, 'data read at import'\n"
+        "assert 'torch' not in sys.modules\n"
+        "ge_graph.ops.Add\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
