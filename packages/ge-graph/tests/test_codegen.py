@@ -184,7 +184,8 @@ def test_everything_a_registration_can_say():
         ["alpha", "Float", -0.0015], ["beta", "Int", 16], ["big", "Int", 2**63 - 1], ["mode", "String", "ab;c"],
         ["flag", "Bool", True], ["dtype", "Type", "DT_FLOAT"], ["sizes", "ListInt", [1, -2, 3]],
         ["rates", "ListFloat", [0.0, 1.0]], ["flags", "ListBool", [True, False]], ["names", "ListString", ["x", "y"]],
-        ["types", "ListType", ["DT_FLOAT", "DT_INT8"]], ["pairs", "ListListInt", [[1, 2], [3]]], ["none", "ListInt", []],
+        ["types", "ListType", ["DT_FLOAT", "DT_INT8"]], ["pairs", "ListListInt", [[1, 2], [3]]],
+        ["none", "ListInt", []],
         ["value", "Tensor", None], ["out", "Int", 3, "DT_INT32"], ["maybe", "Bool", None], ["axis", "Int"],
     ]  # fmt: skip
     assert found["CgIf"]["sub"] == ["then_b", "branches*"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ge_graph import DataType, Graph, GraphError, building, infer
+from ge_graph import DataType, Graph, GraphError, building, infer, schema
 from ge_graph import ops as ge
 
 D = DataType
@@ -27,24 +27,9 @@ def dtypes(found):
 
 
 UNARY_KEEP = [
-    "Abs",
-    "Neg",
-    "Exp",
-    "Sqrt",
-    "Rsqrt",
-    "Sin",
-    "Cos",
-    "Tanh",
-    "Sigmoid",
-    "Floor",
-    "Ceil",
-    "Relu",
-    "Erf",
-    "Reciprocal",
-    "Square",
-    "Identity",
-    "TensorMove",
-]
+    "Abs", "Neg", "Exp", "Sqrt", "Rsqrt", "Sin", "Cos", "Tanh", "Sigmoid", "Floor", "Ceil", "Relu", "Erf", "Reciprocal",
+    "Square", "Identity", "TensorMove",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("op", UNARY_KEEP)
@@ -107,6 +92,14 @@ def test_matrix_products(feed):
     assert ge.QuantBatchMatmulV3(narrow, narrow, single, dtype=D.DT_BF16).dtype is D.DT_BF16
 
 
+def test_gradients_of_norms_follow_their_parameters(feed):
+    x, weight, stat = feed(D.DT_BF16), feed(D.DT_FLOAT), feed(D.DT_FLOAT)
+    found = ge.BatchNormGradV3(x, x, weight, stat, stat, stat, stat)
+    assert dtypes(found) == [D.DT_BF16, D.DT_FLOAT, D.DT_FLOAT]
+    assert dtypes(ge.LayerNormGradV3(x, x, stat, stat, weight)) == [D.DT_BF16, D.DT_FLOAT, D.DT_FLOAT]
+    assert dtypes(ge.RmsNormGrad(x, x, stat, x)) == [D.DT_BF16, D.DT_FLOAT]
+
+
 def test_complex_partners(feed):
     c = feed(D.DT_COMPLEX128)
     assert ge.Real(c).dtype is D.DT_DOUBLE
@@ -143,6 +136,15 @@ def test_a_result_outside_the_domain_is_refused(feed):
         ge.Cast(feed(D.DT_FLOAT), dst_type=D.DT_STRING)
     with pytest.raises(GraphError, match="GE3014.*does not follow"):
         ge.SequenceAt(feed(D.DT_RESOURCE), 0)
+
+
+def test_special_rows_name_ports_that_exist_once():
+    lines = infer._SPECIAL_ROWS.strip().splitlines()
+    assert len(lines) == len({tuple(line.split(" ")[:2]) for line in lines})
+    for op, port in (line.split(" ")[:2] for line in lines):
+        assert schema.get(op) is not None, op
+        assert schema.get(op).output(port) is not None, (op, port)
+        infer.rules(schema.get(op))
 
 
 @pytest.mark.parametrize(

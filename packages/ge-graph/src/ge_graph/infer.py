@@ -140,9 +140,8 @@ FlatQuant out fn flat_quant
 FlatQuant quant_scale fn flat_quant_scale
 MoeInitRoutingV3 expanded_x fn init_routing
 MoeInitRoutingV3 expanded_scale f32
-GroupedMatmulSwigluQuantV2 y attr quant_dtype
+GroupedMatmulSwigluQuantV2 y fn swiglu_y
 GroupedMatmulSwigluQuantV2 y_scale fn swiglu_scale
-DequantSwigluQuant y attr dst_type
 DequantRopeQuantKvcache q =cos
 DequantRopeQuantKvcache k =cos
 DequantRopeQuantKvcache v =cos
@@ -158,6 +157,30 @@ AlltoAllvQuantGroupedMatMul mm_y attr mm_dtype
 AlltoAllvQuantGroupedMatMul permute_out =gmm_x
 AttentionWorkerCombine y fn token
 ChunkGatedDeltaRule final_state =initial_state
+BatchNormGradV3 dx =x
+LayerNormGrad pd_x =x
+LayerNormGrad pd_gamma =gamma
+LayerNormGrad pd_beta =gamma
+LayerNormGradV3 pd_x =x
+GroupNormGrad dgamma =gamma
+GroupNormGrad dbeta =gamma
+PReluGrad dx =features
+PReluGrad da =weights
+QkvRmsNormRopeCache q_out_before_quant =qkv
+QkvRmsNormRopeCache k_out_before_quant =qkv
+QkvRmsNormRopeCache v_out_before_quant =qkv
+KvRmsNormRopeCache k_rope =kv
+KvRmsNormRopeCache c_kv =kv
+MlaProlog query =rope_sin
+MlaProlog query_rope =rope_sin
+MlaPrologV2 query fn mla_query
+MlaPrologV2 query_rope =rope_sin
+MlaPrologV3 query fn mla_query
+MlaPrologV3 query_rope =rope_sin
+FusedInferAttentionScore softmax_lse f32
+MoeDistributeCombine x =expand_x
+MoeDistributeCombineV2 x =expand_x
+MoeDistributeDispatchV2 dynamic_scales fn dispatch_scale
 MoeDistributeDispatch expand_x fn dispatch
 MoeDistributeDispatchV2 expand_x attr y_dtype x
 MatmulReduceScatterV2 y fn float_or_y_dtype
@@ -466,7 +489,40 @@ def _numbered(port: str, attr: str, table: Mapping[int, DataType]) -> _Special:
 
 
 def _flat_quant(index: Mapping[str, int]) -> PortRule:
-    return PortRule(_from_attr("dst_dtype", _fixed(DataType.DT_INT4)), ("dst_dtype",))
+    """The default, INT32, stands for eight packed INT4."""
+
+    def rule(fed: Sequence[Fed], attrs: Attrs) -> Result:
+        found = _attr_dtype(attrs, "dst_dtype")
+        return found if found is DataType.DT_FLOAT4_E2M1 else DataType.DT_INT4
+
+    return PortRule(rule, ("dst_dtype",))
+
+
+def _swiglu_y(index: Mapping[str, int]) -> PortRule:
+    def rule(fed: Sequence[Fed], attrs: Attrs) -> Result:
+        found = _attr_dtype(attrs, "quant_dtype")
+        return found if found is not None and found.bits == 8 else first(fed[index["x"]])
+
+    return PortRule(rule, ("quant_dtype",))
+
+
+def _mla_query(index: Mapping[str, int]) -> PortRule:
+    """The query is quantised only if tokens and cache are."""
+
+    def rule(fed: Sequence[Fed], attrs: Attrs) -> Result:
+        full = fed[index["token_x"]] is DataType.DT_INT8 and fed[index["quant_scale_ckv"]] is not None
+        return DataType.DT_INT8 if full else fed[index["rope_sin"]]
+
+    return PortRule(rule, definite=False)
+
+
+def _dispatch_scale(index: Mapping[str, int]) -> PortRule:
+    def rule(fed: Sequence[Fed], attrs: Attrs) -> Result:
+        return (
+            DataType.DT_FLOAT8_E8M0 if "quant_mode" in attrs and attrs["quant_mode"].value == 4 else DataType.DT_FLOAT
+        )
+
+    return PortRule(rule, ("quant_mode",))
 
 
 def _scale_of(attr: str, e8m0_for: Sequence[DataType]) -> _Special:
@@ -555,6 +611,9 @@ _FUNCTIONS: Final[Mapping[str, _Special]] = {
     "grouped_matmul": _numbered("x", "dtype", _GROUPED),
     "ffn": _numbered("x", "output_dtype", _FFN),
     "flat_quant": _flat_quant,
+    "swiglu_y": _swiglu_y,
+    "mla_query": _mla_query,
+    "dispatch_scale": _dispatch_scale,
     "flat_quant_scale": _scale_of("dst_dtype", (DataType.DT_FLOAT4_E2M1,)),
     "swiglu_scale": _like_first_scale,
     "init_routing": _init_routing,
