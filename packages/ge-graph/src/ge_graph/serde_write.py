@@ -123,13 +123,17 @@ _LISTS: Final[dict[Kind, tuple[str, Callable[[Any], bytes], str]]] = {
 
 
 def _list_value(kind: Kind, value: Any) -> bytes:
-    val_type = "VT_LIST_STRING" if kind is Kind.LIST_STRING else _LISTS[kind][2]
     if kind is Kind.LIST_STRING:
-        body = _texts(value)
-    else:
-        field, encode, _ = _LISTS[kind]
-        body = _packed(field, encode(value))
+        return _text_list(_texts(value))
+    field, encode, val_type = _LISTS[kind]
+    body = _packed(field, encode(value))
     number = enum_value("AttrDef.ListValue.ListValueType", val_type)
+    return delimited("AttrDef", "list", body + field_tag("AttrDef.ListValue", "val_type") + varint(number))
+
+
+def _text_list(body: bytes) -> bytes:
+    """An attribute that is a list of texts, from the encoded texts."""
+    number = enum_value("AttrDef.ListValue.ListValueType", "VT_LIST_STRING")
     return delimited("AttrDef", "list", body + field_tag("AttrDef.ListValue", "val_type") + varint(number))
 
 
@@ -334,6 +338,7 @@ class GraphWriter:
         self._descs: dict[_DescKey, bytes] = {}
         self._tails: dict[Any, tuple[bytes, bytes]] = {}
         self._origins: dict[int, tuple[Provenance, bytes]] = {}
+        self._texts: dict[str, bytes] = {}
         self._heads: dict[str, bytes] = {}
         self._names: set[str] = set()
         self._subgraphs: list[tuple[Graph, str]] = []
@@ -419,7 +424,8 @@ class GraphWriter:
         return found
 
     def _edge(self, tensor: Tensor) -> bytes:
-        found = self._edges[tensor] = delimited("OpDef", "input", tensor.name.encode())
+        name = f"{tensor.node.name}:{tensor.index}".encode()
+        found = self._edges[tensor] = self._tag_input + varint(len(name)) + name
         return found
 
     def _control(self, node: Node) -> bytes:
@@ -434,13 +440,23 @@ class GraphWriter:
         return b"".join(delimited("OpDef", "subgraph_name", text_bytes(n)) for n in names)
 
     def _origin(self, provenance: Provenance) -> bytes:
+        """The map entry of an origin: the list of its six texts, most of which other nodes have as well."""
         found = self._origins.get(id(provenance))
         if found is None:
+            texts = self._texts
             p = provenance
-            fields = (p.fx_name, p.fx_target, p.fx_text, p.module, p.source, p.code)
-            entry = map_entry("OpDef", PROVENANCE, attr_bytes(Attr(Kind.LIST_STRING, fields)))
-            found = self._origins[id(provenance)] = (provenance, entry)
+            body = b"".join(
+                [
+                    texts.get(text) or self._text(text)
+                    for text in (p.fx_name, p.fx_target, p.fx_text, p.module, p.source, p.code)
+                ]
+            )
+            found = self._origins[id(provenance)] = (provenance, map_entry("OpDef", PROVENANCE, _text_list(body)))
         return found[1]
+
+    def _text(self, text: str) -> bytes:
+        found = self._texts[text] = delimited("AttrDef.ListValue", "s", text_bytes(text))
+        return found
 
     def _tail(self, node: Node, structure: ports.Structure) -> tuple[bytes, bytes]:
         """The attribute map before and after the place of the provenance."""

@@ -53,8 +53,8 @@ def table() -> tuple[dict[str, dict[str, Field]], dict[str, dict[str, int]]]:
 
 def varint(number: int) -> bytes:
     """Base-128 form; negative numbers take ten bytes as int64 does."""
-    if 0 <= number < 0x80:
-        return _SMALL[number]
+    if 0 <= number < 0x1000:
+        return _SHORT[number]
     number &= 0xFFFF_FFFF_FFFF_FFFF
     out = bytearray()
     while number > 0x7F:
@@ -64,7 +64,8 @@ def varint(number: int) -> bytes:
     return bytes(out)
 
 
-_SMALL: Final = [bytes((n,)) for n in range(0x80)]
+# Lengths below 4 KiB, the great majority: a table costs less than the loop.
+_SHORT: Final = [bytes((n,)) if n < 0x80 else bytes((n & 0x7F | 0x80, n >> 7)) for n in range(0x1000)]
 
 
 def wire_type(field: Field) -> int:
