@@ -12,6 +12,7 @@ import torch
 
 from ge_converters.dtypes import cast
 from ge_converters.errors import Refusal
+from ge_converters.families.composed_attention import composed_attention, composed_attention_gradient, no_dropout
 from ge_converters.families.norm import need_floats
 from ge_converters.families.separable import axis_size
 from ge_converters.registry import declare_supported, register_fx_node_ge_converter
@@ -94,7 +95,7 @@ def _masks(query: Tensor, heads: int, attn_mask: Tensor | None, is_causal: bool,
     if rank not in (2, 3, 4):
         raise Refusal(f"attn_mask has rank {rank}, FlashAttentionScore takes [.., queries, keys] of rank 2 to 4")
     if rank == 3:
-        mask = ge.Unsqueeze(mask, axes=[1])
+        mask = ge.Unsqueeze(mask, axes=[0])
     if seen is not None:
         if _is_one(seen, -2) and rows != 1:
             wide = rows if isinstance(rows, int) else axis_size(query, 2)
@@ -108,25 +109,19 @@ def _masks(query: Tensor, heads: int, attn_mask: Tensor | None, is_causal: bool,
     return bias, None, 0
 
 
-def _static(spec: TensorSpec, axis: int, what: str) -> int:
-    size = spec.size[axis]
-    if not isinstance(size, int):
-        raise Refusal(f"{what} is the symbolic size {size}, but a GE attribute holds it; mark that dimension static")
-    return size
+def _fits_attributes(spec: TensorSpec) -> bool:
+    """Whether head count and width are numbers; GE holds them in attributes."""
+    return isinstance(spec.size[1], int) and isinstance(spec.size[3], int)
 
 
 def _attrs(spec: TensorSpec, scale: float | None, mode: int, dropout_p: float) -> dict[str, Any]:
-    if dropout_p:
-        raise Refusal(
-            f"dropout_p={dropout_p}: the random mask of fused attention is not torch's; "
-            "use dropout_p=0 or the unfused form (torch.nn.attention.sdpa_kernel(SDPBackend.MATH))"
-        )
+    no_dropout(dropout_p)
     if scale is None:
-        scale = 1.0 / math.sqrt(_static(spec, 3, "the head width"))
+        scale = 1.0 / math.sqrt(int(spec.size[3]))
     far = 2**31 - 1
     return {
         "scale_value": float(scale), "keep_prob": 1.0, "pre_tockens": far, "next_tockens": far,
-        "head_num": _static(spec, 1, "the number of heads"), "input_layout": "BNSD", "inner_precise": 0,
+        "head_num": int(spec.size[1]), "input_layout": "BNSD", "inner_precise": 0,
         "sparse_mode": mode, "pse_type": 0,
     }  # fmt: skip
 
@@ -143,7 +138,9 @@ def attention(
 ) -> tuple[Tensor, Tensor]:
     """(result, log of the sum of exponentials of the scores) of [b, heads, rows, width] operands."""
     need_floats("FlashAttentionScore", query, key, value)
-    heads = _static(spec, 1, "the number of heads")
+    if not _fits_attributes(spec):
+        return composed_attention(query, key, value, attn_mask, dropout_p, is_causal, scale)
+    heads = int(spec.size[1])
     bias, mask, mode = _masks(query, heads, attn_mask, is_causal, spec.size[2])
     top, total, _, result = ge.FlashAttentionScore(
         query, key, value, bias, None, None, mask, **_attrs(spec, scale, mode, dropout_p)
@@ -169,7 +166,10 @@ def attention_gradient(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of query, key and value. exp(score - logsumexp) is the probability, so the row sum fed is one."""
     need_floats("FlashAttentionScoreGrad", grad, query, key, value)
-    heads = _static(spec, 1, "the number of heads")
+    if not _fits_attributes(spec):
+        saved = (query, key, value, out, logsumexp)
+        return composed_attention_gradient(grad, saved, attn_mask, dropout_p, is_causal, scale)
+    heads = int(spec.size[1])
     bias, mask, mode = _masks(query, heads, attn_mask, is_causal, spec.size[2])
     top = ge.BroadcastTo(ge.Unsqueeze(cast(logsumexp, _F32), axes=[-1]), [-1, -1, -1, _REPEATS])
     dq, dk, dv, _ = ge.FlashAttentionScoreGrad(
@@ -183,20 +183,21 @@ def _qkv(make: Any, keys: int = 5) -> tuple[Any, Any, Any]:
     return make(2, 4, 5, 8), make(2, 4, keys, 8), make(2, 4, keys, 8)
 
 
+_HALF = {F16: (2e-3, 1e-3), BF16: (1.6e-2, 4e-3)}
 _CASES = [
     Support(*_qkv(F32)),
-    *(Support(*_qkv(m)).only(0) for m in (F16, BF16)),
-    # eager rounds the probabilities of halves, the statistics come with unrounded ones
-    *(Support(*_qkv(m)).within(*t) for m, t in ((F16, (2e-3, 1e-3)), (BF16, (1.6e-2, 4e-3)))),
+    # Eager rounds the probabilities of halves; forms that read the statistics, or have symbolic sizes, keep float32.
+    *(Support(*_qkv(m)).within(*_HALF[m]) for m in (F16, BF16)),
+    *(Support(*_qkv(m)).within(*_HALF[m]).only(0) for m in (F16, BF16)),
     Support(*_qkv(F32), 0.0, True),
-    Support(*_qkv(BF16), 0.0, True).only(0),
+    Support(*_qkv(BF16), 0.0, True).within(*_HALF[BF16]).only(0),
     Support(*_qkv(F32, 7), 0.0, True),
     Support(*_qkv(F32), scale=0.3),
     Support(*_qkv(F32, 7), attn_mask=F32(5, 7)),
     Support(*_qkv(F32, 7), attn_mask=F32(2, 4, 5, 7)),
     Support(*_qkv(F32, 7), attn_mask=F32(2, 1, 5, 7), scale=0.3),
     Support(*_qkv(F32, 7), attn_mask=F32(1, 1, 5, 7)),
-    Support(*_qkv(F16, 7), attn_mask=F16(2, 1, 5, 7)).within(2e-3, 1e-3),
+    Support(*_qkv(F16, 7), attn_mask=F16(2, 1, 5, 7)).within(*_HALF[F16]),
     Support(F32(1, 1, 5, 8), F32(1, 1, 5, 8), F32(1, 1, 5, 8), attn_mask=F32(5, 5)),
 ]
 
@@ -223,7 +224,8 @@ def _scaled_dot_product_flash_attention_for_cpu(
     Dtypes: float32, float16, bfloat16; attn_mask bool or of the query's type.
     Emits:  FlashAttentionScore. A mask that torch made out of a boolean one goes in as that, inverted; a bias as
             real_shift; is_causal as sparse mode 2 with its template.
-    Errors: refused for dropout, and if the number of heads or the head width is symbolic.
+            If the number of heads or the head width is symbolic, the products and the softmax one by one.
+    Errors: refused for dropout.
     """  # noqa: E501
     spec = meta_outputs[0]
     result, lse = attention(query, key, value, attn_mask, dropout_p, is_causal, scale, spec)

@@ -88,7 +88,7 @@ def _layer_gradient(make: Any, stats: Any) -> Support:
         # eager adds the gradients of half weights in half precision
         _layer_gradient(F16, F16).within(1e-2, 2e-3),
         _layer_gradient(BF16, BF16).within(3e-2, 2e-2),
-        _layer_gradient(BF16, F32),
+        _layer_gradient(BF16, F32).within(3e-2, 3e-2),  # eager's float32 result is a sum rounded to bfloat16 on the way
         Support(F32(2, 3, 8), F32(2, 3, 8), [8], F32(2, 3, 1), F32(2, 3, 1, low=0.5), None, None, [True, False, False]),
         Support(F32(2, 3, 8), F32(2, 3, 8), [3, 8], F32(2, 1, 1), F32(2, 1, 1, low=0.5), F32(3, 8), None,
                 [True, True, False]),
