@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ge_graph import schema as schemas
-from ge_graph.dtypes import Format
+from ge_graph.dtypes import DataType, Format
 from ge_runtime.cpu.kernels.numerics import HALVES, refuse, wide
 from ge_runtime.cpu.registry import Call, Site, find, kernel, parameters, plan
 
@@ -70,14 +70,14 @@ def batch_norm_v3(
     w, b, mean, var = _aten_form(x, weight, bias, running_mean, running_var)
     data = x.movedim(channel, 1)
     if not is_training:
-        y = _ATEN.native_batch_norm.default(data, w, b, mean, var, False, momentum, epsilon)[0]
+        y = torch.native_batch_norm(data, w, b, mean, var, False, momentum, epsilon)[0]
         saved = [running_mean.clone(), torch.rsqrt(running_var + epsilon)]
     elif _count(x, channel) == 1:
         y, saved = _single_element(data, b, epsilon)
         running_mean.lerp_(saved[0].to(running_mean.dtype), momentum)
         running_var.mul_(1 - momentum)
     else:
-        y, *saved = _ATEN.native_batch_norm.default(data, w, b, mean, var, True, momentum, epsilon)
+        y, *saved = torch.native_batch_norm(data, w, b, mean, var, True, momentum, epsilon)
         if mean is not running_mean:  # ATen updated a widened copy
             running_mean.copy_(mean)
         if var is not running_var:
@@ -158,7 +158,7 @@ def bn_infer(
 ) -> Tensor:
     """``(x - mean) * scale / sqrt(variance + epsilon) + offset``."""
     w, b, m, v = _aten_form(x, scale, offset, mean, variance)
-    y = _ATEN.native_batch_norm.default(x.movedim(channel, 1), w, b, m, v, False, 0.0, epsilon)[0]
+    y = torch.native_batch_norm(x.movedim(channel, 1), w, b, m, v, False, 0.0, epsilon)[0]
     return y.movedim(1, channel)  # type: ignore[no-any-return]
 
 
@@ -248,9 +248,22 @@ _LAYOUT_FREE = (
 
 @plan(*_LAYOUT_FREE)
 def _plan_channels_last(site: Site) -> Call | None:
-    """These operators have no layout attribute: the descriptor of the data names the channel axis."""
+    """These operators have no layout attribute: the descriptor of the data names the channel axis.
+
+    float32 inference in the usual layout is one ATen call.
+    """
 
     first = next(iter(site.node.operands()), None)
+    if (
+        site.node.op == "BNInfer"
+        and first is not None
+        and first.format not in _LAST
+        and site.dtype("x") is DataType.DT_FLOAT
+    ):
+        x, *vectors = (site.tensor(p) for p in ("x", "mean", "variance", "scale", "offset"))
+        return Call(
+            torch.batch_norm, (x, vectors[2], vectors[3], *vectors[:2], False, 0.0, site.attr("epsilon"), False)
+        )
     found, schema = find(site.node.op), schemas.get(site.node.op)
     if first is None or first.format not in _LAST or found is None or schema is None:
         return None

@@ -63,14 +63,14 @@ def _forward(
     if begin != end:
         x, begin = pad_spatial(x, pads), [0] * len(begin)
     if x.dtype == torch.int8:
-        exact = torch.ops.aten.convolution.default(
+        exact = torch.convolution(
             x.double(), w.double(), None, strides, begin, dilations, False, [0] * len(begin), groups
         )
         y = exact.to(torch.int32)
         return y if bias is None else y + bias.reshape(-1, *[1] * len(begin))
     if bias is not None and bias.dtype != x.dtype and x.dtype in HALVES:
         return _forward(x.float(), w.float(), bias.float(), strides, pads, dilations, groups).to(x.dtype)
-    return torch.ops.aten.convolution.default(x, w, bias, strides, begin, dilations, False, [0] * len(begin), groups)
+    return torch.convolution(x, w, bias, strides, begin, dilations, False, [0] * len(begin), groups)
 
 
 def _transposed(
@@ -95,7 +95,7 @@ def _transposed(
             f"strides {list(strides)}, pads {list(pads)}, dilations {list(dilations)}",
             "give an input_size that the forward convolution maps to the shape of x",
         )
-    y = torch.ops.aten.convolution.default(x, w, bias, strides, padding, dilations, True, extra, groups)
+    y = torch.convolution(x, w, bias, strides, padding, dilations, True, extra, groups)
     if begin != end:
         y = y[(..., *(slice(b, b + n) for b, n in zip(begin, size)))]
     return y
@@ -151,7 +151,7 @@ def _plan_convolution(site: Site) -> Call | None:
         return None
     strides, dilations = list(site.attr("strides"))[2:], list(site.attr("dilations"))[2:]
     args = (site.tensor("x"), site.tensor("filter"), site.tensor("bias"), strides, begin, dilations, False)
-    return Call(torch.ops.aten.convolution.default, (*args, [0] * len(begin), site.attr("groups", 1)))
+    return Call(torch.convolution, (*args, [0] * len(begin), site.attr("groups", 1)))
 
 
 @kernel("DepthwiseConv2D", source="operator header: nn_calculation_ops; ops-nn: conv/depthwise_conv2d")

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ge_graph.dtypes import DataType
 from ge_runtime.cpu.kernels.numerics import HALVES, axis_list, ints, refuse, saturate, sum_to, torch_dtype, wide
 from ge_runtime.cpu.registry import Call, Site, kernel, plan
 
@@ -29,7 +28,7 @@ def layer_norm(
         beta = None if beta is None else beta.float()
     elif gamma is not None and gamma.dtype != x.dtype:
         gamma, beta = gamma.to(x.dtype), None if beta is None else beta.to(x.dtype)
-    return _ATEN.native_layer_norm.default(x, shape, gamma, beta, epsilon)  # type: ignore[no-any-return]
+    return torch.native_layer_norm(x, shape, gamma, beta, epsilon)  # type: ignore[no-any-return]
 
 
 @kernel("LayerNormV4", host=("normalized_shape",), source="ops-nn: norm/layer_norm_v4, documentation")
@@ -49,7 +48,7 @@ def _layer_norm_as(
 
 @plan("LayerNormV4")
 def _plan_layer_norm(site: Site) -> Call | None:
-    """float32 with a known shape is one ATen call; else the statistics follow the graph.
+    """One type throughout and a known shape: one ATen call; else the statistics follow the graph.
 
     The header lists every float type for mean and rstd, newer toolkits infer float32: what the edge says is taken.
     """
@@ -60,8 +59,8 @@ def _plan_layer_norm(site: Site) -> Call | None:
     operands, epsilon = [site.tensor(p) for p in ("x", "gamma", "beta")], site.attr("epsilon", 1e-5)
     kinds = {site.dtype(p) for p in ("x", "gamma", "beta") if site.fed(p)} | {edge}
     trailing = [] if known is None else list(known[len(known) - axes :])
-    if kinds == {DataType.DT_FLOAT} and trailing and all(isinstance(n, int) for n in trailing):
-        return Call(_ATEN.native_layer_norm.default, (operands[0], trailing, *operands[1:], epsilon))
+    if len(kinds) == 1 and edge.is_float and trailing and all(isinstance(n, int) for n in trailing):
+        return Call(torch.native_layer_norm, (operands[0], trailing, *operands[1:], epsilon))
     return Call(_layer_norm_as, (operands[0], axes, *operands[1:], epsilon, torch_dtype(edge)))
 
 
@@ -194,7 +193,7 @@ def _group_norm(
     if x.dtype in HALVES:
         gamma = torch.ones(c) if gamma is None else gamma.float()
         beta = torch.zeros(c) if beta is None else beta.float()
-    return _ATEN.native_group_norm.default(  # type: ignore[no-any-return]
+    return torch.native_group_norm(  # type: ignore[no-any-return]
         x.contiguous(), gamma, beta, n, c, inner, groups, eps
     )
 
@@ -262,7 +261,7 @@ def rms_norm(x: Tensor, gamma: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
     """(y, rstd): float32 arithmetic and one rounding; rstd float32 with ones for gamma's axes."""
     if x.dtype in HALVES and gamma.dtype != torch.float32:
         gamma = gamma.float()
-    y, rstd = _ATEN._fused_rms_norm.default(x, list(gamma.shape), gamma, epsilon)
+    y, rstd = torch._fused_rms_norm(x, list(gamma.shape), gamma, epsilon)
     return y if y.dtype == x.dtype else y.to(x.dtype), rstd
 
 
@@ -279,7 +278,7 @@ def _plan_rms_norm(site: Site) -> Call | None:
     if x is None or x.short != "f32" or gamma != x or shape is None or not all(isinstance(n, int) for n in shape):
         return None
     return Call(
-        _ATEN._fused_rms_norm.default,
+        torch._fused_rms_norm,
         (site.tensor("x"), list(shape), site.tensor("gamma"), site.attr("epsilon", 1e-6)),
     )
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ge_runtime.cpu.kernels.conv import begin_end, from_channels_first, pad_spatial, spatial, to_channels_first
 from ge_runtime.cpu.kernels.numerics import ints, refuse, torch_dtype, wide
-from ge_runtime.cpu.registry import kernel
+from ge_runtime.cpu.registry import Call, Site, kernel, plan
 
 _ATEN = torch.ops.aten
 _HEADER = "operator header: nn_pooling_ops"
@@ -163,6 +163,27 @@ def max_pool_v3(
     first = to_channels_first(x, data_format)
     w = from_mode(first, ksize, strides, padding_mode, pads, data_format, global_pooling, ceil_mode, True)
     return from_channels_first(max_pool(first, w), data_format)
+
+
+@plan("MaxPoolV3", "AvgPoolV2")
+def _plan_pool(site: Site) -> Call | None:
+    """Known sizes and windows that ATen has: one call."""
+    shape, attr, op = site.shape("x"), site.attr, site.node.op
+    kind = site.dtype("x")
+    if shape is None or len(shape) != 4 or kind is None or not kind.is_float or attr("data_format", "NCHW") != "NCHW":
+        return None
+    if not all(isinstance(n, int) for n in shape):
+        return None
+    w = from_mode(
+        torch.empty(()).expand(shape), attr("ksize"), attr("strides"), attr("padding_mode", "CALCULATED"),
+        attr("pads", [0, 0, 0, 0]), "NCHW", attr("global_pooling", False), attr("ceil_mode", False), op == "MaxPoolV3",
+    )  # fmt: skip
+    if not w.native(shape[2:]):
+        return None
+    if op == "MaxPoolV3":
+        return Call(torch.max_pool2d, (site.tensor("x"), w.size, w.stride, w.begin))
+    form = (w.size, w.stride, w.begin, False, not attr("exclusive", True), attr("divisor_override", 0) or None)
+    return Call(_F.avg_pool2d, (site.tensor("x"), *form))
 
 
 def _grad_by_maximum(x: Tensor, grad: Tensor, w: Window) -> Tensor:

@@ -37,7 +37,7 @@ def _plan_softmax(site: Site) -> Call | None:
     axes = list(site.attr("axes", [-1]))
     if len(axes) != 1 or site.attr("half_to_float", False):
         return None
-    return Call(_ATEN._softmax.default, (site.tensor("x"), axes[0], False))
+    return Call(torch._softmax, (site.tensor("x"), axes[0], False))
 
 
 @kernel("LogSoftmaxV2", source=_HEADER)
@@ -49,7 +49,7 @@ def log_softmax_v2(logits: Tensor, *, axes: Sequence[int] = (-1,)) -> Tensor:
 @plan("LogSoftmaxV2")
 def _plan_log_softmax(site: Site) -> Call | None:
     axes = list(site.attr("axes", [-1]))
-    return Call(_ATEN._log_softmax.default, (site.tensor("logits"), axes[0], False)) if len(axes) == 1 else None
+    return Call(torch._log_softmax, (site.tensor("logits"), axes[0], False)) if len(axes) == 1 else None
 
 
 @kernel("SoftmaxGrad", source=_HEADER)
