@@ -140,6 +140,9 @@ def test_bfloat16_rounds_to_nearest_even(graph):
 def test_readable_constants(graph):
     assert ge.Const([1, 2]).node.attr("_readable_value") == "[1, 2]"
     assert ge.Const([3, 4], readable=False).node.attr("_readable_value") is None
+    assert ge.Const([3, 4]).node.attr("_readable_value") == "[3, 4]"  # the shared node gets it when somebody asks
+    assert builder.constant(graph, 2.5).node.attr("_readable_value") is None
+    assert ge.Const(2.5).node.attr("_readable_value") == "2.5"
 
 
 @pytest.mark.parametrize("value", ["text", object(), [[1], [1, 2]], {"a": 1}, None])

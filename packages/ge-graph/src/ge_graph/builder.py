@@ -105,12 +105,12 @@ def constant(
             shortcut = (type(value), value, dtype)
             found = known.get(shortcut)
             if found is not None and _alive(graph, found):
-                return found
+                return _with_text(found) if readable else found
         converted = as_value(value, dtype)
         key = _key(converted)
         found = known.get(key)
         if found is not None and _alive(graph, found):
-            return found
+            return _with_text(found) if readable else found
     else:
         converted = as_value(value, dtype)
     if isinstance(converted, np.ndarray) and converted is value and converted.nbytes <= _SHARED_BYTES:
@@ -125,7 +125,7 @@ def constant(
     for scoped in graph.scope_attrs:  # a constant runs on no stream, and other scopes share it
         node.attrs.pop(scoped, None)
     if readable:
-        node.attrs["_readable_value"] = Attr(Kind.STRING, _readable(converted))
+        _with_text(node.outputs[0])
     if key is not None:
         known[key] = node.outputs[0]
     if shortcut is not None:
@@ -144,6 +144,13 @@ def _key(value: np.ndarray[Any, Any] | Literal) -> tuple[Any, ...]:
     if data.nbytes > _SHARED_BYTES:
         return (id(value), kind)
     return (kind, value.shape, data.tobytes())
+
+
+def _with_text(tensor: Tensor) -> Tensor:
+    attrs = tensor.node.attrs
+    if "_readable_value" not in attrs:
+        attrs["_readable_value"] = Attr(Kind.STRING, _readable(attrs["value"].value))
+    return tensor
 
 
 def _readable(value: np.ndarray[Any, Any] | Literal) -> str:
