@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ge_graph.errors import ConfigError
 from torchair.config import CompilerConfig
+from torchair.log import logger
 
 if TYPE_CHECKING:
     import torch
@@ -77,6 +79,8 @@ def get_npu_backend(
     """
     _config(compiler_config)
     _decompositions(custom_decompositions)
+    if getattr(sys.modules.get("torchair_autoload"), "replaced", False):
+        logger.warning_once("torch_npu carries a torchair of its own; the installed package is used instead of it")
     return functools.partial(
         _npu_backend,
         compiler_config=compiler_config,

@@ -1,0 +1,212 @@
+"""Names that scripts import, what importing costs, and living beside torch_npu."""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+
+import torchair
+
+SOURCE = os.path.dirname(os.path.dirname(torchair.__file__))
+
+
+def python(code, *path, **env):
+    """Run code in a fresh interpreter; returns what it prints."""
+    inherited = os.pathsep.join([*map(str, path), SOURCE, *(p for p in sys.path if p)])
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], env={**os.environ, "PYTHONPATH": inherited, **env},
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", torchair.__all__)
+def test_public_names_exist(name):
+    assert getattr(torchair, name) is not None
+    assert name in dir(torchair)
+
+
+def test_unknown_names_raise():
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = torchair.no_such_name
+
+
+PATHS = {
+    "torchair.configs.compiler_config": ["CompilerConfig", "OptionValue", "IntRangeValue", "MustExistedPathValue"],
+    "torchair.core.utils": ["logger", "EVENT_LEVEL"],
+    "torchair.ge": [
+        "Tensor", "TensorSpec", "Const", "Cast", "Clone", "custom_op", "attr", "DataType", "Format", "MatMulV2",
+    ],
+    "torchair.ge._ge_graph": [
+        "Tensor", "TensorSpec", "TensorType", "auto_convert_to_tensor", "get_default_ge_graph", "DataType",
+    ],
+    "torchair.ge_concrete_graph.ge_graph": ["Tensor", "TensorSpec"],
+    "torchair._ge_concrete_graph.ge_apis": ["Data", "Const", "Add", "NetOutput"],
+    "torchair._ge_concrete_graph.fx2ge_converter": ["declare_supported", "register_fx_node_ge_converter"],
+    "torchair._ge_concrete_graph.compat_ir": ["ge_op", "IrDef"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_import_paths_of_existing_scripts(path):
+    module = importlib.import_module(path)
+    for name in PATHS[path]:
+        assert getattr(module, name) is not None
+
+
+def test_old_paths_are_the_same_objects():
+    from torchair._ge_concrete_graph.fx2ge_converter import register_fx_node_ge_converter
+    from torchair.configs.compiler_config import CompilerConfig
+    from torchair.core.utils import logger
+
+    assert CompilerConfig is torchair.CompilerConfig
+    assert logger is torchair.logger
+    assert register_fx_node_ge_converter is torchair.register_fx_node_ge_converter
+
+
+def test_ops_are_there_after_import():
+    assert {"scope_enter", "scope_exit", "record", "wait"} <= set(dir(torch.ops.air))
+    for name in ("scope_enter", "scope_exit", "record", "wait"):
+        assert isinstance(getattr(torch.ops.air, name).default, torch._ops.OpOverload)
+
+
+def test_import_is_cheap_and_pure():
+    out = python(
+        """
+        import json, sys, time, torch
+        import_of_torch = set(sys.modules)
+        logging_before = list(__import__("logging").root.handlers)
+        start = time.perf_counter()
+        import torchair
+        seconds = time.perf_counter() - start
+        print(json.dumps({
+            "seconds": seconds,
+            "loaded": sorted(m for m in set(sys.modules) - import_of_torch),
+            "handlers": len(__import__("logging").root.handlers) - len(logging_before),
+        }))
+        """
+    )
+    seen = json.loads(out)
+    assert seen["seconds"] < 0.3
+    assert seen["handlers"] == 0
+    heavy = ("torch._dynamo", "torch._inductor", "ge_converters", "ge_graph", "ge_runtime", "tair_debug", "tair_export")
+    assert not [m for m in seen["loaded"] if m.startswith(heavy)]
+
+
+def test_config_does_not_load_the_compiler():
+    out = python("import sys, torchair; torchair.CompilerConfig(); print('torch._dynamo' in sys.modules)")
+    assert out.strip() == "False"
+
+
+def fake_torch_npu(folder):
+    """A package that behaves as torch_npu does towards the name ``torchair``."""
+    (folder / "torch_npu").mkdir(parents=True)
+    (folder / "torch_npu" / "__init__.py").write_text(
+        textwrap.dedent(
+            """
+            import sys, types
+            class StandIn(types.ModuleType):
+                def __getattr__(self, name):
+                    raise RuntimeError("the bundled package was asked for " + name)
+            sys.modules["torchair"] = StandIn("torchair")
+            def _autoload():
+                pass
+            """
+        )
+    )
+    return folder
+
+
+def entry_points(folder, name, text):
+    info = folder / f"{name}-1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(text)
+    return folder
+
+
+OURS = "[torch.backends]\ntorchair = torchair_autoload:load\n"
+THEIRS = "[torch.backends]\ntorch_npu = torch_npu:_autoload\n"
+CODE = """
+    import torch, sys
+    import torchair
+    print(torchair.__file__)
+    import torchair.scope
+    import torch_npu
+    import torchair as again
+    print(again is torchair)
+    import torchair_autoload
+    print(torchair_autoload.replaced)
+    torchair.logger.setLevel("WARNING")
+    torchair.get_npu_backend()
+    torchair.get_npu_backend()
+    """
+
+
+@pytest.mark.parametrize("ours_first", [True, False])
+def test_this_package_wins_beside_torch_npu(tmp_path, ours_first):
+    ours = entry_points(tmp_path / "ours", "ours", OURS)
+    theirs = entry_points(fake_torch_npu(tmp_path / "theirs"), "theirs", THEIRS)
+    order = (ours, theirs) if ours_first else (theirs, ours)
+    out = python(CODE, *order).split()
+    assert out == [torchair.__file__, "True", "True"]
+
+
+def test_a_torch_npu_that_fails_to_load_is_reported_by_torch(tmp_path):
+    theirs = entry_points(tmp_path / "theirs", "theirs", "[torch.backends]\ntorch_npu = no_such_module:load\n")
+    ours = entry_points(tmp_path / "ours", "ours", OURS)
+    out = python(
+        """
+        try:
+            import torch
+            print("loaded")
+        except RuntimeError as error:
+            print("torch_npu" in str(error), "no_such_module" in str(error.__cause__))
+        """,
+        ours,
+        theirs,
+    )
+    assert out.split() == ["True", "True"]
+
+
+def test_generated_operator_functions_work():
+    """The form that generated files of custom operators have."""
+    from ge_graph import Graph, building
+    from torchair._ge_concrete_graph.compat_ir import IrDef, ge_op
+    from torchair.ge import DataType, attr
+    from torchair.ge._ge_graph import auto_convert_to_tensor, get_default_ge_graph
+
+    @auto_convert_to_tensor([False, False, True], [False, True, False])
+    def ScaleAndPick(x, bias, parts, *, factor=1.0, dependencies=[], node_name=None):
+        return ge_op(
+            op_type="ScaleAndPickForTest",
+            inputs={"x": x, "bias": bias, "parts": parts},
+            attrs={"factor": attr.Float(factor)},
+            outputs=["y"],
+            dependencies=dependencies,
+            node_name=node_name,
+            ir=IrDef("ScaleAndPickForTest")
+            .input("x", "DT_FLOAT, DT_FLOAT16")
+            .optional_input("bias", "DT_FLOAT, DT_FLOAT16")
+            .dynamic_input("parts", "DT_FLOAT, DT_FLOAT16")
+            .attr("factor", attr.Float(1.0))
+            .output("y", "DT_FLOAT, DT_FLOAT16"),
+        )
+
+    with building(Graph("g")) as graph:
+        x = torchair.ge.Data(index=0, dtype=DataType.DT_FLOAT, shape=(2, 3))
+        first = torchair.ge.Abs(x)
+        y = ScaleAndPick(x, None, [x, 2.0], factor=3.0, dependencies=[first], node_name="mine")
+        assert get_default_ge_graph() is graph
+    node = graph.node("mine")
+    assert y.node is node
+    assert node.attr("factor") == 3.0
+    assert node.inputs[1] is None
+    assert [t.dtype for t in node.inputs[2]] == [DataType.DT_FLOAT, DataType.DT_FLOAT]
+    assert first.node in node.control
