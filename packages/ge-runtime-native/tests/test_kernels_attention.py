@@ -111,7 +111,6 @@ def run_first():
     """Run an operator whose other outputs nobody reads: the engine may then take the fused form."""
     from ge_graph import Graph, building, ops
     from ge_graph.dtypes import BY_TORCH_NAME
-
     from ge_runtime.cpu import CpuEngine
 
     def run(op, index, *operands, **attrs):

@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from ge_graph import Graph, building, ops
+from ge_graph.dtypes import DataType, Format
 from ge_graph.errors import EngineError
+from ge_runtime.cpu import CpuEngine
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 TOLERANCE = {F32: (1e-5, 1e-5), F16: (2e-3, 2e-3), BF16: (1.6e-2, 1.6e-2)}
@@ -495,6 +498,20 @@ def test_batch_norm_v3_evaluation_and_one_element(run):
     close(y, v(b))
     close(nm, 0.9 * f64(rm) + 0.1 * f64(one).ravel())
     close(nv, 0.9 * f64(rv))
+
+
+def test_descriptor_names_the_channel_axis():
+    x, w, b, m = rand(2, 4, 5, 3), rand(3), rand(3, seed=1), rand(3, seed=2)
+    v = rand(3, seed=3).abs()
+    graph = Graph("case")
+    with building(graph):
+        data = ops.Data(index=0, dtype=DataType.DT_FLOAT, shape=(2, 4, 5, 3))
+        data.format = Format.FORMAT_NHWC
+        rest = [ops.Data(index=i, dtype=DataType.DT_FLOAT, shape=(3,)) for i in range(1, 5)]
+        graph.outputs = [ops.BNInfer(data, *rest, epsilon=1e-3), ops.BNTrainingReduce(data)[0]]
+    y, total = CpuEngine().compile(graph, {}).run([x, w, b, m, v])
+    close(y, (f64(x) - f64(m)) / np.sqrt(f64(v) + 1e-3) * f64(w) + f64(b))
+    close(total, f64(x).sum((0, 1, 2)))
 
 
 def test_batch_norm_halves(run):

@@ -252,20 +252,14 @@ def _plan_channels_last(site: Site) -> Call | None:
 
     float32 inference in the usual layout is one ATen call.
     """
-
     first = next(iter(site.node.operands()), None)
-    if (
-        site.node.op == "BNInfer"
-        and first is not None
-        and first.format not in _LAST
-        and site.dtype("x") is DataType.DT_FLOAT
-    ):
-        x, *vectors = (site.tensor(p) for p in ("x", "mean", "variance", "scale", "offset"))
-        return Call(
-            torch.batch_norm, (x, vectors[2], vectors[3], *vectors[:2], False, 0.0, site.attr("epsilon"), False)
-        )
+    if first is None or first.format not in _LAST:
+        if site.node.op != "BNInfer" or site.dtype("x") is not DataType.DT_FLOAT:
+            return None
+        operands = [site.tensor(p) for p in ("x", "scale", "offset", "mean", "variance")]
+        return Call(torch.batch_norm, (*operands, False, 0.0, site.attr("epsilon"), False))
     found, schema = find(site.node.op), schemas.get(site.node.op)
-    if first is None or first.format not in _LAST or found is None or schema is None:
+    if found is None or schema is None:
         return None
     accepted = parameters(found.run)[1] or set()
     attrs: dict[str, Any] = {n: a.value for n, a in site.node.attrs.items() if n in accepted}

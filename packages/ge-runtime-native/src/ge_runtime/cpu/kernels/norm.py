@@ -259,8 +259,6 @@ def group_norm_grad(
 
 def rms_norm(x: Tensor, gamma: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
     """(y, rstd): float32 arithmetic and one rounding; rstd float32 with ones for gamma's axes."""
-    if x.dtype in HALVES and gamma.dtype != torch.float32:
-        gamma = gamma.float()
     y, rstd = torch._fused_rms_norm(x, list(gamma.shape), gamma, epsilon)
     return y if y.dtype == x.dtype else y.to(x.dtype), rstd
 
@@ -273,9 +271,9 @@ def rms_norm_kernel(x: Tensor, gamma: Tensor, *, epsilon: float = 1e-6) -> tuple
 
 @plan("RmsNorm")
 def _plan_rms_norm(site: Site) -> Call | None:
-    """float32 with a known gamma is one ATen call."""
+    """One type and a known gamma: one ATen call, which widens 16-bit floats and rounds once."""
     x, gamma, shape = site.dtype("x"), site.dtype("gamma"), site.shape("gamma")
-    if x is None or x.short != "f32" or gamma != x or shape is None or not all(isinstance(n, int) for n in shape):
+    if x is None or not x.is_float or gamma != x or shape is None or not all(isinstance(n, int) for n in shape):
         return None
     return Call(
         torch._fused_rms_norm,
