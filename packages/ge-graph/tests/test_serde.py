@@ -246,6 +246,13 @@ def test_values_without_a_form(attr: Attr, message: str) -> None:
     assert "Op" in caught.value.where
 
 
+def test_net_output_is_no_node() -> None:
+    graph = small_graph()
+    graph.add("NetOutput", [tuple(graph.outputs)])
+    with pytest.raises(ArchiveError, match=r"GE5011.*NetOutput"):
+        serde.to_bytes(graph)
+
+
 # --- damaged files ---------------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import re
 import stat
 from pathlib import Path
@@ -10,7 +11,20 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from ge_graph import ArchiveError, DataType, Graph, Literal, Provenance, building, printer, python_source, serde, txt
+from ge_graph import (
+    ArchiveError,
+    DataType,
+    Graph,
+    GraphError,
+    Literal,
+    Provenance,
+    building,
+    current_graph,
+    printer,
+    python_source,
+    serde,
+    txt,
+)
 from ge_graph import attrs as attr_kinds
 from ge_graph import ops as ge
 from ge_graph.attrs import Attr, Kind
@@ -170,9 +184,9 @@ EXPECTED = """\
 from torch import tensor
 from torchair._ge_concrete_graph import ge_apis as ge
 from torchair.ge._ge_graph import get_default_ge_graph
-from ge_graph.python_source import describe, new_graph, node, raw, restore, stored
+from ge_graph.python_source import describe, new_graph, node, raw, restore, start, stored
 
-graph = get_default_ge_graph()
+graph = start(get_default_ge_graph)
 arg0_1_0 = ge.Data(index=0, dtype=0, shape=[-1, 4], placement="NPU", node_name="arg0_1")
 arg1_1_0 = ge.Data(index=1, dtype=9, shape=[], placement="CPU", node_name="arg1_1")
 # File "/home/a.py", line 3, in forward    y = x @ w
@@ -195,6 +209,24 @@ def test_py_form() -> None:
     assert text[: len(EXPECTED)] == EXPECTED
     assert text.splitlines()[-1] == "_ = ge.NetOutput([ConcatD_0], dependencies=[Print])"
     assert all(re.match(r'describe\(|restore\("', line) for line in text[len(EXPECTED) :].splitlines()[:-1])
+
+
+def test_py_by_itself() -> None:
+    """Without a graph being built the program makes one; another error of the graph is not swallowed."""
+
+    def run() -> Graph:
+        return python_source.start(current_graph)
+
+    alone = contextvars.Context()
+    assert alone.run(run) is alone.run(current_graph)
+    with building(Graph("g")) as graph:
+        assert run() is graph
+
+    def fail() -> Graph:
+        raise GraphError("GE3001", "another")
+
+    with pytest.raises(GraphError, match="GE3001"):
+        python_source.start(fail)
 
 
 def test_py_of_what_no_call_makes() -> None:

@@ -32,7 +32,7 @@ from ge_graph.attrs import Attr, Kind, make
 from ge_graph.calling import plan_of
 from ge_graph.dtypes import DataType, Format, from_numpy
 from ge_graph.errors import ArchiveError, GraphError
-from ge_graph.ir import Graph, Literal, Node, Operand, Provenance, Shape, Tensor, building, current_graph
+from ge_graph.ir import Graph, Literal, Node, Operand, Provenance, Shape, Tensor, _current, building, current_graph
 from ge_graph.serde_write import literal_bytes, tensor_data
 
 INLINE_ITEMS: Final = 1024
@@ -41,16 +41,29 @@ _HEAD: Final = """\
 from torch import tensor
 from torchair._ge_concrete_graph import ge_apis as ge
 from torchair.ge._ge_graph import get_default_ge_graph
-from ge_graph.python_source import describe, new_graph, node, raw, restore, stored
+from ge_graph.python_source import describe, new_graph, node, raw, restore, start, stored
 
-graph = get_default_ge_graph()
+graph = start(get_default_ge_graph)
 """
 _RESERVED: Final = (
-    "tensor", "ge", "get_default_ge_graph", "describe", "new_graph", "node", "raw", "restore", "stored", "graph", "_"
+    "tensor", "ge", "get_default_ge_graph", "describe", "new_graph", "node", "raw", "restore", "start", "stored",
+    "graph", "_",
 )  # fmt: skip
 _SOURCE: Final = re.compile(r"(.*):(\d+)(?: in (.*))?", re.DOTALL)
 
 # --- what the programs call ------------------------------------------------------------------------------------------
+
+
+def start(get_default_ge_graph: Callable[[], Graph]) -> Graph:
+    """The graph that a program fills: the one being built, or a new one if the program is run by itself."""
+    try:
+        return get_default_ge_graph()
+    except GraphError as error:
+        if error.code != "GE3006":
+            raise
+    graph = Graph()
+    _current.set(graph)
+    return graph
 
 
 def net_output(inputs: Sequence[Tensor], dependencies: Sequence[Tensor | Node] = ()) -> Graph:

@@ -384,6 +384,10 @@ class GraphWriter:
         for tensor in graph.outputs:
             out.add(delimited("GraphDef", "output", text_bytes(tensor.name)))
         for node in graph.nodes:
+            if node.op == "NetOutput":
+                raise refuse(
+                    f"a NetOutput node, '{node.name}', beside Graph.outputs", where, "set graph.outputs instead"
+                )
             self._node(node, out)
         self._net_output(graph, out)
         attrs = dict(graph.attrs)
