@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ge_graph import ops
+from ge_graph.python_source import net_output as NetOutput
+
+__all__ = ["NetOutput"]
 
 
 def __getattr__(name: str) -> Any:
