@@ -68,8 +68,8 @@ def test_nodes_inside_carry_the_attributes_and_the_inner_scope_wins(air, registr
     after(gm, nodes["neg"], air.scope_exit)
     before(gm, nodes["relu"], air.scope_exit)
     made = by_op(lower(gm, registry=registry))
-    assert (made["Abs"].attr(STREAM), made["Abs"].attr("_op_exec_never_timeout")) == ("s1", "True")
-    assert (made["Neg"].attr(STREAM), made["Neg"].attr("_op_exec_never_timeout")) == ("s1", "False")
+    assert (made["Abs"].attr(STREAM), made["Abs"].attr("_op_exec_never_timeout")) == ("s1", True)
+    assert (made["Neg"].attr(STREAM), made["Neg"].attr("_op_exec_never_timeout")) == ("s1", False)
     assert made["Relu"].attr(STREAM) is None
     assert made["Data"].attr(STREAM) is None
 

@@ -13,15 +13,21 @@ from ge_converters.support import F32, I64, Support
 from ge_graph import ops as ge
 
 CASES = list(smoke.cases())
+NAMES = sorted({c.entry.name for c in CASES})
+QUICK = 2  # forms of an op in the quick run
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def _param(value, name, *, quick):
+    return pytest.param(value, id=name, marks=() if quick else pytest.mark.slow)
+
+
+@pytest.mark.parametrize("case", [_param(c, c.name, quick=c.index < QUICK) for c in CASES])
 def test_a_declared_form_agrees_with_eager(case, engine):
     outcome = smoke.run(case, engine)
     assert outcome.status == "ok", outcome.detail
 
 
-@pytest.mark.parametrize("name", sorted({c.entry.name for c in CASES}))
+@pytest.mark.parametrize("name", [_param(n, n, quick=i % 5 == 0) for i, n in enumerate(NAMES)])
 def test_the_first_form_agrees_with_symbolic_sizes(name, engine):
     case = next(c for c in CASES if c.entry.name == name)
     outcome = smoke.run(case, engine, dynamic=True)

@@ -307,13 +307,15 @@ class Walk:
         return tuple(self._checked_part(node, entry, i, r, m) for i, (r, m) in enumerate(zip(results, meta)))
 
     def _checked_part(self, node: FxNode, entry: Entry, i: int, result: Any, meta: Any) -> Any:
+        if meta is None:
+            return None  # torch has nothing there either
         if result is None:
             return Unproduced(f"output {i} of {entry.name} (%{node.name}) is used, but GE cannot produce it")
         if isinstance(meta, list):
             return self._checked_many(node, entry, result, meta)
         if not isinstance(result, Tensor):
             raise self._wrong(node, entry, f"returned {type(result).__name__} as output {i}, expected a tensor")
-        return result if meta is None else self._checked(node, entry, result, meta)
+        return self._checked(node, entry, result, meta)
 
     def _wrong(self, node: FxNode, entry: Entry, what: str) -> LoweringError:
         return LoweringError(

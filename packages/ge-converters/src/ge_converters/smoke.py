@@ -10,6 +10,7 @@ import contextlib
 import importlib.metadata
 import json
 import logging
+import operator
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +20,7 @@ from typing import Any, Final
 import torch
 from torch.utils import _pytree as pytree
 
-from ge_converters import aliasing
+from ge_converters import aliasing, torch_compat
 from ge_converters.errors import LoweringError
 from ge_converters.lowering import Lowered, lower
 from ge_converters.registry import REGISTRY, Entry, Registry
@@ -101,6 +102,10 @@ def trace(case: Case, args: Sequence[Any], kwargs: dict[str, Any], *, dynamic: b
         kwargs: Real keyword arguments.
         dynamic: Symbolic sizes instead of fixed ones.
     """
+    return _traced(case, args, kwargs) if dynamic else _built(case, args, kwargs)
+
+
+def _traced(case: Case, args: Sequence[Any], kwargs: dict[str, Any]) -> torch.fx.GraphModule:
     from torch.fx.experimental.proxy_tensor import make_fx
 
     flat, tree = pytree.tree_flatten((list(args), kwargs))
@@ -114,9 +119,44 @@ def trace(case: Case, args: Sequence[Any], kwargs: dict[str, Any], *, dynamic: b
         a, k = pytree.tree_unflatten(filled, tree)
         return chosen(target(*a, **k), case.support)
 
-    mode = "symbolic" if dynamic else "fake"
     with torch.no_grad():
-        return make_fx(call, tracing_mode=mode, _allow_non_fake_inputs=True)(*[flat[i] for i in where])
+        return make_fx(call, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*[flat[i] for i in where])
+
+
+def _built(case: Case, args: Sequence[Any], kwargs: dict[str, Any]) -> torch.fx.GraphModule:
+    """What make_fx would trace with fixed sizes, put together by hand because it is ten times faster."""
+    graph = torch.fx.Graph()
+    mode = torch_compat.fake_mode()
+
+    def place(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        node = graph.placeholder(f"arg{len(graph.nodes)}")
+        with mode:
+            node.meta["val"] = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
+        return node
+
+    placed: Any = pytree.tree_map(place, (tuple(args), kwargs))
+    fakes = torch.fx.node.map_arg(placed, lambda n: n.meta["val"])
+    target: Any = case.entry.target
+    with mode, torch.no_grad():
+        value = target(*fakes[0], **fakes[1])
+    call = graph.call_function(target, *placed)
+    call.meta["val"] = value
+    graph.output(chosen(_parts(graph, call, value), case.support))
+    return torch.fx.GraphModule({}, graph)
+
+
+def _parts(graph: torch.fx.Graph, node: torch.fx.Node, value: Any) -> Any:
+    """The node, or one getitem for each of its results."""
+    if not isinstance(value, (list, tuple)):
+        return node
+    parts = []
+    for i, v in enumerate(value):
+        part = graph.call_function(operator.getitem, (node, i))
+        part.meta["val"] = v
+        parts.append(_parts(graph, part, v))
+    return tuple(parts)
 
 
 def chosen(result: Any, support: Support) -> Any:
@@ -172,7 +212,7 @@ def run(case: Case, engine: Any, registry: Registry | None = None, *, dynamic: b
         with _quiet():
             try:
                 gm = trace(case, same_args, same_kwargs, dynamic=dynamic)
-            except Exception as e:  # noqa: BLE001
+            except Exception as e:
                 if dynamic:
                     return outcome("untraced", f"{type(e).__name__}: {e}")
                 raise

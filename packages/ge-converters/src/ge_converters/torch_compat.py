@@ -66,3 +66,11 @@ def run_aot(
     }
     compiled: Callable[..., Any] = aot_autograd(**keywords)(gm, example_inputs)
     return compiled
+
+
+def fake_mode() -> Any:
+    """A mode in which tensors have metas but no data, sizes fixed, data-dependent sizes as symbols."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    return FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True)
