@@ -84,6 +84,9 @@ class Site(Protocol):
     def out_shape(self, index: int = 0) -> tuple[int | str, ...] | None:
         """Recorded shape of an output."""
 
+    def is_read(self, index: int) -> bool:
+        """Whether a node or the graph's result reads an output."""
+
 
 PlanHook: TypeAlias = "Callable[[Site], Call | Ref | None]"  # a Ref: the result is that value, no call is needed
 

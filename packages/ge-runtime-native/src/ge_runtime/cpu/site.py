@@ -124,3 +124,8 @@ class PlanSite:
     def out_shape(self, index: int = 0) -> tuple[int | str, ...] | None:
         """Recorded shape of an output."""
         return self.node.outputs[index].known_shape
+
+    def is_read(self, index: int) -> bool:
+        """Whether a node or the graph's result reads an output."""
+        used: bool = self.planner._uses[self.node.outputs[index]] > 0
+        return used

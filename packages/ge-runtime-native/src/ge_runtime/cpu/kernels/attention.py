@@ -277,17 +277,11 @@ def _fused_score(
     return None, None, None, join_heads(fused(q, k, v, rule, mask_rank4(mask)), layout)
 
 
-def _is_read(site: Site, index: int) -> bool:
-    edge = site.node.outputs[index]
-    graph = site.node.graph
-    return any(edge is t for t in graph.outputs) or any(edge is t for n in graph.nodes for t in n.operands())
-
-
 @plan(_Score)
 def _plan_score(site: Site) -> Call | None:
     """Without statistics, dropout, position term and lengths it is fused attention."""
     attr = site.attr
-    if any(_is_read(site, i) for i in range(3)) or attr("input_layout") == "TND":
+    if any(site.is_read(i) for i in range(3)) or attr("input_layout") == "TND":
         return None
     if any(site.fed(p) for p in ("real_shift", "prefix")) or (site.fed("drop_mask") and attr("keep_prob", 1.0) != 1.0):
         return None

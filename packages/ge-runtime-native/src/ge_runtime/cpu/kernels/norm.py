@@ -46,6 +46,13 @@ def _layer_norm_as(
     return y, mean.to(statistics), rstd.to(statistics)
 
 
+def _layer_norm_alone(
+    x: Tensor, shape: list[int], gamma: Tensor | None, beta: Tensor | None, epsilon: float
+) -> tuple[Tensor, None, None]:
+    """LayerNorm whose statistics nobody reads."""
+    return torch.layer_norm(x, shape, gamma, beta, epsilon), None, None
+
+
 @plan("LayerNormV4")
 def _plan_layer_norm(site: Site) -> Call | None:
     """One type throughout and a known shape: one ATen call; else the statistics follow the graph.
@@ -57,10 +64,13 @@ def _plan_layer_norm(site: Site) -> Call | None:
         return None
     axes = len(shape) if isinstance(shape, list) else 1
     operands, epsilon = [site.tensor(p) for p in ("x", "gamma", "beta")], site.attr("epsilon", 1e-5)
-    kinds = {site.dtype(p) for p in ("x", "gamma", "beta") if site.fed(p)} | {edge}
+    kinds = {site.dtype(p) for p in ("x", "gamma", "beta") if site.fed(p)}
     trailing = [] if known is None else list(known[len(known) - axes :])
-    if len(kinds) == 1 and edge.is_float and trailing and all(isinstance(n, int) for n in trailing):
-        return Call(torch.native_layer_norm, (operands[0], trailing, *operands[1:], epsilon))
+    if len(kinds) == 1 and trailing and all(isinstance(n, int) for n in trailing):
+        if kinds == {edge}:
+            return Call(torch.native_layer_norm, (operands[0], trailing, *operands[1:], epsilon))
+        if not (site.is_read(1) or site.is_read(2)):
+            return Call(_layer_norm_alone, (operands[0], trailing, *operands[1:], epsilon))
     return Call(_layer_norm_as, (operands[0], axes, *operands[1:], epsilon, torch_dtype(edge)))
 
 
