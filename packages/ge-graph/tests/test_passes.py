@@ -36,7 +36,7 @@ def evaluate(graph: Graph, feeds: list[np.ndarray]) -> tuple[list[np.ndarray], l
         flags = [f for f in ("transpose_x1", "adj_x1", "transpose_x2", "adj_x2") if node.attr(f)]
         a = np.swapaxes(a, -1, -2) if any(f.endswith("x1") for f in flags) else a
         b = np.swapaxes(b, -1, -2) if any(f.endswith("x2") for f in flags) else b
-        return a @ b
+        return np.matmul(a, b)
 
     def gather(node: Node) -> np.ndarray:
         return np.asarray(np.take(arg(node, 0), arg(node, 1), axis=0))
