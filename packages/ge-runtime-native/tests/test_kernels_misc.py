@@ -408,3 +408,42 @@ def test_init_routing_v3(run):
     close(out, f64(x)[[i // 2 for i in order]])
     assert place.tolist() == [order.index(i) for i in range(6)]
     assert counts.tolist() == [2, 2, 2]
+
+
+# ---------------------------------------------------------------- lists of tensors
+
+
+@pytest.mark.parametrize("dtype", [F32, F16])
+def test_foreach(run, dtype):
+    x, y = (
+        [rand(3, dtype=dtype), rand(2, 2, dtype=dtype)],
+        [rand(3, dtype=dtype, seed=1), rand(2, 2, dtype=dtype, seed=1)],
+    )
+    two = torch.tensor([2.0], dtype=dtype)
+
+    def each(got, fn):
+        for g, a, b in zip(got, x, y):
+            close(g, fn(f64(a), f64(b)))
+
+    each(run("ForeachAbs", x, size_of_y=2), lambda a, b: np.abs(a))
+    each(run("ForeachAddList", x, y, two, size_of_y=2), lambda a, b: a + 2 * b)
+    each(run("ForeachSubScalar", x, two, size_of_y=2), lambda a, b: a - 2)
+    each(run("ForeachMulList", x, y, size_of_y=2), lambda a, b: a * b)
+    each(run("ForeachAddcdivScalar", x, y, y, two, size_of_y=2), lambda a, b: a + 2 * (b / b))
+    each(
+        run("ForeachLerpScalar", x, y, torch.tensor([0.25], dtype=dtype), size_of_y=2), lambda a, b: a + 0.25 * (b - a)
+    )
+    each(run("ForeachNorm", x, two, size_of_y=2), lambda a, b: np.sqrt((a**2).sum()).reshape(1))
+    scalars = torch.tensor([1.0, 3.0], dtype=dtype)
+    for got, a, s in zip(run("ForeachMulScalarList", x, scalars, size_of_y=2), x, (1, 3)):
+        close(got, f64(a) * s)
+
+
+@pytest.mark.parametrize(
+    ("code", "want"),
+    [(1, [-2, 2, 2]), (2, [-3, 1, 2]), (3, [-2, 2, 3]), (4, [-3, 2, 3]), (5, [-2, 1, 2]), (6, [-3, 1, 3])],
+)
+def test_foreach_rounding_codes(run, code, want):
+    x = torch.tensor([-2.5, 1.5, 2.5])
+    got = run("ForeachRoundOffNumber", [x], torch.tensor([code], dtype=torch.int8), size_of_y=1)
+    assert (got[0] if isinstance(got, list) else got).tolist() == want

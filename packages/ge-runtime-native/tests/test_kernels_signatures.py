@@ -27,6 +27,7 @@ FAMILIES = [
     "optimizer",
     "quant",
     "moe",
+    "foreach",
 ]
 
 # Attributes of newer toolkits that the header at hand does not have yet; the kernels' defaults are the older meaning.
