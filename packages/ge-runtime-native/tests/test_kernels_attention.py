@@ -273,7 +273,7 @@ def quarter(x):
 
 
 @pytest.mark.parametrize("dtype", [F32, F16, BF16])
-@pytest.mark.parametrize(("mode", "turn"), enumerate([half, interleave, quarter, None]))
+@pytest.mark.parametrize(("mode", "turn"), list(enumerate([half, interleave, quarter, None])))
 def test_rotary_position_embedding_and_gradient(run, mode, turn, dtype):
     x, cos, sin = rand(2, 3, 4, 8, dtype=dtype), rand(1, 3, 1, 8, dtype=dtype), rand(1, 3, 1, 8, dtype=dtype, seed=1)
     a = f64(x)
