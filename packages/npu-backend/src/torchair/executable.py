@@ -156,8 +156,9 @@ def _with_context(
         try:
             return run(inputs)
         except GeError as error:
-            raise EngineError(
-                error.code, error.what, where=error.where or f"graph '{graph}' on engine '{engine}'", next=error.next
-            ) from error
+            if error.where:
+                raise
+            where = f"graph '{graph}' on engine '{engine}'"
+            raise EngineError(error.code, error.what, where=where, next=error.next) from error
 
     return contextual

@@ -67,7 +67,8 @@ class TorchairLogger(logging.Logger):
     def setLevel(self, level: int | str) -> None:
         """Set the level here and for the records of the sibling packages, which come out through this log."""
         super().setLevel(level)
-        self._cache.clear()  # the logging module clears the caches of loggers that it made itself
+        # the logging module clears the answers that loggers remember only for loggers that it made itself
+        vars(self).get("_cache", {}).clear()
         for name in _PACKAGES if getattr(self, "handlers", None) else ():
             package = logging.getLogger(name)
             package.setLevel(self.level)

@@ -7,6 +7,7 @@ stage that fails raises, nothing falls back to eager.
 from __future__ import annotations
 
 import itertools
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -130,7 +131,7 @@ class Pipeline:
     def _fx_graph(self, label: str, gm: torch.fx.GraphModule) -> None:
         for observer in self.observers:
             observer.fx_graph(self.stage, label, gm)
-        if logger.isEnabledFor(10):
+        if logger.isEnabledFor(logging.DEBUG):
             logger.debug("%s: FX graph %s\n%s", self._label, f"after {label}" if label else "after AOT", gm.graph)
 
     def _as_it_stands(self, gm: torch.fx.GraphModule, why: str) -> Call:
@@ -232,8 +233,10 @@ class Pipeline:
         start = time.perf_counter()
         yield notes.append
         took_ms = (time.perf_counter() - start) * 1e3
-        logger.info("%s: %s: %s, %.1f ms", self._label, stage, "; ".join(notes), took_ms)
-        logger.event("%s: %s took %.1f ms", self._label, stage, took_ms)
+        if logger.isEnabledFor(logging.INFO):
+            logger.info("%s: %s: %s, %.1f ms", self._label, stage, "; ".join(notes), took_ms)
+        else:
+            logger.event("%s: %s took %.1f ms", self._label, stage, took_ms)
 
 
 def without_write_backs(lowered: Lowered) -> tuple[Lowered, list[tuple[int, int]]]:
