@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
 from ge_converters import smoke
 from ge_converters.carriers import as_number, carrier, common_type, is_exact
 from ge_converters.errors import LoweringError, Refusal
@@ -18,9 +20,19 @@ from ge_converters.lowering import lower
 from ge_converters.registry import REGISTRY
 from ge_graph import DataType, Graph, building, passes
 from ge_graph import ops as ge
-from torch.fx.experimental.proxy_tensor import make_fx
 
-MODULES = ("tables", "elementwise", "reduction", "creation", "shape_ops", "indexing", "sorting", "random")
+MODULES = (
+    "tables",
+    "elementwise",
+    "compare",
+    "reduction",
+    "creation",
+    "shape_ops",
+    "strides",
+    "indexing",
+    "sorting",
+    "random",
+)
 aten = torch.ops.aten
 
 
@@ -73,7 +85,7 @@ def test_every_converter_names_its_source() -> None:
     assert [e.name for e in ENTRIES if not e.source] == []
 
 
-# -- one graph serves every size ------------------------------------------------------------------------------------------
+# -- one graph serves every size -------------------------------------------------------------------------------------
 
 
 def _check_other_sizes(fn: Any, first: list[torch.Tensor], others: list[list[torch.Tensor]], engine: Any) -> Any:
@@ -148,7 +160,7 @@ def test_data_dependent_results(engine: Any) -> None:
             torch.testing.assert_close(_run(lowered, [value], engine)[0], fn(value))
 
 
-# -- the graph itself -----------------------------------------------------------------------------------------------------
+# -- the graph itself ------------------------------------------------------------------------------------------------
 
 
 def _ops(fn: Any, *tensors: torch.Tensor, dynamic: bool = False) -> list[str]:
@@ -188,14 +200,18 @@ def test_one_open_dim_needs_no_size_arithmetic() -> None:
     assert _ops(lambda x: aten.view(x, [x.shape[0] * x.shape[1]]), X, dynamic=True) == ["Reshape"]
 
 
-# -- refusals and carriers ------------------------------------------------------------------------------------------------
+# -- refusals and carriers -------------------------------------------------------------------------------------------
 
 
 REFUSED = [
     ("stable sort of float64", lambda x: aten.sort.stable(x.double(), stable=True)[0], "DT_DOUBLE"),
     ("view as bfloat16", lambda x: aten.view.dtype(x.half(), torch.bfloat16), "Bitcast"),
     ("integer linspace", lambda x: x + aten.linspace(0, 4, 6, dtype=torch.int64), "linspace"),
-    ("float64 embedding gradient", lambda x: aten.embedding_dense_backward(x.double(), torch.zeros(4, dtype=torch.int64), 5, -1, False), "EmbeddingDenseGrad"),
+    (
+        "float64 embedding gradient",
+        lambda x: aten.embedding_dense_backward(x.double(), torch.zeros(4, dtype=torch.int64), 5, -1, False),
+        "EmbeddingDenseGrad",
+    ),
 ]
 
 
@@ -219,7 +235,12 @@ def test_carrier_prefers_the_type_itself_then_the_narrowest_exact_one() -> None:
 @pytest.mark.parametrize(
     ("value", "dtype", "expected"),
     [(0.5, "DT_FLOAT16", True), (0.1, "DT_FLOAT16", False), (0.1, "DT_FLOAT", True), (256.0, "DT_BF16", True)]
-    + [(257.0, "DT_BF16", False), (1e6, "DT_FLOAT16", False), (float("nan"), "DT_BF16", True), (1e300, "DT_BF16", False)],
+    + [
+        (257.0, "DT_BF16", False),
+        (1e6, "DT_FLOAT16", False),
+        (float("nan"), "DT_BF16", True),
+        (1e300, "DT_BF16", False),
+    ],
 )
 def test_exact_in_half(value: float, dtype: str, expected: bool) -> None:
     assert is_exact(value, DataType[dtype]) is expected
@@ -236,7 +257,9 @@ def test_numbers_convert_as_in_eager(value: Any, dtype: str, expected: Any) -> N
 def test_common_type_follows_eager_promotion() -> None:
     graph = Graph("types")
     with building(graph):
-        half, long = (ge.Data(index=i, dtype=d, shape=(2,)) for i, d in enumerate((DataType.DT_FLOAT16, DataType.DT_INT64)))
+        half, long = (
+            ge.Data(index=i, dtype=d, shape=(2,)) for i, d in enumerate((DataType.DT_FLOAT16, DataType.DT_INT64))
+        )
         scalar = ge.Data(index=2, dtype=DataType.DT_FLOAT, shape=())
     assert common_type(half, scalar) is DataType.DT_FLOAT16
     assert common_type(long, scalar) is DataType.DT_FLOAT

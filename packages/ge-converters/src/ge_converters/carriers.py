@@ -13,11 +13,11 @@ from functools import lru_cache
 from typing import Any, Final
 
 import torch
-from ge_graph import DataType, Tensor, schema
-from ge_graph import ops as ge
 
 from ge_converters.dtypes import cast, dtype_promote, to_torch
 from ge_converters.errors import Refusal
+from ge_graph import DataType, Tensor, schema
+from ge_graph import ops as ge
 
 _D = DataType
 HALF_TYPES: Final = frozenset({_D.DT_FLOAT16, _D.DT_BF16})

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
-from ge_graph import DataType, Tensor, TensorSpec
-from ge_graph import ops as ge
 
 from ge_converters.carriers import arithmetic, carried, carrier, common_type
 from ge_converters.dtypes import cast, dtype_promote
 from ge_converters.registry import declare_supported, register_fx_node_ge_converter
-from ge_converters.support import BF16, BOOL, F16, F32, F64, I32, I64, Support, TensorLike
+from ge_converters.support import BF16, BOOL, F16, F32, F64, I32, I64, Support
+from ge_graph import DataType, Tensor, TensorSpec
+from ge_graph import ops as ge
 
 _BOOL = DataType.DT_BOOL
 
@@ -72,7 +72,7 @@ def define(target: Any, op: str, fn: Callable[..., Any], supports: list[Support]
     register_fx_node_ge_converter(target, source=f"native_functions.yaml: {target}; GE {op}")(fn)
 
 
-# -- unary ------------------------------------------------------------------------------------------------------------
+# -- unary -----------------------------------------------------------------------------------------------------------
 
 # types: letters of the element types that eager takes beside float32/16 and bfloat16 (i int64 and int32, b bool).
 # int=same: integers pass through. low/high bound the values of the declared cases.
@@ -140,9 +140,13 @@ def _bounds(row: Row) -> dict[str, float]:
 def _unary_supports(row: Row) -> list[Support]:
     bounds, types = _bounds(row), row.words.get("types", "")
     made = [
-        F32(2, 3, **bounds), F16(2, 3, **bounds), BF16(2, 3, **bounds), F32(**bounds), F32(0, 3, **bounds),
+        F32(2, 3, **bounds),
+        F16(2, 3, **bounds),
+        BF16(2, 3, **bounds),
+        F32(**bounds),
+        F32(0, 3, **bounds),
         F32(2, 3, strides=(1, 2), **bounds),
-    ]  # fmt: skip
+    ]
     if "i" in types:
         made += [I64(2, 3, **bounds), I32(2, 3, **bounds)]
     if "b" in types:
@@ -150,7 +154,7 @@ def _unary_supports(row: Row) -> list[Support]:
     return [Support(m) for m in made]
 
 
-# -- predicates ---------------------------------------------------------------------------------------------------------
+# -- predicates ------------------------------------------------------------------------------------------------------
 
 # A test of each element. int=never / int=always: what integers and bool give; GE's operator takes floats only.
 PREDICATE: Final = """
@@ -196,7 +200,7 @@ def _predicate_supports(row: Row) -> list[Support]:
     return [Support(m) for m in [*made, F32(), F32(0, 2), I64(2, 3), I32(2), BOOL(2, 3)]]
 
 
-# -- binary -------------------------------------------------------------------------------------------------------------
+# -- binary ----------------------------------------------------------------------------------------------------------
 
 # types: f float, i integer, b bool. bool=: operator for bool operands. mirror: the aten op takes (number, tensor).
 BINARY: Final = """
@@ -294,7 +298,7 @@ def _with_numbers(pairs: list[Any], types: str) -> list[Any]:
     return numbers
 
 
-# -- comparison and logic -------------------------------------------------------------------------------------------------
+# -- comparison and logic --------------------------------------------------------------------------------------------
 
 COMPARE: Final = """
 aten.eq.Tensor  Equal
@@ -365,7 +369,7 @@ def _logical_supports(row: Row) -> list[Support]:
     return [Support(*p) for p in pairs]
 
 
-# -- values that pass through -------------------------------------------------------------------------------------------
+# -- values that pass through ----------------------------------------------------------------------------------------
 
 # A graph edge is a value: a copy, an alias and a detached tensor are the edge itself. Where memory has to be distinct
 # (graph outputs, mutated inputs) the engine or the aliasing rules see to it.

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from ge_graph import DataType, Tensor, TensorSpec
-from ge_graph import ops as ge
 
 from ge_converters.carriers import arithmetic, as_number, carried, carrier, carry, move, shaped
 from ge_converters.dtypes import cast, dtype_promote
@@ -16,6 +14,8 @@ from ge_converters.families.shape_ops import broadcast, ints, own, permuted
 from ge_converters.registry import declare_supported, register_fx_node_ge_converter
 from ge_converters.support import BF16, BOOL, F16, F32, F64, I32, I64, Support
 from ge_converters.tables import define
+from ge_graph import DataType, Tensor, TensorSpec
+from ge_graph import ops as ge
 
 aten = torch.ops.aten
 _D = DataType
@@ -26,6 +26,12 @@ def _places(n: int, *shape: int, of: Any = I64) -> Any:
     return of(*shape, low=0, high=n)
 
 
+def _index_of(index: Tensor) -> Tensor:
+    """An index of at least one dim in a type that GE takes; eager allows uint8 for empty ones."""
+    whole = _at_least_1d(index)
+    return whole if whole.dtype in (_D.DT_INT64, _D.DT_INT32) else shaped(cast(whole, _D.DT_INT64), whole)
+
+
 def _at_least_1d(x: Tensor) -> Tensor:
     if x.rank:
         return x
@@ -34,14 +40,20 @@ def _at_least_1d(x: Tensor) -> Tensor:
     return whole
 
 
-# -- gather -------------------------------------------------------------------------------------------------------------
+# -- gather ----------------------------------------------------------------------------------------------------------
 
 
 @declare_supported(
     [Support(f(3, 4), 0, _places(3, 2, 4)) for f in _KINDS]
-    + [Support(F32(3, 4), -1, _places(4, 3, 2)), Support(F32(), 0, I64(value=0)), Support(F32(3), 0, I64(value=1)), Support(F32(3, 4), 1, _places(4, 0, 2)), Support(F32(3, 4), 0, _places(3, 2, 2), sparse_grad=False)]
-)  # fmt: skip
-@register_fx_node_ge_converter(aten.gather.default, source="native_functions.yaml: gather; GE GatherElements")
+    + [
+        Support(F32(3, 4), -1, _places(4, 3, 2)),
+        Support(F32(), 0, I64(value=0)),
+        Support(F32(3), 0, I64(value=1)),
+        Support(F32(3, 4), 1, _places(4, 0, 2)),
+        Support(F32(3, 4), 0, _places(3, 2, 2), sparse_grad=False),
+    ]
+)
+@register_fx_node_ge_converter(aten.gather.default, source="aten gather; GE GatherElements")
 def gather(self: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False, meta_outputs: TensorSpec) -> Tensor:
     """Elements of self at index along a dim.
 
@@ -50,31 +62,48 @@ def gather(self: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False, 
     """
     axis = dim % self.rank if self.rank else 0
     (x,), back = carried("GatherElements", _at_least_1d(self), moves=True)
-    found = back(ge.GatherElements(x, _at_least_1d(index), dim=axis))
+    found = back(ge.GatherElements(x, _index_of(index), dim=axis))
     return found if index.rank else ge.Reshape(found, ints([]))
 
 
 @declare_supported(
     [Support(f(3, 4), 0, _places(3, 5)) for f in _KINDS]
-    + [Support(F32(3, 4), -1, _places(4, 2, of=I32)), Support(F32(3, 4), 1, I64(value=2)), Support(F32(), 0, I64(value=[0])), Support(F32(3, 4), 0, _places(3, 0))]
-)  # fmt: skip
-@register_fx_node_ge_converter(aten.index_select.default, source="native_functions.yaml: index_select; GE GatherV2")
+    + [
+        Support(F32(3, 4), -1, _places(4, 2, of=I32)),
+        Support(F32(3, 4), 1, I64(value=2)),
+        Support(F32(), 0, I64(value=[0])),
+        Support(F32(3, 4), 0, _places(3, 0)),
+    ]
+)
+@register_fx_node_ge_converter(aten.index_select.default, source="aten index_select; GE GatherV2")
 def index_select(self: Tensor, dim: int, index: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
     """Slices of self along a dim, one for each entry of a 1-d index.
 
     Emits:  GatherV2.
     """
     (x,), back = carried("GatherV2", _at_least_1d(self), moves=True)
-    found = back(ge.GatherV2(x, _at_least_1d(index), dim % max(self.rank, 1)))
+    found = back(ge.GatherV2(x, _index_of(index), dim % max(self.rank, 1)))
     return found if self.rank else ge.Reshape(found, ints([]))
 
 
-@declare_supported([Support(f(5, 3), _places(5, 2, 4)) for f in (F32, F16, BF16)] + [Support(F32(5, 3), _places(5, 4, of=I32), 1), Support(F32(5, 3), I64(value=2)), Support(F32(5, 3), _places(5, 0))])
-@register_fx_node_ge_converter(aten.embedding.default, source="native_functions.yaml: embedding; GE GatherV2")
+@declare_supported(
+    [Support(f(5, 3), _places(5, 2, 4)) for f in (F32, F16, BF16)]
+    + [
+        Support(F32(5, 3), _places(5, 4, of=I32), 1),
+        Support(F32(5, 3), I64(value=2)),
+        Support(F32(5, 3), _places(5, 0)),
+    ]
+)
+@register_fx_node_ge_converter(aten.embedding.default, source="aten embedding; GE GatherV2")
 def embedding(
-    weight: Tensor, indices: Tensor, padding_idx: Any = -1, scale_grad_by_freq: bool = False, sparse: bool = False,
-    *, meta_outputs: TensorSpec,
-) -> Tensor:  # fmt: skip
+    weight: Tensor,
+    indices: Tensor,
+    padding_idx: Any = -1,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+    *,
+    meta_outputs: TensorSpec,
+) -> Tensor:
     """Rows of weight; the other arguments concern gradients only.
 
     Emits:  GatherV2.
@@ -83,18 +112,35 @@ def embedding(
     return back(ge.GatherV2(x, indices, 0))
 
 
-@declare_supported([Support(f(2, 4, 3), _places(5, 2, 4), 5, p, s) for f in (F32, F16, BF16) for p, s in ((-1, False), (2, False), (-1, True))] + [Support(F32(4, 3), _places(5, 4, of=I32), 5, -1, False)])
-@register_fx_node_ge_converter(aten.embedding_dense_backward.default, source="native_functions.yaml: embedding_dense_backward; GE EmbeddingDenseGrad")
+@declare_supported(
+    [
+        Support(f(2, 4, 3), _places(5, 2, 4), 5, p, s)
+        for f in (F32, F16, BF16)
+        for p, s in ((-1, False), (2, False), (-1, True))
+    ]
+    + [Support(F32(4, 3), _places(5, 4, of=I32), 5, -1, False)]
+)
+@register_fx_node_ge_converter(
+    aten.embedding_dense_backward.default,
+    source="aten embedding_dense_backward; GE EmbeddingDenseGrad",
+)
 def embedding_dense_backward(
-    grad_output: Tensor, indices: Tensor, num_weights: Any, padding_idx: Any, scale_grad_by_freq: bool,
-    *, meta_outputs: TensorSpec,
-) -> Tensor:  # fmt: skip
+    grad_output: Tensor,
+    indices: Tensor,
+    num_weights: Any,
+    padding_idx: Any,
+    scale_grad_by_freq: bool,
+    *,
+    meta_outputs: TensorSpec,
+) -> Tensor:
     """Gradient rows added up by index.
 
     Errors: Refusal for a symbolic number of rows, which EmbeddingDenseGrad takes as an attribute.
     """
     if isinstance(num_weights, Tensor) or isinstance(padding_idx, Tensor):
-        raise Refusal("num_weights or padding_idx is symbolic, GE EmbeddingDenseGrad takes numbers; mark the table static")
+        raise Refusal(
+            "num_weights or padding_idx is symbolic, GE EmbeddingDenseGrad takes numbers; mark the table static"
+        )
     (grad,), back = carried("EmbeddingDenseGrad", grad_output)
     return back(
         ge.EmbeddingDenseGrad(
@@ -103,7 +149,7 @@ def embedding_dense_backward(
     )
 
 
-# -- advanced indexing --------------------------------------------------------------------------------------------------
+# -- advanced indexing -----------------------------------------------------------------------------------------------
 
 
 def _resolved(indices: Sequence[Tensor | None]) -> list[Tensor | None]:
@@ -152,15 +198,22 @@ def _index(self: Tensor, indices: Any, *, meta_outputs: TensorSpec) -> Tensor:
     return back(ge.IndexByTensor(x, [i for i in found if i is not None], indices_mask=_mask(found)))
 
 
-_MASKED = [(F32(3, 4), [BOOL(3, value=[True, False, True])]), (F32(3, 2), [BOOL(value=[[True, False], [False, True], [True, True]])])]
+_MASKED = [
+    (F32(3, 4), [BOOL(3, value=[True, False, True])]),
+    (F32(3, 2), [BOOL(value=[[True, False], [False, True], [True, True]])]),
+]
 define(
-    aten.index.Tensor, "IndexByTensor", _index, [Support(*c) for c in [*_INDEXED, *_MASKED]],
-    "Shapes: indices broadcast; a bool mask selects its true positions.\nEmits:  IndexByTensor; NonZero before it for a mask.",
-)  # fmt: skip
+    aten.index.Tensor,
+    "IndexByTensor",
+    _index,
+    [Support(*c) for c in [*_INDEXED, *_MASKED]],
+    "Shapes: indices broadcast; a bool mask selects its true positions.\n"
+    "Emits:  IndexByTensor; NonZero before it for a mask.",
+)
 
 
 @declare_supported([Support(*c) for c in _INDEXED])
-@register_fx_node_ge_converter(aten._unsafe_index.Tensor, source="native_functions.yaml: _unsafe_index.Tensor; GE IndexByTensor")
+@register_fx_node_ge_converter(aten._unsafe_index.Tensor, source="aten _unsafe_index.Tensor; GE IndexByTensor")
 def unsafe_index(self: Tensor, indices: Any, *, meta_outputs: TensorSpec) -> Tensor:
     """Advanced indexing without bounds checks."""
     return _index(self, indices, meta_outputs=meta_outputs)
@@ -186,7 +239,11 @@ def put(self: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumula
     found = _resolved(indices)
     chosen = [d for d, i in enumerate(found) if i is not None]
     if not chosen:
-        return arithmetic("Add", self, values, self.dtype) if accumulate else broadcast(cast(values, self.dtype), ge.Shape(self, dtype=_D.DT_INT64))
+        return (
+            arithmetic("Add", self, values, self.dtype)
+            if accumulate
+            else broadcast(cast(values, self.dtype), ge.Shape(self, dtype=_D.DT_INT64))
+        )
     adjacent = chosen == list(range(chosen[0], chosen[0] + len(chosen)))
     order = chosen + [d for d in range(self.rank) if d not in chosen]
     x = self if adjacent else permuted(self, order)
@@ -215,7 +272,9 @@ _PUTS += [
 _ADDS: list[tuple[Any, ...]] = [(f(4, 3), [I64(value=[2, 0, 2])], f(3, 3), True) for f in (F32, F16, BF16, I64, I32)]
 
 
-def _index_put(self: Tensor, indices: Any, values: Tensor, accumulate: bool = False, *, meta_outputs: TensorSpec) -> Tensor:
+def _index_put(
+    self: Tensor, indices: Any, values: Tensor, accumulate: bool = False, *, meta_outputs: TensorSpec
+) -> Tensor:
     return put(self, indices, values, accumulate)
 
 
@@ -230,10 +289,12 @@ _PUT_DOC = (
     "Emits:  TensorMove, BroadcastTo, IndexPutV2; Transpose around it if the indexed dims are not adjacent."
 )
 define(aten.index_put.default, "IndexPutV2", _index_put, [Support(*p) for p in [*_PUTS, *_ADDS]], _PUT_DOC)
-define(aten._unsafe_index_put.default, "IndexPutV2", _unsafe_index_put, [Support(*p) for p in [*_PUTS, *_ADDS]], _PUT_DOC)
+define(
+    aten._unsafe_index_put.default, "IndexPutV2", _unsafe_index_put, [Support(*p) for p in [*_PUTS, *_ADDS]], _PUT_DOC
+)
 
 
-# -- scatter ------------------------------------------------------------------------------------------------------------
+# -- scatter ---------------------------------------------------------------------------------------------------------
 
 
 def scattered(self: Tensor, dim: int, index: Tensor, updates: Tensor, reduction: str) -> Tensor:
@@ -241,7 +302,7 @@ def scattered(self: Tensor, dim: int, index: Tensor, updates: Tensor, reduction:
     axis = dim % self.rank if self.rank else 0
     data, values = _at_least_1d(self), _at_least_1d(cast(updates, self.dtype))
     (data, values), back = carried("ScatterElements", data, values, moves=reduction == "none")
-    written = back(ge.ScatterElements(data, _at_least_1d(index), values, axis=axis, reduction=reduction))
+    written = back(ge.ScatterElements(data, _index_of(index), values, axis=axis, reduction=reduction))
     return shaped(written if self.rank else ge.Reshape(written, ints([])), self)
 
 
@@ -251,11 +312,22 @@ def _full_like(index: Tensor, value: Any, dtype: DataType) -> Tensor:
 
 
 _SCATTERS = [(f(3, 4), 0, I64(value=[[0, 2, 1], [1, 0, 2]])) for f in _KINDS]
-_WHOLE = [(F32(3, 4), -1, I64(value=[[0, 3], [1, 0], [2, 2]])), (F32(), 0, I64(value=0)), (F32(3, 4), 0, I64(0, 4, low=0, high=1))]
+_WHOLE = [
+    (F32(3, 4), -1, I64(value=[[0, 3], [1, 0], [2, 2]])),
+    (F32(), 0, I64(value=0)),
+    (F32(3, 4), 0, I64(0, 4, low=0, high=1)),
+]
 
 
-@declare_supported([Support(*s, s[0].__class__(s[0].dtype, (2, 3))) for s in _SCATTERS] + [Support(F32(3, 4), -1, I64(value=[[0, 3], [1, 0], [2, 1]]), F32(3, 2)), Support(F32(), 0, I64(value=0), F32()), Support(F32(3, 4), 0, I64(value=[[0], [2]]), F32(3, 4))])
-@register_fx_node_ge_converter(aten.scatter.src, source="native_functions.yaml: scatter.src; GE ScatterElements")
+@declare_supported(
+    [Support(*s, s[0].__class__(s[0].dtype, (2, 3))) for s in _SCATTERS]
+    + [
+        Support(F32(3, 4), -1, I64(value=[[0, 3], [1, 0], [2, 1]]), F32(3, 2)),
+        Support(F32(), 0, I64(value=0), F32()),
+        Support(F32(3, 4), 0, I64(value=[[0], [2]]), F32(3, 4)),
+    ]
+)
+@register_fx_node_ge_converter(aten.scatter.src, source="aten scatter.src; GE ScatterElements")
 def scatter(self: Tensor, dim: int, index: Tensor, src: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
     """self with elements of src written at index along a dim.
 
@@ -265,7 +337,7 @@ def scatter(self: Tensor, dim: int, index: Tensor, src: Tensor, *, meta_outputs:
 
 
 @declare_supported([Support(*s, 2) for s in _SCATTERS] + [Support(*s, 1.5) for s in _WHOLE])
-@register_fx_node_ge_converter(aten.scatter.value, source="native_functions.yaml: scatter.value; GE Fill, ScatterElements")
+@register_fx_node_ge_converter(aten.scatter.value, source="aten scatter.value; GE Fill, ScatterElements")
 def scatter_value(self: Tensor, dim: int, index: Tensor, value: Any, *, meta_outputs: TensorSpec) -> Tensor:
     """self with one number written at index along a dim."""
     return scattered(self, dim, index, _full_like(index, value, self.dtype), "none")
@@ -274,8 +346,11 @@ def scatter_value(self: Tensor, dim: int, index: Tensor, value: Any, *, meta_out
 _ADD_SCATTERS = [(f(3, 4), 0, I64(value=[[0, 0, 1], [1, 0, 2]]), f(2, 3)) for f in (F32, F16, BF16, F64, I64, I32)]
 
 
-@declare_supported([Support(*s) for s in _ADD_SCATTERS] + [Support(F32(3, 4), -1, I64(value=[[0, 0], [1, 0], [2, 2]]), F32(3, 2)), Support(F32(), 0, I64(value=0), F32())])
-@register_fx_node_ge_converter(aten.scatter_add.default, source="native_functions.yaml: scatter_add; GE ScatterElements")
+@declare_supported(
+    [Support(*s) for s in _ADD_SCATTERS]
+    + [Support(F32(3, 4), -1, I64(value=[[0, 0], [1, 0], [2, 2]]), F32(3, 2)), Support(F32(), 0, I64(value=0), F32())]
+)
+@register_fx_node_ge_converter(aten.scatter_add.default, source="aten scatter_add; GE ScatterElements")
 def scatter_add(self: Tensor, dim: int, index: Tensor, src: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
     """self with elements of src added at index along a dim.
 
@@ -288,15 +363,19 @@ _REDUCTIONS = {"add": "add", "sum": "add", "multiply": "mul", "prod": "mul"}
 
 
 @declare_supported([Support(*s, reduce=r) for s in _ADD_SCATTERS[:2] for r in ("add", "multiply")])
-@register_fx_node_ge_converter(aten.scatter.reduce, source="native_functions.yaml: scatter.reduce; GE ScatterElements")
-def scatter_reduce_src(self: Tensor, dim: int, index: Tensor, src: Tensor, *, reduce: str, meta_outputs: TensorSpec) -> Tensor:
+@register_fx_node_ge_converter(aten.scatter.reduce, source="aten scatter.reduce; GE ScatterElements")
+def scatter_reduce_src(
+    self: Tensor, dim: int, index: Tensor, src: Tensor, *, reduce: str, meta_outputs: TensorSpec
+) -> Tensor:
     """self with elements of src added to or multiplied with it at index."""
     return scattered(self, dim, index, src, _REDUCTIONS[reduce])
 
 
 @declare_supported([Support(*s[:3], 2.0, reduce=r) for s in _ADD_SCATTERS[:2] for r in ("add", "multiply")])
-@register_fx_node_ge_converter(aten.scatter.value_reduce, source="native_functions.yaml: scatter.value_reduce; GE ScatterElements")
-def scatter_reduce_value(self: Tensor, dim: int, index: Tensor, value: Any, *, reduce: str, meta_outputs: TensorSpec) -> Tensor:
+@register_fx_node_ge_converter(aten.scatter.value_reduce, source="aten scatter.value_reduce; GE ScatterElements")
+def scatter_reduce_value(
+    self: Tensor, dim: int, index: Tensor, value: Any, *, reduce: str, meta_outputs: TensorSpec
+) -> Tensor:
     """self with one number added to or multiplied with it at index."""
     return scattered(self, dim, index, _full_like(index, value, self.dtype), _REDUCTIONS[reduce])
 
@@ -345,15 +424,45 @@ def _mean_scatter(self: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
 _WAYS = ("sum", "prod", "amax", "amin", "mean")
 
 
-@declare_supported([Support(*s, reduce=r, include_self=i) for s in _ADD_SCATTERS if s[0].dtype != torch.float64 for r in _WAYS for i in (True, False)] + [Support(F32(3), 0, I64(value=[0, 0, 2]), F32(3), reduce="amax"), Support(F32(), 0, I64(value=0), F32(), reduce="sum")])
-@register_fx_node_ge_converter(aten.scatter_reduce.two, source="native_functions.yaml: scatter_reduce.two; GE ScatterElements, TensorScatterMax, TensorScatterMin")
+@declare_supported(
+    [
+        Support(*s, reduce=r, include_self=i)
+        for s in _ADD_SCATTERS
+        if s[0].dtype != torch.float64
+        for r in _WAYS
+        for i in (True, False)
+    ]
+    + [Support(BOOL(3), 0, I64(value=[0, 0, 2]), BOOL(3), reduce=r) for r in ("sum", "prod", "amax", "amin")]
+    + [
+        Support(F32(3), 0, I64(value=[0, 0, 2]), F32(3), reduce="amax"),
+        Support(F32(), 0, I64(value=0), F32(), reduce="sum"),
+    ]
+)
+@register_fx_node_ge_converter(
+    aten.scatter_reduce.two,
+    source="aten scatter_reduce.two; GE ScatterElements, TensorScatterMax, TensorScatterMin",
+)
 def scatter_reduce(
-    self: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True, meta_outputs: TensorSpec
+    self: Tensor,
+    dim: int,
+    index: Tensor,
+    src: Tensor,
+    reduce: str,
+    *,
+    include_self: bool = True,
+    meta_outputs: TensorSpec,
 ) -> Tensor:
     """self combined with elements of src at index along a dim; without include_self only src counts where it falls.
 
     Emits:  ScatterElements for sum, prod and mean; TensorScatterMax or TensorScatterMin with full coordinates.
     """
+    if self.dtype == _D.DT_BOOL:
+        spec = TensorSpec(_D.DT_INT8, meta_outputs.size)
+        numbers = [shaped(cast(x, _D.DT_INT8), x) for x in (self, src)]
+        return cast(
+            scatter_reduce(numbers[0], dim, index, numbers[1], reduce, include_self=include_self, meta_outputs=spec),
+            _D.DT_BOOL,
+        )
     start = {"sum": 0, "mean": 0, "prod": 1}.get(reduce)
     if start is None:
         start = _bound(self.dtype, reduce == "amax")
@@ -379,9 +488,18 @@ def _mean_of_src(self: Tensor, base: Tensor, dim: int, index: Tensor, src: Tenso
     return arithmetic("RealDiv" if self.dtype.is_float else "FloorDiv", total, divisor, self.dtype)
 
 
-@declare_supported([Support(f(4, 3), 0, I64(value=[2, 0, 2]), f(3, 3), alpha=a) for f in (F32, F16, BF16, F64, I64, I32) for a in (1, 2)] + [Support(F32(4, 3), -1, I32(value=[1]), F32(4, 1))])
-@register_fx_node_ge_converter(aten.index_add.default, source="native_functions.yaml: index_add; GE InplaceIndexAdd")
-def index_add(self: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1, meta_outputs: TensorSpec) -> Tensor:
+@declare_supported(
+    [
+        Support(f(4, 3), 0, I64(value=[2, 0, 2]), f(3, 3), alpha=a)
+        for f in (F32, F16, BF16, F64, I64, I32)
+        for a in (1, 2)
+    ]
+    + [Support(F32(4, 3), -1, I32(value=[1]), F32(4, 1))]
+)
+@register_fx_node_ge_converter(aten.index_add.default, source="aten index_add; GE InplaceIndexAdd")
+def index_add(
+    self: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1, meta_outputs: TensorSpec
+) -> Tensor:
     """self with slices of source added at index along a dim.
 
     Emits:  TensorMove, InplaceIndexAdd.
@@ -392,15 +510,18 @@ def index_add(self: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: A
     var, updates = carry(self, inner), cast(source, inner)
     if alpha != 1:
         updates = arithmetic("Mul", updates, alpha, inner)
-    added = ge.InplaceIndexAdd(own(var), _at_least_1d(index), updates, axis=dim % self.rank)
+    added = ge.InplaceIndexAdd(own(var), _index_of(index), updates, axis=dim % self.rank)
     return cast(added, self.dtype)
 
 
-# -- masks --------------------------------------------------------------------------------------------------------------
+# -- masks -----------------------------------------------------------------------------------------------------------
 
 
-@declare_supported([Support(f(2, 3)) for f in _KINDS] + [Support(F32(4, value=[0.0, 1.0, 0.0, 2.0])), Support(BOOL(0, 2)), Support(F32())])
-@register_fx_node_ge_converter(aten.nonzero.default, source="native_functions.yaml: nonzero; GE NonZero")
+@declare_supported(
+    [Support(f(2, 3)) for f in _KINDS]
+    + [Support(F32(4, value=[0.0, 1.0, 0.0, 2.0])), Support(BOOL(0, 2)), Support(F32())]
+)
+@register_fx_node_ge_converter(aten.nonzero.default, source="aten nonzero; GE NonZero")
 def nonzero(self: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
     """Coordinates [n, rank] of all elements that are not zero.
 
@@ -410,8 +531,11 @@ def nonzero(self: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
     return ge.NonZero(x, dtype=_D.DT_INT64)  # type: ignore[no-any-return]
 
 
-@declare_supported([Support(f(2, 3), BOOL(2, 3)) for f in _KINDS] + [Support(F32(2, 3), BOOL(3)), Support(F32(3), BOOL(2, 3)), Support(F32(), BOOL(2)), Support(F32(0), BOOL(0))])
-@register_fx_node_ge_converter(aten.masked_select.default, source="native_functions.yaml: masked_select; GE MaskedSelect")
+@declare_supported(
+    [Support(f(2, 3), BOOL(2, 3)) for f in _KINDS]
+    + [Support(F32(2, 3), BOOL(3)), Support(F32(3), BOOL(2, 3)), Support(F32(), BOOL(2)), Support(F32(0), BOOL(0))]
+)
+@register_fx_node_ge_converter(aten.masked_select.default, source="aten masked_select; GE MaskedSelect")
 def masked_select(self: Tensor, mask: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
     """The elements where the mask holds, as a 1-d tensor; both broadcast.
 
@@ -421,8 +545,11 @@ def masked_select(self: Tensor, mask: Tensor, *, meta_outputs: TensorSpec) -> Te
     return back(ge.MaskedSelect(x, cast(mask, _D.DT_BOOL)))
 
 
-@declare_supported([Support(f(2, 3), BOOL(2, 3), f(6)) for f in _KINDS] + [Support(F32(2, 3), BOOL(3), F32(2, 3)), Support(F32(3), BOOL(2, 3), F32(9))])
-@register_fx_node_ge_converter(aten.masked_scatter.default, source="native_functions.yaml: masked_scatter; GE MaskedScatter")
+@declare_supported(
+    [Support(f(2, 3), BOOL(2, 3), f(6)) for f in _KINDS]
+    + [Support(F32(2, 3), BOOL(3), F32(2, 3)), Support(F32(3), BOOL(2, 3), F32(9))]
+)
+@register_fx_node_ge_converter(aten.masked_scatter.default, source="aten masked_scatter; GE MaskedScatter")
 def masked_scatter(self: Tensor, mask: Tensor, source: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
     """self with the elements where the mask holds replaced by those of source in order.
 
@@ -437,11 +564,46 @@ def masked_scatter(self: Tensor, mask: Tensor, source: Tensor, *, meta_outputs: 
     return back(ge.MaskedScatter(broadcast(x, sizes), broadcast(truth, sizes), updates))
 
 
-@declare_supported([Support(F32(value=1.5)), Support(I64(value=3)), Support(BOOL(value=True)), Support(F32(value=[2.0]))])
-@register_fx_node_ge_converter(aten._local_scalar_dense.default, source="native_functions.yaml: _local_scalar_dense; GE Reshape, Cast")
+@declare_supported(
+    [Support(F32(value=1.5)), Support(I64(value=3)), Support(BOOL(value=True)), Support(F32(value=[2.0]))]
+)
+@register_fx_node_ge_converter(aten._local_scalar_dense.default, source="aten _local_scalar_dense; GE Reshape, Cast")
 def local_scalar_dense(self: Tensor, *, meta_outputs: Any) -> Tensor:
     """The only element as a 0-d tensor: INT64, DOUBLE or BOOL, as symbolic numbers travel."""
     kind = _D.DT_BOOL if self.dtype == _D.DT_BOOL else _D.DT_DOUBLE if self.dtype.is_float else _D.DT_INT64
     return cast(ge.Reshape(self, ints([])) if self.rank else self, kind)
 
 
+@declare_supported(
+    [Support(f(3, 4), f(3)) for f in _KINDS]
+    + [Support(F32(3, 4), F32(2), -1), Support(F32(2, 3, 4), F32(3, 2), 0, 0, 2)]
+)
+@register_fx_node_ge_converter(aten.diagonal_scatter.default, source="aten diagonal_scatter; GE MatrixSetDiagV3")
+def diagonal_scatter(
+    self: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1, *, meta_outputs: TensorSpec
+) -> Tensor:
+    """self with the diagonal of two dims replaced by src.
+
+    Emits:  MatrixSetDiagV3, with Transpose around it if the two dims are not the last ones.
+    """
+    first, second = dim1 % self.rank, dim2 % self.rank
+    order = [d for d in range(self.rank) if d not in (first, second)] + [first, second]
+    (x, line), back = carried("MatrixSetDiagV3", permuted(self, order), cast(src, self.dtype), moves=True)
+    written = back(ge.MatrixSetDiagV3(x, line, dtype_promote(offset, target_dtype=_D.DT_INT32)))
+    if order == list(range(self.rank)):
+        return written
+    return move("Transpose", written, ints([order.index(d) for d in range(self.rank)]))
+
+
+@declare_supported([Support(I64(value=[0, 2, 1])), Support(I32(value=[1, 1])), Support(I64(0))])
+@register_fx_node_ge_converter(
+    aten.repeat_interleave.Tensor, source="aten repeat_interleave.Tensor; GE RepeatInterleave"
+)
+def repeat_interleave(repeats: Tensor, *, output_size: Any = None, meta_outputs: TensorSpec) -> Tensor:
+    """Each position as often as repeats says.
+
+    Emits:  RepeatInterleave of a Range.
+    """
+    length = ge.GatherV2(ge.Shape(repeats, dtype=_D.DT_INT64), ge.Const(0, dtype=_D.DT_INT64), 0)
+    places = ge.Range(*dtype_promote(0, length, 1, target_dtype=_D.DT_INT64))
+    return cast(ge.RepeatInterleave(places, cast(repeats, _D.DT_INT64), axis=0), meta_outputs.dtype)

@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from ge_graph import DataType, Tensor, TensorSpec
-from ge_graph import ops as ge
 
 from ge_converters.carriers import HALF_TYPES, arithmetic, carried, carrier
 from ge_converters.dtypes import cast, dtype_promote
 from ge_converters.registry import declare_supported, register_fx_node_ge_converter
 from ge_converters.support import BF16, BOOL, F16, F32, F64, I32, I64, U8, Support
 from ge_converters.tables import define
+from ge_graph import DataType, Tensor, TensorSpec
+from ge_graph import ops as ge
 
 aten = torch.ops.aten
 _D = DataType
@@ -40,7 +40,7 @@ def _axis(dim: int, rank: int) -> int:
     return dim % rank if rank else 0
 
 
-# -- sum, mean, prod ----------------------------------------------------------------------------------------------------
+# -- sum, mean, prod -------------------------------------------------------------------------------------------------
 
 
 _ALL = [F32(2, 3), F16(2, 3), BF16(2, 3), F64(2, 3), I64(2, 3), I32(2, 3), BOOL(2, 3), F32(), F32(0, 3)]
@@ -54,8 +54,10 @@ def _dim_cases(inputs: list[Any], dims: list[tuple[Any, ...]], **kwargs: Any) ->
     return made + [Support(F32(2, 3, 4), [1], **kwargs), Support(F32(2, 3, 4), [0, 2], True, **kwargs)]
 
 
-@declare_supported([Support(x) for x in _ALL] + [Support(F16(2, 3), dtype=torch.float32), Support(I64(3), dtype=torch.float32)])
-@register_fx_node_ge_converter(aten.sum.default, source="native_functions.yaml: sum; GE ReduceSum")
+@declare_supported(
+    [Support(x) for x in _ALL] + [Support(F16(2, 3), dtype=torch.float32), Support(I64(3), dtype=torch.float32)]
+)
+@register_fx_node_ge_converter(aten.sum.default, source="aten sum; GE ReduceSum")
 def sum_all(self: Tensor, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
     """Sum of all elements.
 
@@ -65,8 +67,16 @@ def sum_all(self: Tensor, *, dtype: Any = None, meta_outputs: TensorSpec) -> Ten
     return reduced("ReduceSum", cast(self, meta_outputs.dtype), axes_of(None, self.rank), False)
 
 
-@declare_supported(_dim_cases(_ALL, _DIMS) + [Support(F32(), []), Support(F32(), [0]), Support(F16(2, 3), [1], dtype=torch.float32), Support(BOOL(2, 3), [0], dtype=torch.int32)])
-@register_fx_node_ge_converter(aten.sum.dim_IntList, source="native_functions.yaml: sum.dim_IntList; GE ReduceSum")
+@declare_supported(
+    _dim_cases(_ALL, _DIMS)
+    + [
+        Support(F32(), []),
+        Support(F32(), [0]),
+        Support(F16(2, 3), [1], dtype=torch.float32),
+        Support(BOOL(2, 3), [0], dtype=torch.int32),
+    ]
+)
+@register_fx_node_ge_converter(aten.sum.dim_IntList, source="aten sum.dim_IntList; GE ReduceSum")
 def sum_dim(self: Tensor, dim: Any, keepdim: bool = False, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
     """Sum over dims, all of them for None or an empty list.
 
@@ -77,34 +87,37 @@ def sum_dim(self: Tensor, dim: Any, keepdim: bool = False, *, dtype: Any = None,
 
 
 @declare_supported([Support(x) for x in _FLOAT if x.shape != (0, 3)] + [Support(I64(2, 3), dtype=torch.float32)])
-@register_fx_node_ge_converter(aten.mean.default, source="native_functions.yaml: mean; GE ReduceMean")
+@register_fx_node_ge_converter(aten.mean.default, source="aten mean; GE ReduceMean")
 def mean_all(self: Tensor, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
     """Mean of all elements; ``dtype`` casts first."""
     return reduced("ReduceMean", cast(self, meta_outputs.dtype), axes_of(None, self.rank), False)
 
 
 @declare_supported(_dim_cases(_FLOAT, _DIMS) + [Support(F32(), []), Support(I64(2, 3), [1], dtype=torch.float32)])
-@register_fx_node_ge_converter(aten.mean.dim, source="native_functions.yaml: mean.dim; GE ReduceMean")
+@register_fx_node_ge_converter(aten.mean.dim, source="aten mean.dim; GE ReduceMean")
 def mean_dim(self: Tensor, dim: Any, keepdim: bool = False, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
     """Mean over dims, all of them for None or an empty list."""
     return reduced("ReduceMean", cast(self, meta_outputs.dtype), axes_of(dim, self.rank), keepdim)
 
 
 @declare_supported([Support(x) for x in _ALL])
-@register_fx_node_ge_converter(aten.prod.default, source="native_functions.yaml: prod; GE ReduceProd")
+@register_fx_node_ge_converter(aten.prod.default, source="aten prod; GE ReduceProd")
 def prod_all(self: Tensor, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
     """Product of all elements; integers and bool multiply as int64."""
     return reduced("ReduceProd", cast(self, meta_outputs.dtype), axes_of(None, self.rank), False)
 
 
-@declare_supported([Support(x, *d) for x in _ALL if x.shape for d in ((1,), (-2, True))] + [Support(F32(), 0), Support(I32(2, 3), 1, dtype=torch.float32)])
-@register_fx_node_ge_converter(aten.prod.dim_int, source="native_functions.yaml: prod.dim_int; GE ReduceProd")
+@declare_supported(
+    [Support(x, *d) for x in _ALL if x.shape for d in ((1,), (-2, True))]
+    + [Support(F32(), 0), Support(I32(2, 3), 1, dtype=torch.float32)]
+)
+@register_fx_node_ge_converter(aten.prod.dim_int, source="aten prod.dim_int; GE ReduceProd")
 def prod_dim(self: Tensor, dim: int, keepdim: bool = False, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
     """Product over one dim; integers and bool multiply as int64."""
     return reduced("ReduceProd", cast(self, meta_outputs.dtype), axes_of(dim, self.rank), keepdim)
 
 
-# -- extremes -----------------------------------------------------------------------------------------------------------
+# -- extremes --------------------------------------------------------------------------------------------------------
 
 
 _FULL = [x for x in _ALL if 0 not in x.shape]
@@ -171,30 +184,44 @@ _ORDERED = [*_FULL, _NANS, F32(2, 3, 4)]
 def _install_extremes() -> None:
     kept = "Dtypes: any real type or bool, kept; NaN wins.\n"
     per_dim = [Support(x, *d) for x in _ORDERED if x.shape for d in ((1,), (-1, True), (0,))] + [Support(F32(), 0)]
-    places = [Support(x, *d) for x in _ORDERED if x.shape and x.dtype != torch.bool for d in ((), (1,), (-2, True), (None, True))]
+    places = [
+        Support(x, *d)
+        for x in _ORDERED
+        if x.shape and x.dtype != torch.bool
+        for d in ((), (1,), (-2, True), (None, True))
+    ]
     places += [Support(F32()), Support(F32(), 0), Support(F32(value=[2.0, 3.0, 3.0, 1.0]))]
     for largest in (True, False):
         long, short = ("amax", "max") if largest else ("amin", "min")
         reduce_op = "ReduceMax, ReduceAny" if largest else "ReduceMin, ReduceAll"
         define(
-            getattr(aten, long).default, reduce_op, _over_dims(largest),
-            _dim_cases(_FULL, [d for d in _DIMS if d[0] is not None]) + [Support(_NANS, [1]), Support(F32())], kept,
-        )  # fmt: skip
+            getattr(aten, long).default,
+            reduce_op,
+            _over_dims(largest),
+            _dim_cases(_FULL, [d for d in _DIMS if d[0] is not None]) + [Support(_NANS, [1]), Support(F32())],
+            kept,
+        )
         define(getattr(aten, short).default, reduce_op, _over_all(largest), [Support(x) for x in _ORDERED], kept)
         define(
-            getattr(aten, short).dim, "ArgMaxWithValue" if largest else "ArgMinWithValue", _with_position(largest),
-            per_dim, kept + "Positions are int64; the first of equals wins.",
-        )  # fmt: skip
+            getattr(aten, short).dim,
+            "ArgMaxWithValue" if largest else "ArgMinWithValue",
+            _with_position(largest),
+            per_dim,
+            kept + "Positions are int64; the first of equals wins.",
+        )
         define(
-            getattr(aten, f"arg{short}").default, "ArgMaxV2" if largest else "ArgMin", _arg(largest), places,
+            getattr(aten, f"arg{short}").default,
+            "ArgMaxV2" if largest else "ArgMin",
+            _arg(largest),
+            places,
             "Dtypes: any real type -> int64; the first of equals wins, NaN wins over numbers.",
-        )  # fmt: skip
+        )
 
 
 _install_extremes()
 
 
-# -- truth --------------------------------------------------------------------------------------------------------------
+# -- truth -----------------------------------------------------------------------------------------------------------
 
 
 def _truth(op: str, x: Tensor, axes: list[int], keepdim: bool, dtype: DataType) -> Tensor:
@@ -226,19 +253,39 @@ def _truth_dims(op: str) -> Callable[..., Tensor]:
 
 
 def _install_truth() -> None:
-    inputs = [BOOL(2, 3), F32(2, 3, low=0, high=0.1), I64(2, 3, low=0, high=2), F16(2, 3), U8(2, 3, high=2), _NANS, BOOL(0, 3)]
+    inputs = [
+        BOOL(2, 3),
+        F32(2, 3, low=0, high=0.1),
+        I64(2, 3, low=0, high=2),
+        F16(2, 3),
+        U8(2, 3, high=2),
+        _NANS,
+        BOOL(0, 3),
+    ]
     for name, op in (("any", "ReduceAny"), ("all", "ReduceAll")):
         doc = "Dtypes: any, nonzero is true -> bool; uint8 stays uint8."
         packet = getattr(aten, name)
         define(packet.default, op, _truth_all(op), [Support(x) for x in [*inputs, BOOL(), F32()]], doc)
-        define(packet.dim, op, _truth_dim(op), [Support(x, *d) for x in inputs for d in ((1,), (-1, True))] + [Support(BOOL(), 0)], doc)
-        define(packet.dims, op, _truth_dims(op), [Support(x, *d) for x in inputs for d in (([1],), ([0, 1], True), (None,), ([],))], doc)
+        define(
+            packet.dim,
+            op,
+            _truth_dim(op),
+            [Support(x, *d) for x in inputs for d in ((1,), (-1, True))] + [Support(BOOL(), 0)],
+            doc,
+        )
+        define(
+            packet.dims,
+            op,
+            _truth_dims(op),
+            [Support(x, *d) for x in inputs for d in (([1],), ([0, 1], True), (None,), ([],))],
+            doc,
+        )
 
 
 _install_truth()
 
 
-# -- spread -------------------------------------------------------------------------------------------------------------
+# -- spread ----------------------------------------------------------------------------------------------------------
 
 
 def _count(x: Tensor, axes: list[int], dtype: DataType) -> Tensor:
@@ -262,7 +309,9 @@ def variance(x: Tensor, axes: list[int], correction: Any, keepdim: bool) -> tupl
     return ge.RealDiv(reduced("ReduceSum", squares, axes, keepdim), divisor), mean
 
 
-def _spread(self: Tensor, dim: Any, correction: Any, keepdim: bool, dtype: DataType) -> tuple[Tensor, Tensor, list[int]]:
+def _spread(
+    self: Tensor, dim: Any, correction: Any, keepdim: bool, dtype: DataType
+) -> tuple[Tensor, Tensor, list[int]]:
     axes = axes_of(dim, self.rank)
     inner = _D.DT_FLOAT if dtype in HALF_TYPES else dtype
     found, mean = variance(cast(self, inner), axes, 1 if correction is None else correction, keepdim)
@@ -278,8 +327,10 @@ _SPREAD_CASES = [
 
 
 @declare_supported(_SPREAD_CASES)
-@register_fx_node_ge_converter(aten.var.correction, source="native_functions.yaml: var.correction; GE ReduceMean, ReduceSum")
-def var(self: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False, meta_outputs: TensorSpec) -> Tensor:
+@register_fx_node_ge_converter(aten.var.correction, source="aten var.correction; GE ReduceMean, ReduceSum")
+def var(
+    self: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False, meta_outputs: TensorSpec
+) -> Tensor:
     """Sum of squared distances from the mean over N - correction (1 if not given).
 
     Dtypes: floats; half types compute in float32.
@@ -288,22 +339,33 @@ def var(self: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool 
     return cast(_spread(self, dim, correction, keepdim, meta_outputs.dtype)[0], meta_outputs.dtype)
 
 
-@declare_supported([Support(F32(4, 3), [0]), Support(F32(4, 3), [0], False), Support(F16(4, 3), None, True, True), Support(F32(2, 3), [-1], False, True)])
-@register_fx_node_ge_converter(aten.var.dim, source="native_functions.yaml: var.dim; GE ReduceMean, ReduceSum")
-def var_dim(self: Tensor, dim: Any, unbiased: bool = True, keepdim: bool = False, *, meta_outputs: TensorSpec) -> Tensor:
+@declare_supported(
+    [
+        Support(F32(4, 3), [0]),
+        Support(F32(4, 3), [0], False),
+        Support(F16(4, 3), None, True, True),
+        Support(F32(2, 3), [-1], False, True),
+    ]
+)
+@register_fx_node_ge_converter(aten.var.dim, source="aten var.dim; GE ReduceMean, ReduceSum")
+def var_dim(
+    self: Tensor, dim: Any, unbiased: bool = True, keepdim: bool = False, *, meta_outputs: TensorSpec
+) -> Tensor:
     """Variance with N - 1 (unbiased) or N."""
     return cast(_spread(self, dim, int(unbiased), keepdim, meta_outputs.dtype)[0], meta_outputs.dtype)
 
 
 @declare_supported(_SPREAD_CASES)
-@register_fx_node_ge_converter(aten.std.correction, source="native_functions.yaml: std.correction; GE ReduceMean, ReduceSum, Sqrt")
-def std(self: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False, meta_outputs: TensorSpec) -> Tensor:
+@register_fx_node_ge_converter(aten.std.correction, source="aten std.correction; GE ReduceMean, ReduceSum, Sqrt")
+def std(
+    self: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False, meta_outputs: TensorSpec
+) -> Tensor:
     """Square root of the variance."""
     return cast(ge.Sqrt(_spread(self, dim, correction, keepdim, meta_outputs.dtype)[0]), meta_outputs.dtype)
 
 
 @declare_supported(_SPREAD_CASES)
-@register_fx_node_ge_converter(aten.var_mean.correction, source="native_functions.yaml: var_mean.correction; GE ReduceMean, ReduceSum")
+@register_fx_node_ge_converter(aten.var_mean.correction, source="aten var_mean.correction; GE ReduceMean, ReduceSum")
 def var_mean(
     self: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False, meta_outputs: Any
 ) -> tuple[Tensor, Tensor]:
@@ -315,10 +377,13 @@ def var_mean(
     return cast(found, dtype), cast(mean, dtype)
 
 
-# -- running reductions -------------------------------------------------------------------------------------------------
+# -- running reductions ----------------------------------------------------------------------------------------------
 
 
-_RUNNING = [Support(x, d) for x in _ALL if x.shape for d in (0, -1)] + [Support(F32(), 0), Support(I32(2, 3), 1, dtype=torch.float32)]
+_RUNNING = [Support(x, d) for x in _ALL if x.shape for d in (0, -1)] + [
+    Support(F32(), 0),
+    Support(I32(2, 3), 1, dtype=torch.float32),
+]
 
 
 def _running(op: str) -> Callable[..., Tensor]:
@@ -337,7 +402,7 @@ define(aten.cumprod.default, "Cumprod", _running("Cumprod"), _RUNNING, "Dtypes: 
 
 
 @declare_supported([Support(x, d) for x in _FLOAT if x.shape for d in (0, -1)] + [Support(F32(), 0)])
-@register_fx_node_ge_converter(aten.logcumsumexp.default, source="native_functions.yaml: logcumsumexp; GE CumulativeLogsumexp")
+@register_fx_node_ge_converter(aten.logcumsumexp.default, source="aten logcumsumexp; GE CumulativeLogsumexp")
 def logcumsumexp(self: Tensor, dim: int, *, meta_outputs: TensorSpec) -> Tensor:
     """Logarithm of the running sum of exponentials."""
     if self.rank == 0:

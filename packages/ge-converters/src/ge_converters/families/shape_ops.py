@@ -7,23 +7,31 @@ from typing import Any
 
 import numpy as np
 import torch
-from ge_graph import DataType, Tensor, TensorSpec, schema
-from ge_graph import ops as ge
 
-from ge_converters.carriers import arithmetic, carried, carrier, carry, move
+from ge_converters.carriers import arithmetic, as_number, carried, carrier, carry, move
 from ge_converters.dtypes import cast, dtype_promote, to_ge
 from ge_converters.errors import Refusal
-from ge_converters.families.creation import filled
 from ge_converters.registry import declare_supported, register_fx_node_ge_converter
 from ge_converters.support import BF16, BOOL, C64, F16, F32, F64, I32, I64, Support
 from ge_converters.symbols import shape_operand
 from ge_converters.tables import define
+from ge_graph import DataType, Tensor, TensorSpec, schema
+from ge_graph import ops as ge
 
 aten = torch.ops.aten
 _D = DataType
 _END = 2**63 - 1
 
-_ANY = [F32(2, 3, 4), F16(2, 3, 4), BF16(2, 3, 4), F64(2, 3, 4), I64(2, 3, 4), I32(2, 3, 4), BOOL(2, 3, 4), F32(0, 3, 4)]
+_ANY = [
+    F32(2, 3, 4),
+    F16(2, 3, 4),
+    BF16(2, 3, 4),
+    F64(2, 3, 4),
+    I64(2, 3, 4),
+    I32(2, 3, 4),
+    BOOL(2, 3, 4),
+    F32(0, 3, 4),
+]
 _LAID_OUT = F32(2, 3, 4, strides=(1, 2, 6))
 
 
@@ -32,11 +40,12 @@ def ints(values: Sequence[int]) -> Tensor:
     return ge.Const(np.asarray(values, dtype=np.int64))  # type: ignore[no-any-return]
 
 
-def _operand(sizes: Sequence[Any]) -> Any:
+def int_operand(sizes: Sequence[Any]) -> Any:
+    """An int-list argument for a tensor port, empty lists included."""
     return shape_operand(sizes) if len(sizes) else ints([])
 
 
-# -- reshape ------------------------------------------------------------------------------------------------------------
+# -- reshape ---------------------------------------------------------------------------------------------------------
 
 
 def reshape_operand(sizes: Sequence[Any], meta: TensorSpec) -> Any:
@@ -45,7 +54,7 @@ def reshape_operand(sizes: Sequence[Any], meta: TensorSpec) -> Any:
     is_open = [i for i, s in enumerate(wanted) if not isinstance(s, int) or s < 0]
     if len(is_open) == 1 and 0 not in [s for s in wanted if isinstance(s, int)]:
         wanted[is_open[0]] = -1
-    return _operand(wanted)
+    return int_operand(wanted)
 
 
 def _reshape(self: Tensor, size: Any, *, meta_outputs: TensorSpec) -> Tensor:
@@ -74,14 +83,23 @@ _install_reshapes()
 
 
 @declare_supported([Support(F32(2, 3), [3, 2], [2, 1])])
-@register_fx_node_ge_converter(aten._reshape_alias.default, source="native_functions.yaml: _reshape_alias; GE Reshape")
+@register_fx_node_ge_converter(aten._reshape_alias.default, source="aten _reshape_alias; GE Reshape")
 def reshape_alias(self: Tensor, size: Any, stride: Any, *, meta_outputs: TensorSpec) -> Tensor:
     """The same elements in another shape."""
     return _reshape(self, size, meta_outputs=meta_outputs)
 
 
-@declare_supported([Support(F32(2, 3), torch.int32), Support(I64(2, 3), torch.float32), Support(F64(2), torch.int64), Support(F16(2, 4), torch.float32), Support(I32(2), torch.int8), Support(F32(2), torch.float32)])
-@register_fx_node_ge_converter(aten.view.dtype, source="native_functions.yaml: view.dtype; GE Bitcast")
+@declare_supported(
+    [
+        Support(F32(2, 3), torch.int32),
+        Support(I64(2, 3), torch.float32),
+        Support(F64(2), torch.int64),
+        Support(F16(2, 4), torch.float32),
+        Support(I32(2), torch.int8),
+        Support(F32(2), torch.float32),
+    ]
+)
+@register_fx_node_ge_converter(aten.view.dtype, source="aten view.dtype; GE Bitcast")
 def view_dtype(self: Tensor, dtype: torch.dtype, *, meta_outputs: TensorSpec) -> Tensor:
     """The same bytes read as another type; the last dim takes up a difference in size.
 
@@ -97,11 +115,11 @@ def view_dtype(self: Tensor, dtype: torch.dtype, *, meta_outputs: TensorSpec) ->
     return ge.Bitcast(self, type=target, keep_dim=target.bits != self.dtype.bits)  # type: ignore[no-any-return]
 
 
-# -- unsqueeze, squeeze -------------------------------------------------------------------------------------------------
+# -- unsqueeze, squeeze ----------------------------------------------------------------------------------------------
 
 
 @declare_supported([Support(x, d) for x in _ANY for d in (0, -1)] + [Support(F32(), 0), Support(_LAID_OUT, 2)])
-@register_fx_node_ge_converter(aten.unsqueeze.default, source="native_functions.yaml: unsqueeze; GE Unsqueeze")
+@register_fx_node_ge_converter(aten.unsqueeze.default, source="aten unsqueeze; GE Unsqueeze")
 def unsqueeze(self: Tensor, dim: int, *, meta_outputs: TensorSpec) -> Tensor:
     """A dim of size 1 at ``dim``.
 
@@ -132,27 +150,30 @@ _ONES = [F32(1, 3, 1), F16(1, 3, 1), BF16(1, 3, 1), I64(1, 3, 1), BOOL(1, 3, 1),
 
 
 @declare_supported([Support(x) for x in [*_ONES, F32(2, 3)]])
-@register_fx_node_ge_converter(aten.squeeze.default, source="native_functions.yaml: squeeze; GE Squeeze")
+@register_fx_node_ge_converter(aten.squeeze.default, source="aten squeeze; GE Squeeze")
 def squeeze(self: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
     """Without all dims of size 1."""
     return self if self.rank == meta_outputs.rank else squeezed(self, range(self.rank), meta_outputs)
 
 
 @declare_supported([Support(x, d) for x in _ONES for d in (0, -1)] + [Support(F32(1, 3, 1), 1)])
-@register_fx_node_ge_converter(aten.squeeze.dim, source="native_functions.yaml: squeeze.dim; GE Squeeze")
+@register_fx_node_ge_converter(aten.squeeze.dim, source="aten squeeze.dim; GE Squeeze")
 def squeeze_dim(self: Tensor, dim: int, *, meta_outputs: TensorSpec) -> Tensor:
     """Without ``dim`` if its size is 1."""
     return squeezed(self, [dim], meta_outputs)
 
 
-@declare_supported([Support(x, [0, -1]) for x in _ONES if x.shape] + [Support(F32(1, 3, 1), [0, 1]), Support(F32(1, 3, 1), []), Support(F32(2, 3), [0])])
-@register_fx_node_ge_converter(aten.squeeze.dims, source="native_functions.yaml: squeeze.dims; GE Squeeze")
+@declare_supported(
+    [Support(x, [0, -1]) for x in _ONES if x.shape]
+    + [Support(F32(1, 3, 1), [0, 1]), Support(F32(1, 3, 1), []), Support(F32(2, 3), [0])]
+)
+@register_fx_node_ge_converter(aten.squeeze.dims, source="aten squeeze.dims; GE Squeeze")
 def squeeze_dims(self: Tensor, dim: Any, *, meta_outputs: TensorSpec) -> Tensor:
     """Without those of ``dim`` whose size is 1."""
     return squeezed(self, dim, meta_outputs)
 
 
-# -- permute ------------------------------------------------------------------------------------------------------------
+# -- permute ---------------------------------------------------------------------------------------------------------
 
 
 def permuted(x: Tensor, order: Sequence[int]) -> Tensor:
@@ -163,8 +184,11 @@ def permuted(x: Tensor, order: Sequence[int]) -> Tensor:
     return move("Transpose", x, ints(order))
 
 
-@declare_supported([Support(x, p) for x in _ANY for p in ([2, 0, 1], [0, -1, 1])] + [Support(F32(), []), Support(F32(2, 3), [0, 1]), Support(_LAID_OUT, [1, 2, 0])])
-@register_fx_node_ge_converter(aten.permute.default, source="native_functions.yaml: permute; GE Transpose")
+@declare_supported(
+    [Support(x, p) for x in _ANY for p in ([2, 0, 1], [0, -1, 1])]
+    + [Support(F32(), []), Support(F32(2, 3), [0, 1]), Support(_LAID_OUT, [1, 2, 0])]
+)
+@register_fx_node_ge_converter(aten.permute.default, source="aten permute; GE Transpose")
 def permute(self: Tensor, dims: Any, *, meta_outputs: TensorSpec) -> Tensor:
     """Dims in another order.
 
@@ -175,7 +199,7 @@ def permute(self: Tensor, dims: Any, *, meta_outputs: TensorSpec) -> Tensor:
 
 
 @declare_supported([Support(x, 0, -1) for x in _ANY] + [Support(F32(), 0, -1), Support(F32(2, 3), 1, 1)])
-@register_fx_node_ge_converter(aten.transpose.int, source="native_functions.yaml: transpose.int; GE Transpose")
+@register_fx_node_ge_converter(aten.transpose.int, source="aten transpose.int; GE Transpose")
 def transpose(self: Tensor, dim0: int, dim1: int, *, meta_outputs: TensorSpec) -> Tensor:
     """Two dims exchanged."""
     order = list(range(self.rank))
@@ -185,13 +209,13 @@ def transpose(self: Tensor, dim0: int, dim1: int, *, meta_outputs: TensorSpec) -
 
 
 @declare_supported([Support(F32(2, 3)), Support(BOOL(2, 3)), Support(F16(3)), Support(F32()), Support(I64(0, 2))])
-@register_fx_node_ge_converter(aten.t.default, source="native_functions.yaml: t; GE Transpose")
+@register_fx_node_ge_converter(aten.t.default, source="aten t; GE Transpose")
 def t(self: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
     """A matrix transposed; vectors and scalars stay."""
     return permuted(self, [1, 0]) if self.rank == 2 else self
 
 
-# -- expand, repeat -----------------------------------------------------------------------------------------------------
+# -- expand, repeat --------------------------------------------------------------------------------------------------
 
 
 def broadcast(x: Tensor, sizes: Any) -> Tensor:
@@ -199,8 +223,29 @@ def broadcast(x: Tensor, sizes: Any) -> Tensor:
     return move("BroadcastTo", x, sizes)
 
 
-@declare_supported([Support(x, [5, -1, 3, 4]) for x in (F32(2, 1, 4), F16(2, 1, 4), BF16(2, 1, 4), F64(2, 1, 4), I64(2, 1, 4), I32(2, 1, 4), BOOL(2, 1, 4), F32(0, 1, 4))] + [Support(F32(), [2, 3]), Support(F32(2, 1), [-1, -1]), Support(F32(1), [0]), Support(F32(), []), Support(F32(2, 3), [2, 3], implicit=True)])
-@register_fx_node_ge_converter(aten.expand.default, source="native_functions.yaml: expand; GE BroadcastTo")
+@declare_supported(
+    [
+        Support(x, [5, -1, 3, 4])
+        for x in (
+            F32(2, 1, 4),
+            F16(2, 1, 4),
+            BF16(2, 1, 4),
+            F64(2, 1, 4),
+            I64(2, 1, 4),
+            I32(2, 1, 4),
+            BOOL(2, 1, 4),
+            F32(0, 1, 4),
+        )
+    ]
+    + [
+        Support(F32(), [2, 3]),
+        Support(F32(2, 1), [-1, -1]),
+        Support(F32(1), [0]),
+        Support(F32(), []),
+        Support(F32(2, 3), [2, 3], implicit=True),
+    ]
+)
+@register_fx_node_ge_converter(aten.expand.default, source="aten expand; GE BroadcastTo")
 def expand(self: Tensor, size: Any, *, implicit: bool = False, meta_outputs: TensorSpec) -> Tensor:
     """Dims of size 1 stretched, new dims in front; -1 keeps a dim.
 
@@ -209,11 +254,18 @@ def expand(self: Tensor, size: Any, *, implicit: bool = False, meta_outputs: Ten
     if len(size) == self.rank and all(isinstance(s, int) and s == -1 for s in size):
         return self
     wanted = [m if isinstance(m, int) else s for s, m in zip(size, meta_outputs.size, strict=True)]
-    return broadcast(self, _operand(wanted))
+    return broadcast(self, int_operand(wanted))
 
 
-@declare_supported([Support(x, r) for x in (F32(2, 3), F16(2, 3), BF16(2, 3), F64(2, 3), I64(2, 3), BOOL(2, 3)) for r in ([2, 1], [3, 1, 2])] + [Support(F32(), [2]), Support(F32(), []), Support(F32(2), [0]), Support(F32(2, 3), [1, 1])])
-@register_fx_node_ge_converter(aten.repeat.default, source="native_functions.yaml: repeat; GE Tile")
+@declare_supported(
+    [
+        Support(x, r)
+        for x in (F32(2, 3), F16(2, 3), BF16(2, 3), F64(2, 3), I64(2, 3), BOOL(2, 3))
+        for r in ([2, 1], [3, 1, 2])
+    ]
+    + [Support(F32(), [2]), Support(F32(), []), Support(F32(2), [0]), Support(F32(2, 3), [1, 1])]
+)
+@register_fx_node_ge_converter(aten.repeat.default, source="aten repeat; GE Tile")
 def repeat(self: Tensor, repeats: Any, *, meta_outputs: TensorSpec) -> Tensor:
     """The whole tensor repeated along each dim; more numbers than dims add dims in front.
 
@@ -221,11 +273,14 @@ def repeat(self: Tensor, repeats: Any, *, meta_outputs: TensorSpec) -> Tensor:
     """
     if all(isinstance(r, int) and r == 1 for r in repeats) and len(repeats) == self.rank:
         return self
-    return move("Tile", self, _operand(repeats))
+    return move("Tile", self, int_operand(repeats))
 
 
-@declare_supported([Support(x, F32(3)) for x in (F32(2, 3), F16(2, 3), I64(2, 3), BOOL(2, 3))] + [Support(F32(), F32()), Support(F32(2, 3), F32(2, 3)), Support(F32(0, 3), F32(3), True)])
-@register_fx_node_ge_converter(aten.copy.default, source="native_functions.yaml: copy; GE Cast, BroadcastTo")
+@declare_supported(
+    [Support(x, F32(3)) for x in (F32(2, 3), F16(2, 3), I64(2, 3), BOOL(2, 3))]
+    + [Support(F32(), F32()), Support(F32(2, 3), F32(2, 3)), Support(F32(0, 3), F32(3), True)]
+)
+@register_fx_node_ge_converter(aten.copy.default, source="aten copy; GE Cast, BroadcastTo")
 def copy(self: Tensor, src: Tensor, non_blocking: bool = False, *, meta_outputs: TensorSpec) -> Tensor:
     """The values of src in the type and shape of self."""
     values = cast(src, self.dtype)
@@ -235,7 +290,7 @@ def copy(self: Tensor, src: Tensor, non_blocking: bool = False, *, meta_outputs:
     return broadcast(values, ints(meta_outputs.size) if static else ge.Shape(self, dtype=_D.DT_INT64))  # type: ignore[arg-type]
 
 
-# -- slice --------------------------------------------------------------------------------------------------------------
+# -- slice -----------------------------------------------------------------------------------------------------------
 
 
 def sliced(x: Tensor, dim: int, start: Any, end: Any, step: Any) -> Tensor:
@@ -246,15 +301,28 @@ def sliced(x: Tensor, dim: int, start: Any, end: Any, step: Any) -> Tensor:
     whole = isinstance(start, int) and start == 0 and isinstance(end, int) and end == _END
     if whole and isinstance(step, int) and step == 1:
         return x
-    return move("StridedSliceV2", x, _operand([start]), _operand([end]), ints([axis]), _operand([step]))
+    return move("StridedSliceV2", x, int_operand([start]), int_operand([end]), ints([axis]), int_operand([step]))
 
 
-_SLICES: list[tuple[Any, ...]] = [(0, 1, 2), (1, 0, 3, 2), (-1, -3, -1), (1, None, 2), (2, 1, _END), (0, 5, 9), (1, 2, 1), (0,)]
+_SLICES: list[tuple[Any, ...]] = [
+    (0, 1, 2),
+    (1, 0, 3, 2),
+    (-1, -3, -1),
+    (1, None, 2),
+    (2, 1, _END),
+    (0, 5, 9),
+    (1, 2, 1),
+    (0,),
+]
 
 
-@declare_supported([Support(F32(4, 3, 5), *s) for s in _SLICES] + [Support(x, 1, 1, 3) for x in _ANY] + [Support(_LAID_OUT, 2, 1, 3)])
-@register_fx_node_ge_converter(aten.slice.Tensor, source="native_functions.yaml: slice.Tensor; GE StridedSliceV2")
-def slice_(self: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1, *, meta_outputs: TensorSpec) -> Tensor:
+@declare_supported(
+    [Support(F32(4, 3, 5), *s) for s in _SLICES] + [Support(x, 1, 1, 3) for x in _ANY] + [Support(_LAID_OUT, 2, 1, 3)]
+)
+@register_fx_node_ge_converter(aten.slice.Tensor, source="aten slice.Tensor; GE StridedSliceV2")
+def slice_(
+    self: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1, *, meta_outputs: TensorSpec
+) -> Tensor:
     """self[start:end:step] along one dim, with Python's rules for negative and large bounds.
 
     Dtypes: any, kept.
@@ -263,8 +331,11 @@ def slice_(self: Tensor, dim: int = 0, start: Any = None, end: Any = None, step:
     return sliced(self, dim, start, end, step)
 
 
-@declare_supported([Support(x, d, i) for x in _ANY[:-1] for d, i in ((0, 1), (-1, -1))] + [Support(F32(3), 0, 2), Support(F32(2, 0), 0, 1)])
-@register_fx_node_ge_converter(aten.select.int, source="native_functions.yaml: select.int; GE GatherV2")
+@declare_supported(
+    [Support(x, d, i) for x in _ANY[:-1] for d, i in ((0, 1), (-1, -1))]
+    + [Support(F32(3), 0, 2), Support(F32(2, 0), 0, 1)]
+)
+@register_fx_node_ge_converter(aten.select.int, source="aten select.int; GE GatherV2")
 def select_int(self: Tensor, dim: int, index: Any, *, meta_outputs: TensorSpec) -> Tensor:
     """One slice along a dim, without that dim.
 
@@ -278,7 +349,7 @@ def assigned(x: Tensor, src: Tensor, axis: int, start: Any, end: Any, step: Any)
     """``x`` with ``x[start:end:step] = src`` along one dim; ``x`` itself is untouched."""
     (var, value), back = carried("StridedSliceAssignV2", x, src, moves=True)
     written = ge.StridedSliceAssignV2(
-        own(var), value, _operand([start]), _operand([end]), _operand([step]), ints([axis])
+        own(var), value, int_operand([start]), int_operand([end]), int_operand([step]), ints([axis])
     )
     return back(written)
 
@@ -292,10 +363,25 @@ def own(x: Tensor) -> Tensor:
 _SCATTERED = [(f(4, 5), f(2, 5), 0, 1, 3) for f in (F32, F16, BF16, F64, I64, I32, BOOL)]
 
 
-@declare_supported([Support(*s) for s in _SCATTERED] + [Support(F32(4, 5), F32(4, 2), -1, 0, 4, 2), Support(F32(4, 5), F32(4, 1), 1, -1), Support(F32(4, 5), F32(4, 5), 0), Support(F32(4), F32(2), 0, -2, _END)])
-@register_fx_node_ge_converter(aten.slice_scatter.default, source="native_functions.yaml: slice_scatter; GE StridedSliceAssignV2")
+@declare_supported(
+    [Support(*s) for s in _SCATTERED]
+    + [
+        Support(F32(4, 5), F32(4, 2), -1, 0, 4, 2),
+        Support(F32(4, 5), F32(4, 1), 1, -1),
+        Support(F32(4, 5), F32(4, 5), 0),
+        Support(F32(4), F32(2), 0, -2, _END),
+    ]
+)
+@register_fx_node_ge_converter(aten.slice_scatter.default, source="aten slice_scatter; GE StridedSliceAssignV2")
 def slice_scatter(
-    self: Tensor, src: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1, *, meta_outputs: TensorSpec
+    self: Tensor,
+    src: Tensor,
+    dim: int = 0,
+    start: Any = None,
+    end: Any = None,
+    step: Any = 1,
+    *,
+    meta_outputs: TensorSpec,
 ) -> Tensor:
     """self with a slice replaced by src.
 
@@ -307,8 +393,11 @@ def slice_scatter(
     return assigned(self, cast(src, self.dtype), dim % self.rank, start, end, step)
 
 
-@declare_supported([Support(f(4, 5), f(5), 0, 1) for f in (F32, F16, BF16, I64, BOOL)] + [Support(F32(4, 5), F32(4), -1, -1), Support(F32(3), F32(), 0, 2)])
-@register_fx_node_ge_converter(aten.select_scatter.default, source="native_functions.yaml: select_scatter; GE StridedSliceAssignV2")
+@declare_supported(
+    [Support(f(4, 5), f(5), 0, 1) for f in (F32, F16, BF16, I64, BOOL)]
+    + [Support(F32(4, 5), F32(4), -1, -1), Support(F32(3), F32(), 0, 2)]
+)
+@register_fx_node_ge_converter(aten.select_scatter.default, source="aten select_scatter; GE StridedSliceAssignV2")
 def select_scatter(self: Tensor, src: Tensor, dim: int, index: Any, *, meta_outputs: TensorSpec) -> Tensor:
     """self with one slice along a dim replaced by src."""
     axis = dim % self.rank
@@ -319,96 +408,7 @@ def select_scatter(self: Tensor, src: Tensor, dim: int, index: Any, *, meta_outp
     return assigned(self, ge.Unsqueeze(cast(src, self.dtype), axes=[axis]), axis, index, end, 1)
 
 
-# -- strides ------------------------------------------------------------------------------------------------------------
-
-
-@declare_supported([Support(f(4, 3), [2, 3], [3, 1], 1) for f in (F32, F16, BF16, F64, I64, BOOL)] + [Support(F32(12), [3, 2], [1, 3]), Support(F32(4), [2, 2, 2], [1, 0, 1]), Support(F32(4), [], [], 2)])
-@register_fx_node_ge_converter(aten.as_strided.default, source="native_functions.yaml: as_strided; GE AsStrided")
-def as_strided(self: Tensor, size: Any, stride: Any, storage_offset: Any = None, *, meta_outputs: TensorSpec) -> Tensor:
-    """Elements of the storage of self by size, stride and offset; the storage is that of a contiguous self.
-
-    Emits:  AsStrided.
-    """
-    offset = _operand([0 if storage_offset is None else storage_offset])
-    return move("AsStrided", self, _operand(size), _operand(stride), offset)
-
-
-@declare_supported([Support(f(4, 3), f(2, 3), [2, 3], [3, 1], 1) for f in (F32, F16, BF16, I64)] + [Support(F32(6), F32(2, 2), [2, 2], [1, 3])])
-@register_fx_node_ge_converter(aten.as_strided_scatter.default, source="native_functions.yaml: as_strided_scatter; GE ViewCopy")
-def as_strided_scatter(
-    self: Tensor, src: Tensor, size: Any, stride: Any, storage_offset: Any = None, *, meta_outputs: TensorSpec
-) -> Tensor:
-    """self with the elements addressed by size, stride and offset replaced by src.
-
-    Emits:  TensorMove, ViewCopy.
-    """
-    (var, value), back = carried("ViewCopy", self, cast(src, self.dtype), moves=True)
-    shape = shape_operand(size) if len(size) else ints([])
-    weights: list[Any] = []
-    for following in range(len(size)):
-        rest = size[following + 1 :]
-        weights.append(_product(rest))
-    offset = _operand([0 if storage_offset is None else storage_offset])
-    return back(
-        ge.ViewCopy(own(var), shape, _operand(stride), offset, value, shape, _operand(weights), ints([0]))
-    )
-
-
-def _product(values: Sequence[Any]) -> Any:
-    product: Any = 1
-    for v in values:
-        both = isinstance(v, int) and isinstance(product, int)
-        product = product * v if both else arithmetic("Mul", product, v, _D.DT_INT64)
-    return product
-
-
-@declare_supported([Support(f(3, 4)) for f in (F32, F16, BF16, F64, I64, BOOL)] + [Support(F32(3, 4), o) for o in (1, -1, 3, -2)] + [Support(F32(2, 3, 4), 0, 0, 2), Support(F32(2, 3, 4), 1, -1, 1)])
-@register_fx_node_ge_converter(aten.diagonal.default, source="native_functions.yaml: diagonal; GE MatrixDiagPartV3")
-def diagonal(self: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1, *, meta_outputs: TensorSpec) -> Tensor:
-    """The diagonal of two dims as a new last dim.
-
-    Emits:  MatrixDiagPartV3, after a Transpose if the two dims are not the last ones.
-    """
-    first, second = dim1 % self.rank, dim2 % self.rank
-    if meta_outputs.size[-1] == 0:
-        if not all(isinstance(s, int) for s in meta_outputs.size):
-            raise Refusal(f"diagonal with offset {offset} outside the matrix and symbolic sizes; slice before")
-        return filled(meta_outputs.size, 0, self.dtype)
-    rest = [d for d in range(self.rank) if d not in (first, second)]
-    x = permuted(self, [*rest, first, second])
-    (x,), back = carried("MatrixDiagPartV3", x, moves=True)
-    k = dtype_promote(offset, target_dtype=_D.DT_INT32)
-    return back(ge.MatrixDiagPartV3(x, k, dtype_promote(0, target_dtype=x.dtype)))
-
-
-@declare_supported([Support(f(2, 7), 1, 3, 2) for f in (F32, F16, BF16, I64, BOOL)] + [Support(F32(5, 2), 0, 2, 1), Support(F32(6), -1, 2, 3)])
-@register_fx_node_ge_converter(aten.unfold.default, source="native_functions.yaml: unfold; GE GatherV2")
-def unfold(self: Tensor, dimension: int, size: int, step: int, *, meta_outputs: TensorSpec) -> Tensor:
-    """All windows of ``size`` along a dim, ``step`` apart, as a new last dim.
-
-    Emits:  GatherV2, and Transpose if the dim is not the last one.
-    """
-    if self.rank == 0:
-        return ge.Reshape(self, ints([1]))  # type: ignore[no-any-return]
-    axis = dimension % self.rank
-    windows = meta_outputs.size[axis]
-    within = np.arange(size, dtype=np.int64)
-    if isinstance(windows, int):
-        places: Tensor = ge.Const(np.arange(windows, dtype=np.int64)[:, None] * step + within)
-    else:
-        length = ge.GatherV2(ge.Shape(self, dtype=_D.DT_INT64), ge.Const(axis, dtype=_D.DT_INT64), 0)
-        last = arithmetic("Sub", length, size - 1, _D.DT_INT64)
-        starts = ge.Range(*dtype_promote(0, last, step, target_dtype=_D.DT_INT64))
-        places = ge.Add(ge.Unsqueeze(starts, axes=[1]), ge.Const(within))
-    (x,), back = carried("GatherV2", self, moves=True)
-    found = ge.GatherV2(x, places, axis)
-    if axis != self.rank - 1:
-        order = [d for d in range(self.rank + 1) if d != axis + 1] + [axis + 1]
-        found = ge.Transpose(found, ints(order))
-    return back(found)
-
-
-# -- split, join --------------------------------------------------------------------------------------------------------
+# -- split, join -----------------------------------------------------------------------------------------------------
 
 
 def _split(x: Tensor, sizes: Sequence[Any], dim: int) -> list[Tensor]:
@@ -416,15 +416,18 @@ def _split(x: Tensor, sizes: Sequence[Any], dim: int) -> list[Tensor]:
         return [x]
     (inner,), back = carried("SplitV", x, moves=True)
     axis = dtype_promote(dim % x.rank, target_dtype=_D.DT_INT32)
-    parts = ge.SplitV(inner, _operand(sizes), axis, num_split=len(sizes), size_of_y=len(sizes))
+    parts = ge.SplitV(inner, int_operand(sizes), axis, num_split=len(sizes), size_of_y=len(sizes))
     return [back(p) for p in parts]
 
 
 _SPLIT_INPUTS = [f(6, 4) for f in (F32, F16, BF16, F64, I64, I32, BOOL)]
 
 
-@declare_supported([Support(x, 2) for x in _SPLIT_INPUTS] + [Support(F32(7, 2), 3), Support(F32(2, 7), 3, -1), Support(F32(3), 5), Support(F32(0, 2), 2)])
-@register_fx_node_ge_converter(aten.split.Tensor, source="native_functions.yaml: split.Tensor; GE SplitV")
+@declare_supported(
+    [Support(x, 2) for x in _SPLIT_INPUTS]
+    + [Support(F32(7, 2), 3), Support(F32(2, 7), 3, -1), Support(F32(3), 5), Support(F32(0, 2), 2)]
+)
+@register_fx_node_ge_converter(aten.split.Tensor, source="aten split.Tensor; GE SplitV")
 def split(self: Tensor, split_size: Any, dim: int = 0, *, meta_outputs: list[TensorSpec]) -> list[Tensor]:
     """Pieces of ``split_size`` along a dim, the last one smaller if need be.
 
@@ -433,15 +436,18 @@ def split(self: Tensor, split_size: Any, dim: int = 0, *, meta_outputs: list[Ten
     return _split(self, [split_size] * (len(meta_outputs) - 1) + [-1], dim)
 
 
-@declare_supported([Support(x, [1, 2, 3]) for x in _SPLIT_INPUTS] + [Support(F32(2, 6), [4, 2], -1), Support(F32(3), [3]), Support(F32(3), [0, 3])])
-@register_fx_node_ge_converter(aten.split_with_sizes.default, source="native_functions.yaml: split_with_sizes; GE SplitV")
+@declare_supported(
+    [Support(x, [1, 2, 3]) for x in _SPLIT_INPUTS]
+    + [Support(F32(2, 6), [4, 2], -1), Support(F32(3), [3]), Support(F32(3), [0, 3])]
+)
+@register_fx_node_ge_converter(aten.split_with_sizes.default, source="aten split_with_sizes; GE SplitV")
 def split_with_sizes(self: Tensor, split_sizes: Any, dim: int = 0, *, meta_outputs: list[TensorSpec]) -> list[Tensor]:
     """Pieces of the given sizes along a dim."""
     return _split(self, split_sizes, dim)
 
 
 @declare_supported([Support(F32(7, 2), 3), Support(F16(4), 2), Support(F32(2, 4), 2, 1)])
-@register_fx_node_ge_converter(aten.chunk.default, source="native_functions.yaml: chunk; GE SplitV")
+@register_fx_node_ge_converter(aten.chunk.default, source="aten chunk; GE SplitV")
 def chunk(self: Tensor, chunks: int, dim: int = 0, *, meta_outputs: list[TensorSpec]) -> list[Tensor]:
     """At most ``chunks`` pieces of equal size, the last one smaller."""
     size: Any = meta_outputs[0].size[dim]
@@ -452,7 +458,7 @@ def chunk(self: Tensor, chunks: int, dim: int = 0, *, meta_outputs: list[TensorS
 
 
 @declare_supported([Support(x) for x in _SPLIT_INPUTS] + [Support(F32(2, 3), -1), Support(F32(1, 3)), Support(F32(3))])
-@register_fx_node_ge_converter(aten.unbind.int, source="native_functions.yaml: unbind.int; GE Unpack")
+@register_fx_node_ge_converter(aten.unbind.int, source="aten unbind.int; GE Unpack")
 def unbind(self: Tensor, dim: int = 0, *, meta_outputs: list[TensorSpec]) -> list[Tensor]:
     """All slices along a dim.
 
@@ -465,8 +471,18 @@ def unbind(self: Tensor, dim: int = 0, *, meta_outputs: list[TensorSpec]) -> lis
     return [back(p) for p in ge.Unpack(x, num=count, axis=dim % self.rank, size_of_y=count)]
 
 
-@declare_supported([Support([f(2, 3), f(4, 3)]) for f in (F32, F16, BF16, F64, I64, I32, BOOL)] + [Support([F32(2, 3), F32(2, 1)], -1), Support([F32(2, 3)]), Support([F32(2), I64(3)]), Support([F32(0), F32(2, 3)], 1), Support([F32(0, 3), F32(2, 3)]), Support([F16(2), F32(2), BOOL(1)])])
-@register_fx_node_ge_converter(aten.cat.default, source="native_functions.yaml: cat; GE ConcatV2")
+@declare_supported(
+    [Support([f(2, 3), f(4, 3)]) for f in (F32, F16, BF16, F64, I64, I32, BOOL)]
+    + [
+        Support([F32(2, 3), F32(2, 1)], -1),
+        Support([F32(2, 3)]),
+        Support([F32(2), I64(3)]),
+        Support([F32(0), F32(2, 3)], 1),
+        Support([F32(0, 3), F32(2, 3)]),
+        Support([F16(2), F32(2), BOOL(1)]),
+    ]
+)
+@register_fx_node_ge_converter(aten.cat.default, source="aten cat; GE ConcatV2")
 def cat(tensors: list[Tensor], dim: int = 0, *, meta_outputs: TensorSpec) -> Tensor:
     """Tensors joined along a dim; an empty 1-d tensor among tensors of another rank is left out, as in eager.
 
@@ -480,8 +496,11 @@ def cat(tensors: list[Tensor], dim: int = 0, *, meta_outputs: TensorSpec) -> Ten
     return back(ge.ConcatV2(parts, dim % meta_outputs.rank, N=len(parts)))
 
 
-@declare_supported([Support([f(2, 3), f(2, 3)]) for f in (F32, F16, BF16, F64, I64, BOOL)] + [Support([F32(2, 3), F32(2, 3)], -1), Support([F32(), F32()]), Support([F32(2)], 1)])
-@register_fx_node_ge_converter(aten.stack.default, source="native_functions.yaml: stack; GE Pack")
+@declare_supported(
+    [Support([f(2, 3), f(2, 3)]) for f in (F32, F16, BF16, F64, I64, BOOL)]
+    + [Support([F32(2, 3), F32(2, 3)], -1), Support([F32(), F32()]), Support([F32(2)], 1)]
+)
+@register_fx_node_ge_converter(aten.stack.default, source="aten stack; GE Pack")
 def stack(tensors: list[Tensor], dim: int = 0, *, meta_outputs: TensorSpec) -> Tensor:
     """Tensors of one shape joined along a new dim.
 
@@ -492,11 +511,11 @@ def stack(tensors: list[Tensor], dim: int = 0, *, meta_outputs: TensorSpec) -> T
     return back(ge.Pack(parts, axis=dim % meta_outputs.rank, N=len(parts)))
 
 
-# -- flip, roll, triangles, padding -------------------------------------------------------------------------------------
+# -- flip, roll, triangles, padding ----------------------------------------------------------------------------------
 
 
 @declare_supported([Support(x, [0, -1]) for x in _ANY] + [Support(F32(2, 3), []), Support(F32(), [])])
-@register_fx_node_ge_converter(aten.flip.default, source="native_functions.yaml: flip; GE ReverseV2")
+@register_fx_node_ge_converter(aten.flip.default, source="aten flip; GE ReverseV2")
 def flip(self: Tensor, dims: Any, *, meta_outputs: TensorSpec) -> Tensor:
     """Elements in reverse order along dims."""
     if not len(dims) or not self.rank:
@@ -504,8 +523,11 @@ def flip(self: Tensor, dims: Any, *, meta_outputs: TensorSpec) -> Tensor:
     return move("ReverseV2", self, ints([d % self.rank for d in dims]))
 
 
-@declare_supported([Support(f(3, 4), [1], [0]) for f in (F32, F16, BF16, F64, I64, I32, BOOL)] + [Support(F32(3, 4), [5]), Support(F32(3, 4), [-1, 2], [0, -1])])
-@register_fx_node_ge_converter(aten.roll.default, source="native_functions.yaml: roll; GE Roll")
+@declare_supported(
+    [Support(f(3, 4), [1], [0]) for f in (F32, F16, BF16, F64, I64, I32, BOOL)]
+    + [Support(F32(3, 4), [5]), Support(F32(3, 4), [-1, 2], [0, -1])]
+)
+@register_fx_node_ge_converter(aten.roll.default, source="aten roll; GE Roll")
 def roll(self: Tensor, shifts: Any, dims: Any = (), *, meta_outputs: TensorSpec) -> Tensor:
     """Elements shifted around; without dims the flattened tensor is shifted.
 
@@ -527,7 +549,10 @@ def _triangle(op: str) -> Callable[..., Tensor]:
     return convert
 
 
-_TRIANGLES = [Support(f(3, 4), d) for f in (F32, F16, BF16, F64, I64, BOOL) for d in (0, 1)] + [Support(F32(2, 3, 3), -1), Support(F32(3, 3), 9)]
+_TRIANGLES = [Support(f(3, 4), d) for f in (F32, F16, BF16, F64, I64, BOOL) for d in (0, 1)] + [
+    Support(F32(2, 3, 3), -1),
+    Support(F32(3, 3), 9),
+]
 define(aten.tril.default, "Tril", _triangle("Tril"), _TRIANGLES, "Dtypes: any, kept.")
 define(aten.triu.default, "Triu", _triangle("Triu"), _TRIANGLES, "Dtypes: any, kept.")
 
@@ -538,11 +563,21 @@ def paddings(pad: Sequence[Any], rank: int) -> Any:
     for i in range(len(pad) // 2):
         axis = rank - 1 - i
         pairs[2 * axis], pairs[2 * axis + 1] = pad[2 * i], pad[2 * i + 1]
-    return _operand(pairs)
+    return int_operand(pairs)
 
 
-@declare_supported([Support(f(2, 3), [1, 2], 0) for f in (F32, F16, BF16, F64, I64, I32, BOOL)] + [Support(F32(2, 3), [1, 0, 0, 2], 1.5), Support(F32(2, 5), [-1, -2]), Support(I64(2, 3), [1, 1], 7), Support(F32(2, 3), []), Support(F32(2, 3), [1, 1], float("-inf")), Support(F32(0, 3), [0, 0, 1, 1])])
-@register_fx_node_ge_converter(aten.constant_pad_nd.default, source="native_functions.yaml: constant_pad_nd; GE PadV3")
+@declare_supported(
+    [Support(f(2, 3), [1, 2], 0) for f in (F32, F16, BF16, F64, I64, I32, BOOL)]
+    + [
+        Support(F32(2, 3), [1, 0, 0, 2], 1.5),
+        Support(F32(2, 5), [-1, -2]),
+        Support(I64(2, 3), [1, 1], 7),
+        Support(F32(2, 3), []),
+        Support(F32(2, 3), [1, 1], float("-inf")),
+        Support(F32(0, 3), [0, 0, 1, 1]),
+    ]
+)
+@register_fx_node_ge_converter(aten.constant_pad_nd.default, source="aten constant_pad_nd; GE PadV3")
 def constant_pad_nd(self: Tensor, pad: Any, value: Any = 0, *, meta_outputs: TensorSpec) -> Tensor:
     """The last dims widened by a number, or cut where pad is negative.
 
@@ -551,15 +586,15 @@ def constant_pad_nd(self: Tensor, pad: Any, value: Any = 0, *, meta_outputs: Ten
     if all(isinstance(p, int) and p == 0 for p in pad):
         return self
     inner = carrier("PadV3", self.dtype)
-    fill = dtype_promote(value, target_dtype=inner)
+    fill = dtype_promote(as_number(as_number(value, self.dtype), inner), target_dtype=inner)
     return cast(ge.PadV3(cast(self, inner), paddings(pad, self.rank), fill, mode="constant"), self.dtype)
 
 
-# -- complex as pairs ---------------------------------------------------------------------------------------------------
+# -- complex as pairs ------------------------------------------------------------------------------------------------
 
 
 @declare_supported([Support(C64(2, 3)), Support(C64())])
-@register_fx_node_ge_converter(aten.view_as_real.default, source="native_functions.yaml: view_as_real; GE Real, Imag, Pack")
+@register_fx_node_ge_converter(aten.view_as_real.default, source="aten view_as_real; GE Real, Imag, Pack")
 def view_as_real(self: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
     """Real and imaginary part as a new last dim."""
     kind = meta_outputs.dtype
@@ -567,10 +602,8 @@ def view_as_real(self: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
 
 
 @declare_supported([Support(F32(3, 2)), Support(F32(2)), Support(F64(3, 2))])
-@register_fx_node_ge_converter(aten.view_as_complex.default, source="native_functions.yaml: view_as_complex; GE Unpack, Complex")
+@register_fx_node_ge_converter(aten.view_as_complex.default, source="aten view_as_complex; GE Unpack, Complex")
 def view_as_complex(self: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
     """Pairs of the last dim as complex numbers."""
     real, imaginary = ge.Unpack(self, num=2, axis=self.rank - 1, size_of_y=2)
     return ge.Complex(real, imaginary, Tout=meta_outputs.dtype)  # type: ignore[no-any-return]
-
-

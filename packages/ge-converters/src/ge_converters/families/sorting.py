@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from ge_graph import DataType, Tensor
-from ge_graph import ops as ge
 
 from ge_converters.carriers import carried, carrier
 from ge_converters.dtypes import cast, dtype_promote
 from ge_converters.errors import Refusal
 from ge_converters.registry import declare_supported, register_fx_node_ge_converter
 from ge_converters.support import BF16, BOOL, F16, F32, F64, I32, I64, Support
+from ge_graph import DataType, Tensor
+from ge_graph import ops as ge
 
 aten = torch.ops.aten
 _D = DataType
@@ -45,19 +45,39 @@ def _sort_double(x: Tensor, axis: int, descending: bool, stable: bool) -> tuple[
     return values, cast(positions, _D.DT_INT64)
 
 
-@declare_supported([Support(x, d, o) for x in [*_SORTED_INPUTS, F64(value=_DISTINCT)] for d in (-1, 0) for o in (False, True)] + [Support(F32()), Support(F32(0, 3), 1), Support(F32(value=[_NAN, 1.0, -_INF, 2.0])), Support(F32(value=[[[1.0, 3.0, 2.0]]]), 2)])
-@register_fx_node_ge_converter(aten.sort.default, source="native_functions.yaml: sort; GE Sort")
+@declare_supported(
+    [Support(x, d, o) for x in [*_SORTED_INPUTS, F64(value=_DISTINCT)] for d in (-1, 0) for o in (False, True)]
+    + [
+        Support(F32()),
+        Support(F32(0, 3), 1),
+        Support(F32(value=[_NAN, 1.0, -_INF, 2.0])),
+        Support(F32(value=[[[1.0, 3.0, 2.0]]]), 2),
+    ]
+)
+@register_fx_node_ge_converter(aten.sort.default, source="aten sort; GE Sort")
 def sort(self: Tensor, dim: int = -1, descending: bool = False, *, meta_outputs: Any) -> tuple[Tensor, Tensor]:
     """Values in order along a dim, and where they were.
 
     Dtypes: any real type or bool, kept; positions are int64.
     Emits:  Sort, Cast of the positions; TopKV2 for float64.
     """
-    return _sort(self, dim, descending, stable=True if self.dtype != _D.DT_DOUBLE else False)
+    return _sort(self, dim, descending, stable=False)
 
 
-@declare_supported([Support(f(3, 5, low=0, high=3), stable=True, dim=d, descending=o) for f in (F32, F16, BF16, I64, I32) for d in (-1, 0) for o in (False, True)] + [Support(BOOL(2, 4), stable=True), Support(F32(value=_DISTINCT), stable=False), Support(F32(value=_DISTINCT), stable=None, dim=1)])
-@register_fx_node_ge_converter(aten.sort.stable, source="native_functions.yaml: sort.stable; GE Sort")
+@declare_supported(
+    [
+        Support(f(3, 5, low=0, high=3), stable=True, dim=d, descending=o)
+        for f in (F32, F16, BF16, I64, I32)
+        for d in (-1, 0)
+        for o in (False, True)
+    ]
+    + [
+        Support(BOOL(2, 4), stable=True),
+        Support(F32(value=_DISTINCT), stable=False),
+        Support(F32(value=_DISTINCT), stable=None, dim=1),
+    ]
+)
+@register_fx_node_ge_converter(aten.sort.stable, source="aten sort.stable; GE Sort")
 def sort_stable(
     self: Tensor, *, stable: bool | None, dim: int = -1, descending: bool = False, meta_outputs: Any
 ) -> tuple[Tensor, Tensor]:
@@ -65,11 +85,19 @@ def sort_stable(
 
     Errors: Refusal for float64 with stable=True.
     """
-    return _sort(self, dim, descending, stable=bool(stable) or self.dtype != _D.DT_DOUBLE)
+    return _sort(self, dim, descending, stable=bool(stable))
 
 
-@declare_supported([Support(x, 2, d, g) for x in [*_SORTED_INPUTS, F64(value=_DISTINCT)] for d in (-1, 0) for g in (True, False)] + [Support(F32(value=[2.0, 3.0, 1.0]), 0), Support(F32(value=[2.0, 3.0, 1.0]), 3), Support(F32(), 1), Support(F32(value=[1.0, _NAN, 2.0]), 2)])
-@register_fx_node_ge_converter(aten.topk.default, source="native_functions.yaml: topk; GE TopKV2")
+@declare_supported(
+    [Support(x, 2, d, g) for x in [*_SORTED_INPUTS, F64(value=_DISTINCT)] for d in (-1, 0) for g in (True, False)]
+    + [
+        Support(F32(value=[2.0, 3.0, 1.0]), 0),
+        Support(F32(value=[2.0, 3.0, 1.0]), 3),
+        Support(F32(), 1),
+        Support(F32(value=[1.0, _NAN, 2.0]), 2),
+    ]
+)
+@register_fx_node_ge_converter(aten.topk.default, source="aten topk; GE TopKV2")
 def topk(
     self: Tensor, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True, *, meta_outputs: Any
 ) -> tuple[Tensor, Tensor]:
@@ -88,7 +116,7 @@ def topk(
     return back(values), cast(positions, _D.DT_INT64)
 
 
-# -- places in a sorted sequence ----------------------------------------------------------------------------------------
+# -- places in a sorted sequence -------------------------------------------------------------------------------------
 
 
 def _place(sequence: Tensor, values: Tensor, sorter: Tensor | None, right: bool, dtype: DataType) -> Tensor:
@@ -104,12 +132,28 @@ def _place(sequence: Tensor, values: Tensor, sorter: Tensor | None, right: bool,
 _EDGES = [-1.0, 0.0, 0.5, 2.0]
 
 
-@declare_supported([Support(f(value=_EDGES), f(3, 4), right=r) for f in (F32, F16, BF16) for r in (False, True)] + [Support(I64(value=[1, 3, 5]), I64(2, 3)), Support(I32(value=[1, 3]), I32(4), out_int32=True), Support(F32(value=[_EDGES, _EDGES]), F32(2, 3)), Support(F32(value=_EDGES), F32()), Support(F32(value=_EDGES), F32(3), side="right"), Support(F32(value=[2.0, 0.0, 1.0]), F32(3), sorter=I64(value=[1, 2, 0]))])
-@register_fx_node_ge_converter(aten.searchsorted.Tensor, source="native_functions.yaml: searchsorted.Tensor; GE SearchSorted")
+@declare_supported(
+    [Support(f(value=_EDGES), f(3, 4), right=r) for f in (F32, F16, BF16) for r in (False, True)]
+    + [
+        Support(I64(value=[1, 3, 5]), I64(2, 3)),
+        Support(I32(value=[1, 3]), I32(4), out_int32=True),
+        Support(F32(value=[_EDGES, _EDGES]), F32(2, 3)),
+        Support(F32(value=_EDGES), F32()),
+        Support(F32(value=_EDGES), F32(3), side="right"),
+        Support(F32(value=[2.0, 0.0, 1.0]), F32(3), sorter=I64(value=[1, 2, 0])),
+    ]
+)
+@register_fx_node_ge_converter(aten.searchsorted.Tensor, source="aten searchsorted.Tensor; GE SearchSorted")
 def searchsorted(
-    sorted_sequence: Tensor, self: Tensor, *, out_int32: bool = False, right: bool = False, side: str | None = None,
-    sorter: Tensor | None = None, meta_outputs: Any,
-) -> Tensor:  # fmt: skip
+    sorted_sequence: Tensor,
+    self: Tensor,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Tensor | None = None,
+    meta_outputs: Any,
+) -> Tensor:
     """Where each value has to be put to keep the sequence sorted.
 
     Emits:  SearchSorted.
@@ -117,21 +161,33 @@ def searchsorted(
     return _place(sorted_sequence, self, sorter, right or side == "right", meta_outputs.dtype)
 
 
-@declare_supported([Support(f(3, 4), f(value=_EDGES), right=r) for f in (F32, F16) for r in (False, True)] + [Support(I64(4), I64(value=[1, 3])), Support(F32(3), F32(value=_EDGES), out_int32=True)])
-@register_fx_node_ge_converter(aten.bucketize.Tensor, source="native_functions.yaml: bucketize.Tensor; GE SearchSorted")
-def bucketize(self: Tensor, boundaries: Tensor, *, out_int32: bool = False, right: bool = False, meta_outputs: Any) -> Tensor:
+@declare_supported(
+    [Support(f(3, 4), f(value=_EDGES), right=r) for f in (F32, F16) for r in (False, True)]
+    + [Support(I64(4), I64(value=[1, 3])), Support(F32(3), F32(value=_EDGES), out_int32=True)]
+)
+@register_fx_node_ge_converter(aten.bucketize.Tensor, source="aten bucketize.Tensor; GE SearchSorted")
+def bucketize(
+    self: Tensor, boundaries: Tensor, *, out_int32: bool = False, right: bool = False, meta_outputs: Any
+) -> Tensor:
     """Which bucket between boundaries each value falls into."""
     return _place(boundaries, self, None, right, meta_outputs.dtype)
 
 
-# -- unique values ------------------------------------------------------------------------------------------------------
+# -- unique values ---------------------------------------------------------------------------------------------------
 
 
 _REPEATED = [3.0, 1.0, 3.0, 2.0, 1.0]
 
 
-@declare_supported([Support(f(value=_REPEATED), True, i, c) for f in (F32, F16, BF16) for i, c in ((False, False), (True, True))] + [Support(I64(value=[[3, 1], [1, 3]]), True, True, True), Support(I32(value=[2, 2]), True), Support(BOOL(value=[True, False, True]), True, True, True)])
-@register_fx_node_ge_converter(aten._unique2.default, source="native_functions.yaml: _unique2; GE UniqueWithCountsAndSorting")
+@declare_supported(
+    [Support(f(value=_REPEATED), True, i, c) for f in (F32, F16, BF16) for i, c in ((False, False), (True, True))]
+    + [
+        Support(I64(value=[[3, 1], [1, 3]]), True, True, True),
+        Support(I32(value=[2, 2]), True),
+        Support(BOOL(value=[True, False, True]), True, True, True),
+    ]
+)
+@register_fx_node_ge_converter(aten._unique2.default, source="aten _unique2; GE UniqueWithCountsAndSorting")
 def unique(
     self: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False, *, meta_outputs: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -147,10 +203,18 @@ def unique(
     return back(values), (inverse if return_inverse else empty), (counts if return_counts else empty)
 
 
-@declare_supported([Support(f(value=[1.0, 1.0, 2.0, 1.0]), i, c) for f in (F32, F16, BF16) for i, c in ((False, False), (True, True))] + [Support(I64(value=[[1, 1], [2, 2]]), True, True), Support(I64(value=[[1, 1], [1, 1], [2, 2]]), True, True, 0)])
-@register_fx_node_ge_converter(aten.unique_consecutive.default, source="native_functions.yaml: unique_consecutive; GE UniqueConsecutive")
+@declare_supported(
+    [Support(f(value=[1.0, 1.0, 2.0, 1.0]), i, c) for f in (F32, F16, BF16) for i, c in ((False, False), (True, True))]
+    + [Support(I64(value=[[1, 1], [2, 2]]), True, True), Support(I64(value=[[1, 1], [1, 1], [2, 2]]), True, True, 0)]
+)
+@register_fx_node_ge_converter(aten.unique_consecutive.default, source="aten unique_consecutive; GE UniqueConsecutive")
 def unique_consecutive(
-    self: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None, *, meta_outputs: Any
+    self: Tensor,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    dim: int | None = None,
+    *,
+    meta_outputs: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Values without immediate repetitions, where each element went, and how long each run is.
 
@@ -165,5 +229,3 @@ def unique_consecutive(
         cast(inverse, _D.DT_INT64) if return_inverse else empty,
         cast(counts, _D.DT_INT64) if return_counts else empty,
     )
-
-

@@ -44,7 +44,7 @@ def _scatter_extreme(x: Tensor, indices: Tensor, updates: Tensor, reduction: str
     flat = torch.zeros(indices.shape[:-1], dtype=torch.int64)
     for dim, size in enumerate(shape):
         part = indices[..., dim].to(torch.int64)
-        if part.numel() and not (0 <= int(part.min()) and int(part.max()) < size):
+        if part.numel() and not (int(part.min()) >= 0 and int(part.max()) < size):
             raise errors.refused("indices", f"coordinate {dim} leaves [0, {size})")
         flat = flat * size + part
     rows = x.clone(memory_format=torch.contiguous_format).reshape(shape.numel(), -1)
@@ -85,3 +85,20 @@ def matrix_diag_part(x: Tensor, k: Any, padding_value: Tensor, *, align: str | b
         padding = padding_value.reshape(()).expand([*line.shape[:-1], missing])
         band.append(torch.cat([padding, line] if right else [line, padding], -1))
     return torch.stack(band, -2)
+
+
+@kernel("MatrixSetDiagV2", "MatrixSetDiagV3", host=("k",), source="TensorFlow's matrix_set_diag, which it mirrors")
+def matrix_set_diag(input: Tensor, diagonal: Tensor, k: Any, *, align: str | bytes = "RIGHT_LEFT") -> Tensor:
+    """input with one diagonal of the last two dims, or a band of them, replaced."""
+    offsets = listed(k) if isinstance(k, (list, tuple)) else [k]
+    low, high = offsets[0], offsets[-1]
+    out = input.clone(memory_format=torch.contiguous_format)
+    above, below = (align.decode() if isinstance(align, bytes) else align).split("_")
+    lines = diagonal.unsqueeze(-2) if low == high and diagonal.dim() == input.dim() - 1 else diagonal
+    for row, offset in enumerate(range(high, low - 1, -1)):
+        target = torch.diagonal(out, offset, -2, -1)
+        length = target.shape[-1]
+        right = (above if offset >= 0 else below) == "RIGHT"
+        line = lines[..., row, :]
+        target.copy_(line[..., line.shape[-1] - length :] if right else line[..., :length])
+    return out
