@@ -7,6 +7,7 @@ would alias an input, a constant or another output, and dead memory is overwritt
 
 from __future__ import annotations
 
+import builtins
 import math
 import random
 import re
@@ -147,7 +148,7 @@ class Planner:
         if found is not None:
             return found
         clean = re.sub(r"\W", "_", name) or "object"
-        clean = f"{clean}_" if iskeyword(clean) or clean[0].isdigit() else clean
+        clean = f"{clean}_" if iskeyword(clean) or clean[0].isdigit() or hasattr(builtins, clean) else clean
         while clean in self.globals or re.fullmatch(r"[itch]\d+", clean):
             clean = self._fresh(f"{clean}_")
         self.globals[clean] = obj

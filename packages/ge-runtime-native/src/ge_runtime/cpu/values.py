@@ -56,7 +56,7 @@ def describe(value: Any) -> str:
     """``f32[2, 3]`` for messages."""
     if isinstance(value, torch.Tensor):
         ge = GE_OF.get(value.dtype)
-        return f"{ge.short if ge else value.dtype}{list(value.shape)}"
+        return f"{value.dtype if ge is None else ge.short}{list(value.shape)}"
     return repr(value)
 
 

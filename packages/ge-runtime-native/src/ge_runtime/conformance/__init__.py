@@ -1,0 +1,12 @@
+"""What any engine must do, as data: operator cases with results from the definitions, and rules of the contract.
+
+    from ge_runtime.conformance import run_conformance
+    report = run_conformance(engine)
+    print(report)
+
+The expected values come from numpy and from the text of the operators' definitions, never from an engine.
+"""
+
+from ge_runtime.conformance.suite import Case, Report, cases, run_conformance
+
+__all__ = ["Case", "Report", "cases", "run_conformance"]
