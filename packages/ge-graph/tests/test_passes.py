@@ -316,6 +316,22 @@ def test_swapped_inputs() -> None:
     assert y[0, 0] == 1
 
 
+def test_a_view_of_the_input_is_written_into_it() -> None:
+    graph = build(lambda x, y: [ge.Transpose(x, [1, 0])])
+    passes.run(graph, [passes.WriteInputsInPlace([(0, 0)])], check=True)
+    x = np.arange(4, dtype=np.float32).reshape(2, 2)
+    evaluate(graph, [x, x.copy()])
+    assert x.tolist() == [[0, 2], [1, 3]]
+
+
+def test_what_an_operator_wrote_is_not_assigned_again() -> None:
+    graph = build(lambda x, y: [ge.Assign(x, ge.Relu(y))])
+    passes.run(graph, [passes.WriteInputsInPlace([(0, 0)]), passes.ReplaceDataWithRefData()], check=True)
+    assert ops_of(graph) == ["Relu", "Assign"]
+    assert [n.op for n in graph.output_control] == ["Assign"]
+    assert [n.op for n in graph.inputs] == ["RefData", "Data"]
+
+
 @pytest.mark.parametrize("pairs", [[(5, 0)], [(0, 3)], [(0, 0), (0, 1)]])
 def test_wrong_pairs(pairs: list[tuple[int, int]]) -> None:
     graph = build(lambda x, y: [ge.Add(x, y), ge.Relu(y)])

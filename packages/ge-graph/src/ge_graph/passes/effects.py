@@ -76,6 +76,15 @@ class Effects:
         """The tensor whose memory this one may be."""
         return self._roots.get(tensor, tensor)
 
+    def variable(self, tensor: Tensor) -> Tensor:
+        """The tensor that in-place operators wrote to make this one: the same elements, not a view of them."""
+        while True:
+            pairs = [source for source, target in self.refs(tensor.node.op) if target == tensor.index]
+            entry = tensor.node.inputs[pairs[0]] if pairs and pairs[0] < len(tensor.node.inputs) else None
+            if not isinstance(entry, Tensor):
+                return tensor
+            tensor = entry
+
     def written_inputs(self) -> list[Node]:
         """Graph inputs that some node writes."""
         return [t.node for t in self._written_roots if t.node.op in PLACEHOLDERS]

@@ -10,6 +10,7 @@ from ge_graph.errors import GraphError
 from ge_graph.ir import Graph, Node, Tensor
 from ge_graph.passes.base import Pass
 from ge_graph.passes.effects import Effects
+from ge_graph.ports import PLACEHOLDERS
 
 logger = logging.getLogger(__name__)
 
@@ -41,8 +42,10 @@ class WriteInputsInPlace(Pass):
         assigned = [(targets[index], graph.outputs[output]) for index, output in self._pairs]
         graph.outputs = [t for i, t in enumerate(graph.outputs) if i not in dropped]
         effects = Effects(graph)
-        # an in-place operator may have written the input already
-        assigned = [(target, value) for target, value in assigned if effects.root(value) is not target]
+        # what an in-place operator has written already only has to stay when it is no output any more
+        written = [value.node for target, value in assigned if effects.variable(value) is target]
+        graph.output_control += [n for n in dict.fromkeys(written) if n.op not in PLACEHOLDERS]
+        assigned = [(target, value) for target, value in assigned if effects.variable(value) is not target]
         _keep_old_values(graph, effects, assigned)
         for target, value in assigned:
             _assign(graph, effects, target, value)
