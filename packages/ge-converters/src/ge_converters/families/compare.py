@@ -45,16 +45,16 @@ def logical_not(self: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
     Emits:  LogicalNot for bool, Equal to 0 for numbers.
     """
     if self.dtype == _D.DT_BOOL:
-        return ge.LogicalNot(self)  # type: ignore[no-any-return]
+        return ge.LogicalNot(self)
     (x,), _ = carried("Equal", self)
-    return ge.Equal(x, dtype_promote(0, target_dtype=x.dtype))  # type: ignore[no-any-return]
+    return ge.Equal(x, dtype_promote(0, target_dtype=x.dtype))
 
 
 @declare_supported([Support(x) for x in (BOOL(2, 3), I64(2, 3), I32(3), U8(3), I64(), I64(0, 2))])
 @register_fx_node_ge_converter(aten.bitwise_not.default, source="aten bitwise_not; GE Invert, LogicalNot")
 def bitwise_not(self: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
     """All bits inverted; bool is negated."""
-    return ge.LogicalNot(self) if self.dtype == _D.DT_BOOL else ge.Invert(self)  # type: ignore[no-any-return]
+    return ge.LogicalNot(self) if self.dtype == _D.DT_BOOL else ge.Invert(self)
 
 
 # -- shifts ----------------------------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ def sign_bit(x: Tensor) -> Tensor:
     if x.dtype in _BITS:
         x = ge.Bitcast(x, type=_BITS[x.dtype])
     (x,), _ = carried("Less", x)
-    return ge.Less(x, dtype_promote(0, target_dtype=x.dtype))  # type: ignore[no-any-return]
+    return ge.Less(x, dtype_promote(0, target_dtype=x.dtype))
 
 
 _SIGNED = [f(value=[0.0, -0.0, 1.5, -2.0, _INF, -_INF]) for f in (F32, F16, BF16, F64)] + [

@@ -37,7 +37,7 @@ def filled_like(x: Tensor, value: Any, meta: TensorSpec) -> Tensor:
     if all(isinstance(s, int) for s in meta.size):
         return filled(meta.size, value, meta.dtype)
     scalar = dtype_promote(as_number(value, meta.dtype), target_dtype=meta.dtype)
-    return ge.Fill(ge.Shape(x, dtype=_D.DT_INT64), scalar)  # type: ignore[no-any-return]
+    return ge.Fill(ge.Shape(x, dtype=_D.DT_INT64), scalar)
 
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.bool, torch.float64)
@@ -272,6 +272,7 @@ def scalar_tensor(
 def _range(start: Any, end: Any, step: Any, meta: TensorSpec) -> Tensor:
     """``Range`` counts in its own type; float limits are moved to the middle of the last step to keep eager's count."""
     dtype = meta.dtype
+    inner: DataType
     symbolic = any(isinstance(v, Tensor) for v in (start, end, step))
     whole = not any(isinstance(v, float) for v in (start, end, step))
     if whole:
@@ -470,7 +471,7 @@ def linspace(
             raise Refusal(
                 f"linspace of {dtype.name} with symbolic bounds: GE LinSpace defines no rounding; cast a float one"
             )
-        return ge.Const(np.asarray(_whole_steps(int(start), int(end), steps)), dtype=dtype)  # type: ignore[no-any-return]
+        return ge.Const(np.asarray(_whole_steps(int(start), int(end), steps)), dtype=dtype)
     if meta_outputs.size[0] == 0:
         return filled([0], 0, dtype)
     first, last = dtype_promote(start, end, target_dtype=carrier("LinSpace", dtype))
@@ -492,7 +493,7 @@ def _triangle_indices(upper: bool) -> Callable[..., Tensor]:
         if any(isinstance(v, Tensor) for v in (row, col, offset)):
             raise Refusal("symbolic sizes of a triangle: compare two ranges and use nonzero")
         places = np.triu_indices(row, offset, col) if upper else np.tril_indices(row, offset, col)
-        return ge.Const(np.stack(places).astype(np.int64), dtype=meta_outputs.dtype)  # type: ignore[no-any-return]
+        return ge.Const(np.stack(places).astype(np.int64), dtype=meta_outputs.dtype)
 
     return convert
 

@@ -31,7 +31,7 @@ def _add_scaled(a: Any, b: Any, alpha: Any, dtype: DataType) -> Tensor:
         return arithmetic("Add", a, b, dtype)
     if dtype == _D.DT_BOOL:
         x, y, flag = dtype_promote(a, b, alpha, target_dtype=dtype)
-        return ge.LogicalOr(x, ge.LogicalAnd(y, flag))  # type: ignore[no-any-return]
+        return ge.LogicalOr(x, ge.LogicalAnd(y, flag))
     if isinstance(b, _NUMBERS) and isinstance(alpha, _NUMBERS):
         return arithmetic("Add", a, b * alpha, dtype)
     # Eager rounds alpha to the element type, multiplies and adds with one rounding; so does AxpyV2.
@@ -139,7 +139,7 @@ def _truncated(x: Tensor) -> Tensor:
     """Towards zero; ``Trunc`` takes no float64."""
     if x.dtype == _D.DT_DOUBLE:
         negative = ge.Less(x, ge.Const(0.0, dtype=x.dtype))
-        return ge.SelectV2(negative, ge.Ceil(x), ge.Floor(x))  # type: ignore[no-any-return]
+        return ge.SelectV2(negative, ge.Ceil(x), ge.Floor(x))
     (inner,), back = carried("Trunc", x)
     return back(ge.Trunc(inner))
 
@@ -151,7 +151,7 @@ def _floored(a: Tensor, b: Tensor) -> Tensor:
     quotient = ge.RealDiv(ge.Sub(a, remainder), b)
     crosses = ge.Less(ge.Mul(ge.Sign(remainder), ge.Sign(b)), zero)
     quotient = ge.Sub(quotient, cast(crosses, a.dtype))
-    return ge.SelectV2(ge.Equal(b, zero), ge.RealDiv(a, b), ge.Round(quotient))  # type: ignore[no-any-return]
+    return ge.SelectV2(ge.Equal(b, zero), ge.RealDiv(a, b), ge.Round(quotient))
 
 
 def _divide(a: Any, b: Any, rounding_mode: str | None, dtype: DataType) -> Tensor:
@@ -268,7 +268,7 @@ def logit(self: Tensor, eps: Any = None, *, meta_outputs: TensorSpec) -> Tensor:
     x = cast(self, dtype)
     if eps is not None:
         x = _bounded(x, eps, 1.0 - eps, dtype)
-    return ge.Log(ge.RealDiv(x, arithmetic("Sub", 1.0, x, dtype)))  # type: ignore[no-any-return]
+    return ge.Log(ge.RealDiv(x, arithmetic("Sub", 1.0, x, dtype)))
 
 
 _ROUNDED = [f(2, 3, low=-900, high=900) for f in (F32, BF16, F64)] + [F16(2, 3, low=-9, high=9)]
@@ -638,7 +638,7 @@ def silu(self: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
     Emits:  Swish; Mul and Sigmoid for float64, which Swish does not take.
     """
     if self.dtype == _D.DT_DOUBLE:
-        return ge.Mul(self, ge.Sigmoid(self))  # type: ignore[no-any-return]
+        return ge.Mul(self, ge.Sigmoid(self))
     (x,), back = carried("Swish", self)
     return back(ge.Swish(x))
 
@@ -659,7 +659,7 @@ def gelu(self: Tensor, *, approximate: str = "none", meta_outputs: TensorSpec) -
         cubic = arithmetic("Mul", ge.Mul(ge.Square(self), self), 0.044715, self.dtype)
         inner = ge.Tanh(arithmetic("Mul", ge.Add(self, cubic), 0.7978845608028654, self.dtype))
     half = arithmetic("Mul", self, 0.5, self.dtype)
-    return ge.Mul(half, arithmetic("Add", inner, 1.0, self.dtype))  # type: ignore[no-any-return]
+    return ge.Mul(half, arithmetic("Add", inner, 1.0, self.dtype))
 
 
 @declare_supported([Support(x, *a) for x in _FLOATS for a in ((), (0.5,), (1.5, 2.0, 0.5))])

@@ -385,15 +385,15 @@ def _coordinates(index: Tensor, axis: int) -> Tensor:
     everywhere = ge.NonZero(ge.Equal(index, index), dtype=_D.DT_INT64)
     flat = ge.Reshape(cast(index, _D.DT_INT64), ints([-1]))
     if index.rank == 1:
-        return ge.Unsqueeze(flat, axes=[1])  # type: ignore[no-any-return]
+        return ge.Unsqueeze(flat, axes=[1])
     columns = ge.Unpack(everywhere, num=index.rank, axis=1, size_of_y=index.rank)
-    return ge.Pack([flat if d == axis else c for d, c in enumerate(columns)], axis=1, N=index.rank)  # type: ignore[no-any-return]
+    return ge.Pack([flat if d == axis else c for d, c in enumerate(columns)], axis=1, N=index.rank)
 
 
 def _cut(src: Tensor, index: Tensor) -> Tensor:
     """The part of ``src`` that ``index`` covers, flat."""
     part = ge.Slice(src, ints([0] * src.rank), ge.Shape(index, dtype=_D.DT_INT64))
-    return ge.Reshape(part, ints([-1]))  # type: ignore[no-any-return]
+    return ge.Reshape(part, ints([-1]))
 
 
 def _extreme_scatter(self: Tensor, axis: int, index: Tensor, src: Tensor, largest: bool) -> Tensor:
@@ -528,7 +528,7 @@ def nonzero(self: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
     Emits:  NonZero.
     """
     (x,), _ = carried("NonZero", self)
-    return ge.NonZero(x, dtype=_D.DT_INT64)  # type: ignore[no-any-return]
+    return ge.NonZero(x, dtype=_D.DT_INT64)
 
 
 @declare_supported(

@@ -42,7 +42,7 @@ def _uniform(sizes: Any, dtype: DataType) -> Tensor:
         drawn = ge.RandomUniform(sizes, dtype=_D.DT_FLOAT)
         grid = ge.Floor(arithmetic("Mul", drawn, 256.0, _D.DT_FLOAT))
         return cast(arithmetic("Mul", grid, 1.0 / 256.0, _D.DT_FLOAT), dtype)
-    return ge.RandomUniform(sizes, dtype=dtype)  # type: ignore[no-any-return]
+    return ge.RandomUniform(sizes, dtype=dtype)
 
 
 def _normal(sizes: Any, dtype: DataType) -> Tensor:
@@ -185,7 +185,7 @@ def randperm(
     Emits:  StatelessRandperm with seed -1, offset 0: a fresh order each run.
     """
     count, seed, offset = dtype_promote(n, -1, 0, target_dtype=_D.DT_INT64)
-    return ge.StatelessRandperm(count, seed, offset, dtype=meta_outputs.dtype)  # type: ignore[no-any-return]
+    return ge.StatelessRandperm(count, seed, offset, dtype=meta_outputs.dtype)
 
 
 # -- coins and dropout -----------------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ def randperm(
 def bernoulli_of(sizes: Any, probability: Tensor, dtype: DataType) -> Tensor:
     """1 with the given probability, else 0; a fresh draw each run."""
     seed, offset = dtype_promote(-1, 0, target_dtype=_D.DT_INT64)
-    return ge.StatelessBernoulli(sizes, probability, seed, offset, dtype=dtype)  # type: ignore[no-any-return]
+    return ge.StatelessBernoulli(sizes, probability, seed, offset, dtype=dtype)
 
 
 def _generator_is_default(generator: Any) -> None:
@@ -306,9 +306,7 @@ def multinomial(
         raise Refusal("num_samples is symbolic, GE MultinomialWithReplacement takes a number; make it static")
     seed, offset = dtype_promote(-1, 0, target_dtype=_D.DT_INT64)
     weights = cast(self, carrier("MultinomialWithReplacement", self.dtype))
-    return ge.MultinomialWithReplacement(  # type: ignore[no-any-return]
-        weights, seed, offset, numsamples=num_samples, replacement=replacement
-    )
+    return ge.MultinomialWithReplacement(weights, seed, offset, numsamples=num_samples, replacement=replacement)
 
 
 def _drawn_like(name: str) -> Callable[..., Tensor]:
@@ -342,12 +340,18 @@ def _drawn_like(name: str) -> Callable[..., Tensor]:
         drawn = _normal(_sizes_like(self, meta_outputs), inner)
         return cast(ge.Exp(arithmetic("Add", arithmetic("Mul", drawn, std, inner), mean, inner)), meta_outputs.dtype)
 
-    return {"exponential": exponential, "geometric": geometric, "cauchy": cauchy, "log_normal": log_normal}[name]
+    made: dict[str, Callable[..., Tensor]] = {
+        "exponential": exponential,
+        "geometric": geometric,
+        "cauchy": cauchy,
+        "log_normal": log_normal,
+    }
+    return made[name]
 
 
 def _float_uniform(self: Tensor, meta: TensorSpec) -> Tensor:
     inner = _D.DT_DOUBLE if meta.dtype == _D.DT_DOUBLE else _D.DT_FLOAT
-    return ge.RandomUniform(_sizes_like(self, meta), dtype=inner)  # type: ignore[no-any-return]
+    return ge.RandomUniform(_sizes_like(self, meta), dtype=inner)
 
 
 for _name in ("exponential", "cauchy", "log_normal"):

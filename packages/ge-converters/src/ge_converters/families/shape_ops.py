@@ -37,7 +37,7 @@ _LAID_OUT = F32(2, 3, 4, strides=(1, 2, 6))
 
 def ints(values: Sequence[int]) -> Tensor:
     """A 1-d INT64 constant, empty lists included."""
-    return ge.Const(np.asarray(values, dtype=np.int64))  # type: ignore[no-any-return]
+    return ge.Const(np.asarray(values, dtype=np.int64))
 
 
 def int_operand(sizes: Sequence[Any]) -> Any:
@@ -58,7 +58,7 @@ def reshape_operand(sizes: Sequence[Any], meta: TensorSpec) -> Any:
 
 
 def _reshape(self: Tensor, size: Any, *, meta_outputs: TensorSpec) -> Tensor:
-    return ge.Reshape(self, reshape_operand(size, meta_outputs))  # type: ignore[no-any-return]
+    return ge.Reshape(self, reshape_operand(size, meta_outputs))
 
 
 def _install_reshapes() -> None:
@@ -112,7 +112,7 @@ def view_dtype(self: Tensor, dtype: torch.dtype, *, meta_outputs: TensorSpec) ->
     foreign = [d.name for d in (self.dtype, target) if d not in domain]
     if foreign:
         raise Refusal(f"view of {self.dtype.name} as {target.name}: GE Bitcast does not take {', '.join(foreign)}")
-    return ge.Bitcast(self, type=target, keep_dim=target.bits != self.dtype.bits)  # type: ignore[no-any-return]
+    return ge.Bitcast(self, type=target, keep_dim=target.bits != self.dtype.bits)
 
 
 # -- unsqueeze, squeeze ----------------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ def unsqueeze(self: Tensor, dim: int, *, meta_outputs: TensorSpec) -> Tensor:
     Dtypes: any, kept.
     Emits:  Unsqueeze.
     """
-    return ge.Unsqueeze(self, axes=[dim % (self.rank + 1)])  # type: ignore[no-any-return]
+    return ge.Unsqueeze(self, axes=[dim % (self.rank + 1)])
 
 
 def squeezed(x: Tensor, dims: Sequence[int], meta: TensorSpec) -> Tensor:
@@ -136,14 +136,14 @@ def squeezed(x: Tensor, dims: Sequence[int], meta: TensorSpec) -> Tensor:
     if dropped == 0:
         return x
     if dropped == len(axes):
-        return ge.Squeeze(x, axis=axes)  # type: ignore[no-any-return]
+        return ge.Squeeze(x, axis=axes)
     if sum(not isinstance(s, int) for s in meta.size) <= 1 and 0 not in meta.size:
-        return ge.Reshape(x, ints([s if isinstance(s, int) else -1 for s in meta.size]))  # type: ignore[no-any-return]
+        return ge.Reshape(x, ints([s if isinstance(s, int) else -1 for s in meta.size]))
     # Which dims are 1 is decided by the sizes at run time.
     sizes = ge.Shape(x, dtype=_D.DT_INT64)
     kept = ge.Const(np.asarray([i not in axes for i in range(x.rank)]))
     keep = ge.LogicalOr(kept, ge.NotEqual(sizes, ge.Const(1, dtype=_D.DT_INT64)))
-    return ge.Reshape(x, ge.MaskedSelect(sizes, keep))  # type: ignore[no-any-return]
+    return ge.Reshape(x, ge.MaskedSelect(sizes, keep))
 
 
 _ONES = [F32(1, 3, 1), F16(1, 3, 1), BF16(1, 3, 1), I64(1, 3, 1), BOOL(1, 3, 1), F32(1, 0, 1), F32()]
@@ -598,7 +598,7 @@ def constant_pad_nd(self: Tensor, pad: Any, value: Any = 0, *, meta_outputs: Ten
 def view_as_real(self: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
     """Real and imaginary part as a new last dim."""
     kind = meta_outputs.dtype
-    return ge.Pack([ge.Real(self, Tout=kind), ge.Imag(self, Tout=kind)], axis=self.rank, N=2)  # type: ignore[no-any-return]
+    return ge.Pack([ge.Real(self, Tout=kind), ge.Imag(self, Tout=kind)], axis=self.rank, N=2)
 
 
 @declare_supported([Support(F32(3, 2)), Support(F32(2)), Support(F64(3, 2))])
@@ -606,4 +606,4 @@ def view_as_real(self: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
 def view_as_complex(self: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
     """Pairs of the last dim as complex numbers."""
     real, imaginary = ge.Unpack(self, num=2, axis=self.rank - 1, size_of_y=2)
-    return ge.Complex(real, imaginary, Tout=meta_outputs.dtype)  # type: ignore[no-any-return]
+    return ge.Complex(real, imaginary, Tout=meta_outputs.dtype)

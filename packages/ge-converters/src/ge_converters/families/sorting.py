@@ -124,9 +124,9 @@ def _place(sequence: Tensor, values: Tensor, sorter: Tensor | None, right: bool,
         row = ge.Reshape(values, [1])
         row.record_shape((1,))
         found = _place(sequence, row, sorter, right, dtype)
-        return ge.Reshape(found, ge.Const(np.zeros(0, dtype=np.int64)))  # type: ignore[no-any-return]
+        return ge.Reshape(found, ge.Const(np.zeros(0, dtype=np.int64)))
     inner = carrier("SearchSorted", sequence.dtype)
-    return ge.SearchSorted(cast(sequence, inner), cast(values, inner), sorter, dtype=dtype, right=right)  # type: ignore[no-any-return]
+    return ge.SearchSorted(cast(sequence, inner), cast(values, inner), sorter, dtype=dtype, right=right)
 
 
 _EDGES = [-1.0, 0.0, 0.5, 2.0]
@@ -221,8 +221,8 @@ def unique_consecutive(
     Emits:  UniqueConsecutive; parts that were not asked for are empty, as in eager.
     """
     (x,), back = carried("UniqueConsecutive", self)
-    axis = {} if dim is None else {"axis": dim % self.rank}
-    values, inverse, counts = ge.UniqueConsecutive(x, return_idx=return_inverse, return_counts=return_counts, **axis)
+    axis = 1000 if dim is None else dim % self.rank  # 1000 is GE's word for the flattened tensor
+    values, inverse, counts = ge.UniqueConsecutive(x, return_idx=return_inverse, return_counts=return_counts, axis=axis)
     empty = ge.Const(np.zeros(0, dtype=np.int64))
     return (
         back(values),

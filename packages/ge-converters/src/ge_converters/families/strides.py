@@ -102,7 +102,7 @@ def unfold(self: Tensor, dimension: int, size: int, step: int, *, meta_outputs: 
     Emits:  GatherV2, and Transpose if the dim is not the last one.
     """
     if self.rank == 0:
-        return ge.Reshape(self, ints([1]))  # type: ignore[no-any-return]
+        return ge.Reshape(self, ints([1]))
     axis = dimension % self.rank
     windows = meta_outputs.size[axis]
     within = np.arange(size, dtype=np.int64)

@@ -269,17 +269,23 @@ def _as_index(index: Tensor) -> Tensor:
     return index if index.dtype in (torch.bool, torch.uint8) else _long(index)
 
 
+def _picked(x: Tensor, where: tuple[Any, ...]) -> Tensor:
+    """x[where] in memory of its own; indices of rank 0 alone would give a view."""
+    found = x[where]
+    return found.clone() if found.untyped_storage().data_ptr() == x.untyped_storage().data_ptr() else found
+
+
 @kernel("IndexByTensor", source="torch's advanced indexing: indices_mask says which dims have an index")
 def index_by_tensor(x: Tensor, indices: list[Tensor], *, indices_mask: Sequence[int] = ()) -> Tensor:
     """x[sel] where dims with mask 1 take the next index tensor, others are kept whole."""
-    return x[_subscript([_long(i) for i in indices], indices_mask)] if any(indices_mask) else x.clone()
+    return _picked(x, _subscript([_long(i) for i in indices], indices_mask))
 
 
 @kernel("Index", host=("indexed_sizes",), ignores=("indexed_strides",))
 def index(x: Tensor, indexed_sizes: Any, indexed_strides: Any, indices: list[Tensor]) -> Tensor:
     """torch's advanced indexing: indexed_sizes[d] is 1 where dim d has an index tensor, 0 where it is kept whole."""
     chosen = listed(indexed_sizes)
-    return x[_subscript([_as_index(i) for i in indices], chosen)] if any(chosen) else x.clone()
+    return _picked(x, _subscript([_as_index(i) for i in indices], chosen))
 
 
 @kernel("IndexPutV2", updates=("x",), host=("indexed_sizes",))
