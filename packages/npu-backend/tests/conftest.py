@@ -5,7 +5,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from torchair.pipeline import observing
+from tair_debug.observer import observing
 
 
 class Recorder:

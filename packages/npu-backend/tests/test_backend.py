@@ -489,3 +489,56 @@ def test_index_errors_at_run_time_carry_code_and_graph():
     run(torch.randn(3), torch.tensor([1, 2]))
     with pytest.raises(Exception, match=r"GE4\d\d\d"):
         run(torch.randn(3), torch.tensor([1, 7]))
+
+
+def test_what_aot_cannot_trace_is_an_error_and_no_silent_eager_run():
+    from torch._subclasses.fake_tensor import DataDependentOutputException
+
+    def depends_on_data(x):
+        raise DataDependentOutputException(torch.ops.aten.abs.default)
+
+    backend = torchair.get_npu_backend(custom_decompositions={torch.ops.aten.abs.default: depends_on_data})
+    with pytest.raises(Exception, match=r"GE1031.*DataDependentOutputException"):
+        torch.compile(lambda x: x.abs(), backend=backend)(torch.randn(3))
+
+
+def test_aot_keywords_are_passed_on():
+    used = []
+
+    def partition(joint, inputs, **kwargs):
+        from functorch.compile import default_partition
+
+        used.append(len(inputs))
+        return default_partition(joint, inputs, **kwargs)
+
+    backend = functools.partial(torchair.get_npu_backend(), aot_config={"partition_fn": partition})
+    x = torch.randn(3, requires_grad=True)
+    torch.compile(lambda x: x.sin().sum(), backend=backend)(x).backward()
+    torch.testing.assert_close(x.grad, x.detach().cos())
+    assert used
+
+
+def test_random_numbers_follow_the_generator():
+    run = compiled(lambda x: torch.nn.functional.dropout(x, 0.5))
+    x = torch.ones(4096)
+    torch.manual_seed(3)
+    first = run(x)
+    second = run(x)
+    torch.manual_seed(3)
+    again = run(x)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, second)
+    assert 0.4 < float((first == 0).float().mean()) < 0.6
+    assert set(first.unique().tolist()) == {0.0, 2.0}
+
+
+def test_inference_mode_and_autocast():
+    model = torch.nn.Linear(4, 2)
+    run = compiled(model)
+    x = torch.randn(3, 4)
+    with torch.inference_mode():
+        torch.testing.assert_close(run(x), model(x))
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        got, want = run(x), model(x)
+        assert got.dtype == want.dtype == torch.bfloat16
+        torch.testing.assert_close(got, want)

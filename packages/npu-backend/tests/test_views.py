@@ -36,7 +36,7 @@ def compile_graph(gm):
     names=st.lists(st.sampled_from(sorted(STEPS)), min_size=1, max_size=6),
     picks=st.lists(st.integers(0, 6), min_size=1, max_size=4),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_random_programs(names, picks):
     def fn(x):
         values = [x]

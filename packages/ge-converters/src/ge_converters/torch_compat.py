@@ -29,6 +29,13 @@ def real_values() -> AbstractContextManager[Any]:
     return context
 
 
+def silent_fallbacks() -> tuple[type[Exception], ...]:
+    """Exceptions of a backend on which dynamo breaks the graph and goes on in eager mode without a word."""
+    from torch._dynamo.exc import exceptions_allowed_to_be_fallback
+
+    return tuple(exceptions_allowed_to_be_fallback)
+
+
 def run_aot(
     gm: torch.fx.GraphModule,
     example_inputs: Sequence[Any],
@@ -74,3 +81,10 @@ def fake_mode() -> Any:
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     return FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True)
+
+
+def debug_folder() -> str:
+    """``torch_compile_debug/run_<time>-pid_<pid>``, where dynamo keeps its record of this process."""
+    from torch._dynamo.utils import get_debug_dir
+
+    return str(get_debug_dir())

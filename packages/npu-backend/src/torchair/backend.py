@@ -7,12 +7,16 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ge_graph.errors import ConfigError
+from ge_graph.errors import ConfigError, GeError
 from torchair.config import CompilerConfig
 from torchair.log import logger
 
 if TYPE_CHECKING:
     import torch
+
+
+class TraceError(GeError, RuntimeError):
+    """AOTAutograd cannot trace a graph (GE1031); without this class dynamo would run it eagerly in silence."""
 
 
 class NpuFxCompiler:
@@ -105,9 +109,11 @@ def _npu_backend(
         compiler_config: Options.
         aot_config: Further keywords of AOTAutograd, such as ``partition_fn``.
         custom_decompositions: See ``get_npu_backend``.
+
+    Errors: TraceError GE1031 if AOTAutograd cannot trace the graph; else see ``torchair.pipeline.Pipeline.compile``.
     """
     from ge_converters.decomps import decomposition_table
-    from ge_converters.torch_compat import run_aot
+    from ge_converters.torch_compat import run_aot, silent_fallbacks
     from torchair import pipeline
 
     config = _config(compiler_config)
@@ -119,16 +125,22 @@ def _npu_backend(
     config.check()
     model_id = pipeline.new_model(gm)
     forward = NpuFxCompiler(config, "forward", model_id)
-    return run_aot(
-        gm,
-        example_inputs,
-        forward=forward,
-        backward=NpuFxCompiler(config, "backward", model_id),
-        inference=forward,
-        decompositions=decomposition_table(_decompositions(custom_decompositions)),
-        keep_inference_input_mutations=bool(config.experimental_config.keep_inference_input_mutation),
-        more=aot_config or {},
-    )
+    try:
+        return run_aot(
+            gm,
+            example_inputs,
+            forward=forward,
+            backward=NpuFxCompiler(config, "backward", model_id),
+            inference=forward,
+            decompositions=decomposition_table(_decompositions(custom_decompositions)),
+            keep_inference_input_mutations=bool(config.experimental_config.keep_inference_input_mutation),
+            more=aot_config or {},
+        )
+    except silent_fallbacks() as error:
+        raise TraceError(
+            "GE1031", f"AOTAutograd cannot trace the graph: {type(error).__name__}: {error}",
+            next="give the op a fake kernel, or take it out of the compiled function with torch.compiler.disable",
+        ) from error  # fmt: skip
 
 
 def npu(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Callable[..., Any]:

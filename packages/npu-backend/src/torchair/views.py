@@ -7,14 +7,13 @@ the run: they share memory as in eager, and nobody copies a weight to hand out i
 
 from __future__ import annotations
 
-import operator
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from torchair.fx_passes.base import is_view, output_node
+from torchair.fx_passes.base import output_node, viewed
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +88,8 @@ def _base(chains: dict[torch.fx.Node, list[torch.fx.Node]], node: torch.fx.Node)
 def _chain(node: torch.fx.Node) -> list[torch.fx.Node]:
     """The views from the memory's owner to ``node``, first step first; empty if ``node`` owns its memory."""
     chain: list[torch.fx.Node] = []
-    while node.op == "call_function" and node.args and isinstance(node.args[0], torch.fx.Node):
-        if node.target is operator.getitem:
-            if not is_view(node.args[0]):
-                break
-        elif not is_view(node):
-            break
+    source = viewed(node)
+    while source is not None:
         chain.append(node)
-        node = node.args[0]
+        node, source = source, viewed(source)
     return chain[::-1]

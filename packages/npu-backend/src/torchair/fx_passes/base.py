@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -49,10 +50,17 @@ def same_sizes(a: Any, b: Any) -> bool:
     return len(a) == len(b) and all(map(same_dim, a, b))
 
 
-def is_view(node: torch.fx.Node) -> bool:
-    """Whether the op's result shares memory with its first argument."""
-    schema = getattr(node.target, "_schema", None)
-    return schema is not None and any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
+def viewed(node: torch.fx.Node) -> torch.fx.Node | None:
+    """The node in whose memory this one's result lies: the first argument of a view, the list behind a getitem."""
+    source = node.args[0] if node.op == "call_function" and node.args else None
+    if not isinstance(source, torch.fx.Node):
+        return None
+    maker = source if node.target is operator.getitem else node
+    schema = getattr(maker.target, "_schema", None)
+    if schema is None:
+        return None
+    aliases = (r.alias_info for r in schema.returns)
+    return source if any(a is not None and not a.is_write for a in aliases) else None
 
 
 def output_node(graph: torch.fx.Graph) -> torch.fx.Node:

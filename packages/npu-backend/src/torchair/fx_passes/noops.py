@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from torchair.fx_passes.base import is_view, output_values, same_sizes, value_of
+from torchair.fx_passes.base import output_values, same_sizes, value_of, viewed
 
 if TYPE_CHECKING:
     from torchair.config import NpuBaseConfig
@@ -133,8 +133,9 @@ class _Roots:
     def __init__(self, graph: torch.fx.Graph) -> None:
         self._root: dict[torch.fx.Node, torch.fx.Node] = {}
         for node in graph.nodes:
-            if node.op == "call_function" and node.args and isinstance(node.args[0], torch.fx.Node) and is_view(node):
-                self._root[node] = self.of(node.args[0])
+            source = viewed(node)
+            if source is not None:
+                self._root[node] = self.of(source)
         written: Iterable[Any] = (n.args[0] for n in graph.nodes if n.target is aten.copy_.default)
         self.written = {self.of(n) for n in written if isinstance(n, torch.fx.Node)}
 
