@@ -11,7 +11,7 @@ class GeError(Exception):
     """Base of all errors raised on purpose.
 
     Args:
-        code: Stable identifier such as ``"GE3004"``.
+        code: Stable identifier such as ``"GE3010"``.
         what: What is wrong, with the value got and the values accepted.
         where: Place in the user's source or in the file read, empty if there is none.
         next: What the reader should do now.

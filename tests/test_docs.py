@@ -1,0 +1,47 @@
+"""The code of the guides runs, and every link of the documents leads somewhere."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("packages/*/README.md")])
+
+
+def python_blocks(page):
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.S | re.M)
+
+
+def test_adding_an_op_works_as_written(tmp_path):
+    """The blocks of the page, one after another, then the declared forms of the converter that they register."""
+    script = tmp_path / "page.py"
+    check = """
+import torchair
+f = torch.compile(lambda x, y: torch.add(x, y, alpha=3) + y, backend=torchair.get_npu_backend(), fullgraph=True)
+x, y = torch.randn(2, 3), torch.randn(3)
+torch.testing.assert_close(f(x, y), torch.add(x, y, alpha=3) + y)
+from ge_converters.smoke import main
+raise SystemExit(main(["aten.add.Tensor"]))
+"""
+    script.write_text("\n\n".join(python_blocks(ROOT / "docs" / "adding_an_op.md")) + check)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links(page):
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{target} is missing"
+
+
+@pytest.mark.parametrize("code_range", ["1xxx", "2xxx", "3xxx", "4xxx", "5xxx"])
+def test_every_error_code_has_an_entry(code_range):
+    """A code that the sources raise is explained, and no entry explains a code that nothing raises."""
+    sources = "\n".join(p.read_text() for p in ROOT.glob("packages/*/src/**/*.py"))
+    raised = set(re.findall(rf"\bGE{code_range[0]}\d{{3}}\b", sources))
+    explained = set(re.findall(r"^## (GE\d{4})", (ROOT / "docs" / "errors" / f"{code_range}.md").read_text(), re.M))
+    assert raised == explained

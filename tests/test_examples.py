@@ -1,0 +1,30 @@
+"""The examples run as their headers say, and what they show as generated is what the generator makes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+CUSTOM = ROOT / "examples" / "example_custom_op_register"
+
+
+def run(*command, cwd):
+    done = subprocess.run([sys.executable, *command], cwd=cwd, capture_output=True, text=True, env={**os.environ})
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("script", ["example_custom_op_register_in_one_file.py", "example_use_import_new_custom_op.py"])
+def test_custom_op_examples(script):
+    assert "equals eager" in run(script, cwd=CUSTOM)
+
+
+def test_generated_wrappers_are_up_to_date(tmp_path):
+    name = "auto_generated_ge_raw_custom_ops"
+    (tmp_path / "custom_reg_op.h").write_bytes((CUSTOM / "custom_reg_op.h").read_bytes())
+    run("-m", "ge_graph.codegen", "custom_reg_op.h", "-o", f"{name}.py", cwd=tmp_path)
+    for suffix in (".py", ".pyi", ".jsonl"):
+        assert (tmp_path / (name + suffix)).read_text() == (CUSTOM / (name + suffix)).read_text()
