@@ -47,8 +47,9 @@ class WriteInputsInPlace(Pass):
         graph.output_control += [n for n in dict.fromkeys(written) if n.op not in PLACEHOLDERS]
         assigned = [(target, value) for target, value in assigned if effects.variable(value) is not target]
         _keep_old_values(graph, effects, assigned)
+        readers = _readers(graph, effects, {target for target, _ in assigned})
         for target, value in assigned:
-            _assign(graph, effects, target, value)
+            _assign(graph, target, value, readers[target])
         self._done = True
         return [f"{len(self._pairs)} inputs written in place"]
 
@@ -81,9 +82,17 @@ def _keep_old_values(graph: Graph, effects: Effects, assigned: list[tuple[Tensor
             assigned[position] = (target, _copy(graph, value))
 
 
-def _assign(graph: Graph, effects: Effects, target: Tensor, value: Tensor) -> None:
+def _readers(graph: Graph, effects: Effects, targets: set[Tensor]) -> dict[Tensor, list[Node]]:
+    """Nodes that may read the memory of each input, in order."""
+    found: dict[Tensor, list[Node]] = {target: [] for target in targets}
+    for node in graph.nodes:
+        for root in {effects.root(t) for t in node.operands()} & targets:
+            found[root].append(node)
+    return found
+
+
+def _assign(graph: Graph, target: Tensor, value: Tensor, readers: list[Node]) -> None:
     """Append ``Assign(target, value)`` after all that reads the old value."""
-    readers = [n for n in graph.nodes if any(effects.root(t) is target for t in n.operands())]
     attrs = {"validate_shape": Attr(Kind.BOOL, True), "use_locking": Attr(Kind.BOOL, False)}
     node = graph.add("Assign", [target, value], attrs, [(target.dtype, target.known_shape)])
     node.provenance = value.node.provenance
