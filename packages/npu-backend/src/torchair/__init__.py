@@ -19,6 +19,7 @@ _HOMES: Final = {
     "get_npu_backend": "torchair.backend",
     "logger": "torchair.log",
     "patch_for_hcom": "torchair.collectives",
+    "record_compilation": "torchair.pipeline",
     "register_fx_node_ge_converter": "ge_converters.registry",
 }
 _MODULES: Final = ("configs", "core", "ge", "ops", "scope")

@@ -1,11 +1,14 @@
 """``torchair.logger``: the log that users switch on and off.
 
 One line a record: ``[LEVEL] TORCHAIR(<pid>,<process>):YYYY-MM-DD HH:MM:SS.mmm.uuu [file.py:line]<thread id> message``.
+The native layer, which is everything below the engine protocol (``ge_runtime``), joins date and time by ``-`` and names
+files with their folder. Its level is that of TNG_LOG_LEVEL if that is set when this module loads.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 import time
@@ -14,7 +17,11 @@ from typing import Any, Final, TextIO
 EVENT_LEVEL: Final = 35
 """Level of stage times. A logger set to it prints EVENT and ERROR records, no warnings."""
 
-_PACKAGES: Final = ("ge_graph", "ge_converters", "ge_runtime", "tair_debug", "tair_export")
+_NATIVE: Final = "ge_runtime"
+_PACKAGES: Final = ("ge_graph", "ge_converters", _NATIVE, "tair_debug", "tair_export")
+_NATIVE_LEVELS: Final = {
+    "0": logging.DEBUG, "1": logging.INFO, "2": logging.WARNING, "3": logging.ERROR, "4": EVENT_LEVEL,
+}  # fmt: skip
 
 
 class LineFormatter(logging.Formatter):
@@ -23,19 +30,25 @@ class LineFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """One record as text."""
         micros = int(record.created * 1_000_000) % 1_000_000
-        clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
+        native = _is_native(record)
+        clock = time.strftime("%Y-%m-%d-%H:%M:%S" if native else "%Y-%m-%d %H:%M:%S", time.localtime(record.created))
+        file = "/".join(record.pathname.split(os.sep)[-2:]) if native else record.filename
         text = record.getMessage()
         if record.exc_info:
             text = f"{text}\n{self.formatException(record.exc_info)}"
         level = "EVENT" if record.levelno == EVENT_LEVEL else record.levelname
         return (
             f"[{level}] TORCHAIR({record.process},{record.processName}):{clock}.{micros // 1000:03d}."
-            f"{micros % 1000:03d} [{record.filename}:{record.lineno}]{threading.get_native_id()} {text}"
+            f"{micros % 1000:03d} [{file}:{record.lineno}]{threading.get_native_id()} {text}"
         )
 
 
+def _is_native(record: logging.LogRecord) -> bool:
+    return record.name.partition(".")[0] == _NATIVE
+
+
 class _CurrentStderr(logging.StreamHandler[TextIO]):
-    """Writes to whatever ``sys.stderr`` is when a record comes, so that redirections hold."""
+    """Writes what the levels let through to whatever ``sys.stderr`` is when a record comes, so redirections hold."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
@@ -43,6 +56,10 @@ class _CurrentStderr(logging.StreamHandler[TextIO]):
     @property
     def stream(self) -> TextIO:  # type: ignore[override]
         return sys.stderr
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """While a file takes everything, the levels still hold here."""
+        return record.levelno >= (_native_level() if _is_native(record) else logger.level)
 
 
 class TorchairLogger(logging.Logger):
@@ -70,12 +87,38 @@ class TorchairLogger(logging.Logger):
         # the logging module clears the answers that loggers remember only for loggers that it made itself
         vars(self).get("_cache", {}).clear()
         for name in _PACKAGES if getattr(self, "handlers", None) else ():
-            package = logging.getLogger(name)
-            package.setLevel(self.level)
-            if _handler not in package.handlers:
-                package.addHandler(_handler)
+            _let_through(name, self.level if name != _NATIVE else _native_level())
+
+    def isEnabledFor(self, level: int) -> bool:
+        """Everything is wanted while a file records everything."""
+        return bool(_files) or super().isEnabledFor(level)
 
 
+def _let_through(name: str, level: int) -> None:
+    """Records of a package from ``level`` on come out here."""
+    package = logging.getLogger(name)
+    package.setLevel(logging.DEBUG if _files else level)
+    for handler in (_handler, *_files):
+        if handler not in package.handlers:
+            package.addHandler(handler)
+
+
+def _native_level() -> int:
+    return logger.level if _native is None else _native
+
+
+def record_to(handler: logging.Handler) -> None:
+    """Let a handler take every record of this log and of the sibling packages, whatever the levels say."""
+    handler.setFormatter(LineFormatter())
+    _files.append(handler)
+    logger.addHandler(handler)
+    for name in _PACKAGES:
+        _let_through(name, logging.DEBUG)
+        logging.getLogger(name).propagate = False  # a root handler would print what only the file asked for
+
+
+_files: Final[list[logging.Handler]] = []
+_native: int | None = _NATIVE_LEVELS.get(os.environ.get("TNG_LOG_LEVEL", ""))
 _handler = _CurrentStderr()
 _handler.setFormatter(LineFormatter())
 
@@ -90,3 +133,8 @@ def _make() -> TorchairLogger:
 
 
 logger: Final = _make()
+
+if _native is not None:
+    _let_through(_NATIVE, _native)
+elif os.environ.get("TNG_LOG_LEVEL"):
+    logger.error("TNG_LOG_LEVEL is %r, known are 0 to 4; it is not used", os.environ["TNG_LOG_LEVEL"])

@@ -21,7 +21,9 @@ from ge_converters.torch_compat import boxed, real_values
 from ge_graph import passes as ge_passes
 from ge_graph.errors import ConfigError
 from ge_graph.verify import verify
-from tair_debug.observer import CompileObserver, Stage
+from tair_debug.observer import Stage
+from tair_debug.report import CompileReport
+from torchair import observers
 from torchair.fx_passes import AFTER_USER, BEFORE_USER, BUILT_IN, FxPass, run_custom
 from torchair.fx_passes.base import output_values, value_of
 from torchair.log import logger
@@ -38,23 +40,33 @@ Call = Callable[[list[Any]], Any]
 
 _model_ids: Final = itertools.count()
 _graph_ids: Final = itertools.count(1)
-_observers: Final[list[CompileObserver]] = []
+_recorders: Final[list[list[CompileReport]]] = []
+_native: Final = logging.getLogger("ge_runtime.session")
+_TASKLESS: Final = frozenset(("Const", "Constant", "ConstPlaceHolder", "Data", "RefData"))
 
 
 @contextmanager
-def observing(observer: CompileObserver) -> Iterator[None]:
-    """Let ``observer`` see every compilation that happens inside the block."""
-    _observers.append(observer)
+def record_compilation() -> Iterator[list[CompileReport]]:
+    """Collect a report of every graph that is compiled inside the block.
+
+    Example:
+        >>> import torch, torchair
+        >>> with torchair.record_compilation() as reports:  # doctest: +SKIP
+        ...     model(x)
+        >>> reports[0].ge_ops  # doctest: +SKIP
+    """
+    reports: list[CompileReport] = []
+    _recorders.append(reports)
     try:
-        yield
+        yield reports
     finally:
-        _observers.remove(observer)
+        _recorders[:] = [r for r in _recorders if r is not reports]
 
 
 def new_model(gm: torch.fx.GraphModule) -> int:
     """Number a graph that dynamo captured and show it to the observers."""
     model_id = next(_model_ids)
-    for observer in _observers:
+    for observer in observers.dynamo_observers():
         observer.dynamo_graph(model_id, gm)
     return model_id
 
@@ -71,7 +83,8 @@ class Pipeline:
     def __init__(self, config: CompilerConfig, phase: Phase, model_id: int) -> None:
         self.config = config
         self.stage = Stage(model_id, phase, next(_graph_ids))
-        self.observers = tuple(_observers)
+        self.observers = observers.compile_observers(config)
+        self.report = CompileReport(model_id, phase, self.stage.graph_id)
         self._label = f"model {model_id} {phase}"
 
     def compile(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Call:
@@ -87,14 +100,25 @@ class Pipeline:
         Errors: ConfigError for options, PassError for custom passes, LoweringError for what cannot be lowered,
         GraphError if verification fails, EngineError if the engine refuses.
         """
+        start = time.perf_counter()
+        self.report.fx_nodes = sum(n.op == "call_function" for n in gm.graph.nodes)
+        try:
+            call = self._compile(gm, example_inputs)
+        finally:
+            self.report.total_s = time.perf_counter() - start
+        for reports in _recorders:
+            reports.append(self.report)
+        return call
+
+    def _compile(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Call:
         config = self.config
         config.check()
         self._fx_graph("", gm)
         self._fx_passes(gm, example_inputs)
-        if config.debug.run_eagerly.value:
-            return self._as_it_stands(gm, "debug.run_eagerly")
-        if config.mode.value == "reduce-overhead":
-            return self._as_it_stands(gm, "mode reduce-overhead")
+        observers.write_summary(config, gm)
+        eager = observers.eager_run(config, self.stage, gm)
+        if eager is not None:
+            return self._as_it_stands(gm, *eager)
         device = device_of(gm)
         plan = take_views(gm)
         with real_values():
@@ -134,7 +158,7 @@ class Pipeline:
         if logger.isEnabledFor(logging.DEBUG):
             logger.debug("%s: FX graph %s\n%s", self._label, f"after {label}" if label else "after AOT", gm.graph)
 
-    def _as_it_stands(self, gm: torch.fx.GraphModule, why: str) -> Call:
+    def _as_it_stands(self, gm: torch.fx.GraphModule, why: str, forward: Callable[..., Any]) -> Call:
         """The ATen graph's own program, for the options that ask for it."""
         device = device_of(gm)
         if device != "cpu" and why.startswith("mode"):
@@ -142,11 +166,9 @@ class Pipeline:
                 "GE1010", f"not built in this version: config.mode = 'reduce-overhead' on device '{device}'",
                 next="use mode max-autotune",
             )  # fmt: skip
-        gm.recompile()
         logger.info("%s: %s, the ATen program runs as it stands", self._label, why)
         for observer in self.observers:
             observer.output_code(self.stage, gm.code)
-        forward = gm.forward
 
         def call(args: list[Any]) -> Any:
             given = tuple(args)
@@ -159,9 +181,13 @@ class Pipeline:
 
     def _lower(self, gm: torch.fx.GraphModule) -> Lowered:
         from ge_converters.lowering import lower
+        from ge_converters.registry import REGISTRY
         from torchair import converters
 
-        converters.register()
+        with self._timed("load converters") as note:
+            converters.register()
+            REGISTRY.load()
+            note("known")
         with self._timed("lower") as note:
             lowered = lower(gm, name=f"graph_{self.stage.graph_id}")
             note(f"{len(gm.graph.nodes)} FX nodes to {len(lowered.graph.nodes)} GE nodes")
@@ -189,6 +215,7 @@ class Pipeline:
         with self._timed("verify") as note:
             verify(graph)
             note(f"{len(graph.nodes)} GE nodes")
+        self.report.ge_ops = sum(n.op not in _TASKLESS for n in graph.nodes)
         self._ge_graph("optimized", graph)
         return lowered
 
@@ -200,8 +227,13 @@ class Pipeline:
         from torchair.executable import bind
 
         self._report_device_options(engine)
+        options = self._engine_options(lowered.graph)
+        if _native.isEnabledFor(logging.INFO):
+            listed = "".join(f"\n  {name}: {value}" for name, value in sorted(options.items()))
+            _native.info("Compiling concrete graph %d with options:%s", self.stage.graph_id, listed)
         with self._timed("engine") as note:
-            executable = engine.compile(lowered.graph, self._engine_options(lowered.graph))
+            executable = engine.compile(lowered.graph, options)
+            executable = observers.with_data_dump(executable, lowered.graph, options, self.stage, engine)
             call, source = bind(lowered, executable, engine.name, plan)
             note(f"'{engine.name}' took {len(lowered.graph.nodes)} GE nodes")
         if self.observers:
@@ -232,7 +264,9 @@ class Pipeline:
         notes: list[str] = []
         start = time.perf_counter()
         yield notes.append
-        took_ms = (time.perf_counter() - start) * 1e3
+        took = time.perf_counter() - start
+        self.report.stages[stage] = self.report.stages.get(stage, 0.0) + took
+        took_ms = took * 1e3
         if logger.isEnabledFor(logging.INFO):
             logger.info("%s: %s: %s, %.1f ms", self._label, stage, "; ".join(notes), took_ms)
         else:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Final, Literal, Protocol, runtime_checkable
 
 import torch
 
@@ -40,3 +42,37 @@ class CompileObserver(Protocol):
 
     def output_code(self, stage: Stage, code: str) -> None:
         """The program that the engine runs, as text."""
+
+
+class Silent:
+    """An observer that ignores every event; others override what they care for."""
+
+    def dynamo_graph(self, model_id: int, gm: torch.fx.GraphModule) -> None:
+        """Ignored."""
+
+    def fx_graph(self, stage: Stage, label: str, gm: torch.fx.GraphModule) -> None:
+        """Ignored."""
+
+    def ge_graph(self, stage: Stage, label: str, graph: Graph) -> None:
+        """Ignored."""
+
+    def output_code(self, stage: Stage, code: str) -> None:
+        """Ignored."""
+
+
+_active: Final[list[CompileObserver]] = []
+
+
+@contextmanager
+def observing(observer: CompileObserver) -> Iterator[None]:
+    """Let ``observer`` see every compilation that happens inside the block."""
+    _active.append(observer)
+    try:
+        yield
+    finally:
+        _active.remove(observer)
+
+
+def active() -> tuple[CompileObserver, ...]:
+    """The observers of the open ``observing`` blocks."""
+    return tuple(_active)

@@ -1,0 +1,104 @@
+"""What the options and the environment switch on beside compiling: dumps, reports, and running eagerly.
+
+Everything here looks at a compilation, or runs the ATen graph where an option says so; `tair_debug` does the work.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from tair_debug import debug_tree
+from tair_debug.observer import CompileObserver, active
+from torchair.log import logger, record_to
+
+if TYPE_CHECKING:
+    import torch
+
+    from ge_graph import Graph
+    from ge_runtime.api import Engine, Executable
+    from tair_debug.observer import Stage
+    from torchair.config import CompilerConfig
+
+
+def dynamo_observers() -> tuple[CompileObserver, ...]:
+    """Who sees the graph from dynamo, before any configuration is at hand."""
+    return (*active(), debug_tree.DebugTree()) if _debug_record() else active()
+
+
+def compile_observers(config: CompilerConfig) -> tuple[CompileObserver, ...]:
+    """Who sees the stages of one compilation."""
+    found = [*active()]
+    dump = config.debug.graph_dump
+    if _debug_record():
+        code = config.mode.value == "reduce-overhead"
+        found.append(debug_tree.DebugTree(dump.type.value or "txt", code=code))
+    if dump.type.value is not None:
+        from tair_debug.graph_dump import GraphDump
+
+        found.append(GraphDump(dump.type.value, dump.path.value))
+    return tuple(found)
+
+
+def _debug_record() -> bool:
+    """Whether there is a debug record; the first look at it starts its log."""
+    if not debug_tree.wanted():
+        return False
+    _start_debug_log(os.fspath(debug_tree.root() / "debug.log"))
+    return True
+
+
+@functools.cache
+def _start_debug_log(path: str) -> None:
+    record_to(logging.FileHandler(path, encoding="utf-8"))
+
+
+def write_summary(config: CompilerConfig, gm: torch.fx.GraphModule) -> None:
+    """Write the csv of ``debug.fx_summary`` if it is asked for.
+
+    Errors: ConfigError GE1041 if the file cannot be written.
+    """
+    if config.debug.fx_summary.type.value is None:
+        return
+    from tair_debug.fx_summary import summarize, write_csv
+
+    path = write_csv(summarize(gm))
+    logger.info("fx_summary: %s", path)
+
+
+def eager_run(config: CompilerConfig, stage: Stage, gm: torch.fx.GraphModule) -> tuple[str, Callable[..., Any]] | None:
+    """The option that asks for the ATen graph to run as it stands, and what to call; None if no option does.
+
+    Errors: ConfigError GE1042 if the filter of ``debug.data_dump`` fails.
+    """
+    debug = config.debug
+    if debug.data_dump.type.value is not None:
+        from tair_debug.data_dump import DataDump
+
+        return "debug.data_dump", DataDump(gm, stage.graph_id, debug.data_dump.path.value, debug.data_dump.filter.value)
+    if debug.run_eagerly.value:
+        return "debug.run_eagerly", _program(gm)
+    if debug.fx_summary.type.value is not None and debug.fx_summary.skip_compile.value:
+        return "debug.fx_summary.skip_compile", _program(gm)
+    if config.mode.value == "reduce-overhead":
+        return "mode reduce-overhead", _program(gm)
+    return None
+
+
+def _program(gm: torch.fx.GraphModule) -> Callable[..., Any]:
+    gm.recompile()  # the passes have edited the graph
+    return gm.forward  # type: ignore[no-any-return]
+
+
+def with_data_dump(
+    executable: Executable, graph: Graph, options: Mapping[str, str], stage: Stage, engine: Engine
+) -> Any:
+    """The executable, or one that dumps as ``dump_config`` says; a device's engine dumps by itself."""
+    if options.get("ge.exec.enableDump") != "1" or "npu" in engine.probe().devices:
+        return executable
+    from tair_debug.ge_dump import DumpingExecutable
+
+    return DumpingExecutable(executable, graph, options, stage.graph_id)

@@ -1,0 +1,112 @@
+"""The complete debug record below ``torch_compile_debug/run_<time>-pid_<pid>``, for TORCH_COMPILE_DEBUG=1.
+
+    torchair/debug.log                               log of this library, Python and native layer
+    torchair/model__<id>/dynamo_out_graph.txt        graph before AOT
+    torchair/model__<id>/<phase>/NNN_aot_<phase>_graph.txt                     after AOT
+                                 NNN_aot_<phase>_graph_after_<pass>.txt        FX graph after a pass
+                                 NNN_aot_<phase>_original_ge_graph.<ext>       GE graph before all passes
+                                 NNN_aot_<phase>_graph_after_<pass>.<ext>      after a GE pass
+                                 NNN_aot_<phase>_optimized_ge_graph.<ext>      after all passes
+                                 output_code.py                                program, reduce-overhead mode
+    torchdynamo/debug.log                            torch's own log
+
+In a distributed run the folder's name ends in ``-rank_<rank>``; torch's log lies in the folder without the ending, and
+a link beside ours leads to it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from ge_converters.torch_compat import debug_folder
+from ge_graph import Graph
+from tair_debug import artefacts
+from tair_debug.graph_dump import write_graph
+from tair_debug.observer import Silent, Stage
+
+VARIABLE: Final = "TORCH_COMPILE_DEBUG"
+_counters: Final[Counter[str]] = Counter()
+
+
+def wanted() -> bool:
+    """Whether the environment asks for the record."""
+    return os.environ.get(VARIABLE, "0") == "1"
+
+
+def root() -> Path:
+    """Our part of the record, made if need be; the same path for the whole process.
+
+    Errors: ConfigError GE1041 if it cannot be made.
+    """
+    run = Path(debug_folder())
+    if not artefacts.is_distributed():
+        return artefacts.folder(run / "torchair", VARIABLE)
+    ours = run.with_name(f"{run.name}-rank_{artefacts.rank()}")
+    made = artefacts.folder(ours / "torchair", VARIABLE)
+    link = ours / "torchdynamo"
+    if not link.is_symlink():
+        try:
+            link.symlink_to(Path("..") / run.name / "torchdynamo", target_is_directory=True)
+        except OSError:
+            pass  # a file system without links; torch's log is where torch put it
+    return made
+
+
+class DebugTree(Silent):
+    """Writes one compilation's stages.
+
+    Args:
+        kind: Form of GE graphs: ``txt``, ``pbtxt``, ``py`` or ``html``.
+        code: Whether to write ``output_code.py``.
+    """
+
+    def __init__(self, kind: str = "txt", *, code: bool = False) -> None:
+        self.kind = kind
+        self.code = code
+        self.root = root()
+
+    def dynamo_graph(self, model_id: int, gm: torch.fx.GraphModule) -> None:
+        """Write ``dynamo_out_graph.txt``."""
+        place = artefacts.folder(self.root / f"model__{model_id}", VARIABLE)
+        artefacts.write_text(place / "dynamo_out_graph.txt", readable(gm), VARIABLE)
+
+    def fx_graph(self, stage: Stage, label: str, gm: torch.fx.GraphModule) -> None:
+        """Write the graph after AOT or after a pass."""
+        name = f"graph_after_{_clean(label)}" if label else "graph"
+        artefacts.write_text(self._next(stage, f"{name}.txt"), readable(gm), VARIABLE)
+
+    def ge_graph(self, stage: Stage, label: str, graph: Graph) -> None:
+        """Write the GE graph."""
+        whole = label in ("original", "optimized")
+        name = f"{label}_ge_graph" if whole else f"graph_after_{_clean(label)}"
+        write_graph(graph, self._next(stage, f"{name}.{self.kind}"), self.kind, VARIABLE)
+
+    def output_code(self, stage: Stage, code: str) -> None:
+        """Write ``output_code.py``."""
+        if self.code:
+            artefacts.write_text(self._phase(stage) / "output_code.py", code, VARIABLE)
+
+    def _phase(self, stage: Stage) -> Path:
+        return artefacts.folder(self.root / f"model__{stage.model_id}" / stage.phase, VARIABLE)
+
+    def _next(self, stage: Stage, name: str) -> Path:
+        """The next numbered file; FX and GE files share the counter, which starts anew in every folder."""
+        place = self._phase(stage)
+        number = _counters[os.fspath(place)]
+        _counters[os.fspath(place)] += 1
+        return place / f"{number:03d}_aot_{stage.phase}_{name}"
+
+
+def readable(gm: torch.fx.GraphModule) -> str:
+    """A GraphModule as text, with types and source lines."""
+    return str(gm.print_readable(print_output=False)) + "\n"
+
+
+def _clean(name: str) -> str:
+    return re.sub(r"[^\w.+-]", "_", name) or "pass"

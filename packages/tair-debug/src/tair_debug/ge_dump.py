@@ -1,0 +1,139 @@
+"""GE-mode data dump on the embedded engine: ``config.dump_config``.
+
+Tree: ``<path>/worldsize<W>_global_rank<R>/<time>/<device>/<model name>/<model id>/<iteration>/``. A device leaves
+binary files there that CANN's tool turns into npy; the embedded engine leaves the npy files themselves, under the names
+that the tool gives them: ``<op type>.<op name>.<task>.<stream>.<time>.<input or output>.<i>.npy``. ``provenance.json``
+beside the iterations says which FX node and which line of the user each operator comes from.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from ge_graph import Graph, Node
+from tair_debug import artefacts
+from tair_debug.data_dump import as_numpy, write_npy
+
+OPTION: Final = "config.dump_config.dump_path"
+PROVENANCE: Final = "provenance.json"
+DEVICE: Final = 0
+STATISTICS: Final = (
+    "Input/Output", "Index", "Data Size", "Data Type", "Format", "Shape", "Max Value", "Min Value", "Avg Value",
+    "Count Nan", "Count Negative Inf", "Count Positive Inf",
+)  # fmt: skip
+
+
+def wanted_step(steps: str | None) -> Callable[[int], bool]:
+    """Whether an iteration is dumped, from ``0|3-5|10``; None means all."""
+    if not steps:
+        return lambda step: True
+    spans = [part.partition("-") for part in steps.split("|")]
+    ranges = [(int(low), int(high or low)) for low, _, high in spans]
+    return lambda step: any(low <= step <= high for low, high in ranges)
+
+
+def clean(name: str) -> str:
+    """A name with dots, slashes and blanks as underlines."""
+    return re.sub(r"[./\\ ]", "_", name)
+
+
+class DumpingExecutable:
+    """An executable that saves what its operators read and write.
+
+    Args:
+        inner: The executable; ``run_traced`` gives its values.
+        graph: Its graph.
+        options: GE options; those that begin with ``ge.exec.dump`` count.
+        model_id: Number of the graph.
+
+    Errors: ConfigError GE1041 if a file cannot be written.
+    """
+
+    def __init__(self, inner: Any, graph: Graph, options: Mapping[str, str], model_id: int) -> None:
+        self.inner = inner
+        self.graph = graph
+        self._mode = options.get("ge.exec.dumpMode", "all")
+        self._stats = options.get("ge.exec.dumpData", "tensor") == "stats"
+        self._layers = frozenset(options.get("ge.exec.dumpLayer", "").split())
+        self._step = 0
+        self._wanted = wanted_step(options.get("ge.exec.dumpStep"))
+        clock = time.strftime("%Y%m%d%H%M%S")
+        tail = Path(clock) / str(DEVICE) / clean(graph.name) / str(model_id)
+        self._base = Path(options.get("ge.exec.dumpPath", "./"))
+        self._tail = tail
+        self._tasks = {id(node): number for number, node in enumerate(graph.nodes)}
+
+    @property
+    def source(self) -> str:
+        """The program of the executable within."""
+        return str(self.inner.source)
+
+    def run(self, inputs: Sequence[Any]) -> list[Any]:
+        """Run, and dump if this iteration is wanted."""
+        step, self._step = self._step, self._step + 1
+        if not self._wanted(step):
+            return list(self.inner.run(inputs))
+        home = artefacts.folder(self._base / artefacts.rank_folder() / self._tail, OPTION)
+        if not (home / PROVENANCE).exists():
+            artefacts.write_text(home / PROVENANCE, provenance_text(self.graph), OPTION, mode=artefacts.SHARED)
+        place = artefacts.folder(home / str(step), OPTION)
+        return list(self.inner.run_traced(inputs, lambda *event: self._save(place, *event)))
+
+    def run_traced(self, inputs: Sequence[Any], on_node: Any) -> list[Any]:
+        """As the executable within, without a dump."""
+        return list(self.inner.run_traced(inputs, on_node))
+
+    def _save(self, place: Path, node: Node, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        if self._layers and node.name not in self._layers:
+            return
+        stem = f"{node.op}.{clean(node.name)}.{self._tasks[id(node)]}.0.{artefacts.stamp()}"
+        groups = [("input", inputs)] if self._mode != "output" else []
+        groups += [("output", outputs)] if self._mode != "input" else []
+        arrays = [(what, i, as_numpy(v)) for what, values in groups for i, v in enumerate(values)]
+        if self._stats:
+            text = statistics([(what, i, a) for what, i, a in arrays if a is not None])
+            artefacts.write_text(place / f"{stem}.csv", text, OPTION, mode=artefacts.SHARED)
+            return
+        for what, index, array in arrays:
+            if array is not None:
+                write_npy(os.fspath(place / f"{stem}.{what}.{index}.npy"), array, OPTION)
+
+
+def provenance_text(graph: Graph) -> str:
+    """JSON: operator name to FX node, target and source line."""
+    found = {
+        clean(n.name): {"fx": p.fx_name, "target": p.fx_target, "module": p.module, "source": p.source, "code": p.code}
+        for n in graph.nodes
+        if (p := n.provenance) is not None
+    }
+    return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+
+
+def statistics(arrays: Sequence[tuple[str, int, np.ndarray[Any, Any]]]) -> str:
+    """A csv with one line a tensor: size, type, shape, extremes, mean, what is not finite."""
+    out = io.StringIO(newline="")
+    writer = csv.writer(out)
+    writer.writerow(STATISTICS)
+    for what, index, array in arrays:
+        shape = "x".join(map(str, array.shape))
+        writer.writerow([what, index, array.nbytes, array.dtype.name, "ND", shape, *_numbers(array)])
+    return out.getvalue()
+
+
+def _numbers(array: np.ndarray[Any, Any]) -> list[Any]:
+    if array.dtype.kind == "c" or not array.size:
+        return ["", "", "", 0, 0, 0]
+    wide = array.astype(np.float64)
+    finite = wide[np.isfinite(wide)]
+    extremes = [finite.max(), finite.min(), finite.mean()] if finite.size else ["", "", ""]
+    return [*extremes, int(np.isnan(wide).sum()), int(np.isneginf(wide).sum()), int(np.isposinf(wide).sum())]

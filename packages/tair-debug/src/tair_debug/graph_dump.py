@@ -1,0 +1,97 @@
+"""GE graphs as files: ``config.debug.graph_dump``, and the forms that the debug record and ``tair dump`` share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from ge_graph import Graph
+from ge_graph.errors import ConfigError
+from tair_debug import artefacts
+from tair_debug.observer import Silent, Stage
+
+OPTION: Final = "config.debug.graph_dump.path"
+
+
+def _txt(graph: Graph) -> str:
+    from ge_graph.txt import to_txt
+
+    return to_txt(graph)
+
+
+def _pbtxt(graph: Graph) -> str:
+    from ge_graph.pbtxt import to_pbtxt
+
+    return to_pbtxt(graph)
+
+
+def _html(graph: Graph) -> str:
+    from tair_debug.graph_page import to_html
+
+    return to_html(graph)
+
+
+_FORMS: Final[dict[str, Callable[[Graph], str]]] = {"txt": _txt, "pbtxt": _pbtxt, "html": _html}
+TYPES: Final = ("txt", "pbtxt", "py", "html")
+
+
+def write_graph(graph: Graph, path: str | os.PathLike[str], kind: str, option: str = OPTION) -> None:
+    """Write one graph, readable by its owner only.
+
+    Args:
+        graph: The graph.
+        path: The file.
+        kind: One of ``TYPES``.
+        option: Who asked for it, for errors.
+
+    Errors: ConfigError GE1041 naming option and path, GE1040 for an unknown kind.
+    """
+    if kind == "py":
+        from ge_graph.python_source import write_py
+
+        try:
+            write_py(graph, path)
+        except OSError as error:
+            raise artefacts.no_file(option, path, error) from error
+        return
+    if kind not in _FORMS:
+        raise unknown_type("config.debug.graph_dump.type", kind, TYPES)
+    artefacts.write_text(path, _FORMS[kind](graph), option)
+
+
+def unknown_type(option: str, got: object, known: tuple[str, ...]) -> ConfigError:
+    """The error for a form that nobody writes."""
+    return ConfigError("GE1040", f"{option}: got {got!r}, known are {', '.join(known)}", next="set one of these")
+
+
+class GraphDump(Silent):
+    """Writes the GE graph as converted and as optimized.
+
+    Files: ``dynamo_original_graph_<k>_rank_<r>_pid_<p>_ts_<20 digits>.<kind>`` and ``dynamo_optimized_graph_…``.
+
+    Args:
+        kind: One of ``TYPES``.
+        path: An existing folder.
+
+    Errors: ConfigError GE1040 for an unknown kind; GE1041 if a file cannot be written.
+    """
+
+    def __init__(self, kind: str, path: str | os.PathLike[str] = "./") -> None:
+        if kind not in TYPES:
+            raise unknown_type("config.debug.graph_dump.type", kind, TYPES)
+        self.kind = kind
+        self.path = Path(path)
+        self.written: list[Path] = []
+
+    def ge_graph(self, stage: Stage, label: str, graph: Graph) -> None:
+        """Write ``original`` and ``optimized``; single passes are for the debug record."""
+        if label not in ("original", "optimized"):
+            return
+        name = (
+            f"dynamo_{label}_graph_{stage.graph_id}_rank_{artefacts.rank()}_pid_{os.getpid()}"
+            f"_ts_{artefacts.stamp()}.{self.kind}"
+        )
+        write_graph(graph, self.path / name, self.kind)
+        self.written.append(self.path / name)
