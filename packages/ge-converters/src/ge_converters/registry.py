@@ -106,20 +106,24 @@ class Registry:
         self._automatic: dict[Any, Entry | str] = {}
         self._by_function: dict[Converter, list[Entry]] = {}
         self._declared: dict[Converter, tuple[Support, ...]] = {}
+        self._awaited: dict[str, Callable[[Any], Any]] = {}
         self.revision = 0
 
     # -- registration ---------------------------------------------------------------------------------------------
 
-    def register(self, target: Target, *, source: str = "", where: str = "") -> Callable[[F], F]:
+    def register(self, target: Target | str, *, source: str = "", where: str = "") -> Callable[[F], F]:
         """Decorator that makes a function the converter of ``target``.
 
         Args:
-            target: ``torch.ops.aten.add.Tensor``, or a Python function such as ``operator.add`` or ``math.floor``.
+            target: ``torch.ops.aten.add.Tensor``, or a Python function such as ``operator.add`` or ``math.floor``; the
+                name of an overload if the library that defines it need not be loaded, checked when a graph has the op.
             source: Where the behaviour is taken from; required for built-in converters.
             where: ``file:line`` to report; taken from the function if empty.
 
         Errors: LoweringError GE2002 (signature), GE2003 (target), GE2004 (a built-in registered twice).
         """
+        if isinstance(target, str):
+            return self._await(target, source)
         _check_target(target)
 
         def decorate(fn: F) -> F:
@@ -134,6 +138,13 @@ class Registry:
             layer[target] = entry
             self._by_function.setdefault(fn, []).append(entry)
             self.revision += 1
+            return fn
+
+        return decorate
+
+    def _await(self, name: str, source: str) -> Callable[[F], F]:
+        def decorate(fn: F) -> F:
+            self._awaited[name] = lambda target: self.register(target, source=source)(fn)
             return fn
 
         return decorate
@@ -198,6 +209,10 @@ class Registry:
         found = self._user.get(target) or self._built_in.get(target)
         if found is not None or not isinstance(target, torch._ops.OpOverload):
             return found
+        awaited = self._awaited.pop(str(target), None) if self._awaited else None
+        if awaited is not None:
+            awaited(target)
+            return self._built_in.get(target) or self._user[target]
         derived = self._derive(target)
         return derived if isinstance(derived, Entry) else None
 
@@ -376,7 +391,7 @@ def _family_modules() -> Iterator[str]:
 REGISTRY: Final = Registry(_family_modules)
 
 
-def register_fx_node_ge_converter(target: Target, *, source: str = "") -> Callable[[F], F]:
+def register_fx_node_ge_converter(target: Target | str, *, source: str = "") -> Callable[[F], F]:
     """Make a function the converter of an op.
 
     The converter takes the parameters of the op's schema by name, the keyword-only ones behind ``*``, and
