@@ -40,13 +40,9 @@ def render(tensor: torch.Tensor, summarize_size: int, tensor_detail: bool) -> st
         summarize_size: Elements at each end of a dimension; -1 shows all.
         tensor_detail: Add shape and dtype.
     """
-    import numpy as np
+    from ge_runtime.cpu.text import summarize
 
-    plain = tensor.detach().cpu()
-    array = (plain.float() if plain.dtype in (torch.bfloat16, torch.float16) else plain).numpy()
-    edge = max(array.shape, default=1) if summarize_size < 0 else summarize_size
-    everything = summarize_size < 0 or 2 * edge >= max(array.shape, default=1)
-    text = np.array2string(array, separator=" ", edgeitems=max(edge, 1), threshold=array.size + 1 if everything else 0)
+    text = summarize(tensor, summarize_size)
     return f"tensor({text}, shape={list(tensor.shape)}, dtype={tensor.dtype})" if tensor_detail else text
 
 

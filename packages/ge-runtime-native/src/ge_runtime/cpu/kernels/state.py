@@ -132,7 +132,7 @@ def cmo(src: Tensor) -> None:
     """A cache hint: no effect on values."""
 
 
-@kernel("Print", "PrintV2", ignores=("message", "first_n", "summarize", "output_stream"))
+@kernel("Print")
 def print_(x: Sequence[Tensor] | Tensor) -> None:
     """Write the values to standard error."""
     import sys
