@@ -203,9 +203,6 @@ _MODES = [
 
 
 @declare_supported([*_DIV, *_DIV_NUMBER])
-@register_fx_node_ge_converter(
-    aten.true_divide.Tensor, source="aten true_divide.Tensor, left by torch's scalar tensorification; GE RealDiv"
-)
 @register_fx_node_ge_converter(aten.div.Tensor, source="aten div.Tensor; GE RealDiv")
 def div(self: Tensor, other: Any, *, meta_outputs: TensorSpec) -> Tensor:
     """True division; integers and bool divide as floats.
