@@ -188,6 +188,7 @@ def permuted(x: Tensor, order: Sequence[int]) -> Tensor:
     [Support(x, p) for x in _ANY for p in ([2, 0, 1], [0, -1, 1])]
     + [Support(F32(), []), Support(F32(2, 3), [0, 1]), Support(_LAID_OUT, [1, 2, 0])]
 )
+@register_fx_node_ge_converter(aten.permute_copy.default, source="aten permute_copy; GE Transpose")
 @register_fx_node_ge_converter(aten.permute.default, source="aten permute; GE Transpose")
 def permute(self: Tensor, dims: Any, *, meta_outputs: TensorSpec) -> Tensor:
     """Dims in another order.
@@ -458,6 +459,7 @@ def chunk(self: Tensor, chunks: int, dim: int = 0, *, meta_outputs: list[TensorS
 
 
 @declare_supported([Support(x) for x in _SPLIT_INPUTS] + [Support(F32(2, 3), -1), Support(F32(1, 3)), Support(F32(3))])
+@register_fx_node_ge_converter(aten.unbind_copy.int, source="aten unbind_copy.int; GE Unpack")
 @register_fx_node_ge_converter(aten.unbind.int, source="aten unbind.int; GE Unpack")
 def unbind(self: Tensor, dim: int = 0, *, meta_outputs: list[TensorSpec]) -> list[Tensor]:
     """All slices along a dim.
@@ -607,3 +609,18 @@ def view_as_complex(self: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
     """Pairs of the last dim as complex numbers."""
     real, imaginary = ge.Unpack(self, num=2, axis=self.rank - 1, size_of_y=2)
     return ge.Complex(real, imaginary, Tout=meta_outputs.dtype)
+
+
+@declare_supported(
+    [Support(F32(2, 3), F32(2, 3)), Support(F64(2), F64(2)), Support(F32(2, 3), F32(3)), Support(F32(), F32())]
+)
+@register_fx_node_ge_converter(aten.complex.default, source="aten complex; GE Complex")
+def complex_(real: Tensor, imag: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
+    """Complex numbers from their parts.
+
+    Errors: Refusal for float16 parts, whose complex type GE Complex does not make.
+    """
+    kind = carrier("Complex", real.dtype)
+    if kind != real.dtype:
+        raise Refusal(f"complex of {real.dtype.name}: GE Complex takes float32 and float64; cast the parts")
+    return ge.Complex(real, imag, Tout=meta_outputs.dtype)

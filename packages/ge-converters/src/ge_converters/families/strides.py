@@ -26,6 +26,7 @@ _D = DataType
     [Support(f(4, 3), [2, 3], [3, 1], 1) for f in (F32, F16, BF16, F64, I64, BOOL)]
     + [Support(F32(12), [3, 2], [1, 3]), Support(F32(4), [2, 2, 2], [1, 0, 1]), Support(F32(4), [], [], 2)]
 )
+@register_fx_node_ge_converter(aten.as_strided_copy.default, source="aten as_strided_copy; GE AsStrided")
 @register_fx_node_ge_converter(aten.as_strided.default, source="aten as_strided; GE AsStrided")
 def as_strided(self: Tensor, size: Any, stride: Any, storage_offset: Any = None, *, meta_outputs: TensorSpec) -> Tensor:
     """Elements of the storage of self by size, stride and offset; the storage is that of a contiguous self.
