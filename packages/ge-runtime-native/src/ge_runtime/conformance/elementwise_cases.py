@@ -143,8 +143,8 @@ def _edges() -> Iterator[Case]:
     yield Case("Lerp", (_f(0, 10), _f(10, 20), _f(0.5, 0.25)), _f(5, 12.5))
     yield Case("NanToNum", (_f(_NAN, _INF, -_INF, 1),), _f(7, 8, 9, 1), {"nan": 7.0, "posinf": 8.0, "neginf": 9.0})
     yield Case("LeakyRelu", (_f(-2, 2, _NAN),), _f(-4, 2, _NAN), {"negative_slope": 2.0}, name="slope above 1")
-    yield Case("PRelu", (sample((2, 3, 4), -1, 1), _f(0.1, 0.2, 0.3)),
-               lambda x, w: np.where(x > 0, x, w[None, :, None] * x).astype(np.float32), name="channel is dim 1")  # fmt: skip
+    channels = (sample((2, 3, 4), -1, 1), _f(0.1, 0.2, 0.3))
+    yield Case("PRelu", channels, lambda x, w: np.where(x > 0, x, w[None, :, None] * x), name="channel is dim 1")
     yield Case("ThresholdV2", (_f(1, 2, 3), _f(2), _f(9)), _f(9, 9, 3), name="equality takes value")
     yield Case("ThresholdV2", (_f(1, 3), _f(2)), _f(0, 3), name="value defaults to 0")
     yield Case("Swish", (_f(1, -1),), lambda x: (x / (1 + np.exp(-2 * x))).astype(np.float32), {"scale": 2.0})

@@ -18,6 +18,7 @@ import inspect
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Protocol, TypeAlias
 
 from ge_graph.dtypes import DataType
@@ -228,6 +229,7 @@ def unregister(op: str) -> None:
     _user.pop(op, None)
 
 
+@lru_cache(maxsize=4096)
 def parameters(fn: Callable[..., Any]) -> tuple[list[str], set[str] | None]:
     """Positional parameter names and keyword names of a kernel; None for keywords if it takes any.
 
