@@ -68,8 +68,11 @@ def _built(registry: Registry) -> dict[Any, Decomposition]:
 
 def _own() -> dict[Any, Decomposition]:
     """Decompositions that torch does not register."""
+    from ge_converters import foreach
+
     prims = torch.ops.prims
     return {
+        **foreach.decompositions(),
         prims.convert_element_type.default: lambda a, dtype: torch.ops.aten._to_copy.default(a, dtype=dtype),
         prims.device_put.default: lambda a, device, non_blocking=False: torch.ops.aten._to_copy.default(
             a, device=device, non_blocking=non_blocking
