@@ -22,14 +22,18 @@ class Row:
     met: str = ""
 
 
+def _number(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def at_most(group: str, what: str, ours: float, limit: float, *, unit: str, peer: float | None = None) -> Row:
     """A row whose figure, or whose ratio to a peer, must not exceed `limit`."""
     figure = ours if peer is None else ours / peer
     return Row(
         group,
         what,
-        f"{ours:.3g} {unit}",
-        "" if peer is None else f"{peer:.3g} {unit}",
+        f"{_number(ours)} {unit}",
+        "" if peer is None else f"{_number(peer)} {unit}",
         "" if peer is None else f"{figure:.2f}",
         f"<= {limit:g}" + ("" if peer is not None else f" {unit}"),
         "yes" if figure <= limit else "NO",

@@ -23,6 +23,7 @@ RESULTS = ROOT / "benchmarks" / "results.md"
 
 # group -> module with `measure() -> Iterator[Row]`
 GROUPS = {
+    "graphs": "benchmarks.graphs",
     "conversion": "benchmarks.conversion",
     "startup": "benchmarks.startup",
     "steady": "benchmarks.steady",

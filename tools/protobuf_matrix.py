@@ -1,7 +1,7 @@
 """Tests of bytes and text forms on the oldest and newest protobuf that ge-graph declares, in environments of their own.
 
-    python tools/protobuf_matrix.py            the versions below
-    python tools/protobuf_matrix.py 5.29.5     some other
+python tools/protobuf_matrix.py            the versions below
+python tools/protobuf_matrix.py 5.29.5     some other
 """
 
 from __future__ import annotations
