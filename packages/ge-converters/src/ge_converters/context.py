@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import torch
 
@@ -12,7 +12,7 @@ from ge_converters.dtypes import to_ge
 from ge_converters.errors import Refusal
 from ge_graph import DataType, Graph, Tensor, TensorSpec, builder
 
-Node = torch.fx.Node
+Node: TypeAlias = torch.fx.Node
 _DIRECT: Final = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 

@@ -107,6 +107,8 @@ def functional_form(target: Any) -> torch._ops.OpOverload | None:
     if not isinstance(target, torch._ops.OpOverload) or not target._schema.is_mutable:
         return None
     packet, overload = target._schema.name.removeprefix("aten::"), target._overloadname
+    if packet == "_native_batch_norm_legit" and overload == "default":
+        return torch.ops.aten._native_batch_norm_legit_functional.default
     if packet.endswith("_") and not packet.startswith("_foreach"):
         packet = packet[:-1]
     overload = "default" if overload in ("out", "default") else overload.removesuffix("_out")

@@ -26,9 +26,9 @@ def to_ge(dtype: AnyDType) -> DataType:
     Raises:
         LoweringError: GE2011 if GE has no such type.
     """
-    found = _TO_GE.get(dtype)  # type: ignore[call-overload]
+    found = _TO_GE.get(dtype)
     if found is not None:
-        return found  # type: ignore[no-any-return]
+        return found
     if isinstance(dtype, DataType):
         return dtype
     raise LoweringError(
@@ -49,7 +49,7 @@ def to_torch(dtype: AnyDType) -> torch.dtype:
     found = _TO_TORCH.get(dtype)
     if found is None:
         raise LoweringError("GE2011", f"GE type {dtype.name} has no torch type", next="cast to another type first")
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def cast(x: Tensor, dtype: AnyDType) -> Tensor:

@@ -42,17 +42,17 @@ def _mutable_names(op: torch._ops.OpOverload) -> list[str]:
 def _bases_v1(node: torch.fx.Node) -> tuple[list[Any], dict[str, Any], dict[str, Any]]:
     """Bases in the order they are returned, the op's arguments, and per mutable argument how it views its base."""
     kwargs = dict(node.kwargs)
-    names = _mutable_names(node.args[0])  # type: ignore[arg-type]
+    names = _mutable_names(node.args[0])
     bases = [kwargs[n] for n in names]
-    views = {n: (i, "alias", {}) if kwargs[n] is not None else None for i, n in enumerate(names)}
+    views: dict[str, Any] = {n: (i, "alias", {}) if kwargs[n] is not None else None for i, n in enumerate(names)}
     return bases, kwargs, views
 
 
 def _bases_v2(node: torch.fx.Node) -> tuple[list[Any], dict[str, Any], dict[str, Any]]:
     kwargs = dict(node.kwargs)
-    bases = list(kwargs.pop("_all_bases", ()))  # type: ignore[call-overload]
+    bases = list(kwargs.pop("_all_bases", ()))
     views: dict[str, Any] = {}
-    for name in _mutable_names(node.args[0]):  # type: ignore[arg-type]
+    for name in _mutable_names(node.args[0]):
         own = {k[len(name) + 2 :]: kwargs.pop(k) for k in list(kwargs) if k.startswith(f"_{name}_")}
         if "length" in own:
             views[name] = [_view({k[2:]: v for k, v in own.items() if re.match(rf"{i}_", k)}) for i in
@@ -96,8 +96,8 @@ def _functionalized(walk: Walk, node: torch.fx.Node, parts: Any) -> Any:
             if copy is not None:
                 written.append((view, copy))
     first = len(walk.graph.nodes)
-    own = values[:returns] if returns else None
-    result, extra = _run(walk, node, entry, kwargs, own[0] if returns == 1 else own, len(written))
+    own = None if not returns else values[0] if returns == 1 else values[:returns]
+    result, extra = _run(walk, node, entry, kwargs, own, len(written))
     for k, (view, copy) in enumerate(written):
         new = extra[k] if extra else _new_value(walk, copy, first, entry.name)
         walk._checked(node, entry, new, TensorSpec(copy.dtype, copy.known_shape or ()))
@@ -153,7 +153,7 @@ def _read_call(kind: str, own: dict[str, Any]) -> tuple[tuple[Any, ...], Any]:
 def _read_meta(kind: str, meta: torch.Tensor, args: Any) -> torch.Tensor:
     plain = torch.fx.node.map_arg(args, lambda n: n.meta["val"])
     with torch.no_grad():
-        return aten.slice.Tensor(meta, *plain) if kind == "slice" else aten.as_strided.default(meta, *plain)  # type: ignore[no-any-return]
+        return aten.slice.Tensor(meta, *plain) if kind == "slice" else aten.as_strided.default(meta, *plain)
 
 
 def _write_view(walk: Walk, node: torch.fx.Node, view: Any, base: Tensor, new: Tensor, meta: torch.Tensor) -> Tensor:

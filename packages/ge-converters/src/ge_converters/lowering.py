@@ -11,7 +11,7 @@ import operator
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import torch
 
@@ -26,7 +26,7 @@ from ge_graph import DataType, Graph, GraphError, Tensor, TensorSpec, builder, b
 
 logger = logging.getLogger(__name__)
 
-FxNode = torch.fx.Node
+FxNode: TypeAlias = torch.fx.Node
 _SCALAR_DTYPES: Final = {
     torch.SymInt: DataType.DT_INT64,
     torch.SymFloat: DataType.DT_DOUBLE,
@@ -103,7 +103,7 @@ class Walk:
 
     def run(self) -> Lowered:
         """Walk the graph of ``gm``."""
-        nodes = list(self.gm.graph.nodes)  # type: ignore[union-attr]
+        nodes = list(self.gm.graph.nodes)
         placeholders = [n for n in nodes if n.op == "placeholder"]
         self._place_inputs(placeholders)
         output = None
@@ -357,9 +357,9 @@ class Walk:
 
     def _getitem(self, node: FxNode) -> Any:
         source, index = node.args
-        found = self.env[source]  # type: ignore[index]
+        found = self.env[source]
         if isinstance(found, (tuple, list)):
-            return found[index]  # type: ignore[index]
+            return found[index]
         if found is None:
             return None
         raise Refusal(f"getitem on {source}, which has one output")
@@ -367,7 +367,7 @@ class Walk:
     def _effect_argument(self, value: Any) -> Any:
         if isinstance(value, (list, tuple)):
             return [self._effect_argument(v) for v in value]
-        return self.env[value] if isinstance(value, FxNode) else value
+        return self.env[value] if isinstance(value, torch.fx.Node) else value
 
     def _item(self, node: FxNode) -> Any:
         """aten._local_scalar_dense: the one element as a 0-d tensor, which is where its symbol comes from."""
@@ -388,15 +388,15 @@ class Walk:
     def _copy(self, node: FxNode) -> Any:
         """aten.copy_ on an input: remembered, to be written back after the run; later reads see the new value."""
         target, source = node.args[0], node.args[1]
-        holder = self._holder(target)  # type: ignore[arg-type]
+        holder = self._holder(target)
         if holder is None:
             raise Refusal(
                 "argument 'self' is an intermediate result; only graph inputs can be written in place, "
                 "functionalize the graph first (AOTAutograd does)"
             )
-        meta = target.meta["val"]  # type: ignore[union-attr]
+        meta = target.meta["val"]
         entry = self.registry.find(torch.ops.aten.copy.default)
-        source_meta = source.meta.get("val") if isinstance(source, FxNode) else None
+        source_meta = source.meta.get("val") if isinstance(source, torch.fx.Node) else None
         same = isinstance(source_meta, torch.Tensor) and (source_meta.dtype, source_meta.shape) == (
             meta.dtype,
             meta.shape,
@@ -413,7 +413,7 @@ class Walk:
 
     def _holder(self, node: Any) -> FxNode | None:
         """The placeholder that a node is, through copy_ chains."""
-        while isinstance(node, FxNode):
+        while isinstance(node, torch.fx.Node):
             if node.op == "placeholder":
                 return node
             if node.target is not torch.ops.aten.copy_.default:
@@ -446,7 +446,7 @@ class Walk:
     def _output(self, value: Any, table: aliasing.OutputTable) -> aliasing.OutputBinding:
         if value is None:
             return aliasing.Nothing()
-        if not isinstance(value, FxNode):
+        if not isinstance(value, torch.fx.Node):
             return aliasing.Constant(value)
         holder = self._holder(value)
         if holder is not None:

@@ -24,37 +24,38 @@ class FxProvenance(Provenance):
     """A ``Provenance`` that reads its FX node on demand."""
 
     __slots__ = ("_node",)
+    _node: torch.fx.Node
 
     def __init__(self, node: torch.fx.Node) -> None:
         object.__setattr__(self, "_node", node)
 
     @property
-    def fx_name(self) -> str:  # type: ignore[override]
+    def fx_name(self) -> str:
         """Name of the FX node."""
         return str(self._node.name)
 
     @property
-    def fx_target(self) -> str:  # type: ignore[override]
+    def fx_target(self) -> str:
         """``aten.add.Tensor``."""
         return fx_target(self._node)
 
     @property
-    def fx_text(self) -> str:  # type: ignore[override]
+    def fx_text(self) -> str:
         """The FX node as one line."""
         return str(self._node.format_node() or "")
 
     @property
-    def module(self) -> str:  # type: ignore[override]
+    def module(self) -> str:
         """Path of the nn.Module."""
         return module_path(self._node)
 
     @property
-    def source(self) -> str:  # type: ignore[override]
+    def source(self) -> str:
         """``file.py:41 in forward``."""
         return user_frame(self._node)[0]
 
     @property
-    def code(self) -> str:  # type: ignore[override]
+    def code(self) -> str:
         """The text of that line."""
         return user_frame(self._node)[1]
 

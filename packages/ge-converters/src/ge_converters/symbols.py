@@ -36,7 +36,7 @@ def shape_operand(sizes: Sequence[int | Tensor], dtype: DataType = DataType.DT_I
         The list itself if all entries are ints (a constant, once it reaches a tensor port), else one packed tensor.
     """
     if not any(isinstance(s, Tensor) for s in sizes):
-        return [int(s) for s in sizes]  # type: ignore[arg-type]
+        return [int(s) for s in sizes]
     from ge_converters.dtypes import dtype_promote
 
     scalars = [dtype_promote(s, target_dtype=dtype) for s in sizes]
@@ -120,13 +120,13 @@ class Symbols:
         if number is not None:
             return number
         known = self._values.get(expr)
-        if known is None:
-            with _outside_scopes(self._graph):
-                known = self._symbol(expr) if expr.is_Symbol else self._emit(expr)
-            if not isinstance(known, Tensor):
-                return known
-            self._values[expr] = known
-        return known
+        if known is not None:
+            return known
+        with _outside_scopes(self._graph):
+            found = self._symbol(expr) if expr.is_Symbol else self._emit(expr)
+        if isinstance(found, Tensor):
+            self._values[expr] = found
+        return found
 
     def _symbol(self, symbol: Any) -> Tensor:
         source = self._sources.get(symbol) or self._search(symbol)
@@ -194,7 +194,7 @@ def _as(value: Scalar, dtype: DataType) -> Tensor:
         return value if value.dtype == dtype else _scalar(ge.Cast(value, dst_type=dtype))
     if dtype == _INT:
         value = int(value)
-    return ge.Const(value, dtype=dtype)  # type: ignore[no-any-return]
+    return ge.Const(value, dtype=dtype)
 
 
 def _fold(op: str) -> Callable[[list[Scalar]], Scalar]:
