@@ -1,0 +1,132 @@
+"""A GE graph as one self-contained page: zoom, search, click a node for everything that is known of it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from importlib import resources
+from typing import Any, Final
+
+import numpy as np
+
+from ge_graph import Graph, Literal, Node, Tensor, ports
+from ge_graph.attrs import Attr, Kind
+from ge_graph.dtypes import DataType
+from tair_debug.layout import HEIGHT, SOURCES, WIDTH, layout
+
+DATA, CONTROL, SHARED = 0, 1, 2  # kinds of edges; those of a constant with many readers are drawn on demand
+_MANY: Final = 3
+_SHOWN_ITEMS: Final = 32
+
+
+def to_html(graph: Graph, title: str = "") -> str:
+    """The page.
+
+    Args:
+        graph: Up to many thousand nodes.
+        title: Heading; the graph's name if empty.
+    """
+    return render("graph.html.j2", title=title or graph.name, data=as_script(page_data(graph)))
+
+
+def render(template: str, **values: Any) -> str:
+    """A page from a template of this package; texts are escaped."""
+    import jinja2
+
+    source = (resources.files("tair_debug") / "templates" / template).read_text(encoding="utf-8")
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    return environment.from_string(source).render(**values)
+
+
+def as_script(data: Any) -> Any:
+    """JSON that may stand inside a script element whatever it says."""
+    from markupsafe import Markup
+
+    text = json.dumps(data, ensure_ascii=True, separators=(",", ":"))
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
+
+
+def page_data(graph: Graph) -> dict[str, Any]:
+    """What the page knows: nodes with places, edges as pairs of node numbers, details as rows of text."""
+    places = layout(graph)
+    number = {node: i for i, node in enumerate(graph.nodes)}
+    edges = [(t.node, node, DATA) for node in graph.nodes for t in node.operands()]
+    edges += [(before, node, CONTROL) for node in graph.nodes for before in node.control]
+    readers = Counter(a for a, _, _ in edges)
+    shared = {n for n, count in readers.items() if n.op in SOURCES and count > _MANY}
+    outputs: dict[Node, list[int]] = {}
+    for position, tensor in enumerate(graph.outputs):
+        outputs.setdefault(tensor.node, []).append(position)
+    return {
+        "name": graph.name,
+        "width": WIDTH,
+        "height": HEIGHT,
+        "nodes": [_node(n, places[n].x, places[n].y, number, outputs.get(n, [])) for n in graph.nodes],
+        "edges": [[number[a], number[b], SHARED if a in shared else kind] for a, b, kind in edges],
+    }
+
+
+def _node(node: Node, x: int, y: int, number: dict[Node, int], returned: list[int]) -> dict[str, Any]:
+    rows = [("outputs", "\n".join(f":{t.index}  {type_text(t)}" for t in node.outputs))]
+    if returned:
+        rows.append(("graph output", ", ".join(map(str, returned))))
+    rows += [(name, attr_text(attr)) for name, attr in sorted(node.attrs.items())]
+    rows += [(f"graph {slot}", _inner(inner)) for slot, inner in node.subgraphs.items()]
+    origin = node.provenance
+    about: list[tuple[str, str]] = []
+    if origin is not None:
+        about = [
+            ("FX node", origin.fx_name), ("target", origin.fx_target), ("FX code", origin.fx_text),
+            ("module", origin.module), ("source", origin.source), ("code", origin.code),
+        ]  # fmt: skip
+    return {
+        "n": node.name,
+        "o": node.op,
+        "x": x,
+        "y": y,
+        "t": " ".join(type_text(t) for t in node.outputs[:1]),
+        "i": [[port, number[t.node], f"{t.name}  {type_text(t)}"] for port, t in _inputs(node)],
+        "a": [row for row in rows if row[1]],
+        "p": [row for row in about if row[1]],
+    }
+
+
+def _inputs(node: Node) -> list[tuple[str, Tensor]]:
+    structure, flat = ports.structure_of(node)
+    names = ports.input_names(node.op, structure)
+    return [(name, t) for name, t in zip(names, flat) if t is not None]
+
+
+def _inner(graph: Graph) -> str:
+    from ge_graph.printer import to_text
+
+    return to_text(graph)
+
+
+def type_text(tensor: Tensor) -> str:
+    """``f32[8, s0]``."""
+    shape = tensor.known_shape
+    return f"{tensor.dtype.short}[{'?' if shape is None else ', '.join(map(str, shape))}]"
+
+
+def attr_text(attr: Attr) -> str:
+    """An attribute's value, long ones cut."""
+    value = attr.value
+    if attr.kind is not Kind.TENSOR:
+        return _plain(value)
+    if isinstance(value, Literal):
+        return f"{value.dtype.short}[{', '.join(map(str, value.shape))}]"
+    if not isinstance(value, np.ndarray):
+        return "" if value is None else type(value).__name__
+    head = f"{value.dtype}[{', '.join(map(str, value.shape))}]"
+    items = value.reshape(-1)[:_SHOWN_ITEMS].tolist()
+    return f"{head} {str(items)[1:-1]}{' …' if value.size > _SHOWN_ITEMS else ''}"
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, DataType):
+        return value.name
+    if isinstance(value, tuple):
+        shown = ", ".join(map(_plain, value[:_SHOWN_ITEMS]))
+        return f"[{shown}{', …' if len(value) > _SHOWN_ITEMS else ''}]"
+    return str(value)
