@@ -75,7 +75,7 @@ def test_a_packet_is_refused_with_its_overloads(registry):
     assert ".out" not in error.next
 
 
-@pytest.mark.parametrize("target", [3, "aten.add.Tensor", int])
+@pytest.mark.parametrize("target", [3, int])
 def test_other_targets_are_refused(registry, target):
     refused(registry, target, add, "GE2003")
 
@@ -113,6 +113,18 @@ def test_two_built_in_converters_of_one_op_are_an_error(registry):
     def other(self, other, *, alpha=1, meta_outputs=None): ...
 
     refused(registry, aten.add.Tensor, other, "GE2004")
+
+
+def test_a_converter_by_name_waits_for_the_library_and_is_checked_then(registry):
+    @registry.register("aten.add.Tensor")
+    def good(self, other, *, alpha=1, meta_outputs=None): ...
+
+    @registry.register("aten.sub.Tensor")
+    def bad(self, *, meta_outputs=None): ...
+
+    assert registry.find(aten.add.Tensor).fn is good
+    with pytest.raises(LoweringError, match="'other' is missing"):
+        registry.find(aten.sub.Tensor)
 
 
 def test_a_family_that_cannot_be_imported_is_named():
