@@ -71,7 +71,8 @@ def _geometry(rank: int, stride: Any, padding: Any, dilation: Any, output_paddin
     ]  # fmt: skip
     if spatial == 1:
         values = [[1, *values[0]], [0, *values[1]], [1, *values[2]], [0, *values[3]]]
-    return _Geometry(*values, groups=numbers("groups", groups, 1)[0], flat=spatial == 1)
+    steps, pads, spread, extra = values
+    return _Geometry(steps, pads, spread, extra, groups=numbers("groups", groups, 1)[0], flat=spatial == 1)
 
 
 def _forward(x: Tensor, weight: Tensor, bias: Tensor | None, g: _Geometry) -> Tensor:

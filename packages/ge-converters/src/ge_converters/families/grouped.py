@@ -32,7 +32,7 @@ def grouped_product(x: Tensor, weight: Tensor, ends: Tensor, group_type: int) ->
         [x], [weight], [], [], [], [], [], cast(ends, DataType.DT_INT64), split_item=_ONE_OUTPUT,
         group_type=group_type, size_of_y=1,
     )  # fmt: skip
-    return result  # type: ignore[no-any-return]
+    return result
 
 
 @register_fx_node_ge_converter(

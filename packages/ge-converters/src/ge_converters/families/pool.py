@@ -356,11 +356,11 @@ def avg_pool2d_backward(
     if ceil_mode:
         y = _as_volume_gradient(grad, shape, kernel, strides, pads, count_include_pad, divisor_override)
     else:
-        attrs = {"divisor_override": int(divisor_override)} if divisor_override else {}
         y = ge.AvgPoolV2Grad(
             shape, cast(grad, carrier("AvgPoolV2Grad", grad.dtype, "input_grad")), ksize=per_axis(kernel),
             strides=per_axis(strides), padding_mode="CALCULATED", pads=both_sides(pads), data_format="NCHW",
-            global_pooling=False, ceil_mode=bool(ceil_mode), exclusive=not count_include_pad, **attrs,
+            global_pooling=False, ceil_mode=bool(ceil_mode), exclusive=not count_include_pad,
+            divisor_override=int(divisor_override or 0),
         )  # fmt: skip
         laid_out(2, grad, y)
     return _unbatched(cast(y, meta_outputs.dtype), self, 4)
