@@ -36,6 +36,14 @@ def silent_fallbacks() -> tuple[type[Exception], ...]:
     return tuple(exceptions_allowed_to_be_fallback)
 
 
+def tracing_errors() -> tuple[type[Exception], ...]:
+    """Exceptions of ``torch.export`` that mean: this model is not one graph."""
+    from torch._dynamo.exc import TorchDynamoException
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+    return (TorchDynamoException, GuardOnDataDependentSymNode)
+
+
 def run_aot(
     gm: torch.fx.GraphModule,
     example_inputs: Sequence[Any],
@@ -88,3 +96,39 @@ def debug_folder() -> str:
     from torch._dynamo.utils import get_debug_dir
 
     return str(get_debug_dir())
+
+
+def static_input_positions() -> frozenset[int]:
+    """Which inputs of the graph being compiled are parameters, buffers or marked as static; empty if nobody says."""
+    from torch._guards import TracingContext
+
+    context = TracingContext.try_get()
+    metadata = None if context is None else context.fw_metadata
+    return frozenset(getattr(metadata, "static_input_indices", None) or ())
+
+
+def trace_pattern(fn: Callable[..., Any], args: Sequence[Any], decompositions: Mapping[Any, Any]) -> torch.fx.GraphModule:
+    """The ATen graph of a function as AOTAutograd would see it, without nodes that nobody reads."""
+    from torch._dispatch.python import enable_python_dispatcher
+    from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.fx.traceback import preserve_node_meta
+
+    with enable_python_dispatcher(), preserve_node_meta():
+        gm = make_fx(fn, dict(decompositions), tracing_mode="real")(*args)
+    gm.graph.eliminate_dead_code()
+    gm.recompile()
+    return gm
+
+
+def pattern_matcher() -> Any:
+    """The module ``torch._inductor.pattern_matcher``; loading it takes a second or two."""
+    from torch._inductor import pattern_matcher as module
+
+    return module
+
+
+def fake_mode_of(values: Any) -> Any:
+    """The fake mode of the first fake tensor among ``values``, None if there is none."""
+    from torch._guards import detect_fake_mode
+
+    return detect_fake_mode(values)

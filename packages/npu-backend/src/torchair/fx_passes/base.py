@@ -31,6 +31,15 @@ class FxPass(Protocol):
         """Edit ``gm.graph`` in place; returns the number of edits."""
 
 
+def switched_on(config: NpuBaseConfig, name: str) -> bool:
+    """Whether an option of captured graphs is on: under ``aclgraph_config`` and, where it is known, in mode
+    reduce-overhead also under ``experimental_config``."""
+    places = [config.experimental_config] if hasattr(config.experimental_config, name) else []
+    if config.mode.value == "reduce-overhead":
+        places.append(config.aclgraph_config)
+    return bool(places) and all(bool(getattr(place, name, True)) for place in places)
+
+
 def value_of(node: Any) -> Any:
     """The fake tensor or symbolic number that a node stands for; plain values stand for themselves."""
     return node.meta.get("val") if isinstance(node, torch.fx.Node) else node

@@ -70,7 +70,7 @@ def _check(label: str, fn: Any, gm: torch.fx.GraphModule, before: Snapshot, outp
     new = output_values(gm.graph)
     if len(new) != len(outputs):
         raise broken("GE1023", f"it returns {len(new)} values, {len(outputs)} before the pass")
-    for node in _refresh(gm, before, broken):
+    for node in refresh(gm, before, broken):
         del node
     for position, (value, old) in enumerate(zip(new, outputs)):
         got = _signature(value)
@@ -78,7 +78,7 @@ def _check(label: str, fn: Any, gm: torch.fx.GraphModule, before: Snapshot, outp
             raise broken("GE1023", f"output {position} is {_text(got)}, {_text(old)} before the pass")
 
 
-def _refresh(gm: torch.fx.GraphModule, before: Snapshot, broken: Any) -> list[torch.fx.Node]:
+def refresh(gm: torch.fx.GraphModule, before: Snapshot, broken: Any) -> list[torch.fx.Node]:
     """Give new and edited nodes, and what depends on them, the fake value they compute; returns those nodes."""
     mode = next((v.fake_mode for n in before if hasattr(v := n.meta.get("val"), "fake_mode")), None)
     changed: set[torch.fx.Node] = set()

@@ -1,0 +1,151 @@
+"""Chains of views become one view."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from torchair.fx_passes.base import same_dim, same_sizes, switched_on, value_of
+from torchair.fx_passes.memory import Memory
+
+if TYPE_CHECKING:
+    from torchair.config import NpuBaseConfig
+
+aten = torch.ops.aten
+Node = torch.fx.Node
+_RESHAPES: Final = frozenset({aten.view.default, aten._unsafe_view.default, aten.reshape.default})
+_SCOPES: Final = frozenset({"air::scope_enter", "npugraph_ex::scope_enter"})
+
+
+def axes_order(node: Any) -> tuple[int, ...] | None:
+    """The order in which ``permute``, ``transpose`` or ``t`` takes the dimensions; None for anything else."""
+    value = value_of(node)
+    if not isinstance(node, Node) or node.op != "call_function" or not isinstance(value, torch.Tensor):
+        return None
+    rank = value.dim()
+    order = list(range(rank))
+    if node.target is aten.permute.default:
+        given: Any = node.args[1]
+        return tuple(int(d) % rank for d in given)
+    if node.target is aten.transpose.int and rank:
+        a, b = (operator.index(d) % rank for d in node.args[1:3])  # type: ignore[arg-type]
+        order[a], order[b] = order[b], order[a]
+        return tuple(order)
+    if node.target is aten.t.default:
+        return tuple(reversed(order))
+    return None
+
+
+class MergeViews:
+    """``view(view(x, a), b)`` -> ``view(x, b)``; permutations one after the other -> one, or none.
+
+    A permutation that only moves dimensions of size 1 becomes a view first, since it moves no element; in a decoding
+    step with one token that turns the transpositions around attention into nothing.
+    """
+
+    name = "MergeViews"
+    why = "each view is a Reshape or a Transpose, and the latter a copy, on a device; after RemoveNoops has cut clones"
+
+    def enabled(self, config: NpuBaseConfig, phase: str) -> bool:
+        """By ``experimental_config.enable_view_optimize`` in mode max-autotune."""
+        return config.mode.value == "max-autotune" and switched_on(config, "enable_view_optimize")
+
+    def run(self, gm: torch.fx.GraphModule) -> int:
+        """Merge chains; nothing in a graph with scopes, whose nodes must stay where they are."""
+        graph = gm.graph
+        if any(_name(n.target) in _SCOPES for n in graph.nodes):
+            return 0
+        memory = Memory(graph)
+        edits = 0
+        for node in list(graph.nodes):
+            # memory that is handed out keeps its views as they are: strides and names are the caller's business
+            if node.op == "call_function" and not memory.roots(node) & memory.returned:
+                edits += self._merge(graph, node)
+        for node in reversed(list(graph.nodes)):
+            if not node.users and (node.target in _RESHAPES or axes_order(node) is not None):
+                graph.erase_node(node)
+        return edits
+
+    def _merge(self, graph: torch.fx.Graph, node: Node) -> int:
+        if node.target in _RESHAPES:
+            source: Any = node.args[0]
+            if isinstance(source, Node) and (source.target in _RESHAPES or _moves_nothing(source)):
+                return self._reshape(graph, node, source.args[0])
+            return 0
+        order = axes_order(node)
+        if order is None:
+            return 0
+        source = node.args[0]
+        inner = axes_order(source)
+        if inner is not None:
+            return self._permute(graph, node, source.args[0], tuple(inner[d] for d in order))
+        if _moves_nothing(node):
+            return self._reshape(graph, node, source)
+        return 0
+
+    @staticmethod
+    def _reshape(graph: torch.fx.Graph, node: Node, source: Any) -> int:
+        value, old = value_of(node), value_of(source)
+        if not isinstance(old, torch.Tensor):
+            return 0
+        if same_sizes(value.shape, old.shape):
+            if not same_sizes(value.stride(), old.stride()):
+                return 0
+            node.replace_all_uses_with(source)
+            return 1
+        sizes = node.args[1] if node.target in _RESHAPES else list(value.shape)
+        if old.numel() == 0 or not _viewable(old, value):
+            return 0
+        with graph.inserting_before(node):
+            made = graph.call_function(aten.view.default, (source, sizes))
+        made.meta = dict(node.meta)
+        node.replace_all_uses_with(made)
+        return 1
+
+    @staticmethod
+    def _permute(graph: torch.fx.Graph, node: Node, source: Any, order: tuple[int, ...]) -> int:
+        if order == tuple(range(len(order))):
+            node.replace_all_uses_with(source)
+            return 1
+        with graph.inserting_before(node):
+            made = graph.call_function(aten.permute.default, (source, list(order)))
+        made.meta = dict(node.meta)
+        node.replace_all_uses_with(made)
+        return 1
+
+
+def _viewable(old: torch.Tensor, value: torch.Tensor) -> bool:
+    """Whether ``old`` can be viewed with the sizes of ``value`` laid out as ``value``."""
+    if any(isinstance(size, torch.SymInt) for size in (*old.shape, *value.shape)):
+        return _row_major(old) and _row_major(value)
+    try:
+        made = old.view(tuple(value.shape))
+    except RuntimeError:
+        return False
+    return same_sizes(made.stride(), value.stride())
+
+
+def _row_major(value: torch.Tensor) -> bool:
+    """``is_contiguous`` by the expressions of the sizes, so that no guard comes into being."""
+    expected: Any = 1
+    for size, stride in zip(reversed(value.shape), reversed(value.stride())):
+        if not same_dim(stride, expected):
+            return False
+        expected = expected * size
+    return True
+
+
+def _moves_nothing(node: Any) -> bool:
+    """Whether a permutation leaves the dimensions of more than one element in their order."""
+    order, value = axes_order(node), value_of(node)
+    if order is None or not all(isinstance(size, int) for size in value.shape):
+        return False
+    kept = [d for d, size in zip(order, value.shape) if size != 1]
+    return kept == sorted(kept)
+
+
+def _name(target: Any) -> str:
+    schema = getattr(target, "_schema", None)
+    return schema.name if schema is not None else ""
