@@ -14,13 +14,17 @@ from torchair import torch_ops as torch_ops  # defines torch.ops.air
 __version__ = "0.1.0"
 
 _HOMES: Final = {
+    "CompiledModel": "tair_export.load",
     "CompilerConfig": "torchair.config",
+    "dynamo_export": "torchair.export",
     "get_compiler": "torchair.backend",
     "get_npu_backend": "torchair.backend",
     "logger": "torchair.log",
     "patch_for_hcom": "torchair.collectives",
     "record_compilation": "torchair.pipeline",
     "register_fx_node_ge_converter": "ge_converters.registry",
+    "register_replacement": "torchair.fx_passes.patterns",
+    "use_internal_format_weight": "torchair.export",
 }
 _MODULES: Final = ("configs", "core", "ge", "ops", "scope")
 

@@ -24,7 +24,7 @@ from ge_graph.verify import verify
 from tair_debug.observer import Stage
 from tair_debug.report import CompileReport
 from torchair import observers
-from torchair.fx_passes import AFTER_USER, BEFORE_USER, BUILT_IN, FxPass, run_custom
+from torchair.fx_passes import AFTER_USER, BEFORE_USER, BUILT_IN, CAPTURED, FxPass, check_scopes, run_custom
 from torchair.fx_passes.base import output_values, value_of
 from torchair.log import logger
 from torchair.views import ViewPlan, take_views
@@ -125,6 +125,24 @@ class Pipeline:
             lowered = self._optimize(self._lower(gm))
             return self._load(lowered, plan, choose_engine(device))
 
+    def to_graph(
+        self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], prepare: Callable[[Lowered], Lowered]
+    ) -> Lowered:
+        """The stages up to the finished GE graph, for exporting; the graph writes its inputs itself.
+
+        Args:
+            gm: ATen graph; the passes edit it.
+            example_inputs: Its fake inputs.
+            prepare: Called with the bindings before the GE passes.
+
+        Errors: as ``compile``, but for EngineError.
+        """
+        self._fx_graph("", gm)
+        self._fx_passes(gm, example_inputs)
+        observers.write_summary(self.config, gm)
+        with real_values():
+            return self._optimize(prepare(self._lower(gm)), ref_data=True)
+
     # -- FX -----------------------------------------------------------------------------------------------------------
 
     def _fx_passes(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> None:
@@ -133,6 +151,8 @@ class Pipeline:
         self._built_in(gm, BUILT_IN)
         self._custom("post_grad_custom_post_pass", gm, example_inputs)
         self._built_in(gm, AFTER_USER)
+        check_scopes(gm.graph)
+        self._built_in(gm, CAPTURED)
 
     def _built_in(self, gm: torch.fx.GraphModule, passes: Sequence[FxPass]) -> None:
         for each in passes:
@@ -199,11 +219,11 @@ class Pipeline:
         self._ge_graph("original", lowered.graph)
         return lowered
 
-    def _optimize(self, lowered: Lowered) -> Lowered:
+    def _optimize(self, lowered: Lowered, *, ref_data: bool = False) -> Lowered:
         graph = lowered.graph
         experimental = self.config.experimental_config
         passes = list(ge_passes.DEFAULT)
-        if experimental.enable_ref_data.value:
+        if ref_data or experimental.enable_ref_data.value:
             lowered, pairs = without_write_backs(lowered)
             passes = [ge_passes.WriteInputsInPlace(pairs), ge_passes.ReplaceDataWithRefData(), *passes]
         if not experimental.topology_sorting_strategy.is_default:

@@ -1,0 +1,621 @@
+"""The archive on disk; the only module that knows its layout.
+
+An archive is a graph file, the files beside it, and a manifest ``<name>.manifest.json`` that lists them all with sizes
+and SHA-256. The manifest is also the commit point. New files are first written in full to a folder of their own,
+``.staging-<name>-<digest>``, the digest being that of the new manifest; then the manifest is renamed into place, which
+is atomic; only then do the files move to where they belong. A reader looks for every file in the staging folder of the
+manifest it has read, then in its place. So a process killed at any moment leaves the old archive or the new one, and
+the next save finishes what was left. Files that do not belong to an archive, such as those of other ranks, are left
+alone.
+
+Layout, by kind (``<r>`` is the rank where there are several processes, else nothing):
+
+* export: ``<name><r>.air``, ``<name><r>.manifest.json``, ``[rank_<r>/]dynamo.pbtxt``, ``[rank_<r>/]<parameter>``
+* graph: ``[rank_<r>/]compiled_graph<r>.air``, its manifest, ``[rank_<r>/]weights/<parameter>``
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import mmap
+import os
+import queue
+import re
+import shutil
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+
+from ge_graph.errors import ArchiveError
+from tair_export import errors, upgrade
+from tair_export.ranks import Rank
+
+FORMAT: Final = "tair-archive"
+SUFFIX: Final = ".manifest.json"
+MANIFEST_BYTES: Final = 64 << 20
+GRAPH_BYTES: Final = (1 << 31) - 1  # what protobuf reads
+EDGE_BYTES: Final = 4096
+FULL_BYTES: Final = 256 << 20
+_BLOCK: Final = 32 << 20
+_RETRIES: Final = 8
+
+Verify = Literal["auto", "fast", "full"]
+Piece: TypeAlias = "bytes | memoryview"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the parts of one archive lie below its root.
+
+    Attributes:
+        name: Base name of graph file and manifest, rank included.
+        graphs: Folder of those two, empty for the root.
+        others: Folder of the readable graph.
+        weights: Folder of the weight files.
+    """
+
+    name: str
+    graphs: str
+    others: str
+    weights: str
+
+    @property
+    def graph(self) -> str:
+        """Name of the graph file."""
+        return under(self.graphs, f"{self.name}.air")
+
+    @property
+    def manifest(self) -> str:
+        """Name of the manifest."""
+        return under(self.graphs, self.name + SUFFIX)
+
+
+def export_layout(name: str, rank: Rank) -> Layout:
+    """The tree of ``dynamo_export``."""
+    return Layout(f"{name}{rank.suffix}", "", rank.folder, rank.folder)
+
+
+def graph_layout(rank: Rank) -> Layout:
+    """The tree of ``save_graph``."""
+    return Layout(f"compiled_graph{rank.suffix}", rank.folder, rank.folder, under(rank.folder, "weights"))
+
+
+def under(folder: str, name: str) -> str:
+    """The name of a file in a folder of the archive."""
+    return f"{folder}/{name}" if folder else name
+
+
+# --- names -----------------------------------------------------------------------------------------------------------
+
+_RESERVED: Final = re.compile(r".*(\.air|\.manifest\.json|\.pbtxt)|(model_relation|numa)_config\.json", re.IGNORECASE)
+
+
+def file_names(names: Iterable[str], folder: str) -> dict[str, str]:
+    """A file for each parameter, named after it; characters that file systems dislike become ``_``."""
+    found: dict[str, str] = {}
+    taken: set[str] = set()
+    for name in names:
+        base = re.sub(r"[^A-Za-z0-9._-]", "_", name)
+        if base.startswith(".") or _RESERVED.fullmatch(base):
+            base = f"_{base}_"
+        if len(base) > 180:
+            base = f"{base[:160]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
+        wanted, count = base or "_", 0
+        while wanted.lower() in taken:
+            count += 1
+            wanted = f"{base}-{count}"
+        taken.add(wanted.lower())
+        found[name] = under(folder, wanted)
+    return found
+
+
+def check_name(name: Any, where: Path) -> str:
+    """A relative name without any way out.
+
+    Raises:
+        ArchiveError: GE5024.
+    """
+    if not isinstance(name, str) or not name or len(name) > 1024:
+        raise errors.unsafe_name(str(name)[:80], "is no file name", where)
+    parts = name.split("/")
+    if name.startswith("/") or "\\" in name or "\0" in name or re.match(r"[A-Za-z]:", name):
+        raise errors.unsafe_name(name, "is not relative to the archive", where)
+    if any(p in ("", ".", "..") for p in parts):
+        raise errors.unsafe_name(name, "leads out of the archive", where)
+    return name
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    """What the manifest says of a file.
+
+    Attributes:
+        name: Place below the root.
+        bytes: Size.
+        sha256: Of the content.
+        edges: SHA-256 of the first and last 4 KiB, for a fast look.
+    """
+
+    name: str
+    bytes: int
+    sha256: str
+    edges: str
+
+
+class Writer:
+    """Writes one archive; use as a context manager and end with ``commit``.
+
+    Hashing and flushing run in threads beside the writing, so that the disk is what it waits for.
+
+    Args:
+        root: Folder; made if missing.
+        layout: Names.
+    """
+
+    def __init__(self, root: Path, layout: Layout) -> None:
+        self.root = root
+        self.layout = layout
+        root.mkdir(parents=True, exist_ok=True)
+        self._stage = root / f".staging-{layout.name}.{os.getpid()}.tmp"
+        self._hashing = ThreadPoolExecutor(2, "hash")
+        self._flushing = ThreadPoolExecutor(1, "flush")
+        self._files: dict[str, Callable[[], FileRecord]] = {}
+        self._pending: list[Future[None]] = []
+        self._hashed: list[Future[str]] = []
+
+    def __enter__(self) -> Writer:
+        shutil.rmtree(self._stage, ignore_errors=True)
+        self._stage.mkdir()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._hashing.shutdown(cancel_futures=True)
+        self._flushing.shutdown(cancel_futures=True)
+        shutil.rmtree(self._stage, ignore_errors=True)
+
+    def add(self, name: str, pieces: Iterable[Piece]) -> None:
+        """Write one file from pieces of memory, none of which is copied if it is large."""
+        path = self._stage / check_name(name, self.root)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        edges, size = _Edges(), 0
+        blocks: queue.SimpleQueue[Piece | None] = queue.SimpleQueue()
+        digest = self._hashing.submit(_hash, blocks)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        try:
+            for block in _blocks(pieces):
+                blocks.put(block)
+                _write(handle, block)
+                edges.add(block)
+                size += len(block)
+        except BaseException:
+            os.close(handle)
+            raise
+        finally:
+            blocks.put(None)
+        self._pending.append(self._flushing.submit(_flush, handle))
+        # a block is held until it is hashed, so at most one file may lag behind
+        for earlier in self._hashed[-1:]:
+            earlier.result()
+        self._hashed.append(digest)
+        self._files[name] = lambda: FileRecord(name, size, digest.result(), edges.hexdigest(size))
+
+    def commit(self, body: Mapping[str, Any]) -> Path:
+        """Make the archive the one that readers find.
+
+        Args:
+            body: Manifest without ``format``, ``version``, ``graph``, ``files`` and ``digest``.
+
+        Returns:
+            The manifest.
+        """
+        files = [self._files[name]() for name in sorted(self._files)]
+        for future in self._pending:
+            future.result()
+        listed = [{"bytes": f.bytes, "edges": f.edges, "name": f.name, "sha256": f.sha256} for f in files]
+        manifest = seal({**body, "graph": self.layout.graph, "files": listed})
+        text = render(manifest)
+        target = self.root / self.layout.manifest
+        with _locked(self.root):
+            old = _finish(self.root, self.layout)
+            staged = _staging(self.root, self.layout, manifest["digest"])
+            shutil.rmtree(staged, ignore_errors=True)
+            os.rename(self._stage, staged)
+            for folder in {staged, *(p.parent for p in staged.rglob("*"))}:
+                _sync_folder(folder)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            partial = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+            _write_synced(partial, text)
+            os.rename(partial, target)
+            _sync_folder(target.parent)
+            _settle(self.root, staged)
+            _drop_stale(self.root, old, {f.name for f in files})
+            _drop_abandoned(self.root, self.layout)
+        return target
+
+
+def _hash(blocks: queue.SimpleQueue[Piece | None]) -> str:
+    digest = hashlib.sha256()
+    while (block := blocks.get()) is not None:
+        digest.update(block)
+    return digest.hexdigest()
+
+
+def _blocks(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """Small pieces joined, large ones cut: what write and hash like best."""
+    small: list[Piece] = []
+    size = 0
+    for piece in pieces:
+        view = memoryview(piece).cast("B")
+        if len(view) < 1 << 20:
+            small.append(view)
+            size += len(view)
+            if size >= 1 << 20:
+                yield b"".join(small)
+                small, size = [], 0
+            continue
+        if small:
+            yield b"".join(small)
+            small, size = [], 0
+        for at in range(0, len(view), _BLOCK):
+            yield view[at : at + _BLOCK]
+    if small:
+        yield b"".join(small)
+
+
+class _Edges:
+    """The first and last bytes of what goes by."""
+
+    def __init__(self) -> None:
+        self.head = b""
+        self.tail = b""
+
+    def add(self, block: Piece) -> None:
+        if len(self.head) < EDGE_BYTES:
+            self.head += bytes(block[: EDGE_BYTES - len(self.head)])
+        self.tail = (self.tail + bytes(block[-EDGE_BYTES:]))[-EDGE_BYTES:]
+
+    def hexdigest(self, size: int) -> str:
+        return hashlib.sha256(self.head + self.tail + str(size).encode()).hexdigest()
+
+
+def _write(handle: int, block: Piece) -> None:
+    view = memoryview(block)
+    while view:
+        view = view[os.write(handle, view) :]
+
+
+def _flush(handle: int) -> None:
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _write_synced(path: Path, data: bytes) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    try:
+        _write(handle, data)
+    finally:
+        _flush(handle)
+
+
+def _sync_folder(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def _locked(root: Path) -> Iterator[None]:
+    """One commit at a time in a folder; the system drops the lock with the process."""
+    handle = os.open(root, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _staging(root: Path, layout: Layout, digest: str) -> Path:
+    return root / f".staging-{layout.name}-{digest[:16]}"
+
+
+def _finish(root: Path, layout: Layout) -> set[str]:
+    """Complete a commit that was cut short; names of the files of the archive that is there now."""
+    path = root / layout.manifest
+    if not path.exists():
+        return set()
+    try:
+        found = read_manifest(path)
+    except ArchiveError:
+        return set()  # damaged or of another version: it is replaced as a whole
+    _settle(root, _staging(root, layout, found["digest"]))
+    return {f["name"] for f in found["files"]}
+
+
+def _settle(root: Path, staged: Path) -> None:
+    if not staged.is_dir():
+        return
+    for path in sorted(p for p in staged.rglob("*") if p.is_file()):
+        target = root / path.relative_to(staged)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.rename(path, target)
+    for folder in {root, *(p for p in root.iterdir() if p.is_dir() and p != staged)}:
+        _sync_folder(folder)
+    shutil.rmtree(staged)
+
+
+def _drop_stale(root: Path, old: set[str], new: set[str]) -> None:
+    for name in old - new:
+        with contextlib.suppress(OSError):
+            (root / name).unlink()
+
+
+def _drop_abandoned(root: Path, layout: Layout) -> None:
+    """Remove what killed processes left: they wrote, but never committed."""
+    for path in root.glob(f".staging-{layout.name}.*.tmp"):
+        pid = path.name.split(".")[-2]
+        if pid.isdecimal() and int(pid) != os.getpid() and not Path(f"/proc/{pid}").exists():
+            shutil.rmtree(path, ignore_errors=True)
+
+
+# --- the manifest ----------------------------------------------------------------------------------------------------
+
+
+def render(manifest: Mapping[str, Any]) -> bytes:
+    """The one text of a manifest."""
+    return (json.dumps(manifest, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
+
+
+def _digest(manifest: Mapping[str, Any]) -> str:
+    return hashlib.sha256(render({k: v for k, v in manifest.items() if k != "digest"})).hexdigest()
+
+
+def seal(body: Mapping[str, Any]) -> dict[str, Any]:
+    """A manifest with format, version and digest."""
+    manifest = {**body, "format": FORMAT, "version": upgrade.VERSION}
+    return {**manifest, "digest": _digest(manifest)}
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Read, check and upgrade a manifest; ``digest`` is that of the file.
+
+    Raises:
+        ArchiveError: GE5021, GE5022 for another format version, GE5024 for names, GE5025 for sizes.
+    """
+    try:
+        size = path.stat().st_size
+        if size > MANIFEST_BYTES:
+            raise errors.too_large(f"a manifest of {size} bytes, at most {MANIFEST_BYTES} are read", path)
+        data = path.read_bytes()
+        found = json.loads(data.decode("utf-8"), parse_constant=_no_constant)
+    except OSError as error:
+        raise errors.missing(
+            f"the manifest cannot be read: {error.strerror}", path, "give the path of an archive"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise errors.bad_manifest(f"no JSON: {str(error)[:200]}", path) from None
+    if not isinstance(found, dict) or found.get("format") != FORMAT or type(found.get("version")) is not int:
+        raise errors.bad_manifest("not a manifest of an archive", path)
+    if not 1 <= found["version"] <= upgrade.VERSION:
+        raise errors.version(found["version"], upgrade.writer_of(found), upgrade.VERSION, path)
+    try:
+        if data != render(found) or found.get("digest") != _digest(found):
+            raise errors.bad_manifest("the content does not fit its digest", path)
+    except (ValueError, RecursionError) as error:
+        raise errors.bad_manifest(f"no manifest: {error}", path) from None
+    found = upgrade.to_current(found, path)
+    _check_files(found, path)
+    return found
+
+
+def _no_constant(text: str) -> Any:
+    raise ValueError(f"{text} is no JSON")
+
+
+def _check_files(found: Mapping[str, Any], path: Path) -> None:
+    files = found.get("files")
+    if not isinstance(files, list):
+        raise errors.bad_manifest("files is no list", path)
+    names = set()
+    for entry in files:
+        if not isinstance(entry, dict) or not all(isinstance(entry.get(k), str) for k in ("sha256", "edges")):
+            raise errors.bad_manifest(f"file {str(entry)[:80]}", path)
+        name = check_name(entry.get("name"), path)
+        if type(entry.get("bytes")) is not int or not 0 <= entry["bytes"] < 1 << 50:
+            raise errors.too_large(f"'{name}' has {str(entry.get('bytes'))[:40]} bytes", path)
+        if name in names:
+            raise errors.bad_manifest(f"'{name}' is listed twice", path)
+        names.add(name)
+    if check_name(found.get("graph"), path) not in names:
+        raise errors.bad_manifest(f"the graph '{found['graph']}' is not among the files", path)
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+class Archive:
+    """An archive opened for reading: the manifest and its files, mapped.
+
+    Attributes:
+        path: The manifest.
+        root: Folder that the names are relative to.
+        manifest: Content of the manifest, in the current format.
+    """
+
+    def __init__(self, path: Path, root: Path, manifest: dict[str, Any], maps: dict[str, memoryview]) -> None:
+        self.path = path
+        self.root = root
+        self.manifest = manifest
+        self._maps = maps
+
+    def data(self, name: str) -> memoryview:
+        """The content of a file, mapped read-only: pages are shared between processes and read when touched."""
+        return self._maps[name]
+
+    def sizes(self) -> dict[str, int]:
+        """Name and size of every file."""
+        return {f["name"]: f["bytes"] for f in self.manifest["files"]}
+
+    def verify(self, mode: Verify) -> None:
+        """Compare the files with the manifest.
+
+        Args:
+            mode: ``full`` hashes every byte; ``fast`` hashes the graph, and the first and last 4 KiB of the others;
+                ``auto`` is full up to 256 MiB in all, else fast.
+
+        Raises:
+            ArchiveError: GE5023 naming the file.
+        """
+        if mode not in ("auto", "fast", "full"):
+            raise ArchiveError("GE5027", f"verify must be 'auto', 'fast' or 'full', got {mode!r}")
+        files = self.manifest["files"]
+        full = mode == "full" or (mode == "auto" and sum(f["bytes"] for f in files) <= FULL_BYTES)
+        whole = [f for f in files if full or f["name"] == self.manifest["graph"]]
+        for entry in files:
+            edges = _Edges()
+            data = self._maps[entry["name"]]
+            edges.add(data)
+            if edges.hexdigest(len(data)) != entry["edges"]:
+                raise errors.checksum(entry["name"], "the content is not what was written", self.path)
+        with ThreadPoolExecutor(2) as pool:
+            digests = pool.map(lambda f: hashlib.sha256(self._maps[f["name"]]).hexdigest(), whole)
+            for entry, digest in zip(whole, digests):
+                if digest != entry["sha256"]:
+                    raise errors.checksum(entry["name"], f"SHA-256 is {digest}, not {entry['sha256'][:64]}", self.path)
+
+
+def open_archive(path: Path | str, rank: Rank, *, verify: Verify = "auto", allow_outside: bool = False) -> Archive:
+    """Open an archive.
+
+    Args:
+        path: Its folder, its graph file or its manifest.
+        rank: Picks the files of this process where there are several.
+        verify: See ``Archive.verify``.
+        allow_outside: Follow symbolic links that leave the folder.
+
+    Raises:
+        ArchiveError: 502x with the file.
+    """
+    manifest_path, root = find(Path(path), rank)
+    for _ in range(_RETRIES):
+        manifest = read_manifest(manifest_path)
+        try:
+            maps = _map_all(manifest_path, root, manifest, allow_outside)
+            opened = Archive(manifest_path, root, manifest, maps)
+            if _still(manifest_path, manifest):
+                opened.verify(verify)
+                return opened
+        except ArchiveError:
+            if _still(manifest_path, manifest):
+                raise
+    raise errors.missing("the archive keeps changing while it is read", path, "wait until the writer is done")
+
+
+def _still(path: Path, manifest: Mapping[str, Any]) -> bool:
+    """Whether the manifest read is the one that is there: files are replaced only after it."""
+    try:
+        return bool(read_manifest(path)["digest"] == manifest["digest"])
+    except ArchiveError:
+        return False
+
+
+def _map_all(path: Path, root: Path, manifest: Mapping[str, Any], allow_outside: bool) -> dict[str, memoryview]:
+    name = path.name.removesuffix(SUFFIX)
+    staged = root / f".staging-{name}-{manifest['digest'][:16]}"
+    has_staged = staged.is_dir()
+    base = root.resolve()
+    maps = {}
+    for entry in manifest["files"]:
+        candidates = [staged / entry["name"], root / entry["name"]] if has_staged else [root / entry["name"]]
+        maps[entry["name"]] = _map_first(candidates, entry, base, allow_outside, path)
+    return maps
+
+
+def _map_first(candidates: list[Path], entry: Mapping[str, Any], base: Path, allow: bool, where: Path) -> memoryview:
+    for candidate in candidates:
+        try:
+            handle = os.open(candidate, os.O_RDONLY | os.O_NONBLOCK)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            raise errors.checksum(entry["name"], f"cannot be opened: {error.strerror}", where) from error
+        try:
+            if not allow and not candidate.resolve().is_relative_to(base):
+                raise errors.unsafe_name(entry["name"], f"is a link to {candidate.resolve()}", where)
+            return map_file(handle, entry["name"], entry["bytes"], where)
+        finally:
+            os.close(handle)
+    raise errors.checksum(entry["name"], "is missing", where)
+
+
+def map_file(handle: int, name: str, size: int, where: Path) -> memoryview:
+    """Map an open file of the given size.
+
+    Raises:
+        ArchiveError: GE5023 if it has another size or is no plain file.
+    """
+    found = os.fstat(handle)
+    if not stat.S_ISREG(found.st_mode) or found.st_size != size:
+        raise errors.checksum(name, f"has {found.st_size} bytes, not {size}", where)
+    if size == 0:
+        return memoryview(b"")
+    return memoryview(mmap.mmap(handle, size, access=mmap.ACCESS_READ))
+
+
+def find(path: Path, rank: Rank) -> tuple[Path, Path]:
+    """The manifest that a path means, and the root of its archive.
+
+    Raises:
+        ArchiveError: GE5020 if there is none, or if it is not clear which.
+    """
+    if path.is_file():
+        base = path.name.removesuffix(SUFFIX) if path.name.endswith(SUFFIX) else path.stem
+        manifest = path.with_name(base + SUFFIX)
+        if not manifest.is_file():
+            raise errors.missing(
+                f"no manifest '{manifest.name}' beside it", path, "load graph files of others with tair_export.load_air"
+            )
+        return manifest, _root_of(manifest)
+    if not path.is_dir():
+        raise errors.missing("there is no such file or folder", path, "give the path that the graph was saved to")
+    layout = graph_layout(rank)
+    for wanted in (path / layout.manifest, path / f"compiled_graph{SUFFIX}"):
+        if wanted.is_file():
+            return wanted, path
+    found = sorted(p for p in path.glob(f"*{SUFFIX}") if not p.name.startswith("."))
+    if not rank.alone and len(found) > 1:
+        found = [p for p in found if read_manifest(p).get("rank") == [rank.index, rank.count]] or found
+    if len(found) == 1:
+        return found[0], path
+    if found:
+        raise errors.missing(f"{len(found)} archives: {', '.join(p.name for p in found[:5])}", path, "name one of them")
+    if inner := sorted(path.glob(f"rank_*/*{SUFFIX}")):
+        raise errors.missing(
+            f"archives of {len(inner)} ranks, and this process is rank {rank.index} of {rank.count}", path,
+            "start as many processes as saved it (RANK and WORLD_SIZE, or torch.distributed), or name one of the files",
+        )  # fmt: skip
+    if airs := sorted(p.name for p in path.glob("*.air")):
+        raise errors.missing(
+            f"no manifest; graph files: {', '.join(airs[:5])}", path,
+            "load graph files of others with tair_export.load_air",
+        )  # fmt: skip
+    raise errors.missing("no archive in this folder", path, "give the path that the graph was saved to")
+
+
+def _root_of(manifest: Path) -> Path:
+    """The folder above ``rank_<r>`` for graphs saved by several processes, else the manifest's own."""
+    folder = manifest.parent
+    name = re.fullmatch(r"compiled_graph([0-9]+)" + re.escape(SUFFIX), manifest.name)
+    return folder.parent if name and folder.name == f"rank_{name[1]}" else folder

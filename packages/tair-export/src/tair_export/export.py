@@ -1,0 +1,210 @@
+"""Saving: a captured model becomes an archive.
+
+Tracing needs torch and the converters, which this package must do without. Whoever has them registers a function in the
+entry point group ``tair_export.capture``; ``torchair`` does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points, version
+from pathlib import Path
+from typing import Any, Final
+
+from ge_graph.attrs import Attr, Kind
+from ge_graph.errors import ArchiveError
+from ge_graph.ir import Graph
+from ge_graph.pbtxt import to_pbtxt
+from ge_graph.serde import to_chunks
+from tair_export import archive, atc, errors
+from tair_export import weights as weight_files
+from tair_export.archive import Layout, Writer
+from tair_export.ranks import Rank, current
+from tair_export.signature import Signature, to_json
+from tair_export.weights import Weight
+
+GROUP: Final = "tair_export.capture"
+_OURS: Final = ("tair-export", "ge-graph")
+
+
+@dataclass
+class Captured:
+    """A model as a graph, before its weights have a place.
+
+    Attributes:
+        graph: Every tensor of the model that it reads is a Data node, or a RefData node if it is a state.
+        signature: The contract.
+        weights: Name of a Data node to the tensor of the model that it stands for.
+        states: Name of a state to its initial value; states are buffers that the model writes.
+        device: Device type of the model.
+        groups: Communication group in the graph to its ranks.
+        versions: Further packages that had a part, for the manifest.
+    """
+
+    graph: Graph
+    signature: Signature
+    weights: Mapping[str, Weight]
+    states: Mapping[str, Weight] = field(default_factory=dict)
+    device: str = "cpu"
+    groups: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+def capture(
+    model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, dynamic: bool = False, config: Any = None
+) -> Captured:
+    """Trace a model with the package that is installed for it.
+
+    Raises:
+        ArchiveError: GE5031 if there is none.
+    """
+    found = sorted(entry_points(group=GROUP), key=lambda e: e.name)
+    if not found:
+        raise errors.no_capture(f"no entry point in group '{GROUP}'")
+    try:
+        trace: Callable[..., Captured] = found[0].load()
+    except ImportError as error:
+        raise errors.no_capture(f"{found[0].value}: {error}") from error
+    return trace(model, args, dict(kwargs), dynamic=dynamic, config=config)
+
+
+def save_graph(
+    model: Any,
+    args: tuple[Any, ...] | list[Any] = (),
+    dynamic: bool = False,
+    config: Any = None,
+    save_path: str | os.PathLike[str] = "save_path",
+    **kwargs: Any,
+) -> None:
+    """See ``CompiledModel.save_graph``."""
+    if not isinstance(args, (tuple, list)):
+        raise errors.unwritable(
+            f"args is a {type(args).__name__}; it must be the tuple of the sample inputs", "save_graph(model, (x,), …)"
+        )
+    write_graph(capture(model, tuple(args), kwargs, dynamic=dynamic, config=config), save_path)
+
+
+def write_graph(captured: Captured, path: str | os.PathLike[str], rank: Rank | None = None) -> Path:
+    """Write the tree of ``save_graph``.
+
+    Weights up to 64 MiB in all are part of the graph file, above that each has a file.
+
+    Args:
+        captured: The model; its graph is changed.
+        path: Folder.
+        rank: Which process this is; None finds out.
+
+    Returns:
+        The manifest.
+    """
+    rank = current() if rank is None else rank
+    layout = archive.graph_layout(rank)
+    return _write(captured, Path(path), layout, rank, weight_files.GRAPH_INLINE_BYTES, lambda file: file, {}, "graph")
+
+
+def write_export(
+    captured: Captured,
+    export_path: str | os.PathLike[str],
+    export_name: str,
+    *,
+    atc_config: bool = False,
+    rank: Rank | None = None,
+    inline_bytes: int = weight_files.EXPORT_INLINE_BYTES,
+) -> Path:
+    """Write the tree of ``dynamo_export``.
+
+    Weights up to 2 GB - 200 MB in all are part of the graph file, above that each has a file, which the graph names by
+    ``export_path`` as it is given: a relative one counts from the folder in which ATC is started.
+
+    Args:
+        captured: The model; its graph is changed.
+        export_path: Folder.
+        export_name: Name of the graph file.
+        atc_config: Write the templates that ATC wants for several devices.
+        rank: Which process this is; None finds out.
+        inline_bytes: The limit.
+
+    Returns:
+        The manifest.
+    """
+    rank = current() if rank is None else rank
+    if not export_name or "/" in export_name or export_name.startswith("."):
+        raise errors.unwritable(f"export_name is {export_name!r}", "give a file name without folders")
+    layout = archive.export_layout(export_name, rank)
+    texts = {}
+    if atc_config and rank.index == 0:
+        texts["model_relation_config.json"] = atc.model_relation(export_name, rank.count, captured.groups)
+        texts["numa_config.json"] = atc.numa(rank.count)
+    prefix = os.fspath(export_path)
+    return _write(
+        captured, Path(export_path), layout, rank, inline_bytes, lambda f: os.path.join(prefix, f), texts, "export"
+    )
+
+
+def _write(
+    captured: Captured,
+    root: Path,
+    layout: Layout,
+    rank: Rank,
+    inline_bytes: int,
+    path_of: Callable[[str], str],
+    texts: Mapping[str, bytes],
+    kind: str,
+) -> Path:
+    graph = captured.graph
+    used = {n.name for n in graph.inputs}
+    read = weight_files.distinct({name: w for name, w in captured.weights.items() if name in used})
+    inline = sum(w.bytes for w in read.values()) <= inline_bytes
+    states = {w.name: w for w in captured.states.values()}
+    named = ([] if inline else list(read)) + [n for n in states if n not in read or inline]
+    files = archive.file_names(sorted(named), layout.weights)
+    outside = {} if inline else {name: files[name] for name in read}
+    weight_files.place(graph, captured.weights, outside, path_of)
+    _number_inputs(graph, captured.signature)
+    written = {name: read[name] if name in outside else states[name] for name in files}
+    written = {name: w for name, w in written.items() if w.bytes or name in states}
+    with Writer(root, layout) as writer:
+        for name, weight in written.items():
+            writer.add(files[name], [weight.data().data])
+        writer.add(layout.graph, _limited(to_chunks(graph), graph.name))
+        if kind == "export":
+            writer.add(archive.under(layout.others, "dynamo.pbtxt"), [to_pbtxt(graph).encode()])
+        for name, text in texts.items():
+            writer.add(name, [text])
+        return writer.commit(
+            {
+                "device": captured.device,
+                "kind": kind,
+                "rank": [rank.index, rank.count],
+                "signature": to_json(captured.signature),
+                "states": {name: weight.name for name, weight in sorted(captured.states.items())},
+                "weights": weight_files.listing(list(written.values()), files),
+                "writer": {**{name: version(name) for name in _OURS}, **captured.versions},
+            }
+        )
+
+
+def _limited(chunks: Iterator[bytes | memoryview], name: str) -> Iterator[bytes | memoryview]:
+    size = 0
+    for chunk in chunks:
+        size += len(chunk)
+        if size > archive.GRAPH_BYTES:
+            raise ArchiveError(
+                "GE5032",
+                f"graph '{name}' takes more than the {archive.GRAPH_BYTES} bytes that a graph file can hold",
+                next="make its large constants parameters or buffers of the model",
+            )
+        yield chunk
+
+
+def _number_inputs(graph: Graph, signature: Signature) -> None:
+    """Dense indexes again, after the weights are gone."""
+    inputs = graph.inputs
+    if len(inputs) != len(signature.feeds):
+        raise errors.unwritable(
+            f"the graph has {len(inputs)} inputs, the signature feeds {len(signature.feeds)}", "report this as a bug"
+        )
+    for position, node in enumerate(inputs):
+        node.attrs["index"] = Attr(Kind.INT, position)

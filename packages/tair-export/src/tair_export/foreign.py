@@ -1,0 +1,160 @@
+"""Graph files of others: an ``.air`` or text graph without a manifest."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from ge_graph import schema, serde, txt
+from ge_graph.dtypes import DataType
+from ge_graph.errors import ArchiveError
+from ge_graph.ir import Graph, Literal, Node
+from ge_graph.serde_write import literal_bytes
+from ge_runtime.discovery import choose
+from tair_export import errors, weights
+from tair_export.archive import GRAPH_BYTES, map_file
+from tair_export.load import CompiledModel
+from tair_export.signature import LEAF, Input, Output, Signature, Tree
+
+
+def read_air(path: str | os.PathLike[str], *, allow_outside: bool = False) -> Graph:
+    """Read a graph file: a ``ModelDef`` or ``GraphDef`` in protobuf's binary or text form.
+
+    What the writer left out because it is the default is filled in from the schemas; attributes that no schema knows
+    are dropped, and weight files are mapped.
+
+    Args:
+        path: The file.
+        allow_outside: Follow paths of weights that lead out of the file's folder.
+
+    Raises:
+        ArchiveError: 5xxx if it is no such file, or weights are missing.
+    """
+    where = Path(path)
+    try:
+        size = where.stat().st_size
+        if size > GRAPH_BYTES:
+            raise errors.too_large(f"{size} bytes, a graph file has at most {GRAPH_BYTES}", where)
+        data = where.read_bytes()
+    except OSError as error:
+        raise errors.missing(f"cannot be read: {error.strerror}", where, "give the path of a graph file") from error
+    graph = _parse(data, where)
+    for part in _all(graph):
+        for node in part.nodes:
+            if node.op == "FileConstant":
+                weights.attach(node, _file_value(node, where, allow_outside), where)
+            _complete(node)
+    return graph
+
+
+def _parse(data: bytes, where: Path) -> Graph:
+    """Binary first; a text form is tried for what reads as text."""
+    try:
+        return serde.from_bytes(data)
+    except ArchiveError as binary:
+        try:
+            return serde.from_graph_bytes(data)
+        except ArchiveError:
+            pass
+        try:
+            text = data.decode("utf-8")
+        except UnicodeDecodeError:
+            raise binary from None
+        if "\0" in text or "{" not in text:
+            raise ArchiveError(binary.code, binary.what, where=f"{where}, {binary.where}", next=binary.next) from None
+        return txt.from_txt(text)
+
+
+def _all(graph: Graph) -> list[Graph]:
+    found = [graph]
+    for part in found:
+        found += [inner for node in part.nodes for inner in node.subgraphs.values()]
+    return found
+
+
+def _complete(node: Node) -> None:
+    known = schema.get(node.op)
+    if known is None:
+        return
+    listed = {a.name: a for a in known.attrs}
+    node.attrs = {k: a for k, a in node.attrs.items() if k in listed or k.startswith("_") or k == "N"}
+    for name, attr in listed.items():
+        if name not in node.attrs and not attr.required and attr.default is not None:
+            node.attrs[name] = attr.default
+    missing = len(known.inputs) - len(node.inputs)
+    if missing > 0 and all(p.kind == "optional" for p in known.inputs[-missing:]):
+        node.inputs += [None] * missing
+
+
+def _file_value(node: Node, where: Path, allow_outside: bool) -> Literal:
+    path = node.attr("location") or node.attr("file_path") or ""
+    output = node.outputs[0]
+    shape = tuple(node.attr("shape") or output.known_shape or ())
+    if any(not isinstance(d, int) or d < 0 for d in shape):
+        raise errors.weight(node.name, f"shape {list(shape)}", where)
+    file = weights.outside(str(path), where.parent, allow_outside, where)
+    offset = int(node.attr("offset", 0))
+    size = literal_bytes(output.dtype, shape)
+    total = file.stat().st_size
+    if size is None or offset < 0 or offset + size > total:
+        raise errors.weight(node.name, f"{output.dtype.name}{list(shape)} at {offset} of {total} bytes", where)
+    handle = os.open(file, os.O_RDONLY)
+    try:
+        view = map_file(handle, str(path), total, where)
+    finally:
+        os.close(handle)
+    return Literal(output.dtype, shape, np.frombuffer(view, np.uint8, size, offset))
+
+
+def load_air(
+    path: str | os.PathLike[str],
+    *,
+    device: str = "cpu",
+    options: Mapping[str, str] | None = None,
+    allow_outside: bool = False,
+) -> CompiledModel:
+    """Load a graph file of others and make it callable.
+
+    The file tells names, types and sizes, but no structure: the result takes the inputs in index order, or by name, and
+    returns a tensor, or a tuple of tensors.
+
+    Args:
+        path: The ``.air`` or text file.
+        device: Device type to run on.
+        options: Options for the engine.
+        allow_outside: See ``read_air``.
+
+    Errors: ArchiveError as ``read_air``; GraphError and EngineError for operators that are not known or have no kernel.
+    """
+    graph = read_air(path, allow_outside=allow_outside)
+    contract = contract_of(graph, Path(path))
+    return CompiledModel(graph, contract, choose(device).compile(graph, dict(options or {})), {}, Path(path).name)
+
+
+def contract_of(graph: Graph, where: Path) -> Signature:
+    """The signature that a bare graph tells.
+
+    Raises:
+        ArchiveError: GE5041 if inputs are not numbered 0, 1, 2 …
+    """
+    nodes = graph.inputs
+    if [n.attr("index", 0) for n in nodes] != list(range(len(nodes))):
+        found = [(n.name, n.attr("index", 0)) for n in nodes]
+        raise errors.foreign(f"inputs {found[:5]} are not numbered 0, 1, 2 …", where, "have the file written again")
+    inputs = []
+    for node in nodes:
+        output = node.outputs[0]
+        if output.dtype is DataType.DT_UNDEFINED or output.known_shape is None:
+            raise errors.foreign(f"input '{node.name}' has no type or rank", where, "have the file written again")
+        sizes = tuple(
+            d if isinstance(d, str) or d >= 0 else f"{node.name}.{i}" for i, d in enumerate(output.known_shape)
+        )
+        inputs.append(Input(node.name, "tensor", output.dtype, sizes))
+    outputs = tuple(Output("tensor", i, t.dtype, tuple(t.known_shape or ())) for i, t in enumerate(graph.outputs))
+    result: Tree = LEAF if len(outputs) == 1 else {"tuple": [LEAF] * len(outputs)}
+    names = tuple(i.name for i in inputs)
+    feeds = tuple(range(len(inputs)))
+    return Signature({"tuple": [LEAF] * len(inputs)}, {"dict": []}, names, result, tuple(inputs), outputs, feeds)

@@ -1,0 +1,207 @@
+"""``tair-run``: look into an archive, or run it on arrays from a shell."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import numpy as np
+import typer
+
+from ge_graph.errors import GeError
+from tair_export.archive import Archive, Verify, open_archive
+from tair_export.load import CompiledModel, read_graph
+from tair_export.ranks import Rank, current
+from tair_export.signature import Record, Signature, describe, describe_output
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+_ArchiveArg = Annotated[
+    Path, typer.Argument(metavar="ARCHIVE", help="Folder or graph file of save_graph or dynamo_export.")
+]
+_Inputs = Annotated[
+    list[str] | None,
+    typer.Option("--inputs", "-i", help="FILE.npy in order, or NAME=FILE.npy, or NAME=NUMBER; repeat for each input."),
+]
+_Rest = Annotated[list[str] | None, typer.Argument(hidden=True)]
+
+
+@app.command()
+def command(
+    archive: _ArchiveArg,
+    rest: _Rest = None,
+    inputs: _Inputs = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder for the results, output_<n>.npy.")
+    ] = None,
+    info: Annotated[
+        bool, typer.Option("--info", help="Print signature, operators, sizes and versions; run nothing.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    verify: Annotated[str, typer.Option(help="auto, fast or full: how much to compare with the checksums.")] = "auto",
+    device: Annotated[str | None, typer.Option(help="Device type to run on.")] = None,
+    rank: Annotated[int | None, typer.Option(help="Which rank's files, where several processes saved.")] = None,
+) -> None:
+    """Run a saved graph on arrays, or describe it.
+
+    tair-run saved --info
+    tair-run saved --inputs x.npy --inputs y.npy --output results
+    """
+    which = current() if rank is None else Rank(rank, max(rank + 1, 2))
+    mode = cast(Verify, verify)
+    try:
+        if info:
+            _show(summary(open_archive(archive, which, verify=mode)), as_json)
+            return
+        model = CompiledModel.load_graph(archive, verify=mode, device=device, rank=which)
+        values = read_inputs(model.signature, [*(inputs or ()), *(rest or ())])
+        _report(call(model, values), output, as_json)
+    except (GeError, OSError, ValueError) as error:
+        typer.echo(f"tair-run: {error}", err=True)
+        raise typer.Exit(1) from error
+
+
+def main() -> None:
+    """The console script."""
+    app()
+
+
+# --- running ---------------------------------------------------------------------------------------------------------
+
+
+def read_inputs(contract: Signature, given: list[str]) -> list[Any]:
+    """A value for each leaf of the arguments: files and numbers in order or by name, constants by themselves.
+
+    Raises:
+        ValueError: If there are too few, too many, or a name is not known.
+    """
+    entries = contract.inputs
+    values = {i.name: i.value for i in entries if i.kind in ("constant", "opaque")}
+    open_names = [i.name for i in entries if i.kind in ("tensor", "number")]
+    texts: dict[str, str] = {}
+    loose = []
+    for text in given:
+        name, equals, rest = text.partition("=")
+        if equals and name in open_names:
+            texts[name] = rest
+        else:
+            loose.append(text)
+    left = [n for n in open_names if n not in texts]
+    if len(loose) != len(left):
+        wanted = ", ".join(describe(i) for i in entries if i.name in left) or "none"
+        raise ValueError(f"{len(loose)} inputs given for {len(left)}: {wanted}")
+    texts.update(zip(left, loose))
+    for entry in entries:
+        if entry.name in texts:
+            text = texts[entry.name]
+            values[entry.name] = int(text) if entry.kind == "number" else np.load(text, allow_pickle=False)
+    return [values[i.name] for i in entries]
+
+
+def call(model: CompiledModel, leaves: list[Any]) -> Any:
+    """Call a model with the leaves of its arguments."""
+    from dataclasses import replace
+
+    contract = model.signature
+    plain = replace(
+        contract, args={"tuple": ["*"] * len(leaves)}, kwargs={"dict": []}, names=tuple(i.name for i in contract.inputs)
+    )
+    flat = CompiledModel(model.graph, plain, model.executable, model.states, model.name)
+    return flat(*leaves)
+
+
+def _named(value: Any, name: str) -> list[tuple[str, Any]]:
+    if isinstance(value, Record):
+        return [pair for k, v in value.items() for pair in _named(v, f"{name}.{k}" if name else k)]
+    if isinstance(value, dict):
+        return [pair for k, v in value.items() for pair in _named(v, f"{name}.{k}" if name else str(k))]
+    if isinstance(value, (tuple, list)):
+        return [pair for i, v in enumerate(value) for pair in _named(v, f"{name}.{i}" if name else str(i))]
+    return [(name or "0", value)]
+
+
+def _report(result: Any, folder: Path | None, as_json: bool) -> None:
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for name, value in _named(result, ""):
+        row: dict[str, Any] = {"name": name}
+        if hasattr(value, "shape"):
+            array = np.asarray(value)
+            row |= {"dtype": str(array.dtype), "shape": list(array.shape)}
+            if folder is not None:
+                path = folder / f"output_{len(rows)}.npy"
+                np.save(path, array)
+                row["file"] = str(path)
+            else:
+                row["values"] = array.reshape(-1)[:8].tolist()
+        else:
+            row["value"] = value
+        rows.append(row)
+    if as_json:
+        typer.echo(json.dumps(rows, indent=1))
+        return
+    for row in rows:
+        typer.echo("  ".join(f"{k}={v}" if k != "name" else f"{v}:" for k, v in row.items()))
+
+
+# --- describing ------------------------------------------------------------------------------------------------------
+
+
+def summary(found: Archive) -> dict[str, Any]:
+    """What ``--info`` shows, as JSON values."""
+    graph, contract = read_graph(found)
+    manifest = found.manifest
+    sizes = found.sizes()
+    ops = Counter(n.op for n in graph.nodes if n.op not in ("Data", "RefData", "Const"))
+    return {
+        "archive": str(found.path),
+        "kind": str(manifest.get("kind")),
+        "format": manifest["version"],
+        "writer": manifest.get("writer"),
+        "device": manifest.get("device"),
+        "signature": contract.text(),
+        "inputs": [describe(i) for i in contract.inputs],
+        "outputs": [describe_output(o) for o in contract.outputs],
+        "states": sorted(map(str, manifest.get("states", {}))),
+        "ops": dict(sorted(ops.items(), key=lambda item: (-item[1], item[0]))),
+        "nodes": len(graph.nodes),
+        "constants": sum(n.op == "Const" for n in graph.nodes),
+        "graph_bytes": sizes[manifest["graph"]],
+        "weight_files": len(manifest.get("weights", [])),
+        "total_bytes": sum(sizes.values()),
+        "sha256": {f["name"]: f["sha256"] for f in manifest["files"]},
+    }
+
+
+def _show(found: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(found, indent=1))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    writer = found["writer"] if isinstance(found["writer"], dict) else {}
+    rows = {
+        "archive": found["archive"],
+        "format": f"{found['format']}, written by {', '.join(f'{k} {v}' for k, v in sorted(writer.items()))}",
+        "inputs": "\n".join(found["inputs"]) or "none",
+        "outputs": "\n".join(found["outputs"]) or "none",
+        "states": "\n".join(found["states"]),
+        "operators": "\n".join(f"{n:>6} {op}" for op, n in found["ops"].items()),
+        "size": f"{found['total_bytes']:,} bytes; graph {found['graph_bytes']:,}, {found['weight_files']} weight files",
+    }
+    for name, text in rows.items():
+        if text:
+            table.add_row(name, text)
+    Console(soft_wrap=not sys.stdout.isatty()).print(table)
+
+
+if __name__ == "__main__":
+    main()
