@@ -182,7 +182,7 @@ def test_an_open_scope_is_refused():
 
     config = torchair.CompilerConfig()
     config.post_grad_custom_post_pass = leave_open
-    with pytest.raises(Exception, match=r"GE2008.*never closed"):
+    with pytest.raises(Exception, match=r"GE1024.*post_grad_custom_post_pass.*leave_open.*never closed"):
         torch.compile(lambda x: x + 1, backend=torchair.get_npu_backend(compiler_config=config))(torch.randn(3))
 
 

@@ -10,6 +10,7 @@ import torch
 
 from ge_graph.errors import GeError
 from torchair.fx_passes.base import output_values, same_sizes, value_of
+from torchair.fx_passes.scopes import scope_problem
 
 if TYPE_CHECKING:
     from torchair.config import NpuBaseConfig
@@ -18,7 +19,7 @@ Snapshot = dict[torch.fx.Node, tuple[Any, Any, Any]]
 
 
 class PassError(GeError, RuntimeError):
-    """A custom pass raised or left a graph that cannot be right (GE1021 to GE1023)."""
+    """A custom pass raised or left a graph that cannot be right (GE1021 to GE1024)."""
 
 
 def run_custom(
@@ -29,7 +30,8 @@ def run_custom(
     Returns:
         Name of the pass, and whether the graph has changed.
 
-    Errors: PassError GE1021 if the pass raises, GE1022 if the graph is broken, GE1023 if its outputs are others.
+    Errors: PassError GE1021 if the pass raises, GE1022 if the graph is broken, GE1023 if its outputs are others,
+        GE1024 for scopes that stay open and waits that cannot end.
     """
     fn = getattr(config, option).value
     name = getattr(fn, "__qualname__", None) or type(fn).__qualname__
@@ -63,6 +65,9 @@ def _check(label: str, fn: Any, gm: torch.fx.GraphModule, before: Snapshot, outp
     nodes = list(gm.graph.nodes)
     if not nodes or nodes[-1].op != "output":
         raise broken("GE1022", "it has no output node at its end")
+    problem = scope_problem(gm.graph)
+    if problem:
+        raise broken("GE1024", problem)
     try:
         gm.graph.lint()
     except Exception as error:

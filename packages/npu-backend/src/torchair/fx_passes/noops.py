@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from torchair.fx_passes.base import output_values, same_sizes, value_of, viewed
+from torchair.fx_passes.base import output_values, same_sizes, switched_on, value_of, viewed
 
 if TYPE_CHECKING:
     from torchair.config import NpuBaseConfig
@@ -89,8 +89,8 @@ class RemoveNoops:
     why = "fewer operators to lower; first, so that later passes see through copies"
 
     def enabled(self, config: NpuBaseConfig, phase: str) -> bool:
-        """By ``experimental_config.remove_noop_ops``."""
-        return bool(config.experimental_config.remove_noop_ops)
+        """By ``remove_noop_ops``."""
+        return switched_on(config, "remove_noop_ops")
 
     def run(self, gm: torch.fx.GraphModule) -> int:
         """Replace each such node by its argument."""

@@ -31,7 +31,7 @@ class NpuRule:
 
 
 def _half(*shape: int) -> torch.Tensor:
-    return torch.empty(*shape, dtype=torch.float16, device="npu")
+    return torch.empty(*shape, dtype=torch.float16)
 
 
 def _residual(with_scales: bool = False) -> list[torch.Tensor]:
