@@ -123,14 +123,53 @@ def test_a_converter_by_name_waits_for_the_library_and_is_checked_then(registry)
     def bad(self, *, meta_outputs=None): ...
 
     assert registry.find(aten.add.Tensor).fn is good
-    with pytest.raises(LoweringError, match="'other' is missing"):
-        registry.find(aten.sub.Tensor)
+    for _ in range(2):
+        with pytest.raises(LoweringError, match="'other' is missing"):
+            registry.find(aten.sub.Tensor)
 
 
 def test_a_family_that_cannot_be_imported_is_named():
     with pytest.raises(LoweringError, match="no_such_module_here") as error:
         Registry(lambda: ["no_such_module_here"]).find(aten.add.Tensor)
     assert error.value.code == "GE2010"
+
+
+def test_threads_that_come_first_wait_for_each_other():
+    import sys
+    import threading
+    import time
+
+    registry = Registry(lambda: ["slow_family_of_this_test"])
+
+    class Finder:
+        def find_spec(self, name, path=None, target=None):
+            import importlib.machinery
+
+            if name != "slow_family_of_this_test":
+                return None
+            return importlib.machinery.ModuleSpec(name, self)
+
+        def create_module(self, spec):
+            return None
+
+        def exec_module(self, module):
+            time.sleep(0.2)
+            registry.register(aten.add.Tensor)(add)
+
+    finder = Finder()
+    sys.meta_path.append(finder)
+    found = []
+    try:
+        threads = [threading.Thread(target=lambda: found.append(registry.find(aten.add.Tensor))) for _ in range(4)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+    finally:
+        sys.meta_path.remove(finder)
+        sys.modules.pop("slow_family_of_this_test", None)
+    assert len(found) == 4
+    assert all(e is not None and e.fn is add for e in found)
 
 
 @pytest.mark.parametrize("declare_first", [True, False])

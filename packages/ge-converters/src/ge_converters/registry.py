@@ -10,6 +10,7 @@ import importlib
 import importlib.metadata
 import inspect
 import pkgutil
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, TypeVar
@@ -101,9 +102,10 @@ class Registry:
         self._families = families
         self._loaded = False
         self._loading = False
+        self._lock = threading.RLock()
         self._built_in: dict[Any, Entry] = {}
         self._user: dict[Any, Entry] = {}
-        self._automatic: dict[Any, Entry | str] = {}
+        self._automatic: dict[Any, Entry] = {}
         self._by_function: dict[Converter, list[Entry]] = {}
         self._declared: dict[Converter, tuple[Support, ...]] = {}
         self._awaited: dict[str, Callable[[Any], Any]] = {}
@@ -184,23 +186,18 @@ class Registry:
 
     def load(self) -> None:
         """Import the built-in families; done by every lookup, so there is seldom a need to call it."""
-        if self._loaded or self._loading:
+        if self._loaded:
             return
-        self._loading = True
-        try:
-            for name in self._families():
-                try:
-                    importlib.import_module(name)
-                except LoweringError:
-                    raise
-                except Exception as e:
-                    raise LoweringError(
-                        "GE2010", f"the converter module {name} cannot be imported: {type(e).__name__}: {e}",
-                        next="repair or uninstall the package that provides it",
-                    ) from e  # fmt: skip
-        finally:
-            self._loading = False
-        self._loaded = True
+        with self._lock:  # another thread waits until all is there; this one may come back while a family loads
+            if self._loaded or self._loading:
+                return
+            self._loading = True
+            try:
+                for name in self._families():
+                    _load_family(name)
+                self._loaded = True
+            finally:
+                self._loading = False
 
     def find(self, target: Any) -> Entry | None:
         """The converter of a target: the user's, else the built-in one, else one derived from two schemas."""
@@ -209,9 +206,10 @@ class Registry:
         found = self._user.get(target) or self._built_in.get(target)
         if found is not None or not isinstance(target, torch._ops.OpOverload):
             return found
-        awaited = self._awaited.pop(str(target), None) if self._awaited else None
+        awaited = self._awaited.get(str(target)) if self._awaited else None
         if awaited is not None:
             awaited(target)
+            del self._awaited[str(target)]
             return self._built_in.get(target) or self._user[target]
         derived = self._derive(target)
         return derived if isinstance(derived, Entry) else None
@@ -225,11 +223,14 @@ class Registry:
 
     def _derive(self, target: torch._ops.OpOverload) -> Entry | str:
         known = self._automatic.get(target)
-        if known is None:
-            from ge_converters import autogen
+        if known is not None:
+            return known
+        from ge_converters import autogen
 
-            known = self._automatic[target] = autogen.derive(target)
-        return known
+        derived = autogen.derive(target)
+        if isinstance(derived, Entry):  # a reason may go away: schemas can be added at any time
+            self._automatic[target] = derived
+        return derived
 
     def near(self, target: Any, limit: int = 3) -> tuple[str, ...]:
         """Names of convertible ops that look like ``target``: its other overloads first, then similar names."""
@@ -264,6 +265,18 @@ class Registry:
         from ge_converters.lowering import explain
 
         return explain(node, self)
+
+
+def _load_family(name: str) -> None:
+    try:
+        importlib.import_module(name)
+    except LoweringError:
+        raise
+    except Exception as e:
+        raise LoweringError(
+            "GE2010", f"the converter module {name} cannot be imported: {type(e).__name__}: {e}",
+            next="repair or uninstall the package that provides it",
+        ) from e  # fmt: skip
 
 
 def _op_name(name: str) -> str:
