@@ -16,6 +16,7 @@ import argparse
 import collections
 import contextlib
 import os
+import re
 import signal
 import sys
 import warnings
@@ -40,7 +41,7 @@ DTYPES = {
     "i32": torch.int32,
     "b8": torch.bool,
 }
-SAMPLES = 12  # samples of one OpInfo differ in arguments first and sizes later; the first dozen covers the forms
+SAMPLES = 6  # of each check, spread over all that an OpInfo has: they differ in arguments and in sizes
 SECONDS = 120  # one check; a few samples of decompositions trace for very long
 
 # Values are not defined (uninitialised) or drawn by another generator than eager's: dtype and shape are compared.
@@ -156,16 +157,25 @@ def compare(got: Iterable[Any], want: Iterable[Any], values: bool) -> None:
 
 
 def summarise(error: BaseException) -> str:
-    """The innermost cause in one short line: a code with its first sentence, or the kind of mismatch."""
-    text = str(error)
-    for line in text.splitlines():
-        if "[GE" in line:
-            # The line after the head names the node and the reason.
-            following = text.split(line, 1)[1].strip().splitlines()
-            detail = " ".join(following[0].split()) if following else ""
-            return f"{line[line.index('[GE') :][:90]} {detail[:160]}".strip()
-    first = " ".join(text.split())[:160]
-    return f"{type(error).__name__}: {first}"
+    """The innermost cause in one short line without places: code, operator, reason; or the kind of mismatch."""
+    lines = str(error).splitlines()
+    for number, line in enumerate(lines):
+        if "[GE" not in line:
+            continue
+        code = line[line.index("[GE") :].split("]")[0] + "]"
+        if "cannot be lowered" in line and number + 1 < len(lines):
+            columns = [c for c in re.split(r"\s{2,}", lines[number + 1].strip()) if c]
+            return f"{code} {columns[0]}: {columns[-1]}"[:220]
+        return f"{code} {line.split(']', 1)[1].strip()}"[:220]
+    first = re.split(r"Explanation:|Hint:|Mismatched|at index", " ".join(lines).strip())[0]
+    return f"{type(error).__name__}: {' '.join(first.split())}"[:160]
+
+
+def spread(samples: list[Any], count: int) -> list[Any]:
+    """At most `count` of the samples, first and last among them, evenly apart."""
+    if len(samples) <= count:
+        return samples
+    return [samples[round(i * (len(samples) - 1) / (count - 1))] for i in range(count)]
 
 
 def check(op: Any, short: str, samples: int = SAMPLES, seconds: int = SECONDS) -> Outcome:
@@ -176,9 +186,7 @@ def check(op: Any, short: str, samples: int = SAMPLES, seconds: int = SECONDS) -
     ran = 0
     try:
         with time_limit(seconds):
-            for sample in op.sample_inputs("cpu", dtype, requires_grad=gradients):
-                if ran == samples:
-                    break
+            for sample in spread(list(op.sample_inputs("cpu", dtype, requires_grad=gradients)), samples):
                 try:
                     want = run(op.op, sample, gradients)
                 except (RuntimeError, ValueError, NotImplementedError, TypeError, IndexError):
@@ -268,6 +276,7 @@ def main() -> None:
     parser.add_argument("--update", action="store_true", help="write the expected-failure table anew")
     options = parser.parse_args()
     index, count = map(int, options.shard.split("/"))
+    torch.set_num_threads(1)  # the samples are tiny
     torch._dynamo.config.capture_dynamic_output_shape_ops = True
     torch._dynamo.config.capture_scalar_outputs = True
     checks = all_checks(options.names, options.dtype)[index::count]

@@ -1,0 +1,26 @@
+"""A representative part of `make opinfo`: every twelfth check, against the same strict table."""
+
+import pytest
+import torch
+
+from tools import opinfo
+
+CHECKS = opinfo.all_checks()[5::12]
+EXPECTED = opinfo.read_expected()
+
+
+@pytest.fixture(autouse=True)
+def _data_dependent_shapes():
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True, capture_scalar_outputs=True):
+        yield
+
+
+@pytest.mark.parametrize(("op", "dtype"), CHECKS, ids=[f"{opinfo.full_name(o)}-{d}" for o, d in CHECKS])
+def test_equals_eager_or_is_a_listed_gap(op, dtype):
+    outcome = opinfo.check(op, dtype)
+    assert opinfo.verdict(outcome, EXPECTED) == ""
+
+
+def test_table_names_only_what_exists():
+    known = {(opinfo.full_name(op), short) for op, short in opinfo.all_checks()}
+    assert set(EXPECTED) <= known
