@@ -62,6 +62,7 @@ def engine() -> Any:
 def one_thread() -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
+    torch.manual_seed(0)
     yield
     torch.set_num_threads(before)
 
@@ -151,7 +152,7 @@ def test_batch_norm_backward(engine: Any) -> None:
 @pytest.mark.parametrize("mask", [None, "bool", "float"])
 def test_attention_of_a_device_of_its_own(engine: Any, mask: str | None) -> None:
     q, k, v = torch.randn(2, 4, 5, 8), torch.randn(2, 4, 7, 8), torch.randn(2, 4, 7, 8)
-    bias = {None: None, "bool": torch.rand(2, 1, 5, 7) > 0.3, "float": torch.randn(2, 4, 5, 7)}[mask]
+    bias = {None: None, "bool": torch.rand(2, 1, 5, 7) + torch.eye(5, 7) > 0.3, "float": torch.randn(2, 4, 5, 7)}[mask]
     target = aten._scaled_dot_product_fused_attention_overrideable.default
     lse, rest = torch.zeros(2, 4, 5), (None, None, 0, 0, None, None, None)
     got = _by_hand(engine, target, (q, k, v, bias), (q, lse, *rest), (0, 1))
@@ -235,6 +236,16 @@ def test_boolean_mask_reaches_the_operator_as_one(engine: Any) -> None:
 
     assert _ops(_lowered(two_layers, q, seen)) == {"FlashAttentionScore": 2, "LogicalNot": 1}
     torch.testing.assert_close(_run(engine, two_layers, q, seen)[0], two_layers(q, seen)[0])
+
+
+def test_rows_that_see_nothing(engine: Any) -> None:
+    q, seen = torch.randn(2, 4, 5, 8), torch.rand(2, 1, 5, 5) > 0.3
+    seen[0, 0, 2] = False
+
+    def f(q: Any, seen: Any) -> Any:
+        return (_attend(q, q, q, attn_mask=seen),)
+
+    torch.testing.assert_close(_run(engine, f, q, seen)[0], f(q, seen)[0])
 
 
 def test_mask_of_single_rows_is_stretched(engine: Any) -> None:
