@@ -15,6 +15,8 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
+import functools
+import multiprocessing
 import os
 import re
 import signal
@@ -203,7 +205,8 @@ def check(op: Any, short: str, samples: int = SAMPLES, seconds: int = SECONDS) -
     return Outcome(full_name(op), short, "", ran)
 
 
-def all_checks(names: Iterable[str] = (), dtypes: Iterable[str] = ()) -> list[tuple[Any, str]]:
+@functools.cache
+def all_checks(names: tuple[str, ...] = (), dtypes: tuple[str, ...] = ()) -> list[tuple[Any, str]]:
     """(OpInfo, dtype) for every supported dtype of every entry, in a fixed order."""
     from torch.testing._internal.common_methods_invocations import op_db
 
@@ -265,6 +268,18 @@ def report(outcomes: list[Outcome], problems: list[str]) -> None:
     print(f"{len(outcomes) - len(problems)} passed, {len(problems)} failed")
 
 
+def _prepare() -> None:
+    """What a process needs before it runs checks."""
+    torch.set_num_threads(1)  # the samples are tiny
+    torch._dynamo.config.capture_dynamic_output_shape_ops = True
+    torch._dynamo.config.capture_scalar_outputs = True
+
+
+def _check_by_index(index: int, names: tuple[str, ...], dtypes: tuple[str, ...], samples: int) -> Outcome:
+    op, short = all_checks(names, dtypes)[index]
+    return check(op, short, samples)
+
+
 def main() -> None:
     from rich.progress import track
 
@@ -273,20 +288,22 @@ def main() -> None:
     parser.add_argument("--dtype", action="append", choices=list(DTYPES), default=[])
     parser.add_argument("--shard", default="0/1", help="i/n: every n-th check, from the i-th")
     parser.add_argument("--samples", type=int, default=SAMPLES, help="samples of each check")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
     parser.add_argument("--update", action="store_true", help="write the expected-failure table anew")
     options = parser.parse_args()
-    index, count = map(int, options.shard.split("/"))
-    torch.set_num_threads(1)  # the samples are tiny
-    torch._dynamo.config.capture_dynamic_output_shape_ops = True
-    torch._dynamo.config.capture_scalar_outputs = True
-    checks = all_checks(options.names, options.dtype)[index::count]
-    outcomes = []
-    for op, short in track(checks, description="OpInfo", disable=not sys.stdout.isatty()):
-        outcomes.append(check(op, short, options.samples))
+    first, step = map(int, options.shard.split("/"))
+    names, dtypes = tuple(options.names), tuple(options.dtype)
+    chosen = range(len(all_checks(names, dtypes)))[first::step]
+    call = functools.partial(_check_by_index, names=names, dtypes=dtypes, samples=options.samples)
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(options.jobs, initializer=_prepare, maxtasksperchild=200) as pool:
+        results = pool.imap_unordered(call, chosen)
+        hidden = not sys.stdout.isatty()
+        outcomes = list(track(results, description="OpInfo", total=len(chosen), disable=hidden))
     if options.update:
         write_expected(outcomes)
     expected = read_expected()
-    problems = [p for p in (verdict(o, expected) for o in outcomes) if p]
+    problems = sorted(p for p in (verdict(o, expected) for o in outcomes) if p)
     report(outcomes, problems)
     sys.exit(bool(problems))
 
