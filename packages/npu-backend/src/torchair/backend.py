@@ -26,10 +26,14 @@ class NpuFxCompiler:
         config: The options.
         phase: ``forward`` or ``backward``.
         model_id: Number of the dynamo graph; None takes the next number for each call.
+        training: Whether the graph is half of a training step, whose results must outlive the next run.
     """
 
-    def __init__(self, config: CompilerConfig, phase: Any = "forward", model_id: int | None = None) -> None:
+    def __init__(
+        self, config: CompilerConfig, phase: Any = "forward", model_id: int | None = None, training: bool = False
+    ) -> None:
         self.config = config
+        self.training = training
         self.phase = phase
         self.model_id = model_id
 
@@ -48,7 +52,7 @@ class NpuFxCompiler:
         from torchair import pipeline
 
         model_id = pipeline.new_model(gm) if self.model_id is None else self.model_id
-        return pipeline.Pipeline(self.config, self.phase, model_id).compile(gm, example_inputs)
+        return pipeline.Pipeline(self.config, self.phase, model_id, self.training).compile(gm, example_inputs)
 
 
 def get_compiler(compiler_config: CompilerConfig | None = None) -> NpuFxCompiler:
@@ -124,14 +128,13 @@ def _npu_backend(
         )  # fmt: skip
     config.check()
     model_id = pipeline.new_model(gm)
-    forward = NpuFxCompiler(config, "forward", model_id)
     try:
         return run_aot(
             gm,
             example_inputs,
-            forward=forward,
-            backward=NpuFxCompiler(config, "backward", model_id),
-            inference=forward,
+            forward=NpuFxCompiler(config, "forward", model_id, training=True),
+            backward=NpuFxCompiler(config, "backward", model_id, training=True),
+            inference=NpuFxCompiler(config, "forward", model_id),
             decompositions=decomposition_table(_decompositions(custom_decompositions)),
             keep_inference_input_mutations=bool(config.experimental_config.keep_inference_input_mutation),
             more=aot_config or {},

@@ -83,8 +83,6 @@ def eager_run(config: CompilerConfig, stage: Stage, gm: torch.fx.GraphModule) ->
         return "debug.run_eagerly", _program(gm)
     if debug.fx_summary.type.value is not None and debug.fx_summary.skip_compile.value:
         return "debug.fx_summary.skip_compile", _program(gm)
-    if config.mode.value == "reduce-overhead":
-        return "mode reduce-overhead", _program(gm)
     return None
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import torch
 
-from ge_converters.torch_compat import boxed, real_values
+from ge_converters.torch_compat import boxed, real_values, static_input_positions
 from ge_graph import passes as ge_passes
 from ge_graph.errors import ConfigError
 from ge_graph.verify import verify
@@ -78,10 +78,12 @@ class Pipeline:
         config: The options.
         phase: Half of a training graph, or ``forward`` for inference.
         model_id: Number of the dynamo graph.
+        training: Whether the graph is half of a training step.
     """
 
-    def __init__(self, config: CompilerConfig, phase: Phase, model_id: int) -> None:
+    def __init__(self, config: CompilerConfig, phase: Phase, model_id: int, training: bool = False) -> None:
         self.config = config
+        self.training = training
         self.stage = Stage(model_id, phase, next(_graph_ids))
         self.observers = observers.compile_observers(config)
         self.report = CompileReport(model_id, phase, self.stage.graph_id)
@@ -113,12 +115,19 @@ class Pipeline:
     def _compile(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Call:
         config = self.config
         config.check()
+        if config.export.export_mode.value:
+            raise ConfigError(
+                "GE1008", "config.export.export_mode = True when compiling: an export has no result to run",
+                next="call torchair.dynamo_export(*inputs, model=model, ...)",
+            )  # fmt: skip
         self._fx_graph("", gm)
         self._fx_passes(gm, example_inputs)
         observers.write_summary(config, gm)
         eager = observers.eager_run(config, self.stage, gm)
         if eager is not None:
             return self._as_it_stands(gm, *eager)
+        if config.mode.value == "reduce-overhead":
+            return self._captured(gm)
         device = device_of(gm)
         plan = take_views(gm)
         with real_values():
@@ -180,12 +189,6 @@ class Pipeline:
 
     def _as_it_stands(self, gm: torch.fx.GraphModule, why: str, forward: Callable[..., Any]) -> Call:
         """The ATen graph's own program, for the options that ask for it."""
-        device = device_of(gm)
-        if device != "cpu" and why.startswith("mode"):
-            raise ConfigError(
-                "GE1010", f"not built in this version: config.mode = 'reduce-overhead' on device '{device}'",
-                next="use mode max-autotune",
-            )  # fmt: skip
         logger.info("%s: %s, the ATen program runs as it stands", self._label, why)
         for observer in self.observers:
             observer.output_code(self.stage, gm.code)
@@ -195,6 +198,21 @@ class Pipeline:
             args.clear()
             return forward(*given)
 
+        return boxed(call)
+
+    def _captured(self, gm: torch.fx.GraphModule) -> Call:
+        """Mode reduce-overhead: a program of the ATen graph, captured and replayed."""
+        from torchair.reduce_overhead import compile_captured
+
+        with self._timed("reduce-overhead") as note, real_values():
+            call, source = compile_captured(
+                gm, device_of(gm), self.config.aclgraph_config, static=static_input_positions(),
+                title=f"{self._label}, graph {self.stage.graph_id}, mode reduce-overhead",
+                capture=not self.training and self.stage.phase == "forward",
+            )  # fmt: skip
+            note(f"program of {len(gm.graph.nodes)} FX nodes")
+        for observer in self.observers:
+            observer.output_code(self.stage, source)
         return boxed(call)
 
     # -- GE -----------------------------------------------------------------------------------------------------------

@@ -23,7 +23,9 @@ class DeriveSymbols:
     """
 
     name = "DeriveSymbols"
-    why = "a symbol as an input is a copy from the host each step; first, so that later passes see where sizes come from"
+    why = (
+        "a symbol as an input is a copy from the host each step; first, so that later passes see where sizes come from"
+    )
 
     def enabled(self, config: NpuBaseConfig, phase: str) -> bool:
         """Always; graphs without symbols are left alone."""

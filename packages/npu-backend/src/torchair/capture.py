@@ -1,0 +1,131 @@
+"""Recording a program once and running the recording: on a device by its graph capture, on the CPU by the program.
+
+``torch.npu`` is looked up when a program for a device is captured; this module needs no torch_npu.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from ge_graph.errors import EngineError
+
+Program = Callable[[list[Any]], Any]
+
+
+class Recording(Protocol):
+    """A program bound to the memory of its inputs and results."""
+
+    def replay(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """Run on ``inputs``, which lie where those of the capture lay; the results lie where they always lie."""
+
+
+class GraphCapture(Protocol):
+    """How a device type captures.
+
+    Attributes:
+        name: For logs.
+        executes: Whether a replay runs Python, so that inputs may lie elsewhere each time.
+    """
+
+    name: str
+    executes: bool
+
+    def capture(self, program: Program, inputs: Sequence[Any]) -> Recording:
+        """Record the program on inputs that keep their place."""
+
+
+class ProgramReplay:
+    """The CPU has no launches to record: a replay runs the program and puts its results into the same memory."""
+
+    name = "program replay"
+    executes = True
+
+    def capture(self, program: Program, inputs: Sequence[Any]) -> Recording:
+        """Bind the program; nothing runs yet."""
+        return _ProgramRecording(program)
+
+
+class _ProgramRecording:
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._results: list[Any] = []
+
+    def replay(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        new = self._program(list(inputs))
+        if not self._results:
+            self._results = [_own(v) for v in new]
+            return self._results
+        for position, (kept, value) in enumerate(zip(self._results, new)):
+            if isinstance(value, torch.Tensor) and value.shape == kept.shape and value.stride() == kept.stride():
+                kept.copy_(value)
+            else:  # numbers, None, and results whose size depends on data
+                self._results[position] = _own(value)
+        return self._results
+
+
+def _own(value: Any) -> Any:
+    """A result in memory that nobody else has: neither an input nor a constant of the program."""
+    return value.clone() if isinstance(value, torch.Tensor) else value
+
+
+class NpuGraph:
+    """``torch.npu.NPUGraph``, through the names that torch_npu has under ``torch.npu``.
+
+    Args:
+        npu: The module ``torch.npu``.
+        pool: Handle of the memory pool, None for one of its own.
+        error_mode: ``capture_error_mode``.
+    """
+
+    name = "torch.npu.NPUGraph"
+    executes = False
+
+    def __init__(self, npu: Any, pool: Any, error_mode: str) -> None:
+        self._npu, self._pool, self._error_mode = npu, pool, error_mode
+
+    def capture(self, program: Program, inputs: Sequence[Any]) -> Recording:
+        """Record what the program launches; on a device that does not run it."""
+        graph = self._npu.NPUGraph()
+        known = inspect.signature(self._npu.graph).parameters
+        keywords = {"pool": self._pool, "capture_error_mode": self._error_mode}
+        keywords = {k: v for k, v in keywords.items() if k in known and v is not None}
+        self._npu.synchronize()
+        with self._npu.graph(graph, **keywords):
+            results = program(list(inputs))
+        return _NpuRecording(graph, results)
+
+
+class _NpuRecording:
+    def __init__(self, graph: Any, results: Sequence[Any]) -> None:
+        self._graph, self._results = graph, results
+
+    def replay(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        self._graph.replay()
+        return self._results
+
+
+def find_capture(device: str, *, pool: Any, error_mode: str) -> GraphCapture:
+    """The capture of a device type.
+
+    Args:
+        device: ``cpu`` or ``npu``.
+        pool: Handle of a memory pool, None for one of its own.
+        error_mode: What unsafe calls do while capturing.
+
+    Errors: EngineError GE1056 if the device type has none.
+    """
+    if device == "cpu":
+        return ProgramReplay()
+    module = getattr(torch, device, None)
+    missing = [n for n in ("NPUGraph", "graph", "synchronize") if not hasattr(module, n)]
+    if module is None or missing:
+        lacks = f"torch.{device} has no {', '.join(missing)}" if module is not None else f"there is no torch.{device}"
+        raise EngineError(
+            "GE1056", f"mode reduce-overhead on device '{device}': {lacks}",
+            next="import a torch_npu that captures graphs, or use mode max-autotune",
+        )  # fmt: skip
+    return NpuGraph(module, pool, error_mode)
