@@ -7,6 +7,7 @@ results. From there on it goes through the same stages as in ``torch.compile``, 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import inspect
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,11 +45,15 @@ _NOT_WITH: Final = (
 )
 
 
+_PATH: Final = "export_file"
+_NAME: Final = "export"
+
+
 def dynamo_export(
     *args: Any,
     model: torch.nn.Module | None = None,
-    export_path: str | PathLike[str] = "export_file",
-    export_name: str = "export",
+    export_path: str | PathLike[str] = _PATH,
+    export_name: str = _NAME,
     dynamic: bool = False,
     config: CompilerConfig | None = None,
     **kwargs: Any,
@@ -78,6 +83,11 @@ def dynamo_export(
     checked = _config(config)
     captured = capture(model, args, kwargs, dynamic=dynamic, config=checked)
     atc_config = bool(checked.export.experimental.auto_atc_config_generated)
+    # an argument left at its default gives way to the option that older scripts set
+    if export_path == _PATH:
+        export_path = checked.export.export_path_dir.value or _PATH
+    if export_name == _NAME:
+        export_name = checked.export.export_name.value or _NAME
     path = write_export(captured, export_path, export_name, atc_config=atc_config)
     logger.info("exported %s: %d GE nodes", path, len(captured.graph.nodes))
 
@@ -100,7 +110,7 @@ def use_internal_format_weight(model: torch.nn.Module) -> None:
     tensors = list(model.parameters())
     on_device = [p for p in tensors if p.device.type == "npu"]
     if on_device:
-        plugin: Any = importlib_npu()
+        plugin: Any = importlib.import_module("torch_npu")
         for module in model.modules():
             for parameter in module.parameters(recurse=False):
                 if parameter.device.type == "npu" and parameter.dim() >= 2:
@@ -113,13 +123,6 @@ def use_internal_format_weight(model: torch.nn.Module) -> None:
 
 
 _FRACTAL_NZ: Final = 29
-
-
-def importlib_npu() -> Any:
-    """The device's PyTorch plug-in; it is there where a tensor lives on a device."""
-    import importlib
-
-    return importlib.import_module("torch_npu")
 
 
 # --- capture ---------------------------------------------------------------------------------------------------------

@@ -596,7 +596,7 @@ def find(path: Path, rank: Rank) -> tuple[Path, Path]:
             return wanted, path
     found = sorted(p for p in path.glob(f"*{SUFFIX}") if not p.name.startswith("."))
     if not rank.alone and len(found) > 1:
-        found = [p for p in found if read_manifest(p).get("rank") == [rank.index, rank.count]] or found
+        found = [p for p in found if _index(read_manifest(p)) == rank.index] or found
     if len(found) == 1:
         return found[0], path
     if found:
@@ -612,6 +612,11 @@ def find(path: Path, rank: Rank) -> tuple[Path, Path]:
             "load graph files of others with tair_export.load_air",
         )  # fmt: skip
     raise errors.missing("no archive in this folder", path, "give the path that the graph was saved to")
+
+
+def _index(manifest: Mapping[str, Any]) -> Any:
+    rank = manifest.get("rank")
+    return rank[0] if isinstance(rank, list) and rank else None
 
 
 def _root_of(manifest: Path) -> Path:

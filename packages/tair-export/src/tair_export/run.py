@@ -126,7 +126,7 @@ def _named(value: Any, name: str) -> list[tuple[str, Any]]:
 def _report(result: Any, folder: Path | None, as_json: bool) -> None:
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name, value in _named(result, ""):
         row: dict[str, Any] = {"name": name}
         if hasattr(value, "shape"):
@@ -182,6 +182,7 @@ def _show(found: dict[str, Any], as_json: bool) -> None:
         typer.echo(json.dumps(found, indent=1))
         return
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(show_header=False, box=None, pad_edge=False)
@@ -199,7 +200,7 @@ def _show(found: dict[str, Any], as_json: bool) -> None:
     }
     for name, text in rows.items():
         if text:
-            table.add_row(name, text)
+            table.add_row(name, escape(text))
     Console(soft_wrap=not sys.stdout.isatty()).print(table)
 
 
