@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ge_runtime import errors
-from ge_runtime.cpu.kernels.shape_ops import listed
 from ge_runtime.cpu.registry import kernel
+from ge_runtime.cpu.values import listed
 
 
 def _write_slices(var: Tensor, value: Tensor, axes: Sequence[int], bounds: Sequence[tuple[int, int, int]]) -> Tensor:

@@ -216,8 +216,8 @@ def _blocks(
     counts = None if prefix is None else ints(prefix)
     for i, (end, kv_end) in enumerate(zip(ints(ends), ints(kv_ends))):
         rows, columns = slice(start, end), slice(kv_start, kv_end)
-        one = [t.transpose(0, 1).unsqueeze(0) for t in (q[rows], k[columns], v[columns])]
-        yield _Block(one[0], one[1], one[2], rows, columns, None if counts is None else counts[i])
+        q4, k4, v4 = (t.transpose(0, 1).unsqueeze(0) for t in (q[rows], k[columns], v[columns]))
+        yield _Block(q4, k4, v4, rows, columns, None if counts is None else counts[i])
         start, kv_start = end, kv_end
 
 
@@ -322,7 +322,8 @@ def flash_attention_score_grad(
         if drop_mask is not None and keep_prob != 1.0:
             keep = keep_bits(drop_mask.reshape(-1)[used // 8 :], s.shape) / keep_prob
             used += s.numel()
-        dq, dk, dv, ds = _block_grad(block, *_like_query(dy, attention_in, block, i, args), p, keep, rule.scale)
+        gradient, output = _like_query(dy, attention_in, block, i, args)
+        dq, dk, dv, ds = _block_grad(block, gradient, output, p, keep, rule.scale)
         for store, g in zip(grads, (dq, dk, dv)):
             store.append(g)
         if dpse is not None and pse_shift is not None:

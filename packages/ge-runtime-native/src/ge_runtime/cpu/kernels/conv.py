@@ -97,7 +97,8 @@ def _transposed(
         )
     y = torch.convolution(x, w, bias, strides, padding, dilations, True, extra, groups)
     if begin != end:
-        y = y[(..., *(slice(b, b + n) for b, n in zip(begin, size)))]
+        inner = (..., *(slice(b, b + n) for b, n in zip(begin, size)))
+        y = y[inner]
     return y
 
 

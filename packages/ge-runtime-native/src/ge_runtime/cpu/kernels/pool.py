@@ -178,7 +178,7 @@ def _plan_pool(site: Site) -> Call | None:
         torch.empty(()).expand(shape), attr("ksize"), attr("strides"), attr("padding_mode", "CALCULATED"),
         attr("pads", [0, 0, 0, 0]), "NCHW", attr("global_pooling", False), attr("ceil_mode", False), op == "MaxPoolV3",
     )  # fmt: skip
-    if not w.native(shape[2:]):
+    if not w.native([int(n) for n in shape[2:]]):
         return None
     if op == "MaxPoolV3":
         return Call(torch.max_pool2d, (site.tensor("x"), w.size, w.stride, w.begin))

@@ -366,7 +366,9 @@ def _strided_slice_plan(site: Site) -> Call | None:
     begin, end = site.host("begin"), site.host("end")
     axes = site.const("axes") if site.fed("axes") else list(range(len(begin))) if isinstance(begin, list) else None
     strides = site.const("strides") if site.fed("strides") else [1]
-    if not all(isinstance(v, list) and len(v) == 1 for v in (begin, end, axes, strides)) or strides[0] <= 0:
+    if not (isinstance(axes, list) and isinstance(strides, list) and isinstance(begin, list) and isinstance(end, list)):
+        return None
+    if not len(begin) == len(end) == len(axes) == len(strides) == 1 or strides[0] <= 0:
         return None
     shape = site.shape("x")
     if shape is None or not -len(shape) <= axes[0] < len(shape):
