@@ -1,11 +1,14 @@
 """Support as data, and the two rules that keep it honest."""
 
+from typing import NoReturn
+
 import pytest
 import torch
 
 from ge_converters import coverage
 from ge_converters.decomps import NEVER, decomposition_table
-from ge_converters.registry import REGISTRY
+from ge_converters.errors import Refusal
+from ge_converters.registry import REGISTRY, Registry
 
 aten = torch.ops.aten
 CORE = coverage.core_overloads()
@@ -20,7 +23,14 @@ def test_the_core_set_is_torch_s():
 @pytest.mark.parametrize("op", CORE, ids=str)
 def test_every_core_overload_is_served(op):
     row = coverage.row_of(op)
-    assert row.state != "absent", row.reason
+    assert row.state in ("row", "function", "walk", "decomposed", "composite", "functional", "refused"), row.reason
+
+
+# Ops that no CPU kernel can judge: eager has none. A form that is declared for one of them is an error below.
+NO_EAGER = {
+    "aten._fused_rms_norm_backward.default",
+    "aten._scaled_dot_product_fused_attention_overrideable.default",
+}
 
 
 @pytest.mark.parametrize("entry", list(REGISTRY.entries()), ids=lambda e: e.name)
@@ -28,7 +38,19 @@ def test_every_built_in_converter_has_a_source_and_declared_forms(entry):
     if entry.layer != "built-in" or entry.name.split(".")[0] not in ("aten", "prims"):
         return
     assert entry.source, entry.where
-    assert entry.supports, entry.where
+    if entry.refuses:
+        assert not entry.supports
+        assert len(entry.refuses) > 40
+    else:
+        assert bool(entry.supports) != (entry.name in NO_EAGER), entry.where
+
+
+def test_an_op_without_eager_kernel_has_none():
+    for name in NO_EAGER:
+        packet = name.split(".")[1]
+        arguments = getattr(aten, packet).default._schema.arguments
+        assert arguments
+        assert not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{packet}", "CPU")
 
 
 def test_what_converters_take_is_not_decomposed():
@@ -74,6 +96,17 @@ def test_the_functional_form(op, functional):
 def test_the_document_lists_every_core_overload():
     text = coverage.markdown([coverage.row_of(op) for op in CORE])
     assert all(f"| {op} |" in text for op in CORE)
+
+
+def test_a_converter_that_never_returns_is_a_refusal():
+    registry = Registry()
+
+    @registry.register(aten.cos.default)
+    def cos(self, *, meta_outputs) -> NoReturn:
+        raise Refusal("GE has no such thing")
+
+    row = coverage.row_of(aten.cos.default, registry)
+    assert (row.state, row.reason) == ("refused", "GE has no such thing")
 
 
 def test_check_notices_an_old_file(tmp_path):

@@ -30,6 +30,7 @@ _STATES: Final = {
     "decomposed": "torch's decomposition turns it into ops of this table before conversion",
     "composite": "torch's dispatcher turns it into other ops while tracing",
     "functional": "AOTAutograd rewrites it as its functional form, which is served",
+    "refused": "GE cannot express it; the reason stands beside it and in the error",
     "absent": "not served; the reason stands beside it",
 }
 
@@ -40,12 +41,12 @@ class Row:
 
     Attributes:
         name: ``aten.add.Tensor``.
-        state: A key of the legend: row, function, walk, decomposed, composite, absent.
+        state: A key of the legend: row, function, walk, decomposed, composite, refused, absent.
         core: Whether it belongs to the core ATen set.
         dtypes: Short names of the element types among the declared forms.
         forms: Number of declared forms.
         where: Module that converts it.
-        reason: Why it is absent.
+        reason: Why it is refused or absent.
     """
 
     name: str
@@ -117,6 +118,9 @@ def functional_form(target: Any) -> torch._ops.OpOverload | None:
 
 
 def _converted(entry: Entry, core: bool) -> Row:
+    refused = entry.refuses
+    if refused:
+        return Row(entry.name, "refused", core, reason=refused)
     module = (getattr(entry.fn, "__module__", "") or "").removeprefix("ge_converters.")
     dtypes = {t.dtype for s in entry.supports for t in s.stand_ins()}
     return Row(
@@ -144,7 +148,7 @@ def markdown(found: Iterable[Row]) -> str:
     """The rows as a document."""
     listed = list(found)
     core = [r for r in listed if r.core]
-    served = [r for r in core if r.state != "absent"]
+    served = [r for r in core if r.state not in ("absent", "refused")]
     counts = Counter(r.state for r in core)
     lines = [
         "# Coverage",

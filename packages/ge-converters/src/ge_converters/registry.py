@@ -13,11 +13,11 @@ import pkgutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 
 import torch
 
-from ge_converters.errors import LoweringError
+from ge_converters.errors import LoweringError, Refusal
 from ge_converters.support import Support
 
 Target: TypeAlias = "torch._ops.OpOverload | Callable[..., Any]"
@@ -65,6 +65,18 @@ class Entry:
     def name(self) -> str:
         """Name of the target."""
         return target_name(self.target)
+
+    @property
+    def refuses(self) -> str:
+        """Why every form of the op is refused: set for converters that never return, as their annotation says."""
+        if getattr(self.fn, "__annotations__", {}).get("return") not in (NoReturn, "NoReturn"):
+            return ""
+        names = [n for n, p in inspect.signature(self.fn).parameters.items() if p.default is inspect.Parameter.empty]
+        try:
+            self.fn(**dict.fromkeys(names))
+        except Refusal as refusal:
+            return refusal.reason
+        return "always refused"
 
 
 @dataclass(frozen=True, slots=True)

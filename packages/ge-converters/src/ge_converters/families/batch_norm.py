@@ -12,7 +12,7 @@ from ge_converters.dtypes import cast
 from ge_converters.families.norm import need_floats
 from ge_converters.families.windows import LAYOUTS
 from ge_converters.registry import declare_supported, register_fx_node_ge_converter
-from ge_converters.support import BF16, F16, F32, Support
+from ge_converters.support import BF16, F16, F32, U8, Support
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
 
@@ -312,6 +312,24 @@ def native_batch_norm_backward(
     return _gradients(grad_out, input, weight, running, saved, train, eps, output_mask, meta_outputs)
 
 
+@declare_supported(
+    [
+        Support(F32(2, 3, 7), F32(2, 3, 7), F32(3), None, None, F32(3), F32(3, low=0.5), True, 1e-5, [True] * 3, U8(0)),
+        Support(
+            F32(2, 3, 4, 5),
+            F32(2, 3, 4, 5),
+            F32(3),
+            F32(3),
+            F32(3, low=0.5),
+            F32(0),
+            F32(0),
+            False,
+            1e-5,
+            [True] * 3,
+            U8(0),
+        ),
+    ]
+)
 @register_fx_node_ge_converter(
     aten.batch_norm_backward.default, source="native_functions.yaml: batch_norm_backward; GE BatchNormGradV3"
 )

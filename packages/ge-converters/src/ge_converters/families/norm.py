@@ -129,6 +129,10 @@ def _masked(results: Sequence[Tensor], mask: Sequence[bool], specs: Any) -> list
 # -- root mean square norm ----------------------------------------------------------------------------------------
 
 
+@declare_supported(
+    [Support(f(2, 3, 8), [8], f(8), 1e-5) for f in (F32, F16, BF16)]
+    + [Support(F32(2, 3, 8), [3, 8], None, None), Support(F32(2, 3, 8), [8], None, 1e-6)]
+)
 @register_fx_node_ge_converter(
     aten._fused_rms_norm.default, source="native_functions.yaml: _fused_rms_norm; GE RmsNorm"
 )
