@@ -1,4 +1,4 @@
-"""The doors: ``get_npu_backend``, ``get_compiler`` and the dynamo backend named ``npu``."""
+"""The doors: ``get_npu_backend``, ``get_compiler`` and the dynamo backends named ``npu`` and ``npugraph_ex``."""
 
 from __future__ import annotations
 
@@ -158,6 +158,34 @@ def npu(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) 
             next="use backend=torchair.get_npu_backend(compiler_config=config)",
         )  # fmt: skip
     return _npu_backend(gm, example_inputs)
+
+
+def npugraph_ex(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    options: Mapping[str, Any] | None = None,
+    **kwargs: Any,
+) -> Callable[..., Any]:
+    """``torch.compile(model, backend="npugraph_ex", options={...})``: captured graphs, mode reduce-overhead.
+
+    Args:
+        gm: The graph.
+        example_inputs: Its fake inputs.
+        options: Flat names of the last table in ``docs/options.md``; custom passes get them as a ``GraphExConfig``.
+        **kwargs: What torch.compile passes besides; only None is accepted.
+
+    Errors: ConfigError GE1012 for ``mode=``, GE1001 for an unknown option, GE1002 to GE1006 for its value.
+    """
+    from torchair.config import captured_config
+
+    given = {name: value for name, value in kwargs.items() if value is not None}
+    if given:
+        raise ConfigError(
+            "GE1012", f"torch.compile(backend='npugraph_ex') got {given}, this backend only takes options=",
+            next="put the settings into options={...}",
+        )  # fmt: skip
+    return _npu_backend(gm, example_inputs, compiler_config=captured_config(options))
 
 
 def _config(given: Any) -> CompilerConfig:

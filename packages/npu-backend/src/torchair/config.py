@@ -10,7 +10,7 @@ import difflib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
@@ -501,6 +501,9 @@ class CompilerConfig(NpuBaseConfig):
     Errors: ConfigError GE1001 to GE1009, see ``docs/errors/1xxx.md``; ``docs/options.md`` lists the options.
     """
 
+    graph_ex: GraphExConfig | None = None
+    """The flat options of the backend npugraph_ex if they made this configuration; its custom passes get them."""
+
     def __init__(self) -> None:
         super().__init__()
         _populate(self, OPTIONS)
@@ -597,3 +600,30 @@ class GraphExConfig(NpuBaseConfig):
 
     def _all_paths(self) -> Iterable[str]:
         return (row.path for row in GRAPH_EX)
+
+
+def captured_config(options: Mapping[str, Any] | None) -> CompilerConfig:
+    """The configuration of the backend npugraph_ex.
+
+    Args:
+        options: Flat option names and values.
+
+    Errors: ConfigError GE1011 if it is no dict; GE1001 for an unknown name, others for a wrong value.
+    """
+    if options is not None and not isinstance(options, Mapping):
+        raise ConfigError(
+            "GE1011", f"options must be a dict of option names and values, got {type(options).__name__}",
+            next="options={'capture_limit': 8}; docs/options.md lists the names",
+        )  # fmt: skip
+    flat = GraphExConfig()
+    for name, value in (options or {}).items():
+        setattr(flat, name, value)
+    config = CompilerConfig()
+    config.mode = "reduce-overhead"
+    for name, value in flat.values():
+        if name in _PASSES:
+            setattr(config, name, value.value)
+        elif name != "mode" and not value.is_default:
+            setattr(config.aclgraph_config, name, value.value)
+    object.__setattr__(config, "graph_ex", flat)
+    return config

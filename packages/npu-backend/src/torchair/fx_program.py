@@ -1,7 +1,7 @@
 """An ATen graph as a straight-line Python program that people can read: ``output_code.py`` of the debug record.
 
-One line an operator, with the user's line as a comment; a value is deleted behind its last reader, so memory is freed as
-early as in eager. The text is what runs.
+One line an operator, with the user's line as a comment; a value is deleted behind its last reader, so memory is freed
+as early as in eager. The text is what runs.
 """
 
 from __future__ import annotations

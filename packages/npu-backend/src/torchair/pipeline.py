@@ -265,7 +265,7 @@ class Pipeline:
         from torchair.executable import bind
 
         self._report_device_options(engine)
-        options = self._engine_options(lowered.graph)
+        options = self._engine_options(lowered)
         if _native.isEnabledFor(logging.INFO):
             listed = "".join(f"\n  {name}: {value}" for name, value in sorted(options.items()))
             _native.info("Compiling concrete graph %d with options:%s", self.stage.graph_id, listed)
@@ -285,8 +285,13 @@ class Pipeline:
         if idle:
             logger.warning_once("only on a device, without effect on engine '%s': %s", engine.name, ", ".join(idle))
 
-    def _engine_options(self, graph: Graph) -> Mapping[str, str]:
+    def _engine_options(self, lowered: Lowered) -> Mapping[str, str]:
+        graph = lowered.graph
         options = self.config.ge_options()
+        if self.config.experimental_config.frozen_parameter.value:
+            fixed = static_input_positions()
+            options["frozen_parameter"] = "1"
+            options["frozenInput"] = ",".join("1" if b.fx_index in fixed else "0" for b in lowered.inputs)
         options["ge.deterministic"] = "1" if torch.are_deterministic_algorithms_enabled() else "0"
         if "ge.exec.enableDump" in options:
             marked = [n.name for n in graph.nodes if "_data_dump" in n.attrs]

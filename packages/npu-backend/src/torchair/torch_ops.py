@@ -1,4 +1,5 @@
-"""The ops we add to torch: ``torch.ops.air.{scope_enter, scope_exit, record, wait, wait_tensor, after, print}``.
+"""The ops we add to torch: ``torch.ops.air.{scope_enter, scope_exit, record, wait, wait_tensor, after, print}``, and the
+first four again as ``torch.ops.npugraph_ex.*`` for passes of that backend.
 
 They steer how a graph is laid out and compute nothing, so run eagerly they do nothing (``print`` prints). torch finds
 ops by schema only, there is no hook for "first use", hence ``import torchair`` defines them: about a millisecond, and
@@ -7,6 +8,7 @@ the one thing that import does.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 import torch
@@ -67,20 +69,24 @@ _KERNELS: Final = {"record": _record, "print": _print, "after": _after}
 _FAKES: Final = {"record": _record, "print": _nothing}
 _PURE: Final = frozenset({"after"})
 
-_library = torch.library.Library("air", "FRAGMENT")
+_NPUGRAPH_EX: Final = ("scope_enter", "scope_exit", "record", "wait")
+
+_libraries: Final = {space: torch.library.Library(space, "FRAGMENT") for space in ("air", "npugraph_ex")}
 
 
-def _define() -> None:
-    for name, schema in _SCHEMAS.items():
-        if hasattr(torch.ops.air, name):  # defined by a torchair that was imported under another name
+def _define(space: str, names: Iterable[str]) -> None:
+    library, packet = _libraries[space], getattr(torch.ops, space)
+    for name in names:
+        if hasattr(packet, name):  # defined by torch_npu, or by a torchair that was imported under another name
             continue
-        _library.define(name + schema)
-        _library.impl(name, _KERNELS.get(name, _nothing), "CompositeExplicitAutograd")
+        library.define(name + _SCHEMAS[name])
+        library.impl(name, _KERNELS.get(name, _nothing), "CompositeExplicitAutograd")
         # without the mark, dead-code elimination would drop nodes that nobody reads
         if name not in _PURE:
-            torch.fx.node.has_side_effect(getattr(torch.ops.air, name).default)
+            torch.fx.node.has_side_effect(getattr(packet, name).default)
         if name in _FAKES:
-            torch.library.register_fake(f"air::{name}", _FAKES[name], lib=_library)
+            torch.library.register_fake(f"{space}::{name}", _FAKES[name], lib=library)
 
 
-_define()
+_define("air", _SCHEMAS)
+_define("npugraph_ex", _NPUGRAPH_EX)

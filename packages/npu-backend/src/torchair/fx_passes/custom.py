@@ -39,7 +39,7 @@ def run_custom(
     before: Snapshot = {n: (n.target, n.args, n.kwargs) for n in gm.graph.nodes}
     outputs = [_signature(v) for v in output_values(gm.graph)]
     try:
-        fn(gm, example_inputs, config)
+        fn(gm, example_inputs, getattr(config, "graph_ex", None) or config)
     except Exception as error:
         raise PassError(
             "GE1021", f"{label} raised {type(error).__name__}: {error}", where=_place(fn),

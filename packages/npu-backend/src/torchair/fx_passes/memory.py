@@ -69,7 +69,7 @@ class Memory:
             self.returned |= self.roots(node)
 
     def join(self, node: Node, sources: list[Node]) -> None:
-        """Record that the result of ``node`` lies in the memory of ``sources``, in memory of its own if there are none."""
+        """Record that the result of ``node`` lies in the memory of ``sources``, or without any in its own."""
         roots: frozenset[Node] = frozenset().union(*(self.roots(s) for s in sources)) or frozenset((node,))
         for old in self._roots.get(node, ()):
             self._members[old].remove(node)

@@ -213,8 +213,8 @@ class FusePatterns:
     why = "a fused operator is one launch; after RemoveNoops, so that casts and clones do not hide a pattern"
 
     def enabled(self, config: NpuBaseConfig, phase: str) -> bool:
-        """By ``pattern_fusion_pass``, or its older name ``npu_fx_pass``."""
-        return switched_on(config, "pattern_fusion_pass") or bool(config.experimental_config.npu_fx_pass)
+        """By ``pattern_fusion_pass``."""
+        return switched_on(config, "pattern_fusion_pass")
 
     def run(self, gm: torch.fx.GraphModule) -> int:
         """Apply every rule."""
