@@ -402,11 +402,12 @@ _PAD_LIMIT = {"reflect": lambda size: size - 1, "symmetric": lambda size: size}
 
 def _pad_by_index(x: Tensor, pairs: list[tuple[int, int]], mode: str) -> Tensor:
     for dim, (before, after) in enumerate(pairs):
+        if not (before or after):
+            continue
         limit = _PAD_LIMIT.get(mode, lambda size: math.inf if size else 0)(x.shape[dim])
         if before > limit or after > limit:
             raise errors.refused("Pad", f"{mode} padding {(before, after)} of dim {dim} with size {x.shape[dim]}")
-        if before or after:
-            x = x.index_select(dim, _mirror_index(x.shape[dim], before, after, mode))
+        x = x.index_select(dim, _mirror_index(x.shape[dim], before, after, mode))
     return x
 
 
