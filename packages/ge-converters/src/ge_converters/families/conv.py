@@ -170,6 +170,14 @@ def _filter_gradient(x: Tensor, grad: Tensor, size: Any, g: _Geometry) -> Tensor
     return y
 
 
+def _followed_by_zeros(x: Tensor, counts: list[int]) -> Tensor:
+    """Zeros behind the trailing axes, for windows that no input made."""
+    if not any(counts):
+        return x
+    result: Tensor = ge.PadV3(x, [0] * 4 + [n for c in counts for n in (0, c)], mode="constant")
+    return result
+
+
 _ALL = [True, True, True]
 _BACKWARD_CASES = [
     Support(F32(2, 4, 6, 7), F32(2, 3, 8, 9), F32(4, 3, 3, 3), [4], [1, 1], [0, 0], [1, 1], False, [0, 0], 1, _ALL),
@@ -185,6 +193,7 @@ _BACKWARD_CASES = [
             [0, 0, 0], 1, _ALL),
     Support(F32(2, 3, 10, 11), F32(2, 4, 5, 6), F32(4, 3, 3, 3), [3], [2, 2], [1, 1], [1, 1], True, [1, 0], 1, _ALL),
     Support(F32(2, 3, 18), F32(2, 4, 9), F32(4, 3, 3), [3], [2], [1], [1], True, [1], 1, _ALL),
+    Support(F32(2, 3, 8, 15), F32(2, 4, 5, 6), F32(4, 3, 3, 3), [3], [1, 2], [1, 1], [2, 3], True, [1, 0], 1, _ALL),
 ]  # fmt: skip
 
 
@@ -217,14 +226,17 @@ def convolution_backward(
     """  # noqa: E501
     g = _geometry(input.rank, stride, padding, dilation, output_padding, groups)
     grad, x, w = g.lift(grad_output), g.lift(input), g.lift(weight)
+    beyond = [p // s for p, s in zip(g.output_padding, g.stride)] if transposed else [0]
     results: list[Tensor | None] = [None, None, None]
     if output_mask[0]:
         spec = meta_outputs[0]
         made = _forward(grad, w, None, g) if transposed else _input_gradient(grad, w, g.sizes(spec, x), g)
+        if any(beyond):  # output_padding of a whole stride: windows that no input made
+            made = ge.Slice(made, [0] * (g.spatial + 2), g.sizes(spec, x))
         results[0] = cast(g.lower(made), spec.dtype)
     if output_mask[1]:
         spec = meta_outputs[1]
-        first, second = (grad, x) if transposed else (x, grad)
+        first, second = (grad, _followed_by_zeros(x, beyond)) if transposed else (x, grad)
         results[1] = cast(g.lower(_filter_gradient(first, second, g.sizes(spec, w), g)), spec.dtype)
     if output_mask[2]:
         axes = [0, *range(2, grad_output.rank)]

@@ -108,7 +108,11 @@ def _cdist_backward(
     distance = ge.Unsqueeze(cast(cdist, _F32), axes=[-1])
     slope = _slope(_differences(x1, x2), distance, float(p))
     weighted = ge.Mul(slope, ge.Unsqueeze(cast(grad, _F32), axes=[-1]))
-    return cast(ge.ReduceSum(weighted, [-2], keep_dims=False), meta_outputs.dtype)
+    result = ge.ReduceSum(weighted, [-2], keep_dims=False)
+    extra = max(grad.rank, x2.rank) - meta_outputs.rank
+    if extra > 0:  # x1 was shared by leading dims that x2 has alone
+        result = ge.ReduceSum(result, list(range(extra)), keep_dims=False)
+    return cast(result, meta_outputs.dtype)
 
 
 def _pairs(x: Tensor, count: int | None) -> tuple[Tensor, Tensor]:

@@ -10,13 +10,15 @@ import torch
 from ge_converters.dtypes import cast
 from ge_converters.errors import Refusal
 from ge_converters.families.norm import filled, need_floats
-from ge_converters.families.separable import axis_size
+from ge_converters.families.separable import axis_size, places
 from ge_converters.registry import declare_supported, register_fx_node_ge_converter
 from ge_converters.support import BF16, F16, F32, I64, Support
-from ge_graph import Tensor, TensorSpec
+from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
 
 aten = torch.ops.aten
+_F32: Final = DataType.DT_FLOAT
+_I64: Final = DataType.DT_INT64
 _REDUCTIONS: Final = ("none", "mean", "sum")
 
 
@@ -286,3 +288,113 @@ def _embedding_bag(
         weight, indices, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights, include_last_offset,
         padding_idx, meta_outputs,
     )  # fmt: skip
+
+
+def _bag_of(indices: Tensor, offsets: Tensor) -> Tensor:
+    """The bag of each index: how many bags have begun by then, less one. torch may leave its own note of it empty."""
+    place = places(axis_size(indices, 0), 1)
+    begun = ge.LessEqual(ge.Unsqueeze(cast(offsets, _I64), axes=[1]), place)
+    count = ge.ReduceSum(cast(begun, _I64), [0], keep_dims=False)
+    result: Tensor = ge.Sub(count, 1)
+    return result
+
+
+def _rows(table: Tensor, at: Tensor) -> Tensor:
+    result: Tensor = ge.GatherV2(table, at, ge.Const(0, dtype=_I64))
+    return result
+
+
+_OFFSETS = I64(value=[0, 2])
+
+
+@declare_supported(
+    [
+        *(
+            Support(F32(2, 4), I64(5, low=0, high=6), I64(value=[0, 0, 1, 1, 1]), I64(value=[2, 3]), I64(0), 6, False,
+                    mode, None)
+            for mode in (0, 1)
+        ),
+        Support(F32(2, 4), I64(5, low=0, high=6), I64(value=[0, 0, 1, 1, 1]), I64(value=[2, 3]), I64(0), 6, False, 0,
+                F32(5)),
+        Support(F32(2, 4), I64(5, low=0, high=6), I64(value=[0, 0, 1, 1, 1]), I64(value=[2, 3]),
+                I64(2, 4, low=0, high=6), 6, False, 2, None),
+    ]
+)  # fmt: skip
+@register_fx_node_ge_converter(
+    aten._embedding_bag_dense_backward.default,
+    source="native_functions.yaml: _embedding_bag_dense_backward; GE EmbeddingDenseGrad, ScatterElements",
+)
+def _embedding_bag_dense_backward(
+    grad: Tensor,
+    indices: Tensor,
+    offset2bag: Tensor,
+    bag_size: Tensor,
+    maximum_indices: Tensor,
+    num_weights: Any,
+    scale_grad_by_freq: bool,
+    mode: int,
+    per_sample_weights: Tensor | None,
+    padding_idx: int = -1,
+    *,
+    meta_outputs: TensorSpec,
+) -> Tensor:
+    """_embedding_bag_dense_backward(Tensor grad, Tensor indices, Tensor offset2bag, Tensor bag_size, Tensor maximum_indices, SymInt num_weights, bool scale_grad_by_freq, int mode, Tensor? per_sample_weights, int padding_idx=-1) -> Tensor
+
+    Shapes: grad [bags, d]; indices and offset2bag [n] -> [num_weights, d].
+    Dtypes: float32, float16, bfloat16.
+    Emits:  GatherV2 of each index's bag and EmbeddingDenseGrad; ScatterElements with add for maxima.
+    Errors: refused if num_weights is symbolic.
+    """  # noqa: E501
+    need_floats("EmbeddingDenseGrad", grad)
+    if isinstance(num_weights, Tensor):
+        raise Refusal("num_weights is a symbolic size, but a GE attribute holds it; mark that dimension static")
+    if mode == 2:
+        width = meta_outputs.size[1]
+        zeros = filled([num_weights, width if isinstance(width, int) else axis_size(grad, 1)], 0.0, grad.dtype)
+        result: Tensor = ge.ScatterElements(zeros, maximum_indices, grad, axis=0, reduction="add")
+        return result
+    rows = _rows(grad, offset2bag)
+    if mode == 1:
+        rows = ge.RealDiv(rows, ge.Unsqueeze(cast(_rows(bag_size, offset2bag), grad.dtype), axes=[1]))
+    if per_sample_weights is not None:
+        rows = ge.Mul(rows, ge.Unsqueeze(cast(per_sample_weights, grad.dtype), axes=[1]))
+    result = ge.EmbeddingDenseGrad(
+        rows, indices, num_weights=num_weights, padding_idx=padding_idx, scale_grad_by_freq=scale_grad_by_freq
+    )
+    return cast(result, meta_outputs.dtype)
+
+
+@declare_supported(
+    [
+        Support(F32(2, 4), F32(6, 4), I64(5, low=0, high=6), _OFFSETS, I64(value=[0, 0, 1, 1, 1]), 0),
+        Support(F32(2, 4), F32(6, 4), I64(5, low=0, high=6), _OFFSETS, I64(value=[0, 0, 1, 1, 1]), 0, 3),
+    ]
+)
+@register_fx_node_ge_converter(
+    aten._embedding_bag_per_sample_weights_backward.default,
+    source="native_functions.yaml: _embedding_bag_per_sample_weights_backward; GE GatherV2, Mul, ReduceSum",
+)
+def _embedding_bag_per_sample_weights_backward(
+    grad: Tensor,
+    weight: Tensor,
+    indices: Tensor,
+    offsets: Tensor,
+    offset2bag: Tensor,
+    mode: int,
+    padding_idx: int = -1,
+    *,
+    meta_outputs: TensorSpec,
+) -> Tensor:
+    """_embedding_bag_per_sample_weights_backward(Tensor grad, Tensor weight, Tensor indices, Tensor offsets, Tensor offset2bag, int mode, int padding_idx=-1) -> Tensor
+
+    Shapes: grad [bags, d]; weight [v, d]; indices [n] -> [n].
+    Dtypes: float32; halves through float32.
+    Emits:  GatherV2 of both rows, Mul, ReduceSum.
+    """  # noqa: E501
+    need_floats("Mul", grad, weight)
+    terms = ge.Mul(cast(_rows(grad, _bag_of(indices, offsets)), _F32), cast(_rows(weight, indices), _F32))
+    result = ge.ReduceSum(terms, [1], keep_dims=False)
+    if padding_idx >= 0:
+        skipped = ge.Equal(indices, ge.Const(padding_idx, dtype=indices.dtype))
+        result = ge.SelectV2(skipped, ge.Const(0.0, dtype=_F32), result)
+    return cast(result, meta_outputs.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 import torch
@@ -181,6 +182,35 @@ def baddbmm(
     return _combined(self, batch1, batch2, beta, alpha, 3)
 
 
+@declare_supported(
+    [
+        *(Support(*p) for p in _pairs((4, 3), (2, 4, 8), (2, 8, 3))),
+        Support(F32(3), F32(2, 4, 8), F32(2, 8, 3), beta=0.5, alpha=2),
+        # eager adds the products in half precision
+        Support(BF16(4, 3), BF16(2, 4, 8), BF16(2, 8, 3), beta=0, alpha=0.25).within(
+            3e-2, 2e-2
+        ),  # eager adds in halves
+    ]
+)
+@register_fx_node_ge_converter(aten.addbmm.default, source="native_functions.yaml: addbmm; GE BatchMatMulV2, ReduceSum")
+def addbmm(
+    self: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Number = 1, alpha: Number = 1, meta_outputs: TensorSpec
+) -> Tensor:
+    """addbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor
+
+    Shapes: self broadcasts to [n, p]; batch1 [b, n, m]; batch2 [b, m, p] -> [n, p].
+    Dtypes: floats, integers; see ``product``.
+    Emits:  BatchMatMulV2, ReduceSum, Mul, Add; halves in float32.
+    """
+    dtype = batch1.dtype
+    inner = DataType.DT_FLOAT if dtype in HALF_TYPES else dtype
+    products = product(cast(batch1, inner), cast(batch2, inner), rank=3)
+    result = scaled(ge.ReduceSum(products, [0], keep_dims=False), alpha)
+    if not _is(beta, 0):
+        result = ge.Add(scaled(cast(self, inner), beta), result)
+    return cast(result, dtype)
+
+
 @declare_supported([Support(*p) for p in _pairs((4, 8), (8,))])
 @register_fx_node_ge_converter(aten.mv.default, source="native_functions.yaml: mv; GE MatMulV2")
 def mv(self: Tensor, vec: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
@@ -329,3 +359,38 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, meta_ou
     x = _aligned(input, 2)
     result = product(x, ge.Transpose(_aligned(weight, rank), swapped), bias, rank=rank)
     return result if input.rank > 1 else ge.Squeeze(result, axis=[0])
+
+
+@declare_supported(
+    [
+        Support(F32(4, 3), F32(5, 3, 6), F32(4, 6), [1, 3], [0], [1, 2], [2, 3]).within(1e-5, 1e-5),
+        Support(F32(2, 3), F32(2, 3), F32(2, 3), [], [], [], [1]),
+    ]
+)
+@register_fx_node_ge_converter(aten._trilinear.default, source="native_functions.yaml: _trilinear; GE Mul, ReduceSum")
+def _trilinear(
+    i1: Tensor,
+    i2: Tensor,
+    i3: Tensor,
+    expand1: Sequence[int],
+    expand2: Sequence[int],
+    expand3: Sequence[int],
+    sumdim: Sequence[int],
+    unroll_dim: int = 1,
+    *,
+    meta_outputs: TensorSpec,
+) -> Tensor:
+    """_trilinear(Tensor i1, Tensor i2, Tensor i3, int[] expand1, int[] expand2, int[] expand3, int[] sumdim, int unroll_dim=1) -> Tensor
+
+    Shapes: each operand gets axes of size 1 at its expand places; the product of all three is summed over sumdim.
+    Dtypes: floats; halves in float32.
+    Emits:  Unsqueeze, Mul, Mul, ReduceSum; unroll_dim chooses between equal ways and is not read.
+    """  # noqa: E501
+    dtype = meta_outputs.dtype
+    inner = DataType.DT_FLOAT if dtype in HALF_TYPES else dtype
+    operands = []
+    for x, axes in ((i1, expand1), (i2, expand2), (i3, expand3)):
+        wide = cast(x, inner)
+        operands.append(ge.Unsqueeze(wide, axes=list(axes)) if axes else wide)
+    terms = ge.Mul(ge.Mul(operands[0], operands[1]), operands[2])
+    return cast(ge.ReduceSum(terms, list(sumdim), keep_dims=False) if sumdim else terms, dtype)

@@ -17,6 +17,7 @@ from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
 
 aten = torch.ops.aten
+_F32: Final = DataType.DT_FLOAT
 _I32: Final = int(DataType.DT_INT32)
 _I64: Final = int(DataType.DT_INT64)
 
@@ -167,10 +168,6 @@ def max_pool3d_with_indices(
     return _unbatched(cast(y, self.dtype), self, 5), _unbatched(places, self, 5)
 
 
-def _flat_places(x: Tensor, rank: int) -> Tensor:
-    return ge.Reshape(x, [0, 0, -1]) if rank == 5 else ge.Reshape(x, [0, -1])
-
-
 @declare_supported(
     [
         Support(F32(1, 2, 2, 3, 4), F32(1, 2, 4, 6, 8), [2, 2, 2], [2, 2, 2], [0, 0, 0], [1, 1, 1], False,
@@ -201,14 +198,7 @@ def max_pool3d_with_indices_backward(
     Dtypes: float32; halves through float32, so that windows which share a place are summed there.
     Emits:  ZerosLike, Reshape, ScatterElements with add: GE's gradient of 3-d maxima takes no places.
     """  # noqa: E501
-    rank = self.rank
-    x, grad = cast(self, DataType.DT_FLOAT), cast(grad_output, DataType.DT_FLOAT)
-    flat = _flat_places(ge.ZerosLike(x), rank)
-    summed = ge.ScatterElements(
-        flat, _flat_places(indices, rank), _flat_places(grad, rank), axis=rank - 3, reduction="add"
-    )  # fmt: skip
-    shape = known_sizes(meta_outputs) or ge.Shape(self, dtype=_I64)
-    return cast(ge.Reshape(summed, shape), meta_outputs.dtype)
+    return _scattered(grad_output, self, indices, self.rank - 3, meta_outputs)
 
 
 # -- average ------------------------------------------------------------------------------------------------------
@@ -590,3 +580,61 @@ def _adaptive_avg_pool3d_backward(grad_output: Tensor, self: Tensor, *, meta_out
     """
     grad = cast(grad_output, DataType.DT_FLOAT)
     return cast(_adaptive_gradient(grad, self, 3), self.dtype)
+
+
+@declare_supported(
+    [
+        Support(F32(2, 3, 8, 9), [4, 3]),
+        Support(F32(2, 3, 8, 9), [3, 5]),
+        Support(F32(3, 8, 9), [1, 2]),
+        Support(F16(2, 3, 8, 9), [3, 5]),
+        Support(BF16(2, 3, 8, 9), [3, 5]),
+    ]
+)
+@register_fx_node_ge_converter(
+    aten.adaptive_max_pool2d.default, source="native_functions.yaml: adaptive_max_pool2d; GE AdaptiveMaxPool2d"
+)
+def adaptive_max_pool2d(self: Tensor, output_size: Any, *, meta_outputs: list[TensorSpec]) -> tuple[Tensor, Tensor]:
+    """adaptive_max_pool2d(Tensor self, int[2] output_size) -> (Tensor, Tensor)
+
+    Shapes: self [n, c, h, w] or [c, h, w] -> windows, and their maxima as places h * W + w in the plane.
+    Dtypes: float32, float16, float64; bfloat16 through float32, which changes no value; places int64.
+    Emits:  AdaptiveMaxPool2d, Cast of the places.
+    """
+    x = _batched(self, 4)
+    x = cast(x, carrier("AdaptiveMaxPool2d", x.dtype))
+    y, found = ge.AdaptiveMaxPool2d(x, output_size=numbers("output_size", output_size, 2))
+    laid_out(2, x, y, found)
+    found = cast(found, DataType.DT_INT64)
+    return _unbatched(cast(y, self.dtype), self, 4), _unbatched(found, self, 4)
+
+
+def _scattered(grad: Tensor, like: Tensor, indices: Tensor, leading: int, spec: TensorSpec) -> Tensor:
+    """Each gradient at the place its maximum came from; ``leading`` axes stand before the flattened plane."""
+    shape = [0] * leading + [-1]
+    flat = (ge.Reshape(cast(t, _F32), shape) for t in (ge.ZerosLike(cast(like, _F32)), grad))
+    zeros, updates = flat
+    summed = ge.ScatterElements(zeros, ge.Reshape(indices, shape), updates, axis=leading, reduction="add")
+    return cast(ge.Reshape(summed, known_sizes(spec) or ge.Shape(like, dtype=_I64)), spec.dtype)
+
+
+@declare_supported(
+    [
+        Support(F32(1, 2, 3, 4), F32(1, 2, 6, 8), I64(1, 2, 3, 4, low=0, high=48)),
+        Support(F32(2, 3, 4), F32(2, 6, 8), I64(2, 3, 4, low=0, high=48)),
+    ]
+)
+@register_fx_node_ge_converter(
+    aten.adaptive_max_pool2d_backward.default,
+    source="native_functions.yaml: adaptive_max_pool2d_backward; GE ScatterElements",
+)
+def adaptive_max_pool2d_backward(
+    grad_output: Tensor, self: Tensor, indices: Tensor, *, meta_outputs: TensorSpec
+) -> Tensor:
+    """adaptive_max_pool2d_backward(Tensor grad_output, Tensor self, Tensor indices) -> Tensor
+
+    Shapes: grad_output and indices of the pooled shape, self of the input's -> that of self.
+    Dtypes: float32; halves through float32, in which shared places are summed.
+    Emits:  ZerosLike, Reshape, ScatterElements with add.
+    """
+    return _scattered(grad_output, self, indices, self.rank - 2, meta_outputs)

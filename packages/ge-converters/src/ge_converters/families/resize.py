@@ -357,12 +357,24 @@ def _paddings(padding: Any, rank: int) -> Any:
     """torch pads the last axis first, GE the first axis first."""
     pairs = list(padding)
     spatial = len(pairs) // 2
-    if any(not isinstance(p, Tensor) and p < 0 for p in pairs):
-        raise Refusal(f"padding {pairs} has a negative entry; GE crops in constant mode only, slice the tensor instead")
     ordered: list[Any] = [0, 0] * (rank - spatial)
     for i in reversed(range(spatial)):
         ordered += pairs[2 * i : 2 * i + 2]
     return shape_operand(ordered)
+
+
+def _cropped(x: Tensor, padding: Any, rank: int) -> Tensor:
+    """What negative entries take away; GE's PadV3 crops in constant mode only."""
+    pairs = [0 if isinstance(p, Tensor) else min(int(p), 0) for p in padding]
+    spatial = len(pairs) // 2
+    if not any(pairs):
+        return x
+    begin, end = [0] * (rank - spatial), [2**31 - 1] * (rank - spatial)
+    for i in reversed(range(spatial)):
+        begin.append(-pairs[2 * i])
+        end.append(pairs[2 * i + 1] or 2**31 - 1)
+    result: Tensor = ge.StridedSliceV2(x, begin, end, list(range(rank)), [1] * rank)
+    return result
 
 
 def _register_padding(name: str, mode: str, spatial: int) -> None:
@@ -373,10 +385,17 @@ def _register_padding(name: str, mode: str, spatial: int) -> None:
 
     def convert(self: Tensor, padding: Any, *, meta_outputs: TensorSpec) -> Tensor:
         (x,), back = carried("PadV3", self, moves=True)
-        return back(ge.PadV3(x, _paddings(padding, self.rank), mode=mode, paddings_contiguous=True))
+        grown = [p if isinstance(p, Tensor) or p > 0 else 0 for p in padding]
+        y = ge.PadV3(x, _paddings(grown, self.rank), mode=mode, paddings_contiguous=True)
+        return back(_cropped(y, padding, self.rank))
 
     def convert_gradient(grad_output: Tensor, self: Tensor, padding: Any, *, meta_outputs: TensorSpec) -> Tensor:
-        y = ge.PadV3Grad(grad_output, _paddings(padding, self.rank), mode=mode, paddings_contiguous=True)
+        grown = [p if isinstance(p, Tensor) or p > 0 else 0 for p in padding]
+        lost = [-p if not isinstance(p, Tensor) and p < 0 else 0 for p in padding]
+        grad = grad_output
+        if any(lost):  # what forward cropped gets no gradient
+            grad = ge.PadV3(grad, _paddings(lost, self.rank), mode="constant", paddings_contiguous=True)
+        y = ge.PadV3Grad(grad, _paddings(grown, self.rank), mode=mode, paddings_contiguous=True)
         return cast(y, meta_outputs.dtype)
 
     convert.__name__ = convert.__qualname__ = name
