@@ -173,14 +173,14 @@ class Writer:
         self._hashed: list[Future[str]] = []
 
     def __enter__(self) -> Writer:
-        shutil.rmtree(self._stage, ignore_errors=True)
+        _remove(self._stage)
         self._stage.mkdir()
         return self
 
     def __exit__(self, *exc: object) -> None:
         self._hashing.shutdown(cancel_futures=True)
         self._flushing.shutdown(cancel_futures=True)
-        shutil.rmtree(self._stage, ignore_errors=True)
+        _remove(self._stage)
 
     def add(self, name: str, pieces: Iterable[Piece]) -> None:
         """Write one file from pieces of memory, none of which is copied if it is large."""
@@ -232,9 +232,8 @@ class Writer:
             for folder in {staged, *(p.parent for p in staged.rglob("*"))}:
                 _sync_folder(folder)
             target.parent.mkdir(parents=True, exist_ok=True)
-            partial = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-            _write_synced(partial, text)
-            os.rename(partial, target)
+            _write_synced(self._stage, text)
+            os.rename(self._stage, target)
             _sync_folder(target.parent)
             _settle(self.root, staged)
             _drop_stale(self.root, old, {f.name for f in files})
@@ -364,10 +363,19 @@ def _drop_stale(root: Path, old: set[str], new: set[str]) -> None:
 
 def _drop_abandoned(root: Path, layout: Layout) -> None:
     """Remove what killed processes left: they wrote, but never committed."""
-    for path in root.glob(f".staging-{layout.name}.*.tmp"):
-        pid = path.name.split(".")[-2]
-        if pid.isdecimal() and int(pid) != os.getpid() and not Path(f"/proc/{pid}").exists():
-            shutil.rmtree(path, ignore_errors=True)
+    form = re.compile(rf"\.staging-{re.escape(layout.name)}(?:\.([0-9]+)\.tmp|-[0-9a-f]{{16}})")
+    for path in list(root.iterdir()):
+        match = form.fullmatch(path.name)
+        if match and (match[1] is None or not Path(f"/proc/{match[1]}").exists()):
+            _remove(path)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 # --- the manifest ----------------------------------------------------------------------------------------------------
@@ -375,7 +383,7 @@ def _drop_abandoned(root: Path, layout: Layout) -> None:
 
 def render(manifest: Mapping[str, Any]) -> bytes:
     """The one text of a manifest."""
-    return (json.dumps(manifest, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
+    return (json.dumps(manifest, sort_keys=True, allow_nan=False) + "\n").encode()
 
 
 def _digest(manifest: Mapping[str, Any]) -> str:
@@ -392,18 +400,26 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """Read, check and upgrade a manifest; ``digest`` is that of the file.
 
     Raises:
-        ArchiveError: GE5021, GE5022 for another format version, GE5024 for names, GE5025 for sizes.
+        ArchiveError: GE5020, GE5021, GE5022 for another format version, GE5024 for names, GE5025 for sizes.
     """
+    return _parse(_content(path), path)
+
+
+def _content(path: Path) -> bytes:
     try:
         size = path.stat().st_size
         if size > MANIFEST_BYTES:
             raise errors.too_large(f"a manifest of {size} bytes, at most {MANIFEST_BYTES} are read", path)
-        data = path.read_bytes()
-        found = json.loads(data.decode("utf-8"), parse_constant=_no_constant)
+        return path.read_bytes()
     except OSError as error:
         raise errors.missing(
             f"the manifest cannot be read: {error.strerror}", path, "give the path of an archive"
         ) from error
+
+
+def _parse(data: bytes, path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(data.decode("utf-8"), parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise errors.bad_manifest(f"no JSON: {str(error)[:200]}", path) from None
     if not isinstance(found, dict) or found.get("format") != FORMAT or type(found.get("version")) is not int:
@@ -489,11 +505,19 @@ class Archive:
             edges.add(data)
             if edges.hexdigest(len(data)) != entry["edges"]:
                 raise errors.checksum(entry["name"], "the content is not what was written", self.path)
+        for entry, digest in zip(whole, self._digests([f["name"] for f in whole])):
+            if digest != entry["sha256"]:
+                raise errors.checksum(entry["name"], f"SHA-256 is {digest}, not {entry['sha256'][:64]}", self.path)
+
+    def _digests(self, names: list[str]) -> Iterator[str]:
+        def digest(name: str) -> str:
+            return hashlib.sha256(self._maps[name]).hexdigest()
+
+        if sum(len(self._maps[name]) for name in names) < 4 << 20:
+            yield from map(digest, names)
+            return
         with ThreadPoolExecutor(2) as pool:
-            digests = pool.map(lambda f: hashlib.sha256(self._maps[f["name"]]).hexdigest(), whole)
-            for entry, digest in zip(whole, digests):
-                if digest != entry["sha256"]:
-                    raise errors.checksum(entry["name"], f"SHA-256 is {digest}, not {entry['sha256'][:64]}", self.path)
+            yield from pool.map(digest, names)
 
 
 def open_archive(path: Path | str, rank: Rank, *, verify: Verify = "auto", allow_outside: bool = False) -> Archive:
@@ -510,23 +534,24 @@ def open_archive(path: Path | str, rank: Rank, *, verify: Verify = "auto", allow
     """
     manifest_path, root = find(Path(path), rank)
     for _ in range(_RETRIES):
-        manifest = read_manifest(manifest_path)
+        data = _content(manifest_path)
+        manifest = _parse(data, manifest_path)
         try:
             maps = _map_all(manifest_path, root, manifest, allow_outside)
             opened = Archive(manifest_path, root, manifest, maps)
-            if _still(manifest_path, manifest):
+            if _still(manifest_path, data):
                 opened.verify(verify)
                 return opened
         except ArchiveError:
-            if _still(manifest_path, manifest):
+            if _still(manifest_path, data):
                 raise
     raise errors.missing("the archive keeps changing while it is read", path, "wait until the writer is done")
 
 
-def _still(path: Path, manifest: Mapping[str, Any]) -> bool:
+def _still(path: Path, data: bytes) -> bool:
     """Whether the manifest read is the one that is there: files are replaced only after it."""
     try:
-        return bool(read_manifest(path)["digest"] == manifest["digest"])
+        return _content(path) == data
     except ArchiveError:
         return False
 
