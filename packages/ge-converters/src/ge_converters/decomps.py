@@ -56,7 +56,7 @@ def _built(registry: Registry) -> dict[Any, Decomposition]:
     from torch._decomp import core_aten_decompositions
 
     table: dict[Any, Decomposition] = {}
-    for op, function in core_aten_decompositions().items():
+    for op, function in {**_beyond_core(), **core_aten_decompositions()}.items():
         name = str(op)
         if name in NEVER or not isinstance(op, torch._ops.OpOverload):
             continue
@@ -64,6 +64,20 @@ def _built(registry: Registry) -> dict[Any, Decomposition]:
             table[op] = function
     table.update({op: f for op, f in _own().items() if op not in table and registry.find(op) is None})
     return table
+
+
+def _beyond_core() -> dict[Any, Decomposition]:
+    """What torch can decompose beyond its core list: functional ops that no other rule of the dispatcher takes apart."""
+    from torch._decomp import decomposition_table as known
+
+    composite = "CompositeImplicitAutograd"
+    return {
+        op: function
+        for op, function in known.items()
+        if isinstance(op, torch._ops.OpOverload)
+        and not op._schema.is_mutable
+        and not torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), composite)
+    }
 
 
 def _own() -> dict[Any, Decomposition]:
