@@ -245,7 +245,7 @@ import tair_export.weights as weights
 from tair_export.export import write_graph
 weights.GRAPH_INLINE_BYTES = 0
 print("ready", flush=True)
-seed = 0
+seed = int(sys.argv[1])
 while True:
     write_graph(linear(size=256, seed=seed % 2).captured, {root!r})
     seed += 1
@@ -260,10 +260,12 @@ def test_killed_writers_leave_the_old_archive_or_the_new(tmp_path, make, small_f
     rng = random.Random(0)
     seen = set()
     code = WRITER.format(tests=os.path.dirname(__file__), root=str(root))
-    for _ in range(10):
-        process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    for number in range(40):
+        if number >= 8 and seen == {0, 1}:
+            break
+        process = subprocess.Popen([sys.executable, "-c", code, str(number)], stdout=subprocess.PIPE)
         process.stdout.readline()
-        time.sleep(rng.random() * 0.08)
+        time.sleep(rng.random() * 0.02 * (number + 1))
         process.send_signal(signal.SIGKILL)
         process.wait()
         result = CompiledModel.load_graph(root, verify="full")(x)["y"]
