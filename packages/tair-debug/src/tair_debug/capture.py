@@ -1,0 +1,210 @@
+"""From a Python file to ATen graphs: what the commands work on.
+
+``FILE.py:factory`` names a function without required arguments that returns a model, or a model with its inputs:
+``model``, ``(model, args)``, ``(model, args, kwargs)``, or an object with ``model`` and ``inputs``. With fake tensors
+nothing is allocated and nothing is computed: the factory runs, but its tensors have no data.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from ge_converters.torch_compat import boxed, fake_mode, real_values, run_aot
+from ge_graph import Graph
+from ge_graph.errors import ConfigError
+
+_INPUT: Final = re.compile(r"\s*([a-z_0-9]+)\(([\d,\s]*)\)\s*")
+Compiled = Callable[[torch.fx.GraphModule, str], Callable[..., Any]]
+
+
+@dataclass
+class Subject:
+    """A model and how to call it."""
+
+    model: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    name: str = "model"
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """One ATen graph of a model."""
+
+    gm: torch.fx.GraphModule
+    phase: str
+
+
+def load(target: str, inputs: Sequence[str] = (), *, fake: bool = True) -> Subject:
+    """Make the model that a command line names.
+
+    Args:
+        target: ``FILE.py:factory``.
+        inputs: ``float32(4, 8)`` and the like, in place of the inputs that the factory gives.
+        fake: Run the factory with tensors that have no data.
+
+    Errors: ConfigError GE1043 if the file, the function or what it returns does not do.
+    """
+    factory = _factory(target)
+    with fake_mode() if fake else contextlib.nullcontext():
+        try:
+            made = factory()
+        except Exception as error:
+            advice = "; try it with real tensors (--real)" if fake else ""
+            raise _bad(target, f"the factory raised {type(error).__name__}: {error}{advice}") from error
+        subject = _subject(target, made)
+        if inputs:
+            subject.args = tuple(parse_input(text) for text in inputs)
+    return subject
+
+
+def _bad(target: str, what: str) -> ConfigError:
+    return ConfigError(
+        "GE1043", f"{target}: {what}",
+        next="give FILE.py:factory, a function that returns a model or (model, inputs)",
+    )  # fmt: skip
+
+
+def _factory(target: str) -> Callable[[], Any]:
+    file, _, name = target.rpartition(":")
+    path = Path(file)
+    if not file or not name.isidentifier() or path.suffix != ".py":
+        raise _bad(target, "not of the form FILE.py:factory")
+    if not path.is_file():
+        raise _bad(target, f"{path} does not exist")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise _bad(target, f"{path} cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(path.stem, module)
+    sys.path.insert(0, str(path.parent.resolve()))
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise _bad(target, f"{path} raised {type(error).__name__}: {error}") from error
+    found = getattr(module, name, None)
+    if not callable(found):
+        functions = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
+        raise _bad(target, f"{path} has no function {name!r}; it has {', '.join(functions) or 'none'}")
+    return found  # type: ignore[no-any-return]
+
+
+def _subject(target: str, made: Any) -> Subject:
+    name = target.rpartition(":")[2]
+    if hasattr(made, "model") and hasattr(made, "inputs"):
+        made = (made.model, made.inputs)
+    if not isinstance(made, (tuple, list)):
+        made = (made,)
+    if not made or len(made) > 3 or not callable(made[0]):
+        raise _bad(target, f"the factory returned {made!r:.200}, not a model or (model, args, kwargs)")
+    model, args, kwargs = [*made, *((), {})[len(made) - 1 :]]
+    if isinstance(args, Mapping):
+        args, kwargs = (), args
+    args = tuple(args) if isinstance(args, (tuple, list)) else (args,)
+    return Subject(model.eval() if isinstance(model, torch.nn.Module) else model, args, dict(kwargs), name)
+
+
+def parse_input(text: str) -> torch.Tensor:
+    """A tensor from ``float32(4, 8)``: normal numbers, or zeros for integers and bools.
+
+    Errors: ConfigError GE1043 for another form.
+    """
+    found = _INPUT.fullmatch(text)
+    dtype = getattr(torch, found[1], None) if found else None
+    if found is None or not isinstance(dtype, torch.dtype):
+        raise _bad(text, "an input is written dtype(sizes), such as float32(4, 8)")
+    sizes = [int(d) for d in found[2].split(",") if d.strip()]
+    return torch.randn(sizes).to(dtype) if dtype.is_floating_point else torch.zeros(sizes, dtype=dtype)
+
+
+def run_with(subject: Subject, compiled: Compiled, *, backward: bool = False, dynamic: bool = False) -> Any:
+    """Trace a model to ATen and run it, each graph through what ``compiled`` makes of it.
+
+    Args:
+        subject: The model.
+        compiled: Gets a graph and its phase, returns what to call with the graph's inputs.
+        backward: Also run the backward pass of the sum of all floating point results.
+        dynamic: Trace with symbolic sizes.
+
+    Returns:
+        What the model returns.
+    """
+    from ge_converters.decomps import decomposition_table
+
+    def compiler(phase: str) -> Any:
+        def compile_one(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+            call = compiled(gm, phase)
+            return boxed(lambda args: call(*args))
+
+        return compile_one
+
+    def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+        return run_aot(
+            gm, example_inputs, forward=compiler("forward"), backward=compiler("backward"),
+            inference=compiler("forward"), decompositions=decomposition_table({}),
+            keep_inference_input_mutations=False, more={},
+        )  # fmt: skip
+
+    with torch.enable_grad() if backward else torch.no_grad():
+        result = torch.compile(subject.model, backend=backend, dynamic=dynamic)(*subject.args, **subject.kwargs)
+        if backward:
+            total = [t.sum() for t in _tensors(result) if t.requires_grad and t.is_floating_point()]
+            if total:
+                torch.stack([t.double() for t in total]).sum().backward()
+    return result
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    leaves, _ = torch.utils._pytree.tree_flatten(value)
+    return [v for v in leaves if isinstance(v, torch.Tensor)]
+
+
+def capture(subject: Subject, *, backward: bool = False, dynamic: bool = False, fake: bool = True) -> list[Captured]:
+    """The ATen graphs of a model, in the order they are needed; nothing is computed if ``fake``.
+
+    Errors: what tracing the model raises.
+    """
+    found: list[Captured] = []
+
+    def keep(gm: torch.fx.GraphModule, phase: str) -> Callable[..., Any]:
+        found.append(Captured(gm, phase))
+        return gm.forward  # type: ignore[no-any-return]
+
+    with _mode_of(subject) if fake else contextlib.nullcontext():
+        run_with(subject, keep, backward=backward, dynamic=dynamic)
+    return found
+
+
+def _mode_of(subject: Subject) -> Any:
+    """The fake mode that the model was made in."""
+    parameters = [*subject.model.parameters()] if isinstance(subject.model, torch.nn.Module) else []
+    for value in (*parameters, *_tensors(subject.args), *_tensors(subject.kwargs)):
+        mode = getattr(value, "fake_mode", None)
+        if mode is not None:
+            return mode
+    return fake_mode()
+
+
+def to_ge(gm: torch.fx.GraphModule, name: str) -> tuple[Graph, Graph]:
+    """The GE graph of an ATen graph as converted, and after the GE passes and verification.
+
+    Errors: LoweringError for what cannot be lowered, GraphError for what GE would refuse.
+    """
+    from ge_converters.lowering import lower
+    from ge_graph import passes
+    from ge_graph.verify import verify
+
+    with real_values():
+        original, optimized = (lower(gm, name=name).graph for _ in range(2))
+        passes.run(optimized)
+        verify(optimized)
+    return original, optimized

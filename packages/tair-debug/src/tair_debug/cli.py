@@ -1,0 +1,367 @@
+"""The ``tair`` command.
+
+Exit codes: 0 if all is well, 1 if the answer is no (calls without converter, numbers that differ, a mismatch), 2 for
+wrong usage or a failure. With ``--json`` the answer, or the error, is one JSON object on standard output.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from ge_graph.errors import GeError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tair_debug.compare import Comparison, Row
+
+app = typer.Typer(
+    name="tair", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
+    help="See what becomes of a PyTorch model on its way to a GE graph, and where its numbers go wrong.",
+    epilog="Exit codes: 0 all well, 1 the answer is no, 2 wrong usage or failure.",
+)  # fmt: skip
+
+
+Target = Annotated[
+    str, typer.Argument(metavar="FILE.py:FACTORY", help="A function that returns a model, or (model, inputs).")
+]
+Inputs = Annotated[list[str] | None, typer.Option("--input", "-i", help="An input such as 'float32(4, 8)'; repeat it.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Backward = Annotated[bool, typer.Option("--backward", help="The backward pass too, of the sum of all results.")]
+Dynamic = Annotated[bool, typer.Option("--dynamic", help="Trace with symbolic sizes.")]
+Real = Annotated[bool, typer.Option("--real", help="Make real tensors, for factories that look at values.")]
+Rtol = Annotated[float | None, typer.Option(help="Relative tolerance; by default that of the element type.")]
+Atol = Annotated[float | None, typer.Option(help="Absolute tolerance; by default that of the element type.")]
+F = TypeVar("F", bound=Callable[..., int])
+
+
+def console(*, errors: bool = False) -> Console:
+    """Where people read."""
+    from rich.console import Console
+
+    return Console(stderr=errors, soft_wrap=False, highlight=False, emoji=False)
+
+
+def answer(data: dict[str, Any]) -> None:
+    """Where programs read."""
+    sys.stdout.write(json.dumps(data, ensure_ascii=False, indent=1) + "\n")
+
+
+def command(fn: F) -> F:
+    """Register a function that returns its exit code; errors made on purpose become a message and code 2."""
+
+    @functools.wraps(fn)
+    def run(*args: Any, **kwargs: Any) -> None:
+        try:
+            code = fn(*args, **kwargs)
+        except Exception as error:
+            found = _ours(error)
+            if found is None:
+                raise
+            if kwargs.get("as_json"):
+                answer({"error": {"code": found.code, "what": found.what, "where": found.where, "next": found.next}})
+            else:
+                console(errors=True).print(str(found), markup=False, style="red", soft_wrap=True)
+            code = 2
+        raise typer.Exit(code)
+
+    app.command(fn.__name__)(run)
+    return fn
+
+
+def _ours(error: BaseException | None) -> GeError | None:
+    """The error made on purpose, also if dynamo has wrapped it."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, GeError):
+            return error
+        seen.add(id(error))
+        error = getattr(error, "inner_exception", None) or error.__cause__ or error.__context__
+    return None
+
+
+@command
+def summary(
+    target: Target,
+    inputs: Inputs = None,
+    csv: Annotated[bool, typer.Option("--csv", help="Write summary_<time>.csv into the working directory.")] = False,
+    html: Annotated[Path | None, typer.Option(help="Write the report as one page.")] = None,
+    backward: Backward = False,
+    dynamic: Dynamic = False,
+    real: Real = False,
+    as_json: Json = False,
+) -> int:
+    """Which operators of a model have a converter, with reasons and source lines; nothing is computed.
+
+    Exit code 1 if some call cannot be converted.
+    """
+    from tair_debug import artefacts, capture, fx_summary, summary_forms
+
+    subject = capture.load(target, inputs or (), fake=not real)
+    graphs = capture.capture(subject, backward=backward, dynamic=dynamic, fake=not real)
+    rows = fx_summary.summarize(*(g.gm for g in graphs))
+    written = [fx_summary.write_csv(rows, option="tair summary --csv")] if csv else []
+    if html is not None:
+        artefacts.write_text(
+            html, summary_forms.to_html(rows, subject.name), "tair summary --html", mode=artefacts.SHARED
+        )
+        written.append(html)
+    good = all(r.good == r.calls for r in rows)
+    if as_json:
+        answer({"ok": good, "graphs": len(graphs), "rows": [summary_forms.as_dict(r) for r in rows],
+                "written": [str(p) for p in written]})  # fmt: skip
+    else:
+        out = console()
+        out.print(summary_forms.to_table(rows, subject.name))
+        for path in written:
+            out.print(f"written: {path}", markup=False)
+    return 0 if good else 1
+
+
+@command
+def dump(
+    target: Target,
+    inputs: Inputs = None,
+    kind: Annotated[str, typer.Option("--type", "-t", help="txt, pbtxt, py or html.")] = "py",
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder.")] = Path(),
+    backward: Backward = False,
+    dynamic: Dynamic = False,
+    real: Real = False,
+    as_json: Json = False,
+) -> int:
+    """Write the GE graphs of a model, as converted and after the GE passes; nothing is computed."""
+    from tair_debug import artefacts, capture
+    from tair_debug.graph_dump import GraphDump
+    from tair_debug.observer import Stage
+
+    writer = GraphDump(kind, artefacts.folder(output, "tair dump --output"))
+    subject = capture.load(target, inputs or (), fake=not real)
+    for number, found in enumerate(capture.capture(subject, backward=backward, dynamic=dynamic, fake=not real), 1):
+        stage = Stage(number - 1, found.phase, number)  # type: ignore[arg-type]
+        original, optimized = capture.to_ge(found.gm, f"graph_{number}")
+        writer.ge_graph(stage, "original", original)
+        writer.ge_graph(stage, "optimized", optimized)
+    if as_json:
+        answer({"ok": True, "written": [str(p) for p in writer.written]})
+    else:
+        for path in writer.written:
+            console().print(str(path), markup=False, soft_wrap=True)
+    return 0
+
+
+@command
+def view(
+    source: Annotated[str, typer.Argument(metavar="GRAPH", help="A graph (.air, .pb, .txt) or FILE.py:FACTORY.")],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="The page; by default <graph>.html.")] = None,
+    show: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+    as_json: Json = False,
+) -> int:
+    """Make an interactive page of a GE graph: zoom, search, click a node for attributes, types and source."""
+    from tair_debug import artefacts, capture
+    from tair_debug.graph_page import to_html
+
+    if ".py:" in source:
+        subject = capture.load(source)
+        graphs = [capture.to_ge(g.gm, f"graph_{i}")[1] for i, g in enumerate(capture.capture(subject), 1)]
+        base = Path(f"{subject.name}.html")
+    else:
+        graphs, base = [read_graph(Path(source))], Path(Path(source).name).with_suffix(".html")
+    first = output or base
+    paths = [first if i == 0 else first.with_name(f"{first.stem}_{i + 1}.html") for i in range(len(graphs))]
+    for graph, path in zip(graphs, paths):
+        artefacts.write_text(path, to_html(graph), "tair view --output")
+        if show:
+            typer.launch(str(path))
+    if as_json:
+        answer({"ok": True, "written": [str(p) for p in paths], "nodes": [len(g.nodes) for g in graphs]})
+    else:
+        for path in paths:
+            console().print(str(path), markup=False, soft_wrap=True)
+    return 0
+
+
+def read_graph(path: Path) -> Any:
+    """A graph from a file.
+
+    Errors: ConfigError GE1046 if it cannot be read; ArchiveError 5xxx for what it says.
+    """
+    from ge_graph import serde, txt
+    from ge_graph.errors import ConfigError
+
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            "GE1046", f"cannot read {path}: {error.strerror}", next="give a .air, .pb or .txt graph, or FILE.py:factory"
+        ) from error
+    if path.suffix == ".py":
+        raise ConfigError(
+            "GE1046", f"{path} is a program, and reading it would run it",
+            next="dump as txt, or give FILE.py:factory for a model",
+        )  # fmt: skip
+    return txt.from_txt(data.decode("utf-8", "replace")) if path.suffix == ".txt" else serde.from_bytes(data)
+
+
+@command
+def compare(
+    first: Annotated[str, typer.Argument(metavar="FILE.py:FACTORY|EXPECTED", help="A model, or a recorded dump.")],
+    second: Annotated[str | None, typer.Argument(metavar="[GOT]", help="A second recorded dump.")] = None,
+    inputs: Inputs = None,
+    rtol: Rtol = None,
+    atol: Atol = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder for the first wrong pair and a report.")
+    ] = None,
+    engine: Annotated[str, typer.Option(help="Engine that runs the GE graphs.")] = "cpu",
+    graph: Annotated[Path | None, typer.Option(help="txt graph dump that belongs to a device's recorded dump.")] = None,
+    backward: Backward = False,
+    dynamic: Dynamic = False,
+    as_json: Json = False,
+) -> int:
+    """Find the first operator whose numbers leave tolerance, with its FX node and source line.
+
+    One model: eager against its GE graphs, operator by operator. Two folders: recorded dumps. Exit code 1 if something
+    is out of tolerance.
+    """
+    from tair_debug import artefacts
+    from tair_debug import compare as work
+    from tair_debug.dumps import compare_dumps
+    from tair_debug.measure import Tolerance
+
+    tolerance = Tolerance(rtol, atol)
+    if output is not None:
+        artefacts.folder(output, work.OPTION)
+    if second is None:
+        result = _compare_model(first, inputs or (), tolerance, engine, backward, dynamic, output)
+    else:
+        result = compare_dumps(first, second, tolerance=tolerance, graph=graph, output=output)
+    report = None if output is None else work.write_report(output, result)
+    if as_json:
+        answer({**result.as_dict(), "report": report and str(report)})
+    else:
+        show_comparison(result, report)
+    return 0 if result.ok else 1
+
+
+def _compare_model(
+    target: str, inputs: Any, tolerance: Any, engine: str, backward: bool, dynamic: bool, output: Path | None
+) -> Comparison:
+    import torch
+
+    from tair_debug import capture
+    from tair_debug import compare as work
+
+    subject = capture.load(target, inputs, fake=False)
+    result = work.compare_model(
+        subject, engine=work.engine(engine), tolerance=tolerance, backward=backward, dynamic=dynamic, output=output
+    )
+    if "npu" in torch.compiler.list_backends():
+        torch.compiler.reset()
+        compiled = torch.compile(subject.model, backend="npu", dynamic=dynamic)
+        result.totals = work.compare_whole(subject, compiled, tolerance)
+    return result
+
+
+def show_comparison(result: Comparison, report: Path | None) -> None:
+    """The result for people."""
+    out = console()
+    worst = max((r.measure.max_rel for r in result.rows), default=0.0)
+    out.print(
+        f"{len(result.rows)} values compared, {result.unmatched} without partner, largest relative error {worst:.1e}"
+    )
+    row = result.first
+    if row is None:
+        bad = [r for r in result.totals if r.wrong]
+        for r in bad:
+            out.print(f"[red]{r.node} of the whole model differs[/] though every operator agrees: {_numbers(r)}")
+        if not bad:
+            out.print("[green]all within tolerance[/]")
+    else:
+        out.print(f"[red]first out of tolerance:[/] {row.node} ({row.op}) output {row.output}, {row.graph}")
+        out.print(f"  {_numbers(row)}", markup=False)
+        out.print(f"  FX node: {row.fx} = {row.target}", markup=False)
+        if row.source:
+            out.print(f"  source:  {row.source}\n           {row.code}", markup=False)
+        for path in result.saved:
+            out.print(f"  saved:   {path}", markup=False, soft_wrap=True)
+        out.print(f"  {sum(r.wrong for r in result.rows)} values are out of tolerance in all", markup=False)
+    random = result.random
+    if random is not None:
+        out.print(
+            f"note: {random.fx} draws random numbers, which an engine need not share with eager; what depends on it "
+            "differs rightly (use eval mode, or dropout 0)", markup=False,
+        )  # fmt: skip
+    if report is not None:
+        out.print(f"report: {report}", markup=False, soft_wrap=True)
+
+
+def _numbers(row: Row) -> str:
+    m = row.measure
+    return m.why or f"max abs {m.max_abs:.3e}, max rel {m.max_rel:.3e}, cosine {m.cosine:.9f}, {m.bad} elements"
+
+
+@command
+def ops(
+    pattern: Annotated[str, typer.Argument(help="Part of a name, or a pattern such as 'aten.add.*'.")] = "*",
+    state: Annotated[
+        str | None, typer.Option(help="Only row, function, walk, decomposed, composite or absent.")
+    ] = None,
+    core: Annotated[bool, typer.Option("--core", help="Only the core ATen set.")] = False,
+    ge: Annotated[bool, typer.Option("--ge", help="GE operators with their ports and attributes instead.")] = False,
+    as_json: Json = False,
+) -> int:
+    """Ask what is converted and how, or what a GE operator looks like. Exit code 1 if nothing matches."""
+    from tair_debug import op_query
+
+    found = op_query.ge_operators(pattern) if ge else op_query.converters(pattern, state, core)
+    if as_json:
+        answer({"ok": bool(found), "rows": found})
+    else:
+        console().print(op_query.to_table(found) if found else f"nothing matches {pattern!r}")
+    return 0 if found else 1
+
+
+@command
+def doctor(as_json: Json = False) -> int:
+    """Versions, engines and why others are not usable, and known mismatches with their cure.
+
+    Exit code 1 if there is a mismatch.
+    """
+    from tair_debug.doctor import examine
+
+    found = examine()
+    if as_json:
+        answer(found)
+        return 0 if found["ok"] else 1
+    out = console()
+    for name, version in found["versions"].items():
+        out.print(f"{name:<18} {version or 'not installed'}", markup=False)
+    for state in found["engines"]:
+        mark = "[green]yes[/]" if state["available"] else "[yellow]no[/] "
+        out.print(f"engine {state['name']:<11} {mark} ", end="")
+        out.print(state["reason"], markup=False)
+    for problem in found["mismatches"]:
+        out.print(f"\n[red]mismatch:[/] {problem['what']}\n[green]cure:[/]     {problem['cure']}")
+    if found["ok"]:
+        out.print("\n[green]everything fits together[/]")
+    return 0 if found["ok"] else 1
+
+
+def main() -> None:
+    """Entry point of the script."""
+    warnings.filterwarnings("ignore")
+    logging.getLogger("torch").setLevel(logging.ERROR)
+    app(prog_name="tair")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,220 @@
+"""Two recorded dumps against each other: trees of ``debug.data_dump``, of ``dump_config``, or npy from a device.
+
+Files are matched by graph, iteration, operator and output. Operators have the same name on both sides, or come from the
+same FX node: a tree of ``dump_config`` knows where its operators come from through its ``provenance.json``; for a tree
+recorded on a device, a ``txt`` graph dump says it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from ge_graph.errors import ConfigError
+from tair_debug.compare import Comparison, Row, save_pair
+from tair_debug.ge_dump import PROVENANCE, clean
+from tair_debug.measure import DEFAULTS, Measure, Tolerance, measure
+
+_FX: Final = re.compile(r"(?P<node>.+?)-(?P<op>.+)\.(?P<what>INPUT|OUTPUT)\.(?P<index>\d+)\.(?P<time>\d{20})\.npy")
+_GE: Final = re.compile(
+    r"(?P<op>[^.]+)\.(?P<node>[^.]+)\.(?P<task>\d+)\.(?P<stream>\d+)\.(?P<time>\d+)\.(?P<what>input|output)\."
+    r"(?P<index>\d+)\.npy"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One output in a recorded tree.
+
+    Attributes:
+        path: The npy file.
+        graph: Which graph of the process, from 0, in the order of their numbers.
+        step: Iteration as its folder says.
+        node: Operator.
+        op: Its type or target.
+        index: Which output.
+        time: When it was written.
+        fx: FX node it comes from, empty if nobody knows.
+        target: Target of that node.
+        source: The user's line.
+        code: Text of that line.
+    """
+
+    path: Path
+    graph: int
+    step: str
+    node: str
+    op: str
+    index: int
+    time: str
+    fx: str
+    target: str = ""
+    source: str = ""
+    code: str = ""
+
+
+def read_tree(root: str | os.PathLike[str], graph: str | os.PathLike[str] | None = None) -> list[Entry]:
+    """The outputs in a recorded tree, in the order they were written.
+
+    Args:
+        root: Folder.
+        graph: ``txt`` graph dump that says where the operators of a device's tree come from.
+
+    Errors: ConfigError GE1045 if there is nothing to compare in the folder.
+    """
+    base = Path(root)
+    files = sorted(base.rglob("*.npy")) if base.is_dir() else []
+    origins = _origins_of(graph) if graph is not None else {}
+    numbers: dict[str, int] = {}
+    found = []
+    for path in files:
+        match = _FX.fullmatch(path.name) or _GE.fullmatch(path.name)
+        if match is None or match["what"].lower() != "output":
+            continue
+        home = path.parent.parent
+        number = numbers.setdefault(os.fspath(home), len(numbers))
+        found.append(_entry(path, match, number, origins or _beside(home)))
+    if not found:
+        raise ConfigError(
+            "GE1045", f"{base}: no recorded outputs (<node>-<op>.OUTPUT.<i>.<time>.npy or "
+            "<type>.<node>.<task>.<stream>.<time>.output.<i>.npy)" if base.is_dir() else f"{base} is no folder",
+            next="give a folder written by debug.data_dump or dump_config, or converted from a device's dump",
+        )  # fmt: skip
+    return sorted(found, key=lambda e: (e.time, e.index))
+
+
+def _entry(path: Path, match: re.Match[str], number: int, origins: Mapping[str, Mapping[str, str]]) -> Entry:
+    node, is_fx = match["node"], "task" not in match.groupdict()
+    if is_fx:
+        return Entry(
+            path, number, path.parent.name, node, match["op"], int(match["index"]), match["time"], node, match["op"]
+        )
+    origin = origins.get(node, {})
+    return Entry(
+        path, number, path.parent.name, node, match["op"], int(match["index"]), match["time"], origin.get("fx", ""),
+        origin.get("target", ""), origin.get("source", ""), origin.get("code", ""),
+    )  # fmt: skip
+
+
+def _beside(home: Path, known: dict[Path, Mapping[str, Any]] = {}) -> Mapping[str, Any]:  # noqa: B006
+    if home not in known:
+        path = home / PROVENANCE
+        try:
+            data = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        except (OSError, ValueError) as error:
+            raise ConfigError("GE1045", f"{path}: not readable: {error}", next="record the dump again") from error
+        known[home] = data if isinstance(data, dict) else {}
+    return known[home]
+
+
+def _origins_of(graph: str | os.PathLike[str]) -> dict[str, dict[str, str]]:
+    from ge_graph.txt import from_txt
+
+    return {
+        clean(n.name): {"fx": p.fx_name, "target": p.fx_target, "source": p.source, "code": p.code}
+        for n in from_txt(Path(graph).read_text(encoding="utf-8")).nodes
+        if (p := n.provenance) is not None
+    }
+
+
+def compare_dumps(
+    expected: str | os.PathLike[str],
+    got: str | os.PathLike[str],
+    *,
+    tolerance: Tolerance = Tolerance(),
+    graph: str | os.PathLike[str] | None = None,
+    output: str | os.PathLike[str] | None = None,
+    on_row: Callable[[Row], None] = lambda row: None,
+) -> Comparison:
+    """Compare two recorded trees, one pair of arrays in memory at a time.
+
+    Args:
+        expected: The tree that counts as right; its order is the order of the rows.
+        got: The other.
+        tolerance: When a value counts as wrong.
+        graph: ``txt`` graph dump for a tree recorded on a device.
+        output: Existing folder for the first wrong pair.
+        on_row: Called with each comparison as it is made.
+
+    Errors: ConfigError GE1045 for a folder without recorded outputs, or a file that is no npy.
+    """
+    result = Comparison()
+    partners = _Index(read_tree(got, graph))
+    for entry in read_tree(expected, graph):
+        partner = partners.find(entry)
+        if partner is None:
+            result.unmatched += 1
+            continue
+        a, b = _load(partner.path), _load(entry.path)
+        row = _row(entry, partner, _measure(a, b, tolerance))
+        if row.wrong and result.first is None and output is not None:
+            result.saved = save_pair(output, row, a, b)
+        result.rows.append(row)
+        on_row(row)
+    return result
+
+
+class _Index:
+    """Finds the output of the other tree that is the same value."""
+
+    def __init__(self, entries: list[Entry]) -> None:
+        self._by_name: dict[Any, Entry] = {}
+        self._by_fx: dict[Any, list[Entry]] = {}
+        for e in entries:
+            self._by_name.setdefault((e.graph, e.step, e.node, e.index), e)
+            if e.fx:
+                self._by_fx.setdefault((e.graph, e.step, e.fx, e.index), []).append(e)
+
+    def find(self, entry: Entry) -> Entry | None:
+        exact = self._by_name.get((entry.graph, entry.step, entry.node, entry.index))
+        if exact is not None and exact.op == entry.op:
+            return exact
+        if not entry.fx:
+            return None
+        shape = _shape(entry.path)
+        # an FX node becomes several operators; its value is the last of them that has its shape
+        alike = [
+            e for e in self._by_fx.get((entry.graph, entry.step, entry.fx, entry.index), ()) if _shape(e.path) == shape
+        ]
+        return alike[-1] if alike else None
+
+
+def _shape(path: Path) -> tuple[int, ...]:
+    return tuple(_array(path).shape)
+
+
+def _array(path: Path) -> np.ndarray[Any, Any]:
+    try:
+        found: np.ndarray[Any, Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise ConfigError("GE1045", f"{path}: no readable npy file: {error}", next="record the dump again") from error
+    return found
+
+
+def _load(path: Path) -> torch.Tensor:
+    return torch.from_numpy(np.array(_array(path)))
+
+
+def _measure(got: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance) -> Measure:
+    """Floats of different width are compared in the wider type, within the tolerance of the narrower."""
+    if got.dtype is expected.dtype or not (got.is_floating_point() and expected.is_floating_point()):
+        return measure(got, expected, tolerance)
+    wide = torch.promote_types(got.dtype, expected.dtype)
+    rtol, atol = max((tolerance.of(t.dtype) for t in (got, expected) if t.dtype in DEFAULTS), default=(0.0, 0.0))
+    return measure(got.to(wide), expected.to(wide), Tolerance(rtol, atol))
+
+
+def _row(entry: Entry, partner: Entry, found: Measure) -> Row:
+    known = partner if partner.source else entry
+    return Row(
+        f"graph {entry.graph + 1} step {entry.step}", partner.node, partner.op, partner.index,
+        entry.fx or partner.fx, entry.target or partner.target, known.source, known.code, found,
+    )  # fmt: skip

@@ -1,0 +1,78 @@
+"""The support report as a table in the terminal and as one sortable page."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from tair_debug.fx_summary import COLUMNS, MISSING, PARTIAL, SUPPORTED, Row
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+ENGLISH: Final = {SUPPORTED: "supported", PARTIAL: "partial", MISSING: "missing"}
+_STYLES: Final = {SUPPORTED: ("green", "good", 2), PARTIAL: ("yellow", "part", 1), MISSING: ("red", "none", 0)}
+_HEADINGS: Final = ("target", "kind", "support", "calls", "inputs", "outputs", "reason", "source")
+
+
+def lead(rows: Sequence[Row]) -> str:
+    """One sentence: how many calls of how many operators can be converted."""
+    calls, good = sum(r.calls for r in rows), sum(r.good for r in rows)
+    served = sum(r.status == SUPPORTED for r in rows)
+    return f"{good} of {calls} calls can be converted; {served} of {len(rows)} operators without exception."
+
+
+def to_table(rows: Sequence[Row], title: str) -> Table:
+    """For the terminal; what is missing stands first."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title=title, caption=lead(rows), show_lines=False)
+    for name in ("target", "support"):
+        table.add_column(name, overflow="fold")
+    table.add_column("calls", justify="right")
+    for name in ("most frequent call", "reason", "source"):
+        table.add_column(name, overflow="fold")
+    for row in sorted(rows, key=lambda r: (_STYLES[r.status][2], -r.calls, r.target)):
+        style = _STYLES[row.status][0]
+        frequent = row.inputs.most_common(1)[0][0]
+        cells = [
+            escape(frequent),
+            escape(_lines(row.reasons, 2)),
+            escape(_lines(row.sources, 1)) if row.reasons else "",
+        ]
+        table.add_row(escape(row.target), f"[{style}]{ENGLISH[row.status]}[/]", str(row.calls), *cells)
+    return table
+
+
+def _lines(counts: Counter[str], most: int = 20) -> str:
+    shown = [f"{n}x {text}" for text, n in counts.most_common(most)]
+    return "\n".join(shown + ([f"… {len(counts) - most} more"] if len(counts) > most else []))
+
+
+def to_html(rows: Sequence[Row], title: str) -> str:
+    """One page without outside parts; every column sorts."""
+    from tair_debug.graph_page import render
+
+    columns = [f"{name} {column}" for name, column in zip(_HEADINGS, (*COLUMNS, "", ""))]
+    return render("summary.html.j2", title=title, lead=lead(rows), columns=columns, rows=[_cells(r) for r in rows])
+
+
+def _cells(row: Row) -> dict[str, Any]:
+    _, mark, rank = _STYLES[row.status]
+    target, kind, status, calls, inputs, outputs = row.cells()
+    return {
+        "target": target, "kind": kind, "status": f"{status} {ENGLISH[status]}", "mark": mark, "rank": rank,
+        "calls": calls, "inputs": inputs, "outputs": outputs, "reasons": _lines(row.reasons),
+        "sources": _lines(row.sources),
+    }  # fmt: skip
+
+
+def as_dict(row: Row) -> dict[str, Any]:
+    """For JSON."""
+    return {
+        "target": row.target, "kind": row.kind, "status": ENGLISH[row.status], "calls": row.calls,
+        "convertible": row.good, "inputs": dict(row.inputs), "outputs": dict(row.outputs),
+        "reasons": dict(row.reasons), "sources": dict(row.sources),
+    }  # fmt: skip
