@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -51,21 +52,24 @@ def read_air(path: str | os.PathLike[str], *, allow_outside: bool = False) -> Gr
 
 
 def _parse(data: bytes, where: Path) -> Graph:
-    """Binary first; a text form is tried for what reads as text."""
+    """A model, a bare graph, or the text of either; what is a model, but a damaged one, is not tried as the others."""
     try:
         return serde.from_bytes(data)
-    except ArchiveError as binary:
-        try:
-            return serde.from_graph_bytes(data)
-        except ArchiveError:
-            pass
-        try:
-            text = data.decode("utf-8")
-        except UnicodeDecodeError:
-            raise binary from None
-        if "\0" in text or "{" not in text:
-            raise ArchiveError(binary.code, binary.what, where=f"{where}, {binary.where}", next=binary.next) from None
-        return txt.from_txt(text)
+    except ArchiveError as error:
+        first = ArchiveError(error.code, error.what, where=f"{where}, {error.where}", next=error.next)
+        if error.code not in ("GE5001", "GE5002"):
+            raise first from None
+    with contextlib.suppress(ArchiveError):
+        graph = serde.from_graph_bytes(data)
+        if graph.nodes:  # any message without known fields parses as an empty one
+            return graph
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise first from None
+    if "\0" in text or "{" not in text:
+        raise first
+    return txt.from_txt(text)
 
 
 def _all(graph: Graph) -> list[Graph]:

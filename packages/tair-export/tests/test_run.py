@@ -1,0 +1,62 @@
+"""The command line."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from tair_export.export import write_graph
+from tair_export.run import app
+
+X = np.linspace(-1, 1, 12, dtype="f4").reshape(3, 4)
+
+
+@pytest.fixture
+def saved(tmp_path, make):
+    made = make(state=True)
+    write_graph(made.captured, tmp_path / "a")
+    np.save(tmp_path / "x.npy", X)
+    return made, tmp_path
+
+
+def run(*args):
+    return CliRunner().invoke(app, [str(a) for a in args])
+
+
+def test_info(saved):
+    _, path = saved
+    found = json.loads(run("--info", path / "a", "--json").stdout)
+    assert found["inputs"] == ["x: f32[s0, 4]"]
+    assert found["outputs"] == ["f32[s0, 8]"]
+    assert found["ops"]["MatMulV2"] == 1
+    assert found["states"] == ["n"]
+    assert found["writer"]["tair-export"]
+    text = run("--info", path / "a").stdout
+    assert "x: f32[s0, 4]" in text
+    assert "MatMulV2" in text
+
+
+def test_run(saved):
+    made, path = saved
+    for inputs in (["--inputs", path / "x.npy"], ["-i", f"x={path / 'x.npy'}"]):
+        done = run(path / "a", *inputs, "--output", path / "out")
+        assert done.exit_code == 0, done.output
+        np.testing.assert_allclose(np.load(path / "out/output_0.npy"), made.expected(X, 1), rtol=1e-5)
+    rows = json.loads(run(path / "a", "--inputs", path / "x.npy", "--json").stdout)
+    assert rows[0]["name"] == "y"
+    assert rows[0]["shape"] == [3, 8]
+
+
+def test_mistakes_end_with_one_line(saved, tmp_path):
+    _, path = saved
+    done = run(path / "a")
+    assert done.exit_code == 1
+    assert "0 inputs given for 1: x: f32[s0, 4]" in done.output
+    done = run(path / "nothing", "--info")
+    assert done.exit_code == 1
+    assert "GE5020" in done.output
+    np.save(tmp_path / "bad.npy", np.array([{}], object), allow_pickle=True)
+    done = run(path / "a", "--inputs", tmp_path / "bad.npy")
+    assert done.exit_code == 1
+    assert "allow_pickle" in done.output
