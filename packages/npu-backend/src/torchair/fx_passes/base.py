@@ -59,6 +59,11 @@ def same_sizes(a: Any, b: Any) -> bool:
     return len(a) == len(b) and all(map(same_dim, a, b))
 
 
+def same_layout(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors of one size are laid out alike; no element cares for the stride of a dimension of size 1."""
+    return all(same_dim(size, 1) or same_dim(s, t) for size, s, t in zip(a.shape, a.stride(), b.stride()))
+
+
 def viewed(node: torch.fx.Node) -> torch.fx.Node | None:
     """The node in whose memory this one's result lies: the first argument of a view, the list behind a getitem."""
     source = node.args[0] if node.op == "call_function" and node.args else None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from torchair.fx_passes.base import output_values, same_sizes, switched_on, value_of, viewed
+from torchair.fx_passes.base import output_values, same_layout, same_sizes, switched_on, value_of, viewed
 
 if TYPE_CHECKING:
     from torchair.config import NpuBaseConfig
@@ -124,7 +124,8 @@ class RemoveNoops:
         if not isinstance(old, torch.Tensor) or not isinstance(new, torch.Tensor):
             return None
         same = old.dtype == new.dtype and old.device == new.device and same_sizes(old.shape, new.shape)
-        return found if same and applies(*node.args) else None
+        # the copy that makes a transposed tensor dense stays: a view behind it needs that, and GE has no layouts anyway
+        return found if same and same_layout(old, new) and applies(*node.args) else None
 
 
 class _Roots:

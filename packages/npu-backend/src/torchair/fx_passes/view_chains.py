@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from torchair.fx_passes.base import same_dim, same_sizes, switched_on, value_of
+from torchair.fx_passes.base import same_dim, same_layout, same_sizes, switched_on, value_of
 from torchair.fx_passes.memory import Memory
 
 if TYPE_CHECKING:
@@ -71,9 +71,9 @@ class MergeViews:
     def _merge(self, graph: torch.fx.Graph, node: Node) -> int:
         if node.target in _RESHAPES:
             source: Any = node.args[0]
-            if isinstance(source, Node) and (source.target in _RESHAPES or _moves_nothing(source)):
-                return self._reshape(graph, node, source.args[0])
-            return 0
+            while isinstance(source, Node) and (source.target in _RESHAPES or _moves_nothing(source)):
+                source = source.args[0]
+            return 0 if source is node.args[0] else self._reshape(graph, node, source)
         order = axes_order(node)
         if order is None:
             return 0
@@ -91,7 +91,7 @@ class MergeViews:
         if not isinstance(old, torch.Tensor):
             return 0
         if same_sizes(value.shape, old.shape):
-            if not same_sizes(value.stride(), old.stride()):
+            if not same_layout(value, old):
                 return 0
             node.replace_all_uses_with(source)
             return 1
@@ -124,14 +124,14 @@ def _viewable(old: torch.Tensor, value: torch.Tensor) -> bool:
         made = old.view(tuple(value.shape))
     except RuntimeError:
         return False
-    return same_sizes(made.stride(), value.stride())
+    return same_layout(made, value)
 
 
 def _row_major(value: torch.Tensor) -> bool:
     """``is_contiguous`` by the expressions of the sizes, so that no guard comes into being."""
     expected: Any = 1
     for size, stride in zip(reversed(value.shape), reversed(value.stride())):
-        if not same_dim(stride, expected):
+        if not same_dim(stride, expected) and not same_dim(size, 1):
             return False
         expected = expected * size
     return True
