@@ -106,7 +106,9 @@ def _subject(target: str, made: Any) -> Subject:
         made = (made,)
     if not made or len(made) > 3 or not callable(made[0]):
         raise _bad(target, f"the factory returned {made!r:.200}, not a model or (model, args, kwargs)")
-    model, args, kwargs = [*made, *((), {})[len(made) - 1 :]]
+    model: Callable[..., Any] = made[0]
+    args: Any = made[1] if len(made) > 1 else ()
+    kwargs: Any = made[2] if len(made) > 2 else {}
     if isinstance(args, Mapping):
         args, kwargs = (), args
     args = tuple(args) if isinstance(args, (tuple, list)) else (args,)

@@ -1,0 +1,54 @@
+"""Fixtures: a clean dynamo, a working directory of the test's own, and a small model."""
+
+import pytest
+import torch
+
+import torchair
+
+
+@pytest.fixture(autouse=True)
+def fresh(tmp_path, monkeypatch):
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    monkeypatch.chdir(tmp_path)
+    yield
+    torch._dynamo.reset()
+
+
+class Model(torch.nn.Module):
+    """Norm, sums, a function with two results."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(8)
+
+    def forward(self, x, y):
+        c = self.norm(x) + y + 1
+        d = c - x
+        return torch.topk(d, 2)[0], d
+
+
+@pytest.fixture
+def model():
+    return Model().eval()
+
+
+@pytest.fixture
+def inputs():
+    return torch.randn(4, 8), torch.randn(4, 8)
+
+
+@pytest.fixture
+def compiled(model):
+    """``compiled(config)``: the model through our backend."""
+
+    def make(config, module=None, **options):
+        backend = torchair.get_npu_backend(compiler_config=config)
+        return torch.compile(module or model, backend=backend, **{"dynamic": False, **options})
+
+    return make
+
+
+@pytest.fixture
+def config():
+    return torchair.CompilerConfig()
