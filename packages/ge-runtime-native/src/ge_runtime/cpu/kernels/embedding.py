@@ -41,8 +41,10 @@ def embedding_bag(
         per_sample_weights = None if per_sample_weights is None else per_sample_weights.reshape(-1)
     if offsets is None:
         raise refuse("EmbeddingBag", "1-D indices need offsets", "feed offsets")
+    # ATen reads indices and offsets as if they were contiguous.
+    indices, offsets = indices.contiguous(), offsets.to(indices.dtype).contiguous()
     y, bag_of, size, top = _ATEN._embedding_bag.default(
-        weight, indices, offsets.to(indices.dtype), False, _MODES[mode], False, per_sample_weights, include_last_offset,
+        weight, indices, offsets, False, _MODES[mode], False, per_sample_weights, include_last_offset,
         padding_idx,
     )  # fmt: skip
     return y, bag_of, size, top
