@@ -37,10 +37,8 @@ MODULES = (
 aten = torch.ops.aten
 # Converters whose ops eager does not run here; the tests below cover them.
 BY_HAND = {
-    "aten._fused_rms_norm.default",
     "aten._fused_rms_norm_backward.default",
     "aten._scaled_dot_product_fused_attention_overrideable.default",
-    "aten.batch_norm_backward.default",
 }
 
 
@@ -309,7 +307,6 @@ def _conv(x: Any) -> Any:
             lambda x: aten.convolution(x.double(), x.double(), None, [1], [0], [1], False, [0], 1),
             "Conv2D does not take DT_DOUBLE",
         ),
-        (lambda x: aten.reflection_pad1d(x, [-1, 2]), "negative entry"),
         (lambda x: aten.native_layer_norm(x.double(), [4], None, None, 1e-5)[0], "LayerNormV4 takes float32"),
         (lambda x: aten.upsample_bilinear2d(x.unsqueeze(0).double(), [3, 3], False), "cast to float32"),
     ],

@@ -112,6 +112,9 @@ def _cdist_backward(
     extra = max(grad.rank, x2.rank) - meta_outputs.rank
     if extra > 0:  # x1 was shared by leading dims that x2 has alone
         result = ge.ReduceSum(result, list(range(extra)), keep_dims=False)
+    shared = [i for i, size in enumerate(meta_outputs.size[:-2]) if size == 1]
+    if shared:  # likewise where x1 has a leading axis of size 1
+        result = ge.ReduceSum(result, shared, keep_dims=True)
     return cast(result, meta_outputs.dtype)
 
 

@@ -224,6 +224,7 @@ def _bag_case(*rest: Any, **kwargs: Any) -> Support:
 
 
 _BAG_CASES = [
+    Support(F32(6, 4), I64(5, low=0, high=6, strides=(2,)), I64(value=[0, 2])),
     *(_bag_case(False, mode) for mode in (0, 1, 2)),
     _bag_case(False, 0, False, F32(5)),
     Support(F32(6, 4), I64(5, low=0, high=6), I64(value=[0, 2, 5]), False, 1, False, None, True).only(0),
@@ -362,6 +363,49 @@ def _embedding_bag_dense_backward(
         rows, indices, num_weights=num_weights, padding_idx=padding_idx, scale_grad_by_freq=scale_grad_by_freq
     )
     return cast(result, meta_outputs.dtype)
+
+
+@declare_supported(
+    [
+        Support(F32(2, 4), I64(5, low=0, high=6), _OFFSETS, I64(value=[0, 0, 1, 1, 1]), I64(value=[2, 3]), I64(2), 6,
+                False, mode, False, None)
+        for mode in (0, 1)
+    ]
+)  # fmt: skip
+@register_fx_node_ge_converter(
+    aten._embedding_bag_backward.default,
+    source="native_functions.yaml: _embedding_bag_backward; GE EmbeddingDenseGrad, ScatterElements",
+)
+def _embedding_bag_backward(
+    grad: Tensor,
+    indices: Tensor,
+    offsets: Tensor,
+    offset2bag: Tensor,
+    bag_size: Tensor,
+    maximum_indices: Tensor,
+    num_weights: Any,
+    scale_grad_by_freq: bool,
+    mode: int,
+    sparse: bool,
+    per_sample_weights: Tensor | None,
+    padding_idx: int = -1,
+    *,
+    meta_outputs: TensorSpec,
+) -> Tensor:
+    """_embedding_bag_backward(Tensor grad, Tensor indices, Tensor offsets, Tensor offset2bag, Tensor bag_size, Tensor maximum_indices, SymInt num_weights, bool scale_grad_by_freq, int mode, bool sparse, Tensor? per_sample_weights, int padding_idx=-1) -> Tensor
+
+    Shapes: grad [bags, d]; indices [n] -> [num_weights, d].
+    Dtypes: float32, float16, bfloat16.
+    Emits:  as _embedding_bag_dense_backward, with the bags found from offsets.
+    Errors: refused for sparse gradients.
+    """  # noqa: E501
+    if sparse:
+        raise Refusal("sparse=True: a GE tensor is dense; use EmbeddingBag(sparse=False)")
+    bags = offset2bag if mode == 2 else _bag_of(indices, offsets)
+    return _embedding_bag_dense_backward(
+        grad, indices, bags, bag_size, maximum_indices, num_weights, scale_grad_by_freq, mode, per_sample_weights,
+        padding_idx, meta_outputs=meta_outputs,
+    )  # fmt: skip
 
 
 @declare_supported(
