@@ -67,7 +67,7 @@ def _built(registry: Registry) -> dict[Any, Decomposition]:
 
 
 def _beyond_core() -> dict[Any, Decomposition]:
-    """What torch can decompose beyond its core list: functional ops that no other rule of the dispatcher takes apart."""
+    """What torch can decompose beyond its core list: functional ops that the dispatcher itself leaves whole."""
     from torch._decomp import decomposition_table as known
 
     composite = "CompositeImplicitAutograd"

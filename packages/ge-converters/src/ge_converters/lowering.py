@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 
 import torch
 
-from ge_converters import aliasing, hops, refusals, symbols
+from ge_converters import aliasing, hops, refusals, storage_reads, symbols
 from ge_converters.binding import plan_for
 from ge_converters.context import Context, Symbolic, Unproduced, constant
 from ge_converters.effects import Effects, Mark, effect_of
@@ -499,6 +499,10 @@ def _drop(walk: Walk, node: FxNode) -> None:
 _SPECIAL: Final[dict[Any, Callable[[Walk, FxNode], Any]]] = {
     torch.ops.aten._local_scalar_dense.default: Walk._item,
     torch.ops.aten.copy_.default: Walk._copy,
+    torch.ops.aten.as_strided.default: storage_reads.lower_read,
+    torch.ops.aten.as_strided_copy.default: storage_reads.lower_read,
+    torch.ops.aten.as_strided_scatter.default: storage_reads.lower_write,
+    torch.ops.aten.resize.default: storage_reads.lower_resize,
     torch.ops.aten.sym_constrain_range.default: _drop,
     torch.ops.aten.sym_constrain_range_for_size.default: _drop,
     torch.ops.aten._assert_scalar.default: _drop,

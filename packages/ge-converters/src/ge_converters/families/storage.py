@@ -35,7 +35,7 @@ aten = torch.ops.aten
 def resize(self: Tensor, size: list[Any], *, memory_format: Any = None, meta_outputs: TensorSpec) -> Tensor:
     """The first elements in row-major order in a new shape; elements that ``self`` does not have are zero.
 
-    Shapes: any -> ``size``. A contiguous ``self`` is assumed: what another stride would reinterpret is no value.
+    Shapes: any -> ``size``. ``self`` is given in the order of its memory.
     Dtypes: all.
     Errors: a channels-last ``memory_format`` is refused.
     """

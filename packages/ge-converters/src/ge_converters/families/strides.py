@@ -29,7 +29,7 @@ _D = DataType
 @register_fx_node_ge_converter(aten.as_strided_copy.default, source="aten as_strided_copy; GE AsStrided")
 @register_fx_node_ge_converter(aten.as_strided.default, source="aten as_strided; GE AsStrided")
 def as_strided(self: Tensor, size: Any, stride: Any, storage_offset: Any = None, *, meta_outputs: TensorSpec) -> Tensor:
-    """Elements of the storage of self by size, stride and offset; the storage is that of a contiguous self.
+    """Elements of the storage of self by size, stride and offset; self is given in the order of its memory.
 
     Emits:  AsStrided.
     """

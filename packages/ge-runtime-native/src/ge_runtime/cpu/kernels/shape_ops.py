@@ -509,7 +509,11 @@ def as_strided(x: Tensor, size: Any, stride: Any, storage_offset: Any = 0) -> Te
     """Elements of flat x at storage_offset + Σ index * stride."""
     flat = x.reshape(-1)
     offset = 0 if storage_offset is None else one(storage_offset)
-    return torch.as_strided(flat, listed(size), listed(stride), flat.storage_offset() + offset).clone()
+    sizes, steps = listed(size), listed(stride)
+    last = offset + sum((n - 1) * s for n, s in zip(sizes, steps))
+    if 0 not in sizes and not 0 <= offset <= last < flat.numel():  # what lies behind x is not x
+        raise errors.refused("AsStrided", f"elements {offset} to {last} of a tensor of {flat.numel()} are addressed")
+    return torch.as_strided(flat, sizes, steps, flat.storage_offset() + offset).clone()
 
 
 @kernel(
