@@ -469,6 +469,7 @@ def _serves_one(
 
     metas = [n.meta.get("val") for n in program.graph_module.graph.nodes if n.op == "placeholder"]
     shapes = iter([v for v, s in zip(metas, program.graph_signature.input_specs, strict=True) if _is_user(s)])
+    values = _values(metas, symbols)
     given, spec = pytree.tree_flatten((args, kwargs))
     user_outputs = [
         n.meta.get("val") if isinstance(n, torch.fx.Node) else n
@@ -478,15 +479,15 @@ def _serves_one(
     try:
         with fake_mode() as mode, torch.no_grad():
             mode.allow_non_fake_inputs = True  # tensors that are plain attributes
-            small = [_small(mode, v, next(shapes), symbols) for v in given]
-            tensors = {n: mode.from_tensor(t.detach()) for n, t in _named_tensors(model)}
+            small = [_small(mode, v, next(shapes), values) for v in given]
+            tensors = {n: mode.from_tensor(t.detach()) for n, t in (*model.named_parameters(), *model.named_buffers())}
             inner_args, inner_kwargs = pytree.tree_unflatten(small, spec)
             results = torch.func.functional_call(model, tensors, inner_args, inner_kwargs)
     except Exception:  # noqa: BLE001  whatever the model does not like about size 1 means no
         return False
     leaves = pytree.tree_leaves(results)
     return len(leaves) == len(user_outputs) and all(
-        not isinstance(v, torch.Tensor) or (isinstance(r, torch.Tensor) and _sizes(v, symbols) == list(r.shape))
+        not isinstance(v, torch.Tensor) or (isinstance(r, torch.Tensor) and _sizes(v, values) == list(r.shape))
         for v, r in zip(user_outputs, leaves, strict=True)
     )
 
@@ -497,25 +498,28 @@ def _returned(program: Any) -> Sequence[Any]:
     return found
 
 
-def _named_tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    yield from model.named_parameters(remove_duplicate=False)
-    yield from model.named_buffers(remove_duplicate=False)
-
-
-def _small(mode: Any, value: Any, meta: Any, symbols: set[Any]) -> Any:
+def _small(mode: Any, value: Any, meta: Any, values: dict[Any, int]) -> Any:
     if isinstance(value, torch.Tensor) and isinstance(meta, torch.Tensor):
         with mode:
-            return torch.empty(_sizes(meta, symbols), dtype=value.dtype, device=value.device)
+            return torch.empty(_sizes(meta, values), dtype=value.dtype, device=value.device)
     return value
 
 
-def _sizes(meta: torch.Tensor, symbols: set[Any]) -> list[int]:
-    """Sizes with ``symbols`` as 1 and the others as in the samples."""
+def _values(metas: Sequence[Any], symbols: set[Any]) -> dict[Any, int]:
+    """Values of the symbols of inputs: 1 for ``symbols``, the samples' own for the others."""
+    sizes = [d for m in metas for d in (m.shape if isinstance(m, torch.Tensor) else (m,))]
+    return {
+        d.node.expr: 1 if d.node.expr in symbols else int(d.node.hint)
+        for d in sizes
+        if isinstance(d, torch.SymInt) and d.node.expr.is_Symbol
+    }
+
+
+def _sizes(meta: torch.Tensor, values: dict[Any, int]) -> list[int]:
     found = []
     for d in meta.shape:
         if isinstance(d, torch.SymInt):
-            hints = {s: 1 if s in symbols else d.node.shape_env.var_to_val[s] for s in d.node.expr.free_symbols}
-            d = d.node.expr.subs(hints)
+            d = d.node.expr.subs(values)
         found.append(int(d))
     return found
 
@@ -544,23 +548,26 @@ def tree_of(spec: Any) -> Tree:
     parts = [tree_of(child) for child in children_of(spec)]
     if spec.type in (tuple, list):
         return {spec.type.__name__: parts}
-    name = f"{getattr(spec.type, '__name__', spec.type)}"
     context = spec.context
-    if issubclass(spec.type, dict) and not hasattr(spec.type, "__dataclass_fields__"):
+    # torch marks every named tuple with the factory; its class is the context
+    kind = spec.type if isinstance(spec.type, type) else context
+    name = getattr(kind, "__name__", str(kind))
+    if issubclass(spec.type if isinstance(spec.type, type) else tuple, dict) and not hasattr(
+        spec.type, "__dataclass_fields__"
+    ):
         keys = context[1] if name == "defaultdict" else context
         if all(type(k) in (str, int) for k in keys):
             return {"dict": [[key, part] for key, part in zip(keys, parts, strict=True)]}
-    return {"record": {"type": name, "fields": [[f, p] for f, p in zip(_fields(spec, len(parts)), parts, strict=True)]}}
+    named = zip(_fields(kind, context, len(parts)), parts, strict=True)
+    return {"record": {"type": name, "fields": [[field, part] for field, part in named]}}
 
 
-def _fields(spec: Any, count: int) -> list[str]:
-    context = spec.context
-    if hasattr(spec.type, "_fields"):
-        return [str(f) for f in spec.type._fields]
-    candidates = [context, *(context if isinstance(context, (list, tuple)) else ())]
-    for names in candidates:
+def _fields(kind: Any, context: Any, count: int) -> list[str]:
+    if hasattr(kind, "_fields"):
+        return [str(f) for f in kind._fields]
+    for names in (context, *(context if isinstance(context, (list, tuple)) else ())):
         if isinstance(names, (list, tuple)) and len(names) == count and all(isinstance(n, str) for n in names):
             return list(names)
-    if is_dataclass(spec.type) and len(fields(spec.type)) == count:
-        return [f.name for f in fields(spec.type)]
+    if is_dataclass(kind) and len(fields(kind)) == count:
+        return [f.name for f in fields(kind)]
     return [str(i) for i in range(count)]

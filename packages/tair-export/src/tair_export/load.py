@@ -176,6 +176,8 @@ def read_graph(found: Archive) -> tuple[Graph, Signature]:
         raise ArchiveError(
             error.code, error.what, where=f"{found.root / name}, {error.where}", next=error.next
         ) from None
+    for node in graph.nodes:
+        node.attrs.pop("nn_module_stack", None)  # for ATC; no schema lists it
     Mapped(found).attach(graph)
     _fit(graph, contract, found.path)
     return graph, contract
