@@ -297,6 +297,15 @@ def _conv(x: Any) -> Any:
     return aten.convolution(x, x, None, [1], [0], [1], False, [0], 1)
 
 
+def test_bags_of_strided_indices(engine: Any) -> None:
+    table, indices, offsets = torch.randn(6, 4), torch.arange(10).reshape(5, 2)[:, 0] % 6, torch.tensor([0, 2])
+
+    def f(table: Any, indices: Any, offsets: Any) -> Any:
+        return (torch.nn.functional.embedding_bag(indices, table, offsets, mode="sum"),)
+
+    torch.testing.assert_close(_run(engine, f, table, indices, offsets)[0], f(table, indices, offsets)[0])
+
+
 # -- refusals: which argument, which value, what would do
 
 

@@ -207,16 +207,14 @@ def _bag(
     include_last_offset: bool,
     padding_idx: int,
     specs: Any,
-) -> list[Tensor | None]:
+) -> list[Tensor]:
     need_floats("EmbeddingBag", weight)
     results = ge.EmbeddingBag(
         weight, indices, cast(offsets, indices.dtype), per_sample_weights, mode=("sum", "mean", "max")[mode],
         scale_grad_by_freq=scale_grad_by_freq, sparse=sparse, include_last_offset=include_last_offset,
         padding_idx=padding_idx,
     )  # fmt: skip
-    made: list[Tensor | None] = [cast(r, s.dtype) for r, s in zip(results, specs)]
-    # With an end marker GE counts one bag less than torch in what it notes for the gradient.
-    return [made[0], None, None, None] if include_last_offset else made
+    return [cast(r, s.dtype) for r, s in zip(results, specs)]
 
 
 def _bag_case(*rest: Any, **kwargs: Any) -> Support:
@@ -224,7 +222,6 @@ def _bag_case(*rest: Any, **kwargs: Any) -> Support:
 
 
 _BAG_CASES = [
-    Support(F32(6, 4), I64(5, low=0, high=6, strides=(2,)), I64(value=[0, 2])),
     *(_bag_case(False, mode) for mode in (0, 1, 2)),
     _bag_case(False, 0, False, F32(5)),
     Support(F32(6, 4), I64(5, low=0, high=6), I64(value=[0, 2, 5]), False, 1, False, None, True).only(0),
@@ -256,10 +253,12 @@ def _embedding_bag_forward_only(
     Dtypes: float32, float16, bfloat16; indices int64 or int32.
     Emits:  EmbeddingBag.
     """  # noqa: E501
-    return _bag(
+    made: list[Tensor | None] = [*_bag(
         weight, indices, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights, include_last_offset,
         padding_idx, meta_outputs,
-    )  # fmt: skip
+    )]  # fmt: skip
+    # With an end marker torch describes one bag more than there is, for a gradient that nobody takes here.
+    return [made[0], None, None, None] if include_last_offset else made
 
 
 @declare_supported(_BAG_CASES)
@@ -278,7 +277,7 @@ def _embedding_bag(
     padding_idx: int = -1,
     *,
     meta_outputs: Any,
-) -> list[Tensor | None]:
+) -> list[Tensor]:
     """_embedding_bag(Tensor weight, Tensor indices, Tensor offsets, bool scale_grad_by_freq=False, int mode=0, bool sparse=False, Tensor? per_sample_weights=None, bool include_last_offset=False, int padding_idx=-1) -> (Tensor, Tensor, Tensor, Tensor)
 
     Shapes: weight [v, d]; indices [n]; offsets [bags] -> [bags, d] and what the gradient needs.
