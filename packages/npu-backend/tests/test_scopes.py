@@ -237,3 +237,149 @@ def test_wrong_arguments(wrong):
 def test_print(args, options, text, capsys):
     ops.npu_print(*args, **options)
     assert capsys.readouterr().out == text + "\n"
+
+
+# -- the order is real: any order that data and control edges allow gives the same result -----------------------------
+
+
+def _two_streams(x, y):
+    with scope.npu_stream_switch("left"):
+        a = x.sin()
+        with scope.npu_stream_switch("right"):
+            b = (y @ y).relu()
+            mark = ops.record()
+        ops.wait([mark])
+        a = a + b.sum()
+    ops.wait([a])
+    c = scope.npu_wait_tensor(x, b).cos()
+    return a, b * c, (x + y).tanh()
+
+
+def _cache(x, y):
+    with scope.npu_stream_switch("side"):
+        x.mul_(2)
+        z = x.sum()
+        mark = ops.record()
+    ops.wait([mark])
+    y.add_(x)
+    x.add_(1)
+    return z, x * y
+
+
+@pytest.mark.parametrize("fn", [_two_streams, _cache])
+@pytest.mark.parametrize("ref_data", [False, True])
+def test_any_order_that_the_edges_allow_gives_the_same(fn, ref_data, recording):
+    from ge_runtime.cpu import CpuEngine
+
+    config = torchair.CompilerConfig()
+    config.experimental_config.enable_ref_data = ref_data
+    args = [torch.randn(4, 4), torch.randn(4, 4)]
+    with recording() as seen:
+        torch.compile(fn, backend=torchair.get_npu_backend(compiler_config=config))(*[a.clone() for a in args])
+    graph, results = seen.last_graph(), []
+    for seed in [None, *range(25)]:
+        options = {} if seed is None else {"engine.shuffle_seed": str(seed)}
+        given = [a.clone() for a in args][: len(graph.inputs)]
+        results.append([*CpuEngine().compile(graph, options).run(given), *given])
+    assert len({str(CpuEngine().compile(graph, {"engine.shuffle_seed": str(s)}).source) for s in range(25)}) > 1
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], other))
+
+
+def test_in_every_order_the_waits_hold(recording):
+    from ge_runtime.cpu.planner import schedule
+
+    graph = run(_two_streams, recording, torch.randn(4, 4), torch.randn(4, 4))
+    product = next(n for n in graph.nodes if n.op.startswith(("MatMul", "BatchMatMul")))
+    for seed in range(25):
+        order = schedule(graph, seed)
+        position = {n.name: i for i, n in enumerate(order)}
+        assert position[one(graph, "Cos").name] > position[product.name]
+
+
+def _inserting(*steps):
+    """A pass that puts the given operators in front of the first computing node."""
+
+    def insert(gm, inputs, config):
+        first = next(n for n in gm.graph.nodes if n.op == "call_function")
+        with gm.graph.inserting_before(first):
+            made = {}
+            for name, op, args in steps:
+                made[name] = gm.graph.call_function(op, args(made) if callable(args) else args)
+
+    return insert
+
+
+air = torch.ops.air
+BROKEN = {
+    "a scope without end": (_inserting(("a", air.scope_enter.default, ([STREAM], ["s"]))), "never closed"),
+    "an end without scope": (_inserting(("a", air.scope_exit.default, ())), "none is open"),
+    "more keys than values": (
+        _inserting(("a", air.scope_enter.default, ([STREAM, "k"], ["s"])), ("b", air.scope_exit.default, ())),
+        "1 values for 2 keys",
+    ),
+    "a wait for nothing": (_inserting(("a", air.wait.default, ([],))), "waits for nothing"),
+    "a wait for what is never recorded": (
+        _inserting(("a", air.wait.default, ([None],))),
+        "never recorded: a dead-lock",
+    ),
+}
+
+
+@pytest.mark.parametrize("mode", ["max-autotune", "reduce-overhead"])
+@pytest.mark.parametrize("place", ["post_grad_custom_pre_pass", "post_grad_custom_post_pass"])
+@pytest.mark.parametrize("case", BROKEN)
+def test_scopes_that_cannot_be_are_refused_with_the_pass(case, place, mode):
+    insert, text = BROKEN[case]
+    config = torchair.CompilerConfig()
+    config.mode = mode
+    setattr(config, place, insert)
+    with pytest.raises(Exception, match=rf"GE1024.*{place} '.*insert' left a broken graph.*{text}"):
+        torch.compile(lambda x: x + 1, backend=torchair.get_npu_backend(compiler_config=config))(torch.randn(3))
+
+
+def test_streams_that_wait_for_each_other_are_a_dead_lock():
+    """Stream a waits for b's mark, b for a's: one of the waits stands in front of its mark in any order."""
+
+    def cross(gm, inputs, config):
+        graph = gm.graph
+        first, second = [n for n in graph.nodes if n.op == "call_function"][:2]
+        with graph.inserting_after(second):
+            late = graph.call_function(air.record.default, ())
+        with graph.inserting_before(first):
+            graph.call_function(air.wait.default, ([late],))
+
+    config = torchair.CompilerConfig()
+    config.post_grad_custom_pre_pass = cross
+    with pytest.raises(Exception, match=r"GE1024.*cross.*stands in front of record_default.*a dead-lock"):
+        torch.compile(lambda x: x.sin() + 1, backend=torchair.get_npu_backend(compiler_config=config))(torch.randn(3))
+
+
+def test_a_cycle_of_control_edges_is_refused_by_the_engine():
+    from ge_graph import Graph, building
+    from ge_graph import ops as ge
+    from ge_graph.dtypes import DataType
+    from ge_graph.errors import GraphError
+    from ge_runtime.cpu import CpuEngine
+
+    graph = Graph("cycle")
+    with building(graph):
+        x = ge.Data(index=0, dtype=DataType.DT_FLOAT, shape=[3])
+        a, b = ge.Sin(x), ge.Cos(x)
+        a.node.control.append(b.node)
+        b.node.control.append(a.node)
+        graph.outputs.extend([a, b])
+    with pytest.raises(GraphError):
+        CpuEngine().compile(graph, {})
+
+
+@pytest.mark.parametrize("mode", ["max-autotune", "reduce-overhead"])
+def test_a_scope_that_the_model_leaves_open_is_an_error(mode):
+    def fn(x):
+        torch.ops.air.scope_enter([STREAM], ["side"])
+        return x.sin()
+
+    config = torchair.CompilerConfig()
+    config.mode = mode
+    with pytest.raises(Exception, match=r"GE1055.*never closed"):
+        torch.compile(fn, backend=torchair.get_npu_backend(compiler_config=config), fullgraph=True)(torch.randn(3))

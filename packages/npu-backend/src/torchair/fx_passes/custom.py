@@ -46,7 +46,7 @@ def run_custom(
             next="repair the pass, or let it leave graphs alone that it cannot handle",
         ) from error  # fmt: skip
     order = list(gm.graph.nodes)
-    if len(order) == len(before) and all(before.get(n) == (n.target, n.args, n.kwargs) for n in order):
+    if order == list(before) and all(before[n] == (n.target, n.args, n.kwargs) for n in order):
         return name, False
     _check(label, fn, gm, before, outputs)
     gm.recompile()

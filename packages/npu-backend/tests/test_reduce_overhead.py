@@ -1,0 +1,289 @@
+"""Mode reduce-overhead and the backend npugraph_ex: programs, captures, buffers, the device's capture behind a stand-in."""
+
+import contextlib
+import logging
+import types
+
+import pytest
+import torch
+
+import torchair
+from ge_graph.errors import EngineError
+from torchair.capture import NpuGraph, find_capture
+
+
+def config(**options):
+    made = torchair.CompilerConfig()
+    made.mode = "reduce-overhead"
+    for name, value in options.items():
+        setattr(made.aclgraph_config, name, value)
+    return made
+
+
+def compiled(fn, dynamic=None, **options):
+    return torch.compile(fn, backend=torchair.get_npu_backend(compiler_config=config(**options)), dynamic=dynamic)
+
+
+def captures(caplog):
+    return sum("captured by" in r.getMessage() for r in caplog.records)
+
+
+@pytest.fixture
+def log(caplog):
+    handler, level = caplog.handler, torchair.logger.level
+    torchair.logger.addHandler(handler)
+    torchair.logger.setLevel(logging.INFO)
+    yield caplog
+    torchair.logger.setLevel(level)
+    torchair.logger.removeHandler(handler)
+
+
+def test_the_program_can_be_read_and_frees_early(recording):
+    def fn(x, y):
+        a = torch.mm(x, y)
+        return torch.cat([a.sin(), a.cos()]) * float("inf")
+
+    x, y = torch.randn(3, 3), torch.randn(3, 3)
+    with recording() as seen:
+        got = compiled(fn)(x, y)
+    torch.testing.assert_close(got, fn(x, y), equal_nan=True)
+    ((_, text),) = seen.code
+    assert "mode reduce-overhead" in text.splitlines()[0]
+    assert "= torch.ops.aten.sin.out" in text
+    assert "mul__tensor" in text.lower()
+    assert "float('inf')" in text
+    assert "test_reduce_overhead.py" in text
+    assert text.index("del mm") < text.index("return")
+    assert seen.ge == []
+    exec(compile(text, "output_code.py", "exec"), names := {})
+    torch.testing.assert_close(names["call"]([x, y])[0], fn(x, y), equal_nan=True)
+
+
+def test_results_are_overwritten_by_the_next_run():
+    f = compiled(lambda x: (x + 1, x.sum()))
+    x, y = torch.ones(3), torch.full((3,), 5.0)
+    first = f(x)
+    assert first[0].tolist() == [2, 2, 2]
+    second = f(y)
+    assert first[0].data_ptr() == second[0].data_ptr()
+    assert first[0].tolist() == [6, 6, 6]
+    assert (first[1].item(), second[1].item()) == (15, 15)
+
+
+def test_with_clone_output_they_are_not():
+    f = compiled(lambda x: x + 1, clone_output=True)
+    first, second = f(torch.ones(3)), f(torch.full((3,), 5.0))
+    assert (first.tolist(), second.tolist()) == ([2, 2, 2], [6, 6, 6])
+
+
+@pytest.mark.parametrize("clone", [True, False])
+def test_results_that_are_inputs_are_the_callers_tensors(clone):
+    f = compiled(lambda x, y: (x, x.view(4), y + x.sum()), clone_output=clone)
+    for _ in range(2):
+        x, y = torch.randn(2, 2), torch.randn(1)
+        same, view, _ = f(x, y)
+        assert same is x
+        assert view.data_ptr() == x.data_ptr()
+        assert view.shape == (4,)
+
+
+def test_inputs_are_copied_into_buffers_once_captured(log):
+    seen = []
+    f = compiled(lambda x: x * 2)
+    for value in (1.0, 2.0, 3.0):
+        x = torch.full((3,), value)
+        seen.append(f(x).tolist())
+        assert x.tolist() == [value] * 3
+    assert seen == [[2.0] * 3, [4.0] * 3, [6.0] * 3]
+    assert captures(log) == 1
+
+
+def test_without_clone_input_the_first_tensor_is_the_buffer():
+    f = compiled(lambda x: x * 2, clone_input=False)
+    first, second = torch.ones(3), torch.full((3,), 7.0)
+    f(first)
+    assert f(second).tolist() == [14.0] * 3
+    assert first.tolist() == [7.0] * 3  # documented: later values are copied into the first run's memory
+
+
+def test_parameters_are_not_copied_and_follow_updates():
+    model = torch.nn.Linear(3, 3).eval()
+    f = compiled(model)
+    with torch.no_grad():
+        x = torch.randn(2, 3)
+        torch.testing.assert_close(f(x), model(x))
+        model.weight.add_(1)
+        torch.testing.assert_close(f(x), model(x))
+
+
+def test_written_inputs_are_written_where_they_lie(log):
+    def step(cache, x, i):
+        cache.index_copy_(0, i, x)
+        return cache.sum(0)
+
+    f, expected = compiled(step), torch.zeros(4, 3)
+    cache = torch.zeros(4, 3)
+    for n in range(3):
+        x, i = torch.randn(1, 3), torch.tensor([n])
+        torch.testing.assert_close(f(cache, x, i), step(expected, x, i))
+        assert torch.equal(cache, expected)
+    assert captures(log) == 1
+    other = torch.zeros(4, 3)  # another address: another capture, the first cache stays as it is
+    f(other, torch.ones(1, 3), torch.tensor([0]))
+    assert captures(log) == 2
+    assert torch.equal(cache, expected)
+    assert other[0].tolist() == [1, 1, 1]
+
+
+def test_one_capture_a_shape_until_the_limit(log):
+    f = compiled(lambda x: x.sin() + 1, dynamic=True, capture_limit=2)
+    kept = []
+    for n in (2, 3, 2, 3, 4, 2, 5):
+        x = torch.randn(n, 7)
+        kept.append((got := f(x), want := x.sin() + 1, want.clone()))
+        assert torch.equal(got, want)
+    assert captures(log) == 2
+    assert sum("capture_limit = 2" in r.getMessage() for r in log.records) == 1
+    # all runs behind the limit are eager, so their results are the caller's
+    assert all(torch.equal(got, want) for got, want, _ in kept[4:])
+
+
+def test_force_eager_captures_nothing(log):
+    f = compiled(lambda x: x.sin() + 1, force_eager=True)
+    first, second = f(torch.ones(2)), f(torch.zeros(2))
+    assert captures(log) == 0
+    assert first.tolist() != second.tolist()
+
+
+def test_force_recapture(log):
+    f = compiled(lambda x: x + 1, force_recapture=True)
+    for _ in range(3):
+        f(torch.ones(2))
+    assert captures(log) == 3
+
+
+def test_training_keeps_what_backward_needs(log):
+    f = compiled(lambda x: (x.sin() * x).sum())
+    xs = [torch.randn(3, requires_grad=True) for _ in range(2)]
+    losses = [f(x) for x in xs]  # two forward runs before the first backward
+    for x, loss in zip(xs, losses):
+        loss.backward()
+        torch.testing.assert_close(x.grad, x.detach().cos() * x.detach() + x.detach().sin())
+    assert captures(log) == 0
+
+
+def test_expanded_inputs_and_sizes_that_depend_on_data():
+    f = compiled(lambda x: x + 1)
+    torch.testing.assert_close(f(torch.ones(1, 3).expand(2, 3)), torch.full((2, 3), 2.0))
+    torch._dynamo.config.capture_dynamic_output_shape_ops, old = (
+        True,
+        torch._dynamo.config.capture_dynamic_output_shape_ops,
+    )
+    try:
+        g = compiled(lambda x: x.nonzero())
+        for x in (torch.tensor([0, 1, 1]), torch.tensor([1, 0, 0])):
+            assert torch.equal(g(x), x.nonzero())
+    finally:
+        torch._dynamo.config.capture_dynamic_output_shape_ops = old
+
+
+def test_llama_decoding_with_a_cache():
+    """Layers with a cache, several steps; against the same layers in eager."""
+
+    def layer(x, w, k, i):
+        h = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
+        k.index_copy_(0, i, (h @ w).view(1, -1))
+        return torch.cat([torch.softmax(h @ k.t(), -1) @ k, h.relu() * 2])
+
+    f = compiled(layer, clone_output=True)
+    w, k, k2 = torch.randn(4, 4), torch.zeros(5, 4), torch.zeros(5, 4)
+    for n in range(5):
+        x, i = torch.randn(1, 4), torch.tensor([n])
+        assert torch.equal(f(x, w, k, i), layer(x, w, k2, i))
+        assert torch.equal(k, k2)
+
+
+# -- npugraph_ex ------------------------------------------------------------------------------------------------------
+
+
+def test_npugraph_ex_by_name():
+    seen = []
+
+    def look(gm, inputs, config):
+        seen.append((type(config).__name__, config.clone_output.value))
+
+    options = {"clone_output": True, "post_grad_custom_pre_pass": look, "post_grad_custom_post_pass": look}
+    f = torch.compile(lambda x: x + 1, backend="npugraph_ex", options=options)
+    first, second = f(torch.ones(2)), f(torch.zeros(2))
+    assert (first.tolist(), second.tolist()) == ([2, 2], [1, 1])
+    assert seen == [("GraphExConfig", True)] * 2
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"clone_outputs": True}, r"GE1001.*clone_outputs(.|\n)*did you mean config\.clone_output"),
+        ({"capture_limit": 0}, r"GE1004.*capture_limit: got 0"),
+        ({"clone_input": 1}, r"GE1002.*clone_input: got 1 \(int\)"),
+        ({"force_eager": True, "force_recapture": True}, r"GE1008.*force_eager = True and .*force_recapture = True"),
+        ({"disable_static_kernel_compile_cache": True}, r"GE1008.*static_kernel_compile = False"),
+        ({"capture_error_mode": "globl"}, r"GE1002.*(.|\n)*did you mean 'global'"),
+    ],
+)
+def test_wrong_options_of_npugraph_ex(options, text):
+    with pytest.raises(Exception, match=text):
+        torch.compile(lambda x: x + 1, backend="npugraph_ex", options=options)(torch.ones(2))
+
+
+def test_npugraph_ex_takes_no_mode():
+    from torchair.backend import npugraph_ex
+
+    with pytest.raises(Exception, match="GE1012"):
+        npugraph_ex(None, [], mode="default")
+
+
+# -- the device's capture ---------------------------------------------------------------------------------------------
+
+
+class StandIn:
+    """``torch.npu`` as far as capture needs it: launches inside ``graph`` are recorded, a replay runs them."""
+
+    def __init__(self):
+        self.log = []
+        npu = self
+
+        class NPUGraph:
+            def replay(self):
+                npu.log.append("replay")
+                for target, source in zip(self.results, self.program(list(self.inputs))):
+                    target.copy_(source)
+
+        @contextlib.contextmanager
+        def graph(captured, pool=None, capture_error_mode="global"):
+            npu.log.append(("capture", pool, capture_error_mode))
+            yield
+
+        self.NPUGraph, self.graph, self.synchronize = NPUGraph, graph, lambda: None
+
+
+def test_the_devices_capture_is_found_at_run_time(monkeypatch):
+    npu = StandIn()
+    monkeypatch.setattr(torch, "npu", npu, raising=False)
+    found = find_capture("npu", pool=(1, 2), error_mode="relaxed")
+    assert isinstance(found, NpuGraph)
+    program, inputs = lambda args: [args[0] + 1], [torch.ones(2)]
+    recording = found.capture(program, inputs)
+    recording._graph.results, recording._graph.program, recording._graph.inputs = recording._results, program, inputs
+    inputs[0].fill_(4)
+    assert recording.replay(inputs)[0].tolist() == [5, 5]
+    assert npu.log == [("capture", (1, 2), "relaxed"), "replay"]
+
+
+@pytest.mark.parametrize("module", [None, types.SimpleNamespace(graph=1)])
+def test_a_device_without_capture_is_an_error(monkeypatch, module):
+    if module is not None:
+        monkeypatch.setattr(torch, "npu", module, raising=False)
+    elif hasattr(torch, "npu"):
+        monkeypatch.delattr(torch, "npu")
+    with pytest.raises(EngineError, match="GE1056.*reduce-overhead on device 'npu'"):
+        find_capture("npu", pool=None, error_mode="global")
