@@ -22,6 +22,9 @@ def net(x):
     return z.softmax(0), y.sum(1)
 
 
+SIGMOID_LINE = f"test_compare.py:{net.__code__.co_firstlineno + 2} in net"
+
+
 @pytest.fixture
 def subject():
     return Subject(net, (torch.randn(4, 4),))
@@ -51,7 +54,7 @@ def test_the_first_fault_is_named(tmp_path, subject, broken):
     found = compare_model(subject, engine=work.engine(), output=tmp_path, on_row=seen.append)
     row = found.first
     assert (row.op, row.fx, row.target) == ("Tanh", "sigmoid", "aten.sigmoid.default")
-    assert row.source.endswith("test_compare.py:22 in net")
+    assert row.source.endswith(SIGMOID_LINE)
     assert row.code == "z = torch.sigmoid(y)"
     y = subject.args[0] @ subject.args[0]
     assert row.measure.max_abs == pytest.approx(float((y.tanh() - y.sigmoid()).abs().max()), rel=1e-5)
@@ -195,7 +198,7 @@ def test_eager_against_graph(record, broken, tmp_path):
     found = compare_dumps(eager, graph, output=tmp_path)
     row = found.first
     assert (row.fx, row.op, row.graph) == ("sigmoid", "Tanh", "graph 1 step 0")
-    assert row.source.endswith("test_compare.py:22 in net")
+    assert row.source.endswith(SIGMOID_LINE)
     assert len(found.saved) == 2
     assert any(r.target == "aten.mm.default" and r.measure.ok for r in found.rows)
 

@@ -56,7 +56,7 @@ def test_txt_and_py_are_the_graph(tmp_path, compiled, config, inputs):
             if label not in ("original", "optimized"):
                 continue
             (path,) = tmp_path.glob(f"dynamo_{label}_graph_*.{kind}")
-            read = txt.from_txt(path.read_text()) if kind == "txt" else run_py(path.read_text(), str(path))
+            read = txt.from_txt(path.read_text()) if kind == "txt" else run_py(path.read_text(), file=str(path))
             assert_graphs_equal(read, serde.from_bytes(data))
     source = next(tmp_path.glob("dynamo_original*.py")).read_text()
     assert re.search(r'# File ".*conftest\.py", line \d+, in forward', source)

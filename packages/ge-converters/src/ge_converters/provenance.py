@@ -41,8 +41,8 @@ class FxProvenance(Provenance):
 
     @property
     def fx_text(self) -> str:
-        """The FX node as one line."""
-        return str(self._node.format_node() or "")
+        """The FX node as one line of typed code."""
+        return fx_code(self._node)
 
     @property
     def module(self) -> str:
@@ -69,6 +69,39 @@ class FxProvenance(Provenance):
 def fx_target(node: torch.fx.Node) -> str:
     """The target of a node as text."""
     return target_name(node.target) if node.op == "call_function" else f"{node.op} {node.target}"
+
+
+def fx_code(node: torch.fx.Node) -> str:
+    """``add_1: torch.float32[s0, s0]cpu = torch.ops.aten.add.Tensor(add: torch.float32[s0, s0]cpu, 1)``."""
+    if node.op != "call_function":
+        return f"{_typed(node)} = {node.op}({node.target})"
+    arguments = [_code(a) for a in node.args] + [f"{name}={_code(a)}" for name, a in node.kwargs.items()]
+    is_op = isinstance(node.target, torch._ops.OperatorBase)
+    return f"{_typed(node)} = {'torch.ops.' if is_op else ''}{target_name(node.target)}({', '.join(arguments)})"
+
+
+def _typed(node: torch.fx.Node) -> str:
+    kind = _type(node.meta.get("val"))
+    return f"{node.name}: {kind}" if kind else str(node.name)
+
+
+def _type(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{value.dtype}[{', '.join(str(s) for s in value.shape)}]{value.device}"
+    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return f'"Sym({value.node.expr})"'
+    if isinstance(value, (list, tuple)):
+        return f"({', '.join(_type(v) or 'None' for v in value)})"
+    return ""
+
+
+def _code(value: Any) -> str:
+    if isinstance(value, torch.fx.Node):
+        return _typed(value)
+    if isinstance(value, (list, tuple)):
+        inner = ", ".join(map(_code, value))
+        return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' if len(value) == 1 else ''})"
+    return repr(value) if isinstance(value, (str, bool, int, float)) else str(value)
 
 
 def user_frame(node: torch.fx.Node) -> tuple[str, str]:

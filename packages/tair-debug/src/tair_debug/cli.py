@@ -48,7 +48,10 @@ def console(*, errors: bool = False) -> Console:
     """Where people read."""
     from rich.console import Console
 
-    return Console(stderr=errors, soft_wrap=False, highlight=False, emoji=False)
+    made = Console(stderr=errors, highlight=False, emoji=False)
+    if not made.is_terminal:
+        made.width = 160  # a file or a pipe has no width of its own
+    return made
 
 
 def answer(data: dict[str, Any]) -> None:

@@ -1,0 +1,234 @@
+"""The tair command: answers, JSON, exit codes, and errors that name what is wrong."""
+
+import json
+import os
+import re
+import sys
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from ge_graph import txt
+from tair_debug.cli import app
+
+MODELS = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(4, 8)
+
+    def forward(self, x):
+        return torch.sigmoid(self.first(x)).sum(1)
+
+def make():
+    return Net(), torch.randn(3, 4)
+
+def bare():
+    return Net()
+
+def triple():
+    return Net(), (), {"x": torch.randn(3, 4)}
+
+def missing():
+    return lambda x: torch.linalg.eigvalsh(x * 2), torch.eye(3)
+
+def huge():
+    return torch.nn.Linear(200_000, 200_000), torch.randn(1, 200_000)
+
+def wrong():
+    from ge_converters.registry import register_fx_node_ge_converter
+    from ge_graph import ops as ge
+    @register_fx_node_ge_converter(torch.ops.aten.sigmoid.default)
+    def sigmoid(self, *, meta_outputs):
+        return ge.Tanh(self)
+    return make()
+
+def raises():
+    raise ValueError("no such checkpoint")
+
+def nothing():
+    return 3
+"""
+
+
+@pytest.fixture
+def tair(tmp_path):
+    """``tair("summary", ...)``: exit code and output."""
+    (tmp_path / "models.py").write_text(MODELS)
+    before = [*sys.path], {*sys.modules}
+
+    def run(*args):
+        torch._dynamo.reset()
+        result = CliRunner().invoke(app, [str(a) for a in args])
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result.exit_code, result.output
+
+    yield run
+    sys.path[:] = before[0]
+    for name in {*sys.modules} - before[1]:
+        if name == "models":
+            del sys.modules[name]
+
+
+def answer(result):
+    return result[0], json.loads(result[1])
+
+
+def test_summary(tair):
+    code, found = answer(tair("summary", "models.py:make", "--json"))
+    assert code == 0
+    assert found["ok"]
+    rows = {r["target"]: r for r in found["rows"]}
+    assert rows["aten.sigmoid.default"]["status"] == "supported"
+    assert rows["aten.sigmoid.default"]["inputs"] == {"(float32(3, 8),)": 1}
+    assert any("models.py:10 in forward" in s for s in rows["aten.sigmoid.default"]["sources"])
+
+
+def test_summary_of_what_is_missing(tair, tmp_path):
+    code, text = tair("summary", "models.py:missing", "--csv", "--html", "page.html")
+    assert code == 1
+    assert "missing" in text
+    assert "aten._linalg_eigh" in text.replace("\n", "")
+    (csv,) = tmp_path.glob("summary_*.csv")
+    assert "未实现" in csv.read_text(encoding="utf-8-sig")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "no converter, no decomposition" in page
+    assert "models.py:" in page
+    assert not re.findall(r"<[^>]+\b(?:src|href)=|url\(|@import|https?://", page)
+    assert page.count("<th>") == 8
+
+
+def test_nothing_is_computed_or_allocated(tair):
+    assert tair("summary", "models.py:huge")[0] == 0  # 160 GB, were it real
+
+
+def test_inputs_on_the_command_line(tair):
+    code, found = answer(tair("summary", "models.py:bare", "-i", "float32(5, 4)", "--json"))
+    assert code == 0
+    assert {r["target"]: r for r in found["rows"]}["aten.sum.dim_IntList"]["outputs"] == {"float32(5,)": 1}
+    assert answer(tair("summary", "models.py:triple", "--json"))[0] == 0
+
+
+def test_backward_and_symbols(tair):
+    _, found = answer(tair("summary", "models.py:make", "--backward", "--dynamic", "--json"))
+    assert found["graphs"] == 2
+    assert any("s" in k for r in found["rows"] for k in r["outputs"] if re.search(r"\(s\d+", k))
+
+
+@pytest.mark.parametrize("kind", ["txt", "pbtxt", "py", "html"])
+def test_dump(tair, tmp_path, kind):
+    code, found = answer(tair("dump", "models.py:make", "-t", kind, "-o", "out", "--json"))
+    assert code == 0
+    assert len(found["written"]) == 2
+    assert all((tmp_path / p).stat().st_size for p in found["written"])
+
+
+def test_view(tair, tmp_path):
+    _, dumped = answer(tair("dump", "models.py:make", "-t", "txt", "--json"))
+    path = dumped["written"][1]
+    code, found = answer(tair("view", path, "-o", "page.html", "--json"))
+    assert code == 0
+    assert found["nodes"] == [len(txt.from_txt((tmp_path / path).read_text()).nodes)]
+    assert "<canvas" in (tmp_path / "page.html").read_text()
+    assert tair("view", "models.py:make")[0] == 0
+    assert (tmp_path / "make.html").exists()
+
+
+def test_compare(tair, tmp_path):
+    code, found = answer(tair("compare", "models.py:make", "--json"))
+    assert code == 0
+    assert found["compared"] >= 3
+    assert found["totals"]
+    from ge_converters.registry import REGISTRY
+
+    try:
+        code, text = tair("compare", "models.py:wrong", "-o", "out")
+    finally:
+        REGISTRY.unregister(torch.ops.aten.sigmoid.default)
+    assert code == 1
+    assert "first out of tolerance: Tanh (Tanh) output 0" in text
+    assert "FX node: sigmoid = aten.sigmoid.default" in text
+    assert "models.py:10 in forward" in text
+    assert len(list((tmp_path / "out").glob("Tanh.0.*.npy"))) == 2
+
+
+def test_compare_of_two_dumps(tair, tmp_path, compiled, config, inputs):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        config.debug.data_dump.type, config.debug.data_dump.path = "npy", str(tmp_path / name)
+        torch._dynamo.reset()
+        compiled(config)(*inputs)
+    code, found = answer(tair("compare", "a", "b", "--json"))
+    assert code == 0
+    assert found["unmatched"] == 0
+
+
+def test_ops(tair):
+    code, found = answer(tair("ops", "aten.add.*", "--json"))
+    assert code == 0
+    assert {r["name"] for r in found["rows"]} >= {"aten.add.Tensor"}
+    assert "elementwise" in found["rows"][0]["converter"]
+    code, found = answer(tair("ops", "MatMulV2", "--ge", "--json"))
+    assert "transpose_x1: BOOL = False" in next(r for r in found["rows"] if r["name"] == "MatMulV2")["attributes"]
+    assert tair("ops", "nothing.of.the.kind")[0] == 1
+
+
+def test_doctor(tair):
+    code, found = answer(tair("doctor", "--json"))
+    assert code == 0, found["mismatches"]
+    assert found["versions"]["torch"] == torch.__version__
+    states = {e["name"]: e for e in found["engines"]}
+    assert states["cpu"]["available"]
+    assert not states["cann"]["available"]
+    assert "ASCEND" in states["cann"]["reason"] or "libascendcl" in states["cann"]["reason"]
+    assert "embedded engine" in tair("doctor")[1]
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [
+        (["summary", "no.py:make"], "GE1043", "no.py does not exist"),
+        (["summary", "models.py"], "GE1043", "not of the form FILE.py:factory"),
+        (["summary", "models.py:nil"], "GE1043", "no function 'nil'; it has Net, make"),
+        (["summary", "models.py:raises"], "GE1043", "raised ValueError: no such checkpoint; try it with real tensors"),
+        (["summary", "models.py:nothing"], "GE1043", "returned (3,), not a model"),
+        (["summary", "models.py:bare", "-i", "floaty(2)"], "GE1043", "such as float32(4, 8)"),
+        (["summary", "models.py:make", "--html", "no/page.html"], "GE1041", "tair summary --html: cannot write"),
+        (["dump", "models.py:make", "-t", "svg"], "GE1040", "known are txt, pbtxt, py, html"),
+        (["dump", "models.py:missing"], "GE2001", "cannot be lowered"),
+        (["view", "no.air"], "GE1046", "cannot read no.air"),
+        (["view", "models.py"], "GE1046", "is a program"),
+        (["compare", "models.py:make", "--engine", "gpu"], "GE1044", "no engine 'gpu'"),
+        (["compare", "a", "b"], "GE1045", "is no folder"),
+    ],
+)
+def test_errors(tair, args, code, message):
+    result = tair(*args, "--json")
+    assert result[0] == 2
+    error = json.loads(result[1])["error"]
+    assert error["code"] == code
+    assert message in error["what"]
+    result = tair(*args)
+    assert result[0] == 2
+    assert f"[{code}]" in result[1]
+
+
+def test_help(tair):
+    assert tair("--help")[0] == 0
+    for name in ("summary", "dump", "view", "compare", "ops", "doctor"):
+        assert name in tair("--help")[1]
+        code, text = tair(name, "--help")
+        assert code == 0
+        assert "--json" in text
+    assert tair("summary")[0] == 2  # an argument is missing
+    assert tair("fly")[0] == 2
+
+
+@pytest.mark.skipif(os.name != "posix", reason="file rights")
+def test_what_is_written_is_readable_by_its_owner_only(tair, tmp_path):
+    tair("dump", "models.py:make", "-o", "out")
+    assert all(p.stat().st_mode & 0o77 == 0 for p in (tmp_path / "out").iterdir())

@@ -1,0 +1,91 @@
+"""Known mismatches are found, and each comes with a cure."""
+
+import pytest
+
+from tair_debug import doctor
+from tair_debug.doctor import EngineState, mismatches
+
+GOOD = {"torch": "2.13.0+cpu", "torch_npu": None, "CANN": None, "torchair": "0.1.0"}
+CPU = [EngineState("cpu", True, "embedded", ("cpu",))]
+
+
+def texts(found, states=CPU):
+    problems = list(mismatches({**GOOD, **found}, states))
+    assert all(p.cure for p in problems)
+    return [p.what for p in problems]
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch):
+    for name in ("TAIR_ENGINE", "TNG_LOG_LEVEL", "ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME", "ASCEND_CUSTOM_PATH"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_all_well():
+    assert texts({}) == []
+
+
+def test_torch_npu_for_another_torch():
+    assert "torch_npu 2.6.0 is built for torch 2.6, installed is torch 2.13.0+cpu" in texts({"torch_npu": "2.6.0"})
+    assert not any("built for" in t for t in texts({"torch_npu": "2.13.0.post1", "CANN": "8.5"}))
+
+
+def test_torch_npu_without_cann():
+    assert "torch_npu is installed, CANN is not found" in texts({"torch_npu": "2.13.0"})
+
+
+def test_old_torch():
+    assert any("older than 2.6" in t for t in texts({"torch": "2.1.0"}))
+
+
+def test_no_torchair():
+    assert any("torchair is not installed" in t for t in texts({"torchair": None}))
+
+
+def test_forced_engines(monkeypatch):
+    monkeypatch.setenv("TAIR_ENGINE", "gpu")
+    assert any("names no installed engine" in t for t in texts({}))
+    monkeypatch.setenv("TAIR_ENGINE", "cann")
+    cann = EngineState("cann", False, "no library")
+    assert any("cannot run: no library" in t for t in texts({}, [*CPU, cann]))
+    monkeypatch.setenv("TAIR_ENGINE", "cpu")
+    assert texts({}) == []
+
+
+def test_no_engine_at_all():
+    assert "no engine can run here" in texts({}, [EngineState("cann", False, "no library")])
+
+
+def test_environment(monkeypatch, tmp_path):
+    monkeypatch.setenv("ASCEND_HOME_PATH", str(tmp_path / "gone"))
+    monkeypatch.setenv("TNG_LOG_LEVEL", "debug")
+    found = texts({})
+    assert any("which does not exist" in t for t in found)
+    assert any("TNG_LOG_LEVEL=debug" in t for t in found)
+
+
+def test_siblings_of_another_version():
+    assert any("tested with ge-graph 0.1.0, installed is 9.0" in t for t in texts({"ge-graph": "9.0"}))
+
+
+@pytest.mark.parametrize(
+    ("file", "text"), [("version.cfg", "version=8.5.0\n"), ("compiler/version.info", "Version=8.5.0\n")]
+)
+def test_version_of_cann(monkeypatch, tmp_path, file, text):
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text(text)
+    monkeypatch.setenv("ASCEND_HOME_PATH", str(tmp_path))
+    assert doctor.cann_version() == "8.5.0"
+
+
+def test_an_engine_that_cannot_be_loaded(monkeypatch):
+    class Broken:
+        name = "broken"
+
+        def load(self):
+            raise ImportError("no module named x")
+
+    monkeypatch.setattr(doctor.importlib.metadata, "entry_points", lambda group: [Broken()])
+    (state,) = doctor.engines()
+    assert not state.available
+    assert state.reason == "cannot be loaded: ImportError: no module named x"
