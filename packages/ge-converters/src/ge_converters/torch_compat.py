@@ -132,3 +132,17 @@ def fake_mode_of(values: Any) -> Any:
     from torch._guards import detect_fake_mode
 
     return detect_fake_mode(values)
+
+
+def split_joint_graph(
+    joint: torch.fx.GraphModule, saved: Sequence[torch.fx.Node], *, num_fwd_outputs: int
+) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+    """Forward and backward halves of AOTAutograd's joint graph, cut at the values in ``saved``."""
+    from torch._functorch.partitioners import _extract_fwd_bwd_modules
+
+    for node in joint.graph.nodes:
+        node.meta.pop("partitioner_tag", None)  # torch's idea of which half a node belongs to
+    halves: tuple[torch.fx.GraphModule, torch.fx.GraphModule] = _extract_fwd_bwd_modules(
+        joint, list(saved), [], num_fwd_outputs=num_fwd_outputs
+    )
+    return halves

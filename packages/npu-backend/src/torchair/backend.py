@@ -137,13 +137,22 @@ def _npu_backend(
             inference=NpuFxCompiler(config, "forward", model_id),
             decompositions=decomposition_table(_decompositions(custom_decompositions)),
             keep_inference_input_mutations=bool(config.experimental_config.keep_inference_input_mutation),
-            more=aot_config or {},
+            more={**_joint(config), **(aot_config or {})},
         )
     except silent_fallbacks() as error:
         raise TraceError(
             "GE1031", f"AOTAutograd cannot trace the graph: {type(error).__name__}: {error}",
             next="give the op a fake kernel, or take it out of the compiled function with torch.compiler.disable",
         ) from error  # fmt: skip
+
+
+def _joint(config: CompilerConfig) -> dict[str, Any]:
+    experimental = config.experimental_config
+    if not experimental.aot_config_enable_joint_graph:
+        return {}
+    from torchair.joint_graph import partition
+
+    return {"partition_fn": partition(experimental.aot_config_output_loss_index.value)}
 
 
 def npu(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Callable[..., Any]:

@@ -253,10 +253,12 @@ EXPERIMENTAL: Final = (
     _flag("experimental_config.npu_fx_pass", False, "graph", "here",
           "Older name of pattern_fusion_pass, which has them on already; refused together with its False.",
           device="Same."),
-    _flag("experimental_config.aot_config_enable_joint_graph", False, "graph", "later",
-          "Forward and backward become one graph.", device="Same."),
-    Option("experimental_config.aot_config_output_loss_index", "choice", None, "graph", "later",
-           "With a joint graph: the forward output that is the loss.", "Same.", choices=(None, 0)),
+    _flag("experimental_config.aot_config_enable_joint_graph", False, "graph", "here",
+          "Training: the backward graph holds the forward too and starts from the inputs, nothing else is saved.",
+          device="Same."),
+    Option("experimental_config.aot_config_output_loss_index", "choice", None, "graph", "here",
+           "With a joint graph and 0: the forward graph computes the gradients of the loss, which must be the only "
+           "result with one; backward scales them.", "Same.", choices=(None, 0)),
 )  # fmt: skip
 
 GRAPH_EX: Final = (
