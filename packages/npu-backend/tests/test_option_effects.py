@@ -181,5 +181,19 @@ def test_no_option_is_left_that_does_nothing_yet():
     from torchair.options import GRAPH_EX, OPTIONS
 
     later = [row.path for row in (*OPTIONS, *GRAPH_EX) if row.effective == "later"]
-    assert set(later) <= {"inference_config.dynamic_gears_merge_policy", "dump_tensor_data", "data_dump_stage",
-                          "data_dump_dir", "export.experimental.enable_lite_export"}  # fmt: skip
+    assert set(later) <= {"inference_config.dynamic_gears_merge_policy", "export.experimental.enable_lite_export"}  # fmt: skip
+
+
+@pytest.mark.parametrize("stage", ["original", "optimized"])
+def test_tensor_dump_of_captured_graphs(stage, tmp_path):
+    options = {"dump_tensor_data": True, "data_dump_stage": stage, "data_dump_dir": str(tmp_path)}
+    f = torch.compile(lambda x: x.clone().sin().split(1)[0] + 1, backend="npugraph_ex", options=options)
+    x = torch.randn(2, 3)
+    for _ in range(2):
+        torch.testing.assert_close(f(x), x[:1].sin() + 1)
+    files = {p.name for p in (tmp_path / "worldsize1_global_rank0").iterdir()}
+    names = ["arg0_1", "sin", "getitem", "add", *(["clone"] if stage == "original" else [])]
+    assert files >= {f"{n}_device_0_{run}.pt" for n in names for run in (0, 1)}
+    assert any(f.startswith("clone") for f in files) == (stage == "original")
+    loaded = torch.load(tmp_path / "worldsize1_global_rank0" / "sin_device_0_0.pt", weights_only=True)
+    assert torch.equal(loaded, x.sin())

@@ -86,6 +86,24 @@ def eager_run(config: CompilerConfig, stage: Stage, gm: torch.fx.GraphModule) ->
     return None
 
 
+def tensor_dump(config: CompilerConfig, gm: torch.fx.GraphModule, stage: str) -> Callable[..., Any] | None:
+    """What to call instead of a captured graph if ``dump_tensor_data`` asks for this stage; passes do not change it."""
+    options = config.aclgraph_config
+    captured = config.mode.value == "reduce-overhead" and options.dump_tensor_data.value
+    if not captured or options.data_dump_stage.value != stage:
+        return None
+    import copy
+
+    import torch
+
+    from tair_debug.tensor_dump import TensorDump
+
+    # node metas stay behind: their fake tensors cannot be copied, and running needs none
+    fresh = torch.fx.Graph()
+    fresh.output(fresh.graph_copy(gm.graph, {}))
+    return TensorDump(torch.fx.GraphModule(copy.copy(gm), fresh), options.data_dump_dir.value)
+
+
 def _program(gm: torch.fx.GraphModule) -> Callable[..., Any]:
     gm.recompile()  # the passes have edited the graph
     return gm.forward  # type: ignore[no-any-return]

@@ -121,13 +121,15 @@ class Pipeline:
                 next="call torchair.dynamo_export(*inputs, model=model, ...)",
             )  # fmt: skip
         self._fx_graph("", gm)
+        dump = observers.tensor_dump(config, gm, "original")
         self._fx_passes(gm, example_inputs)
         observers.write_summary(config, gm)
         eager = observers.eager_run(config, self.stage, gm)
         if eager is not None:
             return self._as_it_stands(gm, *eager)
         if config.mode.value == "reduce-overhead":
-            return self._captured(gm)
+            dump = dump or observers.tensor_dump(config, gm, "optimized")
+            return self._captured(gm) if dump is None else self._as_it_stands(gm, "dump_tensor_data", dump)
         device = device_of(gm)
         plan = take_views(gm)
         with real_values():
