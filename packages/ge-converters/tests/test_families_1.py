@@ -32,6 +32,9 @@ MODULES = (
     "strides",
     "indexing",
     "sorting",
+    "special",
+    "ranks",
+    "matrix",
     "random",
 )
 aten = torch.ops.aten

@@ -62,7 +62,7 @@ def _built(registry: Registry) -> dict[Any, Decomposition]:
             continue
         if name in ALWAYS or registry.find(op) is None:
             table[op] = function
-    table.update({op: f for op, f in _own().items() if op not in table and registry.find(op) is None})
+    table.update({op: f for op, f in _own().items() if registry.find(op) is None})
     return table
 
 
@@ -81,12 +81,13 @@ def _beyond_core() -> dict[Any, Decomposition]:
 
 
 def _own() -> dict[Any, Decomposition]:
-    """Decompositions that torch does not register."""
-    from ge_converters import foreach
+    """Decompositions that torch does not register, or only in terms of prims that have no GE form."""
+    from ge_converters import foreach, formulas
 
     prims = torch.ops.prims
     return {
         **foreach.decompositions(),
+        **formulas.decompositions(),
         prims.convert_element_type.default: lambda a, dtype: torch.ops.aten._to_copy.default(a, dtype=dtype),
         prims.device_put.default: lambda a, device, non_blocking=False: torch.ops.aten._to_copy.default(
             a, device=device, non_blocking=non_blocking

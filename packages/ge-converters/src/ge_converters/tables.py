@@ -112,6 +112,8 @@ aten.asinh.default      Asinh       types=ib
 aten.acosh.default      Acosh       types=ib low=1
 aten.atanh.default      Atanh       types=ib low=-0.9 high=0.9
 aten.sigmoid.default    Sigmoid     types=ib
+aten.special_i0e.default BesselI0e  types=ib
+aten.special_i1e.default BesselI1e  types=ib
 aten.mish.default       Mish
 aten.hardswish.default  HardSwish
 """

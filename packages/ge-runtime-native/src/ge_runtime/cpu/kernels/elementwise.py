@@ -86,7 +86,8 @@ _floating({
     "Sqrt": torch.sqrt, "Rsqrt": torch.rsqrt, "Reciprocal": torch.reciprocal, "Inv": torch.reciprocal,
     "Sigmoid": torch.sigmoid, "Ceil": torch.ceil, "Floor": torch.floor, "Trunc": torch.trunc,
     "Rint": torch.round, "BesselI0e": torch.special.i0e, "BesselI1e": torch.special.i1e,
-    "Ndtri": torch.special.ndtri, "Atan2": torch.atan2,
+    "Ndtri": torch.special.ndtri, "Atan2": torch.atan2, "Igamma": torch.special.gammainc,
+    "Igammac": torch.special.gammaincc, "Zeta": torch.special.zeta, "NextAfter": torch.nextafter,
 })  # fmt: skip
 
 
