@@ -21,6 +21,8 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 import torch
 import transformers as tf
 
+tf.utils.logging.disable_progress_bar()
+
 SENTENCES = (
     "The cat sleeps on the warm windowsill.",
     "A kitten is napping in the sun.",

@@ -194,6 +194,20 @@ def test_kept(make: Any) -> None:
     assert ops_of(graph) == ops
 
 
+@pytest.mark.parametrize(
+    ("recorded", "left"), [(("s0", "s1"), []), (("s0", "s2"), ["BroadcastTo"]), (None, ["BroadcastTo"])]
+)
+def test_broadcast_to_the_shape_that_is_there(recorded: Any, left: list[str]) -> None:
+    def make(x: Tensor, y: Tensor) -> Tensor:
+        wide = ge.BroadcastTo(x, ge.Shape(y))
+        wide.record_shape(recorded)
+        return ge.Relu(wide)
+
+    graph = build(make)
+    passes.run(graph, check=True)
+    assert [op for op in ops_of(graph) if op not in ("Shape", "Relu")] == left
+
+
 def test_batched_product() -> None:
     graph = build(lambda x, y: ge.BatchMatMulV2(x, ge.Transpose(y, [0, 2, 1])), rank=3)
     passes.run(graph, check=True)

@@ -22,7 +22,8 @@ _FLAGS: Final = {
     "BatchMatMulV2": ("adj_x1", "adj_x2"),
     "BatchMatMulV3": ("adj_x1", "adj_x2"),
 }
-_CANDIDATES: Final = frozenset({"Identity", "Cast", "Transpose", "TransposeD", "Reshape"}) | _FLAGS.keys()
+_TO_SHAPE: Final = frozenset({"BroadcastTo", "Reshape"})
+_CANDIDATES: Final = frozenset({"Identity", "Cast", "Transpose", "TransposeD"}) | _TO_SHAPE | _FLAGS.keys()
 
 
 class FoldLayout(Pass):
@@ -30,7 +31,8 @@ class FoldLayout(Pass):
 
     * A Transpose of the last two dimensions in front of a matrix product becomes the product's flag.
     * A Reshape of a Reshape reads the first one's input, where the target has no 0 (which copies a dimension).
-    * A Transpose that undoes the one before it, a Cast to the type that is there, and Identity are left out.
+    * A Transpose that undoes the one before it, a Cast to the type and a BroadcastTo or Reshape to the shape that is
+      there already, and Identity are left out.
 
     A node stays where order or memory hangs on it: with control edges, around inputs that are written, and where an
     output of the graph would become one of its inputs.
@@ -90,11 +92,13 @@ def _fold_move(node: Node, effects: Effects, outputs: set[Tensor], mapping: dict
     source = node.inputs[0] if node.inputs else None
     if not isinstance(source, Tensor) or len(node.outputs) != 1:
         return ""
-    if node.op == "Reshape":
-        return _fold_reshape(node, source, effects)
     result = node.outputs[0]
     target, what = source, ""
-    if node.op == "Identity":
+    if node.op in _TO_SHAPE and _same_shape(source, result):
+        what = f"{node.op} to the same shape removed"
+    elif node.op == "Reshape":
+        return _fold_reshape(node, source, effects)
+    elif node.op == "Identity":
         what = "Identity removed"
     elif node.op == "Cast" and source.dtype is result.dtype:
         what = "Cast to the same type removed"
@@ -108,6 +112,12 @@ def _fold_move(node: Node, effects: Effects, outputs: set[Tensor], mapping: dict
         target.record_shape(result.known_shape)
     mapping[result] = target
     return what
+
+
+def _same_shape(source: Tensor, result: Tensor) -> bool:
+    """Whether both recorded shapes are complete and equal, symbols by their text."""
+    shape = source.known_shape
+    return shape is not None and shape == result.known_shape and not any(isinstance(d, int) and d < 0 for d in shape)
 
 
 def _replaceable(node: Node, source: Tensor, effects: Effects, outputs: set[Tensor]) -> bool:
