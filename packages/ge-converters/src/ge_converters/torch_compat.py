@@ -36,14 +36,6 @@ def silent_fallbacks() -> tuple[type[Exception], ...]:
     return tuple(exceptions_allowed_to_be_fallback)
 
 
-def tracing_errors() -> tuple[type[Exception], ...]:
-    """Exceptions of ``torch.export`` that mean: this model is not one graph."""
-    from torch._dynamo.exc import TorchDynamoException
-    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
-
-    return (TorchDynamoException, GuardOnDataDependentSymNode)
-
-
 def run_aot(
     gm: torch.fx.GraphModule,
     example_inputs: Sequence[Any],
@@ -83,12 +75,12 @@ def run_aot(
     return compiled
 
 
-def fake_mode() -> Any:
-    """A mode in which tensors have metas but no data, sizes fixed, data-dependent sizes as symbols."""
+def fake_mode(*, dynamic: bool = False) -> Any:
+    """A mode in which tensors have metas but no data; data-dependent sizes are symbols, others if ``dynamic``."""
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    return FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True)
+    return FakeTensorMode(shape_env=ShapeEnv(), static_shapes=not dynamic)
 
 
 def debug_folder() -> str:
@@ -107,7 +99,9 @@ def static_input_positions() -> frozenset[int]:
     return frozenset(getattr(metadata, "static_input_indices", None) or ())
 
 
-def trace_pattern(fn: Callable[..., Any], args: Sequence[Any], decompositions: Mapping[Any, Any]) -> torch.fx.GraphModule:
+def trace_pattern(
+    fn: Callable[..., Any], args: Sequence[Any], decompositions: Mapping[Any, Any]
+) -> torch.fx.GraphModule:
     """The ATen graph of a function as AOTAutograd would see it, without nodes that nobody reads."""
     from torch._dispatch.python import enable_python_dispatcher
     from torch.fx.experimental.proxy_tensor import make_fx
@@ -146,3 +140,10 @@ def split_joint_graph(
         joint, list(saved), [], num_fwd_outputs=num_fwd_outputs
     )
     return halves
+
+
+def input_source(name: str) -> Any:
+    """Where a symbolic size comes from, as shape environments want to know it."""
+    from torch._dynamo.source import ConstantSource
+
+    return ConstantSource(name)
