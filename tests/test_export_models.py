@@ -150,17 +150,32 @@ class Branch(torch.nn.Module):
         return x + 1 if x.sum() > 0 else x - 1
 
 
-class Broken(torch.nn.Module):
+class Measured(torch.nn.Module):
     def forward(self, x):
-        torch._dynamo.graph_break()
-        return x + 1
+        return x + float(x.numpy().mean())
 
 
-@pytest.mark.parametrize("model", [Branch(), Broken()])
+@pytest.mark.parametrize("model", [Branch(), Measured()])
 def test_only_whole_graphs(model, tmp_path):
     with pytest.raises(Exception, match="GE1032"):
         torchair.dynamo_export(torch.ones(3), model=model, export_path=tmp_path / "e")
     assert not (tmp_path / "e").exists()
+
+
+class Scoped(torch.nn.Module):
+    def forward(self, x):
+        with torchair.scope.npu_stream_switch("second"):
+            y = x + 1
+        return y * 2
+
+
+def test_scopes_reach_the_file(tmp_path):
+    torchair.dynamo_export(torch.ones(3), model=Scoped(), export_path=tmp_path)
+    graph = serde.from_bytes((tmp_path / "export.air").read_bytes())
+    marked = {n.op for n in graph.nodes if n.attr("_user_stream_label") == "second"}
+    assert "Add" in marked or "Adds" in marked
+    assert "Mul" not in marked
+    torch.testing.assert_close(torchair.CompiledModel.load_graph(tmp_path)(torch.ones(3)), torch.full((3,), 4.0))
 
 
 class Pair(NamedTuple):

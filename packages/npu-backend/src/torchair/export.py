@@ -19,12 +19,12 @@ import torch
 
 from ge_converters.aliasing import Constant, InputAlias, InputBinding, Mutation, Nothing, Result, ScalarResult
 from ge_converters.dtypes import to_ge
-from ge_converters.torch_compat import tracing_errors
 from ge_graph import builder
 from ge_graph.attrs import Attr, Kind
-from ge_graph.errors import ConfigError
+from ge_graph.errors import ConfigError, GeError
 from tair_export import signature
 from tair_export.export import Captured, write_export
+from tair_export.ranks import current
 from tair_export.signature import LEAF, Input, Output, Signature, Tree
 from tair_export.weights import Weight
 from torchair.backend import TraceError, _config
@@ -176,11 +176,16 @@ def _trace(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     from ge_converters.decomps import decomposition_table
 
     shapes = _dynamic_shapes(model, args, kwargs) if dynamic else None
+    # Dynamo keeps a copy of every parameter while it exports; the plain tracer keeps none. But only dynamo turns
+    # in-place collectives into operators of the graph.
+    strict = not current().alone
     try:
         with torch.no_grad(), _quiet():
-            program = torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=True)
+            program = torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=strict)
             return program.run_decompositions(decomposition_table())
-    except tracing_errors() as error:
+    except GeError:
+        raise
+    except Exception as error:  # the model's own code runs while it is traced, so this may be anything
         raise TraceError("GE1032", f"{type(error).__name__}: {error}", next=_NEXT) from error
 
 
@@ -335,6 +340,9 @@ def _captured(
     leaves = [i for i, spec in enumerate(specs) if _is_user(spec)]
     leaf_of = {fx: at for at, fx in enumerate(leaves)}
     nodes = {node.attr("index"): node for node in lowered.graph.inputs}
+    first: dict[Any, str] = {}  # a tensor that several parameters share is called like the first of them
+    for name, tensor in (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)):
+        first.setdefault(_identity(tensor) or name, name)
     users, states, weights = [], {}, {}
     for at, binding in enumerate(lowered.inputs):
         node = nodes.get(at)
@@ -344,7 +352,8 @@ def _captured(
             users.append((leaf_of[binding.fx_index], node))
             continue
         target = str(specs[binding.fx_index].target)
-        weight = _weight(target, _tensor_of(program, target))
+        tensor = _tensor_of(program, target)
+        weight = _weight(first.get(_identity(tensor), target), tensor)
         if node.op == "RefData":
             states[node.name] = weight
         else:
@@ -370,15 +379,18 @@ def _tensor_of(program: Any, target: str) -> torch.Tensor:
 
 def _weight(name: str, tensor: torch.Tensor) -> Weight:
     tensor = tensor.detach()
-    identity = None
-    if tensor.numel():
-        identity = (str(tensor.device), tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
 
     def data() -> Any:
         found = tensor.resolve_conj().resolve_neg().cpu().contiguous()
         return found.reshape(-1).view(torch.uint8).numpy() if found.numel() else _NO_BYTES.numpy()
 
-    return Weight(name, to_ge(tensor.dtype), tuple(tensor.shape), data, identity)
+    return Weight(name, to_ge(tensor.dtype), tuple(tensor.shape), data, _identity(tensor))
+
+
+def _identity(tensor: torch.Tensor) -> Any:
+    if not tensor.numel():
+        return None
+    return (str(tensor.device), tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
 
 
 _NO_BYTES: Final = torch.empty(0, dtype=torch.uint8)
@@ -526,8 +538,6 @@ def _sizes(meta: torch.Tensor, values: dict[Any, int]) -> list[int]:
 
 def _groups(graph: Graph) -> dict[str, list[int]]:
     """Communication groups in the graph; torch does not tell their members by name, so every rank is listed."""
-    from tair_export.ranks import current
-
     names = {str(n.attr("group")) for n in graph.nodes if n.op.startswith("Hcom") and n.attr("group") is not None}
     return {name: list(range(current().count)) for name in sorted(names)}
 
