@@ -6,10 +6,12 @@ copied.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import logging
 import operator
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -70,13 +72,26 @@ def lower(gm: torch.fx.GraphModule, *, name: str = "graph_1", registry: Registry
     """
     start = time.perf_counter()
     walk = Walk(gm, name, REGISTRY if registry is None else registry)
-    with building(walk.graph):
+    with building(walk.graph), _no_collection():
         lowered = walk.run()
     logger.info(
         "%s: %d FX nodes to %d GE nodes in %.1f ms",
         name, len(gm.graph.nodes), len(lowered.graph.nodes), (time.perf_counter() - start) * 1e3,
     )  # fmt: skip
     return lowered
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Everything that is made here stays; letting the cycle collector look at it again and again costs a quarter."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 class Walk:
@@ -493,7 +508,9 @@ def _device(node: FxNode) -> str | None:
 
 
 def _drop(walk: Walk, node: FxNode) -> None:
-    """Guards on sizes that torch has checked when it traced; they bind the caller, not the graph."""
+    """Checks that bind the caller, not the graph: of sizes, which torch has checked when it traced, and of LAPACK's
+    info, in whose place GE's operators stop with an error.
+    """
 
 
 _SPECIAL: Final[dict[Any, Callable[[Walk, FxNode], Any]]] = {
@@ -503,10 +520,13 @@ _SPECIAL: Final[dict[Any, Callable[[Walk, FxNode], Any]]] = {
     torch.ops.aten.as_strided_copy.default: storage_reads.lower_read,
     torch.ops.aten.as_strided_scatter.default: storage_reads.lower_write,
     torch.ops.aten.resize.default: storage_reads.lower_resize,
+    torch.ops.aten._linalg_det.default: storage_reads.lower_determinant,
+    torch.ops.aten._linalg_slogdet.default: storage_reads.lower_determinant,
     torch.ops.aten.sym_constrain_range.default: _drop,
     torch.ops.aten.sym_constrain_range_for_size.default: _drop,
     torch.ops.aten._assert_scalar.default: _drop,
     torch.ops.aten._assert_tensor_metadata.default: _drop,
+    torch.ops.aten._linalg_check_errors.default: _drop,
 }
 
 

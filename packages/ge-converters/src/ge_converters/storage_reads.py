@@ -1,4 +1,4 @@
-"""Ops that address the memory of their operand: as_strided, its scatter, resize.
+"""Ops that address the memory of their operand: as_strided, its scatter, resize, the factors of det.
 
 A graph edge is a value without strides; which value a position in memory held is known from the strides of the traced
 operand. The operand is brought into the order of its memory before the converter, which takes memory as row-major,
@@ -86,6 +86,19 @@ def lower_resize(walk: Walk, node: torch.fx.Node) -> Any:
         raise Refusal(_why(source))
     x = _in_order(walk.context.argument(source), order)
     return walk.convert(node, walk.entry(node.target, node), (x, *node.args[1:]), node.kwargs, node.meta["val"])
+
+
+def lower_determinant(walk: Walk, node: torch.fx.Node) -> Any:
+    """aten._linalg_det and _linalg_slogdet: eager factors the transpose of a real matrix that lies row by row, and the
+    gradient, which reads the factors, counts on it.
+    """
+    held = node.args[0].meta["val"]  # type: ignore[union-attr]
+    x = walk.context.argument(node.args[0])
+    rank = held.dim()
+    if memory_order(held) == list(range(rank)) and not held.is_complex():
+        x = _in_order(x, [*range(rank - 2), rank - 1, rank - 2])
+        x.record_shape(walk.context.spec(held.mT).size)
+    return walk.convert(node, walk.entry(node.target, node), (x,), {}, node.meta["val"])
 
 
 def _arguments(node: torch.fx.Node, skip: int = 0) -> tuple[torch.fx.Node, Any, Any, Any]:

@@ -1,0 +1,88 @@
+"""Decompositions and equations of matrices: the last two dims are a matrix, the others a batch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ge_runtime import errors
+from ge_runtime.cpu.registry import kernel, rows
+from ge_runtime.cpu.values import torch_dtype
+
+_SOURCE = "operator headers linalg_ops and matrix_calculation_ops"
+
+
+def _adjoint(x: Tensor, adjoint: bool) -> Tensor:
+    return x.mH if adjoint else x
+
+
+@kernel("MatrixInverse", source=_SOURCE)
+def matrix_inverse(x: Tensor, *, adjoint: bool = False) -> Tensor:
+    """The inverse of x or of its conjugate transpose; a singular matrix is an error."""
+    return torch.linalg.inv(_adjoint(x, adjoint))
+
+
+rows({"MatrixDeterminant": torch.linalg.det})
+
+
+@kernel("LogMatrixDeterminant", source=_SOURCE)
+def log_matrix_determinant(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Sign of the determinant and log of its absolute value."""
+    sign, logarithm = torch.linalg.slogdet(x)
+    return sign, logarithm.to(x.dtype)
+
+
+@kernel("MatrixSolve", source=_SOURCE)
+def matrix_solve(matrix: Tensor, rhs: Tensor, *, adjoint: bool = False) -> Tensor:
+    """x with matrix @ x = rhs, rhs a matrix of columns; a singular matrix is an error."""
+    return torch.linalg.solve(_adjoint(matrix, adjoint), rhs)
+
+
+@kernel("MatrixTriangularSolve", source=_SOURCE)
+def matrix_triangular_solve(matrix: Tensor, rhs: Tensor, *, lower: bool = True, adjoint: bool = False) -> Tensor:
+    """x with matrix @ x = rhs, of the matrix only the lower or upper triangle being read."""
+    return torch.linalg.solve_triangular(_adjoint(matrix, adjoint), rhs, upper=lower == adjoint)
+
+
+@kernel("Cholesky", source=_SOURCE)
+def cholesky(x: Tensor) -> Tensor:
+    """The lower triangular factor; a matrix that is not positive definite is an error."""
+    return torch.linalg.cholesky(x)
+
+
+@kernel("Qr", source=_SOURCE)
+def qr(x: Tensor, *, full_matrices: bool = False) -> tuple[Tensor, Tensor]:
+    """q and r; all columns of q if full_matrices."""
+    q, r = torch.linalg.qr(x, mode="complete" if full_matrices else "reduced")
+    return q, r
+
+
+@kernel("Svd", source=_SOURCE)
+def svd(x: Tensor, *, compute_uv: bool = True, full_matrices: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    """Singular values, u and v with x = u @ diag(sigma) @ adjoint(v); u and v are empty unless asked for."""
+    if not compute_uv:
+        nothing = x.new_empty(0)
+        return torch.linalg.svdvals(x).to(x.dtype), nothing, nothing.clone()
+    u, sigma, vh = torch.linalg.svd(x, full_matrices=full_matrices)
+    return sigma.to(x.dtype), u, vh.mH
+
+
+@kernel("SelfAdjointEig", source=_SOURCE)
+def self_adjoint_eig(x: Tensor, *, compute_v: bool = True) -> tuple[Tensor, Tensor]:
+    """Eigenvalues in ascending order and eigenvectors of self-adjoint matrices, whose lower triangle is read."""
+    if not compute_v:
+        return torch.linalg.eigvalsh(x).to(x.dtype), x.new_empty(0)
+    values, vectors = torch.linalg.eigh(x)
+    return values.to(x.dtype), vectors
+
+
+@kernel("Lu", source=_SOURCE)
+def lu(input: Tensor, *, output_idx_type: int) -> tuple[Tensor, Tensor]:
+    """Both factors in one square matrix, and for each of its rows the row of the input that it comes from."""
+    if input.shape[-1] != input.shape[-2]:
+        raise errors.refused("Lu", f"matrices must be square, got {tuple(input.shape[-2:])}")
+    factors, pivots, _ = torch.linalg.lu_factor_ex(input)
+    permutation, _, _ = torch.lu_unpack(factors, pivots, unpack_data=False)
+    places = torch.arange(input.shape[-1], dtype=input.real.dtype)
+    sources = (permutation.mT.real @ places.unsqueeze(-1)).squeeze(-1).round()
+    return factors, sources.to(torch_dtype(output_idx_type))
