@@ -14,7 +14,7 @@ from ge_graph import ops as ge
 
 CASES = list(smoke.cases())
 NAMES = sorted({c.entry.name for c in CASES})
-QUICK = 2  # forms of an op in the quick run
+QUICK = 1  # forms of an op in the quick run
 
 
 def _param(value, name, *, quick):
@@ -82,3 +82,22 @@ def test_an_unknown_prefix_or_engine_says_so():
     with pytest.raises(LoweringError) as error:
         smoke.find_engine("gpu")
     assert error.value.code == "GE2013"
+
+
+def test_a_form_for_fixed_sizes_must_be_refused_with_symbolic_ones(engine):
+    from ge_converters.errors import Refusal
+
+    made = Registry()
+
+    @made.declare([Support(F32(2)).fixed_sizes(), Support(F32(3)).fixed_sizes(), Support(F32(2))])
+    @made.register(torch.ops.aten.neg.default)
+    def neg(self, *, meta_outputs=None):
+        if not isinstance(meta_outputs.size[0], int):
+            raise Refusal("sizes must be fixed")
+        return ge.Neg(self)
+
+    cases = list(smoke.cases(registry=made))
+    assert [smoke.run(c, engine, made).status for c in cases] == ["ok", "ok", "ok"]
+    assert [smoke.run(c, engine, made, dynamic=True).status for c in cases] == ["ok", "ok", "refused"]
+    made.register(torch.ops.aten.neg.default)(lambda self, meta_outputs=None: ge.Neg(self))
+    assert smoke.run(cases[0], engine, made, dynamic=True).status == "wrong"

@@ -121,6 +121,7 @@ class Support:
         rtol: Relative tolerance when compared with eager, None for torch's default of the result type.
         atol: Absolute tolerance likewise.
         check: ``"values"``, or ``"shape"`` where values are random or undefined.
+        fixed: Whether the form is served with fixed sizes only; with symbolic sizes it must be refused then.
         outputs: Which outputs are asked for, None for all; GE cannot produce every output of every op.
 
     Example:
@@ -128,7 +129,7 @@ class Support:
         Support(F32(2, 2), 2.0, alpha=2)
     """
 
-    __slots__ = ("args", "kwargs", "rtol", "atol", "check", "outputs")
+    __slots__ = ("args", "kwargs", "rtol", "atol", "check", "fixed", "outputs")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.args = args
@@ -136,6 +137,7 @@ class Support:
         self.rtol: float | None = None
         self.atol: float | None = None
         self.check = "values"
+        self.fixed = False
         self.outputs: tuple[int, ...] | None = None
 
     def within(self, rtol: float, atol: float) -> Support:
@@ -146,6 +148,11 @@ class Support:
     def shape_only(self) -> Support:
         """The same form, compared by dtype and shape only: random or uninitialised values."""
         self.check = "shape"
+        return self
+
+    def fixed_sizes(self) -> Support:
+        """The same form, served with fixed sizes only."""
+        self.fixed = True
         return self
 
     def only(self, *outputs: int) -> Support:

@@ -6,7 +6,8 @@ The imports are inside the functions: dynamo and functorch take seconds to load,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -140,6 +141,15 @@ def split_joint_graph(
         joint, list(saved), [], num_fwd_outputs=num_fwd_outputs
     )
     return halves
+
+
+@contextlib.contextmanager
+def under(mode: Any) -> Iterator[None]:
+    """Call ops in a fake mode, with the Python rules that know symbolic sizes where C++ does not."""
+    from torch._dispatch.python import enable_python_dispatcher
+
+    with mode, enable_python_dispatcher():
+        yield
 
 
 def input_source(name: str) -> Any:
