@@ -1,4 +1,4 @@
-"""Every built-in FX pass: what it does, what it leaves alone, and on random graphs the same bits and the same aliases."""
+"""Every built-in FX pass: what it does, what it leaves alone; on random graphs the same bits and the same aliases."""
 
 import pytest
 import torch
@@ -326,9 +326,11 @@ def test_rms_norm_in_training_keeps_what_backward_reads():
 # -- all of them ------------------------------------------------------------------------------------------------------
 
 STEPS = (
-    lambda p, x: p[-1].clone(), lambda p, x: p[-1] + 1, lambda p, x: p[-1] * p[0], lambda p, x: p[-1].view(2, 12).view(4, 6),
+    lambda p, x: p[-1].clone(), lambda p, x: p[-1] + 1, lambda p, x: p[-1] * p[0],
+    lambda p, x: p[-1].view(24).view(4, 6),
     lambda p, x: p[-1].t().t(), lambda p, x: p[-1].relu(), lambda p, x: torch.cat([p[-1][:2].sin(), p[-1][2:].exp()]),
-    lambda p, x: torch.cat([p[-1].sum(0, keepdim=True).tanh().neg(), p[0][1:].abs()]), lambda p, x: p[-1].view(24).view(4, 6),
+    lambda p, x: torch.cat([p[-1].sum(0, keepdim=True).tanh().neg(), p[0][1:].abs()]),
+    lambda p, x: p[-1].view(2, 12).view(24).view(4, 6),
     lambda p, x: p[-1] * torch.rsqrt(p[-1].pow(2).mean(-1, keepdim=True) + 1e-5), lambda p, x: p[-1].to(torch.float32),
     lambda p, x: p[-1].masked_fill(x > 0, 0.5), lambda p, x: torch.addmm(p[-1], x[:, :4], x),
     lambda p, x: p[-1].index_put((torch.tensor([1]),), p[0][:1]), lambda p, x: p[-1].sigmoid() * p[len(p) // 2],

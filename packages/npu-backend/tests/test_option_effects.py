@@ -181,7 +181,8 @@ def test_no_option_is_left_that_does_nothing_yet():
     from torchair.options import GRAPH_EX, OPTIONS
 
     later = [row.path for row in (*OPTIONS, *GRAPH_EX) if row.effective == "later"]
-    assert set(later) <= {"inference_config.dynamic_gears_merge_policy", "export.experimental.enable_lite_export"}  # fmt: skip
+    elsewhere = {"inference_config.dynamic_gears_merge_policy", "export.experimental.enable_lite_export"}
+    assert set(later) <= elsewhere
 
 
 @pytest.mark.parametrize("stage", ["original", "optimized"])

@@ -1,4 +1,4 @@
-"""Mode reduce-overhead and the backend npugraph_ex: programs, captures, buffers, the device's capture behind a stand-in."""
+"""Mode reduce-overhead and the backend npugraph_ex: programs, captures, buffers, a stand-in for torch.npu."""
 
 import contextlib
 import logging

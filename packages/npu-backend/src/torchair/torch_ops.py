@@ -1,5 +1,5 @@
-"""The ops we add to torch: ``torch.ops.air.{scope_enter, scope_exit, record, wait, wait_tensor, after, print}``, and the
-first four again as ``torch.ops.npugraph_ex.*`` for passes of that backend.
+"""The ops we add to torch: ``torch.ops.air.{scope_enter, scope_exit, record, wait, wait_tensor, after, print}``, and
+the first four again as ``torch.ops.npugraph_ex.*`` for passes of that backend.
 
 They steer how a graph is laid out and compute nothing, so run eagerly they do nothing (``print`` prints). torch finds
 ops by schema only, there is no hook for "first use", hence ``import torchair`` defines them: about a millisecond, and

@@ -100,5 +100,6 @@ def register(rules: Any) -> None:
                     rule.search.__name__, rule.extra_check, search_fn=rule.search, replace_fn=rule.replace,
                     example_inputs=rule.examples(), trace_fn=fwd_only, skip_duplicates=True,
                 )  # fmt: skip
-        except Exception as error:  # an older torch_npu with another schema: the rule does not apply, nothing is wrong
+        except (RuntimeError, TypeError, ValueError, AssertionError) as error:
+            # an older torch_npu with another schema: the rule does not apply, nothing is wrong
             logger.warning_once("fusion rule %s is not available: %s", rule.search.__name__, error)
