@@ -22,7 +22,7 @@ GROUP = "export"
 _WIDTH = 8192
 _LAYER = _WIDTH * _WIDTH * 4
 _BLOCK = 32 << 20
-FULL = 24  # layers of 256 MB: 6 GB, three times what the incumbent's format holds
+FULL = 24  # layers of 256 MB: 6 GB, three times what one graph file can hold
 
 
 def status(key: str) -> int:
