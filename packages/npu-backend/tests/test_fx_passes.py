@@ -314,6 +314,14 @@ def test_what_is_no_rms_norm_is_not_fused(fn):
 
 
 @needs_fused
+def test_one_norm_after_the_other():
+    x, w = torch.randn(3, 8), torch.randn(8)
+    gm, edits, _ = after(FuseRmsNorm(), lambda x, w: llama(llama(llama(x, w), w), w), x, w)
+    assert edits == 3
+    assert same(gm(x, w), llama(llama(llama(x, w), w), w))
+
+
+@needs_fused
 def test_rms_norm_in_training_keeps_what_backward_reads():
     x, w = torch.randn(3, 8, requires_grad=True), torch.randn(8, requires_grad=True)
     y, v = (t.detach().clone().requires_grad_() for t in (x, w))

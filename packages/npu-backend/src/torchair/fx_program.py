@@ -10,13 +10,13 @@ import builtins
 import keyword
 import operator
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import torch
 
 from ge_converters.provenance import user_frame
 
-Node = torch.fx.Node
+Node: TypeAlias = torch.fx.Node
 _MODULES: Final = {"torch": torch, "operator": operator}
 
 
@@ -113,8 +113,8 @@ class _Writer:
 
     def text(self, value: Any) -> str:
         """A value as source text."""
-        if isinstance(value, Node):
-            return value.name
+        if isinstance(value, torch.fx.Node):
+            return str(value.name)
         if isinstance(value, tuple) and hasattr(value, "_fields"):
             return self._hold(value, "named_tuple")
         if isinstance(value, (list, tuple)):

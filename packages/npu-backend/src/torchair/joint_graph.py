@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -17,7 +17,7 @@ from ge_graph.errors import ConfigError
 from torchair.fx_passes.base import output_node, output_values, value_of
 
 aten = torch.ops.aten
-Node = torch.fx.Node
+Node: TypeAlias = torch.fx.Node
 Halves = tuple[torch.fx.GraphModule, torch.fx.GraphModule]
 
 
@@ -65,8 +65,8 @@ def _with_loss(joint: torch.fx.GraphModule, inputs: Any, *, num_fwd_outputs: int
     with graph.inserting_before(output_node(graph)):
         for gradient in values[num_fwd_outputs:]:
             node = ones if gradient is tangent else gradient
-            scaled.append(_scaled(graph, node, tangent) if isinstance(node, Node) else node)
-            if isinstance(node, Node) and node not in saved:
+            scaled.append(_scaled(graph, node, tangent) if isinstance(node, torch.fx.Node) else node)
+            if isinstance(node, torch.fx.Node) and node not in saved:
                 saved.append(node)
     output_node(graph).args = ((*values[:num_fwd_outputs], *scaled),)
     return split_joint_graph(joint, saved, num_fwd_outputs=num_fwd_outputs)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import torch
 
@@ -21,7 +21,7 @@ from torchair.fx_program import write_program
 from torchair.log import logger
 from torchair.views import View, ViewPlan, take_views
 
-Node = torch.fx.Node
+Node: TypeAlias = torch.fx.Node
 STATIC: Final = "static"
 WRITTEN: Final = "written"
 USER: Final = "user"
@@ -108,7 +108,7 @@ def compile_captured(
         list(gm.graph.nodes)[-1].args = ((views.returned[0],),)
     program, source = write_program(gm, title)
     position = {n: i for i, n in enumerate(inputs)}
-    results = [position.get(v, -1) if isinstance(v, Node) else -1 for v in output_values(gm.graph)]
+    results = [position.get(v, -1) if isinstance(v, torch.fx.Node) else -1 for v in output_values(gm.graph)]
     symbolic = [i for i, n in enumerate(inputs) if _varies(value_of(n))]
     plan = Plan(program, kinds, symbolic, results, views, not bare)
     if switches.force_eager or not capture:
@@ -157,10 +157,10 @@ def run_program(plan: Plan, args: list[Any]) -> Any:
 
 def finish(plan: Plan, values: Sequence[Any]) -> Any:
     """Take the views that are left of the values, and hand out what the caller expects."""
-    known: dict[Node, Any] = {n: v for n, v in zip(plan.views.returned, values) if isinstance(n, Node)}
+    known: dict[Node, Any] = {n: v for n, v in zip(plan.views.returned, values) if isinstance(n, torch.fx.Node)}
     for view in plan.views.views:
         known[view.node] = _take(view, known)
-    wanted = tuple(known[v] if isinstance(v, Node) else v for v in plan.views.wanted)
+    wanted = tuple(known[v] if isinstance(v, torch.fx.Node) else v for v in plan.views.wanted)
     return wanted if plan.nested else wanted[0]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import torch
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torchair.config import NpuBaseConfig
 
 aten = torch.ops.aten
-Node = torch.fx.Node
+Node: TypeAlias = torch.fx.Node
 # Their out variants compute elsewhere and copy.
 _NEVER: Final = frozenset({aten.cat.default, aten.clone.default, aten.empty.memory_format, aten._to_copy.default})
 
@@ -110,7 +110,7 @@ def _static(value: torch.Tensor) -> bool:
 
 
 def _writable(part: Any, cat: Node, whole: torch.Tensor, memory: Memory) -> bool:
-    if not isinstance(part, Node) or part.op != "call_function" or out_form(part.target) is None:
+    if not isinstance(part, torch.fx.Node) or part.op != "call_function" or out_form(part.target) is None:
         return False
     value = value_of(part)
     if not isinstance(value, torch.Tensor) or value.dtype != whole.dtype or value.device != whole.device:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeAlias
 
 import torch
 
 from torchair.fx_passes.base import output_node
 
-Node = torch.fx.Node
+Node: TypeAlias = torch.fx.Node
 # Views whose schemas do not say so.
 _SECRET_VIEWS: Final = frozenset({torch.ops.aten._unsafe_view.default})
 _GIVEN: Final = ("placeholder", "get_attr")
@@ -34,7 +34,7 @@ def shares(node: Node) -> list[Node]:
         return []
     schema = getattr(node.target, "_schema", None)
     if schema is None:  # getitem, higher-order operators: nothing is known
-        return node.all_input_nodes
+        return list(node.all_input_nodes)
     returned = {s for r in schema.returns if r.alias_info is not None for s in r.alias_info.before_set}
     found: list[Node] = []
     for position, argument in enumerate(schema.arguments):

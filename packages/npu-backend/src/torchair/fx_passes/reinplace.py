@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import torch
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torchair.config import NpuBaseConfig
 
 aten = torch.ops.aten
-Node = torch.fx.Node
+Node: TypeAlias = torch.fx.Node
 # Their in-place forms take more than the memory of the first operand.
 _NEVER: Final = frozenset({"resize", "resize_as", "set", "rename", "sparse_resize", "_resize_output"})
 
@@ -63,7 +63,7 @@ def _others_apart(node: Node, held: Node, memory: Memory) -> bool:
         return False
     named: list[Node] = []
     torch.fx.map_arg((node.args, node.kwargs), named.append)
-    return named.count(held) == 1 or torch.Tag.pointwise in node.target.tags  # type: ignore[union-attr]
+    return named.count(held) == 1 or torch.Tag.pointwise in node.target.tags
 
 
 class ReinplaceOps:
@@ -86,7 +86,7 @@ class ReinplaceOps:
         for node in gm.graph.nodes:
             form = in_place_form(node.target) if node.op == "call_function" else None
             held = node.args[0] if form is not None and node.args else None
-            if not isinstance(held, Node) or memory.given(held) or not _fits(node, held):
+            if not isinstance(held, torch.fx.Node) or memory.given(held) or not _fits(node, held):
                 continue
             if memory.readers_after(held, node) or not _others_apart(node, held, memory):
                 continue
@@ -126,7 +126,7 @@ class ReinplaceInputs:
 
     @staticmethod
     def _mergeable(graph: torch.fx.Graph, memory: Memory, held: Any, node: Any, copy: Node) -> bool:
-        if not isinstance(held, Node) or held.op != "placeholder" or not isinstance(node, Node):
+        if not isinstance(held, torch.fx.Node) or held.op != "placeholder" or not isinstance(node, torch.fx.Node):
             return False
         if in_place_form(node.target) is None or not node.args or node.args[0] is not held or not _fits(node, held):
             return False

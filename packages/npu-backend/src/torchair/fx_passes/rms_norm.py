@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import torch
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torchair.config import NpuBaseConfig
 
 aten = torch.ops.aten
-Node = torch.fx.Node
+Node: TypeAlias = torch.fx.Node
 FUSED: Final = getattr(getattr(aten, "_fused_rms_norm", None), "default", None)
 
 
@@ -36,10 +36,13 @@ class FuseRmsNorm:
     def run(self, gm: torch.fx.GraphModule) -> int:
         """Replace each match."""
         graph = gm.graph
-        found = [m for n in graph.nodes if n.target is aten.rsqrt.default and (m := _match(n)) is not None]
-        for match in found:
-            _replace(graph, match)
-        return len(found)
+        edits = 0
+        for node in [n for n in graph.nodes if n.target is aten.rsqrt.default]:
+            match = _match(node)  # only now: the operand may be what the last match has become
+            if match is not None:
+                _replace(graph, match)
+                edits += 1
+        return edits
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,7 @@ def _match(rsqrt: Node) -> _Match | None:
     nodes = [normal, rsqrt, add, mean, square]
     weighted = _only_user(normal, aten.mul.Tensor)
     weight = _other(weighted, normal) if weighted is not None else None
-    known = value_of(weight) if isinstance(weight, Node) else None
+    known = value_of(weight) if isinstance(weight, torch.fx.Node) else None
     if not isinstance(known, torch.Tensor) or known.dtype != torch.float32 or known.shape != value.shape[-1:]:
         return _Match(x, float(eps), None, rsqrt, nodes)
     assert weighted is not None
@@ -86,7 +89,7 @@ def _only_user(node: Node, target: Any) -> Node | None:
 
 def _single(node: Any, target: Any) -> bool:
     """Whether a value comes from this operator, without keywords, and one node reads it."""
-    return isinstance(node, Node) and node.target is target and len(node.users) == 1 and not node.kwargs
+    return isinstance(node, torch.fx.Node) and node.target is target and len(node.users) == 1 and not node.kwargs
 
 
 def _other(product: Node, one: Any) -> Any:
@@ -100,7 +103,7 @@ def _squared(square: Any) -> Node | None:
     power = _single(square, aten.pow.Tensor_Scalar) and square.args[1] == 2
     product = _single(square, aten.mul.Tensor) and square.args[0] is square.args[1]
     x = square.args[0] if power or product else None
-    return x if isinstance(x, Node) and isinstance(value_of(x), torch.Tensor) else None
+    return x if isinstance(x, torch.fx.Node) and isinstance(value_of(x), torch.Tensor) else None
 
 
 def _replace(graph: torch.fx.Graph, match: _Match) -> None:

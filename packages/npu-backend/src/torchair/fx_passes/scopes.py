@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
 from ge_graph.errors import ConfigError
 
-Node = torch.fx.Node
+Node: TypeAlias = torch.fx.Node
 _NAMESPACES = ("air", "npugraph_ex")
 
 
@@ -34,8 +34,8 @@ def scope_problem(graph: torch.fx.Graph) -> str:
         kind = effect(node)
         if kind == "scope_enter":
             keys, values = node.args[:2]
-            if len(keys) != len(values):  # type: ignore[arg-type]
-                return f"{node.format_node()} gives {len(values)} values for {len(keys)} keys"  # type: ignore[arg-type]
+            if len(keys) != len(values):
+                return f"{node.format_node()} gives {len(values)} values for {len(keys)} keys"
             opened.append(node)
         elif kind == "scope_exit":
             if not opened:
@@ -55,7 +55,7 @@ def _wait_problem(node: Node, seen: set[Node]) -> str:
     if not producers:
         return f"{node.name} waits for nothing"
     for producer in producers:
-        if not isinstance(producer, Node):
+        if not isinstance(producer, torch.fx.Node):
             return f"{node.name} waits for {producer!r}, which is never recorded: a dead-lock"
         if producer not in seen:
             return f"{node.name} stands in front of {producer.name}, for which it waits: a dead-lock"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
@@ -12,7 +12,7 @@ from torchair.log import logger
 if TYPE_CHECKING:
     from torchair.config import NpuBaseConfig
 
-Node = torch.fx.Node
+Node: TypeAlias = torch.fx.Node
 
 
 class DeriveSymbols:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import torch
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torchair.config import NpuBaseConfig
 
 aten = torch.ops.aten
-Node = torch.fx.Node
+Node: TypeAlias = torch.fx.Node
 _RESHAPES: Final = frozenset({aten.view.default, aten._unsafe_view.default, aten.reshape.default})
 _SCOPES: Final = frozenset({"air::scope_enter", "npugraph_ex::scope_enter"})
 
@@ -22,7 +22,7 @@ _SCOPES: Final = frozenset({"air::scope_enter", "npugraph_ex::scope_enter"})
 def axes_order(node: Any) -> tuple[int, ...] | None:
     """The order in which ``permute``, ``transpose`` or ``t`` takes the dimensions; None for anything else."""
     value = value_of(node)
-    if not isinstance(node, Node) or node.op != "call_function" or not isinstance(value, torch.Tensor):
+    if not isinstance(node, torch.fx.Node) or node.op != "call_function" or not isinstance(value, torch.Tensor):
         return None
     rank = value.dim()
     order = list(range(rank))
@@ -30,7 +30,7 @@ def axes_order(node: Any) -> tuple[int, ...] | None:
         given: Any = node.args[1]
         return tuple(int(d) % rank for d in given)
     if node.target is aten.transpose.int and rank:
-        a, b = (operator.index(d) % rank for d in node.args[1:3])  # type: ignore[arg-type]
+        a, b = (operator.index(d) % rank for d in node.args[1:3])
         order[a], order[b] = order[b], order[a]
         return tuple(order)
     if node.target is aten.t.default:
@@ -71,7 +71,7 @@ class MergeViews:
     def _merge(self, graph: torch.fx.Graph, node: Node) -> int:
         if node.target in _RESHAPES:
             source: Any = node.args[0]
-            while isinstance(source, Node) and (source.target in _RESHAPES or _moves_nothing(source)):
+            while isinstance(source, torch.fx.Node) and (source.target in _RESHAPES or _moves_nothing(source)):
                 source = source.args[0]
             return 0 if source is node.args[0] else self._reshape(graph, node, source)
         order = axes_order(node)
