@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 
+import numpy as np
 import pytest
 
 MAX_AUTOTUNE = """
@@ -190,3 +191,27 @@ def test_level_of_the_native_layer(tmp_path, level):
     text = run(code, tmp_path, TNG_LOG_LEVEL=level).stderr
     assert ("Compiling concrete graph 1 with options:" in text) is (level == "1")
     assert ("TNG_LOG_LEVEL is '7', known are 0 to 4" in text) is (level == "7")
+
+
+@pytest.mark.slow
+def test_two_processes_in_one_folder(tmp_path):
+    code = """
+        import torch, torchair
+        config = torchair.CompilerConfig()
+        config.debug.fx_summary.type = "csv"
+        config.debug.data_dump.type = "npy"
+        backend = torchair.get_npu_backend(compiler_config=config)
+        run = torch.compile(lambda x: x.exp() + 1, backend=backend, dynamic=False)
+        for _ in range(50):
+            run(torch.ones(2))
+    """
+    processes = [
+        subprocess.Popen([sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)], cwd=tmp_path) for _ in range(2)
+    ]
+    assert [p.wait(timeout=300) for p in processes] == [0, 0]
+    assert len(list(tmp_path.glob("summary_*.csv"))) == 2
+    files = list(tmp_path.rglob("*.npy"))
+    assert len(files) == 2 * 50 * 5
+    for path in files:
+        np.load(path)
+    assert not list(tmp_path.rglob(".*.npy*"))  # nothing half-written

@@ -232,3 +232,24 @@ def test_help(tair):
 def test_what_is_written_is_readable_by_its_owner_only(tair, tmp_path):
     tair("dump", "models.py:make", "-o", "out")
     assert all(p.stat().st_mode & 0o77 == 0 for p in (tmp_path / "out").iterdir())
+
+
+def test_a_model_that_decides_by_values(tair, tmp_path):
+    (tmp_path / "models.py").write_text(
+        "import torch\n\ndef make():\n    return lambda x: x.sin() if x.sum() > 0 else x.cos(), torch.ones(3)\n"
+    )
+    code, found = answer(tair("summary", "models.py:make", "--json"))
+    assert code == 2
+    assert found["error"]["code"] == "GE1047"
+    assert "--real" in found["error"]["next"]
+    code, found = answer(tair("summary", "models.py:make", "--real", "--json"))
+    assert code == 0
+    assert "aten.sin.default" in {r["target"] for r in found["rows"]}
+
+
+def test_constants_in_a_dump_have_their_values(tair, tmp_path):
+    (tmp_path / "models.py").write_text(
+        "import torch\n\ndef make():\n    return lambda x: x * torch.tensor([1.5, 2.5, 3.5]), torch.ones(3)\n"
+    )
+    _, found = answer(tair("dump", "models.py:make", "--json"))
+    assert "[1.5, 2.5, 3.5]" in (tmp_path / found["written"][0]).read_text()

@@ -20,7 +20,7 @@ import torch
 
 from ge_converters.torch_compat import boxed, fake_mode, real_values, run_aot
 from ge_graph import Graph
-from ge_graph.errors import ConfigError
+from ge_graph.errors import ConfigError, GeError
 
 _INPUT: Final = re.compile(r"\s*([a-z_0-9]+)\(([\d,\s]*)\)\s*")
 Compiled = Callable[[torch.fx.GraphModule, str], Callable[..., Any]]
@@ -173,7 +173,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 def capture(subject: Subject, *, backward: bool = False, dynamic: bool = False, fake: bool = True) -> list[Captured]:
     """The ATen graphs of a model, in the order they are needed; nothing is computed if ``fake``.
 
-    Errors: what tracing the model raises.
+    Errors: ConfigError GE1047 if the model cannot be traced.
     """
     found: list[Captured] = []
 
@@ -182,7 +182,19 @@ def capture(subject: Subject, *, backward: bool = False, dynamic: bool = False, 
         return gm.forward  # type: ignore[no-any-return]
 
     with _mode_of(subject) if fake else contextlib.nullcontext():
-        run_with(subject, keep, backward=backward, dynamic=dynamic)
+        try:
+            run_with(subject, keep, backward=backward, dynamic=dynamic)
+        except GeError:
+            raise
+        except Exception as error:
+            advice = (
+                "try it with real tensors (--real): fake ones have no values to decide by" if fake else "run it eagerly"
+            )
+            said = (str(error).strip().splitlines() or [""])[0]
+            raise ConfigError(
+                "GE1047", f"{subject.name}: tracing the model raised {type(error).__name__}: {said}",
+                next=advice,
+            ) from error  # fmt: skip
     return found
 
 
