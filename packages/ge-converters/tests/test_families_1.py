@@ -78,24 +78,10 @@ def test_declared_forms_equal_eager(entry: Any, engine: Any) -> None:
     assert not failures, "\n".join(failures)
 
 
-# Converters that build their graph matrix size by matrix size: with symbolic sizes they say so.
-STATIC_ONLY = {
-    "aten._linalg_solve_ex.default",
-    "aten.cholesky_solve.default",
-    "aten.linalg_lu.default",
-    "aten.linalg_lu_factor_ex.default",
-    "aten.linalg_lu_solve.default",
-    "aten.linalg_solve_triangular.default",
-    "aten.triangular_solve.default",
-}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda e: e.name)
 def test_declared_forms_equal_eager_with_symbolic_sizes(entry: Any, engine: Any) -> None:
     failures = _failures(entry, engine, dynamic=True)
-    if entry.name in STATIC_ONLY:
-        failures = [f for f in failures if "symbolic sizes" not in f and "GE cannot produce it" not in f]
     assert not failures, "\n".join(failures)
 
 

@@ -29,10 +29,18 @@ def lower(walk: Walk, node: torch.fx.Node) -> Any:
         return _functionalized(walk, node, _bases_v1(node))
     if name == "auto_functionalized_v2":
         return _functionalized(walk, node, _bases_v2(node))
+    if name == "with_effects" and node.args[1] is aten._linalg_check_errors.default:
+        return tuple(None for _ in node.meta["val"])  # as _drop of the walk: the operator itself stops the graph
     raise Refusal(
         f"{name} runs a subgraph, which is not lowered; write the branch or loop with torch.where, or keep it outside "
         "the compiled function"
     )
+
+
+def is_token(node: torch.fx.Node) -> bool:
+    """Whether a placeholder only orders ops with effects; AOTAutograd passes nothing for it."""
+    users = [u for u in node.users if u.op == "call_function"]
+    return bool(users) and all(str(u.target) == "with_effects" and u.args[0] is node for u in users)
 
 
 def _mutable_names(op: torch._ops.OpOverload) -> list[str]:

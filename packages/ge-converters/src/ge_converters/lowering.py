@@ -149,7 +149,9 @@ class Walk:
                     next="trace with AOTAutograd or make_fx(tracing_mode='fake'), which record metas",
                 )  # fmt: skip
             value = node.meta.get("val")
-            if isinstance(value, torch.Tensor):
+            if hops.is_token(node):
+                self.env[node] = None
+            elif isinstance(value, torch.Tensor):
                 if node.users:
                     self._tensor_input(node, index, value, "CPU" if on_device and _device(node) == "cpu" else "NPU")
             elif symbols.is_symbolic(value):

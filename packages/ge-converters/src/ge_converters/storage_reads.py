@@ -93,8 +93,7 @@ def lower_determinant(walk: Walk, node: torch.fx.Node) -> Any:
     gradient, which reads the factors, counts on it.
     """
     held = node.args[0].meta["val"]  # type: ignore[union-attr]
-    x = walk.context.argument(node.args[0])
-    rank = held.dim()
+    x, rank = walk.context.argument(node.args[0]), held.dim()
     if memory_order(held) == list(range(rank)) and not held.is_complex():
         x = _in_order(x, [*range(rank - 2), rank - 1, rank - 2])
         x.record_shape(walk.context.spec(held.mT).size)

@@ -156,7 +156,8 @@ def _factored(x: Tensor, meta: TensorSpec) -> tuple[Tensor, Tensor]:
     for i in range(n):
         wanted = ge.Equal(current, _lane(rows, i))
         at = ge.ReduceSum(ge.SelectV2(wanted, places, _long(0)), [-1], keep_dims=True)
-        current = ge.SelectV2(wanted, _lane(current, i), current)
+        exchanged = ge.SelectV2(wanted, _lane(current, i), current)
+        current = ge.SelectV2(_mask(n, i), _long(-1), exchanged)  # this place is done
         pivots.append(ge.Add(at, _long(1)))
     joined = ge.ConcatV2(pivots, len(sizes) - 2) if n else ge.Fill(ints(sizes[:-1]), _long(0))
     return factors, cast(joined, _D.DT_INT32)
@@ -186,7 +187,7 @@ def _permutation(pivots: Tensor, sizes: Sequence[int]) -> Tensor:
     return rows
 
 
-@declare_supported([Support(x) for x in _SQUARE])
+@declare_supported([Support(x).fixed_sizes() for x in [*_SQUARE, F32(4, 7, 7), F64(3, 2, 9, 9)]])
 @register_fx_node_ge_converter(aten.linalg_lu_factor_ex.default, source="aten linalg_lu_factor_ex; GE Lu")
 def linalg_lu_factor_ex(
     A: Tensor, *, pivot: bool = True, check_errors: bool = False, meta_outputs: Any
@@ -220,7 +221,7 @@ def _identity(x: Tensor) -> Tensor:
     return result
 
 
-@declare_supported([Support(x) for x in _SQUARE])
+@declare_supported([Support(x).fixed_sizes() for x in _SQUARE])
 @register_fx_node_ge_converter(aten.linalg_lu.default, source="aten linalg_lu; GE Lu, Tril, Triu, OneHot")
 def linalg_lu(A: Tensor, *, pivot: bool = True, meta_outputs: Any) -> tuple[Tensor, Tensor, Tensor]:
     """P, L and U with A = P L U.
@@ -264,11 +265,11 @@ def _triangular(matrix: Tensor, rhs: Tensor, upper: bool, adjoint: bool = False)
         Support(F32(value=_A), F32(3, 2), left=True).only(0, 3),
         Support(F32(value=_B), F32(2, 3), left=False).only(0),
         Support(F32(value=[_A, _B]), F32(2, 3, 2)).only(0),
-        Support(F32(value=[_A, _B]), F32(3, 2)).only(0),
+        Support(F32(value=[_A, _B]), F32(3, 2)).only(0).fixed_sizes(),
         Support(F32(value=[_A, _B]), F32(2, 3)).only(0),
         Support(F32(value=_A), F32(3)).only(0),
-        Support(F64(value=_B), F64(4, 3, 2)).only(0),
-        Support(F64(value=_B), F64(3, 2)),
+        Support(F64(value=_B), F64(4, 3, 2)).only(0).fixed_sizes(),
+        Support(F64(value=_B), F64(3, 2)).fixed_sizes(),
     ]
 )
 @register_fx_node_ge_converter(aten._linalg_solve_ex.default, source="aten _linalg_solve_ex; GE MatrixSolve, Lu")
@@ -317,8 +318,8 @@ def _factors_if_any(x: Tensor, meta: TensorSpec) -> Any:
     [Support(F32(value=_A), F32(3, 2), upper=u, unitriangular=t) for u in (False, True) for t in (False, True)]
     + [
         Support(F32(value=_A), F32(2, 3), upper=True, left=False),
-        Support(F64(value=_A), F64(4, 3, 2), upper=False),
-        Support(F32(value=[_A, _B]), F32(3, 2), upper=True),
+        Support(F64(value=_A), F64(4, 3, 2), upper=False).fixed_sizes(),
+        Support(F32(value=[_A, _B]), F32(3, 2), upper=True).fixed_sizes(),
     ]
 )
 @register_fx_node_ge_converter(
@@ -396,11 +397,16 @@ def cholesky_inverse(self: Tensor, upper: bool = False, *, meta_outputs: TensorS
 
 @declare_supported(
     [
-        Support(F32(value=_A), I32(value=[2, 3, 3]), F32(3, 3), left=s, adjoint=a)
+        Support(F32(value=_A), I32(value=[2, 3, 3]), F32(3, 3), left=s, adjoint=a).fixed_sizes()
         for s in (True, False)
         for a in (True, False)
     ]
-    + [Support(F64(value=[_A, _B]), I32(value=[[1, 2, 3], [3, 3, 3]]), F64(2, 3, 2))]
+    + [
+        Support(
+            F64(value=[_A, _B]), I32(value=[[1, 2, 3], [3, 3, 3]]), F64(2, 3, 2), left=True, adjoint=a
+        ).fixed_sizes()
+        for a in (True, False)
+    ]
 )
 @register_fx_node_ge_converter(aten.linalg_lu_solve.default, source="aten linalg_lu_solve; GE MatrixTriangularSolve")
 def linalg_lu_solve(

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ge_runtime import errors
-from ge_runtime.cpu.registry import kernel, rows
+from ge_runtime.cpu.registry import kernel
 from ge_runtime.cpu.values import torch_dtype
 
 _SOURCE = "operator headers linalg_ops and matrix_calculation_ops"
@@ -22,13 +22,21 @@ def matrix_inverse(x: Tensor, *, adjoint: bool = False) -> Tensor:
     return torch.linalg.inv(_adjoint(x, adjoint))
 
 
-rows({"MatrixDeterminant": torch.linalg.det})
+def _as_given(x: Tensor) -> Tensor:
+    """Column by column in memory, so that ATen factors x itself, as Lu does, and not its transpose."""
+    return x.mT.contiguous().mT
+
+
+@kernel("MatrixDeterminant", source=_SOURCE)
+def matrix_determinant(x: Tensor) -> Tensor:
+    """The determinant."""
+    return torch.linalg.det(_as_given(x))
 
 
 @kernel("LogMatrixDeterminant", source=_SOURCE)
 def log_matrix_determinant(x: Tensor) -> tuple[Tensor, Tensor]:
     """Sign of the determinant and log of its absolute value."""
-    sign, logarithm = torch.linalg.slogdet(x)
+    sign, logarithm = torch.linalg.slogdet(_as_given(x))
     return sign, logarithm.to(x.dtype)
 
 
