@@ -6,6 +6,13 @@ import torch
 import torchair
 
 
+# an op that nobody converts, whatever the converters learn
+_library = torch.library.Library("tair_tests", "FRAGMENT")
+_library.define("odd(Tensor x) -> Tensor")
+_library.impl("odd", lambda x: x + 1, "CompositeExplicitAutograd")
+torch.library.register_fake("tair_tests::odd", torch.empty_like, lib=_library)
+
+
 @pytest.fixture(autouse=True)
 def fresh(tmp_path, monkeypatch):
     torch._dynamo.reset()
