@@ -5,7 +5,6 @@ import torch
 
 import torchair
 
-
 # an op that nobody converts, whatever the converters learn
 _library = torch.library.Library("tair_tests", "FRAGMENT")
 _library.define("odd(Tensor x) -> Tensor")
