@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -243,6 +244,41 @@ def test_every_kind_of_value(tmp_path, monkeypatch, dynamic, inline):
         assert_same(
             loaded(mine, 5, name="abc").first, reference({k: v.clone() for k, v in batch.items()}, 5, name="abc").first
         )
+
+
+class Anything(torch.nn.Module):
+    def forward(self, *inputs, **more):
+        return inputs[0] + inputs[1] * more["scale"] + more["shift"]["by"]
+
+
+@dataclass
+class Point:
+    x: torch.Tensor
+    y: torch.Tensor
+
+
+torch.export.register_dataclass(Point)
+
+
+class Moves(torch.nn.Module):
+    def forward(self, point):
+        return Point(point.x + 1, point.y * 2)
+
+
+def test_variable_arguments_and_dataclasses(tmp_path):
+    x, more = torch.ones(3, 2), {"scale": torch.ones(2), "shift": {"by": torch.ones(3, 1)}}
+    torchair.CompiledModel.save_graph(Anything(), (x, x), True, save_path=tmp_path / "a", **more)
+    loaded = torchair.CompiledModel.load_graph(tmp_path / "a")
+    big = {"scale": torch.full((2,), 3.0), "shift": {"by": torch.ones(5, 1)}}
+    torch.testing.assert_close(loaded(x.repeat(2, 1)[:5], torch.ones(5, 2), **big), torch.full((5, 2), 5.0))
+    point = Point(torch.ones(3), torch.ones(4))
+    torchair.CompiledModel.save_graph(Moves(), (point,), True, save_path=tmp_path / "b")
+    loaded = torchair.CompiledModel.load_graph(tmp_path / "b")
+    for value in (Point(torch.ones(7), torch.ones(5)), {"x": torch.ones(7), "y": torch.ones(5)}):
+        moved = loaded(value)
+        assert (moved._type, moved.keys()) == ("Point", ("x", "y"))
+        torch.testing.assert_close(moved.x, torch.full((7,), 2.0))
+        torch.testing.assert_close(moved.y, torch.full((5,), 2.0))
 
 
 class Squeezes(torch.nn.Module):

@@ -166,12 +166,12 @@ def _trace(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     """The ATen program; parameters, buffers and user inputs are its placeholders."""
     from ge_converters.decomps import decomposition_table
 
-    shapes = _dynamic_shapes(model, args, kwargs) if dynamic else None
     # Dynamo keeps a copy of every parameter while it exports; the plain tracer keeps none. But only dynamo turns
     # in-place collectives into operators of the graph.
     strict = not current().alone
     try:
-        with torch.no_grad(), _quiet():
+        with torch.no_grad(), _quiet(), _named_keywords(model, kwargs):
+            shapes = _dynamic_shapes(model, args, kwargs) if dynamic else None
             program = torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=strict)
             return program.run_decompositions(decomposition_table())
     except GeError:
@@ -195,14 +195,35 @@ def _quiet() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def _named_keywords(model: torch.nn.Module, kwargs: dict[str, Any]) -> Iterator[None]:
+    """Let ``forward(**more)`` name its keywords inside the block: torch finds no sizes of keywords without a name."""
+    forward, kept = model.forward, model.__dict__.get("forward")
+    form = inspect.signature(forward)
+    named = [p for p in form.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    if len(named) == len(form.parameters):
+        yield
+        return
+
+    def call(*given: Any, **more: Any) -> Any:
+        return forward(*given, **more)
+
+    known = {p.name for p in named}
+    named += [inspect.Parameter(k, inspect.Parameter.KEYWORD_ONLY) for k in kwargs if k not in known]
+    call.__signature__ = form.replace(parameters=named)  # type: ignore[attr-defined]
+    model.__dict__["forward"] = call
+    try:
+        yield
+    finally:
+        model.__dict__.pop("forward")
+        if kept is not None:
+            model.__dict__["forward"] = kept
+
+
 def _dynamic_shapes(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Every dimension and every int as torch finds fit: symbolic where the model allows it."""
     bound = inspect.signature(model.forward).bind(*args, **kwargs).arguments
-    found = {name: _dynamic(value) for name, value in bound.items()}
-    variable = [p.name for p in inspect.signature(model.forward).parameters.values() if p.kind is p.VAR_KEYWORD]
-    for name in variable:  # torch knows keywords that no parameter names by their own name
-        found.update(found.pop(name, {}))
-    return found
+    return {name: _dynamic(value) for name, value in bound.items()}
 
 
 def _dynamic(value: Any) -> Any:
