@@ -427,10 +427,11 @@ def _parse(data: bytes, path: Path) -> dict[str, Any]:
     if not 1 <= found["version"] <= upgrade.VERSION:
         raise errors.version(found["version"], upgrade.writer_of(found), upgrade.VERSION, path)
     try:
-        if data != render(found) or found.get("digest") != _digest(found):
-            raise errors.bad_manifest("the content does not fit its digest", path)
+        intact = data == render(found) and found.get("digest") == _digest(found)
     except (ValueError, RecursionError) as error:
         raise errors.bad_manifest(f"no manifest: {error}", path) from None
+    if not intact:
+        raise errors.bad_manifest("the content does not fit its digest", path)
     found = upgrade.to_current(found, path)
     _check_files(found, path)
     return found
