@@ -81,16 +81,15 @@ VALUES_FREE = frozenset(
 
 
 # What differs between two correct results, for checks that fail by value.
-UNDEFINED = {
-    "mode": "which of several equal elements is reported",
-    "kthvalue": "which of several equal elements is reported",
-    "median": "which of several equal elements is reported",
-    "nanmedian": "which of several equal elements is reported",
-    "sort": "the order of equal elements when the sort is not stable",
-    "argsort": "the order of equal elements when the sort is not stable",
-    "msort": "the order of equal elements when the sort is not stable",
-    "topk": "which of several equal elements is taken",
-    "linalg.eigh": "the sign of eigenvectors",
+_EQUALS = "eager leaves undefined: which of several equal elements is reported"
+_ORDER = "eager leaves undefined: the order of equal elements when the sort is not stable"
+NOTES = {
+    **dict.fromkeys(("mode", "kthvalue", "median", "nanmedian", "topk"), _EQUALS),
+    **dict.fromkeys(("sort", "argsort", "msort"), _ORDER),
+    "linalg.eigh": "eager leaves undefined: the sign of eigenvectors",
+    "addbmm": "rounding: eager adds the products one by one, GE sums them; sums that cancel differ",
+    "fft.hfft2": "rounding: GE's inverse transforms divide by the length, what torch does not want is multiplied again",
+    "index_reduce": "rounding: eager reduces in the half type element by element, scatter_reduce in float32",
 }
 
 
@@ -235,9 +234,7 @@ def explain(op: Any, current: Any, error: Exception, gradients: bool, seconds: i
             compare_compiled(op, *current, "aot_eager", gradients)
     except Exception as same:  # noqa: BLE001 -- only whether it fails matters
         return f"backend aot_eager fails too: {summarise(same)}"
-    if isinstance(error, AssertionError) and op.name in UNDEFINED:
-        return f"eager leaves undefined: {UNDEFINED[op.name]}"
-    return reason
+    return NOTES.get(op.name, reason) if isinstance(error, AssertionError) else reason
 
 
 @functools.cache

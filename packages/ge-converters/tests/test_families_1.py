@@ -35,6 +35,7 @@ MODULES = (
     "special",
     "ranks",
     "matrix",
+    "fourier",
     "random",
 )
 aten = torch.ops.aten

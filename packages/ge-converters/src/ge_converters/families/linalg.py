@@ -1,16 +1,14 @@
-"""Distances between points, and the transforms that GE has no operator for."""
+"""Distances between points."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import torch
 
 from ge_converters.dtypes import cast
-from ge_converters.errors import Refusal
 from ge_converters.families.norm import need_floats
 from ge_converters.families.separable import axis_size
 from ge_converters.registry import declare_supported, register_fx_node_ge_converter
@@ -179,34 +177,3 @@ def _pdist_backward(grad: Tensor, self: Tensor, p: float, pdist: Tensor, *, meta
     given = ge.UnsortedSegmentSum(weighted, first, segments)
     taken = ge.UnsortedSegmentSum(weighted, second, segments)
     return cast(ge.Sub(given, taken), meta_outputs.dtype)
-
-
-def _refuse_transform(op: str) -> NoReturn:
-    raise Refusal(
-        f"{op}: GE has no Fourier transform operator; compute it on the host, or as a product with a matrix of "
-        "sines and cosines (torch.stft and torchaudio have real-valued forms)"
-    )
-
-
-@register_fx_node_ge_converter(aten._fft_r2c.default, source="no GE operator")
-def _fft_r2c(
-    self: Tensor, dim: Sequence[int], normalization: int, onesided: bool, *, meta_outputs: TensorSpec
-) -> NoReturn:
-    """Refused with its reason."""
-    _refuse_transform("torch.fft of real input")
-
-
-@register_fx_node_ge_converter(aten._fft_c2r.default, source="no GE operator")
-def _fft_c2r(
-    self: Tensor, dim: Sequence[int], normalization: int, last_dim_size: Any, *, meta_outputs: TensorSpec
-) -> NoReturn:
-    """Refused with its reason."""
-    _refuse_transform("torch.fft with real output")
-
-
-@register_fx_node_ge_converter(aten._fft_c2c.default, source="no GE operator")
-def _fft_c2c(
-    self: Tensor, dim: Sequence[Any], normalization: int, forward: bool, *, meta_outputs: TensorSpec
-) -> NoReturn:
-    """Refused with its reason."""
-    _refuse_transform("torch.fft of complex input")

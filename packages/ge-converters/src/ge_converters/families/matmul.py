@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 
 import torch
 
-from ge_converters.carriers import HALF_TYPES
+from ge_converters.carriers import HALF_TYPES, as_number
 from ge_converters.dtypes import cast, dtype_promote
 from ge_converters.registry import declare_supported, register_fx_node_ge_converter
 from ge_converters.support import BF16, F16, F32, F64, I8, I32, I64, U8, Support, TensorLike
@@ -70,6 +70,7 @@ def product(a: Tensor, b: Tensor, bias: Tensor | None = None, *, rank: int = 2) 
 
 def scaled(x: Tensor, factor: Number) -> Tensor:
     """``factor * x`` in the type of ``x``; nothing for factor 1."""
+    factor = as_number(factor, x.dtype)
     if not isinstance(factor, Tensor) and factor == 1:
         return x
     result: Tensor = ge.Mul(x, dtype_promote(factor, target_dtype=x.dtype))

@@ -1,13 +1,15 @@
-"""Decompositions and equations of matrices: the last two dims are a matrix, the others a batch."""
+"""Decompositions and equations of matrices (the last two dims), Fourier transforms (of the last dim)."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ge_runtime import errors
 from ge_runtime.cpu.registry import kernel
-from ge_runtime.cpu.values import torch_dtype
+from ge_runtime.cpu.values import one, torch_dtype
 
 _SOURCE = "operator headers linalg_ops and matrix_calculation_ops"
 
@@ -94,3 +96,27 @@ def lu(input: Tensor, *, output_idx_type: int) -> tuple[Tensor, Tensor]:
     places = torch.arange(input.shape[-1], dtype=input.real.dtype)
     sources = (permutation.mT.real @ places.unsqueeze(-1)).squeeze(-1).round()
     return factors, sources.to(torch_dtype(output_idx_type))
+
+
+@kernel("FFT", source="operator header spectral_ops; no factor")
+def fft(x: Tensor) -> Tensor:
+    """The transform of the last dim."""
+    return torch.fft.fft(x)
+
+
+@kernel("IFFT", source="operator header spectral_ops; divided by the length")
+def ifft(x: Tensor) -> Tensor:
+    """The inverse transform of the last dim."""
+    return torch.fft.ifft(x)
+
+
+@kernel("RFFT", host=("fft_length",), source="operator header spectral_ops: the first half of the spectrum")
+def rfft(input: Tensor, fft_length: Any) -> Tensor:
+    """The transform of real numbers, cut or padded to fft_length."""
+    return torch.fft.rfft(input, n=one(fft_length))
+
+
+@kernel("IRFFT", host=("fft_length",), source="operator header spectral_ops; divided by the length")
+def irfft(x: Tensor, fft_length: Any) -> Tensor:
+    """fft_length real numbers from the first half of their spectrum."""
+    return torch.fft.irfft(x, n=one(fft_length))
