@@ -237,11 +237,18 @@ def explain(op: Any, current: Any, error: Exception, gradients: bool, seconds: i
     return NOTES.get(op.name, reason) if isinstance(error, AssertionError) else reason
 
 
+def _called(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return function(*args, **kwargs)
+
+
 @functools.cache
 def all_checks(names: tuple[str, ...] = (), dtypes: tuple[str, ...] = ()) -> list[tuple[Any, str]]:
     """(OpInfo, dtype) for every supported dtype of every entry, in a fixed order."""
-    from torch.testing._internal.common_methods_invocations import op_db
+    from torch.testing._internal import common_methods_invocations as entries
 
+    # entries of random ops seed the generator inside the function, which dynamo does not trace; run() has seeded it
+    entries.wrapper_set_seed = _called
+    op_db = entries.op_db
     wanted, shorts = set(names), list(dtypes) or list(DTYPES)
     unknown = wanted - {full_name(op) for op in op_db} - {op.name for op in op_db}
     if unknown:

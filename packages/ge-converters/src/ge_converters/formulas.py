@@ -127,6 +127,21 @@ def index_reduce(
     return aten.scatter_reduce(self, dim, places, source, reduce, include_self=include_self)
 
 
+def masked_scatter_backward(grad_output: Tensor, mask: Tensor, sizes: Sequence[Any]) -> Tensor:
+    """The gradient of the source: elements of the gradient under the mask, one after the other, zeros behind them."""
+    taken = mask.expand(grad_output.shape).reshape(-1)
+    count = math.prod(sizes)
+    places = torch.cumsum(taken, 0) - 1
+    places = torch.where(taken, places, torch.full_like(places, count))  # one place more for what is not taken
+    values = aten.new_zeros(grad_output, [count + 1]).scatter(0, places, grad_output.reshape(-1))
+    return values[:count].reshape(sizes)
+
+
+def zero_tensor(size: Sequence[Any], **kwargs: Any) -> Tensor:
+    """Zeros that torch does not store."""
+    return torch.zeros(size, **{k: v for k, v in kwargs.items() if v is not None})
+
+
 def searchsorted_scalar(
     sorted_sequence: Tensor,
     self: Any,
@@ -187,6 +202,8 @@ _FORMULAS: Final[dict[str, Callable[..., Any]]] = {
     "put.default": put,
     "index_reduce.default": index_reduce,
     "searchsorted.Scalar": searchsorted_scalar,
+    "masked_scatter_backward.default": masked_scatter_backward,
+    "_efficientzerotensor.default": zero_tensor,
     "empty_permuted.default": empty_permuted,
     "linalg_pinv.atol_rtol_tensor": pinv,
 }

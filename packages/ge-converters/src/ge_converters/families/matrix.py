@@ -15,6 +15,7 @@ import torch
 from ge_converters.carriers import move
 from ge_converters.dtypes import cast
 from ge_converters.errors import Refusal
+from ge_converters.families.creation import filled
 from ge_converters.families.shape_ops import broadcast, ints
 from ge_converters.registry import declare_supported, register_fx_node_ge_converter
 from ge_converters.support import F32, F64, I32, Support
@@ -173,12 +174,12 @@ def _bounded(sizes: Sequence[int]) -> int:
     return n
 
 
-def _permutation(pivots: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Row of the input for each row of the factors, from the pivots."""
+def _permutation(pivots: Tensor, sizes: Sequence[int], count: int) -> Tensor:
+    """Row of the input for each row of the factors, from the pivots of the first ``count`` rows."""
     n = _bounded(sizes)
     places = ge.Const(np.arange(n, dtype=np.int64))
     rows, exchange = broadcast(places, ints(sizes)), cast(pivots, _D.DT_INT64)
-    for i in range(n):
+    for i in range(count):
         other = ge.Equal(places, ge.Sub(_lane(exchange, i), _long(1)))
         mine = _lane(rows, i)
         theirs = ge.ReduceSum(ge.SelectV2(other, rows, _long(0)), [-1], keep_dims=True)
@@ -235,9 +236,49 @@ def linalg_lu(A: Tensor, *, pivot: bool = True, meta_outputs: Any) -> tuple[Tens
         raise Refusal(f"matrices of {sizes[-2]} by {sizes[-1]}: GE Lu takes square ones only")
     factors, rows = ge.Lu(A, **_LU_TYPE)
     factors.record_shape(tuple(sizes))
-    places = ge.Const(np.arange(sizes[-1], dtype=np.int64)[:, None])
-    moved = ge.Equal(places, ge.Unsqueeze(rows, axes=[-2]))
-    return cast(moved, A.dtype), _unit_lower(factors), ge.Triu(factors)
+    return _permutation_matrix(rows, sizes[-1], A.dtype), _unit_lower(factors), ge.Triu(factors)
+
+
+def _permutation_matrix(rows: Tensor, n: int, dtype: DataType) -> Tensor:
+    places = ge.Const(np.arange(n, dtype=np.int64)[:, None])
+    return cast(ge.Equal(places, ge.Unsqueeze(rows, axes=[-2])), dtype)
+
+
+_PACKED = [
+    (F32(3, 3), I32(value=[2, 3, 3])),
+    (F32(2, 4, 3), I32(value=[[2, 4, 3], [1, 2, 3]])),
+    (F64(3, 5), I32(value=[3, 3, 3])),
+]
+
+
+@declare_supported(
+    [Support(*p).fixed_sizes() for p in _PACKED]
+    + [Support(*_PACKED[1], d, p).fixed_sizes() for d, p in ((True, False), (False, True))]
+)
+@register_fx_node_ge_converter(aten.lu_unpack.default, source="aten lu_unpack; GE Tril, Triu, Slice")
+def lu_unpack(
+    LU_data: Tensor, LU_pivots: Tensor, unpack_data: bool = True, unpack_pivots: bool = True, *, meta_outputs: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """P, L and U from the factors in one matrix and the pivots; what is not asked for is empty.
+
+    Errors: Refusal for symbolic sizes.
+    Emits:  Tril, Triu, Slice; the permutation row by row.
+    """
+    sizes = _static(LU_data.known_shape or (None,), "the matrix")
+    rows, columns = sizes[-2:]
+    least = min(rows, columns)
+    nothing = filled([0], 0, LU_data.dtype)
+    p, lower, upper = nothing, nothing, nothing
+    if unpack_pivots:
+        order = _permutation(LU_pivots, [*sizes[:-2], rows], least)
+        p = _permutation_matrix(order, rows, meta_outputs[0].dtype)
+    if unpack_data:
+        start = ints([0] * len(sizes))
+        lower = ge.Tril(ge.Slice(LU_data, start, ints([*sizes[:-1], least])), diagonal=-1)
+        ones = np.eye(rows, least, dtype={_D.DT_FLOAT: np.float32, _D.DT_COMPLEX64: np.complex64}.get(LU_data.dtype))
+        lower = ge.Add(lower, ge.Const(ones.astype(np.complex128) if LU_data.dtype == _D.DT_COMPLEX128 else ones))
+        upper = ge.Triu(ge.Slice(LU_data, start, ints([*sizes[:-2], least, columns])))
+    return p, lower, upper
 
 
 # -- equations -------------------------------------------------------------------------------------------------------
@@ -419,7 +460,8 @@ def linalg_lu_solve(
     sizes = _static(meta_outputs.size, "the result")
     n = (LU.known_shape or (0,))[-1]
     factors = _batched(LU, (*sizes[:-2], n, n))
-    rows = _permutation(pivots, _static(pivots.known_shape or (), "pivots"))
+    exchanged = _static(pivots.known_shape or (None,), "pivots")
+    rows = _permutation(pivots, exchanged, exchanged[-1])
     rhs = _batched(B, sizes)
     if not left:
         rhs, adjoint = _adjoint(rhs), not adjoint

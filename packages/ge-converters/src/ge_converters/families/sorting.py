@@ -229,3 +229,29 @@ def unique_consecutive(
         cast(inverse, _D.DT_INT64) if return_inverse else empty,
         cast(counts, _D.DT_INT64) if return_counts else empty,
     )
+
+
+@declare_supported(
+    [
+        Support(I64(value=[0, 3, 3, 1])),
+        Support(I32(value=[2, 0]), minlength=5),
+        Support(I64(0, low=0, high=1), minlength=2),
+    ]
+    + [Support(I64(value=[0, 3, 3, 1]), f(4)) for f in (F32, F64)]
+    + [Support(I64(value=[1, 1]), I64(2))]
+)
+@register_fx_node_ge_converter(
+    aten.bincount.default, source="aten bincount; GE UnsortedSegmentSum (Bincount counts in int32)"
+)
+def bincount(self: Tensor, weights: Tensor | None = None, minlength: Any = 0, *, meta_outputs: Any) -> Tensor:
+    """How often each whole number occurs, or the sum of its weights.
+
+    Dtypes: any integer type -> int64; with weights float32 stays, everything else gives float64.
+    Emits:  ReduceMax for the length, UnsortedSegmentSum.
+    """
+    places = cast(self, _D.DT_INT64)
+    least = dtype_promote(minlength, target_dtype=_D.DT_INT64)
+    highest = ge.ReduceMax(ge.ConcatV2([places, ge.Const(np.array([-1], dtype=np.int64))], 0), [0], keep_dims=False)
+    length = ge.Maximum(ge.Add(highest, ge.Const(1, dtype=_D.DT_INT64)), least)
+    counted = ge.OnesLike(places) if weights is None else cast(weights, meta_outputs.dtype)
+    return ge.UnsortedSegmentSum(counted, places, length)
