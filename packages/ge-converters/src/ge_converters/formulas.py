@@ -165,6 +165,27 @@ def empty_permuted(size: Sequence[Any], physical_layout: Sequence[int], **kwargs
     return made.permute([list(physical_layout).index(d) for d in range(len(size))])
 
 
+def addr(self: Tensor, vec1: Tensor, vec2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """beta * self + alpha * the outer product; every step rounds to the type of the result, as in eager."""
+    dtype = torch.promote_types(self.dtype, torch.promote_types(vec1.dtype, vec2.dtype))
+    if dtype is torch.bool:
+        outer = vec1.unsqueeze(1) & vec2
+        outer = outer if alpha else torch.zeros_like(outer)
+        return outer | self if beta else outer
+    first, second = vec1.to(dtype), vec2.to(dtype)
+    scaled = first if alpha == 1 else first * torch.full((), alpha, dtype=dtype)
+    outer = scaled.unsqueeze(1) * second
+    if beta == 0:
+        return outer
+    return outer + (self.to(dtype) if beta == 1 else self.to(dtype) * torch.full((), beta, dtype=dtype))
+
+
+def cross(self: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
+    """The vector product; every step rounds to the type of the operands, as in eager."""
+    a, b = torch.broadcast_tensors(self, other)
+    return torch.roll(a, -1, dim) * torch.roll(b, -2, dim) - torch.roll(a, -2, dim) * torch.roll(b, -1, dim)
+
+
 # -- matrices --------------------------------------------------------------------------------------------------------
 
 
@@ -205,6 +226,8 @@ _FORMULAS: Final[dict[str, Callable[..., Any]]] = {
     "masked_scatter_backward.default": masked_scatter_backward,
     "_efficientzerotensor.default": zero_tensor,
     "empty_permuted.default": empty_permuted,
+    "addr.default": addr,
+    "linalg_cross.default": cross,
     "linalg_pinv.atol_rtol_tensor": pinv,
 }
 

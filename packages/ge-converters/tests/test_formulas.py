@@ -1,0 +1,93 @@
+"""Formulas in other ATen ops equal the op that they stand for, at the edges too."""
+
+import math
+
+import pytest
+import torch
+
+from ge_converters import formulas
+from ge_converters.decomps import decomposition_table
+
+aten = torch.ops.aten
+INF, NAN = math.inf, math.nan
+EDGES = [0.0, -0.0, 1.0, -1.5, 3e38, 1e-40, INF, -INF, NAN, 0.3, 1e-30, 7.25]
+
+
+def numbers(dtype=torch.float32):
+    return torch.tensor(EDGES, dtype=dtype)
+
+
+def positions(*shape):
+    torch.manual_seed(1)
+    return torch.randint(0, 6, shape)
+
+
+def drawn(*shape, dtype=torch.float32):
+    torch.manual_seed(2)
+    return torch.randn(shape).to(dtype)
+
+
+def half(*shape):
+    return drawn(*shape, dtype=torch.float16)
+
+
+CASES = {
+    "hypot": (aten.hypot.default, lambda: (numbers()[:, None], numbers()[None])),
+    "hypot f16": (aten.hypot.default, lambda: (half(50), half(50).flip(0))),
+    "hypot f64": (aten.hypot.default, lambda: (numbers(torch.float64)[:, None], numbers(torch.float64)[None])),
+    "lcm": (aten.lcm.default, lambda: (torch.arange(-6, 7)[:, None], torch.arange(-4, 9)[None])),
+    "i0": (aten.i0.default, lambda: (drawn(40) * 10,)),
+    "i1": (aten.special_i1.default, lambda: (drawn(40) * 10,)),
+    "i1 of integers": (aten.special_i1.default, lambda: (torch.arange(-4, 5),)),
+    "polygamma 0": (aten.polygamma.default, lambda: (0, drawn(30).abs() + 0.1)),
+    "polygamma 1": (aten.polygamma.default, lambda: (1, drawn(30) * 3 + 0.01)),
+    "polygamma 3": (aten.polygamma.default, lambda: (3, drawn(30).abs() + 0.1)),
+    "frexp": (aten.frexp.Tensor, lambda: (numbers(),)),
+    "frexp f64": (aten.frexp.Tensor, lambda: (numbers(torch.float64),)),
+    "frexp f16": (aten.frexp.Tensor, lambda: (torch.tensor([0.0, 1.0, -6e-8, 65504.0, 0.1], dtype=torch.float16),)),
+    "polar": (aten.polar.default, lambda: (drawn(8).abs(), drawn(8))),
+    "take": (aten.take.default, lambda: (drawn(2, 3), positions(2, 2) - 6)),
+    "put": (aten.put.default, lambda: (drawn(2, 3), torch.tensor([0, -1]), drawn(2))),
+    "put adding": (aten.put.default, lambda: (drawn(2, 3), torch.tensor([1, 1]), drawn(2), True)),
+    "index_reduce": (aten.index_reduce.default, lambda: (drawn(6, 3), 0, positions(4), drawn(4, 3), "amax")),
+    "index_reduce 0-d": (aten.index_reduce.default, lambda: (drawn(), 0, torch.tensor([0]), drawn(1), "prod")),
+    "searchsorted": (aten.searchsorted.Scalar, lambda: (torch.tensor([1, 3, 5]), 2.5)),
+    "masked_scatter_backward": (
+        aten.masked_scatter_backward.default,
+        lambda: (drawn(3, 4), drawn(3, 4) > 0, [2, 9]),
+    ),
+    "addr f16": (aten.addr.default, lambda: (half(40, 30), half(40), half(30))),
+    "addr bool": (aten.addr.default, lambda: (drawn(4, 3) > 0, drawn(4) > 0, drawn(3) > 0)),
+    "cross f16": (aten.linalg_cross.default, lambda: (half(40, 3), half(1, 3))),
+    "pinv": (aten.linalg_pinv.atol_rtol_tensor, lambda: (drawn(4, 3),)),
+}
+
+
+def result_of(op, args):
+    function = formulas.decompositions()[op]
+    found = function(*args)
+    return found if isinstance(found, tuple) else (found,)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_equals_the_op(name):
+    op, make = CASES[name]
+    args = make()
+    expected = op(*args)
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    for got, want in zip(result_of(op, args), expected, strict=True):
+        torch.testing.assert_close(got, want, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_rounds_as_eager_does_step_by_step(dtype):
+    vectors = drawn(60, 3, dtype=dtype), drawn(60, 3, dtype=dtype).flip(0)
+    assert torch.equal(formulas.cross(*vectors), torch.linalg.cross(*vectors))
+    matrix, first, second = drawn(40, 30, dtype=dtype), drawn(40, dtype=dtype), drawn(30, dtype=dtype)
+    got = formulas.addr(matrix, first, second, beta=0.2, alpha=0.6)
+    assert torch.equal(got, torch.addr(matrix, first, second, beta=0.2, alpha=0.6))
+
+
+def test_all_are_in_the_table():
+    table = decomposition_table()
+    assert all(table[op] is function for op, function in formulas.decompositions().items())
