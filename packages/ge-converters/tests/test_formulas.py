@@ -50,7 +50,7 @@ CASES = {
     "put": (aten.put.default, lambda: (drawn(2, 3), torch.tensor([0, -1]), drawn(2))),
     "put adding": (aten.put.default, lambda: (drawn(2, 3), torch.tensor([1, 1]), drawn(2), True)),
     "index_reduce": (aten.index_reduce.default, lambda: (drawn(6, 3), 0, positions(4), drawn(4, 3), "amax")),
-    "index_reduce 0-d": (aten.index_reduce.default, lambda: (drawn(), 0, torch.tensor([0]), drawn(1), "prod")),
+    "index_reduce 0-d": (aten.index_reduce.default, lambda: (drawn(), 0, torch.tensor(0), drawn() + 1, "prod")),
     "searchsorted": (aten.searchsorted.Scalar, lambda: (torch.tensor([1, 3, 5]), 2.5)),
     "masked_scatter_backward": (
         aten.masked_scatter_backward.default,
