@@ -137,6 +137,12 @@ def masked_scatter_backward(grad_output: Tensor, mask: Tensor, sizes: Sequence[A
     return values[:count].reshape(sizes)
 
 
+def unique(self: Tensor, sorted: bool = True, return_inverse: bool = False) -> tuple[Tensor, Tensor]:
+    """Distinct values in order, and where each element went."""
+    values, inverse, _ = aten._unique2(self, sorted, return_inverse)
+    return values, inverse
+
+
 def zero_tensor(size: Sequence[Any], **kwargs: Any) -> Tensor:
     """Zeros that torch does not store."""
     return torch.zeros(size, **{k: v for k, v in kwargs.items() if v is not None})
@@ -225,6 +231,7 @@ _FORMULAS: Final[dict[str, Callable[..., Any]]] = {
     "searchsorted.Scalar": searchsorted_scalar,
     "masked_scatter_backward.default": masked_scatter_backward,
     "_efficientzerotensor.default": zero_tensor,
+    "_unique.default": unique,
     "empty_permuted.default": empty_permuted,
     "addr.default": addr,
     "linalg_cross.default": cross,
