@@ -40,7 +40,7 @@ def decomposition_table(
         custom: The user's decompositions; they win over everything, converters included.
         registry: Converters whose ops stay whole; the common registry if None.
 
-    Source: ``torch._decomp.core_aten_decompositions``.
+    Source: ``torch._decomp``, its core ATen list after autograd.
     """
     used = REGISTRY if registry is None else registry
     used.load()
@@ -53,10 +53,11 @@ def decomposition_table(
 
 
 def _built(registry: Registry) -> dict[Any, Decomposition]:
-    from torch._decomp import core_aten_decompositions
+    # Not core_aten_decompositions(): it walks all ops of all libraries, and fails once a library of the user is gone.
+    from torch._decomp import _core_aten_decompositions_post_autograd
 
     table: dict[Any, Decomposition] = {}
-    for op, function in {**_beyond_core(), **core_aten_decompositions()}.items():
+    for op, function in {**_beyond_core(), **_core_aten_decompositions_post_autograd()}.items():
         name = str(op)
         if name in NEVER or not isinstance(op, torch._ops.OpOverload):
             continue
