@@ -92,7 +92,7 @@ def lower_determinant(walk: Walk, node: torch.fx.Node) -> Any:
     """aten._linalg_det and _linalg_slogdet: eager factors the transpose of a real matrix that lies row by row, and the
     gradient, which reads the factors, counts on it.
     """
-    held = node.args[0].meta["val"]  # type: ignore[union-attr]
+    held = node.args[0].meta["val"]
     x, rank = walk.context.argument(node.args[0]), held.dim()
     if memory_order(held) == list(range(rank)) and not held.is_complex():
         x = _in_order(x, [*range(rank - 2), rank - 1, rank - 2])
@@ -101,9 +101,9 @@ def lower_determinant(walk: Walk, node: torch.fx.Node) -> Any:
 
 
 def _arguments(node: torch.fx.Node, skip: int = 0) -> tuple[torch.fx.Node, Any, Any, Any]:
-    names = [a.name for a in node.target._schema.arguments]  # type: ignore[union-attr]
+    names = [a.name for a in node.target._schema.arguments]
     given = {**dict(zip(names, node.args)), **node.kwargs}
-    return given["self"], _known(given["size"]), _known(given["stride"]), _known(given.get("storage_offset"))  # type: ignore[return-value]
+    return given["self"], _known(given["size"]), _known(given["stride"]), _known(given.get("storage_offset"))
 
 
 def _known(value: Any) -> Any:

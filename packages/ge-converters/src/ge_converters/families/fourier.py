@@ -12,9 +12,10 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from ge_converters.carriers import move
 from ge_converters.dtypes import cast
 from ge_converters.errors import Refusal
-from ge_converters.families.shape_ops import permuted
+from ge_converters.families.shape_ops import ints
 from ge_converters.registry import declare_supported, register_fx_node_ge_converter
 from ge_converters.support import C64, C128, F32, F64, Support
 from ge_converters.tables import define
@@ -33,15 +34,12 @@ def _long(value: int) -> Tensor:
 
 def _along(op: Any, x: Tensor, axis: int, rank: int) -> Tensor:
     """An operator of the last dim applied to another one of a tensor of this rank."""
-    x.record_shape(x.known_shape or (None,) * rank)
-    order = [d for d in range(rank) if d != axis] + [axis]
-    last = permuted(x, order)
-    last.record_shape((None,) * rank)
-    result = op(last)
-    result.record_shape((None,) * rank)
-    back = permuted(result, [order.index(d) for d in range(rank)])
-    back.record_shape((None,) * rank)
-    return back
+    if axis == rank - 1:
+        result: Tensor = op(x)
+        return result
+    order = ints([*range(axis), *range(axis + 1, rank), axis])
+    back = ints([*range(axis), rank - 1, *range(axis, rank - 1)])
+    return move("Transpose", op(move("Transpose", x, order)), back)
 
 
 def _count(sizes: Sequence[Any], dims: Sequence[int]) -> int:
@@ -143,16 +141,18 @@ def _fft_c2r(
         size = ge.Const(np.asarray([length], dtype=np.int32))
         result = _along(lambda y: ge.IRFFT(y, size), x, dims[-1], self.rank)
     else:
-        result = _along(lambda y: ge.Real(ge.IFFT(_mirrored(y, length)), Tout=_D.DT_DOUBLE), x, dims[-1], self.rank)
+        result = _along(
+            lambda y: ge.Real(ge.IFFT(_mirrored(y, length, self.rank - 1)), Tout=_D.DT_DOUBLE), x, dims[-1], self.rank
+        )
     return _scaled(result, float(count) ** (_POWERS[normalization] + 1.0))
 
 
-def _mirrored(half: Tensor, length: int) -> Tensor:
+def _mirrored(half: Tensor, length: int, axis: int) -> Tensor:
     """A whole spectrum from its first half: what is missing is the conjugate from the other end."""
     kept = length // 2 + 1
     places = np.concatenate([np.arange(kept), length - np.arange(kept, length)]).astype(np.int64)
     signs = np.where(np.arange(length) < kept, 1.0, -1.0)
-    whole = ge.GatherV2(half, ge.Const(places), _long(half.rank - 1))
+    whole = ge.GatherV2(half, ge.Const(places), _long(axis))
     real, imaginary = (op(whole, Tout=_D.DT_DOUBLE) for op in (ge.Real, ge.Imag))
     return ge.Complex(real, ge.Mul(imaginary, ge.Const(signs)), Tout=_D.DT_COMPLEX128)
 

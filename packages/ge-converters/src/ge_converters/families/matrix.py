@@ -31,7 +31,6 @@ _A = [[4.0, 1.0, 0.5], [1.0, 3.0, -1.0], [0.5, -1.0, 5.0]]
 _B = [[1.0, -2.0, 0.5], [3.0, 1.0, 1.0], [0.5, 2.0, -1.0]]
 _SQUARE = [F32(value=_A), F64(value=_B), F32(value=[_A, _B])]
 _POSITIVE = [F32(value=_A), F64(value=[_A, _A])]
-_LU_TYPE = {"output_idx_type": _D.DT_INT64}
 
 
 def _long(value: int) -> Tensor:
@@ -150,7 +149,7 @@ def _factored(x: Tensor, meta: TensorSpec) -> tuple[Tensor, Tensor]:
     n = _bounded(sizes)
     if sizes[-2] != n:
         raise Refusal(f"matrices of {sizes[-2]} by {n}: GE Lu takes square ones only")
-    factors, rows = ge.Lu(x, **_LU_TYPE)
+    factors, rows = ge.Lu(x, output_idx_type=_D.DT_INT64)
     rows.record_shape(tuple(sizes[:-1]))
     places, pivots = ge.Const(np.arange(n, dtype=np.int64)), []
     current = broadcast(places, ints(sizes[:-1]))
@@ -234,7 +233,7 @@ def linalg_lu(A: Tensor, *, pivot: bool = True, meta_outputs: Any) -> tuple[Tens
     sizes = _static(A.known_shape or (None,), "the matrix")
     if sizes[-1] != sizes[-2]:
         raise Refusal(f"matrices of {sizes[-2]} by {sizes[-1]}: GE Lu takes square ones only")
-    factors, rows = ge.Lu(A, **_LU_TYPE)
+    factors, rows = ge.Lu(A, output_idx_type=_D.DT_INT64)
     factors.record_shape(tuple(sizes))
     return _permutation_matrix(rows, sizes[-1], A.dtype), _unit_lower(factors), ge.Triu(factors)
 

@@ -96,12 +96,7 @@ def _median(x: Tensor, axis: int, keepdim: bool, skip: bool) -> tuple[Tensor, Te
 
 def _flat(x: Tensor) -> Tensor:
     flat: Tensor = ge.Reshape(x, ints([-1]))
-    shape = x.known_shape
-    whole = shape is not None and all(isinstance(s, int) for s in shape)
-    size = 1
-    for s in shape if whole and shape is not None else ():
-        size *= int(s)
-    flat.record_shape((size if whole else None,))  # type: ignore[arg-type]
+    flat.record_shape((f"numel_{flat.node.name}",))  # a size of its own: only the rank is needed
     return flat
 
 
