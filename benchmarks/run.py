@@ -29,7 +29,6 @@ GROUPS = {
     "steady": "benchmarks.steady",
     "memory": "benchmarks.memory",
     "export": "benchmarks.export",
-    "dump": "benchmarks.dump",
 }
 
 
