@@ -87,6 +87,9 @@ NOTES = {
     **dict.fromkeys(("mode", "kthvalue", "median", "nanmedian", "topk"), _EQUALS),
     **dict.fromkeys(("sort", "argsort", "msort"), _ORDER),
     "linalg.eigh": "eager leaves undefined: the sign of eigenvectors",
+    **dict.fromkeys(
+        ("add", "sub"), "rounding: eager adds the last elements of a half tensor with two roundings, AxpyV2 with one"
+    ),
     "addbmm": "rounding: eager adds the products one by one, GE sums them; sums that cancel differ",
     "fft.hfft2": "rounding: GE's inverse transforms divide by the length, what torch does not want is multiplied again",
     **dict.fromkeys(

@@ -1,6 +1,6 @@
 """Use an operator that another module registers.
 
-    python example_use_import_new_custom_op.py
+python example_use_import_new_custom_op.py
 """
 
 import new_custom_op  # noqa: F401 -- registers the operator, its converter and its kernel
