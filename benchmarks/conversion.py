@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from benchmarks.capture import aot_graph, fx_nodes
 from benchmarks.rows import Row, at_most, medians
-from ge_converters.lowering import lower
+from ge_converters.lowering import lower, no_collection
 from ge_graph import Graph, passes, serde
 from ge_graph.verify import verify
 from tools import models
@@ -17,10 +17,11 @@ GROUP = "conversion"
 
 def convert(gm: object) -> tuple[Graph, bytes]:
     """The whole of our work on one graph."""
-    graph = lower(gm).graph
-    passes.run(graph)
-    verify(graph)
-    return graph, serde.to_bytes(graph)
+    with no_collection():  # as the pipeline does
+        graph = lower(gm).graph
+        passes.run(graph)
+        verify(graph)
+        return graph, serde.to_bytes(graph)
 
 
 def _ms_per_node(layers: int, *, dynamic: bool = False, repeats: int = 5) -> tuple[float, int]:

@@ -72,7 +72,7 @@ def lower(gm: torch.fx.GraphModule, *, name: str = "graph_1", registry: Registry
     """
     start = time.perf_counter()
     walk = Walk(gm, name, REGISTRY if registry is None else registry)
-    with building(walk.graph), _no_collection():
+    with building(walk.graph), no_collection():
         lowered = walk.run()
     logger.info(
         "%s: %d FX nodes to %d GE nodes in %.1f ms",
@@ -82,7 +82,7 @@ def lower(gm: torch.fx.GraphModule, *, name: str = "graph_1", registry: Registry
 
 
 @contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
+def no_collection() -> Iterator[None]:
     """Everything that is made here stays; letting the cycle collector look at it again and again costs a quarter."""
     if not gc.isenabled():
         yield

@@ -132,7 +132,9 @@ class Pipeline:
             return self._captured(gm) if dump is None else self._as_it_stands(gm, "dump_tensor_data", dump)
         device = device_of(gm)
         plan = take_views(gm)
-        with real_values():
+        from ge_converters.lowering import no_collection
+
+        with real_values(), no_collection():
             lowered = self._optimize(self._lower(gm))
             return self._load(lowered, plan, choose_engine(device))
 
