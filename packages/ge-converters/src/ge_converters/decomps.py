@@ -52,6 +52,26 @@ def decomposition_table(
     return {**known, **(custom or {})}
 
 
+def export_table(*, registry: Registry | None = None) -> dict[Any, Decomposition]:
+    """The table for ``ExportedProgram.run_decompositions``, which keeps every composite op that its table lacks.
+
+    Source: ``torch.export.default_decompositions``.
+    """
+    used = REGISTRY if registry is None else registry
+    table = decomposition_table(registry=used)
+    for op, function in torch.export.default_decompositions().items():
+        if _is_composite(op) and str(op) not in NEVER and used.find(op) is None:
+            table.setdefault(op, function)
+    return table
+
+
+def _is_composite(op: Any) -> bool:
+    """Whether the dispatcher itself replaces the op by others."""
+    return isinstance(op, torch._ops.OpOverload) and torch._C._dispatch_has_kernel_for_dispatch_key(
+        op.name(), "CompositeImplicitAutograd"
+    )
+
+
 def _built(registry: Registry) -> dict[Any, Decomposition]:
     # Not core_aten_decompositions(): it walks all ops of all libraries, and fails once a library of the user is gone.
     from torch._decomp import _core_aten_decompositions_post_autograd
@@ -71,13 +91,10 @@ def _beyond_core() -> dict[Any, Decomposition]:
     """What torch can decompose beyond its core list: functional ops that the dispatcher itself leaves whole."""
     from torch._decomp import decomposition_table as known
 
-    composite = "CompositeImplicitAutograd"
     return {
         op: function
         for op, function in known.items()
-        if isinstance(op, torch._ops.OpOverload)
-        and not op._schema.is_mutable
-        and not torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), composite)
+        if isinstance(op, torch._ops.OpOverload) and not op._schema.is_mutable and not _is_composite(op)
     }
 
 

@@ -164,7 +164,7 @@ def _check(config: CompilerConfig) -> None:
 
 def _trace(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic: bool) -> Any:
     """The ATen program; parameters, buffers and user inputs are its placeholders."""
-    from ge_converters.decomps import decomposition_table
+    from ge_converters.decomps import export_table
 
     # Dynamo keeps a copy of every parameter while it exports; the plain tracer keeps none. But only dynamo turns
     # in-place collectives into operators of the graph.
@@ -173,7 +173,7 @@ def _trace(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
         with torch.no_grad(), _quiet(), _named_keywords(model, kwargs):
             shapes = _dynamic_shapes(model, args, kwargs) if dynamic else None
             program = torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=strict)
-            return program.run_decompositions(decomposition_table())
+            return program.run_decompositions(export_table())
     except GeError:
         raise
     except Exception as error:  # the model's own code runs while it is traced, so this may be anything
