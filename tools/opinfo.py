@@ -6,8 +6,9 @@
     python -m tools.opinfo --update             write the expected-failure table anew
 
 A check is one OpInfo in one dtype: for each sample, values, dtype and shape of all outputs; in float32 the gradients
-too. What is expected to fail stands in `tests/opinfo/expected.tsv` with its reason. The table is strict both ways: a
-check that fails without a row, and a row whose check passes, are errors.
+too. `f32-sym` has symbolic sizes: the samples share what was compiled, as far as torch's guards let them, so that a
+graph made for one size runs at others. What is expected to fail stands in `tests/opinfo/expected.tsv` with its reason.
+The table is strict both ways: a check that fails without a row, and a row whose check passes, are errors.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ DTYPES = {
     "i64": torch.int64,
     "i32": torch.int32,
     "b8": torch.bool,
+    "f32-sym": torch.float32,
 }
 SAMPLES = 6  # of each check, spread over all that an OpInfo has: they differ in arguments and in sizes
 SECONDS = 120  # one check; a few samples of decompositions trace for very long
@@ -205,8 +207,8 @@ def spread(samples: list[Any], count: int) -> list[Any]:
 def check(op: Any, short: str, samples: int = SAMPLES, seconds: int = SECONDS) -> Outcome:
     """Run one OpInfo in one dtype."""
     dtype = DTYPES[short]
-    gradients = short == "f32" and op.supports_autograd
-    backend = torchair.get_npu_backend()
+    gradients = dtype is torch.float32 and op.supports_autograd
+    subject = Subject(op, torchair.get_npu_backend(), short.endswith("-sym"))
     ran, current = 0, None
     try:
         with time_limit(seconds):
@@ -217,33 +219,43 @@ def check(op: Any, short: str, samples: int = SAMPLES, seconds: int = SECONDS) -
                 except (RuntimeError, ValueError, NotImplementedError, TypeError, IndexError):
                     continue  # eager itself refuses this sample on this build
                 ran, current = ran + 1, (sample, want)
-                compare_compiled(op, sample, want, backend, gradients)
+                subject.compare(sample, want, gradients)
     except Exception as error:  # noqa: BLE001 -- any failure is the outcome to be reported
-        return Outcome(full_name(op), short, explain(op, current, error, gradients, seconds), ran)
+        return Outcome(full_name(op), short, explain(subject, current, error, gradients, seconds), ran)
     return Outcome(full_name(op), short, "", ran)
 
 
-def compare_compiled(op: Any, sample: Any, want: Any, backend: Any, gradients: bool) -> None:
-    """Compile, run, and compare with what eager gave."""
-    torch._dynamo.reset()
-    compiled = torch.compile(lambda *a, **k: op.op(*a, **k), backend=backend, fullgraph=True, dynamic=False)
-    got = run(compiled, sample, gradients)
-    values = values_defined(op, sample)
-    compare(got[0], want[0], values)
-    compare(got[1], want[1], values)
+class Subject:
+    """An OpInfo under torch.compile. With symbolic sizes what was compiled is kept from sample to sample."""
+
+    def __init__(self, op: Any, backend: Any, dynamic: bool) -> None:
+        self.op, self.dynamic = op, dynamic
+        torch._dynamo.reset()
+        self.compiled = torch.compile(
+            lambda *a, **k: op.op(*a, **k), backend=backend, fullgraph=True, dynamic=self.dynamic
+        )
+
+    def compare(self, sample: Any, want: Any, gradients: bool) -> None:
+        """Run, and compare with what eager gave."""
+        if not self.dynamic:
+            torch._dynamo.reset()
+        got = run(self.compiled, sample, gradients)
+        values = values_defined(self.op, sample)
+        compare(got[0], want[0], values)
+        compare(got[1], want[1], values)
 
 
-def explain(op: Any, current: Any, error: Exception, gradients: bool, seconds: int) -> str:
+def explain(subject: Subject, current: Any, error: Exception, gradients: bool, seconds: int) -> str:
     """The reason of a failure. What torch's own tracing cannot do either is no gap of this backend, and says so."""
     reason = summarise(error)
     if current is None or "[GE" in reason:
         return reason
     try:
         with time_limit(seconds):
-            compare_compiled(op, *current, "aot_eager", gradients)
+            Subject(subject.op, "aot_eager", subject.dynamic).compare(*current, gradients)
     except Exception as same:  # noqa: BLE001 -- only whether it fails matters
         return f"backend aot_eager fails too: {summarise(same)}"
-    return NOTES.get(op.name, reason) if isinstance(error, AssertionError) else reason
+    return NOTES.get(subject.op.name, reason) if isinstance(error, AssertionError) else reason
 
 
 def _called(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -321,6 +333,7 @@ def _prepare() -> None:
     torch.set_num_threads(1)  # the samples are tiny
     torch._dynamo.config.capture_dynamic_output_shape_ops = True
     torch._dynamo.config.capture_scalar_outputs = True
+    torch._dynamo.config.recompile_limit = 1000  # samples of one check may need a compilation each
 
 
 def _check_by_index(index: int, names: tuple[str, ...], dtypes: tuple[str, ...], samples: int) -> Outcome:

@@ -58,20 +58,25 @@ class Lowered:
     nested: type | None = field(default=tuple)
 
 
-def lower(gm: torch.fx.GraphModule, *, name: str = "graph_1", registry: Registry | None = None) -> Lowered:
+def lower(
+    gm: torch.fx.GraphModule, *, name: str = "graph_1", registry: Registry | None = None, specialise: bool = False
+) -> Lowered:
     """Convert an FX graph to a GE graph.
 
     Args:
         gm: Functional ATen graph whose nodes carry ``meta["val"]``.
         name: Name of the GE graph.
         registry: Converters to use; the common registry if None.
+        specialise: Whether symbolic numbers of a node that is refused otherwise, such as a stride that a GE attribute
+            holds, may be fixed to their present values. That adds guards to the trace the graph comes from, so it is
+            for callers whose guards are still to be made: torch.compile then compiles anew for other values.
 
     Errors: LoweringError GE2001 with every node that cannot be lowered; GE2006 if a converter fails, GE2007 if it
         returns something wrong; GE2008 for unbalanced scopes; GE2009 for a size without a source; GE2012 for a graph
         without metas.
     """
     start = time.perf_counter()
-    walk = Walk(gm, name, REGISTRY if registry is None else registry)
+    walk = Walk(gm, name, REGISTRY if registry is None else registry, specialise)
     with building(walk.graph), no_collection():
         lowered = walk.run()
     logger.info(
@@ -101,11 +106,13 @@ class Walk:
         gm: The module whose graph is walked.
         name: Name of the GE graph.
         registry: Converters.
+        specialise: Whether symbolic numbers may be fixed where a converter refuses them.
     """
 
-    def __init__(self, gm: torch.nn.Module, name: str, registry: Registry) -> None:
+    def __init__(self, gm: torch.nn.Module, name: str, registry: Registry, specialise: bool = False) -> None:
         self.gm = gm
         self.registry = registry
+        self.specialise = specialise
         self.graph = Graph(name)
         self.context = Context(self.graph)
         self.env = self.context.env
@@ -253,7 +260,7 @@ class Walk:
         return found
 
     def convert(self, node: FxNode, entry: Entry, args: Any, kwargs: Any, value: Any) -> Any:
-        """Call a converter and check what it returns.
+        """Call a converter and check what it returns; if it refuses symbolic numbers, once more with their values.
 
         Args:
             node: The FX node, for messages.
@@ -261,7 +268,26 @@ class Walk:
             args: FX arguments.
             kwargs: FX keyword arguments.
             value: ``meta["val"]`` of the results.
+
+        Raises:
+            Refusal: The converter says no.
         """
+        try:
+            return self._convert(node, entry, args, kwargs, value)
+        except Refusal as refusal:
+            hints = symbols.hinted((args, kwargs)) if self.specialise else {}
+            if not hints:
+                raise
+            fixed, named = torch.fx.node.map_arg((args, kwargs), lambda n: hints.get(n, n))
+            try:
+                result = self._convert(node, entry, fixed, named, value)
+            except Refusal:
+                raise refusal from None
+            symbols.guard(hints)
+            logger.info("%s: fixed %s, for %s", node.name, {n.name: v for n, v in hints.items()}, refusal.reason)
+            return result
+
+    def _convert(self, node: FxNode, entry: Entry, args: Any, kwargs: Any, value: Any) -> Any:
         plan = plan_for(entry)
         argument = self.context.argument
         if plan is not None:

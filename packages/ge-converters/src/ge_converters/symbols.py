@@ -68,6 +68,30 @@ def plain(expr: Any) -> int | float | bool | None:
     return None
 
 
+def hinted(arguments: Any) -> dict[torch.fx.Node, int | float | bool]:
+    """The symbolic numbers among FX arguments with the values that they have in this trace.
+
+    Numbers that come from data have no value yet, and a trace whose guards are already made takes no more of them;
+    both are left out.
+    """
+    found: dict[torch.fx.Node, int | float | bool] = {}
+
+    def look(node: torch.fx.Node) -> torch.fx.Node:
+        value = node.meta.get("val")
+        if is_symbolic(value) and value.node.has_hint() and not value.node.shape_env.frozen:
+            found[node] = value.node.hint
+        return node
+
+    torch.fx.node.map_arg(arguments, look)
+    return found
+
+
+def guard(hints: dict[torch.fx.Node, int | float | bool]) -> None:
+    """Bind the trace to these values: with others torch compiles anew."""
+    for node, number in hints.items():
+        type(number)(node.meta["val"])
+
+
 class Symbols:
     """The symbolic values of one graph.
 

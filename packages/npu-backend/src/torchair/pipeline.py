@@ -135,7 +135,7 @@ class Pipeline:
         from ge_converters.lowering import no_collection
 
         with real_values(), no_collection():
-            lowered = self._optimize(self._lower(gm))
+            lowered = self._optimize(self._lower(gm, specialise=True))
             return self._load(lowered, plan, choose_engine(device))
 
     def to_graph(
@@ -221,7 +221,7 @@ class Pipeline:
 
     # -- GE -----------------------------------------------------------------------------------------------------------
 
-    def _lower(self, gm: torch.fx.GraphModule) -> Lowered:
+    def _lower(self, gm: torch.fx.GraphModule, *, specialise: bool = False) -> Lowered:
         from ge_converters.lowering import lower
         from ge_converters.registry import REGISTRY
         from torchair import converters
@@ -231,7 +231,7 @@ class Pipeline:
             REGISTRY.load()
             note("known")
         with self._timed("lower") as note:
-            lowered = lower(gm, name=f"graph_{self.stage.graph_id}")
+            lowered = lower(gm, name=f"graph_{self.stage.graph_id}", specialise=specialise)
             note(f"{len(gm.graph.nodes)} FX nodes to {len(lowered.graph.nodes)} GE nodes")
         nodes = lowered.graph.nodes
         self.config.check_graph(
