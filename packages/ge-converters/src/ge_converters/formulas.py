@@ -12,17 +12,14 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from ge_converters import special_formulas
+from ge_converters.special_formulas import wide
+
 aten = torch.ops.aten
 _HALF: Final = (torch.float16, torch.bfloat16)
 
 
 # -- special functions -----------------------------------------------------------------------------------------------
-
-
-def _wide(x: Tensor) -> tuple[Tensor, torch.dtype]:
-    """Operand in the type to compute in, and the type of the result."""
-    result = x.dtype if x.is_floating_point() else torch.get_default_dtype()
-    return x.to(torch.float32 if result in _HALF else result), result
 
 
 def hypot(self: Tensor, other: Tensor) -> Tensor:
@@ -45,13 +42,13 @@ def lcm(self: Tensor, other: Tensor) -> Tensor:
 
 def bessel_i0(self: Tensor) -> Tensor:
     """Modified Bessel function of order 0 from the exponentially scaled one."""
-    x, dtype = _wide(self)
+    x, dtype = wide(self)
     return (aten.special_i0e(x) * torch.exp(x.abs())).to(dtype)
 
 
 def bessel_i1(self: Tensor) -> Tensor:
     """Modified Bessel function of order 1 from the exponentially scaled one."""
-    x, dtype = _wide(self)
+    x, dtype = wide(self)
     return (aten.special_i1e(x) * torch.exp(x.abs())).to(dtype)
 
 
@@ -72,7 +69,7 @@ def _trigamma(x: Tensor) -> Tensor:
 
 def polygamma(n: int, self: Tensor) -> Tensor:
     """Derivative of order n of digamma: by its series for n = 1, by the Hurwitz zeta function above."""
-    x, dtype = _wide(self)
+    x, dtype = wide(self)
     if n == 0:
         return aten.digamma(x).to(dtype)
     if n == 1:
@@ -83,7 +80,7 @@ def polygamma(n: int, self: Tensor) -> Tensor:
 
 def frexp(self: Tensor) -> tuple[Tensor, Tensor]:
     """Mantissa and exponent out of the bits; subnormal numbers are scaled into the normal range first."""
-    x, dtype = _wide(self)
+    x, dtype = wide(self)
     double = x.dtype is torch.float64
     bits, shift, mask, bias = (torch.int64, 52, 0x7FF, 1022) if double else (torch.int32, 23, 0xFF, 126)
     plain = (x == 0) | ~torch.isfinite(x)
@@ -242,7 +239,7 @@ _FORMULAS: Final[dict[str, Callable[..., Any]]] = {
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """The formulas by overload, for the table of AOTAutograd."""
     table = {}
-    for name, function in _FORMULAS.items():
+    for name, function in {**_FORMULAS, **special_formulas.FORMULAS}.items():
         packet, overload = name.split(".")
         table[getattr(getattr(aten, packet), overload)] = function
     return table

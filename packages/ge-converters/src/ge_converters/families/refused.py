@@ -21,18 +21,6 @@ _HOST: Final = (
 
 # Reason, and the ops that it holds for; an op without overload stands for all its functional overloads.
 REFUSED: Final[dict[str, tuple[str, ...]]] = {
-    f"GE has BesselI0e and BesselI1e, no operator for this Bessel or Airy function; {_HOST}": (
-        "special_airy_ai",
-        "special_bessel_j0",
-        "special_bessel_j1",
-        "special_bessel_y0",
-        "special_bessel_y1",
-        "special_modified_bessel_k0",
-        "special_modified_bessel_k1",
-        "special_scaled_modified_bessel_k0",
-        "special_scaled_modified_bessel_k1",
-        "special_spherical_bessel_j0",
-    ),
     "the degree of the polynomial is an element of a tensor, and with it the number of steps of the recurrence; GE has "
     f"no operator for it and the graph no loop; {_HOST}": (
         "special_chebyshev_polynomial_t",
@@ -47,9 +35,6 @@ REFUSED: Final[dict[str, tuple[str, ...]]] = {
         "special_shifted_chebyshev_polynomial_u",
         "special_shifted_chebyshev_polynomial_v",
         "special_shifted_chebyshev_polynomial_w",
-    ),
-    f"GE has Erf and Erfc, no operator for the scaled complementary error function, and exp(x*x) overflows; {_HOST}": (
-        "special_erfcx",
     ),
     "GE has Qr, which gives the factors themselves, no operator for Householder reflectors; use torch.linalg.qr": (
         "geqrf",
