@@ -80,6 +80,7 @@ class Effects:
         for stream, producers in self._waits.items():
             if not self._after[stream]:
                 self._graph.output_control += [p for p in producers if p not in self._graph.output_control]
+        order_collectives(self._graph)
 
     # -- scopes -------------------------------------------------------------------------------------------------------
 
@@ -137,6 +138,27 @@ class Effects:
         if not any(p in after for p in _predecessors(node)):
             node.control += [p for p in producers if p not in node.control and p is not node]
         after.add(node)
+
+
+def order_collectives(graph: Graph) -> None:
+    """Tie the collectives of a graph together in their order, and the last one to the end of the graph.
+
+    All ranks of a group must enter its collectives in one order, and those of overlapping groups too; engines may move
+    what no edge holds. The tie to the end keeps a collective that only other ranks read.
+    """
+    last: Node | None = None
+    for node in graph.nodes:
+        if not _communicates(node):
+            continue
+        if last is not None and last not in _predecessors(node):
+            node.control.append(last)
+        last = node
+    if last is not None and last not in graph.output_control:
+        graph.output_control.append(last)
+
+
+def _communicates(node: Node) -> bool:
+    return node.op.startswith("Hcom") or any(_communicates(n) for g in node.subgraphs.values() for n in g.nodes)
 
 
 def _attribute(key: str, value: str) -> ge_attrs.Attr:

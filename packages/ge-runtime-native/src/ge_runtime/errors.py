@@ -106,3 +106,13 @@ def cann_missing(reasons: Sequence[str]) -> EngineError:
         "the cann engine cannot run here:\n" + "\n".join(f"  {r}" for r in reasons),
         next="run on the embedded engine (TAIR_ENGINE=cpu), or repair the points above",
     )
+
+
+def no_group(name: str, why: str) -> EngineError:
+    """GE4011: a collective names a process group that this process does not have."""
+    return EngineError(
+        "GE4011",
+        f"process group '{name}': {why}",
+        next="call torch.distributed.init_process_group() (and new_group(), in the same order as when the graph was made) "
+        "in every process before the graph runs; start them with torchrun",
+    )

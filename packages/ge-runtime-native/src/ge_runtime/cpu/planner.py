@@ -72,7 +72,7 @@ def schedule(graph: Graph, seed: int | None = None) -> list[Node]:
     """The nodes that must run, in an order that data and control edges permit; a random one if a seed is given."""
     needed: set[int] = set()
     stack = [t.node for t in graph.outputs] + list(graph.output_control) + graph.inputs
-    stack += [n for n in graph.nodes if (k := registry.find(n.op)) is not None and k.updates]
+    stack += [n for n in graph.nodes if (k := registry.find(n.op)) is not None and (k.updates or k.acts)]
     while stack:
         node = stack.pop()
         if id(node) not in needed:

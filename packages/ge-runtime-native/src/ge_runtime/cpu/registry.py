@@ -104,6 +104,7 @@ class Kernel:
             alias something, and never overwrites such memory. A kernel that may return an operand or a view of one
             and does not say so breaks the engine's promise; the first run of every graph checks it.
         updates: Ports whose tensors the kernel writes in place (Assign and friends).
+        acts: True if the node runs although nobody reads its results: other processes wait for it.
         inplace: Name of the Tensor method that computes the same into its first operand (``add_``), or "".
         plan: Optional hook that turns a node into a direct call when enough is known; None falls back to ``run``.
         ignores: Attributes without influence on the values; any other attribute that ``run`` does not take must have
@@ -120,6 +121,7 @@ class Kernel:
     plan: PlanHook | None = None
     ignores: tuple[str, ...] = ()
     source: str = ""
+    acts: bool = False
 
 
 _builtin: dict[str, Kernel] = {}
@@ -146,6 +148,7 @@ def kernel(
     inplace: str = "",
     ignores: tuple[str, ...] = (),
     source: str = "",
+    acts: bool = False,
     override: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated function for these operator types; it serves built-in and user kernels alike.
@@ -158,6 +161,7 @@ def kernel(
         inplace: See ``Kernel``.
         ignores: See ``Kernel``.
         source: Where the definition comes from.
+        acts: See ``Kernel``.
         override: Replace a kernel of the same layer. A user kernel always wins over a built-in one.
 
     Errors:
@@ -167,7 +171,7 @@ def kernel(
     def register(fn: Callable[..., Any]) -> Callable[..., Any]:
         layer = _layer(getattr(fn, "__module__", "") or "")
         for op in ops:
-            _enter(layer, Kernel(op, fn, host, views, updates, inplace, None, ignores, source), override)
+            _enter(layer, Kernel(op, fn, host, views, updates, inplace, None, ignores, source, acts), override)
         return fn
 
     return register

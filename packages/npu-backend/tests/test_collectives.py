@@ -1,0 +1,581 @@
+"""Collectives in compiled graphs: two processes with gloo, each compared with eager in the same group.
+
+The cases run in processes that are started once: ``python test_collectives.py <rank> <folder>`` reads the name of a
+case a line and answers with the traceback, or nothing.
+"""
+
+import contextlib
+import json
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as fc
+from torch import nn
+from torch.utils import _pytree as pytree
+
+import torchair
+from ge_graph.errors import EngineError
+from tair_debug.observer import observing
+
+WORLD = 2
+SECONDS = 60
+CASES = {}
+
+
+def case(*args, name=None):
+    """Make a function of no arguments, or a row of a table, a case for the processes."""
+
+    def register(fn):
+        CASES[name or fn.__name__] = lambda: fn(*args)
+        return fn
+
+    return register
+
+
+# --- what the processes do -------------------------------------------------------------------------------------------
+
+
+def compiled(fn, **options):
+    torch._dynamo.reset()
+    return torch.compile(fn, backend=torchair.get_npu_backend(), fullgraph=True, **options)
+
+
+def values(tree):
+    return pytree.tree_map(lambda v: v.wait() if isinstance(v, fc.AsyncCollectiveTensor) else v, tree)
+
+
+def close(got, want, **tolerance):
+    torch.testing.assert_close(values(got), values(want), **(tolerance or {"rtol": 0, "atol": 0}))
+
+
+def same(fn, *inputs, grad=False, tolerance=None, **options):
+    """Results, written inputs and gradients of a compiled function are those of eager."""
+    ours, theirs = (
+        pytree.tree_map(lambda v: v.clone().requires_grad_(grad and v.is_floating_point()), inputs) for _ in range(2)
+    )
+    want, got = fn(*theirs), compiled(fn, **options)(*ours)
+    close(got, want, **(tolerance or {}))
+    if grad:
+        for result in (want, got):
+            sum(
+                (r * torch.arange(1.0, r.numel() + 1).reshape(r.shape)).sum() for r in pytree.tree_leaves(result)
+            ).backward()
+        close([x.grad for x in ours], [x.grad for x in theirs], **(tolerance or {}))
+    else:
+        close(ours, theirs, **(tolerance or {}))
+
+
+def numbers(*shape, dtype=torch.float32):
+    """Different on each rank."""
+    made = torch.Generator().manual_seed(17 + dist.get_rank())
+    if dtype is torch.bool:
+        return torch.rand(shape, generator=made) > 0.5
+    if dtype.is_floating_point:
+        return torch.randn(shape, generator=made).to(dtype)
+    return torch.randint(0, 9, shape, generator=made, dtype=dtype)
+
+
+def all_reduce(x):
+    dist.all_reduce(x)
+    return x + 1
+
+
+def all_reduce_max(x):
+    y = x * 1
+    dist.all_reduce(y, op=dist.ReduceOp.MAX)
+    return y
+
+
+def all_reduce_min(x):
+    return fc.all_reduce(x, "min", dist.group.WORLD)
+
+
+def all_reduce_product(x):
+    return fc.all_reduce(x, "product", dist.group.WORLD)
+
+
+def all_reduce_coalesced(x):
+    return [y * 2 for y in fc.all_reduce_coalesced([x, x + x], "sum", dist.group.WORLD)]
+
+
+def all_gather_into_tensor(x):
+    y = x.new_empty((x.shape[0] * 2, *x.shape[1:]))
+    dist.all_gather_into_tensor(y, x)
+    return y
+
+
+def all_gather(x):
+    parts = [torch.empty_like(x) for _ in range(2)]
+    dist.all_gather(parts, x)
+    return parts
+
+
+def all_gather_dim_1(x):
+    return fc.all_gather_tensor(x, 1, dist.group.WORLD)
+
+
+def all_gather_coalesced(x):
+    return fc.all_gather_into_tensor_coalesced([x, x.t().contiguous()], dist.group.WORLD)
+
+
+def reduce_scatter_tensor(x):
+    y = x.new_empty((x.shape[0] // 2, *x.shape[1:]))
+    dist.reduce_scatter_tensor(y, x)
+    return y
+
+
+def reduce_scatter_dim_1(x):
+    return fc.reduce_scatter_tensor(x, "max", 1, dist.group.WORLD)
+
+
+def reduce_scatter_coalesced(x):
+    return fc.reduce_scatter_tensor_coalesced([x, x + x], "sum", [0, 0], dist.group.WORLD)
+
+
+def all_to_all_single(x):
+    y = torch.empty_like(x)
+    dist.all_to_all_single(y, x)
+    return y
+
+
+def broadcast(x):
+    return fc.broadcast(x, 1, dist.group.WORLD)
+
+
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+NUMBERS = (*FLOATS, torch.int64, torch.int32, torch.float64, torch.uint8)
+TABLE = [
+    (NUMBERS, (all_reduce, all_reduce_max, all_reduce_min, all_reduce_product, all_reduce_coalesced)),
+    ((*NUMBERS, torch.bool), (all_gather_into_tensor, all_gather, all_gather_dim_1, all_gather_coalesced)),
+    (NUMBERS, (reduce_scatter_tensor, reduce_scatter_dim_1, reduce_scatter_coalesced)),
+    ((*NUMBERS, torch.bool), (all_to_all_single, broadcast)),
+]
+for _dtypes, _functions in TABLE:
+    for _fn in _functions:
+        for _dtype in _dtypes:
+            for _dynamic in (False, True) if _dtype is torch.float32 else (False,):
+                _name = f"{_fn.__name__}-{str(_dtype)[6:]}{'-dynamic' if _dynamic else ''}"
+                CASES[_name] = lambda f=_fn, t=_dtype, d=_dynamic: same(f, numbers(6, 4, dtype=t), dynamic=d)
+
+
+@case()
+def gathering_a_scalar():
+    """Gloo's eager gather knows no scalars."""
+    x = numbers(3)
+    want = fc.all_gather_tensor(x.sum().reshape(1), 0, dist.group.WORLD)
+    close(compiled(lambda x: torch.ops._c10d_functional.all_gather_into_tensor(x.sum(), 2, "0"))(x), want)
+
+
+@case()
+def reducing_a_scalar_of_float64():
+    same(lambda x: fc.all_reduce(x.sum(), "sum", dist.group.WORLD), numbers(3, dtype=torch.float64))
+
+
+@case()
+def average():
+    x = numbers(6, 4)
+    want = fc.all_reduce(x, "sum", dist.group.WORLD) / 2
+    close(compiled(lambda x: fc.all_reduce(x, "avg", dist.group.WORLD))(x), want)
+    scattered = compiled(lambda x: fc.reduce_scatter_tensor(x, "avg", 0, dist.group.WORLD))(x)
+    close(scattered, values(want).chunk(2)[dist.get_rank()])
+
+
+@case(False, name="uneven_splits")
+@case(True, name="uneven_splits_dynamic")
+def uneven_splits(dynamic):
+    """Rank r sends r + 1 rows to rank 0 and 3 to rank 1; the lengths of rows are static or symbolic."""
+    rank = dist.get_rank()
+    sends, receives = [rank + 1, 3], [[1, 2], [3, 3]][rank]
+
+    def f(x, weights):
+        y = x.new_empty((sum(receives), *x.shape[1:]))
+        dist.all_to_all_single(y, x, receives, sends)
+        return y * weights
+
+    same(f, numbers(sum(sends), 2, 3), numbers(2, 3), dynamic=dynamic)
+    same(f, numbers(sum(sends)), numbers(1), dynamic=dynamic)
+
+
+@case()
+def splits_from_sizes():
+    """Splits are sizes of the input: another size does not compile again, and rows may be missing."""
+    seen = torch._dynamo.testing.CompileCounterWithBackend(torchair.get_npu_backend())
+
+    def f(x, a, b):
+        sends = [a.shape[0], b.shape[0]]
+        y = x.new_empty((2 * (a.shape[0] if dist.get_rank() == 0 else b.shape[0]), x.shape[1]))
+        dist.all_to_all_single(y, x, [y.shape[0] // 2] * 2, sends)
+        return y + 1
+
+    torch._dynamo.reset()
+    compiled_f = torch.compile(f, backend=seen, fullgraph=True, dynamic=True)
+    for a, b in ((2, 3), (4, 3), (5, 7)):
+        given = numbers(a + b, 4), torch.zeros(a), torch.zeros(b)
+        close(compiled_f(*given), f(*given))
+    assert seen.frame_count == 1
+
+
+@case()
+def splits_from_data():
+    """A mixture of experts: how many rows go where is known when the graph runs."""
+
+    def f(x, counts):
+        received = torch.empty_like(counts)
+        dist.all_to_all_single(received, counts)
+        sends, receives = counts.tolist(), received.tolist()
+        return fc.all_to_all_single(x, receives, sends, dist.group.WORLD) * 2
+
+    x = numbers(5, 4)
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        for first in (2 + dist.get_rank(), 0, 5):
+            counts = torch.tensor([first, 5 - first])
+            close(compiled(f)(x, counts), f(x, counts))
+
+
+@case()
+def gradients():
+    group = dist.group.WORLD
+    same(lambda x: fc.all_gather_tensor_autograd(x * x, 0, group) * 3, numbers(4, 2), grad=True)
+    same(lambda x: fc.reduce_scatter_tensor_autograd(x * x, "sum", 0, group) * 3, numbers(4, 2), grad=True)
+    same(lambda x: fc.all_to_all_single_autograd(x * x, None, None, group) * 3, numbers(4, 2), grad=True)
+    same(lambda x: fc.all_reduce(x * x, "sum", group) * 3, numbers(4, 2), grad=True)
+
+
+@case()
+def order_is_kept():
+    """Collectives that do not read each other, in an order that differs from that of their readers."""
+
+    def f(x, y):
+        a = fc.all_reduce(x, "sum", dist.group.WORLD)
+        b = fc.all_gather_tensor(y, 0, dist.group.WORLD)
+        c = fc.all_reduce(y, "max", dist.group.WORLD)
+        return c + 1, b + 1, a + 1
+
+    config = torchair.CompilerConfig()
+    inputs = numbers(3, 2), numbers(3, 2) + 1
+    for strategy in ("BFS", "DFS", "RDFS", "StableRDFS"):
+        config.experimental_config.topology_sorting_strategy = strategy
+        torch._dynamo.reset()
+        graphs = []
+        with observing(Graphs(graphs)):
+            got = torch.compile(f, backend=torchair.get_npu_backend(compiler_config=config), fullgraph=True)(*inputs)
+        close(got, f(*inputs))
+        found = [n.op for n in graphs[-1].nodes if n.op.startswith("Hcom")]
+        assert found == ["HcomAllReduce", "HcomAllGather", "HcomAllReduce"], (strategy, found)
+
+
+class Graphs:
+    def __init__(self, kept):
+        self.kept = kept
+
+    def dynamo_graph(self, *args):
+        pass
+
+    fx_graph = output_code = dynamo_graph
+
+    def ge_graph(self, stage, label, graph):
+        self.kept.append(graph)
+
+
+@case()
+def unread_results_still_take_part():
+    """One rank throws the result away, the other needs it: both must enter."""
+    rank = dist.get_rank()
+
+    def f(x):
+        y = fc.wait_tensor(fc.all_reduce(x, "sum", dist.group.WORLD))
+        return y * 2 if rank == 0 else x * 2
+
+    x = numbers(3)
+    for _ in range(2):
+        got = compiled(f)(x)
+    close(got, f(x))
+
+
+@case()
+def twice_the_same_runs_twice():
+    """Two equal collectives on this rank, two different ones on the other: neither is merged."""
+    rank = dist.get_rank()
+
+    def f(x, z):
+        return fc.all_reduce(x, "sum", dist.group.WORLD) + fc.all_reduce(z if rank else x, "sum", dist.group.WORLD)
+
+    same(f, numbers(3), numbers(3) * 5)
+
+
+@case()
+def subgroups():
+    """Group ranks differ from world ranks: this one counts backwards."""
+    backwards = dist.new_group([1, 0], use_local_synchronization=False)
+    alone = [dist.new_group([r]) for r in range(WORLD)][dist.get_rank()]
+
+    def f(x):
+        return (
+            fc.broadcast(x, 1, backwards),
+            fc.all_gather_tensor(x, 0, backwards),
+            fc.all_reduce(x, "sum", alone),
+            fc.reduce_scatter_tensor(x, "sum", 0, backwards),
+        )
+
+    same(f, numbers(4, 3))
+
+
+@case()
+def captured_mode():
+    config = torchair.CompilerConfig()
+    config.mode = "reduce-overhead"
+    x = numbers(4, 3)
+    got = torch.compile(all_reduce, backend=torchair.get_npu_backend(compiler_config=config), fullgraph=True)(x.clone())
+    close(got, all_reduce(x.clone()))
+
+
+@case()
+def result_of_eager_as_input():
+    """What eager has not waited for yet."""
+    x = numbers(4, 3)
+    inflight = fc.all_reduce(x, "sum", dist.group.WORLD)
+    assert isinstance(inflight, fc.AsyncCollectiveTensor)
+    want = values(fc.all_reduce(x, "sum", dist.group.WORLD)) + 1
+    close(compiled(lambda y: y + 1)(inflight), want)
+
+
+@case()
+def breaks_as_plain_compile():
+    """What dynamo does not capture breaks the graph, and runs in eager mode between the parts."""
+
+    def f(x):
+        y = x * 2
+        dist.broadcast(y, 1)
+        return y + 1
+
+    x = numbers(3)
+    torch._dynamo.reset()
+    close(torch.compile(f, backend=torchair.get_npu_backend())(x), f(x))
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        compiled(f)(x)
+
+
+@case()
+def refusals():
+    with pytest.raises(Exception, match=r"argument 'reduce_op' is 'avg' on DT_INT64.*cast the input"):
+        compiled(lambda x: fc.all_reduce(x, "avg", dist.group.WORLD))(torch.ones(3, dtype=torch.int64))
+    with pytest.raises(Exception, match=r"argument 'reduce_op' is 'bor'.*HCCL reduces by sum"):
+        compiled(lambda x: fc.all_reduce(x, "bor", dist.group.WORLD))(torch.ones(3, dtype=torch.int64))
+
+
+# --- tensor parallelism ----------------------------------------------------------------------------------------------
+
+
+class Block(nn.Module):
+    """Attention and MLP, each ending in a linear whose input is split."""
+
+    def __init__(self, width=16, heads=4):
+        super().__init__()
+        self.heads, self.head = heads, width // heads
+        self.norm = nn.LayerNorm(width)
+        self.q, self.k, self.v, self.o = (nn.Linear(width, width) for _ in range(4))
+        self.up, self.down = nn.Linear(width, 32), nn.Linear(32, width)
+
+    def forward(self, x):
+        y = self.norm(x)
+        q, k, v = (m(y).unflatten(-1, (-1, self.head)).transpose(1, 2) for m in (self.q, self.k, self.v))
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.o(y.transpose(1, 2).flatten(2))
+        return x + self.down(nn.functional.silu(self.up(x)))
+
+
+def parallel(block):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    plan = {name: ColwiseParallel() for name in ("q", "k", "v", "up")}
+    plan |= {name: RowwiseParallel() for name in ("o", "down")}
+    return parallelize_module(block, init_device_mesh("cpu", (WORLD,)), plan)
+
+
+def block_pair():
+    torch.manual_seed(5)
+    whole = Block()
+    split = Block()
+    split.load_state_dict(whole.state_dict())
+    return whole, parallel(split)
+
+
+@case(False, name="tensor_parallel_block")
+@case(True, name="tensor_parallel_block_dynamic")
+def tensor_parallel_block(dynamic):
+    """Compiled on two ranks, against the whole model in eager mode on one."""
+    whole, split = block_pair()
+    net = compiled(split, dynamic=dynamic)
+    torch.manual_seed(6)
+    for batch, length in ((2, 5), (3, 7)) if dynamic else ((2, 5),):
+        x = torch.randn(batch, length, 16)
+        with torch.no_grad():
+            close(net(x), whole(x), rtol=1e-5, atol=1e-5)
+
+
+@case()
+def tensor_parallel_training():
+    from torch.distributed.tensor import DTensor
+
+    whole, split = block_pair()
+    torch.manual_seed(6)
+    x = torch.randn(2, 5, 16)
+    for net in (whole, compiled(split)):
+        net(x).square().sum().backward()
+    want = {name: p.grad for name, p in whole.named_parameters()}
+    for name, p in split.named_parameters():
+        grad = p.grad.full_tensor() if isinstance(p.grad, DTensor) else p.grad
+        close(grad, want[name], rtol=1e-4, atol=1e-4)
+
+
+@case()
+def data_parallel():
+    """DistributedDataParallel reduces its gradients in hooks, outside the graphs."""
+    torch.manual_seed(5)
+    plain = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    wrapped = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)))
+    wrapped.module.load_state_dict(plain.state_dict())
+    torch._dynamo.reset()
+    net = torch.compile(wrapped, backend=torchair.get_npu_backend())
+    inputs = [torch.randn(3, 4, generator=torch.Generator().manual_seed(r)) for r in range(WORLD)]
+    net(inputs[dist.get_rank()]).square().sum().backward()
+    sum(plain(x).square().sum() for x in inputs).div(WORLD).backward()
+    close([p.grad for p in wrapped.parameters()], [p.grad for p in plain.parameters()], rtol=1e-5, atol=1e-5)
+
+
+# --- the processes ---------------------------------------------------------------------------------------------------
+
+
+def serve(rank, folder):
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/store",
+        rank=rank,
+        world_size=WORLD,
+        timeout=timedelta(seconds=SECONDS // 2),
+    )
+    for line in sys.stdin:
+        error = ""
+        try:
+            torch.manual_seed(0)
+            CASES[line.strip()]()
+        except BaseException:
+            error = traceback.format_exc()
+        answers.write(json.dumps(error) + "\n")
+        answers.flush()
+
+
+class Ranks:
+    """The processes; new ones after a failure, which may leave them waiting for each other."""
+
+    def __init__(self):
+        self.processes = []
+
+    def start(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.answers = [queue.Queue() for _ in range(WORLD)]
+        for rank in range(WORLD):
+            command = [sys.executable, __file__, str(rank), self.folder.name]
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            )
+            self.processes.append(process)
+            threading.Thread(target=self._read, args=(rank, process), daemon=True).start()
+
+    def _read(self, rank, process):
+        for line in process.stdout:
+            self.answers[rank].put(json.loads(line))
+        self.answers[rank].put("the process ended")
+
+    def stop(self):
+        for process in self.processes:
+            process.kill()
+            process.wait()
+        if self.processes:
+            self.folder.cleanup()
+        self.processes = []
+
+    def run(self, name):
+        if not self.processes:
+            self.start()
+        for process in self.processes:
+            process.stdin.write(name + "\n")
+            process.stdin.flush()
+        errors = []
+        for rank in range(WORLD):
+            try:
+                errors.append(self.answers[rank].get(timeout=2 * SECONDS))
+            except queue.Empty:
+                errors.append("no answer")
+        if any(errors):
+            self.stop()
+        return errors
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    made = Ranks()
+    yield made
+    made.stop()
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_two_ranks(name, ranks):
+    errors = ranks.run(name)
+    assert not any(errors), "\n".join(f"rank {r}:\n{e}" for r, e in enumerate(errors))
+
+
+# --- one process -----------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def one_rank(folder):
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def test_a_group_that_is_gone(tmp_path):
+    """A graph outlives its process group: the error says what to do."""
+    with one_rank(tmp_path):
+        net = compiled(lambda x: fc.all_reduce(x, "sum", dist.group.WORLD))
+        x = torch.ones(3)
+        close(net(x), x)
+        graphs = []
+        with observing(Graphs(graphs)):
+            compiled(lambda x: fc.all_reduce(x, "sum", dist.group.WORLD))(x)
+    from ge_runtime.cpu.engine import CpuEngine
+
+    executable = CpuEngine().compile(graphs[-1], {})
+    with pytest.raises(EngineError, match=r"(?s)GE4011.*not initialised.*init_process_group"):
+        executable.run([torch.ones(3)])
+
+
+def test_collectives_have_no_other_operators(tmp_path):
+    """Waiting is no operator, and nothing is reshaped without need."""
+    graphs = []
+    with one_rank(Path(tmp_path)), observing(Graphs(graphs)):
+        compiled(lambda x: fc.all_gather_tensor(x, 0, dist.group.WORLD))(torch.ones(4, 2))
+    assert [n.op for n in graphs[-1].nodes] == ["Data", "HcomAllGather"]
+    assert graphs[-1].output_control == [graphs[-1].nodes[1]]
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]), sys.argv[2])
