@@ -166,7 +166,7 @@ def test_command_line_runs_as_a_module(tmp_path):
     command = [sys.executable, "-m", "ge_graph.codegen", str(header(tmp_path, ADD)), "-o", str(target)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert "1 operators" in done.stdout
+    assert "1 operator:" in done.stdout
     check = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import ops; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", check], check=True, timeout=120)
 
@@ -422,3 +422,57 @@ def test_cut_out_pieces_never_crash(start, length):
 @given(st.sampled_from(list(Kind)))
 def test_every_attribute_kind_can_be_required(kind):
     assert rows(f"REG_OP(CgK).REQUIRED_ATTR(a, {kind.value}).OP_END()")["CgK"]["attr"] == [["a", kind.value]]
+
+
+def test_registrations_made_by_macros():
+    text = (
+        "#define TYPES(a) TensorType({a, DT_INT32})\n"
+        "#define UNARY(name, types) REG_OP(name##V2) \\\n"
+        "  .INPUT(x, types).OUTPUT(y, types).ATTR(mode, String, #name).OP_END_FACTORY_REG(name##V2)\n"
+        "UNARY(Foo, TYPES(DT_FLOAT))\n"
+        "UNARY(Bar, TensorType({DT_FLOAT, DT_INT8}))\n"
+    )
+    operators, problems = parse_header(text, Path("x.h"))
+    assert not problems
+    assert [(o.row["op"], o.row["in"], o.row["attr"], o.line) for o in operators] == [
+        ("FooV2", ["x f32,i32"], [["mode", "String", "Foo"]], 4),
+        ("BarV2", ["x f32,i8"], [["mode", "String", "Bar"]], 5),
+    ]
+
+
+def test_error_inside_a_macro_has_the_line_of_its_use():
+    text = "#define UNARY(n) REG_OP(n).INPT(x, TensorType::ALL()).OP_END_FACTORY_REG(n)\n\nUNARY(Foo)\n"
+    _, problems = parse_header(text, Path("x.h"))
+    assert len(problems) == 1
+    assert "x.h:3: REG_OP(Foo): .INPT is no call" in str(problems[0])
+
+
+def test_macros_that_use_themselves_end():
+    text = "#define LOOP(n) LOOP(n)\n#define REG_OP(x) class x\nLOOP(1)\n" + ADD
+    operators, problems = parse_header(text, Path("x.h"))
+    assert not problems
+    assert [o.row["op"] for o in operators] == ["Add"]
+
+
+def test_limits_of_c_types_as_defaults():
+    text = (
+        "REG_OP(Foo).OUTPUT(y, TensorType::ALL()).ATTR(a, Int, INT_MAX).ATTR(b, Float, -FLT_MAX)\n"
+        ".ATTR(c, Float, FLT_EPSILON).OP_END_FACTORY_REG(Foo)"
+    )
+    operators, problems = parse_header(text, Path("x.h"))
+    assert not problems
+    limits = [["a", "Int", 2**31 - 1], ["b", "Float", -3.4028234663852886e38], ["c", "Float", 1.1920928955078125e-07]]
+    assert operators[0].row["attr"] == limits
+    _, problems = parse_header(text.replace("INT_MAX", "kMany"), Path("x.h"))
+    assert "got 'kMany', expected a whole number" in str(problems[0])
+
+
+def test_port_named_like_an_option_of_every_call(tmp_path):
+    header = tmp_path / "x.h"
+    header.write_text("REG_OP(Waits).INPUT(dependencies, TensorType::ALL()).OUTPUT(y, TensorType::ALL())"
+                      ".OP_END_FACTORY_REG(Waits)")  # fmt: skip
+    assert main([str(header), "-o", str(tmp_path / "made_waits.py")]) == 0
+    module = load(tmp_path / "made_waits.py")
+    with building(Graph("g")):
+        first = module.Waits(1.0)
+        assert module.Waits(dependencies_=first, dependencies=[first]).node.inputs[0] is first

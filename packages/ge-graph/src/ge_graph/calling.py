@@ -27,9 +27,9 @@ _RESERVED: Final = ("dependencies", "node_name")
 def parameter_names(op: OpSchema) -> tuple[dict[str, int], dict[str, str]]:
     """Python parameter names: of input ports (to position) and of attributes (to attribute name).
 
-    A Python keyword gets a trailing underscore; an attribute named like an input gets the prefix ``attr_``.
+    A Python keyword, and a port named like an option of every call, get a trailing underscore; an attribute named like an input gets the prefix ``attr_``.
     """
-    ports = {_python_name(p.name): i for i, p in enumerate(op.inputs)}
+    ports = {f"{p.name}_" if p.name in _RESERVED else _python_name(p.name): i for i, p in enumerate(op.inputs)}
     attributes = {}
     for a in op.attrs:
         name = _python_name(a.name)

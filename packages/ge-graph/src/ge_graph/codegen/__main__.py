@@ -33,7 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     for note in found.notes:
         print(f"note: {note}", file=sys.stderr)  # noqa: T201
-    print(f"{len(found.operators)} operators: {', '.join(str(p) for p in written)}")  # noqa: T201
+    noun = "operator" if len(found.operators) == 1 else "operators"
+    print(f"{len(found.operators)} {noun}: {', '.join(str(p) for p in written)}")  # noqa: T201
     return 0
 
 

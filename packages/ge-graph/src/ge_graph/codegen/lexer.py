@@ -21,6 +21,10 @@ _TOKEN: Final = re.compile(
 )
 _DIRECTIVE: Final = re.compile(r"^[ \t]*#[ \t]*(\w*)(.*)$")
 _OPENS: Final = frozenset(("if", "ifdef", "ifndef"))
+_DEFINITION: Final = re.compile(r"\s*(\w+)(\([^)]*\))?(.*)", re.DOTALL)
+# What the header with the prototypes' own definitions must not turn them into.
+_NEVER_EXPANDED: Final = frozenset(("REG_OP", "OP_END_FACTORY_REG", "OP_END"))
+_DEEPEST: Final = 16
 
 
 class Token(NamedTuple):
@@ -29,6 +33,13 @@ class Token(NamedTuple):
     kind: str
     text: str
     line: int
+
+
+class Macro(NamedTuple):
+    """A ``#define``: its parameters, None for an object-like one, and its body."""
+
+    parameters: tuple[str, ...] | None
+    body: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +76,14 @@ def read(text: str) -> Source:
             problems.append((line, "unfinished comment, expected */"))
             break
         elif kind != "space":
-            tokens.extend(_expand(Token(kind, piece, line), macros, ()))
+            tokens.append(Token(kind, piece, line))
         line += piece.count("\n")
-    return Source(tuple(tokens), comments, tuple(problems))
+    return Source(tuple(_expand(tokens, macros, 0)), comments, tuple(problems))
 
 
-def _directives(text: str) -> tuple[str, dict[str, str]]:
-    """Blank out preprocessor lines and ``#if 0`` blocks; object-like macros of the file are kept."""
-    macros: dict[str, str] = {}
+def _directives(text: str) -> tuple[str, dict[str, Macro]]:
+    """Blank out preprocessor lines and ``#if 0`` blocks; macros of the file are kept."""
+    macros: dict[str, Macro] = {}
     kept: list[str] = []
     lines = text.replace("\r\n", "\n").split("\n")
     dead = 0  # depth inside an `#if 0` block
@@ -98,9 +109,7 @@ def _directives(text: str) -> tuple[str, dict[str, str]]:
         elif directive == "if" and rest.strip() == "0":
             dead = 1
         elif directive == "define":
-            parts = rest.split(None, 1)
-            if len(parts) == 2 and "(" not in parts[0]:
-                macros[parts[0]] = parts[1]
+            _define(rest, macros)
     return "\n".join(kept), macros
 
 
@@ -117,12 +126,71 @@ def _comment_state(line: str, inside: bool) -> bool:
     return inside
 
 
-def _expand(token: Token, macros: dict[str, str], seen: tuple[str, ...]) -> list[Token]:
-    if token.kind != "name" or token.text not in macros or token.text in seen:
-        return [token]
+def _define(text: str, macros: dict[str, Macro]) -> None:
+    match = _DEFINITION.fullmatch(text)
+    if match is None or match[1] in _NEVER_EXPANDED or not match[3].strip():
+        return
+    parameters = None if match[2] is None else tuple(p.strip() for p in match[2][1:-1].split(",") if p.strip())
+    macros[match[1]] = Macro(parameters, match[3])
+
+
+def _expand(tokens: list[Token], macros: dict[str, Macro], depth: int) -> list[Token]:
+    """Tokens with macros replaced; a replaced token has the line of the use."""
+    if not macros or depth > _DEEPEST:  # a macro that uses itself
+        return tokens
     found: list[Token] = []
-    for match in _TOKEN.finditer(macros[token.text]):
-        if match.lastgroup not in ("space", "comment"):
-            inner = Token(match.lastgroup or "mark", match.group(), token.line)
-            found.extend(_expand(inner, macros, (*seen, token.text)))
+    i = 0
+    while i < len(tokens):
+        token = tokens[i]
+        i += 1
+        macro = macros.get(token.text) if token.kind == "name" else None
+        if macro is None or (found and found[-1].text == "."):  # .INPUT(...) is a call, whatever is defined
+            found.append(token)
+            continue
+        arguments: dict[str, list[Token]] = {}
+        if macro.parameters is not None:
+            if i >= len(tokens) or tokens[i].text != "(":
+                found.append(token)
+                continue
+            given, i = _arguments(tokens, i + 1)
+            arguments = dict(zip(macro.parameters, given))
+        found += _expand(_body(macro.body, arguments, token.line), macros, depth + 1)
+    return found
+
+
+def _arguments(tokens: list[Token], i: int) -> tuple[list[list[Token]], int]:
+    """The arguments of a macro from behind its parenthesis, and the position behind the closing one."""
+    given: list[list[Token]] = [[]]
+    depth = 1
+    while i < len(tokens):
+        token = tokens[i]
+        i += 1
+        depth += (token.text in ("(", "{")) - (token.text in (")", "}"))
+        if depth == 0:
+            break
+        if depth == 1 and token.text == ",":
+            given.append([])
+        else:
+            given[-1].append(token)
+    return given, i
+
+
+def _body(text: str, arguments: dict[str, list[Token]], line: int) -> list[Token]:
+    """A macro's body with its arguments put in; ``#a`` is the argument's text, ``a##b`` joins two names."""
+    found: list[Token] = []
+    stringify = paste = False
+    for match in _TOKEN.finditer(text):
+        kind, piece = match.lastgroup or "mark", match.group()
+        if kind in ("space", "comment"):
+            continue
+        if piece == "#":
+            stringify, paste = not stringify, stringify
+            continue
+        part = [t._replace(line=line) for t in arguments[piece]] if piece in arguments else [Token(kind, piece, line)]
+        if stringify and piece in arguments:
+            part = [Token("string", f'"{"".join(t.text for t in part)}"', line)]
+        if paste and found and part:
+            part[0] = Token("name", found.pop().text + part[0].text, line)
+        stringify = paste = False
+        found += part
     return found

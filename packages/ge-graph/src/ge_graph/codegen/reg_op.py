@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,7 +42,13 @@ _TYPE_WORDS: Final = frozenset(("TensorType", "TesnorType", "ListTensorType", "g
 _KINDS: Final = {**{k.value: k for k in Kind}, "int": Kind.INT, "float": Kind.FLOAT, "bool": Kind.BOOL}
 _INTEGER_NAMES: Final = {
     "INT64_MAX": 2**63 - 1, "INT64_MIN": -(2**63), "INT32_MAX": 2**31 - 1, "INT32_MIN": -(2**31),
-    "UINT32_MAX": 2**32 - 1,
+    "UINT32_MAX": 2**32 - 1, "INT_MAX": 2**31 - 1, "INT_MIN": -(2**31), "UINT_MAX": 2**32 - 1,
+    "LLONG_MAX": 2**63 - 1, "LLONG_MIN": -(2**63), "INT16_MAX": 2**15 - 1, "INT16_MIN": -(2**15), "INT8_MAX": 127,
+    "INT8_MIN": -128, "UINT8_MAX": 255, "UINT16_MAX": 2**16 - 1,
+}  # fmt: skip
+_FLOAT_NAMES: Final = {
+    "FLT_MAX": (2 - 2.0**-23) * 2.0**127, "FLT_MIN": 2.0**-126, "FLT_EPSILON": 2.0**-23,
+    "DBL_MAX": sys.float_info.max, "DBL_MIN": sys.float_info.min, "DBL_EPSILON": sys.float_info.epsilon,
 }  # fmt: skip
 
 
@@ -449,12 +456,12 @@ class _Values:
             parts.append(str(ast.literal_eval(self.tokens.pop(0).text.removeprefix("u8").removeprefix("L"))))
         return "".join(parts)
 
-    def _dtype(self) -> DataType:
+    def _dtype(self, expected: str = "an element type such as DT_FLOAT") -> DataType:
         while len(self.tokens) > 1 and self.tokens[0].text == "ge" or self.tokens[0].kind == "scope":
             self.tokens.pop(0)
         text = _SPELLINGS.get(self.tokens[0].text, self.tokens[0].text)
         if text not in DataType.__members__:
-            raise self.fail("an element type such as DT_FLOAT")
+            raise self.fail(expected)
         self.tokens.pop(0)
         return DataType[text]
 
@@ -470,7 +477,10 @@ class _Values:
             if token.text in _INTEGER_NAMES:
                 self.tokens.pop(0)
                 return sign * _INTEGER_NAMES[token.text]
-            return int(self._dtype())
+            return int(self._dtype("a whole number, or an element type such as DT_FLOAT"))
+        if token.kind == "name" and self.item_kind is Kind.FLOAT and token.text in _FLOAT_NAMES:
+            self.tokens.pop(0)
+            return sign * _FLOAT_NAMES[token.text]
         if token.kind != "number":
             raise self.fail(wanted)
         hexadecimal = token.text.lower().startswith("0x")
