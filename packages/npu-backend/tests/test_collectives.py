@@ -270,8 +270,8 @@ def order_is_kept():
         with observing(Graphs(graphs)):
             got = torch.compile(f, backend=torchair.get_npu_backend(compiler_config=config), fullgraph=True)(*inputs)
         close(got, f(*inputs))
-        found = [n.op for n in graphs[-1].nodes if n.op.startswith("Hcom")]
-        assert found == ["HcomAllReduce", "HcomAllGather", "HcomAllReduce"], (strategy, found)
+        found = [n.attr("reduction") for n in graphs[-1].nodes if n.op.startswith("Hcom")]
+        assert found == [b"sum", None, b"max"] or found == ["sum", None, "max"], (strategy, found)
 
 
 class Graphs:
@@ -315,16 +315,17 @@ def twice_the_same_runs_twice():
 
 @case()
 def subgroups():
-    """Group ranks differ from world ranks: this one counts backwards."""
-    backwards = dist.new_group([1, 0], use_local_synchronization=False)
+    """A group of one: rank 0 of the group is rank 1 of the world."""
     alone = [dist.new_group([r]) for r in range(WORLD)][dist.get_rank()]
+    both = dist.new_group([0, 1])
 
     def f(x):
         return (
-            fc.broadcast(x, 1, backwards),
-            fc.all_gather_tensor(x, 0, backwards),
+            fc.broadcast(x, 0, alone),
             fc.all_reduce(x, "sum", alone),
-            fc.reduce_scatter_tensor(x, "sum", 0, backwards),
+            fc.all_gather_tensor(x, 0, alone),
+            fc.broadcast(x, 1, both),
+            fc.reduce_scatter_tensor(x, "sum", 0, both),
         )
 
     same(f, numbers(4, 3))
@@ -474,7 +475,7 @@ def serve(rank, folder):
         try:
             torch.manual_seed(0)
             CASES[line.strip()]()
-        except BaseException:
+        except BaseException:  # noqa: BLE001  (whatever it is goes to the test)
             error = traceback.format_exc()
         answers.write(json.dumps(error) + "\n")
         answers.flush()

@@ -1582,19 +1582,19 @@ def HardtanhGrad(result: TensorLike, grad: TensorLike, *, min_val: float = -1.0,
 def HashTable(*, container: str | bytes = '', shared_name: str | bytes = '', use_node_name_sharing: bool = False, key_dtype: DataType | int, value_dtype: DataType | int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """nothing -> handle res."""
 def HcomAllGather(x: TensorLike, *, rank_size: int, group: str | bytes, fusion: int = 0, fusion_id: int = -1, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
-    """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64."""
+    """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16."""
 def HcomAllGatherV(x: TensorLike, send_count: TensorLike, recv_counts: TensorLike, recv_displacements: TensorLike | None = None, *, group: str | bytes, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16, send_count i64, recv_counts i64, recv_displacements? i64 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16."""
 def HcomAllReduce(x: TensorLike, *, reduction: str | bytes, group: str | bytes, fusion: int = 1, fusion_id: int = -1, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
-    """x f32|f16|i8|i32|i16|i64 -> y f32|f16|i8|i32|i16|i64."""
+    """x f32|f16|i8|i32|i16|i64|bf16 -> y f32|f16|i8|i32|i16|i64|bf16."""
 def HcomAllToAll(x: TensorLike, *, group: str | bytes, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
-    """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64."""
+    """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16."""
 def HcomAllToAllV(send_data: TensorLike, send_counts: TensorLike, send_displacements: TensorLike, recv_counts: TensorLike, recv_displacements: TensorLike, *, group: str | bytes, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
-    """send_data f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64, send_counts i64, send_displacements i64, recv_counts i64, recv_displacements i64 -> recv_data f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64."""
+    """send_data f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16, send_counts i64, send_displacements i64, recv_counts i64, recv_displacements i64 -> recv_data f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16."""
 def HcomAllToAllVC(send_data: TensorLike, send_count_matrix: TensorLike, *, rank: int, group: str | bytes, fusion: int = 0, fusion_id: int = -1, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
-    """send_data f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64, send_count_matrix i64 -> recv_data f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64."""
+    """send_data f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16, send_count_matrix i64 -> recv_data f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16."""
 def HcomBroadcast(x: Sequence[TensorLike] = (), *, root_rank: int, group: str | bytes, fusion: int = 0, fusion_id: int = -1, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
-    """x* f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64 -> y* f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64."""
+    """x* f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16 -> y* f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16."""
 def HcomCollRemoteLookup(table_id: TensorLike, keys: TensorLike, *, tag: int, insert_option: int = 0, group: str | bytes = 'hccl_world_group', max_num: int, embedding_dim: int, flags: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """table_id i32, keys i64 -> values f32."""
 def HcomCollRemoteLookupPaired(table_id: TensorLike, keys: TensorLike, *, tag: int, insert_option: int = 0, group: str | bytes = 'hccl_world_group', max_num: int, embedding_dim: int, flags: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -1604,17 +1604,17 @@ def HcomCollRemoteUpdate(table_id: TensorLike, keys: TensorLike, values: TensorL
 def HcomCollRemoteUpdatePaired(table_id: TensorLike, keys: TensorLike, values: TensorLike, indices: TensorLike, num_uniqued: TensorLike, ps_segments: TensorLike, ps_segments_num: TensorLike, *, tag: int, group: str | bytes = 'hccl_world_group', max_num: int, embedding_dim: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """table_id i32, keys i64, values f32, indices i64, num_uniqued i64, ps_segments i64, ps_segments_num i64 -> nothing."""
 def HcomGather(x: TensorLike, *, root_rank: int, group: str | bytes, rank_size: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
-    """x f32|f16|i8|i32|i16|i64|u64 -> y f32|f16|i8|i32|i16|i64|u64."""
+    """x f32|f16|i8|i32|i16|i64|u64|bf16 -> y f32|f16|i8|i32|i16|i64|u64|bf16."""
 def HcomGatherAllToAllV(addrinfo: TensorLike, addrinfo_count_per_rank: TensorLike, recv_counts: TensorLike, recv_displacements: TensorLike, *, group: str | bytes, dtype: DataType | int, addr_length: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """addrinfo u64, addrinfo_count_per_rank i64, recv_counts i64, recv_displacements i64 -> recv_data f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64, gathered f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64."""
 def HcomReceive(*, group: str | bytes, sr_tag: int, src_rank: int, shape: Sequence[int], dtype: DataType | int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
-    """nothing -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64."""
+    """nothing -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16."""
 def HcomReduce(x: TensorLike, *, root_rank: int, reduction: str | bytes, group: str | bytes, fusion: int = 0, fusion_id: int = -1, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
-    """x f32|f16|i8|i32|i16 -> y f32|f16|i8|i32|i16."""
+    """x f32|f16|i8|i32|i16|bf16 -> y f32|f16|i8|i32|i16|bf16."""
 def HcomReduceScatter(x: TensorLike, *, reduction: str | bytes, fusion: int = 0, fusion_id: int = -1, group: str | bytes, rank_size: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
-    """x f32|f16|i8|i32|i16|i64 -> y f32|f16|i8|i32|i16|i64."""
+    """x f32|f16|i8|i32|i16|i64|bf16 -> y f32|f16|i8|i32|i16|i64|bf16."""
 def HcomReduceScatterV(x: TensorLike, recv_count: TensorLike, send_counts: TensorLike, send_displacements: TensorLike | None = None, *, reduction: str | bytes, group: str | bytes, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
-    """x f32|f16|i8|i32|i16, recv_count i64, send_counts i64, send_displacements? i64 -> y f32|f16|i8|i32|i16."""
+    """x f32|f16|i8|i32|i16|bf16, recv_count i64, send_counts i64, send_displacements? i64 -> y f32|f16|i8|i32|i16|bf16."""
 def HcomRemoteLookup(keys: TensorLike, table_id: TensorLike, *, tag: int, insert_option: int = 0, max_num: int, embedding_dim: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """keys i64, table_id i64 -> values f32."""
 def HcomRemoteRead(remote: TensorLike, *, dtype: DataType | int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -1626,7 +1626,7 @@ def HcomRemoteScatterWrite(remote: TensorLike, local: TensorLike, local_offset: 
 def HcomRemoteWrite(remote: TensorLike, local: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """remote i64|u64, local f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|str|c64|c128|qi8|qi16|qi32|qu8|qu16|res|bf16|c32 -> nothing."""
 def HcomSend(x: TensorLike, *, group: str | bytes, sr_tag: int, dest_rank: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
-    """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64 -> nothing."""
+    """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16 -> nothing."""
 def Histogram(x: TensorLike, *, bins: int = 100, min: float = 0.0, max: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i32 -> y f32|i32."""
 def HistogramFixedWidth(x: TensorLike, range: TensorLike, nbins: TensorLike, *, dtype: int = 3, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:

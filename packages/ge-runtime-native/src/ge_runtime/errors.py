@@ -113,6 +113,6 @@ def no_group(name: str, why: str) -> EngineError:
     return EngineError(
         "GE4011",
         f"process group '{name}': {why}",
-        next="call torch.distributed.init_process_group() (and new_group(), in the same order as when the graph was made) "
-        "in every process before the graph runs; start them with torchrun",
+        next="call torch.distributed.init_process_group(), and new_group() in the same order as when the graph was "
+        "made, in every process before the graph runs; torchrun starts the processes",
     )

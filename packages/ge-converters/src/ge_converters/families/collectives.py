@@ -85,7 +85,7 @@ def _divided(x: Tensor, reduce_op: str, count: Callable[[], int]) -> Tensor:
 
 def _reshaped(x: Tensor, sizes: list[int]) -> Tensor:
     result: Tensor = ge.Reshape(x, ge.Const(sizes, dtype=_D.DT_INT64))
-    result.record_shape(sizes)
+    result.record_shape(tuple(sizes))
     return result
 
 
