@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import time
 
 import numpy as np
@@ -278,3 +279,55 @@ def test_a_call_costs_microseconds(graph, x, y):
     finally:
         gc.enable()
     assert best / n < 30e-6  # about 2 µs on an idle core; the margin is for crowded machines
+
+
+def test_torch_types_are_refused_with_their_spelling(x):
+    torch_type = type("dtype", (), {"__repr__": lambda _: "torch.float16"})()
+    for call in (lambda: ge.Const(1, torch_type), lambda: ge.Cast(x, dst_type=torch_type)):
+        with pytest.raises(GraphError, match="DT_FLOAT16") as caught:
+            call()
+        assert caught.value.next == "write ge.DataType.DT_FLOAT16"
+    with pytest.raises(GraphError, match="99 is no GE element type"):
+        ge.Const(1, 99)
+
+
+def test_attribute_of_kind_type_has_a_constructor():
+    assert attrs.DataType(9) == attrs.Attr(attrs.Kind.TYPE, D.DT_INT64)
+    with pytest.raises(GraphError, match="GE3002"):
+        attrs.DataType(5)
+
+
+def test_imaginary_parts_are_not_dropped(graph):
+    with pytest.raises(GraphError, match="does not fit DT_FLOAT"):
+        ge.Const(1 + 2j, D.DT_FLOAT)
+    assert ge.Const(3 + 0j, D.DT_FLOAT).node.attr("value") == 3.0
+    assert np.isnan(ge.Const(float("nan"), D.DT_FLOAT16).node.attr("value"))
+
+
+def test_foreign_arrays_that_numpy_cannot_read(graph):
+    class Foreign:
+        def __array__(self, *_, **__):
+            raise TypeError("Got unsupported ScalarType BFloat16")
+
+    with pytest.raises(GraphError, match="no constant: Got unsupported ScalarType"):
+        ge.Const(Foreign())
+
+
+def test_a_tensor_has_no_truth_value(x):
+    with pytest.raises(GraphError, match="GE3003"):
+        ge.Add(x, 1.0) if x else x
+
+
+@pytest.mark.parametrize("keywords", [{"inputs": [1]}, {"inputs": {}, "attrs": ["axes"]}, {"outputs": "y"}])
+def test_custom_op_takes_dicts_and_lists(graph, keywords):
+    with pytest.raises(GraphError, match="GE3013"):
+        ge.custom_op("Add", **keywords)
+
+
+def test_wrappers_show_their_signature():
+    text = str(inspect.signature(ge.MatMulV2))
+    assert text.startswith("(x1, x2, bias=None, offset_w=None, *, transpose_x1=False"), text
+    assert str(inspect.signature(ge.Cast)) == "(x, *, dst_type, dependencies=(), node_name=None)"
+    assert str(inspect.signature(ge.AddN)) == "(x=(), *, N=None, dependencies=(), node_name=None)"
+    for name in schema.names():
+        inspect.signature(getattr(ge, name))

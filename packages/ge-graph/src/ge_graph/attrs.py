@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from ge_graph.dtypes import DataType
+from ge_graph import dtypes
 from ge_graph.errors import GraphError
 
 
@@ -66,10 +66,8 @@ def _string(v: Any) -> str | bytes:
     raise TypeError
 
 
-def _type(v: Any) -> DataType:
-    if isinstance(v, (bool, str)):
-        raise TypeError
-    return DataType(v)
+def _type(v: Any) -> dtypes.DataType:
+    return dtypes.as_dtype(v)
 
 
 def _list(item: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, ...]]:
@@ -107,7 +105,9 @@ def make(kind: Kind, value: Any, name: str = "attribute") -> Attr:
     try:
         return Attr(kind, CONVERT[kind](value))
     except (TypeError, ValueError):
-        raise GraphError("GE3002", f"{name} must be {kind.value}, got {type(value).__name__} {value!r}") from None
+        raise GraphError(
+            "GE3002", f"{name} must be {kind.value}, got {type(value).__name__} {value!r}", next=dtypes.spelling(value)
+        ) from None  # fmt: skip
 
 
 def _constructor(kind: Kind, name: str) -> Callable[[Any], Attr]:
@@ -123,7 +123,7 @@ Int = _constructor(Kind.INT, "Int")
 Float = _constructor(Kind.FLOAT, "Float")
 Bool = _constructor(Kind.BOOL, "Bool")
 Str = _constructor(Kind.STRING, "Str")
-Type = _constructor(Kind.TYPE, "DataType")
+DataType = Type = _constructor(Kind.TYPE, "DataType")
 Tensor = _constructor(Kind.TENSOR, "Tensor")
 ListInt = _constructor(Kind.LIST_INT, "ListInt")
 ListFloat = _constructor(Kind.LIST_FLOAT, "ListFloat")

@@ -10,7 +10,7 @@ import numpy as np
 
 from ge_graph import attrs as attr_kinds
 from ge_graph.attrs import Attr, Kind
-from ge_graph.dtypes import DataType, from_numpy
+from ge_graph.dtypes import DataType, as_dtype, from_numpy
 from ge_graph.errors import GraphError
 from ge_graph.infer import value_dtype
 from ge_graph.ir import Graph, Literal, Node, Operand, Shape, Tensor
@@ -46,9 +46,12 @@ def as_value(value: Any, dtype: DataType | None = None) -> np.ndarray[Any, Any] 
     target = dtype.numpy
     if array.dtype == target:
         return array
+    real = array.real if array.dtype.kind == "c" and target.kind != "c" else array
     with np.errstate(all="ignore"):
-        converted = array.astype(target)
-    if target.kind in "iub" and not np.array_equal(converted, array):
+        converted = real.astype(target)
+    if (target.kind in "iub" or real is not array) and not np.array_equal(
+        converted, array, equal_nan=target.kind == "f"
+    ):
         raise GraphError(
             "GE3015", f"constant {value!r} does not fit {dtype.name}",
             next="choose a type that holds the value, or cast the other operand",
@@ -59,8 +62,11 @@ def as_value(value: Any, dtype: DataType | None = None) -> np.ndarray[Any, Any] 
 def _array(value: Any) -> np.ndarray[Any, Any]:
     try:
         array = np.array(value)
-    except (ValueError, OverflowError) as error:
-        raise GraphError("GE3015", f"{value!r} is no constant: {error}") from None
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+        advice = (
+            "give numbers, lists of numbers, numpy arrays; of a torch tensor x.detach().float().numpy() and a dtype"
+        )
+        raise GraphError("GE3015", f"{value!r} is no constant: {error}", next=advice) from None
     if array.dtype.kind not in "biufc":
         raise GraphError(
             "GE3015",
@@ -183,7 +189,7 @@ def data(
             f"Data with index {index} and placement {placement!r}: index must be 0 or more, placement NPU or CPU",
         )
     attrs = {"index": attr_kinds.Int(index), "_placement": attr_kinds.Str(placement)}
-    node = graph.add("Data", (None,), attrs, ((DataType(dtype), tuple(shape)),), name=name)
+    node = graph.add("Data", (None,), attrs, ((as_dtype(dtype), tuple(shape)),), name=name)
     for scoped in graph.scope_attrs:
         node.attrs.pop(scoped, None)
     return node.outputs[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import keyword
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -27,7 +28,8 @@ _RESERVED: Final = ("dependencies", "node_name")
 def parameter_names(op: OpSchema) -> tuple[dict[str, int], dict[str, str]]:
     """Python parameter names: of input ports (to position) and of attributes (to attribute name).
 
-    A Python keyword, and a port named like an option of every call, get a trailing underscore; an attribute named like an input gets the prefix ``attr_``.
+    A Python keyword, and a port named like an option of every call, get a trailing underscore; an attribute
+    named like an input gets the prefix ``attr_``.
     """
     ports = {f"{p.name}_" if p.name in _RESERVED else _python_name(p.name): i for i, p in enumerate(op.inputs)}
     attributes = {}
@@ -413,7 +415,8 @@ def plan_of(op: str) -> Plan:
 
 def wrapper(op: str) -> Callable[..., Any]:
     """The function behind ``ge.<op>``."""
-    call = plan_of(op).call
+    plan = plan_of(op)
+    call = plan.call
 
     def operator(*args: Any, **kwargs: Any) -> Any:
         return call(args, kwargs)
@@ -421,7 +424,25 @@ def wrapper(op: str) -> Callable[..., Any]:
     operator.__name__ = operator.__qualname__ = op
     operator.__module__ = "ge_graph.ops"
     operator.__doc__ = f"GE operator {op}; ``ge_graph/ops.pyi`` has its signature and element types."
+    operator.__signature__ = _signature(plan)  # type: ignore[attr-defined]
     return operator
+
+
+def _signature(plan: Plan) -> inspect.Signature:
+    """What ``help`` and editors show for a wrapper."""
+    op, kind, made = plan.schema, inspect.Parameter, []
+    last_needed = max((i for i, p in enumerate(op.inputs) if p.kind == "required"), default=-1)
+    for name, i in plan.ports.items():
+        rest = () if op.inputs[i].kind == "dynamic" else None
+        made.append(kind(name, kind.POSITIONAL_OR_KEYWORD, default=rest if i > last_needed else kind.empty))
+    defaults: dict[str, Any] = {}
+    for name, attribute in plan.attributes.items():
+        counted = plan.counted >= 0 and attribute.name == "N"
+        default = None if attribute.default is None else attribute.default.value
+        defaults[name] = kind.empty if attribute.required and not counted else default
+    defaults |= {f"size_of_{p.name}": None for p in op.outputs if p.kind == "dynamic"}
+    defaults |= dict.fromkeys(op.subgraphs, kind.empty) | {"dependencies": (), "node_name": None}
+    return inspect.Signature([*made, *(kind(n, kind.KEYWORD_ONLY, default=v) for n, v in defaults.items())])
 
 
 def _reload(op: str) -> None:

@@ -70,6 +70,7 @@ def _keyword_form(
     node_name: str | None,
 ) -> Any:
     plan = plan_of(op_type)
+    _check_forms(op_type, inputs, outputs, attrs)
     by_name = {p.name: parameter for parameter, i in plan.ports.items() for p in (plan.schema.inputs[i],)}
     by_attr = {a.name: parameter for parameter, a in plan.attributes.items()}
     unknown = [n for n in inputs if n not in by_name]
@@ -108,6 +109,16 @@ def _keyword_form(
     if extra:
         _node_of(found).attrs.update(extra)
     return found
+
+
+def _check_forms(op_type: str, inputs: Any, outputs: Any, attrs: Any) -> None:
+    for name, given in (("inputs", inputs), ("attrs", attrs)):
+        if not isinstance(given, Mapping):
+            raise GraphError(
+                "GE3013", f"{name} of {op_type} must be a dict from name to value, got {type(given).__name__}"
+            )
+    if outputs is not None and (isinstance(outputs, str) or not isinstance(outputs, Sequence)):
+        raise GraphError("GE3013", f"outputs of {op_type} must be a list of names, got {outputs!r}")
 
 
 def _node_of(found: Any) -> Any:

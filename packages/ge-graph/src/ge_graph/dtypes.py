@@ -7,7 +7,7 @@ Two numberings exist and differ for 24 of the 41 types: attributes of kind Int a
 from __future__ import annotations
 
 import enum
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -227,3 +227,25 @@ class Format(enum.IntEnum):
 
 
 BY_LAYOUT: Final = {f.layout: f for f in Format}
+
+
+def as_dtype(value: Any) -> DataType:
+    """An element type given by a user: a ``DataType`` or its header number.
+
+    Raises:
+        GraphError: GE3001 for anything else, a torch type included.
+    """
+    if type(value) is DataType:
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        try:
+            return DataType(value)
+        except ValueError:
+            pass
+    raise GraphError("GE3001", f"{value!r} is no GE element type", next=spelling(value) or "write ge.DataType.DT_FLOAT")
+
+
+def spelling(value: Any) -> str:
+    """How to write a torch type as a GE one, as advice; empty if the value is none."""
+    found = BY_TORCH_NAME.get(str(value).removeprefix("torch."))
+    return f"write ge.DataType.{found.name}" if found is not None else ""

@@ -132,6 +132,12 @@ class Tensor:
             )
         raise AttributeError(f"'Tensor' object has no attribute {name!r}")
 
+    def __bool__(self) -> bool:
+        raise GraphError(
+            "GE3003", f"{self} has no truth value: its elements are known when the graph runs",
+            next="write `x is not None` for an optional argument; choose by value with ge.SelectV2",
+        )  # fmt: skip
+
     @property
     def name(self) -> str:
         """``node:index``, the name of the edge on the wire."""

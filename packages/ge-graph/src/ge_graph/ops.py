@@ -13,6 +13,7 @@ from ge_graph import calling as _calling
 from ge_graph import schema as _schema
 from ge_graph.custom import Clone, custom_op
 from ge_graph.dtypes import DataType as _DataType
+from ge_graph.dtypes import as_dtype as _as_dtype
 from ge_graph.errors import GraphError as _GraphError
 from ge_graph.ir import Shape as _Shape
 from ge_graph.ir import Tensor as _Tensor
@@ -36,7 +37,7 @@ def Const(
         node_name: Name of the node; without it equal constants share a node.
         readable: Keep the value as text beside the bytes.
     """
-    wanted = None if dtype is None else _DataType(dtype)
+    wanted = None if dtype is None else _as_dtype(dtype)
     return _builder.constant(_current_graph(), value, node_name, dtype=wanted, readable=readable)
 
 

@@ -447,7 +447,9 @@ def _made_by_call(made: Node, twins: dict[Tensor, Tensor]) -> Node | None:
         plan = plan_of(made.op)
         if len(made.inputs) != plan.arity:
             return None
-        args = [tuple(twins[t] for t in e) if isinstance(e, tuple) else e and twins[e] for e in made.inputs]
+        args = [
+            tuple(twins[t] for t in e) if isinstance(e, tuple) else None if e is None else twins[e] for e in made.inputs
+        ]
         options: dict[str, Any] = {"node_name": made.name}
         for parameter, row in plan.attributes.items():
             attr = made.attrs.get(row.name)
@@ -461,7 +463,9 @@ def _made_by_call(made: Node, twins: dict[Tensor, Tensor]) -> Node | None:
 
 
 def _same_form(made: Node, twin: Node, twins: dict[Tensor, Tensor]) -> bool:
-    inputs = [tuple(twins[t] for t in e) if isinstance(e, tuple) else e and twins[e] for e in made.inputs]
+    inputs = [
+        tuple(twins[t] for t in e) if isinstance(e, tuple) else None if e is None else twins[e] for e in made.inputs
+    ]
     return (
         twin.name == made.name and twin.op == made.op and twin.inputs == inputs
         and twin.output_counts == made.output_counts

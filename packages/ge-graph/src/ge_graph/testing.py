@@ -68,7 +68,7 @@ def _node(a: Node, b: Node, place: str, found: list[str]) -> None:
 
 
 def _names(node: Node) -> list[Any]:
-    return [[t.name for t in e] if isinstance(e, tuple) else e and e.name for e in node.inputs]
+    return [[t.name for t in e] if isinstance(e, tuple) else None if e is None else e.name for e in node.inputs]
 
 
 def _origin(p: Provenance | None) -> Any:
