@@ -210,7 +210,9 @@ def test_embeddings(run):
     w, flat, offsets = rand(6, 3), torch.tensor([0, 2, 5, 5, 1]), torch.tensor([0, 2, 2])
     parts = [f64(w)[[0, 2]], np.zeros((0, 3)), f64(w)[[5, 5, 1]]]
     for mode, fn in (("sum", lambda p: p.sum(0)), ("mean", lambda p: p.mean(0) if len(p) else np.zeros(3))):
-        close(run("EmbeddingBag", w, flat, offsets, mode=mode)[0], np.stack([fn(p) for p in parts]))
+        y, bag_of, *_ = run("EmbeddingBag", w, flat, offsets, mode=mode)
+        close(y, np.stack([fn(p) for p in parts]))
+        assert bag_of.tolist() == [0, 0, 2, 2, 2]
 
 
 # ---------------------------------------------------------------- resizing and sampling

@@ -103,6 +103,7 @@ UniqueWithCountsAndSorting counts i64
 UniqueConsecutive idx attr out_idx i64
 UniqueConsecutive count attr out_idx i64
 TopKV2 indices attr indices_dtype i32
+Histogram y fn histogram
 Sort y2 attr y2_dtype i32
 Cummax y =x
 Cummax indices i64
@@ -606,6 +607,7 @@ _FUNCTIONS: Final[Mapping[str, _Special]] = {
     "log": _switch("x", _INT_TO_F32),
     "float_or_f32": _switch("input_x", _INT_TO_F32),
     "trace": _switch("x", _TRACE),
+    "histogram": _switch("x", {DataType.DT_FLOAT16: DataType.DT_FLOAT}),
     "softmax": _softmax,
     "all_reduce": _all_reduce,
     "grouped_matmul": _numbered("x", "dtype", _GROUPED),

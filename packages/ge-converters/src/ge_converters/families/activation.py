@@ -243,7 +243,8 @@ def log_sigmoid_backward(grad_output: Tensor, self: Tensor, buffer: Tensor, *, m
 
 
 @declare_supported(
-    [Support(m(2, 3), BOOL(2, 3), 2.0) for m in (F32, F16, BF16, F64)] + [Support(F32(2, 3), BOOL(2, 3), 1.1111)]
+    [Support(m(2, 3), BOOL(2, 3), 2.0) for m in (F32, F16, BF16, F64)]
+    + [Support(m(2, 3), BOOL(2, 3), 1.1111) for m in (F32, I64, BOOL)]
 )
 @register_fx_node_ge_converter(
     aten.native_dropout_backward.default, source="native_functions.yaml: native_dropout_backward; GE Mul"
@@ -252,10 +253,9 @@ def native_dropout_backward(grad_output: Tensor, mask: Tensor, scale: float, *, 
     """native_dropout_backward(Tensor grad_output, Tensor mask, float scale) -> Tensor
 
     Shapes: all equal.
-    Dtypes: floats; the mask is bool.
-    Emits:  Cast, Mul, Mul; halves are scaled in float32, as in eager.
+    Dtypes: floats, integers, bool; the mask is bool.
+    Emits:  Cast, Mul, Mul; all but float64 is scaled in float32, as in eager.
     """
-    halves = grad_output.dtype in (DataType.DT_FLOAT16, DataType.DT_BF16)
-    inner = DataType.DT_FLOAT if halves else grad_output.dtype
+    inner = grad_output.dtype if grad_output.dtype == DataType.DT_DOUBLE else DataType.DT_FLOAT
     kept = ge.Mul(cast(grad_output, inner), cast(mask, inner))
     return cast(ge.Mul(kept, dtype_promote(scale, target_dtype=inner)), meta_outputs.dtype)

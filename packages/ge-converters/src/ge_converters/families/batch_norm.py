@@ -40,12 +40,18 @@ def _marked(x: Tensor, *others: Tensor) -> None:
             tensor.format = layout
 
 
+def _affine(weight: Tensor | None, bias: Tensor | None, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Factor and offset; the one that is absent is neutral and has the type of the other, as BatchNormV3 wants."""
+    gamma = weight if weight is not None else ge.OnesLike(like if bias is None else bias)
+    beta = bias if bias is not None else ge.ZerosLike(like if weight is None else weight)
+    return gamma, beta
+
+
 def _inference(x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor, eps: float) -> Tensor:
     """BNInfer takes images; every other rank and bfloat16 go to BatchNormV3 with the running statistics."""
     need_floats("BatchNormV3", x, weight, bias)
-    gamma = weight if weight is not None else ge.OnesLike(cast(mean, _F32))
-    beta = bias if bias is not None else ge.ZerosLike(cast(mean, _F32))
     mean, var = cast(mean, _F32), cast(var, _F32)
+    gamma, beta = _affine(weight, bias, mean)
     if x.rank == 4 and x.dtype in _BN_INFER_TYPES:
         y: Tensor = ge.BNInfer(x, cast(gamma, _F32), cast(beta, _F32), mean, var, epsilon=float(eps))
     else:
@@ -67,8 +73,7 @@ def _training(
     need_floats("BatchNormV3", x, weight, bias)
     running_mean = cast(mean, _F32) if mean is not None else _channel_values(x, 0.0)
     running_var = cast(var, _F32) if var is not None else _channel_values(x, 1.0)
-    gamma = weight if weight is not None else ge.OnesLike(running_mean)
-    beta = bias if bias is not None else ge.ZerosLike(running_mean)
+    gamma, beta = _affine(weight, bias, running_mean)
     y, new_mean, new_var, save_mean, save_rstd = ge.BatchNormV3(
         x, gamma, beta, running_mean, running_var, epsilon=float(eps), momentum=float(momentum), is_training=True
     )  # fmt: skip
@@ -127,6 +132,7 @@ _TRAINING_CASES = [
     *(_case(x, F32(3), True, 0.1, 1e-5, halves=(0, 3, 4)) for x in (
         F32(2, 3, 4, 5), F16(2, 3, 4, 5), BF16(2, 3, 4, 5), F32(4, 3), F32(2, 3, 7), F32(2, 3, 2, 4, 5))),
     Support(F32(2, 3, 4, 5), None, None, F32(3), F32(3, low=0.5), True, 0.3, 1e-3),
+    Support(BF16(2, 3, 4), BF16(3), None, BF16(3), BF16(3, low=0.5), True, 0.3, 1e-3).only(0),
     Support(F32(2, 3, 4, 5), F32(3), F32(3), F32(3), F32(3, low=0.5), False, 0.1, 1e-5),
 ]  # fmt: skip
 

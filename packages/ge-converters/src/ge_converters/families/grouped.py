@@ -11,7 +11,7 @@ from ge_converters.dtypes import cast
 from ge_converters.errors import Refusal
 from ge_converters.families.matmul import product
 from ge_converters.registry import declare_supported, register_fx_node_ge_converter
-from ge_converters.support import BF16, F32, I32, Support
+from ge_converters.support import BF16, F16, F32, I32, Support
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
 
@@ -106,6 +106,7 @@ def _grouped_mm(
         Support(F32(4, 5), 4, 0, 3),
         Support(F32(20)),
         Support(F32(20), 7, -1.5, 1),
+        *(Support(m(value=[0.5, 1.5, 1.5, 2.5]), 3, 0, 3) for m in (F16, BF16)),
         Support(F32(value=[0.0, 1.0, 1.0, 2.0, 3.0, 3.0]), 4, 0, 3),
     ]
 )
@@ -114,7 +115,7 @@ def histc(self: Tensor, bins: int = 100, min: Number = 0, max: Number = 0, *, me
     """histc(Tensor self, int bins=100, Scalar min=0, Scalar max=0) -> Tensor
 
     Shapes: any -> [bins].
-    Dtypes: float32.
+    Dtypes: float32, float16; bfloat16 through float32.
     Emits:  Histogram; equal bounds mean the range of the data.
     """
     x = cast(self, carrier("Histogram", self.dtype))

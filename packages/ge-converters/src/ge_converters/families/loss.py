@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+import numpy as np
 import torch
 
 from ge_converters.dtypes import cast
@@ -209,11 +210,13 @@ def _bag(
     specs: Any,
 ) -> list[Tensor]:
     need_floats("EmbeddingBag", weight)
-    results = ge.EmbeddingBag(
+    results: list[Tensor] = list(ge.EmbeddingBag(
         weight, indices, cast(offsets, indices.dtype), per_sample_weights, mode=("sum", "mean", "max")[mode],
         scale_grad_by_freq=scale_grad_by_freq, sparse=sparse, include_last_offset=include_last_offset,
         padding_idx=padding_idx,
-    )  # fmt: skip
+    ))  # fmt: skip
+    if isinstance(specs[1].size[0], int) and specs[1].size[0] == 0:  # torch does not note the bag of each index
+        results[1] = ge.Const(np.zeros((0,), np.int64))
     return [cast(r, s.dtype) for r, s in zip(results, specs)]
 
 
@@ -224,6 +227,7 @@ def _bag_case(*rest: Any, **kwargs: Any) -> Support:
 _BAG_CASES = [
     *(_bag_case(False, mode) for mode in (0, 1, 2)),
     _bag_case(False, 0, False, F32(5)),
+    Support(BF16(6, 4), I64(5, low=0, high=6), I64(value=[0, 2]), False, 0, False, BF16(5)).only(0),
     Support(F32(6, 4), I64(5, low=0, high=6), I64(value=[0, 2, 5]), False, 1, False, None, True).only(0),
     _bag_case(False, 0, False, None, False, 3),
 ]

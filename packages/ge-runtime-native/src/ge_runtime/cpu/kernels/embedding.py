@@ -47,4 +47,6 @@ def embedding_bag(
         weight, indices, offsets, False, _MODES[mode], False, per_sample_weights, include_last_offset,
         padding_idx,
     )  # fmt: skip
-    return y, bag_of, size, top
+    if bag_of.shape != indices.shape:  # ATen leaves it empty where its own gradient does not need it
+        bag_of = torch.searchsorted(offsets, torch.arange(indices.numel(), dtype=offsets.dtype), right=True) - 1
+    return y, bag_of.to(indices.dtype), size, top

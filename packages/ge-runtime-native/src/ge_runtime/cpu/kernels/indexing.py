@@ -431,8 +431,9 @@ def bincount(array: Tensor, size: Any, weights: Tensor) -> Tensor:
 
 @kernel("Histogram")
 def histogram(x: Tensor, *, bins: int = 100, min: float = 0.0, max: float = 0.0) -> Tensor:
-    """How many elements fall into each of equal bins between min and max; both 0: the range of x."""
-    return torch.histc(wide(x) if x.is_floating_point() else x.float(), bins, min, max).to(x.dtype)
+    """How many elements fall into each of equal bins between min and max; both 0: the range of x. Halves: float32."""
+    data = wide(x) if x.is_floating_point() else x.float()
+    return torch.histc(data, bins, min, max).to(wide(x).dtype)
 
 
 @kernel("RepeatInterleave", source="axis 1000 (no axis): flattened; one repeat serves all")

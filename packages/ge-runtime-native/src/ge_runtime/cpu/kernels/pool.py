@@ -315,7 +315,8 @@ def avg_pool(x: Tensor, w: Window, exclusive: bool, divisor: int) -> Tensor:
         if rank == 2:
             return _F.avg_pool2d(x, w.size, w.stride, w.begin, False, not exclusive, divisor or None)
         if rank == 3:
-            return _F.avg_pool3d(x, w.size, w.stride, w.begin, False, not exclusive, divisor or None)
+            y = _F.avg_pool3d(wide(x), w.size, w.stride, w.begin, False, not exclusive, divisor or None)
+            return y.to(x.dtype)
     data = pad_spatial(wide(x), w.cover(extent))
     if rank == 1:
         data, size, stride = data.unsqueeze(2), [1, *w.size], [1, *w.stride]
