@@ -22,6 +22,10 @@ SCHEMAS = (
     "neg(Tensor x, *, int n=1) -> Tensor",
     "softmax_v2(Tensor x, *, float axes=1.0) -> Tensor",
     "accumulate(Tensor(a!) total, Tensor x, *, float k=1.0) -> Tensor",
+    "cast(Tensor x, *, ScalarType dst_type) -> Tensor",
+    "bitcast(Tensor x) -> Tensor",
+    "relu6(Tensor x) -> Tensor",
+    "selu(Tensor x) -> Tensor",
     "both(Tensor(a!) a, Tensor(b!) b, Tensor x) -> (Tensor, Tensor)",
 )
 
@@ -51,10 +55,14 @@ def ops():
         "add_n": lambda x, N: torch.stack(x).sum(0),
         "accumulate": accumulate,
         "both": both,
+        "cast": lambda x, *, dst_type: x.to(dst_type),
     }
     for name, kernel in kernels.items():
         library.impl(name, kernel, "CPU")
     library.impl("swi_glu", lambda x, *, dim=-1: x.chunk(2, dim)[0].clone(), "Meta")
+    library.impl("cast", lambda x, *, dst_type: x.new_empty(x.shape, dtype=dst_type), "Meta")
+    library.impl("relu6", lambda x: x.new_empty(x.shape, dtype=torch.int32), "Meta")
+    library.impl("selu", torch.empty_like, "Meta")
     library.impl("assign", lambda ref, value: None, "Meta")
     library.impl("add_n", lambda x, N: torch.empty_like(x[0]), "Meta")
     library.impl("accumulate", lambda total, x, *, k=1.0: torch.empty_like(x), "Meta")
@@ -226,3 +234,26 @@ def test_the_old_form_of_functionalization(accumulate, aot, run):
         gm = aot(fn, torch.randn(3))
         assert any(str(n.target) == "auto_functionalized" for n in gm.graph.nodes)
         check(fn, aot, run, torch.randn(3))
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.float16, torch.bool])
+def test_a_torch_type_becomes_the_number_of_the_ge_type(ops, aot, run, dtype):
+    check(lambda x: ops.cast(x, dst_type=dtype), aot, run, torch.tensor([0.0, 1.0, 2.5]))
+
+
+def test_a_required_attribute_that_the_torch_op_lacks_is_a_reason(ops):
+    assert "its required attribute 'type' is no parameter" in derive(ops.bitcast.default)
+
+
+@pytest.mark.parametrize(
+    ("name", "x", "words"),
+    [
+        ("selu", torch.ones(2, dtype=torch.bool), "input 'x' of Selu is DT_BOOL"),
+        ("relu6", torch.ones(2), "gives DT_FLOAT and the Meta function of the torch op DT_INT32"),
+    ],
+)
+def test_a_derived_converter_that_does_not_fit_says_what_helps(ops, aot, name, x, words):
+    with pytest.raises(LoweringError, match=words) as error:
+        lower(aot(getattr(ops, name), x))
+    assert "register a converter of your own" in str(error.value)
+    assert "add ge.Cast" not in str(error.value)

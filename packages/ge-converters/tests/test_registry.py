@@ -116,16 +116,60 @@ def test_two_built_in_converters_of_one_op_are_an_error(registry):
 
 
 def test_a_converter_by_name_waits_for_the_library_and_is_checked_then(registry):
-    @registry.register("aten.add.Tensor")
-    def good(self, other, *, alpha=1, meta_outputs=None): ...
+    @registry.register("waiting.good.default")
+    def good(x, *, meta_outputs=None): ...
 
-    @registry.register("aten.sub.Tensor")
-    def bad(self, *, meta_outputs=None): ...
+    @registry.register("waiting.bad.default")
+    def bad(y, *, meta_outputs=None): ...
 
-    assert registry.find(aten.add.Tensor).fn is good
+    library = torch.library.Library("waiting", "DEF")
+    library.define("good(Tensor x) -> Tensor")
+    library.define("bad(Tensor x) -> Tensor")
+    assert registry.find(torch.ops.waiting.good.default).fn is good
     for _ in range(2):
-        with pytest.raises(LoweringError, match="'other' is missing"):
-            registry.find(aten.sub.Tensor)
+        with pytest.raises(LoweringError, match="'x' is missing"):
+            registry.find(torch.ops.waiting.bad.default)
+
+
+def test_a_converter_by_name_of_a_loaded_op_is_registered_at_once(registry):
+    registry._loading = True
+    registry.register(aten.add.Tensor)(add)
+    registry._loading = False
+
+    @registry.register("aten.add.Tensor")
+    def mine(self, other, *, alpha=1, meta_outputs=None): ...
+
+    assert registry.find(aten.add.Tensor).fn is mine
+    refused(registry, "aten.sub.Tensor", lambda self, *, meta_outputs=None: None, "GE2002")
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("nonsense", "no name of an overload"),
+        ("aten.add", "no name of an overload"),
+        ("aten.no_such_op.default", "torch has no operator"),
+        ("aten.add.Tnsor", "aten.add.Tensor"),
+        (torch.add, "torch.add never occurs"),
+        (torch.nn.functional.relu, "never occurs"),
+        (torch.ops.higher_order.cond, "runs functions"),
+        (torch.cond, "torch.cond never occurs"),
+        (add, "given the converter add instead of an operator"),
+    ],
+    ids=str,
+)
+def test_targets_that_no_graph_has_are_refused(registry, target, words):
+    with pytest.raises(LoweringError, match=words.replace(".", r"\.")) as error:
+        registry.register(target)(add)
+    assert error.value.code == "GE2003"
+
+
+def test_converters_of_composite_ops_are_warned_about(registry, caplog):
+    registry.register(aten.linear.default)(lambda input, weight, bias=None, *, meta_outputs=None: None)
+    assert "aten.linear.default is composite" in caplog.text
+    caplog.clear()
+    registry.register(aten.add.Tensor)(add)
+    assert not caplog.text
 
 
 def test_a_family_that_cannot_be_imported_is_named():

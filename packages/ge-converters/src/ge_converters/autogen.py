@@ -11,15 +11,19 @@ from typing import Any, Final
 
 import torch
 
+from ge_converters.dtypes import to_ge
 from ge_converters.errors import Refusal
 from ge_converters.registry import Entry
-from ge_graph import Tensor, schema
+from ge_graph import GraphError, Tensor, TensorSpec, schema
 from ge_graph import ops as ge
 from ge_graph.attrs import Kind
+from ge_graph.calling import counts_itself
 
 _TORCH_OWN: Final = frozenset(
     ("aten", "prims", "prim", "quantized", "_quantized", "inductor", "higher_order", "rng_prims")
 )
+_DERIVED: Final = "the converter is derived from GE op"
+_OWN_CONVERTER: Final = "register a converter of your own (docs/adding_an_op.md)"
 _PORT_KINDS: Final = {"Tensor": "required", "Optional[Tensor]": "optional", "List[Tensor]": "dynamic"}
 _ATTR_KINDS: Final = {
     "int": (Kind.INT, Kind.TYPE), "float": (Kind.FLOAT,), "bool": (Kind.BOOL,), "str": (Kind.STRING,),
@@ -64,6 +68,9 @@ def _mismatch(torch_schema: Any, ge_schema: schema.OpSchema) -> str:
         if _PORT_KINDS[str(a.type)] != port.kind and not (port.kind == "optional" and str(a.type) == "Tensor"):
             return f"'{a.name}' is {a.type} and its input is {port.kind}"
     attributes = {a.name: a for a in ge_schema.attrs}
+    unnamed = [a.name for a in ge_schema.attrs if a.required and a.name not in {v.name for v in values}]
+    if unnamed and not (counts_itself(ge_schema) and unnamed == ["N"]):
+        return f"its required attribute '{unnamed[0]}' is no parameter of the torch op"
     for a in values:
         kind = str(a.type).removeprefix("Optional[").removesuffix("]") if "Optional" in str(a.type) else str(a.type)
         if kind in ("number", "Scalar"):
@@ -108,17 +115,33 @@ def _converter(torch_schema: Any, ge_schema: schema.OpSchema) -> Callable[..., A
         given = {**dict(zip(positional, args)), **kwargs}
         for name in value_names:
             value = given[name]
+            if isinstance(value, torch.dtype):
+                given[name] = to_ge(value)
             if isinstance(value, Tensor) or (isinstance(value, list) and any(isinstance(v, Tensor) for v in value)):
                 raise Refusal(f"'{name}' is symbolic and becomes an attribute; mark it static or pass a number")
         call = {_parameter(ge_schema, k, k in names): v for k, v in given.items()}
         for name in dynamic:
             call[f"size_of_{name}"] = len(meta_outputs)
-        made = emit(**call)
+        try:
+            made = emit(**call)
+        except GraphError as e:
+            raise Refusal(f"{_DERIVED} {ge_schema.name}, but {e.what} [{e.code}]; {_OWN_CONVERTER}") from e
         listed = list(made) if isinstance(made, tuple) else [made] if isinstance(made, Tensor) else made
         results = listed[skipped:] if isinstance(listed, list) else []
+        _check_types(ge_schema, results, meta_outputs)
         return results[0] if len(results) == 1 else results
 
     return convert
+
+
+def _check_types(ge_schema: schema.OpSchema, results: list[Any], meta_outputs: Any) -> None:
+    specs = meta_outputs if isinstance(meta_outputs, list) else [meta_outputs]
+    for result, spec in zip(results, specs):
+        if isinstance(result, Tensor) and isinstance(spec, TensorSpec) and result.dtype is not spec.dtype:
+            raise Refusal(
+                f"{_DERIVED} {ge_schema.name}, but that gives {result.dtype.name} and the Meta function of the torch "
+                f"op {spec.dtype.name}; correct the Meta function, or {_OWN_CONVERTER}"
+            )
 
 
 def _parameter(ge_schema: schema.OpSchema, name: str, is_tensor: bool) -> str:

@@ -12,7 +12,7 @@ import torch
 
 from ge_converters.errors import LoweringError
 from ge_graph import DataType, Tensor
-from ge_graph.dtypes import BY_TORCH_NAME
+from ge_graph.dtypes import BY_TORCH_NAME, as_dtype
 
 AnyDType: TypeAlias = "torch.dtype | DataType"
 
@@ -21,16 +21,19 @@ _TO_TORCH: Final = {ge: dtype for dtype, ge in _TO_GE.items()}
 
 
 def to_ge(dtype: AnyDType) -> DataType:
-    """The GE type of a torch type; a GE type is returned as it is.
+    """The GE type of a torch type; a GE type, or its number, is taken as it is.
 
     Raises:
         LoweringError: GE2011 if GE has no such type.
+        GraphError: GE3001 if the value is no type at all.
     """
     found = _TO_GE.get(dtype)
     if found is not None:
         return found
     if isinstance(dtype, DataType):
         return dtype
+    if not isinstance(dtype, torch.dtype):
+        return as_dtype(dtype)
     raise LoweringError(
         "GE2011",
         f"torch type {dtype} has no GE type",

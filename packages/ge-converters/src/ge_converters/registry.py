@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import inspect
+import logging
 import pkgutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,6 +20,8 @@ import torch
 
 from ge_converters.errors import LoweringError, Refusal
 from ge_converters.support import Support
+
+logger = logging.getLogger(__name__)
 
 Target: TypeAlias = "torch._ops.OpOverload | Callable[..., Any]"
 Converter: TypeAlias = "Callable[..., Any]"
@@ -137,11 +140,17 @@ class Registry:
         Errors: LoweringError GE2002 (signature), GE2003 (target), GE2004 (a built-in registered twice).
         """
         if isinstance(target, str):
-            return self._await(target, source)
+            found = _loaded_op(target)
+            return self._await(target, source) if found is None else self.register(found, source=source, where=where)
         _check_target(target)
 
         def decorate(fn: F) -> F:
             entry = self._entry(target, fn, source, where or where_is(fn))
+            if entry.layer == "user" and _is_composite(target):
+                logger.warning(
+                    "%s is composite: torch traces the ops it consists of, so torch.compile never asks the converter "
+                    "at %s; register one for those ops (config.debug.fx_summary lists them)", entry.name, entry.where,
+                )  # fmt: skip
             layer = self._built_in if entry.layer == "built-in" else self._user
             known = layer.get(target)
             if known is not None and entry.layer == "built-in" and known.where != entry.where:
@@ -159,6 +168,7 @@ class Registry:
     def _await(self, name: str, source: str) -> Callable[[F], F]:
         def decorate(fn: F) -> F:
             self._awaited[name] = lambda target: self.register(target, source=source)(fn)
+            self.revision += 1
             return fn
 
         return decorate
@@ -306,15 +316,61 @@ def where_is(fn: Converter) -> str:
     return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else repr(fn)
 
 
+def _loaded_op(name: str) -> torch._ops.OpOverload | None:
+    """The overload of that name, None if the library that defines it is not loaded.
+
+    Errors: LoweringError GE2003 for a text that names no overload, or none that torch's own library has.
+    """
+    parts = name.removeprefix("torch.ops.").split(".")
+    if len(parts) != 3 or not all(p.isidentifier() for p in parts):
+        raise LoweringError(
+            "GE2003", f"'{name}' is no name of an overload", next="write namespace.operator.overload: aten.add.Tensor"
+        )
+    namespace, operator, overload = parts
+    packet = getattr(getattr(torch.ops, namespace), operator, None)
+    found = getattr(packet, overload, None)
+    if found is None and namespace in ("aten", "prims"):
+        near = ", ".join(f"{namespace}.{operator}.{o}" for o in packet.overloads()) if packet is not None else ""
+        raise LoweringError("GE2003", f"torch has no operator {name}", next=f"it has {near}" if near else "")
+    return found if isinstance(found, torch._ops.OpOverload) else None
+
+
+def _is_composite(target: Any) -> bool:
+    return isinstance(target, torch._ops.OpOverload) and torch._C._dispatch_has_kernel_for_dispatch_key(
+        target.name(), "CompositeImplicitAutograd"
+    )
+
+
 def _check_target(target: Any) -> None:
     if isinstance(target, torch._ops.OpOverload):
         return
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        raise LoweringError(
+            "GE2003", f"torch.ops.higher_order.{target.name()} runs functions, which no converter can be given",
+            next="register converters for the ops inside, or define an operator with torch.library",
+        )  # fmt: skip
+    module, name = getattr(target, "__module__", None) or "", getattr(target, "__name__", "")
+    if getattr(torch, name or "-", None) is target and not name.startswith("sym_") and callable(target):
+        raise LoweringError(
+            "GE2003", f"torch.{name} never occurs in a graph: tracing turns it into operators",
+            next=f"register an overload of torch.ops.aten.{name}" if hasattr(torch.ops.aten, name) else "",
+        )  # fmt: skip
+    if module.startswith("torch.nn"):
+        raise LoweringError(
+            "GE2003", f"{module}.{name} never occurs in a graph: tracing turns it into operators",
+            next="register an overload of torch.ops.aten",
+        )  # fmt: skip
+    if "meta_outputs" in getattr(getattr(target, "__code__", None), "co_varnames", ()):
+        raise LoweringError(
+            "GE2003", f"the decorator was given the converter {name} instead of an operator", where=where_is(target),
+            next="write @register_fx_node_ge_converter(torch.ops.aten.sin.default) above it",
+        )  # fmt: skip
     if isinstance(target, torch._ops.OpOverloadPacket):
         found = [getattr(target, o) for o in target.overloads()]
         found = [o for o in found if "Tensor" in str(o._schema) and not any(a.is_out for a in o._schema.arguments)]
         overloads = ", ".join(f"torch.ops.{o}" for o in found)
         raise LoweringError(
-            "GE2003", f"torch.ops.{target} has several overloads, a converter serves one of them",
+            "GE2003", f"torch.ops.{target} is the name of its overloads, a converter serves one overload",
             next=f"register one of {overloads}",
         )  # fmt: skip
     if not callable(target) or isinstance(target, type):
