@@ -157,3 +157,15 @@ def input_source(name: str) -> Any:
     from torch._dynamo.source import ConstantSource
 
     return ConstantSource(name)
+
+
+def process_group(group: Any) -> Any:
+    """The process group of that name, or the group itself; None if this process has none of that name."""
+    if not isinstance(group, str):
+        return group
+    from torch.distributed import distributed_c10d
+
+    try:
+        return distributed_c10d._resolve_process_group(group)
+    except (RuntimeError, ValueError, KeyError, AttributeError):  # AttributeError: torch without distributed
+        return None

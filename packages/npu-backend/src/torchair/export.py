@@ -20,6 +20,7 @@ from ge_graph.errors import ConfigError, GeError
 from tair_export.export import Captured, write_export
 from tair_export.ranks import current
 from torchair.backend import TraceError, _config
+from torchair.collectives import groups_of_all_ranks
 from torchair.log import logger
 from torchair.offline import captured, with_writes
 from torchair.pipeline import Pipeline, device_of, new_model
@@ -74,6 +75,8 @@ def dynamo_export(
     checked = _config(config)
     found = capture(model, args, kwargs, dynamic=dynamic, config=checked)
     atc_config = bool(checked.export.experimental.auto_atc_config_generated)
+    if atc_config:
+        found.groups = groups_of_all_ranks(found.groups)
     # an argument left at its default gives way to the option that older scripts set
     if export_path == _PATH:
         export_path = checked.export.export_path_dir.value or _PATH

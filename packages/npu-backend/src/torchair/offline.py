@@ -20,9 +20,9 @@ from ge_graph import TensorSpec, builder
 from ge_graph.attrs import Attr, Kind
 from tair_export import signature
 from tair_export.export import Captured
-from tair_export.ranks import current
 from tair_export.signature import LEAF, Input, Output, Signature, Tree
 from tair_export.weights import Weight
+from torchair.collectives import groups_of
 
 if TYPE_CHECKING:
     from ge_converters.lowering import Lowered
@@ -163,7 +163,7 @@ def captured(
     contract = _contract(model, program, lowered, tuple(feeds), args, kwargs)
     named = {w.name: w for w in states.values()}
     return Captured(
-        lowered.graph, contract, weights, named, device, _groups(lowered.graph), {"torch": str(torch.__version__)}
+        lowered.graph, contract, weights, named, device, groups_of(lowered.graph), {"torch": str(torch.__version__)}
     )
 
 
@@ -329,12 +329,6 @@ def _sizes(meta: torch.Tensor, values: dict[Any, int]) -> list[int]:
             d = d.node.expr.subs(values)
         found.append(int(d))
     return found
-
-
-def _groups(graph: Graph) -> dict[str, list[int]]:
-    """Communication groups in the graph; torch does not tell their members by name, so every rank is listed."""
-    names = {str(n.attr("group")) for n in graph.nodes if n.op.startswith("Hcom") and n.attr("group") is not None}
-    return {name: list(range(current().count)) for name in sorted(names)}
 
 
 # --- structures ------------------------------------------------------------------------------------------------------

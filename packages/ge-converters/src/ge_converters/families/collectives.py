@@ -15,6 +15,7 @@ from typing import Any, Final, NoReturn
 
 import torch
 
+from ge_converters import torch_compat
 from ge_converters.carriers import arithmetic, carried
 from ge_converters.errors import Refusal
 from ge_converters.registry import register_fx_node_ge_converter
@@ -45,15 +46,12 @@ def _name(group: Any) -> str:
 
 
 def _size(group: Any) -> int:
-    from torch.distributed import distributed_c10d as c10d
-
-    try:
-        found = c10d._resolve_process_group(group) if isinstance(group, str) else group
-    except (RuntimeError, ValueError) as error:
+    found = torch_compat.process_group(group)
+    if found is None:
         raise Refusal(
             f"the number of processes in group '{_name(group)}' is needed here and the group does not exist; call "
             "torch.distributed.init_process_group() before compiling"
-        ) from error
+        )
     return int(found.size())
 
 
