@@ -406,3 +406,49 @@ def test_nodes_tied_to_the_output_by_control_run() -> None:
     executable.run([torch.ones(2), torch.ones(2)])
     with pytest.raises(EngineError, match="Assert"):
         executable.run([torch.zeros(2), torch.ones(2)])
+
+
+# What a kernel author gets wrong
+
+
+def scale_kernel(x, k):
+    return x * k
+
+
+@pytest.fixture
+def authored():
+    schema.register_schema(
+        {"op": "Authored", "in": ["x f32"], "out": ["y f32"], "attr": [["k", "Float", 1.0]], "source": "a test"}
+    )
+    yield
+    unregister("Authored")
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        (lambda x: x, r"does not take attribute k=2\.0"),
+        (lambda x, y, k: x, "cannot be called: missing a required argument: 'y'"),
+        (lambda k: k, "cannot be called"),
+    ],
+)
+def test_kernels_that_do_not_fit_are_refused_before_anything_runs(authored, run, words):
+    kernel("Authored")(run)
+    with pytest.raises(EngineError, match=words) as caught:
+        compiled(lambda: ge.Authored(data(0, 2), k=2.0))
+    assert caught.value.code == "GE4009"
+    assert "test_engine.py:" in caught.value.next
+
+
+def test_a_kernel_defined_again_replaces_itself(authored):
+    for _ in range(2):
+        kernel("Authored")(scale_kernel)
+    assert compiled(lambda: ge.Authored(data(0, 2), k=2.0)).run([torch.ones(2)])[0].tolist() == [2.0, 2.0]
+    with pytest.raises(EngineError, match="GE4008"):
+        kernel("Authored")(lambda x, k: x)
+
+
+def test_kernel_needs_an_operator_type():
+    for call in (lambda: kernel(), lambda: kernel(scale_kernel)):
+        with pytest.raises(EngineError, match="GE4012"):
+            call()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from ge_graph.errors import EngineError
 from ge_graph.ir import Node
@@ -92,6 +93,25 @@ def registered_twice(op: str, source: str) -> EngineError:
 def refused(op: str, what: str) -> EngineError:
     """GE4009: the operator is known but this form of it is not defined or not offered; raised by kernels."""
     return EngineError("GE4009", f"{op}: {what}")
+
+
+def unfit_kernel(node: Node, run: Callable[..., Any], what: str, advice: str) -> EngineError:
+    """GE4009: a registered kernel does not fit the operator that it is registered for."""
+    code = getattr(run, "__code__", None)
+    place = f" at {code.co_filename}:{code.co_firstlineno}" if code is not None else ""
+    return EngineError(
+        "GE4009", f"{node.op}: {what}", where=origin(node),
+        next=f"correct the kernel {getattr(run, '__name__', run)}{place}: {advice}",
+    )  # fmt: skip
+
+
+def no_operator_type(given: object) -> EngineError:
+    """GE4012: ``kernel`` was not given the name of an operator type."""
+    got = "nothing" if given is None else getattr(given, "__name__", repr(given))
+    return EngineError(
+        "GE4012", f"kernel takes the names of GE operators, got {got}",
+        next='write @kernel("AxpyV2") above the function',
+    )  # fmt: skip
 
 
 def located(error: EngineError, node: Node) -> EngineError:

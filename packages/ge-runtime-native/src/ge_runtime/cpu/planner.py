@@ -8,6 +8,7 @@ would alias an input, a constant or another output, and dead memory is overwritt
 from __future__ import annotations
 
 import builtins
+import inspect
 import math
 import random
 import re
@@ -287,7 +288,11 @@ class Planner:
             if keywords is None or key in keywords or key in positional:  # D forms: an attribute in a port's place
                 attrs[key] = attr.value
             elif spec is None or spec.default is None or spec.default.value != attr.value:
-                raise errors.refused(node.op, f"the kernel does not take attribute {name}={attr.value!r}")
+                raise errors.unfit_kernel(
+                    node, kernel.run, f"the kernel does not take attribute {name}={attr.value!r}", f"add '{key}' to it"
+                )
+        if found is not None and not registry.is_builtin(node.op):
+            _check_ports(node, kernel.run, [p.name for p in found.inputs], attrs)
         if not attrs:
             return kernel.run
         bound = partial(kernel.run, **attrs)
@@ -457,3 +462,16 @@ class Planner:
         for name in ("wrap32", "trunc_div", "trunc_mod"):
             self.globals.setdefault(name, getattr(host_rules, name))
         return Program(self.graph.name, len(inputs), self.lines, self.globals, traced=self.trace)
+
+
+def _check_ports(node: Node, run: Callable[..., Any], ports: list[str], attrs: dict[str, Any]) -> None:
+    """Whether a user's kernel can be called with the operator's ports and attributes at all."""
+    try:
+        signature = inspect.signature(run)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*ports, **attrs)
+    except TypeError as e:
+        taken = ", ".join(ports) or "none"
+        raise errors.unfit_kernel(node, run, f"the kernel cannot be called: {e}", f"its inputs are {taken}") from None

@@ -134,8 +134,17 @@ def _layer(module: str) -> dict[str, Kernel]:
     return _builtin if module.startswith(_BUILTIN_PACKAGE) else _user
 
 
+def _same_place(old: Callable[..., Any], new: Callable[..., Any]) -> bool:
+    """Whether two functions are one that was defined again, as by a notebook cell."""
+    name = getattr(new, "__qualname__", "<")
+    return "<" not in name and (getattr(old, "__module__", ""), getattr(old, "__qualname__", "")) == (
+        new.__module__,
+        name,
+    )
+
+
 def _enter(layer: dict[str, Kernel], entry: Kernel, override: bool) -> None:
-    if entry.op in layer and not override:
+    if entry.op in layer and not override and not _same_place(layer[entry.op].run, entry.run):
         raise errors.registered_twice(entry.op, layer[entry.op].source or repr(layer[entry.op].run))
     layer[entry.op] = entry
 
@@ -165,8 +174,13 @@ def kernel(
         override: Replace a kernel of the same layer. A user kernel always wins over a built-in one.
 
     Errors:
-        EngineError GE4008 if the layer has a kernel for the type already.
+        EngineError GE4008 if the layer has a kernel for the type already, unless it is the function of the same
+        module and name (a notebook cell that runs again); GE4012 if no operator type is given.
     """
+
+    wrong = [op for op in ops or (None,) if not isinstance(op, str)]
+    if wrong:
+        raise errors.no_operator_type(wrong[0])
 
     def register(fn: Callable[..., Any]) -> Callable[..., Any]:
         layer = _layer(getattr(fn, "__module__", "") or "")
