@@ -1,6 +1,8 @@
 """Every declared form of every built-in converter, on the embedded engine, against eager."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -101,3 +103,41 @@ def test_a_form_for_fixed_sizes_must_be_refused_with_symbolic_ones(engine):
     assert [smoke.run(c, engine, made, dynamic=True).status for c in cases] == ["ok", "ok", "refused"]
     made.register(torch.ops.aten.neg.default)(lambda self, meta_outputs=None: ge.Neg(self))
     assert smoke.run(cases[0], engine, made, dynamic=True).status == "wrong"
+
+
+USER_MODULE = """
+import torch
+from ge_converters import F32, Support, declare_supported, register_fx_node_ge_converter
+from ge_graph import ops as ge
+
+library = torch.library.Library("smoked", "DEF")
+library.define("twice(Tensor x, *, float k=2.) -> Tensor")
+library.impl("twice", lambda x, *, k=2.0: x * k, "CompositeExplicitAutograd")
+
+
+@declare_supported([Support(F32(2, 3)), Support(F32(2), k=3.0), Support(F32(2), k=4.0)])
+@register_fx_node_ge_converter(torch.ops.smoked.twice.default)
+def twice(x, *, k=2.0, meta_outputs=None):
+    return ge.Muls(x, value=2.0 if k == 4.0 else k)
+"""
+
+
+def test_the_command_runs_converters_of_the_user(tmp_path):
+    (tmp_path / "mine.py").write_text(USER_MODULE)
+    command = [sys.executable, "-m", "ge_converters.smoke", "torch.ops.smoked"]
+    done = subprocess.run([*command, "--import", str(tmp_path / "mine.py")], capture_output=True, text=True)
+    assert done.returncode == 1, done.stderr
+    assert "3 cases: 2 ok, 1 wrong" in done.stdout
+    named = subprocess.run([*command, "--import", "mine"], capture_output=True, text=True, cwd=tmp_path)
+    assert named.stdout == done.stdout
+    absent = subprocess.run([*command, "--import", "no_such"], capture_output=True, text=True, cwd=tmp_path)
+    assert (absent.returncode, "[GE2014] no_such cannot be imported" in absent.stdout) == (2, True)
+
+
+def test_several_prefixes(engine):
+    written = []
+    assert smoke.main(["aten.relu.default", "torch.ops.aten.abs", "--json"], written.append) == 0
+    names = {json.loads(line)["name"].split("[")[0] for line in "".join(written).splitlines()}
+    assert names == {"aten.relu.default", "aten.abs.default"}
+    assert smoke.main(["aten.relu.default", "aten.no_such_op"], written.append) == 2
+    assert "'aten.no_such_op'" in written[-1]

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import importlib.metadata
+import importlib.util
 import json
 import logging
 import operator
@@ -15,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -68,11 +71,35 @@ class Outcome:
 
 
 def cases(prefix: str = "", registry: Registry | None = None) -> Iterator[Case]:
-    """All declared cases whose op name starts with ``prefix``, sorted by name."""
+    """All declared cases whose op name starts with ``prefix`` (``aten.add`` or ``torch.ops.aten.add``), sorted."""
     for entry in (registry or REGISTRY).entries():
-        if entry.name.startswith(prefix):
+        if entry.name.startswith(prefix.removeprefix("torch.ops.")):
             for index, support in enumerate(entry.supports):
                 yield Case(entry, support, index)
+
+
+def load_module(name: str) -> None:
+    """Import a module that registers converters: a module name, or the path of a Python file.
+
+    Errors: LoweringError GE2014 if it cannot be imported.
+    """
+    path = Path(name)
+    try:
+        if path.suffix != ".py":
+            importlib.import_module(name)
+            return
+        sys.path.insert(0, str(path.resolve().parent))  # where its own imports look, as when Python runs the file
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        if spec is None or spec.loader is None:
+            raise ImportError(f"{path} is no Python file")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[path.stem] = module
+        spec.loader.exec_module(module)
+    except Exception as e:
+        raise LoweringError(
+            "GE2014", f"{name} cannot be imported: {type(e).__name__}: {e}",
+            next="give a module name, or the path of a .py file, that registers and declares converters",
+        ) from e  # fmt: skip
 
 
 def find_engine(name: str) -> Any:
@@ -256,19 +283,26 @@ def _progress(done: int, total: int, name: str) -> None:
 def main(argv: Sequence[str] | None = None, write: Callable[[str], object] = sys.stdout.write) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m ge_converters.smoke", description=__doc__.split("\n")[0])
-    parser.add_argument("prefix", nargs="?", default="", help="only ops whose name starts so: aten.add.Tensor")
+    parser.add_argument("prefix", nargs="*", help="only ops whose name starts so: aten.add.Tensor")
+    parser.add_argument(
+        "--import", dest="modules", action="append", default=[], metavar="MODULE",
+        help="module or .py file with converters of your own, imported first; may be repeated",
+    )  # fmt: skip
     parser.add_argument("--engine", default="cpu", help="cpu (default) or cann")
     parser.add_argument("--dynamic", action="store_true", help="trace with symbolic sizes")
     parser.add_argument("--json", action="store_true", help="one JSON object a case instead of the table")
     options = parser.parse_args(argv)
     try:
+        for module in options.modules:
+            load_module(module)
         engine = find_engine(options.engine)
-        selected = list(cases(options.prefix))
+        selected = list({c.name: c for prefix in options.prefix or [""] for c in cases(prefix)}.values())
+        idle = [p for p in options.prefix if next(cases(p), None) is None]
     except LoweringError as e:
         write(f"{e}\n")
         return 2
-    if not selected:
-        write(f"no declared case of an op whose name starts with '{options.prefix}'\n")
+    if idle or not selected:
+        write(f"no declared case of an op whose name starts with {', '.join(map(repr, idle)) or 'anything'}\n")
         return 2
     outcomes = []
     for i, case in enumerate(selected):
