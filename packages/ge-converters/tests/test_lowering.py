@@ -148,6 +148,15 @@ def test_more_than_a_screen_shows_every_distinct_reason(registry):
     with pytest.raises(LoweringError) as error:
         lower(fx(fn, torch.ones(2)), registry=registry)
     assert "aten.sin.default" in error.value.what
+    assert "%cos and 59 more" in error.value.what
+    assert len(error.value.what.splitlines()) == 3
+
+    def many(*xs):
+        return [x.cos() for x in xs], xs[0].sin()
+
+    with pytest.raises(LoweringError) as error:
+        lower(fx(many, *[torch.ones(i) for i in range(1, 61)]), registry=registry)
+    assert "aten.sin.default" in error.value.what
     assert "… and 21 more" in error.value.what
 
 

@@ -39,14 +39,17 @@ def raise_all(problems: Sequence[Problem], total: int) -> None:
     if not problems:
         return
     noun = "node" if total == 1 else "nodes"
+    groups = _grouped(problems)
+    shown = _chosen(list(groups.values()))
     rows = [
-        (fx_target(p.node), f"%{p.node.name}", value_text(p.node.meta.get("val")), _place(p.node), p.reason)
-        for p in _chosen(problems)
+        (fx_target(g[0].node), _names(g), value_text(g[0].node.meta.get("val")), _place(g[0].node), g[0].reason)
+        for g in shown
     ]
     widths = [max(len(r[i]) for r in rows) for i in range(4)]
     lines = ["  " + "  ".join([*(c.ljust(w) for c, w in zip(r, widths)), r[4]]).rstrip() for r in rows]
-    if len(problems) > _SHOWN:
-        lines.append(f"  … and {len(problems) - _SHOWN} more")
+    hidden = len(problems) - sum(len(g) for g in shown)
+    if hidden:
+        lines.append(f"  … and {hidden} more")
     raise LoweringError(
         "GE2001",
         "\n".join([f"{len(problems)} of {total} {noun} cannot be lowered.", *lines]),
@@ -54,15 +57,29 @@ def raise_all(problems: Sequence[Problem], total: int) -> None:
     )
 
 
-def _chosen(problems: Sequence[Problem]) -> list[Problem]:
-    """At most as many as a terminal shows; every distinct reason is among them before any is repeated."""
-    if len(problems) <= _SHOWN:
-        return list(problems)
-    first: dict[Any, Problem] = {}
+def _grouped(problems: Sequence[Problem]) -> dict[Any, list[Problem]]:
+    """Problems that differ in nothing but the node, as a loop over layers makes them."""
+    groups: dict[Any, list[Problem]] = {}
     for p in problems:
-        first.setdefault((p.node.target, p.reason), p)
+        key = (p.node.target, value_text(p.node.meta.get("val")), user_frame(p.node)[0], p.reason)
+        groups.setdefault(key, []).append(p)
+    return groups
+
+
+def _names(group: Sequence[Problem]) -> str:
+    first = f"%{group[0].node.name}"
+    return first if len(group) == 1 else f"{first} and {len(group) - 1} more"
+
+
+def _chosen(groups: list[list[Problem]]) -> list[list[Problem]]:
+    """At most as many as a terminal shows; every distinct reason is among them before any is repeated."""
+    if len(groups) <= _SHOWN:
+        return groups
+    first: dict[Any, list[Problem]] = {}
+    for g in groups:
+        first.setdefault((g[0].node.target, g[0].reason), g)
     distinct = list(first.values())
-    rest = [p for p in problems if not any(p is d for d in distinct)]
+    rest = [g for g in groups if not any(g is d for d in distinct)]
     return [*distinct, *rest][:_SHOWN]
 
 
