@@ -367,6 +367,52 @@ def breaks_as_plain_compile():
 
 
 @case()
+def patched():
+    """What torch captures only after ``patch_for_hcom``."""
+    torchair.patch_for_hcom()
+    torchair.patch_for_hcom()
+    rank = dist.get_rank()
+    alone = [dist.new_group([r]) for r in range(WORLD)][rank]
+
+    def f(x):
+        y, z = x * 2, x * 3
+        dist.broadcast(y, 1)
+        dist.broadcast(z, src=rank, group=alone)
+        parts = [torch.empty(3), torch.empty(2, 2)] if rank == 0 else [torch.empty(2), torch.empty(1)]
+        dist.all_to_all(parts, [x[0], x[0, :2]] if rank == 0 else [x[1:3, :2].contiguous(), x[0, 0:1]])
+        return y, z, parts
+
+    # gloo has no all_to_all of lists in eager mode
+    x = numbers(4, 3)
+    y, z, parts = compiled(f)(x)
+    other = torch.randn(4, 3, generator=torch.Generator().manual_seed(18 - rank))
+    both = [x, other] if rank == 0 else [other, x]
+    close(y, both[1] * 2)
+    close(z, x * 3)
+    close(parts, [both[0][0], both[1][1:3, :2]] if rank == 0 else [both[0][0, :2], both[1][0, 0:1]])
+
+
+@case(torch.float32, name="send_and_receive")
+@case(torch.bool, name="send_and_receive_bool")
+def send_and_receive(dtype):
+    torchair.patch_for_hcom()
+    rank = dist.get_rank()
+
+    def f(x):
+        y = torch.empty_like(x)
+        if rank == 0:
+            dist.send(x, 1, tag=3)
+            dist.recv(y, 1)
+        else:
+            dist.recv(y, 0, tag=3)
+            dist.send(x, 0)
+        return y
+
+    for dynamic in (False, True):
+        same(f, numbers(4, 3, dtype=dtype), dynamic=dynamic)
+
+
+@case()
 def refusals():
     with pytest.raises(Exception, match=r"argument 'reduce_op' is 'avg' on DT_INT64.*cast the input"):
         compiled(lambda x: fc.all_reduce(x, "avg", dist.group.WORLD))(torch.ones(3, dtype=torch.int64))

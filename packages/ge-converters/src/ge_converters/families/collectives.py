@@ -16,7 +16,7 @@ from typing import Any, Final, NoReturn
 import torch
 
 from ge_converters import torch_compat
-from ge_converters.carriers import arithmetic, carried
+from ge_converters.carriers import arithmetic, carried, carrier, carry
 from ge_converters.errors import Refusal
 from ge_converters.registry import register_fx_node_ge_converter
 from ge_converters.symbols import shape_operand
@@ -248,6 +248,53 @@ def _counts(splits: Sequence[int | Tensor], row: int | Tensor) -> tuple[Any, Any
     displacements = ge.Cumsum(tensor, 0, exclusive=True)
     displacements.record_shape((len(splits),))
     return tensor, displacements
+
+
+# --- between two ranks -----------------------------------------------------------------------------------------------
+
+
+def _peer(rank: int, group: Any) -> int:
+    """Torch gives ranks of the world here, HCCL counts in the group."""
+    found = torch_compat.process_group(group)
+    if found is None:
+        raise Refusal(f"group '{_name(group)}' does not exist; call torch.distributed.init_process_group() first")
+    return int(torch.distributed.get_group_rank(found, rank))
+
+
+def isend(tensor: Tensor, dst: int, tag: int, group_name: Any) -> Tensor:
+    """Hand a tensor to rank ``dst``; the result is empty, as torch has it.
+
+    Dtypes: all; bool and complex64 travel as integers.
+    Emits:  HcomSend.
+    """
+    (moved,), _ = carried("HcomSend", tensor, moves=True)
+    ge.HcomSend(moved, group=_name(group_name), sr_tag=tag, dest_rank=_peer(dst, group_name))
+    empty: Tensor = ge.Const([], dtype=tensor.dtype)
+    return empty
+
+
+def irecv(tensor: Tensor, src: int, tag: int, group_name: Any, *, meta_outputs: TensorSpec) -> Tensor:
+    """What rank ``src`` sent, of the form of ``tensor``.
+
+    Dtypes: as ``isend``.
+    Errors: Refusal for symbolic sizes, which HcomReceive has no port for.
+    Emits:  HcomReceive.
+    """
+    sizes = [s for s in meta_outputs.size if isinstance(s, int) and s >= 0]
+    if len(sizes) != len(meta_outputs.size):
+        raise Refusal(
+            f"argument 'tensor' has size {list(meta_outputs.size)}; HcomReceive takes fixed sizes, compile with dynamic=False"
+        )
+    dtype = carrier("HcomSend", tensor.dtype, moves=True)
+    group = _name(group_name)
+    y = ge.HcomReceive(group=group, sr_tag=tag, src_rank=_peer(src, group_name), shape=sizes, dtype=dtype)
+    y.record_shape(tuple(sizes))
+    return carry(y, tensor.dtype)
+
+
+for _fn, _op in ((isend, "HcomSend"), (irecv, "HcomReceive")):
+    if hasattr(functional, _fn.__name__):  # newer than the oldest torch that is served
+        register_fx_node_ge_converter(getattr(functional, _fn.__name__).default, source=_SOURCE.format(_op))(_fn)
 
 
 # --- refused ---------------------------------------------------------------------------------------------------------
