@@ -59,6 +59,15 @@ CASES = {
     "addr f16": (aten.addr.default, lambda: (half(40, 30), half(40), half(30))),
     "addr bool": (aten.addr.default, lambda: (drawn(4, 3) > 0, drawn(4) > 0, drawn(3) > 0)),
     "cross f16": (aten.linalg_cross.default, lambda: (half(40, 3), half(1, 3))),
+    "embedding_renorm": (
+        aten.embedding_renorm.default,
+        lambda: (drawn(9, 4) * 3, torch.tensor([[3, 0], [3, 8]]), 1.0, 2.0),
+    ),
+    "embedding_renorm bf16": (
+        aten.embedding_renorm.default,
+        lambda: (drawn(9, 4, dtype=torch.bfloat16), torch.tensor([1, 2, 1]), 0.5, 1.0),
+    ),
+    "rrelu": (aten.rrelu_with_noise_functional.default, lambda: (drawn(20), drawn(20), 0.1, 0.3, False)),
     "pinv": (aten.linalg_pinv.atol_rtol_tensor, lambda: (drawn(4, 3),)),
 }
 
@@ -91,3 +100,13 @@ def test_rounds_as_eager_does_step_by_step(dtype):
 def test_all_are_in_the_table():
     table = decomposition_table()
     assert all(table[op] is function for op, function in formulas.decompositions().items())
+
+
+def test_rrelu_draws_a_slope_for_each_negative_number():
+    x = drawn(2000)
+    found, noise = result_of(aten.rrelu_with_noise_functional.default, (x, torch.zeros_like(x), 0.1, 0.3, True))
+    slope = (found / x)[x < 0]
+    assert 0.1 <= slope.min() < 0.12
+    assert 0.28 < slope.max() <= 0.3 + 1e-6
+    torch.testing.assert_close(found, x * noise)
+    assert (noise[x > 0] == 1).all()

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import torch
 
+from ge_converters import chunked_loss, formulas
 from ge_converters.registry import REGISTRY, Registry
 
 Decomposition = Callable[..., Any]
@@ -49,7 +50,9 @@ def decomposition_table(
     if known is None:
         _cache.clear()
         known = _cache[key] = _built(used)
-    return {**known, **(custom or {})}
+    # torch registers these when they are first called, which may be after the table was made.
+    late = {op: f for op, f in chunked_loss.decompositions().items() if used.find(op) is None}
+    return {**known, **late, **(custom or {})}
 
 
 def export_table(*, registry: Registry | None = None) -> dict[Any, Decomposition]:
@@ -84,6 +87,10 @@ def _built(registry: Registry) -> dict[Any, Decomposition]:
         if name in ALWAYS or registry.find(op) is None:
             table[op] = function
     table.update({op: f for op, f in _own().items() if registry.find(op) is None})
+    for op, function in formulas.beside_converters().items():
+        entry = registry.find(op)
+        if entry is None or entry.layer == "built-in":  # a converter of the user takes all arguments
+            table[op] = function
     return table
 
 
@@ -100,7 +107,7 @@ def _beyond_core() -> dict[Any, Decomposition]:
 
 def _own() -> dict[Any, Decomposition]:
     """Decompositions that torch does not register, or only in terms of prims that have no GE form."""
-    from ge_converters import foreach, formulas
+    from ge_converters import foreach
 
     prims = torch.ops.prims
     return {

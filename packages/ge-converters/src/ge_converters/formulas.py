@@ -6,13 +6,13 @@ Half types are computed in float32 and rounded once where eager does so.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
-from ge_converters import special_formulas
+from ge_converters import matrix_formulas, segment_formulas, special_formulas, window_formulas
 from ge_converters.special_formulas import wide
 
 aten = torch.ops.aten
@@ -212,7 +212,37 @@ def pinv(self: Tensor, *, atol: Tensor | None = None, rtol: Tensor | None = None
     return (right.mH * inverse.unsqueeze(-2)) @ left.mH
 
 
+# -- layers ----------------------------------------------------------------------------------------------------------
+
+
+def embedding_renorm(self: Tensor, indices: Tensor, max_norm: float, norm_type: float) -> Tensor:
+    """Rows looked up that are longer than allowed, scaled to that length; their norm rounds to the type of the rows."""
+    places = indices.reshape(-1)
+    rows = aten.index_select(self, 0, places)
+    norm = torch.linalg.vector_norm(rows, norm_type, dim=1, keepdim=True)
+    inner = torch.float32 if self.dtype in _HALF else self.dtype
+    scaled = rows.to(inner) * (max_norm / (norm.to(inner) + 1e-7))
+    return aten.index_put(self, [places], torch.where(norm > max_norm, scaled.to(self.dtype), rows))
+
+
+def rrelu_with_noise(
+    self: Tensor,
+    noise: Tensor,
+    lower: float = 0.125,
+    upper: float = 1 / 3,
+    training: bool = False,
+    generator: torch.Generator | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Negative numbers times a random slope, which becomes the noise; times the mean slope outside of training."""
+    if not training:
+        return aten.leaky_relu(self, (lower + upper) / 2), noise.clone()
+    slope = aten.uniform(self, lower, upper, generator=generator)
+    return torch.where(self <= 0, self * slope, self), torch.where(self <= 0, slope, 1.0)
+
+
 _FORMULAS: Final[dict[str, Callable[..., Any]]] = {
+    "embedding_renorm.default": embedding_renorm,
+    "rrelu_with_noise_functional.default": rrelu_with_noise,
     "hypot.default": hypot,
     "lcm.default": lcm,
     "i0.default": bessel_i0,
@@ -238,8 +268,19 @@ _FORMULAS: Final[dict[str, Callable[..., Any]]] = {
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """The formulas by overload, for the table of AOTAutograd."""
-    table = {}
-    for name, function in {**_FORMULAS, **special_formulas.FORMULAS}.items():
+    modules = (matrix_formulas, segment_formulas, special_formulas, window_formulas)
+    tables = [_FORMULAS, *(module.FORMULAS for module in modules)]
+    return {op: function for table in tables for op, function in _by_overload(table)}
+
+
+def beside_converters() -> dict[Any, Callable[..., Any]]:
+    """Formulas for arguments that the op's converter cannot take; for all others they return NotImplemented."""
+    return dict(_by_overload({**window_formulas.OF_INTEGERS, **matrix_formulas.BESIDE_CONVERTERS}))
+
+
+def _by_overload(table: dict[str, Callable[..., Any]]) -> Iterator[tuple[Any, Callable[..., Any]]]:
+    for name, function in table.items():
         packet, overload = name.split(".")
-        table[getattr(getattr(aten, packet), overload)] = function
-    return table
+        op = getattr(getattr(aten, packet, None), overload, None)
+        if op is not None:  # this torch has it
+            yield op, function

@@ -38,8 +38,6 @@ REFUSED: Final[dict[str, tuple[str, ...]]] = {
     ),
     "GE has Qr, which gives the factors themselves, no operator for Householder reflectors; use torch.linalg.qr": (
         "geqrf",
-        "ormqr",
-        "linalg_householder_product",
     ),
     f"GE has SelfAdjointEig for symmetric matrices, no operator for eigenvalues of general ones; {_HOST}": (
         "linalg_eig",
@@ -49,13 +47,8 @@ REFUSED: Final[dict[str, tuple[str, ...]]] = {
         "linalg_ldl_factor_ex",
         "linalg_ldl_solve",
     ),
-    f"GE has no operator for the exponential of a matrix; {_HOST}": ("linalg_matrix_exp",),
-    "GE's UniqueWithCountsExt2 keeps the order of first occurrence, torch wants the slices sorted; sort them first and "
-    "use torch.unique_consecutive(dim=...)": ("unique_dim",),
     f"GE has no operator that hashes the bits of a tensor; {_HOST}": ("hash_tensor",),
     "GE knows dense tensors only; keep sparse tensors outside the compiled function": ("_to_sparse",),
-    "GE's segment operators take segment numbers, and the number of segments as a value; build them with "
-    "torch.repeat_interleave and use scatter_reduce": ("segment_reduce",),
     "GE has HistogramV2, which counts in int32 without weights and gives no edges; use torch.histc, or "
     "torch.bucketize and torch.bincount": ("histogram", "_histogramdd_bin_edges"),
 }

@@ -496,10 +496,24 @@ def grid_sampler_2d_backward(
     Dtypes: float32, float16, float64, bfloat16.
     Emits:  GridSampler2DGrad.
     """  # noqa: E501
-    inner = carrier("GridSampler2DGrad", input.dtype)
-    grad, x, at = (cast(t, inner) for t in (grad_output, input, grid))
-    results = ge.GridSampler2DGrad(grad, x, at, **_grid_attrs(interpolation_mode, padding_mode, align_corners))
-    laid_out(2, grad, x, results[0])
+    operands = (grad_output, input, grid)
+    return _grid_gradients(
+        "GridSampler2DGrad", 2, operands, (interpolation_mode, padding_mode, align_corners), output_mask, meta_outputs
+    )
+
+
+def _grid_gradients(
+    operator: str,
+    axes: int,
+    operands: Sequence[Tensor],
+    modes: tuple[int, int, bool],
+    output_mask: Sequence[bool],
+    meta_outputs: Any,
+) -> list[Tensor | None]:
+    inner = carrier(operator, operands[1].dtype)
+    grad, x, at = (cast(t, inner) for t in operands)
+    results = getattr(ge, operator)(grad, x, at, **_grid_attrs(*modes))
+    laid_out(axes, grad, x, results[0])
     return [cast(r, s.dtype) if w and s is not None else None for r, w, s in zip(results, output_mask, meta_outputs)]
 
 
@@ -532,3 +546,36 @@ def grid_sampler_3d(
     y = ge.GridSampler3D(x, at, **attrs, data_format="NCDHW")
     laid_out(3, x, y)
     return back(y)
+
+
+@declare_supported(
+    [
+        Support(F32(1, 2, 3, 4, 3), F32(1, 2, 3, 4, 5), F32(1, 3, 4, 3, 3, low=-1.2, high=1.2), i, p, c, [True, True])
+        for i in (0, 1) for p in (0, 1, 2) for c in (False, True)
+    ]
+)  # fmt: skip
+@register_fx_node_ge_converter(
+    aten.grid_sampler_3d_backward.default,
+    source="native_functions.yaml: grid_sampler_3d_backward; GE GridSampler3DGrad",
+)
+def grid_sampler_3d_backward(
+    grad_output: Tensor,
+    input: Tensor,
+    grid: Tensor,
+    interpolation_mode: int,
+    padding_mode: int,
+    align_corners: bool,
+    output_mask: Sequence[bool],
+    *,
+    meta_outputs: Any,
+) -> list[Tensor | None]:
+    """grid_sampler_3d_backward(Tensor grad_output, Tensor input, Tensor grid, int interpolation_mode, int padding_mode, bool align_corners, bool[2] output_mask) -> (Tensor, Tensor)
+
+    Shapes: gradients of input and grid, each of the shape of what it belongs to.
+    Dtypes: float32, float16, float64; bfloat16 through float32.
+    Emits:  GridSampler3DGrad.
+    """  # noqa: E501
+    operands = (grad_output, input, grid)
+    return _grid_gradients(
+        "GridSampler3DGrad", 3, operands, (interpolation_mode, padding_mode, align_corners), output_mask, meta_outputs
+    )
