@@ -31,6 +31,14 @@ raise SystemExit(main(["aten.add.Tensor"]))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_collectives_work_as_written(tmp_path):
+    script = tmp_path / "page.py"
+    script.write_text("\n\n".join(python_blocks(ROOT / "docs" / "collectives.md")))
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, cwd=tmp_path, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("agrees with the whole model") == 2  # two processes may write into each other's lines
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_links(page):
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):

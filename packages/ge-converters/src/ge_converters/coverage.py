@@ -160,7 +160,8 @@ def markdown(found: Iterable[Row]) -> str:
         f"{len(listed) - len(core)} more overloads have a converter.",
         "",
         "Types are those of the declared call forms, each of which is a test against eager "
-        "(`python -m ge_converters.smoke`).",
+        "(`python -m ge_converters.smoke`). Collectives declare none: they are compared with eager in two processes, "
+        "by the tests of `torchair`.",
         "",
         *(f"* {state}: {text}." for state, text in _STATES.items()),
     ]

@@ -283,7 +283,8 @@ def irecv(tensor: Tensor, src: int, tag: int, group_name: Any, *, meta_outputs: 
     sizes = [s for s in meta_outputs.size if isinstance(s, int) and s >= 0]
     if len(sizes) != len(meta_outputs.size):
         raise Refusal(
-            f"argument 'tensor' has size {list(meta_outputs.size)}; HcomReceive takes fixed sizes, compile with dynamic=False"
+            f"argument 'tensor' has size {list(meta_outputs.size)}; HcomReceive takes fixed sizes, compile with "
+            "dynamic=False"
         )
     dtype = carrier("HcomSend", tensor.dtype, moves=True)
     group = _name(group_name)
