@@ -257,3 +257,63 @@ def test_a_derived_converter_that_does_not_fit_says_what_helps(ops, aot, name, x
         lower(aot(getattr(ops, name), x))
     assert "register a converter of your own" in str(error.value)
     assert "add ge.Cast" not in str(error.value)
+
+
+# -- ops with effects ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def effectful():
+    from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
+
+    library = Library("effectful", "DEF")
+    library.define("note(str text, Tensor x) -> ()")
+    library.define("tick(Tensor x) -> Tensor")
+    library.impl("note", lambda text, x: None, "CompositeExplicitAutograd")
+    library.impl("tick", lambda x: x * 2, "CompositeExplicitAutograd")
+    for name in ("note", "tick"):
+        _register_effectful_op(getattr(torch.ops.effectful, name).default, _EffectType.ORDERED)
+
+    def fn(x):
+        torch.ops.effectful.note("one", x)
+        y = torch.ops.effectful.tick(x)
+        torch.ops.effectful.note("two", y)
+        return y + 1
+
+    yield fn  # the library lives as long as its variable
+
+
+def test_ops_with_effects_run_in_their_order(effectful, aot, run):
+    def note(text, x):
+        line = ge.StringFormat([x], template=text + " {}", placeholder="{}", summarize=3)
+        ge.PrintV2(line, output_stream="stdout")
+
+    targets = (torch.ops.effectful.note.default, torch.ops.effectful.tick.default)
+    register_fx_node_ge_converter(targets[0])(note)
+    register_fx_node_ge_converter(targets[1])(lambda x: ge.Muls(x, value=2.0))
+    try:
+        low = lower(aot(effectful, torch.ones(3)))
+    finally:
+        for target in targets:
+            REGISTRY.unregister(target)
+    verify(low.graph)
+    tokens = [None] * (low.placeholders - 1)
+    torch.testing.assert_close(run(low, [*tokens, torch.ones(3)])[-1], torch.full((3,), 3.0))
+    prints = [n for n in low.graph.nodes if n.op == "PrintV2"]
+    tick = next(n for n in low.graph.nodes if n.op == "Muls")
+    assert prints[0] in tick.control
+    assert tick in prints[1].control
+    assert low.graph.output_control == [prints[1]]
+
+
+def test_a_missing_converter_is_named_by_the_op_that_the_user_called(effectful, ops, aot):
+    with pytest.raises(LoweringError, match="effectful.tick.default ") as error:
+        lower(aot(effectful, torch.ones(3)))
+    assert "with_effects runs a subgraph" not in str(error.value)
+
+    def write(x):
+        ops.accumulate(x, x)
+        return x
+
+    with pytest.raises(LoweringError, match="proving.accumulate.default "):
+        lower(aot(write, torch.ones(3)))

@@ -47,6 +47,19 @@ class Effects:
         self._waits: dict[str, list[Node]] = {}
         self._after: dict[str, set[Node]] = {}
         self._seen = 0
+        self._last_in_turn: Node | None = None
+
+    def in_turn(self, emitted: Sequence[Node]) -> None:
+        """Make the nodes of an op with effects run after those of the op before it, and run at all."""
+        tasks = [n for n in emitted if n.op not in _NOT_TASKS]
+        before = self._last_in_turn
+        for node in tasks:
+            if before is not None and before not in node.control:
+                node.control.append(before)
+        if tasks:
+            last = self._last_in_turn = tasks[-1]
+            read = {id(p) for n in tasks for p in _predecessors(n)}
+            last.control += [n for n in tasks if n is not last and id(n) not in read]
 
     def apply(self, kind: str, node: torch.fx.Node, args: Sequence[Any]) -> Mark | None:
         """Carry out one effect op; returns what FX may refer to."""
@@ -80,6 +93,9 @@ class Effects:
         for stream, producers in self._waits.items():
             if not self._after[stream]:
                 self._graph.output_control += [p for p in producers if p not in self._graph.output_control]
+        last = self._last_in_turn
+        if last is not None and last not in self._graph.output_control:
+            self._graph.output_control.append(last)
         order_collectives(self._graph)
 
     # -- scopes -------------------------------------------------------------------------------------------------------

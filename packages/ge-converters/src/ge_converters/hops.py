@@ -1,4 +1,4 @@
-"""Higher-order ops: mutable custom ops that AOTAutograd has made functional; everything with a body is refused."""
+"""Higher-order ops: custom ops that write arguments or have effects; everything with a body is refused."""
 
 from __future__ import annotations
 
@@ -31,10 +31,23 @@ def lower(walk: Walk, node: torch.fx.Node) -> Any:
         return _functionalized(walk, node, _bases_v2(node))
     if name == "with_effects" and node.args[1] is aten._linalg_check_errors.default:
         return tuple(None for _ in node.meta["val"])  # as _drop of the walk: the operator itself stops the graph
+    if name == "with_effects" and isinstance(node.args[1], torch._ops.OpOverload):
+        return _effectful(walk, node, node.args[1])
     raise Refusal(
         f"{name} runs a subgraph, which is not lowered; write the branch or loop with torch.where, or keep it outside "
         "the compiled function"
     )
+
+
+def _effectful(walk: Walk, node: torch.fx.Node, op: torch._ops.OpOverload) -> tuple[Any, ...]:
+    """An op that must run, in the order of its kind: tokens become control edges."""
+    values = node.meta["val"][1:]
+    returns = len(op._schema.returns)
+    own = None if not returns else values[0] if returns == 1 else values[:returns]
+    first = len(walk.graph.nodes)
+    result = walk.convert(node, walk.entry(op, node), node.args[2:], node.kwargs, own)
+    walk.effects.in_turn(walk.graph.nodes[first:])
+    return (None, *([result] if returns == 1 else result if returns else [None]))
 
 
 def is_token(node: torch.fx.Node) -> bool:

@@ -42,7 +42,7 @@ def raise_all(problems: Sequence[Problem], total: int) -> None:
     groups = _grouped(problems)
     shown = _chosen(list(groups.values()))
     rows = [
-        (fx_target(g[0].node), _names(g), value_text(g[0].node.meta.get("val")), _place(g[0].node), g[0].reason)
+        (_target(g[0].node), _names(g), value_text(g[0].node.meta.get("val")), _place(g[0].node), g[0].reason)
         for g in shown
     ]
     widths = [max(len(r[i]) for r in rows) for i in range(4)]
@@ -64,6 +64,15 @@ def _grouped(problems: Sequence[Problem]) -> dict[Any, list[Problem]]:
         key = (p.node.target, value_text(p.node.meta.get("val")), user_frame(p.node)[0], p.reason)
         groups.setdefault(key, []).append(p)
     return groups
+
+
+def _target(node: torch.fx.Node) -> str:
+    """The op as the user called it, for AOTAutograd wraps those that write arguments or have effects."""
+    if isinstance(node.target, torch._ops.HigherOrderOperator):
+        wrapped = [a for a in node.args[:2] if isinstance(a, torch._ops.OpOverload)]
+        if wrapped:
+            return str(wrapped[0])
+    return fx_target(node)
 
 
 def _names(group: Sequence[Problem]) -> str:
