@@ -29,6 +29,7 @@ _LARGEST: Final = 64
 # Well conditioned, and positive definite.
 _A = [[4.0, 1.0, 0.5], [1.0, 3.0, -1.0], [0.5, -1.0, 5.0]]
 _B = [[1.0, -2.0, 0.5], [3.0, 1.0, 1.0], [0.5, 2.0, -1.0]]
+_SINGULAR = [[1.0, 2.0, 0.0], [2.0, 4.0, 0.0], [0.0, 0.0, 1.0]]
 _SQUARE = [F32(value=_A), F64(value=_B), F32(value=[_A, _B])]
 _POSITIVE = [F32(value=_A), F64(value=[_A, _A])]
 
@@ -148,7 +149,7 @@ def _factored(x: Tensor, meta: TensorSpec) -> tuple[Tensor, Tensor]:
     sizes = _static(meta.size, "the matrix")
     n = _bounded(sizes)
     if sizes[-2] != n:
-        raise Refusal(f"matrices of {sizes[-2]} by {n}: GE Lu takes square ones only")
+        raise Refusal(f"matrices of {sizes[-2]} by {n}: more rows than columns; GE Lu takes square ones")
     factors, rows = ge.Lu(x, output_idx_type=_D.DT_INT64)
     rows.record_shape(tuple(sizes[:-1]))
     places, pivots = ge.Const(np.arange(n, dtype=np.int64)), []
@@ -187,18 +188,34 @@ def _permutation(pivots: Tensor, sizes: Sequence[int], count: int) -> Tensor:
     return rows
 
 
-@declare_supported([Support(x).fixed_sizes() for x in [*_SQUARE, F32(4, 7, 7), F64(3, 2, 9, 9)]])
+@declare_supported([Support(x).fixed_sizes() for x in [*_SQUARE, F32(4, 7, 7), F64(3, 2, 9, 9), F32(value=_SINGULAR)]])
 @register_fx_node_ge_converter(aten.linalg_lu_factor_ex.default, source="aten linalg_lu_factor_ex; GE Lu")
 def linalg_lu_factor_ex(
     A: Tensor, *, pivot: bool = True, check_errors: bool = False, meta_outputs: Any
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """LU factors in one matrix, pivots, and LAPACK's info.
 
-    Errors: Refusal without pivoting, and for matrices that are not square.
+    Shapes: A [.., n, n]; a matrix with more columns is decomposed into this before.
+    Errors: Refusal without pivoting, and for matrices with more rows than columns.
     Emits:  Lu, and five small operators a column for the pivots.
     """
     _needs_pivot(pivot)
-    return (*_factored(A, meta_outputs[0]), _no_errors(A))
+    factors, pivots = _factored(A, meta_outputs[0])
+    return factors, pivots, _first_zero(factors, _static(meta_outputs[0].size, "the matrix"))
+
+
+def _first_zero(factors: Tensor, sizes: Sequence[int]) -> Tensor:
+    """The info of LAPACK's LU: number of the first pivot that is zero, counted from 1; 0 if there is none."""
+    n = sizes[-1]
+    if n == 0:
+        return ge.Fill(ints(sizes[:-2]), ge.Const(0, dtype=_D.DT_INT32))
+    pivots = ge.MatrixDiagPart(factors)
+    zero = ge.Equal(pivots, ge.ZerosLike(pivots))
+    numbers = ge.Const(np.arange(1, n + 1, dtype=np.int32))
+    none = ge.Const(n + 1, dtype=_D.DT_INT32)
+    first = ge.ReduceMin(ge.SelectV2(zero, numbers, none), [-1], keep_dims=False)
+    result: Tensor = ge.SelectV2(ge.Equal(first, none), ge.Const(0, dtype=_D.DT_INT32), first)
+    return result
 
 
 def _needs_pivot(pivot: bool) -> None:
@@ -232,7 +249,7 @@ def linalg_lu(A: Tensor, *, pivot: bool = True, meta_outputs: Any) -> tuple[Tens
     _needs_pivot(pivot)
     sizes = _static(A.known_shape or (None,), "the matrix")
     if sizes[-1] != sizes[-2]:
-        raise Refusal(f"matrices of {sizes[-2]} by {sizes[-1]}: GE Lu takes square ones only")
+        raise Refusal(f"matrices of {sizes[-2]} by {sizes[-1]}: more rows than columns; GE Lu takes square ones")
     factors, rows = ge.Lu(A, output_idx_type=_D.DT_INT64)
     factors.record_shape(tuple(sizes))
     return _permutation_matrix(rows, sizes[-1], A.dtype), _unit_lower(factors), ge.Triu(factors)
