@@ -331,3 +331,8 @@ def test_wrappers_show_their_signature():
     assert str(inspect.signature(ge.AddN)) == "(x=(), *, N=None, dependencies=(), node_name=None)"
     for name in schema.names():
         inspect.signature(getattr(ge, name))
+
+
+def test_an_attribute_that_names_no_type_is_refused(x):
+    with pytest.raises(GraphError, match="99 is no GE element type"):
+        ge.Cast(x, dst_type=99)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from ge_graph.attrs import Attr, Kind
-from ge_graph.dtypes import BY_SHORT, DataType, from_numpy
+from ge_graph.dtypes import BY_SHORT, DataType, as_dtype, from_numpy
 from ge_graph.errors import GraphError
 from ge_graph.ir import Literal
 from ge_graph.schema import OpSchema, PortSchema
@@ -270,10 +270,7 @@ def _attr_dtype(attrs: Attrs, name: str) -> DataType | None:
         return BY_TEXT.get(text.removeprefix("torch."))
     if value in (-1, int(DataType.DT_UNDEFINED)):
         return None
-    try:
-        return DataType(value)
-    except ValueError:
-        return None
+    return as_dtype(value)
 
 
 BY_TEXT: Final = {
