@@ -208,6 +208,13 @@ def test_reading_a_shape_is_a_refusal_that_says_what_to_do(registry):
     assert "a converter serves every shape" in error.what
 
 
+@pytest.mark.parametrize("wrong", [lambda x: ge.Add(x), lambda x: x.no_such_thing])
+def test_an_error_inside_a_converter_has_its_line_not_the_first_one(registry, wrong):
+    error = faulty(registry, wrong)
+    line = wrong.__code__.co_firstlineno
+    assert f"test_lowering.py:{line}" in error.what
+
+
 def test_not_implemented_is_a_refusal(registry):
     def shy(x):
         raise NotImplementedError("stable sort only")

@@ -23,7 +23,7 @@ from ge_converters.context import Context, Symbolic, Unproduced, constant
 from ge_converters.effects import Effects, Mark, effect_of
 from ge_converters.errors import LoweringError, Refusal
 from ge_converters.provenance import FxProvenance, fx_target, user_frame
-from ge_converters.registry import REGISTRY, Absent, Answer, Entry, Found, Refused, Registry
+from ge_converters.registry import REGISTRY, Absent, Answer, Entry, Found, Refused, Registry, raised_at
 from ge_graph import DataType, Graph, GraphError, Tensor, TensorSpec, builder, building
 
 logger = logging.getLogger(__name__)
@@ -311,14 +311,15 @@ class Walk:
             raise Refusal(str(e) or f"converter at {entry.where} does not implement this form") from e
         except GraphError as e:
             advice = f"; {e.next}" if e.next else ""
-            raise Refusal(f"{e.what} [{e.code}, converter at {entry.where}]{advice}") from e
+            place = raised_at(entry.fn, entry.where, e)
+            raise Refusal(f"{e.what} [{e.code}, converter at {place}]{advice}") from e
         except LoweringError:
             raise
         except Exception as e:
             raise LoweringError(
                 "GE2006",
                 f"the converter of {entry.name} failed on %{node.name}: {type(e).__name__}: {e}\n"
-                f"  converter: {entry.where}\n  node: {node.format_node()}",
+                f"  converter: {raised_at(entry.fn, entry.where, e)}\n  node: {node.format_node()}",
                 where=user_frame(node)[0],
                 next="repair the converter; for a form it cannot serve let it raise ge_converters.Refusal(reason)",
             ) from e

@@ -316,6 +316,17 @@ def where_is(fn: Converter) -> str:
     return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else repr(fn)
 
 
+def raised_at(fn: Converter, where: str, error: BaseException) -> str:
+    """``file.py:44`` of the converter's own line that led to an exception; where the converter starts if unknown."""
+    file = getattr(getattr(inspect.unwrap(fn), "__code__", None), "co_filename", None)
+    found, frame = where, error.__traceback__
+    while frame is not None:
+        if frame.tb_frame.f_code.co_filename == file:
+            found = f"{file}:{frame.tb_lineno}"
+        frame = frame.tb_next
+    return found
+
+
 def _loaded_op(name: str) -> torch._ops.OpOverload | None:
     """The overload of that name, None if the library that defines it is not loaded.
 
