@@ -36,6 +36,22 @@ def test_a_window_computed_from_sizes_keeps_other_sizes_dynamic():
     assert counter.frame_count == 2
 
 
+def test_the_length_of_a_transform_is_fixed_its_batch_is_not():
+    compiled, counter = _compiled(lambda x: torch.fft.rfft(x).real)
+    for length in (8, 12, 8):
+        for batch in (2, 3, 4):
+            x = torch.randn(batch, length)
+            torch.testing.assert_close(compiled(x), torch.fft.rfft(x).real)
+    assert counter.frame_count == 2
+
+
+def test_an_index_from_the_end():
+    compiled, _ = _compiled(lambda x, y, i: torch.select_scatter(x, y, 1, i))
+    x, y = torch.randn(3, 4), torch.randn(3)
+    for index in (-1, -2, 2):
+        torch.testing.assert_close(compiled(x, y, index), torch.select_scatter(x, y, 1, index))
+
+
 def test_gradients_through_a_window_computed_from_sizes():
     compiled, _ = _compiled(lambda x: F.max_pool2d(x, x.shape[2] // 2))
     for size in (6, 8):

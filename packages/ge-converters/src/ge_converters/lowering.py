@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 
 import torch
 
-from ge_converters import aliasing, hops, refusals, storage_reads, symbols
+from ge_converters import aliasing, hops, refusals, specialise, storage_reads, symbols
 from ge_converters.binding import plan_for
 from ge_converters.context import Context, Symbolic, Unproduced, constant
 from ge_converters.effects import Effects, Mark, effect_of
@@ -68,8 +68,7 @@ def lower(
         name: Name of the GE graph.
         registry: Converters to use; the common registry if None.
         specialise: Whether symbolic numbers of a node that is refused otherwise, such as a stride that a GE attribute
-            holds, may be fixed to their present values. That adds guards to the trace the graph comes from, so it is
-            for callers whose guards are still to be made: torch.compile then compiles anew for other values.
+            holds, may be fixed to their present values; see ``ge_converters.specialise``.
 
     Errors: LoweringError GE2001 with every node that cannot be lowered; GE2006 if a converter fails, GE2007 if it
         returns something wrong; GE2008 for unbalanced scopes; GE2009 for a size without a source; GE2012 for a graph
@@ -210,11 +209,24 @@ class Walk:
         """Lower one call_function node; what it becomes stands in ``env``."""
         self.graph.provenance = FxProvenance(node)
         try:
-            self.env[node] = self.lower_call(node)
+            self.env[node] = self._lower_call(node)
         except Refusal as refusal:
             self._refuse(node, f"refused: {refusal.reason}")
         except _NoConverter as missing:
             self._refuse(node, missing.reason, absent=True)
+
+    def _lower_call(self, node: FxNode) -> Any:
+        """``lower_call``; what is refused with symbolic numbers once more with their values, if that is allowed."""
+        if not self.specialise:
+            return self.lower_call(node)
+        try:
+            return specialise.all_used_made(node, self.lower_call(node))
+        except (Refusal, LoweringError) as refusal:
+            found = specialise.attempt(self.context, node, self.lower_call)
+            if found is None:
+                raise
+            logger.info("%s: sizes fixed to %s, because: %s", node.name, found.fixed, refusal)
+            return found.result
 
     def lower_call(self, node: FxNode) -> Any:
         """What a call_function node becomes.
@@ -260,7 +272,7 @@ class Walk:
         return found
 
     def convert(self, node: FxNode, entry: Entry, args: Any, kwargs: Any, value: Any) -> Any:
-        """Call a converter and check what it returns; if it refuses symbolic numbers, once more with their values.
+        """Call a converter and check what it returns.
 
         Args:
             node: The FX node, for messages.
@@ -272,22 +284,6 @@ class Walk:
         Raises:
             Refusal: The converter says no.
         """
-        try:
-            return self._convert(node, entry, args, kwargs, value)
-        except Refusal as refusal:
-            hints = symbols.hinted((args, kwargs)) if self.specialise else {}
-            if not hints:
-                raise
-            fixed, named = torch.fx.node.map_arg((args, kwargs), lambda n: hints.get(n, n))
-            try:
-                result = self._convert(node, entry, fixed, named, value)
-            except Refusal:
-                raise refusal from None
-            symbols.guard(hints)
-            logger.info("%s: fixed %s, for %s", node.name, {n.name: v for n, v in hints.items()}, refusal.reason)
-            return result
-
-    def _convert(self, node: FxNode, entry: Entry, args: Any, kwargs: Any, value: Any) -> Any:
         plan = plan_for(entry)
         argument = self.context.argument
         if plan is not None:

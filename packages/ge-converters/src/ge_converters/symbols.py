@@ -6,7 +6,8 @@ of the result that brought it into being. An expression is emitted once per grap
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -68,30 +69,6 @@ def plain(expr: Any) -> int | float | bool | None:
     return None
 
 
-def hinted(arguments: Any) -> dict[torch.fx.Node, int | float | bool]:
-    """The symbolic numbers among FX arguments with the values that they have in this trace.
-
-    Numbers that come from data have no value yet, and a trace whose guards are already made takes no more of them;
-    both are left out.
-    """
-    found: dict[torch.fx.Node, int | float | bool] = {}
-
-    def look(node: torch.fx.Node) -> torch.fx.Node:
-        value = node.meta.get("val")
-        if is_symbolic(value) and value.node.has_hint() and not value.node.shape_env.frozen:
-            found[node] = value.node.hint
-        return node
-
-    torch.fx.node.map_arg(arguments, look)
-    return found
-
-
-def guard(hints: dict[torch.fx.Node, int | float | bool]) -> None:
-    """Bind the trace to these values: with others torch compiles anew."""
-    for node, number in hints.items():
-        type(number)(node.meta["val"])
-
-
 class Symbols:
     """The symbolic values of one graph.
 
@@ -107,6 +84,20 @@ class Symbols:
         self._values: dict[Any, Tensor] = {}
         self._shapes: dict[Tensor, Tensor] = {}
         self._texts: dict[Any, int | str] = {}
+        self._fixed: dict[Any, int | float | bool] = {}
+
+    @contextlib.contextmanager
+    def fixed(self, numbers: dict[Any, int | float | bool]) -> Iterator[None]:
+        """Inside, these expressions stand for numbers."""
+        before, self._fixed = self._fixed, {**self._fixed, **numbers}
+        try:
+            yield
+        finally:
+            self._fixed = before
+
+    def fix(self, numbers: dict[Any, int | float | bool]) -> None:
+        """From now on these expressions stand for numbers."""
+        self._fixed = {**self._fixed, **numbers}
 
     def define(self, symbol: Any, source: Source, *, override: bool = False) -> None:
         """Say where the value of a symbol comes from; the first source stays unless overridden."""
@@ -118,6 +109,8 @@ class Symbols:
         if type(size) is int:
             return size
         expr = size.node.expr
+        if self._fixed and expr in self._fixed:
+            return int(self._fixed[expr])
         text = self._texts.get(expr)
         if text is None:
             text = self._texts[expr] = int(expr) if expr.is_Integer else str(expr)
@@ -143,6 +136,8 @@ class Symbols:
         number = plain(expr)
         if number is not None:
             return number
+        if self._fixed and expr in self._fixed:
+            return self._fixed[expr]
         known = self._values.get(expr)
         if known is not None:
             return known

@@ -11,6 +11,7 @@ import torch
 from ge_converters.carriers import arithmetic, as_number, carried, carrier, carry, move
 from ge_converters.dtypes import cast, dtype_promote, to_ge
 from ge_converters.errors import Refusal
+from ge_converters.families.separable import axis_size
 from ge_converters.registry import declare_supported, register_fx_node_ge_converter
 from ge_converters.support import BF16, BOOL, C64, F16, F32, F64, I32, I64, Support
 from ge_converters.symbols import shape_operand
@@ -405,6 +406,9 @@ def select_scatter(self: Tensor, src: Tensor, dim: int, index: Any, *, meta_outp
     if isinstance(index, int):
         end: Any = _END if index == -1 else index + 1
     else:
+        index = ge.FloorMod(
+            index, axis_size(self, axis)
+        )  # the slice after the last one, -1, would end before the first
         end = arithmetic("Add", index, 1, _D.DT_INT64)
     return assigned(self, ge.Unsqueeze(cast(src, self.dtype), axes=[axis]), axis, index, end, 1)
 
@@ -453,7 +457,7 @@ def chunk(self: Tensor, chunks: int, dim: int = 0, *, meta_outputs: list[TensorS
     """At most ``chunks`` pieces of equal size, the last one smaller."""
     size: Any = meta_outputs[0].size[dim]
     if len(meta_outputs) > 1 and not isinstance(size, int):
-        length = ge.GatherV2(ge.Shape(self, dtype=_D.DT_INT64), ge.Const(dim % self.rank, dtype=_D.DT_INT64), 0)
+        length = axis_size(self, dim % self.rank)
         size = arithmetic("FloorDiv", arithmetic("Add", length, chunks - 1, _D.DT_INT64), chunks, _D.DT_INT64)
     return _split(self, [size] * (len(meta_outputs) - 1) + [-1], dim)
 
