@@ -1,61 +1,24 @@
-"""Collectives in compiled graphs: two processes with gloo, each compared with eager in the same group.
-
-The cases run in processes that are started once: ``python test_collectives.py <rank> <folder>`` reads the name of a
-case a line and answers with the traceback, or nothing.
-"""
+"""Collectives in compiled graphs: two processes with gloo, each compared with eager in the same group."""
 
 import contextlib
-import json
-import os
-import queue
-import subprocess
-import sys
-import tempfile
-import threading
-import traceback
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as fc
-from torch import nn
 from torch.utils import _pytree as pytree
 
 import torchair
+from ge_converters.registry import REGISTRY
 from ge_graph.errors import EngineError
 from tair_debug.observer import observing
+from tools.ranks import WORLD, Cases, close, compiled, processes, serve, values
 
-WORLD = 2
-SECONDS = 60
-CASES = {}
-
-
-def case(*args, name=None):
-    """Make a function of no arguments, or a row of a table, a case for the processes."""
-
-    def register(fn):
-        CASES[name or fn.__name__] = lambda: fn(*args)
-        return fn
-
-    return register
+case = CASES = Cases()
 
 
 # --- what the processes do -------------------------------------------------------------------------------------------
-
-
-def compiled(fn, **options):
-    torch._dynamo.reset()
-    return torch.compile(fn, backend=torchair.get_npu_backend(), fullgraph=True, **options)
-
-
-def values(tree):
-    return pytree.tree_map(lambda v: v.wait() if isinstance(v, fc.AsyncCollectiveTensor) else v, tree)
-
-
-def close(got, want, **tolerance):
-    torch.testing.assert_close(values(got), values(want), **(tolerance or {"rtol": 0, "atol": 0}))
 
 
 def same(fn, *inputs, grad=False, tolerance=None, **options):
@@ -420,217 +383,22 @@ def refusals():
         compiled(lambda x: fc.all_reduce(x, "bor", dist.group.WORLD))(torch.ones(3, dtype=torch.int64))
 
 
-# --- tensor parallelism ----------------------------------------------------------------------------------------------
-
-
-class Block(nn.Module):
-    """Attention and MLP, each ending in a linear whose input is split."""
-
-    def __init__(self, width=16, heads=4):
-        super().__init__()
-        self.heads, self.head = heads, width // heads
-        self.norm = nn.LayerNorm(width)
-        self.q, self.k, self.v, self.o = (nn.Linear(width, width) for _ in range(4))
-        self.up, self.down = nn.Linear(width, 32), nn.Linear(32, width)
-
-    def forward(self, x):
-        y = self.norm(x)
-        q, k, v = (m(y).unflatten(-1, (-1, self.head)).transpose(1, 2) for m in (self.q, self.k, self.v))
-        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.o(y.transpose(1, 2).flatten(2))
-        return x + self.down(nn.functional.silu(self.up(x)))
-
-
-def parallel(block):
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-
-    plan = {name: ColwiseParallel() for name in ("q", "k", "v", "up")}
-    plan |= {name: RowwiseParallel() for name in ("o", "down")}
-    return parallelize_module(block, init_device_mesh("cpu", (WORLD,)), plan)
-
-
-def block_pair():
-    torch.manual_seed(5)
-    whole = Block()
-    split = Block()
-    split.load_state_dict(whole.state_dict())
-    return whole, parallel(split)
-
-
-@case(False, name="tensor_parallel_block")
-@case(True, name="tensor_parallel_block_dynamic")
-def tensor_parallel_block(dynamic):
-    """Compiled on two ranks, against the whole model in eager mode on one."""
-    whole, split = block_pair()
-    net = compiled(split, dynamic=dynamic)
-    torch.manual_seed(6)
-    for batch, length in ((2, 5), (3, 7)) if dynamic else ((2, 5),):
-        x = torch.randn(batch, length, 16)
-        with torch.no_grad():
-            close(net(x), whole(x), rtol=1e-5, atol=1e-5)
-
-
-@case()
-def tensor_parallel_training():
-    from torch.distributed.tensor import DTensor
-
-    whole, split = block_pair()
-    torch.manual_seed(6)
-    x = torch.randn(2, 5, 16)
-    for net in (whole, compiled(split)):
-        net(x).square().sum().backward()
-    want = {name: p.grad for name, p in whole.named_parameters()}
-    for name, p in split.named_parameters():
-        grad = p.grad.full_tensor() if isinstance(p.grad, DTensor) else p.grad
-        close(grad, want[name], rtol=1e-4, atol=1e-4)
-
-
-@case()
-def data_parallel():
-    """DistributedDataParallel reduces its gradients in hooks, outside the graphs."""
-    torch.manual_seed(5)
-    plain = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-    wrapped = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)))
-    wrapped.module.load_state_dict(plain.state_dict())
-    torch._dynamo.reset()
-    net = torch.compile(wrapped, backend=torchair.get_npu_backend())
-    inputs = [torch.randn(3, 4, generator=torch.Generator().manual_seed(r)) for r in range(WORLD)]
-    net(inputs[dist.get_rank()]).square().sum().backward()
-    sum(plain(x).square().sum() for x in inputs).div(WORLD).backward()
-    close([p.grad for p in wrapped.parameters()], [p.grad for p in plain.parameters()], rtol=1e-5, atol=1e-5)
-
-
-# --- files -----------------------------------------------------------------------------------------------------------
-
-
-class Split(nn.Module):
-    """Two linear layers of which each rank has half; ``alone`` is a group of this rank only."""
-
-    def __init__(self, up, down, alone):
-        super().__init__()
-        rank = dist.get_rank()
-        self.up = nn.Parameter(up.chunk(WORLD, 0)[rank].clone())
-        self.down = nn.Parameter(down.chunk(WORLD, 1)[rank].clone())
-        self.alone = alone
-
-    def forward(self, x):
-        y = torch.relu(x @ self.up.t()) @ self.down.t()
-        dist.all_reduce(y)
-        return fc.wait_tensor(fc.all_reduce(y, "sum", self.alone))
-
-
-@case()
-def saved_graphs():
-    """Saved and exported on each rank, loaded again, against the whole model; groups with the ranks that they have."""
-    torch.manual_seed(3)
-    up, down, x = torch.randn(8, 4), torch.randn(4, 8), torch.randn(3, 4)
-    groups = [dist.new_group([r]) for r in range(WORLD)]
-    model = Split(up, down, groups[dist.get_rank()])
-    config = torchair.CompilerConfig()
-    config.export.experimental.auto_atc_config_generated = True
-    for dynamic in (False, True):
-        folder = Path(sys.argv[2]) / f"files-{dynamic}"
-        torchair.CompiledModel.save_graph(model, (x,), dynamic=dynamic, save_path=folder / "saved")
-        torchair.dynamo_export(
-            x, model=model, dynamic=dynamic, export_path=folder / "exported", export_name="net", config=config
-        )
-        dist.barrier()
-        for path in ("saved", "exported"):
-            loaded = torchair.CompiledModel.load_graph(folder / path)
-            for rows in (3, 5) if dynamic else (3,):
-                y = torch.randn(rows, 4, generator=torch.Generator().manual_seed(rows))
-                close(loaded(y), torch.relu(y @ up.t()) @ down.t(), rtol=1e-5, atol=1e-5)
-        relation = json.loads((folder / "exported/model_relation_config.json").read_text())
-        found = {row["group_name"]: json.loads(row["group_rank_list"]) for row in relation["comm_group"]}
-        names = [g.group_name for g in groups if isinstance(g, dist.ProcessGroup)]
-        assert found.pop(*names) == [dist.get_rank()]
-        assert found.pop(dist.group.WORLD.group_name) == [0, 1]
-        assert list(found.values()) == [[1 - dist.get_rank()]], "the group of the other rank"
-        dist.barrier()
-
-
-# --- the processes ---------------------------------------------------------------------------------------------------
-
-
-def serve(rank, folder):
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    torch.set_num_threads(1)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{folder}/store",
-        rank=rank,
-        world_size=WORLD,
-        timeout=timedelta(seconds=SECONDS // 2),
-    )
-    for line in sys.stdin:
-        error = ""
-        try:
-            torch.manual_seed(0)
-            CASES[line.strip()]()
-        except BaseException:  # noqa: BLE001  (whatever it is goes to the test)
-            error = traceback.format_exc()
-        answers.write(json.dumps(error) + "\n")
-        answers.flush()
-
-
-class Ranks:
-    """The processes; new ones after a failure, which may leave them waiting for each other."""
-
-    def __init__(self):
-        self.processes = []
-
-    def start(self):
-        self.folder = tempfile.TemporaryDirectory()
-        self.answers = [queue.Queue() for _ in range(WORLD)]
-        for rank in range(WORLD):
-            command = [sys.executable, __file__, str(rank), self.folder.name]
-            process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-            )
-            self.processes.append(process)
-            threading.Thread(target=self._read, args=(rank, process), daemon=True).start()
-
-    def _read(self, rank, process):
-        for line in process.stdout:
-            self.answers[rank].put(json.loads(line))
-        self.answers[rank].put("the process ended")
-
-    def stop(self):
-        for process in self.processes:
-            process.kill()
-            process.wait()
-        if self.processes:
-            self.folder.cleanup()
-        self.processes = []
-
-    def run(self, name):
-        if not self.processes:
-            self.start()
-        for process in self.processes:
-            process.stdin.write(name + "\n")
-            process.stdin.flush()
-        errors = []
-        for rank in range(WORLD):
-            try:
-                errors.append(self.answers[rank].get(timeout=2 * SECONDS))
-            except queue.Empty:
-                errors.append("no answer")
-        if any(errors):
-            self.stop()
-        return errors
+# --- two processes ---------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def ranks():
-    made = Ranks()
-    yield made
-    made.stop()
+    with processes(__file__) as made:
+        yield made
 
 
-@pytest.mark.parametrize("name", list(CASES))
+QUICK = ("float32", "bfloat16", "int64")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[] if "-" not in n or n.endswith(QUICK) else [pytest.mark.slow]) for n in CASES],
+)
 def test_two_ranks(name, ranks):
     errors = ranks.run(name)
     assert not any(errors), "\n".join(f"rank {r}:\n{e}" for r, e in enumerate(errors))
@@ -673,5 +441,15 @@ def test_collectives_have_no_other_operators(tmp_path):
     assert graphs[-1].output_control == [graphs[-1].nodes[1]]
 
 
+def test_no_converter_without_a_case():
+    """They declare no forms, so the cases above are their only proof."""
+    registered = {e.name.split(".")[1] for e in REGISTRY.entries() if e.name.startswith("_c10d") and not e.refuses}
+    assert registered == {
+        "all_gather_into_tensor", "all_gather_into_tensor_coalesced", "all_reduce", "all_reduce_coalesced",
+        "all_to_all_single", "broadcast", "irecv", "isend", "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced",
+        "wait_tensor",
+    }  # fmt: skip
+
+
 if __name__ == "__main__":
-    serve(int(sys.argv[1]), sys.argv[2])
+    serve(CASES)
