@@ -383,6 +383,35 @@ def refusals():
         compiled(lambda x: fc.all_reduce(x, "bor", dist.group.WORLD))(torch.ones(3, dtype=torch.int64))
 
 
+@case()
+def operators_that_no_converter_emits():
+    """Kernels by their definitions: blocks of different sizes, and a reduction that one rank reads."""
+    from ge_graph import DataType, Graph, builder, building
+    from ge_graph import ops as ge
+    from ge_runtime.cpu.engine import CpuEngine
+
+    rank, name = dist.get_rank(), dist.group.WORLD.group_name
+    x, y = numbers(rank + 1, 2), numbers(5, 2)
+    with building(Graph("g")) as graph:
+        a, b = (
+            builder.data(graph, index=i, dtype=DataType.DT_FLOAT, shape=tuple(v.shape)) for i, v in enumerate((x, y))
+        )
+        ge.HcomAllReduce(b, reduction="sum", group=name)  # nobody reads it, the other rank waits all the same
+        graph.outputs += [
+            ge.HcomAllGatherV(a, rank + 1, [1, 2], group=name),
+            ge.HcomReduceScatterV(b, [3, 2][rank], [3, 2], reduction="max", group="hccl_world_group"),
+            ge.HcomReduce(b, root_rank=1, reduction="sum", group=name),
+        ]
+    gathered, scattered, reduced = CpuEngine().compile(graph, {}).run([x, y])
+    everyone = [torch.Generator().manual_seed(17 + r) for r in range(WORLD)]
+    xs = [torch.randn(r + 1, 2, generator=g) for r, g in enumerate(everyone)]
+    ys = [torch.randn(5, 2, generator=torch.Generator().manual_seed(17 + r)) for r in range(WORLD)]
+    close(gathered, torch.cat(xs))
+    close(scattered, torch.maximum(*ys).split([3, 2])[rank])
+    if rank == 1:
+        close(reduced, ys[0] + ys[1])
+
+
 # --- two processes ---------------------------------------------------------------------------------------------------
 
 
