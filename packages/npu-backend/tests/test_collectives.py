@@ -470,6 +470,30 @@ def test_collectives_have_no_other_operators(tmp_path):
     assert graphs[-1].output_control == [graphs[-1].nodes[1]]
 
 
+def hcom_ops(fn, *inputs):
+    graphs = []
+    with observing(Graphs(graphs)):
+        compiled(fn)(*inputs)
+    return [n.op for n in graphs[-1].nodes if n.op.startswith("Hcom")]
+
+
+def twice(x):
+    return fc.all_reduce(x, "sum", dist.group.WORLD) * x + fc.all_reduce(x, "sum", dist.group.WORLD)
+
+
+def test_equal_collectives_stay_two(tmp_path):
+    with one_rank(tmp_path):
+        assert hcom_ops(twice, torch.ones(3)) == ["HcomAllReduce"] * 2
+
+
+@pytest.mark.xfail(
+    reason="AOTAutograd's partitioner merges equal nodes of a training graph, collectives too", strict=True
+)
+def test_equal_collectives_stay_two_in_training(tmp_path):
+    with one_rank(tmp_path):
+        assert hcom_ops(twice, torch.ones(3, requires_grad=True)) == ["HcomAllReduce"] * 2
+
+
 def test_no_converter_without_a_case():
     """They declare no forms, so the cases above are their only proof."""
     registered = {e.name.split(".")[1] for e in REGISTRY.entries() if e.name.startswith("_c10d") and not e.refuses}
