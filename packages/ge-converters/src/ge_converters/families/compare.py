@@ -11,7 +11,7 @@ from ge_converters.carriers import arithmetic, carried
 from ge_converters.dtypes import cast, dtype_promote
 from ge_converters.families.elementwise import select
 from ge_converters.registry import declare_supported, register_fx_node_ge_converter
-from ge_converters.support import BF16, BOOL, F16, F32, F64, I32, I64, U8, Support
+from ge_converters.support import BF16, BOOL, C64, C128, F16, F32, F64, I32, I64, U8, Support
 from ge_converters.tables import define
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
@@ -173,18 +173,14 @@ define(aten.fmin.default, "Minimum, SelectV2", _ignoring_nan("Minimum", "Logical
 
 @declare_supported(
     [Support(x) for x in [F32(value=[1.0, -2.0, 0.0, _NAN, -_INF]), F16(4), BF16(4), F64(4), I64(4), BOOL(2), F32()]]
+    + [Support(C64(2, 3)), Support(C128(4)), Support(C64())]
 )
-@register_fx_node_ge_converter(aten.angle.default, source="aten angle; GE SelectV2")
+@register_fx_node_ge_converter(aten.angle.default, source="aten angle; GE SelectV2, Angle")
 def angle(self: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
-    """Pi for negative numbers, 0 for the others, NaN for NaN.
-
-    Errors: Refusal for complex numbers, for which GE has no angle.
-    """
-    from ge_converters.errors import Refusal
-
-    if self.dtype.is_complex:
-        raise Refusal(f"angle of {self.dtype.name}: GE has no such operator; use atan2 of imaginary and real part")
+    """Pi for negative numbers, 0 for the others, NaN for NaN; Angle for complex numbers."""
     dtype = meta_outputs.dtype
+    if self.dtype.is_complex:
+        return ge.Angle(self, Tout=dtype)
     x = cast(self, dtype)
     negative = ge.Less(x, dtype_promote(0, target_dtype=dtype))
     return select(negative, torch.pi, select(ge.NotEqual(x, x), x, 0.0, dtype), dtype)
