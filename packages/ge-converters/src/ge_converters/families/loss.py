@@ -322,6 +322,8 @@ _OFFSETS = I64(value=[0, 2])
                 F32(5)),
         Support(F32(2, 4), I64(5, low=0, high=6), I64(value=[0, 0, 1, 1, 1]), I64(value=[2, 3]),
                 I64(2, 4, low=0, high=6), 6, False, 2, None),
+        Support(F32(3, 4), I64(5, low=0, high=6), I64(value=[0, 0, 1, 1, 1]), I64(value=[2, 3, 0]),
+                I64(3, 4, low=0, high=6), 6, False, 2, None),
     ]
 )  # fmt: skip
 @register_fx_node_ge_converter(
@@ -346,7 +348,7 @@ def _embedding_bag_dense_backward(
 
     Shapes: grad [bags, d]; indices and offset2bag [n] -> [num_weights, d].
     Dtypes: float32, float16, bfloat16.
-    Emits:  GatherV2 of each index's bag and EmbeddingDenseGrad; ScatterElements with add for maxima.
+    Emits:  GatherV2 of each index's bag and EmbeddingDenseGrad; for maxima MaskedFill and ScatterElements with add.
     Errors: refused if num_weights is symbolic.
     """  # noqa: E501
     need_floats("EmbeddingDenseGrad", grad)
@@ -355,7 +357,9 @@ def _embedding_bag_dense_backward(
     if mode == 2:
         width = meta_outputs.size[1]
         zeros = filled([num_weights, width if isinstance(width, int) else axis_size(grad, 1)], 0.0, grad.dtype)
-        result: Tensor = ge.ScatterElements(zeros, maximum_indices, grad, axis=0, reduction="add")
+        empty = ge.Unsqueeze(ge.Equal(bag_size, 0), axes=[1])  # an empty bag has no maximum: its index means nothing
+        kept = ge.MaskedFill(grad, empty, ge.Const(0.0, dtype=grad.dtype))
+        result: Tensor = ge.ScatterElements(zeros, maximum_indices, kept, axis=0, reduction="add")
         return result
     rows = _rows(grad, offset2bag)
     if mode == 1:
