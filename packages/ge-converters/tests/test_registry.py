@@ -231,6 +231,18 @@ def test_a_declaration_takes_supports_only(registry):
         registry.declare([Support(F32(2)), F32(2)])
 
 
+@pytest.mark.parametrize("wrong", [lambda r: r.declare(Support(F32(2))), lambda r: r.declare(F32(2))])
+def test_a_declaration_takes_a_list(registry, wrong):
+    with pytest.raises(LoweringError, match="GE2005"):
+        wrong(registry)
+
+
+@pytest.mark.parametrize("size", ["a", -1, 2.5, [2, 2]])
+def test_stand_ins_take_sizes(size):
+    with pytest.raises(LoweringError, match="F32 takes sizes"):
+        F32(size)
+
+
 def test_explain_runs_the_converter(registry):
     registry.register(aten.add.Tensor)(add)
 

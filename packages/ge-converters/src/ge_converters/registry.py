@@ -182,6 +182,11 @@ class Registry:
 
     def declare(self, supports: Sequence[Support]) -> Callable[[F], F]:
         """Decorator that declares the call forms a converter serves; above or below the registration."""
+        if not isinstance(supports, (list, tuple)):
+            raise LoweringError(
+                "GE2005", f"declare_supported takes a list of Support(...) entries, got {type(supports).__name__}",
+                next="write declare_supported([Support(F32(2, 2), 2.0), ...])",
+            )  # fmt: skip
         for position, support in enumerate(supports):
             if not isinstance(support, Support):
                 raise LoweringError(

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from ge_converters.errors import LoweringError
+
 
 @dataclass(frozen=True, slots=True)
 class TensorLike:
@@ -77,6 +79,11 @@ def _factory(dtype: torch.dtype, short: str) -> Callable[..., TensorLike]:
         value: Any = None,
         strides: tuple[int, ...] | None = None,
     ) -> TensorLike:
+        wrong = [d for d in shape if not isinstance(d, int) or isinstance(d, bool) or d < 0]
+        if wrong:
+            raise LoweringError(
+                "GE2005", f"{short} takes sizes, got {wrong[0]!r}", next=f"write {short}(2, 2); {short}() is a scalar"
+            )
         dims = torch.tensor(value).shape if value is not None and not shape else shape
         return TensorLike(dtype, tuple(dims), low, high, value, strides)
 
