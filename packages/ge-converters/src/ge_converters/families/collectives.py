@@ -25,7 +25,6 @@ from ge_graph import ops as ge
 
 functional = torch.ops._c10d_functional
 _D = DataType
-_SOURCE: Final = "torch _c10d_functional; GE {}"
 
 # torch's name of a reduction: HCCL's name, and the operator that does the same to two tensors.
 _REDUCTIONS: Final = {
@@ -38,6 +37,13 @@ _REDUCTIONS: Final = {
 # HCCL's limits that GE's lists of types do not show.
 _NO_PROD: Final = frozenset({_D.DT_INT16, _D.DT_BF16})
 _FLOATS: Final = frozenset({_D.DT_FLOAT, _D.DT_FLOAT16, _D.DT_BF16, _D.DT_DOUBLE})
+
+
+def _converter(name: str, op: str) -> Callable[[Any], Any]:
+    """Register the converter of an op, if this torch has it: some builds know no collectives, older ones fewer."""
+    if not hasattr(functional, name):
+        return lambda fn: fn
+    return register_fx_node_ge_converter(getattr(functional, name).default, source=f"torch _c10d_functional; GE {op}")
 
 
 def _name(group: Any) -> str:
@@ -119,13 +125,13 @@ def _scatter(x: Tensor, reduce_op: str, count: int, group: Any) -> Tensor:
 # --- converters ------------------------------------------------------------------------------------------------------
 
 
-@register_fx_node_ge_converter(functional.wait_tensor.default, source="torch _c10d_functional: the end of a collective")
+@_converter("wait_tensor", "none, the operator is done when its result is there")
 def wait_tensor(tensor: Tensor) -> Tensor:
     """The result of a collective. Emits: nothing, whoever reads a tensor waits for it."""
     return tensor
 
 
-@register_fx_node_ge_converter(functional.all_reduce.default, source=_SOURCE.format("HcomAllReduce"))
+@_converter("all_reduce", "HcomAllReduce")
 def all_reduce(input: Tensor, reduce_op: str, group_name: Any) -> Tensor:
     """Reduction of ``input`` over the ranks of the group, the same on each.
 
@@ -136,13 +142,13 @@ def all_reduce(input: Tensor, reduce_op: str, group_name: Any) -> Tensor:
     return _reduce(input, reduce_op, group_name)
 
 
-@register_fx_node_ge_converter(functional.all_reduce_coalesced.default, source=_SOURCE.format("HcomAllReduce"))
+@_converter("all_reduce_coalesced", "HcomAllReduce")
 def all_reduce_coalesced(inputs: list[Tensor], reduce_op: str, group_name: Any) -> list[Tensor]:
     """As ``all_reduce``, on each tensor."""
     return [_reduce(x, reduce_op, group_name) for x in inputs]
 
 
-@register_fx_node_ge_converter(functional.all_gather_into_tensor.default, source=_SOURCE.format("HcomAllGather"))
+@_converter("all_gather_into_tensor", "HcomAllGather")
 def all_gather_into_tensor(input: Tensor, group_size: int, group_name: Any) -> Tensor:
     """The tensors of all ranks, one behind the other along dim 0.
 
@@ -153,15 +159,13 @@ def all_gather_into_tensor(input: Tensor, group_size: int, group_name: Any) -> T
     return _gather(input, group_size, group_name)
 
 
-@register_fx_node_ge_converter(
-    functional.all_gather_into_tensor_coalesced.default, source=_SOURCE.format("HcomAllGather")
-)
+@_converter("all_gather_into_tensor_coalesced", "HcomAllGather")
 def all_gather_into_tensor_coalesced(inputs: list[Tensor], group_size: int, group_name: Any) -> list[Tensor]:
     """As ``all_gather_into_tensor``, on each tensor."""
     return [_gather(x, group_size, group_name) for x in inputs]
 
 
-@register_fx_node_ge_converter(functional.reduce_scatter_tensor.default, source=_SOURCE.format("HcomReduceScatter"))
+@_converter("reduce_scatter_tensor", "HcomReduceScatter")
 def reduce_scatter_tensor(input: Tensor, reduce_op: str, group_size: int, group_name: Any) -> Tensor:
     """This rank's block along dim 0 of the reduction over all ranks.
 
@@ -173,9 +177,7 @@ def reduce_scatter_tensor(input: Tensor, reduce_op: str, group_size: int, group_
     return _scatter(input, reduce_op, group_size, group_name)
 
 
-@register_fx_node_ge_converter(
-    functional.reduce_scatter_tensor_coalesced.default, source=_SOURCE.format("HcomReduceScatter")
-)
+@_converter("reduce_scatter_tensor_coalesced", "HcomReduceScatter")
 def reduce_scatter_tensor_coalesced(
     inputs: list[Tensor], reduce_op: str, group_size: int, group_name: Any
 ) -> list[Tensor]:
@@ -183,7 +185,7 @@ def reduce_scatter_tensor_coalesced(
     return [_scatter(x, reduce_op, group_size, group_name) for x in inputs]
 
 
-@register_fx_node_ge_converter(functional.broadcast.default, source=_SOURCE.format("HcomBroadcast"))
+@_converter("broadcast", "HcomBroadcast")
 def broadcast(input: Tensor, src: int, group_name: Any) -> Tensor:
     """The tensor of rank ``src`` of the group.
 
@@ -194,9 +196,7 @@ def broadcast(input: Tensor, src: int, group_name: Any) -> Tensor:
     return back(ge.HcomBroadcast([moved], root_rank=src, group=_name(group_name), size_of_y=1)[0])
 
 
-@register_fx_node_ge_converter(
-    functional.all_to_all_single.default, source=_SOURCE.format("HcomAllToAll, HcomAllToAllV")
-)
+@_converter("all_to_all_single", "HcomAllToAll, HcomAllToAllV")
 def all_to_all_single(
     input: Tensor,
     output_split_sizes: Sequence[int | Tensor],
@@ -261,6 +261,7 @@ def _peer(rank: int, group: Any) -> int:
     return int(torch.distributed.get_group_rank(found, rank))
 
 
+@_converter("isend", "HcomSend")
 def isend(tensor: Tensor, dst: int, tag: int, group_name: Any) -> Tensor:
     """Hand a tensor to rank ``dst``; the result is empty, as torch has it.
 
@@ -273,6 +274,7 @@ def isend(tensor: Tensor, dst: int, tag: int, group_name: Any) -> Tensor:
     return empty
 
 
+@_converter("irecv", "HcomReceive")
 def irecv(tensor: Tensor, src: int, tag: int, group_name: Any, *, meta_outputs: TensorSpec) -> Tensor:
     """What rank ``src`` sent, of the form of ``tensor``.
 
@@ -291,11 +293,6 @@ def irecv(tensor: Tensor, src: int, tag: int, group_name: Any, *, meta_outputs: 
     y = ge.HcomReceive(group=group, sr_tag=tag, src_rank=_peer(src, group_name), shape=sizes, dtype=dtype)
     y.record_shape(tuple(sizes))
     return carry(y, tensor.dtype)
-
-
-for _fn, _op in ((isend, "HcomSend"), (irecv, "HcomReceive")):
-    if hasattr(functional, _fn.__name__):  # newer than the oldest torch that is served
-        register_fx_node_ge_converter(getattr(functional, _fn.__name__).default, source=_SOURCE.format(_op))(_fn)
 
 
 # --- refused ---------------------------------------------------------------------------------------------------------
@@ -317,9 +314,8 @@ def _refuse(name: str) -> None:
         )
 
     convert.__annotations__["return"] = NoReturn
-    target = getattr(functional, name).default
-    convert.__doc__ = f"{target._schema}\n\nRefused with its reason."
-    register_fx_node_ge_converter(target, source="no functional form in torch")(convert)
+    convert.__doc__ = f"{name}\n\nRefused with its reason."
+    _converter(name, "none, torch has no functional form")(convert)
 
 
 for _each in _IN_PLACE:
