@@ -4,8 +4,9 @@ from typing import NoReturn
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
-from ge_converters import coverage
+from ge_converters import coverage, formulas
 from ge_converters.decomps import NEVER, decomposition_table
 from ge_converters.errors import Refusal
 from ge_converters.registry import REGISTRY, Registry
@@ -55,8 +56,19 @@ def test_an_op_without_eager_kernel_has_none():
 
 def test_what_converters_take_is_not_decomposed():
     table = decomposition_table()
-    assert not [op for op in table if REGISTRY.find(op) is not None]
+    assert {op for op in table if REGISTRY.find(op) is not None} == set(formulas.beside_converters())
     assert not [op for op in table if str(op) in NEVER]
+
+
+def pooled(x):
+    return torch.nn.functional.max_pool2d(x, 2), torch.nn.functional.avg_pool2d(x, 2)
+
+
+def test_what_a_formula_beside_a_converter_leaves_stays_whole():
+    pools = {aten.max_pool2d_with_indices.default, aten.avg_pool2d.default}
+    for x, whole in ((torch.ones(1, 1, 4, 4), True), (torch.ones(1, 1, 4, 4, dtype=torch.int64), False)):
+        traced = make_fx(pooled, decomposition_table())(x)
+        assert bool(pools & {n.target for n in traced.graph.nodes}) is whole
 
 
 def test_the_user_s_decompositions_win():

@@ -1,7 +1,8 @@
 """Which aten ops are decomposed before they reach a converter, and why.
 
 The rule: an op that a converter takes is never decomposed, so that a LayerNorm stays one node; every other op that
-torch knows how to decompose is. The exceptions are rows below.
+torch knows how to decompose is. The exceptions are rows below, and formulas for arguments that a converter cannot take,
+which leave all other calls of their op whole.
 """
 
 from __future__ import annotations
