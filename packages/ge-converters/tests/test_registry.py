@@ -156,7 +156,7 @@ def test_a_converter_by_name_of_a_loaded_op_is_registered_at_once(registry):
         (torch.cond, "torch.cond never occurs"),
         (add, "given the converter add instead of an operator"),
     ],
-    ids=str,
+    ids=lambda v: v if isinstance(v, str) else getattr(v, "__name__", str(v)),
 )
 def test_targets_that_no_graph_has_are_refused(registry, target, words):
     with pytest.raises(LoweringError, match=words.replace(".", r"\.")) as error:

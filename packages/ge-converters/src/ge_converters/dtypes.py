@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 
 import torch
 
-from ge_converters.errors import LoweringError
+from ge_converters.errors import LoweringError, Refusal
 from ge_graph import DataType, Tensor
 from ge_graph.dtypes import BY_TORCH_NAME, as_dtype
 
@@ -55,14 +55,28 @@ def to_torch(dtype: AnyDType) -> torch.dtype:
     return found
 
 
+def part_type(dtype: DataType) -> DataType:
+    """The type of the real and the imaginary part of a complex type."""
+    return to_ge(to_torch(dtype).to_real())
+
+
 def cast(x: Tensor, dtype: AnyDType) -> Tensor:
-    """``x`` as ``dtype``; no node if it has that type already."""
+    """``x`` as ``dtype``; no node if it has that type already.
+
+    Raises:
+        Refusal: For a complex ``x`` and a real ``dtype``; bool says whether a number is not zero.
+    """
     from ge_graph import ops as ge
 
     target = to_ge(dtype)
     if x.dtype == target:
         return x
-    result: Tensor = ge.Cast(x, dst_type=target)
+    if x.dtype.is_complex and target == DataType.DT_BOOL:
+        result: Tensor = ge.LogicalNot(ge.Equal(x, 0))
+    elif x.dtype.is_complex and not target.is_complex:
+        raise Refusal(f"{x.dtype.name} as {target.name} would lose the imaginary part; take torch.real or torch.abs")
+    else:
+        result = ge.Cast(x, dst_type=target)
     if result.known_shape is None:
         result.record_shape(x.known_shape)
     return result

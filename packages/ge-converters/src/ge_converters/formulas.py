@@ -12,7 +12,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from ge_converters import matrix_formulas, segment_formulas, special_formulas, window_formulas
+from ge_converters import complex_formulas, matrix_formulas, segment_formulas, special_formulas, window_formulas
 from ge_converters.special_formulas import wide
 
 aten = torch.ops.aten
@@ -275,7 +275,11 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 
 def beside_converters() -> dict[Any, Callable[..., Any]]:
     """Formulas for arguments that the op's converter cannot take; for all others they return NotImplemented."""
-    return dict(_by_overload({**window_formulas.OF_INTEGERS, **matrix_formulas.BESIDE_CONVERTERS}))
+    return dict(
+        _by_overload(
+            {**window_formulas.OF_INTEGERS, **matrix_formulas.BESIDE_CONVERTERS, **complex_formulas.BESIDE_CONVERTERS}
+        )
+    )
 
 
 def _by_overload(table: dict[str, Callable[..., Any]]) -> Iterator[tuple[Any, Callable[..., Any]]]:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 
 from ge_converters.carriers import arithmetic, carried, carrier, common_type
-from ge_converters.dtypes import cast, dtype_promote
+from ge_converters.dtypes import cast, dtype_promote, part_type
 from ge_converters.registry import declare_supported, register_fx_node_ge_converter
 from ge_converters.support import BF16, BOOL, F16, F32, F64, I32, I64, Support
 from ge_graph import DataType, Tensor, TensorSpec
@@ -77,7 +77,6 @@ def define(target: Any, op: str, fn: Callable[..., Any], supports: list[Support]
 # types: letters of the element types that eager takes beside float32/16 and bfloat16 (i int64 and int32, b bool).
 # int=same: integers pass through. low/high bound the values of the declared cases.
 UNARY: Final = """
-aten.abs.default        Abs         types=i
 aten.neg.default        Neg         types=i
 aten.relu.default       Relu        types=i
 aten.sign.default       Sign        types=ib bool=same
@@ -171,6 +170,8 @@ def _predicate(row: Row) -> Callable[..., Tensor]:
     op = row.op
 
     def convert(self: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
+        if self.dtype.is_complex:
+            return _of_parts(op, self)
         if not self.dtype.is_float:
             (x,), _ = carried("NotEqual", self)
             return constant(x)
@@ -179,6 +180,14 @@ def _predicate(row: Row) -> Callable[..., Tensor]:
         return result
 
     return convert
+
+
+def _of_parts(op: str, x: Tensor) -> Tensor:
+    """A predicate of complex numbers: finite if both parts are, not a number or infinite if one of them is."""
+    part = part_type(x.dtype)
+    real, imaginary = (getattr(ge, op)(carried(op, half(x, Tout=part))[0][0]) for half in (ge.Real, ge.Imag))
+    result: Tensor = (ge.LogicalAnd if op == "IsFinite" else ge.LogicalOr)(real, imaginary)
+    return result
 
 
 def ge_equal(x: Tensor) -> Tensor:
@@ -328,6 +337,9 @@ def _compare(row: Row) -> Callable[..., Tensor]:
         if op == "NotEqual" and common == _BOOL:
             return logical_xor(*dtype_promote(self, other, target_dtype=_BOOL))
         a, b = dtype_promote(self, other, target_dtype=common)
+        if op == "NotEqual" and common.is_complex:
+            unequal: Tensor = ge.LogicalNot(ge.Equal(a, b))
+            return unequal
         (a, b), _ = carried(op, a, b)
         result: Tensor = getattr(ge, op)(a, b)
         return result

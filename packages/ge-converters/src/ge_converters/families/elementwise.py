@@ -7,10 +7,10 @@ from typing import Any
 import torch
 
 from ge_converters.carriers import HALF_TYPES, arithmetic, as_number, carried, carrier, compute_type
-from ge_converters.dtypes import cast, dtype_promote, to_ge
+from ge_converters.dtypes import cast, dtype_promote, part_type, to_ge
 from ge_converters.errors import Refusal
 from ge_converters.registry import declare_supported, register_fx_node_ge_converter
-from ge_converters.support import BF16, BOOL, F16, F32, F64, I32, I64, U8, Support
+from ge_converters.support import BF16, BOOL, C64, C128, F16, F32, F64, I32, I64, U8, Support
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
 
@@ -575,6 +575,23 @@ def lerp_tensor(self: Tensor, end: Tensor, weight: Tensor, *, meta_outputs: Tens
     return _interpolate(self, end, weight, meta_outputs.dtype)
 
 
+@declare_supported(
+    [Support(f(2, 3)) for f in (F32, F16, BF16, F64, I64, I32, U8, C64, C128)] + [Support(F32()), Support(F32(0, 2))]
+)
+@register_fx_node_ge_converter(aten.abs.default, source="aten abs; GE Abs, ComplexAbs")
+def abs_default(self: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
+    """The size of each element.
+
+    Dtypes: numbers, kept; complex64 -> float32, complex128 -> float64.
+    Emits:  Abs; ComplexAbs for complex numbers.
+    """
+    if self.dtype.is_complex:
+        size: Tensor = ge.ComplexAbs(self, Tout=meta_outputs.dtype)
+        return size
+    (x,), back = carried("Abs", self)
+    return back(ge.Abs(x))
+
+
 # -- casts -----------------------------------------------------------------------------------------------------------
 
 
@@ -585,8 +602,16 @@ _CASTS = [
 ]
 
 
+def _converted(x: Tensor, dtype: DataType) -> Tensor:
+    """A cast that the user asked for: of complex numbers it keeps the real part."""
+    if x.dtype.is_complex and not dtype.is_complex and dtype != _D.DT_BOOL:
+        x = ge.Real(x, Tout=part_type(x.dtype))
+    return cast(x, dtype)
+
+
 @declare_supported(
     [Support(x, dtype=d) for x, d in _CASTS]
+    + [Support(C64(2, 3), dtype=d) for d in (torch.float32, torch.float16, torch.int64, torch.bool, torch.complex128)]
     + [Support(F32(2, 3)), Support(F32(2, 3), dtype=torch.float16, memory_format=torch.contiguous_format)]
 )
 @register_fx_node_ge_converter(aten._to_copy.default, source="aten _to_copy; GE Cast")
@@ -605,7 +630,7 @@ def to_copy(
 
     Emits:  Cast, or nothing if the type stays.
     """
-    return cast(self, meta_outputs.dtype)
+    return _converted(self, meta_outputs.dtype)
 
 
 @declare_supported([Support(x, d) for x, d in _CASTS])
@@ -614,7 +639,7 @@ def to_copy(
 )
 def convert_element_type(a: Tensor, dtype: torch.dtype, *, meta_outputs: TensorSpec) -> Tensor:
     """The same values in another type."""
-    return cast(a, to_ge(dtype))
+    return _converted(a, to_ge(dtype))
 
 
 @declare_supported([Support(F32(2, 3), torch.device("cpu"))])

@@ -12,8 +12,8 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from ge_converters.carriers import move
-from ge_converters.dtypes import cast
+from ge_converters.carriers import move, shaped
+from ge_converters.dtypes import cast, part_type
 from ge_converters.errors import Refusal
 from ge_converters.families.creation import filled
 from ge_converters.families.shape_ops import broadcast, ints
@@ -49,7 +49,7 @@ def _transposed(x: Tensor) -> Tensor:
 
 def _adjoint(x: Tensor) -> Tensor:
     """The conjugate transpose, of rank ``x.rank``."""
-    return _transposed(ge.Conj(x) if x.dtype.is_complex else x)
+    return _transposed(shaped(ge.Conj(x), x) if x.dtype.is_complex else x)
 
 
 def _no_errors(x: Tensor) -> Tensor:
@@ -233,7 +233,8 @@ def _unit_lower(factors: Tensor) -> Tensor:
 
 def _identity(x: Tensor) -> Tensor:
     """Ones on the diagonal, of the size of a batch of square matrices."""
-    result = ge.Tril(ge.Triu(ge.OnesLike(x)))
+    like = ge.Real(x, Tout=part_type(x.dtype)) if x.dtype.is_complex else x  # OnesLike does not know complex64
+    result = ge.Tril(ge.Triu(cast(ge.OnesLike(like), x.dtype)))
     result.record_shape(x.known_shape)
     return result
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ge_converters.carriers import arithmetic, carrier
-from ge_converters.dtypes import cast, dtype_promote
+from ge_converters.dtypes import cast, dtype_promote, part_type
 from ge_converters.errors import Refusal
 from ge_converters.families.shape_ops import ints
 from ge_converters.registry import declare_supported, register_fx_node_ge_converter
@@ -38,6 +38,9 @@ def _sizes_like(x: Tensor, meta: TensorSpec) -> Any:
 
 def _uniform(sizes: Any, dtype: DataType) -> Tensor:
     """Samples in [0, 1); bfloat16 keeps the 8 bits that it can hold, so that none is rounded up to 1."""
+    if dtype.is_complex:
+        part = part_type(dtype)
+        return ge.Complex(_uniform(sizes, part), _uniform(sizes, part), Tout=dtype)
     if dtype == _D.DT_BF16:
         drawn = ge.RandomUniform(sizes, dtype=_D.DT_FLOAT)
         grid = ge.Floor(arithmetic("Mul", drawn, 256.0, _D.DT_FLOAT))
@@ -46,6 +49,11 @@ def _uniform(sizes: Any, dtype: DataType) -> Tensor:
 
 
 def _normal(sizes: Any, dtype: DataType) -> Tensor:
+    """Standard normal samples; of complex ones each part has half the variance."""
+    if dtype.is_complex:
+        part = part_type(dtype)
+        parts = [arithmetic("Mul", _normal(sizes, part), math.sqrt(0.5), part) for _ in range(2)]
+        return ge.Complex(*parts, Tout=dtype)
     inner = _D.DT_FLOAT if dtype == _D.DT_BF16 else dtype
     return cast(ge.RandomStandardNormal(sizes, dtype=inner), dtype)
 

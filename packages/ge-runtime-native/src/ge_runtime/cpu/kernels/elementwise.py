@@ -373,7 +373,7 @@ def angle(input: Tensor) -> Tensor:
 @kernel("Conj")
 def conj(input: Tensor) -> Tensor:
     """Complex conjugate, computed rather than marked."""
-    return torch.conj(input).resolve_conj() if input.is_complex() else input.clone()
+    return torch.conj_physical(input.resolve_conj()) if input.is_complex() else input.clone()
 
 
 # Conversion and choice

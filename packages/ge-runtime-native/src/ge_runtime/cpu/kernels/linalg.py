@@ -74,7 +74,7 @@ def svd(x: Tensor, *, compute_uv: bool = True, full_matrices: bool = False) -> t
         nothing = x.new_empty(0)
         return torch.linalg.svdvals(x).to(x.dtype), nothing, nothing.clone()
     u, sigma, vh = torch.linalg.svd(x, full_matrices=full_matrices)
-    return sigma.to(x.dtype), u, vh.mH
+    return sigma.to(x.dtype), u, vh.mH.resolve_conj()  # a mark would travel along the edge
 
 
 @kernel("SelfAdjointEig", source=_SOURCE)
