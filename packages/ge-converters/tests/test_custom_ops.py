@@ -280,7 +280,7 @@ def effectful():
         torch.ops.effectful.note("two", y)
         return y + 1
 
-    yield fn  # the library lives as long as its variable
+    yield fn  # noqa: PT022 -- the library lives as long as its variable
 
 
 def test_ops_with_effects_run_in_their_order(effectful, aot, run):
