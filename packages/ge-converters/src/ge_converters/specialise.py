@@ -7,9 +7,9 @@ stays so: torch then reports the guard as a violated constraint.
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -54,24 +54,26 @@ def attempt(context: Context, node: torch.fx.Node, lower: Callable[[torch.fx.Nod
         lower: Lowers it.
 
     Returns:
-        The result, the guards being added; None if no numbers help.
+        The result, the guards being added; None if there is no number to fix.
+
+    Raises:
+        Refusal: The node is refused with its numbers fixed, too. LoweringError likewise.
     """
     symbolic = _symbolic(node)
     numbers: Numbers = {expr: value.node.hint for expr, value in symbolic.items()}
 
-    def trial(chosen: Numbers) -> Specialised | None:
+    def trial(chosen: Numbers) -> Specialised:
         with context.symbols.fixed(chosen), _sizes_known(context, node):
-            try:
-                return Specialised(all_used_made(node, lower(node)), chosen)
-            except (Refusal, LoweringError):
-                return None
+            return Specialised(all_used_made(node, lower(node)), chosen)
 
-    best = trial(numbers) if numbers else None
-    if best is None:
+    if not numbers:
         return None
+    best = trial(numbers)
     for expr in numbers:
         fewer = {e: n for e, n in best.fixed.items() if e != expr}
-        best = (trial(fewer) if fewer else None) or best
+        if fewer:
+            with contextlib.suppress(Refusal, LoweringError):
+                best = trial(fewer)
     context.symbols.fix(best.fixed)
     for expr, number in best.fixed.items():
         type(number)(symbolic[expr])  # the guard
@@ -92,7 +94,7 @@ def _symbolic(node: torch.fx.Node) -> dict[Any, Any]:
     return {expr: number for expr, number in found.items() if not expr.is_number}
 
 
-@contextmanager
+@contextlib.contextmanager
 def _sizes_known(context: Context, node: torch.fx.Node) -> Iterator[None]:
     """Let the recorded shapes of the arguments say what is fixed."""
     before: list[tuple[Tensor, Any]] = []
