@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ge_converters import complex_formulas
+from ge_converters.formulas import complex_numbers
 
 aten = torch.ops.aten
 
@@ -35,15 +35,15 @@ CASES = [
 def test_equals_eager(name, args, kwargs):
     packet, overload = name.split(".")
     expected = getattr(getattr(aten, packet), overload)(*args, **kwargs)
-    torch.testing.assert_close(complex_formulas.BESIDE_CONVERTERS[name](*args, **kwargs), expected)
+    torch.testing.assert_close(complex_numbers.BESIDE_CONVERTERS[name](*args, **kwargs), expected)
 
 
 def test_every_formula_is_tested():
-    assert {name for name, _, _ in CASES} == set(complex_formulas.BESIDE_CONVERTERS)
+    assert {name for name, _, _ in CASES} == set(complex_numbers.BESIDE_CONVERTERS)
 
 
-@pytest.mark.parametrize("name", complex_formulas.BESIDE_CONVERTERS)
+@pytest.mark.parametrize("name", complex_numbers.BESIDE_CONVERTERS)
 def test_real_arguments_are_left_to_the_converter(name):
     args, kwargs = next((a, k) for n, a, k in CASES if n == name)
     real = [a.real if isinstance(a, (torch.Tensor, complex)) and a is not INDEX else a for a in args]
-    assert complex_formulas.BESIDE_CONVERTERS[name](*real, **kwargs) is NotImplemented
+    assert complex_numbers.BESIDE_CONVERTERS[name](*real, **kwargs) is NotImplemented

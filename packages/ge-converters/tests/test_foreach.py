@@ -10,7 +10,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from ge_converters import smoke
 from ge_converters.decomps import decomposition_table
-from ge_converters.foreach import decompositions
+from ge_converters.formulas.foreach import decompositions
 from ge_converters.lowering import lower
 
 TABLE = decompositions()

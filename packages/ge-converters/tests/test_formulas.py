@@ -7,6 +7,7 @@ import torch
 
 from ge_converters import formulas
 from ge_converters.decomps import decomposition_table
+from ge_converters.formulas import foreach, general
 
 aten = torch.ops.aten
 INF, NAN = math.inf, math.nan
@@ -91,15 +92,18 @@ def test_equals_the_op(name):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_rounds_as_eager_does_step_by_step(dtype):
     vectors = drawn(60, 3, dtype=dtype), drawn(60, 3, dtype=dtype).flip(0)
-    assert torch.equal(formulas.cross(*vectors), torch.linalg.cross(*vectors))
+    assert torch.equal(general.cross(*vectors), torch.linalg.cross(*vectors))
     matrix, first, second = drawn(40, 30, dtype=dtype), drawn(40, dtype=dtype), drawn(30, dtype=dtype)
-    got = formulas.addr(matrix, first, second, beta=0.2, alpha=0.6)
+    got = general.addr(matrix, first, second, beta=0.2, alpha=0.6)
     assert torch.equal(got, torch.addr(matrix, first, second, beta=0.2, alpha=0.6))
 
 
 def test_all_are_in_the_table():
-    table = decomposition_table()
-    assert all(table[op] is function for op, function in formulas.decompositions().items())
+    table, of_lists = decomposition_table(), foreach.decompositions()
+    own = {op: function for op, function in formulas.decompositions().items() if op not in of_lists}
+    assert own
+    assert {op: table[op] for op in own} == own
+    assert set(of_lists) <= set(table)
 
 
 def test_rrelu_draws_a_slope_for_each_negative_number():

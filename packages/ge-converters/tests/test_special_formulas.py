@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from ge_converters import special_formulas
 from ge_converters.decomps import decomposition_table
+from ge_converters.formulas import special
 
 aten = torch.ops.aten
 INF = math.inf
@@ -40,20 +40,20 @@ def numbers(dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["f32", "f64"])
-@pytest.mark.parametrize("name", special_formulas.FORMULAS)
+@pytest.mark.parametrize("name", special.FORMULAS)
 def test_equals_eager(name, dtype):
     x = numbers(dtype)
     function = getattr(aten, name.split(".")[0])
-    torch.testing.assert_close(special_formulas.FORMULAS[name](x), function(x), equal_nan=True)
+    torch.testing.assert_close(special.FORMULAS[name](x), function(x), equal_nan=True)
 
 
-@pytest.mark.parametrize("name", special_formulas.FORMULAS)
+@pytest.mark.parametrize("name", special.FORMULAS)
 def test_integers_give_the_default_type(name):
     x = torch.arange(-3, 9)
     function = getattr(aten, name.split(".")[0])
-    torch.testing.assert_close(special_formulas.FORMULAS[name](x), function(x), equal_nan=True)
+    torch.testing.assert_close(special.FORMULAS[name](x), function(x), equal_nan=True)
 
 
 def test_each_is_in_the_table():
     table = {str(op) for op in decomposition_table()}
-    assert {f"aten.{name}" for name in special_formulas.FORMULAS} <= table
+    assert {f"aten.{name}" for name in special.FORMULAS} <= table

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from ge_converters.window_formulas import FORMULAS, OF_INTEGERS
+from ge_converters.formulas.windows import BESIDE_CONVERTERS, FORMULAS
 
 aten = torch.ops.aten
 
@@ -87,7 +87,7 @@ def test_integer_max_pool(dtype, ceil):
         for count, shape in ((2, (2, 3, 9, 10)), (3, (2, 6, 7, 8))):
             args = [of_axes(v, count) for v in window]
             equal_to_eager(
-                f"max_pool{count}d_with_indices", integers(*shape, dtype=dtype), *args, ceil, table=OF_INTEGERS
+                f"max_pool{count}d_with_indices", integers(*shape, dtype=dtype), *args, ceil, table=BESIDE_CONVERTERS
             )
 
 
@@ -98,9 +98,9 @@ def test_integer_avg_pool(ceil):
         for count, shape in ((2, (2, 3, 9, 10)), (3, (2, 6, 7, 8))):
             args = [of_axes(v, count) for v in window[:3]]
             x = torch.randint(-(2**40), 2**40, shape)
-            equal_to_eager(f"avg_pool{count}d", x, *args, ceil, padded, divisor, table=OF_INTEGERS)
+            equal_to_eager(f"avg_pool{count}d", x, *args, ceil, padded, divisor, table=BESIDE_CONVERTERS)
 
 
 def test_floats_are_left_to_the_converters():
-    assert OF_INTEGERS["max_pool2d_with_indices.default"](drawn(1, 1, 4, 4), [2, 2]) is NotImplemented
-    assert OF_INTEGERS["avg_pool3d.default"](drawn(1, 4, 4, 4), [2]) is NotImplemented
+    assert BESIDE_CONVERTERS["max_pool2d_with_indices.default"](drawn(1, 1, 4, 4), [2, 2]) is NotImplemented
+    assert BESIDE_CONVERTERS["avg_pool3d.default"](drawn(1, 4, 4, 4), [2]) is NotImplemented

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import torch
 
-from ge_converters import chunked_loss, formulas
+from ge_converters import formulas
+from ge_converters.formulas import chunked_loss
 from ge_converters.registry import REGISTRY, Registry
 
 Decomposition = Callable[..., Any]
@@ -108,11 +109,8 @@ def _beyond_core() -> dict[Any, Decomposition]:
 
 def _own() -> dict[Any, Decomposition]:
     """Decompositions that torch does not register, or only in terms of prims that have no GE form."""
-    from ge_converters import foreach
-
     prims = torch.ops.prims
     return {
-        **foreach.decompositions(),
         **formulas.decompositions(),
         prims.convert_element_type.default: lambda a, dtype: torch.ops.aten._to_copy.default(a, dtype=dtype),
         prims.device_put.default: lambda a, device, non_blocking=False: torch.ops.aten._to_copy.default(

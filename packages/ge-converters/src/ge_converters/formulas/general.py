@@ -1,4 +1,4 @@
-"""Decompositions that torch does not register: functions and index ops that are a formula in other ATen ops.
+"""Functions and index ops that are a formula in other ATen ops.
 
 Half types are computed in float32 and rounded once where eager does so.
 """
@@ -6,14 +6,13 @@ Half types are computed in float32 and rounded once where eager does so.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
-from ge_converters import complex_formulas, matrix_formulas, segment_formulas, special_formulas, window_formulas
-from ge_converters.special_formulas import wide
+from ge_converters.formulas.special import wide
 
 aten = torch.ops.aten
 _HALF: Final = (torch.float16, torch.bfloat16)
@@ -240,7 +239,7 @@ def rrelu_with_noise(
     return torch.where(self <= 0, self * slope, self), torch.where(self <= 0, slope, 1.0)
 
 
-_FORMULAS: Final[dict[str, Callable[..., Any]]] = {
+FORMULAS: Final[dict[str, Callable[..., Any]]] = {
     "embedding_renorm.default": embedding_renorm,
     "rrelu_with_noise_functional.default": rrelu_with_noise,
     "hypot.default": hypot,
@@ -264,27 +263,3 @@ _FORMULAS: Final[dict[str, Callable[..., Any]]] = {
     "linalg_cross.default": cross,
     "linalg_pinv.atol_rtol_tensor": pinv,
 }
-
-
-def decompositions() -> dict[Any, Callable[..., Any]]:
-    """The formulas by overload, for the table of AOTAutograd."""
-    modules = (matrix_formulas, segment_formulas, special_formulas, window_formulas)
-    tables = [_FORMULAS, *(module.FORMULAS for module in modules)]
-    return {op: function for table in tables for op, function in _by_overload(table)}
-
-
-def beside_converters() -> dict[Any, Callable[..., Any]]:
-    """Formulas for arguments that the op's converter cannot take; for all others they return NotImplemented."""
-    return dict(
-        _by_overload(
-            {**window_formulas.OF_INTEGERS, **matrix_formulas.BESIDE_CONVERTERS, **complex_formulas.BESIDE_CONVERTERS}
-        )
-    )
-
-
-def _by_overload(table: dict[str, Callable[..., Any]]) -> Iterator[tuple[Any, Callable[..., Any]]]:
-    for name, function in table.items():
-        packet, overload = name.split(".")
-        op = getattr(getattr(aten, packet, None), overload, None)
-        if op is not None:  # this torch has it
-            yield op, function

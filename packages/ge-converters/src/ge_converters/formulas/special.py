@@ -15,8 +15,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from ge_converters import special_coefficients as rows
-from ge_converters.special_coefficients import Row
+from ge_converters.formulas import special_coefficients as rows
+from ge_converters.formulas.special_coefficients import Row
 
 aten = torch.ops.aten
 _HALF: Final = (torch.float16, torch.bfloat16)

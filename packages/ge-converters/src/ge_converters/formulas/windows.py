@@ -352,7 +352,7 @@ FORMULAS: Final[dict[str, Callable[..., Any]]] = {
 }
 
 # Beside a converter that takes floats: what is given back as NotImplemented stays whole.
-OF_INTEGERS: Final[dict[str, Callable[..., Any]]] = {
+BESIDE_CONVERTERS: Final[dict[str, Callable[..., Any]]] = {
     "max_pool2d_with_indices.default": _max_pool_with_indices(2),
     "max_pool3d_with_indices.default": _max_pool_with_indices(3),
     "avg_pool2d.default": _avg_pool(2),
