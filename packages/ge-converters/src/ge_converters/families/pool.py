@@ -9,6 +9,7 @@ import torch
 
 from ge_converters.carriers import carrier
 from ge_converters.dtypes import cast
+from ge_converters.families.norm import need_floats
 from ge_converters.families.separable import adaptive_mean, apply_to_axes, axis_size
 from ge_converters.families.windows import both_sides, known_sizes, laid_out, numbers, per_axis
 from ge_converters.registry import declare_supported, register_fx_node_ge_converter
@@ -465,6 +466,12 @@ def avg_pool3d_backward(
 # -- adaptive average ---------------------------------------------------------------------------------------------
 
 
+def _single(x: Tensor) -> Tensor:
+    """Floats in float32, in which the averaging matrices are; float64 would lose digits and is refused."""
+    need_floats("BatchMatMulV2", x)
+    return cast(x, _F32)
+
+
 def _adaptive(x: Tensor, output_size: Sequence[Any], spatial: int) -> Tensor:
     """Adaptive mean axis by axis as products with averaging matrices."""
     first = x.rank - spatial
@@ -500,7 +507,7 @@ def _adaptive_avg_pool2d(self: Tensor, output_size: Any, *, meta_outputs: Tensor
     Emits:  AdaptiveAvgPool2d; products with averaging matrices if output_size is symbolic.
     """
     if any(isinstance(s, Tensor) for s in output_size):
-        return cast(_adaptive(cast(self, DataType.DT_FLOAT), output_size, 2), self.dtype)
+        return cast(_adaptive(_single(self), output_size, 2), self.dtype)
     x = cast(self, carrier("AdaptiveAvgPool2d", self.dtype))
     y: Tensor = ge.AdaptiveAvgPool2d(x, output_size=list(output_size))
     if self.rank == 4:
@@ -530,7 +537,7 @@ def _adaptive_avg_pool2d_backward(grad_output: Tensor, self: Tensor, *, meta_out
     """
     known = known_sizes(meta_outputs)
     if known is None:
-        grad = cast(grad_output, DataType.DT_FLOAT)
+        grad = _single(grad_output)
         return cast(_adaptive_gradient(grad, self, 2), self.dtype)
     grad = cast(grad_output, carrier("AdaptiveAvgPool2dGrad", grad_output.dtype))
     y: Tensor = ge.AdaptiveAvgPool2dGrad(grad, orig_input_shape=known)
@@ -557,7 +564,7 @@ def _adaptive_avg_pool3d(self: Tensor, output_size: Any, *, meta_outputs: Tensor
     Dtypes: float32; halves through float32, in which eager sums too.
     Emits:  one product with an averaging matrix an axis; GE has no adaptive pooling of volumes.
     """
-    return cast(_adaptive(cast(self, DataType.DT_FLOAT), output_size, 3), self.dtype)
+    return cast(_adaptive(_single(self), output_size, 3), self.dtype)
 
 
 @declare_supported(
@@ -578,7 +585,7 @@ def _adaptive_avg_pool3d_backward(grad_output: Tensor, self: Tensor, *, meta_out
     Dtypes: float32; halves through float32.
     Emits:  one product with a transposed averaging matrix an axis.
     """
-    grad = cast(grad_output, DataType.DT_FLOAT)
+    grad = _single(grad_output)
     return cast(_adaptive_gradient(grad, self, 3), self.dtype)
 
 

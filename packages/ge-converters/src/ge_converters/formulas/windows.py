@@ -286,22 +286,28 @@ def _scale(length: Any, count: Any, align_corners: bool, scale: float | None) ->
     return 1.0 / scale if scale is not None and scale > 0 else length / count
 
 
-def _filter_matrix(length: Any, count: Any, scale: Any, width: int, shape: Callable[[Tensor], Tensor]) -> Tensor:
-    """Weights [count, length] in float32: a filter around the middle of each output, divided by their sum."""
+def _filter_matrix(
+    length: Any, count: Any, scale: Any, width: int, shape: Callable[[Tensor], Tensor], dtype: torch.dtype
+) -> Tensor:
+    """Weights [count, length]: a filter around the middle of each output, divided by their sum."""
     stretch = scale if scale >= 1.0 else 1.0
     support = width * 0.5 * stretch
-    middle = (torch.arange(count).to(torch.float32) + 0.5) * scale
+    middle = (torch.arange(count).to(dtype) + 0.5) * scale
     places = torch.arange(length)
     begin = torch.clamp((middle - support + 0.5).to(torch.int64), min=0).unsqueeze(1)
     end = torch.clamp((middle + support + 0.5).to(torch.int64), max=length).unsqueeze(1)
-    distance = (places.to(torch.float32) - middle.unsqueeze(1) + 0.5) * (1.0 / stretch)
+    distance = (places.to(dtype) - middle.unsqueeze(1) + 0.5) * (1.0 / stretch)
     weights = torch.where((places >= begin) & (places < end), shape(distance), 0.0)
     return weights / weights.sum(1, keepdim=True)
 
 
 def _resample(width: int, shape: Callable[[Tensor], Tensor]) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    def matrices(sizes: Sequence[Any], counts: Sequence[Any], align: bool, scales: Sequence[Any]) -> list[Tensor]:
-        return [_filter_matrix(n, m, _scale(n, m, align, s), width, shape) for n, m, s in zip(sizes, counts, scales)]
+    def matrices(
+        sizes: Sequence[Any], counts: Sequence[Any], align: bool, scales: Sequence[Any], dtype: torch.dtype
+    ) -> list[Tensor]:
+        return [
+            _filter_matrix(n, m, _scale(n, m, align, s), width, shape, dtype) for n, m, s in zip(sizes, counts, scales)
+        ]
 
     def forward(
         self: Tensor,
@@ -313,8 +319,8 @@ def _resample(width: int, shape: Callable[[Tensor], Tensor]) -> tuple[Callable[.
         """Products with a matrix of filter weights for each axis. Bytes have an arithmetic of their own."""
         if not self.is_floating_point():
             return NotImplemented
-        rows, columns = matrices(self.shape[-2:], output_size, align_corners, (scales_h, scales_w))
-        x = self.to(torch.float32)
+        x = self.to(torch.promote_types(self.dtype, torch.float32))
+        rows, columns = matrices(self.shape[-2:], output_size, align_corners, (scales_h, scales_w), x.dtype)
         return (rows @ (x @ columns.mT)).to(self.dtype)
 
     def backward(
@@ -326,8 +332,8 @@ def _resample(width: int, shape: Callable[[Tensor], Tensor]) -> tuple[Callable[.
         scales_w: float | None = None,
     ) -> Tensor:
         """Products with the transposed matrices."""
-        rows, columns = matrices(input_size[-2:], output_size, align_corners, (scales_h, scales_w))
-        g = grad_output.to(torch.float32)
+        g = grad_output.to(torch.promote_types(grad_output.dtype, torch.float32))
+        rows, columns = matrices(input_size[-2:], output_size, align_corners, (scales_h, scales_w), g.dtype)
         return (rows.mT @ (g @ columns)).to(grad_output.dtype)
 
     return forward, backward
