@@ -123,7 +123,7 @@ class Registry:
         self._automatic: dict[Any, Entry] = {}
         self._by_function: dict[Converter, list[Entry]] = {}
         self._declared: dict[Converter, tuple[Support, ...]] = {}
-        self._awaited: dict[str, Callable[[Any], Any]] = {}
+        self._awaited: dict[str, list[tuple[Converter, str]]] = {}
         self.revision = 0
 
     # -- registration ---------------------------------------------------------------------------------------------
@@ -140,7 +140,8 @@ class Registry:
         Errors: LoweringError GE2002 (signature), GE2003 (target), GE2004 (a built-in registered twice).
         """
         if isinstance(target, str):
-            found = _loaded_op(target)
+            # What a family names is looked at when a graph has it: another version of that library spoils one op only.
+            found = None if self._loading else _loaded_op(target)
             return self._await(target, source) if found is None else self.register(found, source=source, where=where)
         _check_target(target)
 
@@ -167,7 +168,7 @@ class Registry:
 
     def _await(self, name: str, source: str) -> Callable[[F], F]:
         def decorate(fn: F) -> F:
-            self._awaited[name] = lambda target: self.register(target, source=source)(fn)
+            self._awaited.setdefault(name, []).append((fn, source))
             self.revision += 1
             return fn
 
@@ -235,9 +236,10 @@ class Registry:
             return found
         awaited = self._awaited.get(str(target)) if self._awaited else None
         if awaited is not None:
-            awaited(target)
+            for fn, source in awaited:
+                self.register(target, source=source)(fn)
             del self._awaited[str(target)]
-            return self._built_in.get(target) or self._user[target]
+            return self._user.get(target) or self._built_in[target]
         derived = self._derive(target)
         return derived if isinstance(derived, Entry) else None
 
@@ -277,11 +279,17 @@ class Registry:
         merged = {**self._built_in, **self._user}
         yield from sorted(merged.values(), key=lambda e: e.name)
 
+    def awaited(self) -> Iterator[tuple[str, Converter]]:
+        """Names that are registered as text and have not turned up yet, with the converter that wins; sorted."""
+        self.load()
+        yield from sorted(((name, rows[-1][0]) for name, rows in self._awaited.items()), key=lambda row: row[0])
+
     def fingerprint(self) -> str:
         """A digest of what is registered by whom, for compile caches."""
         import hashlib
 
         rows = [f"{e.name} {e.layer} {e.where}" for e in self.entries()]
+        rows += [f"{name} {where_is(fn)}" for name, fn in self.awaited()]
         return hashlib.sha256("\n".join(rows).encode()).hexdigest()[:16]
 
     def explain(self, node: torch.fx.Node) -> Answer:

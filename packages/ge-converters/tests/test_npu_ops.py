@@ -1,0 +1,189 @@
+"""torch_npu's operators against the formulas of their documentation, in eager PyTorch.
+
+torch_npu is not needed: the operators are defined here with its schemas (``npu_schemas.txt``), and a formula serves as
+kernel and Meta function. With torch_npu installed its own operators and Meta functions are taken.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
+from torch.utils import _pytree as pytree
+
+from ge_converters import smoke
+from ge_converters.decomps import decomposition_table
+from ge_converters.lowering import lower
+from ge_converters.registry import REGISTRY
+
+# What torch_npu's own Meta functions cannot do without a device, or at all.
+_META_FAILS = {
+    "npu_fusion_attention": "asks the device for its version",
+    "npu_geglu_grad": "takes no defaults",
+    "npu_scatter_list": "takes no mask left out",
+}
+_META_LOSES = {"npu_fusion_attention_grad bias": "gives no gradient of the bias"}
+
+
+def _beside(name: str) -> Any:
+    """A module that stands beside this file."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+MODULES = [_beside(n) for n in ("npu_formulas", "npu_attention_formulas", "npu_expert_formulas")]
+CASES = [case for module in MODULES for case in module.CASES]
+HALVES = MODULES[0].HALVES
+_SCHEMAS = Path(__file__).with_name("npu_schemas.txt")
+_REAL = importlib.util.find_spec("torch_npu") is not None
+
+
+def _schemas() -> dict[str, str]:
+    lines = _SCHEMAS.read_text(encoding="utf-8").splitlines()
+    return {line.partition("(")[0]: line for line in lines if line}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ops() -> Iterator[Any]:
+    """``torch.ops.npu``."""
+    if _REAL:
+        import torch_npu  # noqa: F401
+
+        yield torch.ops.npu
+        return
+    library = torch.library.Library("npu", "DEF")
+    formulas = {c.op: c.formula for c in CASES}
+    for name, schema in _schemas().items():
+        library.define(schema)
+        if name in formulas:
+            library.impl(name, formulas[name], "CPU")
+            library._register_fake(name, formulas[name])
+    yield torch.ops.npu
+    library._destroy()
+
+
+@pytest.fixture
+def compiled(engine: Any) -> Any:
+    """``compiled(fn, dynamic)``: a function that goes through AOTAutograd, the converters and the embedded engine."""
+
+    def compile_(fn: Any, dynamic: bool) -> Any:
+        def emit(gm: torch.fx.GraphModule, _: Any) -> Any:
+            low = lower(gm)
+            return make_boxed_func(lambda *args: smoke.execute(low, engine, list(args)))
+
+        def backend(gm: torch.fx.GraphModule, inputs: Any) -> Any:
+            return aot_module_simplified(gm, inputs, fw_compiler=emit, decompositions=decomposition_table())
+
+        torch._dynamo.reset()
+        return torch.compile(fn, backend=backend, fullgraph=True, dynamic=dynamic)
+
+    return compile_
+
+
+def overload(ops: Any, name: str) -> Any:
+    operator, _, which = name.partition(".")
+    return getattr(getattr(ops, operator), which or "default")
+
+
+def _ids(case: Any) -> str:
+    return f"{case.op} {case.tag}".strip()
+
+
+def _picked(results: Any, case: Any) -> list[torch.Tensor]:
+    listed = list(results) if isinstance(results, (tuple, list)) else [results]
+    return [listed[i] for i in (range(len(listed)) if case.outputs is None else case.outputs)]
+
+
+PROOFS = [
+    pytest.param(c, d, dynamic, id=f"{_ids(c)} {str(d)[6:]} {'symbolic' if dynamic else 'static'}")
+    for c in CASES
+    for dynamic in (False, True)
+    for d in c.dtypes
+    if (c.dynamic or not dynamic) and (d == c.dtypes[0] or not dynamic)
+]
+
+
+@pytest.mark.parametrize(("case", "dtype", "dynamic"), PROOFS)
+def test_as_the_formula(case: Any, dtype: torch.dtype, dynamic: bool, ops: Any, compiled: Any) -> None:
+    why = _META_FAILS.get(case.op) or _META_LOSES.get(_ids(case))
+    if _REAL and why and not (case.op == "npu_scatter_list" and case.tag == "mask"):
+        pytest.skip(f"the Meta function of torch_npu {why}")
+    args, keywords = case.make(dtype)
+    leaves, spec = pytree.tree_flatten((args, keywords))
+    at = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    op = overload(ops, case.op)
+
+    def fn(*tensors: torch.Tensor) -> Any:
+        filled = list(leaves)
+        for i, tensor in zip(at, tensors):
+            filled[i] = tensor
+        a, k = pytree.tree_unflatten(filled, spec)
+        return _picked(op(*a, **k), case)
+
+    with torch.no_grad():
+        expected = _picked(case.formula(*args, **keywords), case)
+        got = compiled(fn, dynamic)(*[leaves[i].clone() for i in at])
+    loose = {"rtol": case.tolerance, "atol": case.tolerance} if case.tolerance and dtype in HALVES else {}
+    if dtype in HALVES and not loose:
+        loose = {"rtol": 2e-2 if dtype == torch.bfloat16 else 2e-3, "atol": 8e-3 if dtype == torch.bfloat16 else 1e-3}
+    for g, e in zip(got, expected, strict=True):
+        assert g.dtype == e.dtype
+        torch.testing.assert_close(g, e, **loose)
+
+
+def _attention(ops: Any, q: torch.Tensor, **keywords: Any) -> Any:
+    return ops.npu_fusion_attention(q, q, q, 4, "BNSD", **keywords)[0]
+
+
+REFUSED = {
+    "dropout": (lambda ops, q: _attention(ops, q, keep_prob=0.9), "argument 'keep_prob' is 0.9"),
+    "sink": (lambda ops, q: _attention(ops, q, sink=q[0, :, 0, 0]), "argument 'sink' is a tensor"),
+    "float32": (
+        lambda ops, q: ops.npu_fused_infer_attention_score(q, q, q, num_heads=4, input_layout="BNSD")[0],
+        "query' of FusedInferAttentionScore is DT_FLOAT",
+    ),
+    "quarter": (lambda ops, q: ops.npu_rotary_mul(q, q, q, "quarter"), "argument 'rotary_mode' is 'quarter'"),
+    "sizes": (lambda ops, q: ops.npu_bmmV2(q, q.mT, [2, 4, 5, 5]), "argument 'output_sizes' is"),
+}
+
+
+@pytest.mark.parametrize("form", REFUSED)
+def test_a_form_that_ge_has_no_words_for_is_refused(form: str, ops: Any, compiled: Any) -> None:
+    if _REAL and form in ("dropout", "sink"):
+        pytest.skip(f"the Meta function of torch_npu {_META_FAILS['npu_fusion_attention']}")
+    run, reason = REFUSED[form]
+    with pytest.raises(Exception, match="GE2001") as caught:
+        compiled(lambda q: run(ops, q), False)(torch.randn(2, 4, 5, 16))
+    assert reason in str(caught.value)
+
+
+def test_every_schema_has_a_converter(ops: Any) -> None:
+    served = {str(e.target) for e in REGISTRY.entries()} | {name for name, _ in REGISTRY.awaited()}
+    written = {f"npu.{name}" + ("" if "." in name else ".default") for name in _schemas()}
+    assert {n for n in written if not n.removesuffix(".default").endswith("_")} <= served
+
+
+@pytest.mark.skipif(not _REAL, reason="torch_npu is not installed; its operators on a device are functional by itself")
+def test_operators_in_place_become_functional(ops: Any, compiled: Any) -> None:
+    cache, at, new = torch.zeros(2, 3, 6, 8), torch.tensor([1, 4]), torch.randn(2, 3, 1, 8)
+
+    def fn(cache: torch.Tensor, at: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+        ops.scatter_update_(cache, at, new, -2)
+        return cache + 1
+
+    got = compiled(fn, False)(cache, at, new)
+    expected = torch.zeros(2, 3, 6, 8)
+    expected[0, :, 1], expected[1, :, 4] = new[0, :, 0], new[1, :, 0]
+    torch.testing.assert_close(cache, expected)
+    torch.testing.assert_close(got, expected + 1)
