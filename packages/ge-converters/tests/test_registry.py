@@ -131,6 +131,33 @@ def test_a_converter_by_name_waits_for_the_library_and_is_checked_then(registry)
             registry.find(torch.ops.waiting.bad.default)
 
 
+def test_a_name_taken_twice_keeps_both_layers():
+    """The user names an op before and after the families do: the user's converter wins, the built-in one stays."""
+    registry = Registry()
+
+    def built_in(x, *, meta_outputs=None): ...
+
+    def mine(x, *, meta_outputs=None): ...
+
+    built_in.__module__ = "ge_converters.families.somewhere"
+    name = "waiting_twice.same.default"
+    registry.register(name)(mine)
+    registry.register(name)(built_in)
+    before = registry.fingerprint()
+    assert [n for n, _ in registry.awaited()] == [name]
+    library = torch.library.Library("waiting_twice", "DEF")
+    try:
+        library.define("same(Tensor x) -> Tensor")
+        op = torch.ops.waiting_twice.same.default
+        assert registry.find(op).fn is mine
+        assert not list(registry.awaited())
+        assert registry.fingerprint() != before
+        registry.unregister(op)
+        assert registry.find(op).fn is built_in
+    finally:
+        library._destroy()
+
+
 def test_a_converter_by_name_of_a_loaded_op_is_registered_at_once(registry):
     registry._loading = True
     registry.register(aten.add.Tensor)(add)

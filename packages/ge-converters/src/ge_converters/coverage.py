@@ -24,7 +24,7 @@ from ge_converters.support import short_name
 REASONS: Final[dict[str, str]] = {}
 
 _STATES: Final = {
-    "row": "a converter that is one line of `tables.py`",
+    "row": "a converter that is one line of `tables.py` or of a table beside it",
     "function": "a converter with something to decide",
     "walk": "done by the lowering itself",
     "decomposed": "torch's decomposition turns it into ops of this table before conversion",
@@ -121,16 +121,23 @@ def _converted(entry: Entry, core: bool) -> Row:
     refused = entry.refuses
     if refused:
         return Row(entry.name, "refused", core, reason=refused)
-    module = (getattr(entry.fn, "__module__", "") or "").removeprefix("ge_converters.")
     dtypes = {t.dtype for s in entry.supports for t in s.stand_ins()}
     return Row(
         entry.name,
-        "row" if module == "tables" else "function",
+        _how(entry.fn),
         core,
         tuple(sorted(short_name(d) for d in dtypes)),
         len(entry.supports),
-        module,
+        _module(entry.fn),
     )
+
+
+def _module(fn: Any) -> str:
+    return (getattr(fn, "__module__", "") or "").removeprefix("ge_converters.")
+
+
+def _how(fn: Any) -> str:
+    return "row" if _module(fn) == "tables" or _module(fn).endswith("_rows") else "function"
 
 
 def rows(registry: Registry | None = None) -> list[Row]:
@@ -141,6 +148,7 @@ def rows(registry: Registry | None = None) -> list[Row]:
     known = set(core)
     others = [e.target for e in used.entries() if e.target not in known and e.layer == "built-in"]
     found = [row_of(t, used, table) for t in [*core, *others]]
+    found += [Row(name, _how(fn), False, where=_module(fn)) for name, fn in used.awaited()]
     return sorted(found, key=lambda r: (not r.core, r.name))
 
 
@@ -161,7 +169,8 @@ def markdown(found: Iterable[Row]) -> str:
         "",
         "Types are those of the declared call forms, each of which is a test against eager "
         "(`python -m ge_converters.smoke`). Collectives declare none: they are compared with eager in two processes, "
-        "by the tests of `torchair`.",
+        "by the tests of `torchair`. Operators of libraries that need not be installed (`npu`, `transformers`) are "
+        "known by name; the tests of `ge_converters` define them and compare with their documented formulas.",
         "",
         *(f"* {state}: {text}." for state, text in _STATES.items()),
     ]
