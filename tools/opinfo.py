@@ -44,6 +44,10 @@ DTYPES = {
     "i64": torch.int64,
     "i32": torch.int32,
     "b8": torch.bool,
+    "f64": torch.float64,
+    "i16": torch.int16,
+    "i8": torch.int8,
+    "u8": torch.uint8,
     "c64": torch.complex64,
     "f32-sym": torch.float32,
 }
@@ -94,6 +98,11 @@ NOTES = {
     "fft.hfft2": "rounding: GE's inverse transforms divide by the length, what torch does not want is multiplied again",
     **dict.fromkeys(
         ("svd_lowrank", "pca_lowrank"), "random numbers, of another generator than eager's, choose the basis"
+    ),
+    "linspace": "torch's decomposition keeps the fraction of bounds that are tensors, eager drops it for integers",
+    **dict.fromkeys(
+        ("nn.functional.triplet_margin_loss", "nn.functional.triplet_margin_with_distance_loss"),
+        "rounding: the distances of bytes are hundreds, and their difference keeps what their last digits lost",
     ),
     "matrix_exp": "rounding: squarings amplify it; measured against float64, eager is as far from the exact result",
     "linalg.householder_product": "rounding: reflectors of random numbers are not orthogonal and amplify it; the "
