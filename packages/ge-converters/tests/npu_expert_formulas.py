@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -200,6 +201,7 @@ def _moving_cases() -> list[Case]:
             lambda d: call(
                 rand(2, 4, 5, 6).to(d), rand(4, 3, 3, 3).to(d), rand(3).to(d), [1, 1], [1, 0], [2, 1], [1, 1], 1
             ),
+            tolerance=1e-2,  # the embedded engine's, which is ATen's, adds halves in halves
         ),
         Case(
             "npu_transpose",
@@ -519,7 +521,12 @@ def ffn(
     x: Tensor, weight1: Tensor, weight2: Tensor, activation: str, *, expert_tokens: Any = None, bias1: Any = None,
     bias2: Any = None, **_: Any,
 ) -> Tensor:  # fmt: skip
-    act = {"gelu": functional.gelu, "relu": torch.relu, "silu": functional.silu, "fastgelu": fast_gelu}[activation]
+    act = {
+        "gelu": partial(functional.gelu, approximate="tanh"),
+        "relu": torch.relu,
+        "silu": functional.silu,
+        "fastgelu": fast_gelu,
+    }[activation]
 
     def block(rows: Tensor, w1: Tensor, w2: Tensor, b1: Any, b2: Any) -> Tensor:
         h = act(up(rows) @ up(w1) + (0 if b1 is None else up(b1)))
