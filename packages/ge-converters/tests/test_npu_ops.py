@@ -181,6 +181,12 @@ def test_every_schema_has_a_converter(ops: Any) -> None:
     assert {n for n in written if not n.removesuffix(".default").endswith("_")} <= served
 
 
+def test_every_converter_is_proven() -> None:
+    served = {name for name, _ in REGISTRY.awaited()} | {str(e.target) for e in REGISTRY.entries()}
+    proven = {f"npu.{c.op}" + ("" if "." in c.op else ".default") for c in CASES}
+    assert {name for name in served if name.startswith("npu.")} <= proven
+
+
 @pytest.mark.skipif(not _REAL, reason="torch_npu is not installed; its operators on a device are functional by itself")
 def test_operators_in_place_become_functional(ops: Any, compiled: Any) -> None:
     cache, at, new = torch.zeros(2, 3, 6, 8), torch.tensor([1, 4]), torch.randn(2, 3, 1, 8)

@@ -96,13 +96,6 @@ def npu_grouped_matmul(*args: Any, meta_outputs: Any, **keywords: Any) -> Any:
     return _grouped(_MATMUL, given(_MATMUL, args, keywords), meta_outputs)
 
 
-@_op("npu_grouped_matmul.List", "GroupedMatmul")
-def npu_grouped_matmul_list(*args: Any, meta_outputs: Any, **keywords: Any) -> Any:
-    """As npu_grouped_matmul, with a list of numbers for group_list."""
-    name = _MATMUL.replace("default", "List")
-    return _grouped(name, given(name, args, keywords), meta_outputs)
-
-
 @_op("npu_ffn.default", "FFN")
 def npu_ffn(*args: Any, meta_outputs: TensorSpec, **keywords: Any) -> Any:
     """npu_ffn(Tensor x, Tensor weight1, Tensor weight2, str activation, *, int[]? expert_tokens=None, int[]? expert_tokens_index=None, Tensor? bias1=None, ..) -> Tensor

@@ -43,12 +43,6 @@ ROWS: Final = {
     "npu_add_rms_norm_quant": Renamed(
         "AddRmsNormQuant", "x1 x2 gamma scales1 scales2 zero_points1 zero_points2 axis epsilon"
     ),
-    "npu_add_rms_norm_dynamic_quant": Renamed(
-        "AddRmsNormDynamicQuant",
-        "x1 x2 gamma smooth_scale1 smooth_scale2 beta epsilon output_mask",
-        dtype="dst_type",
-        idle="y_dtype",
-    ),
     # -- activations
     "npu_swiglu": Renamed("SwiGlu", "x=input dim"),
     "npu_swiglu_backward": Renamed("SwiGluGrad", "y_grad=grad_output x=input dim"),
@@ -71,9 +65,6 @@ ROWS: Final = {
     "npu_interleave_rope": Renamed("InterleaveRope", "x cos sin"),
     # -- softmax and losses
     "npu_scaled_masked_softmax": Renamed("ScaledMaskedSoftmax", "x mask scale fixed_triu_mask"),
-    "npu_masked_softmax_with_rel_pos_bias": Renamed(
-        "MaskedSoftmaxWithRelPosBias", "x atten_mask relative_pos_bias scale_value inner_precision_mode"
-    ),
     "npu_softmax_cross_entropy_with_logits": Renamed("SoftmaxCrossEntropyWithLogits", "features=input labels", "loss"),
     "l1_loss_backward": Renamed(
         "L1LossGrad", "grads=grad_output predict=input label=target reduction", codes={"reduction": _REDUCTION}
@@ -91,12 +82,6 @@ ROWS: Final = {
     # -- writing
     "scatter_update": Renamed("Scatter", "var=input indices updates axis", fixed={"reduce": "update"}, copies="var"),
     "npu_scatter_list": Renamed("ScatterList", "var=input indice=indices updates mask reduce axis", copies="var"),
-    "npu_quant_scatter": Renamed(
-        "QuantUpdateScatter",
-        "var=input indices updates quant_scales quant_zero_points reduce axis quant_axis",
-        copies="var",
-        idle="dst_type",
-    ),
     "npu_scatter_pa_kv_cache_functional": Renamed(
         "ScatterPaKvCache",
         "key key_cache slot_mapping value value_cache compress_lens compress_seq_offset=compress_seq_offsets seq_lens "
@@ -108,7 +93,6 @@ ROWS: Final = {
         "AddLora", "y=input x weightB=weight_b indices weightA=weight_a layer_idx scale y_offset y_slice_size"
     ),
     # -- products
-    "npu_fused_matmul": Renamed("FusedMatMul", "x1 x2 bias x3 fused_op_type"),
     "npu_transpose_batchmatmul": Renamed(
         "TransposeBatchMatMul", "x1=input x2=weight bias scale perm_x1 perm_x2 perm_y batch_split_factor"
     ),
@@ -136,19 +120,9 @@ ROWS: Final = {
         "swiglu_mode clamp_limit glu_alpha glu_bias",
         codes={"quant_mode": {0: "static", 1: "dynamic"}},
     ),
-    "npu_trans_quant_param": Renamed("TransQuantParamV2", "scale offset round_mode"),
-    "npu_quant_matmul_dequant": Renamed(
-        "QuantMatmulDequant",
-        "x quantized_weight weight_scale bias x_scale x_offset smooth_scale x_quant_mode=quant_mode",
-    ),
-    "npu_quant_grouped_matmul_dequant": Renamed(
-        "QuantGroupedMatmulDequant",
-        "x quantized_weight weight_scale group_list bias x_scale x_offset smooth_scale x_quant_mode=quant_mode",
-    ),
     "npu_dequant_bias": Renamed(
         "DequantBias", "x weight_scale activate_scale=activation_scale bias", dtype="output_dtype", idle="output_dtype"
     ),
-    "npu_group_quant": Renamed("GroupQuant", "x scale group_index offset", dtype="dst_type", idle="dst_dtype"),
     # -- mixture of experts
     "npu_moe_gating_top_k_softmax": Renamed("MoeGatingTopKSoftmax", "x finished k"),
     "npu_moe_gating_top_k_softmax_v2": Renamed("MoeGatingTopKSoftmaxV2", "x finished k renorm output_softmax"),
@@ -171,15 +145,6 @@ ROWS: Final = {
     "npu_moe_compute_expert_tokens": Renamed(
         "MoeComputeExpertTokens", "sorted_experts=sorted_expert_for_source_row num_experts=num_expert"
     ),
-    "npu_moe_re_routing": Renamed(
-        "MoeReRouting", "tokens expert_token_num_per_rank per_token_scales expert_token_num_type idx_type"
-    ),
-    "npu_grouped_matmul_finalize_routing": Renamed(
-        "GroupedMatmulFinalizeRouting",
-        "x w scale bias pertoken_scale group_list shared_input logit row_index offset shared_input_weight "
-        "shared_input_offset output_bs group_list_type",
-        idle="dtype tuning_config",
-    ),
     # -- attention
     "npu_fusion_attention": Renamed(
         "FlashAttentionScore",
@@ -196,14 +161,6 @@ ROWS: Final = {
     ),
     "npu_fusion_attention_grad": Renamed(
         "FlashAttentionScoreGrad", _FLASH_GRAD + "pre_tockens next_tockens", idle=_FLASH_IDLE
-    ),
-    "npu_fusion_attention_grad_v3": Renamed(
-        "FlashAttentionScoreGrad", _FLASH_GRAD + "pre_tockens next_tockens", idle=_FLASH_IDLE
-    ),
-    "npu_ring_attention_update": Renamed(
-        "RingAttentionUpdate",
-        "prev_attn_out prev_softmax_max prev_softmax_sum cur_attn_out cur_softmax_max cur_softmax_sum actual_seq_qlen "
-        "input_layout",
     ),
     "npu_fused_infer_attention_score_v2": Renamed(
         "FusedInferAttentionScore",
