@@ -130,6 +130,23 @@ def npu_group_norm_swish(
 # -- layout, products, windows ----------------------------------------------------------------------------------------
 
 
+@_op("_npu_format_cast.default", "none")
+def npu_format_cast(input: Tensor, acl_format: int, *args: Any, meta_outputs: TensorSpec, **_: Any) -> Any:
+    """_npu_format_cast(Tensor input, int acl_format) -> Tensor
+
+    The same values: a format says how a device stores a tensor, and in a graph GE chooses that itself.
+
+    Shapes: kept.
+    Dtypes: all; a form that packs the values in another type is refused.
+    Emits:  nothing.
+    """
+    if meta_outputs.dtype != input.dtype:
+        raise Refusal(
+            f"the cast packs {input.dtype.name} as {meta_outputs.dtype.name}; pack the tensor before the graph"
+        )
+    return input
+
+
 @_op("npu_bmmV2.default", "BatchMatMulV2")
 def npu_bmm_v2(input: Tensor, mat2: Tensor, output_sizes: Any, *, meta_outputs: TensorSpec) -> Any:
     """npu_bmmV2(Tensor input, Tensor mat2, int[] output_sizes) -> Tensor
