@@ -269,7 +269,7 @@ def _tolerances(dtype: torch.dtype) -> tuple[float, float]:
 
 def summarise(error: BaseException) -> str:
     """The innermost cause in one short line without places: code, operator, reason; or the kind of mismatch."""
-    lines = str(error).splitlines()
+    lines = re.sub(r", converter at [^\]]*", "", str(error)).splitlines()
     for number, line in enumerate(lines):
         if "[GE" not in line:
             continue
