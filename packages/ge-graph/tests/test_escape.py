@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from ge_graph import escape
 
 HOSTILE = [
-    "'", '"', "'''", '"""', "ends with \\", "a\rb", "a\nimport os", "a\x0cb", "a\x0bb", "a\x85b", "a\u2028b",
-    "a\u2029b",     "nul\x00", "</script><script>alert(1)</script>", "<b onclick='x'>", "=cmd|' /C calc'!A0", "+1+1", "-2+3",
-    "@SUM(A1)",     "\t=1", "../../etc/passwd", "/etc/passwd", "..", ".", "", "C:\\x", "nul", "CON.txt", "a" * 10_000, "\u202eabc",
-    "\u2066abc", "\ud800", "\x1b[31mred\x1b]8;;http://x\x07", "{}{{}}%s%d", "${x}", "]]>", "日本語 名",
+    "'", '"', "'''", '"""', 'ends with \\', 'a\rb', 'a\nimport os', 'a\x0cb', 'a\x0bb', 'a\x85b', 'a\u2028b',
+    'a\u2029b', 'nul\x00', '</script><script>alert(1)</script>', "<b onclick='x'>", "=cmd|' /C calc'!A0",
+    '+1+1', '-2+3', '@SUM(A1)', '\t=1', '../../etc/passwd', '/etc/passwd', '..', '.', '', 'C:\\x', 'nul',
+    'CON.txt', "a" * 10_000, '\u202eabc', '\u2066abc', '\ud800', '\x1b[31mred\x1b]8;;http://x\x07',
+    '{}{{}}%s%d', '${x}', ']]>', "日本語 名",
 ]  # fmt: skip
 
 texts = st.one_of(st.sampled_from(HOSTILE), st.text(st.characters()))
