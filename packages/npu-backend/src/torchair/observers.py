@@ -8,12 +8,13 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from tair_debug import debug_tree
+from tair_debug import artefacts, debug_tree
 from tair_debug.observer import CompileObserver, active
-from torchair.log import logger, record_to
+from torchair.log import logger, record_no_longer_to, record_to
 
 if TYPE_CHECKING:
     import torch
@@ -53,7 +54,21 @@ def _debug_record() -> bool:
 
 @functools.cache
 def _start_debug_log(path: str) -> None:
-    record_to(logging.FileHandler(path, encoding="utf-8"))
+    try:
+        os.close(artefacts.open_owned(path, os.O_WRONLY | os.O_CREAT))
+        record_to(_DebugLog(path, encoding="utf-8", errors="backslashreplace"))
+    except OSError as error:
+        raise artefacts.no_file(debug_tree.VARIABLE, path, error) from error
+
+
+class _DebugLog(logging.FileHandler):
+    """The log file of the debug record; when it cannot be written any more, it says so once and ends."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Give up: a full disk must not stop the run, nor bring a traceback for every record."""
+        reason = sys.exc_info()[1]
+        record_no_longer_to(self)
+        logger.error("%s: %s ends here: %s", debug_tree.VARIABLE, self.baseFilename, reason)
 
 
 def write_summary(config: CompilerConfig, gm: torch.fx.GraphModule) -> None:

@@ -18,20 +18,19 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
 from pathlib import Path
 from typing import Final
 
 import torch
 
 from ge_converters.torch_compat import debug_folder
-from ge_graph import Graph
+from ge_graph import Graph, escape
 from tair_debug import artefacts
 from tair_debug.graph_dump import write_graph
 from tair_debug.observer import Silent, Stage
 
 VARIABLE: Final = "TORCH_COMPILE_DEBUG"
-_counters: Final[Counter[str]] = Counter()
+_NUMBERED: Final = re.compile(r"\d{3,}_aot_", re.ASCII)
 
 
 def wanted() -> bool:
@@ -70,6 +69,7 @@ class DebugTree(Silent):
         self.kind = kind
         self.code = code
         self.root = root()
+        self._next_number: dict[Path, int] = {}
 
     def dynamo_graph(self, model_id: int, gm: torch.fx.GraphModule) -> None:
         """Write ``dynamo_out_graph.txt``."""
@@ -78,13 +78,13 @@ class DebugTree(Silent):
 
     def fx_graph(self, stage: Stage, label: str, gm: torch.fx.GraphModule) -> None:
         """Write the graph after AOT or after a pass."""
-        name = f"graph_after_{_clean(label)}" if label else "graph"
+        name = f"graph_after_{escape.file_name(label)}" if label else "graph"
         artefacts.write_text(self._next(stage, f"{name}.txt"), readable(gm), VARIABLE)
 
     def ge_graph(self, stage: Stage, label: str, graph: Graph) -> None:
         """Write the GE graph."""
         whole = label in ("original", "optimized")
-        name = f"{label}_ge_graph" if whole else f"graph_after_{_clean(label)}"
+        name = f"{label}_ge_graph" if whole else f"graph_after_{escape.file_name(label)}"
         write_graph(graph, self._next(stage, f"{name}.{self.kind}"), self.kind, VARIABLE)
 
     def output_code(self, stage: Stage, code: str) -> None:
@@ -98,15 +98,13 @@ class DebugTree(Silent):
     def _next(self, stage: Stage, name: str) -> Path:
         """The next numbered file; FX and GE files share the counter, which starts anew in every folder."""
         place = self._phase(stage)
-        number = _counters[os.fspath(place)]
-        _counters[os.fspath(place)] += 1
+        if place not in self._next_number:
+            self._next_number[place] = sum(_NUMBERED.match(name) is not None for name in os.listdir(place))
+        number = self._next_number[place]
+        self._next_number[place] += 1
         return place / f"{number:03d}_aot_{stage.phase}_{name}"
 
 
 def readable(gm: torch.fx.GraphModule) -> str:
     """A GraphModule as text, with types and source lines."""
-    return str(gm.print_readable(print_output=False)) + "\n"
-
-
-def _clean(name: str) -> str:
-    return re.sub(r"[^\w.+-]", "_", name) or "pass"
+    return escape.block(str(gm.print_readable(print_output=False))) + "\n"
