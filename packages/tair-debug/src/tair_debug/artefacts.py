@@ -135,7 +135,7 @@ class _Whole(io.FileIO):
     failure: OSError | None = None
 
     def write(self, data: Any, /) -> int:
-        left = memoryview(data).cast("B")
+        left = memoryview(data) if len(data) == 0 else memoryview(data).cast("B")
         size = len(left)
         try:
             while left:

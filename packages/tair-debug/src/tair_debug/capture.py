@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 import re
 import reprlib
 import sys
@@ -84,8 +85,12 @@ def _factory(target: str) -> Callable[[], Any]:
     path = Path(file)
     if not file or not name.isidentifier() or path.suffix != ".py":
         raise _bad(target, "not of the form FILE.py:factory")
-    if not path.is_file():
-        raise _bad(target, f"{path} does not exist")
+    try:
+        missing = not path.is_file()
+    except (OSError, ValueError):  # no name of a file at all
+        missing = True
+    if missing:
+        raise _bad(target, f"{escape.line(os.fspath(path), 500)} does not exist")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise _bad(target, f"{path} cannot be imported")
@@ -110,7 +115,9 @@ def _subject(target: str, made: Any) -> Subject:
     if not isinstance(made, (tuple, list)):
         made = (made,)
     if not made or len(made) > 3 or not callable(made[0]):
-        raise _bad(target, f"the factory returned {escape.line(reprlib.repr(made), 200)}, not a model or (model, args, kwargs)")
+        raise _bad(
+            target, f"the factory returned {escape.line(reprlib.repr(made), 200)}, not a model or (model, args, kwargs)"
+        )
     model: Callable[..., Any] = made[0]
     args: Any = made[1] if len(made) > 1 else ()
     kwargs: Any = made[2] if len(made) > 2 else {}

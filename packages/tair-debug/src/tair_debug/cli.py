@@ -61,7 +61,7 @@ def say(text: str, lead: str = "", style: str = "") -> None:
     """A text for people, after a few words of ours in a colour; nothing in the text steers the terminal."""
     from rich.text import Text
 
-    console().print(Text.assemble((lead, style), escape.block(text)), soft_wrap=True)
+    console().print(Text.assemble((escape.block(lead), style), escape.block(text)), soft_wrap=True)
 
 
 def answer(data: dict[str, Any]) -> None:

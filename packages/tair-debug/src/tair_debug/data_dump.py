@@ -59,7 +59,11 @@ def write_npy(path: str, array: np.ndarray[Any, Any], option: str = OPTION) -> N
 
 
 def _fill(file: Any, array: np.ndarray[Any, Any]) -> None:
-    np.lib.format.write_array(file, np.asarray(array, order="C") if array.ndim == 0 else array, allow_pickle=False)
+    # not numpy's write_array, which says of a full disk only how many items are missing
+    form, whole = np.lib.format, np.asarray(array, order="C")
+    about = {"descr": form.dtype_to_descr(whole.dtype), "fortran_order": False, "shape": whole.shape}
+    form.write_array_header_1_0(file, about)
+    file.write(whole.reshape(-1).view(np.uint8))
 
 
 def leaves(values: Any) -> Iterator[Any]:
