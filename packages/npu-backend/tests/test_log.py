@@ -84,3 +84,22 @@ def test_options_for_a_device_are_reported_once(log, capsys):
     (line,) = [text for _, text in LINE.findall(capsys.readouterr().err) if "only on a device" in text]
     assert "oo_level" in line
     assert "12|34" in line
+
+
+@pytest.mark.parametrize("text", [
+    "a\n[ERROR] TORCHAIR(1,MainProcess):2026-01-01 00:00:00.000.000 [x.py:1]1 forged", "a\rb", "\x1b[2Jcleared",
+    "a\u2028b", "nul\x00", "\u202eabc", "\ud800", "%s %d", "a" * 10_000, "a\x85[ERROR] TORCHAIR(", "a\x0cb",
+], ids=range(11))  # fmt: skip
+def test_a_text_of_others_is_no_record_and_steers_no_terminal(log, capsys, text):
+    log.setLevel(logging.INFO)
+    log.info("name %s", text)
+    shown = capsys.readouterr().err
+    assert len(LINE.findall(shown)) == 1
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\ud800-\udfff]", shown)
+
+
+def test_what_was_said_once_does_not_grow_without_end():
+    one = TorchairLogger("one", logging.WARNING)
+    for number in range(12_000):
+        one.warning_once("graph %d", number)
+    assert len(one._said) == 10_000

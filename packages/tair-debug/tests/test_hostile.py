@@ -26,8 +26,8 @@ from tair_debug.observer import Stage
 
 HOSTILE = [
     "'", '"', "'''", '"""', "ends with \\", "a\rb", "a\nimport os", "a\x0cb", "a\x0bb", "a\x85b", "a\u2028b",
-    "a\u2029b", "nul\x00", "</script><script>alert(1)</script>", "<b onclick='x'>", "=cmd|' /C calc'!A0", "+1+1", "-2+3",
-    "@SUM(A1)", "\t=1", "../../etc/passwd", "/etc/passwd", "..", ".", "", "C:\\x", "CON.txt", "a" * 10_000,
+    "a\u2029b", "nul\x00", "</script><script>alert(1)</script>", "<b onclick='x'>", "=cmd|' /C calc'!A0", "+1+1",
+    "-2+3", "@SUM(A1)", "\t=1", "../../etc/passwd", "/etc/passwd", "..", ".", "", "C:\\x", "CON.txt", "a" * 10_000,
     "\u202eabc", "\u2066abc", "\ud800", "\x1b[31mred\x1b]8;;http://x\x07", "{}{{}}%s%d", "[red]x[/blue]", "[/x]",
     "日本語 名", "{{ 7 * 7 }}",
 ]  # fmt: skip
@@ -379,7 +379,8 @@ def test_models_that_are_broken(command, body, tmp_path, monkeypatch):
     ("summary", "a" * 5000 + ".py:x"), ("summary", "m.py:make", "-i", "float32(9999999999, 9999999999)"),
     ("summary", "m.py:make", "-i", "float32(99999999999999999999999)"),
     ("view", "pipe.air"), ("compare", "--graph", "pipe.air", "a", "a"), ("view", "m.py:make", "-o", "no/such/page"),
-    ("dump", "m.py:make", "-t", "[/x]"), ("dump", "m.py:make", "-o", "m.py"), ("summary", "m.py:make", "--html", "no/b"),
+    ("dump", "m.py:make", "-t", "[/x]"), ("dump", "m.py:make", "-o", "m.py"),
+    ("summary", "m.py:make", "--html", "no/b"),
 ])  # fmt: skip
 def test_arguments_that_are_broken(args, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
