@@ -20,7 +20,6 @@ _SHARED_BYTES: Final = (
 _READABLE_ITEMS: Final = 64
 
 
-
 def as_value(value: Any, dtype: DataType | None = None) -> np.ndarray[Any, Any] | Literal:
     """A Python number, list, array or ``Literal`` as the value of a constant.
 
