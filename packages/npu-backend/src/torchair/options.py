@@ -197,7 +197,7 @@ GE: Final = (
            ge_key="ge.oo.deadCodeElimination", ge_values=TRUE_FALSE, ge_level="global"),
     Option("ge_config.optimization_switch", "text", None, "graph", "device",
            "The text is checked; nothing is fused here.", "Any pass on or off; beats fusion_switch_file.",
-           form=r"[A-Za-z_]\w*:(on|off)(;[A-Za-z_]\w*:(on|off))*;?", example="PassA:on;PassB:off",
+           form=r"[A-Za-z_][\w-]*:(on|off)(;[A-Za-z_][\w-]*:(on|off))*;?", example="PassA:on;PassB:off",
            ge_key="ge.optimizationSwitch", ge_level="global"),
     Option("ge_config.aicore_num", "text", None, "runtime", "device", "None.",
            "Upper limits of AI cores and vector cores; an operator's own limit wins.", form=r"[1-9]\d*\|[1-9]\d*",
