@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import torch
 
+from ge_converters.base.provenance import not_the_user
 from ge_converters.base.torch_compat import boxed, real_values, static_input_positions
 from ge_graph import passes as ge_passes
 from ge_graph.errors import ConfigError
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 Phase = Literal["forward", "backward"]
 Call = Callable[[list[Any]], Any]
 
+not_the_user(os.path.dirname(__file__))
 _model_ids: Final = itertools.count()
 _graph_ids: Final = itertools.count(1)
 _recorders: Final[list[list[CompileReport]]] = []
@@ -273,7 +276,9 @@ class Pipeline:
     def _ge_graph(self, label: str, graph: Graph) -> None:
         for observer in self.observers:
             observer.ge_graph(self.stage, label, graph)
-        logger.debug("%s: GE graph %s: %d nodes", self._label, label, len(graph.nodes))
+        if logger.isEnabledFor(logging.DEBUG):
+            name = label if label in ("original", "optimized") else f"after {label}"
+            logger.debug("%s: GE graph %s: %d nodes", self._label, name, len(graph.nodes))
 
     def _ge_idle(self, label: str) -> None:
         observers.tell_unchanged(self.observers, self.stage, label, "ge")
@@ -372,8 +377,6 @@ def choose_engine(device: str) -> Engine:
 
     Errors: EngineError with the reason of each rejection.
     """
-    import os
-
     from ge_runtime.discovery import choose
 
     return choose(device, os.environ.get("TAIR_ENGINE") or None)

@@ -31,8 +31,8 @@ class Stage:
 class CompileObserver(Protocol):
     """Gets every stage of a compilation. An exception in an observer reaches the user.
 
-    An observer may also have ``unchanged(stage, label, kind)``, which is called for a pass that ran and changed nothing;
-    ``kind`` is ``fx`` or ``ge``.
+    An observer may also have ``unchanged(stage, label, kind)``, which is called for a pass that ran and changed
+    nothing; ``kind`` is ``fx`` or ``ge``.
     """
 
     def dynamo_graph(self, model_id: int, gm: torch.fx.GraphModule) -> None:

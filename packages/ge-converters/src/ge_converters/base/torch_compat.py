@@ -84,6 +84,11 @@ def fake_mode(*, dynamic: bool = False) -> Any:
     return FakeTensorMode(shape_env=ShapeEnv(), static_shapes=not dynamic)
 
 
+def graph_break(reason: str) -> None:
+    """While dynamo traces: stop here and go on eagerly; under ``fullgraph=True`` fail with the reason."""
+    torch._dynamo.graph_break(msg=reason)
+
+
 def debug_folder() -> str:
     """``torch_compile_debug/run_<time>-pid_<pid>``, where dynamo keeps its record of this process."""
     from torch._dynamo.utils import get_debug_dir
