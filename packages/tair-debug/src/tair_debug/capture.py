@@ -58,15 +58,26 @@ def load(target: str, inputs: Sequence[str] = (), *, fake: bool = True) -> Subje
     """
     factory = _factory(target)
     with fake_mode() if fake else contextlib.nullcontext():
-        try:
-            made = factory()
-        except (Exception, SystemExit) as error:
-            advice = "; try it with real tensors (--real)" if fake else ""
-            raise _bad(target, f"the factory raised {_said(error)}{advice}") from error
+        made = _made(target, factory, "; try it with real tensors (--real)" if fake else "")
         subject = _subject(target, made)
         if inputs:
             subject.args = tuple(parse_input(text) for text in inputs)
     return subject
+
+
+def made_by(target: str) -> Any:
+    """What the function that a command line names returns.
+
+    Errors: ConfigError GE1043 if there is no such function or it raises.
+    """
+    return _made(target, _factory(target))
+
+
+def _made(target: str, factory: Callable[[], Any], advice: str = "") -> Any:
+    try:
+        return factory()
+    except (Exception, SystemExit) as error:
+        raise _bad(target, f"the factory raised {_said(error)}{advice}") from error
 
 
 def _said(error: BaseException) -> str:

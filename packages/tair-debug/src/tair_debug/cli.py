@@ -319,10 +319,15 @@ def ops(
     ge: Annotated[bool, typer.Option("--ge", help="GE operators with their ports and attributes instead.")] = False,
     as_json: Json = False,
 ) -> int:
-    """Ask what is converted and how, or what a GE operator looks like. Exit code 1 if nothing matches."""
+    """Ask what is converted and how, or what a GE operator looks like. Exit code 1 if nothing matches.
+
+    Where no ATen operator matches, GE operators are shown.
+    """
     from tair_debug import op_query
 
     found = op_query.ge_operators(pattern) if ge else op_query.converters(pattern, state, core)
+    if not found and not ge and state is None and not core:
+        found = op_query.ge_operators(pattern)
     if as_json:
         answer({"ok": bool(found), "rows": found})
     elif found:
@@ -333,7 +338,15 @@ def ops(
 
 
 @command
-def doctor(as_json: Json = False) -> int:
+def doctor(
+    config: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE.py:FACTORY", help="A function that returns a CompilerConfig: what its options do here."
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> int:
     """Versions, engines and why others are not usable, and known mismatches with their cure.
 
     Exit code 1 if there is a mismatch.
@@ -341,6 +354,9 @@ def doctor(as_json: Json = False) -> int:
     from tair_debug.doctor import examine
 
     found = examine()
+    effects = None if config is None else _effects(config)
+    if effects is not None:
+        found["options"] = [{"option": e.option, "value": e.value, "acts": e.acts, "effect": e.why} for e in effects]
     if as_json:
         answer(found)
         return 0 if found["ok"] else 1
@@ -356,7 +372,22 @@ def doctor(as_json: Json = False) -> int:
         say(f"     {problem['cure']}", "cure:", "green")
     if found["ok"]:
         say("", "\neverything fits together", "green")
+    if effects is not None:
+        say(f"\n{effects}")
     return 0 if found["ok"] else 1
+
+
+def _effects(target: str) -> Any:
+    """What the options of the configuration that a factory makes do here."""
+    from tair_debug import capture
+
+    made = capture.made_by(target)
+    if not callable(getattr(made, "explain", None)):
+        raise ConfigError(
+            "GE1043", f"{escape.line(target, 500)}: the factory returned a {type(made).__name__}, no CompilerConfig",
+            next="give FILE.py:factory, a function that returns a torchair.CompilerConfig",
+        )  # fmt: skip
+    return made.explain(everything=True)
 
 
 def main() -> None:

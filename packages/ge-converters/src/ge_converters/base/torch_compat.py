@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 Compiler = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
+_BREAKS_SAY_WHY = torch.torch_version.TorchVersion(torch.__version__) >= "2.8"
 
 
 def boxed(fn: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
@@ -86,7 +87,10 @@ def fake_mode(*, dynamic: bool = False) -> Any:
 
 def graph_break(reason: str) -> None:
     """While dynamo traces: stop here and go on eagerly; under ``fullgraph=True`` fail with the reason."""
-    torch._dynamo.graph_break(msg=reason)
+    if _BREAKS_SAY_WHY:
+        torch._dynamo.graph_break(msg=reason)
+    else:
+        torch._dynamo.graph_break()
 
 
 def debug_folder() -> str:
