@@ -16,7 +16,8 @@ from ge_graph.ir import Graph, Literal, Node
 from ge_graph.serde_write import literal_bytes
 from ge_runtime.discovery import choose
 from tair_export import errors, weights
-from tair_export.archive import GRAPH_BYTES, map_file
+from tair_export.archive import GRAPH_BYTES
+from tair_export.mapping import map_file
 from tair_export.load import CompiledModel
 from tair_export.signature import LEAF, Input, Output, Signature, Tree
 
