@@ -112,7 +112,8 @@ def file_names(names: Iterable[str], folder: str) -> dict[str, str]:
         if base.startswith(".") or _RESERVED.fullmatch(base):
             base = f"_{base}_"
         if len(base) > 180:
-            base = f"{base[:160]}-{hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:12]}"
+            digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
+            base = f"{base[:160]}-{digest[:12]}"
         wanted, count = base or "_", 0
         while wanted.lower() in taken:
             count += 1
