@@ -22,6 +22,7 @@ from tair_export import signature
 from tair_export.export import Captured
 from tair_export.signature import LEAF, Input, Output, Signature, Tree
 from tair_export.weights import Weight
+from torchair import guards
 from torchair.collectives import groups_of
 
 if TYPE_CHECKING:
@@ -215,9 +216,10 @@ def _contract(
             outputs.append(Output("input", leaf_of[binding.fx_index]))
         else:
             outputs.append(Output("constant", value=None if isinstance(binding, Nothing) else _constant(binding)))
+    sizes, conditions = guards.of_program(program, inputs, lambda at: program_value(program, at))
     return Signature(
         positional, named, tuple(p.name for p in parameters[: len(args)]), tree_of(program.call_spec.out_spec),
-        tuple(inputs), tuple(outputs), feeds, _symbols(model, program, inputs, args, kwargs),
+        tuple(inputs), tuple(outputs), feeds, _symbols(model, program, inputs, args, kwargs), sizes, conditions,
     )  # fmt: skip
 
 
@@ -250,12 +252,13 @@ def _symbols(
     torch takes sizes 0 and 1 as special when it traces, so its limits begin at 2. Where the model gives results of the
     same form for size 1, tried on tensors without data, 1 is within the limits.
     """
-    wanted = {d for i in inputs if i.kind == "tensor" for d in i.shape if isinstance(d, str)}
+    sizes = {d for i in inputs if i.kind == "tensor" for d in i.shape if isinstance(d, str)}
+    wanted = sizes | {i.value for i in inputs if i.kind == "number" and isinstance(i.value, str)}
     found: dict[str, tuple[int | None, int | None]] = {}
     for symbol, limits in program.range_constraints.items():
         if str(symbol) in wanted:
             low, high = (_limit(v) for v in (limits.lower, limits.upper))
-            if low == 2 and _serves_one(model, program, {symbol}, args, kwargs):
+            if low == 2 and str(symbol) in sizes and _serves_one(model, program, {symbol}, args, kwargs):
                 low = 1
             found[str(symbol)] = (low, high)
     return found

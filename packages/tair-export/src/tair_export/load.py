@@ -124,7 +124,8 @@ class CompiledModel:
         leaves = contract.flatten(args, kwargs)
         for at, (entry, value) in enumerate(zip(contract.inputs, leaves)):
             leaves[at] = _checked(entry, value)
-        contract.check_sizes([tensors.shape_of(v) for v in leaves])
+        numbers = {at: leaves[at] for at, entry in enumerate(contract.inputs) if entry.kind == "number"}
+        contract.check_sizes([tensors.shape_of(v) for v in leaves], numbers)
         values = [self.states[f] if isinstance(f, str) else leaves[f] for f in contract.feeds]
         for value, feed, written in zip(values, contract.feeds, self._written):
             if written and isinstance(value, np.ndarray) and not value.flags.writeable:
