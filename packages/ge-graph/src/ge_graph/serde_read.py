@@ -429,8 +429,9 @@ def _keep_foreign_names(node: Node, in_names: Sequence[str], out_names: Sequence
 def read_attrs(messages: Any, where: str) -> dict[str, Attr]:
     """A map of attributes, sorted by name."""
     result: dict[str, Attr] = {}
+    split = "value" in messages and "location" in messages  # GE keeps the data of such a constant in a file
     for name in sorted(messages):
-        attr = read_attr(messages[name], name, where)
+        attr = read_attr(messages[name], name, where, split=split)
         if attr is not None:
             result[name] = attr
     for name in [n for n in result if n.startswith(EXACT)]:
@@ -477,7 +478,7 @@ def _float(value: float) -> float:
     return shortest_float(value)
 
 
-def read_attr(message: Any, name: str, where: str) -> Attr | None:
+def read_attr(message: Any, name: str, where: str, *, split: bool = False) -> Attr | None:
     """A typed value; ``None`` for an entry without value, which GE skips as well."""
     member = message.WhichOneof("value")
     where = f"{where}, attribute '{name}'"
@@ -495,7 +496,7 @@ def read_attr(message: Any, name: str, where: str) -> Attr | None:
     if member == "dt":
         return Attr(Kind.TYPE, _header_dtype(value, where))
     if member == "t":
-        return Attr(Kind.TENSOR, read_tensor(value, where))
+        return Attr(Kind.TENSOR, read_tensor(value, where, split=split))
     if member == "list":
         return _read_list(value, where)
     if member == "list_list_int":
@@ -540,9 +541,14 @@ def _read_list(message: Any, where: str) -> Attr | None:
     return Attr(attr_kind, tuple(values))
 
 
-def read_tensor(message: Any, where: str) -> np.ndarray[Any, Any] | Literal | None:
-    """A read-only array, a Literal where numpy lacks the type, ``None`` for an empty message."""
+def read_tensor(message: Any, where: str, *, split: bool = False) -> np.ndarray[Any, Any] | Literal | None:
+    """A read-only array, a Literal where numpy lacks the type, ``None`` for an empty message.
+
+    ``split`` lets the data be missing whatever the shape says.
+    """
     if not message.HasField("desc") and not message.data:
+        return None
+    if split and not message.data:
         return None
     dtype = wire_dtype(message.desc.dtype, where)
     shape = tuple(message.desc.shape.dim)

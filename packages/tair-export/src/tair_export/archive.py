@@ -566,12 +566,14 @@ class Archive:
         path: The manifest.
         root: Folder that the names are relative to.
         manifest: Content of the manifest, in the current format.
+        compared: Whether every byte has been compared with its checksum.
     """
 
     def __init__(self, path: Path, root: Path, manifest: dict[str, Any], maps: dict[str, memoryview]) -> None:
         self.path = path
         self.root = root
         self.manifest = manifest
+        self.compared = False
         self._maps = maps
 
     def data(self, name: str) -> memoryview:
@@ -608,6 +610,7 @@ class Archive:
         for entry, digest in zip(whole, self._digests([f["name"] for f in whole])):
             if digest != entry["sha256"]:
                 raise errors.checksum(entry["name"], f"SHA-256 is {digest}, not {entry['sha256'][:64]}", self.path)
+        self.compared = full
 
     def _digests(self, names: list[str]) -> Iterator[str]:
         def digest(name: str) -> str:

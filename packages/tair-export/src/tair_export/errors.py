@@ -126,6 +126,11 @@ def untrusted(what: str, where: Path | str) -> ArchiveError:
     )
 
 
+def array(path: str, what: str) -> ArchiveError:
+    """GE5045: an array file is not what it must be."""
+    return ArchiveError("GE5045", f"no array can be read: {what}", where=path, next="write it with numpy.save")
+
+
 def foreign(what: str, where: Path | str, next: str) -> ArchiveError:
     """GE5041: a graph file of others lacks what running it needs."""
     return ArchiveError("GE5041", escape.line(what), where=escape.line(os.fspath(where)), next=next)
