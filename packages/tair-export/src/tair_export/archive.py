@@ -183,7 +183,7 @@ class Writer:
         self._hashed: list[Future[str]] = []
 
     def __enter__(self) -> Writer:
-        with _reported("the folder cannot be written to", self.root):
+        with reported("the folder cannot be written to", self.root):
             self.root.mkdir(parents=True, exist_ok=True)
             with _locked(self.root):  # so that nobody takes the new folder for an abandoned one
                 self._stage.mkdir()
@@ -208,7 +208,7 @@ class Writer:
             ArchiveError: GE5033 if the system refuses.
         """
         path = self._stage / check_name(name, self.root)
-        with _reported(f"'{escape.line(name, 200)}' cannot be written", path):
+        with reported(f"'{escape.line(name, 200)}' cannot be written", path):
             path.parent.mkdir(parents=True, exist_ok=True)
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
             self._fill(name, handle, pieces)
@@ -246,7 +246,7 @@ class Writer:
         Returns:
             The manifest.
         """
-        with _reported("the archive cannot be completed", self.root):
+        with reported("the archive cannot be completed", self.root):
             return self._commit(body)
 
     def _commit(self, body: Mapping[str, Any]) -> Path:
@@ -281,7 +281,7 @@ class Writer:
 
 
 @contextlib.contextmanager
-def _reported(what: str, where: Path) -> Iterator[None]:
+def reported(what: str, where: Path) -> Iterator[None]:
     """The system's refusals as our error."""
     try:
         yield
@@ -652,20 +652,22 @@ def open_archive(
         raise errors.bad_argument("verify", verify, "True: a signature vouches for files only if all are compared")
     with _readable(path):
         manifest_path, root = find(Path(path), rank)
-        for _ in range(_RETRIES):
+    for _ in range(_RETRIES):
+        with _readable(path):
             data = _content(manifest_path)
-            if authenticate is not None:
-                authenticate(data, manifest_path)
-            manifest = _parse(data, manifest_path)
-            try:
+        if authenticate is not None:
+            authenticate(data, manifest_path)
+        manifest = _parse(data, manifest_path)
+        try:
+            with _readable(path):
                 maps = _map_all(manifest_path, root, manifest, allow_outside, copy)
                 opened = Archive(manifest_path, root, manifest, maps)
                 if _still(manifest_path, data):
                     opened.verify(verify)
                     return opened
-            except ArchiveError:
-                if _still(manifest_path, data):
-                    raise
+        except ArchiveError:
+            if _still(manifest_path, data):
+                raise
     raise errors.missing("the archive keeps changing while it is read", path, "wait until the writer is done")
 
 

@@ -187,7 +187,7 @@ def _write(
     _number_inputs(graph, captured.signature)
     written = {name: read[name] if name in outside else states[name] for name in files}
     written = {name: w for name, w in written.items() if w.bytes or name in states}
-    with Writer(root, layout) as writer:
+    with archive.reported("the archive cannot be written", root), Writer(root, layout) as writer:
         for name, weight in written.items():
             writer.add(files[name], [weight.data().data])
         writer.add(layout.graph, _limited(to_chunks(graph), graph.name))

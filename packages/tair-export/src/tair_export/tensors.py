@@ -6,8 +6,9 @@ import math
 import os
 import stat
 import sys
+import tokenize
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -46,6 +47,13 @@ def to_numpy(value: Any) -> np.ndarray[Any, Any]:
     return found
 
 
+# numpy reads the header, a Python literal, with Python's own tokenizer and parser.
+_NPY_FAULTS: Final = (
+    OSError, ValueError, EOFError, TypeError, OverflowError, MemoryError, SyntaxError, RecursionError, KeyError,
+    tokenize.TokenError,
+)  # fmt: skip
+
+
 def read_npy(path: str) -> np.ndarray[Any, Any]:
     """The array of a ``.npy`` file, its size compared with the file's before memory is taken.
 
@@ -69,7 +77,7 @@ def read_npy(path: str) -> np.ndarray[Any, Any]:
             file.seek(0)
             found: np.ndarray[Any, Any] = np.lib.format.read_array(file, allow_pickle=False)
             return found
-    except (OSError, ValueError, EOFError, TypeError, OverflowError, MemoryError, SyntaxError, RecursionError) as error:
+    except _NPY_FAULTS as error:
         raise errors.array(escape.line(path), escape.line(str(error), 300)) from None
 
 
