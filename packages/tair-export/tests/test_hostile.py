@@ -275,14 +275,18 @@ def test_odd_manifests(tmp_path, text):
         CompiledModel.load_graph(tmp_path)
 
 
-@pytest.mark.parametrize("keywords", [{"rank": 3}, {"rank": (0, 1)}, {"options": "x"}, {"options": {"a": 1}}, {"options": [1]}])
+@pytest.mark.parametrize(
+    "keywords", [{"rank": 3}, {"rank": (0, 1)}, {"options": "x"}, {"options": {"a": 1}}, {"options": [1]}]
+)
 def test_arguments_of_wrong_kinds(tmp_path, make, keywords):
     write_graph(make().captured, tmp_path)
     with pytest.raises(ArchiveError, match="GE5042"):
         CompiledModel.load_graph(tmp_path, **keywords)
 
 
-@pytest.mark.parametrize("value", [np.array(["a"] * 4), np.array([object()] * 4), np.zeros(4, "M8[s]"), np.zeros(4, "V8")])
+@pytest.mark.parametrize(
+    "value", [np.array(["a"] * 4), np.array([object()] * 4), np.zeros(4, "M8[s]"), np.zeros(4, "V8")]
+)
 def test_arrays_of_wrong_kinds(tmp_path, make, value):
     write_graph(make().captured, tmp_path)
     with pytest.raises(GeError):
@@ -402,7 +406,9 @@ def test_guards_are_data_and_named(tmp_path, make):
         model(np.ones((25, 4), "f4"))
 
 
-@pytest.mark.parametrize("guard", [["exec", "s0"], "", ["**", "s0"], [], 1.5, ["+"], ["==", 1, 2, 3], {"a": 1}, True, None])
+@pytest.mark.parametrize(
+    "guard", [["exec", "s0"], "", ["**", "s0"], [], 1.5, ["+"], ["==", 1, 2, 3], {"a": 1}, True, None]
+)
 def test_other_guards_are_refused(tmp_path, make, guard):
     write_graph(make().captured, tmp_path)
     signature = manifest_of(tmp_path)["signature"]

@@ -75,7 +75,15 @@ class _Reader:
                 self._statement(statement, depth)
             except GeError:
                 raise
-            except (TypeError, ValueError, KeyError, AttributeError, IndexError, OverflowError, RecursionError) as error:
+            except (
+                TypeError,
+                ValueError,
+                KeyError,
+                AttributeError,
+                IndexError,
+                OverflowError,
+                RecursionError,
+            ) as error:
                 what = f"{type(error).__name__}: {error}"
                 raise _refuse(what, self._file, statement.lineno) from None
 
@@ -213,6 +221,8 @@ class _Reader:
         return python_source.node(op, inputs, **options)
 
     def _net_output(self, inputs: list[Any], dependencies: list[Any] | tuple[()] = ()) -> Graph:
-        if not all(isinstance(t, Tensor) for t in inputs) or not all(isinstance(d, (Tensor, Node)) for d in dependencies):
+        if not all(isinstance(t, Tensor) for t in inputs) or not all(
+            isinstance(d, (Tensor, Node)) for d in dependencies
+        ):
             raise ValueError("arguments of NetOutput()")
         return python_source.net_output(inputs, dependencies)

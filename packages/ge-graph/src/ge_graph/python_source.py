@@ -505,7 +505,9 @@ def _value(value: Any) -> str:
         return f'float("{value}")'
     if isinstance(value, str):
         # JSON's form is easier on the eye; what does not print, and what has no UTF-8, is written in ASCII
-        return json.dumps(value, ensure_ascii=False) if escape.line(value, len(value)) == value else escape.literal(value)
+        return (
+            json.dumps(value, ensure_ascii=False) if escape.line(value, len(value)) == value else escape.literal(value)
+        )
     return repr(value)
 
 

@@ -54,7 +54,9 @@ def too_large(what: str, where: Path | str) -> ArchiveError:
 
 def weight(name: str, what: str, where: Path | str) -> ArchiveError:
     """GE5026: graph, manifest and weight files contradict each other."""
-    return ArchiveError("GE5026", escape.line(f"weight '{name}': {what}"), where=escape.line(os.fspath(where)), next=AGAIN)
+    return ArchiveError(
+        "GE5026", escape.line(f"weight '{name}': {what}"), where=escape.line(os.fspath(where)), next=AGAIN
+    )
 
 
 def unwritable(what: str, next: str) -> ArchiveError:
@@ -100,7 +102,10 @@ def no_capture(reason: str) -> ArchiveError:
 def bad_call(what: str, expected: str) -> ArchiveError:
     """GE5040: the arguments of a call are not those that the graph was saved for."""
     return ArchiveError(
-        "GE5040", escape.line(what), where=escape.line(f"expected {expected}"), next="`tair-run --info ARCHIVE` shows the signature"
+        "GE5040",
+        escape.line(what),
+        where=escape.line(f"expected {expected}"),
+        next="`tair-run --info ARCHIVE` shows the signature",
     )
 
 

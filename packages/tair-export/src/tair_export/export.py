@@ -108,7 +108,9 @@ def write_graph(captured: Captured, path: str | os.PathLike[str], rank: Rank | N
     """
     rank = current() if rank is None else rank
     layout = archive.graph_layout(rank)
-    return _write(captured, path_of(path), layout, rank, weight_files.GRAPH_INLINE_BYTES, lambda file: file, {}, "graph")
+    return _write(
+        captured, path_of(path), layout, rank, weight_files.GRAPH_INLINE_BYTES, lambda file: file, {}, "graph"
+    )
 
 
 def write_export(
@@ -148,9 +150,7 @@ def write_export(
         texts["model_relation_config.json"] = atc.model_relation(export_name, rank.count, captured.groups)
         texts["numa_config.json"] = atc.numa(rank.count)
     prefix = os.fspath(root)
-    return _write(
-        captured, root, layout, rank, inline_bytes, lambda f: os.path.join(prefix, f), texts, "export"
-    )
+    return _write(captured, root, layout, rank, inline_bytes, lambda f: os.path.join(prefix, f), texts, "export")
 
 
 def path_of(path: Any) -> Path:

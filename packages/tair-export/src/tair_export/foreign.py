@@ -49,7 +49,9 @@ def read_air(path: str | os.PathLike[str], *, allow_outside: bool = False) -> Gr
     graph = _parse(_content(where), where)
     if changed := names.repair(graph):
         shown = "; ".join(changed[:_SHOWN]) + (f"; and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else "")
-        logger.warning("%s: %d names that GE does not take were repaired: %s", escape.line(str(where)), len(changed), shown)
+        logger.warning(
+            "%s: %d names that GE does not take were repaired: %s", escape.line(str(where)), len(changed), shown
+        )
     for part in _all(graph):
         for node in part.nodes:
             if node.op == "FileConstant" or _is_split(node):

@@ -166,7 +166,9 @@ def summary(found: Archive) -> dict[str, Any]:
         "format": manifest["version"],
         "writer": manifest.get("writer"),
         "device": manifest.get("device"),
-        "checksum": f"SHA-256 of {len(sizes)} files and of the manifest, all equal" if found.compared else "not compared",
+        "checksum": f"SHA-256 of {len(sizes)} files and of the manifest, all equal"
+        if found.compared
+        else "not compared",
         "signature": contract.text(),
         "inputs": [describe(i) for i in contract.inputs],
         "outputs": [describe_output(o) for o in contract.outputs],

@@ -229,7 +229,9 @@ class Signature:
             if names <= values.keys() and not guards.holds(test, values):
                 places = {name: f"{name} ({where})" for name, (_, where) in bound.items()}
                 given = ", ".join(f"{places.get(n, n)} = {values[n]}" for n in sorted(names))
-                raise errors.bad_call(f"the graph was traced under {guards.text(expr)}; here {given}", guards.text(expr))
+                raise errors.bad_call(
+                    f"the graph was traced under {guards.text(expr)}; here {given}", guards.text(expr)
+                )
 
     def text(self) -> str:
         """One line: ``(x: f32[3, 4], *, y: int) -> f32[3, 2]``."""

@@ -125,9 +125,7 @@ def file_attrs(weight: Weight, path: str) -> dict[str, Attr]:
     }  # fmt: skip
 
 
-def listing(
-    weights: Sequence[Weight], files: Mapping[str, str], constants: Mapping[str, str]
-) -> list[dict[str, Any]]:
+def listing(weights: Sequence[Weight], files: Mapping[str, str], constants: Mapping[str, str]) -> list[dict[str, Any]]:
     """What the manifest says of outside weights; those that the graph reads stand under the name of their constant."""
     return [
         {"dtype": w.dtype.name, "file": files[w.name], "name": constants.get(w.name, w.name), "shape": list(w.shape)}
