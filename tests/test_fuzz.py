@@ -216,7 +216,7 @@ def of_json(rng, value, depth=0):
     return value
 
 
-# --- readers: seeds, mutation, what is done with the result ------------------------------------------------------------
+# --- readers: seeds, mutation, what is done with the result -----------------------------------------------------
 
 
 def use(graph):

@@ -9,7 +9,8 @@ from ge_graph.pbtxt import to_pbtxt
 from ge_graph.verify import VerifyError, verify
 
 HOSTILE = [
-    "n\n    pass\nimport os; os.system('x')\ndef program(i0, *a):\n    #", "a\rb", "a\x0cb", "a\u2028b", "a\x00b", "../../x",
+    "n\n    pass\nimport os; os.system('x')\ndef program(i0, *a):\n    #", "a\rb", "a\x0cb", "a\u2028b", "a\x00b",
+    "../../x",
     "a/../b", "..", "x" * 10_000, "\u202egnp.exe", "\x1b[2J", "a\ud800",
 ]  # fmt: skip
 

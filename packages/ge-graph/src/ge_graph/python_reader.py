@@ -1,8 +1,8 @@
 """Reading a ``py`` dump back as data: the file is parsed, never executed.
 
 What ``python_source`` writes is a small part of Python: imports, calls of a few functions with literals and names of
-earlier results, and ``with new_graph(...)`` blocks. The syntax tree is walked and each call is made by us; anything else
-is refused with its line. So nothing that stands in a file runs.
+earlier results, and ``with new_graph(...)`` blocks. The syntax tree is walked and each call is made by us; anything
+else is refused with its line. So nothing that stands in a file runs.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from ge_graph import builder, escape, ops, python_source, schema
+from ge_graph.dtypes import DataType
 from ge_graph.errors import ArchiveError, GeError
-from ge_graph.ir import Graph, Node, Tensor, building
+from ge_graph.ir import Graph, Node, Tensor, building, current_graph
 
 SOURCE_CHARS: Final = 1 << 30
 PARTS: Final = 1 << 16
@@ -144,9 +145,11 @@ class _Reader:
             return tuple(self._value(e) for e in node.elts)
         if isinstance(node, ast.Dict):
             return {self._value(self._key(k, node)): self._value(v) for k, v in zip(node.keys, node.values)}
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
-            if type(node.operand.value) in (int, float):
-                return -node.operand.value  # type: ignore[operator]
+        if (
+            isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant)
+            and type(node.operand.value) in (int, float)
+        ):  # fmt: skip
+            return -node.operand.value  # type: ignore[operator]
         if isinstance(node, ast.Call):
             return self._call(node)
         raise self._unknown(node)
@@ -203,7 +206,7 @@ class _Reader:
     def _data(self, *, index: int, dtype: int, shape: list[int], placement: str = "NPU", node_name: str) -> Tensor:
         if type(index) is not int or len(shape) > 64 or not all(type(d) is int for d in shape):
             raise ValueError("index or shape of a graph input")
-        return builder.data(python_source.current_graph(), index=index, dtype=python_source.DataType(dtype),
+        return builder.data(current_graph(), index=index, dtype=DataType(dtype),
                             shape=tuple(shape), placement=placement, name=node_name)  # fmt: skip
 
     def _node(self, op: str, inputs: list[Any], **options: Any) -> Any:

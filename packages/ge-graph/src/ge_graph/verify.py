@@ -54,9 +54,10 @@ class VerifyError(GraphError):
     def __init__(self, graph: Graph, violations: tuple[Violation, ...]) -> None:
         self.violations = violations
         listing = "\n".join(f"  {v}" for v in violations)
+        rules = "rule" if len(violations) == 1 else "rules"
         super().__init__(
             "GE3010",
-            f"graph '{names.shown(graph.name)}' breaks {len(violations)} rule{'s' if len(violations) > 1 else ''} of GE:\n{listing}",
+            f"graph '{names.shown(graph.name)}' breaks {len(violations)} {rules} of GE:\n{listing}",
             next="each line names the node and, where known, the source line that it comes from",
         )
 

@@ -147,7 +147,7 @@ class Recorder(TorchDispatchMode):
 
 
 def same_operators(ones: Sequence[tuple[str, list[Any]]], usual: Sequence[tuple[str, list[Any]]]) -> bool:
-    """Whether two runs are one program: the same operators, and arguments that differ in whole numbers only, as sizes do."""
+    """Whether two runs are one program: the same operators, with arguments that differ only where they are sizes."""
     return [name for name, _ in ones] == [name for name, _ in usual] and all(
         len(a) == len(b) and all(x == y or (type(x) is type(y) is int and name in _SIZED) for x, y in zip(a, b))
         for (name, a), (_, b) in zip(ones, usual)

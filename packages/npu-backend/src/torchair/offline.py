@@ -267,9 +267,9 @@ def _symbols(
     for symbol, limits in program.range_constraints.items():
         if str(symbol) in wanted:
             low, high = (_limit(v) for v in (limits.lower, limits.upper))
-            if low == 2 and str(symbol) in sizes and guards.may_be_one(conditions, str(symbol)):
-                if _serves_one(model, program, {symbol}, args, kwargs):
-                    low = 1
+            asked = low == 2 and str(symbol) in sizes and guards.may_be_one(conditions, str(symbol))
+            if asked and _serves_one(model, program, {symbol}, args, kwargs):
+                low = 1
             found[str(symbol)] = (low, high)
     return found
 
@@ -282,7 +282,7 @@ def _limit(value: Any) -> int | None:
 def _serves_one(
     model: torch.nn.Module, program: Any, symbols: set[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> bool:
-    """Whether the model runs the same operators, to results of the sizes that the program says, when ``symbols`` are 1."""
+    """Whether with ``symbols`` of 1 the same operators run, to results of the sizes that the program says."""
     from torch.utils import _pytree as pytree
 
     metas = [n.meta.get("val") for n in program.graph_module.graph.nodes if n.op == "placeholder"]

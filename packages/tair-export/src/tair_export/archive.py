@@ -445,7 +445,7 @@ def _is_written(path: Path, entry: Mapping[str, Any]) -> bool:
         edges, size = _Edges(), found.st_size
         edges.head = os.pread(handle, EDGE_BYTES, 0)
         edges.tail = os.pread(handle, EDGE_BYTES, max(size - EDGE_BYTES, 0))
-        return edges.hexdigest(size) == entry["edges"]
+        return bool(edges.hexdigest(size) == entry["edges"])
     finally:
         os.close(handle)
 

@@ -21,10 +21,9 @@ from ge_runtime.discovery import choose
 from tair_export import errors, weights
 from tair_export.archive import GRAPH_BYTES
 from tair_export.export import path_of
-from tair_export.mapping import map_file
 from tair_export.load import CompiledModel, check_options
+from tair_export.mapping import map_file
 from tair_export.signature import LEAF, Input, Output, Signature, Tree
-
 
 logger = logging.getLogger(__name__)
 _SHOWN: Final = 10

@@ -1,8 +1,9 @@
 """Who wrote an archive: detached Ed25519 signatures of manifests, for hosts that load from where others may write.
 
-A manifest has the SHA-256 of every file, so its signature vouches for the whole archive. It stands beside the manifest,
-``<name>.manifest.json.sig``: 64 bytes over the manifest's bytes. Needs the extra ``sign`` (the package ``cryptography``).
-Any other scheme is a function of the manifest's bytes and path that raises, given as ``authenticate`` to ``load_graph``.
+A manifest has the SHA-256 of every file, so its signature vouches for the whole archive. It stands beside the
+manifest, ``<name>.manifest.json.sig``: 64 bytes over the manifest's bytes. Needs the extra ``sign`` (the package
+``cryptography``). Any other scheme is a function of the manifest's bytes and path that raises, given as
+``authenticate`` to ``load_graph``.
 """
 
 from __future__ import annotations
