@@ -282,6 +282,35 @@ def npy(array):
     return file.getvalue()
 
 
+def read_config(option):
+    def read(folder, data):
+        from torchair import CompilerConfig
+        from torchair.config import find
+
+        (folder / "f.json").write_bytes(data)
+        find(CompilerConfig(), option).value = str(folder / "f.json")
+
+    return read
+
+
+def read_dump(folder, data):
+    from tair_debug.dumps import _array
+
+    (folder / "f.npy").write_bytes(data)
+    _array(folder / "f.npy")
+
+
+def as_json_or_bytes(rng, data):
+    if data == DEEP or rng.random() < 0.3:
+        return of_bytes(rng, data)
+    return json.dumps(of_json(rng, json.loads(data))).encode()
+
+
+DUMP = {"dump": {"dump_path": "/tmp", "dump_mode": "all", "dump_list": [{"model_name": "m", "layer": ["a"]}],
+                 "dump_switch": "on", "dump_step": "0|2-3"}}  # fmt: skip
+SWITCH = {"Switch": {"GraphFusion": {"ALL": "off", "A": "on"}, "UBFusion": {"B": "off"}}}
+DEEP = b'{"dump": ' + b"[" * 100_000
+
 READERS = {
     "air": (lambda f: [serde.to_bytes(sample())], of_message, read_air_bytes),
     "air_file": (lambda f: [serde.to_bytes(sample())], of_message, load_air_file),
@@ -290,6 +319,17 @@ READERS = {
     "py": (lambda f: [python_source.to_py(sample()).encode()], as_text(of_text), read_py),
     "manifest": (lambda f: [saved(f).read_bytes()], of_manifest, read_manifest),
     "reg_op": (lambda f: [HEADER.encode()], as_text(of_text), read_header),
+    "dump_json": (
+        lambda f: [json.dumps(DUMP).encode(), DEEP],
+        as_json_or_bytes,
+        read_config("dump_config.dump_config_path"),
+    ),
+    "fusion_switch": (
+        lambda f: [json.dumps(SWITCH).encode(), DEEP],
+        as_json_or_bytes,
+        read_config("fusion_config.fusion_switch_file"),
+    ),
+    "dump_npy": (lambda f: [npy(np.ones((3, 4), "f4"))], of_bytes, read_dump),
     "npy": (lambda f: [npy(np.ones((3, 4), "f4")), npy(np.zeros((0, 2), "i8"))], of_bytes, read_array),
 }
 
