@@ -385,7 +385,8 @@ def test_fuzz(name, tmp_path):
     seeds, mutate, read = READERS[name]
     found = seeds(tmp_path)
     for data in found:
-        read(tmp_path, data) if name not in ("air_file", "pbtxt") else None
+        with contextlib.suppress(GeError):
+            read(tmp_path, data)
     end = time.monotonic() + SECONDS / len(READERS)
 
     def check(number):

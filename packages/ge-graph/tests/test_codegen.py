@@ -517,7 +517,8 @@ def test_texts_of_a_header_are_only_texts(text: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "what"),
     [
-        ('.ATTR(a, String, "\\x")', "string"), ('.ATTR(a, String, "\\N{NO}")', "string"), (".ATTR(a, Type, ::)", "type"),
+        ('.ATTR(a, String, "\\x")', "string"), ('.ATTR(a, String, "\\N{NO}")', "string"),
+        (".ATTR(a, Type, ::)", "type"),
         (f".ATTR(a, Float, 0x{'f' * 400})", "number"), (".INPUT(x²y, TensorType({DT_FLOAT}))", "expected"),
     ],
 )  # fmt: skip

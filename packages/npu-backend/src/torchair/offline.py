@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from ge_converters.aliasing import Constant, InputAlias, InputBinding, Mutation, Nothing, Result, ScalarResult
-from ge_converters.dtypes import to_ge
+from ge_converters.base.dtypes import to_ge
+from ge_converters.lowering.aliasing import Constant, InputAlias, InputBinding, Mutation, Nothing, Result, ScalarResult
 from ge_graph import TensorSpec, builder
 from ge_graph.attrs import Attr, Kind
 from tair_export import signature
@@ -315,7 +315,7 @@ def _trial(
     """Results of the model on tensors without data, and the operators that it ran."""
     from torch.utils import _pytree as pytree
 
-    from ge_converters.torch_compat import fake_mode
+    from ge_converters.base.torch_compat import fake_mode
 
     given, spec = pytree.tree_flatten((args, kwargs))
     wanted = iter(shapes)
