@@ -152,7 +152,7 @@ def of_text(rng, text):
         else:
             tokens[at] = tokens[at] * rng.choice((2, 50, 3000))
         tokens = tokens or [""]
-    return "".join(tokens)
+    return "".join(tokens)[: 1 << 20]
 
 
 def fields_of(message, found):
