@@ -12,7 +12,7 @@ import ast
 import itertools
 import keyword
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -28,7 +28,7 @@ _serial = itertools.count()
 # Construct to the fields that hold further constructs; a statement or expression of any other type is refused.
 _PARTS: Final[dict[type[ast.AST], tuple[str, ...]]] = {
     ast.Assign: ("value", "targets"), ast.Expr: ("value",), ast.Return: ("value",), ast.Delete: ("targets",),
-    ast.Try: ("body", "handlers"), ast.ExceptHandler: ("type", "body"), ast.Call: ("func", "args", "keywords"),
+    ast.Try: ("body", "handlers", "orelse", "finalbody"), ast.ExceptHandler: ("type", "body"), ast.Call: ("func", "args", "keywords"),
     ast.keyword: ("value",), ast.Name: (), ast.Constant: (), ast.Attribute: ("value",), ast.Subscript: ("value", "slice"),
     ast.Tuple: ("elts",), ast.List: ("elts",), ast.Slice: ("lower", "upper", "step"),
 }  # fmt: skip
@@ -51,8 +51,8 @@ def member(text: str) -> str:
     Errors:
         GraphError GE3053 if it may not.
     """
-    if not _MEMBER.fullmatch(text) or keyword.iskeyword(text):
-        raise _refused(f"the name {escape.line(text, 60)!r}")
+    if not _MEMBER.fullmatch(text or "") or keyword.iskeyword(text):
+        raise _refused(f"the name {escape.line(str(text), 60)!r}")
     return text
 
 
@@ -191,6 +191,16 @@ class Names:
             if shown:
                 self.shown[found] = self._unique(escape.line(shown, 200))
         return found
+
+    def reserve(self, words: Iterable[str]) -> None:
+        """Words that ``source`` must not give to anything else."""
+        self._taken.update(words)
+
+    def show(self, name: str, shown: str) -> str:
+        """Let people read a variable by another word, made unique; gives the variable."""
+        if shown.isidentifier():
+            self.shown[name] = self._unique(shown)
+        return name
 
     def _unique(self, shown: str) -> str:
         if not shown.isidentifier():
