@@ -78,6 +78,13 @@ def run_failed(graph: str, error: BaseException) -> EngineError:
     )  # fmt: skip
 
 
+def too_large(node: Node, what: str) -> EngineError:
+    """GE4014: a result needs more memory than there is; nothing was allocated."""
+    return EngineError(
+        "GE4014", f"{node.op}: {what}", where=origin(node), next="correct the sizes that lead to this result"
+    )
+
+
 def plan_failed(node: Node, error: BaseException) -> EngineError:
     """GE4013: a node could not be planned: an attribute or constant has a value that its kernel cannot read."""
     return EngineError(

@@ -29,7 +29,7 @@ from ge_runtime.cpu import registry
 from ge_runtime.cpu.program import Line, Program
 from ge_runtime.cpu.registry import Call, Kernel, Ref
 from ge_runtime.cpu.site import PlanSite
-from ge_runtime.cpu.values import constant, torch_dtype
+from ge_runtime.cpu.values import constant, too_large, torch_dtype
 
 FIXED = 0  # the root of everything that must never be overwritten or handed out: inputs, constants, expanded memory
 _INPUTS = ("Data", "RefData")
@@ -235,9 +235,16 @@ class Planner:
         return own and self._uses[edge] == 1 and all(self._live[r] == 1 for r in value.roots)
 
     def _define(self, edge: Tensor, value: Value) -> None:
+        self._check_size(edge, edge.known_shape or ())
         self.values[edge] = value
         if self._uses[edge] > 0:
             self._live.update(value.roots)
+
+    @staticmethod
+    def _check_size(edge: Tensor, sizes: Sequence[Any]) -> None:
+        reason = too_large(sizes, edge.dtype)
+        if reason:
+            raise errors.too_large(edge.node, reason)
 
     def _release(self, node: Node) -> None:
         for edge in node.operands():
@@ -351,6 +358,8 @@ class Planner:
         if isinstance(planned, Ref):  # the result is the operand, or numbers only: nothing to call
             planned = Call(_same, (planned,), views=True)
         call = self._general_call(site, kernel) if planned is None else planned
+        if call.fn in (torch.full, torch.Tensor.expand):
+            self._check_size(node.outputs[0], next(a for a in call.args if isinstance(a, tuple)))
         if self._overwrite(node, kernel, call):
             return
         reads: list[str] = []

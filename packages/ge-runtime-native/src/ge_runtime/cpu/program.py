@@ -16,6 +16,8 @@ from ge_graph.ir import Node
 from ge_runtime import errors
 from ge_runtime.cpu.values import describe
 
+_NO_MEMORY = ("Storage size calculation overflowed", "numel: integer multiplication overflow")
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -115,6 +117,8 @@ class Program:
             return errors.located(error, line.node)
         known = {**self._names.objects, **frame.tb_frame.f_locals}
         operands = ", ".join(describe(known[name]) for name in line.reads if name in known)
+        if isinstance(error, MemoryError) or str(error).startswith(_NO_MEMORY) or "DefaultCPUAllocator" in str(error):
+            return errors.too_large(line.node, f"no memory for the result of ({operands}): {error}")
         return errors.kernel_failed(line.node, operands, error)
 
 
