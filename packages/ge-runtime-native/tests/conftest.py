@@ -46,7 +46,11 @@ def run() -> Callable[..., Any]:
 
 
 _single = CpuExecutable.run
-_RUN_ONCE = ("test_printing", "test_faults", "test_host")  # a run writes to the terminal, is stopped, or is repeated there
+_RUN_ONCE = (
+    "test_printing",
+    "test_faults",
+    "test_host",
+)  # a run writes to the terminal, is stopped, or is repeated there
 
 
 def _other_values(inputs: Sequence[Any], shift: int) -> list[Any]:

@@ -50,7 +50,9 @@ def _data(index: int, *shape: int, dtype: DataType = I64) -> Tensor:
     return ge.Data(index=index, dtype=dtype, shape=shape)
 
 
-def _agree(build: Callable[..., Any], want: Callable[..., Any], operands: Sequence[Sequence[int]], dtype: DataType) -> None:
+def _agree(
+    build: Callable[..., Any], want: Callable[..., Any], operands: Sequence[Sequence[int]], dtype: DataType
+) -> None:
     """Operands fed as scalars (host numbers), as vectors (kernels) and as constants (folded) against numpy."""
     count = len(operands[0])
     fed = _compiled(lambda: build(*(_data(k, dtype=dtype) for k in range(count))))
@@ -107,7 +109,10 @@ def test_repeated_squaring_stays_small() -> None:
         want = np.array(3, np.int64)
         for _ in range(60):
             want = want * want
-    for executable, fed in ((_compiled(lambda: build(_data(0))), [torch.tensor(3)]), (_compiled(lambda: build(ge.Const(3))), [])):
+    for executable, fed in (
+        (_compiled(lambda: build(_data(0))), [torch.tensor(3)]),
+        (_compiled(lambda: build(ge.Const(3))), []),
+    ):
         assert [executable.run(fed)[0].item() for _ in range(3)] == [int(want)] * 3
 
 
@@ -120,7 +125,9 @@ def test_reductions_of_short_lists_wrap(op: str, dtype: DataType) -> None:
         for values in itertools.product(_EDGES[dtype][:5], repeat=3):
             array = np.array(values, _NUMPY[dtype])
             got = executable.run(list(map(torch.tensor, array)))
-            assert got[0].item() == int(want(array, dtype=_NUMPY[dtype]) if op in ("ReduceProd", "ReduceSum") else want(array))
+            assert got[0].item() == int(
+                want(array, dtype=_NUMPY[dtype]) if op in ("ReduceProd", "ReduceSum") else want(array)
+            )
 
 
 @pytest.mark.parametrize(("source", "target"), list(itertools.permutations((I32, I64, BOOL), 2)), ids=str)

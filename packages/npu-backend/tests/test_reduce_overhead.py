@@ -354,4 +354,11 @@ def test_text_of_a_graph_is_never_part_of_the_program(hostile_text):
     assert run([torch.ones(2)])[0].tolist() == [1.0, 1.0]
     tree = ast.parse(text)
     assert [type(s).__name__ for s in tree.body] == ["Import", "Import", "FunctionDef"]
-    assert {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} <= {"torch", "args", "x", "t1", "div_tensor_mode", "hostile"}
+    assert {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} <= {
+        "torch",
+        "args",
+        "x",
+        "t1",
+        "div_tensor_mode",
+        "hostile",
+    }

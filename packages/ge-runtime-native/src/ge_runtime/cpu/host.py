@@ -108,7 +108,9 @@ def _binary(site: Any) -> list[Host] | None:
     a, b = site.host(names[0]), site.host(names[1])
     if fn is None or a is None or b is None:
         return None
-    if site.node.op in _DIVISIONS and any(not isinstance(d, Ref) and d == 0 for d in (b if isinstance(b, list) else [b])):
+    if site.node.op in _DIVISIONS and any(
+        not isinstance(d, Ref) and d == 0 for d in (b if isinstance(b, list) else [b])
+    ):
         return None
     if not isinstance(a, list) and not isinstance(b, list):
         return [_apply(site, fn, (a, b))]
