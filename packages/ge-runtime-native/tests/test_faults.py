@@ -23,8 +23,7 @@ import torch
 from ge_graph import DataType, EngineError, Graph, Provenance, building
 from ge_graph import ops as ge
 from ge_graph.attrs import Int
-from ge_graph.builder import current_graph
-from ge_graph.ir import Tensor
+from ge_graph.ir import Tensor, current_graph
 from ge_runtime.cpu import Call, CpuEngine, registry
 
 F, I64 = DataType.DT_FLOAT, DataType.DT_INT64
@@ -257,13 +256,17 @@ def test_an_interrupt_and_then_again(what: str) -> None:
     graph, fed = _graph(build), [torch.ones(4)]
     executable = CpuEngine().compile(graph, {})
     want = executable.run(fed)[0]
+
+    def again(until: float) -> None:
+        while time.monotonic() < until:
+            executable.run(fed) if what == "run" else CpuEngine().compile(graph, {})
+
     for delay in (0.001, 0.004, 0.01, 0.03):
         timer = threading.Timer(delay, os.kill, (os.getpid(), signal.SIGINT))
         until = time.monotonic() + 20
+        timer.start()
         with pytest.raises(KeyboardInterrupt):
-            timer.start()
-            while time.monotonic() < until:
-                executable.run(fed) if what == "run" else CpuEngine().compile(graph, {})
+            again(until)
         timer.join()
         assert torch.equal(executable.run(fed)[0], want)
         assert torch.equal(CpuEngine().compile(graph, {}).run(fed)[0], want)

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 
 import torch
 
-from ge_converters.provenance import user_frame
+from ge_converters.base.provenance import user_frame
 from ge_graph import escape
 from ge_graph import program as build
 

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from ge_graph.dtypes import DataType
 from ge_runtime import errors
-from ge_runtime.cpu.kernels.elementwise import wide
-from ge_runtime.cpu.kernels.elementwise import truncated
+from ge_runtime.cpu.kernels.elementwise import truncated, wide
 from ge_runtime.cpu.registry import Call, Site, kernel, plan
 from ge_runtime.cpu.values import listed, one, torch_dtype
 
