@@ -47,7 +47,6 @@ def file_sizes() -> list[str]:
 # Where text or trees become code, and why that is safe; nothing else under packages/*/src may do it.
 COMPILES = {
     "packages/ge-graph/src/ge_graph/program.py": "trees of integers and our own names, each construct checked",
-    "packages/ge-graph/src/ge_graph/python_source.py": "runs a dump in Python form when its reader asks for that",
 }
 _COMPILERS = {"exec", "eval", "compile", "__import__"}
 _MODULES = {"runpy", "code", "codeop"}
