@@ -19,7 +19,7 @@ import torch
 
 from ge_converters.torch_compat import boxed, real_values, static_input_positions
 from ge_graph import passes as ge_passes
-from ge_graph.errors import ConfigError
+from ge_graph.errors import ConfigError, GraphError
 from ge_graph.verify import verify
 from tair_debug.observer import Stage
 from tair_debug.report import CompileReport
@@ -257,9 +257,31 @@ class Pipeline:
         with self._timed("verify") as note:
             verify(graph)
             note(f"{len(graph.nodes)} GE nodes")
+        self._check_soc(graph)
         self.report.ge_ops = sum(n.op not in _TASKLESS for n in graph.nodes)
         self._ge_graph("optimized", graph)
         return lowered
+
+    def _check_soc(self, graph: Graph) -> None:
+        """The verdict of the chip that ``config.check_soc`` names, as a warning or, on request, an error."""
+        soc = self.config.check_soc.value
+        if soc is None:
+            return
+        from ge_graph import kernels
+        from tair_debug import check
+
+        with self._timed("check_soc") as note:
+            report = check.examine([graph], kernels.oracle(soc))
+            note(report.headline())
+        if not report.ok and self.config.check_soc_error.value:
+            bad = check.text([r for r in report.troubles() if r.verdict.state == "none"])
+            raise GraphError(
+                "GE3069", f"{report.headline()}; without a kernel ({report.origin}):\n{bad}",
+                next="follow the advice of each line, or set config.check_soc_error = False to be warned only",
+            )  # fmt: skip
+        if report.troubles():
+            logger.warning("%s: %s (%s)\n%s", self._label, report.headline(), report.origin,
+                           check.text(report.troubles()))  # fmt: skip
 
     def _ge_graph(self, label: str, graph: Graph) -> None:
         for observer in self.observers:

@@ -1,10 +1,10 @@
 """Kernel facts in memory and as text: one line a kernel, so that a lookup parses only the lines of its operator.
 
-The first line names form, version, origin and the chips that are complete. A kernel's line has tab-separated fields: operator; chips; unit; number
-of inputs; ports (``?`` optional, ``*`` dynamic, ``~`` virtual: the kernel's own, absent from graphs); element types;
-layouts; flags; source. Element types are rows of combinations for AI Core (``f16,f16;f32,f32``, one name where all
-ports agree), sets a port for other units (``f16,f32|i32``), empty where the library does not say. Layouts are ``ND`` or
-rows like the types.
+The first line names form, version, origin and the chips that are complete. A kernel's line has tab-separated fields:
+operator; chips; unit; number of inputs; ports (``?`` optional, ``*`` dynamic, ``~`` virtual: the kernel's own, absent
+from graphs); element types; layouts; flags; source. Element types are rows of combinations for AI Core
+(``f16,f16;f32,f32``, one name where all ports agree), sets a port for other units (``f16,f32|i32``), empty where the
+library does not say. Layouts are ``ND`` or rows like the types.
 """
 
 from __future__ import annotations

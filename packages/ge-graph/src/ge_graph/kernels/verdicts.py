@@ -123,7 +123,8 @@ class Oracle:
             if found is not None:
                 return found
         if usual and whole:
-            return Verdict("none", _refusal(usual, types), advice=self._advice(usual, types))
+            more = "" if any(k.unit == AI_CPU for k in usual) else "; AI CPU has none that is listed"
+            return Verdict("none", _refusal(usual, types) + more, advice=self._advice(usual, types))
         if kernels and not usual:
             return Verdict("unknown", "only a contributed kernel is known, which no installation holds")
         return Verdict("unknown", f"nothing is known of this operator on {self.soc}")
