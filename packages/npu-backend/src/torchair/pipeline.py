@@ -20,6 +20,7 @@ import torch
 from ge_converters.torch_compat import boxed, real_values, static_input_positions
 from ge_graph import passes as ge_passes
 from ge_graph.errors import ConfigError, GraphError
+from ge_graph.rules.options import check_options
 from ge_graph.verify import verify
 from tair_debug.observer import Stage
 from tair_debug.report import CompileReport
@@ -292,6 +293,7 @@ class Pipeline:
 
         self._report_device_options(engine)
         options = self._engine_options(lowered)
+        check_options(lowered.graph, options)
         if _native.isEnabledFor(logging.INFO):
             listed = "".join(f"\n  {name}: {value}" for name, value in sorted(options.items()))
             _native.info("Compiling concrete graph %d with options:%s", self.stage.graph_id, listed)
