@@ -19,6 +19,7 @@ import torch
 
 from ge_converters.base.torch_compat import boxed, real_values, static_input_positions
 from ge_graph import passes as ge_passes
+from ge_graph import schema
 from ge_graph.errors import ConfigError, GraphError
 from ge_graph.rules.options import check_options
 from ge_graph.verify import verify
@@ -231,6 +232,7 @@ class Pipeline:
             converters.register()
             REGISTRY.load()
             note("known")
+        schema.use_cann(self.config.cann_version.value)
         with self._timed("lower") as note:
             lowered = lower(gm, name=f"graph_{self.stage.graph_id}", specialise=specialise)
             note(f"{len(gm.graph.nodes)} FX nodes to {len(lowered.graph.nodes)} GE nodes")
