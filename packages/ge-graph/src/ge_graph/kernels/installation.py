@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ge_graph.dtypes import BY_LAYOUT, BY_SHORT, BY_TORCH_NAME, DataType
+from ge_graph.errors import GraphError
 from ge_graph.kernels import form
 from ge_graph.kernels.form import AI_CORE, AI_CPU, ANY, Facts, Kernel
 
@@ -64,7 +65,7 @@ def load(path: str | os.PathLike[str], cache: Path | None = None) -> Facts:
     kept = folder / f"kernels-{_key(opp, [f for f, _ in files])}.tsv"
     try:
         return form.read(kept.read_bytes(), str(kept))
-    except (OSError, form.GraphError):
+    except (OSError, GraphError):
         pass
     lines: dict[str, list[str]] = {}
     for file, ai_core in files:
