@@ -513,7 +513,7 @@ class CompilerConfig(NpuBaseConfig):
         """GE keys and texts for the engine: every option set away from its default, and those always sent.
 
         Args:
-            level: ``global`` or ``graph``; None gives both.
+            level: A level of ``ge_graph.option_levels``, such as ``global``; None gives all.
         """
         dumping = bool(find(self, "dump_config.enable_dump"))
         chosen: dict[str, str] = {}
