@@ -143,7 +143,7 @@ std::vector<Finding> Open(Api& api) {
                          {kGraph, "graph objects", nullptr},
                          {kRunner, "graph sessions", nullptr}};
   for (Library& library : libraries) {
-    library.handle = dlopen(library.name, RTLD_NOW | RTLD_GLOBAL);
+    library.handle = dlopen(library.name, RTLD_NOW | RTLD_LOCAL);
     const char* text = library.handle == nullptr ? dlerror() : nullptr;
     found.push_back({library.name, nullptr, library.purpose, true, library.handle != nullptr,
                      text != nullptr ? text : std::string()});
