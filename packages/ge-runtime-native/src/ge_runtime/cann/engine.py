@@ -117,13 +117,11 @@ class CannExecutable:
         if len(data) > MAX_MODEL_BYTES:
             raise errors.graph_too_large(graph.name, len(data))
         handle = ctypes.c_void_p()
-        n_inputs = len(self._rules)
-        check(
-            native.gec_graph_add(
-                graph.name.encode(), data, len(data), *library.pairs(self._options), n_inputs, ctypes.byref(handle)
-            ),
-            graph,
+        n_inputs, n_outputs = len(self._rules), len(graph.outputs)
+        added = native.gec_graph_add(
+            graph.name.encode(), data, len(data), *library.pairs(self._options), n_inputs, n_outputs, handle
         )
+        check(added, graph)
         self._free()
         self._handle = handle
         check(native.gec_graph_compile(handle), graph)
@@ -132,12 +130,10 @@ class CannExecutable:
         check(native.gec_graph_info(handle, static, count, constants, work), graph)
         self.is_static = bool(static.value)
         self.const_bytes, self.feature_bytes = constants.value, work.value
-        if count.value != len(graph.outputs):
-            raise errors.device_refused(f"GE found {count.value} results, the graph has {len(graph.outputs)}", graph)
-        self._outputs = [self._known(i) for i in range(count.value)]
-        self._values = (library.Value * max(count.value, 1))()
+        self._outputs = [self._known(i) if self.is_static else (t.dtype, ()) for i, t in enumerate(graph.outputs)]
+        self._values = (library.Value * max(n_outputs, 1))()
         self._ins = (ctypes.c_uint64 * max(n_inputs, 1))()
-        self._outs = (ctypes.c_uint64 * max(count.value, 1))()
+        self._outs = (ctypes.c_uint64 * max(n_outputs, 1))()
         self._described: list[Any] = [None] * n_inputs
         self._loaded = False
         self._frozen_at: dict[int, int] = {}
@@ -174,7 +170,7 @@ class CannExecutable:
 
         Errors: EngineError GE4025, always.
         """
-        raise errors.not_traceable(self.name)
+        raise errors.not_traceable("cann")
 
     def _run(self, inputs: Sequence[Any]) -> list[Any]:
         session = self._session

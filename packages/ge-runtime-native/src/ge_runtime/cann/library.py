@@ -66,7 +66,9 @@ _SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
         ctypes.c_char_p, _SIZE, ctypes.c_char_p, _SIZE, ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_int64),
     ),
     "gec_use_allocator": (MALLOC, FREE, _P),
-    "gec_graph_add": (ctypes.c_char_p, ctypes.c_char_p, _SIZE, _TEXTS, _SIZE, _SIZE, ctypes.POINTER(_P)),
+    "gec_graph_add": (
+        ctypes.c_char_p, ctypes.c_char_p, _SIZE, _TEXTS, _SIZE, _SIZE, _SIZE, ctypes.POINTER(_P),
+    ),
     "gec_graph_compile": (_P,),
     "gec_graph_info": (
         _P, ctypes.POINTER(_INT), ctypes.POINTER(_SIZE), ctypes.POINTER(_U64), ctypes.POINTER(_U64),
@@ -97,21 +99,26 @@ def build(target: Path, command: str) -> None:
     Errors: EngineError GE4010 with the compiler's words.
     """
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".build-") as folder:
-        objects = []
+        compiling = []
         for source in sorted(SOURCES.glob("*.cc")):
-            made = Path(folder, source.stem + ".o")
             old = ["-D_GLIBCXX_USE_CXX11_ABI=0"] if source.name == OLD_ABI else []
-            _compile([command, *FLAGS, *old, "-c", str(source), "-o", str(made)])
-            objects.append(str(made))
+            made = str(Path(folder, source.stem + ".o"))
+            arguments = [command, *FLAGS, *old, "-c", str(source), "-o", made]
+            compiling.append((made, subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)))
+        complaints = "".join(done.communicate()[1] for _, done in compiling)
+        _check(all(done.returncode == 0 for _, done in compiling), complaints)
         library = Path(folder, NAME)
-        _compile([command, "-shared", *objects, "-ldl", "-o", str(library)])
+        linked = subprocess.run(
+            [command, "-shared", *(made for made, _ in compiling), "-ldl", "-o", str(library)],
+            stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        _check(linked.returncode == 0, linked.stderr)
         os.replace(library, target)
 
 
-def _compile(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise errors.engine_missing("cann", [f"the native runner cannot be built: {done.stderr.strip()[-2000:]}"])
+def _check(fine: bool, complaints: str) -> None:
+    if not fine:
+        raise errors.engine_missing("cann", [f"the native runner cannot be built: {complaints.strip()[-2000:]}"])
 
 
 def cached() -> Path:

@@ -207,8 +207,10 @@ def missing_kernels_are_listed_when_compiling(engine: Engine) -> str:
     try:
         engine.compile(graph, {})
     except EngineError as error:
-        named = all(name in str(error) for name in names)
-        return "" if error.code == "GE4003" and named else f"not helpful: {error}"
+        named = [name in str(error) for name in names]
+        # GE itself stops at the first operator that no kernel library has
+        fine = all(named) if error.code == "GE4003" else error.code == "GE4020" and any(named)
+        return "" if fine else f"not helpful: {error}"
     return "nothing was raised"
 
 
@@ -278,7 +280,11 @@ def traced_runs_show_every_node(engine: Engine) -> str:
         seen.append((node.op, [np.asarray(i).copy() for i in inputs], [np.asarray(o).copy() for o in outputs]))
 
     executable = engine.compile(_graph(build), {})
-    result = np.asarray(executable.run_traced([x], on_node)[0])
+    try:
+        result = np.asarray(executable.run_traced([x], on_node)[0])
+    except EngineError as error:
+        # an engine that runs a graph as a whole says so
+        return "" if error.code == "GE4025" and not seen else f"expected GE4025, got {error}"
     if [s[0] for s in seen] != ["Add", "Sub", "Relu", "Mul"]:
         return f"saw {[s[0] for s in seen]}"
     values = [2 * x, 2 * x - 3, np.maximum(2 * x - 3, 0), np.maximum(2 * x - 3, 0) * 2]

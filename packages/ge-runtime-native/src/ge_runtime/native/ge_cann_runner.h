@@ -71,11 +71,11 @@ int gec_device_facts(char* chip, size_t chip_room, char* version, size_t version
 int gec_use_allocator(gec_malloc take, gec_free give, void* context);
 
 int gec_graph_add(const char* name, const void* bytes, size_t size, const char* const* options, size_t n_options,
-                  size_t n_inputs, gec_graph** graph);
+                  size_t n_inputs, size_t n_outputs, gec_graph** graph);
 int gec_graph_compile(gec_graph* graph);
 int gec_graph_info(gec_graph* graph, int* is_static, size_t* n_outputs, uint64_t* const_bytes,
                    uint64_t* feature_bytes);
-/* What compiling found out of a result; dimensions that are not known are negative. */
+/* What compiling found out of a result of a static graph; of others nothing is known before a run (dtype 28). */
 int gec_graph_output(gec_graph* graph, size_t index, gec_value* value);
 /* Options for loading, and the stream of the first run. */
 int gec_graph_load(gec_graph* graph, void* stream, const char* const* options, size_t n_options);

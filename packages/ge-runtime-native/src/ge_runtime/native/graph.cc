@@ -12,6 +12,8 @@ namespace gert = cann::gert;
 
 namespace {
 
+constexpr int32_t kUndefined = 28;
+
 // Bits of an element by GE's header number; 0 where there is no fixed size.
 constexpr uint8_t kBits[] = {32, 16, 8, 32, 8, 0, 16, 16, 32, 64, 64, 64, 8,  0, 8, 8, 64, 128, 8, 16, 32,
                              8,  16, 64, 0, 40, 64, 16, 0, 4, 1, 2, 2, 32, 8, 8, 8, 8, 6, 6, 4, 4};
@@ -48,8 +50,13 @@ std::vector<T> Empty(size_t n) {
 }  // namespace
 
 struct gec_graph {
-  explicit gec_graph(const char* graph_name, size_t n_inputs)
-      : name(graph_name), described(n_inputs, false), on_device(n_inputs, true), bytes(n_inputs, 0) {}
+  gec_graph(const char* graph_name, size_t n_inputs, size_t n_outputs)
+      : name(graph_name), outputs(n_outputs), described(n_inputs, false), bytes(n_inputs, 0) {
+    for (gec_value& value : outputs) {
+      std::memset(&value, 0, sizeof(value));
+      value.dtype = kUndefined;
+    }
+  }
 
   std::string name;
   uint32_t id = 0;
@@ -60,7 +67,6 @@ struct gec_graph {
   bool is_static = false;
   std::vector<gec_value> outputs;
   std::vector<bool> described;
-  std::vector<bool> on_device;
   std::vector<uint64_t> bytes;
   // one pair is in use, by what the library offers
   std::vector<gert::Tensor> in;
@@ -207,7 +213,6 @@ int Collect(gec_graph& graph, size_t i, uint64_t address, bool executes, gec_val
 
 int Describe(gec_graph& graph, size_t index, int32_t placement, int32_t dtype, int32_t rank, const int64_t* dims) {
   graph.described[index] = true;
-  graph.on_device[index] = placement == GEC_ON_DEVICE;
   if (Functions().executes()) {
     gert::Tensor& tensor = graph.in[index];
     SetShape(tensor.shape.origin, rank, dims);
@@ -244,7 +249,7 @@ void MakeTensors(std::vector<gert::Tensor>& tensors, size_t n) {
     // every byte is GE's to read, and a fresh tensor is all zeros but for its format, type and placement
     std::memset(static_cast<void*>(&tensor), 0, sizeof(tensor));
     tensor.format.origin = tensor.format.storage = cann::kFormatReserved;
-    tensor.dtype = 28;  // undefined
+    tensor.dtype = kUndefined;
     tensor.data.placement = gert::kUnset;
   }
 }
@@ -267,19 +272,19 @@ int ReadSummary(gec_graph& graph) {
   if (summary == nullptr) return FailEngine(graph.Called("GetCompiledGraphSummary"), 0xFFFFFFFFU);
   const void* found = summary.get();
   graph.is_static = api.is_static(found);
+  if (!graph.is_static) return GEC_OK;
   std::vector<cann::Shape> shapes;
   std::vector<int32_t> dtypes;
   cann::Status status = api.output_shapes(found, shapes);
   if (status == 0) status = api.output_dtypes(found, dtypes);
   if (status != 0) return FailEngine(graph.Called("reading the results"), status);
-  if (shapes.size() != dtypes.size()) {
+  if (shapes.size() != graph.outputs.size() || dtypes.size() != graph.outputs.size()) {
     return Fail(GEC_ENGINE, graph.Called("summary") + " has " + std::to_string(shapes.size()) + " shapes and " +
-                                std::to_string(dtypes.size()) + " element types");
+                                std::to_string(dtypes.size()) + " element types for " +
+                                std::to_string(graph.outputs.size()) + " results");
   }
-  graph.outputs.resize(shapes.size());
   for (size_t i = 0; i < shapes.size(); ++i) {
     gec_value& value = graph.outputs[i];
-    std::memset(&value, 0, sizeof(value));
     const std::vector<int64_t> dims = api.shape_dims(&shapes[i]);
     if (dims.size() > cann::kMaxRank) return Fail(GEC_ENGINE, graph.Called("result rank") + " is above 25");
     value.dtype = dtypes[i];
@@ -287,14 +292,12 @@ int ReadSummary(gec_graph& graph) {
     if (!dims.empty()) std::memcpy(value.dims, dims.data(), sizeof(int64_t) * dims.size());
     if (!BytesOf(value.dtype, value.rank, value.dims, &value.bytes)) value.bytes = 0;
   }
-  if (graph.is_static) {
-    size_t bytes = 0;
-    if (api.const_bytes && api.set_const_memory && api.const_bytes(found, bytes) == 0) graph.const_bytes = bytes;
-    bytes = 0;
-    if (api.feature_bytes && api.update_feature_memory && api.feature_bytes(found, bytes) == 0) {
-      graph.feature_bytes = bytes;
-      if (api.refreshable == nullptr || api.refreshable(found, graph.refreshable) != 0) graph.refreshable = false;
-    }
+  size_t bytes = 0;
+  if (api.const_bytes && api.set_const_memory && api.const_bytes(found, bytes) == 0) graph.const_bytes = bytes;
+  bytes = 0;
+  if (api.feature_bytes && api.update_feature_memory && api.feature_bytes(found, bytes) == 0) {
+    graph.feature_bytes = bytes;
+    if (api.refreshable == nullptr || api.refreshable(found, graph.refreshable) != 0) graph.refreshable = false;
   }
   return GEC_OK;
 }
@@ -320,7 +323,7 @@ void cann::ReleaseGraph(gec_graph* graph, bool session_lives) {
 extern "C" {
 
 int gec_graph_add(const char* name, const void* bytes, size_t size, const char* const* options, size_t n_options,
-                  size_t n_inputs, gec_graph** graph) {
+                  size_t n_inputs, size_t n_outputs, gec_graph** graph) {
   *graph = nullptr;
   cann::Runner& runner = TheRunner();
   if (const int failed = runner.Check(runner.generation)) return failed;
@@ -333,7 +336,7 @@ int gec_graph_add(const char* name, const void* bytes, size_t size, const char* 
   api.graph_make(&made, name);
   cann::Status status = api.graph_load(&made, bytes, size);
   if (status != 0) return FailEngine(std::string("reading graph '") + name + "'", status);
-  auto owner = std::make_unique<gec_graph>(name, n_inputs);
+  auto owner = std::make_unique<gec_graph>(name, n_inputs, n_outputs);
   cann::Options given;
   for (size_t i = 0; i < n_options; ++i) given[options[2 * i]] = options[2 * i + 1];
   {
@@ -360,7 +363,7 @@ int gec_graph_compile(gec_graph* graph) {
   if (api.executes()) {
     MakeTensors(graph->in, graph->described.size());
     MakeTensors(graph->out, graph->outputs.size());
-    for (size_t i = 0; i < graph->outputs.size(); ++i) {
+    for (size_t i = 0; i < graph->outputs.size() && graph->is_static; ++i) {
       const gec_value& value = graph->outputs[i];
       gert::Tensor& tensor = graph->out[i];
       SetShape(tensor.shape.origin, value.rank, value.dims);
