@@ -210,7 +210,7 @@ graphStatus GNode::GetName(AscendString& name) const {
   return kSuccess;
 }
 
-Graph::Graph() : Graph("graph") {}
+Graph::Graph() = default;
 Graph::Graph(const char* name) : data_(std::make_shared<GraphData>()) { data_->name = name == nullptr ? "" : name; }
 
 graphStatus Graph::LoadFromSerializedModelArray(const void* bytes, size_t size) {
@@ -221,6 +221,7 @@ graphStatus Graph::LoadFromSerializedModelArray(const void* bytes, size_t size) 
   // The reply lists the nodes, name and type in turn, each ended by a zero byte.
   const auto answer = emu::bridge::call("ge.read", bytes, size);
   if (answer.value < 0) return kFailed;
+  if (data_ == nullptr) data_ = std::make_shared<GraphData>();  // callers make a Graph without calling the library
   data_->bytes.assign(static_cast<const char*>(bytes), size);
   data_->nodes.clear();
   const std::string& reply = answer.reply;
@@ -235,7 +236,7 @@ graphStatus Graph::LoadFromSerializedModelArray(const void* bytes, size_t size) 
 }
 
 graphStatus Graph::SaveToFile(const char* path) const {
-  std::FILE* file = path == nullptr ? nullptr : std::fopen(path, "wb");
+  std::FILE* file = path == nullptr || data_ == nullptr ? nullptr : std::fopen(path, "wb");
   if (file == nullptr) {
     emu::fail(acl::kInvalidParam, "E19999: %s cannot be written", path == nullptr ? "(null)" : path);
     return kFailed;
@@ -245,18 +246,20 @@ graphStatus Graph::SaveToFile(const char* path) const {
 }
 
 graphStatus Graph::CopyFrom(const Graph& other) {
-  *data_ = *other.data_;
+  if (other.data_ == nullptr) return kFailed;
+  data_ = std::make_shared<GraphData>(*other.data_);
   data_->added = false;
   return kSuccess;
 }
 
 std::vector<GNode> Graph::GetAllNodes() const {
   std::vector<GNode> nodes;
+  if (data_ == nullptr) return nodes;
   for (const auto& [name, type] : data_->nodes) nodes.emplace_back(std::make_shared<NodeData>(NodeData{name, type}));
   return nodes;
 }
-graphStatus Graph::GetName(AscendString& name) const { return name = AscendString(data_->name.c_str()), kSuccess; }
-bool Graph::IsValid() const { return !data_->bytes.empty(); }
+graphStatus Graph::GetName(AscendString& name) const { return name = AscendString(data_ == nullptr ? "" : data_->name.c_str()), kSuccess; }
+bool Graph::IsValid() const { return data_ != nullptr && !data_->bytes.empty(); }
 
 // Operators: asked for their ports and attributes only; the answers come from the same schemas as everything else.
 

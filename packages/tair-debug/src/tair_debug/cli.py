@@ -7,6 +7,7 @@ wrong usage or a failure. With ``--json`` the answer, or the error, is one JSON 
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import json
 import logging
 import sys
@@ -359,8 +360,23 @@ def doctor(as_json: Json = False) -> int:
     return 0 if found["ok"] else 1
 
 
+def _add_commands() -> None:
+    """Commands of other packages (entry points ``tair.commands``): each takes its arguments as they stand."""
+    for point in sorted(importlib.metadata.entry_points(group=COMMANDS), key=lambda e: e.name):
+
+        def run(context: typer.Context, point: importlib.metadata.EntryPoint = point) -> None:
+            raise typer.Exit(point.load()(context.args))
+
+        free = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
+        help_text = f"From {point.dist.name if point.dist else 'another package'}; `tair {point.name} --help` says more."
+        app.command(point.name, context_settings=free, add_help_option=False, help=help_text)(
+            lambda context, run=run: run(context)
+        )
+
+
 def main() -> None:
     """Entry point of the script."""
+    _add_commands()
     warnings.filterwarnings("ignore")
     logging.getLogger("torch").setLevel(logging.ERROR)
     app(prog_name="tair")
