@@ -118,3 +118,12 @@ def reuse_pairs(text: str) -> dict[int, int]:
             raise errors.bad_option("ge.exec.outputReuseInputMemIndexes", text, "pairs input,output joined by |")
         found[int(numbers[1])] = int(numbers[0])
     return found
+
+
+def late_options(in_force: Mapping[str, str], options: Mapping[str, str]) -> list[str]:
+    """Options of the process or the session that come too late to count, each with what counts instead."""
+    return sorted(
+        f"{key}={value} (in force: {in_force.get(key, 'the default of GE')})"
+        for key, value in options.items()
+        if in_force.get(key) != value
+    )

@@ -23,13 +23,19 @@ def missing() -> list[str]:
     Libraries are looked up by plain name on the loader's path, as everything that uses CANN does. Those that load stay
     loaded. Only where all are there is the native runner built, if need be, and asked which functions they have.
     """
-    found = [text for name in LIBRARIES if (text := _library(name)) is not None]
+    found = missing_libraries()
     if found:
-        return [*found, *_where(), *_environment()]
+        return found
     lacking = library.lacking()
     if lacking:
         return [lacking]
     return [*_functions(), *_devices()]
+
+
+def missing_libraries() -> list[str]:
+    """Libraries of CANN that cannot be loaded, with where they were looked for; empty if all can."""
+    found = [text for name in LIBRARIES if (text := _library(name)) is not None]
+    return [*found, *_where(), *_environment()] if found else []
 
 
 def _library(name: str) -> str | None:

@@ -17,6 +17,7 @@ from ge_graph.errors import EngineError
 from ge_graph.ir import Graph
 from ge_runtime import errors
 from ge_runtime.cann import library
+from ge_runtime.device_graphs import late_options
 
 logger: Final = logging.getLogger(__name__)
 _H2D, _D2H, _D2D = 1, 2, 3
@@ -177,14 +178,9 @@ def _open(options: Mapping[str, Mapping[str, str]], device: int) -> Session:
 
 def _report_lost(session: Session, options: Mapping[str, Mapping[str, str]]) -> None:
     """GE takes global and session options once; say which of a later graph come too late."""
-    late = [
-        f"{key}={value} (in force: {session.options[level].get(key, 'GE default')})"
-        for level in ("global", "session")
-        for key, value in options.get(level, {}).items()
-        if session.options[level].get(key) != value
-    ]
+    late = [t for level in ("global", "session") for t in late_options(session.options[level], options.get(level, {}))]
     if late:
-        logger.warning("without effect, because the session is open already: %s", ", ".join(sorted(late)))
+        logger.warning("without effect, because the session is open already: %s", ", ".join(late))
 
 
 def _default_device() -> int:
