@@ -241,6 +241,10 @@ class TorchNpuExecutable:
                 found = self._process.extension.TorchNpuGraphBase(self._graph.name)
                 results = [int(t.dtype) for t in self._graph.outputs]
                 found.load(self._data, self._options, list(placements), results, _ON_NPU)
+                # where all sizes are known, GE's are compared with them
+                shapes = [_fixed(t.known_shape) for t in self._graph.outputs]
+                if None not in shapes and None not in self._sizes:
+                    found.set_hint_shape([list(s or ()) for s in self._sizes], [list(s or ()) for s in shapes])
                 found.compile()
             self._compiled[placements] = found
         return found
