@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import keyword
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -292,7 +293,7 @@ def parse(row: Row) -> OpSchema:
     """
     try:
         return OpSchema(
-            name=row["op"],
+            name=_identifier(row["op"]),
             inputs=tuple(_port(row, text) for text in row["in"]),
             outputs=tuple(_port(row, text) for text in row["out"]),
             attrs=tuple(_attribute(entry) for entry in row.get("attr", ())),
@@ -308,14 +309,23 @@ def parse(row: Row) -> OpSchema:
         ) from error  # fmt: skip
 
 
+def _identifier(name: str) -> str:
+    """The name itself; it becomes a name in programs, so it must be one."""
+    if not name.isidentifier() or not name.isascii() or keyword.iskeyword(name):
+        raise ValueError(f"{name!r} is no name")
+    return name
+
+
 def _port(row: Row, text: str) -> PortSchema:
     name, domain = text.split(" ")
+    _identifier(f"_{name.rstrip('?*')}")
     kind = _KIND_OF_MARK.get(name[-1], "required")
     return PortSchema(name.rstrip("?*"), kind, _domain(row, domain), domain if domain in row.get("var", {}) else "")
 
 
 def _attribute(entry: list[Any]) -> AttrSchema:
     name, kind = entry[0], Kind(entry[1])
+    _identifier(f"_{name}")
     if len(entry) == 2:
         return AttrSchema(name, kind, required=True)
     value = entry[2]

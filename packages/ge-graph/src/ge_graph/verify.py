@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ge_graph import infer, rules, schema
+from ge_graph import escape, infer, names, rules, schema
 from ge_graph.attrs import Attr, Kind
 from ge_graph.calling import input_problems, plan_of
 from ge_graph.dtypes import DataType
@@ -55,9 +55,10 @@ class VerifyError(GraphError):
     def __init__(self, graph: Graph, violations: tuple[Violation, ...]) -> None:
         self.violations = violations
         listing = "\n".join(f"  {v}" for v in violations)
+        rules = "rule" if len(violations) == 1 else "rules"
         super().__init__(
             "GE3010",
-            f"graph '{graph.name}' breaks {len(violations)} rule{'s' if len(violations) > 1 else ''} of GE:\n{listing}",
+            f"graph '{names.shown(graph.name)}' breaks {len(violations)} {rules} of GE:\n{listing}",
             next="each line names the node and, where known, the source line that it comes from",
         )
 
@@ -283,7 +284,11 @@ GRAPH_RULES: Final[tuple[tuple[str, GraphCheck], ...]] = (
     ("GE3033", _ownership),
     ("GE3034", _data_index),
     *rules.GRAPH_RULES,
+    ("GE3039", lambda scope: names.broken(scope.graph)),
 )
+
+# Deeper graphs in nodes are refused everywhere: readers and printers go down one call a level.
+MAX_NESTING: Final = 64
 
 _legal: set[Any] = set()
 
@@ -336,6 +341,8 @@ def _violations(graph: Graph, path: str, above: set[int]) -> Iterator[Violation]
         for slot, inner in node.subgraphs.items():
             if id(inner) in above or inner is graph:
                 yield _violation("GE3026", path, node, f"subgraph '{slot}' contains itself")
+            elif len(above) >= MAX_NESTING:
+                yield _violation("GE3026", path, node, f"subgraphs lie more than {MAX_NESTING} levels deep")
             else:
                 yield from _violations(inner, f"{path}{node.name}/{slot}/", above | {id(graph)})
 
@@ -367,6 +374,7 @@ def _node_violations(node: Node, path: str) -> Iterator[Violation]:
 
 def _violation(code: str, path: str, node: Node | None, what: str) -> Violation:
     if node is None:
-        return Violation(code, f"{path}{what}", "")
-    origin = node.provenance
-    return Violation(code, f"{node.op} '{path}{node.name}': {what}", "" if origin is None else origin.source)
+        return Violation(code, escape.line(f"{path}{what}"), "")
+    origin, name = node.provenance, names.shown(f"{path}{node.name}")
+    where = "" if origin is None else escape.line(origin.source)
+    return Violation(code, escape.line(f"{node.op} '{name}': {what}"), where)

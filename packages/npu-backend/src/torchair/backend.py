@@ -116,8 +116,8 @@ def _npu_backend(
 
     Errors: TraceError GE1031 if AOTAutograd cannot trace the graph; else see ``torchair.pipeline.Pipeline.compile``.
     """
-    from ge_converters.decomps import decomposition_table
-    from ge_converters.torch_compat import run_aot, silent_fallbacks
+    from ge_converters.base.torch_compat import run_aot, silent_fallbacks
+    from ge_converters.decompose.table import decomposition_table
     from torchair import pipeline
 
     config = _config(compiler_config)

@@ -273,7 +273,7 @@ class MustExistedPathValue(_TypedValue):
 def _read_object(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"not JSON: {error}") from error
     if not isinstance(data, dict):
         raise ValueError("the file holds no JSON object")
