@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
 
 from ge_graph.dtypes import BY_NUMPY_NAME, DataType
-from ge_graph.ir import Graph, Node
+from ge_graph.ir import FileLiteral, Graph, Node
 from ge_graph.serde import ExternalData
 from ge_runtime import errors
 
@@ -80,19 +79,14 @@ def check_cores(graph: Graph, options: Mapping[str, str], cube: int, vector: int
 
 
 def external_data(node: Node, dtype: DataType, shape: tuple[int, ...], data: np.ndarray[Any, Any]) -> Any:
-    """Where a constant lies in a file, as an absolute path: GE reads it from there instead of from the message.
+    """Where a constant lies in a file, by its absolute path: GE reads it from there instead of from the message.
 
-    Only memory that is mapped read-only from one file, and large enough to matter.
+    Only what was mapped from a file, and is large enough to matter.
     """
-    if data.nbytes < _EXTERNAL_BYTES:
+    value = node.attr("value")
+    if not isinstance(value, FileLiteral) or data.nbytes < _EXTERNAL_BYTES:
         return None
-    owner: Any = data
-    while isinstance(owner, np.ndarray) and not isinstance(owner, np.memmap):
-        owner = owner.base
-    if not isinstance(owner, np.memmap) or owner.filename is None or owner.mode != "r":
-        return None
-    start = data.__array_interface__["data"][0] - owner.__array_interface__["data"][0]
-    return ExternalData(os.path.abspath(os.fspath(owner.filename)), owner.offset + start, data.nbytes)
+    return ExternalData(value.path, value.offset, data.nbytes)
 
 
 def frozen_flags(text: str, count: int) -> list[bool]:
