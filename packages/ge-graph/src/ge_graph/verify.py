@@ -283,8 +283,8 @@ GRAPH_RULES: Final[tuple[tuple[str, GraphCheck], ...]] = (
     ("GE3032", _graph_outputs),
     ("GE3033", _ownership),
     ("GE3034", _data_index),
-    *rules.GRAPH_RULES,
     ("GE3039", lambda scope: names.broken(scope.graph)),
+    *rules.GRAPH_RULES,
 )
 
 # Deeper graphs in nodes are refused everywhere: readers and printers go down one call a level.

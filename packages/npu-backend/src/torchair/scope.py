@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 
 from ge_graph.errors import ConfigError
+from ge_graph.rules.attributes import super_kernel_problems
 from torchair import torch_ops  # noqa: F401 - defines torch.ops.air
 
 __all__ = ["data_dump", "limit_core_num", "npu_stream_switch", "npu_wait_tensor", "op_never_timeout", "super_kernel"]
@@ -45,7 +46,10 @@ def npu_stream_switch(stream_tag: str, stream_priority: int = 0, enable_inner_pa
 
 
 def limit_core_num(op_aicore_num: int, op_vectorcore_num: int):  # type: ignore[no-untyped-def]
-    """Operators inside use at most so many AI cores and vector cores; above the chip's number the chip's is used.
+    """Operators inside use at most so many AI cores and vector cores.
+
+    GE refuses a graph whose limit is above the number of the chip that compiles it (E10001); the limit is checked
+    there, because only then is the chip known.
 
     Args:
         op_aicore_num: At least 1.
@@ -64,7 +68,7 @@ def super_kernel(scope: str | None, options: str = ""):  # type: ignore[no-untyp
 
     Args:
         scope: Name of the range; None keeps the operators out of any super kernel.
-        options: ``key=value`` pairs joined by ``:``.
+        options: ``key=value`` pairs joined by ``:``; ``strict-scope-check`` is ``bypass`` or ``abort``.
 
     Errors: ConfigError GE1030 for other types or another form of ``options``.
     """
@@ -72,6 +76,8 @@ def super_kernel(scope: str | None, options: str = ""):  # type: ignore[no-untyp
         raise _refuse(f"super_kernel: scope must be a text or None, got {scope!r}")
     if not isinstance(options, str) or any("=" not in pair for pair in options.split(":") if pair):
         raise _refuse(f"super_kernel: options must read key=value:key=value, got {options!r}")
+    for problem in super_kernel_problems(options):
+        raise _refuse(f"super_kernel: {problem}")
     return _scope(["_super_kernel_scope", "_super_kernel_options"], ["" if scope is None else scope, options])
 
 

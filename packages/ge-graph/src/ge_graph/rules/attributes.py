@@ -60,12 +60,14 @@ def node_attributes(node: Node, op: OpSchema) -> Iterator[str]:
             yield from super_kernel_problems(_text(attr))
 
 
-def super_kernel_problems(text: str) -> Iterator[str]:
+def super_kernel_problems(text: str) -> list[str]:
     """What GE does not take in the options of a super kernel."""
-    for pair in filter(None, text.split(":")):
+    found = []
+    for pair in text.split(":"):
         key, _, value = pair.partition("=")
         if key.strip() == "strict-scope-check" and value.strip() not in _STRICT:
-            yield f"super kernel option strict-scope-check is {value!r}; GE takes {' and '.join(_STRICT)} (E19999)"
+            found.append(f"super kernel option strict-scope-check is {value!r}; GE takes bypass and abort (E19999)")
+    return found
 
 
 def _text(attr: Attr) -> str:

@@ -33,7 +33,7 @@ def sizes(node: Node, op: OpSchema) -> Iterator[str]:
         if len(shape) > MAX_RANK:
             yield f"output {k} has {len(shape)} dimensions; GE keeps {MAX_RANK} and drops the rest (silent)"
         for dim in shape:
-            if dim.__class__ is int and dim < -1:  # type: ignore[operator]
+            if dim.__class__ is int and dim < -1:
                 if dim == UNKNOWN_RANK and len(shape) == 1:
                     continue
                 why = "stands alone, for an unknown rank" if dim == UNKNOWN_RANK else "is below -2"
