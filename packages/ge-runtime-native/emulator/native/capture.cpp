@@ -133,7 +133,8 @@ EMU_API aclError aclmdlRIExecuteAsync(aclmdlRI model, aclrtStream stream) {
     }
     aclError code = acl::kOk;
     for (auto& task : tasks)
-      if ((code = task.run()) != acl::kOk) break;
+      if (code == acl::kOk || task.always)
+        if (aclError own = task.run(); code == acl::kOk) code = own;
     --recording->running;
     return code;
   });

@@ -101,7 +101,7 @@ EMU_API aclError aclrtRecordEvent(aclrtEvent handle, aclrtStream stream_handle) 
     recording->returned.erase(stream.get());
   }
   event_of(handle)->put(mark);
-  return emu::submit(stream_handle, "event record", [mark] { return mark->set(), acl::kOk; });
+  return emu::submit(stream_handle, "event record", [mark] { return mark->set(), acl::kOk; }, true);
 }
 
 EMU_API aclError aclrtStreamWaitEvent(aclrtStream stream_handle, aclrtEvent handle) {

@@ -118,12 +118,8 @@ aclError launch(const OpCall& c, aclrtStream stream, bool sizes_back) {
   auto hold = std::make_shared<std::vector<std::string>>(std::move(kept));
   for (size_t i = 0; i < places.size(); ++i) words[places[i]] = reinterpret_cast<int64_t>((*hold)[i].data());
   auto reply = std::make_shared<std::string>();
-  const std::string name = c.type;
-  const int64_t handle = prepared.value;
-  auto run = [handle, hold, reply, name, words = std::move(words)]() -> aclError {
-    std::vector<int64_t> sent{handle};
-    sent.insert(sent.end(), words.begin(), words.end());
-    const auto answer = bridge::call("op.run", name.data(), name.size(), sent);
+  auto run = [hold, reply, text = std::move(text), words = std::move(words)]() -> aclError {
+    const auto answer = bridge::call("op.run", text.data(), text.size(), words);
     *reply = answer.reply;
     return answer.value < 0 ? answer.error : acl::kOk;
   };

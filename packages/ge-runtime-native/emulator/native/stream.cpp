@@ -66,14 +66,14 @@ void Stream::work() {
     if (tasks_.empty()) return;
     Task task = std::move(tasks_.front());
     tasks_.pop_front();
-    if (error_ == 0) {
+    if (error_ == 0 || task.always) {
       lock.unlock();
       take_error_text();
       aclError code = task.run();
       std::string text = code == 0 ? std::string() : peek_error_text();
       task.run = nullptr;  // what it holds is freed outside the lock
       lock.lock();
-      if (code != 0) error_ = code, error_text_ = task.name + ": " + text;
+      if (code != 0 && error_ == 0) error_ = code, error_text_ = task.name + ": " + text;
     }
     ++finished_;
     done_.notify_all();
@@ -147,10 +147,10 @@ aclError need_stream(const char* call, aclrtStream handle, std::shared_ptr<Strea
   return fail(acl::kRtHandle, "%s: %p is no live stream", call, handle);
 }
 
-aclError submit(aclrtStream handle, const char* name, std::function<aclError()> run) {
+aclError submit(aclrtStream handle, const char* name, std::function<aclError()> run, bool always) {
   std::shared_ptr<Stream> stream;
   if (aclError code = need_stream(name, handle, &stream)) return code;
-  Task task{name, std::move(run)};
+  Task task{name, std::move(run), always};
   if (auto recording = stream->recording()) return recording->add(std::move(task));
   stream->push(std::move(task));
   return acl::kOk;

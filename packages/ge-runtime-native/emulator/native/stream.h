@@ -19,6 +19,7 @@ struct Recording;
 struct Task {
   std::string name;
   std::function<aclError()> run;
+  bool always = false;  // even after an error: others may wait for it
 };
 
 class Stream {
@@ -63,7 +64,7 @@ std::shared_ptr<Stream> find_stream(aclrtStream handle);
 aclError need_stream(const char* call, aclrtStream handle, std::shared_ptr<Stream>* found);
 
 // Queue a task, or add it to the recording if the stream is being captured.
-aclError submit(aclrtStream handle, const char* name, std::function<aclError()> run);
+aclError submit(aclrtStream handle, const char* name, std::function<aclError()> run, bool always = false);
 
 void drain_device(int device);
 void drain_all();

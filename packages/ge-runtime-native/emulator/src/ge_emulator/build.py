@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from ge_emulator import trampolines
 from ge_graph.errors import EngineError
 
 _FLAGS: Final = ("-std=c++17", "-O2", "-fPIC", "-pthread", "-Wall", "-Wextra")
@@ -65,7 +66,7 @@ def home() -> Path:
         return Path(given).resolve()
     folder = sources()
     digest = hashlib.sha256()
-    for path in sorted(folder.iterdir()):
+    for path in [*sorted(folder.iterdir()), Path(trampolines.__file__)]:
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     version = subprocess.run([compiler(), "--version"], capture_output=True, check=False).stdout
     digest.update(version + " ".join(_FLAGS).encode())
@@ -106,8 +107,11 @@ def _build_in(work: Path, folder: Path) -> None:
         (work / name).mkdir()
     wanted = libraries(folder)
     units = sorted({s for library in wanted for s in library.sources})
+    written = work / "objects" / "aclnn_functions.cpp"
+    written.write_text(trampolines.generate(folder / "aclnn.tsv"))
     with ThreadPoolExecutor(max_workers=max(os.cpu_count() or 1, 1)) as pool:
-        list(pool.map(lambda unit: _compile(folder / f"{unit}.cpp", work / "objects" / f"{unit}.o"), units))
+        sources = {u: written if u == written.stem else folder / f"{u}.cpp" for u in units}
+        list(pool.map(lambda u: _compile(sources[u], work / "objects" / f"{u}.o", folder), units))
     for library in wanted:
         objects = [str(work / "objects" / f"{s}.o") for s in library.sources]
         needs = [f"-l{n}" for n in library.needs]
@@ -119,9 +123,9 @@ def _build_in(work: Path, folder: Path) -> None:
     shutil.rmtree(work / "objects")
 
 
-def _compile(source: Path, target: Path) -> None:
+def _compile(source: Path, target: Path, folder: Path) -> None:
     old = ["-D_GLIBCXX_USE_CXX11_ABI=0"] if source.stem == "old_abi" else []
-    _run([compiler(), *_FLAGS, *old, "-c", str(source), "-o", str(target)])
+    _run([compiler(), *_FLAGS, *old, f"-I{folder}", "-c", str(source), "-o", str(target)])
 
 
 def _run(command: Sequence[str]) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import torch
 
-from ge_emulator import graphs, schemas, single_op
+from ge_emulator import aclnn, graphs, schemas, single_op
 from ge_emulator.refusal import Refusal
 from ge_graph.errors import GeError
 
@@ -27,6 +27,8 @@ Verb = Callable[[bytes, list[int]], "int | bytes"]
 VERBS: Final[dict[bytes, Verb]] = {
     b"op.prepare": single_op.prepare,
     b"op.run": single_op.run,
+    b"aclnn.prepare": aclnn.prepare,
+    b"aclnn.run": aclnn.run,
     b"ge.read": graphs.read,
     b"ge.options": graphs.check_options,
     b"ge.compile": graphs.compile_graph,

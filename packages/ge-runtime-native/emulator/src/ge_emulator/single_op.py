@@ -23,7 +23,7 @@ from ge_runtime.cpu.planner import check_kernels, schedule
 from ge_runtime.cpu.values import torch_dtype
 
 UNDEFINED: Final = (-1, 28)
-_KEPT: Final = 4096  # forms of calls; beyond it the one not used for longest goes
+_KEPT: Final = 4096  # forms of calls; beyond it the oldest goes
 
 
 class Prepared:
@@ -141,37 +141,35 @@ def _attributes(found: OpSchema, given: dict[str, list[Any]]) -> dict[str, Attr]
     return attrs
 
 
-_prepared: OrderedDict[bytes, int] = OrderedDict()
-_by_handle: dict[int, Prepared] = {}
-_next = 0
+_prepared: OrderedDict[bytes, Prepared] = OrderedDict()
+
+
+def _form(data: bytes) -> Prepared:
+    """The form of a call with this description; made on first sight."""
+    found = _prepared.get(data)
+    if found is None:
+        call = json.loads(data)
+        try:
+            found = Prepared(call)
+        except GeError as error:
+            raise Refusal(INTERNAL, f"EZ3003: {call['op']}: {error}") from error
+        if len(_prepared) >= _KEPT:
+            _prepared.popitem(last=False)
+        _prepared[data] = found
+    return found
 
 
 def prepare(data: bytes, words: list[int]) -> int:
-    """The handle of a form of call; made on first sight."""
-    global _next
-    handle = _prepared.get(data)
-    if handle is not None:
-        _prepared.move_to_end(data)
-        return handle
-    call = json.loads(data)
-    try:
-        made = Prepared(call)
-    except GeError as error:
-        raise Refusal(INTERNAL, f"EZ3003: {call['op']}: {error}") from error
-    handle = _next
-    _next += 1
-    _by_handle[handle] = made
-    _prepared[data] = handle
-    if len(_prepared) > _KEPT:
-        _prepared.popitem(last=False)  # the program stays: calls under way and recordings name its handle
-    return handle
+    """0 if the call can run."""
+    _form(data)
+    return 0
 
 
 def run(data: bytes, words: list[int]) -> int | bytes:
-    """Run a prepared call on its tensors: handle, counts, then address, bytes, rank and sizes of each."""
-    call = _by_handle[words[0]]
-    inputs, outputs = words[1], words[2]
-    at = 3
+    """Run a call on its tensors; words: counts, then address, bytes, rank and sizes of each."""
+    call = _form(data)
+    inputs, outputs = words[0], words[1]
+    at = 2
     tensors = []
     for dtypes, count in ((call.in_dtypes, inputs), (call.out_dtypes, outputs)):
         for i in range(count):
