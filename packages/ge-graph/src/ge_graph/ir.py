@@ -78,6 +78,21 @@ class Literal:
     data: np.ndarray[Any, Any]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class FileLiteral(Literal):
+    """A constant whose ``data`` is mapped from a file that stays as it is while the graph lives.
+
+    An engine in front of a device may name the file instead of handing the bytes over.
+
+    Attributes:
+        path: Absolute path.
+        offset: First byte in the file.
+    """
+
+    path: str
+    offset: int = 0
+
+
 class Tensor:
     """An edge of the graph: output ``index`` of ``node``.
 

@@ -594,12 +594,22 @@ class Archive:
         compared: Whether every byte has been compared with its checksum.
     """
 
-    def __init__(self, path: Path, root: Path, manifest: dict[str, Any], maps: dict[str, memoryview]) -> None:
+    def __init__(
+        self, path: Path, root: Path, manifest: dict[str, Any], maps: dict[str, memoryview], copied: bool = False
+    ) -> None:
         self.path = path
         self.root = root
         self.manifest = manifest
         self.compared = False
         self._maps = maps
+        self._copied = copied
+
+    def mapped_file(self, name: str) -> str | None:
+        """The absolute path under which another reader finds the bytes of ``data``; None if they were copied or the
+        archive is just being replaced."""
+        place = self.root.resolve() / name
+        replaced = any(self.root.glob(f".staging-{self.path.name.removesuffix(SUFFIX)}-*"))
+        return str(place) if not self._copied and not replaced and place.is_file() else None
 
     def data(self, name: str) -> memoryview:
         """The content of a file, mapped read-only: pages are shared between processes and read when touched."""
@@ -686,7 +696,7 @@ def open_archive(
         try:
             with _readable(path):
                 maps = _map_all(manifest_path, root, manifest, allow_outside, copy)
-                opened = Archive(manifest_path, root, manifest, maps)
+                opened = Archive(manifest_path, root, manifest, maps, copy)
                 if _still(manifest_path, data):
                     opened.verify(verify)
                     return opened
