@@ -51,7 +51,7 @@ class NpuFxCompiler:
         """
         from torchair import pipeline
 
-        model_id = pipeline.new_model(gm) if self.model_id is None else self.model_id
+        model_id = pipeline.new_model(gm, self.config) if self.model_id is None else self.model_id
         return pipeline.Pipeline(self.config, self.phase, model_id, self.training).compile(gm, example_inputs)
 
 
@@ -104,6 +104,7 @@ def _npu_backend(
     compiler_config: CompilerConfig | None = None,
     aot_config: Mapping[str, Any] | None = None,
     custom_decompositions: Mapping[Any, Callable[..., Any]] = {},
+    **more: Any,
 ) -> Callable[..., Any]:
     """Compile a graph from dynamo.
 
@@ -113,13 +114,21 @@ def _npu_backend(
         compiler_config: Options.
         aot_config: Further keywords of AOTAutograd, such as ``partition_fn``.
         custom_decompositions: See ``get_npu_backend``.
+        **more: What torch.compile passes besides, from its ``mode=`` or ``options=``; only None is accepted.
 
-    Errors: TraceError GE1031 if AOTAutograd cannot trace the graph; else see ``torchair.pipeline.Pipeline.compile``.
+    Errors: ConfigError GE1012 for ``mode=`` or ``options=`` of torch.compile; TraceError GE1031 if AOTAutograd cannot
+    trace the graph; else see ``torchair.pipeline.Pipeline.compile``.
     """
     from ge_converters.base.torch_compat import run_aot, silent_fallbacks
     from ge_converters.decompose.table import decomposition_table
     from torchair import pipeline
 
+    given = {name: value for name, value in more.items() if value is not None}
+    if given:
+        raise ConfigError(
+            "GE1012", f"torch.compile(backend=get_npu_backend(...)) got {given}, it takes neither mode= nor options=",
+            next="set the options of a CompilerConfig: get_npu_backend(compiler_config=config)",
+        )  # fmt: skip
     config = _config(compiler_config)
     if aot_config is not None and not isinstance(aot_config, Mapping):
         raise ConfigError(
@@ -127,7 +136,7 @@ def _npu_backend(
             next="leave it out",
         )  # fmt: skip
     config.check()
-    model_id = pipeline.new_model(gm)
+    model_id = pipeline.new_model(gm, config)
     try:
         return run_aot(
             gm,

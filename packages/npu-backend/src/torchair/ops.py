@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from ge_graph.errors import ConfigError
 from torchair import torch_ops
 
 __all__ = ["npu_print", "record", "wait"]
@@ -28,10 +27,10 @@ def wait(tensors: list[torch.Tensor]) -> None:
     Errors: ConfigError GE1030 if ``tensors`` is no list of tensors.
     """
     if not isinstance(tensors, (list, tuple)) or not tensors or not all(isinstance(t, torch.Tensor) for t in tensors):
-        raise ConfigError(
-            "GE1030", f"wait takes a list of at least one tensor, got {type(tensors).__name__}",
-            next="write torchair.ops.wait([tensor])",
-        )  # fmt: skip
+        torch_ops.refuse(
+            f"wait takes a list of at least one tensor, got {type(tensors).__name__}",
+            "write torchair.ops.wait([tensor])",
+        )
     torch.ops.air.wait(list(tensors))
 
 
@@ -46,11 +45,11 @@ def npu_print(*args: Any, summarize_size: int = 3, tensor_detail: bool = False) 
     Errors: ConfigError GE1030 without a tensor, or for another ``summarize_size``.
     """
     if not any(isinstance(a, torch.Tensor) for a in args):
-        raise ConfigError("GE1030", "npu_print got no tensor", next="use print for plain values")
+        torch_ops.refuse("npu_print got no tensor", "use print for plain values")
     if not isinstance(summarize_size, int) or summarize_size < -1 or summarize_size == 0:
-        raise ConfigError(
-            "GE1030", f"npu_print: summarize_size must be -1 or at least 1, got {summarize_size!r}",
-            next="-1 shows everything",
-        )  # fmt: skip
+        torch_ops.refuse(
+            f"npu_print: summarize_size must be -1 or at least 1, got {torch_ops.got(summarize_size)}",
+            "-1 shows everything",
+        )
     text = " ".join(torch_ops.PLACEHOLDER if isinstance(a, torch.Tensor) else str(a) for a in args)
     torch.ops.air.print([a for a in args if isinstance(a, torch.Tensor)], text, summarize_size, tensor_detail)

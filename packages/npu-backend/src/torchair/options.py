@@ -210,7 +210,7 @@ GE: Final = (
            ge_key="ge.oo.deadCodeElimination", ge_values=TRUE_FALSE),
     Option("ge_config.optimization_switch", "text", None, "graph", "device",
            "The text is checked; nothing is fused here.", "Any pass on or off; beats fusion_switch_file.",
-           form=r"[A-Za-z_]\w*:(on|off)(;[A-Za-z_]\w*:(on|off))*;?", example="PassA:on;PassB:off",
+           form=r"[A-Za-z_][\w-]*:(on|off)(;[A-Za-z_][\w-]*:(on|off))*;?", example="PassA:on;PassB:off",
            ge_key="ge.optimizationSwitch"),
     Option("ge_config.aicore_num", "text", None, "runtime", "device", "None.",
            "Upper limits of AI cores and vector cores, at most the chip's; a chip with one kind of core takes '24' or "
@@ -462,9 +462,10 @@ def markdown() -> str:
         "",
         "`config = torchair.CompilerConfig()` holds the options of the first tables. `config.mode = x` and",
         "`config.mode.value = x` both set one. A value that is not allowed, an unknown name and two settings that",
-        "exclude each other are errors. An option that only a device honours is reported once in the log when a",
-        "graph is compiled for another engine. The word behind a GE key is the level of GE that takes it: the process",
-        "(`global`), a session, a graph, or `engine` for what is no option of GE.",
+        "exclude each other are errors. The word behind a GE key is the level of GE that takes it: the process",
+        "(`global`), a session, a graph, or `engine` for what is no option of GE. An option that was set and does nothing, because only a device honours it or",
+        "the mode does not look at it, is named once in a Python warning; `config.explain()` and",
+        "`tair doctor --config` list what every option does.",
         "",
     ]
     sections = (

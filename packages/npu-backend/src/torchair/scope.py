@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 import torch
 
-from ge_graph.errors import ConfigError
 from ge_graph.rules.attributes import super_kernel_problems
-from torchair import torch_ops  # noqa: F401 - defines torch.ops.air
+from torchair.torch_ops import got, refuse
 
 __all__ = ["data_dump", "limit_core_num", "npu_stream_switch", "npu_wait_tensor", "op_never_timeout", "super_kernel"]
 
 
-def _refuse(what: str) -> ConfigError:
-    return ConfigError("GE1030", what, next="see the docstring of the scope for what it takes")
+def _refuse(what: str) -> NoReturn:
+    refuse(what, "see the docstring of the scope for what it takes")
 
 
 @contextmanager
@@ -37,11 +37,11 @@ def npu_stream_switch(stream_tag: str, stream_priority: int = 0, enable_inner_pa
     Errors: ConfigError GE1030 for other types or values.
     """
     if not isinstance(stream_tag, str) or not stream_tag:
-        raise _refuse(f"npu_stream_switch: stream_tag must be a text that is not empty, got {stream_tag!r}")
+        _refuse(f"npu_stream_switch: stream_tag must be a text that is not empty, got {got(stream_tag)}")
     if stream_priority != 0:
-        raise _refuse(f"npu_stream_switch: stream_priority is reserved and must be 0, got {stream_priority!r}")
+        _refuse(f"npu_stream_switch: stream_priority is reserved and must be 0, got {got(stream_priority)}")
     if not isinstance(enable_inner_parallel, bool):
-        raise _refuse(f"npu_stream_switch: enable_inner_parallel must be a bool, got {enable_inner_parallel!r}")
+        _refuse(f"npu_stream_switch: enable_inner_parallel must be a bool, got {got(enable_inner_parallel)}")
     return _scope(["_user_stream_label", "_enable_inner_parallel"], [stream_tag, str(enable_inner_parallel)])
 
 
@@ -59,7 +59,7 @@ def limit_core_num(op_aicore_num: int, op_vectorcore_num: int):  # type: ignore[
     """
     for name, number, low in (("op_aicore_num", op_aicore_num, 1), ("op_vectorcore_num", op_vectorcore_num, 0)):
         if isinstance(number, bool) or not isinstance(number, int) or number < low:
-            raise _refuse(f"limit_core_num: {name} must be an int of at least {low}, got {number!r}")
+            _refuse(f"limit_core_num: {name} must be an int of at least {low}, got {got(number)}")
     return _scope(["_op_aicore_num", "_op_vectorcore_num"], [str(op_aicore_num), str(op_vectorcore_num)])
 
 
@@ -73,11 +73,11 @@ def super_kernel(scope: str | None, options: str = ""):  # type: ignore[no-untyp
     Errors: ConfigError GE1030 for other types or another form of ``options``.
     """
     if scope is not None and not isinstance(scope, str):
-        raise _refuse(f"super_kernel: scope must be a text or None, got {scope!r}")
+        _refuse(f"super_kernel: scope must be a text or None, got {got(scope)}")
     if not isinstance(options, str) or any("=" not in pair for pair in options.split(":") if pair):
-        raise _refuse(f"super_kernel: options must read key=value:key=value, got {options!r}")
+        _refuse(f"super_kernel: options must read key=value:key=value, got {got(options)}")
     for problem in super_kernel_problems(options):
-        raise _refuse(f"super_kernel: {problem}")
+        _refuse(f"super_kernel: {problem}")
     return _scope(["_super_kernel_scope", "_super_kernel_options"], ["" if scope is None else scope, options])
 
 
@@ -87,7 +87,7 @@ def op_never_timeout(enable: bool = True):  # type: ignore[no-untyped-def]
     Errors: ConfigError GE1030 if ``enable`` is not a bool.
     """
     if not isinstance(enable, bool):
-        raise _refuse(f"op_never_timeout: enable must be a bool, got {enable!r}")
+        _refuse(f"op_never_timeout: enable must be a bool, got {got(enable)}")
     return _scope(["_op_exec_never_timeout"], [str(enable)])
 
 

@@ -1,5 +1,5 @@
-"""The ops we add to torch: ``torch.ops.air.{scope_enter, scope_exit, record, wait, wait_tensor, after, print}``, and
-the first four again as ``torch.ops.npugraph_ex.*`` for passes of that backend.
+"""The ops we add to torch: ``torch.ops.air.{scope_enter, scope_exit, record, wait, wait_tensor, after, print}``,
+and the first four again as ``torch.ops.npugraph_ex.*`` for passes of that backend.
 
 They steer how a graph is laid out and compute nothing, so run eagerly they do nothing (``print`` prints). torch finds
 ops by schema only, there is no hook for "first use", hence ``import torchair`` defines them: about a millisecond, and
@@ -9,9 +9,11 @@ the one thing that import does.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import torch
+
+from ge_graph.errors import ConfigError
 
 _SCHEMAS: Final = {
     "scope_enter": "(str[] keys, str[] values) -> ()",
@@ -24,6 +26,24 @@ _SCHEMAS: Final = {
 }
 PLACEHOLDER: Final = "\x00"
 """Stands in the text of ``air.print`` where the next tensor goes."""
+
+
+def refuse(what: str, next: str) -> NoReturn:
+    """Raise ConfigError GE1030.
+
+    Dynamo cannot trace the making of our errors. Told to break the graph here, it runs the function eagerly, which
+    raises; under ``fullgraph=True`` it shows the text given here with the user's lines that led to it.
+    """
+    if torch.compiler.is_compiling():
+        from ge_converters.base.torch_compat import graph_break
+
+        graph_break(f"[GE1030] {what}. Next: {next}")
+    raise ConfigError("GE1030", what, next=next)
+
+
+def got(value: Any) -> str:
+    """A wrong argument as text; tensors have none while they are traced."""
+    return "a tensor" if isinstance(value, torch.Tensor) else repr(value)
 
 
 def _nothing(*args: Any) -> None:

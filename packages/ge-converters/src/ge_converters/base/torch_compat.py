@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 Compiler = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
+_BREAKS_SAY_WHY = torch.torch_version.TorchVersion(torch.__version__) >= "2.8"
 
 
 def boxed(fn: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
@@ -82,6 +83,14 @@ def fake_mode(*, dynamic: bool = False) -> Any:
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     return FakeTensorMode(shape_env=ShapeEnv(), static_shapes=not dynamic)
+
+
+def graph_break(reason: str) -> None:
+    """While dynamo traces: stop here and go on eagerly; under ``fullgraph=True`` fail with the reason."""
+    if _BREAKS_SAY_WHY:
+        torch._dynamo.graph_break(msg=reason)
+    else:
+        torch._dynamo.graph_break()
 
 
 def debug_folder() -> str:
