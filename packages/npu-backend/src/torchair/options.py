@@ -111,6 +111,9 @@ TOP: Final = (
            fixed=True),
     Option("post_grad_custom_post_pass", "callable", None, "graph", "here", _FX_PASS_DOC.format("after"), "Same.",
            fixed=True),
+    Option("cache_dir", "name", None, "none", "here",
+           "Folder of the compile cache, made if missing; None compiles every graph in every process.", "Same.",
+           env="TORCHAIR_CACHE_DIR"),
 )  # fmt: skip
 
 DEBUG: Final = (

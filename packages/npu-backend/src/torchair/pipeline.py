@@ -23,10 +23,11 @@ from ge_graph.errors import ConfigError
 from ge_graph.verify import verify
 from tair_debug.observer import Stage
 from tair_debug.report import CompileReport
-from torchair import observers
+from torchair import cache, observers
 from torchair.fx_passes import AFTER_USER, BEFORE_USER, BUILT_IN, CAPTURED, FxPass, check_scopes, run_custom
 from torchair.fx_passes.base import output_values, value_of
 from torchair.log import logger
+from torchair.stored_graph import Stored
 from torchair.views import ViewPlan, take_views
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ class Pipeline:
         self.observers = observers.compile_observers(config)
         self.report = CompileReport(model_id, phase, self.stage.graph_id)
         self._label = f"model {model_id} {phase}"
+        self.on_stored: Callable[[Stored], None] | None = None
 
     def compile(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Call:
         """All stages.
@@ -135,8 +137,28 @@ class Pipeline:
         from ge_converters.lowering import no_collection
 
         with real_values(), no_collection():
-            lowered = self._optimize(self._lower(gm, specialise=True))
-            return self._load(lowered, plan, choose_engine(device))
+            stored = self._stored(gm, plan)
+            if self.on_stored is not None:
+                self.on_stored(stored)
+            return self._load(stored, choose_engine(device))
+
+    def _stored(self, gm: torch.fx.GraphModule, plan: ViewPlan) -> Stored:
+        """The finished GE graph, from the cache if it has it; observers are shown every stage and so get no cache."""
+        entry = cache.entry_for(self.config, gm, self._label) if not self.observers else None
+        if entry is not None:
+            with self._timed("compile cache") as note:
+                found = entry.load()
+                hit = found is not None and cache.refix(gm, found.numbers())
+                note("hit" if hit else "miss")
+            if found is not None and hit:
+                self.report.ge_ops = _tasks(found.lowered.graph)
+                return found
+        watch = cache.Watch(gm)
+        lowered = self._optimize(self._lower(gm, specialise=True))
+        stored = Stored(lowered, plan, watch.fixed, static_input_positions())
+        if entry is not None:
+            entry.save(stored)
+        return stored
 
     def to_graph(
         self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], prepare: Callable[[Lowered], Lowered]
@@ -257,7 +279,7 @@ class Pipeline:
         with self._timed("verify") as note:
             verify(graph)
             note(f"{len(graph.nodes)} GE nodes")
-        self.report.ge_ops = sum(n.op not in _TASKLESS for n in graph.nodes)
+        self.report.ge_ops = _tasks(graph)
         self._ge_graph("optimized", graph)
         return lowered
 
@@ -265,18 +287,19 @@ class Pipeline:
         for observer in self.observers:
             observer.ge_graph(self.stage, label, graph)
 
-    def _load(self, lowered: Lowered, plan: ViewPlan, engine: Engine) -> Call:
+    def _load(self, stored: Stored, engine: Engine) -> Call:
         from torchair.executable import bind
 
+        lowered = stored.lowered
         self._report_device_options(engine)
-        options = self._engine_options(lowered)
+        options = self._engine_options(stored)
         if _native.isEnabledFor(logging.INFO):
             listed = "".join(f"\n  {name}: {value}" for name, value in sorted(options.items()))
             _native.info("Compiling concrete graph %d with options:%s", self.stage.graph_id, listed)
         with self._timed("engine") as note:
             executable = engine.compile(lowered.graph, options)
             executable = observers.with_data_dump(executable, lowered.graph, options, self.stage, engine)
-            call, source = bind(lowered, executable, engine.name, plan)
+            call, source = bind(lowered, executable, engine.name, stored.plan)
             note(f"'{engine.name}' took {len(lowered.graph.nodes)} GE nodes")
         if self.observers:
             text = "\n".join(part for part in (executable.source, source) if part)
@@ -289,11 +312,11 @@ class Pipeline:
         if idle:
             logger.warning_once("only on a device, without effect on engine '%s': %s", engine.name, ", ".join(idle))
 
-    def _engine_options(self, lowered: Lowered) -> Mapping[str, str]:
-        graph = lowered.graph
+    def _engine_options(self, stored: Stored) -> Mapping[str, str]:
+        lowered, graph = stored.lowered, stored.lowered.graph
         options = self.config.ge_options()
         if self.config.experimental_config.frozen_parameter.value:
-            fixed = static_input_positions()
+            fixed = stored.static
             options["frozen_parameter"] = "1"
             options["frozenInput"] = ",".join("1" if b.fx_index in fixed else "0" for b in lowered.inputs)
         options["ge.deterministic"] = "1" if torch.are_deterministic_algorithms_enabled() else "0"
@@ -318,6 +341,11 @@ class Pipeline:
             logger.info("%s: %s: %s, %.1f ms", self._label, stage, "; ".join(notes), took_ms)
         else:
             logger.event("%s: %s took %.1f ms", self._label, stage, took_ms)
+
+
+def _tasks(graph: Graph) -> int:
+    """Operators that an engine has to run."""
+    return sum(n.op not in _TASKLESS for n in graph.nodes)
 
 
 def without_write_backs(lowered: Lowered) -> tuple[Lowered, list[tuple[int, int]]]:
