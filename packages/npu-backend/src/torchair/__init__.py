@@ -26,7 +26,7 @@ _HOMES: Final = {
     "register_replacement": "torchair.fx_passes.patterns",
     "use_internal_format_weight": "torchair.export",
 }
-_MODULES: Final = ("configs", "core", "ge", "ops", "scope")
+_MODULES: Final = ("configs", "core", "ge", "inference", "ops", "scope")
 
 __all__ = sorted((*_HOMES, *_MODULES))
 

@@ -27,12 +27,19 @@ class NpuFxCompiler:
         phase: ``forward`` or ``backward``.
         model_id: Number of the dynamo graph; None takes the next number for each call.
         training: Whether the graph is half of a training step, whose results must outlive the next run.
+        gears: Sizes that are known beforehand, see ``torchair.gears``.
     """
 
     def __init__(
-        self, config: CompilerConfig, phase: Any = "forward", model_id: int | None = None, training: bool = False
+        self,
+        config: CompilerConfig,
+        phase: Any = "forward",
+        model_id: int | None = None,
+        training: bool = False,
+        gears: Any = None,
     ) -> None:
         self.config = config
+        self.gears = gears
         self.training = training
         self.phase = phase
         self.model_id = model_id
@@ -52,7 +59,9 @@ class NpuFxCompiler:
         from torchair import pipeline
 
         model_id = pipeline.new_model(gm) if self.model_id is None else self.model_id
-        return pipeline.Pipeline(self.config, self.phase, model_id, self.training).compile(gm, example_inputs)
+        made = pipeline.Pipeline(self.config, self.phase, model_id, self.training)
+        made.gears = self.gears
+        return made.compile(gm, example_inputs)
 
 
 def get_compiler(compiler_config: CompilerConfig | None = None) -> NpuFxCompiler:
@@ -116,34 +125,64 @@ def _npu_backend(
 
     Errors: TraceError GE1031 if AOTAutograd cannot trace the graph; else see ``torchair.pipeline.Pipeline.compile``.
     """
-    from ge_converters.decomps import decomposition_table
-    from ge_converters.torch_compat import run_aot, silent_fallbacks
-    from torchair import pipeline
-
     config = _config(compiler_config)
     if aot_config is not None and not isinstance(aot_config, Mapping):
         raise ConfigError(
             "GE1011", f"aot_config must be a dict of keywords of AOTAutograd, got {type(aot_config).__name__}",
             next="leave it out",
         )  # fmt: skip
+    return compile_graph(
+        gm, example_inputs, config, decompositions=_decompositions(custom_decompositions), more=aot_config or {}
+    )
+
+
+def compile_graph(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    config: CompilerConfig,
+    *,
+    decompositions: Mapping[Any, Callable[..., Any]],
+    more: Mapping[str, Any] = {},
+    inference: Callable[..., Any] | None = None,
+) -> Callable[..., Any]:
+    """Compile a graph from dynamo.
+
+    Args:
+        gm: The graph.
+        example_inputs: Its fake inputs.
+        config: Options.
+        decompositions: The user's, over the built-in ones.
+        more: Further keywords of AOTAutograd.
+        inference: Makes the compiler of graphs without gradients, of the gears of this graph; None is ours.
+
+    Errors: TraceError GE1031 if AOTAutograd cannot trace the graph; else see ``torchair.pipeline.Pipeline.compile``.
+    """
+    from ge_converters.decomps import decomposition_table
+    from ge_converters.torch_compat import run_aot, silent_fallbacks
+    from torchair import pipeline
+    from torchair.gears import gears_of
+
     config.check()
     model_id = pipeline.new_model(gm)
+    gears = gears_of(gm, config)
+    compiler = NpuFxCompiler(config, "forward", model_id, gears=gears) if inference is None else inference(gears)
     try:
-        return run_aot(
+        call = run_aot(
             gm,
             example_inputs,
-            forward=NpuFxCompiler(config, "forward", model_id, training=True),
-            backward=NpuFxCompiler(config, "backward", model_id, training=True),
-            inference=NpuFxCompiler(config, "forward", model_id),
-            decompositions=decomposition_table(_decompositions(custom_decompositions)),
+            forward=NpuFxCompiler(config, "forward", model_id, training=True, gears=gears),
+            backward=NpuFxCompiler(config, "backward", model_id, training=True, gears=gears),
+            inference=compiler,
+            decompositions=decomposition_table(decompositions),
             keep_inference_input_mutations=bool(config.experimental_config.keep_inference_input_mutation),
-            more={**_joint(config), **(aot_config or {})},
+            more={**_joint(config), **more},
         )
     except silent_fallbacks() as error:
         raise TraceError(
             "GE1031", f"AOTAutograd cannot trace the graph: {type(error).__name__}: {error}",
             next="give the op a fake kernel, or take it out of the compiled function with torch.compiler.disable",
         ) from error  # fmt: skip
+    return call if gears is None else gears.wrap(call)
 
 
 def _joint(config: CompilerConfig) -> dict[str, Any]:

@@ -263,18 +263,19 @@ def cannot_write(root: Path, error: Exception) -> None:
     logger.warning_once("the compile cache cannot be written, runs go on without it: %s (%s)", reason, root)
 
 
-def entry_for(config: CompilerConfig, gm: torch.fx.GraphModule, label: str) -> Entry | None:
+def entry_for(config: CompilerConfig, gm: torch.fx.GraphModule, label: str, gears: str = "") -> Entry | None:
     """The cache entry of an ATen graph after its passes, None if caching is off.
 
     Args:
         config: Options.
         gm: The graph as it will be lowered.
         label: Name for the log.
+        gears: Sizes that are known beforehand, as text.
     """
     folder = config.cache_dir.value
     if not folder:
         return None
     rank = current()
-    key = {**environment(config), "graph": _digest(graph_text(gm)), "rank": f"{rank.index} of {rank.count}"}
+    key = {**environment(config), "graph": _digest(graph_text(gm)), "gears": gears, "rank": f"{rank.index} of {rank.count}"}
     name = _digest(f"{k}: {v}" for k, v in sorted(key.items()))
     return Entry(Path(folder).expanduser() / "graphs" / name[:2] / name, key, label, rank)

@@ -26,6 +26,7 @@ from tair_debug.report import CompileReport
 from torchair import cache, observers
 from torchair.fx_passes import AFTER_USER, BEFORE_USER, BUILT_IN, CAPTURED, FxPass, check_scopes, run_custom
 from torchair.fx_passes.base import output_values, value_of
+from torchair.gears import gear_options
 from torchair.log import logger
 from torchair.stored_graph import Stored
 from torchair.views import ViewPlan, take_views
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from ge_graph import Graph
     from ge_runtime.api import Engine
     from torchair.config import CompilerConfig
+    from torchair.gears import Gears
 
 Phase = Literal["forward", "backward"]
 Call = Callable[[list[Any]], Any]
@@ -64,6 +66,11 @@ def record_compilation() -> Iterator[list[CompileReport]]:
         _recorders[:] = [r for r in _recorders if r is not reports]
 
 
+def new_number() -> int:
+    """The number of a model that comes from a cache: dynamo has no graph of it to show."""
+    return next(_model_ids)
+
+
 def new_model(gm: torch.fx.GraphModule) -> int:
     """Number a graph that dynamo captured and show it to the observers."""
     model_id = next(_model_ids)
@@ -90,6 +97,7 @@ class Pipeline:
         self.report = CompileReport(model_id, phase, self.stage.graph_id)
         self._label = f"model {model_id} {phase}"
         self.on_stored: Callable[[Stored], None] | None = None
+        self.gears: Gears | None = None
 
     def compile(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Call:
         """All stages.
@@ -144,7 +152,8 @@ class Pipeline:
 
     def _stored(self, gm: torch.fx.GraphModule, plan: ViewPlan) -> Stored:
         """The finished GE graph, from the cache if it has it; observers are shown every stage and so get no cache."""
-        entry = cache.entry_for(self.config, gm, self._label) if not self.observers else None
+        gears = "" if self.gears is None else self.gears.text()
+        entry = cache.entry_for(self.config, gm, self._label, gears) if not self.observers else None
         if entry is not None:
             with self._timed("compile cache") as note:
                 found = entry.load()
@@ -156,6 +165,9 @@ class Pipeline:
         watch = cache.Watch(gm)
         lowered = self._optimize(self._lower(gm, specialise=True))
         stored = Stored(lowered, plan, watch.fixed, static_input_positions())
+        if self.gears is not None:
+            values = [value_of(n) for n in gm.graph.nodes if n.op == "placeholder"]
+            stored.more["gears"] = self.gears.options(lowered, values)
         if entry is not None:
             entry.save(stored)
         return stored
@@ -287,6 +299,17 @@ class Pipeline:
         for observer in self.observers:
             observer.ge_graph(self.stage, label, graph)
 
+    def load_stored(self, stored: Stored, device: str) -> Call:
+        """A graph that was compiled before, ready to run.
+
+        Args:
+            stored: The graph.
+            device: Device type of its tensors.
+
+        Errors: EngineError if the engine refuses.
+        """
+        return self._load(stored, choose_engine(device))
+
     def _load(self, stored: Stored, engine: Engine) -> Call:
         from torchair.executable import bind
 
@@ -314,7 +337,7 @@ class Pipeline:
 
     def _engine_options(self, stored: Stored) -> Mapping[str, str]:
         lowered, graph = stored.lowered, stored.lowered.graph
-        options = self.config.ge_options()
+        options = {**self.config.ge_options(), **gear_options(stored.more)}
         if self.config.experimental_config.frozen_parameter.value:
             fixed = stored.static
             options["frozen_parameter"] = "1"
