@@ -113,6 +113,8 @@ def _npu_backend(
     compiler_config: CompilerConfig | None = None,
     aot_config: Mapping[str, Any] | None = None,
     custom_decompositions: Mapping[Any, Callable[..., Any]] = {},
+    options: Mapping[str, Any] | None = None,
+    **kwargs: Any,
 ) -> Callable[..., Any]:
     """Compile a graph from dynamo.
 
@@ -120,12 +122,19 @@ def _npu_backend(
         gm: The graph.
         example_inputs: Its fake inputs.
         compiler_config: Options.
+        options: Settings of ``torch.compile(options=...)``, over ``compiler_config``.
+        **kwargs: What torch.compile passes besides; only None is accepted.
         aot_config: Further keywords of AOTAutograd, such as ``partition_fn``.
         custom_decompositions: See ``get_npu_backend``.
 
     Errors: TraceError GE1031 if AOTAutograd cannot trace the graph; else see ``torchair.pipeline.Pipeline.compile``.
     """
     config = _config(compiler_config)
+    _only_options(kwargs)
+    if options:
+        from torchair.config import with_options
+
+        config = with_options(config, options)
     if aot_config is not None and not isinstance(aot_config, Mapping):
         raise ConfigError(
             "GE1011", f"aot_config must be a dict of keywords of AOTAutograd, got {type(aot_config).__name__}",
@@ -195,17 +204,21 @@ def _joint(config: CompilerConfig) -> dict[str, Any]:
 
 
 def npu(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Callable[..., Any]:
-    """``torch.compile(model, backend="npu")``: the backend with all defaults.
+    """``torch.compile(model, backend="npu", options={...})``: the backend with all defaults but what options say.
 
-    Errors: ConfigError GE1012 for ``mode=`` or ``options=`` of torch.compile, which this backend does not know.
+    Errors: ConfigError GE1012 for ``mode=`` of torch.compile, which this backend does not know; GE1001 to GE1006 for
+    an unknown option or its value.
     """
+    return _npu_backend(gm, example_inputs, **kwargs)
+
+
+def _only_options(kwargs: Mapping[str, Any]) -> None:
     given = {name: value for name, value in kwargs.items() if value is not None}
     if given:
         raise ConfigError(
-            "GE1012", f"torch.compile(backend='npu') got {given}, this backend takes neither mode= nor options=",
-            next="use backend=torchair.get_npu_backend(compiler_config=config)",
+            "GE1012", f"torch.compile got {given}, this backend takes options=, but no mode=",
+            next="use backend=torchair.get_npu_backend(compiler_config=config), or options={'mode': ...}",
         )  # fmt: skip
-    return _npu_backend(gm, example_inputs)
 
 
 def npugraph_ex(
