@@ -3,12 +3,13 @@ SHELL := /bin/bash
 PYTHON ?= $(or $(TARGET_PYTHON_PATH),$(shell command -v python3.11 || command -v python3))
 RUN := .venv/bin/python
 PKG ?= ge-graph
+TESTS = $(wildcard packages/*/tests) tests/opinfo $(wildcard tests/test_*.py)
 # torch_npu, where it is installed, would load itself into every process that imports torch.
 export TORCH_DEVICE_BACKEND_AUTOLOAD ?= 0
 export HF_HUB_OFFLINE ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick unit system opinfo bench lint regen coverage configure wheels install uninstall package-test release clean
+.PHONY: help setup demo test tiny quick unit system opinfo bench lint regen coverage configure wheels install uninstall package-test release clean
 
 help:  ## list these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -20,9 +21,13 @@ setup:  ## wheelhouse, uv and .venv; at once if nothing changed
 demo: setup  ## real models through torch.compile on the embedded engine, compared with eager
 	@$(RUN) -m tools.demo
 
-test: setup  ## all tests, with the checks that pre-commit runs
-	@$(RUN) tools/checks.py
-	@for d in packages/*/tests tests/opinfo tests/test_*.py; do env -u TORCH_DEVICE_BACKEND_AUTOLOAD $(RUN) -m pytest -n 2 $$d || exit 1; done
+test: setup  ## all tests, with the checks that pre-commit runs; every folder runs, then what failed is named
+	@failed=""; $(RUN) tools/checks.py || failed="checks"; \
+	for d in $(TESTS); do env -u TORCH_DEVICE_BACKEND_AUTOLOAD $(RUN) -m pytest -n 2 $$d || failed="$$failed $$d"; done; \
+	test -z "$$failed" || { echo "make test: failed: $$failed"; exit 1; }
+
+tiny: setup  ## a minute's worth of trust in fifteen seconds: compile, train, export, refuse
+	@$(RUN) -m pytest tests/test_tiny.py
 
 quick: setup  ## all tests under five seconds
 	@$(RUN) -m pytest -n 2 -m "not slow" packages tests

@@ -8,7 +8,7 @@ import torch
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._functorch.partitioners import default_partition  # noqa: F401 -- imported early, so that no measurement pays
 
-from ge_converters.decomps import decomposition_table
+from ge_converters.decompose.table import decomposition_table
 from tools import models
 
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
 
-from ge_converters import smoke
-from ge_converters.decomps import decomposition_table
+from ge_converters.decompose.table import decomposition_table
 from ge_converters.lowering import lower
+from ge_converters.report import smoke
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from ge_converters import LoweringError
-from ge_converters.aliasing import InputAlias, Mutation, Nothing, Result, memory_order
 from ge_converters.lowering import lower
+from ge_converters.lowering.aliasing import InputAlias, Mutation, Nothing, Result, memory_order
 
 
 @pytest.mark.parametrize(

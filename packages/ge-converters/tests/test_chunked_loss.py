@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.modules import linear_cross_entropy
 
-from ge_converters.formulas import chunked_loss
+from ge_converters.decompose.formulas import chunked_loss
 
 REAL = {
     chunked_loss.loss_and_gradients: linear_cross_entropy._linear_cross_entropy_batch_chunked,

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ge_converters.formulas import complex_numbers
+from ge_converters.decompose.formulas import complex_numbers
 
 aten = torch.ops.aten
 

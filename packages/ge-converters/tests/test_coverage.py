@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from ge_converters import coverage, formulas
-from ge_converters.decomps import NEVER, decomposition_table
-from ge_converters.errors import Refusal
+from ge_converters.base.errors import Refusal
+from ge_converters.decompose import formulas
+from ge_converters.decompose.table import NEVER, decomposition_table
 from ge_converters.registry import REGISTRY, Registry
+from ge_converters.report import coverage
 
 aten = torch.ops.aten
 CORE = coverage.core_overloads()

@@ -5,9 +5,9 @@ import torch
 from torch.library import Library
 
 from ge_converters import LoweringError, register_fx_node_ge_converter
-from ge_converters.autogen import camel_case, derive
 from ge_converters.lowering import lower
 from ge_converters.registry import REGISTRY, Entry
+from ge_converters.registry.derive import camel_case, derive
 from ge_graph import ops as ge
 from ge_graph.verify import verify
 

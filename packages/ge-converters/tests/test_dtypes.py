@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ge_converters import LoweringError, dtype_promote
-from ge_converters.dtypes import cast, to_ge, to_torch
+from ge_converters.base.dtypes import cast, to_ge, to_torch
 from ge_graph import DataType, Graph, Tensor, building
 from ge_graph import ops as ge
 

@@ -6,8 +6,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.library import Library
 
 from ge_converters import LoweringError
-from ge_converters.effects import STREAM
 from ge_converters.lowering import lower
+from ge_converters.lowering.effects import STREAM
 from ge_converters.registry import Registry
 from ge_graph import ops as ge
 from ge_graph.verify import verify

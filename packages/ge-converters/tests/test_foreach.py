@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from ge_converters import smoke
-from ge_converters.decomps import decomposition_table
-from ge_converters.formulas.foreach import decompositions
+from ge_converters.decompose.formulas.foreach import decompositions
+from ge_converters.decompose.table import decomposition_table
 from ge_converters.lowering import lower
+from ge_converters.report import smoke
 
 TABLE = decompositions()
 

@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from ge_converters import formulas
-from ge_converters.decomps import decomposition_table
-from ge_converters.formulas import foreach, general
+from ge_converters.decompose import formulas
+from ge_converters.decompose.formulas import foreach, general
+from ge_converters.decompose.table import decomposition_table
 
 aten = torch.ops.aten
 INF, NAN = math.inf, math.nan

@@ -7,8 +7,8 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from ge_converters import LoweringError, Refusal
-from ge_converters.aliasing import Constant, InputAlias, Nothing, Result
 from ge_converters.lowering import lower
+from ge_converters.lowering.aliasing import Constant, InputAlias, Nothing, Result
 from ge_converters.registry import Registry
 from ge_graph import DataType, Graph, building
 from ge_graph import ops as ge

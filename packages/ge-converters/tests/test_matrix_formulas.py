@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ge_converters.formulas.matrices import BESIDE_CONVERTERS, FORMULAS
+from ge_converters.decompose.formulas.matrices import BESIDE_CONVERTERS, FORMULAS
 
 aten = torch.ops.aten
 TYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64])

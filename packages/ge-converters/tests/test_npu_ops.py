@@ -17,10 +17,10 @@ import torch
 from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
 from torch.utils import _pytree as pytree
 
-from ge_converters import smoke
-from ge_converters.decomps import decomposition_table
+from ge_converters.decompose.table import decomposition_table
 from ge_converters.lowering import lower
 from ge_converters.registry import REGISTRY
+from ge_converters.report import smoke
 
 # What torch_npu's own Meta functions cannot do without a device, or at all.
 _META_FAILS = {

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from ge_converters.formulas.segments import FORMULAS
+from ge_converters.decompose.formulas.segments import FORMULAS
 
 aten = torch.ops.aten
 

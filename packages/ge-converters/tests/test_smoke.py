@@ -7,11 +7,11 @@ import sys
 import pytest
 import torch
 
-from ge_converters import smoke
-from ge_converters.dtypes import cast
-from ge_converters.errors import LoweringError
+from ge_converters.base.dtypes import cast
+from ge_converters.base.errors import LoweringError
+from ge_converters.base.support import F32, I64, Support
 from ge_converters.registry import Registry
-from ge_converters.support import F32, I64, Support
+from ge_converters.report import smoke
 from ge_graph import ops as ge
 
 CASES = list(smoke.cases())
@@ -87,7 +87,7 @@ def test_an_unknown_prefix_or_engine_says_so():
 
 
 def test_a_form_for_fixed_sizes_must_be_refused_with_symbolic_ones(engine):
-    from ge_converters.errors import Refusal
+    from ge_converters.base.errors import Refusal
 
     made = Registry()
 

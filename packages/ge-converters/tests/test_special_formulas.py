@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from ge_converters.decomps import decomposition_table
-from ge_converters.formulas import special
+from ge_converters.decompose.formulas import special
+from ge_converters.decompose.table import decomposition_table
 
 aten = torch.ops.aten
 INF = math.inf

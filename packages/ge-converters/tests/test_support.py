@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ge_converters.support import BF16, BOOL, C64, F32, I32, I64, U8, Support
+from ge_converters.base.support import BF16, BOOL, C64, F32, I32, I64, U8, Support
 
 
 def test_a_form_reads_like_the_call():

@@ -5,9 +5,10 @@ import torch
 from torch.utils._sympy import functions as sym
 
 from ge_converters import LoweringError
-from ge_converters.aliasing import Constant, ScalarResult
+from ge_converters.emit.shapes import shape_operand
 from ge_converters.lowering import lower
-from ge_converters.symbols import Symbols, shape_operand
+from ge_converters.lowering.aliasing import Constant, ScalarResult
+from ge_converters.lowering.symbols import Symbols
 from ge_graph import DataType, Graph, building
 from ge_graph import ops as ge
 

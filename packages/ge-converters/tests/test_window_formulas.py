@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from ge_converters.formulas.windows import BESIDE_CONVERTERS, FORMULAS
+from ge_converters.decompose.formulas.windows import BESIDE_CONVERTERS, FORMULAS
 
 aten = torch.ops.aten
 

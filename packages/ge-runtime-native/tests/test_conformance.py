@@ -12,8 +12,9 @@ import torch
 from ge_graph import Graph
 from ge_runtime.api import Capability
 from ge_runtime.conformance import cases, run_conformance
+from ge_runtime.conformance.case import Case
 from ge_runtime.conformance.contract import RULES
-from ge_runtime.conformance.suite import Case, check_case
+from ge_runtime.conformance.suite import check_case
 from ge_runtime.cpu import CpuEngine
 
 _BY_OP: dict[str, list[Case]] = {}

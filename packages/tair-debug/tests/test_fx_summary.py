@@ -8,7 +8,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from ge_converters.errors import Refusal
+from ge_converters.base.errors import Refusal
 from ge_converters.registry import Registry
 from ge_graph.errors import ConfigError
 from tair_debug import fx_summary

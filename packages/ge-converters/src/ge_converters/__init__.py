@@ -11,17 +11,19 @@ from typing import Any, Final
 __version__ = "0.1.0"
 
 _HOMES: Final = {
-    "dtype_promote": "dtypes",
-    "LoweringError": "errors",
-    "Refusal": "errors",
+    "dtype_promote": "base.dtypes",
+    "LoweringError": "base.errors",
+    "Refusal": "base.errors",
     "Lowered": "lowering",
     "lower": "lowering",
     "REGISTRY": "registry",
     "Registry": "registry",
     "declare_supported": "registry",
     "register_fx_node_ge_converter": "registry",
-    "Support": "support",
-    **dict.fromkeys(("F32", "F16", "BF16", "F64", "I8", "I16", "I32", "I64", "U8", "BOOL", "C64", "C128"), "support"),
+    "Support": "base.support",
+    **dict.fromkeys(
+        ["F32", "F16", "BF16", "F64", "I8", "I16", "I32", "I64", "U8", "BOOL", "C64", "C128"], "base.support"
+    ),
 }
 
 __all__ = sorted(_HOMES)

@@ -166,8 +166,8 @@ def compile_graph(
 
     Errors: TraceError GE1031 if AOTAutograd cannot trace the graph; else see ``torchair.pipeline.Pipeline.compile``.
     """
-    from ge_converters.decomps import decomposition_table
-    from ge_converters.torch_compat import run_aot, silent_fallbacks
+    from ge_converters.base.torch_compat import run_aot, silent_fallbacks
+    from ge_converters.decompose.table import decomposition_table
     from torchair import pipeline
     from torchair.gears import gears_of
 

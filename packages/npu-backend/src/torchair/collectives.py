@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 import torch.distributed as dist
 
-from ge_converters.torch_compat import process_group
+from ge_converters.base.torch_compat import process_group
 from tair_export.ranks import current
 
 if TYPE_CHECKING:

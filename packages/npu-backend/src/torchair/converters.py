@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ge_converters.errors import Refusal
+from ge_converters.base.errors import Refusal
 from ge_converters.registry import register_fx_node_ge_converter
 from ge_graph import DataType, Tensor, current_graph
 from ge_graph import ops as ge

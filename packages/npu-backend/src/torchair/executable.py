@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ge_converters.aliasing import Constant, InputAlias, Nothing, Result, ScalarResult
+from ge_converters.lowering.aliasing import Constant, InputAlias, Nothing, Result, ScalarResult
 from ge_graph.errors import EngineError, GeError
 from torchair.views import View, ViewPlan
 

@@ -167,7 +167,7 @@ def _check(config: CompilerConfig) -> None:
 
 def _trace(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic: bool) -> Any:
     """The ATen program; parameters, buffers and user inputs are its placeholders."""
-    from ge_converters.decomps import export_table
+    from ge_converters.decompose.table import export_table
 
     # Dynamo keeps a copy of every parameter while it exports; the plain tracer keeps none. But only dynamo turns
     # in-place collectives into operators of the graph.

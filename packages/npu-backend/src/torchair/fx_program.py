@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 
 import torch
 
-from ge_converters.provenance import user_frame
+from ge_converters.base.provenance import user_frame
 
 Node: TypeAlias = torch.fx.Node
 _MODULES: Final = {"torch": torch, "operator": operator}

@@ -46,7 +46,7 @@ def _inputs(joint: torch.fx.GraphModule) -> tuple[list[Node], list[Node]]:
 
 
 def _with_loss(joint: torch.fx.GraphModule, inputs: Any, *, num_fwd_outputs: int, **more: Any) -> Halves:
-    from ge_converters.torch_compat import split_joint_graph
+    from ge_converters.base.torch_compat import split_joint_graph
 
     graph = joint.graph
     _, tangents = _inputs(joint)
@@ -87,7 +87,7 @@ def _scaled(graph: torch.fx.Graph, gradient: Node, tangent: Node) -> Node:
 
 
 def _recomputing(joint: torch.fx.GraphModule, inputs: Any, *, num_fwd_outputs: int, **more: Any) -> Halves:
-    from ge_converters.torch_compat import split_joint_graph
+    from ge_converters.base.torch_compat import split_joint_graph
 
     for node in joint.graph.nodes:
         if isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from ge_converters.aliasing import Constant, InputAlias, InputBinding, Mutation, Nothing, Result, ScalarResult
-from ge_converters.dtypes import to_ge
+from ge_converters.base.dtypes import to_ge
+from ge_converters.lowering.aliasing import Constant, InputAlias, InputBinding, Mutation, Nothing, Result, ScalarResult
 from ge_graph import TensorSpec, builder
 from ge_graph.attrs import Attr, Kind
 from tair_export import signature
@@ -272,7 +272,7 @@ def _serves_one(
     """Whether results have the sizes that the program says when sizes ``symbols`` are 1."""
     from torch.utils import _pytree as pytree
 
-    from ge_converters.torch_compat import fake_mode
+    from ge_converters.base.torch_compat import fake_mode
 
     metas = [n.meta.get("val") for n in program.graph_module.graph.nodes if n.op == "placeholder"]
     shapes = iter([v for v, s in zip(metas, program.graph_signature.input_specs, strict=True) if _is_user(s)])

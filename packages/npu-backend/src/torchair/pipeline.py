@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import torch
 
-from ge_converters.torch_compat import boxed, real_values, static_input_positions
+from ge_converters.base.torch_compat import boxed, real_values, static_input_positions
 from ge_graph import passes as ge_passes
 from ge_graph.errors import ConfigError
 from ge_graph.verify import verify

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import torch
 
-from ge_converters.aliasing import Constant, InputAlias, InputBinding, Mutation, Nothing, Result, ScalarResult
 from ge_converters.lowering import Lowered
+from ge_converters.lowering.aliasing import Constant, InputAlias, InputBinding, Mutation, Nothing, Result, ScalarResult
 from ge_graph import TensorSpec, serde
 from ge_graph.dtypes import DataType
 from ge_graph.errors import ArchiveError, GeError

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import torch
 
-from ge_converters.torch_compat import boxed, fake_mode, real_values, run_aot
+from ge_converters.base.torch_compat import boxed, fake_mode, real_values, run_aot
 from ge_graph import Graph
 from ge_graph.errors import ConfigError, GeError
 
@@ -140,7 +140,7 @@ def run_with(subject: Subject, compiled: Compiled, *, backward: bool = False, dy
     Returns:
         What the model returns.
     """
-    from ge_converters.decomps import decomposition_table
+    from ge_converters.decompose.table import decomposition_table
 
     def compiler(phase: str) -> Any:
         def compile_one(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:

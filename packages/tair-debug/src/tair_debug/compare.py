@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import torch
 
-from ge_converters.torch_compat import real_values
+from ge_converters.base.torch_compat import real_values
 from ge_graph import Graph, Node, Tensor
 from ge_graph.errors import ConfigError
 from tair_debug import artefacts
@@ -231,7 +231,7 @@ class SideBySide:
         tolerance: Tolerance,
         add: Callable[[Row, torch.Tensor, torch.Tensor], None],
     ) -> None:
-        from ge_converters.lowering import Walk
+        from ge_converters.lowering.walk import Walk
         from ge_converters.registry import REGISTRY
         from ge_graph import building, passes
         from ge_graph.verify import verify
@@ -267,7 +267,7 @@ class SideBySide:
                     self._row(node, edge, fx, got, expected)
 
     def _row(self, node: Node, edge: Tensor, fx: torch.fx.Node, got: torch.Tensor, expected: torch.Tensor) -> None:
-        from ge_converters.provenance import fx_target, user_frame
+        from ge_converters.base.provenance import fx_target, user_frame
 
         target = fx_target(fx)
         if target.startswith(_UNDEFINED):

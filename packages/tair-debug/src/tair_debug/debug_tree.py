@@ -24,7 +24,7 @@ from typing import Final
 
 import torch
 
-from ge_converters.torch_compat import debug_folder
+from ge_converters.base.torch_compat import debug_folder
 from ge_graph import Graph
 from tair_debug import artefacts
 from tair_debug.graph_dump import write_graph

@@ -17,8 +17,9 @@ from typing import Any, Final
 
 import torch
 
-from ge_converters.provenance import user_frame
-from ge_converters.registry import REGISTRY, Absent, Found, Registry
+from ge_converters.base.provenance import user_frame
+from ge_converters.lowering.explain import Absent, Found, explain
+from ge_converters.registry import REGISTRY, Registry
 from tair_debug import artefacts
 
 COLUMNS: Final = ("目标函数", "函数类型", "支持状态", "调用次数", "输入统计", "输出统计")
@@ -113,7 +114,7 @@ class _Judge:
         return self._asked[key]
 
     def _explain(self, node: torch.fx.Node) -> str | None:
-        answer = self._registry.explain(node)
+        answer = explain(node, self._registry)
         if isinstance(answer, Found):
             return None
         if isinstance(answer, Absent):
@@ -124,8 +125,8 @@ class _Judge:
 
 def _problems(gm: torch.fx.GraphModule, registry: Registry) -> dict[torch.fx.Node, str]:
     """What lowering the whole graph runs into: a call may be fine by itself and have a result nobody can make."""
-    from ge_converters.errors import LoweringError
-    from ge_converters.lowering import Walk
+    from ge_converters.base.errors import LoweringError
+    from ge_converters.lowering.walk import Walk
     from ge_graph import building
 
     walk = Walk(gm, "scratch", registry)

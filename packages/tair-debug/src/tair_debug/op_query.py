@@ -19,8 +19,8 @@ def matches(name: str, pattern: str) -> bool:
 
 def converters(pattern: str, state: str | None = None, core: bool = False) -> list[dict[str, Any]]:
     """Coverage rows: how each op is served, for which element types, by whom, or why not."""
-    from ge_converters import coverage
     from ge_converters.registry import REGISTRY
+    from ge_converters.report import coverage
 
     sources = {e.name: e.where for e in REGISTRY.entries()}
     return [

@@ -7,6 +7,7 @@
 The expected values come from numpy and from the text of the operators' definitions, never from an engine.
 """
 
-from ge_runtime.conformance.suite import Case, Report, cases, run_conformance
+from ge_runtime.conformance.case import Case
+from ge_runtime.conformance.suite import Report, cases, run_conformance
 
 __all__ = ["Case", "Report", "cases", "run_conformance"]

@@ -15,7 +15,7 @@ from ge_graph import ops as ge
 from ge_graph.attrs import Int
 from ge_graph.ir import Shape, Tensor
 from ge_runtime.api import Engine
-from ge_runtime.conformance.suite import Array, mismatch
+from ge_runtime.conformance.case import Array, mismatch
 
 Rule = Callable[[Engine], str]
 RULES: dict[str, Rule] = {}

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ge_runtime.conformance.suite import Array, Case
+from ge_runtime.conformance.case import Array, Case
 
 _RNG_SEED = 20240229
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from ge_runtime.conformance.case import Array, Case
 from ge_runtime.conformance.elementwise_cases import sample
-from ge_runtime.conformance.suite import Array, Case
 
 _X = sample((2, 3, 4), -2, 2)
 _INT64, _INT32 = 9, 3

@@ -82,13 +82,12 @@ NPU_RULES: Final = (
 _done: set[int] = set()
 
 
-def register(rules: Any) -> None:
+def register(rules: Any, trace: Callable[..., torch.fx.GraphModule]) -> None:
     """Register each rule once, as soon as its operators exist."""
     npu = torch.ops.npu
     if not hasattr(torch, "npu"):  # torch_npu brings it; without, torch.ops.npu is an empty namespace
         return
-    from ge_converters.torch_compat import fake_mode
-    from torchair.fx_passes.patterns import fwd_only
+    from ge_converters.base.torch_compat import fake_mode
 
     for position, rule in enumerate(NPU_RULES):
         if position in _done or not all(hasattr(npu, name) for name in rule.needs):
@@ -98,7 +97,7 @@ def register(rules: Any) -> None:
             with fake_mode():
                 rules.add(
                     rule.search.__name__, rule.extra_check, search_fn=rule.search, replace_fn=rule.replace,
-                    example_inputs=rule.examples(), trace_fn=fwd_only, skip_duplicates=True,
+                    example_inputs=rule.examples(), trace_fn=trace, skip_duplicates=True,
                 )  # fmt: skip
         except (RuntimeError, TypeError, ValueError, AssertionError) as error:
             # an older torch_npu with another schema: the rule does not apply, nothing is wrong

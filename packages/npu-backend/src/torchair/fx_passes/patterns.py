@@ -25,8 +25,8 @@ _SCOPES: Final = ("scope_enter", "scope_exit")
 
 def fwd_only(fn: Callable[..., Any], args: Any, **ignored: Any) -> torch.fx.GraphModule:
     """Trace a function of a rule as the models are traced: same decompositions, operators that do nothing removed."""
-    from ge_converters.decomps import decomposition_table
-    from ge_converters.torch_compat import trace_pattern
+    from ge_converters.base.torch_compat import trace_pattern
+    from ge_converters.decompose.table import decomposition_table
 
     gm = trace_pattern(fn, args, decomposition_table({}))
     RemoveNoops().run(gm)
@@ -47,7 +47,7 @@ class _Rules:
     scope_of: dict[torch.fx.Node, tuple[torch.fx.Node, ...]] = field(default_factory=dict)
 
     def add(self, name: str, extra_check: Callable[[Any], bool], **rule: Any) -> None:
-        from ge_converters.torch_compat import pattern_matcher
+        from ge_converters.base.torch_compat import pattern_matcher
 
         module = pattern_matcher()
         if self.matcher is None:
@@ -220,7 +220,7 @@ class FusePatterns:
         """Apply every rule."""
         from torchair.fx_passes import npu_patterns
 
-        npu_patterns.register(RULES)
+        npu_patterns.register(RULES, fwd_only)
         if RULES.matcher is None:
             return 0
         before = {n: (n.target, n.args, n.kwargs) for n in gm.graph.nodes}

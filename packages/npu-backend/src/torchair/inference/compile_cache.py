@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import torch
 
-from ge_converters.torch_compat import boxed
+from ge_converters.base.torch_compat import boxed
 from ge_graph.errors import ArchiveError, ConfigError, GeError
 from ge_graph.escape import line
 from tair_export.archive import read_manifest
@@ -626,7 +626,7 @@ class _Rule:
 
 def _rules(stored: Stored, order: Sequence[int]) -> list[_Rule | None]:
     """A rule for each of dynamo's inputs that the graph reads."""
-    from ge_converters.dtypes import to_torch
+    from ge_converters.base.dtypes import to_torch
 
     found: list[_Rule | None] = [None] * (max(order, default=-1) + 1)
     for binding in stored.lowered.inputs:

@@ -1,0 +1,142 @@
+"""Where a GE node comes from, told by its FX node; texts are made when somebody reads them."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from typing import Any, Final
+
+import torch
+
+from ge_graph import Provenance
+
+_FRAME: Final = re.compile(
+    r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)(?:\n\s+(?P<code>[^\n]*))?'
+)
+_TORCH_HOME: Final = os.path.dirname(torch.__file__) + os.sep
+_SELF: Final = re.compile(r"^L\['self'\]\.?|^L__self___?")
+_ITEM: Final = re.compile(r"_modules\['([^']+)'\]|\['([^']+)'\]|\[(\d+)\]")
+
+
+class FxProvenance(Provenance):
+    """A ``Provenance`` that reads its FX node on demand."""
+
+    __slots__ = ("_node",)
+    _node: torch.fx.Node
+
+    def __init__(self, node: torch.fx.Node) -> None:
+        object.__setattr__(self, "_node", node)
+
+    @property
+    def fx_name(self) -> str:
+        """Name of the FX node."""
+        return str(self._node.name)
+
+    @property
+    def fx_target(self) -> str:
+        """``aten.add.Tensor``."""
+        return fx_target(self._node)
+
+    @property
+    def fx_text(self) -> str:
+        """The FX node as one line of typed code."""
+        return fx_code(self._node)
+
+    @property
+    def module(self) -> str:
+        """Path of the nn.Module."""
+        return module_path(self._node)
+
+    @property
+    def source(self) -> str:
+        """``file.py:41 in forward``."""
+        return user_frame(self._node)[0]
+
+    @property
+    def code(self) -> str:
+        """The text of that line."""
+        return user_frame(self._node)[1]
+
+    def __reduce__(self) -> Any:
+        return (
+            Provenance,
+            (self.fx_name, self.fx_target, self.fx_text, self.module, self.source, self.code),
+        )
+
+
+def target_name(target: Any) -> str:
+    """``aten.add.Tensor`` for an overload, ``operator.add`` or ``math.floor`` for a function."""
+    if isinstance(target, torch._ops.OpOverload):
+        return str(target)
+    module = getattr(target, "__module__", "") or ""
+    name = getattr(target, "__name__", None) or str(target)
+    return f"{module.lstrip('_')}.{name}" if module else name
+
+
+def fx_target(node: torch.fx.Node) -> str:
+    """The target of a node as text."""
+    return target_name(node.target) if node.op == "call_function" else f"{node.op} {node.target}"
+
+
+def fx_code(node: torch.fx.Node) -> str:
+    """``add_1: torch.float32[s0, s0]cpu = torch.ops.aten.add.Tensor(add: torch.float32[s0, s0]cpu, 1)``."""
+    if node.op != "call_function":
+        return f"{_typed(node)} = {node.op}({node.target})"
+    arguments = [_code(a) for a in node.args] + [f"{name}={_code(a)}" for name, a in node.kwargs.items()]
+    is_op = isinstance(node.target, torch._ops.OperatorBase)
+    return f"{_typed(node)} = {'torch.ops.' if is_op else ''}{target_name(node.target)}({', '.join(arguments)})"
+
+
+def _typed(node: torch.fx.Node) -> str:
+    kind = _type(node.meta.get("val"))
+    return f"{node.name}: {kind}" if kind else str(node.name)
+
+
+def _type(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{value.dtype}[{', '.join(str(s) for s in value.shape)}]{value.device}"
+    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return f'"Sym({value.node.expr})"'
+    if isinstance(value, (list, tuple)):
+        return f"({', '.join(_type(v) or 'None' for v in value)})"
+    return ""
+
+
+def _code(value: Any) -> str:
+    if isinstance(value, torch.fx.Node):
+        return _typed(value)
+    if isinstance(value, (list, tuple)):
+        inner = ", ".join(map(_code, value))
+        return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' if len(value) == 1 else ''})"
+    return repr(value) if isinstance(value, (str, bool, int, float)) else str(value)
+
+
+def user_frame(node: torch.fx.Node) -> tuple[str, str]:
+    """Place and text of the user's line that a node stems from; empty if the trace has none."""
+    return last_user_frame(node.meta.get("stack_trace") or "")
+
+
+@functools.lru_cache(maxsize=4096)
+def last_user_frame(trace: str) -> tuple[str, str]:
+    """The innermost frame of a formatted trace that lies outside torch: ``("model.py:41 in forward", "x = x + 1")``."""
+    frames = list(_FRAME.finditer(trace))
+    if not frames:
+        return "", ""
+    chosen = next((f for f in reversed(frames) if not f["file"].startswith(_TORCH_HOME)), frames[-1])
+    return f"{chosen['file']}:{chosen['line']} in {chosen['function']}", chosen["code"] or ""
+
+
+def module_path(node: torch.fx.Node) -> str:
+    """``model.layers.0.self_attn``: the innermost module that was running when the node was traced."""
+    stack = node.meta.get("nn_module_stack")
+    if not stack:
+        return ""
+    entry = next(reversed(stack.values()))
+    return _readable_path(entry[0] if isinstance(entry, tuple) else str(entry))
+
+
+@functools.lru_cache(maxsize=4096)
+def _readable_path(raw: str) -> str:
+    path = _ITEM.sub(lambda m: "." + next(g for g in m.groups() if g), _SELF.sub("", raw))
+    return re.sub(r"\.+", ".", path).strip(".")

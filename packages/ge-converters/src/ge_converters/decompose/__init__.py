@@ -1,0 +1,1 @@
+"""What is decomposed before conversion, into what and why."""

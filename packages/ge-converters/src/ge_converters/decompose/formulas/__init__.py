@@ -1,0 +1,36 @@
+"""Decompositions that torch does not register: ops that are a formula in other ATen ops, a module for each kind.
+
+``FORMULAS`` of a module are for ops without converter. ``BESIDE_CONVERTERS`` are for arguments that the op's converter
+cannot take, and return NotImplemented for all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import torch
+
+from ge_converters.decompose.formulas import complex_numbers, foreach, general, matrices, segments, special, windows
+
+_MODULES: Final = (general, matrices, segments, special, windows)
+_BESIDE: Final = (windows, matrices, complex_numbers)
+
+
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """The formulas by overload, for the table of AOTAutograd."""
+    tables = [module.FORMULAS for module in _MODULES]
+    return {**foreach.decompositions(), **{op: f for table in tables for op, f in _by_overload(table)}}
+
+
+def beside_converters() -> dict[Any, Callable[..., Any]]:
+    """Formulas for arguments that the op's converter cannot take."""
+    return {op: f for module in _BESIDE for op, f in _by_overload(module.BESIDE_CONVERTERS)}
+
+
+def _by_overload(table: dict[str, Callable[..., Any]]) -> Iterator[tuple[Any, Callable[..., Any]]]:
+    for name, function in table.items():
+        packet, overload = name.split(".")
+        op = getattr(getattr(torch.ops.aten, packet, None), overload, None)
+        if op is not None:  # this torch has it
+            yield op, function

@@ -1,0 +1,1 @@
+"""What converters share: compute types, arithmetic, sizes as operands, windows. Nothing here is registered."""

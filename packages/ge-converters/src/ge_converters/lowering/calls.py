@@ -1,0 +1,210 @@
+"""Calls of converters: their parameters from FX arguments and aten schema, and the check of what they return."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ge_converters.base.errors import LoweringError, Refusal
+from ge_converters.base.provenance import user_frame
+from ge_converters.lowering.context import Context, Unproduced
+from ge_converters.registry import Converter, Entry, Registry
+from ge_converters.registry.signatures import python_name
+from ge_graph import GraphError, Tensor, TensorSpec
+
+_FORMATS = (torch.contiguous_format, torch.preserve_format, torch.channels_last, torch.channels_last_3d)
+
+
+class Parameters:
+    """How a converter is called.
+
+    Attributes:
+        positional: Name and default of every positional argument of the schema, in order.
+        keywords: Name, Python name and default of every keyword-only argument.
+    """
+
+    __slots__ = ("positional", "keywords", "count")
+
+    def __init__(self, target: torch._ops.OpOverload) -> None:
+        arguments = target._schema.arguments
+        self.positional = [(a.name, _default(a)) for a in arguments if not a.kwarg_only]
+        self.keywords = [(a.name, python_name(a.name), _default(a)) for a in arguments if a.kwarg_only]
+        self.count = len(self.positional)
+
+    def bind(self, args: Any, kwargs: Any, convert: Callable[[Any], Any]) -> tuple[list[Any], dict[str, Any]]:
+        """All parameters of the call, defaults filled in, each passed through ``convert``."""
+        given = [convert(a) for a in args]
+        if len(given) < self.count:
+            for name, default in self.positional[len(given) :]:
+                given.append(convert(kwargs[name]) if name in kwargs else default)
+        if not self.keywords:
+            return given, {}
+        return given, {
+            python_name: convert(kwargs[name]) if name in kwargs else default
+            for name, python_name, default in self.keywords
+        }
+
+
+def parameters_of(entry: Entry) -> Parameters | None:
+    """The parameters of a converter; None for Python functions, whose arguments are passed as they stand."""
+    if entry.parameters is None and isinstance(entry.target, torch._ops.OpOverload):
+        entry.parameters = Parameters(entry.target)
+    return entry.parameters  # type: ignore[no-any-return]
+
+
+def _default(argument: Any) -> Any:
+    if not argument.has_default_value():
+        return None
+    value = argument.default_value
+    if isinstance(value, int) and not isinstance(value, bool) and "MemoryFormat" in str(argument.real_type):
+        return _FORMATS[value]
+    return value
+
+
+class NoConverter(Exception):
+    """Nobody converts this op."""
+
+    def __init__(self, reason: str, near: tuple[str, ...]) -> None:
+        self.reason = reason
+        self.near = near
+        super().__init__(reason)
+
+
+class Caller:
+    """Calls the converters of one graph's nodes.
+
+    Args:
+        context: The graph under construction.
+        registry: Converters.
+    """
+
+    def __init__(self, context: Context, registry: Registry) -> None:
+        self.context = context
+        self.graph = context.graph
+        self.registry = registry
+        self._entries: dict[Any, Entry | None] = {}
+
+    def entry(self, target: Any, node: torch.fx.Node) -> Entry:
+        """The converter of a target.
+
+        Raises:
+            NoConverter: There is none, with the reason and the nearest names.
+        """
+        try:
+            found = self._entries[target]
+        except KeyError:
+            found = self._entries[target] = self.registry.find(target)
+        if found is None:
+            near = self.registry.near(target)
+            text = "no converter, no decomposition"
+            derived = self.registry.why_not_derived(target)
+            text += f"; {derived}" if derived else ""
+            text += f"; near: {', '.join(near)}" if near else ""
+            raise NoConverter(text, near)
+        return found
+
+    def convert(self, node: torch.fx.Node, entry: Entry, args: Any, kwargs: Any, value: Any) -> Any:
+        """Call a converter and check what it returns.
+
+        Args:
+            node: The FX node, for messages.
+            entry: Its converter.
+            args: FX arguments.
+            kwargs: FX keyword arguments.
+            value: ``meta["val"]`` of the results.
+
+        Raises:
+            Refusal: The converter says no.
+        """
+        parameters = parameters_of(entry)
+        argument = self.context.argument
+        if parameters is not None:
+            positional, keywords = parameters.bind(args, kwargs, argument)
+        else:
+            positional, keywords = [argument(a) for a in args], {k: argument(v) for k, v in kwargs.items()}
+        meta = self.context.meta_outputs(value)
+        if entry.wants_meta:
+            keywords["meta_outputs"] = meta
+        result = self.call(node, entry, positional, keywords)
+        if type(result) is Tensor and type(meta) is TensorSpec:
+            return self.checked(node, entry, result, meta)
+        return self.checked_many(node, entry, result, meta)
+
+    def call(self, node: torch.fx.Node, entry: Entry, positional: list[Any], keywords: dict[str, Any]) -> Any:
+        try:
+            return entry.fn(*positional, **keywords)
+        except Refusal:
+            raise
+        except NotImplementedError as e:
+            raise Refusal(str(e) or f"converter at {entry.where} does not implement this form") from e
+        except GraphError as e:
+            advice = f"; {e.next}" if e.next else ""
+            place = raised_at(entry.fn, entry.where, e)
+            raise Refusal(f"{e.what} [{e.code}, converter at {place}]{advice}") from e
+        except LoweringError:
+            raise
+        except Exception as e:
+            raise LoweringError(
+                "GE2006",
+                f"the converter of {entry.name} failed on %{node.name}: {type(e).__name__}: {e}\n"
+                f"  converter: {raised_at(entry.fn, entry.where, e)}\n  node: {node.format_node()}",
+                where=user_frame(node)[0],
+                next="repair the converter; for a form it cannot serve let it raise ge_converters.Refusal(reason)",
+            ) from e
+
+    def checked(self, node: torch.fx.Node, entry: Entry, result: Tensor, spec: TensorSpec) -> Tensor:
+        if result.node.graph is not self.graph:
+            raise self._wrong(node, entry, f"returned {result}, a tensor of another graph")
+        if result.dtype is not spec.dtype:
+            raise self._wrong(node, entry, f"returned {result.dtype.name}, meta_outputs says {spec.dtype.name}")
+        if result.known_shape is None:
+            result.record_shape(spec.size)
+        return result
+
+    def checked_many(self, node: torch.fx.Node, entry: Entry, result: Any, meta: Any) -> Any:
+        if meta is None:
+            return None
+        if type(meta) is TensorSpec:
+            if isinstance(result, (list, tuple)) and len(result) == 1 and isinstance(result[0], Tensor):
+                return self.checked(node, entry, result[0], meta)
+            got = f"{len(result)} values" if isinstance(result, (list, tuple)) else type(result).__name__
+            raise self._wrong(node, entry, f"returned {got}, expected one tensor")
+        results = [result] if isinstance(result, Tensor) else result
+        if not isinstance(results, (list, tuple)):
+            raise self._wrong(node, entry, f"returned {type(result).__name__}, expected {len(meta)} tensors")
+        if len(results) != len(meta):
+            raise self._wrong(node, entry, f"returned {len(results)} outputs, the node has {len(meta)}")
+        return tuple(self._checked_part(node, entry, i, r, m) for i, (r, m) in enumerate(zip(results, meta)))
+
+    def _checked_part(self, node: torch.fx.Node, entry: Entry, i: int, result: Any, meta: Any) -> Any:
+        if meta is None:
+            return None  # torch has nothing there either
+        if result is None:
+            return Unproduced(f"output {i} of {entry.name} (%{node.name}) is used, but GE cannot produce it")
+        if isinstance(meta, list):
+            return self.checked_many(node, entry, result, meta)
+        if not isinstance(result, Tensor):
+            raise self._wrong(node, entry, f"returned {type(result).__name__} as output {i}, expected a tensor")
+        return self.checked(node, entry, result, meta)
+
+    def _wrong(self, node: torch.fx.Node, entry: Entry, what: str) -> LoweringError:
+        return LoweringError(
+            "GE2007",
+            f"the converter of {entry.name} {what} (node %{node.name})\n  converter: {entry.where}",
+            where=user_frame(node)[0],
+            next="return one GE tensor per output of the op, with the dtype of meta_outputs",
+        )
+
+
+def raised_at(fn: Converter, where: str, error: BaseException) -> str:
+    """``file.py:44`` of the converter's own line that led to an exception; where the converter starts if unknown."""
+    file = getattr(getattr(inspect.unwrap(fn), "__code__", None), "co_filename", None)
+    found, frame = where, error.__traceback__
+    while frame is not None:
+        if frame.tb_frame.f_code.co_filename == file:
+            found = f"{file}:{frame.tb_lineno}"
+        frame = frame.tb_next
+    return found

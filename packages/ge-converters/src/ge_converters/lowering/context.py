@@ -1,0 +1,141 @@
+"""What a graph under construction knows: FX values, their specs, symbols."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+import torch
+
+from ge_converters.base.dtypes import to_ge
+from ge_converters.base.errors import Refusal
+from ge_converters.lowering import symbols
+from ge_graph import DataType, Graph, Tensor, TensorSpec, builder
+
+Node: TypeAlias = torch.fx.Node
+_DIRECT: Final = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+
+
+class Unproduced:
+    """An output that its converter left out; using it is refused."""
+
+    __slots__ = ("reason",)
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+
+class Symbolic:
+    """The value of an FX node that is a symbolic number; it becomes GE nodes when somebody needs it."""
+
+    __slots__ = ("expr",)
+
+    def __init__(self, expr: Any) -> None:
+        self.expr = expr
+
+
+class Context:
+    """State of one lowering.
+
+    Attributes:
+        graph: The GE graph.
+        symbols: Its symbolic values.
+        env: FX node to what it became: Tensor, tuple, ``Symbolic``, ``Unproduced``, effects.Mark or a plain value.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.symbols = symbols.Symbols(graph, self._search)
+        self.env: dict[Node, Any] = {}
+
+    def argument(self, value: Any) -> Any:
+        """An FX argument as a converter gets it."""
+        kind = type(value)
+        if kind is Node:
+            return self.usable(self.env[value], value)
+        if kind in _DIRECT:
+            return value
+        if isinstance(value, (list, tuple)):
+            return [self.argument(v) for v in value]
+        if symbols.is_symbolic(value):
+            return self.symbols.value(value.node.expr)
+        return value
+
+    def usable(self, found: Any, node: Node) -> Any:
+        """What a converter gets for the value of an FX node."""
+        kind = type(found)
+        if kind is Tensor:
+            return found
+        if kind is Symbolic:
+            return self.symbols.value(found.expr)
+        if kind is Unproduced:
+            raise Refusal(found.reason)
+        if kind is tuple:
+            return [self.usable(f, node) for f in found]
+        return found
+
+    def spec(self, value: torch.Tensor) -> TensorSpec:
+        """Type and sizes of a meta value."""
+        dim = self.symbols.dim
+        return TensorSpec(to_ge(value.dtype), tuple([d if type(d) is int else dim(d) for d in value.shape]))
+
+    def full_spec(self, value: torch.Tensor) -> TensorSpec:
+        """Like ``spec``, with strides."""
+        dim = self.symbols.dim
+        stride = tuple(dim(s) for s in value.stride()) if value.layout is torch.strided else None
+        return TensorSpec(to_ge(value.dtype), tuple(dim(s) for s in value.shape), stride)
+
+    def meta_outputs(self, value: Any) -> Any:
+        """The ``meta_outputs`` of a node: a spec, or a list of specs with None for what is no tensor."""
+        if isinstance(value, torch.Tensor):
+            return self.spec(value)
+        if isinstance(value, (list, tuple)):
+            return [self.meta_outputs(v) for v in value]
+        return _scalar_spec(value)
+
+    def _search(self, symbol: Any) -> Callable[[], Tensor] | None:
+        """A result lowered so far one of whose dimensions is ``symbol``."""
+        for node, found in self.env.items():
+            for value, tensor in _pairs(node.meta.get("val"), found):
+                for i, size in enumerate(value.shape):
+                    if symbols.is_symbolic(size) and size.node.expr == symbol:
+                        return lambda t=tensor, i=i: self.symbols.size_of(t, i)  # type: ignore[misc]
+        return None
+
+
+def _pairs(value: Any, found: Any) -> list[tuple[torch.Tensor, Tensor]]:
+    if isinstance(value, torch.Tensor):
+        return [(value, found)] if isinstance(found, Tensor) else []
+    if isinstance(value, (list, tuple)) and isinstance(found, tuple):
+        return [pair for v, f in zip(value, found) for pair in _pairs(v, f)]
+    return []
+
+
+def _scalar_spec(value: Any) -> TensorSpec | None:
+    for kind, dtype in _SCALARS:
+        if isinstance(value, kind):
+            return TensorSpec(dtype, ())
+    return None
+
+
+_SCALARS: Final = (
+    ((bool, torch.SymBool), DataType.DT_BOOL),
+    ((int, torch.SymInt), DataType.DT_INT64),
+    ((float, torch.SymFloat), DataType.DT_DOUBLE),
+)
+
+
+def constant(graph: Graph, value: torch.Tensor, name: str | None = None) -> Tensor:
+    """A torch tensor as a Const node; its memory is shared where numpy can type it."""
+    from ge_graph import Literal
+
+    data = value.detach()
+    if data.device.type != "cpu":
+        data = data.cpu()
+    if not data.is_contiguous():
+        data = data.contiguous()
+    dtype = to_ge(data.dtype)
+    if dtype.numpy_name is not None:
+        return builder.constant(graph, data.resolve_conj().resolve_neg().numpy(), name)
+    raw = data.reshape(-1).view(torch.uint8).numpy()
+    return builder.constant(graph, Literal(dtype, tuple(data.shape), raw), name)

@@ -1,0 +1,62 @@
+"""Whether one FX node can be converted and, if not, why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+
+from ge_converters.base.errors import LoweringError, Refusal
+from ge_converters.lowering.calls import NoConverter
+from ge_converters.lowering.walk import Walk
+from ge_converters.registry import Entry, Registry
+from ge_graph import building
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The node can be converted."""
+
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A converter exists and says no to this call form."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """Nobody converts this op; ``near`` names ops that are converted and look alike."""
+
+    near: tuple[str, ...] = ()
+
+
+Answer: TypeAlias = "Found | Refused | Absent"
+
+
+def explain(node: torch.fx.Node, registry: Registry) -> Answer:
+    """Found, Refused or Absent for one node, found by lowering it on a scratch graph."""
+    walk = Walk(torch.nn.Module(), "scratch", registry)
+    with building(walk.graph):
+        for argument in node.all_input_nodes:
+            if argument.op == "get_attr":
+                walk.env[argument] = argument.meta.get("val")
+            walk.env[argument] = walk.stand_in(argument.meta.get("val"))
+        try:
+            walk.lower_call(node)
+            entry = registry.find(node.target)
+            return Found(entry) if entry is not None else Found(_own(node.target))
+        except Refusal as refusal:
+            return Refused(refusal.reason)
+        except NoConverter as missing:
+            return Absent(missing.near)
+        except LoweringError as e:
+            return Refused(str(e))
+
+
+def _own(target: Any) -> Entry:
+    return Entry(target, Walk.lower_call, "the walk itself", f"{__file__}", "built-in", False)

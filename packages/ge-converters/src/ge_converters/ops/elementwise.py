@@ -1,0 +1,714 @@
+"""Element by element, with something to decide: alpha, rounding modes, bounds, selection, activations, casts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ge_converters.base.dtypes import cast, dtype_promote, part_type, to_ge
+from ge_converters.base.errors import Refusal
+from ge_converters.base.support import BF16, BOOL, C64, C128, F16, F32, F64, I32, I64, U8, Support
+from ge_converters.emit.arithmetic import HALF_TYPES, arithmetic, as_number, compute_type, select
+from ge_converters.emit.compute_types import carried, carrier
+from ge_converters.registry import declare_supported, register_fx_node_ge_converter
+from ge_graph import DataType, Tensor, TensorSpec
+from ge_graph import ops as ge
+
+aten = torch.ops.aten
+_D = DataType
+_NUMBERS = (bool, int, float)
+
+
+# -- add, sub --------------------------------------------------------------------------------------------------------
+
+
+def _add_scaled(a: Any, b: Any, alpha: Any, dtype: DataType) -> Tensor:
+    """``a + alpha * b``."""
+    if not isinstance(alpha, Tensor) and alpha == 1:
+        if dtype == _D.DT_BOOL:
+            result: Tensor = ge.LogicalOr(*dtype_promote(a, b, target_dtype=dtype))
+            return result
+        return arithmetic("Add", a, b, dtype)
+    if dtype == _D.DT_BOOL:
+        x, y, flag = dtype_promote(a, b, alpha, target_dtype=dtype)
+        return ge.LogicalOr(x, ge.LogicalAnd(y, flag))
+    if isinstance(b, _NUMBERS) and isinstance(alpha, _NUMBERS):
+        return arithmetic("Add", a, b * alpha, dtype)
+    # Eager rounds alpha to the element type, multiplies and adds with one rounding; so does AxpyV2.
+    inner = compute_type(dtype, a, b)
+    if inner in (_D.DT_FLOAT, *HALF_TYPES):
+        x, y, factor = dtype_promote(a, b, alpha, target_dtype=inner)
+        return cast(ge.AxpyV2(x, y, factor), dtype)
+    return arithmetic("Add", a, arithmetic("Mul", b, alpha, dtype), dtype)
+
+
+def _subtract(a: Any, b: Any, alpha: Any, dtype: DataType) -> Tensor:
+    if not isinstance(alpha, Tensor):
+        return arithmetic("Sub", a, b, dtype) if alpha == 1 else _add_scaled(a, b, -alpha, dtype)
+    return arithmetic("Sub", a, arithmetic("Mul", b, alpha, dtype), dtype)
+
+
+_ADD_TENSOR = [
+    Support(F32(2, 2), F32(2, 2)),
+    Support(F32(2, 2), F32(2, 1)),
+    Support(F32(2, 2), F16(2, 1)),
+    Support(F32(2, 2), F16(2, 2), alpha=2),
+    Support(F32(2, 2), 2.0),
+    Support(F32(2, 2), 2),
+    Support(F32(2, 2), 2, alpha=2.0),
+    Support(F32(2, 2), F32(2, 2), alpha=0.5),
+    Support(F16(2, 3), F16(3)),
+    Support(F16(2, 3), 0.1),
+    Support(F16(4, 16), F16(4, 16), alpha=0.1),
+    Support(BF16(4, 16), BF16(4, 16), alpha=3),
+    Support(BF16(2, 3), 0.3),
+    Support(I64(2, 3), I64(3), alpha=2),
+    Support(I32(2, 3), 2),
+    Support(I64(2, 3), 1.5),
+    Support(I64(2, 3), I32(2, 3)),
+    Support(F32(), F32()),
+    Support(F32(0, 3), F32(3)),
+    Support(F32(2, 3), I64(2, 3)),
+    Support(F64(2, 3), F64(2, 3), alpha=2),
+]
+_NO_BOOL_SCALARS = [
+    Support(F32(2, 3), 2),
+    Support(F32(2, 3), 2.5, 2),
+    Support(F16(2, 3), 0.1),
+    Support(BF16(2, 3), 0.1),
+    Support(I64(2, 3), 3, 2),
+    Support(I32(2, 3), 2.5),
+    Support(F32(), 1),
+]
+
+
+@declare_supported([*_ADD_TENSOR, Support(BOOL(2, 3), BOOL(3)), Support(BOOL(2), I64(2))])
+@register_fx_node_ge_converter(aten.add.Tensor, source="aten add.Tensor; GE Add, AxpyV2")
+def add(self: Tensor, other: Any, *, alpha: Any = 1, meta_outputs: TensorSpec) -> Tensor:
+    """self + alpha * other.
+
+    Dtypes: promoted as eager does; bool + bool is a logical or.
+    Emits:  Add; AxpyV2 if alpha != 1 and the result is a float; LogicalOr for bool.
+    """
+    return _add_scaled(self, other, alpha, meta_outputs.dtype)
+
+
+@declare_supported([*_NO_BOOL_SCALARS, Support(BOOL(2, 3), True)])
+@register_fx_node_ge_converter(aten.add.Scalar, source="aten add.Scalar; GE Add")
+def add_scalar(self: Tensor, other: Any, alpha: Any = 1, *, meta_outputs: TensorSpec) -> Tensor:
+    """self + alpha * other, other a number."""
+    return _add_scaled(self, other, alpha, meta_outputs.dtype)
+
+
+@declare_supported(_ADD_TENSOR)
+@register_fx_node_ge_converter(aten.sub.Tensor, source="aten sub.Tensor; GE Sub, AxpyV2")
+def sub(self: Tensor, other: Any, *, alpha: Any = 1, meta_outputs: TensorSpec) -> Tensor:
+    """self - alpha * other.
+
+    Dtypes: promoted as eager does; eager refuses bool.
+    Emits:  Sub; AxpyV2 with -alpha if alpha != 1 and the result is a float.
+    """
+    return _subtract(self, other, alpha, meta_outputs.dtype)
+
+
+@declare_supported(_NO_BOOL_SCALARS)
+@register_fx_node_ge_converter(aten.sub.Scalar, source="aten sub.Scalar; GE Sub")
+def sub_scalar(self: Tensor, other: Any, alpha: Any = 1, *, meta_outputs: TensorSpec) -> Tensor:
+    """self - alpha * other, other a number."""
+    return _subtract(self, other, alpha, meta_outputs.dtype)
+
+
+@declare_supported([s for s in _ADD_TENSOR if not isinstance(s.args[1], _NUMBERS)])
+@register_fx_node_ge_converter(aten.rsub.Tensor, source="aten rsub.Tensor; GE Sub, AxpyV2")
+def rsub(self: Tensor, other: Any, *, alpha: Any = 1, meta_outputs: TensorSpec) -> Tensor:
+    """other - alpha * self."""
+    return _subtract(other, self, alpha, meta_outputs.dtype)
+
+
+@declare_supported(_NO_BOOL_SCALARS)
+@register_fx_node_ge_converter(aten.rsub.Scalar, source="aten rsub.Scalar; GE Sub")
+def rsub_scalar(self: Tensor, other: Any, alpha: Any = 1, *, meta_outputs: TensorSpec) -> Tensor:
+    """other - alpha * self, other a number."""
+    return _subtract(other, self, alpha, meta_outputs.dtype)
+
+
+# -- division --------------------------------------------------------------------------------------------------------
+
+
+def _truncated(x: Tensor) -> Tensor:
+    """Towards zero; ``Trunc`` takes no float64."""
+    if x.dtype == _D.DT_DOUBLE:
+        negative = ge.Less(x, ge.Const(0.0, dtype=x.dtype))
+        return ge.SelectV2(negative, ge.Ceil(x), ge.Floor(x))
+    (inner,), back = carried("Trunc", x)
+    return back(ge.Trunc(inner))
+
+
+def _floored(a: Tensor, b: Tensor) -> Tensor:
+    """Python's floor division of floats: exact remainder first, so that 1.0 // 0.1 is 9."""
+    zero = ge.Const(0.0, dtype=a.dtype)
+    remainder = ge.Mod(a, b)
+    quotient = ge.RealDiv(ge.Sub(a, remainder), b)
+    crosses = ge.Less(ge.Mul(ge.Sign(remainder), ge.Sign(b)), zero)
+    quotient = ge.Sub(quotient, cast(crosses, a.dtype))
+    return ge.SelectV2(ge.Equal(b, zero), ge.RealDiv(a, b), ge.Round(quotient))
+
+
+def _divide(a: Any, b: Any, rounding_mode: str | None, dtype: DataType) -> Tensor:
+    if rounding_mode is None:
+        return arithmetic("RealDiv", a, b, dtype)
+    if rounding_mode not in ("floor", "trunc"):
+        raise Refusal(f"rounding_mode={rounding_mode!r}: only None, 'floor' and 'trunc' exist")
+    if dtype.is_integer:
+        return arithmetic("FloorDiv" if rounding_mode == "floor" else "RealDiv", a, b, dtype)
+    # Beside a number eager divides in float32, two half tensors divide in their own type.
+    number = not (isinstance(a, Tensor) and isinstance(b, Tensor))
+    inner = _D.DT_FLOAT if dtype in HALF_TYPES and number else dtype
+    x, y = dtype_promote(a, b, target_dtype=inner)
+    return cast(_floored(x, y) if rounding_mode == "floor" else _truncated(ge.RealDiv(x, y)), dtype)
+
+
+_DIV = [
+    Support(F32(2, 3), F32(3, low=0.5)),
+    Support(F16(2, 3), F16(2, 3, low=0.5)),
+    Support(BF16(2, 3), BF16(2, 1, low=0.5)),
+    Support(I64(2, 3), I64(2, 3, low=1)),
+    Support(I32(2, 3), I32(low=1)),
+    Support(BOOL(2, 3), BOOL(2, 3, value=[[True] * 3] * 2)),
+    Support(F32(2, 3), I64(2, 3, low=1)),
+    Support(F32(value=[1.0, -1.0, 0.0]), F32(value=[0.0, 0.0, 0.0])),
+    Support(F64(2, 3), F64(2, 3, low=0.5)),
+    Support(F32(0, 3), F32(3)),
+]
+_DIV_NUMBER = [
+    Support(F32(2, 3), 3),
+    Support(F16(2, 3), 0.3),
+    Support(BF16(2, 3), 0.7),
+    Support(I64(2, 3), 2),
+    Support(I32(2, 3), 2.5),
+    Support(F32(), 0.5),
+    Support(BOOL(2), 2),
+]
+_MODES = [
+    (F32(8), F32(8, low=0.5)),
+    (F32(8), F32(8, low=-2, high=-0.5)),
+    (F16(8), F16(8, low=0.5)),
+    (BF16(8), BF16(8, low=0.5)),
+    (I64(8, low=-9, high=9), I64(8, low=1, high=4)),
+    (I32(8, low=-9, high=9), I32(8, low=-4, high=0)),
+    (U8(8, high=50), U8(8, low=1)),
+    (F32(value=[1.0, -1.0, 0.0, 1.0]), F32(value=[0.0, 0.0, 0.0, 0.1])),
+    (F64(8), F64(8, low=0.5)),
+]
+
+
+@declare_supported([*_DIV, *_DIV_NUMBER])
+@register_fx_node_ge_converter(aten.div.Tensor, source="aten div.Tensor; GE RealDiv")
+def div(self: Tensor, other: Any, *, meta_outputs: TensorSpec) -> Tensor:
+    """True division; integers and bool divide as floats.
+
+    Emits:  RealDiv.
+    """
+    return _divide(self, other, None, meta_outputs.dtype)
+
+
+@declare_supported(_DIV_NUMBER)
+@register_fx_node_ge_converter(aten.div.Scalar, source="aten div.Scalar; GE RealDiv")
+def div_scalar(self: Tensor, other: Any, *, meta_outputs: TensorSpec) -> Tensor:
+    """True division by a number."""
+    return _divide(self, other, None, meta_outputs.dtype)
+
+
+@declare_supported([Support(*p, rounding_mode=m) for p in _MODES for m in (None, "floor", "trunc")])
+@register_fx_node_ge_converter(aten.div.Tensor_mode, source="aten div.Tensor_mode; GE RealDiv, FloorDiv")
+def div_mode(self: Tensor, other: Any, *, rounding_mode: str | None, meta_outputs: TensorSpec) -> Tensor:
+    """Division, then rounded down ('floor') or towards zero ('trunc').
+
+    Dtypes: promoted as eager does; integers stay integers with a rounding mode.
+    Emits:  FloorDiv or RealDiv for integers; RealDiv with Trunc, or Python's floor division by Mod, for floats.
+    """
+    return _divide(self, other, rounding_mode, meta_outputs.dtype)
+
+
+@declare_supported(
+    [Support(p[0], n, rounding_mode=m) for p in _MODES for n in (3, -2) for m in (None, "floor", "trunc")][:42]
+)
+@register_fx_node_ge_converter(aten.div.Scalar_mode, source="aten div.Scalar_mode; GE RealDiv, FloorDiv")
+def div_scalar_mode(self: Tensor, other: Any, *, rounding_mode: str | None, meta_outputs: TensorSpec) -> Tensor:
+    """Division by a number with a rounding mode."""
+    return _divide(self, other, rounding_mode, meta_outputs.dtype)
+
+
+@declare_supported([*(Support(*p) for p in _MODES), Support(F32(4), 2), Support(I64(4), 3)])
+@register_fx_node_ge_converter(aten.floor_divide.default, source="aten floor_divide; GE FloorDiv")
+def floor_divide(self: Tensor, other: Any, *, meta_outputs: TensorSpec) -> Tensor:
+    """Division rounded down."""
+    return _divide(self, other, "floor", meta_outputs.dtype)
+
+
+_LOGITS = [(f(2, 3, low=0.1, high=0.9),) for f in (F32, F16, BF16, F64)]
+
+
+@declare_supported(
+    [Support(*a) for a in _LOGITS]
+    + [
+        Support(F32(4, low=0, high=1), 0.2),
+        Support(F16(4, low=0, high=1), 0.2),
+        Support(BOOL(3)),
+        Support(I64(2, low=0, high=2)),
+    ]
+)
+@register_fx_node_ge_converter(aten.logit.default, source="aten logit; GE Log, RealDiv")
+def logit(self: Tensor, eps: Any = None, *, meta_outputs: TensorSpec) -> Tensor:
+    """log(x / (1 - x)), x first held between eps and 1 - eps.
+
+    Dtypes: floats; half types round after each step, as eager does.
+    """
+    dtype = meta_outputs.dtype
+    x = cast(self, dtype)
+    if eps is not None:
+        x = _bounded(x, eps, 1.0 - eps, dtype)
+    return ge.Log(ge.RealDiv(x, arithmetic("Sub", 1.0, x, dtype)))
+
+
+_ROUNDED = [f(2, 3, low=-900, high=900) for f in (F32, BF16, F64)] + [F16(2, 3, low=-9, high=9)]
+
+
+@declare_supported([Support(x, decimals=d) for x in _ROUNDED for d in (0, 2, -1)])
+@register_fx_node_ge_converter(aten.round.decimals, source="aten round.decimals; GE Round, Mul, RealDiv")
+def round_decimals(self: Tensor, *, decimals: int, meta_outputs: TensorSpec) -> Tensor:
+    """Rounded to decimals, half to even; negative decimals round to tens, hundreds, ..."""
+    if not self.dtype.is_float:
+        return self
+    if decimals == 0:
+        (x,), back = carried("Round", self)
+        return back(ge.Round(x))
+    # Beside a half tensor eager rounds the power of ten to that type and computes in float32.
+    inner = carrier("Round", _D.DT_FLOAT if self.dtype in HALF_TYPES else self.dtype)
+    scale = cast(ge.Const(float(10 ** abs(decimals)), dtype=self.dtype), inner)
+    x = cast(self, inner)
+    if decimals > 0:
+        return cast(ge.RealDiv(ge.Round(ge.Mul(x, scale)), scale), self.dtype)
+    return cast(ge.Mul(ge.Round(ge.RealDiv(x, scale)), scale), self.dtype)
+
+
+@declare_supported(
+    [
+        Support(F32(2, 3, low=-9, high=9)),
+        Support(F16(4)),
+        Support(BF16(4)),
+        Support(F64(4)),
+        Support(I64(3)),
+        Support(F32()),
+    ]
+)
+@register_fx_node_ge_converter(aten.trunc.default, source="aten trunc; GE Trunc")
+def trunc(self: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
+    """Towards zero; integers pass through."""
+    return self if self.dtype.is_integer else _truncated(self)
+
+
+# -- powers ----------------------------------------------------------------------------------------------------------
+
+
+_POWERS = {2: "Square", 0.5: "Sqrt", -0.5: "Rsqrt", -1: "Reciprocal"}
+
+
+@declare_supported(
+    [Support(f(2, 3, low=0.1), e) for f in (F32, F16, BF16) for e in (2, 3, 0.5, -0.5, -1, -2, 1.7, 0, 1)]
+    + [Support(I64(2, 3), e) for e in (0, 1, 2, 3)]
+    + [
+        Support(I32(2, 3), 2.0),
+        Support(I64(2, 3, low=1), 0.5),
+        Support(BOOL(2, 3), 2),
+        Support(F32(), 2),
+        Support(F32(0, 2), 3),
+    ]
+)
+@register_fx_node_ge_converter(
+    aten.pow.Tensor_Scalar, source="aten pow.Tensor_Scalar; GE Pow, Square, Sqrt, Rsqrt, Reciprocal"
+)
+def pow_scalar(self: Tensor, exponent: Any, *, meta_outputs: TensorSpec) -> Tensor:
+    """self ** exponent.
+
+    Emits:  Square, Sqrt, Rsqrt or Reciprocal for exponents 2, 0.5, -0.5, -1, as eager computes them; else Pow.
+    """
+    dtype = meta_outputs.dtype
+    if isinstance(exponent, (int, float)):
+        if exponent == 1:
+            return cast(self, dtype)
+        special = _POWERS.get(exponent)
+        if special == "Square" or (special and dtype.is_float):
+            return cast(getattr(ge, special)(cast(self, carrier(special, dtype))), dtype)
+    return _power(self, exponent, dtype)
+
+
+def _power(a: Any, b: Any, dtype: DataType) -> Tensor:
+    inner = carrier("Pow", dtype)
+    x, y = dtype_promote(a, b, target_dtype=inner)
+    return cast(ge.Pow(x, y), dtype)
+
+
+@declare_supported(
+    [Support(f(2, 3, low=0.1), f(3)) for f in (F32, F16, BF16)]
+    + [
+        Support(I64(2, 3), I64(2, 3, low=0, high=4)),
+        Support(I32(2), I64(2, low=0, high=3)),
+        Support(F32(2, low=0.1), I64(2)),
+        Support(F32(low=0.1), F32()),
+    ]
+)
+@register_fx_node_ge_converter(aten.pow.Tensor_Tensor, source="aten pow.Tensor_Tensor; GE Pow")
+def pow_tensor(self: Tensor, exponent: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
+    """self ** exponent, element by element."""
+    return _power(self, exponent, meta_outputs.dtype)
+
+
+@declare_supported(
+    [Support(n, f(2, 3)) for n in (2, 1.5) for f in (F32, F16, BF16)]
+    + [
+        Support(2, I64(2, 3, low=0, high=5)),
+        Support(1.5, I64(2, 3)),
+        Support(3, I32(4, low=0, high=4)),
+        Support(2, BOOL(3)),
+    ]
+)
+@register_fx_node_ge_converter(aten.pow.Scalar, source="aten pow.Scalar; GE Pow")
+def pow_base(self: Any, exponent: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
+    """A number to a tensor of powers."""
+    return _power(self, exponent, meta_outputs.dtype)
+
+
+# -- bounds and selection --------------------------------------------------------------------------------------------
+
+
+def _bounded(x: Tensor, low: Any, high: Any, dtype: DataType) -> Tensor:
+    low, high = as_number(low, dtype), as_number(high, dtype)
+    if isinstance(low, Tensor) or isinstance(high, Tensor) or low is None or high is None:
+        if low is not None:
+            x = arithmetic("Maximum", x, low, dtype)
+        if high is not None:
+            x = arithmetic("Minimum", x, high, dtype)
+        return cast(x, dtype)
+    inner = carrier("ClipByValueV2", dtype)
+    x, low, high = dtype_promote(x, low, high, target_dtype=inner)
+    return cast(ge.ClipByValueV2(x, low, high), dtype)
+
+
+@declare_supported(
+    [Support(f(2, 3), -0.5, 0.5) for f in (F32, F16, BF16, F64)]
+    + [
+        Support(F32(2, 3), min=-0.5),
+        Support(F16(2, 3), max=0.5),
+        Support(I64(2, 3), -1, 2),
+        Support(I32(2, 3), 0),
+        Support(BF16(2), None, 1),
+    ]
+    + [
+        Support(I64(2, 3), -0.5, 1.5),
+        Support(F32(), 0, 1),
+        Support(F32(0, 2), 0, 1),
+        Support(F32(value=[_n for _n in (float("nan"), 3.0)]), 0, 1),
+        Support(F32(4), 1, -1),
+    ]
+)
+@register_fx_node_ge_converter(aten.clamp.default, source="aten clamp; GE ClipByValueV2, Maximum, Minimum")
+def clamp(self: Tensor, min: Any = None, max: Any = None, *, meta_outputs: TensorSpec) -> Tensor:
+    """Values held between two numbers, either of which may be missing; NaN stays.
+
+    Emits:  ClipByValueV2 with both bounds; Maximum or Minimum with one.
+    """
+    return _bounded(self, min, max, meta_outputs.dtype)
+
+
+@declare_supported(
+    [Support(f(2, 3), f(3, high=0), f(2, 1, low=0)) for f in (F32, F16, BF16)]
+    + [
+        Support(F32(2, 3), F32(3)),
+        Support(F32(2, 3), None, F32()),
+        Support(I64(2, 3), I64(3), I64(3)),
+        Support(F32(3), F32(2, 3)),
+        Support(I32(2), F32(2)),
+    ]
+)
+@register_fx_node_ge_converter(aten.clamp.Tensor, source="aten clamp.Tensor; GE Maximum, Minimum")
+def clamp_tensor(self: Tensor, min: Any = None, max: Any = None, *, meta_outputs: TensorSpec) -> Tensor:
+    """Values held between two tensors that broadcast with self.
+
+    Emits:  Maximum, Minimum; ClipByValueV2 would keep the shape of self.
+    """
+    return _bounded(self, min, max, meta_outputs.dtype)
+
+
+@declare_supported(
+    [Support(F32(2, 3), 0), Support(F16(4), 0.5), Support(BF16(4), 0), Support(I64(4), 1), Support(I64(4), 0.5)]
+)
+@register_fx_node_ge_converter(aten.clamp_min.default, source="aten clamp_min; GE Maximum")
+def clamp_min(self: Tensor, min: Any, *, meta_outputs: TensorSpec) -> Tensor:
+    """No value below a number."""
+    return _bounded(self, min, None, meta_outputs.dtype)
+
+
+@declare_supported(
+    [Support(F32(2, 3), 0), Support(F16(4), 0.5), Support(BF16(4), 0), Support(I64(4), 1), Support(I64(4), 0.5)]
+)
+@register_fx_node_ge_converter(aten.clamp_max.default, source="aten clamp_max; GE Minimum")
+def clamp_max(self: Tensor, max: Any, *, meta_outputs: TensorSpec) -> Tensor:
+    """No value above a number."""
+    return _bounded(self, None, max, meta_outputs.dtype)
+
+
+@declare_supported(
+    [Support(BOOL(2, 3), f(2, 3), f(3)) for f in (F32, F16, BF16, F64, I64, I32, BOOL)]
+    + [
+        Support(BOOL(2, 1), F32(3), F32()),
+        Support(BOOL(), F32(2), F32(2)),
+        Support(BOOL(2), F32(2), I64(2)),
+        Support(BOOL(0, 2), F32(2), F32(2)),
+    ]
+)
+@register_fx_node_ge_converter(aten.where.self, source="aten where.self; GE SelectV2")
+def where(condition: Tensor, self: Tensor, other: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
+    """self where the condition holds, else other.
+
+    Emits:  SelectV2.
+    """
+    return select(condition, self, other, meta_outputs.dtype)
+
+
+_FILLS = [(f(2, 3), BOOL(2, 3), v) for f in (F32, F16, BF16, F64) for v in (0, -1.5, float("-inf"))]
+_FILLS += [
+    (I64(2, 3), BOOL(3), 7),
+    (I32(2, 3), BOOL(2, 1), -1),
+    (BOOL(2, 3), BOOL(3), True),
+    (F32(), BOOL(), 1.0),
+    (F32(0, 3), BOOL(3), 1),
+]
+
+
+def _fill_masked(self: Tensor, mask: Tensor, value: Any, dtype: DataType) -> Tensor:
+    value = as_number(value, dtype)
+    try:
+        inner = carrier("MaskedFill", dtype)
+    except Refusal:
+        return select(mask, value, self, dtype)
+    x, fill = dtype_promote(cast(self, dtype), value, target_dtype=inner)
+    return cast(ge.MaskedFill(x, cast(mask, _D.DT_BOOL), fill), dtype)
+
+
+@declare_supported([Support(*f) for f in _FILLS])
+@register_fx_node_ge_converter(aten.masked_fill.Scalar, source="aten masked_fill.Scalar; GE MaskedFill")
+def masked_fill(self: Tensor, mask: Tensor, value: Any, *, meta_outputs: TensorSpec) -> Tensor:
+    """The number where the mask holds, else self.
+
+    Emits:  MaskedFill; SelectV2 for types that MaskedFill does not take.
+    """
+    return _fill_masked(self, mask, value, meta_outputs.dtype)
+
+
+@declare_supported(
+    [
+        Support(F32(2, 3), BOOL(2, 3), F32()),
+        Support(F16(2), BOOL(2), F32()),
+        Support(I64(2), BOOL(2), I64()),
+        Support(BOOL(2), BOOL(2), BOOL()),
+    ]
+)
+@register_fx_node_ge_converter(aten.masked_fill.Tensor, source="aten masked_fill.Tensor; GE MaskedFill")
+def masked_fill_tensor(self: Tensor, mask: Tensor, value: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
+    """A 0-d tensor where the mask holds, else self."""
+    return _fill_masked(self, mask, value, meta_outputs.dtype)
+
+
+# -- three operands --------------------------------------------------------------------------------------------------
+
+
+_THREE = [Support(f(2, 3), f(2, 3), f(3, low=0.5), value=v) for f in (F32, F16, BF16, F64) for v in (1, 0.1)]
+
+
+def _fused(op: str, self: Tensor, a: Tensor, b: Tensor, value: Any, dtype: DataType) -> Tensor:
+    inner = carrier(op, compute_type(dtype, value))
+    x, y, z, factor = dtype_promote(self, a, b, value, target_dtype=inner)
+    return cast(getattr(ge, op)(x, y, z, factor), dtype)
+
+
+@declare_supported([*_THREE, Support(I64(2, 3), I64(3), I64(2, 1), value=2), Support(F32(), F32(2), F32(2))])
+@register_fx_node_ge_converter(aten.addcmul.default, source="aten addcmul; GE Addcmul")
+def addcmul(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Any = 1, meta_outputs: TensorSpec) -> Tensor:
+    """self + value * tensor1 * tensor2."""
+    return _fused("Addcmul", self, tensor1, tensor2, value, meta_outputs.dtype)
+
+
+@declare_supported([*_THREE, Support(F32(), F32(2), F32(2, low=0.5))])
+@register_fx_node_ge_converter(aten.addcdiv.default, source="aten addcdiv; GE Addcdiv")
+def addcdiv(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Any = 1, meta_outputs: TensorSpec) -> Tensor:
+    """self + value * tensor1 / tensor2."""
+    return _fused("Addcdiv", self, tensor1, tensor2, value, meta_outputs.dtype)
+
+
+def _interpolate(start: Tensor, end: Tensor, weight: Any, dtype: DataType) -> Tensor:
+    inner = compute_type(dtype, weight)
+    a, b, w = dtype_promote(start, end, weight, target_dtype=inner)
+    if inner in (_D.DT_FLOAT, *HALF_TYPES):
+        return cast(ge.Lerp(a, b, w), dtype)
+    return cast(ge.Add(a, ge.Mul(w, ge.Sub(b, a))), dtype)
+
+
+@declare_supported([Support(f(2, 3), f(3), w) for f in (F32, F16, BF16, F64) for w in (0.3, 0.5, 2)])
+@register_fx_node_ge_converter(aten.lerp.Scalar, source="aten lerp.Scalar; GE Lerp")
+def lerp(self: Tensor, end: Tensor, weight: Any, *, meta_outputs: TensorSpec) -> Tensor:
+    """self + weight * (end - self)."""
+    return _interpolate(self, end, weight, meta_outputs.dtype)
+
+
+@declare_supported([Support(f(2, 3), f(3), f(2, 1)) for f in (F32, F16, BF16, F64)])
+@register_fx_node_ge_converter(aten.lerp.Tensor, source="aten lerp.Tensor; GE Lerp")
+def lerp_tensor(self: Tensor, end: Tensor, weight: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
+    """self + weight * (end - self) with a weight for each element."""
+    return _interpolate(self, end, weight, meta_outputs.dtype)
+
+
+@declare_supported(
+    [Support(f(2, 3)) for f in (F32, F16, BF16, F64, I64, I32, U8, C64, C128)] + [Support(F32()), Support(F32(0, 2))]
+)
+@register_fx_node_ge_converter(aten.abs.default, source="aten abs; GE Abs, ComplexAbs")
+def abs_default(self: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
+    """The size of each element.
+
+    Dtypes: numbers, kept; complex64 -> float32, complex128 -> float64.
+    Emits:  Abs; ComplexAbs for complex numbers.
+    """
+    if self.dtype.is_complex:
+        size: Tensor = ge.ComplexAbs(self, Tout=meta_outputs.dtype)
+        return size
+    (x,), back = carried("Abs", self)
+    return back(ge.Abs(x))
+
+
+# -- casts -----------------------------------------------------------------------------------------------------------
+
+
+_CASTS = [
+    (x, d)
+    for x in (F32(2, 3), F16(2), BF16(2), I64(2), I32(), BOOL(2, 3), F64(0, 2))
+    for d in (torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.bool, torch.float64)
+]
+
+
+def _converted(x: Tensor, dtype: DataType) -> Tensor:
+    """A cast that the user asked for: of complex numbers it keeps the real part."""
+    if x.dtype.is_complex and not dtype.is_complex and dtype != _D.DT_BOOL:
+        x = ge.Real(x, Tout=part_type(x.dtype))
+    return cast(x, dtype)
+
+
+@declare_supported(
+    [Support(x, dtype=d) for x, d in _CASTS]
+    + [Support(C64(2, 3), dtype=d) for d in (torch.float32, torch.float16, torch.int64, torch.bool, torch.complex128)]
+    + [Support(F32(2, 3)), Support(F32(2, 3), dtype=torch.float16, memory_format=torch.contiguous_format)]
+)
+@register_fx_node_ge_converter(aten._to_copy.default, source="aten _to_copy; GE Cast")
+def to_copy(
+    self: Tensor,
+    *,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+    non_blocking: bool = False,
+    memory_format: Any = None,
+    meta_outputs: TensorSpec,
+) -> Tensor:
+    """The same values in another type; device and memory layout are the engine's business.
+
+    Emits:  Cast, or nothing if the type stays.
+    """
+    return _converted(self, meta_outputs.dtype)
+
+
+@declare_supported([Support(x, d) for x, d in _CASTS])
+@register_fx_node_ge_converter(
+    torch.ops.prims.convert_element_type.default, source="torch._prims: convert_element_type; GE Cast"
+)
+def convert_element_type(a: Tensor, dtype: torch.dtype, *, meta_outputs: TensorSpec) -> Tensor:
+    """The same values in another type."""
+    return _converted(a, to_ge(dtype))
+
+
+@declare_supported([Support(F32(2, 3), torch.device("cpu"))])
+@register_fx_node_ge_converter(torch.ops.prims.device_put.default, source="torch._prims: device_put")
+def device_put(a: Tensor, device: Any, non_blocking: bool = False, *, meta_outputs: TensorSpec) -> Tensor:
+    """The value itself: a graph lives on one device."""
+    return a
+
+
+# -- activations -----------------------------------------------------------------------------------------------------
+
+
+_FLOATS = [F32(2, 3), F16(2, 3), BF16(2, 3), F64(2, 3), F32(), F32(0, 2)]
+
+
+@declare_supported([Support(x) for x in _FLOATS])
+@register_fx_node_ge_converter(aten.silu.default, source="aten silu; GE Swish")
+def silu(self: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
+    """x * sigmoid(x).
+
+    Emits:  Swish; Mul and Sigmoid for float64, which Swish does not take.
+    """
+    if self.dtype == _D.DT_DOUBLE:
+        return ge.Mul(self, ge.Sigmoid(self))
+    (x,), back = carried("Swish", self)
+    return back(ge.Swish(x))
+
+
+@declare_supported([Support(x, approximate=a) for x in _FLOATS for a in ("none", "tanh")] + [Support(F32(3))])
+@register_fx_node_ge_converter(aten.gelu.default, source="aten gelu; GE GeluV2")
+def gelu(self: Tensor, *, approximate: str = "none", meta_outputs: TensorSpec) -> Tensor:
+    """x * Phi(x), or its tanh form.
+
+    Emits:  GeluV2; the formula for float64, which GeluV2 does not take.
+    """
+    if self.dtype != _D.DT_DOUBLE:
+        (x,), back = carried("GeluV2", self)
+        return back(ge.GeluV2(x, approximate=approximate))
+    if approximate == "none":
+        inner = ge.Erf(arithmetic("Mul", self, 0.5**0.5, self.dtype))
+    else:
+        cubic = arithmetic("Mul", ge.Mul(ge.Square(self), self), 0.044715, self.dtype)
+        inner = ge.Tanh(arithmetic("Mul", ge.Add(self, cubic), 0.7978845608028654, self.dtype))
+    half = arithmetic("Mul", self, 0.5, self.dtype)
+    return ge.Mul(half, arithmetic("Add", inner, 1.0, self.dtype))
+
+
+@declare_supported([Support(x, *a) for x in _FLOATS for a in ((), (0.5,), (1.5, 2.0, 0.5))])
+@register_fx_node_ge_converter(aten.elu.default, source="aten elu; GE Elu")
+def elu(self: Tensor, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1, *, meta_outputs: TensorSpec) -> Tensor:
+    """scale * (x if x > 0 else alpha * (exp(input_scale * x) - 1))."""
+    (x,), back = carried("Elu", self)
+    return back(ge.Elu(x, alpha=float(alpha), scale=float(scale), input_scale=float(input_scale)))
+
+
+@declare_supported([Support(x, *a) for x in _FLOATS for a in ((), (0.2,), (-0.5,))])
+@register_fx_node_ge_converter(aten.leaky_relu.default, source="aten leaky_relu; GE LeakyRelu")
+def leaky_relu(self: Tensor, negative_slope: Any = 0.01, *, meta_outputs: TensorSpec) -> Tensor:
+    """x where positive, else negative_slope * x."""
+    (x,), back = carried("LeakyRelu", self)
+    return back(ge.LeakyRelu(x, negative_slope=float(negative_slope)))
+
+
+@declare_supported(
+    [Support(x, *a) for x in _FLOATS for a in ((), (0.0, 6.0), (-0.5, 0.5))] + [Support(I64(2, 3), -2, 2)]
+)
+@register_fx_node_ge_converter(aten.hardtanh.default, source="aten hardtanh; GE ClipByValueV2")
+def hardtanh(self: Tensor, min_val: Any = -1, max_val: Any = 1, *, meta_outputs: TensorSpec) -> Tensor:
+    """Values held between min_val and max_val."""
+    return _bounded(self, min_val, max_val, meta_outputs.dtype)
+
+
+@declare_supported([Support(x) for x in _FLOATS if x.dtype != torch.float64])
+@register_fx_node_ge_converter(aten.hardsigmoid.default, source="aten hardsigmoid; GE HardSigmoid")
+def hardsigmoid(self: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
+    """relu6(x + 3) / 6."""
+    (x,), back = carried("HardSigmoid", self)
+    return back(ge.HardSigmoid(x, alpha=1.0 / 6.0, beta=0.5))

@@ -1,0 +1,1 @@
+"""Converters of the names of torch_npu."""

@@ -1,0 +1,428 @@
+"""Reductions and running reductions: sums, means, extremes, truth, spread, positions of extremes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ge_converters.base.dtypes import cast, dtype_promote
+from ge_converters.base.support import BF16, BOOL, F16, F32, F64, I32, I64, U8, Support
+from ge_converters.emit.arithmetic import HALF_TYPES, arithmetic
+from ge_converters.emit.compute_types import carried, carrier
+from ge_converters.registry import declare_supported, define, register_fx_node_ge_converter
+from ge_graph import DataType, Tensor, TensorSpec
+from ge_graph import ops as ge
+
+aten = torch.ops.aten
+_D = DataType
+_INF, _NAN = float("inf"), float("nan")
+
+
+def axes_of(dim: int | Sequence[int] | None, rank: int) -> list[int]:
+    """The axes that eager reduces: all of them for None and for an empty list, never negative."""
+    if dim is None or (not isinstance(dim, int) and len(dim) == 0):
+        return list(range(rank))
+    listed = [dim] if isinstance(dim, int) else list(dim)
+    return sorted({d % rank for d in listed}) if rank else []
+
+
+def reduced(op: str, x: Tensor, axes: list[int], keepdim: bool) -> Tensor:
+    """``op`` over ``axes``; a 0-d tensor has nothing to reduce."""
+    if not axes:
+        return x
+    (inner,), back = carried(op, x)
+    return back(getattr(ge, op)(inner, axes, keep_dims=keepdim))
+
+
+def _axis(dim: int, rank: int) -> int:
+    return dim % rank if rank else 0
+
+
+# -- sum, mean, prod -------------------------------------------------------------------------------------------------
+
+
+_ALL = [F32(2, 3), F16(2, 3), BF16(2, 3), F64(2, 3), I64(2, 3), I32(2, 3), BOOL(2, 3), F32(), F32(0, 3)]
+_FLOAT = [x for x in _ALL if x.dtype.is_floating_point]
+_DIMS: list[tuple[Any, ...]] = [([1],), ([-1], True), ([0, 1],), ([0, -1], True), (None,), ([],), (None, True)]
+
+
+def _dim_cases(inputs: list[Any], dims: list[tuple[Any, ...]], **kwargs: Any) -> list[Support]:
+    made = [Support(x, *d, **kwargs) for x in inputs if x.shape == (2, 3) for d in dims]
+    made += [Support(x, *dims[0], **kwargs) for x in inputs if x.shape not in ((2, 3), ())]
+    return made + [Support(F32(2, 3, 4), [1], **kwargs), Support(F32(2, 3, 4), [0, 2], True, **kwargs)]
+
+
+@declare_supported(
+    [Support(x) for x in _ALL] + [Support(F16(2, 3), dtype=torch.float32), Support(I64(3), dtype=torch.float32)]
+)
+@register_fx_node_ge_converter(aten.sum.default, source="aten sum; GE ReduceSum")
+def sum_all(self: Tensor, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
+    """Sum of all elements.
+
+    Dtypes: integers and bool sum as int64; ``dtype`` casts before the sum.
+    Emits:  ReduceSum.
+    """
+    return reduced("ReduceSum", cast(self, meta_outputs.dtype), axes_of(None, self.rank), False)
+
+
+@declare_supported(
+    _dim_cases(_ALL, _DIMS)
+    + [
+        Support(F32(), []),
+        Support(F32(), [0]),
+        Support(F16(2, 3), [1], dtype=torch.float32),
+        Support(BOOL(2, 3), [0], dtype=torch.int32),
+    ]
+)
+@register_fx_node_ge_converter(aten.sum.dim_IntList, source="aten sum.dim_IntList; GE ReduceSum")
+def sum_dim(self: Tensor, dim: Any, keepdim: bool = False, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
+    """Sum over dims, all of them for None or an empty list.
+
+    Dtypes: integers and bool sum as int64; ``dtype`` casts before the sum.
+    Emits:  ReduceSum.
+    """
+    return reduced("ReduceSum", cast(self, meta_outputs.dtype), axes_of(dim, self.rank), keepdim)
+
+
+@declare_supported([Support(x) for x in _FLOAT if x.shape != (0, 3)] + [Support(I64(2, 3), dtype=torch.float32)])
+@register_fx_node_ge_converter(aten.mean.default, source="aten mean; GE ReduceMean")
+def mean_all(self: Tensor, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
+    """Mean of all elements; ``dtype`` casts first."""
+    return reduced("ReduceMean", cast(self, meta_outputs.dtype), axes_of(None, self.rank), False)
+
+
+@declare_supported(_dim_cases(_FLOAT, _DIMS) + [Support(F32(), []), Support(I64(2, 3), [1], dtype=torch.float32)])
+@register_fx_node_ge_converter(aten.mean.dim, source="aten mean.dim; GE ReduceMean")
+def mean_dim(self: Tensor, dim: Any, keepdim: bool = False, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
+    """Mean over dims, all of them for None or an empty list."""
+    return reduced("ReduceMean", cast(self, meta_outputs.dtype), axes_of(dim, self.rank), keepdim)
+
+
+@declare_supported([Support(x) for x in _ALL])
+@register_fx_node_ge_converter(aten.prod.default, source="aten prod; GE ReduceProd")
+def prod_all(self: Tensor, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
+    """Product of all elements; integers and bool multiply as int64."""
+    return reduced("ReduceProd", cast(self, meta_outputs.dtype), axes_of(None, self.rank), False)
+
+
+@declare_supported(
+    [Support(x, *d) for x in _ALL if x.shape for d in ((1,), (-2, True))]
+    + [Support(F32(), 0), Support(I32(2, 3), 1, dtype=torch.float32)]
+)
+@register_fx_node_ge_converter(aten.prod.dim_int, source="aten prod.dim_int; GE ReduceProd")
+def prod_dim(self: Tensor, dim: int, keepdim: bool = False, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
+    """Product over one dim; integers and bool multiply as int64."""
+    return reduced("ReduceProd", cast(self, meta_outputs.dtype), axes_of(dim, self.rank), keepdim)
+
+
+# -- extremes --------------------------------------------------------------------------------------------------------
+
+
+_FULL = [x for x in _ALL if 0 not in x.shape]
+_NANS = F32(value=[[1.0, _NAN, 2.0], [_INF, -_INF, 0.0]])
+
+
+def _extreme(largest: bool, x: Tensor, axes: list[int], keepdim: bool) -> Tensor:
+    if x.dtype == _D.DT_BOOL:
+        return reduced("ReduceAny" if largest else "ReduceAll", x, axes, keepdim)
+    return reduced("ReduceMax" if largest else "ReduceMin", x, axes, keepdim)
+
+
+def _over_dims(largest: bool) -> Callable[..., Tensor]:
+    def convert(self: Tensor, dim: Any = (), keepdim: bool = False, *, meta_outputs: TensorSpec) -> Tensor:
+        return _extreme(largest, self, axes_of(dim, self.rank), keepdim)
+
+    return convert
+
+
+def _over_all(largest: bool) -> Callable[..., Tensor]:
+    def convert(self: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
+        return _extreme(largest, self, axes_of(None, self.rank), False)
+
+    return convert
+
+
+def _with_position(largest: bool) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Values and positions; float16, bfloat16 and float32 in one operator, the other types in two."""
+    op = "ArgMaxWithValue" if largest else "ArgMinWithValue"
+
+    def convert(self: Tensor, dim: int, keepdim: bool = False, *, meta_outputs: Any) -> tuple[Tensor, Tensor]:
+        axis = _axis(dim, self.rank)
+        if self.rank == 0:
+            return self, ge.Const(0, dtype=_D.DT_INT64)
+        if self.dtype in (_D.DT_FLOAT, *HALF_TYPES):
+            (x,), back = carried(op, self)
+            positions, values = getattr(ge, op)(x, dimension=axis, keep_dims=keepdim)
+            return back(values), cast(positions, _D.DT_INT64)
+        return _extreme(largest, self, [axis], keepdim), _position(largest, self, axis, keepdim)
+
+    return convert
+
+
+def _position(largest: bool, x: Tensor, axis: int, keepdim: bool) -> Tensor:
+    op = "ArgMaxV2" if largest else "ArgMin"
+    (inner,), _ = carried(op, x)
+    found: Tensor = getattr(ge, op)(inner, axis, dtype=_D.DT_INT64)
+    return ge.Unsqueeze(found, axes=[axis]) if keepdim else found
+
+
+def _arg(largest: bool) -> Callable[..., Tensor]:
+    def convert(self: Tensor, dim: int | None = None, keepdim: bool = False, *, meta_outputs: TensorSpec) -> Tensor:
+        if dim is not None and self.rank:
+            return _position(largest, self, _axis(dim, self.rank), keepdim)
+        found = _position(largest, ge.Reshape(self, [-1]), 0, False)
+        return ge.Reshape(found, [1] * self.rank) if keepdim and self.rank else found
+
+    return convert
+
+
+_ORDERED = [*_FULL, _NANS, F32(2, 3, 4)]
+
+
+def _install_extremes() -> None:
+    kept = "Dtypes: any real type or bool, kept; NaN wins.\n"
+    per_dim = [Support(x, *d) for x in _ORDERED if x.shape for d in ((1,), (-1, True), (0,))] + [Support(F32(), 0)]
+    places = [
+        Support(x, *d)
+        for x in _ORDERED
+        if x.shape and x.dtype != torch.bool
+        for d in ((), (1,), (-2, True), (None, True))
+    ]
+    places += [Support(F32()), Support(F32(), 0), Support(F32(value=[2.0, 3.0, 3.0, 1.0]))]
+    for largest in (True, False):
+        long, short = ("amax", "max") if largest else ("amin", "min")
+        reduce_op = "ReduceMax, ReduceAny" if largest else "ReduceMin, ReduceAll"
+        define(
+            getattr(aten, long).default,
+            reduce_op,
+            _over_dims(largest),
+            _dim_cases(_FULL, [d for d in _DIMS if d[0] is not None]) + [Support(_NANS, [1]), Support(F32())],
+            kept,
+        )
+        define(getattr(aten, short).default, reduce_op, _over_all(largest), [Support(x) for x in _ORDERED], kept)
+        define(
+            getattr(aten, short).dim,
+            "ArgMaxWithValue" if largest else "ArgMinWithValue",
+            _with_position(largest),
+            per_dim,
+            kept + "Positions are int64; the first of equals wins.",
+        )
+        define(
+            getattr(aten, f"arg{short}").default,
+            "ArgMaxV2" if largest else "ArgMin",
+            _arg(largest),
+            places,
+            "Dtypes: any real type -> int64; the first of equals wins, NaN wins over numbers.",
+        )
+
+
+_install_extremes()
+
+
+# -- truth -----------------------------------------------------------------------------------------------------------
+
+
+def _truth(op: str, x: Tensor, axes: list[int], keepdim: bool, dtype: DataType) -> Tensor:
+    truth = cast(x, _D.DT_BOOL)
+    return cast(getattr(ge, op)(truth, axes, keep_dims=keepdim) if axes else truth, dtype)
+
+
+def _truth_all(op: str) -> Callable[..., Tensor]:
+    def convert(self: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
+        return _truth(op, self, axes_of(None, self.rank), False, meta_outputs.dtype)
+
+    return convert
+
+
+def _truth_dim(op: str) -> Callable[..., Tensor]:
+    def convert(self: Tensor, dim: int, keepdim: bool = False, *, meta_outputs: TensorSpec) -> Tensor:
+        return _truth(op, self, axes_of(dim, self.rank), keepdim, meta_outputs.dtype)
+
+    return convert
+
+
+def _truth_dims(op: str) -> Callable[..., Tensor]:
+    def convert(self: Tensor, dim: Any = None, keepdim: bool = False, *, meta_outputs: TensorSpec) -> Tensor:
+        # Unlike sum, an empty list reduces nothing here.
+        axes = [] if dim is not None and len(dim) == 0 else axes_of(dim, self.rank)
+        return _truth(op, self, axes, keepdim, meta_outputs.dtype)
+
+    return convert
+
+
+def _install_truth() -> None:
+    inputs = [
+        BOOL(2, 3),
+        F32(2, 3, low=0, high=0.1),
+        I64(2, 3, low=0, high=2),
+        F16(2, 3),
+        U8(2, 3, high=2),
+        _NANS,
+        BOOL(0, 3),
+    ]
+    for name, op in (("any", "ReduceAny"), ("all", "ReduceAll")):
+        doc = "Dtypes: any, nonzero is true -> bool; uint8 stays uint8."
+        packet = getattr(aten, name)
+        define(packet.default, op, _truth_all(op), [Support(x) for x in [*inputs, BOOL(), F32()]], doc)
+        define(
+            packet.dim,
+            op,
+            _truth_dim(op),
+            [Support(x, *d) for x in inputs for d in ((1,), (-1, True))] + [Support(BOOL(), 0)],
+            doc,
+        )
+        define(
+            packet.dims,
+            op,
+            _truth_dims(op),
+            [Support(x, *d) for x in inputs for d in (([1],), ([0, 1], True), (None,), ([],))],
+            doc,
+        )
+
+
+_install_truth()
+
+
+# -- spread ----------------------------------------------------------------------------------------------------------
+
+
+def _count(x: Tensor, axes: list[int], dtype: DataType) -> Tensor:
+    """How many elements are reduced into one, as a 0-d tensor."""
+    sizes = ge.Shape(x, dtype=_D.DT_INT64)
+    if len(axes) == 1:
+        return cast(ge.GatherV2(sizes, ge.Const(axes[0], dtype=_D.DT_INT64), 0), dtype)
+    if axes != list(range(x.rank)):
+        sizes = ge.GatherV2(sizes, axes, 0)
+    return cast(ge.ReduceProd(sizes, [0]), dtype)
+
+
+def variance(x: Tensor, axes: list[int], correction: Any, keepdim: bool) -> tuple[Tensor, Tensor]:
+    """Variance and mean of a float32 or float64 tensor; the mean keeps its dims."""
+    mean = reduced("ReduceMean", x, axes, True)
+    squares = ge.Square(ge.Sub(x, mean))
+    if not isinstance(correction, Tensor) and correction == 0:
+        return reduced("ReduceMean", squares, axes, keepdim), mean
+    count = _count(x, axes, x.dtype) if axes else ge.Const(1.0, dtype=x.dtype)
+    divisor = ge.Maximum(arithmetic("Sub", count, correction, x.dtype), ge.Const(0.0, dtype=x.dtype))
+    return ge.RealDiv(reduced("ReduceSum", squares, axes, keepdim), divisor), mean
+
+
+def _spread(
+    self: Tensor, dim: Any, correction: Any, keepdim: bool, dtype: DataType
+) -> tuple[Tensor, Tensor, list[int]]:
+    axes = axes_of(dim, self.rank)
+    inner = _D.DT_FLOAT if dtype in HALF_TYPES else dtype
+    found, mean = variance(cast(self, inner), axes, 1 if correction is None else correction, keepdim)
+    return found, mean, axes
+
+
+_SPREAD_CASES = [
+    Support(x, *d, **k)
+    for x in (F32(4, 3), F16(4, 3), BF16(4, 3), F64(4, 3))
+    for d in ((), ([0],), ([-1, 0],), (None,), ([],))
+    for k in ({}, {"correction": 0}, {"correction": 2, "keepdim": True}, {"correction": 0.5})
+] + [Support(F32(2, 1), [1]), Support(F32(2, 3, 4), [0, 2], correction=1), Support(F32(), correction=0)]
+
+
+@declare_supported(_SPREAD_CASES)
+@register_fx_node_ge_converter(aten.var.correction, source="aten var.correction; GE ReduceMean, ReduceSum")
+def var(
+    self: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False, meta_outputs: TensorSpec
+) -> Tensor:
+    """Sum of squared distances from the mean over N - correction (1 if not given).
+
+    Dtypes: floats; half types compute in float32.
+    Emits:  ReduceMean, Sub, Square, then ReduceMean (correction 0) or ReduceSum and the count as a graph value.
+    """
+    return cast(_spread(self, dim, correction, keepdim, meta_outputs.dtype)[0], meta_outputs.dtype)
+
+
+@declare_supported(
+    [
+        Support(F32(4, 3), [0]),
+        Support(F32(4, 3), [0], False),
+        Support(F16(4, 3), None, True, True),
+        Support(F32(2, 3), [-1], False, True),
+    ]
+)
+@register_fx_node_ge_converter(aten.var.dim, source="aten var.dim; GE ReduceMean, ReduceSum")
+def var_dim(
+    self: Tensor, dim: Any, unbiased: bool = True, keepdim: bool = False, *, meta_outputs: TensorSpec
+) -> Tensor:
+    """Variance with N - 1 (unbiased) or N."""
+    return cast(_spread(self, dim, int(unbiased), keepdim, meta_outputs.dtype)[0], meta_outputs.dtype)
+
+
+@declare_supported(_SPREAD_CASES)
+@register_fx_node_ge_converter(aten.std.correction, source="aten std.correction; GE ReduceMean, ReduceSum, Sqrt")
+def std(
+    self: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False, meta_outputs: TensorSpec
+) -> Tensor:
+    """Square root of the variance."""
+    return cast(ge.Sqrt(_spread(self, dim, correction, keepdim, meta_outputs.dtype)[0]), meta_outputs.dtype)
+
+
+@declare_supported(_SPREAD_CASES)
+@register_fx_node_ge_converter(aten.var_mean.correction, source="aten var_mean.correction; GE ReduceMean, ReduceSum")
+def var_mean(
+    self: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False, meta_outputs: Any
+) -> tuple[Tensor, Tensor]:
+    """Variance and mean."""
+    dtype = meta_outputs[0].dtype
+    found, mean, axes = _spread(self, dim, correction, keepdim, dtype)
+    if not keepdim and axes:
+        mean = ge.Squeeze(mean, axis=axes)
+    return cast(found, dtype), cast(mean, dtype)
+
+
+# -- running reductions ----------------------------------------------------------------------------------------------
+
+
+_RUNNING = [Support(x, d) for x in _ALL if x.shape for d in (0, -1)] + [
+    Support(F32(), 0),
+    Support(I32(2, 3), 1, dtype=torch.float32),
+]
+
+
+def _running(op: str) -> Callable[..., Tensor]:
+    def convert(self: Tensor, dim: int, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
+        x = cast(self, meta_outputs.dtype)
+        if self.rank == 0:
+            return x
+        (x,), back = carried(op, x)
+        return back(getattr(ge, op)(x, _axis(dim, self.rank)))
+
+    return convert
+
+
+define(aten.cumsum.default, "Cumsum", _running("Cumsum"), _RUNNING, "Dtypes: integers and bool run as int64.")
+define(aten.cumprod.default, "Cumprod", _running("Cumprod"), _RUNNING, "Dtypes: integers and bool run as int64.")
+
+
+@declare_supported([Support(x, d) for x in _FLOAT if x.shape for d in (0, -1)] + [Support(F32(), 0)])
+@register_fx_node_ge_converter(aten.logcumsumexp.default, source="aten logcumsumexp; GE CumulativeLogsumexp")
+def logcumsumexp(self: Tensor, dim: int, *, meta_outputs: TensorSpec) -> Tensor:
+    """Logarithm of the running sum of exponentials."""
+    if self.rank == 0:
+        return self
+    x = cast(self, carrier("CumulativeLogsumexp", self.dtype))
+    axis = dtype_promote(_axis(dim, self.rank), target_dtype=_D.DT_INT32)
+    return cast(ge.CumulativeLogsumexp(x, axis), self.dtype)
+
+
+def _running_extreme(op: str, axis_name: str) -> Callable[..., tuple[Tensor, Tensor]]:
+    def convert(self: Tensor, dim: int, *, meta_outputs: Any) -> tuple[Tensor, Tensor]:
+        if self.rank == 0:
+            return self, ge.Const(0, dtype=_D.DT_INT64)
+        (x,), back = carried(op, self)
+        values, positions = getattr(ge, op)(x, **{axis_name: _axis(dim, self.rank)})
+        return back(values), cast(positions, _D.DT_INT64)
+
+    return convert
+
+
+_RUNNING_EXTREMES = [Support(x, d) for x in _ORDERED if x.shape for d in (0, -1)] + [Support(F32(), 0)]
+define(aten.cummax.default, "Cummax", _running_extreme("Cummax", "dim"), _RUNNING_EXTREMES, "Positions are int64.")
+define(aten.cummin.default, "Cummin", _running_extreme("Cummin", "axis"), _RUNNING_EXTREMES, "Positions are int64.")

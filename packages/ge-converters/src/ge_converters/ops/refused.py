@@ -1,0 +1,76 @@
+"""Ops that GE cannot express, with the reason: one row an op.
+
+They stand here so that the message names the op that the user wrote and says what is missing, and so that torch's own
+decompositions into prims, which have no GE form either, are not tried.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NoReturn
+
+import torch
+
+from ge_converters.base.errors import Refusal
+from ge_converters.registry import register_fx_node_ge_converter
+
+aten = torch.ops.aten
+
+_HOST: Final = (
+    "compute it on the host before the compiled function, or register a converter with an operator of your own"
+)
+
+# Reason, and the ops that it holds for; an op without overload stands for all its functional overloads.
+REFUSED: Final[dict[str, tuple[str, ...]]] = {
+    "the degree of the polynomial is an element of a tensor, and with it the number of steps of the recurrence; GE has "
+    f"no operator for it and the graph no loop; {_HOST}": (
+        "special_chebyshev_polynomial_t",
+        "special_chebyshev_polynomial_u",
+        "special_chebyshev_polynomial_v",
+        "special_chebyshev_polynomial_w",
+        "special_hermite_polynomial_h",
+        "special_hermite_polynomial_he",
+        "special_laguerre_polynomial_l",
+        "special_legendre_polynomial_p",
+        "special_shifted_chebyshev_polynomial_t",
+        "special_shifted_chebyshev_polynomial_u",
+        "special_shifted_chebyshev_polynomial_v",
+        "special_shifted_chebyshev_polynomial_w",
+    ),
+    "GE has Qr, which gives the factors themselves, no operator for Householder reflectors; use torch.linalg.qr": (
+        "geqrf",
+    ),
+    f"GE has SelfAdjointEig for symmetric matrices, no operator for eigenvalues of general ones; {_HOST}": (
+        "linalg_eig",
+        "_linalg_eigvals",
+    ),
+    f"GE has no operator for the LDL factorisation; use torch.linalg.solve, or {_HOST}": (
+        "linalg_ldl_factor_ex",
+        "linalg_ldl_solve",
+    ),
+    f"GE has no operator that hashes the bits of a tensor; {_HOST}": ("hash_tensor",),
+    "GE knows dense tensors only; keep sparse tensors outside the compiled function": ("_to_sparse",),
+    "GE has HistogramV2, which counts in int32 without weights and gives no edges; use torch.histc, or "
+    "torch.bucketize and torch.bincount": ("histogram", "_histogramdd_bin_edges"),
+}
+
+
+def _refuse(target: Any, reason: str) -> None:
+    def convert(*args: Any, **kwargs: Any) -> NoReturn:
+        raise Refusal(reason)
+
+    convert.__annotations__["return"] = NoReturn
+    convert.__doc__ = f"{target._schema}\n\nRefused with its reason."
+    register_fx_node_ge_converter(target, source="no GE operator")(convert)
+
+
+def _install() -> None:
+    for reason, names in REFUSED.items():
+        for name in names:
+            packet = getattr(aten, name)
+            for overload in packet.overloads():
+                target = getattr(packet, overload)
+                if not target._schema.is_mutable:
+                    _refuse(target, reason)
+
+
+_install()

@@ -1,0 +1,28 @@
+"""Which converter an op has: entries, the two layers they fill, and what is derived from schemas.
+
+Knows facts about torch and GE (``base``) and no converter: those register themselves from above.
+"""
+
+from ge_converters.base.provenance import target_name
+from ge_converters.registry.entry import Converter, Entry, Target
+from ge_converters.registry.registry import (
+    REGISTRY,
+    F,
+    Registry,
+    declare_supported,
+    define,
+    register_fx_node_ge_converter,
+)
+
+__all__ = [
+    "REGISTRY",
+    "Converter",
+    "Entry",
+    "F",
+    "Registry",
+    "Target",
+    "declare_supported",
+    "define",
+    "register_fx_node_ge_converter",
+    "target_name",
+]

@@ -1,0 +1,64 @@
+"""What is known of one registered converter."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, TypeAlias
+
+import torch
+
+from ge_converters.base.errors import Refusal
+from ge_converters.base.provenance import target_name
+from ge_converters.base.support import Support
+
+Target: TypeAlias = "torch._ops.OpOverload | Callable[..., Any]"
+Converter: TypeAlias = "Callable[..., Any]"
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One registered converter.
+
+    Attributes:
+        target: What it converts: an ``OpOverload`` or a Python function found in FX graphs.
+        fn: The converter.
+        source: Where its behaviour is taken from.
+        where: ``file.py:41`` of the converter.
+        layer: ``"built-in"``, ``"user"`` or ``"automatic"``.
+        supports: Declared call forms.
+        wants_meta: Whether the converter takes ``meta_outputs``.
+    """
+
+    target: Target
+    fn: Converter
+    source: str
+    where: str
+    layer: str
+    wants_meta: bool
+    supports: tuple[Support, ...] = ()
+    parameters: Any = field(default=None, repr=False)
+
+    @property
+    def name(self) -> str:
+        """Name of the target."""
+        return target_name(self.target)
+
+    @property
+    def refuses(self) -> str:
+        """Why every form of the op is refused: set for converters that never return, as their annotation says."""
+        if getattr(self.fn, "__annotations__", {}).get("return") not in (NoReturn, "NoReturn"):
+            return ""
+        names = [n for n, p in inspect.signature(self.fn).parameters.items() if p.default is inspect.Parameter.empty]
+        try:
+            self.fn(**dict.fromkeys(names))
+        except Refusal as refusal:
+            return refusal.reason
+        return "always refused"
+
+
+def where_is(fn: Converter) -> str:
+    """``file.py:41`` of a function; its name if it has no file."""
+    code = getattr(inspect.unwrap(fn), "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else repr(fn)

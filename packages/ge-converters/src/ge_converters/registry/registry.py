@@ -1,0 +1,315 @@
+"""Which function converts which op: one object, two layers, support as data.
+
+Built-in converters fill the lower layer; whatever else is registered goes into the upper one and wins. An op nobody
+can convert is absent, never a stub. Built-in families load on first use, so importing this package costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import logging
+import pkgutil
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, TypeVar
+
+import torch
+
+from ge_converters.base.errors import LoweringError
+from ge_converters.base.provenance import target_name
+from ge_converters.base.support import Support
+from ge_converters.registry.entry import Converter, Entry, Target, where_is
+from ge_converters.registry.signatures import check_signature, check_target, is_composite, loaded_op
+
+logger = logging.getLogger(__name__)
+
+F = TypeVar("F", bound=Converter)
+
+BUILT_IN: Final = "ge_converters.ops"  # found by name, as the packages of others are: this module is below it
+FAMILY_ENTRY_POINTS: Final = "ge_converters.families"
+
+
+class Registry:
+    """Converters by target, user entries over built-in ones.
+
+    Args:
+        families: Names of modules that register the built-in converters, imported on first use.
+    """
+
+    def __init__(self, families: Callable[[], Iterable[str]] = lambda: ()) -> None:
+        self._families = families
+        self._loaded = False
+        self._loading = False
+        self._lock = threading.RLock()
+        self._built_in: dict[Any, Entry] = {}
+        self._user: dict[Any, Entry] = {}
+        self._automatic: dict[Any, Entry] = {}
+        self._by_function: dict[Converter, list[Entry]] = {}
+        self._declared: dict[Converter, tuple[Support, ...]] = {}
+        self._awaited: dict[str, list[tuple[Converter, str]]] = {}
+        self.revision = 0
+
+    # -- registration ---------------------------------------------------------------------------------------------
+
+    def register(self, target: Target | str, *, source: str = "", where: str = "") -> Callable[[F], F]:
+        """Decorator that makes a function the converter of ``target``.
+
+        Args:
+            target: ``torch.ops.aten.add.Tensor``, or a Python function such as ``operator.add`` or ``math.floor``; the
+                name of an overload if the library that defines it need not be loaded, checked when a graph has the op.
+            source: Where the behaviour is taken from; required for built-in converters.
+            where: ``file:line`` to report; taken from the function if empty.
+
+        Errors: LoweringError GE2002 (signature), GE2003 (target), GE2004 (a built-in registered twice).
+        """
+        if isinstance(target, str):
+            # What a family names is looked at when a graph has it: another version of that library spoils one op only.
+            found = None if self._loading else loaded_op(target)
+            return self._await(target, source) if found is None else self.register(found, source=source, where=where)
+        check_target(target)
+
+        def decorate(fn: F) -> F:
+            entry = self._entry(target, fn, source, where or where_is(fn))
+            if entry.layer == "user" and is_composite(target):
+                logger.warning(
+                    "%s is composite: torch traces the ops it consists of, so torch.compile never asks the converter "
+                    "at %s; register one for those ops (config.debug.fx_summary lists them)", entry.name, entry.where,
+                )  # fmt: skip
+            layer = self._built_in if entry.layer == "built-in" else self._user
+            known = layer.get(target)
+            if known is not None and entry.layer == "built-in" and known.where != entry.where:
+                raise LoweringError(
+                    "GE2004", f"{entry.name} has two built-in converters", where=f"{entry.where} and {known.where}",
+                    next="delete one of them",
+                )  # fmt: skip
+            layer[target] = entry
+            self._by_function.setdefault(fn, []).append(entry)
+            self.revision += 1
+            return fn
+
+        return decorate
+
+    def _await(self, name: str, source: str) -> Callable[[F], F]:
+        def decorate(fn: F) -> F:
+            self._awaited.setdefault(name, []).append((fn, source))
+            self.revision += 1
+            return fn
+
+        return decorate
+
+    def _entry(self, target: Target, fn: Converter, source: str, where: str) -> Entry:
+        wants_meta = check_signature(target, fn, where)
+        built_in = self._loading or (getattr(fn, "__module__", "") or "").startswith("ge_converters.")
+        return Entry(
+            target, fn, source, where, "built-in" if built_in else "user", wants_meta, self._declared.get(fn, ())
+        )
+
+    def declare(self, supports: Sequence[Support]) -> Callable[[F], F]:
+        """Decorator that declares the call forms a converter serves; above or below the registration."""
+        if not isinstance(supports, (list, tuple)):
+            raise LoweringError(
+                "GE2005", f"declare_supported takes a list of Support(...) entries, got {type(supports).__name__}",
+                next="write declare_supported([Support(F32(2, 2), 2.0), ...])",
+            )  # fmt: skip
+        for position, support in enumerate(supports):
+            if not isinstance(support, Support):
+                raise LoweringError(
+                    "GE2005",
+                    f"declare_supported takes Support(...) entries, entry {position} is {type(support).__name__}",
+                    next="write declare_supported([Support(F32(2, 2), 2.0), ...])",
+                )
+
+        def decorate(fn: F) -> F:
+            known = (*self._declared.get(fn, ()), *supports)
+            self._declared[fn] = known
+            for entry in self._by_function.get(fn, ()):
+                entry.supports = known
+            return fn
+
+        return decorate
+
+    def unregister(self, target: Target) -> None:
+        """Drop the user's converter of ``target``; a built-in one takes over again."""
+        if self._user.pop(target, None) is not None:
+            self.revision += 1
+
+    # -- lookup ---------------------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Import the built-in families; done by every lookup, so there is seldom a need to call it."""
+        if self._loaded:
+            return
+        with self._lock:  # another thread waits until all is there; this one may come back while a family loads
+            if self._loaded or self._loading:
+                return
+            self._loading = True
+            try:
+                for name in self._families():
+                    _load_family(name)
+                self._loaded = True
+            finally:
+                self._loading = False
+
+    def find(self, target: Any) -> Entry | None:
+        """The converter of a target: the user's, else the built-in one, else one derived from two schemas."""
+        if not self._loaded:
+            self.load()
+        found = self._user.get(target) or self._built_in.get(target)
+        if found is not None or not isinstance(target, torch._ops.OpOverload):
+            return found
+        awaited = self._awaited.get(str(target)) if self._awaited else None
+        if awaited is not None:
+            for fn, source in awaited:
+                self.register(target, source=source)(fn)
+            del self._awaited[str(target)]
+            return self._user.get(target) or self._built_in[target]
+        derived = self._derive(target)
+        return derived if isinstance(derived, Entry) else None
+
+    def why_not_derived(self, target: Any) -> str:
+        """Why no converter could be derived for a custom op; empty if that was never in question."""
+        if not isinstance(target, torch._ops.OpOverload):
+            return ""
+        derived = self._derive(target)
+        return derived if isinstance(derived, str) else ""
+
+    def _derive(self, target: torch._ops.OpOverload) -> Entry | str:
+        known = self._automatic.get(target)
+        if known is not None:
+            return known
+        from ge_converters.registry.derive import derive  # it loads GE's operators, which few graphs need derived
+
+        derived = derive(target)
+        if isinstance(derived, Entry):  # a reason may go away: schemas can be added at any time
+            self._automatic[target] = derived
+        return derived
+
+    def near(self, target: Any, limit: int = 3) -> tuple[str, ...]:
+        """Names of convertible ops that look like ``target``: its other overloads first, then similar names."""
+        import difflib
+
+        self.load()
+        by_op: dict[str, list[str]] = {}
+        for e in self.entries():
+            by_op.setdefault(_op_name(e.name), []).append(e.name)
+        wanted = _op_name(target_name(target))
+        alike = difflib.get_close_matches(wanted, [n for n in by_op if n != wanted], n=limit, cutoff=0.75)
+        return tuple([*by_op.get(wanted, ()), *(n for op in alike for n in by_op[op])][:limit])
+
+    def entries(self) -> Iterator[Entry]:
+        """All registered converters, the winning one of each target, sorted by name."""
+        self.load()
+        merged = {**self._built_in, **self._user}
+        yield from sorted(merged.values(), key=lambda e: e.name)
+
+    def awaited(self) -> Iterator[tuple[str, Converter]]:
+        """Names that are registered as text and have not turned up yet, with the converter that wins; sorted."""
+        self.load()
+        yield from sorted(((name, rows[-1][0]) for name, rows in self._awaited.items()), key=lambda row: row[0])
+
+    def fingerprint(self) -> str:
+        """A digest of what is registered by whom, for compile caches."""
+        import hashlib
+
+        rows = [f"{e.name} {e.layer} {e.where}" for e in self.entries()]
+        rows += [f"{name} {where_is(fn)}" for name, fn in self.awaited()]
+        return hashlib.sha256("\n".join(rows).encode()).hexdigest()[:16]
+
+
+def _load_family(name: str) -> None:
+    try:
+        importlib.import_module(name)
+    except LoweringError:
+        raise
+    except Exception as e:
+        raise LoweringError(
+            "GE2010", f"the converter module {name} cannot be imported: {type(e).__name__}: {e}",
+            next="repair or uninstall the package that provides it",
+        ) from e  # fmt: skip
+
+
+def _op_name(name: str) -> str:
+    """``add`` of ``aten.add.Tensor`` and of ``operator.add``."""
+    parts = name.split(".")
+    return parts[1] if len(parts) > 1 else name
+
+
+# -- checks ---------------------------------------------------------------------------------------------------------
+
+
+# -- the registry everybody uses --------------------------------------------------------------------------------------
+
+
+def _modules_in(package: str) -> Iterator[str]:
+    """Names of all modules of a package and of the packages in it; nothing but the packages above is imported."""
+    spec = importlib.util.find_spec(package)
+    for module in pkgutil.iter_modules(spec.submodule_search_locations if spec is not None else None):
+        name = f"{package}.{module.name}"
+        if module.ispkg:
+            yield from _modules_in(name)
+        else:
+            yield name
+
+
+def _family_modules() -> Iterator[str]:
+    yield from _modules_in(BUILT_IN)
+    for point in importlib.metadata.entry_points(group=FAMILY_ENTRY_POINTS):
+        yield point.value
+
+
+REGISTRY: Final = Registry(_family_modules)
+
+
+def register_fx_node_ge_converter(target: Target | str, *, source: str = "") -> Callable[[F], F]:
+    """Make a function the converter of an op.
+
+    The converter takes the parameters of the op's schema by name, the keyword-only ones behind ``*``, and
+    ``meta_outputs``: a ``TensorSpec``, or a list of them for an op with several results. It emits ``ge.*`` ops and
+    returns GE tensors. A later registration overrides an earlier one.
+
+    Args:
+        target: ``torch.ops.aten.add.Tensor``, or a Python function such as ``operator.add`` or ``math.floor``.
+        source: Where the behaviour is taken from.
+
+    Errors: LoweringError GE2002 if the signature differs from the schema, GE2003 if the target is no overload.
+
+    Example:
+        >>> import torch
+        >>> from ge_graph import ops as ge
+        >>> @register_fx_node_ge_converter(torch.ops.mine.twice.default)  # doctest: +SKIP
+        ... def twice(x, *, meta_outputs):
+        ...     return ge.Add(x, x)
+    """
+    return REGISTRY.register(target, source=source)
+
+
+def declare_supported(supports: Sequence[Support]) -> Callable[[F], F]:
+    """Declare the call forms that a converter serves; every one becomes a test.
+
+    Stacks with ``register_fx_node_ge_converter`` in either order.
+
+    Args:
+        supports: ``Support(F32(2, 2), 2.0, alpha=2)`` and the like.
+
+    Errors: LoweringError GE2005 if an entry is not a ``Support``.
+    """
+    return REGISTRY.declare(supports)
+
+
+def define(target: Any, op: str, fn: Callable[..., Any], supports: list[Support], doc: str = "") -> None:
+    """Register a converter that a pattern made: name and docstring come from the aten schema.
+
+    Args:
+        target: aten overload.
+        op: GE operators that it emits, for the source note.
+        fn: The converter, with the parameters of the schema.
+        supports: Declared call forms.
+        doc: What the docstring says after the schema.
+    """
+    name = str(target).removeprefix("aten.").removesuffix(".default").replace(".", "_").lower()
+    fn.__name__ = fn.__qualname__ = name
+    fn.__doc__ = f"{target._schema}\n\n{doc}"
+    declare_supported(supports)(fn)
+    register_fx_node_ge_converter(target, source=f"native_functions.yaml: {target}; GE {op}")(fn)

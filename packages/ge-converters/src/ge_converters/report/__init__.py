@@ -1,0 +1,1 @@
+"""Reads everything and is read by nothing: coverage, and the proof of the declared forms."""

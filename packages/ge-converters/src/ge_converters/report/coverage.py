@@ -1,0 +1,202 @@
+"""What is converted, how, and proven for which element types: support as data, and ``docs/coverage.md`` from it.
+
+python -m ge_converters.report.coverage                     write docs/coverage.md
+python -m ge_converters.report.coverage --check             fail if the file is not up to date
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from ge_converters.base.support import short_name
+from ge_converters.decompose.table import decomposition_table
+from ge_converters.lowering.walk import handled_by_walk
+from ge_converters.registry import REGISTRY, Entry, Registry
+
+# Overloads that are neither converted nor decomposed, with what stands in the way.
+REASONS: Final[dict[str, str]] = {}
+
+_STATES: Final = {
+    "row": "a converter that is one line of `ops/rows.py` or of a table beside it",
+    "function": "a converter with something to decide",
+    "walk": "done by the lowering itself",
+    "decomposed": "torch's decomposition turns it into ops of this table before conversion",
+    "composite": "torch's dispatcher turns it into other ops while tracing",
+    "functional": "AOTAutograd rewrites it as its functional form, which is served",
+    "refused": "GE cannot express it; the reason stands beside it and in the error",
+    "absent": "not served; the reason stands beside it",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Support of one op.
+
+    Attributes:
+        name: ``aten.add.Tensor``.
+        state: A key of the legend: row, function, walk, decomposed, composite, refused, absent.
+        core: Whether it belongs to the core ATen set.
+        dtypes: Short names of the element types among the declared forms.
+        forms: Number of declared forms.
+        where: Module that converts it.
+        reason: Why it is refused or absent.
+    """
+
+    name: str
+    state: str
+    core: bool
+    dtypes: tuple[str, ...] = ()
+    forms: int = 0
+    where: str = ""
+    reason: str = ""
+
+
+def core_overloads() -> list[torch._ops.OpOverload]:
+    """The overloads that torch tags as core ATen, sorted by name."""
+    found = []
+    for full in torch._C._dispatch_get_all_op_names():
+        namespace, _, rest = full.partition("::")
+        if namespace != "aten":
+            continue
+        packet, _, overload = rest.partition(".")
+        op = getattr(getattr(torch.ops.aten, packet), overload or "default", None)
+        if op is not None and torch.Tag.core in op.tags:
+            found.append(op)
+    return sorted(found, key=str)
+
+
+def row_of(target: Any, registry: Registry | None = None, decompositions: Any = None) -> Row:
+    """The support of one op.
+
+    Args:
+        target: An ``OpOverload`` or a Python function of FX graphs.
+        registry: Converters; the common registry if None.
+        decompositions: A table from ``decomposition_table``; made if None.
+    """
+    used = REGISTRY if registry is None else registry
+    core = isinstance(target, torch._ops.OpOverload) and torch.Tag.core in target.tags
+    entry = used.find(target)
+    if entry is not None:
+        return _converted(entry, core)
+    name = str(target)
+    functional = functional_form(target)
+    if functional is not None and row_of(functional, used, decompositions).state != "absent":
+        return Row(name, "functional", core, where=str(functional))
+    if handled_by_walk(target):
+        return Row(name, "walk", core, where="lowering")
+    table = decomposition_table(registry=used) if decompositions is None else decompositions
+    if target in table:
+        return Row(name, "decomposed", core)
+    if isinstance(target, torch._ops.OpOverload) and torch._C._dispatch_has_kernel_for_dispatch_key(
+        target.name(), "CompositeImplicitAutograd"
+    ):
+        return Row(name, "composite", core)
+    return Row(name, "absent", core, reason=REASONS.get(name, used.why_not_derived(target) or "no converter yet"))
+
+
+def functional_form(target: Any) -> torch._ops.OpOverload | None:
+    """The overload without writes that AOTAutograd puts in place of an out= or in-place overload."""
+    if not isinstance(target, torch._ops.OpOverload) or not target._schema.is_mutable:
+        return None
+    packet, overload = target._schema.name.removeprefix("aten::"), target._overloadname
+    if packet == "_native_batch_norm_legit" and overload == "default":
+        return torch.ops.aten._native_batch_norm_legit_functional.default
+    if packet.endswith("_") and not packet.startswith("_foreach"):
+        packet = packet[:-1]
+    overload = "default" if overload in ("out", "default") else overload.removesuffix("_out")
+    found = getattr(getattr(torch.ops.aten, packet, None), overload, None)
+    return found if found is not None and not found._schema.is_mutable else None
+
+
+def _converted(entry: Entry, core: bool) -> Row:
+    refused = entry.refuses
+    if refused:
+        return Row(entry.name, "refused", core, reason=refused)
+    dtypes = {t.dtype for s in entry.supports for t in s.stand_ins()}
+    return Row(
+        entry.name,
+        _how(entry.fn),
+        core,
+        tuple(sorted(short_name(d) for d in dtypes)),
+        len(entry.supports),
+        _module(entry.fn),
+    )
+
+
+def _module(fn: Any) -> str:
+    return (getattr(fn, "__module__", "") or "").removeprefix("ge_converters.ops.")
+
+
+def _how(fn: Any) -> str:
+    return "row" if _module(fn).rpartition(".")[2] == "rows" else "function"
+
+
+def rows(registry: Registry | None = None) -> list[Row]:
+    """Core ATen first, then everything else that has a converter; sorted by name."""
+    used = REGISTRY if registry is None else registry
+    table = decomposition_table(registry=used)
+    core = core_overloads()
+    known = set(core)
+    others = [e.target for e in used.entries() if e.target not in known and e.layer == "built-in"]
+    found = [row_of(t, used, table) for t in [*core, *others]]
+    found += [Row(name, _how(fn), False, where=_module(fn)) for name, fn in used.awaited()]
+    return sorted(found, key=lambda r: (not r.core, r.name))
+
+
+def markdown(found: Iterable[Row]) -> str:
+    """The rows as a document."""
+    listed = list(found)
+    core = [r for r in listed if r.core]
+    served = [r for r in core if r.state not in ("absent", "refused")]
+    counts = Counter(r.state for r in core)
+    lines = [
+        "# Coverage",
+        "",
+        "Generated by `python -m ge_converters.report.coverage`; do not edit.",
+        "",
+        f"Core ATen of torch {torch.__version__.split('+')[0]}: {len(served)} of {len(core)} overloads are served "
+        f"({', '.join(f'{n} {s}' for s, n in sorted(counts.items()))}). "
+        f"{len(listed) - len(core)} more overloads have a converter.",
+        "",
+        "Types are those of the declared call forms, each of which is a test against eager "
+        "(`python -m ge_converters.smoke`). Collectives declare none: they are compared with eager in two processes, "
+        "by the tests of `torchair`. Operators of libraries that need not be installed (`npu`, `transformers`) are "
+        "known by name; the tests of `ge_converters` define them and compare with their documented formulas.",
+        "",
+        *(f"* {state}: {text}." for state, text in _STATES.items()),
+    ]
+    for title, part in (("Core ATen", core), ("Beyond core", [r for r in listed if not r.core])):
+        lines += ["", f"## {title}", "", "| op | how | types | forms | where |", "|---|---|---|---|---|"]
+        lines += [
+            f"| {r.name} | {r.state} | {' '.join(r.dtypes)} | {r.forms or ''} | {r.reason or r.where} |" for r in part
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m ge_converters.report.coverage", description=__doc__.split("\n")[0])
+    parser.add_argument("--output", type=Path, default=Path("docs/coverage.md"))
+    parser.add_argument("--check", action="store_true", help="compare instead of writing")
+    options = parser.parse_args(argv)
+    text = markdown(rows())
+    if options.check:
+        same = options.output.exists() and options.output.read_text(encoding="utf-8") == text
+        if not same:
+            sys.stderr.write(f"{options.output} is not up to date; run python -m ge_converters.report.coverage\n")
+        return 0 if same else 1
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    options.output.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
