@@ -1,7 +1,7 @@
 """The cache on disk of ``torch.compile``: what comes after tracing is done once for all processes.
 
-Switched on by ``config.cache_dir`` or the environment variable ``TORCHAIR_CACHE_DIR``. The key holds everything that the
-finished GE graph depends on: the text of the ATen graph after its passes with types, sizes, limits of symbols and
+Switched on by ``config.cache_dir`` or the environment variable ``TORCHAIR_CACHE_DIR``. The key holds everything that
+the finished GE graph depends on: the text of the ATen graph after its passes with types, sizes, limits of symbols and
 constants, the options that change a graph, who registered which converter, and versions. An entry is an archive with
 checksums; one that does not read or does not fit is rebuilt, with the reason in the log. The cache never changes a
 result and never stops a run.
@@ -276,6 +276,11 @@ def entry_for(config: CompilerConfig, gm: torch.fx.GraphModule, label: str, gear
     if not folder:
         return None
     rank = current()
-    key = {**environment(config), "graph": _digest(graph_text(gm)), "gears": gears, "rank": f"{rank.index} of {rank.count}"}
+    key = {
+        **environment(config),
+        "graph": _digest(graph_text(gm)),
+        "gears": gears,
+        "rank": f"{rank.index} of {rank.count}",
+    }
     name = _digest(f"{k}: {v}" for k, v in sorted(key.items()))
     return Entry(Path(folder).expanduser() / "graphs" / name[:2] / name, key, label, rank)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from ge_converters.base.torch_compat import current_translation, mark_sizes, source_text
 from ge_graph.errors import ConfigError, EngineError
 from torchair.log import logger
 
@@ -44,13 +45,8 @@ def set_dim_gears(t: torch.Tensor, dim_gears: Mapping[int, Sequence[int]]) -> No
     before = getattr(t, _MARK, None)
     if before is not None and before != gears:
         raise _refuse(f"the tensor has gears already: {_shown(before)}, now {_shown(gears)}")
-    from torch import _dynamo as dynamo  # noqa: TID251
-
     setattr(t, _MARK, gears)
-    fixed = [d for d in range(t.dim()) if d not in gears]
-    dynamo.maybe_mark_dynamic(t, sorted(gears))
-    if fixed:
-        dynamo.mark_static(t, fixed)
+    mark_sizes(t, sorted(gears), [d for d in range(t.dim()) if d not in gears])
 
 
 def _checked(t: Any, dim_gears: Any) -> dict[int, tuple[int, ...]]:
@@ -203,13 +199,11 @@ class _Sizes:
 
 def _marked(inputs: Sequence[torch.fx.Node]) -> dict[int, dict[int, tuple[int, ...]]]:
     """Position of an input to its gears, from the tensors themselves or from earlier traces of the same code."""
-    from torch._dynamo.symbolic_convert import InstructionTranslator  # noqa: TID251
-
-    try:
-        code = InstructionTranslator.current_tx().f_code
-    except AttributeError:  # a graph that does not come from dynamo
+    tx = current_translation()
+    if tx is None:  # a graph that does not come from dynamo
         return {}
     found = {}
+    code = tx.f_code
     remembered = _known.get(code, {})
     for position, node in enumerate(inputs):
         argument = node.meta.get("grapharg")
@@ -225,8 +219,7 @@ def _marked(inputs: Sequence[torch.fx.Node]) -> dict[int, dict[int, tuple[int, .
 
 
 def _source_name(node: torch.fx.Node) -> str:
-    name = node.meta["grapharg"].source.name
-    return str(name() if callable(name) else name).replace("L['", "").replace("']", "")
+    return source_text(node.meta["grapharg"].source).replace("L['", "").replace("']", "")
 
 
 def _check_config(config: CompilerConfig) -> None:

@@ -106,7 +106,9 @@ def read(manifest: Path, key: Mapping[str, str], rank: Rank) -> Stored:
     found = open_archive(manifest, rank, verify="full")
     body = found.manifest
     if body.get("kind") != KIND or body.get("form") != FORM:
-        raise stale(manifest, f"it holds {body.get('kind')!r} in form {body.get('form')!r}, not {KIND!r} in form {FORM}")
+        raise stale(
+            manifest, f"it holds {body.get('kind')!r} in form {body.get('form')!r}, not {KIND!r} in form {FORM}"
+        )
     if body.get("rank") != [rank.index, rank.count]:
         raise stale(manifest, f"it is of rank {body.get('rank')}, this process is {[rank.index, rank.count]}")
     differs(manifest, body.get("key"), key)

@@ -4,7 +4,6 @@ Dynamo writes bytecode for that. Bytecode in a file would be code, so here it is
 and the structure of the results, both found by watching one call; a call that does more than that (writes attributes,
 appends to lists, makes objects of unknown classes) is found out and not recorded.
 """
-# ruff: noqa: TID251
 
 from __future__ import annotations
 
@@ -18,6 +17,7 @@ from typing import Any, Final
 
 import torch
 
+from ge_converters.base.torch_compat import current_translation, source_text, sources
 from torchair.stored_graph import Unstorable, plain, unplain
 
 Path = list[Any]
@@ -48,9 +48,7 @@ def inputs_of(gm: torch.fx.GraphModule, function: Callable[..., Any]) -> list[Gr
     Raises:
         Unstorable: One comes from where no path leads, or the call does more than compute results.
     """
-    from torch._dynamo.symbolic_convert import InstructionTranslator
-
-    tx = InstructionTranslator.current_tx()
+    tx = current_translation()
     code = getattr(function, "__code__", None)
     if tx.f_code is not code:
         raise Unstorable(f"the frame that is traced is '{tx.f_code.co_name}', not the function itself (a decorator?)")
@@ -74,7 +72,7 @@ def _check_effects(effects: Any) -> None:
         new = "New" in type(each.mutation_type).__name__
         if effects.is_modified(each) and not new and not _leaves_as_was(each, effects.store_attr_mutations.get(each)):
             source = getattr(each, "source", None)
-            raise Unstorable(f"the call writes to {_shown(source) if source is not None else type(each).__name__}")
+            raise Unstorable(f"the call writes to {source_text(source) if source is not None else type(each).__name__}")
 
 
 def _leaves_as_was(each: Any, written: Mapping[str, Any] | None) -> bool:
@@ -91,14 +89,8 @@ def _leaves_as_was(each: Any, written: Mapping[str, Any] | None) -> bool:
     return True
 
 
-def _shown(source: Any) -> str:
-    name = source.name
-    return str(name() if callable(name) else name)
-
-
 def _path(source: Any, modules: Mapping[str, str]) -> Path:
-    from torch._dynamo import source as s
-
+    s = sources()
     kind = type(source)
     if kind is s.LocalSource:
         return [["cell" if source.is_derefed_cell_contents else "local", source.local_name]]
@@ -106,7 +98,7 @@ def _path(source: Any, modules: Mapping[str, str]) -> Path:
         name = source.global_name
         return [["module", modules[name]]] if name in modules else [["global", name]]
     if kind is s.ConstantSource or not isinstance(source, s.ChainedSource):
-        raise Unstorable(f"input {_shown(source)}")
+        raise Unstorable(f"input {source_text(source)}")
     base = _path(source.base, modules)
     if isinstance(source, (s.NNModuleSource, s.SkipGuardSource)):
         return base
@@ -116,19 +108,19 @@ def _path(source: Any, modules: Mapping[str, str]) -> Path:
         return [*base, ["attr", source.member]]
     if isinstance(source, s.GetItemSource):
         if source.index_is_slice or kind is s.TupleIteratorGetItemSource:
-            raise Unstorable(f"input {_shown(source)}")
+            raise Unstorable(f"input {source_text(source)}")
         return [*base, ["item", _key(source.index, source)]]
     if isinstance(source, (s.DictGetItemSource, s.DictSubclassGetItemSource)):
         index = source.index
         if isinstance(index, s.ConstDictKeySource):
             return [*base, ["key", index.index]]
         return [*base, ["item", _key(index, source)]]
-    raise Unstorable(f"input {_shown(source)}")
+    raise Unstorable(f"input {source_text(source)}")
 
 
 def _key(value: Any, source: Any) -> Any:
     if type(value) not in (str, int, bool):
-        raise Unstorable(f"input {_shown(source)}: its key is a {type(value).__name__}")
+        raise Unstorable(f"input {source_text(source)}: its key is a {type(value).__name__}")
     return value
 
 
@@ -302,7 +294,9 @@ def _fields(value: Any) -> list[tuple[str, Any]]:
         return list(zip(value._fields, value))
     found = [f for f in dataclasses.fields(value) if f.init]
     if len(found) < len(dataclasses.fields(value)):
-        raise Unstorable(f"a result of class {type(value).__qualname__}, whose fields are not all set by its constructor")
+        raise Unstorable(
+            f"a result of class {type(value).__qualname__}, whose fields are not all set by its constructor"
+        )
     return [(f.name, getattr(value, f.name)) for f in found]
 
 

@@ -1,18 +1,17 @@
 """``cache_compile``: torch.compile whose second process traces nothing.
 
-The first call of the first process runs under ``torch.compile`` and is watched: where the graph's inputs come from, what
-the result is made of. Graph and record become one archive. A later process reads it, checks it against the program,
-and calls the engine directly, without dynamo, without guards. What an entry depends on (versions, options, the source
-files of the model's classes, types and sizes of parameters, the process's rank) is part of it; an entry that does not
-fit is rebuilt with the reason in the log. That a call's Python values are those of the recorded call is the caller's
-contract; tensors and numbers that the graph reads are checked.
+The first call of the first process runs under ``torch.compile`` and is watched: where the graph's inputs come from,
+what the result is made of. Graph and record become one archive. A later process reads it, checks it against the
+program, and calls the engine directly, without dynamo, without guards. What an entry depends on (versions, options,
+the source files of the model's classes, types and sizes of parameters, the process's rank) is part of it; an entry
+that does not fit is rebuilt with the reason in the log. That a call's Python values are those of the recorded call is
+the caller's contract; tensors and numbers that the graph reads are checked.
 """
 
 from __future__ import annotations
 
 import datetime
 import functools
-import hashlib
 import json
 import sys
 import threading
@@ -23,16 +22,18 @@ from typing import Any, Final
 
 import torch
 
-from ge_converters.base.torch_compat import boxed
+from ge_converters.base.torch_compat import aot_metadata, around_the_graph, boxed
 from ge_graph.errors import ArchiveError, ConfigError, GeError
 from ge_graph.escape import line
 from tair_export.archive import read_manifest
 from tair_export.ranks import Rank, current
 from torchair import stored_graph, traced_call
 from torchair.backend import _config, _decompositions, compile_graph
-from torchair.cache import _digest, _option_text, cannot_write, environment
-from torchair.config import CompilerConfig, find
+from torchair.cache import cannot_write
+from torchair.config import CompilerConfig
 from torchair.gears import Gears
+from torchair.inference.loaded_call import LoadedCall
+from torchair.inference.place import Place
 from torchair.log import logger
 from torchair.pipeline import Pipeline, new_number
 from torchair.stored_graph import Stored, Unstorable
@@ -168,108 +169,6 @@ def _rank(given: int | None) -> Rank:
     return Rank(given, max(rank.count, given + 1))
 
 
-# --- what an entry depends on ----------------------------------------------------------------------------------------
-
-
-class Place:
-    """Which call this is, for the names of folders and for what an entry depends on."""
-
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        bound: tuple[Any, ...],
-        config: CompilerConfig,
-        dynamic: bool,
-        decompositions: Mapping[Any, Callable[..., Any]],
-        rank: Rank,
-        parallel: tuple[str, ...],
-    ) -> None:
-        self.function, self.bound, self.config, self.dynamic = function, bound, config, dynamic
-        self.decompositions, self.rank = decompositions, rank
-        self._parallel = parallel
-
-    @property
-    def label(self) -> str:
-        """``Model.prompt(x, y)``."""
-        code = self.function.__code__
-        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        shown = names[1:] if self.bound else names
-        kind = type(self.bound[0]).__name__ if self.bound else self.function.__module__
-        return f"{kind}.{self.function.__name__}({', '.join(shown)})"
-
-    @property
-    def rank_folder(self) -> str:
-        """``world<W>global_rank<R>``, nothing for one process."""
-        return "" if self.rank.alone else f"world{self.rank.count}global_rank{self.rank.index}"
-
-    @property
-    def function_folder(self) -> str:
-        """Name of the method, safe for a file system."""
-        from ge_graph.escape import file_name
-
-        return file_name(self.function.__name__)
-
-    def model_info(self, ge_cache: bool) -> str:
-        """``<class>_dynamic_<32 hex digits>``: whatever the caller chose."""
-        from ge_graph.escape import file_name
-
-        kind = type(self.bound[0]) if self.bound else None
-        name = kind.__name__ if kind is not None else self.function.__module__.rpartition(".")[2]
-        captured = self.config.mode.value == "reduce-overhead"
-        words = ["dynamic" if self.dynamic else "static"]
-        words += ["ge_cache"] if ge_cache else []
-        words += ["aclgraphcache"] if captured else []
-        chosen = [self._identity(), *words, *self._parallel, *self._decompositions()]
-        chosen += [
-            f"{p}={_option_text(find(self.config, p).value)}"
-            for p, row in self.config._rows
-            if row.affects == "graph" and not find(self.config, p).is_default
-        ]
-        return "_".join([file_name(name), *words, _digest(chosen)])
-
-    def _identity(self) -> str:
-        kind = type(self.bound[0]) if self.bound else None
-        return "" if kind is None else f"{kind.__module__}.{kind.__qualname__}"
-
-    def _decompositions(self) -> list[str]:
-        return sorted(f"{op}: {_option_text(fn)}" for op, fn in self.decompositions.items())
-
-    def key(self) -> dict[str, str]:
-        """Everything that the entry depends on and that is known before the first call."""
-        return {
-            **environment(self.config),
-            "class": self._identity(),
-            "function": self.function.__qualname__,
-            "source": self._sources(),
-            "decompositions": _digest(self._decompositions()),
-            "parallel": ", ".join(self._parallel),
-            "dynamic": str(self.dynamic),
-        }
-
-    def _sources(self) -> str:
-        """Digest of the files in which the classes of the model are written; torch's are known by its version."""
-        modules = {self.function.__module__}
-        if self.bound and isinstance(self.bound[0], torch.nn.Module):
-            modules |= {type(m).__module__ for m in self.bound[0].modules()}
-        modules |= {k.__module__ for b in self.bound for k in type(b).__mro__}
-        rows = []
-        for name in sorted(modules):
-            if name.partition(".")[0] not in ("torch", "builtins"):
-                rows.append(f"{name} {_file_digest(getattr(sys.modules.get(name), '__file__', None) or '')}")
-        return _digest(rows)
-
-
-@functools.cache
-def _file_digest(path: str) -> str:
-    try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:32]
-    except OSError:  # an interactive session, a frozen application
-        return "no file"
-
-
-# --- the call --------------------------------------------------------------------------------------------------------
-
-
 class CachedCall:
     """A call that is looked up on disk when it first happens."""
 
@@ -309,7 +208,7 @@ class CachedCall:
             return None
         try:
             stored = stored_graph.read(self.manifest, self.place.key(), self.place.rank)
-            made = LoadedCall(self, stored, self._names)
+            made = LoadedCall(self.place, self.manifest, stored, self._names, self.retrace)
         except (GeError, OSError) as error:
             logger.warning("%s: %s; it is compiled anew", self.place.label, error)
             return None
@@ -402,13 +301,11 @@ class _Trace:
     def _compiler(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         from torchair.pipeline import device_of
 
-        metadata = _aot_metadata()
+        metadata = aot_metadata()
         self._count = len(metadata.output_info)
         self._device = device_of(gm)
-        try:
-            _check_aot(metadata)
-        except Unstorable as error:
-            self._give_up(error)
+        if why := around_the_graph(metadata):
+            self._give_up(why)
         pipeline = Pipeline(self._place.config, "forward", new_number())
         pipeline.on_stored, pipeline.gears = self._keep, self._gears
         call = pipeline.compile(gm, example_inputs)
@@ -473,169 +370,6 @@ class _Trace:
         if any(id(v) not in place or not isinstance(v, torch.Tensor) for v in self._inner):
             raise Unstorable("inputs that share memory")
         return [place[id(v)] for v in self._inner]
-
-
-def _aot_metadata() -> Any:
-    from torch._guards import TracingContext
-
-    return TracingContext.get().fw_metadata
-
-
-def _check_aot(metadata: Any) -> None:
-    """AOTAutograd must have nothing to do around the graph but to pass values on.
-
-    Raises:
-        Unstorable: It has.
-    """
-    from torch._functorch._aot_autograd.schemas import PlainTensorMeta  # noqa: TID251
-
-    if getattr(metadata, "mutated_inp_runtime_indices", ()):
-        raise Unstorable("an input is written in a way that stays outside the graph")
-    if getattr(metadata, "tokens", None) or getattr(metadata, "num_graphsafe_rng_states", 0):
-        raise Unstorable("operators with side effects of their own")
-    parts = (*metadata.subclass_inp_meta, *metadata.subclass_fw_graph_out_meta)
-    if any(not isinstance(p, (int, PlainTensorMeta)) for p in parts):
-        raise Unstorable("tensor subclasses")
-
-
-class LoadedCall:
-    """A call from the cache.
-
-    Raises:
-        ArchiveError: GE5021 if the record is no record, GE5050 if it does not fit the program.
-    """
-
-    def __init__(self, call: CachedCall, stored: Stored, names: Names) -> None:
-        self._call, self._names = call, names
-        try:
-            record = stored.more["call"]
-            self._paths = [traced_call.read_path(p) for p in record["paths"]]
-            self._order = [record["order"][i] for i in range(len(record["order"]))]
-            if not all(type(i) is int and 0 <= i < len(self._paths) for i in self._order):
-                raise ValueError("order")
-            if len(self._order) != stored.lowered.placeholders:
-                raise ValueError(f"{len(self._order)} inputs for {stored.lowered.placeholders}")
-            self._build = traced_call.builder(record["result"], int(record["outputs"]))
-            self._count = int(record["outputs"])
-            self._gears = _read_gears(record["gears"], len(self._paths))
-            device = str(stored.more["device"])
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise ArchiveError(
-                "GE5021", f"the record of the call cannot be read: {str(error)[:200]}", where=str(call.manifest),
-                next="delete the entry; it is made anew",
-            ) from None  # fmt: skip
-        self._holders = [self._holder(p) for p in self._paths]
-        self._rules = _rules(stored, self._order)
-        self._check_weights(call.manifest)
-        pipeline = Pipeline(call.place.config, "forward", new_number())
-        self._engine_call = pipeline.load_stored(stored, device)
-
-    def _holder(self, path: traced_call.Path) -> tuple[Any, Any] | None:
-        """The dict that holds a parameter or buffer of the module, found once, and its key there."""
-        if not self._call.place.bound or len(path) < 3 or path[-1][0] != "item":
-            return None
-        first = self._call.place.function.__code__.co_varnames[0]
-        if path[0] != ["local", first] or path[-2] not in (["attr", "_parameters"], ["attr", "_buffers"]):
-            return None
-        try:
-            found = self._names.value(path[:-1], {first: self._call.place.bound[0]})
-        except (LookupError, AttributeError, TypeError) as error:
-            raise stored_graph.stale(self._call.manifest, f"the module has no {path[-1][1]!r}: {error}") from None
-        return (found, path[-1][1]) if isinstance(found, dict) else None
-
-    def _check_weights(self, where: Path) -> None:
-        for at, (holder, rule) in enumerate(zip(self._holders, self._rules)):
-            if holder is None:
-                continue
-            value = holder[0].get(holder[1])
-            if rule is not None and (why := rule.misfit(value, {})):
-                raise stored_graph.stale(where, f"parameter {self._shown(at)} {why}")
-
-    def _shown(self, at: int) -> str:
-        parts = [str(key) for kind, key in self._paths[at] if key not in ("_modules", "_parameters", "_buffers")]
-        return line(".".join(parts[1:] if len(parts) > 1 else parts), 200)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run."""
-        local = self._names.locals_of(args, kwargs)
-
-        def find_path(path: traced_call.Path) -> Any:
-            return self._names.value(path, local)
-
-        sizes: dict[str, int] = {}
-        flat = []
-        for at, (holder, path) in enumerate(zip(self._holders, self._paths)):
-            if holder is not None:
-                flat.append(holder[0][holder[1]])
-                continue
-            try:
-                value = find_path(path)
-            except (LookupError, AttributeError, TypeError) as error:
-                return self._call.retrace(args, kwargs, f"the call has no {self._shown(at)}: {error}")
-            rule = self._rules[at]
-            if rule is not None and (why := rule.misfit(value, sizes)):
-                return self._call.retrace(args, kwargs, f"input {self._shown(at)} {why}")
-            flat.append(value)
-        if self._gears is not None:
-            self._gears.check(flat)
-        outs = self._engine_call([flat[i] for i in self._order])
-        return self._build(outs[: self._count], find_path)
-
-
-def _read_gears(found: Any, inputs: int) -> Gears | None:
-    if found is None:
-        return None
-    places = [(int(at), int(dim), str(name)) for at, dim, name in found[0]]
-    combinations = [tuple(int(s) for s in sizes) for sizes in found[1]]
-    if any(not 0 <= at < inputs for at, _, _ in places) or any(len(c) != len(places) for c in combinations):
-        raise ValueError("gears")
-    return Gears(places, combinations)
-
-
-@dataclass(frozen=True, slots=True)
-class _Rule:
-    """What an input of the graph has to be."""
-
-    dtype: torch.dtype | None
-    size: tuple[int | str, ...]
-    fixed: Mapping[str, int]
-
-    def misfit(self, value: Any, sizes: dict[str, int]) -> str:
-        """Why a value is not what was traced, empty if it is.
-
-        Args:
-            value: The value.
-            sizes: Symbols seen in this call so far, with their values; added to.
-        """
-        if self.dtype is None:
-            return "" if isinstance(value, (int, float)) else f"is a {type(value).__name__}, a number was traced"
-        if not isinstance(value, torch.Tensor):
-            return f"is a {type(value).__name__}, a tensor was traced"
-        if value.dtype is not self.dtype or value.dim() != len(self.size):
-            return f"is {value.dtype} of {value.dim()} dimensions, traced were {self.dtype} of {len(self.size)}"
-        for dim, (wanted, got) in enumerate(zip(self.size, value.shape)):
-            expected = self.fixed.get(wanted, sizes.setdefault(wanted, got)) if isinstance(wanted, str) else wanted
-            if isinstance(wanted, str) and not wanted.isidentifier():
-                continue  # an expression of other sizes
-            if got != expected:
-                return f"has size {got} in dimension {dim}, {expected} was traced"
-            if isinstance(wanted, str) and got < 2 and wanted not in self.fixed:
-                return f"has size {got} in dimension {dim}; sizes 0 and 1 are traced for themselves"
-        return ""
-
-
-def _rules(stored: Stored, order: Sequence[int]) -> list[_Rule | None]:
-    """A rule for each of dynamo's inputs that the graph reads."""
-    from ge_converters.base.dtypes import to_torch
-
-    found: list[_Rule | None] = [None] * (max(order, default=-1) + 1)
-    for binding in stored.lowered.inputs:
-        dtype = to_torch(binding.spec.dtype) if binding.kind == "tensor" else None
-        found[order[binding.fx_index]] = _Rule(dtype, binding.spec.size, stored.numbers())
-    return found
-
-
-# --- looking at entries ----------------------------------------------------------------------------------------------
 
 
 def _meta(more: Mapping[str, Any]) -> ModelCacheMeta:
