@@ -52,16 +52,23 @@ class NpuFxCompiler:
             example_inputs: Its fake inputs.
 
         Returns:
-            A function of one list of arguments (AOTAutograd's boxed convention).
+            A function of one list of arguments (AOTAutograd's boxed convention); a ``CompiledFxGraph`` if the caller is
+            somebody else's backend.
 
         Errors: see ``torchair.pipeline.Pipeline.compile``.
         """
         from torchair import pipeline
+        from torchair.artifacts import CompiledFxGraph
 
         model_id = pipeline.new_model(gm) if self.model_id is None else self.model_id
         made = pipeline.Pipeline(self.config, self.phase, model_id, self.training)
         made.gears = self.gears
-        return made.compile(gm, example_inputs)
+        if self.model_id is not None:  # called by our own backend, which keeps nothing
+            return made.compile(gm, example_inputs)
+        kept: list[Any] = []
+        made.on_stored = kept.append
+        call = made.compile(gm, example_inputs)
+        return CompiledFxGraph(call, kept[0] if kept else None, pipeline.device_of(gm), self.config)
 
 
 def get_compiler(compiler_config: CompilerConfig | None = None) -> NpuFxCompiler:
@@ -192,6 +199,9 @@ def compile_graph(
             next="give the op a fake kernel, or take it out of the compiled function with torch.compiler.disable",
         ) from error  # fmt: skip
     return call if gears is None else gears.wrap(call)
+
+
+compile_with = _npu_backend
 
 
 def _joint(config: CompilerConfig) -> dict[str, Any]:

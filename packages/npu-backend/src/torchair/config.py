@@ -514,10 +514,11 @@ def _populate(root: NpuBaseConfig, rows: Iterable[Option], prefix: str = "") -> 
             value.value = os.environ[row.env]
     for row in rows:
         value = find(root, prefix + row.path)
-        for old in row.also:
-            _alias(root, old, value)
-        for old in row.opposite:
-            _alias(root, old, OppositeValue(value))
+        if not isinstance(root, GraphExConfig):  # older places are places in the tree
+            for old in row.also:
+                _alias(root, old, value)
+            for old in row.opposite:
+                _alias(root, old, OppositeValue(value))
 
 
 def _alias(root: NpuBaseConfig, path: str, value: OptionValue) -> None:
@@ -699,6 +700,21 @@ def with_options(config: CompilerConfig, options: Any) -> CompilerConfig:
     return made
 
 
+def flat_options(flat: GraphExConfig, options: Any) -> GraphExConfig:
+    """Set flat options by name; returns ``flat``.
+
+    Errors: ConfigError GE1011 if they are no dict; GE1001 for an unknown name, others for a wrong value.
+    """
+    if options is not None and not isinstance(options, Mapping):
+        raise ConfigError(
+            "GE1011", f"options must be a dict of option names and values, got {type(options).__name__}",
+            next="options={'capture_limit': 8}; docs/options.md lists the names",
+        )  # fmt: skip
+    for name, value in (options or {}).items():
+        setattr(flat, name, value)
+    return flat
+
+
 def captured_config(options: Mapping[str, Any] | None) -> CompilerConfig:
     """The configuration of the backend npugraph_ex.
 
@@ -707,14 +723,33 @@ def captured_config(options: Mapping[str, Any] | None) -> CompilerConfig:
 
     Errors: ConfigError GE1011 if it is no dict; GE1001 for an unknown name, others for a wrong value.
     """
-    if options is not None and not isinstance(options, Mapping):
+    return _captured(flat_options(GraphExConfig(), options))
+
+
+def captured_from(given: Any, options: Mapping[str, Any] | None) -> CompilerConfig:
+    """The configuration of the backend npugraph_ex from its own configuration object, which is left as it is.
+
+    Args:
+        given: A ``GraphExConfig``, or a ``CompilerConfig``; None means all defaults.
+        options: Flat options over it.
+
+    Errors: ConfigError GE1011 for another type, else as ``captured_config``.
+    """
+    if isinstance(given, CompilerConfig):
+        return with_options(given, {**(options or {}), "mode": "reduce-overhead"})
+    if given is not None and not isinstance(given, GraphExConfig):
         raise ConfigError(
-            "GE1011", f"options must be a dict of option names and values, got {type(options).__name__}",
-            next="options={'capture_limit': 8}; docs/options.md lists the names",
+            "GE1011", f"compiler_config must be a npugraph_ex.CompilerConfig, got {type(given).__name__}",
+            next="config = npugraph_ex.CompilerConfig(); set options; get_npu_backend(compiler_config=config)",
         )  # fmt: skip
-    flat = GraphExConfig()
-    for name, value in (options or {}).items():
-        setattr(flat, name, value)
+    made = GraphExConfig()
+    for name, value in given.values() if given is not None else ():
+        if not value.is_default:
+            setattr(made, name, value.value)
+    return _captured(flat_options(made, options))
+
+
+def _captured(flat: GraphExConfig) -> CompilerConfig:
     config = CompilerConfig()
     config.mode = "reduce-overhead"
     for name, value in flat.values():

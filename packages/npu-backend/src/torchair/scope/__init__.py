@@ -19,7 +19,7 @@ def _refuse(what: str) -> ConfigError:
 
 
 @contextmanager
-def _scope(keys: list[str], values: list[str]) -> Iterator[None]:
+def _marked(keys: list[str], values: list[str]) -> Iterator[None]:
     # no try/finally: an exception leaves the traced function altogether, and dynamo traces plain statements best
     torch.ops.air.scope_enter(keys, values)
     yield
@@ -47,7 +47,7 @@ def npu_stream_switch(stream_tag: str | int, stream_priority: int = 0, enable_in
     keys, values = ["_user_stream_label", "_enable_inner_parallel"], [stream_tag, str(enable_inner_parallel)]
     if stream_priority:
         keys, values = [*keys, "_user_stream_priority"], [*values, str(stream_priority)]
-    return _scope(keys, values)
+    return _marked(keys, values)
 
 
 def limit_core_num(op_aicore_num: int | str, op_vectorcore_num: int | str):  # type: ignore[no-untyped-def]
@@ -62,7 +62,7 @@ def limit_core_num(op_aicore_num: int | str, op_vectorcore_num: int | str):  # t
     numbers = [_cores("op_aicore_num", op_aicore_num), _cores("op_vectorcore_num", op_vectorcore_num)]
     if numbers == ["0", "0"]:
         raise _refuse("limit_core_num: both limits are 0, no core would be left")
-    return _scope(["_op_aicore_num", "_op_vectorcore_num"], numbers)
+    return _marked(["_op_aicore_num", "_op_vectorcore_num"], numbers)
 
 
 def _cores(name: str, number: Any) -> str:
@@ -85,7 +85,7 @@ def super_kernel(scope: str | None, options: str = ""):  # type: ignore[no-untyp
         raise _refuse(f"super_kernel: scope must be a text or None, got {scope!r}")
     if not isinstance(options, str):
         raise _refuse(f"super_kernel: options must be a text, got {options!r}")
-    return _scope(["_super_kernel_scope", "_super_kernel_options"], ["" if scope is None else scope, options])
+    return _marked(["_super_kernel_scope", "_super_kernel_options"], ["" if scope is None else scope, options])
 
 
 def op_never_timeout(enable: bool = True):  # type: ignore[no-untyped-def]
@@ -95,12 +95,12 @@ def op_never_timeout(enable: bool = True):  # type: ignore[no-untyped-def]
     """
     if not isinstance(enable, bool):
         raise _refuse(f"op_never_timeout: enable must be a bool, got {enable!r}")
-    return _scope(["_op_exec_never_timeout"], [str(enable)])
+    return _marked(["_op_exec_never_timeout"], [str(enable)])
 
 
 def data_dump():  # type: ignore[no-untyped-def]
     """Operators inside are dumped by the device's data dump, beside those of ``dump_config.dump_layer``."""
-    return _scope(["_data_dump"], ["True"])
+    return _marked(["_data_dump"], ["True"])
 
 
 def npu_wait_tensor(self: torch.Tensor, dependency: torch.Tensor) -> torch.Tensor:
