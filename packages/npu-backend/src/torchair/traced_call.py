@@ -77,7 +77,7 @@ def _check_effects(effects: Any) -> None:
 
 def _leaves_as_was(each: Any, written: Mapping[str, Any] | None) -> bool:
     """Whether attributes that were written have the values that they had, such as a flag set and reset."""
-    holder = getattr(each, "value", None)
+    holder = getattr(each, "value", None) if written else None
     if not written or holder is None:
         return False
     for name, new in written.items():
