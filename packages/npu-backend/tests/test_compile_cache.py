@@ -317,7 +317,7 @@ def test_calls_with_effects_run_and_are_not_cached(kind, reason, tmp_path, warni
     for n in range(3):
         x = torch.full((2,), float(n))
         got, want = compiled(x), reference(x)
-        same(list(got.values()) if isinstance(got, dict) else got, list(want.values()) if isinstance(want, dict) else want)
+        same([*got.values()] if isinstance(got, dict) else got, [*want.values()] if isinstance(want, dict) else want)
     assert (model.count, len(model.seen)) == (reference.count, len(reference.seen))
     assert any("not cached" in text and reason in text for text in warnings), warnings
     assert not list(tmp_path.rglob("*.manifest.json"))

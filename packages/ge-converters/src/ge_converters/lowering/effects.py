@@ -101,7 +101,9 @@ class Effects:
 
     # -- scopes -------------------------------------------------------------------------------------------------------
 
-    def _enter(self, node: torch.fx.Node, keys: Sequence[str], values: Sequence[str], need_excute: bool = False) -> None:
+    def _enter(
+        self, node: torch.fx.Node, keys: Sequence[str], values: Sequence[str], need_excute: bool = False
+    ) -> None:
         if len(keys) != len(values):
             raise Refusal(f"scope_enter got {len(keys)} keys and {len(values)} values; give as many values as keys")
         self._open.append((node, {k: _attribute(k, v) for k, v in zip(keys, values)}))
