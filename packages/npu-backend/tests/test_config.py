@@ -3,12 +3,14 @@
 import copy
 import json
 import os
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ge_graph.errors import ConfigError
+from ge_graph.option_levels import LEVELS, table
 from torchair.config import CompilerConfig, GraphExConfig, OptionValue, find, with_options
 from torchair.options import CONFLICTS, GRAPH_EX, OPTIONS, markdown
 
@@ -118,7 +120,7 @@ def test_configurations_are_independent():
         (lambda c: setattr(c, "frozen_parameter", True), "GE1001", "config.experimental_config.frozen_parameter"),
         (lambda c: setattr(c, "mode", "max-autotun"), "GE1002", "'max-autotune'"),
         (lambda c: setattr(c, "debug", True), "GE1009", "run_eagerly"),
-        (lambda c: setattr(c.ge_config, "aicore_num", "24"), "GE1006", "24|48"),
+        (lambda c: setattr(c.ge_config, "aicore_num", "|24"), "GE1006", "24|48"),
         (lambda c: setattr(c.ge_config, "aicore_num", "0|4"), "GE1006", "24|48"),
         (lambda c: setattr(c.ge_config, "optimization_switch", "A=on"), "GE1006", "PassA:on"),
         (lambda c: setattr(c.dump_config, "dump_step", "0-"), "GE1006", "0|3-5|10"),
@@ -171,8 +173,43 @@ def test_ge_keys_and_texts():
     assert changed["ge.enableSingleStream"] == "true"
     assert changed["ge.optimizationSwitch"] == "AutomaticUbFusion:off"
     assert changed["ge.exec.static_model_ops_lower_limit"] == "-1"
-    assert set(config.ge_options("global")) | set(config.ge_options("graph")) == set(changed)
-    assert not set(config.ge_options("global")) & set(config.ge_options("graph"))
+    parts = [config.ge_options(level) for level in LEVELS]
+    assert sum(map(len, parts)) == len(changed)
+    assert {k: v for part in parts for k, v in part.items()} == changed
+    assert {"ge.oo.constantFolding", "ge.enableSingleStream", "ge.optimizationSwitch"} <= set(parts[2])
+
+
+def test_every_ge_key_is_one_that_ge_knows():
+    engine = {row.ge_key for row in OPTIONS if row.ge_key and row.ge_level == "engine"}
+    assert engine == {"ge_dump_with_acl_config"}  # for the runtime, not for GE
+
+
+@pytest.mark.parametrize("text", ["24|48", "24|", "24"])
+def test_core_limits_of_chips_with_one_kind_of_core(text):
+    config = CompilerConfig()
+    config.ge_config.aicore_num = text
+    assert config.ge_options("session") == {"ge.aicoreNum": text}
+
+
+@pytest.mark.parametrize("limit", [-1, 0, 1, 2])
+def test_limit_of_static_parts(limit):
+    config = CompilerConfig()
+    config.experimental_config.static_model_ops_lower_limit = limit
+    assert config.ge_options("graph")["ge.exec.static_model_ops_lower_limit"] == str(limit)
+
+
+def test_values_of_the_options_are_those_that_ge_lists():
+    """Every text that a choice sends stands in GE's own list of values where that list is a plain one."""
+    checked = 0
+    for row in OPTIONS:
+        facts = table().get(row.ge_key)
+        if facts is None or row.kind != "choice" or not re.fullmatch(r"[\w|, ]+", facts.values):
+            continue
+        known = {v for v in re.split(r"[|, ]+", facts.values) if v}
+        sent = {row.ge_values[v] if row.ge_values else str(v) for v in row.choices if v is not None}
+        assert sent <= known, (row.path, sent, known)
+        checked += 1
+    assert checked > 20
 
 
 def test_dump_keys_travel_together(tmp_path):
@@ -260,7 +297,7 @@ def test_every_conflict_names_real_options(conflict):
     config = CompilerConfig()
     for path, value in (conflict.one, conflict.other):
         option = find(config, path)
-        assert value is ... or option.check(value) == value
+        assert value is ... or value == option.default or option.check(value) == value
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,28 @@ def test_super_kernel(recording):
     assert node.attr("_super_kernel_options") == "stream-fusion=1:feed-sync-all=1"
 
 
+def test_out_of_any_super_kernel_writes_no_attribute(recording):
+    def fn(x):
+        with scope.super_kernel("sk", "strict-scope-check=abort"):
+            a = x.sin()
+            with scope.super_kernel(None):
+                return a.cos()
+
+    graph = run(fn, recording, torch.randn(3))
+    assert one(graph, "Sin").attr("_super_kernel_scope") == "sk"
+    assert not {"_super_kernel_scope", "_super_kernel_options"} & set(one(graph, "Cos").attrs)
+
+
+@pytest.mark.parametrize("inner", [True, False])
+def test_inner_parallel_is_a_truth_value(recording, inner):
+    def fn(x):
+        with scope.npu_stream_switch("side", 0, inner):
+            return x.sin()
+
+    node = one(run(fn, recording, torch.randn(3)), "Sin")
+    assert node.attr("_enable_inner_parallel") is inner
+
+
 def test_record_and_wait(recording):
     def fn(x):
         with scope.npu_stream_switch("side"):
@@ -318,6 +340,7 @@ def test_attention_with_lengths_as_tensors(version):
         lambda: scope.limit_core_num(True, 1),
         lambda: scope.super_kernel(3),
         lambda: scope.super_kernel("a", 1),
+        lambda: scope.super_kernel("a", "strict-scope-check=yes"),
         lambda: scope.op_never_timeout("yes"),
         lambda: ops.wait([]),
         lambda: ops.wait([3]),

@@ -285,6 +285,18 @@ class Graph:
         self._names[name] = node
         return node
 
+    def rename(self, node: Node, name: str) -> None:
+        """Give a node of this graph another name; edges follow, for they know nodes, not names.
+
+        Raises:
+            GraphError: GE3005 if the name is taken.
+        """
+        if name in self._names:
+            raise GraphError("GE3005", f"graph '{self.name}' has a node '{name}' already", next="choose another name")
+        del self._names[node.name]
+        node.name = name
+        self._names[name] = node
+
     def remove(self, nodes: Iterable[Node]) -> None:
         """Drop nodes. The caller has made sure that nothing reads them."""
         gone = {id(n) for n in nodes}

@@ -70,6 +70,29 @@ def kernel_failed(node: Node, operands: str, error: BaseException) -> EngineErro
     )
 
 
+def run_failed(graph: str, error: BaseException) -> EngineError:
+    """GE4005: a run failed outside every kernel: while results were handed out, or because memory ran out."""
+    return EngineError(
+        "GE4005", f"{type(error).__name__}: {error}", where=f"graph '{graph}'",
+        next="run with fewer or smaller inputs if memory ran out; `run_traced` shows the last node that ran",
+    )  # fmt: skip
+
+
+def too_large(node: Node, what: str) -> EngineError:
+    """GE4014: a result needs more memory than there is; nothing was allocated."""
+    return EngineError(
+        "GE4014", f"{node.op}: {what}", where=origin(node), next="correct the sizes that lead to this result"
+    )
+
+
+def plan_failed(node: Node, error: BaseException) -> EngineError:
+    """GE4013: a node could not be planned: an attribute or constant has a value that its kernel cannot read."""
+    return EngineError(
+        "GE4013", f"{node.op} could not be planned: {type(error).__name__}: {error}", where=origin(node),
+        next="compare the node's attributes and constants with the operator's definition",
+    )  # fmt: skip
+
+
 def broken_result(node: Node, what: str) -> EngineError:
     """GE4006: a kernel returned something else than the graph declares."""
     return EngineError(

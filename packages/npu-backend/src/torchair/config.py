@@ -317,7 +317,7 @@ class MustExistedPathValue(_TypedValue):
 def _read_object(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"not JSON: {error}") from error
     if not isinstance(data, dict):
         raise ValueError("the file holds no JSON object")
@@ -574,7 +574,7 @@ class CompilerConfig(NpuBaseConfig):
         """GE keys and texts for the engine: every option set away from its default, and those always sent.
 
         Args:
-            level: ``global`` or ``graph``; None gives both.
+            level: A level of ``ge_graph.option_levels``, such as ``global``; None gives all.
         """
         dumping = bool(find(self, "dump_config.enable_dump"))
         chosen: dict[str, str] = {}

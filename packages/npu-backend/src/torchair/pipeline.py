@@ -19,7 +19,9 @@ import torch
 
 from ge_converters.base.torch_compat import boxed, real_values, static_input_positions
 from ge_graph import passes as ge_passes
-from ge_graph.errors import ConfigError
+from ge_graph import schema
+from ge_graph.errors import ConfigError, GraphError
+from ge_graph.rules.options import check_options
 from ge_graph.verify import verify
 from tair_debug.observer import Stage
 from tair_debug.report import CompileReport
@@ -264,6 +266,7 @@ class Pipeline:
             converters.register()
             REGISTRY.load()
             note("known")
+        schema.use_cann(self.config.cann_version.value)
         with self._timed("lower") as note:
             lowered = lower(gm, name=f"graph_{self.stage.graph_id}", specialise=specialise)
             note(f"{len(gm.graph.nodes)} FX nodes to {len(lowered.graph.nodes)} GE nodes")
@@ -291,9 +294,31 @@ class Pipeline:
         with self._timed("verify") as note:
             verify(graph)
             note(f"{len(graph.nodes)} GE nodes")
+        self._check_soc(graph)
         self.report.ge_ops = _tasks(graph)
         self._ge_graph("optimized", graph)
         return lowered
+
+    def _check_soc(self, graph: Graph) -> None:
+        """The verdict of the chip that ``config.check_soc`` names, as a warning or, on request, an error."""
+        soc = self.config.check_soc.value
+        if soc is None:
+            return
+        from ge_graph import kernels
+        from tair_debug import check
+
+        with self._timed("check_soc") as note:
+            report = check.examine([graph], kernels.oracle(soc))
+            note(report.headline())
+        if not report.ok and self.config.check_soc_error.value:
+            bad = check.text([r for r in report.troubles() if r.verdict.state == "none"])
+            raise GraphError(
+                "GE3069", f"{report.headline()}; without a kernel ({report.origin}):\n{bad}",
+                next="follow the advice of each line, or set config.check_soc_error = False to be warned only",
+            )  # fmt: skip
+        if report.troubles():
+            logger.warning("%s: %s (%s)\n%s", self._label, report.headline(), report.origin,
+                           check.text(report.troubles()))  # fmt: skip
 
     def _ge_graph(self, label: str, graph: Graph) -> None:
         for observer in self.observers:
@@ -316,6 +341,7 @@ class Pipeline:
         lowered = stored.lowered
         self._report_device_options(engine)
         options = self._engine_options(stored)
+        check_options(lowered.graph, options)
         if _native.isEnabledFor(logging.INFO):
             listed = "".join(f"\n  {name}: {value}" for name, value in sorted(options.items()))
             _native.info("Compiling concrete graph %d with options:%s", self.stage.graph_id, listed)

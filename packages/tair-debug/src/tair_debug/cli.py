@@ -11,7 +11,7 @@ import json
 import logging
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -22,6 +22,7 @@ from ge_graph.errors import GeError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from ge_graph import Graph
     from tair_debug.compare import Comparison, Row
 
 app = typer.Typer(
@@ -331,6 +332,72 @@ def ops(
     else:
         console().print(op_query.to_table(found) if found else f"nothing matches {pattern!r}")
     return 0 if found else 1
+
+
+@command
+def check(
+    source: Annotated[
+        str, typer.Argument(metavar="MODEL|GRAPH", help="FILE.py:FACTORY, or a graph (.air, .pb, .txt).")
+    ],
+    inputs: Inputs = None,
+    soc: Annotated[
+        list[str] | None, typer.Option("--soc", help="A chip such as ascend910b; repeat it. By default all known.")
+    ] = None,
+    cann: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of CANN, or a file of --write-facts. By default ASCEND_HOME_PATH, else built-in facts."
+        ),
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Also list what runs on AI Core.")] = False,
+    write_facts: Annotated[Path | None, typer.Option(help="Write the facts for machines without CANN.")] = None,
+    backward: Backward = False,
+    dynamic: Dynamic = False,
+    real: Real = False,
+    as_json: Json = False,
+) -> int:
+    """Which operators of a model have a kernel on a chip, and on which unit: AI Core, AI CPU or none.
+
+    Exit code 1 if some operator has none. What no facts speak of is unknown.
+    """
+    from ge_graph import kernels
+    from ge_graph.escape import line
+    from tair_debug import artefacts
+    from tair_debug import check as work
+
+    facts = kernels.facts(cann)
+    oracles = [kernels.oracle(name, cann) for name in soc or facts.socs()]
+    graphs = _graphs_of(source, inputs or (), backward, dynamic, real)
+    reports = [work.examine(graphs, oracle) for oracle in oracles]
+    if write_facts is not None:
+        artefacts.write_text(write_facts, facts.text(), "tair check --write-facts", mode=artefacts.SHARED)
+    good = all(r.ok for r in reports)
+    if as_json:
+        answer({"ok": good, "chips": [r.as_dict() for r in reports], "written": write_facts and str(write_facts)})
+        return 0 if good else 1
+    out = console()
+    out.print(f"facts: {facts.origin}", markup=False, soft_wrap=True)
+    for report in reports:
+        out.print(report.headline(), markup=False, style="green" if report.ok else "red", soft_wrap=True)
+        table = work.to_table(report, every=every) if soc else None
+        if table is not None:
+            out.print(table)
+        if soc and not every and report.unknown():
+            out.print(line(f"unknown: {', '.join(report.unknown())}"), markup=False, soft_wrap=True)
+    if not soc:
+        out.print("--soc CHIP lists the operators", markup=False)
+    return 0 if good else 1
+
+
+def _graphs_of(source: str, inputs: Sequence[str], backward: bool, dynamic: bool, real: bool) -> list[Graph]:
+    """The finished GE graphs of a model, or the graph of a file."""
+    from tair_debug import capture
+
+    if ".py:" not in source:
+        return [read_graph(Path(source))]
+    subject = capture.load(source, inputs, fake=not real)
+    found = capture.capture(subject, backward=backward, dynamic=dynamic, fake=not real)
+    return [capture.to_ge(g.gm, f"graph_{i}")[1] for i, g in enumerate(found, 1)]
 
 
 @command

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any, Final
 
 import numpy as np
@@ -194,7 +195,7 @@ def _shape(path: Path) -> tuple[int, ...]:
 def _array(path: Path) -> np.ndarray[Any, Any]:
     try:
         found: np.ndarray[Any, Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, TypeError, SyntaxError, KeyError, RecursionError, TokenError) as error:
         raise ConfigError("GE1045", f"{path}: no readable npy file: {error}", next="record the dump again") from error
     return found
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import math
+import os
+import stat
 import sys
+import tokenize
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
+from ge_graph import escape
 from ge_graph.ir import Literal
+from tair_export import errors
 
 
 def shape_of(value: Any) -> tuple[int, ...] | None:
@@ -39,6 +45,40 @@ def to_numpy(value: Any) -> np.ndarray[Any, Any]:
         value = value.float()
     found: np.ndarray[Any, Any] = value.numpy()
     return found
+
+
+# numpy reads the header, a Python literal, with Python's own tokenizer and parser.
+_NPY_FAULTS: Final = (
+    OSError, ValueError, EOFError, TypeError, OverflowError, MemoryError, SyntaxError, RecursionError, KeyError,
+    tokenize.TokenError,
+)  # fmt: skip
+
+
+def read_npy(path: str) -> np.ndarray[Any, Any]:
+    """The array of a ``.npy`` file, its size compared with the file's before memory is taken.
+
+    Raises:
+        ArchiveError: GE5045 if it is no such file, is cut off or holds objects.
+    """
+    try:
+        with open(path, "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise ValueError("it is no plain file")
+            version = np.lib.format.read_magic(file)
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            if version not in ((1, 0), (2, 0)):
+                raise ValueError(f"its version is {version}")
+            shape, _, dtype = read(file)
+            left = os.fstat(file.fileno()).st_size - file.tell()
+            if dtype.hasobject or dtype.kind not in "biufc" or min(shape, default=0) < 0:
+                raise ValueError(f"it holds {dtype}{list(shape)}")
+            if math.prod(shape) * dtype.itemsize != left:
+                raise ValueError(f"{dtype}{list(shape)} takes {math.prod(shape) * dtype.itemsize} bytes, it has {left}")
+            file.seek(0)
+            found: np.ndarray[Any, Any] = np.lib.format.read_array(file, allow_pickle=False)
+            return found
+    except _NPY_FAULTS as error:
+        raise errors.array(escape.line(path), escape.line(str(error), 300)) from None
 
 
 def to_torch(value: Literal, device: str) -> Any:

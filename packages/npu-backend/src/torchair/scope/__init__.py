@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ge_graph.errors import ConfigError
+from ge_graph.rules.attributes import super_kernel_problems
 from torchair import torch_ops  # noqa: F401 - defines torch.ops.air
 
 __all__ = ["data_dump", "limit_core_num", "npu_stream_switch", "npu_wait_tensor", "op_never_timeout", "super_kernel"]
@@ -51,7 +52,10 @@ def npu_stream_switch(stream_tag: str | int, stream_priority: int = 0, enable_in
 
 
 def limit_core_num(op_aicore_num: int | str, op_vectorcore_num: int | str):  # type: ignore[no-untyped-def]
-    """Operators inside use at most so many AI cores and vector cores; above the chip's number the chip's is used.
+    """Operators inside use at most so many AI cores and vector cores.
+
+    GE refuses a graph whose limit is above the number of the chip that compiles it (E10001); the limit is checked
+    there, because only then is the chip known.
 
     Args:
         op_aicore_num: At least 0, also as text; 0 where only vector cores are limited.
@@ -77,7 +81,8 @@ def super_kernel(scope: str | None, options: str = ""):  # type: ignore[no-untyp
 
     Args:
         scope: Name of the range; None keeps the operators out of any super kernel.
-        options: Text for the device's compiler, ``key=value`` pairs joined by ``:``; it goes there as it is.
+        options: Text for the device's compiler, ``key=value`` pairs joined by ``:``; ``strict-scope-check`` is
+            ``bypass`` or ``abort``.
 
     Errors: ConfigError GE1030 for other types.
     """
@@ -85,6 +90,8 @@ def super_kernel(scope: str | None, options: str = ""):  # type: ignore[no-untyp
         raise _refuse(f"super_kernel: scope must be a text or None, got {scope!r}")
     if not isinstance(options, str):
         raise _refuse(f"super_kernel: options must be a text, got {options!r}")
+    for problem in super_kernel_problems(options):
+        raise _refuse(f"super_kernel: {problem}")
     return _marked(["_super_kernel_scope", "_super_kernel_options"], ["" if scope is None else scope, options])
 
 

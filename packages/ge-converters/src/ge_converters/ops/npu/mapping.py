@@ -89,8 +89,10 @@ def emit(op: str, operands: Mapping[str, Any], count: int = 1) -> list[Any]:
     found = schema.require(op)
     kinds = {a.name: a.kind for a in found.attrs}
     ports = {p.name: p.kind for p in found.inputs}
+    now = schema.other_names(op)  # rows may use the names of any release
     call: dict[str, Any] = {}
-    for name, value in operands.items():
+    for given_name, value in operands.items():
+        name = now.get(given_name, given_name)
         if value is None:
             if ports.get(name) == "dynamic":
                 call[name] = []
