@@ -85,8 +85,8 @@ class CompiledFxGraph:
         Errors: ConfigError GE1011 for another type; ArchiveError GE502x if the data is damaged, GE5050 if versions,
         converters or options are others now.
         """
-        from torchair.backend import _config
         from torchair.cache import environment
+        from torchair.config import CompilerConfig
         from torchair.pipeline import Pipeline, new_number
 
         if not isinstance(artifacts, CompiledFxArtifacts) or not isinstance(artifacts.content, bytes):
@@ -94,7 +94,7 @@ class CompiledFxGraph:
                 "GE1011", f"load_artifacts takes what dump_artifacts gave, got {type(artifacts).__name__}",
                 next="keep the object that dump_artifacts returned",
             )  # fmt: skip
-        options = _config(config)
+        options = CompilerConfig() if config is None else config
         with tempfile.TemporaryDirectory() as folder:
             _unpack(artifacts.content, Path(folder))
             found = stored_graph.read(Path(folder) / f"{_NAME}.manifest.json", environment(options), _ALONE)

@@ -146,7 +146,7 @@ class OppositeValue(OptionValue):
     def __eq__(self, other: object) -> bool:
         return bool(self.value == (other.value if isinstance(other, OptionValue) else other))
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     def __repr__(self) -> str:
         return repr(self.value)
