@@ -142,17 +142,18 @@ class Gears:
         shapes, moving = [], []
         for node, binding in zip(lowered.graph.inputs, lowered.inputs, strict=True):
             if binding.kind != "tensor":
+                shapes.append(f"{node.name}:")
                 continue
             dims = [d.node.expr if isinstance(d, torch.SymInt) else d for d in values[binding.fx_index].shape]
             dynamic = [not isinstance(d, int) and bool(d.free_symbols) for d in dims]
             moving += [d for d, m in zip(dims, dynamic) if m]
             shapes.append(f"{node.name}:{','.join('-1' if m else str(d) for d, m in zip(dims, dynamic))}")
-        if not moving:
-            return {}
         rows = [
             ",".join(str(int(d.subs(dict(zip(symbols, (c[i] for i in columns)))))) for d in moving)
             for c in self.combinations
         ]
+        if not moving or len(set(rows)) < 2:  # GE has no use for one gear
+            return {}
         return {
             "ge.inputShape": ";".join(shapes), "ge.dynamicDims": ";".join(dict.fromkeys(rows)),
             "ge.dynamicNodeType": "1",
