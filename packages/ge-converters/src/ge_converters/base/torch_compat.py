@@ -226,3 +226,10 @@ def mark_sizes(t: torch.Tensor, symbolic: Sequence[int], fixed: Sequence[int]) -
     dynamo.maybe_mark_dynamic(t, list(symbolic))
     if fixed:
         dynamo.mark_static(t, list(fixed))
+
+
+def mark_static(t: torch.Tensor, dims: Any = None) -> None:
+    """Tell dynamo to trace dimensions of a tensor without symbols; all of them if none is named."""
+    from torch import _dynamo as dynamo
+
+    dynamo.mark_static(t, dims)
