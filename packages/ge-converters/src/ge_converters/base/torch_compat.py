@@ -30,6 +30,13 @@ def real_values() -> AbstractContextManager[Any]:
     return context
 
 
+def surely_equal(a: Any, b: Any) -> bool:
+    """Whether two sizes are equal whatever the symbols in them are; asking sets no guard."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return bool(statically_known_true(a == b))
+
+
 def silent_fallbacks() -> tuple[type[Exception], ...]:
     """Exceptions of a backend on which dynamo breaks the graph and goes on in eager mode without a word."""
     from torch._dynamo.exc import exceptions_allowed_to_be_fallback
