@@ -25,6 +25,7 @@ import torch
 from torch._functorch.aot_autograd import aot_module_simplified
 
 from ge_converters.decompose.table import decomposition_table
+from ge_converters.decompose.whole import KeepWhole
 from ge_graph import Graph
 from tools import opinfo
 from torchair.config import CompilerConfig
@@ -85,7 +86,8 @@ def graphs_of(call: Any, args: Any, kwargs: Any) -> tuple[list[str], list[str]]:
         return run
 
     def backend(gm: torch.fx.GraphModule, inputs: Any) -> Any:
-        return aot_module_simplified(gm, inputs, fw_compiler=lower, decompositions=decomposition_table({}))
+        with KeepWhole():
+            return aot_module_simplified(gm, inputs, fw_compiler=lower, decompositions=decomposition_table({}))
 
     torch._dynamo.reset()
     with torch.no_grad(), contextlib.suppress(_Enough):

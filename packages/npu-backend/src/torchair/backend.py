@@ -118,6 +118,7 @@ def _npu_backend(
     """
     from ge_converters.base.torch_compat import run_aot, silent_fallbacks
     from ge_converters.decompose.table import decomposition_table
+    from ge_converters.decompose.whole import KeepWhole
     from torchair import pipeline
 
     config = _config(compiler_config)
@@ -138,6 +139,7 @@ def _npu_backend(
             decompositions=decomposition_table(_decompositions(custom_decompositions)),
             keep_inference_input_mutations=bool(config.experimental_config.keep_inference_input_mutation),
             more={**_joint(config), **(aot_config or {})},
+            tracing=KeepWhole(),
         )
     except silent_fallbacks() as error:
         raise TraceError(

@@ -187,3 +187,28 @@ def linalg_cross(self: Tensor, other: Tensor, *, dim: int = -1, meta_outputs: Te
     """
     op = "CrossV2" if meta_outputs.dtype.bits < 64 else "Cross"
     return cast(_apply(op, self, other, dim=dim), meta_outputs.dtype)
+
+
+@declare_supported([Support(x, *a) for x in _FLOATS for a in ((), (0.5,), (2.0,))])
+@register_fx_node_ge_converter(aten.celu.default, source="native_functions.yaml: celu; GE CeluV2")
+def celu(self: Tensor, alpha: Number = 1.0, *, meta_outputs: TensorSpec) -> Tensor:
+    """celu(Tensor self, Scalar alpha=1.0) -> Tensor
+
+    Dtypes: float32, float16; bfloat16 through float32.
+    Emits:  CeluV2.
+    """
+    return _apply("CeluV2", self, alpha=float(alpha))
+
+
+@declare_supported(
+    [Support(f(value=[[1.0, 0.0], [-2.0, 0.0]]), f(2, 2)) for f in (F32, F16, BF16)] + [Support(F32(0, 2), F32(0, 2))]
+)
+@register_fx_node_ge_converter(aten.heaviside.default, source="native_functions.yaml: heaviside; GE Heaviside")
+def heaviside(self: Tensor, values: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
+    """heaviside(Tensor self, Tensor values) -> Tensor
+
+    Shapes: both equal; operands that broadcast are decomposed.
+    Dtypes: float32, float16, bfloat16.
+    Emits:  Heaviside.
+    """
+    return _apply("Heaviside", self, values)

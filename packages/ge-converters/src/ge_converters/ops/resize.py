@@ -340,8 +340,8 @@ def upsample_trilinear3d(
     return y
 
 
-def _register_plane(name: str, operator: str) -> None:
-    """A plane resized by one operator whose size and scales are attributes."""
+def _register_plane(name: str, operator: str, eager_halves: bool) -> None:
+    """A plane resized by an operator whose size and scales are attributes; ``eager_halves``: eager takes halves too."""
     op = getattr(aten, name).default
 
     def convert(
@@ -362,7 +362,8 @@ def _register_plane(name: str, operator: str) -> None:
         laid_out(2, self, y)
         return y
 
-    cases = [_weighed(m, (2, 3, 4, 5), [7, 9], c) for m in (F32, F16, BF16) for c in (False, True)]
+    halves = (F16, BF16) if eager_halves else ()
+    cases = [_weighed(m, (2, 3, 4, 5), [7, 9], c) for m in (F32, *halves) for c in (False, True)]
     cases += [Support(F32(2, 3, 8, 9), [3, 4], False)]
     cases += [Support(F32(2, 3, 4, 5), [6, 7], False, 1.5, 1.5)]
     define(
@@ -372,6 +373,6 @@ def _register_plane(name: str, operator: str) -> None:
     )  # fmt: skip
 
 
-_register_plane("upsample_bicubic2d", "UpsampleBicubic2d")
-_register_plane("_upsample_bilinear2d_aa", "UpsampleBilinear2dAA")
-_register_plane("_upsample_bicubic2d_aa", "UpsampleBicubic2dAA")
+_register_plane("upsample_bicubic2d", "UpsampleBicubic2d", True)
+_register_plane("_upsample_bilinear2d_aa", "UpsampleBilinear2dAA", False)
+_register_plane("_upsample_bicubic2d_aa", "UpsampleBicubic2dAA", False)

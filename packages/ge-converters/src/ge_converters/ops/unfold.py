@@ -54,7 +54,10 @@ def _joined(y: Tensor) -> Tensor:
 
 
 @declare_supported(
-    [Support(m(2, 12, 20), [5, 6], [2, 2], [1, 1], [0, 0], [1, 1]) for m in (F32, F16, BF16)]
+    [Support(F32(2, 12, 20), [5, 6], [2, 2], [1, 1], [0, 0], [1, 1])]
+    # eager adds overlapping windows in the half type
+    + [Support(F16(2, 12, 20), [5, 6], [2, 2], [1, 1], [0, 0], [1, 1]).within(1e-2, 4e-3)]
+    + [Support(BF16(2, 12, 20), [5, 6], [2, 2], [1, 1], [0, 0], [1, 1]).within(3e-2, 3e-2)]
     + [Support(F32(12, 20), [5, 6], [2, 2], [1, 1], [0, 0], [1, 1])]
 )
 @register_fx_node_ge_converter(aten.col2im.default, source="native_functions.yaml: col2im; GE Col2im")

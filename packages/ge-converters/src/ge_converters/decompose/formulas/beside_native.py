@@ -67,9 +67,10 @@ def _cross(self: Tensor, other: Tensor, *, dim: int = -1) -> bool:
     return self.dtype in _CROSS and alike(self, other)
 
 
-def _eye(n: Any, m: Any = None, *, dtype: Any = None, **_: Any) -> bool:
-    columns = n if m is None else m
-    return isinstance(n, int) and isinstance(columns, int) and n > 0 and columns > 0
+def _norm(
+    self: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> bool:
+    return _float(self) and dtype in (None, self.dtype)
 
 
 def _real(self: Tensor, *_: Any, **__: Any) -> bool:
@@ -104,8 +105,14 @@ ROWS: Final[dict[str, tuple[Takes, Callable[..., Any] | None]]] = {
     "linalg_cross.default": (_cross, general.cross),
     "im2col.default": (_real, None),
     "col2im.default": (_float, None),
-    "eye.default": (_eye, None),
-    "eye.m": (_eye, None),
+    "linalg_vector_norm.default": (_norm, None),
+    "norm.ScalarOpt_dim": (_float, None),
+    "norm.Scalar": (_float, None),
+    "celu.default": (_float, None),
+    "trace.default": (_float, None),
+    "heaviside.default": (_pair, None),
+    "logit.default": (_float, None),
+    "diag_embed.default": (lambda self, offset=0, dim1=-2, dim2=-1: offset == 0 and not self.is_complex(), None),
     "upsample_nearest1d.default": (_floats_or_double, None),
     "upsample_nearest3d.default": (_floats_or_double, None),
     "_upsample_nearest_exact1d.default": (_fixed, None),

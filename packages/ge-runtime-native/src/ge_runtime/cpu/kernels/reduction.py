@@ -220,6 +220,13 @@ def reduce_mean_variance(x: Tensor, *, axes: Sequence[int] = (), keep_dims: bool
     return mean.reshape(variance.shape).to(x.dtype), variance.to(x.dtype)
 
 
+@kernel("Trace", source="operator header: integers are summed as 64-bit integers")
+def trace(x: Tensor) -> Tensor:
+    """Sum of the diagonal of a matrix."""
+    diagonal = torch.diagonal(wide(x))
+    return torch.sum(diagonal).to(x.dtype) if x.is_floating_point() or x.is_complex() else torch.sum(diagonal)
+
+
 # Positions of extrema
 
 
