@@ -177,6 +177,7 @@ def compile_graph(
     """
     from ge_converters.base.torch_compat import run_aot, silent_fallbacks
     from ge_converters.decompose.table import decomposition_table
+    from ge_converters.decompose.whole import KeepWhole
     from torchair import pipeline
     from torchair.gears import gears_of
 
@@ -194,6 +195,7 @@ def compile_graph(
             decompositions=decomposition_table(decompositions),
             keep_inference_input_mutations=bool(config.experimental_config.keep_inference_input_mutation),
             more={**_joint(config), **more},
+            tracing=KeepWhole(),
         )
     except silent_fallbacks() as error:
         raise TraceError(
