@@ -46,6 +46,7 @@ Real = Annotated[bool, typer.Option("--real", help="Make real tensors, for facto
 Rtol = Annotated[float | None, typer.Option(help="Relative tolerance; by default that of the element type.")]
 Atol = Annotated[float | None, typer.Option(help="Absolute tolerance; by default that of the element type.")]
 TRACEBACK: Final = "TAIR_TRACEBACK"
+COMMANDS: Final = "tair.commands"  # entry points of other packages
 F = TypeVar("F", bound=Callable[..., int])
 
 
@@ -397,6 +398,7 @@ def check(
 def _graphs_of(source: str, inputs: Sequence[str], backward: bool, dynamic: bool, real: bool) -> list[Graph]:
     """The finished GE graphs of a model, or the graph of a file."""
     from tair_debug import capture
+    from tair_debug.graph_file import read_graph
 
     if ".py:" not in source:
         return [read_graph(Path(source))]
