@@ -46,6 +46,11 @@ def line(text: str, limit: int = _LIMIT) -> str:
     return shown if len(text) <= limit else f"{shown}… ({len(text) - limit} more characters)"
 
 
+def octal(text: str) -> str:
+    """What does not print as the octal bytes of its UTF-8, for a quoted text in protobuf's text form."""
+    return _UNPRINTABLE.sub(lambda m: "".join(f"\\{b:03o}" for b in m[0].encode("utf-8", "surrogatepass")), text)
+
+
 def block(text: str) -> str:
     """Several lines for a terminal or a text file: line feeds and tabs stay, everything else as in ``line``."""
     return "\n".join("\t".join(line(part, len(part)) for part in row.split("\t")) for row in text.split("\n"))

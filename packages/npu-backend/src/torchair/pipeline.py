@@ -21,14 +21,18 @@ import torch
 from ge_converters.base.provenance import not_the_user
 from ge_converters.base.torch_compat import boxed, real_values, static_input_positions
 from ge_graph import passes as ge_passes
-from ge_graph.errors import ConfigError
+from ge_graph import schema
+from ge_graph.errors import ConfigError, GraphError
+from ge_graph.rules.options import check_options
 from ge_graph.verify import verify
 from tair_debug.observer import Stage
 from tair_debug.report import CompileReport
-from torchair import explain, observers, records
+from torchair import cache, explain, observers, records
 from torchair.fx_passes import AFTER_USER, BEFORE_USER, BUILT_IN, CAPTURED, FxPass, check_scopes, run_custom
 from torchair.fx_passes.base import output_values, value_of
+from torchair.gears import gear_options
 from torchair.log import logger
+from torchair.stored_graph import Stored
 from torchair.views import ViewPlan, take_views
 
 if TYPE_CHECKING:
@@ -36,6 +40,7 @@ if TYPE_CHECKING:
     from ge_graph import Graph
     from ge_runtime.api import Engine
     from torchair.config import CompilerConfig
+    from torchair.gears import Gears
 
 Phase = Literal["forward", "backward"]
 Call = Callable[[list[Any]], Any]
@@ -65,6 +70,11 @@ def record_compilation() -> Iterator[list[CompileReport]]:
         _recorders[:] = [r for r in _recorders if r is not reports]
 
 
+def new_number() -> int:
+    """The number of a model that comes from a cache: dynamo has no graph of it to show."""
+    return next(_model_ids)
+
+
 def new_model(gm: torch.fx.GraphModule, config: CompilerConfig | None = None) -> int:
     """Number a graph that dynamo captured and show it to the observers."""
     model_id = next(_model_ids)
@@ -90,6 +100,8 @@ class Pipeline:
         self.observers = observers.compile_observers(config)
         self.report = CompileReport(model_id, phase, self.stage.graph_id)
         self._label = f"model {model_id} {phase}"
+        self.on_stored: Callable[[Stored], None] | None = None
+        self.gears: Gears | None = None
 
     def compile(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Call:
         """All stages.
@@ -138,8 +150,32 @@ class Pipeline:
         from ge_converters.lowering import no_collection
 
         with real_values(), no_collection():
-            lowered = self._optimize(self._lower(gm, specialise=True))
-            return self._load(lowered, plan, choose_engine(device))
+            stored = self._stored(gm, plan)
+            if self.on_stored is not None:
+                self.on_stored(stored)
+            return self._load(stored, choose_engine(device))
+
+    def _stored(self, gm: torch.fx.GraphModule, plan: ViewPlan) -> Stored:
+        """The finished GE graph, from the cache if it has it; observers are shown every stage and so get no cache."""
+        gears = "" if self.gears is None else self.gears.text()
+        entry = cache.entry_for(self.config, gm, self._label, gears) if not self.observers else None
+        if entry is not None:
+            with self._timed("compile cache") as note:
+                found = entry.load()
+                hit = found is not None and cache.refix(gm, found.numbers())
+                note("hit" if hit else "miss")
+            if found is not None and hit:
+                self.report.ge_ops = _tasks(found.lowered.graph)
+                return found
+        watch = cache.Watch(gm)
+        lowered = self._optimize(self._lower(gm, specialise=True))
+        stored = Stored(lowered, plan, watch.fixed, static_input_positions())
+        if self.gears is not None:
+            values = [value_of(n) for n in gm.graph.nodes if n.op == "placeholder"]
+            stored.more["gears"] = self.gears.options(lowered, values)
+        if entry is not None:
+            entry.save(stored)
+        return stored
 
     def to_graph(
         self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], prepare: Callable[[Lowered], Lowered]
@@ -242,6 +278,7 @@ class Pipeline:
             converters.register()
             REGISTRY.load()
             note("known")
+        schema.use_cann(self.config.cann_version.value)
         with self._timed("lower") as note:
             lowered = lower(gm, name=f"graph_{self.stage.graph_id}", specialise=specialise)
             note(f"{len(gm.graph.nodes)} FX nodes to {len(lowered.graph.nodes)} GE nodes")
@@ -269,9 +306,31 @@ class Pipeline:
         with self._timed("verify") as note:
             verify(graph)
             note(f"{len(graph.nodes)} GE nodes")
-        self.report.ge_ops = sum(n.op not in _TASKLESS for n in graph.nodes)
+        self._check_soc(graph)
+        self.report.ge_ops = _tasks(graph)
         self._ge_graph("optimized", graph)
         return lowered
+
+    def _check_soc(self, graph: Graph) -> None:
+        """The verdict of the chip that ``config.check_soc`` names, as a warning or, on request, an error."""
+        soc = self.config.check_soc.value
+        if soc is None:
+            return
+        from ge_graph import kernels
+        from tair_debug import check
+
+        with self._timed("check_soc") as note:
+            report = check.examine([graph], kernels.oracle(soc))
+            note(report.headline())
+        if not report.ok and self.config.check_soc_error.value:
+            bad = check.text([r for r in report.troubles() if r.verdict.state == "none"])
+            raise GraphError(
+                "GE3069", f"{report.headline()}; without a kernel ({report.origin}):\n{bad}",
+                next="follow the advice of each line, or set config.check_soc_error = False to be warned only",
+            )  # fmt: skip
+        if report.troubles():
+            logger.warning("%s: %s (%s)\n%s", self._label, report.headline(), report.origin,
+                           check.text(report.troubles()))  # fmt: skip
 
     def _ge_graph(self, label: str, graph: Graph) -> None:
         for observer in self.observers:
@@ -284,12 +343,25 @@ class Pipeline:
         observers.tell_unchanged(self.observers, self.stage, label, "ge")
         logger.debug("%s: GE graph after %s: unchanged", self._label, label)
 
-    def _load(self, lowered: Lowered, plan: ViewPlan, engine: Engine) -> Call:
+    def load_stored(self, stored: Stored, device: str) -> Call:
+        """A graph that was compiled before, ready to run.
+
+        Args:
+            stored: The graph.
+            device: Device type of its tensors.
+
+        Errors: EngineError if the engine refuses.
+        """
+        return self._load(stored, choose_engine(device))
+
+    def _load(self, stored: Stored, engine: Engine) -> Call:
         from torchair.executable import bind
 
         on_device = "npu" in engine.probe().devices
         explain.warn_of_idle(explain.explain(self.config, "max-autotune", on_device=on_device))
-        options = self._engine_options(lowered)
+        lowered = stored.lowered
+        options = self._engine_options(stored)
+        check_options(lowered.graph, options)
         number = self.stage.graph_id
         idle = [] if on_device else self.config.only_on_a_device()
         records.graph_added(lowered, number, dict(options), idle, engine.name)
@@ -298,7 +370,7 @@ class Pipeline:
             executable = engine.compile(lowered.graph, options)
             records.graph_compiled(lowered, number, engine.name, time.perf_counter() - start)
             executable = observers.with_data_dump(executable, lowered.graph, options, self.stage, engine)
-            call, source = bind(lowered, records.RunLog(executable, number), engine.name, plan)
+            call, source = bind(lowered, records.RunLog(executable, number), engine.name, stored.plan)
             note(f"'{engine.name}' took {len(lowered.graph.nodes)} GE nodes")
         if self.observers:
             text = "\n".join(part for part in (executable.source, source) if part)
@@ -306,11 +378,11 @@ class Pipeline:
                 observer.output_code(self.stage, text)
         return boxed(records.with_runs(call, self._label))
 
-    def _engine_options(self, lowered: Lowered) -> Mapping[str, str]:
-        graph = lowered.graph
-        options = self.config.ge_options()
+    def _engine_options(self, stored: Stored) -> Mapping[str, str]:
+        lowered, graph = stored.lowered, stored.lowered.graph
+        options = {**self.config.ge_options(), **gear_options(stored.more)}
         if self.config.experimental_config.frozen_parameter.value:
-            fixed = static_input_positions()
+            fixed = stored.static
             options["frozen_parameter"] = "1"
             options["frozenInput"] = ",".join("1" if b.fx_index in fixed else "0" for b in lowered.inputs)
         options["ge.deterministic"] = "1" if torch.are_deterministic_algorithms_enabled() else "0"
@@ -335,6 +407,11 @@ class Pipeline:
             logger.info("%s: %s: %s, %.1f ms", self._label, stage, "; ".join(notes), took_ms)
         else:
             logger.event("%s: %s took %.1f ms", self._label, stage, took_ms)
+
+
+def _tasks(graph: Graph) -> int:
+    """Operators that an engine has to run."""
+    return sum(n.op not in _TASKLESS for n in graph.nodes)
 
 
 def without_write_backs(lowered: Lowered) -> tuple[Lowered, list[tuple[int, int]]]:

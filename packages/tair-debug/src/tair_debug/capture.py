@@ -167,6 +167,7 @@ def run_with(subject: Subject, compiled: Compiled, *, backward: bool = False, dy
         What the model returns.
     """
     from ge_converters.decompose.table import decomposition_table
+    from ge_converters.decompose.whole import KeepWhole
 
     def compiler(phase: str) -> Any:
         def compile_one(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
@@ -179,7 +180,7 @@ def run_with(subject: Subject, compiled: Compiled, *, backward: bool = False, dy
         return run_aot(
             gm, example_inputs, forward=compiler("forward"), backward=compiler("backward"),
             inference=compiler("forward"), decompositions=decomposition_table({}),
-            keep_inference_input_mutations=False, more={},
+            keep_inference_input_mutations=False, more={}, tracing=KeepWhole(),
         )  # fmt: skip
 
     with torch.enable_grad() if backward else torch.no_grad():

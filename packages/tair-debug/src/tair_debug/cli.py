@@ -7,12 +7,13 @@ wrong usage or a failure. With ``--json`` the answer, or the error, is one JSON 
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import json
 import logging
 import os
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
@@ -24,6 +25,7 @@ from ge_graph.errors import ConfigError, GeError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from ge_graph import Graph
     from tair_debug.compare import Comparison, Row
 
 app = typer.Typer(
@@ -44,6 +46,7 @@ Real = Annotated[bool, typer.Option("--real", help="Make real tensors, for facto
 Rtol = Annotated[float | None, typer.Option(help="Relative tolerance; by default that of the element type.")]
 Atol = Annotated[float | None, typer.Option(help="Absolute tolerance; by default that of the element type.")]
 TRACEBACK: Final = "TAIR_TRACEBACK"
+COMMANDS: Final = "tair.commands"  # entry points of other packages
 F = TypeVar("F", bound=Callable[..., int])
 
 
@@ -338,6 +341,73 @@ def ops(
 
 
 @command
+def check(
+    source: Annotated[
+        str, typer.Argument(metavar="MODEL|GRAPH", help="FILE.py:FACTORY, or a graph (.air, .pb, .txt).")
+    ],
+    inputs: Inputs = None,
+    soc: Annotated[
+        list[str] | None, typer.Option("--soc", help="A chip such as ascend910b; repeat it. By default all known.")
+    ] = None,
+    cann: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of CANN, or a file of --write-facts. By default ASCEND_HOME_PATH, else built-in facts."
+        ),
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Also list what runs on AI Core.")] = False,
+    write_facts: Annotated[Path | None, typer.Option(help="Write the facts for machines without CANN.")] = None,
+    backward: Backward = False,
+    dynamic: Dynamic = False,
+    real: Real = False,
+    as_json: Json = False,
+) -> int:
+    """Which operators of a model have a kernel on a chip, and on which unit: AI Core, AI CPU or none.
+
+    Exit code 1 if some operator has none. What no facts speak of is unknown.
+    """
+    from ge_graph import kernels
+    from ge_graph.escape import line
+    from tair_debug import artefacts
+    from tair_debug import check as work
+
+    facts = kernels.facts(cann)
+    oracles = [kernels.oracle(name, cann) for name in soc or facts.socs()]
+    graphs = _graphs_of(source, inputs or (), backward, dynamic, real)
+    reports = [work.examine(graphs, oracle) for oracle in oracles]
+    if write_facts is not None:
+        artefacts.write_text(write_facts, facts.text(), "tair check --write-facts", mode=artefacts.SHARED)
+    good = all(r.ok for r in reports)
+    if as_json:
+        answer({"ok": good, "chips": [r.as_dict() for r in reports], "written": write_facts and str(write_facts)})
+        return 0 if good else 1
+    out = console()
+    out.print(f"facts: {facts.origin}", markup=False, soft_wrap=True)
+    for report in reports:
+        out.print(report.headline(), markup=False, style="green" if report.ok else "red", soft_wrap=True)
+        table = work.to_table(report, every=every) if soc else None
+        if table is not None:
+            out.print(table)
+        if soc and not every and report.unknown():
+            out.print(line(f"unknown: {', '.join(report.unknown())}"), markup=False, soft_wrap=True)
+    if not soc:
+        out.print("--soc CHIP lists the operators", markup=False)
+    return 0 if good else 1
+
+
+def _graphs_of(source: str, inputs: Sequence[str], backward: bool, dynamic: bool, real: bool) -> list[Graph]:
+    """The finished GE graphs of a model, or the graph of a file."""
+    from tair_debug import capture
+    from tair_debug.graph_file import read_graph
+
+    if ".py:" not in source:
+        return [read_graph(Path(source))]
+    subject = capture.load(source, inputs, fake=not real)
+    found = capture.capture(subject, backward=backward, dynamic=dynamic, fake=not real)
+    return [capture.to_ge(g.gm, f"graph_{i}")[1] for i, g in enumerate(found, 1)]
+
+
+@command
 def doctor(
     config: Annotated[
         str | None,
@@ -377,6 +447,22 @@ def doctor(
     return 0 if found["ok"] else 1
 
 
+def _add_commands() -> None:
+    """Commands of other packages (entry points ``tair.commands``): each takes its arguments as they stand."""
+    for point in sorted(importlib.metadata.entry_points(group=COMMANDS), key=lambda e: e.name):
+
+        def run(context: typer.Context, point: importlib.metadata.EntryPoint = point) -> None:
+            raise typer.Exit(point.load()(context.args))
+
+        free = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
+        help_text = (
+            f"From {point.dist.name if point.dist else 'another package'}; `tair {point.name} --help` says more."
+        )
+        app.command(point.name, context_settings=free, add_help_option=False, help=help_text)(
+            lambda context, run=run: run(context)
+        )
+
+
 def _effects(target: str) -> Any:
     """What the options of the configuration that a factory makes do here."""
     from tair_debug import capture
@@ -392,6 +478,7 @@ def _effects(target: str) -> Any:
 
 def main() -> None:
     """Entry point of the script."""
+    _add_commands()
     warnings.filterwarnings("ignore")
     logging.getLogger("torch").setLevel(logging.ERROR)
     app(prog_name="tair")

@@ -14,13 +14,20 @@ from ge_graph.passes.layout import FoldLayout
 from ge_graph.passes.ref_data import ReplaceDataWithRefData, WriteInputsInPlace
 from ge_graph.passes.symbols import DropSymbolicInputs
 from ge_graph.passes.topology import SortNodes
+from ge_graph.passes.written import ProtectWrittenTensors
 
 __all__ = [
     "DEFAULT", "DropDeadNodes", "DropSymbolicInputs", "FoldLayout", "MergeConstants", "MergeShapeArithmetic", "Pass",
-    "PassResult", "ReplaceDataWithRefData", "SortNodes", "WriteInputsInPlace", "run",
+    "PassResult", "ProtectWrittenTensors", "ReplaceDataWithRefData", "SortNodes", "WriteInputsInPlace", "run",
 ]  # fmt: skip
 
-DEFAULT: Final[tuple[Pass, ...]] = (MergeConstants(), MergeShapeArithmetic(), FoldLayout(), DropDeadNodes())
+DEFAULT: Final[tuple[Pass, ...]] = (
+    MergeConstants(),
+    MergeShapeArithmetic(),
+    FoldLayout(),
+    DropDeadNodes(),
+    ProtectWrittenTensors(),
+)
 
 
 def run(
