@@ -451,16 +451,17 @@ def _add_commands() -> None:
     """Commands of other packages (entry points ``tair.commands``): each takes its arguments as they stand."""
     for point in sorted(importlib.metadata.entry_points(group=COMMANDS), key=lambda e: e.name):
 
-        def run(context: typer.Context, point: importlib.metadata.EntryPoint = point) -> None:
-            raise typer.Exit(point.load()(context.args))
-
         free = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
-        help_text = (
-            f"From {point.dist.name if point.dist else 'another package'}; `tair {point.name} --help` says more."
-        )
-        app.command(point.name, context_settings=free, add_help_option=False, help=help_text)(
-            lambda context, run=run: run(context)
-        )
+        text = f"From {point.dist.name if point.dist else 'another package'}; `tair {point.name} --help` says more."
+        app.command(point.name, context_settings=free, add_help_option=False, help=text)(_passed_on(point))
+
+
+def _passed_on(point: importlib.metadata.EntryPoint) -> Callable[[typer.Context], None]:
+    def run(context: typer.Context) -> None:
+        raise typer.Exit(point.load()(context.args))
+
+    run.__annotations__["context"] = typer.Context  # read by typer, which sees text only under postponed evaluation
+    return run
 
 
 def _effects(target: str) -> Any:
