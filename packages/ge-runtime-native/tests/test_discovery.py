@@ -34,7 +34,7 @@ def test_rejections_are_explained() -> None:
     assert "cpu: serves tensors on cpu, not on npu" in text
     assert "cann: " in text
     assert "libge_runner.so" in text
-    assert "no native runner" in text
+    assert "torch_npu: torch_npu is not installed" in text
 
 
 def test_environment_forces(monkeypatch: pytest.MonkeyPatch) -> None:
