@@ -9,8 +9,23 @@
 namespace emu {
 namespace {
 
+// Tasks that stand as one in a recording and may be replaced between replays.
+struct Group {
+  std::mutex mutex;
+  std::vector<Task> tasks;
+
+  aclError run() {
+    std::lock_guard<std::mutex> lock(mutex);
+    for (auto& task : tasks)
+      if (aclError code = task.run()) return code;
+    return acl::kOk;
+  }
+};
+
 struct Book {
   std::mutex mutex;
+  std::unordered_map<void*, std::shared_ptr<Group>> groups;
+  std::unordered_map<void*, std::shared_ptr<Group>> updates;  // by stream: the group that is being replaced
   std::unordered_map<void*, std::shared_ptr<Recording>> finished;  // handles given out
   std::vector<std::shared_ptr<Recording>> open;
   uint32_t next_id = 1;
@@ -21,9 +36,12 @@ Book& book() {
   return *made;
 }
 
-std::shared_ptr<Recording> find(aclmdlRI handle) {
+std::shared_ptr<Recording> find(aclmdlRI handle, bool open_too = false) {
   auto& b = book();
   std::lock_guard<std::mutex> lock(b.mutex);
+  if (open_too)
+    for (auto& open : b.open)
+      if (open.get() == handle) return open;
   auto found = b.finished.find(handle);
   return found == b.finished.end() ? nullptr : found->second;
 }
@@ -147,7 +165,7 @@ EMU_API aclError aclmdlRIExecute(aclmdlRI model, int32_t timeout) {
 }
 
 EMU_API aclError aclmdlRIGetId(aclmdlRI model, uint32_t* id) {
-  Ptr recording = emu::find(model);
+  Ptr recording = emu::find(model, true);
   if (recording == nullptr || id == nullptr) return fail(acl::kRtHandle, "aclmdlRIGetId: %p is no recording", model);
   *id = recording->id;
   return acl::kOk;
@@ -174,5 +192,86 @@ EMU_API aclError aclmdlRIDebugJsonPrint(aclmdlRI model, const char* path, uint32
     std::fprintf(file, "%s{\"name\": \"%s\", \"index\": %zu}", i == 0 ? "" : ", ", recording->tasks[i].name.c_str(), i);
   std::fprintf(file, "]\n");
   std::fclose(file);
+  return acl::kOk;
+}
+
+// Groups: what stands between Begin and End becomes one task, which an update replaces.
+
+EMU_API aclError aclmdlRICaptureTaskGrpBegin(aclrtStream handle) {
+  std::shared_ptr<emu::Stream> stream;
+  if (aclError code = emu::need_stream("aclmdlRICaptureTaskGrpBegin", handle, &stream)) return code;
+  Ptr recording = stream->recording();
+  if (recording == nullptr) return fail(acl::kRtCaptureNotCapturing, "aclmdlRICaptureTaskGrpBegin: not capturing");
+  std::lock_guard<std::mutex> lock(recording->mutex);
+  if (recording->group_start >= 0) return fail(acl::kRtParam, "aclmdlRICaptureTaskGrpBegin: a group is open already");
+  recording->group_start = static_cast<ptrdiff_t>(recording->tasks.size());
+  return acl::kOk;
+}
+
+EMU_API aclError aclmdlRICaptureTaskGrpEnd(aclrtStream handle, void** group_handle) {
+  std::shared_ptr<emu::Stream> stream;
+  if (group_handle == nullptr) return fail(acl::kRtParam, "aclmdlRICaptureTaskGrpEnd: handle is null");
+  if (aclError code = emu::need_stream("aclmdlRICaptureTaskGrpEnd", handle, &stream)) return code;
+  Ptr recording = stream->recording();
+  if (recording == nullptr || recording->group_start < 0)
+    return fail(acl::kRtCaptureNotCapturing, "aclmdlRICaptureTaskGrpEnd: no group is open");
+  auto group = std::make_shared<emu::Group>();
+  {
+    std::lock_guard<std::mutex> lock(recording->mutex);
+    const auto first = recording->tasks.begin() + recording->group_start;
+    group->tasks.assign(std::make_move_iterator(first), std::make_move_iterator(recording->tasks.end()));
+    recording->tasks.erase(first, recording->tasks.end());
+    recording->tasks.push_back({"group", [group] { return group->run(); }, false});
+    recording->group_start = -1;
+  }
+  auto& b = emu::book();
+  std::lock_guard<std::mutex> lock(b.mutex);
+  b.groups[group.get()] = group;
+  *group_handle = group.get();
+  return acl::kOk;
+}
+
+EMU_API aclError aclmdlRICaptureTaskUpdateBegin(aclrtStream handle, void* group_handle) {
+  std::shared_ptr<emu::Stream> stream;
+  if (aclError code = emu::need_stream("aclmdlRICaptureTaskUpdateBegin", handle, &stream)) return code;
+  auto& b = emu::book();
+  std::lock_guard<std::mutex> lock(b.mutex);
+  auto found = b.groups.find(group_handle);
+  if (found == b.groups.end()) return fail(acl::kRtHandle, "aclmdlRICaptureTaskUpdateBegin: %p is no group", group_handle);
+  if (stream->recording() != nullptr) return fail(acl::kRtCaptureForbidden, "aclmdlRICaptureTaskUpdateBegin: capturing");
+  b.updates[stream.get()] = found->second;
+  auto fresh = std::make_shared<Recording>();
+  fresh->origin = stream;
+  fresh->thread = std::this_thread::get_id();
+  stream->record_into(fresh);
+  return acl::kOk;
+}
+
+EMU_API aclError aclmdlRICaptureTaskUpdateEnd(aclrtStream handle) {
+  std::shared_ptr<emu::Stream> stream;
+  if (aclError code = emu::need_stream("aclmdlRICaptureTaskUpdateEnd", handle, &stream)) return code;
+  auto& b = emu::book();
+  std::shared_ptr<emu::Group> group;
+  {
+    std::lock_guard<std::mutex> lock(b.mutex);
+    auto found = b.updates.find(stream.get());
+    if (found == b.updates.end()) return fail(acl::kRtCaptureNotCapturing, "aclmdlRICaptureTaskUpdateEnd: no update");
+    group = found->second;
+    b.updates.erase(found);
+  }
+  Ptr fresh = stream->recording();
+  stream->record_into(nullptr);
+  // In stream order: replays launched before keep the old tasks.
+  return emu::submit(handle, "group update", [group, fresh] {
+    std::lock_guard<std::mutex> lock(group->mutex);
+    group->tasks = fresh->tasks;
+    return acl::kOk;
+  });
+}
+
+EMU_API aclError aclmdlRICaptureThreadExchangeMode(int* mode) {
+  static thread_local int current = 0;
+  if (mode == nullptr || *mode < 0 || *mode > 2) return fail(acl::kRtParam, "aclmdlRICaptureThreadExchangeMode");
+  std::swap(current, *mode);
   return acl::kOk;
 }

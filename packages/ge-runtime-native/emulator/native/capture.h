@@ -2,7 +2,7 @@
 #pragma once
 
 #include <atomic>
-#include <map>
+#include <cstddef>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -29,8 +29,7 @@ struct Recording {
   bool valid = true;
   bool finished = false;
   std::atomic<int> running{0};
-  // Groups of tasks that may be replaced later, by handle; the last group may still be open.
-  std::map<void*, std::pair<size_t, size_t>> groups;
+  ptrdiff_t group_start = -1;  // where an open group of tasks begins
 
   aclError add(Task task);
 };

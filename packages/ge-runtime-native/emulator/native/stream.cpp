@@ -257,3 +257,8 @@ EMU_API aclError aclrtProcessReport(int32_t timeout) {
   return acl::kOk;
 }
 EMU_API aclError aclrtSetStreamFailureMode(aclrtStream, uint64_t) { return acl::kOk; }  // an error always stops a stream
+EMU_API aclError aclrtSetStreamAttribute(aclrtStream handle, int, void* value) {
+  StreamPtr stream;
+  if (value == nullptr) return fail(acl::kRtParam, "aclrtSetStreamAttribute: value is null");
+  return emu::need_stream("aclrtSetStreamAttribute", handle, &stream);
+}

@@ -458,19 +458,25 @@ def apply_rotary(a: Arguments, _: Outputs) -> Any:
     return turned(a["queryRef"]), turned(a["keyRef"])
 
 
-def flash_attention(a: Arguments, outs: Outputs) -> Any:
-    """Attention with a mask whose true elements are left out; statistics are repeated eight times, as kernels do."""
-    if a["sparseMode"] not in (0, 1) or a["prefixOptional"] or a["keepProb"] != 1.0:
-        raise _refuse(f"attention with sparse mode {a['sparseMode']}, prefix or dropout")
+def _attend(a: Arguments, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Largest score and sum of each row, and the result in the caller's layout."""
+    if a["prefixOptional"] or a["keepProb"] != 1.0 or a["sparseMode"] not in (0, 1, 2, 3):
+        raise _refuse(f"attention with sparse mode {a['sparseMode']}, keep probability {a['keepProb']} or a prefix")
     layout, heads = a["inputLayout"], a["headNum"]
-    q, k, v = (_heads_first(a[n], layout, heads if n == "query" else None, a["query"]) for n in ("query", "key", "value"))
+    size = q.shape[-1] // heads if layout in ("BSH", "SBH") else 0
+    q, k, v = (_heads_first(x, layout, size) for x in (q, k, v))
     if k.shape[1] != q.shape[1]:
         k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], 1) for t in (k, v))
     scores = q.float() @ k.float().transpose(-1, -2) * a["scaleValue"]
-    if a["realShiftOptional"] is not None:
-        scores = scores + a["realShiftOptional"].float()
-    if a["attenMaskOptional"] is not None:
-        scores = scores.masked_fill(a["attenMaskOptional"].bool(), torch.finfo(torch.float32).min)
+    shift = a.get("realShiftOptional", a.get("pseShiftOptional"))
+    if shift is not None:
+        scores = scores + shift.float()
+    mask = a["attenMaskOptional"]
+    if a["sparseMode"] in (2, 3):  # the mask that comes along is a compressed triangle of fixed size
+        rows, columns = scores.shape[-2:]
+        mask = torch.ones(rows, columns, dtype=torch.bool).triu(1 + (columns - rows if a["sparseMode"] == 3 else 0))
+    if mask is not None:
+        scores = scores.masked_fill(mask.bool(), torch.finfo(torch.float32).min)
     top = scores.amax(-1, keepdim=True)
     weights = torch.exp(scores - top)
     total = weights.sum(-1, keepdim=True)
@@ -481,23 +487,46 @@ def flash_attention(a: Arguments, outs: Outputs) -> Any:
         result = result.permute(2, 0, 1, 3).flatten(2)
     elif layout == "BSND":
         result = result.transpose(1, 2)
+    return top, total, result
+
+
+def flash_attention(a: Arguments, outs: Outputs) -> Any:
+    """Attention; true elements of the mask are left out. Statistics are repeated eight times, as kernels do.
+
+    Sparse modes 0 and 1 use the mask, 2 and 3 are causal from the upper left and from the lower right.
+    """
+    top, total, result = _attend(a, a["query"], a["key"], a["value"])
     repeated = (*top.shape[:-1], 8)
     return top.expand(repeated), total.expand(repeated), None, result
 
 
-def _heads_first(x: torch.Tensor, layout: str, heads: int | None, query: torch.Tensor) -> torch.Tensor:
-    """Batch, heads, sequence, size."""
+def flash_attention_grad(a: Arguments, outs: Outputs) -> Any:
+    """Gradients of attention."""
+    with torch.enable_grad():
+        leaves = [a[n].float().clone().requires_grad_() for n in ("query", "keyIn", "value")]
+        result = _attend(a, *leaves)[-1]
+        return torch.autograd.grad(result, leaves, a["dy"].float().reshape(result.shape))
+
+
+def log_sigmoid_forward(a: Arguments, _: Outputs) -> Any:
+    """Logarithm of the sigmoid; the buffer serves some kernels and is not written."""
+    return F.logsigmoid(a["self"]), None
+
+
+def log_sigmoid_backward(a: Arguments, _: Outputs) -> Any:
+    """Its gradient."""
+    return a["gradOutput"] * (1 - torch.sigmoid(a["self"]))
+
+
+def _heads_first(x: torch.Tensor, layout: str, size: int) -> torch.Tensor:
+    """Batch, heads, sequence, size; ``size`` splits merged heads."""
     if layout == "BNSD":
         return x
     if layout == "BSND":
         return x.transpose(1, 2)
     if layout not in ("BSH", "SBH"):
         raise _refuse(f"attention with layout {layout}")
-    if layout == "SBH":
-        x = x.transpose(0, 1)
-    if heads is None:
-        raise _refuse("attention over merged heads needs the head count of the keys")
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+    return (x.transpose(0, 1) if layout == "SBH" else x).unflatten(-1, (-1, size)).transpose(1, 2)
 
 
 # -- lists of tensors ------------------------------------------------------------------------------------------------
