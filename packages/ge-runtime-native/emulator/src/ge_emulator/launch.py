@@ -116,7 +116,9 @@ def command(args: Sequence[str], module: str | None) -> list[str]:
         return [sys.executable, *args[1:]]
     found = shutil.which(first)
     if found is None:
-        raise EngineError("GE4063", f"no command '{first}'", next="give a script that ends in .py, -m MODULE or -- COMMAND")
+        raise EngineError(
+            "GE4063", f"no command '{first}'", next="give a script that ends in .py, -m MODULE or -- COMMAND"
+        )
     return [found, *args[1:]]
 
 
@@ -143,7 +145,9 @@ def check(given: str | None) -> int:
     sys.stdout.write("\n".join(lines) + "\n")
     if failed:
         return 1
-    probe = "import torch, torch_npu; x = torch.ones(2).npu() + 1; print(torch.npu.get_device_name(0), x.cpu().tolist())"
+    probe = (
+        "import torch, torch_npu; x = torch.ones(2).npu() + 1; print(torch.npu.get_device_name(0), x.cpu().tolist())"
+    )
     env = environment(build.build(), find_torch_npu(given))
     done = subprocess.run([sys.executable, "-c", probe], env=env, capture_output=True, text=True, check=False)
     works = done.returncode == 0 and "[2.0, 2.0]" in done.stdout
