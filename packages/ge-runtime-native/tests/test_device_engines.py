@@ -157,7 +157,7 @@ def test_inputs_that_are_let_go_early_are_kept(emulator: Path) -> None:
     seen = program(
         emulator,
         """
-        executable = engine.compile(add("s0", 3), {})
+        executable = engine.compile(add(("s0", 3)), {})
         made = []
         for step in range(20):
             array = x + step
