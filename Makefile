@@ -9,7 +9,7 @@ export TORCH_DEVICE_BACKEND_AUTOLOAD ?= 0
 export HF_HUB_OFFLINE ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test tiny quick unit system emulator-test opinfo bench lint regen coverage configure wheels install uninstall package-test release clean
+.PHONY: help setup demo demo-npu test tiny quick unit system emulator-test opinfo bench lint regen coverage configure wheels install uninstall package-test release clean
 
 help:  ## list these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -20,6 +20,9 @@ setup:  ## wheelhouse, uv and .venv; at once if nothing changed
 
 demo: setup  ## real models through torch.compile on the embedded engine, compared with eager
 	@$(RUN) -m tools.demo
+
+demo-npu: setup  ## the same models on NPU tensors: on the device if CANN is here, else on the emulator
+	@env -u TORCH_DEVICE_BACKEND_AUTOLOAD $(RUN) -m tools.demo --device npu
 
 test: setup  ## all tests, with the checks that pre-commit runs; every folder runs, then what failed is named
 	@failed=""; $(RUN) tools/checks.py || failed="checks"; \

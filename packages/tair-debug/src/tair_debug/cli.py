@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ge_graph import Graph
     from tair_debug.compare import Comparison, Row
 
+COMMANDS = "tair.commands"  # entry points of other packages
 app = typer.Typer(
     name="tair", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
     help="See what becomes of a PyTorch model on its way to a GE graph, and where its numbers go wrong.",
