@@ -387,3 +387,53 @@ def test_several_ranks(tmp_path):
     }  # fmt: skip
     relation = json.loads((tmp_path / "exp/model_relation_config.json").read_text())
     assert [r["rank_id"] for r in relation["rank_table"]] == [0, 1]
+
+
+class Branches(torch.nn.Module):
+    """An int that chooses a branch, a size that does, and a relation between inputs."""
+
+    def forward(self, x, y, n):
+        if n > 3:
+            x = x + 1
+        if x.shape[0] % 2 == 0:
+            x = x * 2
+        return torch.cat([x, x]) + y, x * n
+
+
+class One(torch.nn.Module):
+    def forward(self, x):
+        return x * 3 if x.shape[0] == 1 else x * 2
+
+
+class OneFactor(torch.nn.Module):
+    def forward(self, x):
+        return x * (3.0 if x.shape[0] == 1 else 2.0)
+
+
+class Seven(torch.nn.Module):
+    def forward(self, x):
+        return x.reshape(-1, 2) * (3 if x.shape[0] == 7 else 2)
+
+
+R = torch.ones
+
+
+@pytest.mark.parametrize(
+    ("model", "sample", "good", "bad"),
+    [
+        (Branches(), (R(4, 6), R(8, 6), 5), [(R(6, 3), R(12, 3), 9), (R(2, 6), R(4, 6), 4)],
+         [(R(4, 6), R(8, 6), 3), (R(5, 6), R(10, 6), 5), (R(4, 6), R(9, 6), 5), (R(4, 6), R(8, 5), 5)]),
+        (One(), (R(4),), [(R(5),), (R(2),)], [(R(1),)]),
+        (OneFactor(), (R(4),), [(R(5),), (R(2),)], [(R(1),)]),
+        (Seven(), (R(4, 4),), [(R(5, 4),), (R(8, 6),), (R(1, 4),)], [(R(7, 4),)]),
+    ],
+)  # fmt: skip
+def test_guards(model, sample, good, bad, tmp_path):
+    """Sizes that the trace was not made for were answered wrongly; they are refused, with the guard."""
+    torchair.CompiledModel.save_graph(model, sample, dynamic=True, save_path=tmp_path)
+    loaded = torchair.CompiledModel.load_graph(tmp_path)
+    for inputs in (sample, *good):
+        assert_same(loaded(*inputs), model(*inputs))
+    for inputs in bad:
+        with pytest.raises(ArchiveError, match="GE5040"):
+            loaded(*inputs)

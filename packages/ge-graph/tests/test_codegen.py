@@ -476,3 +476,78 @@ def test_port_named_like_an_option_of_every_call(tmp_path):
     with building(Graph("g")):
         first = module.Waits(1.0)
         assert module.Waits(dependencies_=first, dependencies=[first]).node.inputs[0] is first
+
+
+HOSTILE = [
+    '"""',
+    "'''",
+    "\\",
+    '\\"""',
+    "\\N{BOOM}",
+    "\r",
+    "\x0c",
+    "\u2028import os",
+    "\x00",
+    "\u202e",
+    "\x1b[2J",
+    "{x}",
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_texts_of_a_header_are_only_texts(text: str, tmp_path: Path) -> None:
+    """In the comment, in a default, in the file's name: the module compiles, and has nothing but what it always has."""
+    import ast
+
+    from ge_graph.codegen.emit import module_text
+
+    def shape(comment: str, name: str) -> list[str]:
+        header = (
+            f"/** {comment} */\nREG_OP(CgHostile).INPUT(x, TensorType({{DT_FLOAT}})).OP_END_FACTORY_REG(CgHostile)\n"
+        )
+        operators, problems = parse_header(header, tmp_path / name)
+        assert not problems
+        tree = ast.parse(module_text(operators))
+        return [type(n).__name__ for n in ast.walk(tree)]
+
+    assert shape(text, "a.h") == shape("text", "a.h")
+    assert shape("text", f"a{text}b.h") == shape("text", "a.h")
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ('.ATTR(a, String, "\\x")', "string"), ('.ATTR(a, String, "\\N{NO}")', "string"),
+        (".ATTR(a, Type, ::)", "type"),
+        (f".ATTR(a, Float, 0x{'f' * 400})", "number"), (".INPUT(x²y, TensorType({DT_FLOAT}))", "expected"),
+    ],
+)  # fmt: skip
+def test_odd_values_are_problems_with_a_line(line: str, what: str) -> None:
+    operators, problems = parse_header(f"REG_OP(CgOdd)\n{line}\n.OP_END_FACTORY_REG(CgOdd)", Path("h.h"))
+    assert not operators
+    assert "h.h:2" in problems[0]
+    assert what in problems[0]
+
+
+@pytest.mark.parametrize("name", ["class", "None", "lambda"])
+def test_words_of_python_are_no_operators(name: str) -> None:
+    operators, problems = parse_header(f"REG_OP({name}).OP_END_FACTORY_REG({name})", Path("h.h"))
+    assert not operators
+    assert "no name" in problems[0]
+
+
+def test_infinite_defaults_are_python() -> None:
+    import ast
+
+    from ge_graph.codegen.emit import module_text
+
+    operators, _ = parse_header("REG_OP(CgInf).ATTR(a, Float, 1e999).OP_END_FACTORY_REG(CgInf)", Path("h.h"))
+    assert 'float("inf")' in module_text(operators)
+    ast.parse(module_text(operators))
+
+
+def test_macros_that_double_end() -> None:
+    lines = ["#define A0 x x x x x x x x x x"] + [f"#define A{i} {' '.join([f'A{i - 1}'] * 10)}" for i in range(1, 15)]
+    operators, problems = parse_header("\n".join([*lines, "A14"]), Path("h.h"))
+    assert not operators
+    assert "expand to more than" in problems[0]

@@ -21,6 +21,7 @@ from ge_graph import (
     building,
     current_graph,
     printer,
+    python_reader,
     python_source,
     serde,
     txt,
@@ -174,7 +175,7 @@ def test_pbtxt_of_graphs_in_nodes() -> None:
 @EXAMPLES
 @given(graphs())
 def test_py_rebuilds_the_graph(graph: Graph) -> None:
-    again = python_source.run_py(python_source.to_py(graph))
+    again = python_reader.run_py(python_source.to_py(graph))
     assert_graphs_equal(again, graph)
     assert serde.to_bytes(again) == serde.to_bytes(graph)
 
@@ -244,7 +245,7 @@ def test_py_of_what_no_call_makes() -> None:
     graph.add("Const", (), {"value": Attr(Kind.TENSOR, literal)}, [(DataType.DT_BF16, (2,))])
     graph.add("Const", (), {"value": Attr(Kind.TENSOR, np.array([0.1, -0.0, np.nan]))}, [(DataType.DT_DOUBLE, (3,))])
     graph.outputs = list(odd.outputs)
-    again = python_source.run_py(python_source.to_py(graph))
+    again = python_reader.run_py(python_source.to_py(graph))
     assert_graphs_equal(again, graph)
     assert serde.to_bytes(again) == serde.to_bytes(graph)
 
@@ -260,10 +261,10 @@ def test_py_with_large_constants(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     text = path.read_text()
     assert len(text) < 3000
-    assert serde.to_bytes(python_source.run_py(text, file=str(path))) == serde.to_bytes(graph)
+    assert serde.to_bytes(python_reader.run_py(text, file=str(path))) == serde.to_bytes(graph)
     (tmp_path / "dump.weights").write_bytes(b"short")
     with pytest.raises(ArchiveError, match="GE5015"):
-        python_source.run_py(text, file=str(path))
+        python_reader.run_py(text, file=str(path))
 
 
 def test_failed_write_leaves_nothing(tmp_path: Path) -> None:

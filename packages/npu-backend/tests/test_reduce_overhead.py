@@ -1,15 +1,28 @@
 """Mode reduce-overhead and the backend npugraph_ex: programs, captures, buffers, a stand-in for torch.npu."""
 
+import ast
 import contextlib
+import gc
 import logging
+import threading
+import time
 import types
+import weakref
 
 import pytest
 import torch
 
 import torchair
 from ge_graph.errors import EngineError
-from torchair.capture import NpuGraph, find_capture
+from torchair import reduce_overhead
+from torchair.capture import NpuGraph, ProgramReplay, find_capture
+from torchair.fx_program import write_program
+from torchair.views import ViewPlan
+
+HOSTILE = (
+    "n\n    pass\nimport os; os._exit(7)\ndef call(*a):\n    #", "'\"\"\"", "'''", "end\\", "a\rimport os", "a\x0cb",
+    "a\u2028b", "a\x00b", "</script>", "=cmd", "../x", "x" * 10_000, "a\u202eb", "a\ud800b", "del", "hostile",
+)  # fmt: skip
 
 
 def config(**options):
@@ -49,8 +62,8 @@ def test_the_program_can_be_read_and_frees_early(recording):
     torch.testing.assert_close(got, fn(x, y), equal_nan=True)
     ((_, text),) = seen.code
     assert "mode reduce-overhead" in text.splitlines()[0]
-    assert "= torch.ops.aten.sin.out" in text
-    assert "mul__tensor" in text.lower()
+    assert "torch.ops.aten.sin.out(" in text
+    assert "torch.ops.aten.mul_.Tensor(" in text
     assert "float('inf')" in text
     assert "test_reduce_overhead.py" in text
     assert text.index("del mm") < text.index("return")
@@ -287,3 +300,65 @@ def test_a_device_without_capture_is_an_error(monkeypatch, module):
         monkeypatch.delattr(torch, "npu")
     with pytest.raises(EngineError, match="GE1056.*reduce-overhead on device 'npu'"):
         find_capture("npu", pool=None, error_mode="global")
+
+
+def test_threads_do_not_overwrite_each_others_results():
+    f = compiled(lambda x: (x * 2 + 1, x.sum(0)))
+    f(torch.ones(64, 8))  # compiled before the threads begin
+    wrong, start = [], threading.Barrier(4)
+
+    def work(number):
+        start.wait()
+        for n in range(500):
+            x = torch.full((64, 8), float(1000 * number + n))
+            doubled, total = f(x)
+            time.sleep(0)  # another thread runs between the call and the reading of its results
+            if not torch.equal(doubled, x * 2 + 1) or not torch.equal(total, x.sum(0)):
+                wrong.append((number, n))
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_the_captures_of_a_thread_go_with_it():
+    plan = reduce_overhead.Plan(lambda args: [args[0] + 1], ["user"], [], [-1], ViewPlan(["x"], [], ["x"]), False)
+    graph = reduce_overhead.CapturedGraph(plan, ProgramReplay, reduce_overhead.Switches(), "g")
+    kept = []
+
+    def work():
+        graph([torch.ones(2)])
+        kept.append(weakref.ref(graph._mine()))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    del thread
+    gc.collect()
+    assert kept[0]() is None
+    assert graph.captures == 1
+
+
+@pytest.mark.parametrize("hostile_text", HOSTILE, ids=range(len(HOSTILE)))
+def test_text_of_a_graph_is_never_part_of_the_program(hostile_text):
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    y = graph.call_function(torch.ops.aten.add.Tensor, (x, 1.5))
+    y.name = hostile_text
+    z = graph.call_function(torch.ops.aten.div.Tensor_mode, (y, 2), {"rounding_mode": "floor"})
+    graph.output((z,))
+    run, text = write_program(torch.fx.GraphModule({}, graph), hostile_text)
+    assert run([torch.ones(2)])[0].tolist() == [1.0, 1.0]
+    tree = ast.parse(text)
+    assert [type(s).__name__ for s in tree.body] == ["Import", "Import", "FunctionDef"]
+    assert {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} <= {
+        "torch",
+        "args",
+        "x",
+        "t1",
+        "div_tensor_mode",
+        "hostile",
+    }

@@ -44,7 +44,7 @@ def test_names_rights_and_numbers(tmp_path, compiled, config, model, inputs, kin
 
 
 def test_txt_and_py_are_the_graph(tmp_path, compiled, config, inputs):
-    from ge_graph.python_source import run_py
+    from ge_graph.python_reader import run_py
 
     keep = Keep()
     for kind in ("txt", "py"):

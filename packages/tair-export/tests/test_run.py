@@ -59,4 +59,5 @@ def test_mistakes_end_with_one_line(saved, tmp_path):
     np.save(tmp_path / "bad.npy", np.array([{}], object), allow_pickle=True)
     done = run(path / "a", "--inputs", tmp_path / "bad.npy")
     assert done.exit_code == 1
-    assert "allow_pickle" in done.output
+    assert "GE5045" in done.output
+    assert "object" in done.output

@@ -6,6 +6,8 @@ has an entry in ``docs/errors.md``; a test keeps both in step.
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class GeError(Exception):
     """Base of all errors raised on purpose.
@@ -28,6 +30,17 @@ class GeError(Exception):
         if next:
             lines.append(f"Next: {next}")
         super().__init__("\n".join(lines))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # whatever a subclass takes in its constructor: the error is made without calling it, with all its fields
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(kind: type[GeError], args: tuple[Any, ...], fields: dict[str, Any]) -> GeError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(fields)
+    return error
 
 
 class ConfigError(GeError, ValueError):

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ge_graph import schema
+from ge_graph import escape, schema
 from ge_graph.attrs import Attr, Kind
 from ge_graph.dtypes import DataType, Format
 from ge_graph.ir import Graph, Literal, Node, Operand, Tensor
@@ -26,12 +26,13 @@ _INLINE_ITEMS: Final = 8
 
 def to_text(graph: Graph) -> str:
     """The text of a graph, with a newline at the end."""
-    return "\n".join(_graph_lines(graph, "")) + "\n"
+    return "".join(f"{escape.line(line, len(line))}\n" for line in _graph_lines(graph, ""))
 
 
 def node_text(node: Node) -> str:
     """The line of one node."""
-    return _node_line(node)
+    line = _node_line(node)
+    return escape.line(line, len(line))
 
 
 def _graph_lines(graph: Graph, indent: str) -> list[str]:

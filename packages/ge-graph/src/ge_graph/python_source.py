@@ -6,8 +6,8 @@ graph built has the same bytes. A node that no ``ge`` call makes (no schema, oth
 Constants up to 1,024 elements stand in the program; ``write_py`` puts larger ones into a sibling file
 ``<name>.weights``, ``to_py`` writes them in base64.
 
-``run_py`` executes such a program without torch and torchair. It is for programs that this module has written:
-executing a file of unknown origin runs whatever stands in it.
+``python_reader.run_py`` builds the graph of such a program again and executes nothing. Running the file with Python is
+possible too where torchair is installed; do that with your own files only.
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
 
-from ge_graph import builder, ops, schema
+from ge_graph import builder, escape, ops, schema
 from ge_graph.attrs import Attr, Kind, make
 from ge_graph.calling import plan_of
 from ge_graph.dtypes import DataType, Format, from_numpy
@@ -36,6 +35,7 @@ from ge_graph.ir import Graph, Literal, Node, Operand, Provenance, Shape, Tensor
 from ge_graph.serde_write import literal_bytes, tensor_data
 
 INLINE_ITEMS: Final = 1024
+_VARIABLE_LENGTH: Final = 100
 _HEAD: Final = """\
 # -*- coding: utf-8 -*-
 from torch import tensor
@@ -106,9 +106,13 @@ def restore(
     graph = current_graph()
     made = graph.node(name)
     for tensor, shape in zip(made.outputs, shapes or ()):
-        tensor.record_shape(shape)
+        if shape is not None and not all(isinstance(d, str) or (type(d) is int and d >= -1) for d in shape):
+            raise ArchiveError("GE5014", f"shape {list(shape)} of '{escape.line(name)}'", where="restore()")
+        tensor.record_shape(None if shape is None else tuple(shape))
     for tensor, number in zip(made.outputs, formats or ()):
         tensor.format = Format(number)
+    if not all(isinstance(text, str) for text in origin):
+        raise ArchiveError("GE5014", f"origin of '{escape.line(name)}' is no list of texts", where="restore()")
     made.provenance = Provenance(*origin) if origin else None
     made.attrs.update(_typed(attrs or {}))
     for attr in without:
@@ -154,8 +158,8 @@ def stored(program: str, file: str, offset: int, dtype: int, shape: Sequence[int
         ArchiveError: GE5015 if the file is missing or too short.
     """
     path = Path(program).parent / Path(file).name
-    size = literal_bytes(DataType(dtype), tuple(shape)) or 0
-    if not path.is_file() or path.stat().st_size < offset + size:
+    size = literal_bytes(DataType(dtype), _dims(shape)) or 0
+    if offset < 0 or not path.is_file() or path.stat().st_size < offset + size:
         raise ArchiveError(
             "GE5015", f"weights of the program: {size} bytes from byte {offset} are not there", where=str(path),
             next="keep the .weights file beside the .py file",
@@ -166,13 +170,19 @@ def stored(program: str, file: str, offset: int, dtype: int, shape: Sequence[int
 def _as_constant(
     dtype: int, shape: Sequence[int], data: np.ndarray[Any, Any], where: str
 ) -> np.ndarray[Any, Any] | Literal:
-    kind, dims = DataType(dtype), tuple(shape)
+    kind, dims = DataType(dtype), _dims(shape)
     expected = literal_bytes(kind, dims)
     if expected is not None and expected != data.size:
         raise ArchiveError("GE5015", f"{kind.name}{list(dims)} takes {expected} bytes, got {data.size}", where=where)
     if kind.numpy_name is None:
         return Literal(kind, dims, data)
     return data.view(kind.numpy).reshape(dims) if data.size else np.empty(dims, kind.numpy)
+
+
+def _dims(shape: Sequence[int]) -> tuple[int, ...]:
+    if len(shape) > 64 or not all(type(d) is int and d >= 0 for d in shape):
+        raise ArchiveError("GE5015", f"a constant of shape {list(shape)[:65]}", where="raw()")
+    return tuple(shape)
 
 
 def _typed(attrs: Mapping[str, tuple[str, Any]]) -> dict[str, Attr]:
@@ -310,7 +320,7 @@ class _Program:
         return name
 
     def _unused(self, wanted: str) -> str:
-        name = re.sub(r"\W", "_", wanted, flags=re.ASCII)
+        name = re.sub(r"\W", "_", wanted[:_VARIABLE_LENGTH], flags=re.ASCII)
         name = f"v_{name}" if not name or name[0].isdigit() else name
         while name in self._used:
             name += "_"
@@ -335,8 +345,8 @@ class _Program:
             if shape is None:
                 return None
             dims = [-1 if isinstance(d, str) else d for d in shape]
-            return [f"index={made.attr('index', 0)}", f"dtype={int(made.outputs[0].dtype)}", f"shape={dims}",
-                    f'placement="{made.attr("_placement", "NPU")}"', named]  # fmt: skip
+            return [f"index={_value(made.attr('index', 0))}", f"dtype={int(made.outputs[0].dtype)}", f"shape={dims}",
+                    f"placement={_value(made.attr('_placement', 'NPU'))}", named]  # fmt: skip
         if made.op == "Const":
             value = made.attr("value")
             if value is None:
@@ -364,7 +374,7 @@ class _Program:
         parts = [_value(made.op), f"[{', '.join(self._operand(e) for e in made.inputs)}]", f"attrs={{{attrs}}}"]
         parts.append(f"dtypes={[int(t.dtype) for t in made.outputs]}")
         if made.output_counts:
-            parts.append(f"counts={made.output_counts!r}")
+            parts.append(f"counts={_dict(made.output_counts)}")
         if made.subgraphs:
             inner = ", ".join(f"{_value(slot)}: {self._inner[id(g)]}" for slot, g in made.subgraphs.items())
             parts.append(f"subgraphs={{{inner}}}")
@@ -374,7 +384,7 @@ class _Program:
         parts = []
         shapes = [t.known_shape for t in made.outputs]
         if shapes != [t.known_shape for t in twin.outputs]:
-            parts.append(f"shapes={shapes!r}")
+            parts.append(f"shapes={_value(shapes)}")
         formats = [int(t.format) for t in made.outputs]
         if any(f != Format.FORMAT_ND for f in formats):
             parts.append(f"formats={formats}")
@@ -387,9 +397,9 @@ class _Program:
             parts.append(f"attrs={{{', '.join(f'{_value(k)}: {self._attr(a)}' for k, a in extra.items())}}}")
         missing = [k for k in twin.attrs if k not in made.attrs]
         if missing:
-            parts.append(f"without={missing!r}")
+            parts.append(f"without={_value(missing)}")
         if [n.name for n in made.control] != [n.name for n in twin.control]:
-            parts.append(f"control={[n.name for n in made.control]!r}")
+            parts.append(f"control={_value([n.name for n in made.control])}")
         return f"restore({_value(made.name)}, {', '.join(parts)})" if parts else ""
 
     def _attr(self, attr: Attr) -> str:
@@ -482,6 +492,10 @@ def _same(a: Attr, b: Attr) -> bool:
     return mine[:2] == theirs[:2] and (mine[2] is theirs[2] or bool(np.array_equal(mine[2], theirs[2])))
 
 
+def _dict(value: Mapping[str, Any]) -> str:
+    return f"{{{', '.join(f'{_value(k)}: {_value(v)}' for k, v in value.items())}}}"
+
+
 def _value(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(_value, value))}]"
@@ -489,7 +503,12 @@ def _value(value: Any) -> str:
         return str(int(value))
     if isinstance(value, float) and not math.isfinite(value):
         return f'float("{value}")'
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+    if isinstance(value, str):
+        # JSON's form is easier on the eye; what does not print, and what has no UTF-8, is written in ASCII
+        return (
+            json.dumps(value, ensure_ascii=False) if escape.line(value, len(value)) == value else escape.literal(value)
+        )
+    return repr(value)
 
 
 def _runs(nodes: Sequence[Node]) -> list[list[Node]]:
@@ -521,30 +540,4 @@ def _comments(run: list[Node]) -> list[str]:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.splitlines())
-
-
-# --- running ---------------------------------------------------------------------------------------------------------
-
-
-def run_py(source: str, *, file: str = "graph.py") -> Graph:
-    """Execute a program that ``to_py`` or ``write_py`` wrote, without torch and torchair.
-
-    Args:
-        source: The program.
-        file: Where it stands; the weights are looked for beside it.
-    """
-    graph = Graph()
-    modules = {
-        "torch": SimpleNamespace(tensor=None),
-        "torchair._ge_concrete_graph": SimpleNamespace(ge_apis=ge_apis),
-        "torchair.ge._ge_graph": SimpleNamespace(get_default_ge_graph=lambda: graph),
-    }
-
-    def find(name: str, *args: Any) -> Any:
-        return modules[name] if name in modules else builtins.__import__(name, *args)
-
-    namespace = {"__builtins__": {**vars(builtins), "__import__": find}, "__file__": file, "__name__": "graph"}
-    with building(graph):
-        exec(compile(source, file, "exec"), namespace)
-    return graph
+    return escape.line(" ".join(text.splitlines()))

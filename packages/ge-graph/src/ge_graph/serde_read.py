@@ -46,6 +46,12 @@ _LIST_KINDS: Final = {
     "VT_LIST_DATA_TYPE": ("dt", Kind.LIST_TYPE),
 }
 _LIST_MEMBERS: Final = ("s", "i", "f", "b", "dt", "bt", "td", "t", "g", "na")
+# Graphs in nodes of graphs; as ``verify`` has it, and far below what a call a level can bear.
+MAX_NESTING: Final = 64
+MAX_RANK: Final = 64
+# No device addresses more; a recorded shape beyond it is damage, or meant to exhaust whoever believes it.
+MAX_ELEMENTS: Final = 1 << 48
+
 _OTHERS: Final = "the file is damaged, or written by a version that this one does not know"
 
 
@@ -108,14 +114,20 @@ def read_graphs(messages: Sequence[Any]) -> Graph:
 class _ModelReader:
     def __init__(self, by_name: Mapping[str, Any]) -> None:
         self._by_name = by_name
+        self._depth = 0
         self.used: set[str] = set()
 
     def graph(self, name: str) -> Graph:
         """Read a graph and all it contains; each may be used once, so nesting ends."""
+        self._depth += 1
+        if self._depth > MAX_NESTING + 1:
+            raise damaged("GE5012", f"graphs lie more than {MAX_NESTING} levels deep", "OpDef.subgraph_name")
         if name in self.used:
             raise damaged("GE5012", f"graph '{name}' is used twice, or contains itself", "OpDef.subgraph_name")
         self.used.add(name)
-        return _GraphReader(self, self._by_name[name]).read()
+        found = _GraphReader(self, self._by_name[name]).read()
+        self._depth -= 1
+        return found
 
     def has(self, name: str) -> bool:
         return name in self._by_name
@@ -291,7 +303,7 @@ class _GraphReader:
             shape = message_dims
             if shape == (-2,):
                 shape = None
-            elif min(message_dims, default=0) < -1:
+            elif min(message_dims, default=0) < -1 or not _possible(message_dims):
                 raise damaged("GE5007", f"shape {list(shape)} of output '{desc.name}'", where)
         if SYMBOLIC_SHAPE in desc.attr:
             shape = _with_symbols(shape, desc.attr[SYMBOLIC_SHAPE], where)
@@ -307,6 +319,11 @@ class _GraphReader:
             if not self._model.has(name):
                 raise damaged("GE5012", f"the file has no graph '{name}'", where)
             node.subgraphs[slot] = self._model.graph(name)
+
+
+def _possible(shape: tuple[int, ...]) -> bool:
+    """Whether a tensor can have such sizes; unknown ones count as one."""
+    return len(shape) <= MAX_RANK and math.prod(max(d, 1) for d in shape) <= MAX_ELEMENTS
 
 
 def wire_dtype(number: int, where: str) -> DataType:
@@ -412,8 +429,9 @@ def _keep_foreign_names(node: Node, in_names: Sequence[str], out_names: Sequence
 def read_attrs(messages: Any, where: str) -> dict[str, Attr]:
     """A map of attributes, sorted by name."""
     result: dict[str, Attr] = {}
+    split = "value" in messages and "location" in messages  # GE keeps the data of such a constant in a file
     for name in sorted(messages):
-        attr = read_attr(messages[name], name, where)
+        attr = read_attr(messages[name], name, where, split=split)
         if attr is not None:
             result[name] = attr
     for name in [n for n in result if n.startswith(EXACT)]:
@@ -460,7 +478,7 @@ def _float(value: float) -> float:
     return shortest_float(value)
 
 
-def read_attr(message: Any, name: str, where: str) -> Attr | None:
+def read_attr(message: Any, name: str, where: str, *, split: bool = False) -> Attr | None:
     """A typed value; ``None`` for an entry without value, which GE skips as well."""
     member = message.WhichOneof("value")
     where = f"{where}, attribute '{name}'"
@@ -478,7 +496,7 @@ def read_attr(message: Any, name: str, where: str) -> Attr | None:
     if member == "dt":
         return Attr(Kind.TYPE, _header_dtype(value, where))
     if member == "t":
-        return Attr(Kind.TENSOR, read_tensor(value, where))
+        return Attr(Kind.TENSOR, read_tensor(value, where, split=split))
     if member == "list":
         return _read_list(value, where)
     if member == "list_list_int":
@@ -523,13 +541,18 @@ def _read_list(message: Any, where: str) -> Attr | None:
     return Attr(attr_kind, tuple(values))
 
 
-def read_tensor(message: Any, where: str) -> np.ndarray[Any, Any] | Literal | None:
-    """A read-only array, a Literal where numpy lacks the type, ``None`` for an empty message."""
+def read_tensor(message: Any, where: str, *, split: bool = False) -> np.ndarray[Any, Any] | Literal | None:
+    """A read-only array, a Literal where numpy lacks the type, ``None`` for an empty message.
+
+    ``split`` lets the data be missing whatever the shape says.
+    """
     if not message.HasField("desc") and not message.data:
+        return None
+    if split and not message.data:
         return None
     dtype = wire_dtype(message.desc.dtype, where)
     shape = tuple(message.desc.shape.dim)
-    if any(d < 0 for d in shape) or len(shape) > 64:
+    if any(d < 0 for d in shape) or not _possible(shape):
         raise damaged("GE5007", f"a constant of shape {list(shape)}", where)
     expected = literal_bytes(dtype, shape)
     if expected is not None and expected != len(message.data):

@@ -2,24 +2,25 @@
 
 ``verify(graph)`` collects every violation of every rule, subgraphs included, and raises one error. A rule of scope
 ``signature`` depends only on an operator's type, element types and attribute kinds; its answer is remembered, so that a
-large graph costs a few microseconds a node.
+large graph costs a few microseconds a node. Rules that GE itself checks stand in ``ge_graph.rules``.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 
-from ge_graph import infer, schema
+from ge_graph import escape, infer, names, rules, schema
 from ge_graph.attrs import Attr, Kind
 from ge_graph.calling import input_problems, plan_of
 from ge_graph.dtypes import DataType
 from ge_graph.errors import GraphError
 from ge_graph.ir import Graph, Literal, Node, Tensor
+from ge_graph.rules.base import Check, GraphCheck, Scope
 from ge_graph.schema import OpSchema
 
 # Attributes that GE puts on any node; those with a leading underscore need no entry.
@@ -54,25 +55,12 @@ class VerifyError(GraphError):
     def __init__(self, graph: Graph, violations: tuple[Violation, ...]) -> None:
         self.violations = violations
         listing = "\n".join(f"  {v}" for v in violations)
+        rules = "rule" if len(violations) == 1 else "rules"
         super().__init__(
             "GE3010",
-            f"graph '{graph.name}' breaks {len(violations)} rule{'s' if len(violations) > 1 else ''} of GE:\n{listing}",
+            f"graph '{names.shown(graph.name)}' breaks {len(violations)} {rules} of GE:\n{listing}",
             next="each line names the node and, where known, the source line that it comes from",
         )
-
-
-class _Scope:
-    """What graph rules share about one graph: positions of nodes and their identity."""
-
-    __slots__ = ("graph", "position")
-
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.position = {id(n): i for i, n in enumerate(graph.nodes)}
-
-
-Check: TypeAlias = "Callable[[Node, OpSchema], Iterable[str]]"
-GraphCheck: TypeAlias = "Callable[[_Scope], Iterable[tuple[Node | None, str]]]"
 
 
 # -- scope "signature": type of operator, element types, kinds of attributes -----------------------------------------
@@ -214,7 +202,7 @@ def _constant(node: Node, op: OpSchema) -> Iterator[str]:
 # -- scope "graph" ----------------------------------------------------------------------------------------------------
 
 
-def _names(scope: _Scope) -> Iterator[tuple[Node | None, str]]:
+def _names(scope: Scope) -> Iterator[tuple[Node | None, str]]:
     counts = Counter(n.name for n in scope.graph.nodes)
     for name, count in counts.items():
         if count > 1:
@@ -223,7 +211,7 @@ def _names(scope: _Scope) -> Iterator[tuple[Node | None, str]]:
             yield None, "a node has an empty name"
 
 
-def _edges(scope: _Scope) -> Iterator[tuple[Node | None, str]]:
+def _edges(scope: Scope) -> Iterator[tuple[Node | None, str]]:
     position = scope.position
     for i, node in enumerate(scope.graph.nodes):
         for tensor in node.operands():
@@ -236,7 +224,7 @@ def _edges(scope: _Scope) -> Iterator[tuple[Node | None, str]]:
                 yield node, f"reads {tensor}, which its node does not hand out"
 
 
-def _control(scope: _Scope) -> Iterator[tuple[Node | None, str]]:
+def _control(scope: Scope) -> Iterator[tuple[Node | None, str]]:
     position = scope.position
     for i, node in enumerate(scope.graph.nodes):
         for before in node.control:
@@ -250,7 +238,7 @@ def _control(scope: _Scope) -> Iterator[tuple[Node | None, str]]:
             yield None, f"the graph's end waits for {before}, which is not in the graph"
 
 
-def _graph_outputs(scope: _Scope) -> Iterator[tuple[Node | None, str]]:
+def _graph_outputs(scope: Scope) -> Iterator[tuple[Node | None, str]]:
     for k, tensor in enumerate(scope.graph.outputs):
         if not isinstance(tensor, Tensor):
             yield None, f"graph output {k} is {type(tensor).__name__}, not a Tensor"
@@ -260,7 +248,7 @@ def _graph_outputs(scope: _Scope) -> Iterator[tuple[Node | None, str]]:
             yield None, f"graph output {k} is {tensor}, which its node does not hand out"
 
 
-def _ownership(scope: _Scope) -> Iterator[tuple[Node | None, str]]:
+def _ownership(scope: Scope) -> Iterator[tuple[Node | None, str]]:
     for node in scope.graph.nodes:
         if node.graph is not scope.graph:
             yield node, f"belongs to graph '{node.graph.name}'"
@@ -269,7 +257,7 @@ def _ownership(scope: _Scope) -> Iterator[tuple[Node | None, str]]:
                 yield node, f"output {k} says that it is {tensor.name}"
 
 
-def _data_index(scope: _Scope) -> Iterator[tuple[Node | None, str]]:
+def _data_index(scope: Scope) -> Iterator[tuple[Node | None, str]]:
     found = [n.attr("index", 0) for n in scope.graph.nodes if n.op in ("Data", "RefData")]
     if sorted(found) != list(range(len(found))):
         yield None, f"Data nodes have the indices {sorted(found)}; they must be 0 to {len(found) - 1}, each once"
@@ -286,6 +274,7 @@ SIGNATURE_RULES: Final[tuple[tuple[str, Check], ...]] = (
 NODE_RULES: Final[tuple[tuple[str, Check], ...]] = (
     ("GE3027", _attribute_values),
     ("GE3028", _constant),
+    *rules.NODE_RULES,
 )
 GRAPH_RULES: Final[tuple[tuple[str, GraphCheck], ...]] = (
     ("GE3029", _names),
@@ -294,7 +283,12 @@ GRAPH_RULES: Final[tuple[tuple[str, GraphCheck], ...]] = (
     ("GE3032", _graph_outputs),
     ("GE3033", _ownership),
     ("GE3034", _data_index),
+    ("GE3039", lambda scope: names.broken(scope.graph)),
+    *rules.GRAPH_RULES,
 )
+
+# Deeper graphs in nodes are refused everywhere: readers and printers go down one call a level.
+MAX_NESTING: Final = 64
 
 _legal: set[Any] = set()
 
@@ -338,7 +332,7 @@ def violations(graph: Graph) -> Iterator[Violation]:
 
 
 def _violations(graph: Graph, path: str, above: set[int]) -> Iterator[Violation]:
-    scope = _Scope(graph)
+    scope = Scope(graph, root=not above)
     for code, check in GRAPH_RULES:
         for node, what in check(scope):
             yield _violation(code, path, node, what)
@@ -347,6 +341,8 @@ def _violations(graph: Graph, path: str, above: set[int]) -> Iterator[Violation]
         for slot, inner in node.subgraphs.items():
             if id(inner) in above or inner is graph:
                 yield _violation("GE3026", path, node, f"subgraph '{slot}' contains itself")
+            elif len(above) >= MAX_NESTING:
+                yield _violation("GE3026", path, node, f"subgraphs lie more than {MAX_NESTING} levels deep")
             else:
                 yield from _violations(inner, f"{path}{node.name}/{slot}/", above | {id(graph)})
 
@@ -378,6 +374,7 @@ def _node_violations(node: Node, path: str) -> Iterator[Violation]:
 
 def _violation(code: str, path: str, node: Node | None, what: str) -> Violation:
     if node is None:
-        return Violation(code, f"{path}{what}", "")
-    origin = node.provenance
-    return Violation(code, f"{node.op} '{path}{node.name}': {what}", "" if origin is None else origin.source)
+        return Violation(code, escape.line(f"{path}{what}"), "")
+    origin, name = node.provenance, names.shown(f"{path}{node.name}")
+    where = "" if origin is None else escape.line(origin.source)
+    return Violation(code, escape.line(f"{node.op} '{name}': {what}"), where)

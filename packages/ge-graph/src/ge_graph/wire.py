@@ -13,6 +13,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
+from ge_graph import escape
+
 PACKAGE: Final = "ge.proto"
 
 # Scalar type to (protobuf type number, wire type). Everything else is a message (11) or an enum (14).
@@ -190,7 +192,10 @@ def to_text(message: Any) -> str:
     """Text form of a message."""
     from google.protobuf import text_format
 
-    return str(text_format.MessageToString(message, as_utf8=True))
+    # the printer escapes quotes and line feeds only; what else does not print is inside a quoted text, so it may be
+    # written as the octal bytes that the form has for it
+    text = str(text_format.MessageToString(message, as_utf8=True))
+    return "\n".join(escape.octal(line) for line in text.split("\n"))
 
 
 def from_text(message: str, text: str) -> Any:

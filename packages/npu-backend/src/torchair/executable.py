@@ -7,12 +7,14 @@ memory order a result must have. A call runs straight through.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ge_converters.lowering.aliasing import Constant, InputAlias, Nothing, Result, ScalarResult
+from ge_graph import program as build
 from ge_graph.errors import EngineError, GeError
 from torchair.views import View, ViewPlan
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from ge_converters.lowering import Lowered
     from ge_runtime.api import Executable
 
-_CONVERSIONS = {int: "int", float: "float", bool: "bool"}
+_CONVERSIONS: dict[type, Callable[..., Any]] = {int: int, float: float, bool: bool}
 
 
 def in_order(value: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
@@ -38,93 +40,105 @@ def dense(value: torch.Tensor) -> torch.Tensor:
 
 
 class _Writer:
-    """Writes the function; constants travel in ``names``."""
+    """Builds the function; what is neither a number nor a value of the call stands behind a name."""
 
-    def __init__(self, lowered: Lowered, plan: ViewPlan) -> None:
+    def __init__(self, lowered: Lowered, plan: ViewPlan, run: Callable[..., Any]) -> None:
         self.lowered = lowered
         self.plan = plan
-        self.names: dict[str, Any] = {"dense": dense, "in_order": in_order}
+        self.run = run
+        self.names = build.Names()
+        self.lines: list[tuple[ast.stmt, str]] = []
         self.taken: dict[int, tuple[int, Any]] = {}
         self.local: dict[Any, str] = {}
 
-    def source(self) -> str:
-        """The text of ``call(args)``."""
+    def program(self) -> build.Program:
+        """``call(args)``."""
         lowered = self.lowered
         needed = {m.fx_index for m in lowered.mutations}
         needed |= {o.fx_index for o in lowered.outputs if isinstance(o, InputAlias)}
         used = sorted(needed | {b.fx_index for b in lowered.inputs})
-        lines = ["def call(args):", *(f"    a{i} = args[{i}]" for i in used)]
+        args = build.name("args")
+        for i in used:
+            self._assign(f"a{i}", build.item(args, build.constant(i)))
         # the caller's list and these names must not keep an argument alive that the engine has done with
-        lines.append("    args.clear()")
-        lines.append(f"    inputs = [{', '.join(f'a{b.fx_index}' for b in lowered.inputs)}]")
+        self._do(build.call(build.attribute(args, "clear"), ()))
+        self._assign("inputs", build.sequence([build.name(f"a{b.fx_index}") for b in lowered.inputs], as_list=True))
         gone = [f"a{i}" for i in used if i not in needed]
         if gone:
-            lines.append(f"    del {', '.join(gone)}")
-        lines.append("    results = run(inputs)")
-        lines += [f"    a{m.fx_index}.copy_(results[{m.ge_index}])" for m in lowered.mutations]
-        lines += self._results()
-        lines += [f"    {self._view(i, view)}" for i, view in enumerate(self.plan.views)]
-        lines.append(f"    return {self._returned()}")
-        return "\n".join(lines) + "\n"
-
-    def _results(self) -> list[str]:
-        lines = []
-        for i, (binding, value) in enumerate(zip(self.lowered.outputs, self.plan.returned, strict=True)):
-            lines.append(f"    o{i} = {self._output(binding, value, i)}")
+            self.lines.append((build.drop(gone), ""))
+        self._assign("results", self._call(self.run, build.name("inputs"), shown="run"))
+        for m in lowered.mutations:
+            self._do(build.call(build.attribute(build.name(f"a{m.fx_index}"), "copy_"), [_entry(m.ge_index)]))
+        for i, (binding, value) in enumerate(zip(lowered.outputs, self.plan.returned, strict=True)):
+            self._assign(f"o{i}", self._output(binding, value, i))
             if isinstance(value, torch.fx.Node):
                 self.local[value] = f"o{i}"
-        return lines
+        for i, view in enumerate(self.plan.views):
+            self._assign(f"v{i}", self._view(view))
+            self.local[view.node] = f"v{i}"
+        self.lines.append((build.give(self._returned()), ""))
+        return build.Program("call", ["args"], self.lines, self.names)
 
-    def _view(self, position: int, view: View) -> str:
-        self.names[f"view_{position}"] = view.target
-        args = [self._argument(a) for a in view.args]
-        args += [f"{name}={self._argument(a)}" for name, a in view.kwargs.items()]
-        self.local[view.node] = f"v{position}"
-        return f"v{position} = view_{position}({', '.join(args)})"
+    def _assign(self, name: str, value: ast.expr) -> None:
+        self.lines.append((build.assign(name, value), ""))
 
-    def _argument(self, value: Any) -> str:
+    def _do(self, value: ast.expr) -> None:
+        self.lines.append((build.do(value), ""))
+
+    def _call(self, fn: Callable[..., Any], *args: ast.expr, shown: str = "", **keywords: ast.expr) -> ast.expr:
+        name = self.names.bind(fn, shown or getattr(fn, "__name__", "function"))
+        return build.call(build.name(name), args, keywords)
+
+    def _view(self, view: View) -> ast.expr:
+        keywords = {name: self._argument(a) for name, a in view.kwargs.items()}
+        return self._call(view.target, *map(self._argument, view.args), **keywords)
+
+    def _argument(self, value: Any) -> ast.expr:
         if isinstance(value, torch.fx.Node):
-            return self.local[value]
-        if isinstance(value, (list, tuple)):
-            inner = ", ".join(map(self._argument, value))
-            return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' if value else ''})"
-        if value is None or isinstance(value, (bool, int, str)):
-            return repr(value)
+            return build.name(self.local[value])
+        if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+            return build.sequence([self._argument(v) for v in value], as_list=isinstance(value, list))
+        if value is None or type(value) in (bool, int):
+            return build.constant(value)
         return self._constant(value)
 
-    def _constant(self, value: Any) -> str:
-        name = f"constant_{len(self.names)}"
-        self.names[name] = value
-        return name
+    def _constant(self, value: Any) -> ast.expr:
+        shown = repr(value) if isinstance(value, (str, float)) else f"constant_{len(self.names.objects)}"
+        return build.name(self.names.bind(value, shown, "k"))
 
-    def _returned(self) -> str:
-        parts = [self.local[v] if isinstance(v, torch.fx.Node) else self._argument(v) for v in self.plan.wanted]
-        if self.lowered.nested is None:
-            return parts[0]
-        return f"({', '.join(parts)}{',' if parts else ''})"
+    def _returned(self) -> ast.expr:
+        parts = [self._argument(v) for v in self.plan.wanted]
+        return parts[0] if self.lowered.nested is None else build.sequence(parts, as_list=False)
 
-    def _output(self, binding: Any, node: Any, position: int) -> str:
+    def _output(self, binding: Any, node: Any, position: int) -> ast.expr:
         if isinstance(binding, Result):
             return self._result(binding, node, position)
         if isinstance(binding, ScalarResult):
-            return f"{_CONVERSIONS[binding.pytype]}(results[{binding.ge_index}])"
+            return self._call(_CONVERSIONS[binding.pytype], _entry(binding.ge_index))
         if isinstance(binding, InputAlias):
-            return f"a{binding.fx_index}"
+            return build.name(f"a{binding.fx_index}")
         if isinstance(binding, Constant):
             return self._constant(binding.value)
         if isinstance(binding, Nothing):
-            return "None"
+            return build.constant(None)
         raise TypeError(f"unknown output binding {binding!r}")
 
-    def _result(self, binding: Result, node: Any, position: int) -> str:
+    def _result(self, binding: Result, node: Any, position: int) -> ast.expr:
         first, first_node = self.taken.setdefault(binding.ge_index, (position, node))
         if first != position:
             # one ATen value returned twice is one tensor, as in eager; two values that the lowering found equal are two
-            return f"o{first}" if first_node is node else f"o{first}.clone()"
-        value = f"results[{binding.ge_index}]"
+            same = build.name(f"o{first}")
+            return same if first_node is node else self._call(torch.clone, same)
+        value = _entry(binding.ge_index)
         if len(binding.spec.size) < 2:
             return value
-        return f"in_order({value}, {binding.order!r})" if binding.order else f"dense({value})"
+        if binding.order:
+            return self._call(in_order, value, self._argument(tuple(binding.order)))
+        return self._call(dense, value)
+
+
+def _entry(index: int) -> ast.expr:
+    return build.item(build.name("results"), build.constant(index))
 
 
 def bind(
@@ -139,14 +153,10 @@ def bind(
         plan: What the caller expects of the graph's results.
 
     Returns:
-        A function of one list of arguments, which it empties, and its source.
+        A function of one list of arguments, which it empties, and its text for people.
     """
-    writer = _Writer(lowered, plan)
-    source = writer.source()
-    names = {**writer.names, "run": _with_context(executable.run, lowered.graph.name, engine)}
-    exec(compile(source, f"<torchair {lowered.graph.name}>", "exec"), names)
-    call: Callable[[list[Any]], Any] = names["call"]
-    return call, source
+    made = _Writer(lowered, plan, _with_context(executable.run, lowered.graph.name, engine)).program()
+    return made.function, made.source
 
 
 def _with_context(

@@ -1,142 +1,145 @@
 """An ATen graph as a straight-line Python program that people can read: ``output_code.py`` of the debug record.
 
-One line an operator, with the user's line as a comment; a value is deleted behind its last reader, so memory is freed
-as early as in eager. The text is what runs.
+One statement an operator, with the user's line as a comment; a value is deleted after its last reader, so memory is
+freed as early as in eager. What runs is built from trees (``ge_graph.program``); the text says the same and is for
+people, who can run it too as long as no value lacks a text.
 """
 
 from __future__ import annotations
 
+import ast
 import builtins
 import keyword
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
 import torch
 
 from ge_converters.base.provenance import user_frame
+from ge_graph import escape
+from ge_graph import program as build
 
 Node: TypeAlias = torch.fx.Node
-_MODULES: Final = {"torch": torch, "operator": operator}
+_RESERVED: Final = frozenset({*dir(builtins), *keyword.kwlist, "torch", "operator", "args", "call"})
 
 
 class _Writer:
-    """Writes one program; what has no text travels in ``names``."""
+    """Builds one program."""
 
     def __init__(self, gm: torch.fx.GraphModule) -> None:
         self.gm = gm
-        self.names: dict[str, Any] = dict(_MODULES)
-        self.prelude: dict[str, str] = {}
-        self.body: list[str] = []
-        self._functions: dict[Any, str] = {}
-        self._held: dict[int, str] = {}
-        self._taken = {n.name for n in gm.graph.nodes} | set(dir(builtins)) | set(_MODULES) | {"args", "call"}
+        self.names = build.Names()
+        for known in (slice, dict):
+            self.names.bind(known, known.__name__)
+        self.names.reserve(_RESERVED)
+        self.held: list[str] = []
+        self.lines: list[tuple[ast.stmt, str]] = []
+        self.variable: dict[Node, str] = {}
 
-    def write(self) -> str:
-        """The whole text."""
+    def build(self) -> build.Program:
+        """The program ``call(args)``."""
         nodes = list(self.gm.graph.nodes)
         dead = _last_reads(nodes)
+        for number, node in enumerate(nodes):
+            self.variable[node] = self.names.show(f"t{number}", _word(node.name))
         inputs = [n for n in nodes if n.op == "placeholder"]
+        args = build.name("args")
         if inputs:
-            self.body.append(f"{', '.join(n.name for n in inputs)}{',' if len(inputs) == 1 else ''} = args")
-        self.body.append("args.clear()")
+            self._add(build.assign([self.variable[n] for n in inputs], args))
+        self._add(build.do(build.call(build.attribute(args, "clear"), ())))
         self._delete([n for n in inputs if not n.users])
         where = ""
         for node in nodes:
             if node.op == "placeholder":
                 continue
             if node.op == "output":
-                self.body.append(f"return {self.text(node.args[0])}")
+                self._add(build.give(self.tree(node.args[0])))
                 break
             found = user_frame(node)[0] or ""
-            if found and found != where:
-                self.body.append("# " + found.replace("\n", " ").replace("\r", " "))
+            self._statement(node, found if found != where else "")
             where = found or where
-            self.body.append(self._line(node))
             self._delete(dead.get(node, []))
-        lines = [*self.prelude.values(), "", "", "def call(args):", *(f"    {line}" for line in self.body)]
-        return "import operator\n\nimport torch\n\n" + "\n".join(lines) + "\n"
+        return build.Program("call", ["args"], self.lines, self.names)
+
+    def _add(self, statement: ast.stmt, comment: str = "") -> None:
+        self.lines.append((statement, comment))
 
     def _delete(self, nodes: list[Node]) -> None:
         if nodes:
-            self.body.append(f"del {', '.join(n.name for n in nodes)}")
+            self._add(build.drop([self.variable[n] for n in nodes]))
 
-    def _line(self, node: Node) -> str:
-        left = f"{node.name} = " if node.users else ""
+    def _statement(self, node: Node, comment: str) -> None:
+        value = self._value(node)
+        self._add(build.assign(self.variable[node], value) if node.users else build.do(value), comment)
+
+    def _value(self, node: Node) -> ast.expr:
         if node.op == "get_attr":
-            return f"{left}{self._hold(_attribute(self.gm, str(node.target)), str(node.target).replace('.', '_'))}"
+            return self._hold(_attribute(self.gm, str(node.target)), str(node.target).replace(".", "_"))
         if node.op != "call_function":
             raise TypeError(f"{node.op} nodes do not occur in ATen graphs")
         if node.target is operator.getitem:
-            return f"{left}{self.text(node.args[0])}[{self.text(node.args[1])}]"
-        args = [self.text(a) for a in node.args] + [f"{k}={self.text(v)}" for k, v in node.kwargs.items()]
-        return f"{left}{self._function(node.target)}({', '.join(args)})"
+            return build.item(self.tree(node.args[0]), self.tree(node.args[1]))
+        args = [self.tree(a) for a in node.args]
+        return build.call(self._function(node.target), args, {k: self.tree(v) for k, v in node.kwargs.items()})
 
-    def _function(self, target: Any) -> str:
-        known = self._functions.get(target)
-        if known is not None:
-            return known
+    def _function(self, target: Any) -> ast.expr:
         if isinstance(target, torch._ops.OpOverload):
-            space, packet = target._schema.name.split("::")
-            parts = (space, packet, target._overloadname)
-            name = self._fresh("_".join(parts[1:]) if space == "aten" else "_".join(parts))
-            if all(_plain(p) for p in parts):
-                self.prelude[name] = f"{name} = torch.ops.{'.'.join(parts)}"
-            else:
-                self.names[name] = target
-        else:
-            name = self._fresh(str(getattr(target, "__name__", "function")))
-            self.names[name] = target
-            self.prelude[name] = f"# {name}: {str(target)!r}"
-        self._functions[target] = name
-        return name
+            parts = (*target._schema.name.split("::"), target._overloadname)
+            if all(map(_word, parts)):
+                return build.name(self.names.bind(target, f"torch.ops.{'.'.join(parts)}"))
+        return self._hold(target, str(getattr(target, "__name__", "function")), str(target))
 
-    def _fresh(self, wanted: str) -> str:
-        base = wanted if _plain(wanted) else "value"
-        name, count = base, 1
-        while name in self._taken:
-            name, count = f"{base}_{count}", count + 1
-        self._taken.add(name)
-        return name
-
-    def _hold(self, value: Any, wanted: str) -> str:
-        """The name under which a value without text is known."""
-        name = self._held.get(id(value))
-        if name is None:
-            name = self._held[id(value)] = self._fresh(wanted)
-            self.names[name] = value
-            shown = f"{type(value).__name__}"
+    def _hold(self, value: Any, wanted: str, shown: str = "") -> ast.expr:
+        """A value that has no text: the prelude says what it is."""
+        known = len(self.names.objects)
+        name = self.names.bind(value, _word(wanted) or "value", "k")
+        if len(self.names.objects) > known:
+            kind = shown or type(value).__name__
             if isinstance(value, torch.Tensor):
-                shown = f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
-            self.prelude[name] = f"# {name}: {shown}"
-        return name
+                kind = f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+            self.held.append(f"# {self.names.shown[name]}: {escape.line(kind)}")
+        return build.name(name)
 
-    def text(self, value: Any) -> str:
-        """A value as source text."""
+    def tree(self, value: Any) -> ast.expr:
+        """A value as an expression."""
         if isinstance(value, torch.fx.Node):
-            return str(value.name)
+            return build.name(self.variable[value])
         if isinstance(value, tuple) and hasattr(value, "_fields"):
             return self._hold(value, "named_tuple")
         if isinstance(value, (list, tuple)):
-            inner = ", ".join(map(self.text, value))
-            return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' if len(value) == 1 else ''})"
-        if isinstance(value, dict) and all(isinstance(k, str) for k in value):
-            return "{" + ", ".join(f"{k!r}: {self.text(v)}" for k, v in value.items()) + "}"
-        if value is None or value is Ellipsis or type(value) in (bool, int, str):
-            return repr(value)
-        if type(value) is float:
-            return repr(value) if value == value and abs(value) != float("inf") else f"float({str(value)!r})"
+            return build.sequence([self.tree(v) for v in value], as_list=isinstance(value, list))
+        if isinstance(value, dict):
+            keys = [self.tree(k) for k in value]
+            pairs = [build.sequence(pair, as_list=False) for pair in zip(keys, map(self.tree, value.values()))]
+            return build.call(build.name(self.names.bind(dict, "dict")), [build.sequence(pairs, as_list=True)])
+        if value is None or type(value) in (bool, int):
+            return build.constant(value)
         if isinstance(value, slice):
-            return f"slice({self.text(value.start)}, {self.text(value.stop)}, {self.text(value.step)})"
-        if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
-            return str(value)
-        if isinstance(value, torch.device):
-            return f"torch.device({str(value)!r})"
-        return self._hold(value, "constant")
+            parts = [self.tree(v) for v in (value.start, value.stop, value.step)]
+            return build.call(build.name(self.names.bind(slice, "slice")), parts)
+        text = _text(value)
+        return build.name(self.names.bind(value, text, "k")) if text else self._hold(value, "constant")
 
 
-def _plain(name: str) -> bool:
-    return name.isidentifier() and not keyword.iskeyword(name)
+def _text(value: Any) -> str:
+    """How people and Python write a value that the program holds behind a name; empty if there is no such text."""
+    if value is Ellipsis:
+        return "..."
+    if type(value) is str and len(value) < 200:
+        return escape.literal(value)
+    if type(value) is float:
+        return repr(value) if value == value and abs(value) != float("inf") else f"float({str(value)!r})"
+    if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
+        return str(value)
+    if isinstance(value, torch.device):
+        return f"torch.device({escape.literal(str(value))})"
+    return ""
+
+
+def _word(name: str) -> str:
+    """The name if Python and every reader take it for a word, else nothing."""
+    return name if name.isascii() and name.isidentifier() and not keyword.iskeyword(name) and len(name) < 80 else ""
 
 
 def _attribute(gm: torch.fx.GraphModule, target: str) -> Any:
@@ -146,8 +149,8 @@ def _attribute(gm: torch.fx.GraphModule, target: str) -> Any:
     return value
 
 
-def _last_reads(nodes: list[Node]) -> dict[Node, list[Node]]:
-    """For each node the values that nobody reads behind it; a value that nobody reads at all has no name."""
+def _last_reads(nodes: Sequence[Node]) -> dict[Node, list[Node]]:
+    """For each node the values that nobody reads after it; a value that nobody reads at all has no name."""
     dead: dict[Node, list[Node]] = {}
     seen: set[Node] = set()
     for node in reversed(nodes):
@@ -163,14 +166,12 @@ def write_program(gm: torch.fx.GraphModule, title: str) -> tuple[Callable[[list[
 
     Args:
         gm: ATen graph; its nodes may write memory.
-        title: First line, a comment.
+        title: First line of the text, a comment.
 
     Returns:
-        A function of one list of arguments, which it empties, and its text.
+        A function of one list of arguments, which it empties, and its text for people.
     """
     writer = _Writer(gm)
-    source = f"# {title}\n{writer.write()}"
-    names = dict(writer.names)
-    exec(compile(source, f"<torchair {title}>", "exec"), names)  # the text above, from a graph, nothing foreign
-    call: Callable[[list[Any]], Any] = names["call"]
-    return call, source
+    made = writer.build()
+    prelude = "\n".join([f"# {escape.line(title)}", "import operator", "", "import torch", "", *writer.held])
+    return made.function, f"{prelude}\n\n{made.source}"

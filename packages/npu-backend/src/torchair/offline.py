@@ -22,6 +22,7 @@ from tair_export import signature
 from tair_export.export import Captured
 from tair_export.signature import LEAF, Input, Output, Signature, Tree
 from tair_export.weights import Weight
+from torchair import guards
 from torchair.collectives import groups_of
 
 if TYPE_CHECKING:
@@ -106,7 +107,9 @@ class _Outputs:
 
 
 def _size(value: Any) -> int | str:
-    return str(value.node.expr) if isinstance(value, torch.SymInt) else int(value)
+    if isinstance(value, torch.SymInt) and not value.node.expr.is_number:
+        return str(value.node.expr)
+    return int(value)
 
 
 def _is_user(spec: Any) -> bool:
@@ -215,9 +218,12 @@ def _contract(
             outputs.append(Output("input", leaf_of[binding.fx_index]))
         else:
             outputs.append(Output("constant", value=None if isinstance(binding, Nothing) else _constant(binding)))
+    sizes, conditions = guards.of_program(program, inputs, lambda at: program_value(program, at))
+    limits = _symbols(model, program, inputs, args, kwargs, conditions)
+    plain = tuple(guards.but_for_one(g.expr, limits, g.own) for g in conditions)
     return Signature(
         positional, named, tuple(p.name for p in parameters[: len(args)]), tree_of(program.call_spec.out_spec),
-        tuple(inputs), tuple(outputs), feeds, _symbols(model, program, inputs, args, kwargs),
+        tuple(inputs), tuple(outputs), feeds, limits, sizes, plain,
     )  # fmt: skip
 
 
@@ -243,19 +249,26 @@ def _input(spec: Any, value: Any) -> Input:
 
 
 def _symbols(
-    model: torch.nn.Module, program: Any, inputs: Sequence[Input], args: tuple[Any, ...], kwargs: dict[str, Any]
+    model: torch.nn.Module,
+    program: Any,
+    inputs: Sequence[Input],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    conditions: Sequence[guards.Condition],
 ) -> dict[str, tuple[int | None, int | None]]:
     """Limits of the symbols that are sizes of inputs.
 
-    torch takes sizes 0 and 1 as special when it traces, so its limits begin at 2. Where the model gives results of the
-    same form for size 1, tried on tensors without data, 1 is within the limits.
+    torch takes sizes 0 and 1 as special when it traces, so its limits begin at 2. Where the model runs the same
+    operators for size 1 and gives results of the same form, tried on tensors without data, 1 is within the limits.
     """
-    wanted = {d for i in inputs if i.kind == "tensor" for d in i.shape if isinstance(d, str)}
+    sizes = {d for i in inputs if i.kind == "tensor" for d in i.shape if isinstance(d, str)}
+    wanted = sizes | {i.value for i in inputs if i.kind == "number" and isinstance(i.value, str)}
     found: dict[str, tuple[int | None, int | None]] = {}
     for symbol, limits in program.range_constraints.items():
         if str(symbol) in wanted:
             low, high = (_limit(v) for v in (limits.lower, limits.upper))
-            if low == 2 and _serves_one(model, program, {symbol}, args, kwargs):
+            asked = low == 2 and str(symbol) in sizes and guards.may_be_one(conditions, str(symbol))
+            if asked and _serves_one(model, program, {symbol}, args, kwargs):
                 low = 1
             found[str(symbol)] = (low, high)
     return found
@@ -269,34 +282,50 @@ def _limit(value: Any) -> int | None:
 def _serves_one(
     model: torch.nn.Module, program: Any, symbols: set[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> bool:
-    """Whether results have the sizes that the program says when sizes ``symbols`` are 1."""
+    """Whether with ``symbols`` of 1 the same operators run, to results of the sizes that the program says."""
     from torch.utils import _pytree as pytree
 
-    from ge_converters.base.torch_compat import fake_mode
-
     metas = [n.meta.get("val") for n in program.graph_module.graph.nodes if n.op == "placeholder"]
-    shapes = iter([v for v, s in zip(metas, program.graph_signature.input_specs, strict=True) if _is_user(s)])
+    shapes = [v for v, s in zip(metas, program.graph_signature.input_specs, strict=True) if _is_user(s)]
     values = _values(metas, symbols)
-    given, spec = pytree.tree_flatten((args, kwargs))
     user_outputs = [
         n.meta.get("val") if isinstance(n, torch.fx.Node) else n
         for n, s in zip(_returned(program), program.graph_signature.output_specs, strict=True)
         if s.kind is torch.export.graph_signature.OutputKind.USER_OUTPUT
     ]  # fmt: skip
     try:
-        with fake_mode() as mode, torch.no_grad():
-            mode.allow_non_fake_inputs = True  # tensors that are plain attributes
-            small = [_small(mode, v, next(shapes), values) for v in given]
-            tensors = {n: mode.from_tensor(t.detach()) for n, t in (*model.named_parameters(), *model.named_buffers())}
-            inner_args, inner_kwargs = pytree.tree_unflatten(small, spec)
-            results = torch.func.functional_call(model, tensors, inner_args, inner_kwargs)
+        results, small = _trial(model, shapes, values, args, kwargs)
+        _, usual = _trial(model, shapes, _values(metas, set()), args, kwargs)
     except Exception:  # noqa: BLE001  whatever the model does not like about size 1 means no
         return False
     leaves = pytree.tree_leaves(results)
-    return len(leaves) == len(user_outputs) and all(
-        not isinstance(v, torch.Tensor) or (isinstance(r, torch.Tensor) and _sizes(v, values) == list(r.shape))
-        for v, r in zip(user_outputs, leaves, strict=True)
+    return (
+        guards.same_operators(small, usual)
+        and len(leaves) == len(user_outputs)
+        and all(
+            not isinstance(v, torch.Tensor) or (isinstance(r, torch.Tensor) and _sizes(v, values) == list(r.shape))
+            for v, r in zip(user_outputs, leaves, strict=True)
+        )
     )
+
+
+def _trial(
+    model: torch.nn.Module, shapes: Sequence[Any], values: dict[Any, int], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, list[Any]]:
+    """Results of the model on tensors without data, and the operators that it ran."""
+    from torch.utils import _pytree as pytree
+
+    from ge_converters.base.torch_compat import fake_mode
+
+    given, spec = pytree.tree_flatten((args, kwargs))
+    wanted = iter(shapes)
+    with fake_mode() as mode, torch.no_grad(), guards.Recorder() as recorder:
+        mode.allow_non_fake_inputs = True  # tensors that are plain attributes
+        small = [_small(mode, v, next(wanted), values) for v in given]
+        tensors = {n: mode.from_tensor(t.detach()) for n, t in (*model.named_parameters(), *model.named_buffers())}
+        inner_args, inner_kwargs = pytree.tree_unflatten(small, spec)
+        recorder.ran.clear()
+        return torch.func.functional_call(model, tensors, inner_args, inner_kwargs), recorder.ran
 
 
 def _returned(program: Any) -> Sequence[Any]:

@@ -4,10 +4,14 @@ Three kinds of inputs (documented for captured graphs): parameters and buffers k
 writes are used where they lie and never copied, another address means another capture; all others are copied into
 buffers that belong to the capture. Results lie in memory of the capture and are overwritten by the next run, unless
 ``clone_output`` is set.
+
+Each thread has captures, and a memory pool, of its own: what a run leaves is overwritten by the next run of the same
+thread only. ``capture_limit`` counts a thread's captures; they go when the thread ends.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
@@ -74,6 +78,15 @@ class _Entry:
     addresses: dict[int, int] = field(default_factory=dict)
 
 
+@dataclass
+class _Captures:
+    """What one thread has captured of a graph."""
+
+    capture: GraphCapture
+    entries: dict[Any, _Entry] = field(default_factory=dict)
+    exhausted: bool = False
+
+
 def compile_captured(
     gm: torch.fx.GraphModule,
     device: str,
@@ -113,9 +126,13 @@ def compile_captured(
     plan = Plan(program, kinds, symbolic, results, views, not bare)
     if switches.force_eager or not capture:
         return _Uncaptured(plan), source
-    pool = switches.use_graph_pool
-    found = find_capture(device, pool=pool or _shared_pool(device, switches), error_mode=switches.capture_error_mode)
-    return CapturedGraph(plan, found, switches, title), source
+
+    def make() -> GraphCapture:
+        pool = switches.use_graph_pool or _shared_pool(device, switches)
+        return find_capture(device, pool=pool, error_mode=switches.capture_error_mode)
+
+    make()  # a device without captures is refused here, not in the first run
+    return CapturedGraph(plan, make, switches, title), source
 
 
 def _kind(node: Node, position: int, memory: Memory, static: frozenset[int]) -> str:
@@ -170,28 +187,35 @@ def _take(view: View, known: Mapping[Node, Any]) -> Any:
 
 
 class CapturedGraph:
-    """The captures of one graph, one a shape.
+    """The captures of one graph, one a shape and thread.
 
     Args:
         plan: What was decided when compiling.
-        capture: The device's capture.
+        make: Gives the device's capture, with a memory pool for one thread.
         switches: Options.
         title: Name for the log.
     """
 
-    def __init__(self, plan: Plan, capture: GraphCapture, switches: Switches, title: str) -> None:
-        self._plan, self._capture, self._switches, self._title = plan, capture, switches, title
-        self._entries: dict[Any, _Entry] = {}
-        self._exhausted = False
+    def __init__(self, plan: Plan, make: Callable[[], GraphCapture], switches: Switches, title: str) -> None:
+        self._plan, self._make, self._switches, self._title = plan, make, switches, title
+        self._local = threading.local()
+        self._capturing = threading.Lock()  # devices record what every thread launches, so one at a time
         self.captures = 0
 
+    def _mine(self) -> _Captures:
+        """The captures of this thread."""
+        found: _Captures | None = getattr(self._local, "captures", None)
+        if found is None:
+            found = self._local.captures = _Captures(self._make())
+        return found
+
     def __call__(self, args: list[Any]) -> Any:
-        key = self._key(args)
-        entry = self._entries.get(key)
+        key, mine = self._key(args), self._mine()
+        entry = mine.entries.get(key)
         if entry is None or self._switches.force_recapture or self._moved(entry, args):
-            if self._exhausted or (entry is None and self._full()):
+            if mine.exhausted or (entry is None and self._full(mine)):
                 return run_program(self._plan, args)
-            entry = self._entries[key] = self._new(args)
+            entry = mine.entries[key] = self._new(mine, args)
         given = list(args)
         args.clear()
         bound = self._bound(entry, given)
@@ -205,20 +229,19 @@ class CapturedGraph:
             for a in map(args.__getitem__, self._plan.symbolic)
         )
 
-    def _full(self) -> bool:
-        """Whether the limit is reached: then this graph is never captured nor replayed again."""
-        if len(self._entries) < self._switches.capture_limit:
+    def _full(self, mine: _Captures) -> bool:
+        """Whether the limit is reached: then this thread never captures nor replays this graph again."""
+        if len(mine.entries) < self._switches.capture_limit:
             return False
-        self._exhausted = True
-        self._entries.clear()
+        mine.exhausted = True
+        mine.entries.clear()
         logger.warning_once(
             "%s: capture_limit = %d shapes are captured, all further runs are eager",
             self._title, self._switches.capture_limit,
         )  # fmt: skip
         return True
 
-    def _new(self, args: Sequence[Any]) -> _Entry:
-        self.captures += 1
+    def _new(self, mine: _Captures, args: Sequence[Any]) -> _Entry:
         buffers = {
             i: self._buffer(value)
             for i, (kind, value) in enumerate(zip(self._plan.kinds, args))
@@ -228,8 +251,10 @@ class CapturedGraph:
         addresses = {
             i: value.data_ptr() for i, value in enumerate(args) if isinstance(value, torch.Tensor) and i not in buffers
         }
-        recording = self._capture.capture(self._plan.program, bound)
-        logger.info("%s: captured by %s, capture %d", self._title, self._capture.name, self.captures)
+        with self._capturing:
+            self.captures += 1
+            recording = mine.capture.capture(self._plan.program, bound)
+            logger.info("%s: captured by %s, capture %d", self._title, mine.capture.name, self.captures)
         return _Entry(recording, buffers, addresses)
 
     def _buffer(self, value: torch.Tensor) -> torch.Tensor:

@@ -17,13 +17,14 @@ Layout, by kind (``<r>`` is the rank where there are several processes, else not
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
-import mmap
 import os
 import queue
 import re
+import secrets
 import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -32,21 +33,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
-from ge_graph.errors import ArchiveError
+from ge_graph import escape
+from ge_graph.errors import ArchiveError, GeError
 from tair_export import errors, upgrade
+from tair_export.mapping import map_file
 from tair_export.ranks import Rank
 
 FORMAT: Final = "tair-archive"
 SUFFIX: Final = ".manifest.json"
 MANIFEST_BYTES: Final = 64 << 20
+MANIFEST_VALUES: Final = 2_000_000  # 400,000 files; each value takes about a hundred bytes of memory
 GRAPH_BYTES: Final = (1 << 31) - 1  # what protobuf reads
 EDGE_BYTES: Final = 4096
 FULL_BYTES: Final = 256 << 20
 _BLOCK: Final = 32 << 20
 _RETRIES: Final = 8
+_SPARE_HANDLES: Final = 8
+_UNFLUSHED: Final = 64  # files whose handle waits for the disk
 
-Verify = Literal["auto", "fast", "full"]
+Verify: TypeAlias = "bool | Literal['auto', 'fast', 'full']"
 Piece: TypeAlias = "bytes | memoryview"
+# Called with the bytes of a manifest and its path; raises if they come from nobody known.
+Authenticate: TypeAlias = "Callable[[bytes, Path], object]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +113,8 @@ def file_names(names: Iterable[str], folder: str) -> dict[str, str]:
         if base.startswith(".") or _RESERVED.fullmatch(base):
             base = f"_{base}_"
         if len(base) > 180:
-            base = f"{base[:160]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
+            digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
+            base = f"{base[:160]}-{digest[:12]}"
         wanted, count = base or "_", 0
         while wanted.lower() in taken:
             count += 1
@@ -124,7 +133,9 @@ def check_name(name: Any, where: Path) -> str:
     if not isinstance(name, str) or not name or len(name) > 1024:
         raise errors.unsafe_name(str(name)[:80], "is no file name", where)
     parts = name.split("/")
-    if name.startswith("/") or "\\" in name or "\0" in name or re.match(r"[A-Za-z]:", name):
+    if escape.line(name) != name:
+        raise errors.unsafe_name(name, "has characters that do not print", where)
+    if name.startswith("/") or "\\" in name or re.match(r"[A-Za-z]:", name):
         raise errors.unsafe_name(name, "is not relative to the archive", where)
     if any(p in ("", ".", "..") for p in parts):
         raise errors.unsafe_name(name, "leads out of the archive", where)
@@ -164,33 +175,73 @@ class Writer:
     def __init__(self, root: Path, layout: Layout) -> None:
         self.root = root
         self.layout = layout
-        root.mkdir(parents=True, exist_ok=True)
-        self._stage = root / f".staging-{layout.name}.{os.getpid()}.tmp"
+        self._stage = root / f".staging-{layout.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
+        self._lock = -1
         self._hashing = ThreadPoolExecutor(2, "hash")
         self._flushing = ThreadPoolExecutor(1, "flush")
         self._files: dict[str, Callable[[], FileRecord]] = {}
-        self._pending: list[Future[None]] = []
+        self._pending: list[tuple[Future[None], int]] = []
         self._hashed: list[Future[str]] = []
+        self._begun: list[str] = []
 
     def __enter__(self) -> Writer:
-        _remove(self._stage)
-        self._stage.mkdir()
+        with reported("the folder cannot be written to", self.root):
+            self.root.mkdir(parents=True, exist_ok=True)
+            with _locked(self.root):  # so that nobody takes the new folder for an abandoned one
+                self._stage.mkdir()
+                self._lock = os.open(self._stage, os.O_RDONLY)
+                fcntl.flock(self._lock, fcntl.LOCK_EX)
         return self
 
     def __exit__(self, *exc: object) -> None:
         self._hashing.shutdown(cancel_futures=True)
         self._flushing.shutdown(cancel_futures=True)
-        _remove(self._stage)
+        for flushed, handle in self._pending:
+            if flushed.cancelled():
+                os.close(handle)
+        if self._lock >= 0:
+            os.close(self._lock)
+        self._discard(self._stage)
+
+    def _discard(self, staged: Path) -> None:
+        """Remove a staging folder: what was begun by its names, since listing a folder takes handles that there may not
+        be, then the rest."""
+        for name in self._begun:
+            with contextlib.suppress(OSError):
+                (staged / name).unlink()
+        folders = {folder for name in self._begun for folder in Path(name).parents}
+        for folder in sorted(folders, key=lambda f: len(f.parts), reverse=True):
+            with contextlib.suppress(OSError):
+                (staged / folder).rmdir()
+        _remove(staged)
+
+    def _check_handles(self) -> None:
+        """Fail while nothing is in place yet if the handles run out that putting files into place takes."""
+        spare: list[int] = []
+        try:
+            spare.extend(os.dup(self._lock) for _ in range(_SPARE_HANDLES))
+        finally:
+            for handle in spare:
+                os.close(handle)
 
     def add(self, name: str, pieces: Iterable[Piece]) -> None:
-        """Write one file from pieces of memory, none of which is copied if it is large."""
+        """Write one file from pieces of memory, none of which is copied if it is large.
+
+        Raises:
+            ArchiveError: GE5033 if the system refuses.
+        """
         path = self._stage / check_name(name, self.root)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        with reported(f"'{escape.line(name, 200)}' cannot be written", path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._begun.append(name)
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+            self._fill(name, handle, pieces)
+
+    def _fill(self, name: str, handle: int, pieces: Iterable[Piece]) -> None:
         edges, size = _Edges(), 0
         blocks: queue.SimpleQueue[Piece | None] = queue.SimpleQueue()
-        digest = self._hashing.submit(_hash, blocks)
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
+            digest = self._hashing.submit(_hash, blocks)
             for block in _blocks(pieces):
                 blocks.put(block)
                 _write(handle, block)
@@ -200,11 +251,13 @@ class Writer:
             os.close(handle)
             raise
         finally:
-            blocks.put(None)
-        self._pending.append(self._flushing.submit(_flush, handle))
+            blocks.put(None)  # whatever happened: the hashing thread waits for it
+        self._pending.append((self._flushing.submit(_flush, handle), handle))
         # a block is held until it is hashed, so at most one file may lag behind
         for earlier in self._hashed[-1:]:
             earlier.result()
+        for flushed, _ in self._pending[-_UNFLUSHED - 1 : -_UNFLUSHED]:
+            flushed.result()
         self._hashed.append(digest)
         self._files[name] = lambda: FileRecord(name, size, digest.result(), edges.hexdigest(size))
 
@@ -217,28 +270,59 @@ class Writer:
         Returns:
             The manifest.
         """
+        with reported("the archive cannot be completed", self.root):
+            return self._commit(body)
+
+    def _commit(self, body: Mapping[str, Any]) -> Path:
         files = [self._files[name]() for name in sorted(self._files)]
-        for future in self._pending:
-            future.result()
+        for flushed, _ in self._pending:
+            flushed.result()
         listed = [{"bytes": f.bytes, "edges": f.edges, "name": f.name, "sha256": f.sha256} for f in files]
         manifest = seal({**body, "graph": self.layout.graph, "files": listed})
         text = render(manifest)
         target = self.root / self.layout.manifest
         with _locked(self.root):
+            for name in (*(f.name for f in files), self.layout.manifest):
+                _check_inside(self.root, name)
             old = _finish(self.root, self.layout)
             staged = _staging(self.root, self.layout, manifest["digest"])
             shutil.rmtree(staged, ignore_errors=True)
             os.rename(self._stage, staged)
-            for folder in {staged, *(p.parent for p in staged.rglob("*"))}:
-                _sync_folder(folder)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            _write_synced(self._stage, text)
-            os.rename(self._stage, target)
+            try:
+                for folder in {staged, *(p.parent for p in staged.rglob("*"))}:
+                    _sync_folder(folder)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                _write_synced(self._stage, text)
+                self._check_handles()
+                os.rename(self._stage, target)
+            except BaseException:
+                self._discard(staged)
+                raise
             _sync_folder(target.parent)
-            _settle(self.root, staged)
+            _settle(self.root, staged, {f.name for f in files})
             _drop_stale(self.root, old, {f.name for f in files})
             _drop_abandoned(self.root, self.layout)
         return target
+
+
+@contextlib.contextmanager
+def reported(what: str, where: Path) -> Iterator[None]:
+    """The system's refusals as our error."""
+    try:
+        yield
+    except OSError as error:
+        raise errors.io(error, what, where) from error
+    except ValueError as error:  # a NUL in a path, a lone surrogate
+        if isinstance(error, GeError):
+            raise
+        raise errors.io(OSError(errno.EINVAL, str(error)), what, where) from error
+
+
+def _check_inside(root: Path, name: str) -> None:
+    """No folder on the way to a file is a link that leads out."""
+    parent = (root / name).parent
+    if not parent.resolve().is_relative_to(root.resolve()):
+        raise errors.linked_out(name, root)
 
 
 def _hash(blocks: queue.SimpleQueue[Piece | None]) -> str:
@@ -330,44 +414,80 @@ def _staging(root: Path, layout: Layout, digest: str) -> Path:
     return root / f".staging-{layout.name}-{digest[:16]}"
 
 
-def _finish(root: Path, layout: Layout) -> set[str]:
-    """Complete a commit that was cut short; names of the files of the archive that is there now."""
+def _finish(root: Path, layout: Layout) -> dict[str, Mapping[str, Any]]:
+    """Complete a commit that was cut short; the files of the archive that is there now, by name."""
     path = root / layout.manifest
     if not path.exists():
-        return set()
+        return {}
     try:
         found = read_manifest(path)
     except ArchiveError:
-        return set()  # damaged or of another version: it is replaced as a whole
-    _settle(root, _staging(root, layout, found["digest"]))
-    return {f["name"] for f in found["files"]}
+        return {}  # damaged or of another version: it is replaced as a whole
+    listed = {f["name"]: f for f in found["files"]}
+    _settle(root, _staging(root, layout, found["digest"]), set(listed))
+    return listed
 
 
-def _settle(root: Path, staged: Path) -> None:
-    if not staged.is_dir():
+def _settle(root: Path, staged: Path, names: set[str]) -> None:
+    """Move the files of a commit to where they belong; anything else in the folder goes."""
+    if not staged.is_dir() or staged.is_symlink():
         return
-    for path in sorted(p for p in staged.rglob("*") if p.is_file()):
-        target = root / path.relative_to(staged)
+    for path in sorted(p for p in staged.rglob("*") if p.is_file() and not p.is_symlink()):
+        name = path.relative_to(staged).as_posix()
+        if name not in names:
+            continue
+        _check_inside(root, name)
+        target = root / name
         target.parent.mkdir(parents=True, exist_ok=True)
         os.rename(path, target)
-    for folder in {root, *(p for p in root.iterdir() if p.is_dir() and p != staged)}:
+    for folder in {root, *(p for p in root.iterdir() if p.is_dir() and p != staged and not p.is_symlink())}:
         _sync_folder(folder)
     shutil.rmtree(staged)
 
 
-def _drop_stale(root: Path, old: set[str], new: set[str]) -> None:
-    for name in old - new:
+def _drop_stale(root: Path, old: Mapping[str, Mapping[str, Any]], new: set[str]) -> None:
+    """Remove what the last archive had and this one lacks, where the file is the one that was written then.
+
+    A manifest may come from others and list what is none of its business. So nothing behind a link goes, and no file
+    whose content is another one than the manifest says.
+    """
+    base = root.resolve()
+    for name, entry in old.items():
+        path = root / name
+        if name in new or path.is_symlink():
+            continue
         with contextlib.suppress(OSError):
-            (root / name).unlink()
+            if path.parent.resolve().is_relative_to(base) and _is_written(path, entry):
+                path.unlink()
+
+
+def _is_written(path: Path, entry: Mapping[str, Any]) -> bool:
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    try:
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode) or found.st_size != entry["bytes"]:
+            return False
+        edges, size = _Edges(), found.st_size
+        edges.head = os.pread(handle, EDGE_BYTES, 0)
+        edges.tail = os.pread(handle, EDGE_BYTES, max(size - EDGE_BYTES, 0))
+        return bool(edges.hexdigest(size) == entry["edges"])
+    finally:
+        os.close(handle)
 
 
 def _drop_abandoned(root: Path, layout: Layout) -> None:
-    """Remove what killed processes left: they wrote, but never committed."""
-    form = re.compile(rf"\.staging-{re.escape(layout.name)}(?:\.([0-9]+)\.tmp|-[0-9a-f]{{16}})")
+    """Remove what killed processes left: they wrote, but never committed. A live writer holds a lock on its folder."""
+    form = re.compile(rf"\.staging-{re.escape(layout.name)}(?:\.[0-9]+-[0-9a-f]{{8}}\.tmp|-[0-9a-f]{{16}})")
     for path in list(root.iterdir()):
-        match = form.fullmatch(path.name)
-        if match and (match[1] is None or not Path(f"/proc/{match[1]}").exists()):
-            _remove(path)
+        if not form.fullmatch(path.name):
+            continue
+        with contextlib.suppress(OSError):
+            handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _remove(path)
+            finally:
+                os.close(handle)
 
 
 def _remove(path: Path) -> None:
@@ -418,6 +538,8 @@ def _content(path: Path) -> bytes:
 
 
 def _parse(data: bytes, path: Path) -> dict[str, Any]:
+    if sum(data.count(mark) for mark in b",:[{") > MANIFEST_VALUES:
+        raise errors.too_large(f"a manifest of more than {MANIFEST_VALUES} values", path)
     try:
         found = json.loads(data.decode("utf-8"), parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
@@ -469,13 +591,25 @@ class Archive:
         path: The manifest.
         root: Folder that the names are relative to.
         manifest: Content of the manifest, in the current format.
+        compared: Whether every byte has been compared with its checksum.
     """
 
-    def __init__(self, path: Path, root: Path, manifest: dict[str, Any], maps: dict[str, memoryview]) -> None:
+    def __init__(
+        self, path: Path, root: Path, manifest: dict[str, Any], maps: dict[str, memoryview], copied: bool = False
+    ) -> None:
         self.path = path
         self.root = root
         self.manifest = manifest
+        self.compared = False
         self._maps = maps
+        self._copied = copied
+
+    def mapped_file(self, name: str) -> str | None:
+        """The absolute path under which another reader finds the bytes of ``data``; None if they were copied or the
+        archive is just being replaced."""
+        place = self.root.resolve() / name
+        replaced = any(self.root.glob(f".staging-{self.path.name.removesuffix(SUFFIX)}-*"))
+        return str(place) if not self._copied and not replaced and place.is_file() else None
 
     def data(self, name: str) -> memoryview:
         """The content of a file, mapped read-only: pages are shared between processes and read when touched."""
@@ -489,16 +623,18 @@ class Archive:
         """Compare the files with the manifest.
 
         Args:
-            mode: ``full`` hashes every byte; ``fast`` hashes the graph, and the first and last 4 KiB of the others;
-                ``auto`` is full up to 256 MiB in all, else fast.
+            mode: True or ``full`` hashes every byte; ``fast`` hashes the graph, and the first and last 4 KiB of the
+                others; ``auto`` is full up to 256 MiB in all, else fast; False compares sizes alone, which opening did.
 
         Raises:
             ArchiveError: GE5023 naming the file.
         """
-        if mode not in ("auto", "fast", "full"):
-            raise ArchiveError("GE5027", f"verify must be 'auto', 'fast' or 'full', got {mode!r}")
+        if mode is False:
+            return
+        if mode is not True and mode not in ("auto", "fast", "full"):
+            raise ArchiveError("GE5027", f"verify must be True, False, 'auto', 'fast' or 'full', got {mode!r}")
         files = self.manifest["files"]
-        full = mode == "full" or (mode == "auto" and sum(f["bytes"] for f in files) <= FULL_BYTES)
+        full = mode in (True, "full") or (mode == "auto" and sum(f["bytes"] for f in files) <= FULL_BYTES)
         whole = [f for f in files if full or f["name"] == self.manifest["graph"]]
         for entry in files:
             edges = _Edges()
@@ -509,6 +645,7 @@ class Archive:
         for entry, digest in zip(whole, self._digests([f["name"] for f in whole])):
             if digest != entry["sha256"]:
                 raise errors.checksum(entry["name"], f"SHA-256 is {digest}, not {entry['sha256'][:64]}", self.path)
+        self.compared = full
 
     def _digests(self, names: list[str]) -> Iterator[str]:
         def digest(name: str) -> str:
@@ -521,7 +658,15 @@ class Archive:
             yield from pool.map(digest, names)
 
 
-def open_archive(path: Path | str, rank: Rank, *, verify: Verify = "auto", allow_outside: bool = False) -> Archive:
+def open_archive(
+    path: Path | str,
+    rank: Rank,
+    *,
+    verify: Verify = True,
+    allow_outside: bool = False,
+    copy: bool = False,
+    authenticate: Authenticate | None = None,
+) -> Archive:
     """Open an archive.
 
     Args:
@@ -529,24 +674,50 @@ def open_archive(path: Path | str, rank: Rank, *, verify: Verify = "auto", allow
         rank: Picks the files of this process where there are several.
         verify: See ``Archive.verify``.
         allow_outside: Follow symbolic links that leave the folder.
+        copy: Read the files into memory instead of mapping them.
+        authenticate: Called with the bytes of the manifest and its path before anything in it is used; raises if they
+            come from nobody known. See ``tair_export.signing``.
 
     Raises:
-        ArchiveError: 502x with the file.
+        ArchiveError: 502x with the file, GE5042 for an argument of a wrong kind, whatever ``authenticate`` raises.
     """
-    manifest_path, root = find(Path(path), rank)
+    if not isinstance(rank, Rank):
+        raise errors.bad_argument("rank", rank, "a tair_export.ranks.Rank, or None")
+    if authenticate is not None and verify is not True and verify != "full":
+        raise errors.bad_argument("verify", verify, "True: a signature vouches for files only if all are compared")
+    with _readable(path):
+        manifest_path, root = find(Path(path), rank)
     for _ in range(_RETRIES):
-        data = _content(manifest_path)
+        with _readable(path):
+            data = _content(manifest_path)
+        if authenticate is not None:
+            authenticate(data, manifest_path)
         manifest = _parse(data, manifest_path)
         try:
-            maps = _map_all(manifest_path, root, manifest, allow_outside)
-            opened = Archive(manifest_path, root, manifest, maps)
-            if _still(manifest_path, data):
-                opened.verify(verify)
-                return opened
+            with _readable(path):
+                maps = _map_all(manifest_path, root, manifest, allow_outside, copy)
+                opened = Archive(manifest_path, root, manifest, maps, copy)
+                if _still(manifest_path, data):
+                    opened.verify(verify)
+                    return opened
         except ArchiveError:
             if _still(manifest_path, data):
                 raise
     raise errors.missing("the archive keeps changing while it is read", path, "wait until the writer is done")
+
+
+@contextlib.contextmanager
+def _readable(path: Path | str) -> Iterator[None]:
+    """What the system has against a path, as our error: no such name, a working directory that is gone."""
+    try:
+        yield
+    except (OSError, TypeError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise errors.missing(f"cannot be read: {why}", str(path), "give the path of an archive") from error
+    except ValueError as error:
+        if isinstance(error, GeError):
+            raise
+        raise errors.missing(f"no path: {error}", str(path), "give the path of an archive") from error
 
 
 def _still(path: Path, data: bytes) -> bool:
@@ -557,7 +728,9 @@ def _still(path: Path, data: bytes) -> bool:
         return False
 
 
-def _map_all(path: Path, root: Path, manifest: Mapping[str, Any], allow_outside: bool) -> dict[str, memoryview]:
+def _map_all(
+    path: Path, root: Path, manifest: Mapping[str, Any], allow_outside: bool, copy: bool
+) -> dict[str, memoryview]:
     name = path.name.removesuffix(SUFFIX)
     staged = root / f".staging-{name}-{manifest['digest'][:16]}"
     has_staged = staged.is_dir()
@@ -565,11 +738,13 @@ def _map_all(path: Path, root: Path, manifest: Mapping[str, Any], allow_outside:
     maps = {}
     for entry in manifest["files"]:
         candidates = [staged / entry["name"], root / entry["name"]] if has_staged else [root / entry["name"]]
-        maps[entry["name"]] = _map_first(candidates, entry, base, allow_outside, path)
+        maps[entry["name"]] = _map_first(candidates, entry, base, allow_outside, copy, path)
     return maps
 
 
-def _map_first(candidates: list[Path], entry: Mapping[str, Any], base: Path, allow: bool, where: Path) -> memoryview:
+def _map_first(
+    candidates: list[Path], entry: Mapping[str, Any], base: Path, allow: bool, copy: bool, where: Path
+) -> memoryview:
     for candidate in candidates:
         try:
             handle = os.open(candidate, os.O_RDONLY | os.O_NONBLOCK)
@@ -580,24 +755,10 @@ def _map_first(candidates: list[Path], entry: Mapping[str, Any], base: Path, all
         try:
             if not allow and not candidate.resolve().is_relative_to(base):
                 raise errors.unsafe_name(entry["name"], f"is a link to {candidate.resolve()}", where)
-            return map_file(handle, entry["name"], entry["bytes"], where)
+            return map_file(handle, entry["name"], entry["bytes"], where, copy=copy)
         finally:
             os.close(handle)
     raise errors.checksum(entry["name"], "is missing", where)
-
-
-def map_file(handle: int, name: str, size: int, where: Path) -> memoryview:
-    """Map an open file of the given size.
-
-    Raises:
-        ArchiveError: GE5023 if it has another size or is no plain file.
-    """
-    found = os.fstat(handle)
-    if not stat.S_ISREG(found.st_mode) or found.st_size != size:
-        raise errors.checksum(name, f"has {found.st_size} bytes, not {size}", where)
-    if size == 0:
-        return memoryview(b"")
-    return memoryview(mmap.mmap(handle, size, access=mmap.ACCESS_READ))
 
 
 def find(path: Path, rank: Rank) -> tuple[Path, Path]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
+from ge_graph import escape
 from ge_graph.errors import ArchiveError
 
 AGAIN = "the file is damaged: copy or write the archive again"
@@ -12,51 +14,81 @@ AGAIN = "the file is damaged: copy or write the archive again"
 
 def missing(what: str, where: Path | str, next: str) -> ArchiveError:
     """GE5020: no archive there."""
-    return ArchiveError("GE5020", what, where=os.fspath(where), next=next)
+    return ArchiveError("GE5020", escape.line(what), where=escape.line(os.fspath(where)), next=next)
 
 
 def bad_manifest(what: str, where: Path | str) -> ArchiveError:
     """GE5021: the manifest is not what a manifest must be."""
-    return ArchiveError("GE5021", what, where=os.fspath(where), next=AGAIN)
+    return ArchiveError("GE5021", escape.line(what), where=escape.line(os.fspath(where)), next=AGAIN)
 
 
 def version(found: int, writer: str, newest: int, where: Path | str) -> ArchiveError:
     """GE5022: a format that this version does not read."""
+    writer = escape.line(writer)
     by = f", written by {writer}" if writer else ""
     return ArchiveError(
         "GE5022",
         f"archive format {found}{by}; this version reads formats 1 to {newest}",
-        where=os.fspath(where),
+        where=escape.line(os.fspath(where)),
         next=f"install the tair-export that wrote it ({writer or 'unknown'}) or a newer one, or save the model again",
     )
 
 
 def checksum(name: str, what: str, where: Path | str) -> ArchiveError:
     """GE5023: a file is not the one that was written."""
-    return ArchiveError("GE5023", f"'{name}': {what}", where=os.fspath(where), next=AGAIN)
+    return ArchiveError("GE5023", escape.line(f"'{name}': {what}"), where=escape.line(os.fspath(where)), next=AGAIN)
 
 
 def unsafe_name(name: str, why: str, where: Path | str) -> ArchiveError:
     """GE5024: a name leads out of the archive."""
     return ArchiveError(
-        "GE5024", f"name {name!r} {why}", where=os.fspath(where),
+        "GE5024", escape.line(f"name {name!r} {why}"), where=escape.line(os.fspath(where)),
         next="take the archive from its source again; allow_outside=True permits such names if you trust it",
     )  # fmt: skip
 
 
 def too_large(what: str, where: Path | str) -> ArchiveError:
     """GE5025: a count or a size is beyond what such a file can have."""
-    return ArchiveError("GE5025", what, where=os.fspath(where), next=AGAIN)
+    return ArchiveError("GE5025", escape.line(what), where=escape.line(os.fspath(where)), next=AGAIN)
 
 
 def weight(name: str, what: str, where: Path | str) -> ArchiveError:
     """GE5026: graph, manifest and weight files contradict each other."""
-    return ArchiveError("GE5026", f"weight '{name}': {what}", where=os.fspath(where), next=AGAIN)
+    return ArchiveError(
+        "GE5026", escape.line(f"weight '{name}': {what}"), where=escape.line(os.fspath(where)), next=AGAIN
+    )
 
 
 def unwritable(what: str, next: str) -> ArchiveError:
     """GE5030: something of the model has no form in an archive."""
     return ArchiveError("GE5030", what, next=next)
+
+
+def io(error: OSError, what: str, where: Path | str) -> ArchiveError:
+    """GE5033: the system refuses to write."""
+    hints = {
+        errno.ENOSPC: "free space on that disk, or save to another", errno.EDQUOT: "free space in your quota",
+        errno.EFBIG: "the limit on file sizes (ulimit -f, or the file system) is too low",
+        errno.EMFILE: "raise the limit on open files (ulimit -n)", errno.ENFILE: "close files on this host",
+        errno.EACCES: "choose a folder that you may write to", errno.EPERM: "choose a folder that you may write to",
+        errno.EROFS: "choose a folder that you may write to", errno.ENAMETOOLONG: "choose a shorter name or folder",
+        errno.ENOENT: "the folder vanished while writing: choose one that stays", errno.ENOTDIR: "choose a folder",
+        errno.EEXIST: "choose a folder",
+    }  # fmt: skip
+    place = error.filename if isinstance(error.filename, str) else os.fspath(where)
+    code = errno.errorcode.get(error.errno or 0, "?")
+    return ArchiveError(
+        "GE5033", f"{what}: {error.strerror or error} ({code})", where=escape.line(place),
+        next=hints.get(error.errno or 0, "choose another folder") + "; what was there before is as it was",
+    )  # fmt: skip
+
+
+def linked_out(name: str, where: Path | str) -> ArchiveError:
+    """GE5034: a link in the folder would lead what is written elsewhere."""
+    return ArchiveError(
+        "GE5034", f"'{escape.line(name, 200)}' lies behind a link that leads out of the folder",
+        where=escape.line(os.fspath(where)), next="remove the link, or save to another folder",
+    )  # fmt: skip
 
 
 def no_capture(reason: str) -> ArchiveError:
@@ -70,10 +102,40 @@ def no_capture(reason: str) -> ArchiveError:
 def bad_call(what: str, expected: str) -> ArchiveError:
     """GE5040: the arguments of a call are not those that the graph was saved for."""
     return ArchiveError(
-        "GE5040", what, where=f"expected {expected}", next="`tair-run --info ARCHIVE` shows the signature"
+        "GE5040",
+        escape.line(what),
+        where=escape.line(f"expected {expected}"),
+        next="`tair-run --info ARCHIVE` shows the signature",
     )
+
+
+def bad_argument(name: str, value: object, expected: str) -> ArchiveError:
+    """GE5042: an argument of loading or saving is of a wrong kind."""
+    shown = escape.line(repr(value), 80)
+    return ArchiveError("GE5042", f"{name} is {type(value).__name__} {shown}", next=f"give {expected}")
+
+
+def om(where: Path | str) -> ArchiveError:
+    """GE5043: an offline model of ATC, which only a device runs."""
+    return ArchiveError(
+        "GE5043", "this is an .om, an offline model that ATC has compiled for one chip; it holds no graph to read",
+        where=escape.line(os.fspath(where)),
+        next="load the .air that ATC was given; an .om runs on its device, through ACL",
+    )  # fmt: skip
+
+
+def untrusted(what: str, where: Path | str) -> ArchiveError:
+    """GE5044: nobody known has signed the archive."""
+    return ArchiveError(
+        "GE5044", what, where=escape.line(os.fspath(where)), next="take the archive and its .sig from their source"
+    )
+
+
+def array(path: str, what: str) -> ArchiveError:
+    """GE5045: an array file is not what it must be."""
+    return ArchiveError("GE5045", f"no array can be read: {what}", where=path, next="write it with numpy.save")
 
 
 def foreign(what: str, where: Path | str, next: str) -> ArchiveError:
     """GE5041: a graph file of others lacks what running it needs."""
-    return ArchiveError("GE5041", what, where=os.fspath(where), next=next)
+    return ArchiveError("GE5041", escape.line(what), where=escape.line(os.fspath(where)), next=next)

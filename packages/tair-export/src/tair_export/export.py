@@ -7,12 +7,14 @@ entry point group ``tair_export.capture``; ``torchair`` does.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points, version
 from pathlib import Path
 from typing import Any, Final
 
+from ge_graph import names
 from ge_graph.attrs import Attr, Kind
 from ge_graph.errors import ArchiveError
 from ge_graph.ir import Graph
@@ -67,7 +69,12 @@ def capture(
         trace: Callable[..., Captured] = found[0].load()
     except ImportError as error:
         raise errors.no_capture(f"{found[0].value}: {error}") from error
-    return trace(model, args, dict(kwargs), dynamic=dynamic, config=config)
+    with _TRACING:
+        return trace(model, args, dict(kwargs), dynamic=dynamic, config=config)
+
+
+# Tracers patch the model while they work, so one traces at a time.
+_TRACING: Final = threading.Lock()
 
 
 def save_graph(
@@ -101,7 +108,9 @@ def write_graph(captured: Captured, path: str | os.PathLike[str], rank: Rank | N
     """
     rank = current() if rank is None else rank
     layout = archive.graph_layout(rank)
-    return _write(captured, Path(path), layout, rank, weight_files.GRAPH_INLINE_BYTES, lambda file: file, {}, "graph")
+    return _write(
+        captured, path_of(path), layout, rank, weight_files.GRAPH_INLINE_BYTES, lambda file: file, {}, "graph"
+    )
 
 
 def write_export(
@@ -130,17 +139,30 @@ def write_export(
         The manifest.
     """
     rank = current() if rank is None else rank
-    if not export_name or "/" in export_name or export_name.startswith("."):
+    if not isinstance(export_name, str) or not export_name or names.problem(export_name) or export_name[0] == ".":
+        raise errors.unwritable(f"export_name is {export_name!r}", "give a file name that prints on one line")
+    if "/" in export_name or "\\" in export_name:
         raise errors.unwritable(f"export_name is {export_name!r}", "give a file name without folders")
+    root = path_of(export_path)
     layout = archive.export_layout(export_name, rank)
     texts = {}
     if atc_config and rank.index == 0:
         texts["model_relation_config.json"] = atc.model_relation(export_name, rank.count, captured.groups)
         texts["numa_config.json"] = atc.numa(rank.count)
-    prefix = os.fspath(export_path)
-    return _write(
-        captured, Path(export_path), layout, rank, inline_bytes, lambda f: os.path.join(prefix, f), texts, "export"
-    )
+    prefix = os.fspath(root)
+    return _write(captured, root, layout, rank, inline_bytes, lambda f: os.path.join(prefix, f), texts, "export")
+
+
+def path_of(path: Any) -> Path:
+    """A path given by the user.
+
+    Raises:
+        ArchiveError: GE5042 if it is none.
+    """
+    try:
+        return Path(os.fsdecode(path))
+    except TypeError:
+        raise errors.bad_argument("the path", path, "a str or a pathlib.Path") from None
 
 
 def _write(
@@ -161,11 +183,11 @@ def _write(
     named = ([] if inline else list(read)) + [n for n in states if n not in read or inline]
     files = archive.file_names(sorted(named), layout.weights)
     outside = {} if inline else {name: files[name] for name in read}
-    weight_files.place(graph, captured.weights, outside, path_of)
+    constants = weight_files.place(graph, captured.weights, outside, path_of)
     _number_inputs(graph, captured.signature)
     written = {name: read[name] if name in outside else states[name] for name in files}
     written = {name: w for name, w in written.items() if w.bytes or name in states}
-    with Writer(root, layout) as writer:
+    with archive.reported("the archive cannot be written", root), Writer(root, layout) as writer:
         for name, weight in written.items():
             writer.add(files[name], [weight.data().data])
         writer.add(layout.graph, _limited(to_chunks(graph), graph.name))
@@ -180,7 +202,7 @@ def _write(
                 "rank": [rank.index, rank.count],
                 "signature": to_json(captured.signature),
                 "states": {name: weight.name for name, weight in sorted(captured.states.items())},
-                "weights": weight_files.listing(list(written.values()), files),
+                "weights": weight_files.listing(list(written.values()), files, constants),
                 "writer": {**{name: version(name) for name in _OURS}, **captured.versions},
             }
         )

@@ -3,52 +3,89 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
-from ge_graph import schema, serde, txt
+from ge_graph import escape, names, schema, serde, txt
 from ge_graph.dtypes import DataType
-from ge_graph.errors import ArchiveError
+from ge_graph.errors import ArchiveError, GeError
 from ge_graph.ir import Graph, Literal, Node
 from ge_graph.serde_write import literal_bytes
 from ge_runtime.discovery import choose
 from tair_export import errors, weights
-from tair_export.archive import GRAPH_BYTES, map_file
-from tair_export.load import CompiledModel
+from tair_export.archive import GRAPH_BYTES
+from tair_export.export import path_of
+from tair_export.load import CompiledModel, check_options
+from tair_export.mapping import map_file
 from tair_export.signature import LEAF, Input, Output, Signature, Tree
+
+logger = logging.getLogger(__name__)
+_SHOWN: Final = 10
+_AGAIN: Final = "have the file written again"
+_OM_MAGIC: Final = (0x444F4D49).to_bytes(4, "little")
 
 
 def read_air(path: str | os.PathLike[str], *, allow_outside: bool = False) -> Graph:
     """Read a graph file: a ``ModelDef`` or ``GraphDef`` in protobuf's binary or text form.
 
     What the writer left out because it is the default is filled in from the schemas; attributes that no schema knows
-    are dropped, and weight files are mapped.
+    are dropped, and weight files are mapped. Names that GE does not take are repaired, and the log tells which.
 
     Args:
         path: The file.
         allow_outside: Follow paths of weights that lead out of the file's folder.
 
     Raises:
-        ArchiveError: 5xxx if it is no such file, or weights are missing.
+        ArchiveError: 5xxx if it is no such file, or weights are missing; GE5043 for an ``.om``.
     """
-    where = Path(path)
-    try:
-        size = where.stat().st_size
-        if size > GRAPH_BYTES:
-            raise errors.too_large(f"{size} bytes, a graph file has at most {GRAPH_BYTES}", where)
-        data = where.read_bytes()
-    except OSError as error:
-        raise errors.missing(f"cannot be read: {error.strerror}", where, "give the path of a graph file") from error
-    graph = _parse(data, where)
+    where = path_of(path)
+    graph = _parse(_content(where), where)
+    if changed := names.repair(graph):
+        shown = "; ".join(changed[:_SHOWN]) + (f"; and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else "")
+        logger.warning(
+            "%s: %d names that GE does not take were repaired: %s", escape.line(str(where)), len(changed), shown
+        )
     for part in _all(graph):
         for node in part.nodes:
-            if node.op == "FileConstant":
+            if node.op == "FileConstant" or _is_split(node):
                 weights.attach(node, _file_value(node, where, allow_outside), where)
             _complete(node)
     return graph
+
+
+def _content(where: Path) -> bytes:
+    """The bytes of a plain file of a possible size; pipes and devices are never read."""
+    try:
+        handle = os.open(where, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            found = os.fstat(handle)
+            if not stat.S_ISREG(found.st_mode):
+                raise errors.missing("is no plain file", where, "give the path of a graph file")
+            if found.st_size > GRAPH_BYTES:
+                raise errors.too_large(f"{found.st_size} bytes, a graph file has at most {GRAPH_BYTES}", where)
+            with open(handle, "rb", closefd=False) as file:
+                data = file.read(GRAPH_BYTES + 1)
+        finally:
+            os.close(handle)
+    except GeError:
+        raise
+    except (OSError, ValueError, MemoryError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise errors.missing(f"cannot be read: {why}", where, "give the path of a graph file") from error
+    if data[:4] in (_OM_MAGIC, _OM_MAGIC[::-1]):
+        raise errors.om(where)
+    return data
+
+
+def _is_split(node: Node) -> bool:
+    """A constant of a model that was too large for one message: GE leaves the data out and names a file for it."""
+    return node.op in ("Const", "Constant") and "location" in node.attrs and len(node.outputs) == 1
 
 
 def _parse(data: bytes, where: Path) -> Graph:
@@ -94,23 +131,38 @@ def _complete(node: Node) -> None:
 
 
 def _file_value(node: Node, where: Path, allow_outside: bool) -> Literal:
-    path = node.attr("location") or node.attr("file_path") or ""
+    path = _text(node, "location", where) or _text(node, "file_path", where)
+    if len(node.outputs) != 1:
+        raise errors.weight(node.name, f"{len(node.outputs)} outputs, a constant has one", where)
     output = node.outputs[0]
-    shape = tuple(node.attr("shape") or output.known_shape or ())
-    if any(not isinstance(d, int) or d < 0 for d in shape):
+    listed = node.attr("shape")
+    shape = tuple(output.known_shape or () if listed is None or not isinstance(listed, tuple) else listed)
+    if any(type(d) is not int or d < 0 for d in shape):
         raise errors.weight(node.name, f"shape {list(shape)}", where)
-    file = weights.outside(str(path), where.parent, allow_outside, where)
-    offset = int(node.attr("offset", 0))
+    offset = node.attr("offset", 0)
     size = literal_bytes(output.dtype, shape)
-    total = file.stat().st_size
-    if size is None or offset < 0 or offset + size > total:
-        raise errors.weight(node.name, f"{output.dtype.name}{list(shape)} at {offset} of {total} bytes", where)
-    handle = os.open(file, os.O_RDONLY)
     try:
-        view = map_file(handle, str(path), total, where)
+        file = weights.outside(path, where.parent, allow_outside, where)
+        handle = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
+    except (OSError, ValueError) as error:
+        if isinstance(error, GeError):
+            raise
+        raise errors.weight(node.name, f"'{path}' cannot be read: {error}", where) from error
+    try:
+        total = os.fstat(handle).st_size
+        if size is None or type(offset) is not int or offset < 0 or offset + size > total:
+            raise errors.weight(node.name, f"{output.dtype.name}{list(shape)} at {offset} of {total} bytes", where)
+        view = map_file(handle, path, total, where)
     finally:
         os.close(handle)
     return Literal(output.dtype, shape, np.frombuffer(view, np.uint8, size, offset))
+
+
+def _text(node: Node, name: str, where: Path) -> str:
+    value = node.attr(name, "")
+    if not isinstance(value, str):
+        raise errors.weight(node.name, f"attribute '{name}' is {type(value).__name__}, not a text", where)
+    return value
 
 
 def load_air(
@@ -133,9 +185,10 @@ def load_air(
 
     Errors: ArchiveError as ``read_air``; GraphError and EngineError for operators that are not known or have no kernel.
     """
+    check_options(options)
     graph = read_air(path, allow_outside=allow_outside)
-    contract = contract_of(graph, Path(path))
-    return CompiledModel(graph, contract, choose(device).compile(graph, dict(options or {})), {}, Path(path).name)
+    contract = contract_of(graph, path_of(path))
+    return CompiledModel(graph, contract, choose(device).compile(graph, dict(options or {})), {}, path_of(path).name)
 
 
 def contract_of(graph: Graph, where: Path) -> Signature:
@@ -147,12 +200,14 @@ def contract_of(graph: Graph, where: Path) -> Signature:
     nodes = graph.inputs
     if [n.attr("index", 0) for n in nodes] != list(range(len(nodes))):
         found = [(n.name, n.attr("index", 0)) for n in nodes]
-        raise errors.foreign(f"inputs {found[:5]} are not numbered 0, 1, 2 …", where, "have the file written again")
+        raise errors.foreign(f"inputs {found[:5]} are not numbered 0, 1, 2 …", where, _AGAIN)
     inputs = []
     for node in nodes:
+        if len(node.outputs) != 1:
+            raise errors.foreign(f"input '{node.name}' has {len(node.outputs)} outputs", where, _AGAIN)
         output = node.outputs[0]
         if output.dtype is DataType.DT_UNDEFINED or output.known_shape is None:
-            raise errors.foreign(f"input '{node.name}' has no type or rank", where, "have the file written again")
+            raise errors.foreign(f"input '{node.name}' has no type or rank", where, _AGAIN)
         sizes = tuple(
             d if isinstance(d, str) or d >= 0 else f"{node.name}.{i}" for i, d in enumerate(output.known_shape)
         )

@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from ge_graph import serde
+from ge_graph import escape, serde
 from ge_graph.dtypes import DataType
 from ge_graph.errors import ArchiveError
 from ge_graph.ir import Graph, Literal
 from ge_runtime.api import Executable
 from ge_runtime.discovery import choose
 from tair_export import errors, signature, tensors
-from tair_export.archive import Archive, Verify, open_archive
-from tair_export.export import save_graph
+from tair_export.archive import Archive, Authenticate, Verify, open_archive
+from tair_export.export import path_of, save_graph
 from tair_export.ranks import Rank, current
 from tair_export.signature import NUMBERS, Input, Output, Signature
 from tair_export.weights import Mapped
@@ -76,36 +76,44 @@ class CompiledModel:
     def load_graph(
         load_path: str | os.PathLike[str],
         *,
-        verify: Verify = "auto",
+        verify: Verify = True,
         device: str | None = None,
         options: Mapping[str, str] | None = None,
         allow_outside: bool = False,
         rank: Rank | None = None,
+        copy: bool = False,
+        authenticate: Authenticate | None = None,
     ) -> CompiledModel:
         """Load what ``save_graph`` or ``dynamo_export`` wrote.
 
-        Weight files are mapped, not read: their pages come when a run needs them, and processes share them.
+        Weight files are mapped: processes share their pages. Should another process cut such a file short later, the
+        next run ends this one (SIGBUS); ``copy`` guards against that.
 
         Args:
             load_path: The folder given as ``save_path``, or a graph file in it.
-            verify: ``full`` compares every byte with its checksum, ``fast`` the graph and both ends of each weight
-                file, ``auto`` is full up to 256 MiB.
+            verify: True or ``full`` compares every byte with its checksum, ``fast`` the graph and both ends of each
+                weight file, ``auto`` is full up to 256 MiB, False compares sizes.
             device: Device type to run on; None is that of the saved model.
             options: Options for the engine.
             allow_outside: Follow names that lead out of the folder.
             rank: Which process this is; None finds out.
+            copy: Read the weight files into memory instead of mapping them.
+            authenticate: Called with the manifest's bytes and path; raises if they come from nobody known
+                (``tair_export.signing.signed_by``).
 
         Errors: ArchiveError 502x for anything wrong with the files; EngineError if no engine can run the graph.
         """
+        check_options(options)
         found = open_archive(
-            load_path if isinstance(load_path, Path) else Path(load_path), rank or current(), verify=verify,
-            allow_outside=allow_outside,
+            path_of(load_path), current() if rank is None else rank, verify=verify, allow_outside=allow_outside,
+            copy=copy, authenticate=authenticate,
         )  # fmt: skip
         graph, contract = read_graph(found)
         states = _states(found)
         wanted = str(found.manifest.get("device", "cpu")) if device is None else device
-        executable = choose(wanted).compile(graph, dict(options or {}))
-        live = {name: tensors.to_torch(value, wanted) for name, value in states.items()}
+        engine = choose(wanted)
+        executable = engine.compile(graph, dict(options or {}))
+        live = {name: engine.place(value) for name, value in states.items()}
         return CompiledModel(graph, contract, executable, live, found.path.name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -117,7 +125,8 @@ class CompiledModel:
         leaves = contract.flatten(args, kwargs)
         for at, (entry, value) in enumerate(zip(contract.inputs, leaves)):
             leaves[at] = _checked(entry, value)
-        contract.check_sizes([tensors.shape_of(v) for v in leaves])
+        numbers = {at: leaves[at] for at, entry in enumerate(contract.inputs) if entry.kind == "number"}
+        contract.check_sizes([tensors.shape_of(v) for v in leaves], numbers)
         values = [self.states[f] if isinstance(f, str) else leaves[f] for f in contract.feeds]
         for value, feed, written in zip(values, contract.feeds, self._written):
             if written and isinstance(value, np.ndarray) and not value.flags.writeable:
@@ -131,15 +140,31 @@ class CompiledModel:
         return f"<CompiledModel {self.name} {self.signature.text()}>"
 
 
+def check_options(options: Any) -> None:
+    """GE5042 if options for an engine are not texts by name."""
+    if options is None:
+        return
+    if not isinstance(options, Mapping) or not all(isinstance(t, str) for pair in options.items() for t in pair):
+        raise errors.bad_argument("options", options, "a dict from text to text, or None")
+
+
 def _checked(entry: Input, value: Any) -> Any:
     if entry.kind == "tensor":
         if tensors.shape_of(value) is None:
             raise errors.bad_call(f"input '{entry.name}' is {type(value).__name__}", signature.describe(entry))
+        if isinstance(value, np.ndarray) and value.dtype.kind not in "biufc":
+            raise errors.bad_call(f"input '{entry.name}' is an array of {value.dtype}", signature.describe(entry))
         return value
     if entry.kind == "number":
         if isinstance(value, bool) or not hasattr(value, "__index__"):
             raise errors.bad_call(f"input '{entry.name}' is {type(value).__name__} {value!r}", "an int")
-        return int(value)
+        try:
+            number = int(value.__index__())
+        except (TypeError, ValueError, RuntimeError):  # a tensor of several elements, or of floats
+            raise errors.bad_call(f"input '{entry.name}' is {type(value).__name__}", "an int") from None
+        if not -(1 << 63) <= number < 1 << 63:
+            raise errors.bad_call(f"input '{entry.name}' is {escape.line(repr(number), 40)}", "an int of 64 bits")
+        return number
     if entry.kind == "constant" and not (type(value) is type(entry.value) and same(value, entry.value)):
         raise errors.bad_call(f"input '{entry.name}' is {value!r}", f"{entry.value!r}, the value when it was saved")
     return value

@@ -12,10 +12,13 @@ import numpy as np
 import typer
 
 from ge_graph.errors import GeError
-from tair_export.archive import Archive, Verify, open_archive
+from ge_graph.escape import block, line
+from tair_export.archive import SUFFIX, Archive, Verify, open_archive
+from tair_export.foreign import contract_of, read_air
 from tair_export.load import CompiledModel, read_graph
 from tair_export.ranks import Rank, current
 from tair_export.signature import Record, Signature, describe, describe_output
+from tair_export.tensors import read_npy
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -41,7 +44,7 @@ def command(
         bool, typer.Option("--info", help="Print signature, operators, sizes and versions; run nothing.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    verify: Annotated[str, typer.Option(help="auto, fast or full: how much to compare with the checksums.")] = "auto",
+    verify: Annotated[str, typer.Option(help="full, auto or fast: how much to compare with the checksums.")] = "full",
     device: Annotated[str | None, typer.Option(help="Device type to run on.")] = None,
     rank: Annotated[int | None, typer.Option(help="Which rank's files, where several processes saved.")] = None,
 ) -> None:
@@ -54,13 +57,13 @@ def command(
     mode = cast(Verify, verify)
     try:
         if info:
-            _show(summary(open_archive(archive, which, verify=mode)), as_json)
+            _show(bare(archive) if is_bare(archive) else summary(open_archive(archive, which, verify=mode)), as_json)
             return
         model = CompiledModel.load_graph(archive, verify=mode, device=device, rank=which)
         values = read_inputs(model.signature, [*(inputs or ()), *(rest or ())])
         _report(call(model, values), output, as_json)
     except (GeError, OSError, ValueError) as error:
-        typer.echo(f"tair-run: {error}", err=True)
+        typer.echo(block(f"tair-run: {error}"), err=True)
         raise typer.Exit(1) from error
 
 
@@ -97,7 +100,7 @@ def read_inputs(contract: Signature, given: list[str]) -> list[Any]:
     for entry in entries:
         if entry.name in texts:
             text = texts[entry.name]
-            values[entry.name] = int(text) if entry.kind == "number" else np.load(text, allow_pickle=False)
+            values[entry.name] = int(text) if entry.kind == "number" else read_npy(text)
     return [values[i.name] for i in entries]
 
 
@@ -145,7 +148,7 @@ def _report(result: Any, folder: Path | None, as_json: bool) -> None:
         typer.echo(json.dumps(rows, indent=1))
         return
     for row in rows:
-        typer.echo("  ".join(f"{k}={v}" if k != "name" else f"{v}:" for k, v in row.items()))
+        typer.echo(line("  ".join(f"{k}={v}" if k != "name" else f"{v}:" for k, v in row.items())))
 
 
 # --- describing ------------------------------------------------------------------------------------------------------
@@ -163,6 +166,9 @@ def summary(found: Archive) -> dict[str, Any]:
         "format": manifest["version"],
         "writer": manifest.get("writer"),
         "device": manifest.get("device"),
+        "checksum": f"SHA-256 of {len(sizes)} files and of the manifest, all equal"
+        if found.compared
+        else "not compared",
         "signature": contract.text(),
         "inputs": [describe(i) for i in contract.inputs],
         "outputs": [describe_output(o) for o in contract.outputs],
@@ -175,6 +181,31 @@ def summary(found: Archive) -> dict[str, Any]:
         "total_bytes": sum(sizes.values()),
         "sha256": {f["name"]: f["sha256"] for f in manifest["files"]},
     }
+
+
+def is_bare(path: Path) -> bool:
+    """Whether this is a graph file without a manifest."""
+    return path.is_file() and path.suffix != ".json" and not path.with_name(path.stem + SUFFIX).is_file()
+
+
+def bare(path: Path) -> dict[str, Any]:
+    """What ``--info`` shows of a graph file alone, which has no SHA-256 that anything could be compared with."""
+    graph = read_air(path)
+    contract = contract_of(graph, path)
+    ops = Counter(n.op for n in graph.nodes if n.op not in ("Data", "RefData", "Const"))
+    size = path.stat().st_size
+    return {
+        "archive": str(path), "kind": "graph file alone", "format": "ge.proto", "writer": None, "device": None,
+        "checksum": "none: a graph file without a manifest cannot show whether it, or its weights, were changed",
+        "signature": contract.text(),
+        "inputs": [describe(i) for i in contract.inputs],
+        "outputs": [describe_output(o) for o in contract.outputs],
+        "states": [],
+        "ops": dict(sorted(ops.items(), key=lambda item: (-item[1], item[0]))),
+        "nodes": len(graph.nodes),
+        "constants": sum(n.op == "Const" for n in graph.nodes),
+        "graph_bytes": size, "weight_files": 0, "total_bytes": size, "sha256": {},
+    }  # fmt: skip
 
 
 def _show(found: dict[str, Any], as_json: bool) -> None:
@@ -191,6 +222,7 @@ def _show(found: dict[str, Any], as_json: bool) -> None:
     writer = found["writer"] if isinstance(found["writer"], dict) else {}
     rows = {
         "archive": found["archive"],
+        "checksum": found["checksum"],
         "format": f"{found['format']}, written by {', '.join(f'{k} {v}' for k, v in sorted(writer.items()))}",
         "inputs": "\n".join(found["inputs"]) or "none",
         "outputs": "\n".join(found["outputs"]) or "none",
@@ -200,7 +232,7 @@ def _show(found: dict[str, Any], as_json: bool) -> None:
     }
     for name, text in rows.items():
         if text:
-            table.add_row(name, escape(text))
+            table.add_row(name, escape(block(text)))
     Console(soft_wrap=not sys.stdout.isatty()).print(table)
 
 

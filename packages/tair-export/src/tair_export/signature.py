@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from ge_graph.dtypes import DataType
-from tair_export import errors
+from tair_export import errors, guards
 
 Tree: TypeAlias = "str | dict[str, Any]"
 Dim: TypeAlias = "int | str"
@@ -119,6 +119,8 @@ class Signature:
         outputs: Leaves of ``result``.
         feeds: What each Data node reads: the number of a leaf, or the name of a state.
         symbols: Symbol to smallest and largest value, None for no limit.
+        sizes: Text of a size that is no plain symbol, ``2*s0``, to the expression (see ``guards``).
+        guards: Conditions under which the graph was traced.
     """
 
     args: Tree
@@ -129,6 +131,9 @@ class Signature:
     outputs: tuple[Output, ...]
     feeds: tuple[int | str, ...]
     symbols: Mapping[str, tuple[int | None, int | None]] = field(default_factory=dict)
+    sizes: Mapping[str, guards.Expr] = field(default_factory=dict)
+    guards: tuple[guards.Expr, ...] = ()
+    _plan: list[Any] = field(default_factory=list, repr=False, compare=False)
 
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """The leaves of a call.
@@ -163,26 +168,34 @@ class Signature:
         """The results in the model's structure."""
         return _unflatten(self.result, iter(leaves))
 
-    def check_sizes(self, shapes: Sequence[tuple[int, ...] | None]) -> None:
-        """Compare the sizes of tensor leaves with each other and with the limits of their symbols.
+    def check_sizes(self, shapes: Sequence[tuple[int, ...] | None], numbers: Mapping[int, int] = {}) -> None:
+        """Compare the sizes of tensor leaves with each other, with the limits of their symbols and with the guards.
 
         Args:
             shapes: One entry a leaf, None for what is no tensor.
+            numbers: Leaf to the value of an int.
 
         Raises:
-            ArchiveError: GE5040 naming the input and the dimension.
+            ArchiveError: GE5040 naming the input and the dimension, or the guard.
         """
         bound: dict[str, tuple[int, str]] = {}
-        for entry, shape in zip(self.inputs, shapes):
+        open_sizes: list[tuple[Input, int, int, str]] = []
+        for at, (entry, shape) in enumerate(zip(self.inputs, shapes)):
+            if entry.kind == "number" and at in numbers and isinstance(entry.value, str):
+                self._check_size(entry, f"input '{entry.name}'", numbers[at], entry.value, bound)
             if entry.kind != "tensor" or shape is None:
                 continue
             if len(shape) != len(entry.shape):
                 raise errors.bad_call(f"input '{entry.name}' has shape {list(shape)}", describe(entry))
-            for at, (size, wanted) in enumerate(zip(shape, entry.shape)):
-                self._check_size(entry, at, size, wanted, bound)
+            for axis, (size, wanted) in enumerate(zip(shape, entry.shape)):
+                if isinstance(wanted, str) and wanted in self.sizes:
+                    open_sizes.append((entry, axis, size, wanted))
+                else:
+                    self._check_size(entry, f"dimension {axis} of input '{entry.name}'", size, wanted, bound)
+        if self.sizes or self.guards:
+            self._check_guards(bound, open_sizes)
 
-    def _check_size(self, entry: Input, at: int, size: int, wanted: Dim, bound: dict[str, tuple[int, str]]) -> None:
-        place = f"dimension {at} of input '{entry.name}'"
+    def _check_size(self, entry: Input, place: str, size: int, wanted: Dim, bound: dict[str, tuple[int, str]]) -> None:
         if isinstance(wanted, int):
             if size != wanted:
                 raise errors.bad_call(f"{place} is {size}", describe(entry))
@@ -194,6 +207,31 @@ class Signature:
         first, where = bound.setdefault(wanted, (size, place)) if wanted in self.symbols else (size, place)
         if first != size:
             raise errors.bad_call(f"{place} is {size}, {where} is {first}", f"both are {wanted}")
+
+    def _check_guards(self, bound: dict[str, tuple[int, str]], sizes: Sequence[tuple[Input, int, int, str]]) -> None:
+        if not self._plan:
+            self._plan.append([(expr, guards.symbols(expr), guards.function(expr)) for expr in self.guards])
+        values = {name: value for name, (value, _) in bound.items()}
+        for entry, axis, size, wanted in sizes:
+            expr = self.sizes[wanted]
+            missing = guards.symbols(expr) - values.keys()
+            place = f"dimension {axis} of input '{entry.name}'"
+            if len(missing) == 1 and guards.symbols(expr) == missing:  # told by this size alone
+                (name,) = missing
+                value = guards.solve(expr, name, size)
+                if value is None:
+                    raise errors.bad_call(f"{place} is {size}", f"a size of the form {wanted}")
+                self._check_size(entry, place, value, name, bound)
+                values[name] = value
+            elif not missing and (expected := guards.function(expr)(values)) != size:
+                raise errors.bad_call(f"{place} is {size}", f"{wanted} = {expected}")
+        for expr, names, test in self._plan[0]:
+            if names <= values.keys() and not guards.holds(test, values):
+                places = {name: f"{name} ({where})" for name, (_, where) in bound.items()}
+                given = ", ".join(f"{places.get(n, n)} = {values[n]}" for n in sorted(names))
+                raise errors.bad_call(
+                    f"the graph was traced under {guards.text(expr)}; here {given}", guards.text(expr)
+                )
 
     def text(self) -> str:
         """One line: ``(x: f32[3, 4], *, y: int) -> f32[3, 2]``."""
@@ -298,11 +336,13 @@ def to_json(signature: Signature) -> dict[str, Any]:
     return {
         "args": signature.args,
         "feeds": list(signature.feeds),
+        "guards": list(signature.guards),
         "inputs": [_input_json(i) for i in signature.inputs],
         "kwargs": signature.kwargs,
         "names": list(signature.names),
         "outputs": [_output_json(o) for o in signature.outputs],
         "result": signature.result,
+        "sizes": dict(sorted(signature.sizes.items())),
         "symbols": {name: list(limits) for name, limits in sorted(signature.symbols.items())},
     }
 
@@ -370,7 +410,24 @@ def from_json(found: Any) -> Signature:
         if not isinstance(feed, str) and not (type(feed) is int and 0 <= feed < len(inputs)):
             raise ValueError(f"feed {feed!r}")
     names = tuple(_text(n) for n in _list(found, "names"))
-    return Signature(args, kwargs, names, result, inputs, outputs, tuple(feeds), _symbols(found.get("symbols")))
+    return Signature(args, kwargs, names, result, inputs, outputs, tuple(feeds), _symbols(found.get("symbols")),
+                     _sizes(found.get("sizes", {})), _guards(found.get("guards", [])))  # fmt: skip
+
+
+def _sizes(found: Any) -> dict[str, guards.Expr]:
+    if not isinstance(found, dict):
+        raise ValueError("sizes is no object")
+    for expr in found.values():
+        guards.check(expr)
+    return found
+
+
+def _guards(found: Any) -> tuple[guards.Expr, ...]:
+    if not isinstance(found, list) or len(found) > guards.MAX_GUARDS:
+        raise ValueError("guards is no list, or too long")
+    for expr in found:
+        guards.check(expr)
+    return tuple(found)
 
 
 def _symbols(found: Any) -> dict[str, tuple[int | None, int | None]]:

@@ -13,9 +13,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from ge_graph import escape, names
 from ge_graph.attrs import Attr, Kind
 from ge_graph.dtypes import DataType
-from ge_graph.ir import Graph, Literal, Node, Tensor
+from ge_graph.ir import FileLiteral, Graph, Literal, Node, Tensor
 from ge_graph.serde_write import literal_bytes
 from tair_export import errors
 from tair_export.archive import Archive
@@ -66,7 +67,7 @@ def distinct(weights: Mapping[str, Weight]) -> dict[str, Weight]:
 
 def place(
     graph: Graph, weights: Mapping[str, Weight], files: Mapping[str, str], path_of: Callable[[str], str]
-) -> list[str]:
+) -> dict[str, str]:
     """Turn the Data nodes of weights into constants; afterwards the graph has the other inputs only.
 
     Args:
@@ -76,11 +77,11 @@ def place(
         path_of: File to the path that the graph shall name.
 
     Returns:
-        Names of the outside weights that the graph reads; the constants are called like them.
+        Name of each outside weight that the graph reads, and of its constant: the same unless it is taken, or no name.
     """
     made: dict[Any, Tensor] = {}
     mapping: dict[Tensor, Tensor] = {}
-    outside: list[str] = []
+    outside: dict[str, str] = {}
     old = [n for n in graph.inputs if n.name in weights]
     count = len(graph.nodes)
     for node in old:
@@ -90,7 +91,7 @@ def place(
             file = files.get(weight.name) if weight.bytes else None
             made[key] = _constant(graph, node, weight, None if file is None else path_of(file))
             if file is not None:
-                outside.append(made[key].node.name)
+                outside[weight.name] = made[key].node.name
         mapping[node.outputs[0]] = made[key]
     constants = graph.nodes[count:]
     graph.nodes = [*constants, *graph.nodes[:count]]
@@ -102,7 +103,8 @@ def place(
 
 
 def _constant(graph: Graph, node: Node, weight: Weight, path: str | None) -> Tensor:
-    name = weight.name if weight.name not in graph else graph.unique_name(weight.name)
+    name = escape.file_name(weight.name) if names.problem(weight.name) else weight.name
+    name = name if name not in graph else graph.unique_name(name)
     outputs = [(weight.dtype, weight.shape)]
     if path is None:
         value = Literal(weight.dtype, weight.shape, weight.data())
@@ -123,10 +125,10 @@ def file_attrs(weight: Weight, path: str) -> dict[str, Attr]:
     }  # fmt: skip
 
 
-def listing(weights: Sequence[Weight], files: Mapping[str, str]) -> list[dict[str, Any]]:
-    """What the manifest says of outside weights."""
+def listing(weights: Sequence[Weight], files: Mapping[str, str], constants: Mapping[str, str]) -> list[dict[str, Any]]:
+    """What the manifest says of outside weights; those that the graph reads stand under the name of their constant."""
     return [
-        {"dtype": w.dtype.name, "file": files[w.name], "name": w.name, "shape": list(w.shape)}
+        {"dtype": w.dtype.name, "file": files[w.name], "name": constants.get(w.name, w.name), "shape": list(w.shape)}
         for w in sorted(weights, key=lambda w: w.name)
     ]
 
@@ -186,7 +188,8 @@ def _literals(archive: Archive) -> Iterator[tuple[str, Literal]]:
                 name, f"{dtype.name}{list(fixed)} takes {expected} bytes, '{file}' has {size}", archive.path
             )
         data = np.frombuffer(archive.data(file), np.uint8) if size else np.empty(0, np.uint8)
-        yield name, Literal(dtype, fixed, data)
+        place = archive.mapped_file(file)
+        yield name, Literal(dtype, fixed, data) if place is None else FileLiteral(dtype, fixed, data, place)
 
 
 def outside(path: str, folder: Path, allow_outside: bool, where: Path) -> Path:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import keyword
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from ge_graph import schema
+from ge_graph import escape, schema
 from ge_graph.calling import parameter_names
 from ge_graph.codegen.files import write_atomically
 from ge_graph.codegen.reg_op import Operator
@@ -64,7 +65,7 @@ def write_module(operators: Sequence[Operator], output: Path, *, replace: bool =
     Raises:
         GraphError: GE3042 if a file cannot be written, GE3012 if a definition contradicts a known one.
     """
-    if output.suffix != ".py" or not output.stem.isidentifier():
+    if output.suffix != ".py" or not output.stem.isidentifier() or keyword.iskeyword(output.stem):
         raise GraphError("GE3042", f"cannot write {output}: the name must be a Python module name ending in .py")
     if not replace:
         _refuse_conflicts(operators)
@@ -96,12 +97,12 @@ def row_text(row: schema.Row) -> str:
 
 def module_text(operators: Sequence[Operator], *, replace: bool = False) -> str:
     """The Python module."""
-    files = ", ".join(dict.fromkeys(op.file.name.replace("\\", "/").replace('"', "'") for op in operators))
+    files = _in_docstring(", ".join(dict.fromkeys(escape.line(op.file.name, 200) for op in operators)))
     parts = [_HEAD.format(count=len(operators), files=files)]
     parts.append(
         f"__all__ = [{', '.join(repr(op.row['op']) for op in operators)}]\n\n_ROWS: list[dict[str, Any]] = [\n"
     )
-    parts += [f"    {op.row!r},\n" for op in operators]
+    parts += [f"    {ascii(op.row)},\n" for op in operators]
     parts.append(f"]\nfor _row in _ROWS:\n    _register_schema(_row, replace={replace})\n")
     parts += [_function(op) for op in operators]
     return "".join(parts)
@@ -135,8 +136,12 @@ def _docstring(op: OpSchema, doc: str) -> str:
         lines.append(f"    {p.name}{known.get(p.kind, '')}. Dtypes: {', '.join(d.name for d in p.dtypes)}.")
     lines += ["", "Raises:", "    GraphError: if the call breaks the signature above."]
     body = "\n".join(f"    {line}".rstrip() for line in lines).strip()
-    safe = body.replace("\\", "\\\\").replace('"""', "'''")
-    return f'    """{safe}\n    """\n'
+    return f'    """{_in_docstring(escape.block(body))}\n    """\n'
+
+
+def _in_docstring(text: str) -> str:
+    """Text between triple quotes: no backslash escapes anything, no quote ends the string."""
+    return text.replace("\\", "\\\\").replace('"', "'")
 
 
 def _stub(operators: Sequence[Operator]) -> str:

@@ -17,7 +17,7 @@ _TOKEN: Final = re.compile(
   | (?P<scope>::)
   | (?P<mark>.)
     """,
-    re.VERBOSE | re.DOTALL,
+    re.VERBOSE | re.DOTALL | re.ASCII,
 )
 _DIRECTIVE: Final = re.compile(r"^[ \t]*#[ \t]*(\w*)(.*)$")
 _OPENS: Final = frozenset(("if", "ifdef", "ifndef"))
@@ -25,6 +25,8 @@ _DEFINITION: Final = re.compile(r"\s*(\w+)(\([^)]*\))?(.*)", re.DOTALL)
 # What the header with the prototypes' own definitions must not turn them into.
 _NEVER_EXPANDED: Final = frozenset(("REG_OP", "OP_END_FACTORY_REG", "OP_END"))
 _DEEPEST: Final = 16
+# Macros that double a few dozen times would fill any memory; real headers expand to some ten thousand tokens.
+MOST_TOKENS: Final = 2_000_000
 
 
 class Token(NamedTuple):
@@ -78,7 +80,12 @@ def read(text: str) -> Source:
         elif kind != "space":
             tokens.append(Token(kind, piece, line))
         line += piece.count("\n")
-    return Source(tuple(_expand(tokens, macros, 0)), comments, tuple(problems))
+    budget = [MOST_TOKENS]
+    expanded = _expand(tokens, macros, 0, budget)
+    if budget[0] < 0:
+        problems.append((1, f"macros expand to more than {MOST_TOKENS} tokens"))
+        expanded = []
+    return Source(tuple(expanded), comments, tuple(problems))
 
 
 def _directives(text: str) -> tuple[str, dict[str, Macro]]:
@@ -134,13 +141,14 @@ def _define(text: str, macros: dict[str, Macro]) -> None:
     macros[match[1]] = Macro(parameters, match[3])
 
 
-def _expand(tokens: list[Token], macros: dict[str, Macro], depth: int) -> list[Token]:
-    """Tokens with macros replaced; a replaced token has the line of the use."""
+def _expand(tokens: list[Token], macros: dict[str, Macro], depth: int, budget: list[int]) -> list[Token]:
+    """Tokens with macros replaced; a replaced token has the line of the use. Stops when the budget is used up."""
+    budget[0] -= len(tokens)
     if not macros or depth > _DEEPEST:  # a macro that uses itself
         return tokens
     found: list[Token] = []
     i = 0
-    while i < len(tokens):
+    while i < len(tokens) and budget[0] >= 0:
         token = tokens[i]
         i += 1
         macro = macros.get(token.text) if token.kind == "name" else None
@@ -154,7 +162,7 @@ def _expand(tokens: list[Token], macros: dict[str, Macro], depth: int) -> list[T
                 continue
             given, i = _arguments(tokens, i + 1)
             arguments = dict(zip(macro.parameters, given))
-        found += _expand(_body(macro.body, arguments, token.line), macros, depth + 1)
+        found += _expand(_body(macro.body, arguments, token.line), macros, depth + 1, budget)
     return found
 
 

@@ -453,11 +453,16 @@ class _Values:
             raise self.fail('a string such as "NCHW"')
         parts = []
         while self.tokens and self.tokens[0].kind == "string":  # C++ joins neighbours
-            parts.append(str(ast.literal_eval(self.tokens.pop(0).text.removeprefix("u8").removeprefix("L"))))
+            text = self.tokens[0].text.removeprefix("u8").removeprefix("L")
+            try:
+                parts.append(str(ast.literal_eval(text)))
+            except (ValueError, SyntaxError):  # C++ has other escapes than Python, and a NUL may stand in the text
+                raise self.fail("a string whose escapes can be read") from None
+            self.tokens.pop(0)
         return "".join(parts)
 
     def _dtype(self, expected: str = "an element type such as DT_FLOAT") -> DataType:
-        while len(self.tokens) > 1 and self.tokens[0].text == "ge" or self.tokens[0].kind == "scope":
+        while len(self.tokens) > 1 and (self.tokens[0].text == "ge" or self.tokens[0].kind == "scope"):
             self.tokens.pop(0)
         text = _SPELLINGS.get(self.tokens[0].text, self.tokens[0].text)
         if text not in DataType.__members__:
@@ -486,8 +491,12 @@ class _Values:
         hexadecimal = token.text.lower().startswith("0x")
         text = token.text.rstrip("lLuU") if hexadecimal else token.text.rstrip("fFlLuU")
         if self.item_kind is Kind.FLOAT:
+            try:
+                number = sign * float(int(text, 16) if hexadecimal else text)
+            except (ValueError, OverflowError):
+                raise self.fail(wanted) from None
             self.tokens.pop(0)
-            return sign * float(int(text, 16) if hexadecimal else text)
+            return number
         try:
             value = int(text, 16) if hexadecimal else int(text)
         except ValueError:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+import math
+from typing import Any, Final
 
 from ge_graph.attrs import Attr, Kind
 from ge_graph.calling import counts_itself, parameter_names
@@ -89,4 +90,12 @@ def literal(attr: Attr) -> str:
         return f"DataType.{attr.value.name}"
     if attr.kind is Kind.LIST_TYPE:
         return "(" + "".join(f"DataType.{v.name}, " for v in attr.value).strip() + ")"
-    return repr(attr.value)
+    return _plain(attr.value)
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_plain, value))}{',' if len(value) == 1 else ''})"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    return ascii(value)

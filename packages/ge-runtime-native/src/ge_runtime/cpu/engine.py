@@ -8,14 +8,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from ge_graph.ir import Graph, Node, Tensor
+from ge_graph import escape
+from ge_graph.errors import EngineError
+from ge_graph.ir import Graph, Literal, Node, Tensor
 from ge_graph.verify import verify
 from ge_runtime import errors
 from ge_runtime.api import Capability
 from ge_runtime.cpu import registry
 from ge_runtime.cpu.planner import Planner, check_kernels, schedule
 from ge_runtime.cpu.program import Program
-from ge_runtime.cpu.values import TORCH_OF, describe, from_numpy, torch_dtype
+from ge_runtime.cpu.values import TORCH_OF, constant, describe, from_numpy, torch_dtype
 
 _OPTIONS = {
     "engine.shuffle_seed": "an integer: run the nodes in a random order that data and control edges permit",
@@ -31,6 +33,10 @@ class CpuEngine:
     def probe(self) -> Capability:
         """Always available: this module could not be imported without torch."""
         return Capability(True, f"embedded engine on torch {torch.__version__}", ("cpu",))
+
+    def place(self, value: Literal) -> torch.Tensor:
+        """A constant as a tensor of its own."""
+        return constant(value).clone()
 
     def compile(self, graph: Graph, options: Mapping[str, str]) -> CpuExecutable:
         """Verify and plan the graph.
@@ -117,10 +123,15 @@ class CpuExecutable:
 
     def _adopt(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """The inputs as tensors of the declared types and sizes."""
+        if not isinstance(inputs, Sequence) or isinstance(inputs, (str, bytes)):
+            raise errors.bad_input(f"run takes a list of inputs, got {type(inputs).__name__}")
         if len(inputs) != len(self._rules):
-            raise errors.bad_input(f"graph '{self._graph.name}' takes {len(self._rules)} inputs, got {len(inputs)}")
+            name = escape.line(self._graph.name, 200)
+            raise errors.bad_input(f"graph '{name}' takes {len(self._rules)} inputs, got {len(inputs)}")
         for value, (dtype, size, rank) in zip(inputs, self._rules):
             if not isinstance(value, torch.Tensor) or value.dtype is not dtype:
+                break
+            if not value.is_cpu or value.layout is not torch.strided:
                 break
             if value.shape != size if size is not None else value.dim() != rank:
                 break
@@ -149,26 +160,44 @@ class _InputRule:
         Errors:
             EngineError GE4004 if type or size is not the declared one.
         """
-        if isinstance(value, np.ndarray):
-            value = from_numpy(value)
+        if isinstance(value, (np.ndarray, np.generic)):
+            value = self._from_numpy(np.asarray(value))
         elif isinstance(value, (bool, int, float)) and self.shape == ():
-            value = torch.tensor(value, dtype=self.dtype)
+            value = self._number(value)
         if not isinstance(value, torch.Tensor):
-            raise errors.bad_input(f"input {self.index} ({self.name}) is a {type(value).__name__}, not a tensor")
+            raise self._refused(f"is a {type(value).__name__}, not a tensor")
         if value.dtype is not self.dtype:
-            raise errors.bad_input(
-                f"input {self.index} ({self.name}) is {describe(value)}, the graph declares {self.ge_dtype.name}"
-            )
+            raise self._refused(f"is {describe(value)}, the graph declares {self.ge_dtype.name}")
+        if not value.is_cpu or value.layout is not torch.strided:
+            raise self._refused(f"is a {value.layout} tensor on '{value.device.type}', not a dense one on 'cpu'")
         declared = self.shape
         if declared is not None and (
             len(declared) != value.dim()
             or any(isinstance(d, int) and d >= 0 and d != s for d, s in zip(declared, value.shape))
         ):
             dims = ", ".join(map(str, declared))
-            raise errors.bad_input(
-                f"input {self.index} ({self.name}) is {describe(value)}, the graph declares [{dims}]"
-            )
+            raise self._refused(f"is {describe(value)}, the graph declares [{dims}]")
         return value
+
+    def _refused(self, what: str) -> EngineError:
+        return errors.bad_input(f"input {self.index} ({escape.line(self.name, 200)}) {escape.line(what)}")
+
+    def _from_numpy(self, array: np.ndarray[Any, Any]) -> torch.Tensor:
+        try:
+            return from_numpy(array)
+        except TypeError:
+            raise self._refused(f"is an array of {array.dtype}, the graph declares {self.ge_dtype.name}") from None
+
+    def _number(self, value: bool | int | float) -> torch.Tensor:
+        """A Python number as a scalar of the declared type, if that type holds it."""
+        fits = self.ge_dtype.is_float or self.ge_dtype.is_complex or isinstance(value, int)
+        try:
+            found = torch.tensor(value, dtype=self.dtype) if fits else None
+        except (ValueError, RuntimeError, OverflowError):
+            found = None
+        if found is None or (isinstance(value, int) and not self.ge_dtype.is_float and found.item() != value):
+            raise self._refused(f"is {value!r:.60}, which {self.ge_dtype.name} does not hold")
+        return found
 
 
 class _Checker:

@@ -23,11 +23,6 @@ Rule: TypeAlias = "Callable[[Any], list[Host] | None]"
 RULES: dict[str, Rule] = {}
 
 
-def wrap32(value: int) -> int:
-    """The value as a 32-bit two's complement integer holds it."""
-    return (value + 2**31) % 2**32 - 2**31
-
-
 def trunc_div(a: int, b: int) -> int:
     """Integer division that rounds towards zero."""
     quotient = abs(a) // abs(b)
@@ -39,76 +34,99 @@ def trunc_mod(a: int, b: int) -> int:
     return a - trunc_div(a, b) * b
 
 
-# Operator type to (function for constants, text for the program). Order of operands as in the schema.
-_BINARY: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
-    "Add": (operator.add, "{} + {}"),
-    "AddV2": (operator.add, "{} + {}"),
-    "Sub": (operator.sub, "{} - {}"),
-    "Mul": (operator.mul, "{} * {}"),
-    "FloorDiv": (operator.floordiv, "{} // {}"),
-    "FloorMod": (operator.mod, "{} % {}"),
-    "Div": (operator.floordiv, "{} // {}"),  # GE rounds signed integer quotients towards minus infinity
-    "Mod": (trunc_mod, "trunc_mod({}, {})"),
-    "Maximum": (max, "max({}, {})"),
-    "Minimum": (min, "min({}, {})"),
-    "Less": (operator.lt, "{} < {}"),
-    "LessEqual": (operator.le, "{} <= {}"),
-    "Greater": (operator.gt, "{} > {}"),
-    "GreaterEqual": (operator.ge, "{} >= {}"),
-    "Equal": (operator.eq, "{} == {}"),
-    "NotEqual": (operator.ne, "{} != {}"),
-    "LogicalAnd": (lambda a, b: bool(a and b), "{} and {}"),
-    "LogicalOr": (lambda a, b: bool(a or b), "{} or {}"),
-}
-_UNARY: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "Neg": (operator.neg, "-{}"),
-    "Abs": (abs, "abs({})"),
-    "LogicalNot": (operator.not_, "not {}"),
+def _both(a: Any, b: Any) -> bool:
+    return bool(a and b)
+
+
+def _either(a: Any, b: Any) -> bool:
+    return bool(a or b)
+
+
+def _choose(condition: Any, a: Any, b: Any) -> Any:
+    return a if condition else b
+
+
+def _wrapping(fn: Callable[..., int], bits: int) -> Callable[..., int]:
+    """``fn`` of one or two integers with the result that two's complement integers of so many bits give."""
+    low, high, span = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1, 2**bits
+
+    def unary(a: int) -> int:
+        value = fn(a)
+        return value if low <= value <= high else (value - low) % span + low
+
+    def binary(a: int, b: int) -> int:
+        value = fn(a, b)
+        return value if low <= value <= high else (value - low) % span + low
+
+    found = unary if fn in _ONE_OPERAND else binary
+    found.__name__ = f"{fn.__name__}{bits}"
+    return found
+
+
+# Operator type to function, order of operands as in the schema. Arithmetic may leave the range of its type and wraps.
+_ARITHMETIC: dict[str, Callable[..., int]] = {
+    "Add": operator.add, "AddV2": operator.add, "Sub": operator.sub, "Mul": operator.mul,
+    "FloorDiv": operator.floordiv, "Div": operator.floordiv,  # GE rounds integer quotients towards minus infinity
+    "Neg": operator.neg, "Abs": operator.abs, "Cast": operator.index,
+}  # fmt: skip
+_ONE_OPERAND = (operator.neg, operator.abs, operator.index)
+_WITHIN: dict[str, Callable[..., int]] = {
+    "FloorMod": operator.mod, "Mod": trunc_mod, "Maximum": max, "Minimum": min,
+}  # fmt: skip
+_PREDICATES: dict[str, Callable[..., bool]] = {
+    "Less": operator.lt, "LessEqual": operator.le, "Greater": operator.gt, "GreaterEqual": operator.ge,
+    "Equal": operator.eq, "NotEqual": operator.ne, "LogicalAnd": _both, "LogicalOr": _either,
+    "LogicalNot": operator.not_,
+}  # fmt: skip
+_DIVISIONS = ("FloorDiv", "Div", "FloorMod", "Mod")
+_WRAPPED = {
+    (op, dtype): _wrapping(fn, bits)
+    for op, fn in _ARITHMETIC.items()
+    for dtype, bits in ((DataType.DT_INT32, 32), (DataType.DT_INT64, 64))
 }
 _PASS = ("Identity", "TensorMove", "Snapshot", "StopGradient", "Clone")
 
 
-def _is_zero(value: Number) -> bool:
-    return not isinstance(value, Ref) and value == 0
+def _function(op: str, dtype: DataType) -> Callable[..., Any] | None:
+    """What computes one element of a result of this type; None if that is a kernel's work."""
+    if dtype is DataType.DT_BOOL:
+        return _PREDICATES.get(op)
+    return _WITHIN.get(op) or _WRAPPED.get((op, dtype))
 
 
-def _apply(site: Any, fn: Callable[..., Any], text: str, args: Sequence[Number]) -> Number:
-    wrap = site.out_dtype() is DataType.DT_INT32
-    if not any(isinstance(a, Ref) for a in args):
-        value: Number = fn(*args)
-        return wrap32(value) if wrap else value  # type: ignore[arg-type]
-    code = text.format(*(a.code if isinstance(a, Ref) else f"({a})" if a < 0 else repr(a) for a in args))
-    number: Ref = site.number(f"wrap32({code})" if wrap else code)
-    return number
+def _apply(site: Any, fn: Callable[..., Any], args: Sequence[Number]) -> Number:
+    if any(isinstance(a, Ref) for a in args):
+        number: Ref = site.number(fn, *args)
+        return number
+    value: Number = fn(*args)
+    return value
 
 
 def _binary(site: Any) -> list[Host] | None:
-    fn, text = _BINARY[site.node.op]
+    fn = _function(site.node.op, site.out_dtype())
     names = site.ports
     a, b = site.host(names[0]), site.host(names[1])
-    if a is None or b is None:
+    if fn is None or a is None or b is None:
         return None
-    if "//" in text or "%" in text or "trunc" in text:
-        divisors = b if isinstance(b, list) else [b]
-        if any(_is_zero(d) for d in divisors):
-            return None
+    if site.node.op in _DIVISIONS and any(
+        not isinstance(d, Ref) and d == 0 for d in (b if isinstance(b, list) else [b])
+    ):
+        return None
     if not isinstance(a, list) and not isinstance(b, list):
-        return [_apply(site, fn, text, (a, b))]
+        return [_apply(site, fn, (a, b))]
     left = a if isinstance(a, list) else [a]
     right = b if isinstance(b, list) else [b]
-    n = max(len(left), len(right))
+    n = len(left) if len(right) == 1 else len(right)
     if {len(left), len(right)} - {1, n}:
         return None
     left, right = (left * n if len(left) == 1 else left), (right * n if len(right) == 1 else right)
-    return [[_apply(site, fn, text, pair) for pair in zip(left, right, strict=True)]]
+    return [[_apply(site, fn, pair) for pair in zip(left, right, strict=True)]]
 
 
 def _unary(site: Any) -> list[Host] | None:
-    fn, text = _UNARY[site.node.op]
+    fn = _function(site.node.op, site.out_dtype())
     x = site.host(site.ports[0])
-    if x is None:
-        return None
-    return [[_apply(site, fn, text, (v,)) for v in x] if isinstance(x, list) else _apply(site, fn, text, (x,))]
+    return None if fn is None or x is None else _map(site, x, fn)
 
 
 def _pass_through(site: Any) -> list[Host] | None:
@@ -116,10 +134,8 @@ def _pass_through(site: Any) -> list[Host] | None:
     return None if x is None else [x]
 
 
-for _op in _BINARY:
-    RULES[_op] = _binary
-for _op in _UNARY:
-    RULES[_op] = _unary
+for _op in (*_ARITHMETIC, *_WITHIN, *_PREDICATES):
+    RULES[_op] = _unary if _op in ("Neg", "Abs", "LogicalNot") else _binary
 for _op in _PASS:
     RULES[_op] = _pass_through
 
@@ -146,7 +162,7 @@ def _size(site: Any) -> list[Host] | None:
         return None
     total: Number = 1
     for d in dims:
-        total = d if total == 1 else _apply(site, operator.mul, "{} * {}", (total, d))
+        total = _apply(site, _WRAPPED["Mul", site.out_dtype()], (total, d))
     return [total]
 
 
@@ -162,14 +178,14 @@ def _cast(site: Any) -> list[Host] | None:
     if x is None:
         return None
     if target is DataType.DT_BOOL:
-        return _map(site, x, bool, "bool({})")
+        return _map(site, x, bool)
     if source is DataType.DT_BOOL:
-        return _map(site, x, int, "int({})")
-    return [x] if target is DataType.DT_INT64 or source is target else _map(site, x, wrap32, "{}")
+        return _map(site, x, int)
+    return [x] if target is DataType.DT_INT64 or source is target else _map(site, x, _WRAPPED["Cast", target])
 
 
-def _map(site: Any, x: Host, fn: Callable[[Any], Any], text: str) -> list[Host]:
-    return [[_apply(site, fn, text, (v,)) for v in x] if isinstance(x, list) else _apply(site, fn, text, (x,))]
+def _map(site: Any, x: Host, fn: Callable[[Any], Any]) -> list[Host]:
+    return [[_apply(site, fn, (v,)) for v in x] if isinstance(x, list) else _apply(site, fn, (x,))]
 
 
 @_rule("Gather", "GatherV2")
@@ -242,12 +258,13 @@ def _reduce(site: Any) -> list[Host] | None:
     single = axes[0] if isinstance(axes, list) and len(axes) == 1 else axes
     if not isinstance(x, list) or single not in (0, -1) or site.attr("keep_dims", False) or not x:
         return None
-    fn, text = _BINARY[
-        {"ReduceProd": "Mul", "ReduceSum": "Add", "ReduceMax": "Maximum", "ReduceMin": "Minimum"}[site.node.op]
-    ]
+    step = {"ReduceProd": "Mul", "ReduceSum": "Add", "ReduceMax": "Maximum", "ReduceMin": "Minimum"}[site.node.op]
+    fn = _function(step, site.out_dtype())
+    if fn is None:
+        return None
     total = x[0]
     for v in x[1:]:
-        total = _apply(site, fn, text, (total, v))
+        total = _apply(site, fn, (total, v))
     return [total]
 
 
@@ -265,8 +282,7 @@ def _select(site: Any) -> list[Host] | None:
     if condition is None or a is None or b is None or any(isinstance(v, list) for v in (condition, a, b)):
         return None
     if isinstance(condition, Ref):
-        texts = [v.code if isinstance(v, Ref) else repr(v) for v in (a, condition, b)]
-        return [site.number("{} if {} else {}".format(*texts))]
+        return [site.number(_choose, condition, a, b)]
     return [a if condition else b]
 
 

@@ -7,11 +7,9 @@ would alias an input, a constant or another output, and dead memory is overwritt
 
 from __future__ import annotations
 
-import builtins
+import ast
 import inspect
-import math
 import random
-import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,9 +19,9 @@ from typing import Any
 
 import torch
 
+from ge_graph import program as build
 from ge_graph import schema
-from ge_graph.dtypes import DataType
-from ge_graph.errors import EngineError
+from ge_graph.errors import EngineError, GeError
 from ge_graph.ir import Graph, Node, Tensor
 from ge_runtime import errors
 from ge_runtime.cpu import host as host_rules
@@ -31,7 +29,7 @@ from ge_runtime.cpu import registry
 from ge_runtime.cpu.program import Line, Program
 from ge_runtime.cpu.registry import Call, Kernel, Ref
 from ge_runtime.cpu.site import PlanSite
-from ge_runtime.cpu.values import constant, torch_dtype
+from ge_runtime.cpu.values import constant, too_large, torch_dtype
 
 FIXED = 0  # the root of everything that must never be overwritten or handed out: inputs, constants, expanded memory
 _INPUTS = ("Data", "RefData")
@@ -67,6 +65,10 @@ def _has_refs(arg: Any) -> bool:
 def _same(x: Any) -> Any:
     """Stands for "no call"; rendered as its argument."""
     return x
+
+
+def _copies(values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    return [v.clone() for v in values]
 
 
 def schedule(graph: Graph, seed: int | None = None) -> list[Node]:
@@ -127,10 +129,7 @@ class Planner:
         self.constants = constants
         self.values: dict[Tensor, Value] = {}
         self.lines: list[Line] = []
-        self.globals: dict[str, Any] = {}
-        self._named: dict[int, str] = {}
-        self._kept: list[Any] = []  # objects whose id() is a key of _named must stay alive
-        self._counter: Counter[str] = Counter()
+        self.names = build.Names()
         self._node: Node | None = None
         self._uses: Counter[Tensor] = Counter(t for n in order for t in n.operands())
         self._uses.update(graph.outputs)
@@ -139,32 +138,15 @@ class Planner:
 
     # Names, numbers, tensors
 
-    def _fresh(self, prefix: str) -> str:
-        self._counter[prefix] += 1
-        return f"{prefix}{self._counter[prefix]}"
-
-    def bind(self, obj: Any, name: str) -> str:
-        """Make an object a global of the program and give its name."""
-        found = self._named.get(id(obj))
-        if found is not None:
-            return found
-        clean = re.sub(r"\W", "_", name) or "object"
-        clean = f"{clean}_" if iskeyword(clean) or clean[0].isdigit() or hasattr(builtins, clean) else clean
-        while clean in self.globals or re.fullmatch(r"[itch]\d+", clean):
-            clean = self._fresh(f"{clean}_")
-        self.globals[clean] = obj
-        self._named[id(obj)] = clean
-        self._kept.append(obj)
-        return clean
-
-    def emit(self, code: str, reads: Sequence[str] = (), writes: Sequence[str] = ()) -> None:
+    def emit(self, statement: ast.stmt, reads: Sequence[str] = (), writes: Sequence[str] = ()) -> None:
         """Append a line."""
-        self.lines.append(Line(code, tuple(reads), tuple(writes), self._node))
+        self.lines.append(Line(statement, tuple(reads), tuple(writes), self._node))
 
-    def number(self, code: str, *reads: str) -> Ref:
-        """Append the computation of a Python number."""
-        name = self._fresh("h")
-        self.emit(f"{name} = {code}", reads)
+    def number(self, fn: Callable[..., Any], *args: Any) -> Ref:
+        """Append the computation of a Python number: ``fn`` of numbers and Refs."""
+        reads: list[str] = []
+        name = self.names.fresh("h")
+        self.emit(build.assign(name, self.render(Call(fn, args), reads)), reads)
         return Ref(name)
 
     def new_root(self) -> int:
@@ -179,14 +161,14 @@ class Planner:
             parts = value.host if isinstance(value.host, list) else [value.host]
             dtype = torch_dtype(edge.dtype)
             if any(isinstance(p, Ref) for p in parts):
-                value.var = self._fresh("t")
+                value.var = self.names.fresh("t")
                 value.roots = frozenset({self.new_root()})
                 self._live.update(value.roots)
-                code = f"{value.var} = {self.bind(torch.tensor, 'tensor')}({self.render(value.host, [])}, "
-                self.emit(f"{code}dtype={self.bind(dtype, str(dtype).removeprefix('torch.'))})", (), (value.var,))
+                made = self.render(Call(torch.tensor, (value.host,), {"dtype": dtype}), [])
+                self.emit(build.assign(value.var, made), (), (value.var,))
             else:
                 value.const = torch.tensor(value.host, dtype=dtype)
-                value.var, value.roots = self.bind(value.const, self._fresh("c")), frozenset({FIXED})
+                value.var, value.roots = self.names.bind(value.const, "", "c"), frozenset({FIXED})
         return Ref(value.var)
 
     def dims(self, edge: Tensor) -> list[Any] | None:
@@ -203,44 +185,46 @@ class Planner:
             elif edge.node.op in _INPUTS and all(isinstance(d, int) for d in shape):
                 value.sizes = list(shape)
             else:
-                name = self.number(f"{value.var}.shape", value.var).code
+                name = self.names.fresh("h")
+                self.emit(build.assign(name, build.attribute(build.name(value.var), "shape")), (value.var,))
                 fixed = edge.node.op in _INPUTS
-                value.sizes = [d if fixed and isinstance(d, int) else Ref(f"{name}[{i}]") for i, d in enumerate(shape)]
+                value.sizes = [d if fixed and isinstance(d, int) else Ref(name, i) for i, d in enumerate(shape)]
         return value.sizes
 
     # Rendering
 
-    def render(self, arg: Any, reads: list[str]) -> str:
-        """An argument as program text; variables read are added to ``reads``."""
+    def render(self, arg: Any, reads: list[str]) -> ast.expr:
+        """An argument as an expression; variables read are added to ``reads``."""
         if isinstance(arg, Ref):
-            reads.append(arg.code)
-            return arg.code
+            reads.append(arg.name)
+            found = build.name(arg.name)
+            return found if arg.index is None else build.item(found, build.constant(arg.index))
         if isinstance(arg, Call):
             return self.render_call(arg, reads)
-        if isinstance(arg, tuple) and any(isinstance(a, slice) for a in arg) and not _has_refs(arg):
-            return self.bind(arg, "key")
         if isinstance(arg, (list, tuple)):
-            inner = ", ".join(self.render(a, reads) for a in arg)
-            if isinstance(arg, list):
-                return f"[{inner}]"
-            return f"({inner},)" if len(arg) == 1 else f"({inner})"
-        if arg is None or isinstance(arg, (bool, int, str)) and not isinstance(arg, DataType):
-            return repr(arg)
-        if isinstance(arg, float) and math.isfinite(arg):
-            return repr(arg)
+            if any(isinstance(a, slice) for a in arg) and not _has_refs(arg):
+                return self._bound_name(arg)
+            return build.sequence([self.render(a, reads) for a in arg], as_list=isinstance(arg, list))
+        if arg is None or type(arg) in (bool, int):
+            return build.constant(arg)
         if isinstance(arg, slice):
-            return f"slice({', '.join(self.render(v, reads) for v in (arg.start, arg.stop, arg.step))})"
-        if isinstance(arg, (torch.dtype, torch.layout, torch.memory_format)):
-            return self.bind(arg, str(arg).removeprefix("torch."))
-        return self.bind(arg, getattr(arg, "__name__", "constant"))
+            return self.render(Call(slice, (arg.start, arg.stop, arg.step)), reads)
+        return self._bound_name(arg)
 
-    def render_call(self, call: Call, reads: list[str]) -> str:
-        """A call as program text."""
+    def _bound_name(self, value: Any) -> ast.expr:
+        """Everything that is neither number nor value of the program: an object that a name stands for."""
+        shown = getattr(value, "__name__", "")
+        if isinstance(value, (str, float, slice, tuple, torch.dtype, torch.layout, torch.memory_format)):
+            shown = repr(value).removeprefix("torch.")
+        return build.name(self.names.bind(value, str(shown) or type(value).__name__))
+
+    def render_call(self, call: Call, reads: list[str]) -> ast.expr:
+        """A call as an expression."""
         args = [self.render(a, reads) for a in call.args]
         if call.fn is _same:
             return args[0]
-        args += [f"{k}={self.render(v, reads)}" for k, v in call.kwargs.items()]
-        return f"{self.bind(call.fn, getattr(call.fn, '__name__', 'fn'))}({', '.join(args)})"
+        keywords = {k: self.render(v, reads) for k, v in call.kwargs.items()}
+        return build.call(self._bound_name(call.fn), args, keywords)
 
     # Liveness and memory
 
@@ -251,9 +235,16 @@ class Planner:
         return own and self._uses[edge] == 1 and all(self._live[r] == 1 for r in value.roots)
 
     def _define(self, edge: Tensor, value: Value) -> None:
+        self._check_size(edge, edge.known_shape or ())
         self.values[edge] = value
         if self._uses[edge] > 0:
             self._live.update(value.roots)
+
+    @staticmethod
+    def _check_size(edge: Tensor, sizes: Sequence[Any]) -> None:
+        reason = too_large(sizes, edge.dtype)
+        if reason:
+            raise errors.too_large(edge.node, reason)
 
     def _release(self, node: Node) -> None:
         for edge in node.operands():
@@ -273,7 +264,7 @@ class Planner:
                 raise errors.refused(node.op, f"constant '{node.name}' carries no value")
             self.constants[edge] = constant(node.attr("value"))
         tensor = self.constants[edge]
-        self._define(edge, Value(self.bind(tensor, self._fresh("c")), const=tensor, roots=frozenset({FIXED})))
+        self._define(edge, Value(self.names.bind(tensor, "", "c"), const=tensor, roots=frozenset({FIXED})))
 
     def _bound(self, node: Node, kernel: Kernel) -> Callable[..., Any]:
         """The kernel with the node's attributes filled in."""
@@ -328,8 +319,8 @@ class Planner:
             edge = site.edge(port)
             if edge is None or self._is_reference(edge) or (not self.trace and self._dying(edge)):
                 continue
-            source, name = self.tensor(edge).code, self._fresh("t")
-            self.emit(f"{name} = {source}.clone()", (source,), (name,))
+            source, name = self.tensor(edge), self.names.fresh("t")
+            self.emit(build.assign(name, self.render(Call(torch.clone, (source,)), [])), (source.name,), (name,))
             replaced[edge] = self.values[edge]
             self.values[edge] = Value(name, roots=frozenset({self.new_root()}))
         return replaced
@@ -367,63 +358,89 @@ class Planner:
         if isinstance(planned, Ref):  # the result is the operand, or numbers only: nothing to call
             planned = Call(_same, (planned,), views=True)
         call = self._general_call(site, kernel) if planned is None else planned
+        if call.fn in (torch.full, torch.Tensor.expand):
+            self._check_size(node.outputs[0], next(a for a in call.args if isinstance(a, tuple)))
+        if self._overwrite(node, kernel, call):
+            return
         reads: list[str] = []
-        code = self._overwriting(node, kernel, call, reads)
         roots: frozenset[int] = frozenset()
-        if code is None:
-            code = self.render_call(call, reads)
-            if kernel.updates:
-                updated = [e for e in map(site.edge, kernel.updates) if e is not None]
-                roots = roots.union(*(self.values[e].roots for e in updated))
-            elif kernel.views if call.views is None else call.views:
-                if self._may_change(node):
-                    code = f"{code}.clone()"
-                else:
-                    read = (self.values[e] for e in node.operands())
-                    roots = roots.union(*(v.roots for v in read if v.var in reads))
-                    if call.fn is torch.Tensor.expand or not registry.is_builtin(node.op):
-                        roots |= {FIXED}  # one element may stand for several: never to be written or handed out
-        self._assign(node, code, reads, roots)
+        self.render_call(call, reads)
+        if kernel.updates:
+            updated = [e for e in map(site.edge, kernel.updates) if e is not None]
+            roots = roots.union(*(self.values[e].roots for e in updated))
+        elif kernel.views if call.views is None else call.views:
+            if self._may_change(node):
+                call = Call(_copies if self._several(node) else torch.clone, (call,))
+            else:
+                read = (self.values[e] for e in node.operands())
+                roots = roots.union(*(v.roots for v in read if v.var in reads))
+                if call.fn is torch.Tensor.expand or not registry.is_builtin(node.op):
+                    roots |= {FIXED}  # one element may stand for several: never to be written or handed out
+        self._assign(node, call, roots)
 
     def _may_change(self, node: Node) -> bool:
         """Whether a view would see a later update: GE hands on values, so views of RefData are copied."""
         return any(self._is_reference(e) for e in node.operands())
 
-    def _overwriting(self, node: Node, kernel: Kernel, call: Call, reads: list[str]) -> str | None:
-        """The in-place form of an elementwise call whose first operand dies here and has the result's size and type."""
+    def _overwrite(self, node: Node, kernel: Kernel, call: Call) -> bool:
+        """Compute into the first operand if it dies here and the in-place method is the very function of the call.
+
+        Recorded sizes prove nothing: where another operand may be larger, the method is tried. ATen refuses it before
+        it writes anything, and then the call itself is made.
+        """
         if self.trace or not kernel.inplace or call.kwargs or not node.inputs:
-            return None
+            return False
         edge = node.inputs[0]
         if not isinstance(edge, Tensor) or not call.args or call.args[0] != Ref(self.values[edge].var):
-            return None
-        result = node.outputs[0]
-        same = edge.dtype is result.dtype and edge.known_shape is not None and edge.known_shape == result.known_shape
-        if not same or not self._dying(edge):
-            return None
-        args = [self.render(a, reads) for a in call.args]
-        return f"{args[0]}.{kernel.inplace}({', '.join(args[1:])})"
+            return False
+        exact = call.fn is getattr(torch, kernel.inplace.removesuffix("_"), None)
+        if not exact or edge.dtype is not node.outputs[0].dtype or not self._dying(edge):
+            return False
+        reads: list[str] = []
+        first, *rest = [self.render(a, reads) for a in call.args]
+        written = build.call(build.attribute(first, build.member(kernel.inplace)), rest)
+        grows = not all(isinstance(a, (bool, int, float)) or self._is_scalar(a) for a in call.args[1:])
+        self._assign(node, call, frozenset(), written, or_else=grows)
+        return True
 
-    def _assign(self, node: Node, code: str, reads: list[str], roots: frozenset[int]) -> None:
+    def _is_scalar(self, arg: Any) -> bool:
+        """Whether an argument is a constant of rank 0."""
+        found = self.names.objects.get(arg.name) if isinstance(arg, Ref) else None
+        return isinstance(found, torch.Tensor) and found.dim() == 0
+
+    @staticmethod
+    def _several(node: Node) -> bool:
+        return len(node.outputs) != 1 or bool(node.output_counts)
+
+    def _assign(
+        self, node: Node, call: Call, roots: frozenset[int], written: ast.expr | None = None, *, or_else: bool = False
+    ) -> None:
+        """Append the call, or ``written`` in its place; with ``or_else`` the call where that fails."""
+        reads: list[str] = []
+        plain = self.render_call(call, reads)
         names = []
         for edge in node.outputs:
             own = roots or frozenset({self.new_root()})
-            value = Value(self._fresh("t"), roots=own)
+            value = Value(self.names.fresh("t"), roots=own)
             names.append(value.var)
             self._define(edge, value)
-        if not names:
-            self.emit(code, reads)
-            return
-        left = names[0] if len(names) == 1 and not node.output_counts else "(" + ", ".join(names) + ",)"
-        self.emit(f"{left} = {code}", reads, names)
+        value_ = plain if written is None else written
+        target: str | list[str] = names if self._several(node) else names[0]
+        statement = build.assign(target, value_) if names else build.do(value_)
+        if or_else:
+            error = self.names.bind(RuntimeError, "RuntimeError")
+            statement = build.otherwise(statement, error, build.assign(target, plain))
+        self.emit(statement, reads, names)
 
     def _report(self, node: Node, index: int) -> None:
         """In a traced program: hand the node's operands and results to the callback."""
         reads: list[str] = []
-        ins = tuple(self._shown(e, reads) for e in node.operands())
-        outs = tuple(self._shown(e, reads) for e in node.outputs)
-        self.emit(f"on_node({index}, {self.render(ins, reads)}, {self.render(outs, reads)})", reads)
+        ins = tuple(self._shown(e) for e in node.operands())
+        outs = tuple(self._shown(e) for e in node.outputs)
+        shown = [self.render(a, reads) for a in (index, ins, outs)]
+        self.emit(build.do(build.call(build.name("report"), shown)), reads)
 
-    def _shown(self, edge: Tensor, reads: list[str]) -> Any:
+    def _shown(self, edge: Tensor) -> Any:
         value = self.values[edge]
         if value.var:
             return Ref(value.var)
@@ -432,14 +449,14 @@ class Planner:
     def _results(self) -> None:
         """The return line; clones where a result would share memory with an input, a constant or another result."""
         reads: list[str] = []
-        parts: list[str] = []
+        parts: list[Any] = []
         taken: set[int] = set()
         for edge in self.graph.outputs:
-            code = self.render(self.tensor(edge), reads)
+            found = self.tensor(edge)
             roots = self.values[edge].roots
-            parts.append(f"{code}.clone()" if FIXED in roots or roots & taken else code)
+            parts.append(Call(torch.clone, (found,)) if FIXED in roots or roots & taken else found)
             taken |= roots
-        self.emit(f"return [{', '.join(parts)}]", reads)
+        self.emit(build.give(self.render(parts, reads)), reads)
 
     def plan(self) -> Program:
         """Plan the graph."""
@@ -454,14 +471,16 @@ class Planner:
                 self._const(node) if node.op in _CONSTS else self._compute(node)
             except EngineError as error:
                 raise errors.located(error, node) from None
+            except GeError:
+                raise
+            except Exception as error:
+                raise errors.plan_failed(node, error) from error
             if self.trace and node.op not in _CONSTS:
                 self._report(node, index)
             self._release(node)
         self._node = None
         self._results()
-        for name in ("wrap32", "trunc_div", "trunc_mod"):
-            self.globals.setdefault(name, getattr(host_rules, name))
-        return Program(self.graph.name, len(inputs), self.lines, self.globals, traced=self.trace)
+        return Program(self.graph.name, len(inputs), self.lines, self.names, traced=self.trace)
 
 
 def _check_ports(node: Node, run: Callable[..., Any], ports: list[str], attrs: dict[str, Any]) -> None:

@@ -1,34 +1,36 @@
-"""The generated program: lines with what they read and write, early freeing, execution, and blame for failures."""
+"""The program of a graph: statements with what they read and write, early freeing, execution, blame for failures."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Sequence
+import ast
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 
+from ge_graph import program as build
 from ge_graph.errors import EngineError
 from ge_graph.ir import Node
 from ge_runtime import errors
 from ge_runtime.cpu.values import describe
 
-_serial = itertools.count()
+_NO_MEMORY = ("Storage size calculation overflowed", "numel: integer multiplication overflow")
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of the program.
+    """One statement of the program.
 
     Attributes:
-        code: Python text.
+        statement: Built by ``ge_graph.program``.
         reads: Names it reads, constants and numbers included.
         writes: Tensor variables it defines.
         node: The node it belongs to; None for the return line.
     """
 
-    code: str
+    statement: ast.stmt
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     node: Node | None
@@ -50,40 +52,42 @@ def _freed_after(lines: Sequence[Line]) -> list[list[str]]:
 class Program:
     """A straight-line function made from lines.
 
-    Attributes:
-        source: Its text, for dumps.
-        globals: What its names mean.
+    Args:
+        graph: Name of the graph, for errors.
+        inputs: How many tensors it takes.
+        lines: What it does.
+        names: What its names mean.
+        traced: Whether it takes a callback behind the inputs.
     """
 
     def __init__(
-        self, name: str, inputs: int, lines: Sequence[Line], names: dict[str, Any], *, traced: bool = False
+        self, graph: str, inputs: int, lines: Sequence[Line], names: build.Names, *, traced: bool = False
     ) -> None:
-        self.globals = names
+        self._graph = graph
         self._lines = lines
-        self._file = f"<ge program {name} {next(_serial)}>"
-        self._node_at: dict[int, Line] = {}
-        self.source = self._write(inputs, traced)
-        self.function = self._compile()
+        self._names = names
+        self._parameters = [f"i{k}" for k in range(inputs)] + (["report"] if traced else [])
+        self._line_at: list[Line] = []
+        statements: list[tuple[ast.stmt, str]] = []
+        for line, dead in zip(lines, _freed_after(lines)):
+            self._line_at.append(line)
+            statements.append((line.statement, ""))
+            if dead and not isinstance(line.statement, ast.Return):
+                self._line_at.append(line)
+                statements.append((build.drop(dead), ""))
+        self._compiled = build.Program("program", self._parameters, statements, names)
+        self.function = self._compiled.function
 
-    def _write(self, inputs: int, traced: bool) -> str:
-        parameters = [f"i{k}" for k in range(inputs)] + (["on_node"] if traced else [])
-        text = [f"def program({', '.join(parameters)}):"]
+    @cached_property
+    def source(self) -> str:
+        """The program for people, with the origin of each node above its statements."""
         last: Node | None = None
-        for line, dead in zip(self._lines, _freed_after(self._lines)):
-            if line.node is not None and line.node is not last:
-                last = line.node
-                text.append(f"    # {line.node.name}{_origin_comment(line.node)}")
-            text.append(f"    {line.code}")
-            self._node_at[len(text)] = line
-            if dead and not line.code.startswith("return"):
-                text.append(f"    del {', '.join(dead)}")
-        return "\n".join(text) + "\n"
-
-    def _compile(self) -> Callable[..., list[torch.Tensor]]:
-        scope = self.globals
-        exec(compile(self.source, self._file, "exec"), scope)
-        function: Callable[..., list[torch.Tensor]] = scope.pop("program")
-        return function
+        commented: list[tuple[ast.stmt, str]] = []
+        for (statement, _), line in zip(self._compiled.statements, self._line_at, strict=True):
+            begins = line.node is not None and line.node is not last
+            last = line.node or last
+            commented.append((statement, _comment(line.node) if begins and line.node is not None else ""))
+        return build.written("program", self._parameters, commented, self._names)
 
     def run(self, *args: Any) -> list[torch.Tensor]:
         """Run outside autograd, autocast and torch-function modes.
@@ -95,28 +99,30 @@ class Program:
             with torch._C._AutoDispatchBelowAutograd(), torch._C.DisableTorchFunction():
                 if torch.is_autocast_enabled("cpu"):
                     with torch.autocast("cpu", enabled=False):
-                        return self.function(*args)
-                return self.function(*args)
+                        return self.function(*args)  # type: ignore[no-any-return]
+                return self.function(*args)  # type: ignore[no-any-return]
         except Exception as error:
             raise self._blame(error) from error
 
-    def _blame(self, error: Exception) -> Exception:
+    def _blame(self, error: Exception) -> EngineError:
         frame = error.__traceback__
-        while frame is not None and frame.tb_frame.f_code.co_filename != self._file:
+        while frame is not None and frame.tb_frame.f_code.co_filename != self._compiled.file:
             frame = frame.tb_next
-        line = self._node_at.get(frame.tb_lineno) if frame is not None else None
-        if frame is None or line is None or line.node is None:
-            return error
+        if frame is None:
+            return error if isinstance(error, EngineError) else errors.run_failed(self._graph, error)
+        line = self._line_at[frame.tb_lineno - 1]
+        if line.node is None:
+            return error if isinstance(error, EngineError) else errors.run_failed(self._graph, error)
         if isinstance(error, EngineError):
             return errors.located(error, line.node)
-        known = {**self.globals, **frame.tb_frame.f_locals}
+        known = {**self._names.objects, **frame.tb_frame.f_locals}
         operands = ", ".join(describe(known[name]) for name in line.reads if name in known)
+        if isinstance(error, MemoryError) or str(error).startswith(_NO_MEMORY) or "DefaultCPUAllocator" in str(error):
+            return errors.too_large(line.node, f"no memory for the result of ({operands}): {error}")
         return errors.kernel_failed(line.node, operands, error)
 
 
-def _origin_comment(node: Node) -> str:
+def _comment(node: Node) -> str:
     p = node.provenance
-    if p is None:
-        return ""
-    parts = " ".join(part for part in (p.fx_name and f"%{p.fx_name}", p.module, p.source) if part)
-    return f"  {parts}".replace("\n", " ").replace("\r", " ") if parts else ""
+    parts = [p.fx_name and f"%{p.fx_name}", p.module, p.source] if p is not None else []
+    return "  ".join([node.name, " ".join(part for part in parts if part)]).rstrip()

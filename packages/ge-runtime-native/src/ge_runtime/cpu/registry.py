@@ -30,9 +30,15 @@ _BUILTIN_PACKAGE = "ge_runtime.cpu.kernels"
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A value of the program under construction: a variable, or an expression of Python numbers."""
+    """A value of the program under construction: a variable, or one entry of a variable that holds several.
 
-    code: str
+    Attributes:
+        name: The variable.
+        index: The entry; None for the variable itself.
+    """
+
+    name: str
+    index: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

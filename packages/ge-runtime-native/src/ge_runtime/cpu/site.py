@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ge_graph import schema
@@ -75,9 +76,7 @@ class PlanSite:
             small = value.const.dim() <= 1 and value.const.numel() <= MAX_LIST
             return value.const.tolist() if small else None
         if edge.node.op == "Data" and edge.known_shape == ():
-            value.host = self.planner.number(
-                f"{'bool' if edge.dtype is DataType.DT_BOOL else 'int'}({value.var})", value.var
-            )
+            value.host = self.planner.number(bool if edge.dtype is DataType.DT_BOOL else int, Ref(value.var))
         return value.host
 
     def host(self, port: str) -> Any:
@@ -98,9 +97,9 @@ class PlanSite:
         edge = self.edge(port)
         return None if edge is None else self.planner.dims(edge)
 
-    def number(self, code: str) -> Ref:
-        """Compute a Python number in the program."""
-        found: Ref = self.planner.number(code)
+    def number(self, fn: Callable[..., Any], *args: Any) -> Ref:
+        """Compute a Python number in the program: ``fn`` of numbers and Refs."""
+        found: Ref = self.planner.number(fn, *args)
         return found
 
     def attr(self, name: str, default: Any = None) -> Any:

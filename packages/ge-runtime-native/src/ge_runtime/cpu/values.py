@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import os
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,16 @@ from ge_runtime import errors
 
 TORCH_OF = {d: getattr(torch, d.torch_name) for d in DataType if d.torch_name and hasattr(torch, d.torch_name)}
 GE_OF = {t: d for d, t in TORCH_OF.items()}
+
+MEMORY = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 2**62  # bytes
+
+
+def too_large(sizes: Sequence[Any], dtype: DataType | int) -> str:
+    """Why a tensor of these sizes cannot exist on this host; empty if it may, or if a size is not a number yet."""
+    if not all(isinstance(d, int) for d in sizes) or DataType(dtype) not in TORCH_OF:
+        return ""
+    wanted = math.prod(sizes) * torch_dtype(dtype).itemsize
+    return f"a result of {list(sizes)} takes {wanted} bytes, this host has {MEMORY}" if wanted > MEMORY else ""
 
 
 def torch_dtype(dtype: DataType | int) -> torch.dtype:

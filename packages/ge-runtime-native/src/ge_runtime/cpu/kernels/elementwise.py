@@ -91,6 +91,14 @@ _floating({
 })  # fmt: skip
 
 
+def truncated(x1: Tensor, x2: Tensor) -> Tensor:
+    """Quotient of integers rounded towards zero; the least one by -1 is itself, where ATen ends the process."""
+    if not x1.dtype.is_signed:
+        return torch.div(x1, x2, rounding_mode="trunc")
+    turned = x2 == -1
+    return torch.where(turned, torch.neg(x1), torch.div(x1, x2.masked_fill(turned, 1), rounding_mode="trunc"))
+
+
 @kernel("Div", inplace="div_", source="quotient; signed integers round towards minus infinity")
 def div(x1: Tensor, x2: Tensor) -> Tensor:
     """x1 / x2; integers give the floor of the quotient."""
@@ -104,7 +112,7 @@ def real_div(x1: Tensor, x2: Tensor) -> Tensor:
     """x1 / x2; integers drop the fraction."""
     if x1.is_floating_point() or x1.is_complex():
         return torch.div(x1, x2)
-    return torch.div(x1, x2, rounding_mode="trunc")
+    return truncated(x1, x2)
 
 
 plan("Div", "RealDiv")(_direct(torch.div))
@@ -113,7 +121,7 @@ plan("Div", "RealDiv")(_direct(torch.div))
 @kernel("TruncateDiv")
 def truncate_div(x1: Tensor, x2: Tensor) -> Tensor:
     """The quotient rounded towards zero, floats included."""
-    return torch.div(x1, x2, rounding_mode="trunc")
+    return torch.div(x1, x2, rounding_mode="trunc") if x1.is_floating_point() else truncated(x1, x2)
 
 
 @kernel("FloorDiv", source="floor of the rounded quotient; 1.0 by 0.1 gives 10")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ge_graph.dtypes import DataType
 from ge_runtime import errors
-from ge_runtime.cpu.kernels.elementwise import wide
+from ge_runtime.cpu.kernels.elementwise import truncated, wide
 from ge_runtime.cpu.registry import Call, Site, kernel, plan
 from ge_runtime.cpu.values import listed, one, torch_dtype
 
@@ -224,8 +224,7 @@ def scatter_sub(var: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
 def scatter_div(var: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
     """var[indices] /= updates, in place."""
     for place, row in zip(_long(indices).reshape(-1).tolist(), _row_shape(var, indices, updates)):
-        mode = None if var.is_floating_point() else "trunc"
-        var[place] = torch.div(var[place], row, rounding_mode=mode)
+        var[place] = torch.div(var[place], row) if var.is_floating_point() else truncated(var[place], row)
     return var
 
 

@@ -161,6 +161,10 @@ def multinomial_with_replacement(
 ) -> Tensor:
     """numsamples category numbers a row, with probability proportional to x."""
     rows = x.reshape(-1, x.shape[-1]).double()
+    if not bool(torch.isfinite(rows).all()) or bool((rows < 0).any()):
+        raise errors.refused("Multinomial", "a weight is negative, infinite or not a number")
+    if bool((rows.sum(-1) == 0).any()):
+        raise errors.refused("Multinomial", "a row has no weight that is not 0")
     key, counter = _seeded(seed, offset)
     if replacement:
         drawn = uniform(key, counter, rows.shape[0] * numsamples, torch.float64).reshape(-1, numsamples)
