@@ -451,7 +451,6 @@ def doctor(
 def _add_commands() -> None:
     """Commands of other packages (entry points ``tair.commands``): each takes its arguments as they stand."""
     for point in sorted(importlib.metadata.entry_points(group=COMMANDS), key=lambda e: e.name):
-
         free = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
         text = f"From {point.dist.name if point.dist else 'another package'}; `tair {point.name} --help` says more."
         app.command(point.name, context_settings=free, add_help_option=False, help=text)(_passed_on(point))
