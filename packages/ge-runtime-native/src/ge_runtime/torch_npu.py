@@ -36,6 +36,7 @@ from ge_runtime.cann.probe import missing_libraries
 from ge_runtime.device_graphs import (
     MAX_MODEL_BYTES,
     InputRule,
+    SameInputs,
     check_cores,
     external_data,
     frozen_flags,
@@ -225,6 +226,8 @@ class TorchNpuExecutable:
             raise errors.graph_too_large(graph.name, len(self._data))
         self._compiled: dict[tuple[int, ...], Any] = {}
         self._lock = threading.Lock()
+        self._same: SameInputs | None = None
+        self._seen: tuple[int, ...] = ()
         process.graphs.add(self)
         # numbers of the host are what scalars usually are; another pattern is compiled when it comes
         self._on(tuple(_HOST if r.shape == () and r.dtype is DataType.DT_INT64 else _DEVICE for r in self._rules))
@@ -259,6 +262,8 @@ class TorchNpuExecutable:
             raise errors.bad_input(f"graph '{self._graph.name}' takes {len(self._rules)} inputs, got {len(inputs)}")
         if os.getpid() != self._process.id:
             raise errors.no_session("the device belongs to the process that this one was forked from")
+        if self._same is not None and self._same.match(inputs):
+            return self._launch(self._seen, [v.detach() if v.requires_grad else v for v in inputs])
         on_host = True
         given: list[torch.Tensor] = []
         placements: list[int] = []
@@ -277,6 +282,9 @@ class TorchNpuExecutable:
             placements.append(_HOST if value.is_cpu else _DEVICE)
             given.append(value.detach())
         results = self._launch(tuple(placements), given)
+        if inputs and not self._written and _HOST not in placements and not on_host:
+            plain = all(isinstance(v, torch.Tensor) and not v.is_cpu for v in inputs)
+            self._same, self._seen = (SameInputs(inputs) if plain else None), tuple(placements)
         self._write_back(inputs, given)
         if on_host and inputs:  # without inputs there is only the device to go by
             return [r.cpu() for r in results]
