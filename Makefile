@@ -3,13 +3,13 @@ SHELL := /bin/bash
 PYTHON ?= $(or $(TARGET_PYTHON_PATH),$(shell command -v python3.11 || command -v python3))
 RUN := .venv/bin/python
 PKG ?= ge-graph
-TESTS = $(wildcard packages/*/tests) tests/opinfo $(wildcard tests/test_*.py)
+TESTS = $(wildcard packages/*/tests) tests/opinfo tests/native $(wildcard tests/test_*.py)
 # torch_npu, where it is installed, would load itself into every process that imports torch.
 export TORCH_DEVICE_BACKEND_AUTOLOAD ?= 0
 export HF_HUB_OFFLINE ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-npu test tiny quick unit system emulator-test opinfo bench lint regen coverage configure wheels install uninstall package-test release clean
+.PHONY: help setup demo demo-npu test tiny quick unit system emulator-test opinfo native graphs bench lint regen coverage configure wheels install uninstall package-test release clean
 
 help:  ## list these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -53,6 +53,12 @@ emulator-test: setup  ## the real torch_npu wheel on the CANN emulator; fetches 
 
 opinfo: setup  ## every OpInfo of torch against the embedded engine, with a report
 	@$(RUN) -m tools.opinfo
+
+native: setup  ## every OpInfo by the GE operators it becomes, what GE has instead, and why it is not used
+	@$(RUN) -m tools.native
+
+graphs: setup  ## operators in the graphs of real models against the incumbent's; written to docs/graphs.md
+	@$(RUN) -m benchmarks.graphs
 
 bench: setup  ## ratios against eager and other exporters; written to benchmarks/results.md
 	@$(RUN) -m benchmarks.run

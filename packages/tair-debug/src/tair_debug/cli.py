@@ -47,6 +47,7 @@ Real = Annotated[bool, typer.Option("--real", help="Make real tensors, for facto
 Rtol = Annotated[float | None, typer.Option(help="Relative tolerance; by default that of the element type.")]
 Atol = Annotated[float | None, typer.Option(help="Absolute tolerance; by default that of the element type.")]
 TRACEBACK: Final = "TAIR_TRACEBACK"
+COMMANDS: Final = "tair.commands"  # entry points of other packages
 F = TypeVar("F", bound=Callable[..., int])
 
 
@@ -398,6 +399,7 @@ def check(
 def _graphs_of(source: str, inputs: Sequence[str], backward: bool, dynamic: bool, real: bool) -> list[Graph]:
     """The finished GE graphs of a model, or the graph of a file."""
     from tair_debug import capture
+    from tair_debug.graph_file import read_graph
 
     if ".py:" not in source:
         return [read_graph(Path(source))]
@@ -449,17 +451,17 @@ def doctor(
 def _add_commands() -> None:
     """Commands of other packages (entry points ``tair.commands``): each takes its arguments as they stand."""
     for point in sorted(importlib.metadata.entry_points(group=COMMANDS), key=lambda e: e.name):
-
-        def run(context: typer.Context, point: importlib.metadata.EntryPoint = point) -> None:
-            raise typer.Exit(point.load()(context.args))
-
         free = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
-        help_text = (
-            f"From {point.dist.name if point.dist else 'another package'}; `tair {point.name} --help` says more."
-        )
-        app.command(point.name, context_settings=free, add_help_option=False, help=help_text)(
-            lambda context, run=run: run(context)
-        )
+        text = f"From {point.dist.name if point.dist else 'another package'}; `tair {point.name} --help` says more."
+        app.command(point.name, context_settings=free, add_help_option=False, help=text)(_passed_on(point))
+
+
+def _passed_on(point: importlib.metadata.EntryPoint) -> Callable[[typer.Context], None]:
+    def run(context: typer.Context) -> None:
+        raise typer.Exit(point.load()(context.args))
+
+    run.__annotations__["context"] = typer.Context  # read by typer, which sees text only under postponed evaluation
+    return run
 
 
 def _effects(target: str) -> Any:

@@ -1,7 +1,7 @@
 """Functions that torch takes apart before anybody is asked: while tracing they go to the overload that has a converter.
 
-``interpolate`` calls overloads with scale factors, whose Python decompositions run in place of autograd's kernels, so
-that a table of decompositions is never looked into. The overload with sizes computes the same and stays whole.
+Python decompositions of these run in place of autograd's kernels, so that a table of decompositions is never looked
+into. The calls below skip autograd, and gradients are the ATen operators that eager has for them.
 """
 
 from __future__ import annotations
@@ -88,6 +88,52 @@ class _Resized(torch.autograd.Function):
             return gradient(grad, sizes, list(shape), *rest), None, None, None
 
 
+class _Shrunk(torch.autograd.Function):
+    """A shrinking activation as one op, and its gradient as one."""
+
+    @staticmethod
+    def forward(ctx: Any, input: torch.Tensor, op: Any, gradient: Any, bound: float) -> Any:
+        ctx.save_for_backward(input)
+        ctx.form = (gradient, bound)
+        with below_autograd():
+            return op(input, bound)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:  # type: ignore[override]
+        (input,), (gradient, bound) = ctx.saved_tensors, ctx.form
+        with below_autograd():
+            return gradient(grad, input, bound), None, None, None
+
+
+def _shrunk(op: Any, gradient: Any) -> Callable[..., Any]:
+    def run(input: Any, lambd: float = 0.5) -> Any:
+        if not isinstance(input, torch.Tensor) or not input.is_floating_point():
+            return NotImplemented
+        if input.requires_grad and torch.is_grad_enabled():
+            return _Shrunk.apply(input, op, gradient, lambd)
+        with below_autograd():
+            return op(input, lambd)
+
+    return run
+
+
+_softshrink = _shrunk(aten.softshrink.default, aten.softshrink_backward.default)
+_hardshrink = _shrunk(aten.hardshrink.default, aten.hardshrink_backward.default)
+
+
+def _multilabel_margin_loss(
+    input: Any, target: Any, size_average: Any = None, reduce: Any = None, reduction: str = "mean"
+) -> Any:
+    """Without gradients only: its gradient is a formula."""
+    known = {"none": 0, "mean": 1, "sum": 2}.get(reduction)
+    if known is None or size_average is not None or reduce is not None or not isinstance(input, torch.Tensor):
+        return NotImplemented
+    if not input.is_floating_point() or (input.requires_grad and torch.is_grad_enabled()):
+        return NotImplemented
+    with below_autograd():
+        return aten.multilabel_margin_loss_forward.default(input, target, known)[0]
+
+
 def _upsample_nearest(input: Any, size: Any = None, scale_factor: Any = None) -> Any:
     return _interpolate(input, size, scale_factor)
 
@@ -103,6 +149,10 @@ _KEPT: Final[dict[Any, Callable[..., Any]]] = {
     ),
     F.upsample_nearest: _upsample_nearest,
     F.upsample_bilinear: _upsample_bilinear,
+    F.multilabel_margin_loss: _multilabel_margin_loss,
+    F.softshrink: _softshrink,
+    F.hardshrink: _hardshrink,
+    torch.hardshrink: _hardshrink,
 }
 
 
@@ -110,7 +160,7 @@ class KeepWhole(TorchFunctionMode):
     """A mode for tracing in which these functions call the overload that has a converter."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kept = _KEPT.get(func) if getattr(func, "__module__", "") == F.__name__ else None
+        kept = _KEPT.get(func) if callable(func) and func.__hash__ is not None else None
         if kept is not None:
             made = kept(*args, **(kwargs or {}))
             if made is not NotImplemented:

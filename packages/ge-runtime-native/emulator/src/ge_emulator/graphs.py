@@ -96,6 +96,7 @@ def compile_graph(data: bytes, words: list[int]) -> bytes:
     try:
         graph = serde.from_bytes(ctypes.string_at(words[0], words[1]))
         manners.check_graph(graph, options)
+        manners.rewrite(graph)
         made = Compiled(graph, options)
     except GeError as error:
         raise Refusal(INTERNAL, f"EZ9999: graph {words[2]}: {error}") from error
