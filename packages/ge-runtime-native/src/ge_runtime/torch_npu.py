@@ -113,7 +113,7 @@ class _Process:
         self.options = {**levels["global"], **levels["session"]}
         self.id = os.getpid()
         self.graphs: weakref.WeakSet[TorchNpuExecutable] = weakref.WeakSet()
-        device = str(torch.npu.current_device())  # type: ignore[attr-defined]
+        device = str(torch.npu.current_device())
         own = {"ge.exec.deviceId": device, "ge_run_with_torch_npu": "1"}
         with _translated(None):
             self.extension.InitializeGraphEngine({**own, **self.options})
@@ -200,7 +200,7 @@ class TorchNpuEngine:
 
 def _cores() -> tuple[int, int]:
     """Cube and vector cores of the current device, -1 where torch_npu does not say."""
-    found = torch.npu.get_device_properties(torch.npu.current_device())  # type: ignore[attr-defined]
+    found = torch.npu.get_device_properties(torch.npu.current_device())
     return getattr(found, "cube_core_num", -1), getattr(found, "vector_core_num", -1)
 
 
@@ -272,7 +272,7 @@ class TorchNpuExecutable:
                 if value.dtype is not dtype or value.shape != size:
                     rule.check(BY_TORCH_NAME.get(str(value.dtype)[6:]), tuple(value.shape))
                 if value.is_cpu and rule.shape != ():
-                    value = value.npu()  # type: ignore[attr-defined]
+                    value = value.npu()
                 elif not value.is_cpu:
                     on_host = False
                 if not value.is_contiguous():
@@ -296,7 +296,7 @@ class TorchNpuExecutable:
         if any(r is not None for r in self._reuse):
             targets = [None if r is None else given[r] for r in self._reuse]
         with _translated(self._graph):
-            results = compiled.run((given, targets, torch.npu.current_stream()))  # type: ignore[attr-defined]
+            results = compiled.run((given, targets, torch.npu.current_stream()))
         return list(results)
 
     def _adopt(self, rule: InputRule, value: Any) -> torch.Tensor:
@@ -306,7 +306,7 @@ class TorchNpuExecutable:
             raise errors.bad_input(f"input {rule.index} ({rule.name}) is a {type(value).__name__}, not a tensor")
         rule.check_array(value)
         native = np.ascontiguousarray(value, value.dtype.newbyteorder("=")).reshape(value.shape)
-        return torch.from_numpy(native.copy()).npu()  # type: ignore[attr-defined,no-any-return]
+        return torch.from_numpy(native.copy()).npu()
 
     def _write_back(self, inputs: Sequence[Any], given: Sequence[torch.Tensor]) -> None:
         """Bring what the graph wrote to the caller's memory where it ran on a copy."""

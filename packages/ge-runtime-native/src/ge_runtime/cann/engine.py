@@ -12,6 +12,7 @@ import numpy as np
 
 from ge_graph import serde
 from ge_graph.dtypes import DataType
+from ge_graph.errors import EngineError
 from ge_graph.ir import Graph, Literal, Node
 from ge_graph.option_levels import split
 from ge_graph.verify import verify
@@ -52,7 +53,7 @@ class CannEngine:
 
         try:
             lacking = missing()
-        except errors.EngineError as error:
+        except EngineError as error:
             lacking = [error.what]
         return Capability(not lacking, "; ".join(lacking) or "native runner on CANN", ("npu",))
 
