@@ -1,12 +1,15 @@
 """Scopes and stream marks: no graph break, attributes and order on the right GE nodes, the same numbers."""
 
 import itertools
+import re
 
 import pytest
 import torch
 
 import torchair
+from ge_converters.base.provenance import user_frame
 from ge_graph.errors import ConfigError
+from tair_debug.observer import Silent, observing
 from torchair import ops, scope
 
 STREAM = "_user_stream_label"
@@ -514,3 +517,56 @@ def test_a_scope_that_the_model_leaves_open_is_an_error(mode):
     config.mode = mode
     with pytest.raises(Exception, match=r"GE1055.*never closed"):
         torch.compile(fn, backend=torchair.get_npu_backend(compiler_config=config), fullgraph=True)(torch.randn(3))
+
+
+REFUSED = {
+    "npu_stream_switch: stream_tag": lambda x: scope.npu_stream_switch(""),
+    "limit_core_num: op_aicore_num": lambda x: scope.limit_core_num(0, 3),
+    "super_kernel: options": lambda x: scope.super_kernel("a", "xx"),
+    "op_never_timeout: enable must be a bool, got a tensor": lambda x: scope.op_never_timeout(x),
+    "wait takes a list": lambda x: ops.wait([3]),
+    "npu_print got no tensor": lambda x: ops.npu_print("hello"),
+    "npu_print: summarize_size": lambda x: ops.npu_print(x, summarize_size=0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", REFUSED)
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_refusal_while_tracing_shows_its_text_and_the_users_line(text, whole):
+    wrong = REFUSED[text]
+
+    def model(x):
+        wrong(x)
+        return x + 1
+
+    with pytest.raises(Exception, match=re.escape(f"[GE1030] {text}")) as caught:
+        torch.compile(model, backend=torchair.get_npu_backend(), fullgraph=whole)(torch.ones(2))
+    if whole:
+        assert re.search(rf'File "{re.escape(__file__)}", line \d+, in model\s+wrong\(x\)', str(caught.value))
+    else:
+        assert isinstance(caught.value, ConfigError)
+
+
+def test_the_place_of_marks_and_prints_is_the_users_line():
+    def model(x):
+        with scope.npu_stream_switch("s"):
+            y = x + 1
+            mark = ops.record()
+        ops.npu_print(y)
+        ops.wait([mark])
+        return y * 2
+
+    seen = []
+
+    class Look(Silent):
+        def fx_graph(self, stage, label, gm):
+            seen.extend((n.name, *user_frame(n)) for n in gm.graph.nodes if n.op == "call_function")
+
+    with observing(Look()):
+        torch.compile(model, backend=torchair.get_npu_backend())(torch.ones(2))
+    assert seen
+    assert {place.partition(":")[0] for _, place, _ in seen} == {__file__}
+    lines = {name: code for name, _, code in seen}
+    assert lines["record"] == "mark = ops.record()"
+    assert next(code for name, code in lines.items() if name.startswith("print")) == "ops.npu_print(y)"
+    assert lines["scope_enter"] == 'with scope.npu_stream_switch("s"):'

@@ -60,7 +60,7 @@ class NpuFxCompiler:
         from torchair import pipeline
         from torchair.artifacts import CompiledFxGraph
 
-        model_id = pipeline.new_model(gm) if self.model_id is None else self.model_id
+        model_id = pipeline.new_model(gm, self.config) if self.model_id is None else self.model_id
         made = pipeline.Pipeline(self.config, self.phase, model_id, self.training)
         made.gears = self.gears
         if self.model_id is not None:  # called by our own backend, which keeps nothing
@@ -133,8 +133,10 @@ def _npu_backend(
         **kwargs: What torch.compile passes besides; only None is accepted.
         aot_config: Further keywords of AOTAutograd, such as ``partition_fn``.
         custom_decompositions: See ``get_npu_backend``.
+        **more: What torch.compile passes besides, from its ``mode=`` or ``options=``; only None is accepted.
 
-    Errors: TraceError GE1031 if AOTAutograd cannot trace the graph; else see ``torchair.pipeline.Pipeline.compile``.
+    Errors: ConfigError GE1012 for ``mode=`` or ``options=`` of torch.compile; TraceError GE1031 if AOTAutograd cannot
+    trace the graph; else see ``torchair.pipeline.Pipeline.compile``.
     """
     config = _config(compiler_config)
     _only_options(kwargs)
@@ -175,11 +177,12 @@ def compile_graph(
     """
     from ge_converters.base.torch_compat import run_aot, silent_fallbacks
     from ge_converters.decompose.table import decomposition_table
+    from ge_converters.decompose.whole import KeepWhole
     from torchair import pipeline
     from torchair.gears import gears_of
 
     config.check()
-    model_id = pipeline.new_model(gm)
+    model_id = pipeline.new_model(gm, config)
     gears = gears_of(gm, config)
     compiler = NpuFxCompiler(config, "forward", model_id, gears=gears) if inference is None else inference(gears)
     try:
@@ -192,6 +195,7 @@ def compile_graph(
             decompositions=decomposition_table(decompositions),
             keep_inference_input_mutations=bool(config.experimental_config.keep_inference_input_mutation),
             more={**_joint(config), **more},
+            tracing=KeepWhole(),
         )
     except silent_fallbacks() as error:
         raise TraceError(

@@ -12,10 +12,13 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from ge_graph.errors import ConfigError
 from torchair.options import CONFLICTS, GRAPH_EX, INT64_MAX, OPTIONS, Effective, Option
+
+if TYPE_CHECKING:
+    from torchair.explain import Explanation
 
 __all__ = [
     "INT64_MAX",
@@ -630,6 +633,23 @@ class CompilerConfig(NpuBaseConfig):
             clashes.append("config.debug.deadlock_check = True and a graph with symbolic sizes")
         if clashes:
             raise ConfigError("GE1008", "excluded: " + "; ".join(clashes), next="drop one of them")
+
+    def explain(self, *, everything: bool = False) -> Explanation:
+        """What the options do here: a table of option, value and effect, printed by ``print`` and at a prompt.
+
+        Args:
+            everything: Also options that have their default.
+
+        Example:
+            >>> config = CompilerConfig()
+            >>> config.aclgraph_config.clone_output = True
+            >>> config.explain()
+            option                        value  effect here
+            aclgraph_config.clone_output  True   ignored: mode max-autotune captures nothing
+        """
+        from torchair import explain
+
+        return explain.explain(self, explain.use_of(self), on_device=explain.has_device(), everything=everything)
 
     def only_on_a_device(self) -> list[str]:
         """Options set away from their default that only a device honours."""

@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import torch
+
+from ge_graph.errors import ConfigError
 
 _SCHEMAS: Final = {
     "scope_enter": "(str[] keys, str[] values, bool need_excute=False) -> ()",
@@ -32,6 +34,24 @@ _SCHEMAS: Final = {
 }
 PLACEHOLDER: Final = "\x00"
 """Stands in the text of ``air.print`` where the next tensor goes."""
+
+
+def refuse(what: str, next: str) -> NoReturn:
+    """Raise ConfigError GE1030.
+
+    Dynamo cannot trace the making of our errors. Told to break the graph here, it runs the function eagerly, which
+    raises; under ``fullgraph=True`` it shows the text given here with the user's lines that led to it.
+    """
+    if torch.compiler.is_compiling():
+        from ge_converters.base.torch_compat import graph_break
+
+        graph_break(f"[GE1030] {what}. Next: {next}")
+    raise ConfigError("GE1030", what, next=next)
+
+
+def got(value: Any) -> str:
+    """A wrong argument as text; tensors have none while they are traced."""
+    return "a tensor" if isinstance(value, torch.Tensor) else repr(value)
 
 
 def _nothing(*args: Any) -> None:

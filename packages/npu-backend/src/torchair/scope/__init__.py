@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
-from ge_graph.errors import ConfigError
 from ge_graph.rules.attributes import super_kernel_problems
-from torchair import torch_ops  # noqa: F401 - defines torch.ops.air
+from torchair.torch_ops import got, refuse
 
 __all__ = ["data_dump", "limit_core_num", "npu_stream_switch", "npu_wait_tensor", "op_never_timeout", "super_kernel"]
 
 
-def _refuse(what: str) -> ConfigError:
-    return ConfigError("GE1030", what, next="see the docstring of the scope for what it takes")
+def _refuse(what: str) -> NoReturn:
+    refuse(what, "see the docstring of the scope for what it takes")
 
 
 @contextmanager
@@ -40,11 +39,11 @@ def npu_stream_switch(stream_tag: str | int, stream_priority: int = 0, enable_in
     if type(stream_tag) is int:
         stream_tag = str(stream_tag)
     if not isinstance(stream_tag, str) or not stream_tag:
-        raise _refuse(f"npu_stream_switch: stream_tag must be a text that is not empty, got {stream_tag!r}")
+        _refuse(f"npu_stream_switch: stream_tag must be a text that is not empty, got {got(stream_tag)}")
     if type(stream_priority) is not int:
-        raise _refuse(f"npu_stream_switch: stream_priority must be an int, got {stream_priority!r}")
+        _refuse(f"npu_stream_switch: stream_priority must be an int, got {got(stream_priority)}")
     if not isinstance(enable_inner_parallel, bool):
-        raise _refuse(f"npu_stream_switch: enable_inner_parallel must be a bool, got {enable_inner_parallel!r}")
+        _refuse(f"npu_stream_switch: enable_inner_parallel must be a bool, got {got(enable_inner_parallel)}")
     keys, values = ["_user_stream_label", "_enable_inner_parallel"], [stream_tag, str(enable_inner_parallel)]
     if stream_priority:
         keys, values = [*keys, "_user_stream_priority"], [*values, str(stream_priority)]
@@ -65,14 +64,14 @@ def limit_core_num(op_aicore_num: int | str, op_vectorcore_num: int | str):  # t
     """
     numbers = [_cores("op_aicore_num", op_aicore_num), _cores("op_vectorcore_num", op_vectorcore_num)]
     if numbers == ["0", "0"]:
-        raise _refuse("limit_core_num: both limits are 0, no core would be left")
+        _refuse("limit_core_num: both limits are 0, no core would be left")
     return _marked(["_op_aicore_num", "_op_vectorcore_num"], numbers)
 
 
 def _cores(name: str, number: Any) -> str:
     text = str(number) if type(number) is int else number
     if not isinstance(text, str) or not text.isdecimal() or not text.isascii():
-        raise _refuse(f"limit_core_num: {name} must be an int of at least 0, got {number!r}")
+        _refuse(f"limit_core_num: {name} must be an int of at least 0, got {got(number)}")
     return str(int(text))
 
 
@@ -87,11 +86,11 @@ def super_kernel(scope: str | None, options: str = ""):  # type: ignore[no-untyp
     Errors: ConfigError GE1030 for other types.
     """
     if scope is not None and not isinstance(scope, str):
-        raise _refuse(f"super_kernel: scope must be a text or None, got {scope!r}")
+        _refuse(f"super_kernel: scope must be a text or None, got {got(scope)}")
     if not isinstance(options, str):
-        raise _refuse(f"super_kernel: options must be a text, got {options!r}")
+        _refuse(f"super_kernel: options must be a text, got {got(options)}")
     for problem in super_kernel_problems(options):
-        raise _refuse(f"super_kernel: {problem}")
+        _refuse(f"super_kernel: {problem}")
     return _marked(["_super_kernel_scope", "_super_kernel_options"], ["" if scope is None else scope, options])
 
 
@@ -101,7 +100,7 @@ def op_never_timeout(enable: bool = True):  # type: ignore[no-untyped-def]
     Errors: ConfigError GE1030 if ``enable`` is not a bool.
     """
     if not isinstance(enable, bool):
-        raise _refuse(f"op_never_timeout: enable must be a bool, got {enable!r}")
+        _refuse(f"op_never_timeout: enable must be a bool, got {got(enable)}")
     return _marked(["_op_exec_never_timeout"], [str(enable)])
 
 
