@@ -266,8 +266,9 @@ class _Trace:
             self._call.traces += 1
             if self._call.manifest.exists():
                 self._call.discard("the function was traced again, for other inputs; wrap one function a case")
-        else:  # dynamo may start over while it traces, and comes here once more
+        else:  # dynamo may start over while it traces, and comes here once more with another graph
             self._call.traces = 1
+            self._recording, self._why = True, ""
         compiler = None
         if self._recording:
             try:
