@@ -143,6 +143,14 @@ def test_the_log_of_a_model_is_this(tmp_path):
 
 
 @pytest.mark.slow
+def test_nothing_is_told_by_default(tmp_path):
+    option = "config = torchair.CompilerConfig(); config.ge_config.oo_level = 'O1'\n"
+    option += "backend = torchair.get_npu_backend\ntorchair.get_npu_backend = lambda: backend(compiler_config=config)"
+    text = told(tmp_path, before=f"import warnings; warnings.simplefilter('ignore')\n{option}")
+    assert text == ""
+
+
+@pytest.mark.slow
 def test_each_level_of_the_native_layer_is_another(tmp_path):
     levels = {n: set(re.findall(r"^\[(\w+)\]", told(tmp_path, TNG_LOG_LEVEL=n), re.MULTILINE)) for n in "01234"}
     assert levels == {

@@ -8,13 +8,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from ge_graph import escape
 from torchair.log import logger
-
-if TYPE_CHECKING:
-    from torchair.config import CompilerConfig
 
 Use = Literal["max-autotune", "reduce-overhead", "eager", "export"]
 
@@ -71,18 +68,19 @@ class Explanation(tuple[Effect, ...]):
     __repr__ = __str__
 
 
-def explain(config: CompilerConfig, use: Use, *, on_device: bool, everything: bool = False) -> Explanation:
+def explain(config: Any, use: Use, *, on_device: bool, everything: bool = False) -> Explanation:
     """What the options of a configuration do.
 
     Args:
-        config: The options.
+        config: The options, a CompilerConfig, which stands above this module.
         use: What is made of a graph.
         on_device: Whether tensors and engine are those of a device.
         everything: Also options that have their default.
     """
     found = []
+    values = dict(config.values())
     for path, row in config._rows:
-        option = _value(config, path)
+        option = values[path]
         if not everything and option.is_default:
             continue
         why = _ignored(path, use)
@@ -96,12 +94,6 @@ def explain(config: CompilerConfig, use: Use, *, on_device: bool, everything: bo
         value = escape.line(repr(option.value), 60)
         found.append(Effect(path.removeprefix(_CAPTURED) if flat else path, value, not why, why or "acts"))
     return Explanation(found)
-
-
-def _value(config: CompilerConfig, path: str) -> Any:
-    from torchair.config import find
-
-    return find(config, path)
 
 
 def _ignored(path: str, use: Use) -> str:
@@ -131,7 +123,7 @@ def _captured_ignored(path: str, use: Use) -> str:
     return "an export captures nothing" if use == "export" else "mode max-autotune captures nothing"
 
 
-def use_of(config: CompilerConfig) -> Use:
+def use_of(config: Any) -> Use:
     """What compiling with a configuration makes of a graph."""
     debug, captured = config.debug, config.mode.value == "reduce-overhead"
     if config.export.export_mode:

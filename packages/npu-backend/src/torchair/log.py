@@ -148,7 +148,6 @@ def _make() -> TorchairLogger:
 
 logger: Final = _make()
 
-if _native is not None:
-    _let_through(_NATIVE, _native)
-elif os.environ.get("TNG_LOG_LEVEL"):
+_let_through(_NATIVE, _native_level())  # without a handler, logging would print its warnings bare
+if _native is None and os.environ.get("TNG_LOG_LEVEL"):
     logger.error("TNG_LOG_LEVEL is %r, known are 0 to 4; it is not used", os.environ["TNG_LOG_LEVEL"])

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ge_graph import Graph
     from tair_debug.compare import Comparison, Row
 
+COMMANDS = "tair.commands"  # entry points of other packages
 app = typer.Typer(
     name="tair", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
     help="See what becomes of a PyTorch model on its way to a GE graph, and where its numbers go wrong.",
@@ -376,7 +377,7 @@ def check(
     graphs = _graphs_of(source, inputs or (), backward, dynamic, real)
     reports = [work.examine(graphs, oracle) for oracle in oracles]
     if write_facts is not None:
-        artefacts.write_text(write_facts, facts.text(), "tair check --write-facts", mode=artefacts.SHARED)
+        artefacts.write_text(write_facts, facts.text(), "tair check --write-facts")
     good = all(r.ok for r in reports)
     if as_json:
         answer({"ok": good, "chips": [r.as_dict() for r in reports], "written": write_facts and str(write_facts)})
@@ -450,17 +451,17 @@ def doctor(
 def _add_commands() -> None:
     """Commands of other packages (entry points ``tair.commands``): each takes its arguments as they stand."""
     for point in sorted(importlib.metadata.entry_points(group=COMMANDS), key=lambda e: e.name):
-
-        def run(context: typer.Context, point: importlib.metadata.EntryPoint = point) -> None:
-            raise typer.Exit(point.load()(context.args))
-
         free = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
-        help_text = (
-            f"From {point.dist.name if point.dist else 'another package'}; `tair {point.name} --help` says more."
-        )
-        app.command(point.name, context_settings=free, add_help_option=False, help=help_text)(
-            lambda context, run=run: run(context)
-        )
+        text = f"From {point.dist.name if point.dist else 'another package'}; `tair {point.name} --help` says more."
+        app.command(point.name, context_settings=free, add_help_option=False, help=text)(_passed_on(point))
+
+
+def _passed_on(point: importlib.metadata.EntryPoint) -> Callable[[typer.Context], None]:
+    def run(context: typer.Context) -> None:
+        raise typer.Exit(point.load()(context.args))
+
+    run.__annotations__["context"] = typer.Context  # read by typer, which sees text only under postponed evaluation
+    return run
 
 
 def _effects(target: str) -> Any:

@@ -114,7 +114,9 @@ class _Call:
         op = getattr(getattr(torch.ops.aten, name), overload or "default")
         row = self.row
         if row.operands is None:
-            names = [a.name for a in row.arguments if a.name not in _NOT_PASSED and (not a.written or _in_place(row, a))]
+            names = [
+                a.name for a in row.arguments if a.name not in _NOT_PASSED and (not a.written or _in_place(row, a))
+            ]
 
             def positional(arguments: dict[str, Any], _: list[Any]) -> Any:
                 return op(*[arguments[n] for n in names])
@@ -123,7 +125,9 @@ class _Call:
         operands, keywords = row.operands, row.keywords
 
         def bound(arguments: dict[str, Any], _: list[Any]) -> Any:
-            return op(*[_value(o, arguments) for o in operands], **{k: _value(v, arguments) for k, v in keywords.items()})
+            return op(
+                *[_value(o, arguments) for o in operands], **{k: _value(v, arguments) for k, v in keywords.items()}
+            )
 
         return bound
 
@@ -144,7 +148,9 @@ class _Call:
                 fed.append(operand.id)
         written = [v for a, v in zip(row.arguments, self.values) if a.written and v is not None]
         in_type = inputs[0]["dtype"] if inputs else 0
-        outputs = [{"dtype": written[i][1] if i < len(written) else in_type, "rank": 0} for i in range(len(found.outputs))]
+        outputs = [
+            {"dtype": written[i][1] if i < len(written) else in_type, "rank": 0} for i in range(len(found.outputs))
+        ]
         plain = {a.name: v for a, v in zip(row.arguments, self.values)}
         attrs = {}
         for name, node in row.keywords.items():
@@ -254,5 +260,3 @@ def _tensor(value: Sequence[Any], words: Iterator[int]) -> torch.Tensor:
     except (ValueError, GeError) as error:
         raise Refusal(INVALID, f"element type {value[1]}: {error}") from error
     return strided(address, dtype, dims, strides, offset)
-
-

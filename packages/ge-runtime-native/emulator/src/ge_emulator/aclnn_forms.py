@@ -429,12 +429,20 @@ def max_pool_mask_backward(a: Arguments, outs: Outputs) -> Any:
     size = a["self"].shape[-2:]
     step, pad, spread = _pair(stride), _pair(a["padding"]), _pair(a["dilation"])
     # ceil mode may have windows beyond the edge: fold into a larger image, then cut
-    whole = [max((o - 1) * s + d * (e - 1) + 1 - 2 * p, z) for o, s, d, e, p, z in zip((oh, ow), step, spread, k, pad, size)]
-    folded = F.fold(columns.float(), whole, k, spread, pad, step) if whole == list(size) else _fold_cut(columns.float(), whole, size, k, spread, pad, step)
+    whole = [
+        max((o - 1) * s + d * (e - 1) + 1 - 2 * p, z) for o, s, d, e, p, z in zip((oh, ow), step, spread, k, pad, size)
+    ]
+    folded = (
+        F.fold(columns.float(), whole, k, spread, pad, step)
+        if whole == list(size)
+        else _fold_cut(columns.float(), whole, size, k, spread, pad, step)
+    )
     return folded.view(outs[0].shape).to(outs[0].dtype)
 
 
-def _fold_cut(columns: torch.Tensor, whole: list[int], size: Any, k: Any, spread: Any, pad: Any, step: Any) -> torch.Tensor:
+def _fold_cut(
+    columns: torch.Tensor, whole: list[int], size: Any, k: Any, spread: Any, pad: Any, step: Any
+) -> torch.Tensor:
     return F.fold(columns, whole, k, spread, pad, step)[..., : size[0], : size[1]].contiguous()
 
 
@@ -546,7 +554,9 @@ def foreach_of(name: str) -> Any:
         lists = [a[k] for k in ("x", "x1", "x2", "x3") if k in a]
         if isinstance(a.get("weight"), list):
             lists.append(a["weight"])
-        number = next((_number(a[k]) for k in ("scalar", "alpha", "weight") if k in a and not isinstance(a[k], list)), None)
+        number = next(
+            (_number(a[k]) for k in ("scalar", "alpha", "weight") if k in a and not isinstance(a[k], list)), None
+        )
         results = []
         for entries in zip(*lists, strict=True):
             if number is None:

@@ -34,8 +34,10 @@ class Compiled:
         self.inputs = graph.inputs
         self.shapes = [t.known_shape for t in graph.outputs]
         gears = bool(options.get("ge.dynamicDims"))
-        self.fixed = gears or all(_is_fixed(n.outputs[0].known_shape) for n in self.inputs) and all(
-            _is_fixed(s) for s in self.shapes
+        self.fixed = (
+            gears
+            or all(_is_fixed(n.outputs[0].known_shape) for n in self.inputs)
+            and all(_is_fixed(s) for s in self.shapes)
         )
         self.same_memory = manners.reused_inputs(options, len(self.inputs), len(graph.outputs))
 
@@ -94,6 +96,7 @@ def compile_graph(data: bytes, words: list[int]) -> bytes:
     try:
         graph = serde.from_bytes(ctypes.string_at(words[0], words[1]))
         manners.check_graph(graph, options)
+        manners.rewrite(graph)
         made = Compiled(graph, options)
     except GeError as error:
         raise Refusal(INTERNAL, f"EZ9999: graph {words[2]}: {error}") from error

@@ -116,7 +116,9 @@ def command(args: Sequence[str], module: str | None) -> list[str]:
         return [sys.executable, *args[1:]]
     found = shutil.which(first)
     if found is None:
-        raise EngineError("GE4063", f"no command '{first}'", next="give a script that ends in .py, -m MODULE or -- COMMAND")
+        raise EngineError(
+            "GE4063", f"no command '{first}'", next="give a script that ends in .py, -m MODULE or -- COMMAND"
+        )
     return [found, *args[1:]]
 
 
@@ -143,7 +145,9 @@ def check(given: str | None) -> int:
     sys.stdout.write("\n".join(lines) + "\n")
     if failed:
         return 1
-    probe = "import torch, torch_npu; x = torch.ones(2).npu() + 1; print(torch.npu.get_device_name(0), x.cpu().tolist())"
+    probe = (
+        "import torch, torch_npu; x = torch.ones(2).npu() + 1; print(torch.npu.get_device_name(0), x.cpu().tolist())"
+    )
     env = environment(build.build(), find_torch_npu(given))
     done = subprocess.run([sys.executable, "-c", probe], env=env, capture_output=True, text=True, check=False)
     works = done.returncode == 0 and "[2.0, 2.0]" in done.stdout
@@ -159,7 +163,7 @@ def _describe(site: Path | None) -> str:
     return f"{found.version if found else 'unknown version'}, in {site}"
 
 
-def main(args: Sequence[str] | None = None) -> int:
+def main(args: Sequence[str] | None = None) -> int:  # noqa: RET503 - execve does not return
     """The command. Gives an exit code if nothing was run, else the program takes this process over."""
     parser = argparse.ArgumentParser(prog="tair emulate", usage=_USAGE, description="Run a program on an emulated NPU.")
     parser.add_argument("--check", action="store_true", help="say what is there, run nothing")

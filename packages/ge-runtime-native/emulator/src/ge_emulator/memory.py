@@ -26,9 +26,7 @@ def contiguous(address: int, dtype: torch.dtype, dims: Sequence[int]) -> torch.T
     return flat(address, dtype, math.prod(dims)).view(tuple(dims))
 
 
-def strided(
-    address: int, dtype: torch.dtype, dims: Sequence[int], strides: Sequence[int], offset: int
-) -> torch.Tensor:
+def strided(address: int, dtype: torch.dtype, dims: Sequence[int], strides: Sequence[int], offset: int) -> torch.Tensor:
     """A view at an address; strides and offset in elements."""
     if 0 in dims:
         return torch.empty(tuple(dims), dtype=dtype)

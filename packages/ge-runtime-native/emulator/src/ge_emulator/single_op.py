@@ -67,7 +67,9 @@ class Prepared:
         if "value" in entry:
             data = np.frombuffer(bytes.fromhex(entry["value"]), dtype=np.uint8)
             literal = Literal(dtype, tuple(entry["dims"]), data)
-            return graph.add("Const", (), {"value": Attr(Kind.TENSOR, literal)}, [(dtype, tuple(entry["dims"]))]).outputs[0]
+            return graph.add(
+                "Const", (), {"value": Attr(Kind.TENSOR, literal)}, [(dtype, tuple(entry["dims"]))]
+            ).outputs[0]
         shape = tuple(f"n{position}_{axis}" for axis in range(entry["rank"]))
         index = len(self.fed)
         self.fed.append(position)
@@ -132,12 +134,18 @@ def _attributes(found: OpSchema, given: dict[str, list[Any]]) -> dict[str, Attr]
     attrs: dict[str, Attr] = {}
     for spec in found.attrs:
         kind, value = given.get(spec.name, (None, None))
-        if kind == spec.kind.value or (kind == "Int" and spec.kind is Kind.TYPE) or (kind == "Type" and spec.kind is Kind.INT):
+        if (
+            kind == spec.kind.value
+            or (kind == "Int" and spec.kind is Kind.TYPE)
+            or (kind == "Type" and spec.kind is Kind.INT)
+        ):
             attrs[spec.name] = make(spec.kind, DataType(value) if spec.kind is Kind.TYPE else value, spec.name)
         elif spec.default is not None:
             attrs[spec.name] = spec.default
         elif spec.required:
-            raise Refusal(INVALID, f"{found.name}: required attribute '{spec.name}' is missing or not {spec.kind.value}")
+            raise Refusal(
+                INVALID, f"{found.name}: required attribute '{spec.name}' is missing or not {spec.kind.value}"
+            )
     return attrs
 
 

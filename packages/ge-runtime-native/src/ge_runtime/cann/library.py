@@ -11,21 +11,15 @@ import functools
 import hashlib
 import os
 import platform
-import shutil
 import stat
-import subprocess
-import tempfile
 from pathlib import Path
 from typing import Any, Final
 
 from ge_runtime import errors
+from ge_runtime.cann import building
+from ge_runtime.cann.building import FLAGS, NAME, SOURCES, compiler
 
-NAME: Final = "libge_cann_runner.so"
 VERSION: Final = 1
-SOURCES: Final = Path(__file__).resolve().parent.parent / "native"
-# The file that speaks the old C++ ABI of libstdc++; see CMakeLists.txt.
-OLD_ABI: Final = "error_text.cc"
-FLAGS: Final = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra")
 
 OK, MISSING, DEVICE, ENGINE, STATE, ARGUMENT, MEMORY = range(7)
 ON_DEVICE, ON_HOST = 0, 1
@@ -87,38 +81,15 @@ _SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
 }  # fmt: skip
 
 
-def compiler() -> str | None:
-    """The C++ compiler to build with: ``CXX``, else g++."""
-    named = os.environ.get("CXX")
-    return shutil.which(named) if named else shutil.which("g++")
-
-
 def build(target: Path, command: str) -> None:
     """Compile the runner into ``target``, which appears whole or not at all.
 
     Errors: EngineError GE4010 with the compiler's words.
     """
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".build-") as folder:
-        compiling = []
-        for source in sorted(SOURCES.glob("*.cc")):
-            old = ["-D_GLIBCXX_USE_CXX11_ABI=0"] if source.name == OLD_ABI else []
-            made = str(Path(folder, source.stem + ".o"))
-            arguments = [command, *FLAGS, *old, "-c", str(source), "-o", made]
-            compiling.append((made, subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)))
-        complaints = "".join(done.communicate()[1] for _, done in compiling)
-        _check(all(done.returncode == 0 for _, done in compiling), complaints)
-        library = Path(folder, NAME)
-        linked = subprocess.run(
-            [command, "-shared", *(made for made, _ in compiling), "-ldl", "-o", str(library)],
-            stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        _check(linked.returncode == 0, linked.stderr)
-        os.replace(library, target)
-
-
-def _check(fine: bool, complaints: str) -> None:
-    if not fine:
-        raise errors.engine_missing("cann", [f"the native runner cannot be built: {complaints.strip()[-2000:]}"])
+    try:
+        building.build(target, command)
+    except RuntimeError as error:
+        raise errors.engine_missing("cann", [f"the native runner cannot be built: {error}"]) from None
 
 
 def cached() -> Path:
