@@ -48,6 +48,9 @@ BY_HAND = {
     "aten._scaled_dot_product_fused_attention_overrideable.default",
 }
 
+# Ops whose symbolic shapes torch itself does not know; they are served with fixed sizes.
+FIXED = {"aten.softshrink_backward.default", "aten.hardshrink_backward.default"}
+
 
 def _entries() -> Iterator[Any]:
     for entry in REGISTRY.entries():
@@ -80,6 +83,10 @@ def test_every_converter_has_a_proof() -> None:
 @pytest.mark.parametrize("dynamic", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["static", "symbolic"])
 @pytest.mark.parametrize("entry", [e for e in ENTRIES if e.supports], ids=lambda e: e.name)
 def test_declared_forms(entry: Any, dynamic: bool, engine: Any) -> None:
+    if dynamic and entry.name in FIXED:
+        with pytest.raises(RuntimeError, match="does not support symbolic shapes"):
+            make_fx(entry.target, tracing_mode="symbolic")(torch.ones(2, 3), torch.ones(2, 3), 0.5)
+        return
     outcomes = [
         smoke.run(smoke.Case(entry, support, i), engine, dynamic=dynamic) for i, support in enumerate(entry.supports)
     ]

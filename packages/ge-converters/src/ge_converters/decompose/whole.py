@@ -110,6 +110,8 @@ def _shrunk(op: Any, gradient: Any) -> Callable[..., Any]:
         if not isinstance(input, torch.Tensor) or not input.is_floating_point():
             return NotImplemented
         if input.requires_grad and torch.is_grad_enabled():
+            if not all(isinstance(s, int) for s in input.shape):
+                return NotImplemented  # torch knows no symbolic shape of the gradient
             return _Shrunk.apply(input, op, gradient, lambd)
         with below_autograd():
             return op(input, lambd)

@@ -10,7 +10,7 @@ import torch
 from ge_converters.base.dtypes import cast, dtype_promote
 from ge_converters.base.support import BF16, BOOL, F16, F32, F64, I64, Support
 from ge_converters.emit.compute_types import carried
-from ge_converters.registry import declare_supported, register_fx_node_ge_converter
+from ge_converters.registry import declare_supported, define, register_fx_node_ge_converter
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
 
@@ -217,6 +217,27 @@ def hardtanh_backward(
     return _fused(
         "HardtanhGrad", self, grad_output, meta_outputs.dtype, min_val=float(min_val), max_val=float(max_val)
     )  # fmt: skip
+
+
+def _shrunk_gradient(name: str, op: str) -> None:
+    target = getattr(aten, name).default
+    first = target._schema.arguments[0].name
+
+    def convert(grad: Tensor, self: Tensor, lambd: Number, *, meta_outputs: TensorSpec) -> Tensor:
+        return _fused(op, grad, self, meta_outputs.dtype, lambd=float(lambd))
+
+    def convert_out(grad_out: Tensor, self: Tensor, lambd: Number, *, meta_outputs: TensorSpec) -> Tensor:
+        return convert(grad_out, self, lambd, meta_outputs=meta_outputs)
+
+    def convert_output(grad_output: Tensor, self: Tensor, lambd: Number, *, meta_outputs: TensorSpec) -> Tensor:
+        return convert(grad_output, self, lambd, meta_outputs=meta_outputs)
+
+    named = {"grad_out": convert_out, "grad_output": convert_output}[first]
+    define(target, op, named, _two(0.3), f"Dtypes: float32, float16; bfloat16 through float32.\nEmits:  {op}.")
+
+
+_shrunk_gradient("softshrink_backward", "SoftShrinkGrad")
+_shrunk_gradient("hardshrink_backward", "HardShrinkGrad")
 
 
 _PLACES = [[-1.5, 0.0, 0.5], [2.0, -0.25, 3.0]]

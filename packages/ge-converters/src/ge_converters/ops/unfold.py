@@ -10,7 +10,7 @@ from ge_converters.base.dtypes import cast
 from ge_converters.base.support import BF16, F16, F32, Support
 from ge_converters.emit.compute_types import carried, carrier
 from ge_converters.emit.shapes import shape_operand
-from ge_converters.emit.windows import laid_out, numbers
+from ge_converters.emit.windows import known_sizes, laid_out, numbers
 from ge_converters.registry import declare_supported, register_fx_node_ge_converter
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
@@ -39,18 +39,11 @@ def im2col(
         dilations=numbers("dilation", dilation, 2), padding_mode="CALCULATED", pads=[p for p in pads for _ in range(2)],
     )  # fmt: skip
     laid_out(2, x, y)
-    rows = meta_outputs.size[-2]  # of the result: a number wherever the channels are one
-    if self.rank == 3:
-        joined = ge.Reshape(y, [rows, -1]) if isinstance(rows, int) else ge.Squeeze(_joined(y), axis=[0])
-    else:
-        joined = _joined(y)
-    return back(joined)
-
-
-def _joined(y: Tensor) -> Tensor:
-    """[n, k, rows, columns] as [n, k, rows * columns]; 0 in Reshape keeps an axis."""
-    result: Tensor = ge.Reshape(y, [0, 0, -1])
-    return result
+    known = known_sizes(meta_outputs)
+    if known is not None:
+        return back(ge.Reshape(y, known))
+    joined: Tensor = ge.Reshape(y, [0, 0, -1])  # 0 keeps an axis
+    return back(ge.Squeeze(joined, axis=[0]) if self.rank == 3 else joined)
 
 
 @declare_supported(

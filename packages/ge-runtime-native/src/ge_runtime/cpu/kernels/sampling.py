@@ -140,7 +140,8 @@ def im2col(
     size, stride, dilation = _pair(ksizes), _pair(strides), _pair(dilations)
     data = pad_spatial(x, p)
     counts = [(n - d * (k - 1) - 1) // s + 1 for n, k, s, d in zip(data.shape[2:], size, stride, dilation)]
-    return _F.unfold(data, size, dilation, 0, stride).reshape(x.shape[0], -1, *counts)
+    rows = x.shape[1] * size[0] * size[1]
+    return _F.unfold(data, size, dilation, 0, stride).reshape(x.shape[0], rows, *counts)
 
 
 @kernel("Col2im", host=("output_size",), source="ops-cv: image/col2im, operator header")
