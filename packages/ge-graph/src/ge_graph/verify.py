@@ -212,6 +212,53 @@ def _constant(node: Node, op: OpSchema) -> Iterator[str]:
             yield f"holds {value.data.nbytes} bytes for {count} elements of {value.dtype.name}"
 
 
+# Operators with graphs: inputs in front of the values that the graphs see. Loops hand results on to the next round.
+_FRONT: Final[dict[str, int]] = {
+    "If": 1, "_If": 1, "StatelessIf": 1, "Case": 1, "StatelessCase": 1, "While": 0, "_While": 0, "StatelessWhile": 0,
+    "PartitionedCall": 0, "StatefulPartitionedCall": 0,
+}  # fmt: skip
+_PARENT: Final = "_parent_node_index"
+
+
+def _subgraph_values(node: Node, op: OpSchema) -> Iterator[str]:
+    """What goes into the graphs of a node and what comes out."""
+    if node.op not in _FRONT:
+        return
+    loop = node.op.endswith("While")
+    front = _FRONT[node.op]
+    values = list(node.operands())[front:]
+    for slot, graph in node.subgraphs.items():
+        yield from _handed_in(slot, graph, values, front)
+        if loop and slot == "cond":
+            if len(graph.outputs) != 1:
+                yield f"subgraph 'cond' has {len(graph.outputs)} outputs; a condition is one"
+            continue
+        given, wanted = [t.dtype for t in graph.outputs], [t.dtype for t in node.outputs]
+        if given != wanted:
+            yield f"subgraph '{slot}' gives {_shown(given)}; the node's outputs are {_shown(wanted)}"
+    taken, made = [t.dtype for t in values], [t.dtype for t in node.outputs]
+    if loop and taken != made:
+        yield f"takes {_shown(taken)} and gives {_shown(made)}; a loop gives what it takes"
+
+
+def _handed_in(slot: str, graph: Graph, values: list[Tensor], front: int) -> Iterator[str]:
+    parents = [data.attr(_PARENT) for data in graph.inputs]
+    if None in parents and any(p is not None for p in parents):
+        yield f"subgraph '{slot}': some Data have '{_PARENT}' and some have not"
+        return
+    for data, parent in zip(graph.inputs, parents):
+        position = data.attr("index", 0) if parent is None else parent - front
+        if not isinstance(position, int) or not 0 <= position < len(values):
+            yield f"subgraph '{slot}': Data '{data.name}' asks for value {position} of {len(values)}"
+        elif data.outputs and data.outputs[0].dtype is not values[position].dtype:
+            found, own = values[position].dtype.name, data.outputs[0].dtype.name
+            yield f"subgraph '{slot}': Data '{data.name}' is {own}, value {position} is {found}"
+
+
+def _shown(dtypes: list[DataType]) -> str:
+    return f"[{', '.join(d.short for d in dtypes)}]"
+
+
 # -- scope "graph" ----------------------------------------------------------------------------------------------------
 
 
@@ -287,6 +334,7 @@ SIGNATURE_RULES: Final[tuple[tuple[str, Check], ...]] = (
 NODE_RULES: Final[tuple[tuple[str, Check], ...]] = (
     ("GE3027", _attribute_values),
     ("GE3028", _constant),
+    ("GE3026", _subgraph_values),
 )
 GRAPH_RULES: Final[tuple[tuple[str, GraphCheck], ...]] = (
     ("GE3029", _names),
