@@ -107,6 +107,12 @@ TOP: Final = (
         "max-autotune runs the GE graph; reduce-overhead captures the operators' launches.",
         choices=("max-autotune", "reduce-overhead"),
     ),
+    Option(
+        "fallback", "choice", "error", "graph", "here",
+        "error refuses a graph with operators that GE lacks; split runs these eagerly between GE graphs, with a warning.",
+        "Same; each change between GE and eager waits for the device.",
+        choices=("error", "split"),
+    ),
     Option("post_grad_custom_pre_pass", "callable", None, "graph", "here", _FX_PASS_DOC.format("before"), "Same.",
            fixed=True),
     Option("post_grad_custom_post_pass", "callable", None, "graph", "here", _FX_PASS_DOC.format("after"), "Same.",

@@ -19,7 +19,7 @@ import torch
 
 from ge_converters.base.torch_compat import boxed, real_values, static_input_positions
 from ge_graph import passes as ge_passes
-from ge_graph.errors import ConfigError
+from ge_graph.errors import ConfigError, LoweringError
 from ge_graph.verify import verify
 from tair_debug.observer import Stage
 from tair_debug.report import CompileReport
@@ -131,12 +131,62 @@ class Pipeline:
             dump = dump or observers.tensor_dump(config, gm, "optimized")
             return self._captured(gm) if dump is None else self._as_it_stands(gm, "dump_tensor_data", dump)
         device = device_of(gm)
-        plan = take_views(gm)
+        if config.fallback.value == "split":
+            return self._with_fallback(gm, choose_engine(device))
+        return self._on_ge(gm, choose_engine(device))
+
+    def _on_ge(self, gm: torch.fx.GraphModule, engine: Engine) -> Call:
+        """The whole graph as one GE graph."""
         from ge_converters.lowering import no_collection
 
+        plan = take_views(gm)
         with real_values(), no_collection():
-            lowered = self._optimize(self._lower(gm, specialise=True))
-            return self._load(lowered, plan, choose_engine(device))
+            return self._load(self._optimize(self._lower(gm, specialise=True)), plan, engine)
+
+    def _with_fallback(self, gm: torch.fx.GraphModule, engine: Engine) -> Call:
+        """As ``_on_ge``; what is refused runs eagerly between several GE graphs."""
+        from torchair import split
+
+        refused: dict[str, str] = {}
+        whole = self.stage
+        while True:
+            copied = split.copy_of(gm)
+            try:
+                if not refused:
+                    return self._on_ge(copied, engine)
+                parts = split.cut(copied, refused)
+                self.report.ge_ops = 0
+                for part in parts:
+                    self.stage = replace(whole, graph_id=next(_graph_ids))
+                    part.run = self._on_ge(part.gm, engine)
+            except LoweringError as error:
+                found = split.refused_nodes(gm, error)
+                if not found - refused.keys():
+                    raise
+                refused |= {name: error.refused.get(name, "reads what GE does not know") for name in found}
+            else:
+                break
+            finally:
+                self.stage = whole
+        return self._between(gm, copied, refused, len(parts))
+
+    def _between(
+        self, gm: torch.fx.GraphModule, cut: torch.fx.GraphModule, refused: Mapping[str, str], parts: int
+    ) -> Call:
+        """The program that runs GE graphs and eager nodes in turn; says which and at what cost."""
+        from torchair import split
+        from torchair.fx_program import write_program
+
+        lines = split.described(gm, refused, dict(refused))
+        logger.warning(
+            '%s: fallback = "split": %d GE graphs in the place of one, and eagerly between them:\n  %s',
+            self._label, parts, "\n  ".join(lines),
+        )  # fmt: skip
+        self.report.parts = split.parts_of(cut)
+        call, source = write_program(cut, f"{self._label}, split into {parts} GE graphs")
+        for observer in self.observers:
+            observer.output_code(self.stage, source)
+        return boxed(call)
 
     def to_graph(
         self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], prepare: Callable[[Lowered], Lowered]
@@ -257,7 +307,7 @@ class Pipeline:
         with self._timed("verify") as note:
             verify(graph)
             note(f"{len(graph.nodes)} GE nodes")
-        self.report.ge_ops = sum(n.op not in _TASKLESS for n in graph.nodes)
+        self.report.ge_ops += sum(n.op not in _TASKLESS for n in graph.nodes)
         self._ge_graph("optimized", graph)
         return lowered
 

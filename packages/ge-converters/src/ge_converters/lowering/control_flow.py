@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -112,7 +112,7 @@ class Lowering:
                     walk.env[placeholder] = found
                     _sizes_of(walk.context, found, placeholder.meta.get("val"))
             returned = walk.nodes(gm.graph.nodes)
-            self.walk.problems += walk.problems
+            self.walk.problems += [replace(p, holder=self.node) for p in walk.problems]
             if walk.updates:
                 written = ", ".join(str(n.name) for n in walk.updates)
                 raise Refusal(
