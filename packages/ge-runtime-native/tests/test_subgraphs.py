@@ -10,7 +10,7 @@ from ge_graph import ops as ge
 from ge_graph.errors import EngineError
 from ge_runtime.cpu.engine import CpuEngine
 
-F, I, I32, B = DataType.DT_FLOAT, DataType.DT_INT64, DataType.DT_INT32, DataType.DT_BOOL
+F, I64, I32, B = DataType.DT_FLOAT, DataType.DT_INT64, DataType.DT_INT32, DataType.DT_BOOL
 
 
 def inner(name, make, *specs, parents=None):
@@ -75,9 +75,9 @@ def counting(body, until, *specs):
 
     def make(*values):
         return ge.While(
-            [ge.Const(0, dtype=I), *values],
-            cond=inner("cond", lambda i, *a: [ge.Less(i, until)], (I, ()), *specs),
-            body=inner("body", lambda i, *a: [ge.Add(i, 1), *body(i, *a)], (I, ()), *specs),
+            [ge.Const(0, dtype=I64), *values],
+            cond=inner("cond", lambda i, *a: [ge.Less(i, until)], (I64, ()), *specs),
+            body=inner("body", lambda i, *a: [ge.Add(i, 1), *body(i, *a)], (I64, ()), *specs),
             size_of_output=1 + len(values),
         )
 

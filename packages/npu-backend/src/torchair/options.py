@@ -109,7 +109,7 @@ TOP: Final = (
     ),
     Option(
         "fallback", "choice", "error", "graph", "here",
-        "error refuses a graph with operators that GE lacks; split runs these eagerly between GE graphs, with a warning.",
+        "error refuses a graph with operators that GE lacks; split runs these eagerly between GE graphs and warns.",
         "Same; each change between GE and eager waits for the device.",
         choices=("error", "split"),
     ),

@@ -27,7 +27,7 @@ Call: TypeAlias = Callable[[list[Any]], Any]
 _PART = "ge_part_"
 
 
-@dataclass(slots=True)
+@dataclass(eq=False)
 class Part:
     """One GE graph of a split graph, in the place of its nodes.
 
@@ -38,10 +38,7 @@ class Part:
 
     gm: torch.fx.GraphModule
     run: Call | None = None
-
-    @property
-    def __name__(self) -> str:
-        return "ge_part"
+    __name__ = "ge_part"
 
     def __call__(self, *args: Any) -> Any:
         assert self.run is not None
@@ -93,47 +90,50 @@ def cut(gm: torch.fx.GraphModule, refused: Iterable[str]) -> list[Part]:
             groups[stage][node] = None
     order = [groups[stage] for stage in sorted(groups)]
     fuse_by_partitions(gm, order, prefix=_PART)
+    graph = gm.graph  # the fuser makes another one
     parts = []
     for node in list(graph.nodes):
         if node.op == "call_module" and str(node.target).startswith(_PART):
             parts.append(_call_part(gm, node))
     _write_back(graph, writes)
     graph.lint()
-    gm.recompile()
     return parts
 
 
-def _take_writes(graph: torch.fx.Graph) -> list[tuple[Node, Node, list[int]]]:
-    """Take ``copy_`` into inputs out; gives input, value and which results of the graph are that input then.
+def _take_writes(graph: torch.fx.Graph) -> list[tuple[str, list[int]]]:
+    """Take ``copy_`` into inputs out; gives the input's name and which results of the graph are that input then.
 
     The values are results of the graph as long as it is cut.
     """
     output = output_node(graph)
     values = output_values(graph)
-    found = []
+    found: list[tuple[str, list[int]]] = []
+    written: list[Node] = []
     for node in list(graph.nodes):
         if node.target is not torch.ops.aten.copy_.default or node.args[0].op != "placeholder":
             continue
         places = [i for i, v in enumerate(values) if v is node]
-        found.append((node.args[0], node.args[1], places))
+        found.append((node.args[0].name, places))
+        written.append(node.args[1])
         for i in places:
             values[i] = node.args[1]
-    output.args = ((*values, *(value for _, value, _ in found)),)
+    output.args = ((*values, *written),)
     for node in reversed(list(graph.nodes)):
         if node.target is torch.ops.aten.copy_.default and node.args[0].op == "placeholder":
             graph.erase_node(node)
     return found
 
 
-def _write_back(graph: torch.fx.Graph, writes: Sequence[tuple[Node, Node, list[int]]]) -> None:
+def _write_back(graph: torch.fx.Graph, writes: Sequence[tuple[str, list[int]]]) -> None:
+    inputs = {n.name: n for n in graph.nodes if n.op == "placeholder"}
     output = output_node(graph)
     values = output_values(graph)
     count = len(values) - len(writes)
     final, extra = values[:count], values[count:]
     with graph.inserting_before(output):
-        for (target, _, places), value in zip(writes, extra, strict=True):
-            made = graph.call_function(torch.ops.aten.copy_.default, (target, value))
-            made.meta["val"] = value_of(target)
+        for (name, places), value in zip(writes, extra, strict=True):
+            made = graph.call_function(torch.ops.aten.copy_.default, (inputs[name], value))
+            made.meta["val"] = value_of(inputs[name])
             for i in places:
                 final[i] = made
     output.args = (tuple(final),)

@@ -169,3 +169,9 @@ def process_group(group: Any) -> Any:
         return distributed_c10d._resolve_process_group(group)
     except (RuntimeError, ValueError, KeyError, AttributeError):  # AttributeError: torch without distributed
         return None
+
+
+def makes_quant_options(target: Any) -> bool:
+    """Whether a call makes the options of a ``torch._higher_order_ops.InvokeQuant`` region."""
+    place = (getattr(target, "__module__", ""), getattr(target, "__name__", ""))
+    return place == ("torch._higher_order_ops._invoke_quant", "InvokeQuant")

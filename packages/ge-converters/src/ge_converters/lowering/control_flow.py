@@ -22,6 +22,7 @@ import torch
 
 from ge_converters.base.dtypes import cast, to_ge
 from ge_converters.base.errors import Refusal
+from ge_converters.base.torch_compat import makes_quant_options
 from ge_converters.emit.compute_types import carried, carrier, carry
 from ge_converters.lowering.context import Context, Symbolic
 from ge_converters.lowering.symbols import is_symbolic
@@ -163,7 +164,9 @@ class Lowering:
         if isinstance(found, Tensor):
             return found if dtype is None or found.dtype is dtype else cast(found, dtype)
         if not isinstance(found, (bool, int, float)):
-            raise Refusal(f"{self.node.target} has an operand of type {type(found).__name__}; GE's operands are tensors")
+            raise Refusal(
+                f"{self.node.target} has an operand of type {type(found).__name__}; GE's operands are tensors"
+            )
         made: Tensor = ge.Const(found, dtype=_number_type(found) if dtype is None else dtype)
         return made
 
@@ -374,9 +377,7 @@ class _Rows:
     """A While over rows. Its values: the number of the row, how many there are, the carries, the results, then what the
     function reads: whole ``xs``, further operands, symbols."""
 
-    def __init__(
-        self, low: Lowering, init: Sequence[Any], xs: Sequence[Any], more: Sequence[Any]
-    ) -> None:
+    def __init__(self, low: Lowering, init: Sequence[Any], xs: Sequence[Any], more: Sequence[Any]) -> None:
         self.low, self.operands, self.xs = low, [*init, *xs, *more], list(xs)
         self.carries = len(init)
 
@@ -454,6 +455,8 @@ def _map(low: Lowering) -> Any:
 _RULES: Final[dict[str, Callable[[Lowering], Any]]] = {
     "cond": _cond,
     "invoke_subgraph": _call,
+    "invoke_quant": _call,  # its options let Inductor compute less exactly, eager ignores them
+    "invoke_quant_packed": _call,
     "while_loop": _while,
     "while_loop_stack_output": _while,
     "scan": _scan,
@@ -462,8 +465,10 @@ _RULES: Final[dict[str, Callable[[Lowering], Any]]] = {
 
 
 def known(target: Any) -> bool:
-    """Whether a higher-order operator is lowered here."""
-    return isinstance(target, torch._ops.HigherOrderOperator) and target.name() in _RULES
+    """Whether a higher-order operator, or the call that makes the options of one, is lowered here."""
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        return target.name() in _RULES
+    return makes_quant_options(target)
 
 
 def lower(walk: Any, node: torch.fx.Node) -> Any:
@@ -472,4 +477,6 @@ def lower(walk: Any, node: torch.fx.Node) -> Any:
     Raises:
         Refusal: If one of its functions writes its operands, or gives something that is no tensor and no number.
     """
+    if makes_quant_options(node.target):
+        return None
     return _RULES[node.target.name()](Lowering(walk, node))  # type: ignore[union-attr]
