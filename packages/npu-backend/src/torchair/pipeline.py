@@ -161,7 +161,7 @@ class Pipeline:
                     part.run = self._on_ge(part.gm, engine)
             except LoweringError as error:
                 found = split.refused_nodes(gm, error)
-                if not found - refused.keys():
+                if not found - refused.keys() or split.must_stay_whole(gm):
                     raise
                 refused |= {name: error.refused.get(name, "reads what GE does not know") for name in found}
             else:

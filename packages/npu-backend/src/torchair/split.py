@@ -19,6 +19,7 @@ import torch
 from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
 
 from ge_converters.base.provenance import fx_target, user_frame
+from ge_converters.lowering.effects import effect_of
 from ge_graph.errors import LoweringError
 from torchair.fx_passes.base import output_node, output_values, value_of
 
@@ -64,6 +65,11 @@ def refused_nodes(gm: torch.fx.GraphModule, error: LoweringError) -> set[str]:
             continue
         found |= {u.name for u in node.users if u.op != "output"} if node.op == "placeholder" else {name}
     return found
+
+
+def must_stay_whole(gm: torch.fx.GraphModule) -> bool:
+    """Whether nodes mean something to those between them (scopes, waits), which a cut would lose."""
+    return any(effect_of(n.target) is not None for n in gm.graph.nodes if n.op == "call_function")
 
 
 def cut(gm: torch.fx.GraphModule, refused: Iterable[str]) -> list[Part]:
@@ -217,7 +223,7 @@ def parts_of(gm: torch.fx.GraphModule) -> list[str]:
     """What runs where, one line each, in the order of the program."""
     lines = []
     for node in gm.graph.nodes:
-        if node.op != "call_function" or node.target is operator.getitem:
+        if node.op != "call_function" or node.target is operator.getitem or _is_number(node):
             continue
         if isinstance(node.target, Part):
             count = sum(n.op == "call_function" for n in node.target.gm.graph.nodes)
