@@ -95,7 +95,7 @@ def cut(gm: torch.fx.GraphModule, refused: Iterable[str]) -> list[Part]:
         if node.op == "get_attr" and node.users and (stage := stages.get(next(iter(node.users)), 0)) % 2:
             groups[stage][node] = None
     order = [groups[stage] for stage in sorted(groups)]
-    fuse_by_partitions(gm, order, prefix=_PART)
+    fuse_by_partitions(gm, order, prefix=_PART, always_return_tuple=True)
     graph = gm.graph  # the fuser makes another one
     parts = []
     for node in list(graph.nodes):
