@@ -72,9 +72,7 @@ def test_unknown_operator_and_type():
     graph.outputs = [graph.add("NoSuchOperator", [data(graph)], {}, [(F32, None)]).outputs[0]]
     refused(graph, "EZ3003")
     graph = Graph("g")
-    graph.outputs = [
-        graph.add("MatMulV2", [data(graph, 0, I64), data(graph, 1, I64), None, None], {}, [(I64, None)]).outputs[0]
-    ]
+    graph.outputs = [graph.add("MatMulV2", [data(graph, 0, I64), data(graph, 1, I64), None, None], {}, [(I64, None)]).outputs[0]]
     refused(graph, "EZ3002")
 
 

@@ -128,7 +128,7 @@ class _Writer:
 
 
 class _Named:
-    """A function whose last arguments are keywords that no program may spell, such as those with a leading underscore."""
+    """A function whose last arguments are keywords that no program may spell, those with a leading underscore."""
 
     def __init__(self, target: Callable[..., Any], keywords: tuple[str, ...]) -> None:
         self.target = target

@@ -377,7 +377,7 @@ def check(
     graphs = _graphs_of(source, inputs or (), backward, dynamic, real)
     reports = [work.examine(graphs, oracle) for oracle in oracles]
     if write_facts is not None:
-        artefacts.write_text(write_facts, facts.text(), "tair check --write-facts", mode=artefacts.SHARED)
+        artefacts.write_text(write_facts, facts.text(), "tair check --write-facts")
     good = all(r.ok for r in reports)
     if as_json:
         answer({"ok": good, "chips": [r.as_dict() for r in reports], "written": write_facts and str(write_facts)})

@@ -179,14 +179,8 @@ def _gears(graph: Graph, options: dict[str, str]) -> list[str]:
     if not text:
         return []
     gears = [g.split(",") for g in text.split(";")]
-    unknown = sum(
-        d.strip() == "-1" for s in options.get("ge.inputShape", "").split(";") for d in s.rpartition(":")[2].split(",")
-    )
-    if (
-        len(gears) < 2
-        or any(len(g) != unknown for g in gears)
-        or not all(d.strip().isdigit() for g in gears for d in g)
-    ):
+    unknown = sum(d.strip() == "-1" for s in options.get("ge.inputShape", "").split(";") for d in s.rpartition(":")[2].split(","))
+    if len(gears) < 2 or any(len(g) != unknown for g in gears) or not all(d.strip().isdigit() for g in gears for d in g):
         return [f"E10001: ge.dynamicDims '{text}': at least two gears of {unknown} sizes each"]
     return []
 
