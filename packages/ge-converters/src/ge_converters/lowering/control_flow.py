@@ -113,6 +113,7 @@ class Lowering:
                     walk.env[placeholder] = found
                     _sizes_of(walk.context, found, placeholder.meta.get("val"))
             returned = walk.nodes(gm.graph.nodes)
+            self.walk.inner_calls += walk.inner_calls + sum(n.op == "call_function" for n in gm.graph.nodes)
             self.walk.problems += [replace(p, holder=self.node) for p in walk.problems]
             if walk.updates:
                 written = ", ".join(str(n.name) for n in walk.updates)

@@ -132,6 +132,7 @@ class Walk:
         self.inputs: list[aliasing.InputBinding] = []
         self.fx_index: dict[FxNode, int] = {}
         self.updates: dict[FxNode, Any] = {}
+        self.inner_calls = 0  # call_function nodes in graphs of nodes
 
     def run(self) -> Lowered:
         """Walk the graph of ``gm``."""
@@ -139,7 +140,7 @@ class Walk:
         placeholders = [n for n in nodes if n.op == "placeholder"]
         self._place_inputs(placeholders)
         returned = self.nodes(nodes)
-        problems.raise_all(self.problems, sum(n.op == "call_function" for n in nodes))
+        problems.raise_all(self.problems, sum(n.op == "call_function" for n in nodes) + self.inner_calls)
         return self._finish(returned, placeholders)
 
     def nodes(self, nodes: Iterable[FxNode]) -> Any:
