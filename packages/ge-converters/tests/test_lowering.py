@@ -249,12 +249,23 @@ def test_a_graph_without_metas_says_so(registry):
     assert error.value.code == "GE2012"
 
 
-def test_control_flow_is_refused_with_advice(aot):
+def test_branches_become_graphs_in_a_node(aot):
     def fn(x):
         return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
 
-    with pytest.raises(LoweringError, match="runs a subgraph"):
-        lower(aot(fn, torch.ones(3)))
+    graph = lower(aot(fn, torch.ones(3))).graph
+    (made,) = [n for n in graph.nodes if n.op == "If"]
+    assert {slot: [n.op for n in inner.nodes if n.outputs and n.op not in ("Data", "Const")]
+            for slot, inner in made.subgraphs.items()} == {"then_branch": ["Add"], "else_branch": ["Sub"]}  # fmt: skip
+
+
+def test_a_refusal_inside_a_branch_names_the_node_around(aot):
+    def fn(x, p):
+        return torch.cond(p, lambda x: x.sin(), lambda x: x - 1, (x,))
+
+    with pytest.raises(LoweringError, match="2 of 4 nodes") as error:
+        lower(aot(fn, torch.ones(3), torch.tensor(True)), registry=Registry())
+    assert list(error.value.refused) == ["cond"]
 
 
 def test_the_cost_grows_with_the_graph_not_faster(registry):

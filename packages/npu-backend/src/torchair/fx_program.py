@@ -19,6 +19,7 @@ import torch
 from ge_converters.base.provenance import user_frame
 from ge_graph import escape
 from ge_graph import program as build
+from ge_graph.errors import GraphError
 
 Node: TypeAlias = torch.fx.Node
 _RESERVED: Final = frozenset({*dir(builtins), *keyword.kwlist, "torch", "operator", "args", "call"})
@@ -81,6 +82,10 @@ class _Writer:
         if node.target is operator.getitem:
             return build.item(self.tree(node.args[0]), self.tree(node.args[1]))
         args = [self.tree(a) for a in node.args]
+        if any(not _plain_keyword(k) for k in node.kwargs):
+            named = _Named(node.target, tuple(node.kwargs))
+            function = self._hold(named, named.__name__, f"{node.target} with keywords {', '.join(named.keywords)}")
+            return build.call(function, [*args, *map(self.tree, node.kwargs.values())])
         return build.call(self._function(node.target), args, {k: self.tree(v) for k, v in node.kwargs.items()})
 
     def _function(self, target: Any) -> ast.expr:
@@ -120,6 +125,27 @@ class _Writer:
             return build.call(build.name(self.names.bind(slice, "slice")), parts)
         text = _text(value)
         return build.name(self.names.bind(value, text, "k")) if text else self._hold(value, "constant")
+
+
+class _Named:
+    """A function whose last arguments are keywords that no program may spell, those with a leading underscore."""
+
+    def __init__(self, target: Callable[..., Any], keywords: tuple[str, ...]) -> None:
+        self.target = target
+        self.keywords = keywords
+        self.__name__ = str(getattr(target, "__name__", "function"))
+
+    def __call__(self, *args: Any) -> Any:
+        first = len(args) - len(self.keywords)
+        return self.target(*args[:first], **dict(zip(self.keywords, args[first:], strict=True)))
+
+
+def _plain_keyword(name: str) -> bool:
+    try:
+        build.member(name)
+    except GraphError:
+        return False
+    return True
 
 
 def _text(value: Any) -> str:

@@ -114,6 +114,12 @@ TOP: Final = (
         "max-autotune runs the GE graph; reduce-overhead captures the operators' launches.",
         choices=("max-autotune", "reduce-overhead"),
     ),
+    Option(
+        "fallback", "choice", "error", "graph", "here",
+        "error refuses a graph with operators that GE lacks; split runs these eagerly between GE graphs and warns.",
+        "Same; each change between GE and eager waits for the device.",
+        choices=("error", "split"),
+    ),
     Option("check_soc", "text", None, "none", "here",
            "The chip, such as ascend910b, for which every graph is checked: operators without a kernel, and operators "
            "on AI CPU, are warned of with the line they come from. See docs/check.md.", "Same.",

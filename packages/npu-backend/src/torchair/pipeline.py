@@ -22,7 +22,7 @@ from ge_converters.base.provenance import not_the_user
 from ge_converters.base.torch_compat import boxed, real_values, static_input_positions
 from ge_graph import passes as ge_passes
 from ge_graph import schema
-from ge_graph.errors import ConfigError, GraphError
+from ge_graph.errors import ConfigError, GraphError, LoweringError
 from ge_graph.rules.options import check_options
 from ge_graph.verify import verify
 from tair_debug.observer import Stage
@@ -146,14 +146,66 @@ class Pipeline:
             dump = dump or observers.tensor_dump(config, gm, "optimized")
             return self._captured(gm) if dump is None else self._as_it_stands(gm, "dump_tensor_data", dump)
         device = device_of(gm)
-        plan = take_views(gm)
+        if config.fallback.value == "split":
+            return self._with_fallback(gm, choose_engine(device))
+        return self._on_ge(gm, choose_engine(device))
+
+    def _on_ge(self, gm: torch.fx.GraphModule, engine: Engine) -> Call:
+        """The whole graph as one GE graph."""
         from ge_converters.lowering import no_collection
 
+        plan = take_views(gm)
         with real_values(), no_collection():
             stored = self._stored(gm, plan)
             if self.on_stored is not None:
                 self.on_stored(stored)
-            return self._load(stored, choose_engine(device))
+            return self._load(stored, engine)
+
+    def _with_fallback(self, gm: torch.fx.GraphModule, engine: Engine) -> Call:
+        """As ``_on_ge``; what is refused runs eagerly between several GE graphs."""
+        from torchair import split
+
+        refused: dict[str, str] = {}
+        whole = self.stage
+        while True:
+            copied = split.copy_of(gm)
+            try:
+                if not refused:
+                    return self._on_ge(copied, engine)
+                parts = split.cut(copied, refused)
+                self.report.ge_ops = 0
+                for part in parts:
+                    self.stage = replace(whole, graph_id=next(_graph_ids))
+                    part.run = self._on_ge(part.gm, engine)
+            except LoweringError as error:
+                found = split.refused_nodes(gm, error)
+                whole_only = self.on_stored is not None or self.gears is not None or split.must_stay_whole(gm)
+                if not found - refused.keys() or whole_only:
+                    raise
+                refused |= {name: error.refused.get(name, "reads what GE does not know") for name in found}
+            else:
+                break
+            finally:
+                self.stage = whole
+        return self._between(gm, copied, refused, len(parts))
+
+    def _between(
+        self, gm: torch.fx.GraphModule, cut: torch.fx.GraphModule, refused: Mapping[str, str], parts: int
+    ) -> Call:
+        """The program that runs GE graphs and eager nodes in turn; says which and at what cost."""
+        from torchair import split
+        from torchair.fx_program import write_program
+
+        lines = split.described(gm, refused, dict(refused))
+        logger.warning(
+            '%s: fallback = "split": %d GE graphs in the place of one, and eagerly between them:\n  %s',
+            self._label, parts, "\n  ".join(lines),
+        )  # fmt: skip
+        self.report.parts = split.parts_of(cut)
+        call, source = write_program(cut, f"{self._label}, split into {parts} GE graphs")
+        for observer in self.observers:
+            observer.output_code(self.stage, source)
+        return boxed(call)
 
     def _stored(self, gm: torch.fx.GraphModule, plan: ViewPlan) -> Stored:
         """The finished GE graph, from the cache if it has it; observers are shown every stage and so get no cache."""
@@ -165,7 +217,7 @@ class Pipeline:
                 hit = found is not None and cache.refix(gm, found.numbers())
                 note("hit" if hit else "miss")
             if found is not None and hit:
-                self.report.ge_ops = _tasks(found.lowered.graph)
+                self.report.ge_ops += _tasks(found.lowered.graph)
                 return found
         watch = cache.Watch(gm)
         lowered = self._optimize(self._lower(gm, specialise=True))
@@ -307,7 +359,7 @@ class Pipeline:
             verify(graph)
             note(f"{len(graph.nodes)} GE nodes")
         self._check_soc(graph)
-        self.report.ge_ops = _tasks(graph)
+        self.report.ge_ops += _tasks(graph)
         self._ge_graph("optimized", graph)
         return lowered
 

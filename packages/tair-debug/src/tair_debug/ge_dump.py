@@ -14,7 +14,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -71,7 +71,7 @@ class DumpingExecutable:
         self._tail = Path(str(DEVICE)) / clean(graph.name) / str(model_id)
         self._clock = time.time()
         self._home: Path | None = None
-        self._tasks = {id(node): number for number, node in enumerate(graph.nodes)}
+        self._tasks = {id(node): (number, name) for number, (node, name) in enumerate(_named(graph))}
 
     @property
     def source(self) -> str:
@@ -102,9 +102,10 @@ class DumpingExecutable:
         return list(self.inner.run_traced(inputs, on_node))
 
     def _save(self, place: Path, node: Node, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-        if self._layers and node.name not in self._layers:
+        task, name = self._tasks[id(node)]
+        if self._layers and name not in self._layers:
             return
-        stem = f"{escape.file_name(node.op, 60)}.{clean(node.name)}.{self._tasks[id(node)]}.0.{artefacts.stamp()}"
+        stem = f"{escape.file_name(node.op, 60)}.{clean(name)}.{task}.0.{artefacts.stamp()}"
         groups = [("input", inputs)] if self._mode != "output" else []
         groups += [("output", outputs)] if self._mode != "input" else []
         arrays = [(what, i, as_numpy(v)) for what, values in groups for i, v in enumerate(values)]
@@ -117,11 +118,20 @@ class DumpingExecutable:
                 write_npy(os.fspath(place / f"{stem}.{what}.{index}.npy"), array, OPTION)
 
 
+def _named(graph: Graph, path: str = "") -> Iterator[tuple[Node, str]]:
+    """Nodes with their names; those in graphs of nodes are called ``NODE/SLOT/NAME``."""
+    for node in graph.nodes:
+        yield node, f"{path}{node.name}"
+    for node in graph.nodes:
+        for slot, inner in node.subgraphs.items():
+            yield from _named(inner, f"{path}{node.name}/{slot}/")
+
+
 def provenance_text(graph: Graph) -> str:
     """JSON: operator name to FX node, target and source line."""
     found = {
-        clean(n.name): {"fx": p.fx_name, "target": p.fx_target, "module": p.module, "source": p.source, "code": p.code}
-        for n in graph.nodes
+        clean(name): {"fx": p.fx_name, "target": p.fx_target, "module": p.module, "source": p.source, "code": p.code}
+        for n, name in _named(graph)
         if (p := n.provenance) is not None
     }
     return json.dumps(found, indent=1) + "\n"

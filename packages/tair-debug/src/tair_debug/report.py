@@ -20,6 +20,7 @@ class CompileReport:
         ge_ops: Operators of the optimized GE graph; inputs and constants do not count. 0 if nothing was lowered.
         stages: Stage to seconds, in the order they ran.
         total_s: Seconds spent in this library for the graph.
+        parts: For a graph that was split: what runs where, one line a GE graph or eager node, in the order they run.
     """
 
     model_id: int
@@ -29,6 +30,7 @@ class CompileReport:
     ge_ops: int = 0
     stages: dict[str, float] = field(default_factory=dict)
     total_s: float = 0.0
+    parts: list[str] = field(default_factory=list)
 
     @property
     def conversion_s(self) -> float:

@@ -265,3 +265,9 @@ def mark_static(t: torch.Tensor, dims: Any = None) -> None:
     from torch import _dynamo as dynamo
 
     dynamo.mark_static(t, dims)
+
+
+def makes_quant_options(target: Any) -> bool:
+    """Whether a call makes the options of a ``torch._higher_order_ops.InvokeQuant`` region."""
+    place = (getattr(target, "__module__", ""), getattr(target, "__name__", ""))
+    return place == ("torch._higher_order_ops._invoke_quant", "InvokeQuant")

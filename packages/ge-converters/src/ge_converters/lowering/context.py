@@ -41,12 +41,14 @@ class Context:
         graph: The GE graph.
         symbols: Its symbolic values.
         env: FX node to what it became: Tensor, tuple, ``Symbolic``, ``Unproduced``, effects.Mark or a plain value.
+        outer: For a graph in a node: called with a symbol that nothing in it tells, gives where it comes from.
     """
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.symbols = symbols.Symbols(graph, self._search)
         self.env: dict[Node, Any] = {}
+        self.outer: Callable[[Any], Callable[[], Tensor] | None] | None = None
 
     def argument(self, value: Any) -> Any:
         """An FX argument as a converter gets it."""
@@ -100,7 +102,7 @@ class Context:
                 for i, size in enumerate(value.shape):
                     if symbols.is_symbolic(size) and size.node.expr == symbol:
                         return lambda t=tensor, i=i: self.symbols.size_of(t, i)  # type: ignore[misc]
-        return None
+        return None if self.outer is None else self.outer(symbol)
 
 
 def _pairs(value: Any, found: Any) -> list[tuple[torch.Tensor, Tensor]]:

@@ -1,4 +1,4 @@
-"""Higher-order ops: custom ops that write arguments or have effects; everything with a body is refused."""
+"""Higher-order ops: custom ops that write arguments or have effects; ops with bodies are in ``control_flow``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def lower(caller: Caller, effects: Effects, node: torch.fx.Node) -> Any:
     """What a higher-order node becomes.
 
     Raises:
-        Refusal: For ops that run a subgraph.
+        Refusal: For ops that run a function in a way that GE has no form for.
     """
     name = node.target.name() if callable(getattr(node.target, "name", None)) else str(node.target)
     if name == "auto_functionalized":
@@ -33,8 +33,8 @@ def lower(caller: Caller, effects: Effects, node: torch.fx.Node) -> Any:
     if name == "with_effects" and isinstance(node.args[1], torch._ops.OpOverload):
         return _effectful(caller, effects, node, node.args[1])
     raise Refusal(
-        f"{name} runs a subgraph, which is not lowered; write the branch or loop with torch.where, or keep it outside "
-        "the compiled function"
+        f"{name} runs a function in a way that GE has no operator for; write it with tensor operators, or keep it "
+        "outside the compiled function"
     )
 
 

@@ -24,17 +24,19 @@ class Problem:
         node: The FX node.
         reason: What stands in the way.
         absent: Whether no converter exists at all.
+        holder: For a node of an inner graph: the node of the outermost graph that it lies in.
     """
 
     node: torch.fx.Node
     reason: str
     absent: bool = False
+    holder: torch.fx.Node | None = None
 
 
 def raise_all(problems: Sequence[Problem], total: int) -> None:
     """Raise the error that lists every problem; does nothing without problems.
 
-    Errors: LoweringError GE2001.
+    Errors: LoweringError GE2001, with ``refused``: name of the node in the outermost graph to reason.
     """
     if not problems:
         return
@@ -50,11 +52,13 @@ def raise_all(problems: Sequence[Problem], total: int) -> None:
     hidden = len(problems) - sum(len(g) for g in shown)
     if hidden:
         lines.append(f"  … and {hidden} more")
-    raise LoweringError(
+    error = LoweringError(
         "GE2001",
         "\n".join([f"{len(problems)} of {total} {noun} cannot be lowered.", *lines]),
         next=_advice(problems),
     )
+    error.refused = {str((p.holder or p.node).name): p.reason for p in problems}  # type: ignore[attr-defined]
+    raise error
 
 
 def _grouped(problems: Sequence[Problem]) -> dict[Any, list[Problem]]:
@@ -100,6 +104,7 @@ def _advice(problems: Sequence[Problem]) -> str:
         parts.append("register a converter or a decomposition for the missing ops (docs/adding_an_op.md)")
     if refused:
         parts.append("change the refused calls as their reasons say")
+    parts.append('or set config.fallback = "split", which runs these nodes eagerly between GE graphs')
     return "; ".join(parts)
 
 

@@ -81,6 +81,10 @@ class Symbols:
         if override or symbol not in self._sources:
             self._sources[symbol] = source
 
+    def know(self, expr: Any, tensor: Tensor) -> None:
+        """An expression whose value is an input of the graph."""
+        self._values[expr] = tensor
+
     def dim(self, size: Any) -> int | str:
         """A dimension as ``TensorSpec`` and dumps write it: an int, or the text of the expression."""
         if type(size) is int:

@@ -11,7 +11,7 @@ import gc
 import logging
 import operator
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -20,7 +20,16 @@ import torch
 from ge_converters.base.dtypes import cast
 from ge_converters.base.errors import LoweringError, Refusal
 from ge_converters.base.provenance import FxProvenance, fx_target, user_frame
-from ge_converters.lowering import aliasing, conversion_log, higher_order, memory_ops, problems, specialise, symbols
+from ge_converters.lowering import (
+    aliasing,
+    control_flow,
+    conversion_log,
+    higher_order,
+    memory_ops,
+    problems,
+    specialise,
+    symbols,
+)
 from ge_converters.lowering.calls import Caller, NoConverter
 from ge_converters.lowering.context import Context, Symbolic, Unproduced, constant
 from ge_converters.lowering.effects import Effects, Mark, effect_of
@@ -123,26 +132,32 @@ class Walk:
         self.inputs: list[aliasing.InputBinding] = []
         self.fx_index: dict[FxNode, int] = {}
         self.updates: dict[FxNode, Any] = {}
+        self.inner_calls = 0  # call_function nodes in graphs of nodes
 
     def run(self) -> Lowered:
         """Walk the graph of ``gm``."""
         nodes = list(self.gm.graph.nodes)
         placeholders = [n for n in nodes if n.op == "placeholder"]
         self._place_inputs(placeholders)
-        output = None
+        returned = self.nodes(nodes)
+        problems.raise_all(self.problems, sum(n.op == "call_function" for n in nodes) + self.inner_calls)
+        return self._finish(returned, placeholders)
+
+    def nodes(self, nodes: Iterable[FxNode]) -> Any:
+        """Lower everything but the placeholders; gives what the output node returns. Refusals stand in ``problems``."""
+        returned: Any = ()
         for node in nodes:
             if node.op == "call_function":
                 self.step(node)
             elif node.op == "get_attr":
                 self.env[node] = self._attribute(node)
             elif node.op == "output":
-                output = node
+                returned = node.args[0]
             elif node.op != "placeholder":
                 self._refuse(node, f"{node.op} nodes do not occur in ATen graphs; trace with AOTAutograd or make_fx")
-        problems.raise_all(self.problems, sum(n.op == "call_function" for n in nodes))
         self.graph.provenance = None
         self.effects.finish()
-        return self._finish(output, placeholders)
+        return returned
 
     # -- inputs ----------------------------------------------------------------------------------------------
 
@@ -254,6 +269,8 @@ class Walk:
         if effect is not None:
             self.effects.order()
             return self.effects.apply(effect, node, [self._effect_argument(a) for a in node.args])
+        if control_flow.known(target):
+            return control_flow.lower(self, node)
         if isinstance(target, torch._ops.HigherOrderOperator):
             return higher_order.lower(self.caller, self.effects, node)
         return self.caller.convert(node, self.caller.entry(target, node), node.args, node.kwargs, value)
@@ -355,8 +372,7 @@ class Walk:
 
     # -- outputs ---------------------------------------------------------------------------------------------
 
-    def _finish(self, output: FxNode | None, placeholders: list[FxNode]) -> Lowered:
-        returned: Any = output.args[0] if output is not None else ()
+    def _finish(self, returned: Any, placeholders: list[FxNode]) -> Lowered:
         nested = type(returned) if isinstance(returned, (list, tuple)) else None
         flat = list(returned) if nested else [returned]
         table = aliasing.OutputTable(self.graph)

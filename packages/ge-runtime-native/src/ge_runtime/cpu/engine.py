@@ -17,6 +17,7 @@ from ge_runtime.api import Capability
 from ge_runtime.cpu import registry
 from ge_runtime.cpu.planner import Planner, check_kernels, schedule
 from ge_runtime.cpu.program import Program
+from ge_runtime.cpu.subgraphs import Reporter, inside
 from ge_runtime.cpu.values import TORCH_OF, constant, describe, from_numpy, torch_dtype
 
 _OPTIONS = {
@@ -49,7 +50,7 @@ class CpuEngine:
         verify(graph)
         order = schedule(graph, seed)
         check_kernels(self.name, order)
-        return CpuExecutable(graph, order, check)
+        return CpuExecutable(graph, order, check, seed)
 
 
 def _read_options(options: Mapping[str, str]) -> tuple[int | None, str]:
@@ -74,8 +75,9 @@ def _read_options(options: Mapping[str, str]) -> tuple[int | None, str]:
 class CpuExecutable:
     """A planned graph. Runs are independent of each other and may overlap in threads."""
 
-    def __init__(self, graph: Graph, order: Sequence[Node], check: str) -> None:
+    def __init__(self, graph: Graph, order: Sequence[Node], check: str, seed: int | None = None) -> None:
         self._graph = graph
+        self._seed = seed
         self._order = order
         self._check = check
         self._constants: dict[Tensor, torch.Tensor] = {}
@@ -86,7 +88,7 @@ class CpuExecutable:
         self._references = [i for i, node in enumerate(graph.inputs) if node.op == "RefData"]
 
     def _plan(self, trace: bool) -> Program:
-        return Planner(self._graph, self._order, trace=trace, constants=self._constants).plan()
+        return Planner(self._graph, self._order, trace=trace, constants=self._constants, seed=self._seed).plan()
 
     @property
     def source(self) -> str:
@@ -105,15 +107,11 @@ class CpuExecutable:
     def run_traced(
         self, inputs: Sequence[Any], on_node: Callable[[Node, Sequence[Any], Sequence[Any]], None]
     ) -> list[torch.Tensor]:
-        """Run and report every node but Data and Const; values are freed as in ``run``."""
+        """Run and report every node but Data and Const, those of inner graphs as often as they run; values are freed
+        as in ``run``."""
         if self._traced is None:
             self._traced = self._plan(trace=True)
-        order = self._order
-
-        def report(index: int, ins: Sequence[Any], outs: Sequence[Any]) -> None:
-            on_node(order[index], ins, outs)
-
-        return self._run(self._traced, [*self._adopt(inputs), report])
+        return self._run(self._traced, [*self._adopt(inputs), Reporter(on_node, self._order)])
 
     def _run(self, program: Program, args: Sequence[Any]) -> list[torch.Tensor]:
         results = program.run(*args)
@@ -204,7 +202,9 @@ class _Checker:
     """Compares every result with what the graph declares: element type, size, and whose memory it is."""
 
     def __init__(self, order: Sequence[Node], graph: Graph) -> None:
-        self._used = {t for n in order for t in n.operands()} | set(graph.outputs)
+        inner = [g for n in order for g in inside(n)]
+        nodes = [*order, *(n for g in inner for n in g.nodes)]
+        self._used = {t for n in nodes for t in n.operands()} | {t for g in (graph, *inner) for t in g.outputs}
 
     def on_node(self, node: Node, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Check one node."""

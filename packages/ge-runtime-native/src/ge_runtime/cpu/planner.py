@@ -25,13 +25,15 @@ from ge_graph.errors import EngineError, GeError
 from ge_graph.ir import Graph, Node, Tensor
 from ge_runtime import errors
 from ge_runtime.cpu import host as host_rules
-from ge_runtime.cpu import registry
+from ge_runtime.cpu import registry, subgraphs
 from ge_runtime.cpu.program import Line, Program
 from ge_runtime.cpu.registry import Call, Kernel, Ref
 from ge_runtime.cpu.site import PlanSite
 from ge_runtime.cpu.values import constant, too_large, torch_dtype
 
-FIXED = 0  # the root of everything that must never be overwritten or handed out: inputs, constants, expanded memory
+# The root of everything that must never be overwritten or handed out: inputs, constants, expanded memory. Inputs of a
+# graph in a node have roots below it: not to be overwritten either, but handed on as they are.
+FIXED = 0
 _INPUTS = ("Data", "RefData")
 _CONSTS = ("Const", "Constant", "ConstPlaceHolder")
 _SKIPPED = ("NetOutput", "NoOp", "ControlTrigger")
@@ -75,7 +77,7 @@ def schedule(graph: Graph, seed: int | None = None) -> list[Node]:
     """The nodes that must run, in an order that data and control edges permit; a random one if a seed is given."""
     needed: set[int] = set()
     stack = [t.node for t in graph.outputs] + list(graph.output_control) + graph.inputs
-    stack += [n for n in graph.nodes if (k := registry.find(n.op)) is not None and (k.updates or k.acts)]
+    stack += [n for n in graph.nodes if _acts(n)]
     while stack:
         node = stack.pop()
         if id(node) not in needed:
@@ -102,10 +104,18 @@ def schedule(graph: Graph, seed: int | None = None) -> list[Node]:
     return order
 
 
+def _acts(node: Node) -> bool:
+    """Whether a node runs although nobody reads its results."""
+    found = registry.find(node.op)
+    own = found is not None and bool(found.updates or found.acts)
+    return own or any(map(_acts, (n for inner in node.subgraphs.values() for n in inner.nodes)))
+
+
 def check_kernels(engine: str, nodes: Sequence[Node]) -> None:
-    """Raise GE4003 with every node whose operator has no kernel."""
-    known = (*_INPUTS, *_CONSTS, *_SKIPPED)
-    missing = [n for n in nodes if n.op not in known and registry.find(n.op) is None]
+    """Raise GE4003 with every node whose operator has no kernel; nodes of inner graphs included."""
+    known = (*_INPUTS, *_CONSTS, *_SKIPPED, *subgraphs.OFFSETS)
+    every = [*nodes, *(n for node in nodes for inner in subgraphs.inside(node) for n in inner.nodes)]
+    missing = [n for n in every if n.op not in known and registry.find(n.op) is None]
     if missing:
         raise errors.missing_kernels(engine, missing)
 
@@ -118,15 +128,28 @@ class Planner:
         order: Its nodes in the order to run them.
         trace: Report every node to a callback. Such a program overwrites nothing, so that operands stay as they were.
         constants: Tensors of Const nodes already made, shared between the programs of one graph.
+        seed: As for ``schedule``, for the graphs in nodes.
+        lent: For a graph in a node: the inputs that it may overwrite. None for an outermost graph, whose inputs belong
+            to the caller and whose results share memory with nothing.
     """
 
     def __init__(
-        self, graph: Graph, order: Sequence[Node], *, trace: bool, constants: dict[Tensor, torch.Tensor]
+        self,
+        graph: Graph,
+        order: Sequence[Node],
+        *,
+        trace: bool,
+        constants: dict[Tensor, torch.Tensor],
+        seed: int | None = None,
+        lent: frozenset[int] | None = None,
     ) -> None:
         self.graph = graph
         self.order = order
         self.trace = trace
         self.constants = constants
+        self.seed = seed
+        self.lent = lent
+        self.inner: list[tuple[str, Program]] = []
         self.values: dict[Tensor, Value] = {}
         self.lines: list[Line] = []
         self.names = build.Names()
@@ -134,6 +157,7 @@ class Planner:
         self._uses: Counter[Tensor] = Counter(t for n in order for t in n.operands())
         self._uses.update(graph.outputs)
         self._live: Counter[int] = Counter()
+        self._root_of_input: dict[int, int] = {}
         self._next_root = 1
 
     # Names, numbers, tensors
@@ -182,14 +206,18 @@ class Planner:
                 value.sizes = list(value.const.shape)
             elif shape is None:
                 return None
-            elif edge.node.op in _INPUTS and all(isinstance(d, int) for d in shape):
+            elif self._checked(edge) and all(isinstance(d, int) for d in shape):
                 value.sizes = list(shape)
             else:
                 name = self.names.fresh("h")
                 self.emit(build.assign(name, build.attribute(build.name(value.var), "shape")), (value.var,))
-                fixed = edge.node.op in _INPUTS
+                fixed = self._checked(edge)
                 value.sizes = [d if fixed and isinstance(d, int) else Ref(name, i) for i, d in enumerate(shape)]
         return value.sizes
+
+    def _checked(self, edge: Tensor) -> bool:
+        """Whether every run compares the edge with its recorded shape."""
+        return self.lent is None and edge.node.op in _INPUTS
 
     # Rendering
 
@@ -231,7 +259,7 @@ class Planner:
     def _dying(self, edge: Tensor) -> bool:
         """Whether this node is the last to see the edge's memory and the memory is the program's own."""
         value = self.values[edge]
-        own = bool(value.roots) and FIXED not in value.roots
+        own = bool(value.roots) and all(r > FIXED for r in value.roots)
         return own and self._uses[edge] == 1 and all(self._live[r] == 1 for r in value.roots)
 
     def _define(self, edge: Tensor, value: Value) -> None:
@@ -255,7 +283,11 @@ class Planner:
     # Nodes
 
     def _input(self, node: Node, index: int) -> None:
-        self._define(node.outputs[0], Value(f"i{index}", roots=frozenset({FIXED})))
+        root = FIXED
+        if self.lent is not None:
+            root = self.new_root() if index in self.lent else -1 - index
+            self._root_of_input[index] = root
+        self._define(node.outputs[0], Value(f"i{index}", roots=frozenset({root})))
 
     def _const(self, node: Node) -> None:
         edge = node.outputs[0]
@@ -338,7 +370,44 @@ class Planner:
             edge = before
         return True
 
+    # Graphs in nodes
+
+    def plan_inside(self, graph: Graph, owned: frozenset[int] = frozenset()) -> subgraphs.Inner:
+        """Plan a graph in a node; ``owned`` are the inputs that it may overwrite."""
+        order = schedule(graph, self.seed)
+        made = Planner(
+            graph, order, trace=self.trace, constants=self.constants, seed=self.seed, lent=owned
+        )  # fmt: skip
+        program = made.plan()
+        input_of = {root: index for index, root in made._root_of_input.items()}
+        aliases, shared = [], []
+        for edge in graph.outputs:
+            roots = made.values[edge].roots
+            aliases.append(frozenset(-1 if r == FIXED else input_of[r] for r in roots if r == FIXED or r in input_of))
+            shared.append(frozenset(r for r in roots if r != FIXED and r not in input_of))
+        return subgraphs.Inner(program, order, [], aliases, shared)
+
+    def define_result(self, edge: Tensor, roots: frozenset[int]) -> str:
+        """A new variable for a node's result that may lie in these pieces of memory."""
+        value = Value(self.names.fresh("t"), roots=roots)
+        self._define(edge, value)
+        return value.var
+
+    def _keep_values(self, node: Node) -> None:
+        """Copy results that may be the memory of a RefData, which later nodes may write: GE hands on values."""
+        references = {r for e in node.operands() if self._is_reference(e) for r in self.values[e].roots}
+        for edge in node.outputs:
+            value = self.values[edge]
+            if value.roots & references:
+                source, name = Ref(value.var), self.names.fresh("t")
+                self.emit(build.assign(name, self.render(Call(torch.clone, (source,)), [])), (source.name,), (name,))
+                value.var = name
+
     def _compute(self, node: Node) -> None:
+        if node.op in subgraphs.OFFSETS and node.subgraphs:
+            subgraphs.plan(self, node)
+            self._keep_values(node)
+            return
         kernel = registry.find(node.op)
         site = PlanSite(self, node, kernel)
         if host_rules.hostable(node) and registry.is_builtin(node.op):
@@ -454,7 +523,8 @@ class Planner:
         for edge in self.graph.outputs:
             found = self.tensor(edge)
             roots = self.values[edge].roots
-            parts.append(Call(torch.clone, (found,)) if FIXED in roots or roots & taken else found)
+            copied = self.lent is None and (FIXED in roots or roots & taken)
+            parts.append(Call(torch.clone, (found,)) if copied else found)
             taken |= roots
         self.emit(build.give(self.render(parts, reads)), reads)
 
@@ -480,7 +550,7 @@ class Planner:
             self._release(node)
         self._node = None
         self._results()
-        return Program(self.graph.name, len(inputs), self.lines, self.names, traced=self.trace)
+        return Program(self.graph.name, len(inputs), self.lines, self.names, traced=self.trace, inner=self.inner)
 
 
 def _check_ports(node: Node, run: Callable[..., Any], ports: list[str], attrs: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ge_graph import escape
 from ge_graph import program as build
 from ge_graph.errors import EngineError
 from ge_graph.ir import Node
@@ -58,11 +59,20 @@ class Program:
         lines: What it does.
         names: What its names mean.
         traced: Whether it takes a callback behind the inputs.
+        inner: Programs of the graphs in nodes, with a name for people.
     """
 
     def __init__(
-        self, graph: str, inputs: int, lines: Sequence[Line], names: build.Names, *, traced: bool = False
+        self,
+        graph: str,
+        inputs: int,
+        lines: Sequence[Line],
+        names: build.Names,
+        *,
+        traced: bool = False,
+        inner: Sequence[tuple[str, Program]] = (),
     ) -> None:
+        self._inner = inner
         self._graph = graph
         self._lines = lines
         self._names = names
@@ -87,7 +97,8 @@ class Program:
             begins = line.node is not None and line.node is not last
             last = line.node or last
             commented.append((statement, _comment(line.node) if begins and line.node is not None else ""))
-        return build.written("program", self._parameters, commented, self._names)
+        own = build.written("program", self._parameters, commented, self._names)
+        return "\n".join([own, *(f"# {escape.line(name)}\n{program.source}" for name, program in self._inner)])
 
     def run(self, *args: Any) -> list[torch.Tensor]:
         """Run outside autograd, autocast and torch-function modes.
@@ -101,6 +112,16 @@ class Program:
                     with torch.autocast("cpu", enabled=False):
                         return self.function(*args)  # type: ignore[no-any-return]
                 return self.function(*args)  # type: ignore[no-any-return]
+        except Exception as error:
+            raise self._blame(error) from error
+
+    def run_inside(self, *args: Any) -> list[torch.Tensor]:
+        """Run as a part of another program, which has put torch into the right modes.
+
+        Errors: as ``run``.
+        """
+        try:
+            return self.function(*args)  # type: ignore[no-any-return]
         except Exception as error:
             raise self._blame(error) from error
 
