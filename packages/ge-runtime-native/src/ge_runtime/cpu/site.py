@@ -12,6 +12,7 @@ from ge_runtime.cpu.host import HOST_DTYPES, MAX_LIST
 from ge_runtime.cpu.registry import Kernel, Ref, parameters
 
 _MAX_CONST = 4096
+_TYPES = ("dtype", "dst_type", "out_type", "DstT", "Tout", "T")
 
 
 def input_ports(node: Node, kernel: Kernel | None) -> tuple[str, ...]:
@@ -129,6 +130,7 @@ class PlanSite:
 
     def out_dtype(self, index: int = 0) -> DataType:
         """Element type of an output."""
+        self.asked.update(_TYPES)  # the verifier holds an output to what these attributes say
         return self.node.outputs[index].dtype
 
     def shape(self, port: str) -> tuple[int | str, ...] | None:

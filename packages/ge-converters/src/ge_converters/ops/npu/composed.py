@@ -130,6 +130,10 @@ def npu_group_norm_swish(
 # -- layout, products, windows ----------------------------------------------------------------------------------------
 
 
+@_op("npu_format_cast.default", "none")
+@_op("npu_format_cast.Tensor", "none")
+@_op("_npu_format_cast.aclnn", "none")
+@_op("_npu_format_cast.input_dtype", "none")
 @_op("_npu_format_cast.default", "none")
 def npu_format_cast(input: Tensor, acl_format: int, *args: Any, meta_outputs: TensorSpec, **_: Any) -> Any:
     """_npu_format_cast(Tensor input, int acl_format) -> Tensor

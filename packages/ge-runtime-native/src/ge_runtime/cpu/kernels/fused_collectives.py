@@ -241,7 +241,9 @@ def _combine(
 
 @kernel(
     "MoeDistributeCombine", acts=True,
-    ignores=("ep_rank_id", "tp_rank_id", "shared_expert_num", "global_bs", "expand_idx", "expand_scales", "tp_send_counts"),
+    ignores=(
+        "ep_rank_id", "tp_rank_id", "shared_expert_num", "global_bs", "expand_idx", "expand_scales", "tp_send_counts",
+    ),
     source="ops-transformer: mc2/moe_distribute_combine, documentation",
 )  # fmt: skip
 def moe_distribute_combine(
@@ -281,7 +283,7 @@ def moe_distribute_combine_v2(
     group_tp: str = "", tp_world_size: int = 0, expert_shard_type: int = 0, shared_expert_rank_num: int = 0,
     zero_expert_num: int = 0, copy_expert_num: int = 0, const_expert_num: int = 0,
 ) -> Tensor:  # fmt: skip
-    """As the first version; ``shared_expert_x`` is added as it is, copying experts give ``ori_x``, zero ones nothing."""
+    """As the first version; ``shared_expert_x`` is added as it is, copying experts give ``ori_x``, zero ones 0."""
     op = "MoeDistributeCombineV2"
     if group_tp or const_expert_num:
         raise refuse(op, "group_tp, or constant experts", "leave them out")
