@@ -489,8 +489,9 @@ class Planner:
 
 def _check_read(node: Node, kernel: Kernel) -> None:
     """Refuse what the node says and the kernel never reads: a wrong number otherwise."""
-    never = registry.unread(kernel.run)
-    for name in said(node, input_ports(node, kernel)) if never else ():
+    ports = input_ports(node, kernel)
+    never = registry.never_read(kernel, ports)
+    for name in said(node, ports) if never else ():
         if name in never and name not in kernel.ignores:
             raise errors.refused(node.op, f"'{name}' is given and not computed here; leave it out or at its default")
 

@@ -17,7 +17,7 @@ import dis
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Protocol, TypeAlias
@@ -297,3 +297,10 @@ def unread(fn: Callable[..., Any]) -> frozenset[str]:
                 loaded.update([step.argval] if isinstance(step.argval, str) else step.argval or ())
     named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     return frozenset(named) - loaded
+
+
+def never_read(entry: Kernel, ports: Sequence[str]) -> set[str]:
+    """Ports and attributes of an operator that its kernel takes and never reads; ports go by position."""
+    never, (positional, _) = unread(entry.run), parameters(entry.run)
+    by_place = dict(zip(positional, ports))
+    return {by_place.get(name, name.removeprefix("attr_").removesuffix("_")) for name in never}

@@ -105,7 +105,7 @@ def _index(
         if causal:
             late = torch.arange(columns) > torch.arange(rows).unsqueeze(1) + columns - rows
             score = score.masked_fill(late, float("-inf"))
-        order = torch.sort(score, -1, descending=True, stable=True)
+        order = torch.sort(score, dim=-1, descending=True, stable=True)
         take = min(count, columns)
         found, at_ = order.values[:, :take], order.indices[:, :take].to(torch.int32)
         best[start:end, 0, :take] = torch.where(found == float("-inf"), torch.full_like(at_, -1), at_)
@@ -198,13 +198,16 @@ def _statistics(x: Tensor, query: Tensor, layout: str, kv: int) -> Tensor:
     return grouped.unflatten(0, tuple(query.shape[:2])).transpose(1, 2).contiguous()
 
 
-@kernel("SparseFlashAttention", host=_KV_LENGTHS, source="ops-transformer: attention/sparse_flash_attention")
+@kernel(
+    "SparseFlashAttention", host=_KV_LENGTHS, ignores=("return_softmax_lse",),
+    source="ops-transformer: attention/sparse_flash_attention, documentation",
+)  # fmt: skip
 def sparse_flash_attention(
     query: Tensor, key: Tensor, value: Tensor, sparse_indices: Tensor, block_table: Tensor | None = None,
     actual_seq_lengths_query: Any = None, actual_seq_lengths_kv: Any = None, query_rope: Tensor | None = None,
     key_rope: Tensor | None = None, sinks: Tensor | None = None, *, scale_value: float, sparse_block_size: int = 1,
     layout_query: str = "BSND", layout_kv: str = "BSND", sparse_mode: int = 3, pre_tokens: int = _FAR,
-    next_tokens: int = _FAR, attention_mode: int = 0, return_softmax_lse: bool = False,
+    next_tokens: int = _FAR, attention_mode: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """(attention_out, softmax_max, softmax_sum) over the tokens that ``sparse_indices`` names for each query."""
     op = "SparseFlashAttention"
@@ -220,12 +223,7 @@ def sparse_flash_attention(
         k = torch.cat((k, wide(_flat(key_rope, layout_kv))), -1)
     chosen = _flat(sparse_indices, layout_query)
     out, top, total = _attend(seqs, q, k, v, chosen, scale_value, sparse_block_size, causal, sinks)
-    kv = k.shape[1]
-    stats = (
-        [_statistics(x, query, layout_query, kv) for x in (top, total)]
-        if return_softmax_lse
-        else [torch.zeros(0), torch.zeros(0)]
-    )
+    stats = [_statistics(x, query, layout_query, k.shape[1]) for x in (top, total)]
     return _like(out.to(query.dtype), query, layout_query), stats[0], stats[1]
 
 
