@@ -380,7 +380,8 @@ def top_k_top_p(logits: Tensor, p: Tensor | None = None, k: Tensor | None = None
 
 
 def lightning_indexer(
-    query: Tensor, key: Tensor, weights: Tensor, *, sparse_count: int = 2048, sparse_mode: int = 3, block_table: Any = None,
+    query: Tensor, key: Tensor, weights: Tensor, *, sparse_count: int = 2048, sparse_mode: int = 3,
+    block_table: Any = None,
     actual_seq_lengths_key: Any = None, actual_seq_lengths_query: Any = None, layout_query: str = "BSND",
     return_value: bool = False, k_scale: Any = None, **_: Any,
 ) -> Any:  # fmt: skip
@@ -616,7 +617,8 @@ def dispatch(
         new = x.new_empty
         return (
             new(size, x.shape[1], dtype=torch.int8 if quant_mode else x.dtype), new(size, dtype=F32),
-            new(third, dtype=torch.int32), new(moe_expert_num, dtype=torch.int64), new(moe_expert_num, dtype=torch.int32),
+            new(third, dtype=torch.int32), new(moe_expert_num, dtype=torch.int64),
+            new(moe_expert_num, dtype=torch.int32),
             new(1, dtype=torch.int32), new(size, dtype=F32),
         )  # fmt: skip
     rows, counts = [], []
@@ -724,7 +726,8 @@ def _cases() -> list[Case]:
         return ints(-9, 9, 7, k, dtype=torch.int8), ints(-9, 9, 2, k, n, dtype=torch.int8)
 
     def swiglu() -> dict[str, Any]:
-        return {"weight_scale": torch.rand(2, 8, generator=RANDOM), "activation_scale": torch.rand(7, 1, generator=RANDOM),
+        return {"weight_scale": torch.rand(2, 8, generator=RANDOM),
+                "activation_scale": torch.rand(7, 1, generator=RANDOM),
                 "quant_scale": torch.rand(2, 4, generator=RANDOM) + 0.5, "quant_mode": 1,
                 "group_index": torch.tensor([2, 3])}  # fmt: skip
 
@@ -737,7 +740,7 @@ def _cases() -> list[Case]:
         row = torch.cat((nope, rope.view(torch.int8), scale.view(torch.int8)), -1)
         return rand(2, 2, 3, 40).to(d), row, row.clone(), chosen(d)[3], 0.25, 2, 2
 
-    mx = "npu_dynamic_mx_quant"
+    mx, ranks = "npu_dynamic_mx_quant", torch.tensor([5, 1, 20], dtype=torch.int32)
     return [
         Case(mx, dynamic_mx_quant, lambda d: call(x(d, 3, 70), dst_type=292), **half),
         Case(mx, dynamic_mx_quant, lambda d: call(x(d, 40, 3), axis=0, dst_type=23), tag="rows", **half),
@@ -766,12 +769,15 @@ def _cases() -> list[Case]:
         Case("npu_weight_quant_batchmatmul", any_weight_quant_batchmatmul,
              lambda d: call(x(d, 3, 6), convert_weight_to_int4pack(ints(-8, 8, 6, 16)), rand(16).to(d), rand(16).to(d)),
              HALVES, tag="packs", dynamic=False),
-        Case("npu_kronecker_quant", kronecker_quant, lambda d: call(x(d, 3, 4, 8), x(d, 4, 4), x(d, 8, 8), 0.9), **one),
+        Case("npu_kronecker_quant", kronecker_quant,
+             lambda d: call(x(d, 3, 4, 8), x(d, 4, 4), x(d, 8, 8), 0.9), **one),
         Case("npu_fused_matmul", fused_matmul, lambda d: call(x(d, 3, 4), x(d, 4, 5), fused_op_type="relu"), HALVES),
-        Case("npu_fused_matmul", fused_matmul, lambda d: call(x(d, 3, 4), x(d, 4, 5), x3=x(d, 3, 5), fused_op_type="add"),
+        Case("npu_fused_matmul", fused_matmul,
+             lambda d: call(x(d, 3, 4), x(d, 4, 5), x3=x(d, 3, 5), fused_op_type="add"),
              HALVES, tag="add"),
         Case("npu_quant_grouped_matmul_dequant", quant_grouped_matmul_dequant, lambda d: call(
-            x(d, 7, 8), ints(-9, 9, 2, 6, 8, dtype=torch.int8), rand(2, 6), torch.tensor([3, 7])), (F16,), dynamic=False),
+            x(d, 7, 8), ints(-9, 9, 2, 6, 8, dtype=torch.int8), rand(2, 6), torch.tensor([3, 7])), (F16,),
+            dynamic=False),
         Case("npu_grouped_matmul", any_grouped_matmul, lambda d: call(
             [quantised()[0]], [quantised()[1]], scale=[rand(2, 6).to(BF16)], per_token_scale=[rand(7)],
             group_list=torch.tensor([3, 4]), group_list_type=1, split_item=3, group_type=0, output_dtype=15),
@@ -798,8 +804,9 @@ def _cases() -> list[Case]:
             ints(0, 9, 3, 5, dtype=torch.int64), x(d, 5, 24), x(d, 5, 12), rand(9, 12).to(d), 12,
             mrope_section=[1, 2, 3]), tag="sections", dynamic=False),
         Case("npu_top_k_top_p", top_k_top_p,
-             lambda d: call(x(d, 3, 20), torch.tensor([0.3, 0.9, 1.0]).to(d), torch.tensor([5, 1, 20], dtype=torch.int32))),
-        Case("npu_top_k_top_p", top_k_top_p, lambda d: call(x(d, 3, 20), torch.tensor([0.3, 0.9, 1.0]).to(d)), tag="p"),
+             lambda d: call(x(d, 3, 20), torch.tensor([0.3, 0.9, 1.0]).to(d), ranks), dynamic=False),
+        Case("npu_top_k_top_p", top_k_top_p, lambda d: call(x(d, 3, 20), torch.tensor([0.3, 0.9, 1.0]).to(d)),
+             tag="p"),
         Case("npu_lightning_indexer", lightning_indexer,
              lambda d: call(*indexer(d), sparse_count=5, return_value=True), HALVES, dynamic=False),
         Case("npu_lightning_indexer", lightning_indexer, lambda d: call(
@@ -808,7 +815,8 @@ def _cases() -> list[Case]:
             actual_seq_lengths_query=torch.tensor([2, 5], dtype=torch.int32),
             actual_seq_lengths_key=torch.tensor([3, 6], dtype=torch.int32)), (BF16,), tag="pages", dynamic=False),
         Case("npu_quant_lightning_indexer", quant_lightning_indexer, lambda d: call(
-            ints(-99, 99, 2, 3, 4, 8, dtype=torch.int8), ints(-99, 99, 2, 6, 1, 8, dtype=torch.int8), rand(2, 3, 4).to(d),
+            ints(-99, 99, 2, 3, 4, 8, dtype=torch.int8), ints(-99, 99, 2, 6, 1, 8, dtype=torch.int8),
+            rand(2, 3, 4).to(d),
             torch.rand(2, 3, 4, generator=RANDOM).to(d), torch.rand(2, 6, 1, generator=RANDOM).to(d), 0, 0,
             sparse_count=4), (F16,), dynamic=False),
         Case("npu_sparse_flash_attention", sparse_flash_attention, lambda d: call(*chosen(d)), HALVES, outputs=(0,),
@@ -827,8 +835,8 @@ def _cases() -> list[Case]:
         Case("npu_recurrent_gated_delta_rule", recurrent_in_place, lambda d: call(
             *qkv(d), rand(6, 4, 6, 8).to(d), ssm_state_indices=torch.tensor([4, 1, 0, 5, 3], dtype=torch.int32),
             **states(d)), **one),
-        Case("npu_mla_prolog_v2", mla_prolog_v2, lambda d: call(*prolog(d), slots, *caches(d)), (BF16,), outputs=(0, 1, 2, 3),
-             dynamic=False),
+        Case("npu_mla_prolog_v2", mla_prolog_v2, lambda d: call(*prolog(d), slots, *caches(d)), (BF16,),
+             outputs=(0, 1, 2, 3), dynamic=False),
         Case("npu_mla_prolog_v3_functional", mla_prolog_v3_functional, lambda d: call(
             *prolog(d), *caches(d), cache_index=slots, query_norm_flag=True, qc_qr_scale=0.5, kc_scale=2.0), (BF16,),
             outputs=(0, 1, 3, 5, 6), dynamic=False),

@@ -10,7 +10,7 @@ import torch
 from ge_graph import DataType, Graph, building, schema
 from ge_graph import ops as ge
 from ge_graph.errors import EngineError
-from ge_runtime.cpu import ignored, registry
+from ge_runtime.cpu import CpuEngine, ignored, registry
 from ge_runtime.cpu.registry import Call, Kernel, registered
 from ge_runtime.cpu.site import PlanSite, said
 
@@ -22,7 +22,6 @@ REFUSED_WHEN_GIVEN = {
     "FFN": {"output_dtype"},
     "FlashAttentionScore": {"kv_start_idx", "padding_mask", "q_start_idx"},
     "FlashAttentionScoreGrad": {"kv_start_idx", "padding_mask", "q_start_idx"},
-    "GroupedMatmulFinalizeRouting": {"tuning_config"},
     "MaxPoolWithArgmaxV1": {"dtype"},
     "MoeDistributeCombine": {"activation_scale", "group_list", "weight_scale"},
     "MoeDistributeCombineV2": {
@@ -51,7 +50,10 @@ OF_OLDER_RELEASES = {
 
 def _never(op: str, k: Kernel) -> set[str]:
     found = schema.get(op)
-    return registry.never_read(k, [p.name for p in found.inputs] if found is not None else [])
+    if found is None:
+        return set()
+    ports = [p.name for p in found.inputs]
+    return registry.never_read(k, ports) & {*ports, *(a.name for a in found.attrs)}
 
 
 def builtin() -> dict[str, Kernel]:
@@ -78,7 +80,9 @@ def test_every_ignored_name_is_one_of_the_operator() -> None:
             known = {p.name for p in found.inputs} | {a.name for a in found.attrs}
             assert set(k.ignores) - known == OF_OLDER_RELEASES.get(op, set()), op
     for op in {op for ops in ignored.REASONS.values() for op in ops}:
-        assert set(ignored.names(op)) <= _never(op, builtin()[op]), op
+        taken, keywords = registry.parameters(builtin()[op].run)
+        untaken = {name for name in ignored.names(op) if name not in {*taken, *(keywords or ())}}
+        assert set(ignored.names(op)) <= _never(op, builtin()[op]) | untaken, op
 
 
 def _score(**extra: object) -> Graph:
@@ -90,14 +94,14 @@ def _score(**extra: object) -> Graph:
     return graph
 
 
-def test_a_port_that_is_never_read_is_refused(engine) -> None:
+def test_a_port_that_is_never_read_is_refused() -> None:
     graph = _score(q_start_idx=(DataType.DT_INT64, (1,)))
     with pytest.raises(EngineError, match="'q_start_idx' is given and not computed here") as caught:
-        engine.compile(graph)
+        CpuEngine().compile(graph, {})
     assert caught.value.code == "GE4009"
 
 
-def test_a_short_cut_that_looks_at_less_is_not_taken(engine, monkeypatch) -> None:
+def test_a_short_cut_that_looks_at_less_is_not_taken(monkeypatch) -> None:
     def hook(site: PlanSite) -> Call:
         return Call(torch.zeros_like, (site.tensor("x"),))
 
@@ -108,7 +112,7 @@ def test_a_short_cut_that_looks_at_less_is_not_taken(engine, monkeypatch) -> Non
     with building(graph):
         x = ge.Data(index=0, dtype=DataType.DT_FLOAT, shape=(2,))
         graph.outputs = [ge.LeakyRelu(x, negative_slope=0.5)]
-    (got,) = engine.compile(graph)(torch.tensor([-2.0, 4.0]))
+    (got,) = CpuEngine().compile(graph, {}).run([torch.tensor([-2.0, 4.0])])
     assert got.tolist() == [-1.0, 4.0]
 
 
