@@ -8,10 +8,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from ge_graph import EngineError
+from ge_graph import EngineError, schema
 
 F16 = torch.float16
 OP = "FusedInferAttentionScore"
+
+
+def infer(run, query: Tensor, key: Tensor, value: Tensor, **given: object) -> list[Tensor]:
+    """The operator with its ports and attributes by name."""
+    ports = [p.name for p in schema.require(OP).inputs]
+    operands = {"query": query, "key": [key], "value": [value], **{n: given.pop(n) for n in ports if n in given}}
+    found: list[Tensor] = run(OP, *(operands.get(n) for n in ports), **given)
+    return found
 
 
 def rand(*shape: int, seed: int = 0) -> Tensor:
@@ -61,8 +69,8 @@ def test_packed_queries_read_pages(run, form, layout, causal):
     q = rand(6, HEADS, D).to(F16)
     (kc, ks, table), (vc, vs, _) = pages(1), pages(2)
     extra = {"atten_mask": torch.ones(2048, 2048, dtype=torch.bool).triu(1), "sparse_mode": 3} if causal else {}
-    got, lse = run(
-        OP, q if layout[0] == "T" else q.transpose(0, 1).contiguous(), [stored(kc, form)], [stored(vc, form)],
+    got, lse = infer(
+        run, q if layout[0] == "T" else q.transpose(0, 1).contiguous(), stored(kc, form), stored(vc, form),
         actual_seq_lengths=torch.tensor([2, 3, 6]), actual_seq_lengths_kv=torch.tensor(KV), block_table=table,
         num_heads=HEADS, num_key_value_heads=GROUPS, scale=0.25, input_layout=layout, block_size=PAGE,
         softmax_lse_flag=True, **extra,
@@ -83,8 +91,8 @@ def test_dense_queries_with_rope_read_pages(run, layout):
     def given(x: Tensor) -> Tensor:
         return {"BSH": x.flatten(2), "BSND": x, "BNSD": x.transpose(1, 2)}[read].contiguous()
 
-    got, _ = run(
-        OP, given(q), [stored(kc, "rows")], [stored(vc, "rows")], actual_seq_lengths_kv=torch.tensor(KV),
+    got, _ = infer(
+        run, given(q), stored(kc, "rows"), stored(vc, "rows"), actual_seq_lengths_kv=torch.tensor(KV),
         block_table=table, query_rope=given(q_rope), key_rope=stored(rc, "rows"), num_heads=HEADS,
         num_key_value_heads=GROUPS, scale=0.25, input_layout=layout,
     )  # fmt: skip
@@ -101,8 +109,8 @@ def test_dense_queries_with_rope_read_pages(run, layout):
 def test_a_sink_joins_the_sum(run):
     q, k, v = rand(5, HEADS, D).to(F16), rand(7, GROUPS, D, seed=1).to(F16), rand(7, GROUPS, D, seed=2).to(F16)
     sink = rand(HEADS, seed=3).to(torch.bfloat16)
-    got, _ = run(
-        OP, q, [k], [v], actual_seq_lengths=torch.tensor([2, 5]), actual_seq_lengths_kv=torch.tensor([3, 7]),
+    got, _ = infer(
+        run, q, k, v, actual_seq_lengths=torch.tensor([2, 5]), actual_seq_lengths_kv=torch.tensor([3, 7]),
         learnable_sink=sink, num_heads=HEADS, num_key_value_heads=GROUPS, scale=0.25, input_layout="TND",
     )  # fmt: skip
     parts = [
@@ -125,8 +133,8 @@ def test_an_int8_cache_is_widened(run, mode):
     scale, offset = rand(*SCALES[mode]).abs() / 40, rand(*SCALES[mode], seed=4)
     if mode in (0, 2):
         scale, offset = scale.to(F16), offset.to(F16)
-    got, _ = run(
-        OP, q, [stored(caches[0], "rows")], [stored(caches[1], "rows")], actual_seq_lengths_kv=torch.tensor(KV),
+    got, _ = infer(
+        run, q, stored(caches[0], "rows"), stored(caches[1], "rows"), actual_seq_lengths_kv=torch.tensor(KV),
         block_table=table, key_antiquant_scale=scale, key_antiquant_offset=offset, value_antiquant_scale=scale,
         value_antiquant_offset=offset, key_antiquant_mode=mode, value_antiquant_mode=mode, num_heads=HEADS,
         num_key_value_heads=GROUPS, scale=0.25,
@@ -172,7 +180,7 @@ def test_what_is_not_defined_is_refused(run, form):
     ports = ("actual_seq_lengths", "actual_seq_lengths_kv")
     given = {k: v for k, v in given.items() if v is not None or k not in ports}
     with pytest.raises(EngineError, match=reason) as caught:
-        run(OP, rand(6, HEADS, D).to(F16), [kc], [vc], **given)
+        infer(run, rand(6, HEADS, D).to(F16), kc, vc, **given)
     assert caught.value.code == "GE4009"
 
 

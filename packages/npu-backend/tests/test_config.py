@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ge_graph.errors import ConfigError
 from ge_graph.option_levels import LEVELS, table
-from torchair.config import CompilerConfig, GraphExConfig, OptionValue, find
+from torchair.config import CompilerConfig, GraphExConfig, OptionValue, find, with_options
 from torchair.options import CONFLICTS, GRAPH_EX, OPTIONS, markdown
 
 PLAIN = st.one_of(
@@ -361,3 +361,97 @@ def test_repr_shows_what_was_changed():
     config.ge_config.oo_level = "O1"
     assert repr(config) == "CompilerConfig(ge_config.oo_level='O1')"
     assert repr(config.mode) == "'max-autotune'"
+
+
+ELSEWHERE = {
+    "experimental_config.keep_inference_input_mutations": ("experimental_config.keep_inference_input_mutation", False),
+    "debug.aclgraph.clone_input": ("aclgraph_config.clone_input", False),
+    "debug.aclgraph.clone_output": ("aclgraph_config.clone_output", True),
+    "experimental_config.aclgraph._aclnn_static_shape_kernel": ("aclgraph_config.static_kernel_compile", True),
+    "experimental_config.aclgraph._aclnn_static_shape_kernel_build_dir": (
+        "aclgraph_config._aclnn_static_shape_kernel_build_dir", "./"),
+    "experimental_config.aclgraph._aclnn_static_shape_kernel_sym_value_range": (
+        "aclgraph_config._vllm_aclnn_static_kernel_sym_range", [1, 2]),
+    "experimental_config.aclgraph._super_kernel_optimize": ("aclgraph_config.super_kernel_optimize", True),
+    "aclgraph_config.use_custom_pool": ("aclgraph_config.use_graph_pool", (0, 1)),
+}  # fmt: skip
+OPPOSITE = {
+    "debug.aclgraph.disable_reinplace_inplaceable_ops_pass": "aclgraph_config.inplace_pass",
+    "debug.aclgraph.disable_reinplace_input_mutated_ops_pass": "aclgraph_config.input_inplace_pass",
+}
+
+
+def put(config, path, value):
+    *groups, leaf = path.split(".")
+    for name in groups:
+        config = getattr(config, name)
+    setattr(config, leaf, value)
+
+
+@pytest.mark.parametrize("path", ELSEWHERE)
+def test_older_places(path):
+    config = CompilerConfig()
+    home, value = ELSEWHERE[path]
+    put(config, path, value)
+    assert find(config, home).value == value
+    assert path.rpartition(".")[0] not in ("debug.aclgraph", "experimental_config.aclgraph") or "aclgraph." not in repr(
+        config
+    ).replace("aclgraph_config.", "")
+
+
+@pytest.mark.parametrize("path", OPPOSITE)
+def test_older_switches_that_turn_off(path):
+    config = CompilerConfig()
+    assert find(config, path).value is False
+    put(config, path, True)
+    assert find(config, OPPOSITE[path]).value is False
+    assert find(config, path).value is True
+    with pytest.raises(ConfigError, match=f"GE1002.*{path}"):
+        put(config, path, "yes")
+
+
+def test_switches_take_0_and_1():
+    config = CompilerConfig()
+    config.experimental_config.frozen_parameter = 1
+    assert config.experimental_config.frozen_parameter.value is True
+    config.experimental_config.frozen_parameter = 0
+    assert config.experimental_config.frozen_parameter.is_default
+    with pytest.raises(ConfigError, match="GE1002"):
+        config.experimental_config.frozen_parameter = 2
+    config.aoe_config.aoe_mode = "1"
+    config.ge_config.optimization_switch = "In-placeAddRmsNormFusionPass:off"
+
+
+def test_profilers_find_no_older_form():
+    """They ask for ``_path`` to tell an older form of the option from this one."""
+    dump = CompilerConfig().debug.graph_dump
+    assert not hasattr(dump, "_path")
+    assert not hasattr(dump, "_type")
+
+
+@pytest.mark.parametrize(
+    ("options", "path", "value"),
+    [
+        ({"experimental_config.frozen_parameter": True}, "experimental_config.frozen_parameter", True),
+        ({"topology_sorting_strategy": "BFS"}, "experimental_config.topology_sorting_strategy", "BFS"),
+        ({"mode": "reduce-overhead", "clone_input": False}, "aclgraph_config.clone_input", False),
+        ({"mode": "reduce-overhead", "frozen_parameter": True}, "aclgraph_config.frozen_parameter", True),
+        ({"frozen_parameter": True}, "experimental_config.frozen_parameter", True),
+    ],
+)
+def test_options_over_a_configuration(options, path, value):
+    config = CompilerConfig()
+    config.debug.run_eagerly = True
+    made = with_options(config, options)
+    assert find(made, path).value == value
+    assert made.debug.run_eagerly.value is True
+    assert find(config, path).is_default
+
+
+@pytest.mark.parametrize(
+    ("options", "code"), [({"nothing": 1}, "GE1001"), ({"clone_input": 3}, "GE1002"), (3, "GE1011"), ({3: 4}, "GE1011"),
+                          ({"type": "txt"}, "GE1001")],
+)  # fmt: skip
+def test_wrong_options_over_a_configuration(options, code):
+    with pytest.raises(ConfigError, match=code):
+        with_options(CompilerConfig(), options)

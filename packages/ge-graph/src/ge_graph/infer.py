@@ -90,6 +90,8 @@ MaxPoolWithArgmaxV1 y =x
 MaxPoolWithArgmaxV1 argmax attr dtype
 MaxPoolGradWithArgmaxV1 y =x
 AdaptiveMaxPool2d argmax i32
+AdaptiveMaxPool3d indices attr indices_dtype
+MultilabelMarginLoss is_target i32
 NonZeroWithValue value =x
 ReadVariableOp y =x
 ListDiff out =x

@@ -49,6 +49,7 @@ class Option:
         env: Environment variable that gives the default, read when the config is made.
         content: Check of the file behind a path: ``fusion_switch`` or ``dump_json``.
         also: Older places that mean the same option.
+        opposite: Older places of a switch that turns this one off.
         fixed: Not a plain value: left out of the option map (``_fixed_attrs``).
     """
 
@@ -71,6 +72,7 @@ class Option:
     env: str = ""
     content: Literal["", "fusion_switch", "dump_json"] = ""
     also: tuple[str, ...] = ()
+    opposite: tuple[str, ...] = ()
     fixed: bool = False
 
     @property
@@ -125,6 +127,9 @@ TOP: Final = (
            fixed=True),
     Option("post_grad_custom_post_pass", "callable", None, "graph", "here", _FX_PASS_DOC.format("after"), "Same.",
            fixed=True),
+    Option("cache_dir", "name", None, "none", "here",
+           "Folder of the compile cache, made if missing; None compiles every graph in every process.", "Same.",
+           env="TORCHAIR_CACHE_DIR"),
 )  # fmt: skip
 
 DEBUG: Final = (
@@ -191,8 +196,9 @@ GE: Final = (
     Option("fusion_config.fusion_switch_file", "file", None, "graph", "device",
            "The file is read and checked; nothing is fused here.", "Switches fusion passes on and off.",
            content="fusion_switch", ge_key="ge.fusionSwitchFile"),
-    Option("inference_config.dynamic_gears_merge_policy", "choice", "zip", "graph", "later",
-           "How the gear lists of several inputs combine.", "Same.", choices=("zip", "product")),
+    Option("inference_config.dynamic_gears_merge_policy", "choice", "zip", "graph", "here",
+           "How the lists of set_dim_gears combine: the i-th entries of all, or every combination.", "Same.",
+           choices=("zip", "product")),
     Option("ge_config.export_compile_stat", "choice", "2", "none", "device", "None.",
            "fusion_result.json: '0' never, '1' at exit, '2' when a graph is compiled.", choices=("0", "1", "2"),
            ge_key="ge.exportCompileStat"),
@@ -210,7 +216,7 @@ GE: Final = (
            ge_key="ge.oo.deadCodeElimination", ge_values=TRUE_FALSE),
     Option("ge_config.optimization_switch", "text", None, "graph", "device",
            "The text is checked; nothing is fused here.", "Any pass on or off; beats fusion_switch_file.",
-           form=r"[A-Za-z_]\w*:(on|off)(;[A-Za-z_]\w*:(on|off))*;?", example="PassA:on;PassB:off",
+           form=r"[A-Za-z_][\w-]*:(on|off)(;[A-Za-z_][\w-]*:(on|off))*;?", example="PassA:on;PassB:off",
            ge_key="ge.optimizationSwitch"),
     Option("ge_config.aicore_num", "text", None, "runtime", "device", "None.",
            "Upper limits of AI cores and vector cores, at most the chip's; a chip with one kind of core takes '24' or "
@@ -309,7 +315,8 @@ EXPERIMENTAL: Final = (
           "Inputs that the graph writes become RefData, written by Assign inside the graph; no copy back.",
           device="Same."),
     _flag("experimental_config.keep_inference_input_mutation", True, "graph", "here",
-          "Writes to inputs stay in the inference graph; False leaves the copy to AOTAutograd.", device="Same."),
+          "Writes to inputs stay in the inference graph; False leaves the copy to AOTAutograd.", device="Same.",
+          also=("experimental_config.keep_inference_input_mutations",)),
     Option("experimental_config.topology_sorting_strategy", "choice", "DFS", "graph", "here",
            "Order of the nodes; DFS keeps the order in which they were traced.",
            "Order in which operators are laid out; StableRDFS keeps the traced order.",
@@ -350,24 +357,30 @@ GRAPH_EX: Final = (
     _flag("force_recapture", False, "runtime", "here", "Captures again before every run, in memory of its own.",
           device="Same."),
     Option("use_graph_pool", "tuple", None, "runtime", "device", "None.",
-           "All graphs with these options share this memory pool.", fixed=True),
+           "All graphs with these options share this memory pool.", fixed=True,
+          also=("aclgraph_config.use_custom_pool",)),
     _flag("reuse_graph_pool_in_same_fx", True, "runtime", "device", "None.",
           device="Captured graphs of one FX graph share a memory pool."),
     Option("capture_limit", "int", 64, "runtime", "here", "Shapes captured per FX graph; beyond it runs are eager.",
            "Same.", low=1),
-    _flag("clone_input", True, "runtime", "here", "User inputs are copied into static buffers.", device="Same."),
+    _flag("clone_input", True, "runtime", "here", "User inputs are copied into static buffers.", device="Same.",
+          also=("debug.aclgraph.clone_input",)),
     _flag("clone_output", False, "runtime", "here", "Outputs are copies that later runs leave alone.",
-          device="Same."),
-    _flag("static_kernel_compile", False, "graph", "device", "None.", device="Kernels are compiled for their shapes."),
+          device="Same.",
+          also=("debug.aclgraph.clone_output", "debug.aclgraph.enable_output_clone")),
+    _flag("static_kernel_compile", False, "graph", "device", "None.", device="Kernels are compiled for their shapes.",
+          also=("experimental_config.aclgraph._aclnn_static_shape_kernel",)),
     _flag("disable_static_kernel_compile_cache", False, "none", "device", "None.",
           device="With static_kernel_compile: no cache of compiled kernels."),
     _flag("frozen_parameter", False, "runtime", "device", "None.",
           device="Addresses of Parameters are taken as fixed."),
     _flag("remove_noop_ops", True, "graph", "here", "FX pass RemoveNoops.", device="Same."),
     _flag("remove_cat_ops", True, "graph", "here", "cat along dim 0 becomes writes into one buffer.", device="Same."),
-    _flag("inplace_pass", True, "graph", "here", "Intermediate results are reused in place.", device="Same."),
+    _flag("inplace_pass", True, "graph", "here", "Intermediate results are reused in place.", device="Same.",
+          opposite=("debug.aclgraph.disable_reinplace_inplaceable_ops_pass",)),
     _flag("input_inplace_pass", True, "graph", "here", "An operator followed by a copy into an input is in place.",
-          device="Same."),
+          device="Same.",
+          opposite=("debug.aclgraph.disable_reinplace_input_mutated_ops_pass",)),
     _flag("pattern_fusion_pass", True, "graph", "here", "FX passes FusePatterns and FuseRmsNorm.",
           device="Same, and the rules for operators of torch_npu."),
     Option("post_grad_custom_pre_pass", "callable", None, "graph", "here", _FX_PASS_DOC.format("before"), "Same.",
@@ -382,12 +395,18 @@ GRAPH_EX: Final = (
     _flag("deadlock_check", False, "none", "device", "None.", device="As debug.deadlock_check."),
     Option("capture_error_mode", "choice", "global", "runtime", "device", "None.",
            "Which threads' unsafe calls are errors while capturing.", choices=("global", "thread_local", "relaxed")),
-    _flag("super_kernel_optimize", False, "graph", "device", "None.", device="Super kernels in captured graphs."),
+    Option("_aclnn_static_shape_kernel_build_dir", "name", None, "none", "device", "None.",
+           "Folder in which compiled kernels are built.",
+           also=("experimental_config.aclgraph._aclnn_static_shape_kernel_build_dir",)),
+    _flag("super_kernel_optimize", False, "graph", "device", "None.", device="Super kernels in captured graphs.",
+          also=("experimental_config.aclgraph._super_kernel_optimize",)),
     Option("super_kernel_optimize_options", "dict", None, "graph", "device", "None.", "Options of super kernels."),
     Option("super_kernel_debug_options", "dict", None, "none", "device", "None.", "Debug options of super kernels."),
-    Option("_vllm_aclnn_static_kernel_sym_index", "int", 0, "graph", "device", "None.", "Private to one framework."),
+    Option("_vllm_aclnn_static_kernel_sym_index", "int", 0, "graph", "device", "None.", "Private to one framework.",
+          also=("experimental_config.aclgraph._aclnn_static_shape_kernel_sym_index",)),
     Option("_vllm_aclnn_static_kernel_sym_range", "int_list", None, "graph", "device", "None.",
-           "Private to one framework."),
+           "Private to one framework.",
+          also=("experimental_config.aclgraph._aclnn_static_shape_kernel_sym_value_range",)),
     Option("mode", "choice", "npugraph_ex", "none", "here", "Names the backend.", "Same.", choices=("npugraph_ex",)),
 )  # fmt: skip
 
@@ -450,6 +469,7 @@ def _table(rows: Iterable[Option]) -> list[str]:
         cells = (f"`{row.path}`", row.allowed, f"`{row.default!r}`", here, row.device, key)
         lines.append("| " + " | ".join(_cell(c) for c in cells) + " |")
         lines[-1] += "".join(f"\n| `{old}` | older name of `{row.path}` | | | | |" for old in row.also)
+        lines[-1] += "".join(f"\n| `{old}` | turns `{row.path}` off | | | | |" for old in row.opposite)
     return lines
 
 
@@ -462,9 +482,11 @@ def markdown() -> str:
         "",
         "`config = torchair.CompilerConfig()` holds the options of the first tables. `config.mode = x` and",
         "`config.mode.value = x` both set one. A value that is not allowed, an unknown name and two settings that",
-        "exclude each other are errors. An option that only a device honours is reported once in the log when a",
-        "graph is compiled for another engine. The word behind a GE key is the level of GE that takes it: the process",
+        "exclude each other are errors. The word behind a GE key is the level of GE that takes it: the process",
         "(`global`), a session, a graph, or `engine` for what is no option of GE.",
+        "",
+        "An option that was set and does nothing, because only a device honours it or the mode does not look at it, is",
+        "named once in a Python warning; `config.explain()` and `tair doctor --config` list what every option does.",
         "",
     ]
     sections = (

@@ -2,7 +2,8 @@
 
 ``air::scope_enter(keys, values)`` … ``air::scope_exit()`` give every node between them the attributes; inner scopes
 win. ``air::record()`` is a marker that has run when all earlier nodes of its stream have; ``air::wait([...])`` makes
-the later nodes of the current stream run after what it names. The npugraph_ex namespace has the same four.
+the later nodes of the current stream run after what it names. The namespaces npugraph_ex and torchair have
+the same four.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ge_graph.rules.attributes import KINDS
 
 STREAM: Final = "_user_stream_label"
 _SUPER_KERNEL: Final = "_super_kernel_scope"
-_NAMESPACES: Final = ("air", "npugraph_ex")
+_NAMESPACES: Final = ("air", "npugraph_ex", "torchair")
 _KINDS: Final = ("scope_enter", "scope_exit", "record", "wait")
 EFFECTS: Final = {f"{ns}::{kind}": kind for ns in _NAMESPACES for kind in _KINDS}
 _NOT_TASKS: Final = frozenset(("Const", "Constant", "ConstPlaceHolder", "Data", "RefData"))
@@ -102,7 +103,9 @@ class Effects:
 
     # -- scopes -------------------------------------------------------------------------------------------------------
 
-    def _enter(self, node: torch.fx.Node, keys: Sequence[str], values: Sequence[str]) -> None:
+    def _enter(
+        self, node: torch.fx.Node, keys: Sequence[str], values: Sequence[str], need_excute: bool = False
+    ) -> None:
         if len(keys) != len(values):
             raise Refusal(f"scope_enter got {len(keys)} keys and {len(values)} values; give as many values as keys")
         self._open.append((node, {k: _attribute(k, v) for k, v in zip(keys, values)}))

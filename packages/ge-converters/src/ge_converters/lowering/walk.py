@@ -20,7 +20,7 @@ import torch
 from ge_converters.base.dtypes import cast
 from ge_converters.base.errors import LoweringError, Refusal
 from ge_converters.base.provenance import FxProvenance, fx_target, user_frame
-from ge_converters.lowering import aliasing, higher_order, memory_ops, problems, specialise, symbols
+from ge_converters.lowering import aliasing, conversion_log, higher_order, memory_ops, problems, specialise, symbols
 from ge_converters.lowering.calls import Caller, NoConverter
 from ge_converters.lowering.context import Context, Symbolic, Unproduced, constant
 from ge_converters.lowering.effects import Effects, Mark, effect_of
@@ -210,8 +210,11 @@ class Walk:
     def step(self, node: FxNode) -> None:
         """Lower one call_function node; what it becomes stands in ``env``."""
         self.graph.provenance = FxProvenance(node)
+        first = len(self.graph.nodes)
         try:
             self.env[node] = self._lower_call(node)
+            if logger.isEnabledFor(logging.DEBUG):
+                conversion_log.converted(node, self.env, self.graph, first)
         except Refusal as refusal:
             self._refuse(node, f"refused: {refusal.reason}")
         except NoConverter as missing:
