@@ -84,17 +84,17 @@ def AdaptiveAvgPool2dAssistMatrix(input_size: TensorLike, *, output_size: Sequen
 def AdaptiveAvgPool2dGrad(input_grad: TensorLike, *, orig_input_shape: Sequence[int], dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """input_grad f32|f16 -> output_grad f32|f16."""
 def AdaptiveAvgPool3d(x: TensorLike, *, output_size: Sequence[int], data_format: str | bytes = 'NDHWC', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
-    """x f32|f16|bf16 -> y f32|f16|bf16."""
+    """x T -> y T with T: f32|f16|bf16."""
 def AdaptiveAvgPool3dGrad(y_grad: TensorLike, x: TensorLike, *, data_format: str | bytes = 'NDHWC', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
-    """y_grad f32|f16|bf16, x f32|f16|bf16 -> x_grad f32|f16|bf16."""
+    """y_grad T, x T -> x_grad T with T: f32|f16|bf16."""
 def AdaptiveAvgPoolAssistMatrix(input_size: TensorLike, output_size: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """input_size i32|i64, output_size i32|i64 -> left_matrix f32, right_matrix f32, weight_matrix f32."""
 def AdaptiveMaxPool2d(x: TensorLike, *, output_size: Sequence[int], dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """x f32|f16|f64 -> y f32|f16|f64, argmax i32|i64."""
 def AdaptiveMaxPool3DGrad(x: TensorLike, grad: TensorLike, argmax: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
-    """x f32|f16|bf16, grad f32|f16|bf16, argmax i32 -> y f32|f16|bf16."""
+    """x T, grad T, argmax i32 -> y T with T: f32|f16|bf16."""
 def AdaptiveMaxPool3d(x: TensorLike, *, output_size: Sequence[int], indices_dtype: int = 3, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
-    """x f32|f16|bf16 -> y f32|f16|bf16, indices i32|i64."""
+    """x T -> y T, indices i32|i64 with T: f32|f16|bf16."""
 def Add(x1: TensorLike, x2: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x1 T0, x2 T0 -> y T0 with T0: f32|f16|i8|i32|u8|i16|i64|f64|str|c64|c128|bf16|b8|c32."""
 def AddLayerNorm(x1: TensorLike, x2: TensorLike, gamma: TensorLike, beta: TensorLike, bias: TensorLike | None = None, *, epsilon: float = 1e-05, additional_output: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -658,9 +658,9 @@ def ChunkCat(x: Sequence[TensorLike] = (), *, dim: int, num_chunks: int, depende
 def ChunkGatedDeltaRule(query: TensorLike, key: TensorLike, value: TensorLike, beta: TensorLike, initial_state: TensorLike, actual_seq_lengths: TensorLike, g: TensorLike | None = None, *, scale_value: float = 1.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """query bf16, key bf16, value bf16, beta bf16, initial_state f32|bf16, actual_seq_lengths i32, g? f32 -> out bf16, final_state f32|bf16."""
 def CircularPad(x: TensorLike, paddings: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
-    """x f32|f16|i8|i32|bf16, paddings i64 -> y f32|f16|i8|i32|bf16."""
+    """x T, paddings i64 -> y T with T: f32|f16|i8|i32|bf16."""
 def CircularPadGrad(x: TensorLike, paddings: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
-    """x f32|f16|bf16, paddings i64 -> y f32|f16|bf16."""
+    """x T, paddings i64 -> y T with T: f32|f16|bf16."""
 def ClipBoxes(boxes_input: TensorLike, img_size: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """boxes_input f16, img_size i32 -> boxes_output f16."""
 def ClipBoxesD(boxes_input: TensorLike, *, img_size: Sequence[int], dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -832,7 +832,7 @@ def CrossEntropyLossGrad(grad_loss: TensorLike, log_prob: TensorLike, target: Te
 def CrossEntropySumExpAndIndexLogit(vocab_parallel_logits: TensorLike, target: TensorLike, global_logits_max: TensorLike, *, vocab_start_index: int, vocab_end_index: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """vocab_parallel_logits f32|bf16, target i32, global_logits_max f32|bf16 -> predicted_logits f32, sum_exp_logits f32, exp_logits f32, target_offset i32, target_mask i32."""
 def CrossV2(x1: TensorLike, x2: TensorLike, *, dim: int = -65530, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
-    """x1 f32|f16|i8|i32|u8|i16|bf16, x2 f32|f16|i8|i32|u8|i16|bf16 -> y f32|f16|i8|i32|u8|i16|bf16."""
+    """x1 T, x2 T -> y T with T: f32|f16|i8|i32|u8|i16|bf16."""
 def Cummax(x: TensorLike, *, dim: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32, indices f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32."""
 def Cummin(x: TensorLike, *, axis: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
@@ -1852,7 +1852,7 @@ def HcomRemoteWrite(remote: TensorLike, local: TensorLike, *, dependencies: Sequ
 def HcomSend(x: TensorLike, *, group: str | bytes, sr_tag: int, dest_rank: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16 -> nothing."""
 def Heaviside(input: TensorLike, values: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
-    """input f32|f16|bf16, values f32|f16|bf16 -> output f32|f16|bf16."""
+    """input T, values T -> output T with T: f32|f16|bf16."""
 def Histogram(x: TensorLike, *, bins: int = 100, min: float = 0.0, max: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i32 -> y f32|i32."""
 def HistogramFixedWidth(x: TensorLike, range: TensorLike, nbins: TensorLike, *, dtype: int = 3, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -2220,7 +2220,7 @@ def LogicalNot(x: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name:
 def LogicalOr(x1: TensorLike, x2: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x1 b8, x2 b8 -> y b8."""
 def Logit(x: TensorLike, *, eps: float = -1.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
-    """x f32|f16|bf16 -> y f32|f16|bf16."""
+    """x T -> y T with T: f32|f16|bf16."""
 def LogitGrad(x: TensorLike, dy: TensorLike, *, eps: float = -1.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|bf16, dy f32|f16|bf16 -> dx f32|f16|bf16."""
 def LookupTableExport(handle: TensorLike, *, Tkeys: DataType | int, Tvalues: DataType | int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
@@ -2382,7 +2382,7 @@ def MaxPool3DGrad(orig_x: TensorLike, orig_y: TensorLike, grads: TensorLike, *, 
 def MaxPool3DGradGrad(orig_x: TensorLike, orig_y: TensorLike, grads: TensorLike, *, ksize: Sequence[int], strides: Sequence[int], pads: Sequence[int], data_format: str | bytes = 'NDHWC', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """orig_x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16, orig_y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16, grads f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16."""
 def MaxPool3DGradWithArgmax(x: TensorLike, grad: TensorLike, argmax: TensorLike, *, ksize: Sequence[int], strides: Sequence[int], pads: Sequence[int], dilation: Sequence[int] = (1, 1, 1), ceil_mode: bool = False, data_format: str | bytes = 'NCDHW', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
-    """x f32|f16|bf16, grad f32|f16|bf16, argmax i32|i64 -> y f32|f16|bf16."""
+    """x T, grad T, argmax i32|i64 -> y T with T: f32|f16|bf16."""
 def MaxPool3DWithArgmax(x: TensorLike, *, ksize: Sequence[int], strides: Sequence[int], pads: Sequence[int], dilation: Sequence[int] = (1, 1, 1, 1, 1), ceil_mode: bool = False, data_format: str | bytes = 'NCDHW', argmax_type: str | bytes = 'bitmask', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16, argmax i32|i64."""
 def MaxPool3DWithArgmaxV2(x: TensorLike, *, ksize: Sequence[int], strides: Sequence[int], pads: Sequence[int], dilation: Sequence[int] = (1, 1, 1), ceil_mode: bool = False, data_format: str | bytes = 'NCDHW', dtype: int = 3, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
@@ -3120,7 +3120,7 @@ def ReduceSum(x: TensorLike, axes: TensorLike, *, keep_dims: bool = False, noop_
 def ReduceSumD(x: TensorLike, *, axes: Sequence[int], keep_dims: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|bf16 -> y f32|f16|bf16."""
 def ReduceVar(x: TensorLike, *, dim: Sequence[int] = (), correction: int = 1, keepdim: bool = False, is_mean_out: bool = True, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
-    """x f32|f16|bf16 -> var f32|f16|bf16, mean f32|f16|bf16."""
+    """x T -> var T, mean T with T: f32|f16|bf16."""
 def Reduction(x: TensorLike, *, operation: int = 1, axis: int = 0, coeff: float = 1.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16 -> y f32|f16."""
 def RefData(x: TensorLike | None = None, *, index: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -3194,9 +3194,9 @@ def ResizeGrad(grads: TensorLike, roi: TensorLike | None, scales: TensorLike | N
 def ResizeGradD(grads: TensorLike, *, original_size: Sequence[int], roi: Sequence[int] = (), scales: Sequence[float] = (), coordinate_transformation_mode: str | bytes = 'half_pixel', cubic_coeff_a: float = -0.75, exclude_outside: int = 0, extrapolation_value: float = 0.0, mode: str | bytes = 'nearest', nearest_mode: str | bytes = 'round_prefer_floor', data_format: str | bytes | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """grads f32|f16 -> y f32|f16."""
 def ResizeLinear(x: TensorLike, size: TensorLike, *, align_corners: bool = False, scale: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
-    """x f32|f16|bf16, size i32 -> y f32|f16|bf16."""
+    """x T, size i32 -> y T with T: f32|f16|bf16."""
 def ResizeLinearGrad(grads: TensorLike, original_image: TensorLike, *, align_corners: bool = False, scale: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
-    """grads f32|f16|bf16, original_image f32|f16|bf16 -> y f32|f16|bf16."""
+    """grads T, original_image T -> y T with T: f32|f16|bf16."""
 def ResizeNearestNeighborV2(x: TensorLike, size: TensorLike, *, align_corners: bool = False, half_pixel_centers: bool = False, scales: Sequence[float] | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i8|i32|u8|i16|u16|i64|f64|bf16, size i32 -> y f32|f16|i8|i32|u8|i16|u16|i64|f64|bf16."""
 def ResizeNearestNeighborV2D(x: TensorLike, *, size: Sequence[int], align_corners: bool = False, half_pixel_centers: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -3208,7 +3208,7 @@ def ResizeNearestNeighborV2GradD(grads: TensorLike, *, size: Sequence[int], alig
 def ResizeTrilinear(x: TensorLike, size: TensorLike, *, align_corners: bool = False, half_pixel_centers: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16, size i32 -> y f32|f16."""
 def ResizeUpsampleTrilinear(input: TensorLike, *, output_size: Sequence[int] = (), align_corners: bool = False, scales_d: float = 0.0, scales_h: float = 0.0, scales_w: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
-    """input f32|f16|bf16 -> output f32|f16|bf16."""
+    """input T -> output T with T: f32|f16|bf16."""
 def ResizeV2(x: TensorLike, dst_size: TensorLike, *, interpolation: str | bytes = 'nearest', data_format: str | bytes = 'HWC', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|u8, dst_size i32|i64 -> y f32|u8."""
 def ResourceAccumulatorApplyGradient(handle: TensorLike, local_step: TensorLike, gradient: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
@@ -3566,7 +3566,7 @@ def SoftplusV2(x: TensorLike, *, beta: float = 1.0, threshold: float = 20.0, dep
 def SoftplusV2Grad(input_gradients: TensorLike, input_features: TensorLike, *, beta: float = 1.0, threshold: float = 20.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """input_gradients f32|f16|bf16, input_features f32|f16|bf16 -> output_backprops f32|f16|bf16."""
 def Softshrink(x: TensorLike, *, lambd: float = 0.5, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
-    """x f32|f16|bf16 -> y f32|f16|bf16."""
+    """x T -> y T with T: f32|f16|bf16."""
 def Softsign(x: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|f64 -> y f32|f16|f64."""
 def SoftsignGrad(gradients: TensorLike, features: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -4260,41 +4260,41 @@ def UpperBound(sorted_x: TensorLike, values: TensorLike, *, out_type: DataType |
 def Upsample(x: TensorLike, *, scale: float = 1.0, stride_h: int = 2, stride_w: int = 2, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16 -> y f32|f16."""
 def UpsampleBicubic2d(input: TensorLike, *, output_size: Sequence[int], align_corners: bool = False, scales_h: float = 0.0, scales_w: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
-    """input f32|f16|bf16 -> output f32|f16|bf16."""
+    """input T -> output T with T: f32|f16|bf16."""
 def UpsampleBicubic2dAA(x: TensorLike, *, output_size: Sequence[int], align_corners: bool = False, scales_h: float = 0.0, scales_w: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
-    """x f32|f16|bf16 -> y f32|f16|bf16."""
+    """x T -> y T with T: f32|f16|bf16."""
 def UpsampleBicubic2dAAGrad(grad_output: TensorLike, *, output_size: Sequence[int], input_size: Sequence[int], align_corners: bool = False, scales_h: float = 0.0, scales_w: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
-    """grad_output f32|f16|bf16 -> grad_input f32|f16|bf16."""
+    """grad_output T -> grad_input T with T: f32|f16|bf16."""
 def UpsampleBicubic2dGrad(grad_output: TensorLike, *, align_corners: bool = False, scales_h: float = 0.0, scales_w: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
-    """grad_output f32|f16|bf16 -> grad_input f32|f16|bf16."""
+    """grad_output T -> grad_input T with T: f32|f16|bf16."""
 def UpsampleBilinear2d(x: TensorLike, size: TensorLike, *, align_corners: bool = False, scales: Sequence[float] = (), dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
-    """x f32|f16|bf16, size i32 -> y f32|f16|bf16."""
+    """x T, size i32 -> y T with T: f32|f16|bf16."""
 def UpsampleBilinear2dAA(input: TensorLike, *, output_size: Sequence[int], align_corners: bool = False, scales_h: float = 0.0, scales_w: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
-    """input f32|f16|bf16 -> output f32|f16|bf16."""
+    """input T -> output T with T: f32|f16|bf16."""
 def UpsampleBilinear2dAABackward(grad_output: TensorLike, *, output_size: Sequence[int] = (), input_size: Sequence[int], align_corners: bool = False, scales_h: float = 0.0, scales_w: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
-    """grad_output f32|f16|bf16 -> grad_input f32|f16|bf16."""
+    """grad_output T -> grad_input T with T: f32|f16|bf16."""
 def UpsampleBilinear2dGrad(grad_output: TensorLike, *, output_size: Sequence[int], input_size: Sequence[int], align_corners: bool = False, scales_h: float = 0.0, scales_w: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
-    """grad_output f32|f16|bf16 -> grad_input f32|f16|bf16."""
+    """grad_output T -> grad_input T with T: f32|f16|bf16."""
 def UpsampleLinear1d(x: TensorLike, size: TensorLike, *, align_corners: bool = False, scale: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
-    """x f32|f16|bf16, size i32 -> y f32|f16|bf16."""
+    """x T, size i32 -> y T with T: f32|f16|bf16."""
 def UpsampleNearest(x: TensorLike, *, output_size: Sequence[int], scales_h: float = 0.0, scales_w: float = 0.0, exact_mode: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
-    """x f32|f16|u8|bf16 -> y f32|f16|u8|bf16."""
+    """x T -> y T with T: f32|f16|u8|bf16."""
 def UpsampleNearest1d(x: TensorLike, *, output_size: Sequence[int], scales: Sequence[float] = (), dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|f64 -> y f32|f16|f64."""
 def UpsampleNearest1dGrad(grad_output: TensorLike, *, input_size: Sequence[int], output_size: Sequence[int], scales: Sequence[float] = (), dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """grad_output f32|f16|f64 -> y f32|f16|f64."""
 def UpsampleNearest2dGrad(grad_output: TensorLike, *, output_size: Sequence[int], input_size: Sequence[int], scales_h: float = 0.0, scales_w: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
-    """grad_output f32|f16|bf16 -> grad_input f32|f16|bf16."""
+    """grad_output T -> grad_input T with T: f32|f16|bf16."""
 def UpsampleNearest3d(x: TensorLike, *, output_size: Sequence[int] = (), scales: Sequence[float] = (), dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|f64 -> y f32|f16|f64."""
 def UpsampleNearest3dGrad(grad_output: TensorLike, *, input_size: Sequence[int], output_size: Sequence[int] = (), scales: Sequence[float] = (), dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """grad_output f32|f16|f64 -> y f32|f16|f64."""
 def UpsampleNearestExact2dGrad(grad_output: TensorLike, *, output_size: Sequence[int], input_size: Sequence[int], scales_h: float = 0.0, scales_w: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
-    """grad_output f32|f16|bf16 -> grad_input f32|f16|bf16."""
+    """grad_output T -> grad_input T with T: f32|f16|bf16."""
 def UpsampleNearestExact3d(x: TensorLike, *, output_size: Sequence[int], scale_d: float = 0.0, scale_h: float = 0.0, scale_w: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
-    """x f32|f16|bf16 -> y f32|f16|bf16."""
+    """x T -> y T with T: f32|f16|bf16."""
 def UpsampleNearestExact3dGrad(grad_output: TensorLike, *, input_size: Sequence[int], output_size: Sequence[int] = (0, 0, 0), scales: Sequence[float] = (0.0, 0.0, 0.0), dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
-    """grad_output f32|f16|bf16 -> y f32|f16|bf16."""
+    """grad_output T -> y T with T: f32|f16|bf16."""
 def UpsampleTrilinear3d(x: TensorLike, *, output_size: Sequence[int] = (), scales: Sequence[float] = (), align_corners: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|f64 -> y f32|f16|f64."""
 def UpsampleTrilinear3dBackward(grad_output: TensorLike, *, output_size: Sequence[int], input_size: Sequence[int], align_corners: bool = False, scale_d: float = 0.0, scale_h: float = 0.0, scale_w: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
