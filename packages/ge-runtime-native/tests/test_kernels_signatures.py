@@ -43,9 +43,8 @@ NEWER = {
 
 # Attributes whose default alone is computed; the engine refuses any other value.
 DEFAULT_ONLY = {
-    "DequantSwigluQuant": {
-        "glu_alpha", "glu_bias", "clamp_limit", "swiglu_mode", "activate_dim", "dst_type", "round_mode",
-    },
+    "DequantSwigluQuant": {"activate_dim", "dst_type", "round_mode"}, "GeluQuant": {"round_mode"},
+    "QuantUpdateScatter": {"quant_axis", "round_mode"}, "ScatterPaKvCache": {"offsets", "strides"},
     "FusedInferAttentionScore": {"query_quant_mode", "out_dtype", "pse_type"}, "ResizeD": {"exclude_outside"},
     "ResizeGradD": {"exclude_outside"}, "AddRmsNormQuant": {"div_mode", "dst_type"}, "BatchNormGrad": {"output_mask"},
     "ClippedSwiglu": {"clamp_mode"}, "DynamicQuantV2": {"dst_type_max"}, "FusedMatMul": {"inner_precise"},

@@ -28,7 +28,7 @@ from ge_runtime.cpu import host as host_rules
 from ge_runtime.cpu import registry, subgraphs
 from ge_runtime.cpu.program import Line, Program
 from ge_runtime.cpu.registry import Call, Kernel, Ref
-from ge_runtime.cpu.site import PlanSite
+from ge_runtime.cpu.site import PlanSite, input_ports, said
 from ge_runtime.cpu.values import constant, too_large, torch_dtype
 
 # The root of everything that must never be overwritten or handed out: inputs, constants, expanded memory. Inputs of a
@@ -316,6 +316,8 @@ class Planner:
                 )
         if found is not None and not registry.is_builtin(node.op):
             _check_ports(node, kernel.run, [p.name for p in found.inputs], attrs)
+        if registry.is_builtin(node.op):
+            _check_read(node, kernel)
         if not attrs:
             return kernel.run
         bound = partial(kernel.run, **attrs)
@@ -412,7 +414,7 @@ class Planner:
         site = PlanSite(self, node, kernel)
         if host_rules.hostable(node) and registry.is_builtin(node.op):
             found = host_rules.RULES[node.op](site)
-            if found is not None:
+            if found is not None and not site.unasked(() if kernel is None else kernel.ignores):
                 for edge, numbers in zip(node.outputs, found, strict=True):
                     self._define(edge, Value(host=numbers))
                 return
@@ -424,6 +426,8 @@ class Planner:
 
     def _call(self, node: Node, site: PlanSite, kernel: Kernel) -> None:
         planned = kernel.plan(site) if kernel.plan is not None else None
+        if planned is not None and site.unasked(kernel.ignores):
+            planned = None  # a short cut that looked at less than the node says
         if isinstance(planned, Ref):  # the result is the operand, or numbers only: nothing to call
             planned = Call(_same, (planned,), views=True)
         call = self._general_call(site, kernel) if planned is None else planned
@@ -551,6 +555,15 @@ class Planner:
         self._node = None
         self._results()
         return Program(self.graph.name, len(inputs), self.lines, self.names, traced=self.trace, inner=self.inner)
+
+
+def _check_read(node: Node, kernel: Kernel) -> None:
+    """Refuse what the node says and the kernel never reads: a wrong number otherwise."""
+    ports = input_ports(node, kernel)
+    never = registry.never_read(kernel, ports)
+    for name in said(node, ports) if never else ():
+        if name in never and name not in kernel.ignores:
+            raise errors.refused(node.op, f"'{name}' is given and not computed here; leave it out or at its default")
 
 
 def _check_ports(node: Node, run: Callable[..., Any], ports: list[str], attrs: dict[str, Any]) -> None:

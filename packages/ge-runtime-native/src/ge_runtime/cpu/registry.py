@@ -13,10 +13,11 @@ tensor or a tuple (a dynamic output port counts as that many entries).
 
 from __future__ import annotations
 
+import dis
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Protocol, TypeAlias
@@ -24,6 +25,7 @@ from typing import Any, Protocol, TypeAlias
 from ge_graph.dtypes import DataType
 from ge_graph.ir import Node
 from ge_runtime import errors
+from ge_runtime.cpu import ignored
 
 _BUILTIN_PACKAGE = "ge_runtime.cpu.kernels"
 
@@ -113,8 +115,8 @@ class Kernel:
         acts: True if the node runs although nobody reads its results: other processes wait for it.
         inplace: Name of the Tensor method that computes the same into its first operand (``add_``), or "".
         plan: Optional hook that turns a node into a direct call when enough is known; None falls back to ``run``.
-        ignores: Attributes without influence on the values; any other attribute that ``run`` does not take must have
-            its schema default, else the node is refused.
+        ignores: Ports and attributes without influence on the values. What ``run`` does not take or never reads must be
+            left out or have its schema default, else the node is refused.
         source: Where the definition is taken from.
     """
 
@@ -152,6 +154,8 @@ def _same_place(old: Callable[..., Any], new: Callable[..., Any]) -> bool:
 def _enter(layer: dict[str, Kernel], entry: Kernel, override: bool) -> None:
     if entry.op in layer and not override and not _same_place(layer[entry.op].run, entry.run):
         raise errors.registered_twice(entry.op, layer[entry.op].source or repr(layer[entry.op].run))
+    if layer is _builtin:
+        entry = replace(entry, ignores=(*entry.ignores, *ignored.names(entry.op)))
     layer[entry.op] = entry
 
 
@@ -273,3 +277,30 @@ def parameters(fn: Callable[..., Any]) -> tuple[list[str], set[str] | None]:
         elif p.kind is not p.VAR_POSITIONAL:
             positional.append(p.name)
     return positional, keywords
+
+
+@lru_cache(maxsize=4096)
+def unread(fn: Callable[..., Any]) -> frozenset[str]:
+    """Parameters of a kernel that its code never reads; empty for functions without Python code."""
+    code = getattr(inspect.unwrap(fn), "__code__", None)
+    if not inspect.iscode(code):
+        return frozenset()
+    loaded: set[str] = set()
+    stack = [code]
+    while stack:
+        found = stack.pop()
+        stack += [c for c in found.co_consts if inspect.iscode(c)]
+        for step in dis.get_instructions(found):
+            if step.opname.startswith("LOAD_") and not step.opname.startswith(
+                ("LOAD_ATTR", "LOAD_GLOBAL", "LOAD_CONST")
+            ):
+                loaded.update([step.argval] if isinstance(step.argval, str) else step.argval or ())
+    named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    return frozenset(named) - loaded
+
+
+def never_read(entry: Kernel, ports: Sequence[str]) -> set[str]:
+    """Ports and attributes of an operator that its kernel takes and never reads; ports go by position."""
+    never, (positional, _) = unread(entry.run), parameters(entry.run)
+    by_place = dict(zip(positional, ports))
+    return {by_place.get(name, name.removeprefix("attr_").removesuffix("_")) for name in never}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from ge_graph import schema
@@ -12,6 +12,7 @@ from ge_runtime.cpu.host import HOST_DTYPES, MAX_LIST
 from ge_runtime.cpu.registry import Kernel, Ref, parameters
 
 _MAX_CONST = 4096
+_TYPES = ("dtype", "dst_type", "out_type", "DstT", "Tout", "T")
 
 
 def input_ports(node: Node, kernel: Kernel | None) -> tuple[str, ...]:
@@ -23,28 +24,42 @@ def input_ports(node: Node, kernel: Kernel | None) -> tuple[str, ...]:
     return tuple(names) + tuple(f"input{i}" for i in range(len(names), len(node.inputs)))
 
 
+def said(node: Node, ports: Sequence[str]) -> Iterator[str]:
+    """Ports that are fed and attributes of the schema whose value is not the default."""
+    yield from (port for port, entry in zip(ports, node.inputs) if entry is not None and entry != ())
+    found = schema.get(node.op)
+    for name, attr in node.attrs.items():
+        spec = None if found is None else found.attr(name)
+        if spec is not None and (spec.default is None or spec.default.value != attr.value):
+            yield name
+
+
 class PlanSite:
     """What a plan hook or host rule sees; implements ``registry.Site``."""
 
-    __slots__ = ("planner", "node", "ports", "_operands")
+    __slots__ = ("planner", "node", "ports", "_operands", "asked")
 
     def __init__(self, planner: Any, node: Node, kernel: Kernel | None) -> None:
         self.planner = planner
         self.node = node
         self.ports = input_ports(node, kernel)
         self._operands = dict(zip(self.ports, node.inputs))
+        self.asked: set[str] = set()
 
     def fed(self, port: str) -> bool:
         """Whether the port has an operand."""
+        self.asked.add(port)
         return self._operands.get(port) is not None
 
     def edge(self, port: str) -> Tensor | None:
         """The single edge of a port."""
+        self.asked.add(port)
         entry = self._operands.get(port)
         return entry if isinstance(entry, Tensor) else None
 
     def tensor(self, port: str) -> Any:
         """The operand as a Ref to a tensor; a list for a dynamic port; None if not fed."""
+        self.asked.add(port)
         entry = self._operands.get(port)
         if entry is None:
             return None
@@ -86,6 +101,7 @@ class PlanSite:
 
     def hosts(self, port: str) -> list[Any] | None:
         """All operands of a dynamic port as host values, None if one is only a tensor."""
+        self.asked.add(port)
         entry = self._operands.get(port)
         if not isinstance(entry, tuple):
             return None
@@ -104,6 +120,7 @@ class PlanSite:
 
     def attr(self, name: str, default: Any = None) -> Any:
         """An attribute's value."""
+        self.asked.add(name)
         return self.node.attr(name, default)
 
     def dtype(self, port: str) -> DataType | None:
@@ -113,6 +130,7 @@ class PlanSite:
 
     def out_dtype(self, index: int = 0) -> DataType:
         """Element type of an output."""
+        self.asked.update(_TYPES)  # the verifier holds an output to what these attributes say
         return self.node.outputs[index].dtype
 
     def shape(self, port: str) -> tuple[int | str, ...] | None:
@@ -123,6 +141,10 @@ class PlanSite:
     def out_shape(self, index: int = 0) -> tuple[int | str, ...] | None:
         """Recorded shape of an output."""
         return self.node.outputs[index].known_shape
+
+    def unasked(self, ignores: Collection[str]) -> list[str]:
+        """What the node says and nobody asked for: fed ports and attributes that differ from their defaults."""
+        return [name for name in said(self.node, self.ports) if name not in self.asked and name not in ignores]
 
     def is_read(self, index: int) -> bool:
         """Whether a node or the graph's result reads an output."""

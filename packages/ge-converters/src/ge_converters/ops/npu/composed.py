@@ -130,6 +130,9 @@ def npu_group_norm_swish(
 # -- layout, products, windows ----------------------------------------------------------------------------------------
 
 
+@_op("npu_format_cast.default", "none")
+@_op("_npu_format_cast.aclnn", "none")
+@_op("_npu_format_cast.input_dtype", "none")
 @_op("_npu_format_cast.default", "none")
 def npu_format_cast(input: Tensor, acl_format: int, *args: Any, meta_outputs: TensorSpec, **_: Any) -> Any:
     """_npu_format_cast(Tensor input, int acl_format) -> Tensor
@@ -145,6 +148,15 @@ def npu_format_cast(input: Tensor, acl_format: int, *args: Any, meta_outputs: Te
             f"the cast packs {input.dtype.name} as {meta_outputs.dtype.name}; pack the tensor before the graph"
         )
     return input
+
+
+@_op("npu_format_cast.Tensor", "none")
+def npu_format_cast_as(input: Tensor, dst: Tensor, *args: Any, meta_outputs: TensorSpec, **_: Any) -> Any:
+    """npu_format_cast.Tensor(Tensor input, Tensor dst, *, int? customize_dtype=None, int? input_dtype=None) -> Tensor
+
+    As npu_format_cast, with the format of ``dst``.
+    """
+    return npu_format_cast(input, 0, meta_outputs=meta_outputs)
 
 
 @_op("npu_bmmV2.default", "BatchMatMulV2")

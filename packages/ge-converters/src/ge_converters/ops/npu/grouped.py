@@ -69,11 +69,17 @@ def _ends(group_list: Any, kind: int | None) -> Any:
 
 
 def _grouped(name: str, values: dict[str, Any], meta_outputs: Any) -> Any:
-    known = "x weight bias scale offset antiquant_scale antiquant_offset group_list split_item group_type"
-    refuse_others(name, values, {*known.split(), "group_list_type", "output_dtype", "tuning_config"}, "GroupedMatmul")
+    known = "x weight bias scale offset antiquant_scale antiquant_offset group_list split_item group_type act_type"
+    beside = {"per_token_scale", "group_list_type", "output_dtype", "tuning_config"}
+    refuse_others(name, values, {*known.split(), *beside}, "GroupedMatmul")
     operands = {port: values.get(port) for port in known.split()}
     operands["group_list"] = _ends(values.get("group_list"), values.get("group_list_type"))
     operands["split_item"] = values.get("split_item") or 0
+    operands["act_type"] = values.get("act_type") or None
+    tokens = values.get("per_token_scale")
+    if isinstance(tokens, list) and len(tokens) > 1:
+        raise Refusal(f"argument 'per_token_scale' is a list of {len(tokens)}; GE operator GroupedMatmul has one port")
+    operands["per_token_scale"] = tokens[0] if isinstance(tokens, list) and tokens else tokens or None
     if values.get("group_type") is None:
         operands["group_type"] = -1 if operands["group_list"] is None else 0
     x, wanted = values["x"][0], meta_outputs[0].dtype
@@ -89,9 +95,9 @@ def npu_grouped_matmul(*args: Any, meta_outputs: Any, **keywords: Any) -> Any:
     One product a group: of the lists pair by pair, or of ranges of rows of x.
 
     Shapes: x [rows, k], weight [groups, k, n] or a list of [k, n]; group_list [groups], running ends or counts.
-    Dtypes: float32, float16, bfloat16; int8 with scales.
+    Dtypes: float32, float16, bfloat16; int8 with scales, those of single tokens [rows] in a list of one.
     Emits:  GroupedMatmul, after Cumsum if group_list holds counts.
-    Errors: refused with activations, scales of single tokens or packed types: GE's operator of these names has no port.
+    Errors: refused with inputs of activations or packed types: GE's operator of this name has no port.
     """  # noqa: E501
     return _grouped(_MATMUL, given(_MATMUL, args, keywords), meta_outputs)
 

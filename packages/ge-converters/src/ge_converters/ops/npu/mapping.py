@@ -171,6 +171,8 @@ def renamed(name: str, row: Renamed) -> Callable[..., Any]:
         values = given(name, args, keywords)
         refuse_others(name, values, known, row.op)
         specs = meta_outputs if isinstance(meta_outputs, list) else [meta_outputs]
+        defaults = {a.name: a.default_value for a in _arguments(name) if a.name in row.codes and a.has_default_value()}
+        values = {**defaults, **values}
         operands = {ge_name: _coded(row, torch_name, values.get(torch_name)) for ge_name, torch_name in pairs}
         operands.update({port: _copy(operands[port]) for port in row.copies.split()})
         if row.dtype:

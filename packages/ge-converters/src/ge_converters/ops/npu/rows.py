@@ -109,11 +109,6 @@ ROWS: Final = {
     "npu_quant_matmul": Renamed(
         "QuantBatchMatmulV3", "x1 x2 scale offset bias pertoken_scale", dtype="dtype", idle="output_dtype"
     ),
-    "npu_weight_quant_batchmatmul": Renamed(
-        "WeightQuantBatchMatmulV2",
-        "x weight antiquant_scale antiquant_offset quant_scale quant_offset bias antiquant_group_size",
-        idle="inner_precise",
-    ),
     "npu_dequant_swiglu_quant": Renamed(
         "DequantSwigluQuant",
         "x weight_scale activation_scale bias quant_scale quant_offset group_index activate_left quant_mode "

@@ -378,6 +378,8 @@ def attention_update(
     lse: Sequence[Tensor], go: Sequence[Tensor], *, update_type: int, sp: int
 ) -> tuple[Tensor, Tensor]:
     """Merge partial attention results by their log-sum-exp; the second output is the merged one."""
+    if update_type not in (0, 1) or sp != len(lse):
+        raise refuse("AttentionUpdate", f"update_type {update_type}, sp {sp} of {len(lse)} parts; accepted: 0, 1; all")
     parts = torch.stack(list(lse)).float()
     total = torch.logsumexp(parts, 0)
     weights = torch.exp(parts - total).unsqueeze(-1)

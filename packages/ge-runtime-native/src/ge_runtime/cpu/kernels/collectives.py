@@ -36,6 +36,14 @@ def _group(name: str) -> Any:
         raise errors.no_group(name, "torch.distributed knows no process group of that name") from None
 
 
+group_of = _group
+
+
+def group_size(name: str) -> int:
+    """Processes of a group."""
+    return int(_group(name).size())
+
+
 def _sized(op: str, name: str, rank_size: int) -> Any:
     group = _group(name)
     if rank_size != group.size():
@@ -172,6 +180,13 @@ def _product(sizes: Sequence[int]) -> int:
 # --- blocks of different sizes, in rows ------------------------------------------------------------------------------
 
 
+def _packed(op: str, counts: Sequence[int], displacements: Sequence[int] | None) -> None:
+    """Refuse blocks that do not lie one behind the other."""
+    packed = [sum(counts[:i]) for i in range(len(counts))]
+    if displacements is not None and list(displacements) != packed:
+        raise errors.refused(op, f"displacements are {list(displacements)}, accepted: {packed}")
+
+
 @kernel(
     "HcomAllGatherV", acts=True, host=("send_count", "recv_counts", "recv_displacements"),
     source="REG_OP(HcomAllGatherV): rank i gives recv_counts[i] rows",
@@ -185,6 +200,7 @@ def all_gather_v(
         raise errors.refused(
             "HcomAllGatherV", f"recv_counts are {list(recv_counts)} for {found.size()} ranks and {x.shape[0]} own rows"
         )
+    _packed("HcomAllGatherV", recv_counts, recv_displacements)
     padded = x.new_zeros((most, *x.shape[1:]))
     padded[: x.shape[0]] = x
     parts = [torch.empty_like(padded) for _ in recv_counts]
@@ -211,6 +227,7 @@ def reduce_scatter_v(
         raise errors.refused(
             "HcomReduceScatterV", f"send_counts are {list(send_counts)} for {found.size()} ranks and {x.shape[0]} rows"
         )
+    _packed("HcomReduceScatterV", send_counts, send_displacements)
     dist.all_reduce(y, _reduction("HcomReduceScatterV", reduction), group=found)
     return _own(y.split(list(send_counts))[found.rank()])
 

@@ -357,8 +357,8 @@ def grouped_matmul_finalize_routing(
     group_list_type: int = 1, tuning_config: Sequence[int] = (),
 ) -> Tensor:  # fmt: skip
     """Grouped product whose rows are weighted by ``logit`` and added into the rows named by ``row_index``."""
-    if group_list is None or row_index is None or offset is not None:
-        raise refuse("GroupedMatmulFinalizeRouting", "needs group_list and row_index, and no offset")
+    if group_list is None or row_index is None or offset is not None or dtype:
+        raise refuse("GroupedMatmulFinalizeRouting", "needs group_list and row_index, no offset, dtype 0 (float32)")
     y = torch.zeros(output_bs or x.shape[0], (w.shape[-2] if transpose_w else w.shape[-1]), dtype=torch.float32)
     rows, start = (x.mT if transpose_x else x), 0
     if shared_input is not None:

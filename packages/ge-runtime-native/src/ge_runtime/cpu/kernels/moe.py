@@ -195,7 +195,6 @@ def moe_re_routing(
 @kernel(
     "ScatterPaKvCache",
     updates=("key_cache", "value_cache"),
-    ignores=("strides", "offsets"),
     source="ops-transformer: attention/scatter_pa_kv_cache, kernel",
 )
 def scatter_pa_kv_cache(
@@ -216,3 +215,18 @@ def scatter_pa_kv_cache(
         at = slots[keep]
         cache[at // cache.shape[1], at % cache.shape[1]] = data.reshape(-1, *cache.shape[2:])[keep]
     return key_cache, value_cache
+
+
+@kernel("ScatterPaCache", updates=("key_cache",), source="ops-transformer: attention/scatter_pa_cache, documentation")
+def scatter_pa_cache(
+    key: Tensor, key_cache: Tensor, slot_mapping: Tensor, compress_lens: Tensor | None = None,
+    compress_seq_offset: Tensor | None = None, seq_lens: Tensor | None = None, *, cache_mode: str = "Norm",
+) -> Tensor:  # fmt: skip
+    """ScatterPaKvCache of one cache."""
+    if cache_mode != "Norm":
+        raise refuse("ScatterPaCache", f"cache_mode {cache_mode!r}; accepted: Norm")
+    slots = slot_mapping.reshape(-1).long()
+    keep = (slots >= 0) & (slots < key_cache.shape[0] * key_cache.shape[1])
+    at = slots[keep]
+    key_cache[at // key_cache.shape[1], at % key_cache.shape[1]] = key.reshape(-1, *key_cache.shape[2:])[keep]
+    return key_cache

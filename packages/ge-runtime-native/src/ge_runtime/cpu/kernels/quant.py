@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ge_runtime.cpu.kernels.matmul import group_ends, product
-from ge_runtime.cpu.kernels.numerics import refuse, saturate, torch_dtype, unpack_quant_parameter, wide
+from ge_runtime.cpu.kernels.numerics import ints, refuse, saturate, torch_dtype, unpack_quant_parameter, wide
 from ge_runtime.cpu.registry import kernel
 
 _HEADER = "operator header: quantize_ops"
@@ -18,7 +18,8 @@ _ROUND: Final[dict[str, Callable[[Tensor], Tensor]]] = {
 }  # fmt: skip
 
 
-def _to_quantised(op: str, x: Tensor, dtype: torch.dtype, round_mode: str = "round") -> Tensor:
+def to_quantised(op: str, x: Tensor, dtype: torch.dtype, round_mode: str = "round") -> Tensor:
+    """Round by a named mode and saturate."""
     mode = round_mode.lower()
     if mode not in _ROUND:
         raise refuse(op, f"round_mode is {round_mode!r}, accepted: {', '.join(_ROUND)}")
@@ -42,7 +43,7 @@ def ascend_quant(
 ) -> Tensor:
     """``round(x * scale + offset)``, the scale taken twice with sqrt_mode."""
     factor = scale * scale if sqrt_mode else scale
-    return _to_quantised("AscendQuant", wide(x) * factor + offset, _target("AscendQuant", dst_type), round_mode)
+    return to_quantised("AscendQuant", wide(x) * factor + offset, _target("AscendQuant", dst_type), round_mode)
 
 
 @kernel("AscendQuantV2", source="ops-nn: quant/ascend_quant_v2, documentation and kernel")
@@ -54,7 +55,7 @@ def ascend_quant_v2(
     s, o = _along(x, scale, axis), None if offset is None else _along(x, offset, axis)
     y = wide(x) * s
     y = y * s if sqrt_mode else y
-    return _to_quantised("AscendQuantV2", y if o is None else y + o, _target("AscendQuantV2", dst_type), round_mode)
+    return to_quantised("AscendQuantV2", y if o is None else y + o, _target("AscendQuantV2", dst_type), round_mode)
 
 
 def _along(x: Tensor, v: Tensor, axis: int) -> Tensor:
@@ -263,10 +264,13 @@ def quant_grouped_matmul_dequant(
 )
 def quant_matmul_reduce_sum(
     x1: Tensor, x2: Tensor, dims: Tensor, bias: Tensor | None = None, x1_scale: Tensor | None = None,
-    x2_scale: Tensor | None = None, *reserved: Tensor | None, dtype: int, transpose_x1: bool = False,
-    transpose_x2: bool = False, keep_dims: bool = False,
+    x2_scale: Tensor | None = None, y_scale: Tensor | None = None, x1_offset: Tensor | None = None,
+    x2_offset: Tensor | None = None, y_offset: Tensor | None = None, x2_table: Tensor | None = None, *, dtype: int,
+    transpose_x1: bool = False, transpose_x2: bool = False, keep_dims: bool = False,
 ) -> Tensor:  # fmt: skip
     """Sum over the batch of ``(x1_b @ x2_b) * x1_scale_b * x2_scale``; scaled before it is summed."""
+    if ints(dims) != [0]:
+        raise refuse("QuantMatmulReduceSum", f"dims is {ints(dims)}, accepted: [0]")
     acc = product(x1.mT if transpose_x1 else x1, x2.mT if transpose_x2 else x2).float()
     acc = acc if x1_scale is None else acc * wide(x1_scale).unsqueeze(-1)
     acc = acc if x2_scale is None else acc * wide(x2_scale)
@@ -286,7 +290,7 @@ def trans_quant_param_v2(scale: Tensor, offset: Tensor | None = None, *, round_m
     return packed | (o << 37)
 
 
-@kernel("GeluQuant", ignores=("round_mode",), source="ops-nn: activation/gelu_quant, documentation and kernel")
+@kernel("GeluQuant", source="ops-nn: activation/gelu_quant, documentation and kernel")
 def gelu_quant(
     x: Tensor, input_scale: Tensor | None = None, input_offset: Tensor | None = None, *, approximate: str = "none",
     quant_mode: str = "dynamic", dst_type: int = 2,
@@ -314,7 +318,6 @@ def group_quant(
 @kernel(
     "QuantUpdateScatter",
     updates=("var",),
-    ignores=("quant_axis", "round_mode"),
     source="ops-nn: index/quant_update_scatter, documentation and kernel",
 )
 def quant_update_scatter(
@@ -338,19 +341,49 @@ def quant_update_scatter(
 def dequant_swiglu_quant(
     x: Tensor, weight_scale: Tensor | None = None, activation_scale: Tensor | None = None, bias: Tensor | None = None,
     quant_scale: Tensor | None = None, quant_offset: Tensor | None = None, group_index: Tensor | None = None, *,
-    activate_left: bool = False, quant_mode: str = "static",
+    activate_left: bool = False, quant_mode: str = "static", swiglu_mode: int = 0, clamp_limit: float = 7.0,
+    glu_alpha: float = 1.702, glu_bias: float = 1.0,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Dequantise, SwiGLU over the last axis, quantise; plain swiglu_mode, without groups."""
+    """Dequantise, gate over the last axis, quantise; static scales divide, those of dynamic quantisation multiply.
+
+    ``group_index`` counts the rows of each group, whose scales and bias are a row each; rows behind the last are zero.
+    swiglu_mode 1: gates stand on even positions, clamped above, their partners on odd ones, clamped on both sides.
+    """
+    if swiglu_mode not in (0, 1) or quant_mode not in ("static", "dynamic"):
+        raise refuse(
+            "DequantSwigluQuant", f"swiglu_mode {swiglu_mode}, quant_mode {quant_mode!r}; accepted: 0, 1; both"
+        )
+    rows, used = x.reshape(-1, x.shape[-1]), x.shape[:-1].numel()
+    group = None
     if group_index is not None:
-        raise refuse("DequantSwigluQuant", "group_index is fed; only the form without groups is computed")
+        ends = group_index.long().cumsum(0)
+        used = min(int(ends[-1]), used)
+        group = torch.searchsorted(ends, torch.arange(used), right=True)
+        rows = rows[:used]
+
+    def of(t: Tensor) -> Tensor:
+        """A scale or bias, for every row or for the row's group."""
+        return wide(t).reshape(-1) if group is None else wide(t).reshape(len(ends), -1)[group]
+
     early = bias is not None and bias.dtype == torch.int32
-    y = (x + bias if early else x).float()
-    y = y if weight_scale is None else y * weight_scale.reshape(-1)
-    y = y if activation_scale is None else y * activation_scale.reshape(*x.shape[:-1], 1)
-    y = y if bias is None or early else y + wide(bias)
-    a, b = y.chunk(2, -1)
-    s = torch.nn.functional.silu(a) * b if activate_left else a * torch.nn.functional.silu(b)
+    y = (rows + of(bias) if early else rows).float()  # type: ignore[arg-type]
+    y = y if weight_scale is None else y * of(weight_scale)
+    y = y if activation_scale is None else y * activation_scale.reshape(-1, 1)[:used]
+    y = y if bias is None or early else y + of(bias)
+    s = _gated(y, activate_left, swiglu_mode, clamp_limit, glu_alpha, glu_bias)
     if quant_mode == "dynamic":
-        return symmetric(s if quant_scale is None else s * quant_scale.reshape(-1), torch.int8)
-    s = s if quant_scale is None else s / quant_scale.reshape(-1)
-    return saturate(s if quant_offset is None else s + quant_offset.reshape(-1), torch.int8), torch.zeros(x.shape[:-1])
+        q, scale = symmetric(s if quant_scale is None else s * of(quant_scale), torch.int8)
+    else:
+        s = s if quant_scale is None else s / of(quant_scale)
+        q, scale = saturate(s if quant_offset is None else s + of(quant_offset), torch.int8), torch.zeros(used)
+    out, scales = q.new_zeros(x.shape[:-1].numel(), q.shape[1]), torch.zeros(x.shape[:-1].numel())
+    out[:used], scales[:used] = q, scale
+    return out.reshape(*x.shape[:-1], -1), scales.reshape(x.shape[:-1])
+
+
+def _gated(y: Tensor, left: bool, mode: int, limit: float, alpha: float, bias: float) -> Tensor:
+    if mode == 1:
+        gate, linear = y[:, 0::2].clamp(max=limit), y[:, 1::2].clamp(-limit, limit)
+        return gate * torch.sigmoid(alpha * gate) * (linear + bias)
+    a, b = y.chunk(2, -1)
+    return torch.nn.functional.silu(a) * b if left else a * torch.nn.functional.silu(b)

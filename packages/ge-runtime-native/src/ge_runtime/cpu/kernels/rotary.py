@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import torch
@@ -113,6 +113,41 @@ def apply_rotary_pos_emb(
 def interleave_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Even and odd positions become halves, which are rotated; the result keeps that order."""
     return _rotate(x, cos, sin, _INTERLEAVE_HALF)
+
+
+@kernel(
+    "RopeWithSinCosCache", ignores=("qStride", "kStride"),
+    source="ops-transformer: posembedding/rope_with_sin_cos_cache, documentation",
+)  # fmt: skip
+def rope_with_sin_cos_cache(
+    positions: Tensor, queryIn: Tensor, keyIn: Tensor, cosSinCache: Tensor, *, numQHeads: int, numKHeads: int,
+    headSize: int, mropeSection: Sequence[int] = (0, 0, 0), isNeoxStyle: bool = True,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Rotate the first ``cosSinCache.shape[1]`` places of each head by what the cache has for a token's position.
+
+    Shapes: positions (T), or (sections, T), each section giving its part of the angles; query (T, heads * headSize).
+    """
+    cos, sin = wide(cosSinCache)[positions.long()].chunk(2, -1)
+    if positions.dim() == 2:
+        sizes = list(mropeSection)
+        if len(sizes) != positions.shape[0] or sum(sizes) != cos.shape[-1]:
+            raise refuse(
+                "RopeWithSinCosCache", f"mropeSection {sizes} of {positions.shape[0]} x {cos.shape[-1]} angles"
+            )
+        cos, sin = (torch.cat([part[i] for i, part in enumerate(t.split(sizes, -1))], -1) for t in (cos, sin))
+    elif any(mropeSection):
+        raise refuse("RopeWithSinCosCache", f"mropeSection {list(mropeSection)} with positions of one axis")
+
+    def turn(x: Tensor, heads: int) -> Tensor:
+        data = wide(x).reshape(-1, heads, headSize)
+        width = 2 * cos.shape[-1]
+        a, b = data[..., :width].chunk(2, -1) if isNeoxStyle else (data[..., 0:width:2], data[..., 1:width:2])
+        c, s = cos.unsqueeze(1), sin.unsqueeze(1)
+        first, second = a * c - b * s, b * c + a * s
+        turned = torch.cat((first, second), -1) if isNeoxStyle else torch.stack((first, second), -1).flatten(-2)
+        return torch.cat((turned, data[..., width:]), -1).reshape(x.shape).to(x.dtype)
+
+    return turn(queryIn, numQHeads), turn(keyIn, numKHeads)
 
 
 def _gelu(x: Tensor, approximate: str) -> Tensor:

@@ -1,0 +1,69 @@
+"""torch_npu's ops that clients call in compiled code and that are refused, with the reason: one row an op."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NoReturn
+
+from ge_converters.base.errors import Refusal
+from ge_converters.registry import register_fx_node_ge_converter
+
+_INPLACE: Final = "it writes its argument and returns it, which AOTAutograd cannot make functional; "
+_OPEN: Final = "the CPU engine has no kernel for its GE operator yet, so nothing proves a converter; "
+
+# Op: what is missing, and where to go instead.
+REFUSED: Final = {
+    "_npu_fused_infer_attention_score_get_max_workspace": "it asks for the bytes that one launch needs, a number of "
+    "the device's own planning; a graph plans its memory itself, call npu_fused_infer_attention_score",
+    "_npu_fused_infer_attention_score_v2_get_max_workspace": "it asks for the bytes that one launch needs, a number of "
+    "the device's own planning; a graph plans its memory itself, call npu_fused_infer_attention_score_v2",
+    "npu_dynamic_dual_level_mx_quant": "its result is float4, two in a byte in an order that is not documented; use "
+    "npu_dynamic_mx_quant with an 8-bit float",
+    "npu_dual_level_quant_matmul": "its operands are float4, two in a byte in an order that is not documented; use "
+    "npu_quant_matmul",
+    "npu_apply_adam_w": "it updates the tensors of argument 'out', which its schema does not mark as written; use "
+    "torch.optim.AdamW",
+    "npu_moe_init_routing_quant": "its documentation takes the row of a pair modulo the number of rows, of an order "
+    "that sorts pairs row by row; the two exclude each other. Use npu_moe_init_routing_v2 with quant_mode",
+    "npu_top_k_top_p_sample": "its documentation sums probabilities from the least one and keeps a sum below top_p, "
+    "and elsewhere drops it; use npu_top_k_top_p and torch.multinomial",
+    "npu_format_cast_.acl_format": _INPLACE + "use npu_format_cast",
+    "npu_format_cast_": _INPLACE + "use npu_format_cast",
+    "npu_scatter_pa_cache.value": _INPLACE + "use npu_scatter_pa_kv_cache",
+    "npu_sparse_lightning_indexer_grad_kl_loss": _OPEN + "run the training step in eager mode",
+    "npu_block_sparse_attention": _OPEN + "use npu_sparse_flash_attention",
+    "npu_deformable_conv2dbk": _OPEN + "run the training step in eager mode",
+    "npu_matmul_compress_dequant": _OPEN + "use npu_quant_matmul",
+    "npu_hans_encode.out": "it writes argument 'out', which is a list its schema does not mark; call it in eager mode",
+    "npu_hans_decode.out": _INPLACE + "call it in eager mode",
+    "npu_add_quant_gmm_": _INPLACE + "add the result of npu_grouped_matmul",
+    "npu_grouped_matmul_add_": _INPLACE + "add the result of npu_grouped_matmul",
+    "npu_add_quant_matmul_": _INPLACE + "add the result of npu_quant_matmul",
+    "npu_alltoallv_gmm": _OPEN + "use torch.distributed.all_to_all_single and npu_grouped_matmul",
+    "npu_gmm_alltoallv": _OPEN + "use npu_grouped_matmul and torch.distributed.all_to_all_single",
+    "npu_all_gather_quant_mm": _OPEN + "use npu_all_gather_base_mm",
+    "npu_quant_mm_reduce_scatter": _OPEN + "use npu_mm_reduce_scatter_base",
+    "npu_gather_pa_kv_cache": _OPEN + "use torch.index_select",
+    "npu_moe_token_permute_with_routing_map": _OPEN + "use npu_moe_token_permute",
+    "npu_moe_token_permute_with_routing_map_grad": _OPEN + "use npu_moe_token_permute",
+    "_npu_moe_token_unpermute_with_routing_map": _OPEN + "use npu_moe_token_unpermute",
+    "npu_moe_token_unpermute_with_routing_map_grad": _OPEN + "use npu_moe_token_unpermute",
+    "npu_confusion_transpose": _OPEN + "use permute and reshape",
+}
+
+
+def full_name(op: str) -> str:
+    """``npu.name.overload`` of a row."""
+    return f"npu.{op}" + ("" if "." in op else ".default")
+
+
+def _refuse(name: str, reason: str) -> None:
+    def convert(*args: Any, **kwargs: Any) -> NoReturn:
+        raise Refusal(reason)
+
+    convert.__annotations__["return"] = NoReturn
+    convert.__doc__ = f"{name}\n\nRefused with its reason."
+    register_fx_node_ge_converter(name, source="torch_npu, documentation of the op")(convert)
+
+
+for _name, _reason in REFUSED.items():
+    _refuse(full_name(_name), _reason)
