@@ -1,0 +1,144 @@
+"""Kinds of programs that a compiler gets wrong without a word; each equals eager in values, gradients and mutations."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils import _pytree as pytree
+
+import torchair
+
+
+def run(fn, args, backend, dynamic, grad):
+    torch._dynamo.reset()
+    given = [a.detach().clone().requires_grad_(a.requires_grad) if isinstance(a, torch.Tensor) else a for a in args]
+    called = fn if backend is None else torch.compile(fn, backend=backend, dynamic=dynamic, fullgraph=True)
+    torch.manual_seed(0)
+    results = pytree.tree_leaves(called(*given))
+    if grad:
+        sum(r.float().square().sum() for r in results if isinstance(r, torch.Tensor) and r.requires_grad).backward()
+    tensors = [a for a in given if isinstance(a, torch.Tensor)]
+    return [*results, *tensors, *([a.grad for a in tensors] if grad else [])]
+
+
+def assert_eager(fn, *args, dynamic=None, grad=False, **tolerance):
+    """``fn`` compiled gives what it gives in eager: results, arguments afterwards, gradients."""
+    want = run(fn, args, None, dynamic, grad)
+    got = run(fn, args, torchair.get_npu_backend(), dynamic, grad)
+    for g, w in zip(got, want, strict=True):
+        assert type(g) is type(w)
+        if isinstance(g, torch.Tensor):
+            torch.testing.assert_close(g, w, equal_nan=True, **tolerance)
+        else:
+            assert g == w
+
+
+def left_padded(rows=5, batch=2):
+    seen = torch.ones(batch, 1, rows, rows, dtype=torch.bool).tril()
+    seen[0, :, :, :2] = False  # the first two queries of the first sequence see nothing
+    return seen
+
+
+def masked(q, k, v, seen):
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+
+
+def biased(q, k, v, seen):
+    bias = torch.zeros(seen.shape, dtype=q.dtype).masked_fill(~seen, float("-inf"))
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+
+
+def grouped(q, k, v, seen):
+    return F.scaled_dot_product_attention(q, k[:, ::2], v[:, ::2], attn_mask=seen, enable_gqa=True)
+
+
+def causal(q, k, v, seen):
+    return F.scaled_dot_product_attention(q, k[:, ::2], v[:, ::2], is_causal=True, enable_gqa=True)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("attention", [masked, biased, grouped, causal])
+def test_attention_whose_rows_see_nothing(attention, dynamic):
+    q, k, v = (torch.randn(2, 4, 5, 8).requires_grad_() for _ in range(3))
+    assert_eager(attention, q, k, v, left_padded(), dynamic=dynamic, grad=True)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("attention", [masked, biased, grouped, causal])
+def test_attention_in_bfloat16_is_as_exact_as_eager(attention, dynamic):
+    q, k, v = (torch.randn(2, 4, 5, 8).bfloat16().requires_grad_() for _ in range(3))
+    exact = [t.detach().float().requires_grad_() for t in (q, k, v)]
+    truth = run(attention, [*exact, left_padded()], None, dynamic, True)
+    want = run(attention, [q, k, v, left_padded()], None, dynamic, True)
+    got = run(attention, [q, k, v, left_padded()], torchair.get_npu_backend(), dynamic, True)
+    for g, w, t in zip(got, want, truth, strict=True):
+        if g is not None:
+            allowed = 2 * (w.float() - t.float()).abs().max() + 1e-3
+            assert (g.float() - t.float()).abs().max() <= allowed
+
+
+# -- views of what was written ----------------------------------------------------------------------------------------
+
+VIEWS = {
+    "row": lambda c: c[1],
+    "columns": lambda c: c[:, 1:4],
+    "turned": lambda c: c.t(),
+    "stepped": lambda c: c[::2, ::3],
+    "diagonal": lambda c: c.diagonal(),
+    "stretched": lambda c: c[1:2].expand(3, 6),
+    "strided": lambda c: c.as_strided((2, 2), (3, 2), 5),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("written", ["row", "columns", "turned", "stepped", "diagonal"])
+def test_returned_views_of_written_storage(written, dynamic):
+    """Views that the caller made: what comes back lies where the caller's view does."""
+    backend = torchair.get_npu_backend()
+    for read in VIEWS:
+        found = []
+        for compiled in (False, True):
+            torch._dynamo.reset()
+
+            def fn(w, r):
+                w.mul_(2)
+                return r
+
+            base = torch.arange(24.0).reshape(4, 6)
+            w, r = VIEWS[written](base), VIEWS[read](base)
+            called = torch.compile(fn, backend=backend, dynamic=dynamic) if compiled else fn
+            out = called(w, r)
+            place = (out.storage_offset(), out.stride())
+            before = out.clone()
+            base.add_(100)
+            found.append((place, before, out))
+        (place, before, out), (place_, before_, out_) = found
+        assert place == place_, read
+        assert torch.equal(before, before_), read
+        assert torch.equal(out, out_), read
+
+
+# -- random numbers ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 2**40), (-(2**63), 2**63 - 1), (0, 3 * 2**30), (-7, 2**62)])
+def test_whole_numbers_reach_over_their_range_evenly(low, high):
+    drawn = torch.compile(lambda: torch.randint(low, high, (40_000,)), backend=torchair.get_npu_backend())()
+    assert int(drawn.min()) >= low
+    assert int(drawn.max()) < high
+    counts = torch.histc((drawn.double() - low) / (high - low), bins=8, min=0, max=1)
+    assert float((counts - 5000).abs().max()) < 450  # six standard deviations
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: torch.rand((3, 4), generator=None),
+        lambda: torch.randn((3, 4), generator=None),
+        lambda: torch.randint(0, 9, (3, 4), generator=None),
+        lambda: torch.randint(9, (3, 4), generator=None),
+        lambda: torch.randperm(12, generator=None),
+    ],
+)  # fmt: skip
+def test_no_generator_is_no_generator(draw):
+    drawn, wanted = torch.compile(draw, backend=torchair.get_npu_backend())(), draw()
+    assert (drawn.shape, drawn.dtype) == (wanted.shape, wanted.dtype)
