@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch.utils import _pytree as pytree
+from torch.utils.checkpoint import checkpoint
 
 import torchair
 
@@ -142,3 +143,85 @@ def test_whole_numbers_reach_over_their_range_evenly(low, high):
 def test_no_generator_is_no_generator(draw):
     drawn, wanted = torch.compile(draw, backend=torchair.get_npu_backend())(), draw()
     assert (drawn.shape, drawn.dtype) == (wanted.shape, wanted.dtype)
+
+
+# -- activation checkpointing -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_checkpointed_attention(dynamic):
+    def block(x, w):
+        return F.scaled_dot_product_attention(x, x, x).relu() @ w
+
+    def fn(x, w):
+        once = checkpoint(block, x, w, use_reentrant=False)
+        return checkpoint(block, once, w, use_reentrant=False)
+
+    x, w = torch.randn(2, 2, 3, 4, requires_grad=True), torch.randn(4, 4, requires_grad=True)
+    assert_eager(fn, x, w, dynamic=dynamic, grad=True)
+
+
+def test_checkpointed_dropout_drops_the_same_elements_backward():
+    def fn(x, w):
+        return checkpoint(lambda x: F.dropout(x @ w, 0.5, True), x, use_reentrant=False)
+
+    x, w = torch.randn(64, 4, requires_grad=True), torch.eye(4, requires_grad=True)
+    y = torch.compile(fn, backend=torchair.get_npu_backend())(x, w)
+    y.sum().backward()
+    assert torch.equal(y != 0, x.grad != 0)
+    assert 0 < int((y == 0).sum()) < y.numel()
+
+
+def _positive(x):
+    torch._assert_async((x > 0).all(), "all must be 100%s positive")
+    return x * 2
+
+
+# -- assertions -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fn", "good", "bad", "text"),
+    [
+        (lambda x: F.one_hot(x, 5), torch.tensor([1, 2]), torch.tensor([1, 7]), "Class values must be smaller"),
+        (_positive, torch.ones(3), torch.tensor([1.0, -1.0]), "all must be 100%s positive"),
+    ],
+)
+def test_an_assertion_fires_with_its_text_and_line(fn, good, bad, text):
+    assert_eager(fn, good)
+    compiled = torch.compile(fn, backend=torchair.get_npu_backend(), dynamic=True)
+    with pytest.raises(RuntimeError, match=text) as caught:
+        compiled(bad)
+    assert "test_programs.py" in str(caught.value)
+
+
+def test_a_deferred_check_of_a_number_fires():
+    def fn(x):
+        n = x.item()
+        torch._check(n < 5)
+        return torch.ones(3) * n
+
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        compiled = torch.compile(fn, backend=torchair.get_npu_backend(), fullgraph=True)
+        assert torch.equal(compiled(torch.tensor(3)), torch.full((3,), 3.0))
+        with pytest.raises(RuntimeError, match="n < 5|u0 < 5"):
+            compiled(torch.tensor(7))
+
+
+# -- numbers where tensors are expected -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: x.copy_(3.0) + 1,
+        lambda x: torch.vmap(lambda a: torch.ops.aten.add.Tensor(a, 2.0))(x),
+        lambda x: x * (1 + 2j),
+        lambda x: torch.maximum(x, torch.tensor(0.5)),
+        lambda x: torch.ones(2) if x[0].item() == float("inf") else torch.zeros(2),
+    ],
+)
+def test_numbers_for_tensors(fn):
+    with torch._dynamo.config.patch(capture_scalar_outputs=False):
+        want, got = fn(torch.arange(4.0)), torch.compile(fn, backend=torchair.get_npu_backend())(torch.arange(4.0))
+    torch.testing.assert_close(got, want)

@@ -14,6 +14,7 @@ import torch
 
 from ge_converters.decompose import formulas
 from ge_converters.decompose.formulas import chunked_loss
+from ge_converters.decompose.formulas import prims as prims_formulas
 from ge_converters.registry import REGISTRY, Registry
 
 Decomposition = Callable[..., Any]
@@ -115,6 +116,7 @@ def _own() -> dict[Any, Decomposition]:
     return {
         **_without_generator(),
         **formulas.decompositions(),
+        **prims_formulas.decompositions(),
         prims.convert_element_type.default: lambda a, dtype: torch.ops.aten._to_copy.default(a, dtype=dtype),
         prims.device_put.default: lambda a, device, non_blocking=False: torch.ops.aten._to_copy.default(
             a, device=device, non_blocking=non_blocking

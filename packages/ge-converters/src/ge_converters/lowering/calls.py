@@ -8,14 +8,22 @@ from typing import Any
 
 import torch
 
+from ge_converters.base.dtypes import to_torch
 from ge_converters.base.errors import LoweringError, Refusal
 from ge_converters.base.provenance import user_frame
-from ge_converters.lowering.context import Context, Unproduced
+from ge_converters.lowering.context import Context, Unproduced, constant
 from ge_converters.registry import Converter, Entry, Registry
 from ge_converters.registry.signatures import python_name
 from ge_graph import GraphError, Tensor, TensorSpec
 
 _FORMATS = (torch.contiguous_format, torch.preserve_format, torch.channels_last, torch.channels_last_3d)
+
+_TENSORS = ("Tensor", "Optional[Tensor]")
+_KINDS = (bool, int, float, complex)
+
+
+def _kind(dtype: torch.dtype) -> int:
+    return 3 if dtype.is_complex else 2 if dtype.is_floating_point else 0 if dtype is torch.bool else 1
 
 
 class Parameters:
@@ -24,15 +32,19 @@ class Parameters:
     Attributes:
         positional: Name and default of every positional argument of the schema, in order.
         keywords: Name, Python name and default of every keyword-only argument.
+        tensors: Positions of the arguments that are tensors.
     """
 
-    __slots__ = ("positional", "keywords", "count")
+    __slots__ = ("positional", "keywords", "count", "tensors")
 
     def __init__(self, target: torch._ops.OpOverload) -> None:
         arguments = target._schema.arguments
         self.positional = [(a.name, _default(a)) for a in arguments if not a.kwarg_only]
         self.keywords = [(a.name, python_name(a.name), _default(a)) for a in arguments if a.kwarg_only]
         self.count = len(self.positional)
+        self.tensors = [
+            i for i, a in enumerate(a for a in arguments if not a.kwarg_only) if str(a.type) in _TENSORS
+        ]
 
     def bind(self, args: Any, kwargs: Any, convert: Callable[[Any], Any]) -> tuple[list[Any], dict[str, Any]]:
         """All parameters of the call, defaults filled in, each passed through ``convert``."""
@@ -123,6 +135,8 @@ class Caller:
         argument = self.context.argument
         if parameters is not None:
             positional, keywords = parameters.bind(args, kwargs, argument)
+            if parameters.tensors:
+                self._numbers_to_tensors(parameters, positional)
         else:
             positional, keywords = [argument(a) for a in args], {k: argument(v) for k, v in kwargs.items()}
         meta = self.context.meta_outputs(value)
@@ -132,6 +146,23 @@ class Caller:
         if type(result) is Tensor and type(meta) is TensorSpec:
             return self.checked(node, entry, result, meta)
         return self.checked_many(node, entry, result, meta)
+
+    def _numbers_to_tensors(self, parameters: Parameters, positional: list[Any]) -> None:
+        """Python numbers where the schema says Tensor, as vmap and literals leave them, become 0-d constants.
+
+        A number does not widen the type of its kind, so it takes that of the first tensor of its kind or a higher one.
+        """
+        for i in parameters.tensors:
+            value = positional[i]
+            if isinstance(value, (bool, int, float, complex)):
+                kind = next(k for k, types in enumerate(_KINDS) if isinstance(value, types))
+                dtype = torch.tensor(value).dtype
+                for other in positional:
+                    found = to_torch(other.dtype) if isinstance(other, Tensor) else None
+                    if found is not None and _kind(found) >= kind:
+                        dtype = found
+                        break
+                positional[i] = constant(self.graph, torch.tensor(value, dtype=dtype))
 
     def call(self, node: torch.fx.Node, entry: Entry, positional: list[Any], keywords: dict[str, Any]) -> Any:
         try:

@@ -20,7 +20,7 @@ import torch
 from ge_converters.base.dtypes import cast
 from ge_converters.base.errors import LoweringError, Refusal
 from ge_converters.base.provenance import FxProvenance, fx_target, user_frame
-from ge_converters.lowering import aliasing, higher_order, memory_ops, problems, specialise, symbols
+from ge_converters.lowering import aliasing, asserts, higher_order, memory_ops, problems, specialise, symbols
 from ge_converters.lowering.calls import Caller, NoConverter
 from ge_converters.lowering.context import Context, Symbolic, Unproduced, constant
 from ge_converters.lowering.effects import Effects, Mark, effect_of
@@ -100,6 +100,10 @@ def no_collection() -> Iterator[None]:
         gc.enable()
 
 
+class _Missing:
+    """What stands for a refused node of which not even the type is known."""
+
+
 class Walk:
     """One lowering.
 
@@ -123,6 +127,7 @@ class Walk:
         self.inputs: list[aliasing.InputBinding] = []
         self.fx_index: dict[FxNode, int] = {}
         self.updates: dict[FxNode, Any] = {}
+        self.items: set[Any] = set()  # symbols that stand for an element of a tensor
 
     def run(self) -> Lowered:
         """Walk the graph of ``gm``."""
@@ -210,6 +215,9 @@ class Walk:
     def step(self, node: FxNode) -> None:
         """Lower one call_function node; what it becomes stands in ``env``."""
         self.graph.provenance = FxProvenance(node)
+        if any(type(self.env.get(n)) is _Missing for n in node.all_input_nodes):
+            self.env[node] = self.stand_in(node.meta.get("val"))  # its argument's refusal is the reason, said once
+            return
         try:
             self.env[node] = self._lower_call(node)
         except Refusal as refusal:
@@ -271,6 +279,8 @@ class Walk:
             return builder.data(self.graph, index=0, dtype=spec.dtype, shape=spec.size)
         if isinstance(value, (list, tuple)):
             return tuple(self.stand_in(v) for v in value)
+        if value is None:
+            return _Missing()
         if symbols.is_symbolic(value):
             scalar = builder.data(self.graph, index=0, dtype=_SCALAR_DTYPES[type(value)], shape=())
             self.context.symbols.define(value.node.expr, lambda: scalar)
@@ -312,6 +322,7 @@ class Walk:
         if symbols.is_symbolic(value):
             scalar = cast(scalar, _SCALAR_DTYPES[type(value)])
             self.context.symbols.define(value.node.expr, lambda: scalar)
+            self.items.add(value.node.expr)
         return scalar
 
     def _copy(self, node: FxNode) -> Any:
@@ -423,7 +434,10 @@ _OWN: Final[dict[Any, Callable[[Walk, FxNode], Any]]] = {
     torch.ops.aten.copy_.default: Walk._copy,
     torch.ops.aten.sym_constrain_range.default: _drop,
     torch.ops.aten.sym_constrain_range_for_size.default: _drop,
-    torch.ops.aten._assert_scalar.default: _drop,
+    torch.ops.aten._assert_scalar.default: asserts.of_number,
+    torch.ops.aten._assert_async.default: asserts.of_tensor,
+    torch.ops.aten._assert_async.msg: asserts.of_tensor,
+    torch.ops.aten._functional_assert_async.msg: asserts.of_tensor,
     torch.ops.aten._assert_tensor_metadata.default: _drop,
     torch.ops.aten._linalg_check_errors.default: _drop,
 }

@@ -643,6 +643,19 @@ def device_put(a: Tensor, device: Any, non_blocking: bool = False, *, meta_outpu
     return a
 
 
+# Registered by name: it exists once torch's compiler module of it is loaded, which dynamo does for addcmul_ and others.
+@register_fx_node_ge_converter("prims.fma.default", source="torch._inductor.inductor_prims: fma; GE Mul, Add")
+def fma(a: Tensor, b: Tensor, c: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
+    """a * b + c without rounding in between, as near as the type allows: half types compute in float32.
+
+    Emits:  Mul, Add: FusedMulAdd takes neither bfloat16 nor float64 nor operands that broadcast.
+    """
+    dtype = meta_outputs.dtype
+    inner = _D.DT_FLOAT if dtype in HALF_TYPES else dtype
+    product = arithmetic("Mul", dtype_promote(a, target_dtype=inner), dtype_promote(b, target_dtype=inner), inner)
+    return cast(arithmetic("Add", product, dtype_promote(c, target_dtype=inner), inner), dtype)
+
+
 # -- activations -----------------------------------------------------------------------------------------------------
 
 
