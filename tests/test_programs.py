@@ -157,7 +157,7 @@ def test_checkpointed_attention(dynamic):
         once = checkpoint(block, x, w, use_reentrant=False)
         return checkpoint(block, once, w, use_reentrant=False)
 
-    x, w = torch.randn(2, 2, 3, 4, requires_grad=True), torch.randn(4, 4, requires_grad=True)
+    x, w = torch.randn(2, 2, 3, 4, requires_grad=True), (torch.randn(4, 4) / 4).requires_grad_()
     assert_eager(fn, x, w, dynamic=dynamic, grad=True)
 
 
@@ -225,3 +225,76 @@ def test_numbers_for_tensors(fn):
     with torch._dynamo.config.patch(capture_scalar_outputs=False):
         want, got = fn(torch.arange(4.0)), torch.compile(fn, backend=torchair.get_npu_backend())(torch.arange(4.0))
     torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: x + 0.1,
+        lambda x: 0.1 - x,
+        lambda x: x * 0.1,
+        lambda x: x / 0.3,
+        lambda x: 0.3 / x,
+        lambda x: torch.add(x, 1.001, alpha=0.3),
+    ],
+)
+def test_half_and_number_round_where_eager_does(fn, dtype):
+    x = torch.randn(64).to(dtype)
+    assert torch.equal(torch.compile(fn, backend=torchair.get_npu_backend())(x), fn(x))
+
+
+def test_gradients_of_complex_functions_are_conjugated():
+    x = torch.randn(3, dtype=torch.complex64, requires_grad=True)
+    assert_eager(lambda x: (x.tanh() * x.sigmoid()).real, x, grad=True)
+
+
+# -- what eager rejects -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fn", "args"),
+    [
+        (lambda x, i: x.scatter(0, i, 1.0), (torch.zeros(4, 3), torch.tensor([[-1, 0, 1]]))),
+        (lambda x, i: x.scatter_add(0, i, x), (torch.zeros(4, 3), torch.tensor([[9, 0, 1]]))),
+        (lambda x, i: x.scatter_reduce(0, i, x, "amax"), (torch.zeros(4, 3), torch.tensor([[-1, 0, 1]]))),
+        (lambda x, i: x.index_reduce(0, i, x[:1], "mean"), (torch.zeros(4, 3), torch.tensor([-1]))),
+        (lambda x: 1 - x, (torch.tensor([True, False]),)),
+        (lambda x: x**-1, (torch.tensor([2, 3]),)),
+        (lambda x: torch.multinomial(x, 2), (torch.zeros(4),)),
+    ],
+)
+def test_calls_that_eager_rejects(fn, args):
+    with pytest.raises(RuntimeError):
+        fn(*args)
+    with pytest.raises(Exception, match=r"GE\d{4}"):
+        torch.compile(fn, backend=torchair.get_npu_backend())(*args)
+
+
+# -- prims ------------------------------------------------------------------------------------------------------------
+
+
+def test_every_prim_has_a_converter_or_a_decomposition():
+    from ge_converters.decompose.table import decomposition_table
+    from ge_converters.registry import REGISTRY
+
+    # Tokens and numbers are no tensors, resize and copy_to write, views with strides are refused as ATen's are.
+    without = {
+        "_make_token",
+        "_sink_tokens",
+        "as_strided",
+        "copy_to",
+        "item",
+        "maximum_value",
+        "minimum_value",
+        "resize",
+    }
+    without |= {"xor_sum"}  # GE has no such reduction
+    table = decomposition_table()
+    names = {
+        n.removeprefix("prims::").partition(".")[0] for n in torch._C._dispatch_get_all_op_names() if "prims::" in n
+    }
+    ops = {n: getattr(torch.ops.prims, n).default for n in names if hasattr(torch.ops.prims, n)}
+    missing = {n for n, op in ops.items() if op not in table and REGISTRY.find(op) is None}
+    assert missing <= without | {"seed", "seeds", "lookup_seed", "random", "randint", "rand_eager_offset"}
+    assert "fma" not in missing

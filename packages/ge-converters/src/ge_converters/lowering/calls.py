@@ -42,9 +42,7 @@ class Parameters:
         self.positional = [(a.name, _default(a)) for a in arguments if not a.kwarg_only]
         self.keywords = [(a.name, python_name(a.name), _default(a)) for a in arguments if a.kwarg_only]
         self.count = len(self.positional)
-        self.tensors = [
-            i for i, a in enumerate(a for a in arguments if not a.kwarg_only) if str(a.type) in _TENSORS
-        ]
+        self.tensors = [i for i, a in enumerate(a for a in arguments if not a.kwarg_only) if str(a.type) in _TENSORS]
 
     def bind(self, args: Any, kwargs: Any, convert: Callable[[Any], Any]) -> tuple[list[Any], dict[str, Any]]:
         """All parameters of the call, defaults filled in, each passed through ``convert``."""
@@ -135,34 +133,37 @@ class Caller:
         argument = self.context.argument
         if parameters is not None:
             positional, keywords = parameters.bind(args, kwargs, argument)
-            if parameters.tensors:
-                self._numbers_to_tensors(parameters, positional)
         else:
             positional, keywords = [argument(a) for a in args], {k: argument(v) for k, v in kwargs.items()}
         meta = self.context.meta_outputs(value)
         if entry.wants_meta:
             keywords["meta_outputs"] = meta
-        result = self.call(node, entry, positional, keywords)
+        try:
+            result = self.call(node, entry, positional, keywords)
+        except LoweringError as error:
+            if error.code != "GE2006" or parameters is None or not self._numbers_to_tensors(parameters, positional):
+                raise
+            result = self.call(node, entry, positional, keywords)
         if type(result) is Tensor and type(meta) is TensorSpec:
             return self.checked(node, entry, result, meta)
         return self.checked_many(node, entry, result, meta)
 
-    def _numbers_to_tensors(self, parameters: Parameters, positional: list[Any]) -> None:
-        """Python numbers where the schema says Tensor, as vmap and literals leave them, become 0-d constants.
+    def _numbers_to_tensors(self, parameters: Parameters, positional: list[Any]) -> bool:
+        """Make 0-d constants of Python numbers where the schema says Tensor, as vmap and literals leave them.
 
         A number does not widen the type of its kind, so it takes that of the first tensor of its kind or a higher one.
+        Most converters take numbers as they are and round them where eager does; this is for those that do not.
         """
+        found = False
         for i in parameters.tensors:
             value = positional[i]
             if isinstance(value, (bool, int, float, complex)):
                 kind = next(k for k, types in enumerate(_KINDS) if isinstance(value, types))
-                dtype = torch.tensor(value).dtype
-                for other in positional:
-                    found = to_torch(other.dtype) if isinstance(other, Tensor) else None
-                    if found is not None and _kind(found) >= kind:
-                        dtype = found
-                        break
+                types = [to_torch(t.dtype) for t in positional if isinstance(t, Tensor)]
+                dtype = next((t for t in types if _kind(t) >= kind), torch.tensor(value).dtype)
                 positional[i] = constant(self.graph, torch.tensor(value, dtype=dtype))
+                found = True
+        return found
 
     def call(self, node: torch.fx.Node, entry: Entry, positional: list[Any], keywords: dict[str, Any]) -> Any:
         try:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
-import torch._prims  # noqa: F401 - the namespace is empty until it is loaded
+import torch._prims
 from torch import Tensor
 
 aten = torch.ops.aten

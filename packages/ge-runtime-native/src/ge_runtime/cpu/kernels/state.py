@@ -130,9 +130,7 @@ def assert_(input_condition: Tensor, input_data: list[Tensor], *, summarize: int
 @plan("Assert")
 def _plan_assert(site: Any) -> Call:
     texts = [t.dtype is DataType.DT_STRING for t in list(site.node.operands())[1:]]
-    return Call(
-        _checked, (site.tensor("input_condition"), site.tensor("input_data"), texts, site.attr("summarize", 3))
-    )
+    return Call(_checked, (site.tensor("input_condition"), site.tensor("input_data"), texts, site.attr("summarize", 3)))
 
 
 def _checked(condition: Tensor, data: list[Tensor], texts: list[bool], summarize: int) -> None:
