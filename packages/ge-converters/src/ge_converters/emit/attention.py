@@ -87,7 +87,7 @@ def composed_attention(
     is_causal: bool,
     scale: float | None,
 ) -> tuple[Tensor, Tensor]:
-    """(result, log of the sum of exponentials) in float32 of [b, heads, rows, width] operands; key heads divide heads."""
+    """(result, log of the sum of exponentials) in float32 of [b, heads, rows, width] operands, heads may be grouped."""
     no_dropout(dropout_p)
     key, value = _with_heads_of(query, key), _with_heads_of(query, value)
     scores, _ = _scores(query, key, attn_mask, is_causal, scale)

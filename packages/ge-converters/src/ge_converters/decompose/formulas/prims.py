@@ -1,7 +1,7 @@
 """``prims``, which torch's reference decompositions end in, by the ATen op of the same meaning.
 
-Prims neither promote types nor broadcast, so the ATen op does at least as much. The table is derived: a prim goes to the
-ATen op of its own name where there is one, the rows below say what the others are.
+Prims neither promote types nor broadcast, so the ATen op does at least as much. The table is derived: a prim goes to
+the ATen op of its own name where there is one, the rows below say what the others are.
 """
 
 from __future__ import annotations
