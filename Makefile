@@ -3,13 +3,13 @@ SHELL := /bin/bash
 PYTHON ?= $(or $(TARGET_PYTHON_PATH),$(shell command -v python3.11 || command -v python3))
 RUN := .venv/bin/python
 PKG ?= ge-graph
-TESTS = $(wildcard packages/*/tests) tests/opinfo $(wildcard tests/test_*.py)
+TESTS = $(wildcard packages/*/tests) tests/opinfo tests/native $(wildcard tests/test_*.py)
 # torch_npu, where it is installed, would load itself into every process that imports torch.
 export TORCH_DEVICE_BACKEND_AUTOLOAD ?= 0
 export HF_HUB_OFFLINE ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test tiny quick unit system opinfo bench lint regen coverage configure wheels install uninstall package-test release clean
+.PHONY: help setup demo demo-npu test tiny quick unit system emulator-test opinfo native graphs bench lint regen coverage configure wheels install uninstall package-test release clean
 
 help:  ## list these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -20,6 +20,9 @@ setup:  ## wheelhouse, uv and .venv; at once if nothing changed
 
 demo: setup  ## real models through torch.compile on the embedded engine, compared with eager
 	@$(RUN) -m tools.demo
+
+demo-npu: setup  ## the same models on NPU tensors: on the device if CANN is here, else on the emulator
+	@env -u TORCH_DEVICE_BACKEND_AUTOLOAD $(RUN) -m tools.demo --device npu
 
 test: setup  ## all tests, with the checks that pre-commit runs; every folder runs, then what failed is named
 	@failed=""; $(RUN) tools/checks.py || failed="checks"; \
@@ -38,8 +41,24 @@ unit: setup  ## tests of the packages
 system: setup  ## tests across packages: models end to end
 	@$(RUN) -m pytest -n 2 tests
 
+# The wheel is unpacked into the cache, never installed into .venv: it would load itself into every process.
+EMULATOR := packages/ge-runtime-native/emulator
+emulator-test: setup  ## the real torch_npu wheel on the CANN emulator; fetches the wheel
+	@ls wheelhouse/torch_npu-2.13.0-*.whl >/dev/null 2>&1 || $(RUN) -m pip download -q --no-deps torch_npu==2.13.0 -d wheelhouse
+	@export TAIR_TORCH_NPU=$$(ls wheelhouse/torch_npu-2.13.0-*.whl); failed=""; \
+	$(RUN) -m pytest $(EMULATOR)/tests || failed="$$failed tests"; \
+	$(RUN) -m ge_emulator -- pytest $(EMULATOR)/device_tests || failed="$$failed device_tests"; \
+	$(RUN) -m ge_emulator --bundled-torchair -- pytest $(EMULATOR)/bundled_tests || failed="$$failed bundled_tests"; \
+	test -z "$$failed" || { echo "make emulator-test: failed:$$failed"; exit 1; }
+
 opinfo: setup  ## every OpInfo of torch against the embedded engine, with a report
 	@$(RUN) -m tools.opinfo
+
+native: setup  ## every OpInfo by the GE operators it becomes, what GE has instead, and why it is not used
+	@$(RUN) -m tools.native
+
+graphs: setup  ## operators in the graphs of real models against the incumbent's; written to docs/graphs.md
+	@$(RUN) -m benchmarks.graphs
 
 bench: setup  ## ratios against eager and other exporters; written to benchmarks/results.md
 	@$(RUN) -m benchmarks.run

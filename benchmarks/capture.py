@@ -9,6 +9,7 @@ from torch._functorch.aot_autograd import aot_module_simplified
 from torch._functorch.partitioners import default_partition  # noqa: F401 -- imported early, so that no measurement pays
 
 from ge_converters.decompose.table import decomposition_table
+from ge_converters.decompose.whole import KeepWhole
 from tools import models
 
 
@@ -21,7 +22,8 @@ def aot_graph(case: models.Case, *, dynamic: bool = False) -> torch.fx.GraphModu
         return gm.forward
 
     def backend(gm: torch.fx.GraphModule, inputs: Any) -> Any:
-        return aot_module_simplified(gm, inputs, fw_compiler=keep, decompositions=decomposition_table({}))
+        with KeepWhole():
+            return aot_module_simplified(gm, inputs, fw_compiler=keep, decompositions=decomposition_table({}))
 
     torch._dynamo.reset()
     with torch.no_grad():

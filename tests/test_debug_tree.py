@@ -78,6 +78,41 @@ def numbered(folder):
     return [n[4:] for n in names]
 
 
+def every_pass_left_a_graph_or_a_note(folder):
+    """A note names an earlier file of the same kind, which holds a graph."""
+    for path in sorted(p for p in folder.iterdir() if p.name[:3].isdigit()):
+        text = path.read_text()
+        assert text
+        note = re.fullmatch(r"# \w+ changed nothing: the graph is that of (\S+)\n", text)
+        if note is not None:
+            before = folder / note[1]
+            assert before.name < path.name
+            assert before.suffix == path.suffix
+            assert "changed nothing" not in before.read_text()
+
+
+@pytest.mark.slow
+def test_the_backend_npugraph_ex_has_a_folder_of_its_own(tmp_path):
+    run(
+        """
+        import torch, torchair
+        def odd_pass(gm, example_inputs, config):
+            gm.graph.lint()
+        odd_pass.__name__ = odd_pass.__qualname__ = "../../<odd>\\n\x1b[31m"
+        options = {"post_grad_custom_pre_pass": odd_pass}
+        torch.compile(lambda x: x + 1, backend="npugraph_ex", options=options, dynamic=False)(torch.ones(2))
+        """,
+        tmp_path, TORCH_COMPILE_DEBUG="1",
+    )  # fmt: skip
+    base = root(tmp_path)
+    assert not (base / "torchair").exists()
+    assert sorted(p.name for p in (base / "npugraph_ex").iterdir()) == ["debug.log", "model__0"]
+    names = numbered(base / "npugraph_ex" / "model__0" / "forward")
+    (odd,) = (n for n in names if "odd" in n)
+    assert re.fullmatch(r"aot_forward_graph_after_[\w.-]*odd[\w-]*-[0-9a-f]{8}\.txt", odd)
+    assert "\x1b" not in (base / "npugraph_ex" / "debug.log").read_text()
+
+
 @pytest.mark.slow
 def test_the_max_autotune_example(tmp_path):
     run(MAX_AUTOTUNE, tmp_path)
@@ -97,6 +132,9 @@ def test_the_max_autotune_example(tmp_path):
         for name in names[original + 1 : -1]:
             assert re.fullmatch(rf"aot_{phase}_graph_after_\w+\.pbtxt", name)
         assert not (ours / place / phase / "output_code.py").exists()
+        assert len(names) >= 7  # as many as in the documented example
+        every_pass_left_a_graph_or_a_note(ours / place / phase)
+    assert all(p.stat().st_mode & 0o777 == 0o600 for p in ours.rglob("*") if p.is_file())
     assert (
         "2 * l_x_" in (ours / "model__0" / "dynamo_out_graph.txt").read_text()
         or "mul" in (ours / "model__0" / "dynamo_out_graph.txt").read_text()
@@ -118,6 +156,12 @@ def test_the_reduce_overhead_example(tmp_path):
     assert "mul" in (forward / "output_code.py").read_text()
     assert numbered(forward)[0] == "aot_forward_graph.txt"
     assert all(n.endswith(".txt") for n in numbered(forward))  # FX graphs only
+    assert [n.removeprefix("aot_forward_graph_after_") for n in numbered(forward)[1:]] == [
+        f"{name}.txt"
+        for name in ("DeriveSymbols", "RemoveNoops", "FusePatterns", "FuseRmsNorm", "ThreadWaits", "RemoveCats",
+                     "ReinplaceInputs", "ReinplaceOps")
+    ]  # fmt: skip
+    every_pass_left_a_graph_or_a_note(forward)
     assert (ours / "model__0" / "dynamo_out_graph.txt").exists()
     assert (ours / "debug.log").exists()
     assert (ours.parent / "torchdynamo" / "debug.log").exists()
@@ -214,4 +258,4 @@ def test_two_processes_in_one_folder(tmp_path):
     assert len(files) == 2 * 50 * 5
     for path in files:
         np.load(path)
-    assert not list(tmp_path.rglob(".*.npy*"))  # nothing half-written
+    assert not list(tmp_path.rglob(".tair-*"))  # nothing half-written

@@ -21,12 +21,21 @@ def read() -> dict[str, str]:
     return dict(line.split("=", 1) for line in CONFIG.read_text().splitlines() if "=" in line)
 
 
+def version_of(python: str) -> str | None:
+    """``3.11``; None for what is no Python interpreter."""
+    code = "import sys; print('%d.%d' % sys.version_info[:2])"
+    try:
+        probe = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=60)
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return None
+    found = probe.stdout.strip()
+    return found if probe.returncode == 0 and found.replace(".", "", 1).isdigit() else None
+
+
 def main() -> None:
     python = os.environ.get("TARGET_PYTHON_PATH") or sys.executable
-    probe = subprocess.run(
-        [python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"], capture_output=True, text=True
-    )
-    if probe.returncode:
+    version = version_of(python)
+    if version is None:
         sys.exit(f"configure: TARGET_PYTHON_PATH={python} is not a Python interpreter")
     sdk = "" if os.environ.get("NO_ASCEND_SDK") else os.environ.get("ASCEND_SDK_PATH", "")
     if sdk and not Path(sdk).is_dir():
@@ -34,7 +43,7 @@ def main() -> None:
     CONFIG.parent.mkdir(exist_ok=True)
     CONFIG.write_text(f"TARGET_PYTHON_PATH={python}\nASCEND_SDK_PATH={sdk}\n")
     engine = sdk or "none, the embedded engine runs the graphs"
-    print(f"configure: Python {probe.stdout.strip()} at {python}; Ascend SDK: {engine}")
+    print(f"configure: Python {version} at {python}; Ascend SDK: {engine}")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import copy
 import logging
+import os
 import statistics
 import sys
 import time
@@ -32,6 +33,7 @@ from tools import models
 
 ROOT = Path(__file__).resolve().parent.parent
 ARTEFACTS = ROOT / "artefacts" / "demo"
+DEVICE = "cpu"
 
 
 @dataclass
@@ -65,9 +67,25 @@ def recorded(row: Row) -> Iterator[None]:
     row.trace_s += total - sum(r.total_s for r in reports)
 
 
+def on_device(value: Any) -> Any:
+    """A module (a copy of its own) or inputs where the compiled model runs; eager, the truth, stays on the CPU."""
+    if DEVICE == "cpu":
+        return value
+    if isinstance(value, torch.nn.Module):
+        return copy.deepcopy(value).to(DEVICE)
+    return tuple(v.to(DEVICE) for v in value)
+
+
+def synchronize() -> None:
+    """Wait for the device, where calls only launch."""
+    if DEVICE != "cpu":
+        getattr(torch, DEVICE).synchronize()
+
+
 def difference(row: Row, got: Any, want: Any) -> None:
     """Largest absolute error, and largest error relative to the largest value of its tensor."""
     for g, w in zip(got, want, strict=True):
+        g = g.cpu()
         error = float((g.detach() - w.detach()).abs().max())
         row.max_abs = max(row.max_abs, error)
         row.max_rel = max(row.max_rel, error / max(float(w.detach().abs().max()), 1e-12))
@@ -80,6 +98,7 @@ def median_ms(*calls: Callable[[], Any], repeats: int) -> list[float]:
         for call, into in zip(calls, times, strict=True):
             start = time.perf_counter()
             call()
+            synchronize()
             into.append(1e3 * (time.perf_counter() - start))
     return [statistics.median(t) for t in times]
 
@@ -97,14 +116,15 @@ def backend(name: str) -> Any:
 def inference(name: str, case: models.Case, *, dynamic: bool = False, repeats: int = 5) -> tuple[Row, Any]:
     """One forward pass, first and steady."""
     row = Row(name)
-    compiled = torch.compile(case.model, backend=backend(name), fullgraph=True, dynamic=dynamic)
+    inputs = on_device(case.inputs)
+    compiled = torch.compile(on_device(case.model), backend=backend(name), fullgraph=True, dynamic=dynamic)
     with torch.no_grad():
         want = case.model(*case.inputs)
         with recorded(row):
-            got = compiled(*case.inputs)
+            got = compiled(*inputs)
         difference(row, got if isinstance(got, tuple) else (got,), want if isinstance(want, tuple) else (want,))
         row.eager_ms, row.compiled_ms = median_ms(
-            lambda: case.model(*case.inputs), lambda: compiled(*case.inputs), repeats=repeats
+            lambda: case.model(*case.inputs), lambda: compiled(*inputs), repeats=repeats
         )
     return row, got
 
@@ -132,9 +152,13 @@ def llama_decoder(steps: int = 16) -> Row:
     """Prefill, then decode steps over a growing cache: one compilation for the prompt, one for all steps."""
     row = Row(f"Llama prefill + {steps} steps")
     decoder, prompt = models.llama_decoder()
-    compiled = torch.compile(decoder, backend=backend("Llama decoder"), fullgraph=True, dynamic=True)
+    if DEVICE == "npu":
+        # torch_npu's scaled_dot_product_attention fixes the sizes that it sees, so that each length compiles anew
+        decoder.model.set_attn_implementation("eager")
+    compiled = torch.compile(on_device(decoder), backend=backend("Llama decoder"), fullgraph=True, dynamic=True)
+    (moved,) = on_device((prompt,))
 
-    def generate(call: Callable[..., Any]) -> list[torch.Tensor]:
+    def generate(call: Callable[..., Any], prompt: torch.Tensor = prompt) -> list[torch.Tensor]:
         logits, *cache = call(prompt)
         outputs = [logits]
         for _ in range(steps):
@@ -145,9 +169,11 @@ def llama_decoder(steps: int = 16) -> Row:
     with torch.no_grad():
         want = generate(decoder)
         with recorded(row):
-            got = generate(compiled)
+            got = generate(compiled, moved)
         difference(row, got, want)
-        row.eager_ms, row.compiled_ms = median_ms(lambda: generate(decoder), lambda: generate(compiled), repeats=3)
+        row.eager_ms, row.compiled_ms = median_ms(
+            lambda: generate(decoder), lambda: generate(compiled, moved), repeats=3
+        )
     row.notes.append(f"{row.graphs} compilations: the prompt, and one for all {steps} steps")
     return row
 
@@ -157,13 +183,14 @@ def resnet_training() -> Row:
     row = Row("ResNet-50 training step")
     case = models.resnet50()
     inputs, labels = case.resize(2), torch.tensor([3, 7])
-    eager, ours = case.model.train(), copy.deepcopy(case.model).train()
+    eager, ours = case.model.train(), on_device(copy.deepcopy(case.model)).train()
     compiled = torch.compile(ours, backend=backend("ResNet-50"), fullgraph=True, dynamic=False)
 
     def step(model: torch.nn.Module, call: Callable[..., Any], rate: float) -> None:
         optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
         optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(call(*inputs)[0], labels).backward()
+        given, truth = (inputs, labels) if model is eager else (on_device(inputs), on_device((labels,))[0])
+        torch.nn.functional.cross_entropy(call(*given)[0], truth).backward()
         optimizer.step()
 
     step(eager, eager, 0.1)
@@ -188,8 +215,27 @@ JOBS: dict[str, Callable[[], Row]] = {
 }
 
 
+def use_npu() -> None:
+    """Run on NPU tensors: on the device if CANN is here, else on the emulator, which takes this process over."""
+    global DEVICE
+    import ctypes
+
+    try:
+        ctypes.CDLL("libascendcl.so")
+    except OSError:
+        sys.stderr.write("demo: CANN is not here, running on the emulator\n")
+        sys.stderr.flush()
+        command = [sys.executable, "-m", "ge_emulator", "-m", "tools.demo", *sys.argv[1:]]
+        os.execv(sys.executable, command)
+    import torch_npu  # noqa: F401
+
+    DEVICE = "npu"
+    torch.npu.set_compile_mode(jit_compile=False)
+
+
 def table(rows: list[Row]) -> Table:
-    result = Table(title="PyTorch models as GE graphs on the embedded engine, against eager")
+    where = "the embedded engine" if DEVICE == "cpu" else f"NPU tensors ({torch.npu.get_device_name(0)})"
+    result = Table(title=f"PyTorch models as GE graphs on {where}, against eager on the CPU")
     result.add_column("model")
     for heading in (
         "FX nodes",
@@ -214,11 +260,15 @@ def table(rows: list[Row]) -> Table:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", help="run the models whose name contains this text")
-    only = (parser.parse_args().only or "").lower()
+    parser.add_argument("--device", choices=("cpu", "npu"), default="cpu", help="where the compiled models run")
+    asked = parser.parse_args()
+    only = (asked.only or "").lower()
+    if asked.device == "npu":
+        use_npu()
     jobs = {n: j for n, j in JOBS.items() if only in n.lower()}
     torch.manual_seed(0)
     # Converters and kernels load once in a process; the first model of the table must not carry that.
-    torch.compile(lambda x: x + 1, backend=torchair.get_npu_backend())(torch.ones(2))
+    torch.compile(lambda x: x + 1, backend=torchair.get_npu_backend())(torch.ones(2, device=DEVICE))
     rows = []
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, transient=True, disable=not sys.stdout.isatty()) as progress:

@@ -23,16 +23,23 @@ from ge_graph import passes
 
 MODULES = (
     "activation",
+    "activation_forward",
     "attention",
     "batch_norm",
     "conv",
+    "distances",
+    "grid",
     "grouped",
     "linalg",
     "loss",
     "matmul",
     "norm",
+    "padding",
+    "pair_loss",
     "pool",
     "resize",
+    "resize_backward",
+    "unfold",
 )
 aten = torch.ops.aten
 # Converters whose ops eager does not run here; the tests below cover them.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ge_graph import DataType, Graph, GraphError, building, infer, schema
+from ge_graph import DataType, Graph, GraphError, attrs, building, infer, schema
 from ge_graph import ops as ge
 
 D = DataType
@@ -159,3 +159,60 @@ def test_special_rows_name_ports_that_exist_once():
 def test_promotion(given, wanted):
     assert infer.promote(given) is wanted
     assert infer.promote(given[::-1]) is wanted
+
+
+# -- where the published operators differ from what their signatures suggest -----------------------------------------
+
+I8, F16, BF16, F32, I64 = D.DT_INT8, D.DT_FLOAT16, D.DT_BF16, D.DT_FLOAT, D.DT_INT64
+PUBLISHED = [
+    # operator, types fed by port, attributes, output, its type
+    ("PromptFlashAttention", {"query": I8}, {}, "attention_out", F16),
+    ("PromptFlashAttention", {"query": I8, "quant_scale2": F32}, {}, "attention_out", I8),
+    ("PromptFlashAttention", {"query": BF16}, {}, "attention_out", BF16),
+    ("IncreFlashAttention", {"query": I8}, {}, "attention_out", F16),
+    ("FusedInferAttentionScore", {"query": I8}, {}, "attention_out", F16),
+    ("FusedInferAttentionScore", {"query": I8, "query_rope": BF16}, {}, "attention_out", BF16),
+    ("FusedInferAttentionScore", {"query": BF16, "quant_scale2": F32}, {}, "attention_out", I8),
+    ("FusedInferAttentionScore", {"query": BF16, "quant_scale2": F32}, {"out_dtype": 24}, "attention_out",
+     D.DT_FLOAT8_E4M3FN),
+    ("SoftmaxV2", {"x": F16}, {"half_to_float": True}, "y", F32),
+    ("SoftmaxV2", {"x": BF16}, {"half_to_float": True}, "y", BF16),
+    ("Abs", {"x": D.DT_COMPLEX64}, {}, "y", F32),
+    ("Abs", {"x": D.DT_COMPLEX32}, {}, "y", F16),
+    ("BatchNormGradV3", {"dy": BF16, "x": F32, "weight": F32}, {}, "dx", BF16),
+    ("GroupNormGrad", {"dy": BF16, "gamma": F32}, {}, "dgamma", BF16),
+    ("GroupNormGrad", {"dy": BF16, "gamma": F32}, {}, "dbeta", BF16),
+    ("MoeDistributeDispatch", {"x": BF16, "scales": F32}, {"quant_mode": 0}, "expand_x", I8),
+    ("MoeDistributeDispatch", {"x": BF16}, {"quant_mode": 0}, "expand_x", BF16),
+    ("MoeDistributeDispatchV2", {"x": BF16}, {"quant_mode": 2}, "expand_x", I8),
+    ("MoeDistributeDispatchV2", {"x": BF16}, {"quant_mode": 4}, "dynamic_scales", F32),
+    ("MatmulAllReduce", {"x1": I8, "dequant_scale": I64}, {"y_dtype": 27}, "y", BF16),
+    ("MatmulAllReduce", {"x1": I8, "dequant_scale": I64}, {"y_dtype": 28}, "y", F16),
+    ("GroupedMatmul", {"x": I8, "weight": D.DT_INT4}, {"dtype": 1}, "y", BF16),
+    ("GroupedMatmul", {"x": D.DT_FLOAT8_E5M2, "weight": D.DT_FLOAT8_E5M2}, {"dtype": 1}, "y", D.DT_FLOAT8_E5M2),
+    ("MlaProlog", {"weight_uk": BF16, "rope_sin": F16}, {}, "query", BF16),
+    ("MlaPrologV2", {"weight_uk": BF16, "rope_sin": F16}, {}, "query_rope", BF16),
+    ("GeluQuant", {"x": F16}, {}, "y", I8),
+    ("GeluQuant", {"x": F16}, {"dst_type": int(D.DT_FLOAT8_E5M2)}, "y", D.DT_FLOAT8_E5M2),
+    ("DequantSwigluQuant", {"x": D.DT_INT32}, {"dst_type": int(D.DT_HIFLOAT8)}, "y", D.DT_HIFLOAT8),
+    ("DynamicQuantV2", {"x": F16}, {}, "offset", F32),
+    ("GroupNormSilu", {"x": BF16, "gamma": F32}, {}, "mean", BF16),
+    ("GroupNormSilu", {"x": BF16, "gamma": F32}, {}, "rstd", BF16),
+    ("FlashAttentionScore", {"query": D.DT_FLOAT8_E5M2}, {"out_dtype": 1}, "attention_out", BF16),
+    ("FlashAttentionScore", {"query": D.DT_FLOAT8_E5M2}, {}, "softmax_out", F16),
+    ("FlashAttentionScore", {"query": D.DT_FLOAT8_E5M2}, {"out_dtype": 2}, "attention_out", None),
+    ("FlashAttentionScoreGrad", {"query": D.DT_HIFLOAT8}, {"out_dtype": 1}, "dv", BF16),
+    ("Quantize", {"x": F32}, {"dtype": "torch.qint8"}, "y", I8),
+    ("Quantize", {"x": F32}, {"dtype": "nonsense"}, "y", None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("op", "fed", "given", "port", "wanted"), PUBLISHED)
+def test_types_as_the_published_operators_set_them(op, fed, given, port, wanted):
+    row = schema.get(op)
+    assert {p.name for p in row.inputs} >= set(fed)
+    known = {a.name: a for a in row.attrs}
+    values = {n: attrs.make(known[n].kind, v, n) for n, v in given.items() if n in known}
+    assert values.keys() == given.keys(), known
+    rule = infer.rules(row)[[p.name for p in row.outputs].index(port)].rule
+    assert infer.first(rule([fed.get(p.name) for p in row.inputs], values)) is wanted

@@ -174,3 +174,81 @@ def test_import_reads_no_data_and_never_torch():
         "assert 'torch' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+# -- releases of CANN --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def release():
+    yield schema.use_cann
+    schema.use_cann(None)
+
+
+def revisions():
+    return [json.loads(line) for line in pkgutil.get_data("ge_graph", "data/revisions.jsonl").splitlines()]
+
+
+def test_every_revision_says_since_when_and_from_where():
+    for row in revisions():
+        assert schema._release(row["since"]) >= (9, 1), row["op"]
+        assert row["source"]
+        assert set(row) <= {"op", "in", "out", "attr", "var", "sub", "append", "rename", "since", "source"}
+        assert schema.get(row["op"]) is not None
+
+
+def test_every_operator_parses_in_an_older_release_too(release):
+    newest = set(schema.names())
+    release("8.3")
+    older = set(schema.names())
+    assert older < newest
+    for name in older:
+        assert schema.get(name).name == name
+    for name in newest - older:
+        assert schema.get(name) is None
+
+
+@pytest.mark.parametrize("version", ["8.5.0", "9.0.0", "8.2.RC1"])
+def test_what_a_release_lacks(release, version):
+    assert [p.name for p in schema.get("MoeInitRoutingV2").outputs][2] == "expert_tokens_count_or_cumsum"
+    assert schema.get("Sort").attr("y2_dtype").kind is Kind.TYPE
+    assert schema.get("Real").attr("Tout").kind is Kind.INT
+    assert not schema.get("Pack").attr("N").required
+    assert schema.get("CircularPad") is not None
+    release(version)
+    assert [p.name for p in schema.get("MoeInitRoutingV2").outputs][2] == "expanded_expert_idx"
+    assert schema.get("Sort").attr("y2_dtype").kind is Kind.INT
+    assert schema.get("Real").attr("Tout").kind is Kind.TYPE
+    assert schema.get("Pack").attr("N").required
+    assert schema.get("CircularPad") is None
+    release("9.1")
+    assert schema.get("CircularPad") is not None
+
+
+def test_a_call_may_use_the_names_of_any_release(release):
+    def attribute() -> str:
+        graph = Graph()
+        with building(graph):
+            x = ge.Data(index=0, dtype=D.DT_FLOAT16, shape=(2, 4))
+            y = ge.MoeGatingTopKSoftmaxV2(x, k=1, output_softmax=True)
+            z = ge.MoeGatingTopKSoftmaxV2(x, k=1, output_softmax_result_flag=True)
+        names = [{a for a in t[0].node.attrs if a.startswith("output")} for t in (y, z)]
+        assert names[0] == names[1]
+        return names[0].pop()
+
+    assert attribute() == "output_softmax_result_flag"
+    release("8.5")
+    assert attribute() == "output_softmax"
+
+
+def test_attributes_of_later_releases_are_sent_only_if_given():
+    for row in revisions():
+        if "in" not in row and row["op"] not in ("Real", "Pack"):
+            for entry in row.get("attr", ()):
+                assert entry[2] is None, row["op"]
+
+
+@pytest.mark.parametrize("text", ["", "latest", "8", "x.y"])
+def test_versions_without_numbers_are_refused(release, text):
+    with pytest.raises(GraphError, match="GE3071"):
+        release(text)

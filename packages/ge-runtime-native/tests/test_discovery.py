@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import ge_runtime
-from ge_graph import EngineError, Graph
+from ge_graph import EngineError, Graph, building
+from ge_graph import ops as ge
 from ge_runtime import cann, discovery
 from ge_runtime.api import Engine
 
@@ -34,14 +35,14 @@ def test_rejections_are_explained() -> None:
     assert "cpu: serves tensors on cpu, not on npu" in text
     assert "cann: " in text
     assert "libge_runner.so" in text
-    assert "no native runner" in text
+    assert "torch_npu: torch_npu is not installed" in text
 
 
 def test_environment_forces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(discovery.VARIABLE, "cpu")
     assert ge_runtime.choose("npu").name == "cpu"
     monkeypatch.setenv(discovery.VARIABLE, "warp")
-    with pytest.raises(EngineError, match="GE4001.*warp.*cann, cpu"):
+    with pytest.raises(EngineError, match="GE4001.*warp.*cpu, torch_npu, cann"):
         ge_runtime.choose("cpu")
     assert ge_runtime.choose("cpu", forced="cpu").name == "cpu"
     assert ge_runtime.choose("cpu", forced="auto").name == "cpu"
@@ -57,8 +58,11 @@ def test_forced_and_unavailable() -> None:
 def test_cann_refuses_with_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("ASCEND_HOME_PATH", str(tmp_path))
     monkeypatch.delenv("ASCEND_OPP_PATH", raising=False)
+    graph = Graph("g")
+    with building(graph):
+        graph.outputs = [ge.Const([1.0])]
     with pytest.raises(EngineError, match="GE4010") as caught:
-        cann.CannEngine().compile(Graph("g"), {})
+        cann.CannEngine().compile(graph, {})
     text = str(caught.value)
     assert f"{tmp_path / 'compiler'} does not exist" in text
     assert "ASCEND_OPP_PATH is not set" in text

@@ -30,8 +30,9 @@ FAMILIES = [
     "foreach",
 ]
 
-# Attributes of newer toolkits that the header at hand does not have yet; the kernels' defaults are the older meaning.
+# Attributes that not every toolkit has; the kernels' defaults are the meaning of those that lack them.
 NEWER = {
+    "MoeGatingTopKSoftmaxV2": {"output_softmax"},
     "BatchNorm": {"exponential_avg_factor"}, "BatchNorm3D": {"exponential_avg_factor"},
     "DynamicQuantV2": {"is_symmetrical", "quant_mode"}, "GeluQuant": {"dst_type"}, "GroupNormSilu": {"activate_silu"},
     "GroupedMatmul": {"act_type", "group_list_type"}, "GroupedMatmulFinalizeRouting": {"tuning_config"},
@@ -42,9 +43,15 @@ NEWER = {
 
 # Attributes whose default alone is computed; the engine refuses any other value.
 DEFAULT_ONLY = {
-    "DequantSwigluQuant": {"glu_alpha", "glu_bias", "clamp_limit", "swiglu_mode"},
+    "DequantSwigluQuant": {
+        "glu_alpha", "glu_bias", "clamp_limit", "swiglu_mode", "activate_dim", "dst_type", "round_mode",
+    },
     "FusedInferAttentionScore": {"query_quant_mode", "out_dtype", "pse_type"}, "ResizeD": {"exclude_outside"},
-    "ResizeGradD": {"exclude_outside"},
+    "ResizeGradD": {"exclude_outside"}, "AddRmsNormQuant": {"div_mode", "dst_type"}, "BatchNormGrad": {"output_mask"},
+    "ClippedSwiglu": {"clamp_mode"}, "DynamicQuantV2": {"dst_type_max"}, "FusedMatMul": {"inner_precise"},
+    "FlashAttentionScore": {"offset", "out_dtype", "seed", "softmax_out_layout"},
+    "FlashAttentionScoreGrad": {"offset", "out_dtype", "seed", "softmax_in_layout"}, "LayerNormGradV3": {"output_mask"},
+    "QuantBatchMatmulV3": {"group_size"}, "RingAttentionUpdate": {"input_softmax_layout"},
 }  # fmt: skip
 
 

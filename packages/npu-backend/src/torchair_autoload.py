@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 HOME = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torchair", "__init__.py")
 replaced = False
@@ -27,15 +28,53 @@ def load() -> None:
             except Exception:  # noqa: BLE001 - torch loads it too, in its turn, and reports what is wrong
                 return
     take_away_stand_in()
+    take_over_backends()
 
 
 def take_away_stand_in() -> None:
-    """Remove another ``torchair`` and its submodules from ``sys.modules``."""
+    """Remove another ``torchair`` and its submodules from ``sys.modules``.
+
+    Extension modules stay: their classes are registered once a process, and the engine ``torch_npu`` uses them.
+    """
     global replaced
     found = sys.modules.get("torchair")
-    # the stand-in may load things on attribute access, so only its plain dict is asked
-    if found is None or object.__getattribute__(found, "__dict__").get("__file__") == HOME:
+    if found is None or _file(found) == HOME:
         return
     for name in [n for n in sys.modules if n == "torchair" or n.startswith("torchair.")]:
-        del sys.modules[name]
+        if not str(_file(sys.modules[name])).endswith(".so"):
+            del sys.modules[name]
     replaced = True
+
+
+def _file(module: Any) -> Any:
+    """Where a module comes from; the stand-in may load things on attribute access, so only its plain dict is asked."""
+    return object.__getattribute__(module, "__dict__").get("__file__")
+
+
+def take_over_backends() -> None:
+    """Make the names ``npu`` and ``npugraph_ex`` of ``torch.compile`` mean this package.
+
+    torch_npu registers both while it loads, and what is registered comes before entry points. torch offers no way to
+    register a name anew, so its table is changed; a torch without that table keeps what torch_npu has registered.
+    """
+    registry = sys.modules.get("torch._dynamo.backends.registry")
+    table = getattr(registry, "_COMPILER_FNS", None)
+    if isinstance(table, dict):
+        for name, found in (("npu", _npu), ("npugraph_ex", _npugraph_ex)):
+            found._tags = ()  # type: ignore[attr-defined]
+            table[name] = found
+            registry._BACKENDS.setdefault(name, None)  # type: ignore[union-attr]
+
+
+def _npu(gm: Any, example_inputs: Any, **kwargs: Any) -> Any:
+    """``torchair.backend.npu``, imported when it is used."""
+    from torchair.backend import npu
+
+    return npu(gm, example_inputs, **kwargs)
+
+
+def _npugraph_ex(gm: Any, example_inputs: Any, **kwargs: Any) -> Any:
+    """``torchair.backend.npugraph_ex``, imported when it is used."""
+    from torchair.backend import npugraph_ex
+
+    return npugraph_ex(gm, example_inputs, **kwargs)

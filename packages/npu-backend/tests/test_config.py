@@ -3,13 +3,15 @@
 import copy
 import json
 import os
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ge_graph.errors import ConfigError
-from torchair.config import CompilerConfig, GraphExConfig, OptionValue, find
+from ge_graph.option_levels import LEVELS, table
+from torchair.config import CompilerConfig, GraphExConfig, OptionValue, find, with_options
 from torchair.options import CONFLICTS, GRAPH_EX, OPTIONS, markdown
 
 PLAIN = st.one_of(
@@ -118,7 +120,7 @@ def test_configurations_are_independent():
         (lambda c: setattr(c, "frozen_parameter", True), "GE1001", "config.experimental_config.frozen_parameter"),
         (lambda c: setattr(c, "mode", "max-autotun"), "GE1002", "'max-autotune'"),
         (lambda c: setattr(c, "debug", True), "GE1009", "run_eagerly"),
-        (lambda c: setattr(c.ge_config, "aicore_num", "24"), "GE1006", "24|48"),
+        (lambda c: setattr(c.ge_config, "aicore_num", "|24"), "GE1006", "24|48"),
         (lambda c: setattr(c.ge_config, "aicore_num", "0|4"), "GE1006", "24|48"),
         (lambda c: setattr(c.ge_config, "optimization_switch", "A=on"), "GE1006", "PassA:on"),
         (lambda c: setattr(c.dump_config, "dump_step", "0-"), "GE1006", "0|3-5|10"),
@@ -171,8 +173,43 @@ def test_ge_keys_and_texts():
     assert changed["ge.enableSingleStream"] == "true"
     assert changed["ge.optimizationSwitch"] == "AutomaticUbFusion:off"
     assert changed["ge.exec.static_model_ops_lower_limit"] == "-1"
-    assert set(config.ge_options("global")) | set(config.ge_options("graph")) == set(changed)
-    assert not set(config.ge_options("global")) & set(config.ge_options("graph"))
+    parts = [config.ge_options(level) for level in LEVELS]
+    assert sum(map(len, parts)) == len(changed)
+    assert {k: v for part in parts for k, v in part.items()} == changed
+    assert {"ge.oo.constantFolding", "ge.enableSingleStream", "ge.optimizationSwitch"} <= set(parts[2])
+
+
+def test_every_ge_key_is_one_that_ge_knows():
+    engine = {row.ge_key for row in OPTIONS if row.ge_key and row.ge_level == "engine"}
+    assert engine == {"ge_dump_with_acl_config"}  # for the runtime, not for GE
+
+
+@pytest.mark.parametrize("text", ["24|48", "24|", "24"])
+def test_core_limits_of_chips_with_one_kind_of_core(text):
+    config = CompilerConfig()
+    config.ge_config.aicore_num = text
+    assert config.ge_options("session") == {"ge.aicoreNum": text}
+
+
+@pytest.mark.parametrize("limit", [-1, 0, 1, 2])
+def test_limit_of_static_parts(limit):
+    config = CompilerConfig()
+    config.experimental_config.static_model_ops_lower_limit = limit
+    assert config.ge_options("graph")["ge.exec.static_model_ops_lower_limit"] == str(limit)
+
+
+def test_values_of_the_options_are_those_that_ge_lists():
+    """Every text that a choice sends stands in GE's own list of values where that list is a plain one."""
+    checked = 0
+    for row in OPTIONS:
+        facts = table().get(row.ge_key)
+        if facts is None or row.kind != "choice" or not re.fullmatch(r"[\w|, ]+", facts.values):
+            continue
+        known = {v for v in re.split(r"[|, ]+", facts.values) if v}
+        sent = {row.ge_values[v] if row.ge_values else str(v) for v in row.choices if v is not None}
+        assert sent <= known, (row.path, sent, known)
+        checked += 1
+    assert checked > 20
 
 
 def test_dump_keys_travel_together(tmp_path):
@@ -260,7 +297,7 @@ def test_every_conflict_names_real_options(conflict):
     config = CompilerConfig()
     for path, value in (conflict.one, conflict.other):
         option = find(config, path)
-        assert value is ... or option.check(value) == value
+        assert value is ... or value == option.default or option.check(value) == value
 
 
 @pytest.mark.parametrize(
@@ -324,3 +361,97 @@ def test_repr_shows_what_was_changed():
     config.ge_config.oo_level = "O1"
     assert repr(config) == "CompilerConfig(ge_config.oo_level='O1')"
     assert repr(config.mode) == "'max-autotune'"
+
+
+ELSEWHERE = {
+    "experimental_config.keep_inference_input_mutations": ("experimental_config.keep_inference_input_mutation", False),
+    "debug.aclgraph.clone_input": ("aclgraph_config.clone_input", False),
+    "debug.aclgraph.clone_output": ("aclgraph_config.clone_output", True),
+    "experimental_config.aclgraph._aclnn_static_shape_kernel": ("aclgraph_config.static_kernel_compile", True),
+    "experimental_config.aclgraph._aclnn_static_shape_kernel_build_dir": (
+        "aclgraph_config._aclnn_static_shape_kernel_build_dir", "./"),
+    "experimental_config.aclgraph._aclnn_static_shape_kernel_sym_value_range": (
+        "aclgraph_config._vllm_aclnn_static_kernel_sym_range", [1, 2]),
+    "experimental_config.aclgraph._super_kernel_optimize": ("aclgraph_config.super_kernel_optimize", True),
+    "aclgraph_config.use_custom_pool": ("aclgraph_config.use_graph_pool", (0, 1)),
+}  # fmt: skip
+OPPOSITE = {
+    "debug.aclgraph.disable_reinplace_inplaceable_ops_pass": "aclgraph_config.inplace_pass",
+    "debug.aclgraph.disable_reinplace_input_mutated_ops_pass": "aclgraph_config.input_inplace_pass",
+}
+
+
+def put(config, path, value):
+    *groups, leaf = path.split(".")
+    for name in groups:
+        config = getattr(config, name)
+    setattr(config, leaf, value)
+
+
+@pytest.mark.parametrize("path", ELSEWHERE)
+def test_older_places(path):
+    config = CompilerConfig()
+    home, value = ELSEWHERE[path]
+    put(config, path, value)
+    assert find(config, home).value == value
+    assert path.rpartition(".")[0] not in ("debug.aclgraph", "experimental_config.aclgraph") or "aclgraph." not in repr(
+        config
+    ).replace("aclgraph_config.", "")
+
+
+@pytest.mark.parametrize("path", OPPOSITE)
+def test_older_switches_that_turn_off(path):
+    config = CompilerConfig()
+    assert find(config, path).value is False
+    put(config, path, True)
+    assert find(config, OPPOSITE[path]).value is False
+    assert find(config, path).value is True
+    with pytest.raises(ConfigError, match=f"GE1002.*{path}"):
+        put(config, path, "yes")
+
+
+def test_switches_take_0_and_1():
+    config = CompilerConfig()
+    config.experimental_config.frozen_parameter = 1
+    assert config.experimental_config.frozen_parameter.value is True
+    config.experimental_config.frozen_parameter = 0
+    assert config.experimental_config.frozen_parameter.is_default
+    with pytest.raises(ConfigError, match="GE1002"):
+        config.experimental_config.frozen_parameter = 2
+    config.aoe_config.aoe_mode = "1"
+    config.ge_config.optimization_switch = "In-placeAddRmsNormFusionPass:off"
+
+
+def test_profilers_find_no_older_form():
+    """They ask for ``_path`` to tell an older form of the option from this one."""
+    dump = CompilerConfig().debug.graph_dump
+    assert not hasattr(dump, "_path")
+    assert not hasattr(dump, "_type")
+
+
+@pytest.mark.parametrize(
+    ("options", "path", "value"),
+    [
+        ({"experimental_config.frozen_parameter": True}, "experimental_config.frozen_parameter", True),
+        ({"topology_sorting_strategy": "BFS"}, "experimental_config.topology_sorting_strategy", "BFS"),
+        ({"mode": "reduce-overhead", "clone_input": False}, "aclgraph_config.clone_input", False),
+        ({"mode": "reduce-overhead", "frozen_parameter": True}, "aclgraph_config.frozen_parameter", True),
+        ({"frozen_parameter": True}, "experimental_config.frozen_parameter", True),
+    ],
+)
+def test_options_over_a_configuration(options, path, value):
+    config = CompilerConfig()
+    config.debug.run_eagerly = True
+    made = with_options(config, options)
+    assert find(made, path).value == value
+    assert made.debug.run_eagerly.value is True
+    assert find(config, path).is_default
+
+
+@pytest.mark.parametrize(
+    ("options", "code"), [({"nothing": 1}, "GE1001"), ({"clone_input": 3}, "GE1002"), (3, "GE1011"), ({3: 4}, "GE1011"),
+                          ({"type": "txt"}, "GE1001")],
+)  # fmt: skip
+def test_wrong_options_over_a_configuration(options, code):
+    with pytest.raises(ConfigError, match=code):
+        with_options(CompilerConfig(), options)

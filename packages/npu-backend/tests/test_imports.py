@@ -209,3 +209,53 @@ def test_generated_operator_functions_work():
     assert node.inputs[1] is None
     assert [t.dtype for t in node.inputs[2]] == [DataType.DT_FLOAT, DataType.DT_FLOAT]
     assert first.node in node.control
+
+
+@pytest.mark.parametrize("ours_first", [True, False])
+def test_ops_that_both_define(tmp_path, ours_first):
+    """torch_npu defines ops of these names when its own torchair loads; neither order may raise."""
+    (tmp_path / "torch_npu").mkdir()
+    (tmp_path / "torch_npu" / "__init__.py").write_text("")
+    out = python(
+        f"""
+        import torch
+
+        def theirs():
+            global libraries
+            libraries = [torch.library.Library(space, "FRAGMENT") for space in ("air", "npugraph_ex")]
+            for library in libraries:
+                library.define("scope_enter(str[] keys, str[] values, bool need_excute=False) -> ()")
+                library.define("scope_exit(bool need_excute=False) -> ()")
+                library.define("record() -> Tensor")
+                library.define("wait(Tensor[] x) -> ()")
+                for name in ("scope_enter", "scope_exit", "wait"):
+                    library.impl(name, lambda *a, **k: None, "CompositeExplicitAutograd")
+                    torch.fx.node.has_side_effect(getattr(getattr(torch.ops, library.ns), name).default)
+
+        if not {ours_first}:
+            theirs()
+        import torchair
+        if {ours_first}:
+            theirs()
+        from tair_debug.observer import observing
+        graphs = []
+        class Seen:
+            def dynamo_graph(self, *a): pass
+            def fx_graph(self, *a): pass
+            def output_code(self, *a): pass
+            def ge_graph(self, stage, label, graph): graphs.append(graph)
+        def f(x):
+            with torchair.scope.npu_stream_switch("s"):
+                y = x + 1
+            torch.ops.npugraph_ex.scope_enter(["_user_stream_label"], ["t"])
+            z = y * 2
+            torch.ops.npugraph_ex.scope_exit()
+            return torchair.scope.npu_wait_tensor(z, y) - 1
+        with observing(Seen()):
+            print(torch.equal(torch.compile(f, backend="npu", fullgraph=True)(torch.ones(2)), torch.tensor([3.0, 3.0])))
+        print([n.attr("_user_stream_label") for n in graphs[-1].nodes if n.op in ("Add", "Mul")])
+        """,
+        tmp_path,
+        TORCH_DEVICE_BACKEND_AUTOLOAD="0",
+    )
+    assert out.split("\n")[:2] == ["True", "['s', 't']"]

@@ -1,7 +1,11 @@
 """The log: line form, levels, messages that are said once, and one line a stage."""
 
 import logging
+import os
+import pathlib
 import re
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -72,15 +76,120 @@ def test_one_line_a_stage(log, capsys):
         assert re.search(r"\d+ .*, \d+\.\d ms$", line)
 
 
-def test_options_for_a_device_are_reported_once(log, capsys):
-    log.setLevel(logging.WARNING)
-    config = torchair.CompilerConfig()
-    config.ge_config.oo_level = "O1"
-    config.ge_config.aicore_num = "12|34"
-    backend = torchair.get_npu_backend(compiler_config=config)
-    run = torch.compile(lambda x: x + 1, backend=backend, dynamic=False)
-    run(torch.randn(3))
-    run(torch.randn(4))
-    (line,) = [text for _, text in LINE.findall(capsys.readouterr().err) if "only on a device" in text]
-    assert "oo_level" in line
-    assert "12|34" in line
+@pytest.mark.parametrize("text", [
+    "a\n[ERROR] TORCHAIR(1,MainProcess):2026-01-01 00:00:00.000.000 [x.py:1]1 forged", "a\rb", "\x1b[2Jcleared",
+    "a\u2028b", "nul\x00", "\u202eabc", "\ud800", "%s %d", "a" * 10_000, "a\x85[ERROR] TORCHAIR(", "a\x0cb",
+], ids=range(11))  # fmt: skip
+def test_a_text_of_others_is_no_record_and_steers_no_terminal(log, capsys, text):
+    log.setLevel(logging.INFO)
+    log.info("name %s", text)
+    shown = capsys.readouterr().err
+    assert len(LINE.findall(shown)) == 1
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\ud800-\udfff]", shown)
+
+
+def test_what_was_said_once_does_not_grow_without_end():
+    one = TorchairLogger("one", logging.WARNING)
+    for number in range(12_000):
+        one.warning_once("graph %d", number)
+    assert len(one._said) == 10_000
+
+
+# --- what is told ----------------------------------------------------------------------------------------------------
+
+_MODEL = """
+import os
+import torch, torchair
+{before}
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(4, 4).t())
+
+    def forward(self, x):
+        with torchair.scope.npu_stream_switch("s1"):
+            y = x @ self.weight
+        return y.relu() + 0, x + 1
+
+with torch.no_grad():
+    run = torch.compile(Model(), backend=torchair.get_npu_backend(), dynamic={dynamic})
+    run(torch.ones(4, 3).t())
+"""
+
+
+def told(tmp_path, *, before="", dynamic=False, **environment):
+    """What a process that runs the model writes, as pairs of level and text, and as one normal text."""
+    (tmp_path / "model.py").write_text(_MODEL.format(before=before, dynamic=dynamic))
+    run = subprocess.run(
+        [sys.executable, "model.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=True,
+        env={**{k: v for k, v in os.environ.items() if k != "TNG_LOG_LEVEL"}, **environment},
+    )  # fmt: skip
+    text = re.sub(r"TORCHAIR\(\d+,\w+\):[\d-]+[ -][\d:.]+ \[([\w/]+\.py):\d+\]\d+", r"TORCHAIR [\1]", run.stderr)
+    text = re.sub(r"[\d.]+ ms", "<time> ms", re.sub(r"0x[0-9a-f]+", "<address>", text))
+    return text.replace(str(tmp_path), "<folder>")
+
+
+_DEBUG = "import logging; torchair.logger.setLevel(logging.DEBUG)"
+_GOLDEN = pathlib.Path(__file__).parent / "data" / "debug_log.txt"
+
+
+@pytest.mark.slow
+def test_the_log_of_a_model_is_this(tmp_path):
+    got = told(tmp_path, before=_DEBUG, TNG_LOG_LEVEL="0")
+    if os.environ.get("UPDATE_GOLDEN"):
+        _GOLDEN.parent.mkdir(exist_ok=True)
+        _GOLDEN.write_text(got)
+    assert got == _GOLDEN.read_text()
+
+
+@pytest.mark.slow
+def test_nothing_is_told_by_default(tmp_path):
+    option = "config = torchair.CompilerConfig(); config.ge_config.oo_level = 'O1'\n"
+    option += "backend = torchair.get_npu_backend\ntorchair.get_npu_backend = lambda: backend(compiler_config=config)"
+    text = told(tmp_path, before=f"import warnings; warnings.simplefilter('ignore')\n{option}")
+    assert text == ""
+
+
+@pytest.mark.slow
+def test_each_level_of_the_native_layer_is_another(tmp_path):
+    levels = {n: set(re.findall(r"^\[(\w+)\]", told(tmp_path, TNG_LOG_LEVEL=n), re.MULTILINE)) for n in "01234"}
+    assert levels == {
+        "0": {"DEBUG", "INFO", "EVENT"}, "1": {"INFO", "EVENT"}, "2": {"EVENT"}, "3": set(), "4": {"EVENT"},
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_the_native_layer_warns_and_names_dynamic_graphs(tmp_path):
+    option = "config = torchair.CompilerConfig(); config.ge_config.oo_level = 'O1'\n"
+    option += "backend = torchair.get_npu_backend\ntorchair.get_npu_backend = lambda: backend(compiler_config=config)"
+    text = told(tmp_path, before=option, dynamic=True, TNG_LOG_LEVEL="1")
+    assert re.search(
+        r"^\[WARNING\] TORCHAIR .*Engine 'cpu' does nothing with: ge_config\.oo_level = 'O1'", text, re.MULTILINE
+    )
+    assert "Dynamic FX graph compiled to dynamic Ascend GE graph by engine 'cpu', graph id: 1" in text
+    assert "Graph 1 ran successfully" in text
+
+
+def test_runs_tell_of_their_inputs_whenever_the_level_is_on(log, capsys):
+    run = torch.compile(lambda x, n: x + n, backend=torchair.get_npu_backend(), dynamic=True)
+    run(torch.ones(3, 2), 5)
+    assert "runtime inputs" not in capsys.readouterr().err
+    log.setLevel(logging.DEBUG)
+    run(torch.ones(2, 3).t(), 5)
+    shown = capsys.readouterr().err
+    assert "runtime inputs:" in shown
+    assert re.search(
+        r"^  input \d+: Tensor shape=\[3, 2\] dtype=torch\.float32 device=cpu contiguous=False$", shown, re.MULTILINE
+    )
+
+
+def test_no_text_is_made_while_the_level_is_off(monkeypatch):
+    from ge_converters.lowering import conversion_log
+    from torchair import records
+
+    def never(*args):
+        raise AssertionError("a text that nobody reads")
+
+    for module, name in ((conversion_log, "converted"), (records, "_tensor"), (records, "_address")):
+        monkeypatch.setattr(module, name, never)
+    torch.compile(lambda x: x.abs() + 1, backend=torchair.get_npu_backend())(torch.randn(3))

@@ -1,12 +1,15 @@
 """Scopes and stream marks: no graph break, attributes and order on the right GE nodes, the same numbers."""
 
 import itertools
+import re
 
 import pytest
 import torch
 
 import torchair
+from ge_converters.base.provenance import user_frame
 from ge_graph.errors import ConfigError
+from tair_debug.observer import Silent, observing
 from torchair import ops, scope
 
 STREAM = "_user_stream_label"
@@ -76,6 +79,28 @@ def test_super_kernel(recording):
     node = one(run(fn, recording, torch.randn(3)), "Sin")
     assert node.attr("_super_kernel_scope") == "sk"
     assert node.attr("_super_kernel_options") == "stream-fusion=1:feed-sync-all=1"
+
+
+def test_out_of_any_super_kernel_writes_no_attribute(recording):
+    def fn(x):
+        with scope.super_kernel("sk", "strict-scope-check=abort"):
+            a = x.sin()
+            with scope.super_kernel(None):
+                return a.cos()
+
+    graph = run(fn, recording, torch.randn(3))
+    assert one(graph, "Sin").attr("_super_kernel_scope") == "sk"
+    assert not {"_super_kernel_scope", "_super_kernel_options"} & set(one(graph, "Cos").attrs)
+
+
+@pytest.mark.parametrize("inner", [True, False])
+def test_inner_parallel_is_a_truth_value(recording, inner):
+    def fn(x):
+        with scope.npu_stream_switch("side", 0, inner):
+            return x.sin()
+
+    node = one(run(fn, recording, torch.randn(3)), "Sin")
+    assert node.attr("_enable_inner_parallel") is inner
 
 
 def test_record_and_wait(recording):
@@ -198,18 +223,127 @@ def test_one_stream_and_a_switch_exclude_each_other():
         torch.compile(fn, backend=torchair.get_npu_backend(compiler_config=config))(torch.randn(3))
 
 
+FORMS = {
+    "number as a tag, priority": (lambda: scope.npu_stream_switch(3, 1), {
+        "_user_stream_label": "3", "_user_stream_priority": "1"}),
+    "no AI cores": (lambda: scope.limit_core_num(0, 8), {"_op_aicore_num": "0", "_op_vectorcore_num": "8"}),
+    "cores as text": (lambda: scope.limit_core_num("04", "5"), {"_op_aicore_num": "4", "_op_vectorcore_num": "5"}),
+    "any text for the device": (lambda: scope.super_kernel("k", "stream-fusion"), {
+        "_super_kernel_scope": "k", "_super_kernel_options": "stream-fusion"}),
+    "older name": (lambda: ops.NpuStreamSwitch("t", -1), {"_user_stream_label": "t", "_user_stream_priority": "-1"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", FORMS)
+def test_forms_that_programs_use(what, recording):
+    enter, attributes = FORMS[what]
+
+    def fn(x):
+        y = x * 2
+        with enter():
+            z = y + 1
+        return z.relu()
+
+    x = torch.randn(3)
+    with recording() as seen:
+        torch.testing.assert_close(torch.compile(fn, backend="npu", fullgraph=True)(x), fn(x))
+    nodes = {n.op: n for n in seen.last_graph().nodes}
+    assert {k: nodes["Add"].attr(k) for k in attributes} == attributes
+    assert not any(k in nodes["Relu"].attrs for k in attributes)
+
+
+def test_scope_enter_with_a_third_argument(recording):
+    def fn(x):
+        torch.ops.air.scope_enter(["_user_stream_label"], ["s"], True)
+        y = x + 1
+        torch.ops.air.scope_exit()
+        return y
+
+    with recording() as seen:
+        torch.compile(fn, backend="npu", fullgraph=True)(torch.randn(3))
+    assert next(n for n in seen.last_graph().nodes if n.op == "Add").attr("_user_stream_label") == "s"
+
+
+@pytest.mark.parametrize("mode", ["max-autotune", "reduce-overhead"])
+def test_tagged_events(mode, recording):
+    events = [ops.npu_create_tagged_event(tag=f"tag_{i}") for i in range(2)]
+
+    def fn(x):
+        y = x + 1
+        ops.npu_tagged_event_record(events[0])
+        with scope.npu_stream_switch("side", 1):
+            ops.npu_tagged_event_wait(events[0])
+            z = x * 2
+            ops.npu_record_tagged_stream(z, "side")
+            ops.npu_tagged_event_record(events[1])
+        ops.npu_tagged_event_wait(events[1])
+        return y - z
+
+    config = torchair.CompilerConfig()
+    config.mode = mode
+    x = torch.randn(3)
+    with recording() as seen:
+        run = torch.compile(fn, backend=torchair.get_npu_backend(compiler_config=config), fullgraph=True)
+        torch.testing.assert_close(run(x), fn(x))
+    if mode == "max-autotune":
+        nodes = seen.last_graph().nodes
+        add, mul, sub = (next(n for n in nodes if n.op == op) for op in ("Add", "Mul", "Sub"))
+
+        def before(node):
+            inputs = [*(t.node for t in node.operands()), *node.control]
+            return {n for i in inputs for n in (i, *before(i))}
+
+        assert add in before(mul)
+        assert mul in before(sub)
+
+
+def test_a_tagged_event_that_is_not_recorded():
+    def fn(x):
+        ops.npu_tagged_event_wait("never")
+        return x + 1
+
+    with pytest.raises(Exception, match=r"GE1065.*'never'"):
+        torch.compile(fn, backend="npu", fullgraph=True)(torch.randn(3))
+
+
+@pytest.mark.parametrize("version", ["", "_v2"])
+def test_attention_with_lengths_as_tensors(version):
+    names = ("num_heads", "scale", "actual_seq_lengths_kv", "softmax_lse_flag")
+    if version:
+        names = ("num_query_heads", "softmax_scale", "actual_seq_kvlen", "return_softmax_lse")
+
+    def fn(q, k, v, lengths, lse=False):
+        op = getattr(ops, f"npu_fused_infer_attention_score{version}")
+        more = dict(zip(names, (4, 0.5, lengths, lse)))
+        return op(q, k, v, input_layout="BSND", num_key_value_heads=2, **more)
+
+    q, k, v = (torch.randn(2, s, n, 8, dtype=torch.float16) for s, n in ((1, 4), (6, 2), (6, 2)))
+    run = torch.compile(fn, backend="npu", fullgraph=True)
+    for lengths in ([3, 6], [1, 2]):
+        got, stats = run(q, k, v, torch.tensor(lengths), True)
+        assert stats.shape == (2, 4, 1, 1)
+        for b, n in enumerate(lengths):
+            parts = [t[b].transpose(0, 1).float() for t in (q, k[:, :n], v[:, :n])]
+            want = torch.nn.functional.scaled_dot_product_attention(*parts, scale=0.5, enable_gqa=True)
+            torch.testing.assert_close(got[b].float(), want.transpose(0, 1), rtol=2e-3, atol=2e-3)
+    with pytest.raises(Exception, match="GE4032"):
+        fn(q, k, v, torch.tensor([1, 1]))
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
-        lambda: scope.npu_stream_switch(3),
+        lambda: scope.npu_stream_switch(2.5),
         lambda: scope.npu_stream_switch(""),
-        lambda: scope.npu_stream_switch("a", 2),
+        lambda: scope.npu_stream_switch("a", "high"),
         lambda: scope.npu_stream_switch("a", 0, 1),
-        lambda: scope.limit_core_num(0, 1),
+        lambda: scope.limit_core_num(0, 0),
+        lambda: scope.limit_core_num("4 cores", 1),
         lambda: scope.limit_core_num(1, -1),
         lambda: scope.limit_core_num(True, 1),
         lambda: scope.super_kernel(3),
-        lambda: scope.super_kernel("a", "stream-fusion"),
+        lambda: scope.super_kernel("a", 1),
+        lambda: scope.super_kernel("a", "strict-scope-check=yes"),
         lambda: scope.op_never_timeout("yes"),
         lambda: ops.wait([]),
         lambda: ops.wait([3]),
@@ -383,3 +517,56 @@ def test_a_scope_that_the_model_leaves_open_is_an_error(mode):
     config.mode = mode
     with pytest.raises(Exception, match=r"GE1055.*never closed"):
         torch.compile(fn, backend=torchair.get_npu_backend(compiler_config=config), fullgraph=True)(torch.randn(3))
+
+
+REFUSED = {
+    "npu_stream_switch: stream_tag": lambda x: scope.npu_stream_switch(""),
+    "limit_core_num: op_aicore_num": lambda x: scope.limit_core_num(0, 3),
+    "super_kernel: options": lambda x: scope.super_kernel("a", "xx"),
+    "op_never_timeout: enable must be a bool, got a tensor": lambda x: scope.op_never_timeout(x),
+    "wait takes a list": lambda x: ops.wait([3]),
+    "npu_print got no tensor": lambda x: ops.npu_print("hello"),
+    "npu_print: summarize_size": lambda x: ops.npu_print(x, summarize_size=0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", REFUSED)
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_refusal_while_tracing_shows_its_text_and_the_users_line(text, whole):
+    wrong = REFUSED[text]
+
+    def model(x):
+        wrong(x)
+        return x + 1
+
+    with pytest.raises(Exception, match=re.escape(f"[GE1030] {text}")) as caught:
+        torch.compile(model, backend=torchair.get_npu_backend(), fullgraph=whole)(torch.ones(2))
+    if whole:
+        assert re.search(rf'File "{re.escape(__file__)}", line \d+, in model\s+wrong\(x\)', str(caught.value))
+    else:
+        assert isinstance(caught.value, ConfigError)
+
+
+def test_the_place_of_marks_and_prints_is_the_users_line():
+    def model(x):
+        with scope.npu_stream_switch("s"):
+            y = x + 1
+            mark = ops.record()
+        ops.npu_print(y)
+        ops.wait([mark])
+        return y * 2
+
+    seen = []
+
+    class Look(Silent):
+        def fx_graph(self, stage, label, gm):
+            seen.extend((n.name, *user_frame(n)) for n in gm.graph.nodes if n.op == "call_function")
+
+    with observing(Look()):
+        torch.compile(model, backend=torchair.get_npu_backend())(torch.ones(2))
+    assert seen
+    assert {place.partition(":")[0] for _, place, _ in seen} == {__file__}
+    lines = {name: code for name, _, code in seen}
+    assert lines["record"] == "mark = ops.record()"
+    assert next(code for name, code in lines.items() if name.startswith("print")) == "ops.npu_print(y)"
+    assert lines["scope_enter"] == 'with scope.npu_stream_switch("s"):'

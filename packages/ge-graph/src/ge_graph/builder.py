@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -19,8 +18,6 @@ _SHARED_BYTES: Final = (
     64 * 1024
 )  # above that a constant is recognised by identity: hashing weights costs more than it saves
 _READABLE_ITEMS: Final = 64
-
-_constants: weakref.WeakKeyDictionary[Graph, dict[Any, Tensor]] = weakref.WeakKeyDictionary()
 
 
 def as_value(value: Any, dtype: DataType | None = None) -> np.ndarray[Any, Any] | Literal:
@@ -101,9 +98,7 @@ def constant(
         dtype: Element type to convert to.
         readable: Also keep the value as text in the attribute ``_readable_value``.
     """
-    known = _constants.get(graph)
-    if known is None:
-        known = _constants[graph] = {}
+    known: dict[Any, Tensor] = graph.memo.setdefault("constants", {})
     key = shortcut = None
     if name is None:
         # 0.0 equals -0.0 and True equals 1, so the type is part of the key and zero takes the long way

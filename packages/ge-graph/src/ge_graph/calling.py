@@ -73,6 +73,11 @@ class Plan:
         self.ports, names = parameter_names(op)
         by_name = {a.name: a for a in op.attrs}
         self.attributes = {parameter: by_name[name] for parameter, name in names.items()}
+        for old, new in schema.other_names(op.name).items():  # a call may use the names of any release
+            if new in self.attributes:
+                self.attributes[old] = self.attributes[new]
+            elif new in self.ports:
+                self.ports[old] = self.ports[new]
         self.template: dict[str, Any] = {a.name: a.default for a in op.attrs if a.required or a.default is not None}
         self.required = tuple(a.name for a in op.attrs if a.required)
         found = infer.rules(op)

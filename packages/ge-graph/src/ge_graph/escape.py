@@ -79,14 +79,18 @@ def _is_number(text: str) -> bool:
     return re.fullmatch(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", text, re.ASCII) is not None
 
 
-def file_name(text: str) -> str:
+def file_name(text: str, limit: int = _FILE_NAME_BYTES) -> str:
     """One name of a file or folder: no separator, no leading dot, ASCII, short; other texts give other names.
 
     A text that needs no change is kept. One that does gets a short digest of itself, so that two texts never meet in
     one file.
+
+    Args:
+        text: Any text.
+        limit: Most characters of the name, at least 16.
     """
     base = _NOT_IN_FILE_NAME.sub("_", text)
-    if base == text and len(text) <= _FILE_NAME_BYTES and text[:1] not in ("", ".") and not _RESERVED.fullmatch(text):
+    if base == text and len(text) <= limit and text[:1] not in ("", ".") and not _RESERVED.fullmatch(text):
         return text
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-    return f"{base.lstrip('.')[: _FILE_NAME_BYTES - 9] or 'unnamed'}-{digest}"
+    return f"{base.lstrip('.')[: limit - 9] or 'unnamed'}-{digest}"

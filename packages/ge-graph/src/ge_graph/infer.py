@@ -75,6 +75,12 @@ Complex out complex real
 Log y fn log
 HardSigmoid output_y fn float_or_f32
 Trace y fn trace
+Abs y fn absolute
+GeluQuant y attr dst_type i8
+DequantSwigluQuant y attr dst_type i8
+DynamicQuantV2 y attr dst_type i8
+DynamicQuantV2 offset f32
+GroupNormSilu mean =x
 SoftmaxV2 y fn softmax
 MaxPool3DWithArgmaxV2 y =x
 MaxPool3DWithArgmaxV2 argmax attr dtype
@@ -84,6 +90,8 @@ MaxPoolWithArgmaxV1 y =x
 MaxPoolWithArgmaxV1 argmax attr dtype
 MaxPoolGradWithArgmaxV1 y =x
 AdaptiveMaxPool2d argmax i32
+AdaptiveMaxPool3d indices attr indices_dtype
+MultilabelMarginLoss is_target i32
 NonZeroWithValue value =x
 ReadVariableOp y =x
 ListDiff out =x
@@ -124,9 +132,14 @@ ForeachDivScalar y =x
 ForeachDivScalarList y =x
 WeightQuantBatchMatmulV2 y i8? quant_scale x
 TransposeBatchMatMul y i8? scale x1
-FusedInferAttentionScore attention_out i8? quant_scale2 query
-IncreFlashAttention attention_out i8? quant_scale2 query
-PromptFlashAttention attention_out i8? quant_scale2 query
+FusedInferAttentionScore attention_out fn fused_attention
+IncreFlashAttention attention_out fn attention
+PromptFlashAttention attention_out fn attention
+FlashAttentionScore softmax_out fn flash_attention
+FlashAttentionScore attention_out fn flash_attention
+FlashAttentionScoreGrad dq fn flash_attention
+FlashAttentionScoreGrad dk fn flash_attention
+FlashAttentionScoreGrad dv fn flash_attention
 MatmulAllReduce y fn all_reduce
 GroupedMatmul y fn grouped_matmul
 AlltoAllMatmul y attr y_dtype x1
@@ -158,13 +171,13 @@ AlltoAllvQuantGroupedMatMul mm_y attr mm_dtype
 AlltoAllvQuantGroupedMatMul permute_out =gmm_x
 AttentionWorkerCombine y fn token
 ChunkGatedDeltaRule final_state =initial_state
-BatchNormGradV3 dx =x
+BatchNormGradV3 dx =dy
 LayerNormGrad pd_x =x
 LayerNormGrad pd_gamma =gamma
 LayerNormGrad pd_beta =gamma
 LayerNormGradV3 pd_x =x
-GroupNormGrad dgamma =gamma
-GroupNormGrad dbeta =gamma
+GroupNormGrad dgamma =dy
+GroupNormGrad dbeta =dy
 PReluGrad dx =features
 PReluGrad da =weights
 QkvRmsNormRopeCache q_out_before_quant =qkv
@@ -172,18 +185,18 @@ QkvRmsNormRopeCache k_out_before_quant =qkv
 QkvRmsNormRopeCache v_out_before_quant =qkv
 KvRmsNormRopeCache k_rope =kv
 KvRmsNormRopeCache c_kv =kv
-MlaProlog query =rope_sin
-MlaProlog query_rope =rope_sin
+MlaProlog query =weight_uk
+MlaProlog query_rope =weight_uk
 MlaPrologV2 query fn mla_query
-MlaPrologV2 query_rope =rope_sin
+MlaPrologV2 query_rope =weight_uk
 MlaPrologV3 query fn mla_query
-MlaPrologV3 query_rope =rope_sin
+MlaPrologV3 query_rope =weight_uk
 FusedInferAttentionScore softmax_lse f32
 MoeDistributeCombine x =expand_x
 MoeDistributeCombineV2 x =expand_x
-MoeDistributeDispatchV2 dynamic_scales fn dispatch_scale
+MoeDistributeDispatchV2 dynamic_scales f32
 MoeDistributeDispatch expand_x fn dispatch
-MoeDistributeDispatchV2 expand_x attr y_dtype x
+MoeDistributeDispatchV2 expand_x fn dispatch
 MatmulReduceScatterV2 y fn float_or_y_dtype
 QuantMax y attr dst_type
 RotateQuant y attr y_dtype
@@ -452,22 +465,77 @@ _TRACE: Final = {d: DataType.DT_INT64 if _signed(d) else DataType.DT_UINT64 for 
 
 
 def _softmax(index: Mapping[str, int]) -> PortRule:
+    """Only float16 becomes float32; bfloat16 stays whatever the attribute says."""
+
     def rule(fed: Sequence[Fed], attrs: Attrs) -> Result:
-        half_to_float = attrs.get("half_to_float")
-        return DataType.DT_FLOAT if half_to_float is not None and half_to_float.value else first(fed[0])
+        half_to_float, found = attrs.get("half_to_float"), first(fed[0])
+        wide = half_to_float is not None and half_to_float.value and found is DataType.DT_FLOAT16
+        return DataType.DT_FLOAT if wide else found
 
     return PortRule(rule, ("half_to_float",))
 
 
+def _attention(index: Mapping[str, int]) -> PortRule:
+    """int8 where the result is quantised again; a quantised query alone gives float16."""
+
+    def rule(fed: Sequence[Fed], attrs: Attrs) -> Result:
+        if fed[index["quant_scale2"]] is not None:
+            return DataType.DT_INT8
+        query = first(fed[index["query"]])
+        return DataType.DT_FLOAT16 if query is DataType.DT_INT8 else query
+
+    return PortRule(rule)
+
+
+# Numbers of torch's own enumeration, which this operator's out_dtype counts in.
+_TORCH_NUMBERS: Final = {
+    1: DataType.DT_INT8, 5: DataType.DT_FLOAT16, 6: DataType.DT_FLOAT, 15: DataType.DT_BF16,
+    23: DataType.DT_FLOAT8_E5M2, 24: DataType.DT_FLOAT8_E4M3FN,
+}  # fmt: skip
+_QUANTISED: Final = frozenset(
+    (DataType.DT_INT8, DataType.DT_FLOAT8_E5M2, DataType.DT_FLOAT8_E4M3FN, DataType.DT_HIFLOAT8)
+)
+
+
+def _fused_attention(index: Mapping[str, int]) -> PortRule:
+    def rule(fed: Sequence[Fed], attrs: Attrs) -> Result:
+        if fed[index["quant_scale2"]] is not None:
+            named = attrs.get("out_dtype")
+            return DataType.DT_INT8 if named is None else _TORCH_NUMBERS.get(named.value, DataType.DT_INT8)
+        query = first(fed[index["query"]])
+        if query not in _QUANTISED:
+            return query
+        rope = first(fed[index["query_rope"]]) if "query_rope" in index else None
+        return DataType.DT_FLOAT16 if rope is None else rope
+
+    return PortRule(rule, ("out_dtype",))
+
+
+def _flash_attention(index: Mapping[str, int]) -> PortRule:
+    """Of 8-bit floats the attribute says which half type comes out; there is no other."""
+
+    def rule(fed: Sequence[Fed], attrs: Attrs) -> Result:
+        query = first(fed[index["query"]])
+        if query not in _QUANTISED:
+            return query
+        named = attrs.get("out_dtype")
+        return {0: DataType.DT_FLOAT16, 1: DataType.DT_BF16}.get(0 if named is None else named.value)
+
+    return PortRule(rule, ("out_dtype",))
+
+
 def _all_reduce(index: Mapping[str, int]) -> PortRule:
     def rule(fed: Sequence[Fed], attrs: Attrs) -> Result:
+        named = _attr_dtype(attrs, "y_dtype")
+        if named is not None:
+            return named
         left = first(fed[index["x1"]])
         if left is not DataType.DT_INT8:
             return left
         scale = first(fed[index["dequant_scale"]])
         return DataType.DT_BF16 if scale is DataType.DT_BF16 else DataType.DT_FLOAT16
 
-    return PortRule(rule)
+    return PortRule(rule, ("y_dtype",))
 
 
 def _numbered(port: str, attr: str, table: Mapping[int, DataType]) -> _Special:
@@ -484,6 +552,19 @@ def _numbered(port: str, attr: str, table: Mapping[int, DataType]) -> _Special:
         return PortRule(rule, (attr,))
 
     return build
+
+
+def _grouped_matmul(index: Mapping[str, int]) -> PortRule:
+    """int8 times int8 or int4: what ``dtype`` says in its own numbering; every other pair: type of x."""
+
+    def rule(fed: Sequence[Fed], attrs: Attrs) -> Result:
+        x, weight = first(fed[index["x"]]), first(fed[index["weight"]])
+        if x is not DataType.DT_INT8 or weight not in (DataType.DT_INT8, DataType.DT_INT4):
+            return x
+        number = attrs.get("dtype")
+        return None if number is None else _GROUPED.get(number.value)
+
+    return PortRule(rule, ("dtype",))
 
 
 def _flat_quant(index: Mapping[str, int]) -> PortRule:
@@ -509,18 +590,9 @@ def _mla_query(index: Mapping[str, int]) -> PortRule:
 
     def rule(fed: Sequence[Fed], attrs: Attrs) -> Result:
         full = fed[index["token_x"]] is DataType.DT_INT8 and fed[index["quant_scale_ckv"]] is not None
-        return DataType.DT_INT8 if full else fed[index["rope_sin"]]
+        return DataType.DT_INT8 if full else fed[index["weight_uk"]]
 
     return PortRule(rule, definite=False)
-
-
-def _dispatch_scale(index: Mapping[str, int]) -> PortRule:
-    def rule(fed: Sequence[Fed], attrs: Attrs) -> Result:
-        return (
-            DataType.DT_FLOAT8_E8M0 if "quant_mode" in attrs and attrs["quant_mode"].value == 4 else DataType.DT_FLOAT
-        )
-
-    return PortRule(rule, ("quant_mode",))
 
 
 def _scale_of(attr: str, e8m0_for: Sequence[DataType]) -> _Special:
@@ -555,11 +627,16 @@ def _float_or_y_dtype(index: Mapping[str, int]) -> PortRule:
 
 
 def _dispatch(index: Mapping[str, int]) -> PortRule:
-    def rule(fed: Sequence[Fed], attrs: Attrs) -> Result:
-        mode = attrs["quant_mode"].value if "quant_mode" in attrs else 0
-        return DataType.DT_INT8 if mode else first(fed[0])
+    """Tokens are int8 if a mode asks for it or scales are fed; the attribute y_dtype of some releases comes first."""
 
-    return PortRule(rule, ("quant_mode",))
+    def rule(fed: Sequence[Fed], attrs: Attrs) -> Result:
+        named = _attr_dtype(attrs, "y_dtype")
+        if named is not None:
+            return named
+        mode = attrs["quant_mode"].value if "quant_mode" in attrs else 0
+        return DataType.DT_INT8 if mode or fed[index["scales"]] is not None else first(fed[0])
+
+    return PortRule(rule, ("quant_mode", "y_dtype"))
 
 
 _QUANT_MODES: Final = {
@@ -606,13 +683,16 @@ _FUNCTIONS: Final[Mapping[str, _Special]] = {
     "trace": _switch("x", _TRACE),
     "histogram": _switch("x", {DataType.DT_FLOAT16: DataType.DT_FLOAT}),
     "softmax": _softmax,
+    "absolute": _switch("x", {DataType.DT_COMPLEX64: DataType.DT_FLOAT, DataType.DT_COMPLEX32: DataType.DT_FLOAT16}),
+    "attention": _attention,
+    "fused_attention": _fused_attention,
+    "flash_attention": _flash_attention,
     "all_reduce": _all_reduce,
-    "grouped_matmul": _numbered("x", "dtype", _GROUPED),
+    "grouped_matmul": _grouped_matmul,
     "ffn": _numbered("x", "output_dtype", _FFN),
     "flat_quant": _flat_quant,
     "swiglu_y": _swiglu_y,
     "mla_query": _mla_query,
-    "dispatch_scale": _dispatch_scale,
     "flat_quant_scale": _scale_of("dst_dtype", (DataType.DT_FLOAT4_E2M1,)),
     "swiglu_scale": _like_first_scale,
     "init_routing": _init_routing,

@@ -78,6 +78,21 @@ class Literal:
     data: np.ndarray[Any, Any]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class FileLiteral(Literal):
+    """A constant whose ``data`` is mapped from a file that stays as it is while the graph lives.
+
+    An engine in front of a device may name the file instead of handing the bytes over.
+
+    Attributes:
+        path: Absolute path.
+        offset: First byte in the file.
+    """
+
+    path: str
+    offset: int = 0
+
+
 class Tensor:
     """An edge of the graph: output ``index`` of ``node``.
 
@@ -220,6 +235,8 @@ class Graph:
         output_control: Nodes that must have run when the graph returns though no output needs them.
         scope_attrs: Attributes that every node added from now on carries (stream label, core limits).
         provenance: Origin that every node added from now on carries.
+        memo: What those who build the graph remember of it, such as its constants by value. It lives and dies with the
+            graph; a table outside whose values hold nodes would keep every graph alive.
     """
 
     def __init__(self, name: str = "graph") -> None:
@@ -230,6 +247,7 @@ class Graph:
         self.outputs: list[Tensor] = []
         self.attrs: dict[str, Attr] = {}
         self.output_control: list[Node] = []
+        self.memo: dict[str, dict[Any, Any]] = {}
         self._names: dict[str, Node] = {}
         self._counters: dict[str, int] = {}
 

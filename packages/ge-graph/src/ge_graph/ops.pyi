@@ -59,6 +59,14 @@ def ActsULQInputGrad(y_grad: TensorLike, clamp_min_mask: TensorLike, clamp_max_m
     """y_grad f32|f16, clamp_min_mask f32|f16|b8, clamp_max_mask f32|f16|b8 -> x_grad f32|f16."""
 def AdaCast(x: TensorLike, *, pixel: int = 65535, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x T1 -> y T2 with T1: u16; T2: f16."""
+def AdaLayerNorm(x: TensorLike, scale: TensorLike, shift: TensorLike, weight: TensorLike | None = None, bias: TensorLike | None = None, *, epsilon: float = 9.99999975e-06, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|bf16, scale f32|f16|bf16, shift f32|f16|bf16, weight? f32|f16|bf16, bias? f32|f16|bf16 -> out f32|f16|bf16."""
+def AdaLayerNormGrad(dy: TensorLike, x: TensorLike, rstd: TensorLike, mean: TensorLike, scale: TensorLike, gamma: TensorLike, beta: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """dy f32|f16|bf16, x f32|f16|bf16, rstd f32, mean f32, scale f32|f16|bf16, gamma f32|f16|bf16, beta f32|f16|bf16 -> pd_x f32|f16|bf16, pd_scale f32|f16|bf16, pd_shift f32|f16|bf16, pd_gamma f32|f16|bf16, pd_beta f32|f16|bf16."""
+def AdaLayerNormQuant(x: TensorLike, scale: TensorLike, shift: TensorLike, weight: TensorLike | None = None, bias: TensorLike | None = None, smooth_scales: TensorLike | None = None, *, epsilon: float = 9.99999975e-06, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """x f16|bf16, scale f16|bf16, shift f16|bf16, weight? f16|bf16, bias? f16|bf16, smooth_scales? f16|bf16 -> out i8, quant_scale f32."""
+def AdaLayerNormV2(x: TensorLike, scale: TensorLike, shift: TensorLike, weight: TensorLike | None = None, bias: TensorLike | None = None, *, epsilon: float = 9.99999975e-06, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """x f32|f16|bf16, scale f32|f16|bf16, shift f32|f16|bf16, weight? f32|f16|bf16, bias? f32|f16|bf16 -> out f32|f16|bf16, mean f32|f16|bf16, rstd f32|f16|bf16."""
 def AdamApplyOne(input0: TensorLike, input1: TensorLike, input2: TensorLike, input3: TensorLike, input4: TensorLike, mul0_x: TensorLike, mul1_x: TensorLike, mul2_x: TensorLike, mul3_x: TensorLike, add2_y: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """input0 f32|f16, input1 f32|f16, input2 f32|f16, input3 f32|f16, input4 f32|f16, mul0_x f32|f16, mul1_x f32|f16, mul2_x f32|f16, mul3_x f32|f16, add2_y f32|f16 -> output0 f32|f16, output1 f32|f16, output2 f32|f16."""
 def AdamApplyOneAssign(input0: TensorLike, input1: TensorLike, input2: TensorLike, input3: TensorLike, input4: TensorLike, mul0_x: TensorLike, mul1_x: TensorLike, mul2_x: TensorLike, mul3_x: TensorLike, add2_y: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
@@ -75,24 +83,36 @@ def AdaptiveAvgPool2dAssistMatrix(input_size: TensorLike, *, output_size: Sequen
     """input_size i64 -> left_matrix f32, right_matrix f32, weight_matrix f32."""
 def AdaptiveAvgPool2dGrad(input_grad: TensorLike, *, orig_input_shape: Sequence[int], dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """input_grad f32|f16 -> output_grad f32|f16."""
+def AdaptiveAvgPool3d(x: TensorLike, *, output_size: Sequence[int], data_format: str | bytes = 'NDHWC', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|bf16 -> y f32|f16|bf16."""
+def AdaptiveAvgPool3dGrad(y_grad: TensorLike, x: TensorLike, *, data_format: str | bytes = 'NDHWC', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """y_grad f32|f16|bf16, x f32|f16|bf16 -> x_grad f32|f16|bf16."""
 def AdaptiveAvgPoolAssistMatrix(input_size: TensorLike, output_size: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """input_size i32|i64, output_size i32|i64 -> left_matrix f32, right_matrix f32, weight_matrix f32."""
 def AdaptiveMaxPool2d(x: TensorLike, *, output_size: Sequence[int], dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """x f32|f16|f64 -> y f32|f16|f64, argmax i32|i64."""
+def AdaptiveMaxPool3DGrad(x: TensorLike, grad: TensorLike, argmax: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|bf16, grad f32|f16|bf16, argmax i32 -> y f32|f16|bf16."""
+def AdaptiveMaxPool3d(x: TensorLike, *, output_size: Sequence[int], indices_dtype: int = 3, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """x f32|f16|bf16 -> y f32|f16|bf16, indices i32|i64."""
 def Add(x1: TensorLike, x2: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x1 T0, x2 T0 -> y T0 with T0: f32|f16|i8|i32|u8|i16|i64|f64|str|c64|c128|bf16|b8|c32."""
 def AddLayerNorm(x1: TensorLike, x2: TensorLike, gamma: TensorLike, beta: TensorLike, bias: TensorLike | None = None, *, epsilon: float = 1e-05, additional_output: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """x1 f32|f16|bf16, x2 f32|f16|bf16, gamma f32|f16|bf16, beta f32|f16|bf16, bias? f32|f16|bf16 -> y f32|f16|bf16, mean f32, rstd f32, x f32|f16|bf16."""
 def AddLayerNormGrad(dy: TensorLike, x1: TensorLike, x2: TensorLike, rstd: TensorLike, mean: TensorLike, gamma: TensorLike, dsum: TensorLike | None = None, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """dy f32|f16|bf16, x1 f32|f16|bf16, x2 f32|f16|bf16, rstd f32, mean f32, gamma f32|f16|bf16, dsum? f32|f16|bf16 -> dx f32|f16|bf16, dgamma f32, dbeta f32."""
-def AddLayerNormQuant(x1: TensorLike, x2: TensorLike, gamma: TensorLike, beta: TensorLike, bias: TensorLike | None = None, scales1: TensorLike | None = None, scales2: TensorLike | None = None, zero_points1: TensorLike | None = None, zero_points2: TensorLike | None = None, *, quant_mode: str | bytes = 'dynamic', epsilon: float = 1e-05, additional_output: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def AddLayerNormQuant(x1: TensorLike, x2: TensorLike, gamma: TensorLike, beta: TensorLike, bias: TensorLike | None = None, scales1: TensorLike | None = None, scales2: TensorLike | None = None, zero_points1: TensorLike | None = None, zero_points2: TensorLike | None = None, *, quant_mode: str | bytes = 'dynamic', epsilon: float = 1e-05, additional_output: bool = False, div_mode: bool | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """x1 f32|f16|bf16, x2 f32|f16|bf16, gamma f32|f16|bf16, beta f32|f16|bf16, bias? f32|f16|bf16, scales1? f32|f16|bf16, scales2? f32|f16|bf16, zero_points1? f32|f16|bf16, zero_points2? f32|f16|bf16 -> y1 i8, y2 i8, x f32|f16|bf16, out_scales1 f32, out_scales2 f32."""
+def AddLayerNormQuantV2(x1: TensorLike, x2: TensorLike, gamma: TensorLike, beta: TensorLike, bias: TensorLike | None = None, scales1: TensorLike | None = None, scales2: TensorLike | None = None, zero_points1: TensorLike | None = None, zero_points2: TensorLike | None = None, *, quant_mode: str | bytes = 'dynamic', epsilon: float = 1e-05, additional_output: bool = False, div_mode: bool = True, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """x1 f32|f16|bf16, x2 f32|f16|bf16, gamma f32|f16|bf16, beta f32|f16|bf16, bias? f32|f16|bf16, scales1? f32|f16|bf16, scales2? f32|f16|bf16, zero_points1? f32|f16|bf16, zero_points2? f32|f16|bf16 -> y1 i8, y2 i8, x f32|f16|bf16, layernorm_res f32|f16|bf16, out_scales1 f32, out_scales2 f32."""
 def AddLora(y: TensorLike, x: TensorLike, weightB: TensorLike, indices: TensorLike, weightA: TensorLike | None = None, *, layer_idx: int = 0, scale: float = 0.001, y_offset: int = 0, y_slice_size: int = -1, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """y f16, x f16, weightB f16, indices i32, weightA? f16 -> y_out f16."""
 def AddManySparseToTensorsMap(indices: TensorLike, values: TensorLike, shape: TensorLike, *, container: str | bytes = '', shared_name: str | bytes = '', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """indices i64, values f32|f16|i8|i32|u8|i16|u16|i64|f64|b8|str|c64|c128|res, shape i64 -> handles i64."""
 def AddMatMatElements(c: TensorLike, a: TensorLike, b: TensorLike, beta: TensorLike, alpha: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """c f32|f16, a f32|f16, b f32|f16, beta f32|f16, alpha f32|f16 -> c f32|f16."""
+def AddMatMatElementsPlus(c: TensorLike, a: TensorLike, b: TensorLike, beta: TensorLike, alpha: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """c f32|f16|bf16, a f32|f16|bf16, b f32|f16|bf16, beta f32|f16|bf16, alpha f32|f16|bf16 -> c f32|f16|bf16."""
 def AddN(x: Sequence[TensorLike] = (), *, N: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x* f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|var|bf16|c32 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|var|bf16|c32."""
 def AddRmsNorm(x1: TensorLike, x2: TensorLike, gamma: TensorLike, *, epsilon: float = 1e-06, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
@@ -103,8 +123,12 @@ def AddRmsNormDynamicMxQuant(x1: TensorLike, x2: TensorLike, gamma: TensorLike, 
     """x1 T, x2 T, gamma f32|f16|bf16, beta? f32|f16|bf16 -> y f8e5|f8e4|f4e2|f4e1, x T, mxscale f8e8, rstd f32 with T: f16|bf16."""
 def AddRmsNormDynamicQuant(x1: TensorLike, x2: TensorLike, gamma: TensorLike, smooth_scale1: TensorLike | None = None, smooth_scale2: TensorLike | None = None, beta: TensorLike | None = None, *, epsilon: float = 1e-06, output_mask: Sequence[bool] = (), dst_type: int = 2, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """x1 T, x2 T, gamma T, smooth_scale1? T, smooth_scale2? T, beta? T -> y1 i8|i4|hif8|f8e5|f8e4, y2 i8|i4|hif8|f8e5|f8e4, x T, scale1 f32, scale2 f32 with T: f16|bf16."""
-def AddRmsNormQuant(x1: TensorLike, x2: TensorLike, gamma: TensorLike, scales1: TensorLike, scales2: TensorLike | None = None, zero_points1: TensorLike | None = None, zero_points2: TensorLike | None = None, *, axis: int = -1, epsilon: float = 1e-06, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
+def AddRmsNormDynamicQuantV2(x1: TensorLike, x2: TensorLike, gamma: TensorLike, smooth_scale1: TensorLike | None = None, smooth_scale2: TensorLike | None = None, beta: TensorLike | None = None, *, epsilon: float = 1e-06, output_mask: Sequence[bool] = (), dst_type: int = 2, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """x1 f16|bf16, x2 f16|bf16, gamma f16|bf16, smooth_scale1? f16|bf16, smooth_scale2? f16|bf16, beta? f16|bf16 -> y1 i8|i4|hif8|f8e5|f8e4, y2 i8|i4|hif8|f8e5|f8e4, y3 f32, y4 f16|bf16, x f16|bf16, scale1 f32, scale2 f32."""
+def AddRmsNormQuant(x1: TensorLike, x2: TensorLike, gamma: TensorLike, scales1: TensorLike, scales2: TensorLike | None = None, zero_points1: TensorLike | None = None, zero_points2: TensorLike | None = None, *, axis: int = -1, epsilon: float = 1e-06, div_mode: bool | None = None, dst_type: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """x1 f32|f16|bf16, x2 f32|f16|bf16, gamma f32|f16|bf16, scales1 f32|bf16, scales2? f32|bf16, zero_points1? i32|bf16, zero_points2? i32|bf16 -> y1 i8, y2 i8, x f32|f16|bf16."""
+def AddRmsNormQuantV2(x1: TensorLike, x2: TensorLike, gamma: TensorLike, scales1: TensorLike, scales2: TensorLike | None = None, zero_points1: TensorLike | None = None, zero_points2: TensorLike | None = None, bias: TensorLike | None = None, *, axis: int = -1, epsilon: float = 1e-06, div_mode: bool = True, dst_type: int = 2, output_res: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """x1 f32|f16|bf16, x2 f32|f16|bf16, gamma f32|f16|bf16, scales1 f32|f16|bf16, scales2? f32|f16|bf16, zero_points1? f32|f16|i32|bf16, zero_points2? f32|f16|i32|bf16, bias? f32|f16|bf16 -> y1 i8|hif8|f8e5|f8e4, y2 i8|hif8|f8e5|f8e4, x f32|f16|bf16, resOut f32|f16|bf16."""
 def AddRowRanges(x: TensorLike, src: TensorLike, indices: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16, src f32|f16, indices i32 -> x f32|f16."""
 def AddSparseToTensorsMap(indices: TensorLike, values: TensorLike, shape: TensorLike, *, container: str | bytes = '', shared_name: str | bytes = '', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -115,8 +139,14 @@ def Addcdiv(input_data: TensorLike, x1: TensorLike, x2: TensorLike, value: Tenso
     """input_data f32|f16|i64|f64|bf16, x1 f32|f16|i64|f64|bf16, x2 f32|f16|i64|f64|bf16, value f32|f16|i32|i64|f64|bf16 -> y f32|f16|i64|f64|bf16."""
 def Addcmul(input_data: TensorLike, x1: TensorLike, x2: TensorLike, value: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """input_data f32|f16|i8|i32|u8|i64|f64|bf16, x1 f32|f16|i8|i32|u8|i64|f64|bf16, x2 f32|f16|i8|i32|u8|i64|f64|bf16, value f32|f16|i8|i32|u8|i64|f64|bf16 -> y f32|f16|i8|i32|u8|i64|f64|bf16."""
+def Addr(x1: TensorLike, x2: TensorLike, x3: TensorLike, beta: TensorLike, alpha: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x1 f32|f16|i8|u8|b8|bf16, x2 f32|f16|i8|u8|b8|bf16, x3 f32|f16|i8|u8|b8|bf16, beta f32|f16|i8|u8|b8|bf16, alpha f32|f16|i8|u8|b8|bf16 -> y f32|f16|i8|u8|b8|bf16."""
+def AddrV2(x1: TensorLike, x2: TensorLike, x3: TensorLike, beta: TensorLike, alpha: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x1 f32|f16|i8|u8|b8|bf16, x2 f32|f16|i8|u8|b8|bf16, x3 f32|f16|i8|u8|b8|bf16, beta f32|f16|i8|u8|b8|bf16, alpha f32|f16|i8|u8|b8|bf16 -> y f32|f16|i8|u8|b8|bf16."""
 def Adds(x: TensorLike, *, value: float, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i32|i16 -> y f32|f16|i32|i16."""
+def AdjacentDifference(x: TensorLike, *, y_dtype: int = 3, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|bf16 -> y i32|i64."""
 def AdjustBrightness(images: TensorLike, delta: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """images f32|f16, delta f32 -> y f32|f16."""
 def AdjustBrightnessV2(images: TensorLike, factor: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -133,6 +163,8 @@ def AdjustSaturationV2(images: TensorLike, scale: TensorLike, *, data_format: st
     """images u8, scale f32 -> y u8."""
 def AdpGetNext(*, output_types: Sequence[DataType | int] = (), output_shapes: Sequence[Sequence[int]] = ((), ()), queue_name: str | bytes = '', size_of_y: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
     """nothing -> y* f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|str|c64|c128|qi8|qi16|qi32|qu8|qu16|res|bf16|c32."""
+def AdvanceStep(input_tokens: TensorLike, sampled_token_ids: TensorLike, input_positions: TensorLike, seq_lens: TensorLike, slot_mapping: TensorLike, block_tables: TensorLike, spec_token: TensorLike | None = None, accepted_num: TensorLike | None = None, *, num_seqs: int, num_queries: int, block_size: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """input_tokens i64, sampled_token_ids i64, input_positions i64, seq_lens i64, slot_mapping i64, block_tables i64, spec_token? i64, accepted_num? i64 -> input_tokens i64, input_positions i64, seq_lens i64, slot_mapping i64."""
 def AffineGrid(theta: TensorLike, output_size: TensorLike, *, align_corners: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """theta f32|f16, output_size i32 -> y f32|f16."""
 def Aipp(images: TensorLike, params: TensorLike | None = None, *, aipp_config_path: str | bytes = './aipp.cfg', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -153,6 +185,8 @@ def AlltoAllvGroupedMatMul(gmm_x: TensorLike, gmm_weight: TensorLike, send_count
     """gmm_x T, gmm_weight T, send_counts_tensor? i32|i64, recv_counts_tensor? i32|i64, mm_x? T, mm_weight? T -> gmm_y T, mm_y T, permute_out T with T: f16|bf16."""
 def AlltoAllvQuantGroupedMatMul(gmm_x: TensorLike, gmm_weight: TensorLike, gmm_x_scale: TensorLike, gmm_weight_scale: TensorLike, send_counts_tensor: TensorLike | None = None, recv_counts_tensor: TensorLike | None = None, mm_x: TensorLike | None = None, mm_weight: TensorLike | None = None, mm_x_scale: TensorLike | None = None, mm_weight_scale: TensorLike | None = None, *, group: str | bytes, ep_world_size: int, send_counts: Sequence[int], recv_counts: Sequence[int], gmm_x_quant_mode: int, gmm_weight_quant_mode: int, trans_gmm_weight: bool = False, trans_mm_weight: bool = False, permute_out_flag: bool = False, mm_x_quant_mode: int = 0, mm_weight_quant_mode: int = 0, group_size: int = 0, y_dtype: int = 28, mm_dtype: int = 28, comm_mode: str | bytes = 'ai_cpu', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """gmm_x i8|hif8|f8e5|f8e4|f4e2|f4e1, gmm_weight i8|hif8|f8e5|f8e4|f4e2|f4e1, gmm_x_scale f32|f8e8, gmm_weight_scale f32|f8e8, send_counts_tensor? i32|i64, recv_counts_tensor? i32|i64, mm_x? i8|hif8|f8e5|f8e4|f4e2|f4e1, mm_weight? i8|hif8|f8e5|f8e4|f4e2|f4e1, mm_x_scale? f32|f8e8, mm_weight_scale? f32|f8e8 -> gmm_y f16|bf16, mm_y f16|bf16, permute_out i8|hif8|f8e5|f8e4|f4e2|f4e1."""
+def AmpUpdateScale(current_scale: TensorLike, growth_tracker: TensorLike, found_inf: TensorLike, *, growth_factor: float, backoff_factor: float, growth_interval: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """current_scale f32|f16|bf16, growth_tracker i32, found_inf f32|f16|bf16 -> updated_scale f32|f16|bf16, updated_growth_tracker i32."""
 def AnchorResponseFlags(gt_bboxes: TensorLike, *, featmap_size: Sequence[int], strides: Sequence[int], num_base_anchors: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """gt_bboxes f32 -> flags u8."""
 def Angle(input: TensorLike, *, Tout: DataType | int = DataType.DT_FLOAT, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -191,6 +225,10 @@ def ApplyAdamV2(var: TensorLike, m: TensorLike, v: TensorLike, lr: TensorLike, b
     """var f32|f16, m f32|f16, v f32|f16, lr f32|f16, beta1 f32|f16, beta2 f32|f16, epsilon f32|f16, grad f32|f16, max_grad_norm? f32|f16, global_grad_norm f32|f16, weight_decay f32|f16, step_size? f32|f16 -> var f32|f16, m f32|f16, v f32|f16."""
 def ApplyAdamW(var: TensorLike, m: TensorLike, v: TensorLike, beta1_power: TensorLike, beta2_power: TensorLike, lr: TensorLike, weight_decay: TensorLike, beta1: TensorLike, beta2: TensorLike, epsilon: TensorLike, grad: TensorLike, max_grad_norm: TensorLike | None = None, *, amsgrad: bool = False, maximize: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """var f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, m f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, v f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, beta1_power f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, beta2_power f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, lr f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, weight_decay f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, beta1 f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, beta2 f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, epsilon f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, grad f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, max_grad_norm? f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32 -> var f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, m f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, v f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32."""
+def ApplyAdamWQuant(var: TensorLike, grad: TensorLike, m: TensorLike, v: TensorLike, qmap_m: TensorLike, qmap_v: TensorLike, absmax_m: TensorLike, absmax_v: TensorLike, step: TensorLike, *, lr: float = 0.00100000005, beta1: float = 0.899999976, beta2: float = 0.999000013, weight_decay: float = 1.0, eps: float = 9.99999994e-09, gnorm_scale: float = 1.0, quant_mode: str | bytes = 'BLOCKWISE', block_size: int = 256, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """var f32|f16|bf16, grad f32|f16|bf16, m u8, v u8, qmap_m f32, qmap_v f32, absmax_m f32, absmax_v f32, step i64 -> var f32|f16|bf16, m u8, v u8, absmax_m f32, absmax_v f32."""
+def ApplyAdamWV2(var: TensorLike, m: TensorLike, v: TensorLike, grad: TensorLike, step: TensorLike, max_grad_norm: TensorLike | None = None, *, lr: float = 0.1, beta1: float = 0.1, beta2: float = 0.1, weight_decay: float = 0.1, eps: float = 0.1, amsgrad: bool = False, maximize: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
+    """var f32|f16|bf16, m f32|f16|bf16, v f32|f16|bf16, grad f32|f16|bf16, step f32|i64, max_grad_norm? f32|f16|bf16 -> nothing."""
 def ApplyAdamWithAmsgrad(var: TensorLike, m: TensorLike, v: TensorLike, vhat: TensorLike, beta1_power: TensorLike, beta2_power: TensorLike, lr: TensorLike, beta1: TensorLike, beta2: TensorLike, epsilon: TensorLike, grad: TensorLike, *, use_locking: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """var f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, m f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, v f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, vhat f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, beta1_power f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, beta2_power f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, lr f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, beta1 f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, beta2 f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, epsilon f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, grad f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32 -> var f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32."""
 def ApplyAdamWithAmsgradD(var: TensorLike, m: TensorLike, v: TensorLike, vhat: TensorLike, beta1_power: TensorLike, beta2_power: TensorLike, lr: TensorLike, grad: TensorLike, *, beta1: float, beta2: float, epsilon: float, use_locking: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -221,6 +259,8 @@ def ApplyFtrlV2(var: TensorLike, accum: TensorLike, linear: TensorLike, grad: Te
     """var f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, accum f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, linear f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, grad f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, lr f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, l1 f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, l2 f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, l2_shrinkage f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, lr_power f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32 -> var f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32."""
 def ApplyFtrlV2D(var: TensorLike, accum: TensorLike, linear: TensorLike, grad: TensorLike, lr: TensorLike, l1: TensorLike, l2: TensorLike, l2_shrinkage: TensorLike, lr_power: TensorLike, *, use_locking: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """var f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, accum f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, linear f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, grad f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, lr f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, l1 f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, l2 f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, l2_shrinkage f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, lr_power f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32 -> var f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, accum f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, linear f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32."""
+def ApplyFusedEmaAdam(grad: TensorLike, var: TensorLike, m: TensorLike, v: TensorLike, s: TensorLike, step: TensorLike, *, lr: float = 0.001, ema_decay: float = 0.9999, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-08, mode: int = 1, bias_correction: bool = True, weight_decay: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """grad f32|f16|bf16, var f32|f16|bf16, m f32|f16|bf16, v f32|f16|bf16, s f32|f16|bf16, step i64 -> var f32|f16|bf16, m f32|f16|bf16, v f32|f16|bf16, s f32|f16|bf16."""
 def ApplyGradientDescent(var: TensorLike, alpha: TensorLike, delta: TensorLike, *, use_locking: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """var f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, alpha f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, delta f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32 -> var f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32."""
 def ApplyKerasMomentum(var: TensorLike, accum: TensorLike, lr: TensorLike, grad: TensorLike, momentum: TensorLike, *, use_locking: bool = False, use_nesterov: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -247,6 +287,8 @@ def ApplyRMSPropD(var: TensorLike, ms: TensorLike, mom: TensorLike, lr: TensorLi
     """var f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, ms f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, mom f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, lr f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, grad f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32 -> var f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, ms f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, mom f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32."""
 def ApplyRotaryPosEmb(query: TensorLike, key: TensorLike, cos: TensorLike, sin: TensorLike, *, layout: int = 1, rotary_mode: str | bytes = 'half', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """query f32|f16|bf16, key f32|f16|bf16, cos f32|f16|bf16, sin f32|f16|bf16 -> query f32|f16|bf16, key f32|f16|bf16."""
+def ApplyTopKTopPWithSorted(sorted_value: TensorLike, sorted_indices: TensorLike, p: TensorLike | None = None, k: TensorLike | None = None, logits: TensorLike | None = None, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """sorted_value f32|f16|bf16, sorted_indices i32, p? f32|f16|bf16, k? i32, logits? f32|f16|bf16 -> out f32|f16|bf16."""
 def ApproximateEqual(x1: TensorLike, x2: TensorLike, *, tolerance: float = 1e-05, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x1 f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, x2 f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32 -> y b8."""
 def ArgMaxD(x: TensorLike, *, dimension: int, dtype: DataType | int = DataType.DT_INT64, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -259,13 +301,13 @@ def ArgMaxV2(x: TensorLike, dimension: TensorLike, *, dtype: DataType | int = Da
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, dimension i32|i64 -> y i32|i64."""
 def ArgMaxWithK(x: TensorLike, *, axis: int = 10000, out_max_val: bool = False, topk: int = 1, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """x f32|f16 -> indices f32|f16|i32, values f32|f16."""
-def ArgMaxWithValue(x: TensorLike, *, dimension: int, keep_dims: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+def ArgMaxWithValue(x: TensorLike, *, dimension: int, keep_dims: bool = False, indice_dtype: DataType | int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """x f32|f16|bf16 -> indice i32, values f32|f16|bf16."""
 def ArgMin(x: TensorLike, dimension: TensorLike, *, dtype: DataType | int = DataType.DT_INT64, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, dimension i32|i64 -> y i32|i64."""
 def ArgMinD(x: TensorLike, *, dimension: int, dtype: DataType | int = DataType.DT_INT64, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16 -> y i32."""
-def ArgMinWithValue(x: TensorLike, *, dimension: int, keep_dims: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+def ArgMinWithValue(x: TensorLike, *, dimension: int, keep_dims: bool = False, indice_dtype: DataType | int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """x f32|f16 -> indice i32, values f32|f16."""
 def AsStrided(x: TensorLike, size: TensorLike, stride: TensorLike, storage_offset: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x T0, size i32|i64, stride i32|i64, storage_offset i32|i64 -> y T0 with T0: f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32|b8|hif8|f8e5|f8e4."""
@@ -377,6 +419,8 @@ def Axpy(x1: TensorLike, x2: TensorLike, *, alpha: float, dependencies: Sequence
     """x1 T0, x2 T0 -> y T0 with T0: f32|f16|i32|bf16."""
 def AxpyV2(x1: TensorLike, x2: TensorLike, alpha: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x1 f32|f16|i32|bf16, x2 f32|f16|i32|bf16, alpha f32|f16|i32|bf16 -> y f32|f16|i32|bf16."""
+def AxpyV3(x: TensorLike, y: TensorLike, *, a: float = 1.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16, y f32|f16 -> z f32|f16."""
 def AxpyWithSoftmaxAndDropOutDoMask(x1: TensorLike, x2: TensorLike, mask: TensorLike, *, alpha: float, input_keep_prob: float, axis: Sequence[int] = (-1,), dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """x1 f32|f16, x2 f32|f16, mask u8 -> y1 f32|f16, y2 f32|f16."""
 def BN3DTrainingReduce(x: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
@@ -409,6 +453,8 @@ def BNTrainingUpdateV2(x: TensorLike, sum: TensorLike, square_sum: TensorLike, s
     """x f32|f16, sum f32, square_sum f32, scale f32, offset f32 -> y f32|f16, batch_mean f32, batch_variance f32."""
 def BNTrainingUpdateV3(x: TensorLike, sum: TensorLike, square_sum: TensorLike, scale: TensorLike, offset: TensorLike, *, epsilon: float, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """x f32|f16, sum f32, square_sum f32, scale f32, offset f32 -> y f32|f16, batch_mean f32, batch_variance f32, reserve_1 f32, reserve_2 f32."""
+def BSASelectBlockMask(query: TensorLike, key: TensorLike, block_shape: TensorLike | None = None, post_block_shape: TensorLike | None = None, actual_seq_lengths: TensorLike | None = None, actual_seq_lengths_kv: TensorLike | None = None, actual_block_len_query: TensorLike | None = None, actual_block_len_key: TensorLike | None = None, *, q_input_layout: str | bytes = 'BNSD', kv_input_layout: str | bytes = 'BNSD', num_key_value_heads: int = 1, scale_value: float = 0.0883883461, sparsity: float, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """query f16|bf16, key f16|bf16, block_shape? i64, post_block_shape? i64, actual_seq_lengths? i64, actual_seq_lengths_kv? i64, actual_block_len_query? i64, actual_block_len_key? i64 -> block_sparse_mask_out i8."""
 def BackgroundReplace(bkg: TensorLike, src: TensorLike, mask: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """bkg f16|u8, src f16|u8, mask f16 -> out f16|u8."""
 def BalanceRois(rois: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
@@ -417,6 +463,8 @@ def BallQuery(xyz: TensorLike, center_xyz: TensorLike, *, min_radius: float, max
     """xyz f32|f16, center_xyz f32|f16 -> idx i32."""
 def BandedTriangularSolve(bands: TensorLike, rhs: TensorLike, *, lower: bool = True, adjoint: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """bands f32|f16|f64|c64|c128, rhs f32|f16|f64|c64|c128 -> output f32|f16|f64|c64|c128."""
+def BandwidthTest(context: TensorLike, x: TensorLike, dst_rank_id: TensorLike, *, group: str | bytes, world_size: int, max_bs: int, mode: int, ccl_buffer_size: int, comm_alg: str | bytes = '', aiv_num: int = -1, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """context i32, x f16, dst_rank_id i32 -> y f16, receive_cnt i32."""
 def Barrier(*, component_types: Sequence[DataType | int], shapes: Sequence[Sequence[int]] = (), capacity: int = -1, container: str | bytes = '', shared_name: str | bytes = '', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """nothing -> handle sref."""
 def BarrierClose(handle: TensorLike, *, cancel_pending_enqueues: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
@@ -455,9 +503,11 @@ def BatchMatMulReduceScatterAlltoAll(x: TensorLike, weight: TensorLike, bias: Te
     """x f16|bf16, weight f16|bf16, bias? f32|f16|bf16 -> y f16|bf16."""
 def BatchMatMulV2(x1: TensorLike, x2: TensorLike, bias: TensorLike | None = None, offset_w: TensorLike | None = None, *, adj_x1: bool = False, adj_x2: bool = False, offset_x: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x1 T0, x2 T0, bias? f32|f16|i32|bf16, offset_w? i8|i4 -> y f32|f16|i32|bf16 with T0: f32|f16|i8|i32|bf16|i4."""
+def BatchMatMulV3(x1: TensorLike, x2: TensorLike, bias: TensorLike | None = None, offset_w: TensorLike | None = None, *, adj_x1: bool = False, adj_x2: bool = False, offset_x: int = 0, enable_hf32: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x1 f32|f16|bf16, x2 f32|f16|bf16, bias? f32|f16|bf16, offset_w? i8|i4 -> y f32|f16|bf16."""
 def BatchMultiClassNonMaxSuppression(boxes: TensorLike, scores: TensorLike, clip_window: TensorLike | None = None, num_valid_boxes: TensorLike | None = None, *, score_threshold: float, iou_threshold: float, max_size_per_class: int, max_total_size: int, change_coordinate_frame: bool = False, transpose_box: bool = False, image_size: Sequence[int] = (), dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """boxes f16, scores f16, clip_window? f16, num_valid_boxes? i32 -> nmsed_boxes f16, nmsed_scores f16, nmsed_classes f16, nmsed_num i32."""
-def BatchNorm(x: TensorLike, scale: TensorLike, offset: TensorLike, mean: TensorLike | None = None, variance: TensorLike | None = None, *, epsilon: float = 0.0001, data_format: str | bytes = 'NHWC', is_training: bool = True, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+def BatchNorm(x: TensorLike, scale: TensorLike, offset: TensorLike, mean: TensorLike | None = None, variance: TensorLike | None = None, *, epsilon: float = 0.0001, data_format: str | bytes = 'NHWC', is_training: bool = True, exponential_avg_factor: float | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """x f32|f16|bf16, scale f32, offset f32, mean? f32, variance? f32 -> y f32|f16|bf16, batch_mean f32, batch_variance f32, reserve_space_1 f32, reserve_space_2 f32, reserve_space_3 f32."""
 def BatchNorm3D(x: TensorLike, scale: TensorLike, offset: TensorLike, mean: TensorLike | None = None, variance: TensorLike | None = None, *, epsilon: float = 0.0001, data_format: str | bytes = 'NCDHW', is_training: bool = True, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """x f32|f16, scale f32, offset f32, mean? f32, variance? f32 -> y f32|f16, batch_mean f32, batch_variance f32, reserve_space_1 f32, reserve_space_2 f32."""
@@ -465,7 +515,7 @@ def BatchNorm3DGrad(y_backprop: TensorLike, x: TensorLike, scale: TensorLike, re
     """y_backprop f32|f16, x f32|f16, scale f32, reserve_space_1 f32, reserve_space_2 f32 -> x_backprop f32|f16, scale_backprop f32, offset_backprop f32, reserve_space_4 f32, reserve_space_5 f32."""
 def BatchNormExt2(input_x: TensorLike, input_scale: TensorLike, input_offset: TensorLike, input_mean: TensorLike | None = None, input_variance: TensorLike | None = None, *, epsilon: float = 0.0001, data_format: str | bytes = 'NHWC', is_training: bool = True, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """input_x f32|f16, input_scale f32, input_offset f32, input_mean? f32, input_variance? f32 -> output_y f32|f16, output_mean f32, output_variance f32, output_reserve_space_1 f32, output_reserve_space_2 f32."""
-def BatchNormGrad(y_backprop: TensorLike, x: TensorLike, scale: TensorLike, reserve_space_1: TensorLike, reserve_space_2: TensorLike, reserve_space_3: TensorLike | None = None, *, epsilon: float = 0.0001, data_format: str | bytes = 'NHWC', is_training: bool = True, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def BatchNormGrad(y_backprop: TensorLike, x: TensorLike, scale: TensorLike, reserve_space_1: TensorLike, reserve_space_2: TensorLike, reserve_space_3: TensorLike | None = None, *, epsilon: float = 0.0001, data_format: str | bytes = 'NHWC', is_training: bool = True, output_mask: Sequence[bool] | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """y_backprop f32|f16, x f32|f16, scale f32, reserve_space_1 f32, reserve_space_2 f32, reserve_space_3? f32 -> x_backprop f32|f16, scale_backprop f32, offset_backprop f32, reserve_space_4 f32, reserve_space_5 f32."""
 def BatchNormGradExt2(y_backprop: TensorLike, x: TensorLike, scale: TensorLike, reserve_space_1: TensorLike, reserve_space_2: TensorLike, *, epsilon: float = 0.0001, data_format: str | bytes = 'NHWC', is_training: bool = True, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """y_backprop f32|f16, x f32|f16, scale f32, reserve_space_1 f32, reserve_space_2 f32 -> x_backprop f32|f16, scale_backprop f32, offset_backprop f32, reserve_space_3 f32, reserve_space_4 f32."""
@@ -493,6 +543,10 @@ def BiasAdd(x: TensorLike, bias: TensorLike, *, data_format: str | bytes = 'NHWC
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, bias f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32."""
 def BiasAddGrad(x: TensorLike, *, data_format: str | bytes = 'NHWC', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32."""
+def BidirectionLSTM(x: TensorLike, init_h: TensorLike, init_c: TensorLike, w_ih: TensorLike, w_hh: TensorLike, b_ih: TensorLike | None = None, b_hh: TensorLike | None = None, w_ih_reverse: TensorLike | None = None, w_hh_reverse: TensorLike | None = None, b_ih_reverse: TensorLike | None = None, b_hh_reverse: TensorLike | None = None, *, num_layers: int = 1, isbias: bool = False, batch_first: bool = False, bidirection: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """x f16, init_h f16, init_c f16, w_ih f16, w_hh f16, b_ih? f16, b_hh? f16, w_ih_reverse? f16, w_hh_reverse? f16, b_ih_reverse? f16, b_hh_reverse? f16 -> y f16, output_h f16, output_c f16."""
+def BidirectionLSTMV2(x: TensorLike, init_h: TensorLike, init_c: TensorLike, w_ih: TensorLike, w_hh: TensorLike, b_ih: TensorLike | None = None, b_hh: TensorLike | None = None, w_ih_reverse: TensorLike | None = None, w_hh_reverse: TensorLike | None = None, b_ih_reverse: TensorLike | None = None, b_hh_reverse: TensorLike | None = None, batch_size: TensorLike | None = None, *, num_layers: int = 1, isbias: bool = False, batch_first: bool = False, bidirection: bool = False, packed: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """x f16, init_h f16, init_c f16, w_ih f16, w_hh f16, b_ih? f16, b_hh? f16, w_ih_reverse? f16, w_hh_reverse? f16, b_ih_reverse? f16, b_hh_reverse? f16, batch_size? i32 -> y f16, output_h f16, output_c f16."""
 def BinaryCrossEntropy(x: TensorLike, y: TensorLike, weight: TensorLike | None = None, *, reduction: str | bytes = 'mean', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16, y f32|f16, weight? f32|f16 -> output f32|f16."""
 def BinaryCrossEntropyGrad(x: TensorLike, y: TensorLike, grad_output: TensorLike, weight: TensorLike | None = None, *, reduction: str | bytes = 'mean', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -503,6 +557,8 @@ def Bitcast(x: TensorLike, *, type: DataType | int, keep_dim: bool = False, depe
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|c64|c128|qi8|qi16|qi32|qu8|qu16|i4 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|c64|c128|qi8|qi16|qi32|qu8|qu16|i4."""
 def BitwiseAnd(x1: TensorLike, x2: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x1 T0, x2 T0 -> y T0 with T0: i8|i32|u8|i16|u16|u32|i64|u64."""
+def BitwiseNot(x: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x i8|i32|u8|i16|i64|b8 -> y i8|i32|u8|i16|i64|b8."""
 def BitwiseOr(x1: TensorLike, x2: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x1 T0, x2 T0 -> y T0 with T0: i8|i32|u8|i16|u16|u32|i64|u64."""
 def BitwiseXor(x1: TensorLike, x2: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -513,6 +569,8 @@ def BlendFaceBgPartTwo(acc_face: TensorLike, acc_mask: TensorLike, max_mask: Ten
     """acc_face f32, acc_mask f32, max_mask f32, bg_img f32|u8 -> fused_img f32."""
 def BlendImagesCustom(rgb: TensorLike, alpha: TensorLike, frame: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """rgb u8, alpha u8, frame u8 -> out u8."""
+def BlockSparseAttention(query: TensorLike, key: TensorLike, value: TensorLike, blockSparseMask: TensorLike | None = None, attenMask: TensorLike | None = None, blockShape: TensorLike | None = None, actualSeqLengths: TensorLike | None = None, actualSeqLengthsKv: TensorLike | None = None, blockTable: TensorLike | None = None, qDequantScaleOptional: TensorLike | None = None, kDequantScaleOptional: TensorLike | None = None, vDequantScaleOptional: TensorLike | None = None, *, qInputLayout: str | bytes = 'TND', kvInputLayout: str | bytes = 'TND', numKeyValueHeads: int = 1, maskType: int = 0, scaleValue: float = 0.0, innerPrecise: int = 0, blockSize: int = 0, preTokens: int = 2147483647, nextTokens: int = 2147483647, softmaxLseFlag: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """query f16|bf16|f8e4, key f16|bf16|f8e4, value f16|bf16|f8e4, blockSparseMask? i8, attenMask? i8, blockShape? i64, actualSeqLengths? i64, actualSeqLengthsKv? i64, blockTable? i32, qDequantScaleOptional? f32, kDequantScaleOptional? f32, vDequantScaleOptional? f32 -> attentionOut f16|bf16, softmaxLse? f32."""
 def BoostedTreesBucketize(float_values: Sequence[TensorLike] = (), bucket_boundaries: Sequence[TensorLike] = (), *, num_features: int, size_of_y: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
     """float_values* f32, bucket_boundaries* f32 -> y* i32."""
 def BoundingBoxDecode(rois: TensorLike, deltas: TensorLike, *, means: Sequence[float] = (0.0, 0.0, 0.0, 0.0), stds: Sequence[float] = (1.0, 1.0, 1.0, 1.0), max_shape: Sequence[int], wh_ratio_clip: float = 0.016, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -529,6 +587,8 @@ def BroadcastToD(x: TensorLike, *, shape: Sequence[int], dependencies: Sequence[
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32."""
 def Bucketize(x: TensorLike, *, boundaries: Sequence[float], dtype: DataType | int = DataType.DT_INT32, right: bool = True, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|i32|i64|f64 -> y i32|i64."""
+def BucketizeV2(x: TensorLike, boundaries: TensorLike, *, out_int32: bool = False, right: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|i8|i32|u8|i16|i64|bf16, boundaries f32|f16|i8|i32|u8|i16|i64|bf16 -> y i32|i64."""
 def CIoU(bboxes: TensorLike, gtboxes: TensorLike, *, trans: bool = False, is_cross: bool = True, mode: str | bytes = 'iou', atan_sub_flag: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """bboxes f32|f16, gtboxes f32|f16 -> overlap f32|f16, atan_sub f32|f16."""
 def CIoUGrad(dy: TensorLike, bboxes: TensorLike, gtboxes: TensorLike, atan_sub: TensorLike, *, trans: bool = False, is_cross: bool = True, mode: str | bytes = 'iou', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
@@ -543,6 +603,10 @@ def CTCLossV2(log_probs: TensorLike, targets: TensorLike, input_lengths: TensorL
     """log_probs f32|f64, targets i32|i64, input_lengths i32|i64, target_lengths i32|i64 -> neg_log_likelihood f32|f64, log_alpha f32|f64."""
 def CTCLossV2Grad(grad_out: TensorLike, log_probs: TensorLike, targets: TensorLike, input_lengths: TensorLike, target_lengths: TensorLike, neg_log_likelihood: TensorLike, log_alpha: TensorLike, *, blank: int = 0, reduction: str | bytes = 'mean', zero_infinity: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """grad_out f32|f64, log_probs f32|f64, targets i32|i64, input_lengths i32|i64, target_lengths i32|i64, neg_log_likelihood f32|f64, log_alpha f32|f64 -> grad f32|f64."""
+def CTCLossV3(log_probs: TensorLike, targets: TensorLike, input_lengths: TensorLike, target_lengths: TensorLike, *, blank: int = 0, reduction: str | bytes = 'mean', zero_infinity: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """log_probs f32|f16|bf16, targets i32|i64, input_lengths i32|i64, target_lengths i32|i64 -> neg_log_likelihood f32|f16|bf16, log_alpha f32|f16|bf16."""
+def CTCLossV3Grad(grad_out: TensorLike, log_probs: TensorLike, targets: TensorLike, input_lengths: TensorLike, target_lengths: TensorLike, neg_log_likelihood: TensorLike, log_alpha: TensorLike, *, blank: int = 0, reduction: str | bytes = 'mean', zero_infinity: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """grad_out f32|f16|bf16, log_probs f32|f16|bf16, targets i32|i64, input_lengths i32|i64, target_lengths i32|i64, neg_log_likelihood f32|f16|bf16, log_alpha f32|f16|bf16 -> grad f32|f16|bf16."""
 def CacheAdd(cache: TensorLike, ids: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """cache res, ids i32|u32|i64|u64 -> swap_in_id i32|u32|i64|u64, swap_in_idx i32|u32|i64|u64, swap_out_id i32|u32|i64|u64, swap_out_idx i32|u32|i64|u64."""
 def CacheAllIndexToLocal(cache: TensorLike, *, dtype: DataType | int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -561,12 +625,16 @@ def Cast(x: TensorLike, *, dst_type: int, dependencies: Sequence[Tensor] = (), n
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|u1|c32|hif8|f8e5|f8e4|f4e2|f4e1 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32|hif8|f8e5|f8e4|f4e2|f4e1."""
 def CastLike(x: TensorLike, target: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|str|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32, target f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|str|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|str|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32."""
+def CausalConv1d(x: TensorLike, weight: TensorLike, conv_states: TensorLike, bias: TensorLike | None = None, query_start_loc: TensorLike | None = None, cache_indices: TensorLike | None = None, initial_state_mode: TensorLike | None = None, num_accepted_tokens: TensorLike | None = None, *, activation_mode: str | bytes = 'silu', null_block_id: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """x f16|bf16, weight f16|bf16, conv_states f16|bf16, bias? f16|bf16, query_start_loc? i32, cache_indices? i32, initial_state_mode? i32, num_accepted_tokens? i32 -> conv_states f16|bf16, y f16|bf16."""
 def Cdist(x1: TensorLike, x2: TensorLike, *, p: float = 2.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x1 f32|f16, x2 f32|f16 -> y f32|f16."""
 def CdistGrad(grad: TensorLike, x1: TensorLike, x2: TensorLike, cdist: TensorLike, *, p: float = 2.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """grad f32|f16, x1 f32|f16, x2 f32|f16, cdist f32|f16 -> y f32|f16."""
 def Ceil(x: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x T0 -> y T0 with T0: f32|f16|f64|bf16."""
+def CeilV2(x: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16 -> z f32|f16."""
 def Celu(x: TensorLike, *, alpha1: float = 1.0, alpha2: float = 1.0, alpha3: float = 1.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16 -> y f32|f16."""
 def CeluV2(x: TensorLike, *, alpha: float = 1.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -585,8 +653,14 @@ def Cholesky(x: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: s
     """x f32|f16|f64|c64|c128 -> y f32|f16|f64|c64|c128."""
 def CholeskyGrad(x: TensorLike, grad: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f64, grad f32|f64 -> y f32|f64."""
+def ChunkCat(x: Sequence[TensorLike] = (), *, dim: int, num_chunks: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x* f32|f16|bf16 -> y f32|f16|bf16."""
 def ChunkGatedDeltaRule(query: TensorLike, key: TensorLike, value: TensorLike, beta: TensorLike, initial_state: TensorLike, actual_seq_lengths: TensorLike, g: TensorLike | None = None, *, scale_value: float = 1.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """query bf16, key bf16, value bf16, beta bf16, initial_state f32|bf16, actual_seq_lengths i32, g? f32 -> out bf16, final_state f32|bf16."""
+def CircularPad(x: TensorLike, paddings: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|i8|i32|bf16, paddings i64 -> y f32|f16|i8|i32|bf16."""
+def CircularPadGrad(x: TensorLike, paddings: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|bf16, paddings i64 -> y f32|f16|bf16."""
 def ClipBoxes(boxes_input: TensorLike, img_size: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """boxes_input f16, img_size i32 -> boxes_output f16."""
 def ClipBoxesD(boxes_input: TensorLike, *, img_size: Sequence[int], dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -597,8 +671,10 @@ def ClipByValue(x: TensorLike, clip_value_min: TensorLike, clip_value_max: Tenso
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, clip_value_min f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, clip_value_max f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32."""
 def ClipByValueV2(x: TensorLike, clip_value_min: TensorLike, clip_value_max: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x T0, clip_value_min T0, clip_value_max T0 -> y T0 with T0: f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32."""
-def ClippedSwiglu(x: TensorLike, group_index: TensorLike | None = None, *, dim: int = -1, alpha: float = 1.702, limit: float = 7.0, bias: float = 1.0, interleaved: bool = True, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+def ClippedSwiglu(x: TensorLike, group_index: TensorLike | None = None, *, dim: int = -1, alpha: float = 1.702, limit: float = 7.0, bias: float = 1.0, interleaved: bool = True, clamp_mode: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|bf16, group_index? i64 -> y f32|f16|bf16."""
+def ClippedSwigluGrad(grad_y: TensorLike, x: TensorLike, group_index: TensorLike | None = None, *, dim: int = -1, alpha: float = 1.702, limit: float = 7.0, bias: float = 1.0, interleaved: bool = True, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """grad_y f32|f16|bf16, x f32|f16|bf16, group_index? i64 -> grad_x f32|f16|bf16."""
 def Cmo(src: TensorLike, *, max_size: int, type: int = 6, offset: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """src f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32 -> nothing."""
 def CoalesceSparse(unique_len: TensorLike, unique_indices: TensorLike, indices: TensorLike, values: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
@@ -621,16 +697,22 @@ def Complex(real: TensorLike, imag: TensorLike, *, Tout: DataType | int = DataTy
     """real f32|f64, imag f32|f64 -> out c64|c128."""
 def ComplexAbs(x: TensorLike, *, Tout: DataType | int = DataType.DT_FLOAT, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x c64|c128 -> y f32|f64."""
+def ComplexV2(x1: TensorLike, x2: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x1 f32|f16, x2 f32|f16 -> y f32|f16."""
 def Compress(weight: TensorLike, *, compress_parameters: Sequence[int], dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """weight f16|i8 -> weight_compress f16|i8, compress_index i8."""
 def CompressFcOp(weight: TensorLike, *, compress_parameters: Sequence[int], dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """weight i8 -> weight_compress i8, compress_index i8."""
+def Compressor(x: TensorLike, wkv: TensorLike, wgate: TensorLike, state_cache: TensorLike, ape: TensorLike, state_block_table: TensorLike | None = None, cu_seqlens: TensorLike | None = None, seqused: TensorLike | None = None, start_pos: TensorLike | None = None, *, cmp_ratio: int, coff: int = 1, cache_mode: int = 1, state_cache_stride_dim0: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """x f16|bf16, wkv f16|bf16, wgate f16|bf16, state_cache f32, ape f32, state_block_table? i32, cu_seqlens? i32, seqused? i32, start_pos? i32 -> cmp_kv f16|bf16, state_cache f32."""
 def ComputeAccidentalHits(true_classes: TensorLike, sampled_candidates: TensorLike, *, num_true: int, seed: int = 0, seed2: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """true_classes i64, sampled_candidates i64 -> indices i32, ids i64, weights f32."""
 def Concat(concat_dim: TensorLike, x: Sequence[TensorLike] = (), *, N: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """concat_dim i32|i64, x* f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32."""
 def ConcatD(x: Sequence[TensorLike] = (), *, concat_dim: int, N: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x* T0 -> y T0 with T0: f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|bf16."""
+def ConcatDV2(x: Sequence[TensorLike] = (), *, concat_dim: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x* f32|f16|i8|i32|u8|i16|i64|f64|b8|c64|bf16 -> y f32|f16|i8|i32|u8|i16|i64|f64|b8|c64|bf16."""
 def ConcatFromSequence(handle: TensorLike, *, axis: int, new_axis: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """handle res -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|c64|c128."""
 def ConcatOffset(concat_dim: TensorLike, x: Sequence[TensorLike] = (), *, N: int | None = None, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
@@ -687,20 +769,30 @@ def Conv2DTransposeD(x: TensorLike, filter: TensorLike, bias: TensorLike | None 
     """x f32|f16|i8|i4, filter f32|f16|i8|i4, bias? f32|f16|i32, offset_w? i8|i4 -> y f32|f16|i32."""
 def Conv2DTransposeDCompress(x: TensorLike, filter_compress: TensorLike, compress_index: TensorLike, bias: TensorLike | None = None, offset_w: TensorLike | None = None, *, input_size: Sequence[int], strides: Sequence[int], pads: Sequence[int], dilations: Sequence[int] = (1, 1, 1, 1), groups: int = 1, data_format: str | bytes = 'NHWC', output_padding: Sequence[int] = (0, 0, 0, 0), offset_x: int = 0, alg: str | bytes = 'weight_sparse_4_2', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x i8, filter_compress i8, compress_index i8, bias? i32, offset_w? i8 -> y i32."""
+def Conv2DV2(x: TensorLike, filter: TensorLike, bias: TensorLike | None = None, offset_w: TensorLike | None = None, *, strides: Sequence[int], pads: Sequence[int] = (0, 0, 0, 0), dilations: Sequence[int] = (1, 1, 1, 1), groups: int = 1, data_format: str | bytes = 'NCHW', offset_x: int = 0, pad_mode: str | bytes = 'SPECIFIC', enable_hf32: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|bf16|hif8, filter f32|f16|bf16|hif8, bias? f32|f16|bf16, offset_w? i8 -> y f32|f16|bf16|hif8."""
 def Conv3D(x: TensorLike, filter: TensorLike, bias: TensorLike | None = None, offset_w: TensorLike | None = None, *, strides: Sequence[int], pads: Sequence[int], dilations: Sequence[int] = (1, 1, 1, 1, 1), groups: int = 1, data_format: str | bytes = 'NDHWC', offset_x: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f16|i8|f32|bf16|hif8, filter f16|i8|f32|bf16|hif8, bias? f32|f16|i32|bf16, offset_w? i8 -> y f32|f16|i32|bf16|hif8."""
 def Conv3DBackpropFilter(x: TensorLike, filter_size: TensorLike, out_backprop: TensorLike, *, strides: Sequence[int], pads: Sequence[int], dilations: Sequence[int] = (1, 1, 1, 1, 1), groups: int = 1, data_format: str | bytes = 'NDHWC', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|f64|bf16, filter_size i32|i64, out_backprop f32|f16|f64|bf16 -> y f32|f16|f64."""
 def Conv3DBackpropFilterD(x: TensorLike, out_backprop: TensorLike, *, filter_size: Sequence[int], strides: Sequence[int], pads: Sequence[int], dilations: Sequence[int] = (1, 1, 1, 1, 1), groups: int = 1, data_format: str | bytes = 'NDHWC', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f16, out_backprop f16 -> y f32."""
+def Conv3DBackpropFilterV2(x: TensorLike, filter_size: TensorLike, out_backprop: TensorLike, *, strides: Sequence[int], pads: Sequence[int], dilations: Sequence[int] = (1, 1, 1, 1, 1), groups: int = 1, data_format: str | bytes = 'NDHWC', enable_hf32: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|bf16, filter_size i32|i64, out_backprop f32|f16|bf16 -> y f32."""
 def Conv3DBackpropInput(input_size: TensorLike, filter: TensorLike, out_backprop: TensorLike, *, strides: Sequence[int], pads: Sequence[int], dilations: Sequence[int] = (1, 1, 1, 1, 1), groups: int = 1, data_format: str | bytes = 'NDHWC', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """input_size i32|i64, filter f32|f16|f64|bf16, out_backprop f32|f16|f64|bf16 -> y f32|f16|f64|bf16."""
 def Conv3DBackpropInputD(filter: TensorLike, out_backprop: TensorLike, *, input_size: Sequence[int], strides: Sequence[int], pads: Sequence[int], dilations: Sequence[int] = (1, 1, 1, 1, 1), groups: int = 1, data_format: str | bytes = 'NDHWC', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """filter f16, out_backprop f16 -> y f32|f16."""
+def Conv3DBackpropInputV2(input_size: TensorLike, filter: TensorLike, out_backprop: TensorLike, *, strides: Sequence[int], pads: Sequence[int], dilations: Sequence[int] = (1, 1, 1, 1, 1), groups: int = 1, data_format: str | bytes = 'NDHWC', enable_hf32: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """input_size i32|i64, filter f32|f16|bf16, out_backprop f32|f16|bf16 -> y f32|f16|bf16."""
 def Conv3DTranspose(input_size: TensorLike, x: TensorLike, filter: TensorLike, bias: TensorLike | None = None, offset_w: TensorLike | None = None, *, strides: Sequence[int], pads: Sequence[int], dilations: Sequence[int] = (1, 1, 1, 1, 1), groups: int = 1, data_format: str | bytes = 'NDHWC', output_padding: Sequence[int] = (0, 0, 0, 0, 0), offset_x: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """input_size i32|i64, x f16|f32|bf16, filter f16|f32|bf16, bias? f32|f16, offset_w? i8 -> y f32|f16|bf16."""
 def Conv3DTransposeD(x: TensorLike, filter: TensorLike, bias: TensorLike | None = None, offset_w: TensorLike | None = None, *, input_size: Sequence[int], strides: Sequence[int], pads: Sequence[int], dilations: Sequence[int] = (1, 1, 1, 1, 1), groups: int = 1, data_format: str | bytes = 'NDHWC', output_padding: Sequence[int] = (0, 0, 0, 0, 0), offset_x: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f16, filter f16, bias? f32|f16, offset_w? i8 -> y f32|f16."""
+def Conv3DTransposeV2(input_size: TensorLike, x: TensorLike, filter: TensorLike, bias: TensorLike | None = None, offset_w: TensorLike | None = None, *, strides: Sequence[int], pads: Sequence[int], dilations: Sequence[int] = (1, 1, 1, 1, 1), groups: int = 1, data_format: str | bytes = 'NDHWC', output_padding: Sequence[int] = (0, 0, 0, 0, 0), offset_x: int = 0, enable_hf32: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """input_size i32|i64, x f32|f16|bf16|hif8|f8e4, filter f32|f16|bf16|hif8|f8e4, bias? f32|f16, offset_w? i8 -> y f32|f16|bf16|hif8|f8e4."""
+def Conv3DV2(x: TensorLike, filter: TensorLike, bias: TensorLike | None = None, scale: TensorLike | None = None, offset: TensorLike | None = None, offset_w: TensorLike | None = None, *, strides: Sequence[int], pads: Sequence[int] = (0, 0, 0, 0, 0, 0), dilations: Sequence[int] = (1, 1, 1, 1, 1), groups: int = 1, data_format: str | bytes = 'NCDHW', offset_x: int = 0, pad_mode: str | bytes = 'SPECIFIC', enable_hf32: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|i8|bf16|hif8, filter f32|f16|i8|bf16|hif8, bias? f32|f16|bf16, scale? f32, offset? f32, offset_w? i8 -> y f32|f16|bf16|hif8."""
 def Coordinates1DTo2D(x: TensorLike, shape: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """x i32|i64|u64, shape i32|i64|u64 -> row i32|i64|u64, col i32|i64|u64, n i32|i64|u64."""
 def Copy(x: TensorLike, *, N: int, size_of_y: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
@@ -732,7 +824,15 @@ def CropAndResizeGradImage(grads: TensorLike, boxes: TensorLike, box_index: Tens
 def CropAndResizeV2(x: TensorLike, boxes: TensorLike, box_index: TensorLike, crop_size: TensorLike, *, extrapolation_value: float = 0.0, method: str | bytes = 'bilinear', dtype: DataType | int = DataType.DT_FLOAT, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i8|i32|u8|i16|u16|i64|f64, boxes f32, box_index i32, crop_size i32 -> y f32|f16|u8."""
 def Cross(x1: TensorLike, x2: TensorLike, *, dim: int = -65530, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
-    """x1 f32|f16|i8|i32|u8|i16, x2 f32|f16|i8|i32|u8|i16 -> y f32|f16|i8|i32|u8|i16."""
+    """x1 f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128, x2 f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128."""
+def CrossEntropyLoss(input: TensorLike, target: TensorLike, weight: TensorLike | None = None, *, reduction: str | bytes = 'mean', ignore_index: int = -100, label_smoothing: float = 0.0, lse_square_scale_for_zloss: float = 0.0, return_zloss: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """input f32|f16|bf16, target i32|i64, weight? f32 -> loss f32|f16|bf16, log_prob f32|f16|bf16, zloss f32|f16|bf16, lse_for_zloss f32|f16|bf16."""
+def CrossEntropyLossGrad(grad_loss: TensorLike, log_prob: TensorLike, target: TensorLike, weight: TensorLike | None = None, grad_zloss: TensorLike | None = None, lse_gor_zloss: TensorLike | None = None, *, reduction: str | bytes = 'mean', ignore_index: int = -100, label_smoothing: float = 0.0, lse_square_scale_for_zloss: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """grad_loss f32|f16|bf16, log_prob f32|f16|bf16, target i32|i64, weight? f32, grad_zloss? f32|f16|bf16, lse_gor_zloss? f32|f16|bf16 -> x_grad f32|f16|bf16."""
+def CrossEntropySumExpAndIndexLogit(vocab_parallel_logits: TensorLike, target: TensorLike, global_logits_max: TensorLike, *, vocab_start_index: int, vocab_end_index: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """vocab_parallel_logits f32|bf16, target i32, global_logits_max f32|bf16 -> predicted_logits f32, sum_exp_logits f32, exp_logits f32, target_offset i32, target_mask i32."""
+def CrossV2(x1: TensorLike, x2: TensorLike, *, dim: int = -65530, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x1 f32|f16|i8|i32|u8|i16|bf16, x2 f32|f16|i8|i32|u8|i16|bf16 -> y f32|f16|i8|i32|u8|i16|bf16."""
 def Cummax(x: TensorLike, *, dim: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32, indices f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32."""
 def Cummin(x: TensorLike, *, axis: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
@@ -819,6 +919,8 @@ def DeepNormGrad(dy: TensorLike, x: TensorLike, gx: TensorLike, gamma: TensorLik
     """dy f32|f16|bf16, x f32|f16|bf16, gx f32|f16|bf16, gamma f32|f16|bf16, mean f32, rstd f32 -> dx f32|f16|bf16, dgx f32|f16|bf16, dbeta f32, dgamma f32."""
 def DeformableConv2D(x: TensorLike, filter: TensorLike, offsets: TensorLike, bias: TensorLike | None = None, *, strides: Sequence[int], pads: Sequence[int], dilations: Sequence[int] = (1, 1, 1, 1), groups: int = 1, data_format: str | bytes = 'NHWC', deformable_groups: int = 1, modulated: bool = True, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16, filter f32|f16, offsets f32|f16, bias? f32|f16 -> y f32|f16."""
+def DeformableConv2d(x: TensorLike, weight: TensorLike, offset: TensorLike, bias: TensorLike | None = None, *, kernel_size: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int] = (1, 1, 1, 1), groups: int = 1, deformable_groups: int = 1, modulated: bool = True, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """x f32|f16|bf16, weight f32|f16|bf16, offset f32|f16|bf16, bias? f32|f16|bf16 -> out f32|f16|bf16, deform_out f32|f16|bf16."""
 def DeformableOffsets(x: TensorLike, offsets: TensorLike, *, strides: Sequence[int], pads: Sequence[int], ksize: Sequence[int], dilations: Sequence[int] = (1, 1, 1, 1), data_format: str | bytes = 'NCHW', deformable_groups: int = 1, modulated: bool = True, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16, offsets f32|f16 -> y f32|f16."""
 def DeformableOffsetsGrad(grad: TensorLike, x: TensorLike, offsets: TensorLike, *, strides: Sequence[int], pads: Sequence[int], ksize: Sequence[int], dilations: Sequence[int] = (1, 1, 1, 1), data_format: str | bytes = 'NCHW', deformable_groups: int = 1, modulated: bool = True, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
@@ -837,6 +939,10 @@ def DenseImageWarp(image: TensorLike, flow: TensorLike, *, dependencies: Sequenc
     """image f32|f16, flow f32|f16 -> y f32|f16."""
 def DenseImageWarpGrad(grad: TensorLike, image: TensorLike, flow: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """grad f32|f16, image f32|f16, flow f32|f16 -> grad_image f32|f16, grad_flow f32|f16."""
+def DenseLightningIndexerGradKLLoss(query: TensorLike, key: TensorLike, query_index: TensorLike, key_index: TensorLike, weight: TensorLike, softmax_max: TensorLike, softmax_sum: TensorLike, softmax_max_index: TensorLike, softmax_sum_index: TensorLike, query_rope: TensorLike | None = None, key_rope: TensorLike | None = None, actual_seq_lengths_query: TensorLike | None = None, actual_seq_lengths_key: TensorLike | None = None, *, scale_value: float, layout: str | bytes = 'TND', sparse_mode: int = 3, pre_tokens: int = 2147483647, next_tokens: int = 2147483647, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """query f16|bf16, key f16|bf16, query_index f16|bf16, key_index f16|bf16, weight f32|f16|bf16, softmax_max f32, softmax_sum f32, softmax_max_index f32, softmax_sum_index f32, query_rope? f16|bf16, key_rope? f16|bf16, actual_seq_lengths_query? i64, actual_seq_lengths_key? i64 -> d_query_index f16|bf16, d_key_index f16|bf16, d_weight f32|f16|bf16, loss f32."""
+def DenseLightningIndexerSoftmaxLse(query_index: TensorLike, key_index: TensorLike, weight: TensorLike, actual_seq_lengths_query: TensorLike | None = None, actual_seq_lengths_key: TensorLike | None = None, *, layout: str | bytes = 'TND', sparse_mode: int = 3, pre_tokens: int = 9223372036854775807, next_tokens: int = 9223372036854775807, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """query_index f16|bf16, key_index f16|bf16, weight f32|f16|bf16, actual_seq_lengths_query? i64, actual_seq_lengths_key? i64 -> softmax_max f32, softmax_sum f32."""
 def DenseToDenseSetOperation(x1: TensorLike, x2: TensorLike, *, set_operation: str | bytes = '', validate_indices: bool = True, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """x1 i8|i32|u8|i16|u16|i64|str, x2 i8|i32|u8|i16|u16|i64|str -> y_indices i64, y_values i8|i32|u8|i16|u16|i64|str, y_shape i64."""
 def DenseToSparseSetOperation(x1: TensorLike, x2_indices: TensorLike, x2_values: TensorLike, x2_shape: TensorLike, *, set_operation: str | bytes = '', validate_indices: bool = True, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
@@ -861,7 +967,9 @@ def DequantBias(x: TensorLike, weight_scale: TensorLike, activate_scale: TensorL
     """x i32, weight_scale f32|bf16, activate_scale? f32, bias? f32|f16|i32|bf16 -> y f16|bf16."""
 def DequantRopeQuantKvcache(x: TensorLike, cos: TensorLike, sin: TensorLike, k_cache: TensorLike, v_cache: TensorLike, indices: TensorLike, scale_k: TensorLike, scale_v: TensorLike, offset_k: TensorLike | None = None, offset_v: TensorLike | None = None, weight_scale: TensorLike | None = None, activation_scale: TensorLike | None = None, bias: TensorLike | None = None, *, size_splits: Sequence[int], quant_mode: str | bytes = 'static', layout: str | bytes = 'BSND', kv_output: bool = False, cache_mode: str | bytes = 'contiguous', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """x f16|i32|bf16, cos f16|bf16, sin f16|bf16, k_cache i8, v_cache i8, indices i32|i64, scale_k f32, scale_v f32, offset_k? f32, offset_v? f32, weight_scale? f32, activation_scale? f32, bias? f32|f16|i32|bf16 -> q f16|bf16, k f16|bf16, v f16|bf16, k_cache i8, v_cache i8."""
-def DequantSwigluQuant(x: TensorLike, weight_scale: TensorLike | None = None, activation_scale: TensorLike | None = None, bias: TensorLike | None = None, quant_scale: TensorLike | None = None, quant_offset: TensorLike | None = None, group_index: TensorLike | None = None, *, activate_left: bool = False, quant_mode: str | bytes = 'static', swiglu_mode: int = 0, clamp_limit: float = 7.0, glu_alpha: float = 1.702, glu_bias: float = 1.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+def DequantSituQuant(x: TensorLike, weight_scale: TensorLike | None = None, activation_scale: TensorLike | None = None, bias: TensorLike | None = None, quant_scale: TensorLike | None = None, quant_offset: TensorLike | None = None, group_index: TensorLike | None = None, *, beta: float = 4.0, linear_beta: float = 25.0, activate_left: bool = True, quant_type: str | bytes = 'dynamic', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """x f16|i8|i32|bf16, weight_scale? f32, activation_scale? f32, bias? f32, quant_scale? f32, quant_offset? f32, group_index? i64 -> y i8, y_scale f32."""
+def DequantSwigluQuant(x: TensorLike, weight_scale: TensorLike | None = None, activation_scale: TensorLike | None = None, bias: TensorLike | None = None, quant_scale: TensorLike | None = None, quant_offset: TensorLike | None = None, group_index: TensorLike | None = None, *, activate_left: bool = False, quant_mode: str | bytes = 'static', swiglu_mode: int = 0, clamp_limit: float = 7.0, glu_alpha: float = 1.702, glu_bias: float = 1.0, dst_type: int | None = None, round_mode: str | bytes | None = None, activate_dim: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """x i32, weight_scale? f32, activation_scale? f32, bias? f32, quant_scale? f32, quant_offset? f32, group_index? i32|i64 -> y i8, scale f32."""
 def Dequantize(x: TensorLike, min_range: TensorLike, max_range: TensorLike, *, mode: str | bytes = 'MIN_COMBINED', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x qi8|qi16|qi32|qu8|qu16, min_range f32, max_range f32 -> y f32."""
@@ -899,12 +1007,20 @@ def Dilation2DBackpropInput(x: TensorLike, filter: TensorLike, out_backprop: Ten
     """x f32|f16|i8|i32|u8|i16|u16|i64|f64, filter f32|f16|i8|i32|u8|i16|u16|i64|f64, out_backprop f32|f16|i8|i32|u8|i16|u16|i64|f64 -> y f32|f16|i8|i32|u8|i16|u16|i64|f64."""
 def DistributeBarrier(x_ref: TensorLike, time_out: TensorLike | None = None, elastic_info: TensorLike | None = None, *, group: str | bytes, world_size: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x_ref T, time_out? i32, elastic_info? i32 -> x_ref T with T: f32|f16|bf16|i8|i32|i64|u8|b8."""
+def DistributeBarrierExtend(context: TensorLike, x_ref: TensorLike, time_out: TensorLike | None = None, elastic_info: TensorLike | None = None, *, group: str | bytes, world_size: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """context i32, x_ref f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|b8|bf16|i4|hif8|f8e5|f8e4|f4e2|f4e1, time_out? i32, elastic_info? i32 -> x_ref f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|b8|bf16|i4|hif8|f8e5|f8e4|f4e2|f4e1."""
 def Div(x1: TensorLike, x2: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x1 T0, x2 T0 -> y T0 with T0: f32|f16|i8|i32|u8|i16|u16|i64|f64|c64|c128|bf16."""
 def DivNoNan(x1: TensorLike, x2: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x1 f32|f16|i8|i32|u8|f64, x2 f32|f16|i8|i32|u8|f64 -> y f32|f16|i8|i32|u8|f64."""
+def DivV2(x1: TensorLike, x2: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x1 f32|f16|i32|i16|bf16, x2 f32|f16|i32|i16|bf16 -> y f32|f16|i32|i16|bf16."""
+def DivV3(x1: TensorLike, x2: TensorLike, *, mode: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x1 f32|f16|i32|i16|bf16, x2 f32|f16|i32|i16|bf16 -> y f32|f16|i32|i16|bf16."""
 def Dot(input_x: TensorLike, input_y: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """input_x f32|f16|i8|i32|u8|bf16, input_y f32|f16|i8|i32|u8|bf16 -> output f32|f16|i8|i32|u8|bf16."""
+def DotV2(x1: TensorLike, x2: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x1 f32|f16, x2 f32|f16 -> y f32|f16."""
 def DrawBoundingBoxes(images: TensorLike, boxes: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """images f32, boxes f32 -> y f32."""
 def DrawBoundingBoxesV2(images: TensorLike, boxes: TensorLike, colors: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -921,6 +1037,10 @@ def DropOutGenMaskV3(shape: TensorLike, prob: TensorLike, *, seed: int = 0, seed
     """shape i32|i64, prob f32|f16 -> y u8."""
 def DropOutGenMaskV4(shape: TensorLike, prob: TensorLike, *, seed: int = 0, seed2: int = 0, dtype: DataType | int = DataType.DT_BOOL, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """shape i32|i64, prob f32|f16 -> y b8|u1."""
+def DropOutV3(x: TensorLike, noise_shape: TensorLike | None, p: TensorLike, seed: TensorLike, offset: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """x T, noise_shape? i64, p f32|f16|f64|bf16, seed i32|i64, offset i64 -> y T, mask u8 with T: f32|f16|bf16."""
+def DropOutV3Grad(grad_y: TensorLike, mask: TensorLike, scale: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """grad_y f32|f16|bf16, mask u8|u1, scale f32 -> grad_x f32|f16|bf16."""
 def Dropout(x: TensorLike, *, dropout_ratio: float = 0.5, scale_train: bool = True, alpha: float = 1.0, beta: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32 -> y f32."""
 def DropoutV2(x: TensorLike, seed: TensorLike, *, p: float, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
@@ -929,6 +1049,8 @@ def DropoutWithMulsAndSoftmaxGrad(y_grad: TensorLike, mask: TensorLike, softmax_
     """y_grad f32|f16, mask u8, softmax_output f32|f16 -> x_grad f32|f16."""
 def DuaQuantizeAddLayerNorm(x1: TensorLike, x2: TensorLike, gamma: TensorLike, beta: TensorLike, bias: TensorLike, scales1: TensorLike, scales2: TensorLike, zero_points1: TensorLike | None = None, zero_points2: TensorLike | None = None, *, dtype: int, axis: int = -1, epsilon: float = 1e-05, additional_output: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """x1 f32|f16|bf16, x2 f32|f16|bf16, gamma f32|f16|bf16, beta f32|f16|bf16, bias f32|f16|bf16, scales1 f32|bf16, scales2 f32|bf16, zero_points1? i8|i32|u8|bf16, zero_points2? i8|i32|u8|bf16 -> y1 i8|i32|u8, y2 i8|i32|u8, x f32|f16|bf16."""
+def DualLevelQuantBatchMatmul(x1: TensorLike, x2: TensorLike, x1_level0_scale: TensorLike, x1_level1_scale: TensorLike, x2_level0_scale: TensorLike, x2_level1_scale: TensorLike, bias: TensorLike | None = None, *, dtype: int, transpose_x1: bool = False, transpose_x2: bool = True, level0_group_size: int = 512, level1_group_size: int = 32, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x1 f4e2, x2 f4e2, x1_level0_scale f32, x1_level1_scale f8e8, x2_level0_scale f32, x2_level1_scale f8e8, bias? f32 -> y f16|bf16."""
 def DummySeedGenerator(*, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """nothing -> handle res."""
 def DynSeqOuter(x1: TensorLike, x2: TensorLike, seq_len1: TensorLike, seq_len2: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -975,7 +1097,9 @@ def DynamicQuant(x: TensorLike, smooth_scales: TensorLike | None = None, group_i
     """x f16|bf16, smooth_scales? f16|bf16, group_index? i32 -> y i8|i4, scale f32."""
 def DynamicQuantUpdateScatter(var: TensorLike, var_scale: TensorLike, indices: TensorLike, updates: TensorLike, smooth_scales: TensorLike | None = None, *, reduce: str | bytes, axis: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """var i8, var_scale f32, indices i32|i64, updates f16|bf16, smooth_scales? f16|bf16 -> var i8, var_scale f32."""
-def DynamicQuantV2(x: TensorLike, smooth_scales: TensorLike | None = None, group_index: TensorLike | None = None, *, dst_type: int = 2, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
+def DynamicQuantUpdateScatterV2(x: TensorLike, indices: TensorLike, var: TensorLike, var_scale: TensorLike, var_offset: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """x f16|bf16, indices i32, var i4, var_scale f32, var_offset f32 -> var i4, var_scale f32, var_offset f32."""
+def DynamicQuantV2(x: TensorLike, smooth_scales: TensorLike | None = None, group_index: TensorLike | None = None, *, dst_type: int = 2, is_symmetrical: bool | None = None, quant_mode: str | bytes | None = None, dst_type_max: float | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """x f16|bf16, smooth_scales? f16|bf16, group_index? i32 -> y i8|i4, scale f32, offset f32."""
 def DynamicRNN(x: TensorLike, w: TensorLike, b: TensorLike, seq_length: TensorLike | None = None, init_h: TensorLike | None = None, init_c: TensorLike | None = None, wci: TensorLike | None = None, wcf: TensorLike | None = None, wco: TensorLike | None = None, mask: TensorLike | None = None, *, cell_type: str | bytes = 'LSTM', direction: str | bytes = 'UNIDIRECTIONAL', cell_depth: int = 1, use_peephole: bool = False, keep_prob: float = 1.0, cell_clip: float = -1.0, num_proj: int = 0, time_major: bool = True, activation: str | bytes = 'tanh', forget_bias: float = 0.0, gate_order: str | bytes = 'ijfo', is_training: bool = True, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """x f32|f16, w f32|f16, b f32|f16, seq_length? f16|i32, init_h? f32|f16, init_c? f32|f16, wci? f32|f16, wcf? f32|f16, wco? f32|f16, mask? u8 -> y f32|f16, output_h f32|f16, output_c f32|f16, i f32|f16, j f32|f16, f f32|f16, o f32|f16, tanhc f32|f16."""
@@ -1001,6 +1125,8 @@ def EluGrad(grads: TensorLike, activations: TensorLike, *, dependencies: Sequenc
     """grads f32|f16|f64, activations f32|f16|f64 -> y f32|f16|f64."""
 def EluGradV2(grads: TensorLike, activations: TensorLike, *, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0, is_result: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """grads f32|f16|bf16, activations f32|f16|bf16 -> y f32|f16|bf16."""
+def Embedding(x: TensorLike, indices: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|c64|bf16|c32, indices i32|i64 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|c64|bf16|c32."""
 def EmbeddingApplyAdaGrad(var_handle: TensorLike, lr: TensorLike, grad: TensorLike, keys: TensorLike, global_step: TensorLike, *, embedding_dim: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """var_handle res, lr f32|f16, grad f32|f16, keys i64, global_step i32|i64 -> var_handle res."""
 def EmbeddingApplyAdam(var_handle: TensorLike, beta1_power: TensorLike, beta2_power: TensorLike, lr: TensorLike, beta1: TensorLike, beta2: TensorLike, epsilon: TensorLike, grad: TensorLike, keys: TensorLike, global_step: TensorLike, *, embedding_dim: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -1021,6 +1147,8 @@ def EmbeddingComputeVarImport(file_path: TensorLike, ps_id: TensorLike, table_id
     """file_path str, ps_id i32, table_id i32 -> nothing."""
 def EmbeddingDenseGrad(grad: TensorLike, indices: TensorLike, *, num_weights: int, padding_idx: int = -1, scale_grad_by_freq: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """grad f32|f16|bf16, indices i32|i64 -> y f32|f16|bf16."""
+def EmbeddingDenseGradV2(grad: TensorLike, sort_indices: TensorLike, pos_idx: TensorLike, *, num_weights: int, padding_idx: int = -1, scale_grad_by_freq: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """grad f32|f16|bf16, sort_indices i32|i64, pos_idx i32 -> y f32|f16|bf16."""
 def EmbeddingFeatureMapping(feature_id: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """feature_id i64 -> offset_id i32."""
 def EmbeddingFeatureMappingExport(file_path: TensorLike, table_name: TensorLike, global_step: TensorLike | None = None, values: TensorLike | None = None, feature_id: Sequence[TensorLike] = (), offset_id: Sequence[TensorLike] = (), *, embedding_dim: Sequence[int] = (), dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
@@ -1037,6 +1165,14 @@ def EmbeddingFeatureMappingTableSize(table_name: TensorLike, *, dependencies: Se
     """table_name str -> feature_size i64."""
 def EmbeddingFeatureMappingV2(table_name: TensorLike, feature_id: TensorLike, *, table_total_size: Sequence[int], table_actual_size: Sequence[int], dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """table_name str, feature_id i64 -> offset_id i32."""
+def EmbeddingHashTableApplyAdamW(table_handle: TensorLike, keys: TensorLike, m: TensorLike, v: TensorLike, beta1_power: TensorLike, beta2_power: TensorLike, lr: TensorLike, weight_decay: TensorLike, beta1: TensorLike, beta2: TensorLike, epsilon: TensorLike, grad: TensorLike, max_grad_norm: TensorLike, *, embedding_dim: int, bucket_size: int, amsgrad: bool = False, maximize: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """table_handle i64, keys i64, m f32|f16, v f32|f16, beta1_power f32|f16, beta2_power f32|f16, lr f32|f16, weight_decay f32|f16, beta1 f32|f16, beta2 f32|f16, epsilon f32|f16, grad f32|f16, max_grad_norm f32|f16 -> m f32|f16, v f32|f16, beta1_power f32|f16, beta2_power f32|f16, max_grad_norm f32|f16."""
+def EmbeddingHashTableExport(table_handles: TensorLike, table_sizes: TensorLike, embedding_dims: TensorLike, bucket_sizes: TensorLike, *, export_mode: str | bytes = 'all', filtered_export_flag: bool = False, size_of_keys: int, size_of_counters: int, size_of_filter_flags: int, size_of_values: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[list[Tensor], list[Tensor], list[Tensor], list[Tensor]]:
+    """table_handles i64, table_sizes i64, embedding_dims i64, bucket_sizes i64 -> keys* i64, counters* u64, filter_flags* u8, values* f32."""
+def EmbeddingHashTableImport(table_handles: TensorLike, embedding_dims: TensorLike, bucket_sizes: TensorLike, keys: Sequence[TensorLike] = (), counters: Sequence[TensorLike] = (), filter_flags: Sequence[TensorLike] = (), values: Sequence[TensorLike] = (), *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
+    """table_handles i64, embedding_dims i64, bucket_sizes i64, keys* i64, counters* u64, filter_flags* u8, values* f32 -> nothing."""
+def EmbeddingHashTableLookupOrInsert(table_handle: TensorLike, keys: TensorLike, *, bucket_size: int, embedding_dim: int, filter_mode: str | bytes = 'no_filter', filter_freq: int = 0, default_key_or_value: bool = False, default_key: int = 0, default_value: float = 0.0, filter_key_flag: bool = False, filter_key: int = -1, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """table_handle i64, keys i64 -> values f32."""
 def EmbeddingLocalIndex(addr_table: TensorLike, index: TensorLike, *, row_memory: int = 320, mode: str | bytes = 'mod', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """addr_table u64, index i32|u32|i64|u64 -> local_idx i32|u32|i64|u64, nums i32|u32|i64|u64, recover_idx i32|u32|i64|u64."""
 def EmbeddingRankId(addr_table: TensorLike, index: TensorLike, *, row_memory: int = 320, mode: str | bytes = 'mod', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -1071,6 +1207,10 @@ def End(x: TensorLike, *, peerIndex: int = 0, parentOpType: str | bytes = '', de
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|str|c64|c128|qi8|qi16|qi32|qu8|qu16|res|bf16|c32 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|str|c64|c128|qi8|qi16|qi32|qu8|qu16|res|bf16|c32."""
 def EndOfSequence(x: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x u8 -> y u8."""
+def EngramFetch(commContext: TensorLike, indices: TensorLike, *, hidden_size: int, num_entries_per_rank: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """commContext i32, indices i32 -> fetched f32|f16|bf16."""
+def EngramFetchWait(commContext: TensorLike, fetched: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """commContext i32, fetched f32|f16|bf16 -> fetched f32|f16|bf16."""
 def EnsureShape(input: TensorLike, *, shape: Sequence[int], dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """input f32|f16|i8|i32|u8|i16|u16|i64|f64|c64|c128 -> output f32|f16|i8|i32|u8|i16|u16|i64|f64|c64|c128."""
 def Enter(x: TensorLike, *, frame_name: str | bytes, is_constant: bool, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -1091,12 +1231,16 @@ def Exit(x: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str |
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8."""
 def Exp(x: TensorLike, *, base: float = -1.0, scale: float = 1.0, shift: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x T0 -> y T0 with T0: f32|f16|f64|c64|c128|bf16|c32."""
+def ExpSegsumGrad(grad_output: TensorLike, grad_self: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """grad_output f32|f16|bf16, grad_self f32|f16|bf16 -> grad_input f32|f16|bf16."""
 def Expand(x: TensorLike, shape: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x T0, shape i32|i16|i64 -> y T0 with T0: f32|f16|i8|i32|u8|i64|b8|bf16."""
 def ExpandD(x: TensorLike, *, shape: Sequence[int], dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i8|i32|u8|b8 -> y f32|f16|i8|i32|u8|b8."""
 def ExpandDims(x: TensorLike, axis: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x T0, axis i32|i64 -> y T0 with T0: f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|str|bf16|c64|c128."""
+def ExpandIntoJaggedPermute(permute: TensorLike, input_offsets: TensorLike, output_offsets: TensorLike, *, output_size: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """permute i32, input_offsets i32, output_offsets i32 -> output_permute i32."""
 def Expint(x: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|f64|bf16 -> y f32|f16|f64|bf16."""
 def Expm1(x: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -1105,6 +1249,10 @@ def Exponential(x: TensorLike, *, lambda_: float = 1.0, seed: int = 0, dependenc
     """x f32|f16|f64 -> y f32|f16|f64."""
 def ExponentialDecayLR(var_handle: TensorLike, initial_learning_rate: TensorLike, decay_rate: TensorLike, decay_steps: TensorLike, global_step: TensorLike | None = None, *, staircase: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """var_handle i32|res, initial_learning_rate f32|f16, decay_rate f32|f16, decay_steps i32|i64, global_step? i32|i64 -> decayed_lr f32|f16."""
+def ExtendConv2D(x: TensorLike, filter: TensorLike, bias: TensorLike | None = None, offset_w: TensorLike | None = None, scale0: TensorLike | None = None, relu_weight0: TensorLike | None = None, clip_value0: TensorLike | None = None, scale1: TensorLike | None = None, relu_weight1: TensorLike | None = None, clip_value1: TensorLike | None = None, *, strides: Sequence[int], pads: Sequence[int] = (0, 0, 0, 0), dilations: Sequence[int] = (1, 1, 1, 1), groups: int = 1, data_format: str | bytes = 'NCHW', offset_x: int = 0, round_mode: str | bytes = 'rint', pad_mode: str | bytes = 'SPECIFIC', enable_hf32: bool = False, enable_relu0: bool = False, enable_relu1: bool = False, dual_output: bool = False, dtype0: int = -1, dtype1: int = -1, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """x f32|f16|i8|bf16|hif8|f8e4, filter f32|f16|i8|bf16|hif8|f8e4, bias? f32|f16|i32|bf16, offset_w? i8, scale0? i64|u64, relu_weight0? f32, clip_value0? f16|i8|bf16|hif8|f8e4, scale1? i64|u64, relu_weight1? f32, clip_value1? f16|i8|bf16|hif8|f8e4 -> y0 f32|f16|i8|bf16|hif8|f8e4, y1 f32|f16|i8|bf16|hif8|f8e4."""
+def ExtendConvTranspose(input_size: TensorLike, x: TensorLike, filter: TensorLike, bias: TensorLike | None = None, scale: TensorLike | None = None, *, strides: Sequence[int], pads: Sequence[int], dilations: Sequence[int] = (1, 1, 1, 1, 1), groups: int = 1, data_format: str | bytes = 'NDHWC', output_padding: Sequence[int] = (0, 0, 0, 0, 0), offset_x: int = 0, fusion_mode: int = 0, y_quant_mode: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """input_size i32|i64, x f32|f16|i8|bf16, filter f32|f16|i8|bf16, bias? f32|f16|i32, scale? u64 -> y f32|f16|i8|bf16."""
 def ExtractGlimpse(x: TensorLike, size: TensorLike, offsets: TensorLike, *, centered: bool = True, normalized: bool = True, uniform_noise: bool = True, noise: str | bytes = 'uniform', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32, size i32, offsets f32 -> y f32."""
 def ExtractGlimpseV2(input: TensorLike, size: TensorLike, offsets: TensorLike, *, centered: bool = True, normalized: bool = True, uniform_noise: bool = True, noise: str | bytes = 'uniform', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -1138,7 +1286,7 @@ def FakeQuantWithMinMaxArgsGradient(gradients: TensorLike, x: TensorLike, *, min
 def FakeQuantWithMinMaxVars(x: TensorLike, min: TensorLike, max: TensorLike, *, num_bits: int = 8, narrow_range: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32, min f32, max f32 -> y f32."""
 def FakeQuantWithMinMaxVarsGradient(gradients: TensorLike, x: TensorLike, min: TensorLike, max: TensorLike, *, num_bits: int = 8, narrow_range: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """gradients f32, x f32, min f32, max f32 -> backprops_wrt_x f32, backprops_wrt_min f32, backprops_wrt_max f32."""
+    """gradients f32, x f32, min f32, max f32 -> backprops_wrt_x f32, backprop_wrt_min f32, backprop_wrt_max f32."""
 def FakeQuantWithMinMaxVarsPerChannel(x: TensorLike, min: TensorLike, max: TensorLike, *, num_bits: int = 8, narrow_range: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32, min f32, max f32 -> y f32."""
 def FakeQuantWithMinMaxVarsPerChannelGradient(gradients: TensorLike, x: TensorLike, min: TensorLike, max: TensorLike, *, num_bits: int = 8, narrow_range: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
@@ -1155,6 +1303,10 @@ def FastGeluV2(x: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name:
     """x f32|f16|bf16 -> y f32|f16|bf16."""
 def FastrcnnPredictions(rois: TensorLike, score: TensorLike, *, nms_threshold: float, score_threshold: float, k: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """rois f16, score f16 -> sorted_rois f16, sorted_scores f16, sorted_classes f16."""
+def FatreluMul(x: TensorLike, threshold: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|bf16, threshold f32 -> y f32|f16|bf16."""
+def FeedsRepeat(feeds: TensorLike, feeds_repeat_times: TensorLike, *, output_feeds_size: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """feeds f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32, feeds_repeat_times i32|i64 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32."""
 def FfnWorkerBatching(schedule_context: TensorLike, *, expert_num: int, max_out_shape: Sequence[int], token_dtype: int = 0, need_schedule: int = 0, layer_num: int = 0, sync_flag: bool | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """schedule_context i8 -> y f16|bf16|i8|f8e5|f8e4|f4e2, group_list i64, session_ids i32, micro_batch_ids i32, token_ids i32, expert_offsets i32, dynamic_scale f32|f8e8, actual_token_num i64."""
 def FfnWorkerScheduler(schedule_context: TensorLike, *, sync_group_size: int = 1, execute_mode: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -1167,6 +1319,8 @@ def FillD(value: TensorLike, *, dims: Sequence[int], dependencies: Sequence[Tens
     """value f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|bf16 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|bf16."""
 def FillDiagonal(x: TensorLike, *, fill_value: float, wrap: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32."""
+def FillDiagonalV2(x: TensorLike, fill_value: TensorLike, *, wrap: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32, fill_value f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32 -> x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32."""
 def FillV2(dims: TensorLike, *, value: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """dims i32|i16|i64 -> y f32|f16|i8|i32|i16|i64|f64."""
 def FillV2D(*, value: float = 0.0, dims: Sequence[int], dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -1181,12 +1335,14 @@ def FixPipe(x1: TensorLike, x2: TensorLike | None = None, quant_scale_0: TensorL
     """x1 f32|f16|i32|bf16, x2? f16|i8|i4, quant_scale_0? u64, relu_weight_0? f32, clip_value_0? f16|i8|i4, quant_scale_1? u64, relu_weight_1? f32, clip_value_1? f16, anti_quant_scale? f16, anti_quant_offset? i8|i4 -> output f32|f16|i8|i32|bf16|i4."""
 def FixedUnigramCandidateSampler(true_classes: TensorLike, *, num_true: int = 0, num_sampled: int = 0, unique: bool = False, range_max: int = 0, vocab_file: str | bytes = '', distortion: float = 1.0, num_reserved_ids: int = 0, num_shards: int = 1, shard: int = 0, unigrams: Sequence[float], seed: int = 0, seed2: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """true_classes i64 -> sampled_candidates i64, true_expected_count f32, sampled_expected_count f32."""
-def FlashAttentionScore(query: TensorLike, key: TensorLike, value: TensorLike, real_shift: TensorLike | None = None, drop_mask: TensorLike | None = None, padding_mask: TensorLike | None = None, atten_mask: TensorLike | None = None, prefix: TensorLike | None = None, actual_seq_qlen: TensorLike | None = None, actual_seq_kvlen: TensorLike | None = None, q_start_idx: TensorLike | None = None, kv_start_idx: TensorLike | None = None, *, scale_value: float = 1.0, keep_prob: float = 1.0, pre_tockens: int = 2147483647, next_tockens: int = 2147483647, head_num: int, input_layout: str | bytes, inner_precise: int = 0, sparse_mode: int = 0, pse_type: int = 1, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def FlashAttentionScore(query: TensorLike, key: TensorLike, value: TensorLike, real_shift: TensorLike | None = None, drop_mask: TensorLike | None = None, padding_mask: TensorLike | None = None, atten_mask: TensorLike | None = None, prefix: TensorLike | None = None, actual_seq_qlen: TensorLike | None = None, actual_seq_kvlen: TensorLike | None = None, q_start_idx: TensorLike | None = None, kv_start_idx: TensorLike | None = None, *, scale_value: float = 1.0, keep_prob: float = 1.0, pre_tockens: int = 2147483647, next_tockens: int = 2147483647, head_num: int, input_layout: str | bytes, inner_precise: int = 0, sparse_mode: int = 0, pse_type: int = 1, seed: int | None = None, offset: int | None = None, out_dtype: int | None = None, softmax_out_layout: str | bytes | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """query f32|f16|bf16, key f32|f16|bf16, value f32|f16|bf16, real_shift? f32|f16|bf16, drop_mask? u8, padding_mask? f32|f16|bf16, atten_mask? u8|b8, prefix? i64, actual_seq_qlen? i64, actual_seq_kvlen? i64, q_start_idx? i64, kv_start_idx? i64 -> softmax_max f32, softmax_sum f32, softmax_out f32|f16|bf16, attention_out f32|f16|bf16."""
-def FlashAttentionScoreGrad(query: TensorLike, key: TensorLike, value: TensorLike, dy: TensorLike, pse_shift: TensorLike | None = None, drop_mask: TensorLike | None = None, padding_mask: TensorLike | None = None, atten_mask: TensorLike | None = None, softmax_max: TensorLike | None = None, softmax_sum: TensorLike | None = None, softmax_in: TensorLike | None = None, attention_in: TensorLike | None = None, prefix: TensorLike | None = None, actual_seq_qlen: TensorLike | None = None, actual_seq_kvlen: TensorLike | None = None, q_start_idx: TensorLike | None = None, kv_start_idx: TensorLike | None = None, *, scale_value: float = 1.0, keep_prob: float = 1.0, pre_tockens: int = 65536, next_tockens: int = 65536, head_num: int, input_layout: str | bytes, inner_precise: int = 0, sparse_mode: int = 0, pse_type: int = 1, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def FlashAttentionScoreGrad(query: TensorLike, key: TensorLike, value: TensorLike, dy: TensorLike, pse_shift: TensorLike | None = None, drop_mask: TensorLike | None = None, padding_mask: TensorLike | None = None, atten_mask: TensorLike | None = None, softmax_max: TensorLike | None = None, softmax_sum: TensorLike | None = None, softmax_in: TensorLike | None = None, attention_in: TensorLike | None = None, prefix: TensorLike | None = None, actual_seq_qlen: TensorLike | None = None, actual_seq_kvlen: TensorLike | None = None, q_start_idx: TensorLike | None = None, kv_start_idx: TensorLike | None = None, *, scale_value: float = 1.0, keep_prob: float = 1.0, pre_tockens: int = 65536, next_tockens: int = 65536, head_num: int, input_layout: str | bytes, inner_precise: int = 0, sparse_mode: int = 0, pse_type: int = 1, seed: int | None = None, offset: int | None = None, out_dtype: int | None = None, softmax_in_layout: str | bytes | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """query f32|f16|bf16, key f32|f16|bf16, value f32|f16|bf16, dy f32|f16|bf16, pse_shift? f32|f16|bf16, drop_mask? u8, padding_mask? f32|f16|bf16, atten_mask? u8|b8, softmax_max? f32, softmax_sum? f32, softmax_in? f32|f16|bf16, attention_in? f32|f16|bf16, prefix? i64, actual_seq_qlen? i64, actual_seq_kvlen? i64, q_start_idx? i64, kv_start_idx? i64 -> dq f32|f16|bf16, dk f32|f16|bf16, dv f32|f16|bf16, dpse f32|f16|bf16."""
-def FlatQuant(x: TensorLike, kronecker_p1: TensorLike, kronecker_p2: TensorLike, *, clip_ratio: float = 1.0, dst_dtype: int = 3, dst_type_max: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
-    """x f16|bf16, kronecker_p1 f16|bf16, kronecker_p2 f16|bf16 -> out i4|f4e2, quant_scale f32|f8e8."""
+def FlashAttn(q: TensorLike, k: TensorLike, v: TensorLike, block_table: TensorLike | None = None, cu_seqlens_q: TensorLike | None = None, cu_seqlens_kv: TensorLike | None = None, seqused_q: TensorLike | None = None, seqused_kv: TensorLike | None = None, sinks: TensorLike | None = None, attn_mask: TensorLike | None = None, metadata: TensorLike | None = None, *, softmax_scale: float = 0.0, mask_mode: int = 0, win_left: int = -1, win_right: int = -1, max_seqlen_q: int = -1, max_seqlen_kv: int = -1, layout_q: str | bytes = 'BSND', layout_kv: str | bytes = 'BSND', layout_out: str | bytes = 'BSND', return_softmax_lse: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """q f16|bf16, k f16|bf16, v f16|bf16, block_table? i32, cu_seqlens_q? i32, cu_seqlens_kv? i32, seqused_q? i32, seqused_kv? i32, sinks? f32, attn_mask? i8, metadata? i32 -> attn_out f16|bf16, softmax_lse? f32."""
+def FlatQuant(x: TensorLike, kronecker_p1: TensorLike, kronecker_p2: TensorLike, group_list: TensorLike | None = None, *, clip_ratio: float = 1.0, dst_dtype: int = 3, dst_type_max: float = 0.0, group_list_type: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """x f16|bf16, kronecker_p1 f16|bf16, kronecker_p2 f16|bf16, group_list? i64 -> out i4|f4e2, quant_scale f32|f8e8."""
 def Flatten(x: TensorLike, *, axis: int = 1, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64."""
 def FlattenV2(x: TensorLike, *, axis: int = 1, end_axis: int = -1, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -1247,6 +1403,10 @@ def ForeachAsin(x: Sequence[TensorLike] = (), *, size_of_y: int | None = None, d
     """x* T -> y* T with T: f32|f16|bf16."""
 def ForeachAtan(x: Sequence[TensorLike] = (), *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
     """x* T -> y* T with T: f32|f16|bf16."""
+def ForeachBinaryOp(x1: Sequence[TensorLike] = (), x2: Sequence[TensorLike] = (), *, op_code: int, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
+    """x1* f32|f16|i32|bf16, x2* f32|f16|i32|bf16 -> y* f32|f16|i32|bf16."""
+def ForeachCopy(x: Sequence[TensorLike] = (), *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
+    """x* f32|f16|i8|i32|u8|i16|u16|u32|i64|f64|b8|bf16 -> y* f32|f16|i8|i32|u8|i16|u16|u32|i64|f64|b8|bf16."""
 def ForeachCos(x: Sequence[TensorLike] = (), *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
     """x* f32|f16|bf16 -> y* f32|f16|bf16."""
 def ForeachCosInplace(x: Sequence[TensorLike] = (), *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
@@ -1367,6 +1527,8 @@ def ForeachSigmoid(x: Sequence[TensorLike] = (), *, size_of_y: int | None = None
     """x* f32|f16|bf16 -> y* f32|f16|bf16."""
 def ForeachSigmoidInplace(x: Sequence[TensorLike] = (), *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """x* f32|f16 -> nothing."""
+def ForeachSign(x: Sequence[TensorLike] = (), *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
+    """x* f32|f16|i8|i32|i64|bf16 -> y* f32|f16|i8|i32|i64|bf16."""
 def ForeachSin(x: Sequence[TensorLike] = (), *, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
     """x* f32|f16|bf16 -> y* f32|f16|bf16."""
 def ForeachSinInplace(x: Sequence[TensorLike] = (), *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
@@ -1417,6 +1579,10 @@ def FullyConnection(x: TensorLike, w: TensorLike, b: TensorLike | None = None, o
     """x f32|f16|i8|bf16|i4, w f32|f16|i8|bf16|i4, b? f32|f16|i32|bf16, offset_w? i8|i4 -> y f32|f16|i32|bf16."""
 def FullyConnectionCompress(x: TensorLike, w: TensorLike, comress_index: TensorLike, b: TensorLike | None = None, offset_w: TensorLike | None = None, *, num_output: int, transpose: bool = False, axis: int = 1, offset_x: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x i8|u8, w i8, comress_index i8, b? i32, offset_w? i8 -> y i32."""
+def FusedAdamw(params: Sequence[TensorLike] = (), grads: Sequence[TensorLike] = (), exp_avgs: Sequence[TensorLike] = (), exp_avg_sqs: Sequence[TensorLike] = (), max_exp_avg_sqs: Sequence[TensorLike] = (), state_steps: Sequence[TensorLike] = (), grad_scale: TensorLike | None = None, found_inf: TensorLike | None = None, *, lr: float = 0.00100000005, beta1: float = 0.899999976, beta2: float = 0.999000013, weight_decay: float = 0.0, eps: float = 9.99999994e-09, amsgrad: bool = False, maximize: bool = False, size_of_params: int | None = None, size_of_exp_avgs: int | None = None, size_of_exp_avg_sqs: int | None = None, size_of_max_exp_avg_sqs: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[list[Tensor], list[Tensor], list[Tensor], list[Tensor]]:
+    """params* f32|f16|bf16, grads* f32|f16|bf16, exp_avgs* f32|f16|bf16, exp_avg_sqs* f32|f16|bf16, max_exp_avg_sqs* f32|f16|bf16, state_steps* f32|i64, grad_scale? f32, found_inf? f32 -> params* f32|f16|bf16, exp_avgs* f32|f16|bf16, exp_avg_sqs* f32|f16|bf16, max_exp_avg_sqs* f32|f16|bf16."""
+def FusedAddRmsNorm(x1: TensorLike, x2: TensorLike, gamma: TensorLike, *, epsilon: float = 1e-06, scale: float = 1.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """x1 f32|f16|bf16, x2 f32|f16|bf16, gamma f32|f16|bf16 -> y f32|f16|bf16, rstd f32, x f32|f16|bf16."""
 def FusedBatchNormV2(x: TensorLike, scale: TensorLike, offset: TensorLike, mean: TensorLike | None = None, variance: TensorLike | None = None, *, epsilon: float = 0.0001, data_format: str | bytes = 'NHWC', is_training: bool = True, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """x f32|f16, scale f32, offset f32, mean? f32, variance? f32 -> y f32|f16, batch_mean f32, batch_variance f32, reserve_space_1 f32, reserve_space_2 f32."""
 def FusedBiasLeakyRelu(x: TensorLike, bias: TensorLike, *, negative_slope: float = 0.2, scale: float = 1.414213562373, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -1425,9 +1591,19 @@ def FusedBiasLeakyReluGrad(y_grad: TensorLike, features: TensorLike, *, negative
     """y_grad f32|f16|f64, features f32|f16|f64 -> x_grad f32|f16|f64."""
 def FusedCausalConv1d(x: TensorLike, weight: TensorLike, conv_states: TensorLike, query_start_loc: TensorLike | None = None, cache_indices: TensorLike | None = None, initial_state_mode: TensorLike | None = None, bias: TensorLike | None = None, num_accepted_tokens: TensorLike | None = None, num_computed_tokens: TensorLike | None = None, block_idx_first_scheduled_token: TensorLike | None = None, block_idx_last_scheduled_token: TensorLike | None = None, initial_state_idx: TensorLike | None = None, *, activation_mode: int = 0, pad_slot_id: int = -1, run_mode: int = 0, max_query_len: int = -1, residual_connection: int = 1, block_size: int = 128, conv_mode: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """x f16|bf16, weight f16|bf16, conv_states f16|bf16, query_start_loc? i32, cache_indices? i32, initial_state_mode? i32, bias? f16|bf16, num_accepted_tokens? i32, num_computed_tokens? i32, block_idx_first_scheduled_token? i32, block_idx_last_scheduled_token? i32, initial_state_idx? i32 -> conv_states f16|bf16, y f16|bf16."""
+def FusedCrossEntropyLossWithMaxSum(logits_max: TensorLike, sum_exp_logits: TensorLike, predicted_logits: TensorLike, input: TensorLike | None = None, weight: TensorLike | None = None, vocab_parallel_logits: TensorLike | None = None, *, label_smoothing: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """logits_max f32, sum_exp_logits f32, predicted_logits f32, input? f32, weight? f32, vocab_parallel_logits? f32|f16|bf16 -> loss f32, softmax_logits? f32."""
+def FusedFloydAttention(query: TensorLike, key_1: TensorLike, value_1: TensorLike, key_2: TensorLike, value_2: TensorLike, atten_mask: TensorLike | None = None, *, scale_value: float = 1.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """query f32|f16|bf16, key_1 f32|f16|bf16, value_1 f32|f16|bf16, key_2 f32|f16|bf16, value_2 f32|f16|bf16, atten_mask? u8|b8 -> softmax_max f32, softmax_sum f32, attention_out f32|f16|bf16."""
+def FusedFloydAttentionGrad(query: TensorLike, key1: TensorLike, value1: TensorLike, key2: TensorLike, value2: TensorLike, dy: TensorLike, atten_mask: TensorLike | None = None, softmax_max: TensorLike | None = None, softmax_sum: TensorLike | None = None, attention_in: TensorLike | None = None, *, scale_value: float = 1.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """query f32|f16|bf16, key1 f32|f16|bf16, value1 f32|f16|bf16, key2 f32|f16|bf16, value2 f32|f16|bf16, dy f32|f16|bf16, atten_mask? u8|b8, softmax_max? f32, softmax_sum? f32, attention_in? f32|f16|bf16 -> dq f32|f16|bf16, dk_1 f32|f16|bf16, dv_1 f32|f16|bf16, dk_2 f32|f16|bf16, dv_2 f32|f16|bf16."""
 def FusedInferAttentionScore(query: TensorLike, key: Sequence[TensorLike] = (), value: Sequence[TensorLike] = (), pse_shift: TensorLike | None = None, atten_mask: TensorLike | None = None, actual_seq_lengths: TensorLike | None = None, actual_seq_lengths_kv: TensorLike | None = None, dequant_scale1: TensorLike | None = None, quant_scale1: TensorLike | None = None, dequant_scale2: TensorLike | None = None, quant_scale2: TensorLike | None = None, quant_offset2: TensorLike | None = None, antiquant_scale: TensorLike | None = None, antiquant_offset: TensorLike | None = None, block_table: TensorLike | None = None, query_padding_size: TensorLike | None = None, kv_padding_size: TensorLike | None = None, key_antiquant_scale: TensorLike | None = None, key_antiquant_offset: TensorLike | None = None, value_antiquant_scale: TensorLike | None = None, value_antiquant_offset: TensorLike | None = None, key_shared_prefix: TensorLike | None = None, value_shared_prefix: TensorLike | None = None, actual_shared_prefix_len: TensorLike | None = None, query_rope: TensorLike | None = None, key_rope: TensorLike | None = None, key_rope_antiquant_scale: TensorLike | None = None, dequant_scale_query: TensorLike | None = None, learnable_sink: TensorLike | None = None, q_start_idx: TensorLike | None = None, kv_start_idx: TensorLike | None = None, *, num_heads: int, scale: float = 1.0, pre_tokens: int = 2147483647, next_tokens: int = 2147483647, input_layout: str | bytes = 'BSH', num_key_value_heads: int = 0, sparse_mode: int = 0, inner_precise: int = 0, block_size: int = 0, antiquant_mode: int = 0, softmax_lse_flag: bool = False, key_antiquant_mode: int = 0, value_antiquant_mode: int = 0, query_quant_mode: int = 0, pse_type: int = 0, out_dtype: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """query f16|i8|bf16, key* f16|i8|bf16, value* f16|i8|bf16, pse_shift? f16|bf16, atten_mask? f16|i8|u8|b8, actual_seq_lengths? i64, actual_seq_lengths_kv? i64, dequant_scale1? u64, quant_scale1? f32, dequant_scale2? u64, quant_scale2? f32|bf16, quant_offset2? f32|bf16, antiquant_scale? f32|f16|bf16, antiquant_offset? f32|f16|bf16, block_table? i32, query_padding_size? i64, kv_padding_size? i64, key_antiquant_scale? f32|f16|bf16, key_antiquant_offset? f32|f16|bf16, value_antiquant_scale? f32|f16|bf16, value_antiquant_offset? f32|f16|bf16, key_shared_prefix? f16|i8|bf16, value_shared_prefix? f16|i8|bf16, actual_shared_prefix_len? i64, query_rope? f16|i8|bf16, key_rope? f16|i8|bf16, key_rope_antiquant_scale? f16|i8|bf16, dequant_scale_query? f32, learnable_sink? bf16, q_start_idx? i64, kv_start_idx? i64 -> attention_out f32|f16|i8|bf16, softmax_lse f32|f16|bf16."""
-def FusedMatMul(x1: TensorLike, x2: TensorLike, bias: TensorLike | None = None, x3: TensorLike | None = None, *, transpose_x1: bool = False, transpose_x2: bool = False, enable_hf32: bool = False, fused_op_type: str | bytes = '', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+def FusedLinearCrossEntropyLossGrad(grad: TensorLike, input: TensorLike, weight: TensorLike, target_mask: TensorLike, masked_target: TensorLike, logits_max: TensorLike | None = None, sum_expLogits: TensorLike | None = None, softmax: TensorLike | None = None, *, label_smoothing: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """grad f32, input f16|bf16, weight f16|bf16, target_mask u8|b8, masked_target i32|i64, logits_max? f32, sum_expLogits? f32, softmax? f32 -> input_grad_out f16|bf16, weight_grad_out f16|bf16."""
+def FusedLinearOnlineMaxSum(input: TensorLike, weight: TensorLike, target: TensorLike, *, vocab_start_index: int, vocab_end_index: int, vocab_parallel_logits_out_flag: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """input f16|bf16, weight f16|bf16, target i32|i64 -> logits_max_local f32, sum_exp_logits_local f32, predicted_logits_local f32, target_mask u8, masked_target i32|i64, vocab_parallel_logits_out? f16|bf16."""
+def FusedMatMul(x1: TensorLike, x2: TensorLike, bias: TensorLike | None = None, x3: TensorLike | None = None, *, transpose_x1: bool = False, transpose_x2: bool = False, enable_hf32: bool = False, fused_op_type: str | bytes = '', inner_precise: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x1 f32|f16|bf16, x2 f32|f16|bf16, bias? f32|f16|bf16, x3? f32|f16|bf16 -> y f32|f16|bf16."""
 def FusedMulAdd(x1: TensorLike, x2: TensorLike, x3: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x1 f32|f16|i32, x2 f32|f16|i32, x3 f32|f16|i32 -> y f32|f16|i32."""
@@ -1443,8 +1619,12 @@ def FusedMulApplyMomentum(var: TensorLike, accum: TensorLike, lr: TensorLike, x1
     """var f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, accum f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, lr f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, x1 f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, momentum f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, x2 f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32 -> var f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, accum f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32."""
 def FusedMulApplyMomentumExtern(var: TensorLike, accum: TensorLike, lr: TensorLike, x1: TensorLike, momentum: TensorLike, x2: TensorLike, var_copy: TensorLike, *, use_nesterov: bool = False, use_locking: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """var f32, accum f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, lr f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, x1 f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, momentum f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, x2 f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, var_copy f16 -> var f32, var_copy f16, accum f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32."""
+def FusedPatchMlp(x: TensorLike, weights: TensorLike, biases: TensorLike, *, num_layers: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|bf16, weights f32|f16|bf16, biases f32|f16 -> y f32|f16|bf16."""
 def FusedQuantMatMul(x1: TensorLike, x2: TensorLike, bias: TensorLike | None = None, x1_scale: TensorLike | None = None, x2_scale: TensorLike | None = None, y_scale: TensorLike | None = None, x1_offset: TensorLike | None = None, x2_offset: TensorLike | None = None, y_offset: TensorLike | None = None, x2_table: TensorLike | None = None, x3: TensorLike | None = None, *, dtype: int, compute_type: int = -1, transpose_x1: bool = False, transpose_x2: bool = False, group_size: int = -1, fused_op_type: str | bytes = '', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x1 i8, x2 i8|i4, bias? i32, x1_scale? f32, x2_scale? i64|u64, y_scale? u64, x1_offset? f32, x2_offset? f32, y_offset? f32, x2_table? i8, x3? f32|f16 -> y f16|i8."""
+def FusedSgd(params: Sequence[TensorLike] = (), grads: Sequence[TensorLike] = (), x: Sequence[TensorLike] = (), grad_scale: TensorLike | None = None, *, weight_decay: float = 0.0, momentum: float = 0.0, lr: float = 0.00100000005, dampening: float = 0.0, nesterov: bool = False, maximize: bool = False, is_first_step: bool = True, size_of_params: int | None = None, size_of_grads: int | None = None, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    """params* f32|f16|bf16, grads* f32|f16|bf16, x* f32|f16|bf16, grad_scale? f32 -> params* f32|f16|bf16, grads* f32|f16|bf16, y* f32|f16|bf16."""
 def GEMM(a: TensorLike, b: TensorLike, c: TensorLike, alpha: TensorLike, beta: TensorLike, *, transpose_a: bool = False, transpose_b: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """a f32|f16|i8|i32, b f32|f16|i8|i32, c f32|f16|i8|i32, alpha f32|f16|i8|i32, beta f32|f16|i8|i32 -> y f32|f16|i8|i32."""
 def GIoU(bboxes: TensorLike, gtboxes: TensorLike, *, trans: bool = False, is_cross: bool = True, mode: str | bytes = 'iou', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -1467,8 +1647,12 @@ def GatherD(x: TensorLike, dim: TensorLike, index: TensorLike, *, attr_dim: int 
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8, dim i32|i64, index i32|i64 -> y f32|f16|i32|i64."""
 def GatherElements(x: TensorLike, index: TensorLike, *, dim: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x T0, index i32|i64 -> y T0 with T0: f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|b8|bf16|f64|f8e5|f8e4|f8e8."""
+def GatherElementsV2(x: TensorLike, index: TensorLike, *, dim: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|i32|bf16, index i32 -> y f32|f16|i32|bf16."""
 def GatherNd(x: TensorLike, indices: TensorLike, *, negative_index_support: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32, indices i32|i64 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32."""
+def GatherPaKvCache(key_cache: TensorLike, value_cache: TensorLike, block_tables: TensorLike, seq_lens: TensorLike, key: TensorLike, value: TensorLike, seq_offset: TensorLike | None = None, *, cache_mode: str | bytes = 'Norm', is_seq_lens_cumsum: bool = True, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """key_cache T, value_cache T, block_tables i32|i64, seq_lens i32|i64, key T, value T, seq_offset? i32|i64 -> key T, value T with T: f32|f16|i8|i32|u8|i16|u16|u32|bf16|hif8|f8e5|f8e4."""
 def GatherShapes(x: Sequence[TensorLike] = (), *, axes: Sequence[Sequence[int]], dtype: int = 3, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x* f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|str|c64|c128|qi8|qi16|qi32|qu8|qu16|res|bf16|c32 -> shape i32|i64."""
 def GatherV2(x: TensorLike, indices: TensorLike, axis: TensorLike, *, batch_dims: int = 0, is_preprocessed: bool = False, negative_index_support: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -1489,10 +1673,18 @@ def GeluGrad(dy: TensorLike, x: TensorLike, y: TensorLike, *, dependencies: Sequ
     """dy f32|f16|bf16, x f32|f16|bf16, y f32|f16|bf16 -> z f32|f16|bf16."""
 def GeluGradV2(dy: TensorLike, x: TensorLike, *, approximate: str | bytes = 'none', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """dy T, x T -> z T with T: f32|f16|bf16."""
-def GeluQuant(x: TensorLike, input_scale: TensorLike | None = None, input_offset: TensorLike | None = None, *, approximate: str | bytes = 'none', quant_mode: str | bytes = 'dynamic', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+def GeluMul(x: TensorLike, *, approximate: str | bytes = 'none', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|bf16 -> y f32|f16|bf16."""
+def GeluQuant(x: TensorLike, input_scale: TensorLike | None = None, input_offset: TensorLike | None = None, *, approximate: str | bytes = 'none', quant_mode: str | bytes = 'dynamic', dst_type: int | None = None, round_mode: str | bytes | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """x f32|f16|bf16, input_scale? f32|f16|bf16, input_offset? f32|f16|bf16 -> y i8, out_scale f32."""
 def GeluV2(x: TensorLike, *, approximate: str | bytes = 'none', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x T -> y T with T: f32|f16|bf16."""
+def GemmV2(a: TensorLike, b: TensorLike, alpha: TensorLike, beta: TensorLike, c: TensorLike, *, transpose_a: bool = False, transpose_b: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """a f16|bf16, b f16|bf16, alpha f16|bf16, beta f16|bf16, c f32 -> c f32."""
+def GemmV3(a: TensorLike, b: TensorLike, c: TensorLike | None = None, *, alpha: float, beta: float, transpose_a: bool, transpose_b: bool, enable_hf32: bool, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """a f16|bf16, b f16|bf16, c? f32|f16|bf16 -> y f32|f16|bf16."""
+def GemmaRmsNorm(x: TensorLike, gamma: TensorLike, *, epsilon: float = 1e-06, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """x f32|f16|bf16, gamma f32|f16|bf16 -> y f32|f16|bf16, rstd f32."""
 def GenADC(query: TensorLike, code_book: TensorLike, centroids: TensorLike, bucket_list: TensorLike, *, distance_type: str | bytes = 'l2sqr', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """query f32|f16, code_book f32|f16, centroids f32|f16, bucket_list i32|i64 -> adc_tables f32|f16."""
 def GenerateBoundingBoxProposals(scores: TensorLike, bbox_deltas: TensorLike, image_info: TensorLike, anchors: TensorLike, nms_threshold: TensorLike, pre_nms_topn: TensorLike, min_size: TensorLike, *, post_nms_topn: int = 300, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
@@ -1501,6 +1693,8 @@ def Geometric(x: TensorLike, *, p: float, seed: int = 0, dependencies: Sequence[
     """x f32|f16 -> y f32|f16."""
 def Ger(x1: TensorLike, x2: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x1 f32|f16, x2 f32|f16 -> y f32|f16."""
+def GerV2(x: TensorLike, y: TensorLike, A: TensorLike, *, alpha: float = 1.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|i32|i16, y f32|f16|i32|i16, A f32|f16|i32|i16 -> z f32|f16|i32|i16."""
 def GetDynamicDims(input: Sequence[TensorLike] = (), *, shape_info: Sequence[int], N: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """input* i32|i64 -> dims i32|i64."""
 def GetNext(*, output_types: Sequence[DataType | int] = (), output_shapes: Sequence[Sequence[int]] = (), output_num: int = 1, channel_name: str | bytes = '', size_of_y: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
@@ -1521,6 +1715,8 @@ def GreaterEqual(x1: TensorLike, x2: TensorLike, *, dependencies: Sequence[Tenso
     """x1 T0, x2 T0 -> y b8 with T0: f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16."""
 def GridAssignPositive(assigned_gt_inds: TensorLike, overlaps: TensorLike, box_responsible_flags: TensorLike, max_overlaps: TensorLike, argmax_overlaps: TensorLike, gt_max_overlaps: TensorLike, gt_argmax_overlaps: TensorLike, num_gts: TensorLike, *, pos_iou_thr: float, min_pos_iou: float, gt_max_assign_all: bool, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """assigned_gt_inds f32|f16, overlaps f32|f16, box_responsible_flags u8, max_overlaps f32|f16, argmax_overlaps i32, gt_max_overlaps f32|f16, gt_argmax_overlaps i32, num_gts i32 -> assigned_gt_inds_pos f32|f16."""
+def GridSample(x: TensorLike, grid: TensorLike, *, interpolation_mode: str | bytes = 'bilinear', padding_mode: str | bytes = 'zeros', align_corners: bool = False, channel_last: bool = False, scheduler_mode: int = 1, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16, grid f32|f16 -> y f32|f16."""
 def GridSampler2D(x: TensorLike, grid: TensorLike, *, interpolation_mode: str | bytes = 'bilinear', padding_mode: str | bytes = 'zeros', align_corners: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|f64, grid f32|f16|f64 -> y f32|f16|f64."""
 def GridSampler2DGrad(grad: TensorLike, x: TensorLike, grid: TensorLike, *, interpolation_mode: str | bytes = 'bilinear', padding_mode: str | bytes = 'zeros', align_corners: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
@@ -1537,32 +1733,56 @@ def GroupNormGrad(dy: TensorLike, mean: TensorLike, rstd: TensorLike, x: TensorL
     """dy f32|f16|bf16, mean f32|f16|bf16, rstd f32|f16|bf16, x f32|f16|bf16, gamma f32|f16|bf16 -> dx f32|f16|bf16, dgamma f32|f16|bf16, dbeta f32|f16|bf16."""
 def GroupNormRelu(x: TensorLike, gamma: TensorLike, beta: TensorLike, *, num_groups: int, eps: float = 1e-05, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16, gamma f32|f16, beta f32|f16 -> y f32|f16."""
-def GroupNormSilu(x: TensorLike, gamma: TensorLike | None = None, beta: TensorLike | None = None, *, num_groups: int, eps: float = 0.0001, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """x f32|f16|bf16, gamma? f32|f16|bf16, beta? f32|f16|bf16 -> y f32|f16|bf16, mean f32|f16|bf16, variance f32|f16|bf16."""
+def GroupNormSilu(x: TensorLike, gamma: TensorLike | None = None, beta: TensorLike | None = None, *, num_groups: int, eps: float = 0.0001, activate_silu: bool | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """x f32|f16|bf16, gamma? f32|f16|bf16, beta? f32|f16|bf16 -> y f32|f16|bf16, mean f32|f16|bf16, rstd f32|f16|bf16."""
+def GroupNormSiluQuant(x: TensorLike, gamma: TensorLike | None, beta: TensorLike | None, quantScale: TensorLike, *, num_groups: int, eps: float = 1e-05, activate_silu: bool = True, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """x f16|bf16, gamma? f16|bf16, beta? f16|bf16, quantScale f32 -> yOut i8, meanOut f16|bf16, rstdOut f16|bf16."""
+def GroupNormSwish(x: TensorLike, gamma: TensorLike, beta: TensorLike, *, num_groups: int, data_format: str | bytes = 'NCHW', eps: float = 1e-05, activate_swish: bool = True, swish_scale: float = 1.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """x f32|f16|bf16, gamma f32|f16|bf16, beta f32|f16|bf16 -> y f32|f16|bf16, mean f32|f16|bf16, rstd f32|f16|bf16."""
+def GroupNormSwishGrad(dy: TensorLike, mean: TensorLike, rstd: TensorLike, x: TensorLike, gamma: TensorLike, beta: TensorLike, *, num_groups: int, data_format: str | bytes = 'NCHW', swish_scale: float = 1.0, dgamma_is_require: bool = True, dbeta_is_require: bool = True, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """dy f32|f16|bf16, mean f32|f16|bf16, rstd f32|f16|bf16, x f32|f16|bf16, gamma f32|f16|bf16, beta f32|f16|bf16 -> dx f32|f16|bf16, dgamma f32|f16|bf16, dbeta f32|f16|bf16."""
 def GroupNormV2(x: TensorLike, gamma: TensorLike, beta: TensorLike, *, num_groups: int, data_format: str | bytes = 'NHWC', eps: float = 1e-05, is_training: bool = True, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """x f32|f16|bf16, gamma f32|f16|bf16, beta f32|f16|bf16 -> y f32|f16|bf16, mean f32|f16|bf16, rstd f32|f16|bf16."""
 def GroupQuant(x: TensorLike, scale: TensorLike, group_index: TensorLike, offset: TensorLike | None = None, *, dst_type: int = 2, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|bf16, scale f32|f16|bf16, group_index i32|i64, offset? f32|f16|bf16 -> y i8|i4."""
-def GroupedBiasAddGrad(grad_y: TensorLike, group_idx: TensorLike | None = None, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+def GroupedBiasAddGrad(grad_y: TensorLike, group_idx: TensorLike | None = None, *, group_idx_type: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """grad_y T, group_idx? i32 -> grad_bias T with T: f32|f16|bf16."""
 def GroupedDynamicBlockQuant(x: TensorLike, group_list: TensorLike, *, min_scale: float = 0.0, round_mode: str | bytes = 'rint', dst_type: int = 35, row_block_size: int = 1, col_block_size: int = 128, group_list_type: int = 0, dst_type_max: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """x f16|bf16, group_list i32 -> y hif8|f8e5|f8e4, scale f32."""
 def GroupedDynamicMxQuant(x: TensorLike, group_index: TensorLike, *, round_mode: str | bytes = 'rint', dst_type: int = 35, blocksize: int = 32, scale_alg: int = 0, dst_type_max: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """x f16|bf16, group_index i32 -> y f8e5|f8e4|f4e2|f4e1, mxscale f8e8."""
+def GroupedDynamicMxQuantWithDualAxis(x: TensorLike, group_index: TensorLike, *, round_mode: str | bytes = 'rint', scale_alg: int = 1, dst_dtype: int = 36, max_dtype_value: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """x f16|bf16, group_index i64 -> y1 f8e5|f8e4, y1_scale f8e8, y2 f8e5|f8e4, y2_scale f8e8."""
 def GroupedMatMulAllReduce(x: Sequence[TensorLike] = (), weight: Sequence[TensorLike] = (), bias: Sequence[TensorLike] = (), group_list: TensorLike | None = None, *, splitItem: int = 0, group: str | bytes, reduceOp: str | bytes = 'sum', commTurn: int = 0, size_of_y: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
     """x* f16|bf16, weight* f16|bf16, bias* f32|f16, group_list? i64 -> y* f16|bf16."""
 def GroupedMatMulAlltoAllv(gmm_x: TensorLike, gmm_weight: TensorLike, send_counts_tensor: TensorLike | None = None, recv_counts_tensor: TensorLike | None = None, mm_x: TensorLike | None = None, mm_weight: TensorLike | None = None, *, group: str | bytes, ep_world_size: int, send_counts: Sequence[int], recv_counts: Sequence[int], trans_gmm_weight: bool = False, trans_mm_weight: bool = False, comm_mode: str | bytes = 'ai_cpu', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """gmm_x T, gmm_weight T, send_counts_tensor? i32|i64, recv_counts_tensor? i32|i64, mm_x? T, mm_weight? T -> y T, mm_y T with T: f16|bf16."""
 def GroupedMatmul(x: Sequence[TensorLike] = (), weight: Sequence[TensorLike] = (), bias: Sequence[TensorLike] = (), scale: Sequence[TensorLike] = (), offset: Sequence[TensorLike] = (), antiquant_scale: Sequence[TensorLike] = (), antiquant_offset: Sequence[TensorLike] = (), group_list: TensorLike | None = None, *, split_item: int = 0, dtype: int = 0, transpose_weight: bool = False, transpose_x: bool = False, group_type: int = -1, tuning_config: Sequence[int] = (0,), size_of_y: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
     """x* f16|i8|bf16|f32|hif8|f8e5|f8e4|f4e2|f4e1, weight* f16|i8|bf16|f32|i4|hif8|f8e5|f8e4|f4e2|f4e1, bias* f32|f16|i32|bf16, scale* u64|i64|bf16|f32|f8e8, offset* f32, antiquant_scale* f16|bf16|f8e8, antiquant_offset* f16|bf16, group_list? i64 -> y* f16|bf16|i8|f32|i32."""
+def GroupedMatmulActivationQuant(x: TensorLike, group_list: TensorLike, weight: Sequence[TensorLike] = (), weight_scale: Sequence[TensorLike] = (), bias: Sequence[TensorLike] = (), x_scale: TensorLike | None = None, *, activation_type: str | bytes, transpose_weight: bool = False, group_list_type: int = 0, tuning_config: Sequence[int] = (0,), quant_mode: str | bytes = '', y_dtype: int = 28, round_mode: str | bytes = 'rint', scale_alg: int = 0, dst_type_max: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """x f8e5|f8e4, group_list i64, weight* f8e4, weight_scale* f8e8, bias* f32, x_scale? f8e8 -> y f8e5|f8e4, y_scale f8e8."""
+def GroupedMatmulAdd(x: TensorLike, weight: TensorLike, group_list: TensorLike, y: TensorLike, *, transpose_x: bool = True, transpose_weight: bool = False, group_type: int = 2, group_list_type: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f16|bf16, weight f16|bf16, group_list i64, y f32 -> y f32."""
 def GroupedMatmulFinalizeRouting(x: TensorLike, w: TensorLike, scale: TensorLike | None = None, bias: TensorLike | None = None, pertoken_scale: TensorLike | None = None, group_list: TensorLike | None = None, shared_input: TensorLike | None = None, logit: TensorLike | None = None, row_index: TensorLike | None = None, offset: TensorLike | None = None, *, dtype: int = 0, shared_input_weight: float = 1.0, shared_input_offset: int = 0, transpose_x: bool = False, transpose_w: bool = False, output_bs: int = 0, group_list_type: int = 1, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x i8|hif8|f8e5|f8e4|f4e2, w i8|i4|hif8|f8e5|f8e4|f4e2, scale? f32|i64|bf16|f8e8, bias? f32|bf16, pertoken_scale? f32|f8e8, group_list? i64, shared_input? bf16, logit? f32, row_index? i32|i64, offset? f32 -> y f32."""
+def GroupedMatmulSwigluQuant(x: TensorLike, weight: TensorLike, weight_scale: TensorLike, x_scale: TensorLike, weight_assistance_matrix: TensorLike | None, group_list: TensorLike, *, is_enable_weight_assistance_matrix: bool = True, dequant_mode: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """x i8, weight i8|i4, weight_scale f32|f16|u64|bf16, x_scale f32, weight_assistance_matrix? f32, group_list i64 -> y i8, y_scale f32."""
 def GroupedMatmulSwigluQuantV2(x: TensorLike, x_scale: TensorLike, group_list: TensorLike, weight: Sequence[TensorLike] = (), weight_scale: Sequence[TensorLike] = (), weight_assist_matrix: Sequence[TensorLike] = (), bias: TensorLike | None = None, smooth_scale: TensorLike | None = None, *, dequant_mode: int = 0, dequant_dtype: int = 0, quant_mode: int = 0, quant_dtype: int = 0, transpose_weight: bool = False, group_list_type: int = 0, tuning_config: Sequence[int] = (0,), dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """x i8|hif8|f8e5|f8e4, x_scale f32|f8e8, group_list i64, weight* i8|hif8|f8e5|f8e4, weight_scale* f32|f16|bf16|f8e8, weight_assist_matrix* f32, bias? f32, smooth_scale? f32 -> y i8|hif8|f8e5|f8e4, y_scale f32|f8e8."""
+def GroupedQuantMax(x: TensorLike, scale: TensorLike, group_list: TensorLike, *, round_mode: str | bytes = 'rint', dst_type: int = 35, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """x f32|f16|bf16, scale f32, group_list i64 -> y hif8|f8e5|f8e4, amax f32|f16|bf16."""
+def Gru(x: TensorLike, wi: TensorLike, wh: TensorLike, bi: TensorLike | None = None, bh: TensorLike | None = None, batch_sizes: TensorLike | None = None, init_h: TensorLike | None = None, *, direction: str | bytes, is_training: bool, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """x f32|f16, wi f32|f16, wh f32|f16, bi? f32|f16, bh? f32|f16, batch_sizes? i64, init_h? f32|f16 -> y f32|f16, output_h f32|f16, r f32|f16, z f32|f16, n f32|f16, n_h f32|f16."""
+def GruGrad(x: TensorLike, wi: TensorLike, wh: TensorLike, init_h: TensorLike, output_h: TensorLike, r: TensorLike, z: TensorLike, n: TensorLike, n_h: TensorLike, dy: TensorLike, dh: TensorLike, batch_sizes: TensorLike | None = None, *, direction: str | bytes, has_bias: bool, batch_first: bool, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """x f32|f16, wi f32|f16, wh f32|f16, init_h f32|f16, output_h f32|f16, r f32|f16, z f32|f16, n f32|f16, n_h f32|f16, dy f32|f16, dh f32|f16, batch_sizes? i64 -> dx f32|f16, dh_prev f32|f16, dwi f32|f16, dwh f32|f16, dbi f32|f16, dbh f32|f16."""
 def GuaranteeConst(x: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|str -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|str."""
 def HSVToRGB(images: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """images f32|f16|f64 -> y f32|f16|f64."""
+def HansDecode(mantissa: TensorLike, fixed: TensorLike, var: TensorLike, pdf: TensorLike, *, reshuff: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """mantissa f32|f16|bf16, fixed f32|f16|bf16, var f32|f16|bf16, pdf i32 -> output f32|f16|bf16."""
+def HansEncode(input_tensor: TensorLike, pdf: TensorLike, *, statistic: bool = False, reshuff: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """input_tensor f32|f16|bf16, pdf i32 -> pdf i32, mantissa f32|f16|bf16, fixed f32|f16|bf16, var f32|f16|bf16."""
 def HardMax(x: TensorLike, *, axis: int = -1, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16 -> y f32|f16."""
 def HardShrink(input_x: TensorLike, *, lambd: float = 0.5, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -1577,6 +1797,10 @@ def HardSwish(x: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: 
     """x f32|f16|bf16 -> y f32|f16|bf16."""
 def HardSwishGrad(grad: TensorLike, x: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """grad T0, x T0 -> y T0 with T0: f32|f16|bf16."""
+def HardSwishGradV2(gradOutput: TensorLike, self: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """gradOutput f32|f16|bf16, self f32|f16|bf16 -> out f32|f16|bf16."""
+def HardSwishV2(x: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|bf16 -> y f32|f16|bf16."""
 def HardtanhGrad(result: TensorLike, grad: TensorLike, *, min_val: float = -1.0, max_val: float = 1.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """result f32|f16|bf16, grad f32|f16|bf16 -> y f32|f16|bf16."""
 def HashTable(*, container: str | bytes = '', shared_name: str | bytes = '', use_node_name_sharing: bool = False, key_dtype: DataType | int, value_dtype: DataType | int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -1627,13 +1851,15 @@ def HcomRemoteWrite(remote: TensorLike, local: TensorLike, *, dependencies: Sequ
     """remote i64|u64, local f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|str|c64|c128|qi8|qi16|qi32|qu8|qu16|res|bf16|c32 -> nothing."""
 def HcomSend(x: TensorLike, *, group: str | bytes, sr_tag: int, dest_rank: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16 -> nothing."""
+def Heaviside(input: TensorLike, values: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """input f32|f16|bf16, values f32|f16|bf16 -> output f32|f16|bf16."""
 def Histogram(x: TensorLike, *, bins: int = 100, min: float = 0.0, max: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i32 -> y f32|i32."""
 def HistogramFixedWidth(x: TensorLike, range: TensorLike, nbins: TensorLike, *, dtype: int = 3, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i32|i64, range f32|f16|i32|i64, nbins i32 -> y i32."""
 def HistogramFixedWidthD(x: TensorLike, range: TensorLike, *, nbins: int, dtype: int = 3, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i32|i64, range f32|f16|i32|i64 -> y i32."""
-def HistogramV2(x: TensorLike, min: TensorLike, max: TensorLike, *, bins: int = 100, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+def HistogramV2(x: TensorLike, min: TensorLike, max: TensorLike, *, bins: int = 100, y_dtype: DataType | int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i8|i32|u8|i16|i64, min f32|f16|i8|i32|u8|i16|i64, max f32|f16|i8|i32|u8|i16|i64 -> y i32."""
 def HorovodAllgather(x: TensorLike, *, rank_size: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i8|i32|u8|i16|u16|i64|b8 -> y f32|f16|i8|i32|u8|i16|u16|i64|b8."""
@@ -1645,7 +1871,7 @@ def IFFT(x: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str |
     """x c64|c128 -> y c64|c128."""
 def IFFT2D(x: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x c64|c128 -> y c64|c128."""
-def IFMR(data: TensorLike, data_min: TensorLike, data_max: TensorLike, cumsum: TensorLike, *, min_percentile: float, max_percentile: float, search_range: Sequence[float], search_step: float, with_offset: bool, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+def IFMR(data: TensorLike, data_min: TensorLike, data_max: TensorLike, cumsum: TensorLike, *, min_percentile: float, max_percentile: float, search_range: Sequence[float], search_step: float, with_offset: bool, quant_bits: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """data f32|f16, data_min f32|f16, data_max f32|f16, cumsum i32 -> scale f32, offset f32."""
 def IMGWarp(img: TensorLike, warp_offset: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """img f32|f16|u8, warp_offset f32 -> warp_img f32|f16|u8."""
@@ -1711,18 +1937,32 @@ def Index(x: TensorLike, indexed_sizes: TensorLike, indexed_strides: TensorLike,
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32, indexed_sizes i64, indexed_strides i64, indices* i64 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32."""
 def IndexAdd(var: TensorLike, indices: TensorLike, updates: TensorLike, *, axis: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """var f32|f16|i8|i32|u8, indices i32, updates f32|f16|i8|i32|u8 -> var_out f32|f16|i8|i32|u8."""
+def IndexAiCore(x: TensorLike, indexed_sizes: TensorLike, indexed_strides: TensorLike, indices: Sequence[TensorLike] = (), *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|i8|i32|u8|i16|i64|f64|b8|bf16, indexed_sizes i64, indexed_strides i64, indices* i32|i64 -> y f32|f16|i8|i32|u8|i16|i64|f64|b8|bf16."""
 def IndexByTensor(x: TensorLike, indices: Sequence[TensorLike] = (), *, indices_mask: Sequence[int] = (), dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x T0, indices* i64 -> y T0 with T0: f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32|b8."""
+def IndexCheck(bounds: TensorLike, indices_list: Sequence[TensorLike] = (), *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
+    """bounds i64, indices_list* i32|i64 -> nothing."""
+def IndexFill(x: TensorLike, indices: TensorLike, val: TensorLike, *, dim: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|i8|i32|u8|i16|i64|f64|b8|bf16, indices i32|i64, val f32|f16|i8|i32|u8|i16|i64|f64|b8|bf16 -> y f32|f16|i8|i32|u8|i16|i64|f64|b8|bf16."""
 def IndexFillD(x: TensorLike, assist1: TensorLike, assist2: TensorLike, *, dim: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i32, assist1 f32|f16|i32, assist2 f32|f16|i32 -> y f32|f16|i32."""
 def IndexPut(x1: TensorLike, x2: TensorLike, *, indices: Sequence[int], accumulate: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x1 f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32, x2 f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32."""
 def IndexPutV2(x: TensorLike, value: TensorLike, indexed_sizes: TensorLike, indexed_strides: TensorLike, indices: Sequence[TensorLike] = (), *, accumulate: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32, value f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32, indexed_sizes i64, indexed_strides i64, indices* i64 -> x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32."""
+def IndexPutWithSort(self: TensorLike, linear_index: TensorLike, pos_idx: TensorLike, values: TensorLike, *, slice_size: int, accumulate: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """self f32|f16|bf16, linear_index i32, pos_idx i32, values f32|f16|bf16 -> self f32|f16|bf16."""
+def IndexPutWithSortV2(self: TensorLike, linear_index: TensorLike, pos_idx: TensorLike, values: TensorLike, *, indexed_sizes: Sequence[int], accumulate: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """self f32|f16|i8|i32|u8|i64|b8|bf16, linear_index i32|i64, pos_idx i32, values f32|f16|i8|i32|u8|i64|b8|bf16 -> self f32|f16|i8|i32|u8|i64|b8|bf16."""
 def IndexToAddr(base_addr: TensorLike, x: TensorLike, *, ori_shape: Sequence[int], block_size: Sequence[int], ori_storage_mode: str | bytes = 'Matrix', block_storage_mode: str | bytes = 'Matrix', rank_id: int = 0, dtype: DataType | int = DataType.DT_FLOAT, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """base_addr i64|u64, x i64|u64 -> addrs_table i64|u64."""
+def IndexerQuantCache(cache: TensorLike, cache_scale: TensorLike, x: TensorLike, slot_mapping: TensorLike, *, quant_mode: int = 1, round_scale: bool = True, x_scale: float = 1.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """cache T1, cache_scale T2, x T0, slot_mapping i32|i64 -> cache T1, cache_scale T2 with T0: f16|bf16; T1: u8|f8e5|f8e4|f4e2|f4e1; T2: f32|f8e8."""
 def InitData(*, channel_name: str | bytes = '', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """nothing -> nothing."""
+def InitEmbeddingHashTable(table_handle: TensorLike, sampled_values: TensorLike | None = None, *, bucket_size: int, embedding_dim: int, initializer_mode: str | bytes = 'random', constant_value: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
+    """table_handle i64, sampled_values? f32 -> nothing."""
 def InitEmbeddingHashmap(table_id: TensorLike, *, bucket_size: int = 0, value_total_len: int, embedding_dim: int, dtype: DataType | int = DataType.DT_FLOAT, initializer_mode: str | bytes = '', constant_value: float = 0.0, min: float = -2.0, max: float = 2.0, mu: float = 0.0, sigma: float = 1.0, seed: int = 0, seed2: int = 0, filter_mode: str | bytes = 'no_filter', optimizer_mode: str | bytes = '', optimizer_params: Sequence[float] = (), dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """table_id i32 -> nothing."""
 def InitPartitionMap(ps_num: TensorLike, ps_ids: TensorLike, *, partition_num: int = 65537, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
@@ -1737,12 +1977,38 @@ def InplaceAddLayerNorm(x1: TensorLike, x2: TensorLike, gamma: TensorLike, beta:
     """x1 f32|f16|bf16, x2 f32|f16|bf16, gamma f32|f16|bf16, beta f32|f16|bf16, bias? f32|f16|bf16 -> x1 f32|f16|bf16, mean f32, rstd f32, x2 f32|f16|bf16."""
 def InplaceAddRmsNorm(x1: TensorLike, x2: TensorLike, gamma: TensorLike, *, epsilon: float = 1e-06, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """x1 f32|f16|bf16, x2 f32|f16|bf16, gamma f32|f16|bf16 -> x1 f32|f16|bf16, rstd f32, x2 f32|f16|bf16."""
+def InplaceApplyAdadelta(var: TensorLike, accum: TensorLike, accum_update: TensorLike, lr: TensorLike, rho: TensorLike, epsilon: TensorLike, grad: TensorLike, *, use_locking: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """var f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, accum f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, accum_update f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, lr f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, rho f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, epsilon f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, grad f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32 -> var f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, accum f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, accum_update f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32."""
+def InplaceApplyAdagradDA(var: TensorLike, gradient_accumulator: TensorLike, gradient_squared_accumulator: TensorLike, grad: TensorLike, lr: TensorLike, l1: TensorLike, l2: TensorLike, global_step: TensorLike, *, use_locking: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """var f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, gradient_accumulator f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, gradient_squared_accumulator f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, grad f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, lr f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, l1 f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, l2 f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, global_step i32|i64 -> var f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, gradient_accumulator f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, gradient_squared_accumulator f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32."""
+def InplaceApplyAdagradV2(var: TensorLike, accum: TensorLike, lr: TensorLike, grad: TensorLike, *, epsilon: float, update_slots: bool = True, use_locking: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """var f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, accum f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, lr f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, grad f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32 -> var f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, accum f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32."""
+def InplaceApplyCenteredRMSProp(var: TensorLike, mg: TensorLike, ms: TensorLike, mom: TensorLike, lr: TensorLike, rho: TensorLike, momentum: TensorLike, epsilon: TensorLike, grad: TensorLike, *, use_locking: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """var f32|f16, mg f32|f16, ms f32|f16, mom f32|f16, lr f32|f16, rho f32|f16, momentum f32|f16, epsilon f32|f16, grad f32|f16 -> var f32|f16, mg f32|f16, ms f32|f16, mom f32|f16."""
+def InplaceApplyKerasMomentum(var: TensorLike, accum: TensorLike, lr: TensorLike, grad: TensorLike, momentum: TensorLike, *, use_locking: bool = False, use_nesterov: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """var f32|f16|bf16, accum f32|f16|bf16, lr f32, grad f32|f16|bf16, momentum f32 -> var f32|f16|bf16, accum f32|f16|bf16."""
+def InplaceApplyMomentum(var: TensorLike, accum: TensorLike, lr: TensorLike, grad: TensorLike, momentum: TensorLike, *, use_nesterov: bool = False, use_locking: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """var f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, accum f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, lr f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, grad f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, momentum f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32 -> var f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, accum f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32."""
+def InplaceApplyPowerSign(var: TensorLike, m: TensorLike, lr: TensorLike, logbase: TensorLike, sign_decay: TensorLike, beta: TensorLike, grad: TensorLike, *, use_locking: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """var f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, m f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, lr f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, logbase f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, sign_decay f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, beta f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, grad f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32 -> var f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, m f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32."""
+def InplaceApplyProximalAdagrad(var: TensorLike, accum: TensorLike, lr: TensorLike, l1: TensorLike, l2: TensorLike, grad: TensorLike, *, use_locking: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """var f32|f16|bf16, accum f32|f16|bf16, lr f32|f16|bf16, l1 f32|f16|bf16, l2 f32|f16|bf16, grad f32|f16|bf16 -> var f32|f16|bf16, accum f32|f16|bf16."""
 def InplaceFusedCausalConv1d(x: TensorLike, weight: TensorLike, conv_states: TensorLike, query_start_loc: TensorLike | None = None, cache_indices: TensorLike | None = None, initial_state_mode: TensorLike | None = None, bias: TensorLike | None = None, num_accepted_tokens: TensorLike | None = None, num_computed_tokens: TensorLike | None = None, block_idx_first_scheduled_token: TensorLike | None = None, block_idx_last_scheduled_token: TensorLike | None = None, initial_state_idx: TensorLike | None = None, *, activation_mode: int = 0, pad_slot_id: int = -1, run_mode: int = 0, max_query_len: int = -1, residual_connection: int = 1, block_size: int = 128, conv_mode: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """x f16|bf16, weight f16|bf16, conv_states f16|bf16, query_start_loc? i32, cache_indices? i32, initial_state_mode? i32, bias? f16|bf16, num_accepted_tokens? i32, num_computed_tokens? i32, block_idx_first_scheduled_token? i32, block_idx_last_scheduled_token? i32, initial_state_idx? i32 -> conv_states f16|bf16, x f16|bf16."""
 def InplaceIndexAdd(var: TensorLike, indices: TensorLike, updates: TensorLike, alpha: TensorLike | None = None, *, axis: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """var T0, indices i32|i64, updates T0, alpha? f32|f16|i8|i32|u8|i16|i64|f64|b8 -> var T0 with T0: f32|f16|i8|i32|u8|i16|i64|f64|b8|bf16."""
+def InplaceIndexAddWithSorted(var: TensorLike, value: TensorLike, sorted_indices: TensorLike, pos: TensorLike, alpha: TensorLike | None = None, *, axis: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """var f32|f16|i32|i16|bf16, value f32|f16|i32|i16|bf16, sorted_indices i32, pos i32, alpha? f32|i32|i16 -> var f32|f16|i32|i16|bf16."""
+def InplaceIndexFill(x: TensorLike, indices: TensorLike, value: TensorLike, *, dim: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|i8|i32|u8|i16|i64|f64|b8|bf16, indices i32|i64, value f32|f16|i8|i32|u8|i16|i64|f64|b8|bf16 -> x f32|f16|i8|i32|u8|i16|i64|f64|b8|bf16."""
 def InplaceMatmulAllReduceAddRmsNorm(x1: TensorLike, x2: TensorLike, bias: TensorLike | None, residual: TensorLike, gamma: TensorLike, antiquant_scale: TensorLike | None = None, antiquant_offset: TensorLike | None = None, dequant_scale: TensorLike | None = None, *, group: str | bytes, reduce_op: str | bytes = 'sum', is_trans_a: bool = False, is_trans_b: bool = False, comm_turn: int = 0, antiquant_group_size: int = 0, epsilon: float = 1e-06, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """x1 f16|i8|bf16, x2 f16|i8|bf16|i4, bias? f16|i32|bf16, residual f16|bf16, gamma f16|bf16, antiquant_scale? f16|bf16, antiquant_offset? f16|bf16, dequant_scale? f16|u64|bf16 -> residual f16|bf16, norm_out f16|bf16."""
+def InplacePartialRotaryMul(x: TensorLike, cos: TensorLike, sin: TensorLike, *, rotary_mode: int = 0, partial_slice: Sequence[int] = (0, 0), dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|bf16, cos f32|f16|bf16, sin f32|f16|bf16 -> x f32|f16|bf16."""
+def InplacePartialRotaryMulGrad(dy: TensorLike, cos: TensorLike, sin: TensorLike, *, rotary_mode: int = 0, partial_slice: Sequence[int] = (0, 0), dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """dy f32|f16|bf16, cos f32|f16|bf16, sin f32|f16|bf16 -> dy f32|f16|bf16."""
+def InplaceScatterAdd(var: TensorLike, indices: TensorLike, updates: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """var f32|i32, indices i32|i64, updates f32|i32 -> var f32|i32."""
 def InplaceSub(x: TensorLike, indices: TensorLike, v: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32, indices i32, v f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32."""
 def InplaceSubD(x: TensorLike, v: TensorLike, *, indices: Sequence[int], dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -1771,10 +2037,14 @@ def Invert(x: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str
     """x i8|i32|u8|i16|u16|u32|i64|u64 -> y i8|i32|u8|i16|u16|u32|i64|u64."""
 def InvertPermutation(x: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x i32|i64 -> y i32|i64."""
+def InvertV2(x1: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x1 i16|u16 -> y i16|u16."""
 def Iou(bboxes: TensorLike, gtboxes: TensorLike, *, mode: str | bytes = 'iou', eps: float = 1.0, aligned: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """bboxes f32|f16, gtboxes f32|f16 -> overlap f32|f16."""
 def Iou3D(bboxes: TensorLike, gtboxes: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """bboxes f32, gtboxes f32 -> iou f32."""
+def IouV2(bboxes: TensorLike, gtboxes: TensorLike, *, mode: str | bytes = 'iou', eps: float = 1.0, aligned: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """bboxes f32|f16|bf16, gtboxes f32|f16|bf16 -> overlap f32|f16|bf16."""
 def IsClose(x1: TensorLike, x2: TensorLike, *, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x1 f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32, x2 f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32 -> y b8."""
 def IsFinite(x: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -1805,8 +2075,18 @@ def KeepRatioResizeBilinear(images: TensorLike, *, min_dimension: int, max_dimen
     """images f32|f16 -> y f32."""
 def KlDivLossGrad(grad: TensorLike, input: TensorLike, target: TensorLike, *, reduction: str | bytes = 'mean', log_target: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """grad f32|f16, input f32|f16, target f32|f16 -> y f32|f16."""
+def KlDivTargetLossGrad(grad: TensorLike, input: TensorLike, target: TensorLike, *, reduction: str | bytes = 'mean', log_target: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """grad f32|f16|bf16, input f32|f16|bf16, target f32|f16|bf16 -> y f32|f16|bf16."""
+def KthValue(x: TensorLike, *, k: int, dim: int = -1, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|bf16 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|bf16, indices i64."""
+def KvCompressEpilog(cache: TensorLike, x: TensorLike, slot_mapping: TensorLike, *, quant_group_size: int = 64, quant_mode: int = 1, round_scale: bool = True, x_scale: float = 1.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """cache u8, x bf16, slot_mapping i32|i64 -> cache u8."""
+def KvQuantSparseAttnSharedkvMetadata(cu_seqlens_q: TensorLike | None = None, cu_seqlens_ori_kv: TensorLike | None = None, cu_seqlens_cmp_kv: TensorLike | None = None, seqused_q: TensorLike | None = None, seqused_kv: TensorLike | None = None, *, num_heads_q: int, num_heads_kv: int, head_dim: int, kv_quant_mode: int, batch_size: int = 0, max_seqlen_q: int = 0, max_seqlen_kv: int = 0, ori_topk: int = 0, cmp_topk: int = 0, tile_size: int = 0, rope_head_dim: int = 0, cmp_ratio: int = -1, ori_mask_mode: int = 4, cmp_mask_mode: int = 3, ori_win_left: int = 127, ori_win_right: int = 0, layout_q: str | bytes = 'BSND', layout_kv: str | bytes = 'PA_ND', has_ori_kv: bool = True, has_cmp_kv: bool = True, soc_version: str | bytes, aic_core_num: int, aiv_core_num: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """cu_seqlens_q? i32, cu_seqlens_ori_kv? i32, cu_seqlens_cmp_kv? i32, seqused_q? i32, seqused_kv? i32 -> metadata i32."""
 def KvQuantSparseFlashAttention(query: TensorLike, key: TensorLike, value: TensorLike, sparse_indices: TensorLike, key_dequant_scale: TensorLike | None = None, value_dequant_scale: TensorLike | None = None, block_table: TensorLike | None = None, actual_seq_lengths_query: TensorLike | None = None, actual_seq_lengths_kv: TensorLike | None = None, *, scale_value: float, key_quant_mode: int, value_quant_mode: int, sparse_block_size: int = 1, layout_query: str | bytes = 'BSND', layout_kv: str | bytes = 'BSND', sparse_mode: int = 3, pre_tokens: int = 9223372036854775807, next_tokens: int = 9223372036854775807, attention_mode: int = 0, quant_scale_repo_mode: int = 1, tile_size: int = 128, rope_head_dim: int = 64, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """query f16|bf16, key i8|f8e4|hif8, value i8|f8e4|hif8, sparse_indices i32, key_dequant_scale? f32, value_dequant_scale? f32, block_table? i32, actual_seq_lengths_query? i32, actual_seq_lengths_kv? i32 -> attention_out f16|bf16."""
+def KvQuantSparseFlashAttentionMetadata(actual_seq_lengths_query: TensorLike | None = None, actual_seq_lengths_kv: TensorLike | None = None, sparse_seq_lengths_kv: TensorLike | None = None, *, batch_size: int, query_seq_size: int, query_head_num: int, kv_seq_size: int, kv_head_num: int, head_dim: int, topk_size: int, sparse_block_size: int, aic_core_num: int, aiv_core_num: int, layout_query: str | bytes = 'BSND', layout_kv: str | bytes = 'BSND', sparse_mode: int = 3, attention_mode: int = 0, rope_head_dim: int = 64, sparse_shared_size: int = 16, soc_version: str | bytes = 'ascend910B', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """actual_seq_lengths_query? i32, actual_seq_lengths_kv? i32, sparse_seq_lengths_kv? i32 -> metadata i32."""
 def KvRmsNormRopeCache(kv: TensorLike, gamma: TensorLike, cos: TensorLike, sin: TensorLike, index: TensorLike, k_cache: TensorLike, ckv_cache: TensorLike, k_rope_scale: TensorLike | None = None, c_kv_scale: TensorLike | None = None, k_rope_offset: TensorLike | None = None, c_kv_offset: TensorLike | None = None, v: TensorLike | None = None, *, epsilon: float = 1e-05, cache_mode: str | bytes = 'Norm', is_output_kv: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """kv f32|f16|bf16, gamma f32|f16|bf16, cos f32|f16|bf16, sin f32|f16|bf16, index i64, k_cache f32|f16|i8|bf16, ckv_cache f32|f16|i8|bf16, k_rope_scale? f32, c_kv_scale? f32, k_rope_offset? f32, c_kv_offset? f32, v? f32|f16|bf16 -> k_cache f32|f16|i8|bf16, ckv_cache f32|f16|i8|bf16, k_rope f32|f16|bf16, c_kv f32|f16|bf16."""
 def L1LossGrad(grads: TensorLike, predict: TensorLike, label: TensorLike, *, reduction: str | bytes = 'mean', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -1861,8 +2141,10 @@ def LayerNormBetaGammaBackpropV2(dy: TensorLike, res_for_gamma: TensorLike, *, s
     """dy f32|f16|bf16, res_for_gamma f32 -> pd_gamma f32|f16|bf16, pd_beta f32|f16|bf16."""
 def LayerNormGrad(dy: TensorLike, x: TensorLike, variance: TensorLike, mean: TensorLike, gamma: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """dy f32|f16|bf16, x f32|f16|bf16, variance f32|f16|bf16, mean f32|f16|bf16, gamma f32|f16|bf16 -> pd_x f32|f16|bf16, pd_gamma f32|f16|bf16, pd_beta f32|f16|bf16."""
-def LayerNormGradV3(dy: TensorLike, x: TensorLike, rstd: TensorLike, mean: TensorLike, gamma: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
+def LayerNormGradV3(dy: TensorLike, x: TensorLike, rstd: TensorLike, mean: TensorLike, gamma: TensorLike, *, output_mask: Sequence[bool] | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """dy f32|f16|bf16, x f32|f16|bf16, rstd f32|f16|bf16, mean f32|f16|bf16, gamma f32|f16|bf16 -> pd_x f32|f16|bf16, pd_gamma f32|f16|bf16, pd_beta f32|f16|bf16."""
+def LayerNormQuant(x: TensorLike, gamma: TensorLike, beta: TensorLike, scale: TensorLike, offset: TensorLike | None = None, *, epsilon: float = 9.99999975e-06, quant_mode: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """x f16|bf16, gamma f16|bf16, beta f16|bf16, scale f16|bf16, offset? i8 -> result i8, scale_out f32."""
 def LayerNormUpdate(x1: TensorLike, beta: TensorLike, gamma: TensorLike, sum: TensorLike, square_sum: TensorLike, *, epsilon: float = 1e-05, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x1 f16, beta f16, gamma f16, sum f32, square_sum f32 -> y f16."""
 def LayerNormV3(x: TensorLike, gamma: TensorLike, beta: TensorLike, *, begin_norm_axis: int = 0, begin_params_axis: int = 0, epsilon: float = 1e-05, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
@@ -1879,6 +2161,8 @@ def LeakyRelu(x: TensorLike, *, negative_slope: float = 0.0, dependencies: Seque
     """x f32|f16|f64|bf16 -> y f32|f16|f64|bf16."""
 def LeakyReluGrad(gradients: TensorLike, features: TensorLike, *, negative_slope: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """gradients T0, features T0 -> backprops T0 with T0: f32|f16|f64|bf16."""
+def LeakyreluV2(x: TensorLike, *, negativeSlope: float = 1.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16 -> y f32|f16."""
 def LearnedUnigramCandidateSampler(true_classes: TensorLike, *, num_true: int, num_sampled: int, unique: bool, range_max: int, seed: int = 0, seed2: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """true_classes i64 -> sampled_candidates i64, true_expected_count f32, sampled_expected_count f32."""
 def LeftShift(x: TensorLike, y: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -1893,16 +2177,26 @@ def Lgamma(x: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str
     """x f32|f16|f64 -> y f32|f16|f64."""
 def LightningIndexer(query: TensorLike, key: TensorLike, weights: TensorLike, actual_seq_lengths_query: TensorLike | None = None, actual_seq_lengths_key: TensorLike | None = None, block_table: TensorLike | None = None, *, layout_query: str | bytes = 'BSND', layout_key: str | bytes = 'BSND', sparse_count: int = 2048, sparse_mode: int = 3, pre_tokens: int = 9223372036854775807, next_tokens: int = 9223372036854775807, return_values: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """query T, key T, weights T, actual_seq_lengths_query? i32, actual_seq_lengths_key? i32, block_table? i32 -> sparse_indices i32, sparse_values T with T: f16|bf16."""
+def LightningIndexerGrad(query: TensorLike, key: TensorLike, dy: TensorLike, sparse_indices: TensorLike, weights: TensorLike, actual_seq_lengths_query: TensorLike | None = None, actual_seq_lengths_key: TensorLike | None = None, *, headNum: int, layout: str | bytes = 'BSND', sparseMode: int = 3, preTokens: int = 65536, nextTokens: int = 65536, determinstic: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """query f16|bf16, key f16|bf16, dy f16|bf16, sparse_indices i32, weights f16|bf16, actual_seq_lengths_query? i32, actual_seq_lengths_key? i32 -> dq f16|bf16, dk f16|bf16, dweights f16|bf16."""
+def LightningIndexerV2(q: TensorLike, k: TensorLike, w: TensorLike, cu_seqlens_q: TensorLike | None = None, cu_seqlens_k: TensorLike | None = None, seqused_q: TensorLike | None = None, seqused_k: TensorLike | None = None, cmp_residual_k: TensorLike | None = None, block_table: TensorLike | None = None, output_idx_offset: TensorLike | None = None, metadata: TensorLike | None = None, *, topk: int, max_seqlen_q: int = -1, layout_q: str | bytes = 'BSND', layout_k: str | bytes = 'BSND', mask_mode: int = 0, cmp_ratio: int = 1, return_value: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """q f16|bf16, k f16|bf16, w f32, cu_seqlens_q? i32, cu_seqlens_k? i32, seqused_q? i32, seqused_k? i32, cmp_residual_k? i32, block_table? i32, output_idx_offset? i32, metadata? i32 -> sparse_indices i32, sparse_values f32."""
 def LinSpace(start: TensorLike, stop: TensorLike, num: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """start f32|f64|i8|u8|i32|i16|f16|bf16, stop f32|f64|i8|u8|i32|i16|f16|bf16, num i32|i64 -> output f32|f64|i8|u8|i32|i16|f16|bf16."""
 def LinSpaceD(assist: TensorLike, start: TensorLike, stop: TensorLike, num: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """assist f32, start f32, stop f32, num i32|i64 -> output f32."""
+def LinearIndex(indices: TensorLike, shape: TensorLike, *, axis: int = -1, combine: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """indices i32|i64, shape i32 -> index i32."""
+def LinearIndexV2(indices_list: Sequence[TensorLike], stride: TensorLike, value_size: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """indices_list* i32|i64, stride i32, value_size i32 -> index i32."""
 def ListDiff(x: TensorLike, y: TensorLike, *, out_idx: DataType | int = DataType.DT_INT32, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """x f32|f16|i8|i32|u8|i16|u16|i64|f64, y f32|f16|i8|i32|u8|i16|u16|i64|f64 -> out f32|f16|i8|i32|u8|i16|u16|i64|f64, idx i32|i64."""
 def Log(x: TensorLike, *, base: float = -1.0, scale: float = 1.0, shift: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i8|i32|u8|i16|i64|f64|b8|c64|c128|bf16 -> y f32|f16|f64|c64|c128|bf16|c32."""
 def Log1p(x: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|f64|c64|c128|bf16|c32 -> y f32|f16|f64|c64|c128|bf16|c32."""
+def Log1pV2(x1: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x1 f32|f16 -> y f32|f16."""
 def LogAddExp(x1: TensorLike, x2: TensorLike, *, base: float = -1.0, scale: float = 1.0, shift: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x1 f32|f16|bf16, x2 f32|f16|bf16 -> y f32|f16|bf16."""
 def LogMatrixDeterminant(x: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
@@ -1925,6 +2219,10 @@ def LogicalNot(x: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name:
     """x b8 -> y b8."""
 def LogicalOr(x1: TensorLike, x2: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x1 b8, x2 b8 -> y b8."""
+def Logit(x: TensorLike, *, eps: float = -1.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|bf16 -> y f32|f16|bf16."""
+def LogitGrad(x: TensorLike, dy: TensorLike, *, eps: float = -1.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|bf16, dy f32|f16|bf16 -> dx f32|f16|bf16."""
 def LookupTableExport(handle: TensorLike, *, Tkeys: DataType | int, Tvalues: DataType | int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """handle res -> keys i32|i64|str, values f32|i32|i64|f64|b8|str."""
 def LookupTableFind(handle: TensorLike, keys: TensorLike, default_value: TensorLike, *, Tout: DataType | int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -1959,6 +2257,8 @@ def LruCache(*, container: str | bytes = '', shared_name: str | bytes = 'LruCach
     """nothing -> cache res."""
 def Lu(input: TensorLike, *, output_idx_type: DataType | int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """input f32|f64|c64|c128 -> lu f32|f64|c64|c128, p i32|i64."""
+def MSELossV2(input: TensorLike, target: TensorLike, *, reduction: str | bytes = 'mean', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """input f32|f16|bf16, target f32|f16|bf16 -> output f32|f16|bf16."""
 def MVN(x: TensorLike, *, normalize_variance: bool = True, across_channels: bool = False, eps: float = 1e-09, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16 -> y f32|f16."""
 def MVNV2(x: TensorLike, *, eps: float = 1e-09, axes: Sequence[int] = (0, 2, 3), dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -1969,7 +2269,7 @@ def MapClear(*, capacity: int = 0, memory_limit: int = 0, dtypes: Sequence[DataT
     """nothing -> nothing."""
 def MapIncompleteSize(*, capacity: int = 0, memory_limit: int = 0, dtypes: Sequence[DataType | int] = (), container: str | bytes = '', shared_name: str | bytes = '', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """nothing -> size i32."""
-def MapIndex(x: TensorLike, data_seq: TensorLike, level_index: TensorLike | None = None, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+def MapIndex(x: TensorLike, data_seq: TensorLike, level_index: TensorLike | None = None, *, transpose: bool | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x i32, data_seq i32, level_index? i32 -> y i32."""
 def MapPeek(key: TensorLike, indices: TensorLike, *, capacity: int = 0, memory_limit: int = 0, dtypes: Sequence[DataType | int] = (), container: str | bytes = '', shared_name: str | bytes = '', size_of_values: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
     """key i64, indices i32 -> values* f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|str|c64|c128|qi8|qi16|qi32|qu8|qu16|res."""
@@ -1985,6 +2285,8 @@ def Mask2Argmax(x: TensorLike, mask: TensorLike, *, ksize: Sequence[int], stride
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16, mask i32|i64 -> argmax i32|i64."""
 def MaskedCausalConv1d(input: TensorLike, weight: TensorLike, mask: TensorLike | None = None, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """input f16|bf16, weight f16|bf16, mask? b8 -> output f16|bf16."""
+def MaskedCausalConv1dBackward(grad_y: TensorLike, x: TensorLike, weight: TensorLike, mask: TensorLike | None = None, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """grad_y f16|bf16, x f16|bf16, weight f16|bf16, mask? b8 -> grad_x f16|bf16, grad_weight f16|bf16."""
 def MaskedFill(x: TensorLike, mask: TensorLike, value: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x T0, mask b8, value T0 -> y T0 with T0: f32|f16|i8|i32|i64|bf16|b8."""
 def MaskedFillRange(x: TensorLike, start: TensorLike, end: TensorLike, value: TensorLike, *, axis: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -1993,10 +2295,14 @@ def MaskedScale(x: TensorLike, mask: TensorLike, *, value: float, dependencies: 
     """x f32|f16, mask f32|f16|i8 -> y f32|f16."""
 def MaskedScatter(x: TensorLike, mask: TensorLike, updates: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i8|i32|u8|i16|i64|f64|b8|bf16, mask b8, updates f32|f16|i8|i32|u8|i16|i64|f64|b8|bf16 -> y f32|f16|i8|i32|u8|i16|i64|f64|b8|bf16."""
+def MaskedScatterWithPosition(x: TensorLike, mask: TensorLike, position: TensorLike, updates: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|i8|i32|u8|i16|i64|f64|b8|bf16, mask b8, position i64, updates f32|f16|i8|i32|u8|i16|i64|f64|b8|bf16 -> x f32|f16|i8|i32|u8|i16|i64|f64|b8|bf16."""
 def MaskedSelect(x: TensorLike, mask: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32, mask b8 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32."""
 def MaskedSelectV2(x: TensorLike, mask: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16, mask b8 -> y f32|f16."""
+def MaskedSelectV3(x: TensorLike, mask: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|bf16, mask b8 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|bf16."""
 def MaskedSoftmaxWithRelPosBias(x: TensorLike, atten_mask: TensorLike | None, relative_pos_bias: TensorLike, *, scale_value: float = 1.0, inner_precision_mode: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|bf16, atten_mask? f32|f16|bf16, relative_pos_bias f32|f16|bf16 -> y f32|f16|bf16."""
 def MatMul(x1: TensorLike, x2: TensorLike, bias: TensorLike | None = None, *, transpose_x1: bool = False, transpose_x2: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -2005,18 +2311,28 @@ def MatMulV2(x1: TensorLike, x2: TensorLike, bias: TensorLike | None = None, off
     """x1 T0, x2 T0, bias? f32|f16|i32|bf16, offset_w? i8|i4 -> y f32|f16|i32|bf16 with T0: f32|f16|i8|i32|bf16|i4."""
 def MatMulV2Compress(x1: TensorLike, x2: TensorLike, compress_index: TensorLike, bias: TensorLike | None = None, offset_w: TensorLike | None = None, *, transpose_x1: bool = False, transpose_x2: bool = False, offset_x: int = 0, alg: str | bytes = 'weight_unzip', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x1 i8, x2 i8, compress_index i8, bias? f16|i32, offset_w? i8 -> y f16|i32."""
-def MatmulAllReduce(x1: TensorLike, x2: TensorLike, bias: TensorLike | None = None, x3: TensorLike | None = None, antiquant_scale: TensorLike | None = None, antiquant_offset: TensorLike | None = None, dequant_scale: TensorLike | None = None, pertoken_scale: TensorLike | None = None, comm_quant_scale_1: TensorLike | None = None, comm_quant_scale_2: TensorLike | None = None, *, group: str | bytes, reduce_op: str | bytes = 'sum', is_trans_a: bool = False, is_trans_b: bool = False, comm_turn: int = 0, antiquant_group_size: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+def MatMulV2CompressDequant(x1: TensorLike, x2: TensorLike, compress_index: TensorLike, deq_scale: TensorLike, bias: TensorLike, offset_w: TensorLike | None = None, *, transpose_x1: bool = False, transpose_x2: bool = False, compress_info: Sequence[int] = (1, 1, 1, 1, 1), offset_x: int = 0, alg: str | bytes = 'weight_unzip', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x1 i8, x2 i8, compress_index i8, deq_scale u64, bias i32, offset_w? i8 -> out f16."""
+def MatMulV3(x1: TensorLike, x2: TensorLike, bias: TensorLike | None = None, offset_w: TensorLike | None = None, *, transpose_x1: bool = False, transpose_x2: bool = False, offset_x: int = 0, opImplMode: int = 1, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x1 f32|f16|bf16, x2 f32|f16|bf16, bias? f32|f16|bf16, offset_w? i8|i4 -> y f32|f16|bf16."""
+def MatmulAllReduce(x1: TensorLike, x2: TensorLike, bias: TensorLike | None = None, x3: TensorLike | None = None, antiquant_scale: TensorLike | None = None, antiquant_offset: TensorLike | None = None, dequant_scale: TensorLike | None = None, pertoken_scale: TensorLike | None = None, comm_quant_scale_1: TensorLike | None = None, comm_quant_scale_2: TensorLike | None = None, *, group: str | bytes, reduce_op: str | bytes = 'sum', is_trans_a: bool = False, is_trans_b: bool = False, comm_turn: int = 0, antiquant_group_size: int = 0, group_size: int | None = None, y_dtype: int | None = None, comm_quant_mode: int | None = None, comm_mode: str | bytes | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x1 f16|i8|bf16, x2 f16|i8|bf16|i4, bias? f16|i32|bf16, x3? f16|bf16, antiquant_scale? f16|bf16, antiquant_offset? f16|bf16, dequant_scale? f32|f16|i64|u64|bf16, pertoken_scale? f32, comm_quant_scale_1? f16|bf16, comm_quant_scale_2? f16|bf16 -> y f16|bf16."""
 def MatmulAllReduceAddRmsNorm(x1: TensorLike, x2: TensorLike, bias: TensorLike | None, residual: TensorLike, gamma: TensorLike, antiquant_scale: TensorLike | None = None, antiquant_offset: TensorLike | None = None, dequant_scale: TensorLike | None = None, *, group: str | bytes, reduce_op: str | bytes = 'sum', is_trans_a: bool = False, is_trans_b: bool = False, comm_turn: int = 0, antiquant_group_size: int = 0, epsilon: float = 1e-06, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """x1 f16|i8|bf16, x2 f16|i8|bf16|i4, bias? f16|i32|bf16, residual f16|bf16, gamma f16|bf16, antiquant_scale? f16|bf16, antiquant_offset? f16|bf16, dequant_scale? f16|u64|bf16 -> y f16|bf16, norm_out f16|bf16."""
 def MatmulAlltoAll(x1: TensorLike, x2: TensorLike, bias: TensorLike | None = None, x1_scale: TensorLike | None = None, x2_scale: TensorLike | None = None, comm_scale: TensorLike | None = None, x1_offset: TensorLike | None = None, x2_offset: TensorLike | None = None, *, group: str | bytes, world_size: int, all2all_axes: Sequence[int] = (-1, -2), y_dtype: int = 28, x1_quant_mode: int = 0, x2_quant_mode: int = 0, comm_quant_mode: int = 0, comm_quant_dtype: int = 28, transpose_x1: bool = False, transpose_x2: bool = False, group_size: int = 0, comm_mode: str | bytes = '', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x1 f16|bf16|f8e5|f8e4|f4e2, x2 f16|bf16|f8e5|f8e4|f4e2, bias? f32|f16|bf16, x1_scale? f32|f8e8, x2_scale? f32|f8e8, comm_scale? f32, x1_offset? f32, x2_offset? f32 -> y f32|f16|bf16."""
+def MatmulCompress(A: TensorLike, B: TensorLike, bias: TensorLike | None = None, compress_index: TensorLike | None = None, *, transposeA: bool = False, transposeB: bool = False, tilingK: int = 0, tilingN: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """A f16, B i8, bias? f32, compress_index? i8 -> C f16."""
+def MatmulEmuSplitWeight(x: TensorLike, w_high: TensorLike, w_low: TensorLike, *, w_low_scale: float = 0.00390625, transpose_x: bool = False, transpose_w: bool = False, y_dtype: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x bf16, w_high bf16, w_low bf16 -> y f32."""
 def MatmulLayerNormReduce(x1: TensorLike, weight: TensorLike, bias: TensorLike, x2: TensorLike, x3: TensorLike | None = None, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """x1 f16, weight f16, bias f16, x2 f16, x3? f16 -> x2 f16, sum f32, square_sum f32."""
 def MatmulReduceScatter(x1: TensorLike, x2: TensorLike, bias: TensorLike | None = None, *, group: str | bytes, reduce_op: str | bytes = 'sum', is_trans_a: bool = False, is_trans_b: bool = False, comm_turn: int = 0, rank_size: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x1 f16|bf16, x2 f16|bf16, bias? f16|bf16 -> y f16|bf16."""
 def MatmulReduceScatterV2(x1: TensorLike, x2: TensorLike, bias: TensorLike | None = None, x1_scale: TensorLike | None = None, x2_scale: TensorLike | None = None, quant_scale: TensorLike | None = None, *, group: str | bytes, reduce_op: str | bytes = 'sum', is_trans_a: bool = False, is_trans_b: bool = False, comm_turn: int = 0, rank_size: int = 0, block_size: int = 0, group_size: int = 0, is_amax_out: bool = False, y_dtype: int = 0, comm_mode: str | bytes = 'aicpu', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """x1 f16|bf16|i8|hif8|f8e5|f8e4, x2 f16|bf16|i8|hif8|f8e5|f8e4, bias? f32|f16|bf16, x1_scale? f32|f8e8, x2_scale? f32|f8e8, quant_scale? f32 -> y f32|f16|bf16, amax_out f32."""
+def MatmulSwiglu(x: TensorLike, weight: TensorLike, bias: TensorLike | None = None, *, transpose_weight: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|bf16, weight f32|f16|bf16, bias? f32 -> y f32|f16|bf16."""
 def MatrixBandPart(x: TensorLike, num_lower: TensorLike, num_upper: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i8|i32|u8|i16|u16|i64|f64|b8|c64|c128, num_lower i32|i64, num_upper i32|i64 -> y f32|f16|i8|i32|u8|i16|u16|i64|f64|b8|c64|c128."""
 def MatrixDeterminant(x: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -2065,6 +2381,8 @@ def MaxPool3DGrad(orig_x: TensorLike, orig_y: TensorLike, grads: TensorLike, *, 
     """orig_x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16, orig_y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16, grads f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16."""
 def MaxPool3DGradGrad(orig_x: TensorLike, orig_y: TensorLike, grads: TensorLike, *, ksize: Sequence[int], strides: Sequence[int], pads: Sequence[int], data_format: str | bytes = 'NDHWC', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """orig_x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16, orig_y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16, grads f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16."""
+def MaxPool3DGradWithArgmax(x: TensorLike, grad: TensorLike, argmax: TensorLike, *, ksize: Sequence[int], strides: Sequence[int], pads: Sequence[int], dilation: Sequence[int] = (1, 1, 1), ceil_mode: bool = False, data_format: str | bytes = 'NCDHW', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|bf16, grad f32|f16|bf16, argmax i32|i64 -> y f32|f16|bf16."""
 def MaxPool3DWithArgmax(x: TensorLike, *, ksize: Sequence[int], strides: Sequence[int], pads: Sequence[int], dilation: Sequence[int] = (1, 1, 1, 1, 1), ceil_mode: bool = False, data_format: str | bytes = 'NCDHW', argmax_type: str | bytes = 'bitmask', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16, argmax i32|i64."""
 def MaxPool3DWithArgmaxV2(x: TensorLike, *, ksize: Sequence[int], strides: Sequence[int], pads: Sequence[int], dilation: Sequence[int] = (1, 1, 1), ceil_mode: bool = False, data_format: str | bytes = 'NCDHW', dtype: int = 3, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
@@ -2077,34 +2395,64 @@ def MaxPoolGradGrad(x1: TensorLike, x2: TensorLike, grad: TensorLike, *, ksize: 
     """x1 f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16, x2 f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16, grad f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16."""
 def MaxPoolGradGradWithArgmax(x: TensorLike, grad: TensorLike, argmax: TensorLike, *, ksize: Sequence[int], strides: Sequence[int], padding: str | bytes, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16, grad f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16, argmax i32|i64 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16."""
-def MaxPoolGradWithArgmax(x: TensorLike, grad: TensorLike, argmax: TensorLike, *, ksize: Sequence[int], strides: Sequence[int], padding: str | bytes, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+def MaxPoolGradWithArgmax(x: TensorLike, grad: TensorLike, argmax: TensorLike, *, ksize: Sequence[int], strides: Sequence[int], padding: str | bytes, include_batch_in_index: bool | None = None, data_format: str | bytes | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16, grad f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16, argmax i32|i64 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16."""
 def MaxPoolGradWithArgmaxV1(x: TensorLike, grad: TensorLike, argmax: TensorLike, *, ksize: Sequence[int], strides: Sequence[int], pads: Sequence[int], dtype: int = 3, dilation: Sequence[int] = (1, 1, 1, 1), ceil_mode: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16, grad f32|f16, argmax i32|u16 -> y f32|f16."""
 def MaxPoolGradWithArgmaxV2(x: TensorLike, grad: TensorLike, argmax: TensorLike, *, ksize: Sequence[int], strides: Sequence[int], pads: Sequence[int], dtype: int = 3, dilation: Sequence[int] = (1, 1, 1, 1), ceil_mode: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f16, grad f16, argmax u16 -> y f16."""
+def MaxPoolGradWithArgmaxV3(x: TensorLike, grad: TensorLike, argmax: TensorLike, *, ksize: Sequence[int], strides: Sequence[int], pads: Sequence[int], dtype: int = 3, dilation: Sequence[int] = (1, 1), ceil_mode: bool = False, data_format: str | bytes = 'NCHW', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|bf16, grad f32|f16|bf16, argmax i32|i64 -> y f32|f16|bf16."""
 def MaxPoolV2(x: TensorLike, ksize: TensorLike, strides: TensorLike, *, padding: str | bytes, data_format: str | bytes = 'NHWC', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f16, ksize i32, strides i32 -> y f16."""
 def MaxPoolV3(x: TensorLike, *, ksize: Sequence[int], strides: Sequence[int], padding_mode: str | bytes = 'CALCULATED', pads: Sequence[int] = (0, 0, 0, 0), data_format: str | bytes = 'NCHW', global_pooling: bool = False, ceil_mode: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i8|i32|u8|i16|u16|i64|f64|qi8|bf16 -> y f32|f16|i8|i32|u8|i16|u16|i64|f64|qi8|bf16."""
 def MaxPoolV3Grad(orig_input: TensorLike, orig_output: TensorLike, grad: TensorLike, *, ksize: Sequence[int], strides: Sequence[int], padding_mode: str | bytes = 'CALCULATED', pads: Sequence[int] = (0, 0, 0, 0), data_format: str | bytes = 'NCHW', global_pooling: bool = False, ceil_mode: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """orig_input f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16, orig_output f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16, grad f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16 -> out_grad f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16."""
-def MaxPoolWithArgmax(x: TensorLike, *, ksize: Sequence[int], strides: Sequence[int], padding: str | bytes, Targmax: int = 7, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+def MaxPoolWithArgmax(x: TensorLike, *, ksize: Sequence[int], strides: Sequence[int], padding: str | bytes, Targmax: int = 7, include_batch_in_index: bool | None = None, data_format: str | bytes | None = None, nan_prop: bool | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16, argmax i32|i64."""
 def MaxPoolWithArgmaxV1(x: TensorLike, *, ksize: Sequence[int], strides: Sequence[int], pads: Sequence[int], dtype: int = 3, dilation: Sequence[int] = (1, 1, 1, 1), ceil_mode: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """x f32|f16 -> y f32|f16, argmax i32|u16."""
 def MaxPoolWithArgmaxV2(x: TensorLike, *, ksize: Sequence[int], strides: Sequence[int], pads: Sequence[int], dtype: int = 3, dilation: Sequence[int] = (1, 1, 1, 1), ceil_mode: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """x f16 -> y f16, argmax u16."""
+def MaxPoolWithArgmaxV3(x: TensorLike, *, ksize: Sequence[int], strides: Sequence[int], pads: Sequence[int], dtype: int = 3, dilation: Sequence[int] = (1, 1), ceil_mode: bool = False, data_format: str | bytes = 'NCHW', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """x f32|f16|bf16 -> y f32|f16|bf16, argmax i32|i64."""
 def Maximum(x1: TensorLike, x2: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x1 T0, x2 T0 -> y T0 with T0: f32|f16|i32|i64|f64|bf16|i8|u8."""
 def MaximumGrad(grads: TensorLike, x1: TensorLike, x2: TensorLike, *, grad_x: bool = True, grad_y: bool = True, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """grads f32|f16|i32, x1 f32|f16|i32, x2 f32|f16|i32 -> y1 f32|f16|i32, y2 f32|f16|i32."""
+def MaximumV2(x1: TensorLike, x2: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x1 f32|f16|i32|i16, x2 f32|f16|i32|i16 -> y f32|f16|i32|i16."""
+def Mc2BatchMatMulV3(x1: TensorLike, x2: TensorLike, bias: TensorLike | None = None, offset_w: TensorLike | None = None, *, adj_x1: bool = False, adj_x2: bool = False, offset_x: int = 0, enable_hf32: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x1 f32|f16|bf16, x2 f32|f16|bf16, bias? f32|f16, offset_w? i8|i4 -> y f32|f16|bf16."""
+def Mc2MatMulV3(x1: TensorLike, x2: TensorLike, bias: TensorLike | None = None, offset_w: TensorLike | None = None, *, transpose_x1: bool = False, transpose_x2: bool = False, offset_x: int = 0, enable_hf32: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x1 f32|f16|bf16, x2 f32|f16|bf16, bias? f32|f16, offset_w? i8|i4 -> y f32|f16|bf16."""
+def MegaMoe(context: TensorLike, x: TensorLike, topk_ids: TensorLike, topk_weights: TensorLike, weight1: Sequence[TensorLike] = (), weight2: Sequence[TensorLike] = (), weight_scales1: Sequence[TensorLike] = (), weight_scales2: Sequence[TensorLike] = (), bias1: Sequence[TensorLike] = (), bias2: Sequence[TensorLike] = (), x_active_mask: TensorLike | None = None, scales: TensorLike | None = None, shared_weight1: Sequence[TensorLike] = (), shared_weight2: Sequence[TensorLike] = (), shared_weight_scales1: Sequence[TensorLike] = (), shared_weight_scales2: Sequence[TensorLike] = (), shared_bias1: Sequence[TensorLike] = (), shared_bias2: Sequence[TensorLike] = (), *, moe_expert_num: int, ep_world_size: int, ccl_buffer_size: int, max_recv_token_num: int = 0, dispatch_quant_mode: int = 0, dispatch_quant_out_dtype: int = 28, combine_quant_mode: int = 0, comm_alg: str | bytes = '', num_max_tokens_per_rank: int = 0, activation: str | bytes = 'swiglu', activation_clamp: float = 3.40282347e+38, activation_out_dtype: int = 28, transpose_weight1: bool = False, transpose_weight2: bool = False, weight1_interleave: int = 0, topo_type: int = 0, rank_num_per_server: int = 2, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """context i32, x bf16, topk_ids i32, topk_weights f32|bf16, weight1* f8e5|f8e4|f4e2, weight2* f8e5|f8e4|f4e2, weight_scales1* f8e8, weight_scales2* f8e8, bias1* f32, bias2* f32, x_active_mask? i8, scales? f8e8, shared_weight1* f8e5|f8e4|f4e2, shared_weight2* f8e5|f8e4|f4e2, shared_weight_scales1* f8e8, shared_weight_scales2* f8e8, shared_bias1* f32, shared_bias2* f32 -> y bf16, expert_token_nums i32."""
 def MemSet(*, sizes: Sequence[int], dtypes: Sequence[DataType | int] = (), values_int: Sequence[int] = (), values_float: Sequence[float] = (), dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """nothing -> nothing."""
+def MemSetV2(x: Sequence[TensorLike] = (), *, values_int: Sequence[int] = (), values_float: Sequence[float] = (), size_of_x: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
+    """x* f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|b8|bf16 -> x* f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|b8|bf16."""
 def Merge(x: Sequence[TensorLike] = (), *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """x* f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8, value_index i32."""
 def Mfcc(spectrogram: TensorLike, sample_rate: TensorLike, *, upper_frequency_limit: float = 4000.0, lower_frequency_limit: float = 20.0, filterbank_channel_count: int = 40, dct_coefficient_count: int = 13, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """spectrogram f32, sample_rate i32 -> y f32."""
+def MhcPost(x: TensorLike, h_res: TensorLike, h_out: TensorLike, h_post: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f16|bf16, h_res f32, h_out f16|bf16, h_post f32 -> y f16|bf16."""
+def MhcPostBackward(grad_y: TensorLike, x: TensorLike, h_res: TensorLike, h_out: TensorLike, h_post: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """grad_y f16|bf16, x f16|bf16, h_res f32, h_out f16|bf16, h_post f32 -> grad_x f16|bf16, grad_h_res f32, grad_h_out f16|bf16, grad_h_post f32."""
+def MhcPre(x: TensorLike, phi: TensorLike, alpha: TensorLike, bias: TensorLike, gamma: TensorLike | None = None, *, out_flag: int = 0, norm_eps: float = 9.99999997e-07, hc_eps: float = 9.99999997e-07, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """x f16|bf16, phi f32, alpha f32, bias f32, gamma? f32 -> hin f16|bf16, h_post f32, h_res f32, inv_rms? f32, h_mix? f32, h_pre? f32."""
+def MhcPreBackward(x: TensorLike, phi: TensorLike, alpha: TensorLike, grad_h_in: TensorLike, grad_h_post: TensorLike, grad_h_res: TensorLike, inv_rms: TensorLike, h_mix: TensorLike, h_pre: TensorLike, h_post: TensorLike, gamma: TensorLike | None = None, grad_x_post: TensorLike | None = None, *, hc_eps: float = 9.99999997e-07, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """x f16|bf16, phi f32, alpha f32, grad_h_in f16|bf16, grad_h_post f32, grad_h_res f32, inv_rms f32, h_mix f32, h_pre f32, h_post f32, gamma? f32, grad_x_post? f16|bf16 -> grad_x f16|bf16, grad_phi f32, grad_alpha f32, grad_bias f32, grad_gamma? f32."""
+def MhcPreSinkhorn(x: TensorLike, phi: TensorLike, alpha: TensorLike, bias: TensorLike, *, hc_mult: int = 4, num_iters: int = 20, hc_eps: float = 1e-06, norm_eps: float = 1e-06, need_backward: bool = True, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """x T1, phi T2, alpha T2, bias T2 -> hin T1, hPost T2, hRes T2, hPre T2, hcBeforeNorm T2, invRms T2, sumOut T2, normOut T2 with T1: f16|bf16; T2: f32."""
+def MhcPreSinkhornBackward(grad_hin: TensorLike, grad_h_post: TensorLike, grad_h_res: TensorLike, x: TensorLike, phi: TensorLike, alpha: TensorLike, bias: TensorLike, h_pre: TensorLike, hc_before_norm: TensorLike, inv_rms: TensorLike, sum_out: TensorLike, norm_out: TensorLike, *, hc_eps: float = 9.99999997e-07, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """grad_hin f16|bf16, grad_h_post f32, grad_h_res f32, x f16|bf16, phi f32, alpha f32, bias f32, h_pre f32, hc_before_norm f32, inv_rms f32, sum_out f32, norm_out f32 -> grad_x f16|bf16, grad_phi f32, grad_alpha f32, grad_bias f32."""
+def MhcSinkhorn(h_res: TensorLike, *, eps: float = 1e-06, num_iters: int = 20, out_flag: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """h_res f32 -> y f32, norm_out f32, sum_out f32."""
+def MhcSinkhornBackward(grad_y: TensorLike, norm: TensorLike, sum: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """grad_y f32, norm f32, sum f32 -> grad_input f32."""
 def MinAreaPolygons(pointsets: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """pointsets f32|f16|f64 -> polygons f32|f16|f64."""
 def Minimum(x1: TensorLike, x2: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -2119,6 +2467,12 @@ def Mish(x: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str |
     """x f32|f16|bf16 -> y f32|f16|bf16."""
 def MishGrad(grad: TensorLike, x: TensorLike, tanhx: TensorLike | None = None, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """grad f32|f16, x f32|f16, tanhx? f32|f16 -> x_grad f32|f16."""
+def MixedQuantSparseFlashMla(q: TensorLike, ori_kv: TensorLike | None = None, cmp_kv: TensorLike | None = None, ori_sparse_indices: TensorLike | None = None, cmp_sparse_indices: TensorLike | None = None, ori_block_table: TensorLike | None = None, cmp_block_table: TensorLike | None = None, cu_seqlens_q: TensorLike | None = None, cu_seqlens_ori_kv: TensorLike | None = None, cu_seqlens_cmp_kv: TensorLike | None = None, seqused_q: TensorLike | None = None, seqused_ori_kv: TensorLike | None = None, seqused_cmp_kv: TensorLike | None = None, cmp_residual_kv: TensorLike | None = None, ori_topk_length: TensorLike | None = None, cmp_topk_length: TensorLike | None = None, sinks: TensorLike | None = None, metadata: TensorLike | None = None, *, quant_mode: int = 0, rope_head_dim: int = 0, softmax_scale: float = 0.0, cmp_ratio: int = 0, ori_mask_mode: int = 0, cmp_mask_mode: int = 0, ori_win_left: int = -1, ori_win_right: int = -1, layout_q: str | bytes = 'BSND', layout_kv: str | bytes = 'BSND', topk_value_mode: int = 1, return_softmax_lse: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """q bf16, ori_kv? f8e4, cmp_kv? f8e4, ori_sparse_indices? i32, cmp_sparse_indices? i32, ori_block_table? i32, cmp_block_table? i32, cu_seqlens_q? i32, cu_seqlens_ori_kv? i32, cu_seqlens_cmp_kv? i32, seqused_q? i32, seqused_ori_kv? i32, seqused_cmp_kv? i32, cmp_residual_kv? i32, ori_topk_length? i32, cmp_topk_length? i32, sinks? f32, metadata? i32 -> attn_out bf16, softmax_lse? f32."""
+def MlaPreprocess(input: TensorLike, gamma_0: TensorLike, beta_0: TensorLike, quant_scale_0: TensorLike, quant_offset_0: TensorLike, wdqkv: TensorLike, descale_0: TensorLike, bias_0: TensorLike, gamma_1: TensorLike, beta_1: TensorLike, quant_scale_1: TensorLike, quant_offset_1: TensorLike, wuq: TensorLike, descale_1: TensorLike, bias_1: TensorLike, gamma_2: TensorLike, cos: TensorLike, sin: TensorLike, wuk: TensorLike, kv_cache: TensorLike, kv_cache_rope: TensorLike, slot_mapping: TensorLike, ctkv_scale: TensorLike, q_nope_scale: TensorLike, *, wdq_dim: int = 128, q_rope_dim: int = 64, k_rope_dim: int = 64, epsilon: float = 9.99999975e-06, q_rotary_coeff: int = 2, k_rotary_coeff: int = 2, transepose_wdq: bool = True, transepose_wuq: bool = True, transepose_wuk: bool = True, cache_mode: int = 0, quant_mode: int = 0, do_rms_norm: bool = True, wdkv_split_count: int = 1, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """input f16|bf16, gamma_0 f16|bf16, beta_0 f16|bf16, quant_scale_0 f16|bf16, quant_offset_0 i8, wdqkv f16|i8|bf16, descale_0 f32|i64, bias_0 i32, gamma_1 f16|bf16, beta_1 f16|bf16, quant_scale_1 f16|bf16, quant_offset_1 i8, wuq f16|i8|bf16, descale_1 f32|i64, bias_1 i32, gamma_2 f16|bf16, cos f16|bf16, sin f16|bf16, wuk f16|bf16, kv_cache f16|i8|bf16, kv_cache_rope f16|bf16, slot_mapping i32, ctkv_scale f16|bf16, q_nope_scale f16|bf16 -> q_out f16|i8|bf16, kv_cache_out f16|i8|bf16, q_rope_out f16|bf16, kr_cache_out f16|bf16."""
+def MlaPreprocessV2(input: TensorLike, gamma_0: TensorLike, beta_0: TensorLike, quant_scale_0: TensorLike, quant_offset_0: TensorLike, wdqkv: TensorLike, descale_0: TensorLike, bias_0: TensorLike, gamma_1: TensorLike, beta_1: TensorLike, quant_scale_1: TensorLike, quant_offset_1: TensorLike, wuq: TensorLike, descale_1: TensorLike, bias_1: TensorLike, gamma_2: TensorLike, cos: TensorLike, sin: TensorLike, wuk: TensorLike, kv_cache: TensorLike, kv_cache_rope: TensorLike, slot_mapping: TensorLike, ctkv_scale: TensorLike, q_nope_scale: TensorLike, *, wdq_dim: int = 128, q_rope_dim: int = 64, k_rope_dim: int = 64, epsilon: float = 9.99999975e-06, q_rotary_coeff: int = 2, k_rotary_coeff: int = 2, transepose_wdq: bool = True, transepose_wuq: bool = True, transepose_wuk: bool = True, cache_mode: int = 0, quant_mode: int = 0, do_rms_norm: bool = True, wdkv_split_count: int = 1, q_down_out_flag: bool = True, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """input f16|bf16, gamma_0 f16|bf16, beta_0 f16|bf16, quant_scale_0 f16|bf16, quant_offset_0 i8, wdqkv f16|i8|bf16, descale_0 f32|i64, bias_0 i32, gamma_1 f16|bf16, beta_1 f16|bf16, quant_scale_1 f16|bf16, quant_offset_1 i8, wuq f16|i8|bf16, descale_1 f32|i64, bias_1 i32, gamma_2 f16|bf16, cos f16|bf16, sin f16|bf16, wuk f16|bf16, kv_cache f16|i8|bf16, kv_cache_rope f16|bf16, slot_mapping i32, ctkv_scale f16|bf16, q_nope_scale f16|bf16 -> q_out f16|i8|bf16, kv_cache_out f16|i8|bf16, q_rope_out f16|bf16, kr_cache_out f16|bf16, q_down_out f16|bf16."""
 def MlaProlog(token_x: TensorLike, weight_dq: TensorLike, weight_uq_qr: TensorLike, weight_uk: TensorLike, weight_dkv_kr: TensorLike, rmsnorm_gamma_cq: TensorLike, rmsnorm_gamma_ckv: TensorLike, rope_sin: TensorLike, rope_cos: TensorLike, cache_index: TensorLike, kv_cache: TensorLike, kr_cache: TensorLike, dequant_scale_x: TensorLike | None = None, dequant_scale_w_dq: TensorLike | None = None, dequant_scale_w_uq_qr: TensorLike | None = None, dequant_scale_w_dkv_kr: TensorLike | None = None, quant_scale_ckv: TensorLike | None = None, quant_scale_ckr: TensorLike | None = None, smooth_scales_cq: TensorLike | None = None, *, rmsnorm_epsilon_cq: float = 1e-05, rmsnorm_epsilon_ckv: float = 1e-05, cache_mode: str | bytes = 'PA_BSND', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """token_x i8|bf16, weight_dq i8|bf16, weight_uq_qr i8|bf16, weight_uk f16|bf16, weight_dkv_kr i8|bf16, rmsnorm_gamma_cq f16|bf16, rmsnorm_gamma_ckv f16|bf16, rope_sin f16|bf16, rope_cos f16|bf16, cache_index i64, kv_cache f16|i8|bf16, kr_cache f16|i8|bf16, dequant_scale_x? f32, dequant_scale_w_dq? f32, dequant_scale_w_uq_qr? f32, dequant_scale_w_dkv_kr? f32, quant_scale_ckv? f32, quant_scale_ckr? f32, smooth_scales_cq? f32 -> query f16|i8|bf16, query_rope f16|i8|bf16, kv_cache f16|i8|bf16, kr_cache f16|i8|bf16."""
 def MlaPrologV2(token_x: TensorLike, weight_dq: TensorLike, weight_uq_qr: TensorLike, weight_uk: TensorLike, weight_dkv_kr: TensorLike, rmsnorm_gamma_cq: TensorLike, rmsnorm_gamma_ckv: TensorLike, rope_sin: TensorLike, rope_cos: TensorLike, cache_index: TensorLike, kv_cache: TensorLike, kr_cache: TensorLike, dequant_scale_x: TensorLike | None = None, dequant_scale_w_dq: TensorLike | None = None, dequant_scale_w_uq_qr: TensorLike | None = None, dequant_scale_w_dkv_kr: TensorLike | None = None, quant_scale_ckv: TensorLike | None = None, quant_scale_ckr: TensorLike | None = None, smooth_scales_cq: TensorLike | None = None, *, rmsnorm_epsilon_cq: float = 1e-05, rmsnorm_epsilon_ckv: float = 1e-05, cache_mode: str | bytes = 'PA_BSND', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -2127,40 +2481,102 @@ def MlaPrologV3(token_x: TensorLike, weight_dq: TensorLike, weight_uq_qr: Tensor
     """token_x i8|bf16, weight_dq i8|bf16, weight_uq_qr i8|bf16, weight_uk f16|bf16, weight_dkv_kr i8|bf16, rmsnorm_gamma_cq f16|bf16, rmsnorm_gamma_ckv f16|bf16, rope_sin f16|bf16, rope_cos f16|bf16, kv_cache f16|i8|bf16, kr_cache f16|i8|bf16, cache_index? i64, dequant_scale_x? f32, dequant_scale_w_dq? f32, dequant_scale_w_uq_qr? f32, dequant_scale_w_dkv_kr? f32, quant_scale_ckv? f32, quant_scale_ckr? f32, smooth_scales_cq? f32, actual_seq_len? i32, k_nope_clip_alpha? f32 -> query f16|i8|bf16, query_rope f16|i8|bf16, kv_cache f16|i8|bf16, kr_cache f16|i8|bf16, dequant_scale_q_nope f32, query_norm i8|bf16, dequant_scale_q_norm f32."""
 def Mod(x1: TensorLike, x2: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x1 T0, x2 T0 -> y T0 with T0: f32|f16|i8|i32|u8|i64|f64|bf16."""
+def Modulate(x: TensorLike, scale: TensorLike | None = None, shift: TensorLike | None = None, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|bf16, scale? f32|f16|bf16, shift? f32|f16|bf16 -> y f32|f16|bf16."""
+def ModulateGrad(grad_Output: TensorLike, Input: TensorLike, Scale: TensorLike | None = None, Shift: TensorLike | None = None, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """grad_Output f32|f16|bf16, Input f32|f16|bf16, Scale? f32|f16|bf16, Shift? f32|f16|bf16 -> grad_input f32|f16|bf16, grad_scale? f32|f16|bf16, grad_shift? f32|f16|bf16."""
 def MoeComputeExpertTokens(sorted_experts: TensorLike, *, num_experts: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """sorted_experts i32 -> total_rows_before_expert i32."""
 def MoeDistributeCombine(expand_x: TensorLike, expert_ids: TensorLike, expand_idx: TensorLike, ep_send_counts: TensorLike, expert_scales: TensorLike, tp_send_counts: TensorLike | None = None, x_active_mask: TensorLike | None = None, activation_scale: TensorLike | None = None, weight_scale: TensorLike | None = None, group_list: TensorLike | None = None, expand_scales: TensorLike | None = None, *, group_ep: str | bytes, ep_world_size: int, ep_rank_id: int, moe_expert_num: int, group_tp: str | bytes = '', tp_world_size: int = 0, tp_rank_id: int = 0, expert_shard_type: int = 0, shared_expert_num: int = 1, shared_expert_rank_num: int = 0, global_bs: int = 0, out_dtype: int = 0, comm_quant_mode: int = 0, group_list_type: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """expand_x f16|bf16|i32, expert_ids i32, expand_idx i32, ep_send_counts i32, expert_scales f32, tp_send_counts? i32, x_active_mask? b8, activation_scale? f32, weight_scale? f32, group_list? i64, expand_scales? f32 -> x f16|bf16."""
 def MoeDistributeCombineAddRmsNorm(expand_x: TensorLike, expert_ids: TensorLike, assist_info_for_combine: TensorLike, ep_send_counts: TensorLike, expert_scales: TensorLike, residual_x: TensorLike, gamma: TensorLike, tp_send_counts: TensorLike | None = None, x_active_mask: TensorLike | None = None, activation_scale: TensorLike | None = None, weight_scale: TensorLike | None = None, group_list: TensorLike | None = None, expand_scales: TensorLike | None = None, shared_expert_x: TensorLike | None = None, elastic_info: TensorLike | None = None, ori_x: TensorLike | None = None, const_expert_alpha_1: TensorLike | None = None, const_expert_alpha_2: TensorLike | None = None, const_expert_v: TensorLike | None = None, *, group_ep: str | bytes, ep_world_size: int, ep_rank_id: int, moe_expert_num: int, group_tp: str | bytes = '', tp_world_size: int = 0, tp_rank_id: int = 0, expert_shard_type: int = 0, shared_expert_num: int = 1, shared_expert_rank_num: int = 0, global_bs: int = 0, out_dtype: int = 0, comm_quant_mode: int = 0, group_list_type: int = 0, comm_alg: str | bytes = '', norm_eps: float = 1e-06, zero_expert_num: int = 0, copy_expert_num: int = 0, const_expert_num: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """expand_x bf16, expert_ids i32, assist_info_for_combine i32, ep_send_counts i32, expert_scales f32, residual_x bf16, gamma bf16, tp_send_counts? i32, x_active_mask? b8, activation_scale? f32, weight_scale? f32, group_list? i64, expand_scales? f32, shared_expert_x? bf16, elastic_info? i32, ori_x? bf16, const_expert_alpha_1? bf16, const_expert_alpha_2? bf16, const_expert_v? bf16 -> y bf16, rstd f32, x bf16."""
+def MoeDistributeCombineSetup(expand_x: TensorLike, expert_ids: TensorLike, assist_info_for_combine: TensorLike, *, group_ep: str | bytes, ep_world_size: int, ep_rank_id: int, moe_expert_num: int, expert_shard_type: int = 0, shared_expert_num: int = 1, shared_expert_rank_num: int = 0, comm_quant_mode: int = 0, global_bs: int = 0, comm_type: int = 0, comm_alg: str | bytes = '', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """expand_x f16|bf16, expert_ids i32, assist_info_for_combine i32 -> quant_expand_x i8, comm_cmd_info i32."""
+def MoeDistributeCombineTeardown(expand_x: TensorLike, quant_expand_x: TensorLike, expert_ids: TensorLike, expand_idx: TensorLike, expert_scales: TensorLike, comm_cmd_info: TensorLike, x_active_mask: TensorLike | None = None, shared_expert_x: TensorLike | None = None, *, group_ep: str | bytes, ep_world_size: int, ep_rank_id: int, moe_expert_num: int, expert_shard_type: int = 0, shared_expert_num: int = 1, shared_expert_rank_num: int = 0, global_bs: int = 0, comm_quant_mode: int = 0, comm_type: int = 0, comm_alg: str | bytes = '', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """expand_x f16|bf16, quant_expand_x i8, expert_ids i32, expand_idx i32, expert_scales f32, comm_cmd_info i32, x_active_mask? b8, shared_expert_x? f16|bf16 -> x_out f16|bf16."""
 def MoeDistributeCombineV2(expand_x: TensorLike, expert_ids: TensorLike, assist_info_for_combine: TensorLike, ep_send_counts: TensorLike, expert_scales: TensorLike, tp_send_counts: TensorLike | None = None, x_active_mask: TensorLike | None = None, activation_scale: TensorLike | None = None, weight_scale: TensorLike | None = None, group_list: TensorLike | None = None, expand_scales: TensorLike | None = None, shared_expert_x: TensorLike | None = None, elastic_info: TensorLike | None = None, ori_x: TensorLike | None = None, const_expert_alpha_1: TensorLike | None = None, const_expert_alpha_2: TensorLike | None = None, const_expert_v: TensorLike | None = None, performance_info: TensorLike | None = None, *, group_ep: str | bytes, ep_world_size: int, ep_rank_id: int, moe_expert_num: int, group_tp: str | bytes = '', tp_world_size: int = 0, tp_rank_id: int = 0, expert_shard_type: int = 0, shared_expert_num: int = 1, shared_expert_rank_num: int = 0, global_bs: int = 0, out_dtype: int = 0, comm_quant_mode: int = 0, group_list_type: int = 0, comm_alg: str | bytes = '', zero_expert_num: int = 0, copy_expert_num: int = 0, const_expert_num: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """expand_x f16|bf16|i32, expert_ids i32, assist_info_for_combine i32, ep_send_counts i32, expert_scales f32, tp_send_counts? i32, x_active_mask? b8, activation_scale? f32, weight_scale? f32, group_list? i64, expand_scales? f32, shared_expert_x? f16|bf16|i32, elastic_info? i32, ori_x? f16|bf16|i32, const_expert_alpha_1? f16|bf16|i32, const_expert_alpha_2? f16|bf16|i32, const_expert_v? f16|bf16|i32, performance_info? i64 -> x f16|bf16."""
+def MoeDistributeCombineV3(context: TensorLike, expand_x: TensorLike, expert_ids: TensorLike, assist_info_for_combine: TensorLike, ep_send_counts: TensorLike, expert_scales: TensorLike, tp_send_counts: TensorLike | None = None, x_active_mask: TensorLike | None = None, activation_scale: TensorLike | None = None, weight_scale: TensorLike | None = None, group_list: TensorLike | None = None, expand_scales: TensorLike | None = None, shared_expert_x: TensorLike | None = None, elastic_info: TensorLike | None = None, ori_x: TensorLike | None = None, const_expert_alpha_1: TensorLike | None = None, const_expert_alpha_2: TensorLike | None = None, const_expert_v: TensorLike | None = None, performance_info: TensorLike | None = None, *, ep_world_size: int, ep_rank_id: int, moe_expert_num: int, ccl_buffer_size: int, tp_world_size: int = 0, tp_rank_id: int = 0, expert_shard_type: int = 0, shared_expert_num: int = 1, shared_expert_rank_num: int = 0, global_bs: int = 0, out_dtype: int = 0, comm_quant_mode: int = 0, group_list_type: int = 0, comm_alg: str | bytes = '', zero_expert_num: int = 0, copy_expert_num: int = 0, const_expert_num: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """context i32, expand_x f16|i32|bf16, expert_ids i32, assist_info_for_combine i32, ep_send_counts i32, expert_scales f32, tp_send_counts? i32, x_active_mask? b8, activation_scale? f32, weight_scale? f32, group_list? i64, expand_scales? f32, shared_expert_x? f16|i32|bf16, elastic_info? i32, ori_x? f16|i32|bf16, const_expert_alpha_1? f16|i32|bf16, const_expert_alpha_2? f16|i32|bf16, const_expert_v? f16|i32|bf16, performance_info? i64 -> x f16|bf16."""
 def MoeDistributeDispatch(x: TensorLike, expert_ids: TensorLike, scales: TensorLike | None = None, x_active_mask: TensorLike | None = None, expert_scales: TensorLike | None = None, *, group_ep: str | bytes, ep_world_size: int, ep_rank_id: int, moe_expert_num: int, group_tp: str | bytes = '', tp_world_size: int = 0, tp_rank_id: int = 0, expert_shard_type: int = 0, shared_expert_num: int = 1, shared_expert_rank_num: int = 0, quant_mode: int = 0, global_bs: int = 0, expert_token_nums_type: int = 1, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """x f16|bf16, expert_ids i32, scales? f32, x_active_mask? b8, expert_scales? f32 -> expand_x f16|bf16|i8, dynamic_scales f32, expand_idx i32, expert_token_nums i64, ep_recv_count i32, tp_recv_count i32, expand_scales f32."""
+def MoeDistributeDispatchSetup(x: TensorLike, expert_ids: TensorLike, scales: TensorLike | None = None, x_active_mask: TensorLike | None = None, *, group_ep: str | bytes, ep_world_size: int, ep_rank_id: int, moe_expert_num: int, expert_shard_type: int = 0, shared_expert_num: int = 1, shared_expert_rank_num: int = 0, quant_mode: int = 0, global_bs: int = 0, comm_type: int = 0, comm_alg: str | bytes = '', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """x f16|bf16, expert_ids i32, scales? f32, x_active_mask? b8 -> y f16|i8|bf16, expand_idx i32, comm_cmd_info i32."""
+def MoeDistributeDispatchTeardown(x: TensorLike, y: TensorLike, expert_ids: TensorLike, comm_cmd_info: TensorLike, *, group_ep: str | bytes, ep_world_size: int, ep_rank_id: int, moe_expert_num: int, expert_shard_type: int = 0, shared_expert_num: int = 1, shared_expert_rank_num: int = 0, quant_mode: int = 0, global_bs: int = 0, expert_token_nums_type: int = 1, comm_type: int = 0, comm_alg: str | bytes = '', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """x f16|bf16, y f16|bf16, expert_ids i32, comm_cmd_info i32 -> expand_x f16|i8|bf16, dynamic_scales f32, assist_info_for_combine i32, expert_token_nums i64."""
 def MoeDistributeDispatchV2(x: TensorLike, expert_ids: TensorLike, scales: TensorLike | None = None, x_active_mask: TensorLike | None = None, expert_scales: TensorLike | None = None, elastic_info: TensorLike | None = None, performance_info: TensorLike | None = None, *, group_ep: str | bytes, ep_world_size: int, ep_rank_id: int, moe_expert_num: int, group_tp: str | bytes = '', tp_world_size: int = 0, tp_rank_id: int = 0, expert_shard_type: int = 0, shared_expert_num: int = 1, shared_expert_rank_num: int = 0, quant_mode: int = 0, global_bs: int = 0, expert_token_nums_type: int = 1, comm_alg: str | bytes = '', zero_expert_num: int = 0, copy_expert_num: int = 0, const_expert_num: int = 0, y_dtype: int = 28, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """x f16|bf16|i32|hif8|f8e5|f8e4|f4e2|f4e1, expert_ids i32, scales? f32|f8e8, x_active_mask? b8, expert_scales? f32, elastic_info? i32, performance_info? i64 -> expand_x f16|bf16|i8|i32|hif8|f8e5|f8e4|f4e2|f4e1, dynamic_scales f32|f8e8, assist_info_for_combine i32, expert_token_nums i64, ep_recv_count i32, tp_recv_count i32, expand_scales f32."""
+def MoeDistributeDispatchV3(context: TensorLike, x: TensorLike, expert_ids: TensorLike, scales: TensorLike | None = None, x_active_mask: TensorLike | None = None, expert_scales: TensorLike | None = None, elastic_info: TensorLike | None = None, performance_info: TensorLike | None = None, *, ep_world_size: int, ep_rank_id: int, moe_expert_num: int, ccl_buffer_size: int, tp_world_size: int = 0, tp_rank_id: int = 0, expert_shard_type: int = 0, shared_expert_num: int = 1, shared_expert_rank_num: int = 0, quant_mode: int = 0, global_bs: int = 0, expert_token_nums_type: int = 1, comm_alg: str | bytes = '', zero_expert_num: int = 0, copy_expert_num: int = 0, const_expert_num: int = 0, y_dtype: int = 28, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """context i32, x f16|bf16, expert_ids i32, scales? f32, x_active_mask? b8, expert_scales? f32, elastic_info? i32, performance_info? i64 -> expand_x f16|i8|bf16|hif8|f8e5|f8e4, dynamic_scales f32|f8e8, assist_info_for_combine i32, expert_token_nums i64, ep_recv_count i32, tp_recv_count i32, expand_scales f32."""
+def MoeEpCombine(context: TensorLike, x: TensorLike, topk_idx: TensorLike, recv_src_metadata: TensorLike, num_recv_tokens_per_expert: TensorLike, topk_weights_optional: TensorLike | None = None, bias_optional_0: TensorLike | None = None, bias_optional_1: TensorLike | None = None, *, ep_world_size: int, ep_rank_id: int, num_experts: int, num_max_tokens_per_rank: int, ccl_buffer_size: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """context i32, x f16|bf16, topk_idx i32, recv_src_metadata i32, num_recv_tokens_per_expert i64, topk_weights_optional? f32, bias_optional_0? bf16, bias_optional_1? bf16 -> combined_x f16|bf16, combined_topk_weights_optional? f32."""
+def MoeEpDispatch(context: TensorLike, x: TensorLike, topk_idx: TensorLike, topk_weights: TensorLike | None = None, scales: TensorLike | None = None, cached_handle_dst_buffer_slot_idx: TensorLike | None = None, *, ep_world_size: int, ep_rank_id: int, num_experts: int, num_max_tokens_per_rank: int, ccl_buffer_size: int, expert_alignment: int = 1, do_cpu_sync: bool = True, host_pinned_counter_addr: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """context i32, x f16|bf16|f8e5|f8e4, topk_idx i32, topk_weights? f32, scales? f32|f8e8, cached_handle_dst_buffer_slot_idx? i32 -> num_recv_tokens_per_rank i32, num_recv_tokens_per_expert i64, dst_buffer_slot_idx i32."""
+def MoeEpDispatchEpilogue(context: TensorLike, dst_buffer_slot_idx: TensorLike, num_recv_tokens_per_rank: TensorLike, num_recv_tokens_per_expert: TensorLike, cached_recv_src_metadata: TensorLike | None = None, *, ep_world_size: int, ep_rank_id: int, num_experts: int, num_max_tokens_per_rank: int, ccl_buffer_size: int, expert_alignment: int = 1, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """context i32, dst_buffer_slot_idx i32, num_recv_tokens_per_rank i32, num_recv_tokens_per_expert i64, cached_recv_src_metadata? i32 -> recv_x f16|bf16|f8e5|f8e4, recv_src_metadata i32, recv_topk_weights? f32, recv_scales? f32|f8e8."""
 def MoeFFN(x: TensorLike, expert_tokens: TensorLike, weight1: TensorLike, bias1: TensorLike | None = None, weight2: TensorLike | None = None, bias2: TensorLike | None = None, scale: TensorLike | None = None, offset: TensorLike | None = None, deq_scale1: TensorLike | None = None, deq_scale2: TensorLike | None = None, *, activation: str | bytes = 'gelu', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f16|i8, expert_tokens i64, weight1 f16|i8, bias1? f16|i32, weight2? f16|i8, bias2? f16|i32, scale? f32|f16, offset? f32|f16, deq_scale1? u64, deq_scale2? u64 -> y f16|i8."""
 def MoeFinalizeRouting(expanded_x: TensorLike, x1: TensorLike, x2: TensorLike | None, bias: TensorLike, scales: TensorLike, expanded_row_idx: TensorLike, expanded_expert_idx: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """expanded_x f32|f16|bf16, x1 f32|f16|bf16, x2? f32|f16|bf16, bias f32|f16|bf16, scales f32|f16|bf16, expanded_row_idx i32, expanded_expert_idx i32 -> y f32|f16|bf16."""
 def MoeFinalizeRoutingV2(expanded_x: TensorLike, expanded_row_idx: TensorLike, x1: TensorLike | None = None, x2: TensorLike | None = None, bias: TensorLike | None = None, scales: TensorLike | None = None, expert_idx: TensorLike | None = None, *, drop_pad_mode: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """expanded_x f32|f16|bf16, expanded_row_idx i32, x1? f32|f16|bf16, x2? f32|f16|bf16, bias? f32|f16|bf16, scales? f32|f16|bf16, expert_idx? i32 -> y f32|f16|bf16."""
+def MoeFinalizeRoutingV2Grad(grad_y: TensorLike, expanded_row_idx: TensorLike, expanded_x: TensorLike | None = None, scales: TensorLike | None = None, expert_idx: TensorLike | None = None, bias: TensorLike | None = None, *, drop_pad_mode: int = 0, active_num: int = 0, expert_num: int = 0, expert_capacity: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """grad_y T1, expanded_row_idx T2, expanded_x? T1, scales? T1, expert_idx? T2, bias? T1 -> grad_expanded_x T1, grad_scales T1 with T1: f32|f16|bf16; T2: i32."""
+def MoeFusedTopk(x: TensorLike, add_num: TensorLike, mapping_num: TensorLike | None = None, mapping_table: TensorLike | None = None, *, group_num: int, group_topk: int, top_n: int, top_k: int, activate_type: int, is_norm: bool, scale: float, enable_expert_mapping: bool, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """x f32|f16|bf16, add_num f32|f16|bf16, mapping_num? i32, mapping_table? i32 -> y f32, indices i32."""
 def MoeGatingTopK(x: TensorLike, bias: TensorLike | None = None, *, k: int, k_group: int = 1, group_count: int = 1, group_select_mode: int = 0, renorm: int = 0, norm_type: int = 0, out_flag: bool = False, routed_scaling_factor: float = 1.0, eps: float = 1e-20, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """x f32|f16|bf16, bias? f32|f16|bf16 -> y f32|f16|bf16, expert_idx i32, out f32."""
+def MoeGatingTopKBackward(x_norm: TensorLike, grad_y: TensorLike, expert_idx: TensorLike, *, renorm: int = 0, norm_type: int = 0, routed_scaling_factor: float = 1.0, eps: float = 9.99999968e-21, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x_norm f32, grad_y f32|f16|bf16, expert_idx i32 -> grad_x f32|f16|bf16."""
 def MoeGatingTopKSoftmax(x: TensorLike, finished: TensorLike | None = None, *, k: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """x f32|f16|bf16, finished? b8 -> y f32|f16|bf16, expert_idx i32, row_idx i32."""
-def MoeGatingTopKSoftmaxV2(x: TensorLike, finished: TensorLike | None = None, *, k: int, renorm: int | None = None, output_softmax: bool | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
+def MoeGatingTopKSoftmaxV2(x: TensorLike, finished: TensorLike | None = None, *, k: int, renorm: int | None = None, output_softmax_result_flag: bool | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """x f32|f16|bf16, finished? b8 -> y f32|f16|bf16, expert_idx i32, softmax_result f32."""
 def MoeInitRouting(x: TensorLike, row_idx: TensorLike, expert_idx: TensorLike, *, active_num: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """x T1, row_idx T2, expert_idx T2 -> expanded_x T1, expanded_row_idx T2, expanded_expert_idx T2 with T1: f32|f16|bf16; T2: i32."""
 def MoeInitRoutingQuant(x: TensorLike, row_idx: TensorLike, expert_idx: TensorLike, *, active_num: int, scale: float, offset: float, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """x T1, row_idx T2, expert_idx T2 -> expanded_x T3, expanded_row_idx T2, expanded_expert_idx T2 with T1: f32|f16|bf16; T2: i32; T3: i8."""
-def MoeInitRoutingV2(x: TensorLike, row_idx: TensorLike | None, expert_idx: TensorLike, *, active_num: int = -1, expert_capacity: int = -1, expert_num: int = -1, expanded_expert_idx_flag: bool = True, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """x T1, row_idx? T2, expert_idx T2 -> expanded_x T1, expanded_row_idx T2, expanded_expert_idx T2, expert_token_idx T2 with T1: f32|f16|bf16; T2: i32."""
+def MoeInitRoutingQuantV2(x: TensorLike, expert_idx: TensorLike, scale: TensorLike | None = None, offset: TensorLike | None = None, *, active_num: int = 0, expert_capacity: int = 0, expert_num: int = 0, drop_pad_mode: int = 0, expert_tokens_count_or_cumsum_flag: int = 0, expert_tokens_before_capacity_flag: bool = False, quant_mode: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """x T1, expert_idx T2, scale? T3, offset? T3 -> expanded_x T4, expanded_row_idx T2, expert_tokens_count_or_cumsum T2, expert_tokens_before_capacity T2, dynamic_quant_scale T3 with T1: f32|f16|bf16; T2: i32; T3: f32; T4: i8."""
+def MoeInitRoutingV2(x: TensorLike, expert_idx: TensorLike, *, active_num: int = 0, expert_capacity: int = 0, expert_num: int = 0, drop_pad_mode: int = 0, expert_tokens_count_or_cumsum_flag: int = 0, expert_tokens_before_capacity_flag: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """x T1, expert_idx T3 -> expanded_x T1, expanded_row_idx T2, expert_tokens_count_or_cumsum T2, expert_tokens_before_capacity T2 with T1: f32|f16|bf16; T2: i32; T3: i32|i64."""
+def MoeInitRoutingV2Grad(grad_expanded_x: TensorLike, expanded_row_idx: TensorLike, *, top_k: int, drop_pad_mode: int = 0, active_num: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """grad_expanded_x T1, expanded_row_idx T2 -> grad_x T1 with T1: f32|f16|bf16; T2: i32."""
 def MoeInitRoutingV3(x: TensorLike, expert_idx: TensorLike, scale: TensorLike | None = None, offset: TensorLike | None = None, *, active_num: int = -1, expert_capacity: int = -1, expert_num: int = -1, drop_pad_mode: int = 0, expert_tokens_num_type: int = 0, expert_tokens_num_flag: bool = False, quant_mode: int = -1, active_expert_range: Sequence[int] = (), row_idx_type: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """x f32|f16|i8|bf16|hif8|f8e5|f8e4|f4e2, expert_idx i32, scale? f32|f8e8, offset? f32 -> expanded_x f32|f16|i8|bf16|hif8|f8e5|f8e4|f4e2, expanded_row_idx i32, expert_tokens_count_or_cumsum i64, expanded_scale f32|f8e8."""
+def MoeInplaceIndexAdd(var: TensorLike, indices: TensorLike, updates: TensorLike, alpha: TensorLike | None = None, *, axis: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """var f32|f16|i8|i32|u8|i16|i64|b8|bf16, indices i32|i64, updates f32|f16|i8|i32|u8|i16|i64|b8|bf16, alpha? f32|f16|i8|i32|u8|i16|i64|b8|bf16 -> var f32|f16|i8|i32|u8|i16|i64|b8|bf16."""
+def MoeInplaceIndexAddWithSorted(var: TensorLike, value: TensorLike, sorted_indices: TensorLike, pos: TensorLike, alpha: TensorLike | None = None, *, axis: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """var f32|f16|i32|i16|bf16, value f32|f16|i32|i16|bf16, sorted_indices i32, pos i32, alpha? f32|i32|i16 -> var f32|f16|i32|i16|bf16."""
+def MoeMaskedScatter(x: TensorLike, mask: TensorLike, updates: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|i8|i32|u8|i16|i64|f64|b8|bf16, mask b8, updates f32|f16|i8|i32|u8|i16|i64|f64|b8|bf16 -> y f32|f16|i8|i32|u8|i16|i64|f64|b8|bf16."""
 def MoeReRouting(tokens: TensorLike, expert_token_num_per_rank: TensorLike, per_token_scales: TensorLike | None = None, *, expert_token_num_type: int = 1, idx_type: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """tokens f16|bf16|i8|f8e5|f8e4, expert_token_num_per_rank i32|i64, per_token_scales? f32|f8e8 -> permute_tokens f16|bf16|i8|f8e5|f8e4, permute_per_token_scales f32|f8e8, permute_token_idx i32, expert_token_num i32|i64."""
+def MoeTokenPermute(tokens: TensorLike, indices: TensorLike, *, num_out_tokens: int = 0, padded_mode: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """tokens f32|f16|i8|bf16, indices i32|i64 -> permute_tokens f32|f16|i8|bf16, sorted_indices i32."""
+def MoeTokenPermuteGrad(permuted_output_grad: TensorLike, sorted_indices: TensorLike, *, num_topk: int, padded_mode: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """permuted_output_grad f32|f16|bf16, sorted_indices i32 -> input_grad f32|f16|bf16."""
+def MoeTokenPermuteWithEp(tokens: TensorLike, indices: TensorLike, probs: TensorLike | None = None, *, range: Sequence[int] = (0, 0), num_out_tokens: int = 0, padded_mode: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """tokens f32|f16|bf16, indices i32|i64, probs? f32|f16|bf16 -> permute_tokens f32|f16|bf16, sorted_indices i32, permute_probs f32|f16|bf16."""
+def MoeTokenPermuteWithEpGrad(permuted_tokens_output_grad: TensorLike, sorted_indices: TensorLike, permuted_probs_output_grad: TensorLike | None = None, *, num_topk: int, range: Sequence[int] = (0, 0), padded_mode: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """permuted_tokens_output_grad f32|f16|bf16, sorted_indices i32, permuted_probs_output_grad? f32|f16|bf16 -> token_grad f32|f16|bf16, probs_grad f32|f16|bf16."""
+def MoeTokenPermuteWithRoutingMap(tokens: TensorLike, routing_map: TensorLike, probs: TensorLike | None = None, *, num_out_tokens: int, drop_and_pad: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """tokens f32|f16|bf16, routing_map i8|b8, probs? f32|f16|bf16 -> permute_tokens f32|f16|bf16, permute_probs f32|f16|bf16, sorted_indices i32."""
+def MoeTokenPermuteWithRoutingMapGrad(permuted_token_output_grad: TensorLike, permuted_probs_output_grad_optional: TensorLike | None, sorted_indices: TensorLike, routing_map_optional: TensorLike | None = None, *, num_experts: int, tokens_num: int, padded_mode: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """permuted_token_output_grad f32|f16|bf16, permuted_probs_output_grad_optional? f32|f16|bf16, sorted_indices i32, routing_map_optional? i8|b8 -> tokens_grad_out f32|f16|bf16, probs_grad_out_optional? f32|f16|bf16."""
+def MoeTokenUnpermute(permuted_tokens: TensorLike, sorted_indices: TensorLike, probs: TensorLike | None = None, *, padded_mode: bool = False, restore_shape: Sequence[int] = (), dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """permuted_tokens f32|f16|bf16, sorted_indices i32, probs? f32|f16|bf16 -> unpermuted_tokens f32|f16|bf16."""
+def MoeTokenUnpermuteGrad(permuted_tokens: TensorLike | None, unpermuted_tokens_grad: TensorLike, sorted_indices: TensorLike, probs: TensorLike | None = None, *, padded_mode: bool = False, restore_shape: Sequence[int] = (1, 1), dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """permuted_tokens? f32|f16|bf16, unpermuted_tokens_grad f32|f16|bf16, sorted_indices i32, probs? f32|f16|bf16 -> permuted_tokens_grad f32|f16|bf16, probs_grad f32|f16|bf16."""
+def MoeTokenUnpermuteWithEp(permuted_tokens: TensorLike, sorted_indices: TensorLike, probs: TensorLike | None = None, *, num_topk: int = 1, range: Sequence[int] = (0, 0), padded_mode: bool = False, restore_shape: Sequence[int] = (), dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """permuted_tokens f32|f16|bf16, sorted_indices i32, probs? f32|f16|bf16 -> unpermuted_tokens f32|f16|bf16."""
+def MoeTokenUnpermuteWithEpGrad(unpermuted_tokens_grad: TensorLike, sorted_indices: TensorLike, permuted_tokens: TensorLike | None = None, probs: TensorLike | None = None, *, padded_mode: bool = False, restore_shape: Sequence[int] = (1, 1), range: Sequence[int] = (-1, -1), topk_num: int = 1, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """unpermuted_tokens_grad f32|f16|bf16, sorted_indices i32, permuted_tokens? f32|f16|bf16, probs? f32|f16|bf16 -> permuted_tokens_grad f32|f16|bf16, probs_grad f32|f16|bf16."""
+def MoeTokenUnpermuteWithRoutingMap(permuted_tokens: TensorLike, sorted_indices: TensorLike, routing_map: TensorLike | None = None, probs: TensorLike | None = None, *, drop_and_pad: bool = False, restore_shape: Sequence[int] = (), dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """permuted_tokens f32|f16|bf16, sorted_indices i32, routing_map? i8|b8, probs? f32|f16|bf16 -> unpermuted_tokens f32|f16|bf16, out_index i32, permute_token_id i32, permute_probs f32|f16|bf16."""
+def MoeTokenUnpermuteWithRoutingMapGrad(unpermuted_tokens_grad: TensorLike, out_index: TensorLike, permute_token_id: TensorLike, routing_map: TensorLike | None = None, permuted_tokens: TensorLike | None = None, probs: TensorLike | None = None, *, drop_and_pad: bool = False, restore_shape: Sequence[int] = (), dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """unpermuted_tokens_grad f32|f16|bf16, out_index i32, permute_token_id i32, routing_map? i8|b8, permuted_tokens? f32|f16|bf16, probs? f32|f16|bf16 -> permuted_tokens_grad f32|f16|bf16, probs_grad? f32|f16|bf16."""
 def MoeTutelCombineGates(x: TensorLike, y_grad: TensorLike, indices: TensorLike, locations: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|bf16, y_grad f32|f16|bf16, indices i32, locations i32 -> gates_grad f32|f16|bf16."""
 def MoeTutelCombineX(y_grad: TensorLike, gates: TensorLike, indices: TensorLike, locations: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -2177,12 +2593,20 @@ def MseLoss(predict: TensorLike, label: TensorLike, *, reduction: str | bytes = 
     """predict f32|f16|bf16, label f32|f16|bf16 -> y f32|f16|bf16."""
 def MseLossGrad(predict: TensorLike, label: TensorLike, dout: TensorLike, *, reduction: str | bytes = 'mean', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """predict f32|f16|bf16, label f32|f16|bf16, dout f32|f16|bf16 -> y f32|f16|bf16."""
+def MseLossGradV2(predict: TensorLike, label: TensorLike, dout: TensorLike, *, reduction: str | bytes = 'mean', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """predict f32|f16|bf16, label f32|f16|bf16, dout f32|f16|bf16 -> y f32|f16|bf16."""
 def Mul(x1: TensorLike, x2: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x1 T1, x2 T2 -> y T3 with T1: f32|f16|i8|i32|u8|i16|u16|i64|f64|c64|c128|bf16|c32|b8; T2: f32|f16|i8|i32|u8|i16|u16|i64|f64|c64|c128|bf16|c32|b8; T3: promoted T1, T2."""
+def MulAddn(x1: Sequence[TensorLike] = (), x2: Sequence[TensorLike] = (), *, N: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x1* f32|f16|bf16, x2* f32|f16|bf16 -> y f32|f16|bf16."""
 def MulNoNan(x1: TensorLike, x2: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x1 f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, x2 f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32."""
+def MulV2(x1: TensorLike, x2: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x1 f32|f16|i32|i16, x2 f32|f16|i32|i16 -> y f32|f16|i32|i16."""
 def Muls(x: TensorLike, *, value: float, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i32|i16|i64|bf16|c32|c64 -> y f32|f16|i32|i16|i64|bf16|c32|c64."""
+def MultiAddRmsNormDynamicQuant(x1: Sequence[TensorLike], x2: TensorLike, gamma: TensorLike, smooth_scale1: TensorLike | None = None, smooth_scale2: TensorLike | None = None, *, epsilon: float = 1e-06, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """x1* f16|bf16, x2 f16|bf16, gamma f16|bf16, smooth_scale1? f16|bf16, smooth_scale2? f16|bf16 -> y1 i8, y2 i8, x f16|bf16, y f16|bf16, scale1 f32, scale2 f32."""
 def MultiHeadAttention(query: TensorLike, key: TensorLike, value: TensorLike, query_weight: TensorLike, key_weight: TensorLike, value_weight: TensorLike, attn_mask: TensorLike, out_proj_weight: TensorLike, query_bias: TensorLike | None = None, key_bias: TensorLike | None = None, value_bias: TensorLike | None = None, out_proj_bias: TensorLike | None = None, dropout_mask_input: TensorLike | None = None, *, attn_head_num: int, attn_dim_per_head: int, src_len: int, tgt_len: int, keep_prob: float, softmax_use_float: bool, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """query f16, key f16, value f16, query_weight f16, key_weight f16, value_weight f16, attn_mask f16, out_proj_weight f16, query_bias? f16, key_bias? f16, value_bias? f16, out_proj_bias? f16, dropout_mask_input? u8 -> y f16, dropout_mask u8, query_res f16, key_res f16, value_res f16, attn_scores f32|f16, attn_res f16, context f16."""
 def MultiHeadAttentionGrad(query: TensorLike, key: TensorLike, value: TensorLike, query_weight: TensorLike, key_weight: TensorLike, value_weight: TensorLike, out_proj_weight: TensorLike, query_res: TensorLike, key_res: TensorLike, value_res: TensorLike, attn_scores: TensorLike, attn_res: TensorLike, context: TensorLike, y_grad: TensorLike, dropout_mask: TensorLike | None = None, *, attn_head_num: int, attn_dim_per_head: int, src_len: int, tgt_len: int, keep_prob: float, softmax_use_float: bool, bias_grad_mask: Sequence[bool], dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -2191,6 +2615,10 @@ def MultiHeadAttentionScoreGrad(query: TensorLike, key: TensorLike, value: Tenso
     """query f32, key f32, value f32, dy f32, pse_shift? f32, drop_mask? u8, padding_mask? f32, atten_mask? f32, softmax_in? f32, attention_in? f32 -> dq f32, dk f32, dv f32, dpse f32."""
 def MultiMerge(input_proposal: TensorLike, *, k_num: int, include_index: bool = False, largest: bool = True, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """input_proposal f32|f16 -> output_proposal f32|f16, output_index i32."""
+def MultiScaleDeformableAttentionGrad(value: TensorLike, value_spatial_shapes: TensorLike, value_level_start_index: TensorLike, sampling_locations: TensorLike, attention_weights: TensorLike, grad_output: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """value f32, value_spatial_shapes i32, value_level_start_index i32, sampling_locations f32, attention_weights f32, grad_output f32 -> grad_value f32, grad_sampling_locations f32, grad_attention_weights f32."""
+def MultiScaleDeformableAttnFunction(value: TensorLike, value_spatial_shapes: TensorLike, value_level_start_index: TensorLike, sampling_locations: TensorLike, attention_weights: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """value f32|f16, value_spatial_shapes i32|u64, value_level_start_index i32|u64, sampling_locations f32|f16, attention_weights f32|f16 -> output f32|f16."""
 def MultilabelMarginLoss(x: TensorLike, target: TensorLike, *, reduction: str | bytes = 'mean', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """x f32|f16, target i32 -> y f32|f16, is_target i32."""
 def Multinomial(logits: TensorLike, num_samples: TensorLike, *, dtype: DataType | int = DataType.DT_INT64, seed: int = 0, seed2: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -2209,6 +2637,8 @@ def MutableHashTable(*, container: str | bytes = '', shared_name: str | bytes = 
     """nothing -> handle res."""
 def MutableHashTableOfTensors(*, container: str | bytes = '', shared_name: str | bytes = '', use_node_name_sharing: bool = False, key_dtype: DataType | int, value_dtype: DataType | int, value_shape: Sequence[int] = (), dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """nothing -> handle res."""
+def MxToBlockMxQuant(x: TensorLike, mxscale: TensorLike, *, dst_type: int = 36, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """x f4e2|f4e1, mxscale f8e8 -> y f8e5|f8e4, scale1 f8e8, scale2 f8e8."""
 def NLLLoss(x: TensorLike, target: TensorLike, weight: TensorLike | None = None, *, reduction: str | bytes = 'mean', ignore_index: int = -100, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """x f32|f16|bf16, target i32|i64, weight? f32|f16|bf16 -> y f32|f16|bf16, total_weight f32|f16|bf16."""
 def NLLLossGrad(x: TensorLike, y_grad: TensorLike, target: TensorLike, weight: TensorLike, total_weight: TensorLike, *, reduction: str | bytes = 'mean', ignore_index: int = -100, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -2249,6 +2679,8 @@ def NoOp(*, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -
     """nothing -> nothing."""
 def NonDeterministicInts(shape: TensorLike, *, dtype: DataType | int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """shape i32|i64 -> y i32|i64."""
+def NonFiniteCheck(tensor_list: Sequence[TensorLike] = (), *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """tensor_list* f32|f16|bf16 -> found_flag f32."""
 def NonMaxSuppression(boxes: TensorLike, scores: TensorLike, max_output_size: TensorLike, *, iou_threshold: float = 0.5, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """boxes f32, scores f32, max_output_size i32 -> selected_indices i32."""
 def NonMaxSuppressionBucketize(input_nmsed_boxes: TensorLike, input_nmsed_score: TensorLike, input_nmsed_class: TensorLike, input_nmsed_num: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
@@ -2275,6 +2707,10 @@ def NonZeroWithValueShape(value: TensorLike, index: TensorLike, count: TensorLik
     """value f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8, index i32, count i32 -> out_value f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8, out_index i32."""
 def NonZeroWithValueShapeV2(value: TensorLike, index: TensorLike, count: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """value f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8, index i32, count i32 -> value f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8, index i32."""
+def NormRopeConcat(query: TensorLike, key: TensorLike, value: TensorLike, encoder_query: TensorLike | None = None, encoder_key: TensorLike | None = None, encoder_value: TensorLike | None = None, norm_query_weight: TensorLike | None = None, norm_query_bias: TensorLike | None = None, norm_key_weight: TensorLike | None = None, norm_key_bias: TensorLike | None = None, norm_added_query_weight: TensorLike | None = None, norm_added_query_bias: TensorLike | None = None, norm_added_key_weight: TensorLike | None = None, norm_added_key_bias: TensorLike | None = None, rope_sin: TensorLike | None = None, rope_cos: TensorLike | None = None, *, norm_type: int = 0, norm_added_type: int = 0, rope_type: int = 0, concat_order: int = 0, eps: float = 9.99999975e-06, is_training: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """query f32|f16|bf16, key f32|f16|bf16, value f32|f16|bf16, encoder_query? f32|f16|bf16, encoder_key? f32|f16|bf16, encoder_value? f32|f16|bf16, norm_query_weight? f32|f16|bf16, norm_query_bias? f32|f16|bf16, norm_key_weight? f32|f16|bf16, norm_key_bias? f32|f16|bf16, norm_added_query_weight? f32|f16|bf16, norm_added_query_bias? f32|f16|bf16, norm_added_key_weight? f32|f16|bf16, norm_added_key_bias? f32|f16|bf16, rope_sin? f32|f16|bf16, rope_cos? f32|f16|bf16 -> query_output f32|f16|bf16, key_output f32|f16|bf16, value_output f32|f16|bf16, norm_query_mean? f32, norm_query_rstd? f32, norm_key_mean? f32, norm_key_rstd? f32, norm_added_query_mean? f32, norm_added_query_rstd? f32, norm_added_key_mean? f32, norm_added_key_rstd? f32."""
+def NormRopeConcatGrad(grad_query_output: TensorLike, grad_key_output: TensorLike, grad_value_output: TensorLike, query: TensorLike, key: TensorLike, encoder_query: TensorLike | None = None, encoder_key: TensorLike | None = None, norm_query_weight: TensorLike | None = None, norm_query_mean: TensorLike | None = None, norm_query_rstd: TensorLike | None = None, norm_key_weight: TensorLike | None = None, norm_key_mean: TensorLike | None = None, norm_key_rstd: TensorLike | None = None, norm_added_query_weight: TensorLike | None = None, norm_added_query_mean: TensorLike | None = None, norm_added_query_rstd: TensorLike | None = None, norm_added_key_weight: TensorLike | None = None, norm_added_key_mean: TensorLike | None = None, norm_added_key_rstd: TensorLike | None = None, rope_sin: TensorLike | None = None, rope_cos: TensorLike | None = None, *, norm_type: int = 0, norm_added_type: int = 0, rope_type: int = 0, concat_order: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """grad_query_output f32|f16|bf16, grad_key_output f32|f16|bf16, grad_value_output f32|f16|bf16, query f32|f16|bf16, key f32|f16|bf16, encoder_query? f32|f16|bf16, encoder_key? f32|f16|bf16, norm_query_weight? f32|f16|bf16, norm_query_mean? f32, norm_query_rstd? f32, norm_key_weight? f32|f16|bf16, norm_key_mean? f32, norm_key_rstd? f32, norm_added_query_weight? f32|f16|bf16, norm_added_query_mean? f32, norm_added_query_rstd? f32, norm_added_key_weight? f32|f16|bf16, norm_added_key_mean? f32, norm_added_key_rstd? f32, rope_sin? f32|f16|bf16, rope_cos? f32|f16|bf16 -> grad_query f32|f16|bf16, grad_key f32|f16|bf16, grad_value f32|f16|bf16, grad_encoder_query? f32|f16|bf16, grad_encoder_key? f32|f16|bf16, grad_encoder_value? f32|f16|bf16, grad_norm_query_weight? f32|f16|bf16, grad_norm_query_bias? f32|f16|bf16, grad_norm_key_weight? f32|f16|bf16, grad_norm_key_bias? f32|f16|bf16, grad_norm_added_query_weight? f32|f16|bf16, grad_norm_added_query_bias? f32|f16|bf16, grad_norm_added_key_weight? f32|f16|bf16, grad_norm_added_key_bias? f32|f16|bf16."""
 def Normal(mean: TensorLike, std: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """mean f32|f16|f64, std f32|f16|f64 -> y f32|f16|f64."""
 def Normalize(x1: TensorLike, x2: TensorLike, *, across_spatial: bool = True, channel_shared: bool = True, eps: float = 1e-10, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -2287,6 +2723,22 @@ def NormalizeV2(x: TensorLike, mean: TensorLike, variance: TensorLike, *, dtype:
     """x f32|f16, mean f32, variance f32 -> y f32|f16."""
 def NotEqual(x1: TensorLike, x2: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x1 T0, x2 T0 -> y b8 with T0: f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16."""
+def NsaCompress(input: TensorLike, weight: TensorLike, actSeqLenOptional: TensorLike | None = None, *, layoutOptional: str | bytes = 'TND', compressBlockSize: int, compressStride: int, actSeqLenType: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """input f16|bf16, weight f16|bf16, actSeqLenOptional? i64 -> output f16|bf16."""
+def NsaCompressAttention(query: TensorLike, key: TensorLike, value: TensorLike, atten_mask: TensorLike | None = None, actual_seq_qlen: TensorLike | None = None, actual_cmp_seq_kvlen: TensorLike | None = None, actual_sel_seq_kvlen: TensorLike | None = None, topk_mask: TensorLike | None = None, *, scale_value: float = 1.0, head_num: int, input_layout: str | bytes, sparse_mode: int = 0, compress_block_size: int, compress_stride: int, select_block_size: int, select_block_count: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """query f16|bf16, key f16|bf16, value f16|bf16, atten_mask? u8|b8, actual_seq_qlen? i64, actual_cmp_seq_kvlen? i64, actual_sel_seq_kvlen? i64, topk_mask? u8|b8 -> softmax_max f32, softmax_sum f32, attention_out f16|bf16, topk_indices_out i32."""
+def NsaCompressAttentionInfer(query: TensorLike, key: TensorLike, value: TensorLike, attentionMaskOptional: TensorLike | None = None, blockTableOptional: TensorLike | None = None, actualQSeqLenOptional: TensorLike | None = None, actualCmpKvSeqLenOptional: TensorLike | None = None, actualSelKvSeqLenOptional: TensorLike | None = None, topkMaskOptional: TensorLike | None = None, *, numHeads: int = 1, numKeyValueHeads: int = 0, selectBlockSize: int = 0, selectBlockCount: int = 0, compressBlockSize: int = 0, compressStride: int = 0, scaleValue: float = 1.0, layoutOptional: str | bytes = '', pageBlockSize: int = 0, sparseMode: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """query f16|bf16, key f16|bf16, value f16|bf16, attentionMaskOptional? b8, blockTableOptional? i32, actualQSeqLenOptional? i64, actualCmpKvSeqLenOptional? i64, actualSelKvSeqLenOptional? i64, topkMaskOptional? b8 -> output f16|bf16, topkIndicesOut i32."""
+def NsaCompressGrad(outputGrad: TensorLike, input: TensorLike, weight: TensorLike, actSeqLenOptional: TensorLike | None = None, *, compressBlockSize: int, compressStride: int, actSeqLenType: int, layoutOptional: str | bytes = 'TND', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """outputGrad f16|bf16, input f16|bf16, weight f16|bf16, actSeqLenOptional? i64 -> inputGrad f16|bf16, weightGrad f16|bf16."""
+def NsaCompressWithCache(input: TensorLike, weight: TensorLike, slot_mapping: TensorLike, output_cache: TensorLike, act_seq_len: TensorLike | None = None, block_table: TensorLike | None = None, *, layout: str | bytes = 'TND', compress_block_size: int, compress_stride: int, act_seq_len_type: int, page_block_size: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """input f16|bf16, weight f16|bf16, slot_mapping i32, output_cache f16|bf16, act_seq_len? i64, block_table? i32 -> output_cache f16|bf16."""
+def NsaSelectedAttention(query: TensorLike, key: TensorLike, value: TensorLike, topk_indices: TensorLike, atten_mask: TensorLike | None = None, actual_seq_qlen: TensorLike | None = None, actual_seq_kvlen: TensorLike | None = None, *, scale_value: float = 1.0, head_num: int = 1, sparse_mode: int = 0, input_layout: str | bytes, selected_block_size: int, selected_block_count: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """query f16|bf16, key f16|bf16, value f16|bf16, topk_indices i32, atten_mask? u8|b8, actual_seq_qlen? i64, actual_seq_kvlen? i64 -> softmax_max f32, softmax_sum f32, attention_out f16|bf16."""
+def NsaSelectedAttentionGrad(query: TensorLike, key: TensorLike, value: TensorLike, attentionOut: TensorLike, attentionOutGrad: TensorLike, softmaxMax: TensorLike, softmaxSum: TensorLike, topkIndices: TensorLike, actualSeqQLen: TensorLike | None = None, actualSeqKVLlen: TensorLike | None = None, attenMsk: TensorLike | None = None, *, scaleValue: float, selectedBlockCount: int, selectedBlockSize: int, headNum: int, inputLayout: str | bytes, sparseMode: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """query f16|bf16, key f16|bf16, value f16|bf16, attentionOut f16|bf16, attentionOutGrad f16|bf16, softmaxMax f32, softmaxSum f32, topkIndices i32, actualSeqQLen? i64, actualSeqKVLlen? i64, attenMsk? b8 -> dq f16|bf16, dk f16|bf16, dv f16|bf16."""
+def NsaSelectedAttentionInfer(query: TensorLike, key: TensorLike, value: TensorLike, topk_indices: TensorLike, atten_mask: TensorLike | None = None, block_table: TensorLike | None = None, actual_q_seq_lengths: TensorLike | None = None, actual_kv_seq_lengths: TensorLike | None = None, *, input_layout: str | bytes = 'BSND', num_heads: int = 1, num_key_value_heads: int = 1, selected_block_size: int = 1, selected_block_count: int = 1, block_size: int = 1, scale_value: float = 1.0, sparse_mode: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """query f16|bf16, key f16|bf16, value f16|bf16, topk_indices i32, atten_mask? u8|b8, block_table? i32, actual_q_seq_lengths? i64, actual_kv_seq_lengths? i64 -> attention_out f16|bf16."""
 def NthElement(x: TensorLike, n: TensorLike, *, reverse: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i8|i32|u8|i16|u16|i64|f64, n i32 -> y f32|f16|i8|i32|u8|i16|u16|i64|f64."""
 def OCRDetectionPostHandle(img: TensorLike, polys_data: TensorLike, polys_offset: TensorLike, polys_size: TensorLike, *, data_format: str | bytes = 'NHWC', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -2331,6 +2783,10 @@ def PRelu(x: TensorLike, weight: TensorLike, *, dependencies: Sequence[Tensor] =
     """x f32|f16|bf16, weight f32|f16|bf16 -> y f32|f16|bf16."""
 def PReluGrad(grads: TensorLike, features: TensorLike, weights: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """grads f32|f16, features f32|f16, weights f32|f16 -> dx f32|f16, da f32|f16."""
+def PReluGradReduce(grads: TensorLike, features: TensorLike, weights: TensorLike, updates: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """grads f32|f16|bf16, features f32|f16|bf16, weights f32|f16|bf16, updates f32|f16|bf16 -> da f32|f16|bf16."""
+def PReluGradUpdate(grads: TensorLike, features: TensorLike, weights: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """grads f32|f16|bf16, features f32|f16|bf16, weights f32|f16|bf16 -> dx f32|f16|bf16, update f32|f16|bf16."""
 def PSAMask(x: TensorLike, *, psa_type: int, num: int, h_feature: int, w_feature: int, h_mask: int, w_mask: int, half_h_mask: int, half_w_mask: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32."""
 def PSAMaskGrad(y_grad: TensorLike, *, psa_type: int, num: int, h_feature: int, w_feature: int, h_mask: int, w_mask: int, half_h_mask: int, half_w_mask: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -2357,6 +2813,12 @@ def PadV3D(x: TensorLike, *, paddings: Sequence[Sequence[int]], constant_values:
     """x f32|f16|i8|u8 -> y f32|f16|i8|u8."""
 def PadV3Grad(x: TensorLike, paddings: TensorLike, *, mode: str | bytes = 'reflect', paddings_contiguous: bool = True, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32, paddings i32|i64 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32."""
+def PadV3GradReplicate(x: TensorLike, paddings: TensorLike, *, mode: str | bytes, paddings_contiguous: bool, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|bf16, paddings i32|i64 -> y f32|f16|bf16."""
+def PadV3GradReplication(x: TensorLike, paddings: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|bf16, paddings i32|i64 -> z f32|f16|bf16."""
+def PadV4Grad(x: TensorLike, paddings: TensorLike, *, mode: str | bytes, paddings_contiguous: bool, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|bf16, paddings i32|i64 -> y f32|f16|bf16."""
 def PaddingFIFOQueue(*, component_types: Sequence[DataType | int], shapes: Sequence[Sequence[int]] = (), capacity: int = -1, container: str | bytes = '', shared_name: str | bytes = '', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """nothing -> handle res."""
 def ParallelConcat(values: Sequence[TensorLike] = (), *, shape: Sequence[int], N: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -2401,6 +2863,8 @@ def Poisson(x: TensorLike, *, seed: int = 0, dependencies: Sequence[Tensor] = ()
     """x f32|f16 -> y f32|f16."""
 def PoissonNllLoss(input_x: TensorLike, target: TensorLike, *, log_input: bool = True, full: bool = False, eps: float = 1e-08, reduction: str | bytes = 'mean', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """input_x f32|f16, target f32|f16 -> loss f32|f16."""
+def Polar(abs: TensorLike, angle: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """abs f32, angle f32 -> y c64."""
 def Pooling(x: TensorLike, *, mode: int = 0, global_pooling: bool = False, window: Sequence[int] = (1, 1), stride: Sequence[int] = (1, 1), pad: Sequence[int] = (0, 0, 0, 0), dilation: Sequence[int] = (1, 1, 1, 1), ceil_mode: int = 0, data_format: str | bytes = 'NCHW', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i8 -> y f32|f16|i32."""
 def PopulationCount(x: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -2409,6 +2873,8 @@ def Pow(x1: TensorLike, x2: TensorLike, *, dependencies: Sequence[Tensor] = (), 
     """x1 T1, x2 T2 -> y T3 with T1: f32|f16|i8|i32|u8|i64|f64|c64|c128|bf16; T2: f32|f16|i8|i32|u8|i64|f64|c64|c128|bf16; T3: promoted T1, T2."""
 def Power(x: TensorLike, *, power: float = 1.0, scale: float = 1.0, shift: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|bf16 -> y f32|f16|bf16."""
+def Pows(x1: TensorLike, x2: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x1 T, x2 T -> y T with T: f32|f16|bf16."""
 def PreventGradient(x: TensorLike, *, message: str | bytes = '', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|str -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|str."""
 def Print(x: Sequence[TensorLike] = (), *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
@@ -2445,6 +2911,8 @@ def PtIou(bboxes: TensorLike, gtboxes: TensorLike, *, mode: str | bytes = 'iou',
     """bboxes f32|f16, gtboxes f32|f16 -> overlap f32|f16."""
 def QkvRmsNormRopeCache(qkv: TensorLike, q_gamma: TensorLike, k_gamma: TensorLike, cos: TensorLike, sin: TensorLike, index: TensorLike, q_out: TensorLike, k_cache: TensorLike, v_cache: TensorLike, k_scale: TensorLike | None = None, v_scale: TensorLike | None = None, k_offset: TensorLike | None = None, v_offset: TensorLike | None = None, *, qkv_size: Sequence[int], head_nums: Sequence[int], epsilon: float = 1e-06, cache_mode: str | bytes = 'PA_NZ', is_output_qkv: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """qkv f16|bf16, q_gamma f16|bf16, k_gamma f16|bf16, cos f16|bf16, sin f16|bf16, index i64, q_out f16|bf16, k_cache f16|i8|bf16, v_cache f16|i8|bf16, k_scale? f32, v_scale? f32, k_offset? f32, v_offset? f32 -> q_out f16|bf16, k_cache f16|i8|bf16, v_cache f16|i8|bf16, q_out_before_quant f16|bf16, k_out_before_quant f16|bf16, v_out_before_quant f16|bf16."""
+def QkvRmsNormRopeCacheWithKScale(qkv: TensorLike, q_gamma: TensorLike, k_gamma: TensorLike, cos_sin: TensorLike, slot_mapping: TensorLike, k_cache: TensorLike, v_cache: TensorLike, k_scale_cache: TensorLike, query_start_loc: TensorLike, seq_lens: TensorLike, rotation: TensorLike | None = None, v_scale: TensorLike | None = None, *, head_nums: Sequence[int], layout_qkv: str | bytes = 'TND', layout_q_out: str | bytes = 'NTD', epsilon: float = 9.99999997e-07, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """qkv bf16, q_gamma f32, k_gamma f32, cos_sin f32, slot_mapping i32, k_cache f8e4, v_cache f8e4, k_scale_cache f32, query_start_loc i32, seq_lens i32, rotation? bf16, v_scale? f32 -> q_out f8e4, q_scale f32, k_cache f8e4, v_cache f8e4, k_scale_cache f32."""
 def Qr(x: TensorLike, *, full_matrices: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """x f32|f16|f64|c64|c128 -> q f32|f16|f64|c64|c128, r f32|f16|f64|c64|c128."""
 def QuantAllReduce(x: TensorLike, scales: TensorLike, *, group: str | bytes, reduce_op: str | bytes = 'sum', output_dtype: int = 27, world_size: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -2453,12 +2921,14 @@ def QuantBatchMatmul(x1: TensorLike, x2: TensorLike, bias: TensorLike, deq_scale
     """x1 i8, x2 i8, bias i32, deq_scale u64 -> y f16."""
 def QuantBatchMatmulInplaceAdd(x1: TensorLike, x2: TensorLike, x2_scale: TensorLike, y: TensorLike, x1_scale: TensorLike | None = None, *, transpose_x1: bool = False, transpose_x2: bool = False, group_size: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x1 hif8|f8e5|f8e4, x2 hif8|f8e5|f8e4, x2_scale f32|f8e8, y f32, x1_scale? f32|f8e8 -> y f32."""
-def QuantBatchMatmulV3(x1: TensorLike, x2: TensorLike, scale: TensorLike, offset: TensorLike | None = None, bias: TensorLike | None = None, pertoken_scale: TensorLike | None = None, *, dtype: int, transpose_x1: bool = False, transpose_x2: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+def QuantBatchMatmulV3(x1: TensorLike, x2: TensorLike, scale: TensorLike, offset: TensorLike | None = None, bias: TensorLike | None = None, pertoken_scale: TensorLike | None = None, *, dtype: int, transpose_x1: bool = False, transpose_x2: bool = False, group_size: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x1 i8|i4, x2 i8|i4, scale f32|i64|u64|bf16, offset? f32, bias? f32|f16|i32|bf16, pertoken_scale? f32 -> y f16|i8|i32|bf16."""
 def QuantBatchMatmulV4(x1: TensorLike, x2: TensorLike, bias: TensorLike | None = None, x1_scale: TensorLike | None = None, x2_scale: TensorLike | None = None, y_scale: TensorLike | None = None, x1_offset: TensorLike | None = None, x2_offset: TensorLike | None = None, y_offset: TensorLike | None = None, x2_table: TensorLike | None = None, *, dtype: int, compute_type: int = -1, transpose_x1: bool = False, transpose_x2: bool = False, group_size: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x1 i8|hif8|f8e5|f8e4|f4e2, x2 i8|hif8|f8e5|f8e4|f4e2, bias? f32|f16|i32|bf16, x1_scale? f32|i64|u64|bf16|f8e8, x2_scale? f32|i64|u64|bf16|f8e8, y_scale? f32|i64|u64|bf16, x1_offset? f32|bf16, x2_offset? f32|bf16, y_offset? f32|bf16, x2_table? i8 -> y f32|f16|i8|bf16."""
 def QuantConv2D(x: TensorLike, filter: TensorLike, scale: TensorLike, bias: TensorLike | None = None, offset: TensorLike | None = None, *, dtype: int, strides: Sequence[int], pads: Sequence[int], dilations: Sequence[int] = (1, 1, 1, 1), groups: int = 1, data_format: str | bytes = 'NHWC', offset_x: int = 0, round_mode: str | bytes = 'rint', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x i8, filter i8, scale i64|u64, bias? i32, offset? f32 -> y f16."""
+def QuantConv3D(x: TensorLike, filter: TensorLike, scale: TensorLike, bias: TensorLike | None = None, offset: TensorLike | None = None, *, dtype: int, strides: Sequence[int], pads: Sequence[int] = (0, 0, 0, 0, 0, 0), dilations: Sequence[int] = (1, 1, 1, 1, 1), groups: int = 1, data_format: str | bytes = 'NCDHW', offset_x: int = 0, round_mode: str | bytes = 'rint', pad_mode: str | bytes = 'SPECIFIC', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x i8|hif8|f8e4, filter i8|hif8|f8e4, scale i64|u64, bias? f32|i32, offset? f32 -> y f32|f16|bf16|hif8|f8e4."""
 def QuantGroupedMatMulAlltoAllv(gmm_x: TensorLike, gmm_weight: TensorLike, send_counts_tensor: TensorLike | None = None, recv_counts_tensor: TensorLike | None = None, mm_x: TensorLike | None = None, mm_weight: TensorLike | None = None, gmm_x_scale: TensorLike | None = None, gmm_weight_scale: TensorLike | None = None, mm_x_scale: TensorLike | None = None, mm_weight_scale: TensorLike | None = None, comm_quant_scale: TensorLike | None = None, *, group: str | bytes, ep_world_size: int, send_counts: Sequence[int], recv_counts: Sequence[int], trans_gmm_weight: bool = False, trans_mm_weight: bool = False, gmm_x_quant_mode: int = 0, gmm_weight_quant_mode: int = 0, mm_x_quant_mode: int = 0, mm_weight_quant_mode: int = 0, comm_quant_mode: int = 0, group_size: int = 0, comm_quant_dtype: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """gmm_x f16|bf16|hif8, gmm_weight f16|bf16|hif8, send_counts_tensor? i32|i64, recv_counts_tensor? i32|i64, mm_x? f16|bf16|hif8, mm_weight? f16|bf16|hif8, gmm_x_scale? f32, gmm_weight_scale? f32, mm_x_scale? f32, mm_weight_scale? f32, comm_quant_scale? f32 -> y f16|bf16, mm_y f16|bf16."""
 def QuantGroupedMatmulDequant(x: TensorLike, quantized_weight: TensorLike, weight_scale: TensorLike, group_list: TensorLike, bias: TensorLike | None = None, x_scale: TensorLike | None = None, x_offset: TensorLike | None = None, smooth_scale: TensorLike | None = None, *, x_quant_mode: str | bytes = 'pertoken', transpose_weight: bool = True, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -2467,6 +2937,12 @@ def QuantGroupedMatmulInplaceAdd(x1: TensorLike, x2: TensorLike, scale2: TensorL
     """x1 hif8|f8e5|f8e4, x2 hif8|f8e5|f8e4, scale2 f32|f8e8, group_list i64, y f32, scale1? f32|f8e8 -> y f32."""
 def QuantLightningIndexer(query: TensorLike, key: TensorLike, weights: TensorLike, query_dequant_scale: TensorLike, key_dequant_scale: TensorLike, actual_seq_lengths_query: TensorLike | None = None, actual_seq_lengths_key: TensorLike | None = None, block_table: TensorLike | None = None, *, query_quant_mode: int, key_quant_mode: int, layout_query: str | bytes = 'BSND', layout_key: str | bytes = 'BSND', sparse_count: int = 2048, sparse_mode: int = 3, pre_tokens: int = 9223372036854775807, next_tokens: int = 9223372036854775807, key_stride0: int | None = None, key_dequant_scale_stride0: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """query i8|f8e4|hif8, key i8|f8e4|hif8, weights f16|bf16, query_dequant_scale f16|f32, key_dequant_scale f16|f32, actual_seq_lengths_query? i32, actual_seq_lengths_key? i32, block_table? i32 -> sparse_indices i32."""
+def QuantLightningIndexerMetadata(actual_seq_lengths_query: TensorLike | None = None, actual_seq_lengths_key: TensorLike | None = None, *, aic_core_num: int, aiv_core_num: int, soc_version: str | bytes, num_heads_q: int, num_heads_k: int, head_dim: int, query_quant_mode: int, key_quant_mode: int, batch_size: int = 0, max_seqlen_q: int = 0, max_seqlen_k: int = 0, layout_query: str | bytes = 'BSND', layout_key: str | bytes = 'BSND', sparse_count: int = 2048, sparse_mode: int = 3, pre_tokens: int = 9223372036854775807, next_tokens: int = 9223372036854775807, cmp_ratio: int = 1, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """actual_seq_lengths_query? i32, actual_seq_lengths_key? i32 -> metadata i32."""
+def QuantLightningIndexerV2(q: TensorLike, k: TensorLike, w: TensorLike, q_descale: TensorLike, k_descale: TensorLike, cu_seqlens_q: TensorLike | None = None, cu_seqlens_k: TensorLike | None = None, seqused_q: TensorLike | None = None, seqused_k: TensorLike | None = None, cmp_residual_k: TensorLike | None = None, block_table: TensorLike | None = None, output_idx_offset: TensorLike | None = None, metadata: TensorLike | None = None, *, topk: int, quant_mode: int, max_seqlen_q: int = -1, layout_q: str | bytes = 'BSND', layout_k: str | bytes = 'BSND', mask_mode: int = 0, cmp_ratio: int = 1, return_value: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """q i8, k i8, w f16, q_descale f16, k_descale f16, cu_seqlens_q? i32, cu_seqlens_k? i32, seqused_q? i32, seqused_k? i32, cmp_residual_k? i32, block_table? i32, output_idx_offset? i32, metadata? i32 -> sparse_indices i32, sparse_values bf16."""
+def QuantMatmulActivationQuant(x1: TensorLike, x2: TensorLike, bias: TensorLike | None = None, x1_scale: TensorLike | None = None, x2_scale: TensorLike | None = None, *, transpose_x1: bool = False, transpose_x2: bool = False, group_size: int = 0, activation_type: str | bytes = 'gelu_tanh', y_dtype: int = 36, quant_mode: str | bytes = 'mx', round_mode: str | bytes = 'rint', scale_alg: int = 0, dst_type_max: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """x1 f8e5|f8e4, x2 f8e5|f8e4, bias? f32, x1_scale? f8e8, x2_scale? f8e8 -> y f8e5|f8e4, y_scale f8e8."""
 def QuantMatmulDequant(x: TensorLike, quantized_weight: TensorLike, weight_scale: TensorLike, bias: TensorLike | None = None, x_scale: TensorLike | None = None, x_offset: TensorLike | None = None, smooth_scale: TensorLike | None = None, *, x_quant_mode: str | bytes = 'pertoken', transpose_weight: bool = True, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f16, quantized_weight i8, weight_scale f32, bias? i32, x_scale? f32, x_offset? f32, smooth_scale? f16 -> y f16."""
 def QuantMatmulReduceSum(x1: TensorLike, x2: TensorLike, dims: TensorLike, bias: TensorLike | None = None, x1_scale: TensorLike | None = None, x2_scale: TensorLike | None = None, y_scale: TensorLike | None = None, x1_offset: TensorLike | None = None, x2_offset: TensorLike | None = None, y_offset: TensorLike | None = None, x2_table: TensorLike | None = None, *, dtype: int, compute_type: int = -1, transpose_x1: bool = False, transpose_x2: bool = False, group_size: int = -1, keep_dims: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -2475,12 +2951,16 @@ def QuantMax(x: TensorLike, scale: TensorLike, *, round_mode: str | bytes = 'rin
     """x T, scale f32 -> y hif8|f8e5|f8e4, amax T with T: f32|f16|bf16."""
 def QuantReduceScatter(x: TensorLike, scales: TensorLike, *, group: str | bytes, reduce_op: str | bytes = 'sum', output_dtype: int = 27, world_size: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x i8|hif8|f8e5|f8e4|f4e2|f4e1, scales f32|f8e8 -> out_put f32|f16|bf16."""
-def QuantUpdateScatter(var: TensorLike, indices: TensorLike, updates: TensorLike, quant_scales: TensorLike, quant_zero_points: TensorLike | None = None, *, reduce: str | bytes, axis: int = 0, quant_axis: int = 1, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+def QuantSalsIndexerMetadata(actual_seq_lengths_key: TensorLike | None = None, *, batch_size: int, key_seq_size: int, key_head_num: int, head_dim: int, aic_core_num: int, aiv_core_num: int, sparse_block_size: int, sparse_ratio: float, fixed_tail_count: int, layout_key: str | bytes = 'BSND', soc_version: str | bytes = 'ascend910B', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """actual_seq_lengths_key? i32 -> metadata i32."""
+def QuantUpdateScatter(var: TensorLike, indices: TensorLike, updates: TensorLike, quant_scales: TensorLike, quant_zero_points: TensorLike | None = None, *, reduce: str | bytes, axis: int = 0, quant_axis: int = 1, reciprocal_scale: bool | None = None, round_mode: str | bytes | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """var i8|i32|u8, indices i32|i64, updates f32|f16|bf16, quant_scales f32|bf16, quant_zero_points? i8|i32|u8|bf16 -> var i8|i32|u8."""
 def Quantize(x: TensorLike, scales: TensorLike, zero_points: TensorLike | None = None, *, dtype: str | bytes, axis: int = 1, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|bf16, scales f32|bf16, zero_points? f32|i8|i32|u8|bf16 -> y i8|i32|u8|i16."""
 def QuantizeAddLayerNorm(x1: TensorLike, x2: TensorLike, gamma: TensorLike, beta: TensorLike, bias: TensorLike, scales: TensorLike, zero_points: TensorLike | None = None, *, dtype: int, axis: int = -1, epsilon: float = 1e-05, additional_output: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """x1 f32|f16|bf16, x2 f32|f16|bf16, gamma f32|f16|bf16, beta f32|f16|bf16, bias f32|f16|bf16, scales f32|bf16, zero_points? f32|bf16 -> y i8, x f32|f16|bf16."""
+def QuantizedBatchNorm(x: TensorLike, mean: TensorLike, var: TensorLike, input_scale: TensorLike, input_zero_point: TensorLike, output_scale: TensorLike, output_zero_point: TensorLike, weight: TensorLike | None = None, bias: TensorLike | None = None, *, epsilon: float, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x i8|i32|u8, mean f32, var f32, input_scale f32, input_zero_point i32, output_scale f32, output_zero_point i32, weight? f32, bias? f32 -> y i8|i32|u8."""
 def QuantizedResizeBilinear(images: TensorLike, size: TensorLike, min: TensorLike, max: TensorLike, *, align_corners: bool = False, half_pixel_centers: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """images f32|qi32|qu8, size i32, min f32, max f32 -> resized_images f32|qi32|qu8, y_min f32, y_max f32."""
 def QueueClose(handle: TensorLike, *, cancel_pending_enqueues: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
@@ -2511,12 +2991,16 @@ def RNN(x: TensorLike, cont: TensorLike, x_static: TensorLike | None, h_0: Tenso
     """x f16, cont f16, x_static? f16, h_0? f32|f16, w_xh f16, bias_h f32|f16, w_sh? f16, w_hh f16, w_ho f16, bias_o f32|f16 -> o f32|f16, h_t f32|f16."""
 def RNNTLoss(acts: TensorLike, labels: TensorLike, input_lengths: TensorLike, label_lengths: TensorLike, *, blank_label: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """acts f32, labels i32, input_lengths i32, label_lengths i32 -> costs f32, grads f32."""
-def ROIAlign(features: TensorLike, rois: TensorLike, rois_n: TensorLike | None = None, *, spatial_scale: float, pooled_height: int, pooled_width: int, sample_num: int = 2, roi_end_mode: int = 1, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+def ROIAlign(features: TensorLike, rois: TensorLike, rois_n: TensorLike | None = None, *, spatial_scale: float, pooled_height: int, pooled_width: int, sample_num: int = 2, roi_end_mode: int = 1, pool_mode: str | bytes | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """features f32|f16, rois f32|f16, rois_n? i32 -> y f32|f16."""
 def ROIAlignGrad(ydiff: TensorLike, rois: TensorLike, rois_n: TensorLike | None = None, *, xdiff_shape: Sequence[int], pooled_width: int, pooled_height: int, spatial_scale: float, sample_num: int = 2, roi_end_mode: int = 1, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """ydiff f32, rois f32, rois_n? i32 -> xdiff f32."""
 def ROIPooling(x: TensorLike, rois: TensorLike, roi_actual_num: TensorLike | None = None, *, pooled_h: int, pooled_w: int, spatial_scale_h: float, spatial_scale_w: float, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16, rois f32|f16, roi_actual_num? i32 -> y f32|f16."""
+def RadixSort(x: TensorLike, *, descending: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """x i32|u32|i64|u64 -> sorted_values i32|u32|i64|u64, sorted_indices i64."""
+def RadixTopK(x: TensorLike, k: TensorLike, *, sorted: bool = True, dim: int = -1, largest: bool = True, indices_dtype: int = 3, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """x f16|bf16, k i32|i64 -> values f16|bf16, indices i32|i64."""
 def RaggedBinCount(splits: TensorLike, values: TensorLike, size: TensorLike, weights: TensorLike, *, binary_output: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """splits i64, values i32|i64, size i32|i64, weights f32|i32|i64|f64 -> output f32|i32|i64|f64."""
 def RaggedBincount(splits: TensorLike, values: TensorLike, size: TensorLike, weights: TensorLike, *, binary_output: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -2533,6 +3017,8 @@ def RaggedTensorToSparse(rt_nested_splits: Sequence[TensorLike], rt_dense_values
     """rt_nested_splits* i32|i64, rt_dense_values f32|f16|i8|i32|u8|i16|u16|i64|f64|b8 -> sparse_indices i64, sparse_values f32|f16|i8|i32|u8|i16|u16|i64|f64|b8, sparse_dense_shape i64."""
 def RaggedTensorToTensor(shape: TensorLike, values: TensorLike, default_value: TensorLike, row_partition_tensors: Sequence[TensorLike] = (), *, num_row_partition_tensors: int, row_partition_types: Sequence[str | bytes], dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """shape i32|i64, values f32|f16|i8|i32|u8|i16|u16|i64|f64|b8, default_value f32|f16|i8|i32|u8|i16|u16|i64|f64|b8, row_partition_tensors* i32|i64 -> result f32|f16|i8|i32|u8|i16|u16|i64|f64|b8."""
+def RainFusionAttention(query: TensorLike, key: TensorLike, value: TensorLike, selectIdx: TensorLike, selectNumIdx: TensorLike, blockShape: TensorLike, attenMask: TensorLike | None = None, actualSeqLengths: TensorLike | None = None, actualSeqLengthsKv: TensorLike | None = None, blockTable: TensorLike | None = None, *, qInputLayout: str | bytes = 'TND', kvInputLayout: str | bytes = 'TND', numKeyValueHeads: int = 1, maskType: int = 0, scaleValue: float = 0.0, innerPrecise: int = 1, blockSize: int = 128, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """query f16|bf16, key f16|bf16, value f16|bf16, selectIdx i64, selectNumIdx i64, blockShape i64, attenMask? f16|bf16, actualSeqLengths? i64, actualSeqLengthsKv? i64, blockTable? i32 -> attentionOut f16|bf16, softmaxLse? f32."""
 def RandomChoiceWithMask(x: TensorLike, *, count: int = 0, seed: int = 0, seed2: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """x b8 -> y i32, mask b8."""
 def RandomGamma(shape: TensorLike, alpha: TensorLike, *, seed: int = 0, seed2: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -2547,23 +3033,31 @@ def RandomShuffleQueue(*, component_types: Sequence[DataType | int], shapes: Seq
     """nothing -> handle res."""
 def RandomStandardNormal(shape: TensorLike, *, dtype: DataType | int, seed: int = 0, seed2: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """shape i32|i64 -> y f32|f16|f64."""
+def RandomStandardNormalV2(shape: TensorLike, offset: TensorLike, *, dtype: int, seed: int = 0, seed2: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """shape i32|i64, offset i64 -> y f32|f16|bf16, offset i64."""
 def RandomUniform(shape: TensorLike, *, dtype: DataType | int, seed: int = 0, seed2: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """shape i32|i64 -> y f32|f16|f64."""
 def RandomUniformInt(shape: TensorLike, min: TensorLike, max: TensorLike, *, seed: int = 0, seed2: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """shape i32|i64, min i32|i64, max i32|i64 -> y i32|i64."""
+def RandomUniformIntV2(shape: TensorLike, min: TensorLike, max: TensorLike, offset: TensorLike, *, seed: int = 0, seed2: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """shape i32|i64, min i32|i64, max i32|i64, offset i64 -> y i32|i64, offset i64."""
+def RandomUniformV2(shape: TensorLike, offset: TensorLike, *, dtype: int, seed: int = 0, seed2: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """shape i32|i64, offset i64 -> y f32|f16|bf16, offset i64."""
 def Randperm(*, n: int, layout: int = 0, dtype: DataType | int = DataType.DT_INT64, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """nothing -> out f32|f16|i8|i32|u8|i16|i64|f64."""
-def Range(start: TensorLike, limit: TensorLike, delta: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+def Range(start: TensorLike, limit: TensorLike, delta: TensorLike, *, is_closed: bool | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """start T0, limit T0, delta T0 -> y T0 with T0: f32|f16|i32|i64|f64|bf16."""
 def RangeD(x: TensorLike, *, start: float, limit: float, delta: float, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|i32 -> y f32|i32."""
 def Rank(x: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|str|bf16|c32|c64|c128|hif8|f8e5|f8e4|f8e8 -> y i32."""
+def Rasterizer(v: TensorLike, f: TensorLike, d: TensorLike | None = None, *, width: int, height: int, occlusion_truncation: float, use_depth_prior: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """v f32, f i32, d? f32 -> findices i32, barycentric f32."""
 def ReadSelect(x: TensorLike, *, stride_list: Sequence[int] = (1, 1, 1, 1, 1), dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|str|c64|c128|qi8|qi16|qi32|qu8|qu16|res|bf16|c32 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|str|c64|c128|qi8|qi16|qi32|qu8|qu16|res|bf16|c32."""
 def ReadVariableOp(x: TensorLike, *, dtype: int = 3, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8."""
-def Real(input: TensorLike, *, Tout: DataType | int = DataType.DT_FLOAT, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+def Real(input: TensorLike, *, Tout: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """input c64|c128 -> output f32|f64."""
 def RealDiv(x1: TensorLike, x2: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x1 T0, x2 T0 -> y T0 with T0: f32|f16|i8|i32|u8|i16|u16|i64|f64|c64|c128|bf16."""
@@ -2587,7 +3081,7 @@ def ReduceJoin(input: TensorLike, reduction_indices: TensorLike, *, keep_dims: b
     """input str, reduction_indices i32 -> output str."""
 def ReduceLogSum(x: TensorLike, axes: TensorLike, *, keep_dims: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, axes i32|i64 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32."""
-def ReduceLogSumExp(x: TensorLike, axes: TensorLike, *, keep_dims: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+def ReduceLogSumExp(x: TensorLike, axes: TensorLike, *, keep_dims: bool = False, noop_with_empty_axes: bool | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, axes i32|i64 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32."""
 def ReduceMax(x: TensorLike, axes: TensorLike, *, keep_dims: bool = False, noop_with_empty_axes: bool | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x T0, axes i32|i64 -> y T0 with T0: f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32."""
@@ -2603,13 +3097,13 @@ def ReduceMeanWithCast(x: TensorLike, axes: TensorLike, *, keep_dims: bool = Fal
     """x T1, axes T2 -> y T3 with T1: f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32; T2: i32|i64; T3: f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32."""
 def ReduceMeanWithCount(x: TensorLike, count: TensorLike, count_sum: TensorLike, *, axes: Sequence[int], keep_dims: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16, count f32|f16, count_sum f32|f16 -> y f32|f16."""
-def ReduceMin(x: TensorLike, axes: TensorLike, *, keep_dims: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+def ReduceMin(x: TensorLike, axes: TensorLike, *, keep_dims: bool = False, noop_with_empty_axes: bool | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x T0, axes i32|i64 -> y T0 with T0: f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32."""
 def ReduceMinD(x: TensorLike, *, axes: Sequence[int], keep_dims: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i8|i32|u8 -> y f32|f16|i8|i32|u8."""
 def ReduceNansum(x: TensorLike, axes: TensorLike, *, keep_dims: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x T1, axes T2 -> y T1 with T1: f32|f16|bf16; T2: i32|i64."""
-def ReduceProd(x: TensorLike, axes: TensorLike, *, keep_dims: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+def ReduceProd(x: TensorLike, axes: TensorLike, *, keep_dims: bool = False, noop_with_empty_axes: bool | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x T0, axes i32|i64 -> y T0 with T0: f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32."""
 def ReduceProdD(x: TensorLike, *, axes: Sequence[int], keep_dims: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i8|i32|u8 -> y f32|f16|i8|i32|u8."""
@@ -2625,6 +3119,8 @@ def ReduceSum(x: TensorLike, axes: TensorLike, *, keep_dims: bool = False, noop_
     """x T0, axes i32|i64 -> y T0 with T0: f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32."""
 def ReduceSumD(x: TensorLike, *, axes: Sequence[int], keep_dims: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|bf16 -> y f32|f16|bf16."""
+def ReduceVar(x: TensorLike, *, dim: Sequence[int] = (), correction: int = 1, keepdim: bool = False, is_mean_out: bool = True, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """x f32|f16|bf16 -> var f32|f16|bf16, mean f32|f16|bf16."""
 def Reduction(x: TensorLike, *, operation: int = 1, axis: int = 0, coeff: float = 1.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16 -> y f32|f16."""
 def RefData(x: TensorLike | None = None, *, index: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -2639,6 +3135,10 @@ def RefNextIteration(x: TensorLike, *, dependencies: Sequence[Tensor] = (), node
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8."""
 def RefSwitch(data: TensorLike, pred: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """data f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|str, pred b8 -> output_false f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|str, output_true f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|str."""
+def ReflectionPad1dV2(x: TensorLike, paddings: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|bf16, paddings i64 -> y f32|f16|bf16."""
+def ReflectionPad3dGrad(x: TensorLike, paddings: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|bf16, paddings i32|i64 -> y f32|f16|bf16."""
 def RegexFullMatch(x: TensorLike, pattern: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x str, pattern str -> y b8."""
 def RegexReplace(x: TensorLike, pattern: TensorLike, rewrite: TensorLike, *, replace_global: bool = True, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -2677,28 +3177,38 @@ def ResizeBicubic(images: TensorLike, size: TensorLike, *, align_corners: bool =
     """images f32|f16|i8|i32|u8|i16|u16|i64|f64, size i32 -> y f32|u8."""
 def ResizeBicubicGrad(grads: TensorLike, original_image: TensorLike, *, align_corners: bool = False, half_pixel_centers: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """grads f32, original_image f32|f64 -> y f32|f64."""
-def ResizeBilinearV2(x: TensorLike, size: TensorLike, *, align_corners: bool = False, half_pixel_centers: bool = False, dtype: DataType | int = DataType.DT_FLOAT, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+def ResizeBicubicV2(x: TensorLike, size: TensorLike, *, align_corners: bool = False, scales: Sequence[float] = (0.0, 0.0), dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|bf16, size i32 -> y f32|f16|bf16."""
+def ResizeBicubicV2Grad(grads: TensorLike, original_image: TensorLike, *, align_corners: bool = False, scales: Sequence[float] = (0.0, 0.0), dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """grads f32|f16|bf16, original_image f32|f16|bf16 -> y f32|f16|bf16."""
+def ResizeBilinearV2(x: TensorLike, size: TensorLike, *, align_corners: bool = False, half_pixel_centers: bool = False, dtype: DataType | int = DataType.DT_FLOAT, scales: Sequence[float] | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i8|i32|u8|i16|u16|i64|f64|bf16, size i32 -> y f32|u8|f16|bf16."""
 def ResizeBilinearV2D(x: TensorLike, *, align_corners: bool = False, half_pixel_centers: bool = False, size: Sequence[int], dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16 -> y f32."""
-def ResizeBilinearV2Grad(grads: TensorLike, original_image: TensorLike, *, align_corners: bool = False, half_pixel_centers: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+def ResizeBilinearV2Grad(grads: TensorLike, original_image: TensorLike, *, align_corners: bool = False, half_pixel_centers: bool = False, scales: Sequence[float] | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """grads f32, original_image f32|f16|f64 -> y f32."""
-def ResizeD(x: TensorLike, *, sizes: Sequence[int], scales: Sequence[float] = (), roi: Sequence[int] = (), coordinate_transformation_mode: str | bytes = 'half_pixel', cubic_coeff_a: float = -0.75, exclude_outside: int = 0, extrapolation_value: float = 0.0, mode: str | bytes = 'nearest', nearest_mode: str | bytes = 'round_prefer_floor', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+def ResizeD(x: TensorLike, *, sizes: Sequence[int], scales: Sequence[float] = (), roi: Sequence[int] = (), coordinate_transformation_mode: str | bytes = 'half_pixel', cubic_coeff_a: float = -0.75, exclude_outside: int = 0, extrapolation_value: float = 0.0, mode: str | bytes = 'nearest', nearest_mode: str | bytes = 'round_prefer_floor', data_format: str | bytes | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16 -> y f32|f16."""
 def ResizeGrad(grads: TensorLike, roi: TensorLike | None, scales: TensorLike | None, original_size: TensorLike, *, coordinate_transformation_mode: str | bytes = 'half_pixel', cubic_coeff_a: float = -0.75, exclude_outside: int = 0, extrapolation_value: float = 0.0, mode: str | bytes = 'nearest', nearest_mode: str | bytes = 'round_prefer_floor', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """grads f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|str|c64|c128|bf16|c32, roi? f32|f16|f64, scales? f32, original_size i32|i64 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|str|c64|c128|bf16|c32."""
-def ResizeGradD(grads: TensorLike, *, original_size: Sequence[int], roi: Sequence[int] = (), scales: Sequence[float] = (), coordinate_transformation_mode: str | bytes = 'half_pixel', cubic_coeff_a: float = -0.75, exclude_outside: int = 0, extrapolation_value: float = 0.0, mode: str | bytes = 'nearest', nearest_mode: str | bytes = 'round_prefer_floor', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+def ResizeGradD(grads: TensorLike, *, original_size: Sequence[int], roi: Sequence[int] = (), scales: Sequence[float] = (), coordinate_transformation_mode: str | bytes = 'half_pixel', cubic_coeff_a: float = -0.75, exclude_outside: int = 0, extrapolation_value: float = 0.0, mode: str | bytes = 'nearest', nearest_mode: str | bytes = 'round_prefer_floor', data_format: str | bytes | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """grads f32|f16 -> y f32|f16."""
-def ResizeNearestNeighborV2(x: TensorLike, size: TensorLike, *, align_corners: bool = False, half_pixel_centers: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+def ResizeLinear(x: TensorLike, size: TensorLike, *, align_corners: bool = False, scale: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|bf16, size i32 -> y f32|f16|bf16."""
+def ResizeLinearGrad(grads: TensorLike, original_image: TensorLike, *, align_corners: bool = False, scale: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """grads f32|f16|bf16, original_image f32|f16|bf16 -> y f32|f16|bf16."""
+def ResizeNearestNeighborV2(x: TensorLike, size: TensorLike, *, align_corners: bool = False, half_pixel_centers: bool = False, scales: Sequence[float] | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i8|i32|u8|i16|u16|i64|f64|bf16, size i32 -> y f32|f16|i8|i32|u8|i16|u16|i64|f64|bf16."""
 def ResizeNearestNeighborV2D(x: TensorLike, *, size: Sequence[int], align_corners: bool = False, half_pixel_centers: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i8|i32|u8 -> y f32|f16|i8|i32|u8."""
-def ResizeNearestNeighborV2Grad(grads: TensorLike, size: TensorLike, *, align_corners: bool = False, half_pixel_centers: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+def ResizeNearestNeighborV2Grad(grads: TensorLike, size: TensorLike, *, align_corners: bool = False, half_pixel_centers: bool = False, scales: Sequence[float] | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """grads f32|f16|i8|i32|u8|i16|u16|i64|f64|bf16, size i32 -> y f32|f16|i8|i32|u8|i16|u16|i64|f64|bf16."""
 def ResizeNearestNeighborV2GradD(grads: TensorLike, *, size: Sequence[int], align_corners: bool = False, half_pixel_centers: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """grads f32 -> y f32."""
 def ResizeTrilinear(x: TensorLike, size: TensorLike, *, align_corners: bool = False, half_pixel_centers: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16, size i32 -> y f32|f16."""
+def ResizeUpsampleTrilinear(input: TensorLike, *, output_size: Sequence[int] = (), align_corners: bool = False, scales_d: float = 0.0, scales_h: float = 0.0, scales_w: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """input f32|f16|bf16 -> output f32|f16|bf16."""
 def ResizeV2(x: TensorLike, dst_size: TensorLike, *, interpolation: str | bytes = 'nearest', data_format: str | bytes = 'HWC', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|u8, dst_size i32|i64 -> y f32|u8."""
 def ResourceAccumulatorApplyGradient(handle: TensorLike, local_step: TensorLike, gradient: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
@@ -2717,11 +3227,15 @@ def ReverseV2(x: TensorLike, axis: TensorLike, *, dependencies: Sequence[Tensor]
     """x T0, axis i32|i64 -> y T0 with T0: f32|f16|i8|i32|u8|i16|u16|i64|f64|b8|str|c64|c128|bf16."""
 def ReverseV2D(x: TensorLike, *, axis: Sequence[int], dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i8|i32|u8|i16|u16|i64|f64|b8|str|c64|c128 -> y f32|f16|i8|i32|u8|i16|u16|i64|f64|b8|str|c64|c128."""
+def Rfft1D(x: TensorLike, *, n: int = 0, norm: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32 -> y f32."""
+def Rgb2yuv422(x: TensorLike, *, data_format: str | bytes = 'NHWC', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x T -> y T with T: f32|f16|u8."""
 def RgbToGrayscale(images: TensorLike, *, data_format: str | bytes = 'HWC', output_channels: int = 1, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """images T -> y T with T: f32|u8."""
 def RightShift(x: TensorLike, y: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x i8|i32|u8|i16|u16|u32|i64|u64, y i8|i32|u8|i16|u16|u32|i64|u64 -> z i8|i32|u8|i16|u16|u32|i64|u64."""
-def RingAttentionUpdate(prev_attn_out: TensorLike, prev_softmax_max: TensorLike, prev_softmax_sum: TensorLike, cur_attn_out: TensorLike, cur_softmax_max: TensorLike, cur_softmax_sum: TensorLike, actual_seq_qlen: TensorLike | None = None, *, input_layout: str | bytes = 'SBH', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
+def RingAttentionUpdate(prev_attn_out: TensorLike, prev_softmax_max: TensorLike, prev_softmax_sum: TensorLike, cur_attn_out: TensorLike, cur_softmax_max: TensorLike, cur_softmax_sum: TensorLike, actual_seq_qlen: TensorLike | None = None, *, input_layout: str | bytes = 'SBH', input_softmax_layout: str | bytes | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """prev_attn_out f32|f16|bf16, prev_softmax_max f32, prev_softmax_sum f32, cur_attn_out f32|f16|bf16, cur_softmax_max f32, cur_softmax_sum f32, actual_seq_qlen? i64 -> attn_out f32|f16|bf16, softmax_max f32, softmax_sum f32."""
 def Rint(x: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|f64 -> y f32|f16|f64."""
@@ -2729,8 +3243,18 @@ def RmsNorm(x: TensorLike, gamma: TensorLike, *, epsilon: float = 1e-06, depende
     """x f32|f16|bf16, gamma f32|f16|bf16 -> y f32|f16|bf16, rstd f32."""
 def RmsNormDynamicMxQuant(x: TensorLike, gamma: TensorLike, beta: TensorLike | None = None, *, epsilon: float = 1e-06, scale_alg: int = 0, round_mode: str | bytes = 'rint', dst_type: int = 40, output_rstd: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """x f16|bf16, gamma f32|f16|bf16, beta? f32|f16|bf16 -> y f8e5|f8e4|f4e2|f4e1, mxscale f8e8, rstd f32."""
+def RmsNormDynamicQuant(x: TensorLike, gamma: TensorLike, smooth_scales: TensorLike | None = None, beta: TensorLike | None = None, *, epsilon: float = 1e-06, dst_type: int = 2, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """x f16|bf16, gamma f16|bf16, smooth_scales? f16|bf16, beta? f16|bf16 -> y i8, scale f32."""
 def RmsNormGrad(dy: TensorLike, x: TensorLike, rstd: TensorLike, gamma: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """dy f32|f16|bf16, x f32|f16|bf16, rstd f32, gamma f32|f16|bf16 -> dx f32|f16|bf16, dgamma f32."""
+def RmsNormGradQuant(dy: TensorLike, x: TensorLike, rstd: TensorLike, gamma: TensorLike, scales_x: TensorLike, offset_x: TensorLike | None = None, *, quant_mode: str | bytes = 'static', div_mode: bool = True, dst_type: int = 2, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """dy f32|f16|bf16, x f32|f16|bf16, rstd f32, gamma f32|f16|bf16, scales_x f32|f16|bf16, offset_x? i32 -> dx i8|hif8, dgamma f32."""
+def RmsNormQuant(x: TensorLike, gamma: TensorLike, beta: TensorLike, scale: TensorLike, offset: TensorLike, *, epsilon: float, high_precision_mode: bool = False, gemma_mode: bool = False, dst_type: int = 2, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f16|bf16, gamma f16|bf16, beta f16|bf16, scale f16|bf16, offset i8 -> y i8|i4."""
+def RmsNormQuantV2(x: TensorLike, gamma: TensorLike, scales1: TensorLike, scales2: TensorLike | None = None, zero_points1: TensorLike | None = None, zero_points2: TensorLike | None = None, beta: TensorLike | None = None, *, epsilon: float = 1e-06, div_mode: bool = True, dst_type: int = 2, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """x f32|f16|bf16, gamma f32|f16|bf16, scales1 f32|f16|bf16, scales2? f32|f16|bf16, zero_points1? f32|f16|i8|i32|bf16, zero_points2? f32|f16|i8|i32|bf16, beta? f32|f16|bf16 -> y1 i8|i4|hif8|f8e5|f8e4, y2 i8|i4|hif8|f8e5|f8e4."""
+def RmsNormQuantV3(x: TensorLike, gamma: TensorLike, scales1: TensorLike, scales2: TensorLike | None = None, zero_points1: TensorLike | None = None, zero_points2: TensorLike | None = None, beta: TensorLike | None = None, *, epsilon: float = 1e-06, div_mode: bool = True, dst_type: int = 2, output_rstd: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """x f32|f16|bf16, gamma f32|f16|bf16, scales1 f32|f16|bf16, scales2? f32|f16|bf16, zero_points1? f32|f16|i8|i32|bf16, zero_points2? f32|f16|i8|i32|bf16, beta? f32|f16|bf16 -> y1 i8|i4|hif8|f8e5|f8e4, y2 i8|i4|hif8|f8e5|f8e4, rstd f32."""
 def RngReadAndSkipV2(value: TensorLike, algorithm: TensorLike, delta: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """value i64, algorithm i32, delta u64 -> value i64."""
 def RngSkip(x: TensorLike, algorithm: TensorLike, delta: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
@@ -2753,6 +3277,10 @@ def Roll(x: TensorLike, *, shifts: Sequence[int], dims: Sequence[int] = (), depe
     """x f32|f16|i8|i32|u8|u32|i64|bf16 -> y f32|f16|i8|i32|u8|u32|i64|bf16."""
 def RollV2(input: TensorLike, shift: TensorLike, axes: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """input f32|f16|i8|i32|u8|i16|u16|i64|f64, shift i32|i64, axes i32|i64 -> output f32|f16|i8|i32|u8|i16|u16|i64|f64."""
+def RopeQuantKvcache(qkv: TensorLike, cos: TensorLike, sin: TensorLike, quant_scale: TensorLike, quant_offset: TensorLike, k_cache: TensorLike, v_cache: TensorLike, indice: TensorLike, *, size_splits: Sequence[int] = (), layout: str | bytes = 'BSND', kv_output: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """qkv f16, cos f16, sin f16, quant_scale f32, quant_offset i32, k_cache i8, v_cache i8, indice i32 -> q f16, k f16, v f16, k_cache i8, v_cache i8."""
+def RopeWithSinCosCache(positions: TensorLike, queryIn: TensorLike, keyIn: TensorLike, cosSinCache: TensorLike, *, numQHeads: int, numKHeads: int, headSize: int, mropeSection: Sequence[int] = (0, 0, 0), qStride: int = 0, kStride: int = 0, isNeoxStyle: bool = True, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """positions i32|i64, queryIn f32|f16|bf16, keyIn f32|f16|bf16, cosSinCache f32|f16|bf16 -> queryOut f32|f16|bf16, keyOut f32|f16|bf16."""
 def RotaryMul(x: TensorLike, r1: TensorLike, r2: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|bf16, r1 f32|f16|bf16, r2 f32|f16|bf16 -> y f32|f16|bf16."""
 def RotaryMulGrad(x: TensorLike, r1: TensorLike, r2: TensorLike, dy: TensorLike, *, need_backward: bool = True, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
@@ -2773,11 +3301,11 @@ def RotatedFeatureAlignGrad(dy: TensorLike, bboxes: TensorLike, *, spatial_scale
     """dy f32, bboxes f32 -> dx f32."""
 def RotatedIou(boxes: TensorLike, query_boxes: TensorLike, *, trans: bool = False, mode: str | bytes = 'iou', is_cross: bool = True, v_threshold: float = 0.0, e_threshold: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """boxes f32, query_boxes f32 -> iou f32."""
-def RotatedNMS(boxes: TensorLike, scores: TensorLike, labels: TensorLike, *, iou_threshold: float, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+def RotatedNMS(boxes: TensorLike, scores: TensorLike, labels: TensorLike, *, iou_threshold: float, is_angle: bool | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """boxes f32|f16, scores f32|f16, labels i32|i64 -> selected_detections f32|f16, keep_indices i32|i64."""
 def RotatedOverlaps(boxes: TensorLike, query_boxes: TensorLike, *, trans: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """boxes f32, query_boxes f32 -> overlaps f32."""
-def Round(x: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+def Round(x: TensorLike, *, decimals: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x T0 -> y T0 with T0: f32|f16|i32|i64|f64|c64|c128|bf16."""
 def RpnProposalPostProcessing(sorted_proposal: TensorLike, proposal_num: TensorLike, *, img_size: Sequence[int], score_threshold: float, k: int, min_size: float, nms_threshold: float, post_nms_num: int, box_filter: bool = True, core_max_num: int = 8, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """sorted_proposal f16, proposal_num u32 -> sorted_box f16."""
@@ -2813,6 +3341,10 @@ def ScaledMaskedSoftmax(x: TensorLike, mask: TensorLike | None = None, *, scale:
     """x f32|f16|bf16, mask? b8|u1 -> y f16|bf16|f32."""
 def ScaledMaskedSoftmaxGrad(y_grad: TensorLike, y: TensorLike, mask: TensorLike | None = None, *, scale: float = 1.0, fixed_triu_mask: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """y_grad f32|f16|bf16, y f32|f16|bf16, mask? b8|u1 -> x_grad f16|bf16."""
+def ScaledMaskedSoftmaxGradV2(yGrad: TensorLike, y: TensorLike, mask: TensorLike | None = None, *, scale: float = 1.0, fixed_triu_mask: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """yGrad f32|f16|bf16, y f32|f16|bf16, mask? b8 -> xGrad f32|f16|bf16."""
+def ScaledMaskedSoftmaxV2(x: TensorLike, mask: TensorLike | None = None, *, scale: float = 1.0, fixed_triu_mask: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|bf16, mask? b8 -> y f32|f16|bf16."""
 def ScanPQCodes(ivf: TensorLike, bucket_list: TensorLike, bucket_base_distance: TensorLike, bucket_limits: TensorLike, bucket_offsets: TensorLike, adc_tables: TensorLike, *, total_limit: int, group_size: int = 64, extreme_mode: int = 0, split_count: int = 1, split_index: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """ivf u8, bucket_list i32|i64, bucket_base_distance f32|f16, bucket_limits i32, bucket_offsets i64, adc_tables f32|f16 -> actual_count i32, pq_distance f16, grouped_extreme_distance f16, pq_ivf i32, pq_index i32."""
 def ScanSQCodes(ivf: TensorLike, query: TensorLike, bucket_list: TensorLike, bucket_limits: TensorLike, bucket_offsets: TensorLike, vmin: TensorLike, vdiff: TensorLike, *, total_limit: int, group_size: int = 64, extreme_mode: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -2823,11 +3355,13 @@ def ScatterAdd(var: TensorLike, indices: TensorLike, updates: TensorLike, *, use
     """var f32|f16|i8|i32|u8, indices i32|i64, updates f32|f16|i8|i32|u8 -> var f32|f16|i8|i32|u8."""
 def ScatterAddWithAxis(var: TensorLike, indices: TensorLike, updates: TensorLike, *, axis: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """var f32|f16|i8|i32|u8, indices i32|i64, updates f32|f16|i8|i32|u8 -> var f32|f16|i8|i32|u8."""
+def ScatterAddWithSorted(var: TensorLike, value: TensorLike, sorted_index: TensorLike, pos: TensorLike | None = None, *, reduction: str | bytes = 'add', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """var f32|f16|i8|i32|u8|bf16, value f32|f16|i8|i32|u8|bf16, sorted_index i32, pos? i32 -> var f32|f16|i8|i32|u8|bf16."""
 def ScatterDiv(var: TensorLike, indices: TensorLike, updates: TensorLike, *, use_locking: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """var f32|f16|i8|i32|u8, indices i32|i64, updates f32|f16|i8|i32|u8 -> var f32|f16|i8|i32|u8."""
 def ScatterElements(data: TensorLike, indices: TensorLike, updates: TensorLike, *, axis: int = 0, reduction: str | bytes = 'none', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """data T0, indices i32|i64, updates T0 -> y T0 with T0: f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32|f8e5|f8e4|f8e8."""
-def ScatterElementsV2(var: TensorLike, indices: TensorLike, updates: TensorLike, *, axis: int = 0, reduction: str | bytes = 'none', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+def ScatterElementsV2(var: TensorLike, indices: TensorLike, updates: TensorLike, *, axis: int = 0, reduction: str | bytes = 'none', include_self: bool | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """var f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, indices i32|i64, updates f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32 -> var f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32."""
 def ScatterList(var: Sequence[TensorLike], indice: TensorLike, updates: TensorLike, mask: TensorLike | None = None, *, reduce: str | bytes = 'update', axis: int = -2, size_of_var: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
     """var* f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|bf16, indice i32|i64, updates f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|bf16, mask? u8 -> var* f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|bf16."""
@@ -2855,8 +3389,12 @@ def ScatterNdUpdate(var: TensorLike, indices: TensorLike, updates: TensorLike, *
     """var T0, indices i32|i64, updates T0 -> var T0 with T0: f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32|b8|hif8|f8e5|f8e4."""
 def ScatterNonAliasingAdd(x: TensorLike, indices: TensorLike, updates: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, indices i32|i64, updates f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32."""
+def ScatterPaCache(key: TensorLike, key_cache: TensorLike, slot_mapping: TensorLike, compress_lens: TensorLike | None = None, compress_seq_offset: TensorLike | None = None, seq_lens: TensorLike | None = None, *, cache_mode: str | bytes = 'Norm', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """key T, key_cache T, slot_mapping i32|i64, compress_lens? i32|i64, compress_seq_offset? i32|i64, seq_lens? i32|i64 -> key_cache T with T: f32|f16|i8|i32|u8|i16|u16|u32|bf16|hif8|f8e5|f8e4|f4e2|f4e1."""
 def ScatterPaKvCache(key: TensorLike, key_cache: TensorLike, slot_mapping: TensorLike, value: TensorLike, value_cache: TensorLike, compress_lens: TensorLike | None = None, compress_seq_offset: TensorLike | None = None, seq_lens: TensorLike | None = None, *, cache_mode: str | bytes = 'Norm', scatter_mode: str | bytes = 'None', strides: Sequence[int] = (1, 1), offsets: Sequence[int] = (0, 0), dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """key T, key_cache T, slot_mapping i32|i64, value T, value_cache T, compress_lens? i32|i64, compress_seq_offset? i32|i64, seq_lens? i32|i64 -> key_cache T, value_cache T with T: f32|f16|i8|i32|u8|i16|u16|u32|bf16|hif8|f8e5|f8e4."""
+def ScatterPaKvCacheWithKScale(key: TensorLike, value: TensorLike, key_cache: TensorLike, value_cache: TensorLike, slot_mapping: TensorLike, key_scale: TensorLike, key_scale_cache: TensorLike, *, cache_layout: str | bytes = 'BNBD', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """key T, value T, key_cache T, value_cache T, slot_mapping i32|i64, key_scale f32, key_scale_cache f32 -> key_cache T, value_cache T, key_scale_cache f32 with T: f8e5|f8e4."""
 def ScatterSub(var: TensorLike, indices: TensorLike, updates: TensorLike, *, use_locking: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """var f32|f16|i8|i32|u8, indices i32|i64, updates f32|f16|i8|i32|u8 -> var f32|f16|i8|i32|u8."""
 def ScatterUpdate(var: TensorLike, indices: TensorLike, updates: TensorLike, *, use_locking: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -2875,6 +3413,8 @@ def SegmentSort(input_data: TensorLike, input_index: TensorLike, *, k_num: int, 
     """input_data f32|f16, input_index f16|i32 -> output_proposal f32|f16."""
 def SegmentSum(x: TensorLike, segment_ids: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, segment_ids i32|i64 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32."""
+def Segsum(x: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|bf16 -> y f32|f16|bf16."""
 def Select(condition: TensorLike, x1: TensorLike, x2: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """condition b8, x1 T0, x2 T0 -> y T0 with T0: f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|str|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32."""
 def SelectV2(condition: TensorLike, then: TensorLike, else_: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -2933,18 +3473,38 @@ def SignBitsPack(x: TensorLike, *, size: int, dependencies: Sequence[Tensor] = (
     """x f32|f16 -> y u8."""
 def SignBitsUnpack(x: TensorLike, *, size: int, dtype: DataType | int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x u8 -> y f32|f16."""
+def Signbit(x: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16 -> y b8."""
 def SilentCheck(val: TensorLike, input_grad: TensorLike, pre_val: TensorLike, min_val: TensorLike, max_val: TensorLike, val_counter: TensorLike, *, c_min_steps: int = 7, c_thresh_l1: float = 1000000.0, c_coeff_l1: float = 100000.0, c_thresh_l2: float = 10000.0, c_coeff_l2: float = 5000.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """val f32|f16|bf16, input_grad f32|f16|bf16, pre_val f32, min_val f32, max_val f32, val_counter i32 -> input_grad f32|f16|bf16, pre_val f32, min_val f32, max_val f32, result i32."""
 def SiluGrad(dy: TensorLike, x: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """dy f32|f16|bf16, x f32|f16|bf16 -> dx f32|f16|bf16."""
+def SiluMul(x: TensorLike, y: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|bf16, y f32|f16|bf16 -> z f32|f16|bf16."""
+def SimThreadExponential(self: TensorLike, *, count: int, lambd: float, seed: int, offset: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """self f32|f16|bf16 -> self f32|f16|bf16."""
 def Sin(x: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x T0 -> y T0 with T0: f32|f16|f64|c64|c128|bf16|c32."""
+def Sinc(x: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|bf16 -> y f32|f16|bf16."""
+def SingleLayerLstmGrad(x: TensorLike, w: TensorLike, b: TensorLike | None, y: TensorLike | None, init_h: TensorLike, init_c: TensorLike, h: TensorLike, c: TensorLike, dy: TensorLike, dh: TensorLike, dc: TensorLike, i: TensorLike, j: TensorLike, f: TensorLike, o: TensorLike, tanhct: TensorLike, seq_length: TensorLike | None = None, *, direction: str | bytes = 'UNIDIRECTIONAL', gate_order: str | bytes = 'ijfo', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """x f32|f16, w f32|f16, b? f32|f16, y? f32|f16, init_h f32|f16, init_c f32|f16, h f32|f16, c f32|f16, dy f32|f16, dh f32|f16, dc f32|f16, i f32|f16, j f32|f16, f f32|f16, o f32|f16, tanhct f32|f16, seq_length? f32|f16 -> dw f32|f16, db f32|f16, dx f32|f16, dh_prev f32|f16, dc_prev f32|f16."""
 def SingleMerge(input_proposal: TensorLike, *, k_num: int, largest: bool = True, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """input_proposal f16 -> output_data f16, output_index i32."""
 def Sinh(x: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|f64|c64|c128|bf16|c32 -> y f32|f16|f64|c64|c128|bf16|c32."""
+def Sinkhorn(cost: TensorLike, *, tol: float = 9.99999975e-05, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """cost f32|f16|bf16 -> p f32|f16|bf16."""
+def SituGlu(x: TensorLike, *, dim: int = -1, beta: float = 1.0, linear_beta: float = 0.0, activate_left: bool = True, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|bf16 -> y f32|f16|bf16."""
+def SituGluGrad(grad_y: TensorLike, x: TensorLike, *, dim: int = -1, beta: float = 1.0, linear_beta: float = 0.0, activate_left: bool = True, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """grad_y f32|f16|bf16, x f32|f16|bf16 -> grad_x f32|f16|bf16."""
+def SituMxQuant(x: TensorLike, *, beta: float = 1.0, linear_beta: float = 0.0, activate_left: bool = False, axis: int = -1, dst_type: int = 40, round_mode: str | bytes = 'rint', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """x f16|bf16 -> y f8e5|f8e4|f4e2|f4e1, y_scale f8e8."""
 def Size(x: TensorLike, *, dtype: int = 3, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|str|bf16|c32|c64|c128|hif8|f8e5|f8e4|f8e8 -> y i32|i64."""
+def Sleep(cycles: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
+    """cycles i64 -> nothing."""
 def Slice(x: TensorLike, offsets: TensorLike, size: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x T0, offsets i32|i64, size i32|i64 -> y T0 with T0: f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32."""
 def SliceD(x: TensorLike, *, offsets: Sequence[int], size: Sequence[int], dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -2975,6 +3535,8 @@ def SoftMarginLoss(input_x: TensorLike, input_y: TensorLike, *, reduction: str |
     """input_x f32|f16, input_y f32|f16 -> output_z f32|f16."""
 def SoftMarginLossGrad(predict: TensorLike, label: TensorLike, dout: TensorLike, *, reduction: str | bytes = 'mean', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """predict f32|f16, label f32|f16, dout f32|f16 -> gradient f32|f16."""
+def SoftPlusV2(x: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16 -> y f32|f16."""
 def SoftShrink(input_x: TensorLike, *, lambd: float = 0.5, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """input_x f32|f16 -> output_y f32|f16."""
 def SoftShrinkGrad(input_grad: TensorLike, input_x: TensorLike, *, lambd: float = 0.5, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -3003,16 +3565,22 @@ def SoftplusV2(x: TensorLike, *, beta: float = 1.0, threshold: float = 20.0, dep
     """x f32|f16|bf16 -> y f32|f16|bf16."""
 def SoftplusV2Grad(input_gradients: TensorLike, input_features: TensorLike, *, beta: float = 1.0, threshold: float = 20.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """input_gradients f32|f16|bf16, input_features f32|f16|bf16 -> output_backprops f32|f16|bf16."""
+def Softshrink(x: TensorLike, *, lambd: float = 0.5, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|bf16 -> y f32|f16|bf16."""
 def Softsign(x: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|f64 -> y f32|f16|f64."""
 def SoftsignGrad(gradients: TensorLike, features: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """gradients f32|f16|f64, features f32|f16|f64 -> output f32|f16|f64."""
-def Sort(x: TensorLike, *, axis: int = -1, descending: bool = False, stable: bool = False, y2_dtype: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+def Sort(x: TensorLike, *, axis: int = -1, descending: bool = False, stable: bool = False, y2_dtype: DataType | int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """x f32|f16|i8|i32|u8|i16|i64|bf16|u16|u32|u64 -> y1 f32|f16|i8|i32|u8|i16|i64|bf16|u16|u32|u64, y2 i32|i64."""
 def SortV2(x: TensorLike, *, axis: int = -1, descending: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|f64 -> y f32|f16|f64."""
+def SortWithIndex(x: TensorLike, index: TensorLike, *, axis: int = -1, descending: bool = False, stable: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|bf16, index i32|i64 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|bf16, sorted_index i32|i64."""
 def SortedNMS(boxes: TensorLike, sorted_scores: TensorLike, input_indices: TensorLike, max_output_size: TensorLike, iou_threshold: TensorLike, score_threshold: TensorLike, *, offset: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """boxes f32|f16, sorted_scores f32|f16, input_indices i32, max_output_size i32, iou_threshold f32|f16, score_threshold f32|f16 -> selected_indices i32."""
+def SortedSparseSegmentMeanGrad(x: TensorLike, sorted_indices: TensorLike, pre_location_indices: TensorLike, segment_ids: TensorLike, output_dim0: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|bf16, sorted_indices i32|i64, pre_location_indices i32|i64, segment_ids i32|i64, output_dim0 i32 -> y f32|f16|bf16."""
 def SpaceToBatch(x: TensorLike, paddings: TensorLike, *, block_size: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32, paddings i32|i64 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32."""
 def SpaceToBatchD(x: TensorLike, *, block_size: int, paddings: Sequence[int], dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -3023,6 +3591,8 @@ def SpaceToBatchNDD(x: TensorLike, *, block_shape: Sequence[int], paddings: Sequ
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32."""
 def SpaceToDepth(x: TensorLike, *, block_size: int, data_format: str | bytes = 'NHWC', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32."""
+def Sparse4to2QuantMatmul(x: TensorLike, sparse_weight: TensorLike, index: TensorLike, x_scale: TensorLike | None = None, sparse_weight_scale: TensorLike | None = None, bias: TensorLike | None = None, *, dtype: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x i8, sparse_weight i8, index u8, x_scale? f32, sparse_weight_scale? f32, bias? bf16 -> y bf16."""
 def SparseAccumulatorApplyGradient(handle: TensorLike, local_step: TensorLike, indices: TensorLike, values: TensorLike, shape: TensorLike, *, has_known_shape: bool, dtype: DataType | int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """handle sref, local_step i64, indices i64, values f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi16|qi32|qu8|qu16, shape i64 -> nothing."""
 def SparseAccumulatorTakeGradient(handle: TensorLike, num_required: TensorLike, *, dtype: DataType | int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
@@ -3059,6 +3629,8 @@ def SparseApplyRMSProp(var: TensorLike, ms: TensorLike, mom: TensorLike, lr: Ten
     """var f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, ms f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, mom f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, lr f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, rho f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, momentum f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, epsilon f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, grad f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, indices i32|i64 -> var f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, ms f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, mom f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32."""
 def SparseApplyRMSPropD(var: TensorLike, ms: TensorLike, mom: TensorLike, lr: TensorLike, grad: TensorLike, indices: TensorLike, *, rho: float, momentum: float, epsilon: float, use_locking: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """var f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, ms f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, mom f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, lr f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, grad f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, indices i32|i64 -> var f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, ms f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, mom f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32."""
+def SparseAttnSharedkvMetadata(cu_seqlens_q: TensorLike | None = None, cu_seqlens_ori_kv: TensorLike | None = None, cu_seqlens_cmp_kv: TensorLike | None = None, seqused_q: TensorLike | None = None, seqused_kv: TensorLike | None = None, *, num_heads_q: int, num_heads_kv: int, head_dim: int, batch_size: int = 0, max_seqlen_q: int = 0, max_seqlen_kv: int = 0, ori_topk: int = 0, cmp_topk: int = 0, cmp_ratio: int = -1, ori_mask_mode: int = 4, cmp_mask_mode: int = 3, ori_win_left: int = 127, ori_win_right: int = 0, layout_q: str | bytes = 'BSND', layout_kv: str | bytes = 'PA_ND', has_ori_kv: bool = True, has_cmp_kv: bool = True, soc_version: str | bytes, aic_core_num: int, aiv_core_num: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """cu_seqlens_q? i32, cu_seqlens_ori_kv? i32, cu_seqlens_cmp_kv? i32, seqused_q? i32, seqused_kv? i32 -> metadata i32."""
 def SparseBincount(indices: TensorLike, values: TensorLike, dense_shape: TensorLike, size: TensorLike, weights: TensorLike, *, binary_output: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """indices i64, values i32|i64, dense_shape i64, size i32|i64, weights f32|i32|i64|f64 -> output f32|i32|i64|f64."""
 def SparseConcat(indices: Sequence[TensorLike] = (), values: Sequence[TensorLike] = (), shapes: Sequence[TensorLike] = (), *, concat_dim: int = 0, N: int = 1, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
@@ -3081,6 +3653,18 @@ def SparseFillEmptyRowsGrad(reverse_index_map: TensorLike, grad_values: TensorLi
     """reverse_index_map i64, grad_values f32|f16|i8|i32|u8|i16|u16|i64|f64|str|c64|c128|res -> y_value f32|f16|i8|i32|u8|i16|u16|i64|f64|str|c64|c128|res, y_default_value f32|f16|i8|i32|u8|i16|u16|i64|f64|str|c64|c128|res."""
 def SparseFlashAttention(query: TensorLike, key: TensorLike, value: TensorLike, sparse_indices: TensorLike, block_table: TensorLike | None = None, actual_seq_lengths_query: TensorLike | None = None, actual_seq_lengths_kv: TensorLike | None = None, query_rope: TensorLike | None = None, key_rope: TensorLike | None = None, sinks: TensorLike | None = None, *, scale_value: float, sparse_block_size: int = 1, layout_query: str | bytes = 'BSND', layout_kv: str | bytes = 'BSND', sparse_mode: int = 3, pre_tokens: int = 9223372036854775807, next_tokens: int = 9223372036854775807, attention_mode: int = 0, return_softmax_lse: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """query T, key T, value T, sparse_indices i32, block_table? i32, actual_seq_lengths_query? i32, actual_seq_lengths_kv? i32, query_rope? T, key_rope? T, sinks? f32 -> attention_out T, softmax_max f32, softmax_sum f32 with T: f16|bf16."""
+def SparseFlashAttentionGrad(query: TensorLike, key: TensorLike, sparse_indices: TensorLike, d_out: TensorLike, out: TensorLike, softmax_max: TensorLike, softmax_sum: TensorLike, value: TensorLike | None = None, actual_seq_lengths_query: TensorLike | None = None, actual_seq_lengths_kv: TensorLike | None = None, query_rope: TensorLike | None = None, key_rope: TensorLike | None = None, *, scale_value: float, sparse_block_size: int = 1, layout: str | bytes = 'BSND', sparse_mode: int = 3, pre_tokens: int = 2147483647, next_tokens: int = 2147483647, deterministic: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """query f16|bf16, key f16|bf16, sparse_indices i32, d_out f16|bf16, out f16|bf16, softmax_max f32, softmax_sum f32, value? f16|bf16, actual_seq_lengths_query? i32, actual_seq_lengths_kv? i32, query_rope? f16|bf16, key_rope? f16|bf16 -> d_query f16|bf16, d_key f16|bf16, d_value? f16|bf16, d_query_rope? f16|bf16, d_key_rope? f16|bf16."""
+def SparseFlashMla(q: TensorLike, ori_kv: TensorLike | None = None, cmp_kv: TensorLike | None = None, ori_sparse_indices: TensorLike | None = None, cmp_sparse_indices: TensorLike | None = None, ori_block_table: TensorLike | None = None, cmp_block_table: TensorLike | None = None, cu_seqlens_q: TensorLike | None = None, cu_seqlens_ori_kv: TensorLike | None = None, cu_seqlens_cmp_kv: TensorLike | None = None, seqused_q: TensorLike | None = None, seqused_ori_kv: TensorLike | None = None, seqused_cmp_kv: TensorLike | None = None, cmp_residual_kv: TensorLike | None = None, ori_topk_length: TensorLike | None = None, cmp_topk_length: TensorLike | None = None, sinks: TensorLike | None = None, metadata: TensorLike | None = None, *, softmax_scale: float = 1.0, cmp_ratio: int = 1, ori_mask_mode: int = 0, cmp_mask_mode: int = 0, ori_win_left: int = -1, ori_win_right: int = -1, layout_q: str | bytes = 'BSND', layout_kv: str | bytes = 'BSND', topk_value_mode: int = 1, return_softmax_lse: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """q f16|bf16, ori_kv? f16|bf16, cmp_kv? f16|bf16, ori_sparse_indices? i32, cmp_sparse_indices? i32, ori_block_table? i32, cmp_block_table? i32, cu_seqlens_q? i32, cu_seqlens_ori_kv? i32, cu_seqlens_cmp_kv? i32, seqused_q? i32, seqused_ori_kv? i32, seqused_cmp_kv? i32, cmp_residual_kv? i32, ori_topk_length? i32, cmp_topk_length? i32, sinks? f32, metadata? i32 -> attn_out f16|bf16, softmax_lse? f32."""
+def SparseFlashMlaGrad(query: TensorLike, d_out: TensorLike, out: TensorLike, lse: TensorLike, ori_kv: TensorLike | None = None, cmp_kv: TensorLike | None = None, ori_sparse_indices: TensorLike | None = None, cmp_sparse_indices: TensorLike | None = None, cu_seqlens_q: TensorLike | None = None, cu_seqlens_ori_kv: TensorLike | None = None, cu_seqlens_cmp_kv: TensorLike | None = None, seqused_q: TensorLike | None = None, seqused_ori_kv: TensorLike | None = None, seqused_cmp_kv: TensorLike | None = None, cmp_residual_kv: TensorLike | None = None, ori_topk_length: TensorLike | None = None, cmp_topk_length: TensorLike | None = None, sinks: TensorLike | None = None, metadata: TensorLike | None = None, *, scale_value: float = 1.0, cmp_ratio: int = 1, ori_mask_mode: int = 0, cmp_mask_mode: int = 0, ori_win_left: int = -1, ori_win_right: int = -1, layout_q: str | bytes = 'BSND', layout_kv: str | bytes = 'BSND', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """query f16|bf16, d_out f16|bf16, out f16|bf16, lse f32, ori_kv? f16|bf16, cmp_kv? f16|bf16, ori_sparse_indices? i32, cmp_sparse_indices? i32, cu_seqlens_q? i32, cu_seqlens_ori_kv? i32, cu_seqlens_cmp_kv? i32, seqused_q? i32, seqused_ori_kv? i32, seqused_cmp_kv? i32, cmp_residual_kv? i32, ori_topk_length? i32, cmp_topk_length? i32, sinks? f32, metadata? i32 -> d_query f16|bf16, d_ori_kv? f16|bf16, d_cmp_kv? f16|bf16, d_sinks? f32, ori_softmax_l1_norm? f32, cmp_softmax_l1_norm? f32."""
+def SparseLightningIndexerGradKLLoss(query: TensorLike, key: TensorLike, query_index: TensorLike, key_index: TensorLike, weight: TensorLike, sparse_indices: TensorLike, softmax_max: TensorLike, softmax_sum: TensorLike, query_rope: TensorLike | None = None, key_rope: TensorLike | None = None, actual_seq_lengths_query: TensorLike | None = None, actual_seq_lengths_key: TensorLike | None = None, *, scale_value: float, layout: str | bytes = 'BSND', sparse_mode: int = 3, pre_tokens: int = 2147483647, next_tokens: int = 2147483647, deterministic: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """query f16|bf16, key f16|bf16, query_index f16|bf16, key_index f16|bf16, weight f32|f16|bf16, sparse_indices i32, softmax_max f32, softmax_sum f32, query_rope? f16|bf16, key_rope? f16|bf16, actual_seq_lengths_query? i64, actual_seq_lengths_key? i64 -> d_query_index f16|bf16, d_key_index f16|bf16, d_weight f32|f16|bf16, loss f32."""
+def SparseLightningIndexerKLLossGrad(q: TensorLike, k: TensorLike, w: TensorLike, sparse_indices: TensorLike, attn_softmax_l1_norm: TensorLike, cu_seqlens_q: TensorLike | None = None, cu_seqlens_k: TensorLike | None = None, seqused_q: TensorLike | None = None, seqused_k: TensorLike | None = None, cmp_residual_k: TensorLike | None = None, metadata: TensorLike | None = None, *, layout_q: str | bytes = 'TND', layout_k: str | bytes = 'TND', mask_mode: int = 3, cmp_ratio: int = 1, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """q f16|bf16, k f16|bf16, w f32, sparse_indices i32, attn_softmax_l1_norm f32, cu_seqlens_q? i32, cu_seqlens_k? i32, seqused_q? i32, seqused_k? i32, cmp_residual_k? i32, metadata? i32 -> dq f16|bf16, dk f16|bf16, dw f32, softmax_out f32."""
+def SparseLightningIndexerKLLossGradMetadata(cu_seqlens_q: TensorLike | None = None, cu_seqlens_k: TensorLike | None = None, seqused_q: TensorLike | None = None, seqused_k: TensorLike | None = None, cmp_residual_k: TensorLike | None = None, *, batch_size: int = 0, max_seqlen_q: int = 0, max_seqlen_k: int = 0, num_heads_q: int, num_heads_k: int, head_dim: int, topk: int = 0, layout_q: str | bytes = 'BSND', layout_k: str | bytes = 'BSND', mask_mode: int = 0, cmp_ratio: int = 1, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """cu_seqlens_q? i32, cu_seqlens_k? i32, seqused_q? i32, seqused_k? i32, cmp_residual_k? i32 -> metadata i32."""
 def SparseReduceMax(x_indices: TensorLike, x_values: TensorLike, x_shape: TensorLike, reduction_axes: TensorLike, *, keep_dims: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x_indices i64, x_values f32|f16|i8|i32|u8|i16|u16|i64|f64, x_shape i64, reduction_axes i32 -> y f32|f16|i8|i32|u8|i16|u16|i64|f64."""
 def SparseReduceMaxSparse(x_indices: TensorLike, x_values: TensorLike, x_shape: TensorLike, reduction_axes: TensorLike, *, keep_dims: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
@@ -3147,12 +3731,16 @@ def Square(x: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str
     """x T0 -> y T0 with T0: f32|f16|i32|i64|f64|c64|c128|bf16."""
 def SquareSumAll(x1: TensorLike, x2: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """x1 f32, x2 f32 -> y1 f32, y2 f32."""
-def SquareSumV1(x: TensorLike, *, axis: Sequence[int], keep_dims: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+def SquareSumV1(x: TensorLike, *, axis: Sequence[int], keep_dims: bool = False, noop_with_empty_axes: bool | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16 -> y f32|f16."""
 def SquareSumV2(x: TensorLike, *, axis: Sequence[int], keep_dims: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """x f32|f16 -> y1 f32|f16, y2 f32|f16."""
+def SquareV2(x: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16 -> z f32|f16."""
 def SquaredDifference(x1: TensorLike, x2: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x1 f32|f16|i32|i64|f64|c64|c128, x2 f32|f16|i32|i64|f64|c64|c128 -> y f32|f16|i32|i64|f64|c64|c128."""
+def SquaredRelu(x: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|bf16 -> y f32|f16|bf16."""
 def Squeeze(x: TensorLike, *, axis: Sequence[int] = (), dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x T0 -> y T0 with T0: f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|str|c64|c128|qi8|qi16|qi32|qu8|qu16|res|bf16|c32."""
 def SqueezeV2(x: TensorLike, *, axis: Sequence[int] = (), dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -3165,6 +3753,8 @@ def StackBallQuery(xyz: TensorLike, center_xyz: TensorLike, xyz_batch_cnt: Tenso
     """xyz f32|f16, center_xyz f32|f16, xyz_batch_cnt i32|i64, center_xyz_batch_cnt i32|i64 -> idx i32."""
 def StackClose(handle: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
     """handle res -> nothing."""
+def StackGroupPoints(features: TensorLike, features_batch_cnt: TensorLike, indices: TensorLike, indices_batch_cnt: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """features f32|f16, features_batch_cnt i32|i64, indices i32|i64, indices_batch_cnt i32|i64 -> y f32|f16."""
 def StackPop(handle: TensorLike, *, elem_type: DataType | int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """handle res -> element f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8."""
 def StackPush(handle: TensorLike, element: TensorLike, *, swap_memory: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -3199,14 +3789,22 @@ def StatelessCase(branch_index: TensorLike, input: Sequence[TensorLike] = (), *,
     """branch_index i32, input* f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|str|c64|c128|qi8|qi16|qi32|qu8|qu16|res|bf16|c32 -> output* f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|str|c64|c128|qi8|qi16|qi32|qu8|qu16|res|bf16|c32."""
 def StatelessDropOutGenMask(shape: TensorLike, prob: TensorLike, seed: TensorLike, seed1: TensorLike, offset: TensorLike | None = None, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """shape i32|i64, prob f32|f16|bf16, seed i32|i64, seed1 i32|i64, offset? i64 -> y u8."""
+def StatelessExponential(self: TensorLike, seed: TensorLike, offset: TensorLike, *, lambd: float, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """self f32|f16|bf16, seed i64, offset i64 -> self f32|f16|bf16."""
 def StatelessIf(cond: TensorLike, input: Sequence[TensorLike] = (), *, size_of_output: int | None = None, then_branch: Graph, else_branch: Graph, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
     """cond f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|str|c64|c128|qi8|qi16|qi32|qu8|qu16|res|bf16|c32, input* f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|str|c64|c128|qi8|qi16|qi32|qu8|qu16|res|bf16|c32 -> output* f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|str|c64|c128|qi8|qi16|qi32|qu8|qu16|res|bf16|c32."""
 def StatelessMultinomial(logits: TensorLike, num_samples: TensorLike, seed: TensorLike, *, output_dtype: DataType | int = DataType.DT_INT64, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """logits f32|f16|f64, num_samples i32, seed i32|i64 -> y i32|i64."""
+def StatelessNormal(shape: TensorLike, seed: TensorLike, offset: TensorLike, mean: TensorLike, std: TensorLike, *, dtype: DataType | int = DataType.DT_FLOAT, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """shape i64, seed i64, offset i64, mean f32|f16|bf16, std f32|f16|bf16 -> y f32|f16|bf16."""
 def StatelessParameterizedTruncatedNormal(shape: TensorLike, seed: TensorLike, means: TensorLike, stdevs: TensorLike, min: TensorLike, max: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """shape i32|i64, seed i32|i64, means f32|f16|f64, stdevs f32|f16|f64, min f32|f16|f64, max f32|f16|f64 -> y f32|f16|f64."""
+def StatelessRandom(shape: TensorLike, seed: TensorLike, offset: TensorLike, from_: TensorLike | None = None, to: TensorLike | None = None, *, dtype: DataType | int = DataType.DT_INT32, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """shape i64, seed i64, offset i64, from? i64, to? i64 -> y f32|f16|i8|i32|u8|i16|i64|b8|bf16."""
 def StatelessRandomBinomial(shape: TensorLike, seed: TensorLike, counts: TensorLike, probs: TensorLike, *, dtype: DataType | int = DataType.DT_INT32, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """shape i32|i64, seed i32|i64, counts f32|f16|i32|i64|f64, probs f32|f16|i32|i64|f64 -> y f32|f16|i32|i64|f64."""
+def StatelessRandomChoiceWithMask(x: TensorLike, count: TensorLike, seed: TensorLike, offset: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """x b8, count i32, seed i64, offset i64 -> y i32, mask b8."""
 def StatelessRandomGammaV2(shape: TensorLike, seed: TensorLike, alpha: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """shape i32|i64, seed i32|i64, alpha f32|f16|f64 -> y f32|f16|f64."""
 def StatelessRandomGetAlg(*, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -3217,6 +3815,8 @@ def StatelessRandomGetKeyCounterAlg(seed: TensorLike, *, dependencies: Sequence[
     """seed i32|i64 -> key u64, counter u64, alg i32."""
 def StatelessRandomNormalV2(shape: TensorLike, key: TensorLike, counter: TensorLike, alg: TensorLike, *, dtype: DataType | int = DataType.DT_FLOAT, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """shape i32|i64, key u64, counter u64, alg i32 -> y f32|f16|f64|bf16."""
+def StatelessRandomNormalV3(shape: TensorLike, key: TensorLike, counter: TensorLike, mean: TensorLike, stdev: TensorLike, *, dtype: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """shape i32|i64, key u64, counter u64, mean f32, stdev f32 -> y f32|f16|bf16."""
 def StatelessRandomPoisson(shape: TensorLike, seed: TensorLike, lam: TensorLike, *, dtype: DataType | int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """shape i32|i64, seed i32|i64, lam f32|f16|i32|i64|f64 -> y f32|f16|i32|i64|f64."""
 def StatelessRandomUniformFullInt(shape: TensorLike, seed: TensorLike, *, dtype: DataType | int = DataType.DT_INT32, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -3229,12 +3829,18 @@ def StatelessRandomUniformIntV2(shape: TensorLike, key: TensorLike, counter: Ten
     """shape i32|i64, key u64, counter u64, alg i32, minval i32|u32|i64|u64, maxval i32|u32|i64|u64 -> y i32|u32|i64|u64."""
 def StatelessRandomUniformV2(shape: TensorLike, key: TensorLike, counter: TensorLike, alg: TensorLike, *, dtype: DataType | int = DataType.DT_FLOAT, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """shape i32|i64, key u64, counter u64, alg i32 -> y f32|f16|f64|bf16."""
+def StatelessRandomUniformV3(shape: TensorLike, key: TensorLike, counter: TensorLike, from_: TensorLike, to: TensorLike, *, dtype: int = 0, v3KernelMode: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """shape i32|i64, key u64, counter u64, from f32, to f32 -> y f32|f16|bf16."""
 def StatelessRandperm(n: TensorLike, seed: TensorLike, offset: TensorLike, *, layout: int = 0, dtype: DataType | int = DataType.DT_INT64, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """n i64, seed i64, offset i64 -> y f32|f16|i8|i32|u8|i16|i64|f64."""
 def StatelessSampleDistortedBoundingBox(image_size: TensorLike, bounding_boxes: TensorLike, min_object_covered: TensorLike, seed: TensorLike, *, aspect_ratio_range: Sequence[float] = (0.75, 1.33), area_range: Sequence[float] = (0.05, 1.0), max_attempts: int = 100, use_image_if_no_bounding_boxes: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """image_size i8|i32|u8|i16|i64, bounding_boxes f32, min_object_covered f32, seed i32|i64 -> begin i8|i32|u8|i16|i64, size i8|i32|u8|i16|i64, bboxes f32."""
+def StatelessSampleMultinomial(x: TensorLike, seed: TensorLike, offset: TensorLike, *, num_samples: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|bf16, seed i64, offset i64 -> y i64."""
 def StatelessTruncatedNormalV2(shape: TensorLike, key: TensorLike, counter: TensorLike, alg: TensorLike, *, dtype: DataType | int = DataType.DT_FLOAT, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """shape i32|i64, key u64, counter u64, alg i32 -> y f32|f16|f64|bf16."""
+def StatelessUniform(shape: TensorLike, seed: TensorLike, offset: TensorLike, from_: TensorLike, to: TensorLike, *, dtype: DataType | int = DataType.DT_FLOAT, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """shape i64, seed i64, offset i64, from f64, to f64 -> y f32|f16|bf16."""
 def StatelessWhile(input: Sequence[TensorLike] = (), *, parallel_iterations: int = 10, size_of_output: int | None = None, cond: Graph, body: Graph, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> list[Tensor]:
     """input* f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|str|c64|c128|qi8|qi16|qi32|qu8|qu16|res|bf16|c32 -> output* f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|str|c64|c128|qi8|qi16|qi32|qu8|qu16|res|bf16|c32."""
 def StaticRegexFullMatch(input: TensorLike, *, pattern: str | bytes = '', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -3301,6 +3907,8 @@ def SubSample(labels: TensorLike, *, batch_size_per_images: int, positive_fracti
     """labels i32 -> y i32."""
 def SubSampleLabels(labels: TensorLike, shuffle_matrix: TensorLike, *, batch_size_per_images: int, positive_fraction: float, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """labels i32, shuffle_matrix i32 -> y i32."""
+def SubV2(x1: TensorLike, x2: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x1 f32|f16|i32|i16|bf16, x2 f32|f16|i32|i16|bf16 -> y f32|f16|i32|i16|bf16."""
 def Substr(input: TensorLike, pos: TensorLike, len: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """input str, pos i32|i64, len i32|i64 -> output str."""
 def Summary(x: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Node:
@@ -3313,10 +3921,26 @@ def SwiGlu(x: TensorLike, *, dim: int = -1, dependencies: Sequence[Tensor] = (),
     """x T -> y T with T: f32|f16|bf16."""
 def SwiGluGrad(y_grad: TensorLike, x: TensorLike, *, dim: int = -1, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """y_grad T, x T -> x_grad T with T: f32|f16|bf16."""
+def SwiGluQuant(x: TensorLike, smooth_scales: TensorLike | None = None, offsets: TensorLike | None = None, group_index: TensorLike | None = None, *, activate_left: bool = False, quant_mode: str | bytes = 'dynamic', group_list_type: int = 0, dst_type: int = 2, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """x f32|f16|bf16, smooth_scales? f32, offsets? f32, group_index? i32 -> y i8|i4, scale f32."""
+def SwigluBackwardMxQuantWithDualAxis(x: TensorLike, y_grad: TensorLike, group_index: TensorLike | None = None, *, activate_left: bool = True, round_mode: str | bytes = 'rint', scale_alg: int = 0, dst_dtype: int = 35, max_dtype_value: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """x f16|bf16, y_grad f16|bf16, group_index? i64 -> y1_out f8e5|f8e4|f4e2|f4e1, mxscale1_out f8e8, y2_out f8e5|f8e4|f4e2|f4e1, mxscale2_out f8e8."""
+def SwigluGatedMlp(x: TensorLike, gate_up_weight: TensorLike, down_weight: TensorLike, *, cube_math_type: int = 1, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x T, gate_up_weight T, down_weight T -> y T with T: f32|f16|bf16."""
+def SwigluGroup(x: TensorLike, weight: TensorLike | None = None, group_index: TensorLike | None = None, *, clamp_limit: float = -1.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|bf16, weight? f32, group_index? i64 -> y f32|f16|bf16."""
+def SwigluGroupGrad(grad_y: TensorLike, x: TensorLike, weight: TensorLike | None = None, y_origin: TensorLike | None = None, group_index: TensorLike | None = None, *, clamp_limit: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """grad_y f32|f16|bf16, x f32|f16|bf16, weight? f32, y_origin? f32|f16|bf16, group_index? i64 -> grad_x f32|f16|bf16, grad_weight f32."""
+def SwigluGroupQuant(x: TensorLike, weight: TensorLike | None = None, group_index: TensorLike | None = None, scale: TensorLike | None = None, *, dst_type: int = 36, quant_mode: int = 0, block_size: int = 0, round_scale: bool = False, clamp_limit: float = -1.0, dst_type_max: float = 15.0, output_origin: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """x f32|f16|bf16, weight? f32, group_index? i64, scale? f32 -> y hif8|f8e5|f8e4|f4e2|f4e1, y_scale f32|f8e8, y_origin f32|f16|bf16."""
+def SwigluGroupQuantGrad(grad_y: TensorLike, x: TensorLike, weight: TensorLike | None = None, y_origin: TensorLike | None = None, group_index: TensorLike | None = None, *, clamp_limit: float = -1.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """grad_y f32|f16|bf16, x f32|f16|bf16, weight? f32, y_origin? f32|f16|bf16, group_index? i64 -> grad_x f32|f16|bf16, grad_weight f32."""
 def SwigluMxQuant(x: TensorLike, group_index: TensorLike | None = None, *, activate_dim: int = -1, activate_left: bool = False, swiglu_mode: int = 0, clamp_limit: float = 7.0, glu_alpha: float = 1.702, glu_bias: float = 1.0, group_mode: int = 0, axis: int = -1, dst_type: int = 40, round_mode: str | bytes = 'rint', scale_alg: int = 0, max_dtype_value: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """x f16|bf16, group_index? i32|i64 -> y f8e5|f8e4|f4e2|f4e1, mxscale f8e8."""
-def SwinAttentionFFN(x1: TensorLike, x2: TensorLike, bias: TensorLike, *, shifts: Sequence[int] = (), dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
-    """x1 f16, x2 f16, bias f16 -> y f16."""
+def SwigluMxQuantWithDualAxis(x: TensorLike, group_index: TensorLike | None = None, *, activate_left: bool = True, round_mode: str | bytes = 'rint', scale_alg: int = 0, dst_type: int = 35, max_dtype_value: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """x f16|bf16, group_index? i64 -> y1 f8e5|f8e4|f4e2|f4e1, mx_scale1 f8e8, y2 f8e5|f8e4|f4e2|f4e1, mx_scale2 f8e8."""
+def SwinAttentionFFN(x1: TensorLike, x2: TensorLike, bias: TensorLike, x3: TensorLike | None = None, *, shifts: Sequence[int] = (), dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x1 f16, x2 f16, bias f16, x3? f16 -> y f16."""
 def SwinAttentionScore(query: TensorLike, key: TensorLike, value: TensorLike, padding_mask1: TensorLike | None, padding_mask2: TensorLike | None, scale: TensorLike, drop_mask: TensorLike | None = None, *, keep_prob: float = 1.0, query_transpose: bool = False, key_transpose: bool = False, bmm_score_transpose_a: bool = False, bmm_score_transpose_b: bool = False, softmax_axes: Sequence[int] = (), dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """query f16, key f16, value f16, padding_mask1? f16, padding_mask2? f16, scale f16, drop_mask? i8 -> attention_score f16, softmax f16."""
 def SwinAttentionScoreQuant(query: TensorLike, key: TensorLike, value: TensorLike, scale_quant: TensorLike, scale_dequant1: TensorLike, scale_dequant2: TensorLike, bias_quant: TensorLike | None = None, bias_dequant1: TensorLike | None = None, bias_dequant2: TensorLike | None = None, padding_mask1: TensorLike | None = None, padding_mask2: TensorLike | None = None, *, query_transpose: bool = False, key_transpose: bool = False, value_transpose: bool = False, softmax_axes: int = -1, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -3345,6 +3969,8 @@ def SyncBatchNormBackwardReduce(sum_dy: TensorLike, sum_dy_dx_pad: TensorLike, m
     """sum_dy f32|f16, sum_dy_dx_pad f32|f16, mean f32|f16, invert_std f32|f16 -> sum_dy_xmu f32|f16, y f32|f16."""
 def SyncBatchNormGatherStats(total_sum: TensorLike, total_square_sum: TensorLike, sample_count: TensorLike, mean: TensorLike, variance: TensorLike, *, momentum: float = 0.1, eps: float = 1e-05, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """total_sum f32|f16, total_square_sum f32|f16, sample_count i32, mean f32|f16, variance f32|f16 -> batch_mean f32|f16, batch_invstd f32|f16, mean f32|f16, variance f32|f16."""
+def SyncBatchNormGatherStatsFused(mean: TensorLike, invstd: TensorLike, counts: TensorLike, running_mean: TensorLike, running_var: TensorLike, *, momentum: float = 0.00999999978, eps: float, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """mean f32|f16|bf16, invstd f32|f16|bf16, counts f32, running_mean f32|f16|bf16, running_var f32|f16|bf16 -> mean_all f32|f16|bf16, invstd_all f32|f16|bf16, running_mean_out f32|f16|bf16, running_var_out f32|f16|bf16."""
 def SyncBatchNormGatherStatsWithCounts(mean_all: TensorLike, invert_std_all: TensorLike, count_all: TensorLike, mean_broadcast: TensorLike, count_sum: TensorLike, running_var: TensorLike, *, momentum: float = 0.1, epsilon: float = 0.001, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """mean_all f32|f16, invert_std_all f32|f16, count_all f32|f16, mean_broadcast f32|f16, count_sum f32|f16, running_var f32|f16 -> invert_std f32|f16, running_var_update f32|f16."""
 def SyncResizeBilinearV2(x: TensorLike, size: TensorLike, *, ori_image_size: Sequence[int] = (), split_size: Sequence[int] = (), src_start_w: int = 0, dst_start_w: int = 0, align_corners: bool = False, half_pixel_centers: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -3361,6 +3987,8 @@ def TakeManySparseFromTensorsMap(handles: TensorLike, *, dtype: DataType | int, 
     """handles i64 -> indices i64, values f32|f16|i8|i32|u8|i16|u16|i64|f64|b8, shape i64."""
 def Tan(x: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i32|i64|f64|c64|c128|bf16 -> y f32|f16|i32|i64|f64|c64|c128|bf16."""
+def TanV2(x: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16 -> y f32|f16."""
 def Tanh(x: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x T0 -> y T0 with T0: f32|f16|f64|c64|c128|bf16|c32."""
 def TanhGrad(y: TensorLike, dy: TensorLike, *, complex_conj: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -3455,8 +4083,16 @@ def TensorScatterUpdate(x: TensorLike, indices: TensorLike, updates: TensorLike,
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|str|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32, indices i32|i64, updates f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|str|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|str|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32."""
 def TfIdfVectorizer(input: TensorLike, *, max_gram_length: int, max_skip_count: int, min_gram_length: int, mode: str | bytes, ngram_counts: Sequence[int], ngram_indexes: Sequence[int], pool_int64s: Sequence[int] = (), pool_strings: Sequence[str | bytes] = (), weights: Sequence[float] = (), dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """input i32|i64|str -> output f32."""
+def ThnnFusedLstmCell(inputGates: TensorLike, hiddenGates: TensorLike, cx: TensorLike, inputBias: TensorLike, hiddenBias: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """inputGates f32|f16, hiddenGates f32|f16, cx f32|f16, inputBias f32|f16, hiddenBias f32|f16 -> hy f32|f16, cy f32|f16, storage f32|f16."""
+def ThnnFusedLstmCellGrad(dhy: TensorLike, dc: TensorLike, cx: TensorLike, cy: TensorLike, storage: TensorLike, *, has_bias: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """dhy f32|f16, dc f32|f16, cx f32|f16, cy f32|f16, storage f32|f16 -> dgates f32|f16, dc_prev f32|f16, db f32|f16."""
 def ThreadUnsafeUnigramCandidateSampler(true_classes: TensorLike, *, num_true: int, num_sampled: int, unique: bool, range_max: int, seed: int = 0, seed2: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """true_classes i64 -> sampled_candidates i64, true_expected_count f32, sampled_expected_count f32."""
+def ThreeInterpolate(features: TensorLike, idx: TensorLike, weight: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """features f32|f16, idx i32|i64, weight f32|f16 -> y f32|f16."""
+def ThreeInterpolateBackward(grad_x: TensorLike, idx: TensorLike, weight: TensorLike, *, m: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """grad_x f32|f16, idx i32|i64, weight f32|f16 -> grad_y f32|f16."""
 def ThreeNN(xyz1: TensorLike, xyz2: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """xyz1 f32|f16, xyz2 f32|f16 -> dist f32|f16, idx i32."""
 def Threshold(x: TensorLike, *, threshold: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -3495,6 +4131,10 @@ def TopKPQDistanceMerge(sorted_distance: TensorLike, pq_ivf: TensorLike, pq_inde
     """sorted_distance f16, pq_ivf i32, pq_index i32 -> topk_distance f16, topk_ivf i32, topk_index i32."""
 def TopKPQDistanceV2(pq_distance: TensorLike, grouped_extreme_distance: TensorLike, *, order: str | bytes = 'ASC', k: int, group_size: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """pq_distance f32|f16|i32, grouped_extreme_distance f32|f16|i32 -> topk_distance f32|f16|i32, topk_index i32."""
+def TopKTopPSample(logits: TensorLike, top_k: TensorLike, top_p: TensorLike, q: TensorLike | None = None, *, eps: float = 1e-08, is_need_logits: bool = False, top_k_guess: int = 32, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """logits f16|bf16, top_k i32, top_p f16|bf16, q? f32 -> logits_select_idx i64, logits_top_kp_select f32."""
+def TopKTopPSampleV2(logits: TensorLike, top_k: TensorLike, top_p: TensorLike, q: TensorLike | None = None, min_ps: TensorLike | None = None, *, eps: float = 1e-08, is_need_logits: bool = False, top_k_guess: int = 32, ks_max: int = 1024, input_is_logits: bool = True, is_need_sample_result: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """logits f32|f16|bf16, top_k i32, top_p f32|f16|bf16, q? f32, min_ps? f32|f16|bf16 -> logits_select_idx i64, logits_top_kp_select f32, logits_idx i64, logits_sort_masked f32."""
 def TopKV2(x: TensorLike, k: TensorLike, *, sorted: bool = True, dim: int = -1, largest: bool = True, indices_dtype: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16, k i32|i64 -> values f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|bf16, indices i32|i64."""
 def TopKV2D(x: TensorLike, k: TensorLike, assist_seq: TensorLike, *, sorted: bool = True, dim: int = -1, largest: bool = True, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
@@ -3511,6 +4151,8 @@ def TransQuantParamV2(scale: TensorLike, offset: TensorLike | None = None, *, ro
     """scale f32, offset? f32 -> y i64."""
 def TransShape(x: TensorLike, *, outShape: Sequence[int] = (), dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|str|c64|c128|qi8|qi16|qi32|qu8|qu16|res|bf16|c32 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|str|c64|c128|qi8|qi16|qi32|qu8|qu16|res|bf16|c32."""
+def TransformBiasRescaleQkv(qkv: TensorLike, qkv_bias: TensorLike, *, num_heads: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """qkv f32|f16|bf16, qkv_bias f32|f16|bf16 -> q f32|f16|bf16, k f32|f16|bf16, v f32|f16|bf16."""
 def Transpose(x: TensorLike, perm: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x T0, perm i32|i64 -> y T0 with T0: f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32|b8|hif8|f8e5|f8e4."""
 def TransposeBatchMatMul(x1: TensorLike, x2: TensorLike, bias: TensorLike | None = None, scale: TensorLike | None = None, *, perm_x1: Sequence[int] = (), perm_x2: Sequence[int] = (), perm_y: Sequence[int] = (), enable_hf32: bool = False, batch_split_factor: int = 1, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -3519,24 +4161,36 @@ def TransposeD(x: TensorLike, *, perm: Sequence[int], dependencies: Sequence[Ten
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64."""
 def TransposeQuantBatchMatMul(x1: TensorLike, x2: TensorLike, bias: TensorLike | None = None, x1_scale: TensorLike | None = None, x2_scale: TensorLike | None = None, *, dtype: int, group_size: int = 0, perm_x1: Sequence[int] = (1, 0, 2), perm_x2: Sequence[int] = (0, 1, 2), perm_y: Sequence[int] = (1, 0, 2), batch_split_factor: int = 1, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x1 hif8|f8e5|f8e4, x2 hif8|f8e5|f8e4, bias? f32|f16|bf16, x1_scale? f32|u64|f8e8, x2_scale? f32|u64|f8e8 -> y f16|bf16."""
+def TransposeV2(x: TensorLike, perm: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|bf16, perm i32|i64 -> y f32|f16|bf16."""
 def TridiagonalSolve(diagonals: TensorLike, rhs: TensorLike, *, partial_pivoting: bool = True, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """diagonals f32|f64|c64|c128, rhs f32|f64|c64|c128 -> y f32|f64|c64|c128."""
 def Tril(x: TensorLike, *, diagonal: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x T0 -> y T0 with T0: f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32|b8."""
+def Trilu(x: TensorLike, k: TensorLike | None = None, *, upper: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x T, k? T_K -> y T with T: f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|c64|qi8|qi16|qi32|qu8|qu16|bf16|c32; T_K: i32|i64."""
 def Triu(x: TensorLike, *, diagonal: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x T0 -> y T0 with T0: f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32|b8."""
 def Trunc(input_x: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """input_x f32|f16|i8|i32|u8|bf16 -> output_y f32|f16|i8|i32|u8|bf16."""
+def TruncV2(x: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16 -> y f32|f16."""
 def TruncateDiv(x1: TensorLike, x2: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x1 T0, x2 T0 -> y T0 with T0: f32|f16|i8|i32|u8|i16|u16|i64|f64|c64|c128."""
 def TruncateMod(x1: TensorLike, x2: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x1 f32|f16|i32|i64|f64, x2 f32|f16|i32|i64|f64 -> y f32|f16|i32|i64|f64."""
 def TruncatedNormal(shape: TensorLike, *, seed: int = 0, seed2: int = 0, dtype: DataType | int = DataType.DT_FLOAT, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """shape i32|i64 -> y f32|f16|f64."""
+def TruncatedNormalV2(shape: TensorLike, offset: TensorLike, *, seed: int = 0, seed2: int = 0, dtype: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
+    """shape i32|i64, offset i64 -> y f32|f16|bf16, offset i64."""
+def TurboQuantCompressLatent(latent: TensorLike, centroids: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """latent f32, centroids f32 -> slot u8."""
 def Unbatch(x_tensor: TensorLike, index: TensorLike, id: TensorLike, *, timeout_micros: int, container: str | bytes = '', shared_name: str | bytes = '', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x_tensor f32|f16|i8|i32|u8|i16|u16|i64|f64|b8|c64|c128, index i64, id i64 -> y_tensor f32|f16|i8|i32|u8|i16|u16|i64|f64|b8|c64|c128."""
 def UnbatchGrad(x_input: TensorLike, index: TensorLike, grad: TensorLike, id: TensorLike, *, container: str | bytes = '', shared_name: str | bytes = '', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x_input f32|f16|i8|i32|u8|i16|u16|i64|f64|b8|c64|c128, index i64, grad f32|f16|i8|i32|u8|i16|u16|i64|f64|b8|c64|c128, id i64 -> y_grad f32|f16|i8|i32|u8|i16|u16|i64|f64|b8|c64|c128."""
+def UnfoldGrad(grad_out: TensorLike, input_sizes: TensorLike, *, dim: int, size: int, step: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """grad_out f32|f16|bf16, input_sizes i64 -> grad_in f32|f16|bf16."""
 def UnicodeDecode(input: TensorLike, *, input_encoding: str | bytes, errors: str | bytes = 'replace', replacement_char: int = 65533, replace_control_characters: bool = False, Tsplits: DataType | int = DataType.DT_INT64, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """input str -> row_splits i64, char_values i32."""
 def UnicodeDecodeWithOffsets(input: TensorLike, *, input_encoding: str | bytes, errors: str | bytes = 'replace', replacement_char: int = 65533, replace_control_characters: bool = False, Tsplits: DataType | int = DataType.DT_INT64, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
@@ -3559,11 +4213,13 @@ def Unique(x: TensorLike, *, out_idx: DataType | int = DataType.DT_INT32, depend
     """x f32|f16|i8|i32|u8|i16|u16|i64|f64 -> y f32|f16|i8|i32|u8|i16|u16|i64|f64, idx i32|i64."""
 def UniqueConsecutive(x: TensorLike, *, return_idx: bool = False, return_counts: bool = False, axis: int = 1000, out_idx: DataType | int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32|b8 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32|b8, idx i32|i64, count i32|i64."""
+def UniqueDim(x: TensorLike, *, dim: int = 0, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|bf16 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|bf16, idx i64, count i64."""
 def UniqueExt2(x: TensorLike, axis: TensorLike, *, out_idx: DataType | int = DataType.DT_INT32, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:
     """x f32|f16|i8|i32|u8|i16|u16|i64|f64, axis i32|i64 -> y f32|f16|i8|i32|u8|i16|u16|i64|f64, idx i32|i64."""
 def UniqueWithCounts(x: TensorLike, *, out_idx: DataType | int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """x f32|f16|i8|i32|u8|i16|u16|i64|f64|str -> y f32|f16|i8|i32|u8|i16|u16|i64|f64|str, idx i32|i64, count i32|i64."""
-def UniqueWithCountsAndSorting(x: TensorLike, *, return_inverse: bool = False, return_counts: bool = False, sorted: bool = True, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
+def UniqueWithCountsAndSorting(x: TensorLike, *, return_inverse: bool = False, return_counts: bool = False, sorted: bool = True, out_idx: DataType | int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32, indices i32|i64, counts i32|i64."""
 def UniqueWithCountsExt2(x: TensorLike, axis: TensorLike, *, out_idx: DataType | int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """x f32|f16|i8|i32|u8|i16|u16|i64|f64|str, axis i32|i64 -> y f32|f16|i8|i32|u8|i16|u16|i64|f64|str, idx i32|i64, count i32|i64."""
@@ -3585,7 +4241,7 @@ def UnsortedSegmentProd(x: TensorLike, segment_ids: TensorLike, num_segments: Te
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, segment_ids i32|i64, num_segments i32|i64 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32."""
 def UnsortedSegmentProdD(x: TensorLike, segment_ids: TensorLike, *, num_segments: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i32|i16, segment_ids i32 -> y f32|f16|i32|i16."""
-def UnsortedSegmentSum(x: TensorLike, segment_ids: TensorLike, num_segments: TensorLike, *, is_preprocessed: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+def UnsortedSegmentSum(x: TensorLike, segment_ids: TensorLike, num_segments: TensorLike, *, is_preprocessed: bool = False, check_ids: bool | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32, segment_ids i32|i64, num_segments i32|i64 -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi32|qu8|bf16|c32."""
 def UnsortedSegmentSumD(x: TensorLike, segment_ids: TensorLike, *, num_segments: int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i8|i32|u8, segment_ids i32 -> y f32|f16|i8|i32|u8."""
@@ -3603,16 +4259,46 @@ def UpperBound(sorted_x: TensorLike, values: TensorLike, *, out_type: DataType |
     """sorted_x f32|f16|i8|i32|u8|i16|u16|i64|f64, values f32|f16|i8|i32|u8|i16|u16|i64|f64 -> y i32|i64."""
 def Upsample(x: TensorLike, *, scale: float = 1.0, stride_h: int = 2, stride_w: int = 2, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16 -> y f32|f16."""
+def UpsampleBicubic2d(input: TensorLike, *, output_size: Sequence[int], align_corners: bool = False, scales_h: float = 0.0, scales_w: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """input f32|f16|bf16 -> output f32|f16|bf16."""
+def UpsampleBicubic2dAA(x: TensorLike, *, output_size: Sequence[int], align_corners: bool = False, scales_h: float = 0.0, scales_w: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|bf16 -> y f32|f16|bf16."""
+def UpsampleBicubic2dAAGrad(grad_output: TensorLike, *, output_size: Sequence[int], input_size: Sequence[int], align_corners: bool = False, scales_h: float = 0.0, scales_w: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """grad_output f32|f16|bf16 -> grad_input f32|f16|bf16."""
+def UpsampleBicubic2dGrad(grad_output: TensorLike, *, align_corners: bool = False, scales_h: float = 0.0, scales_w: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """grad_output f32|f16|bf16 -> grad_input f32|f16|bf16."""
+def UpsampleBilinear2d(x: TensorLike, size: TensorLike, *, align_corners: bool = False, scales: Sequence[float] = (), dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|bf16, size i32 -> y f32|f16|bf16."""
+def UpsampleBilinear2dAA(input: TensorLike, *, output_size: Sequence[int], align_corners: bool = False, scales_h: float = 0.0, scales_w: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """input f32|f16|bf16 -> output f32|f16|bf16."""
+def UpsampleBilinear2dAABackward(grad_output: TensorLike, *, output_size: Sequence[int] = (), input_size: Sequence[int], align_corners: bool = False, scales_h: float = 0.0, scales_w: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """grad_output f32|f16|bf16 -> grad_input f32|f16|bf16."""
+def UpsampleBilinear2dGrad(grad_output: TensorLike, *, output_size: Sequence[int], input_size: Sequence[int], align_corners: bool = False, scales_h: float = 0.0, scales_w: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """grad_output f32|f16|bf16 -> grad_input f32|f16|bf16."""
+def UpsampleLinear1d(x: TensorLike, size: TensorLike, *, align_corners: bool = False, scale: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|bf16, size i32 -> y f32|f16|bf16."""
+def UpsampleNearest(x: TensorLike, *, output_size: Sequence[int], scales_h: float = 0.0, scales_w: float = 0.0, exact_mode: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|u8|bf16 -> y f32|f16|u8|bf16."""
 def UpsampleNearest1d(x: TensorLike, *, output_size: Sequence[int], scales: Sequence[float] = (), dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|f64 -> y f32|f16|f64."""
 def UpsampleNearest1dGrad(grad_output: TensorLike, *, input_size: Sequence[int], output_size: Sequence[int], scales: Sequence[float] = (), dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """grad_output f32|f16|f64 -> y f32|f16|f64."""
+def UpsampleNearest2dGrad(grad_output: TensorLike, *, output_size: Sequence[int], input_size: Sequence[int], scales_h: float = 0.0, scales_w: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """grad_output f32|f16|bf16 -> grad_input f32|f16|bf16."""
 def UpsampleNearest3d(x: TensorLike, *, output_size: Sequence[int] = (), scales: Sequence[float] = (), dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|f64 -> y f32|f16|f64."""
 def UpsampleNearest3dGrad(grad_output: TensorLike, *, input_size: Sequence[int], output_size: Sequence[int] = (), scales: Sequence[float] = (), dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """grad_output f32|f16|f64 -> y f32|f16|f64."""
+def UpsampleNearestExact2dGrad(grad_output: TensorLike, *, output_size: Sequence[int], input_size: Sequence[int], scales_h: float = 0.0, scales_w: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """grad_output f32|f16|bf16 -> grad_input f32|f16|bf16."""
+def UpsampleNearestExact3d(x: TensorLike, *, output_size: Sequence[int], scale_d: float = 0.0, scale_h: float = 0.0, scale_w: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f32|f16|bf16 -> y f32|f16|bf16."""
+def UpsampleNearestExact3dGrad(grad_output: TensorLike, *, input_size: Sequence[int], output_size: Sequence[int] = (0, 0, 0), scales: Sequence[float] = (0.0, 0.0, 0.0), dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """grad_output f32|f16|bf16 -> y f32|f16|bf16."""
 def UpsampleTrilinear3d(x: TensorLike, *, output_size: Sequence[int] = (), scales: Sequence[float] = (), align_corners: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|f64 -> y f32|f16|f64."""
+def UpsampleTrilinear3dBackward(grad_output: TensorLike, *, output_size: Sequence[int], input_size: Sequence[int], align_corners: bool = False, scale_d: float = 0.0, scale_h: float = 0.0, scale_w: float = 0.0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """grad_output f32|f16|bf16 -> grad_input f32|f16|bf16."""
 def UpsampleTrilinear3dGrad(grad_output: TensorLike, *, input_size: Sequence[int], output_size: Sequence[int] = (), scales: Sequence[float] = (), align_corners: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """grad_output f32|f16|f64 -> y f32|f16|f64."""
 def VarHandleOp(*, container: str | bytes = '', shared_name: str | bytes = '', dtype: DataType | int, shape: Sequence[int] = (-1,), dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
@@ -3631,7 +4317,7 @@ def WarpAffineV2(x: TensorLike, matrix: TensorLike, dst_size: TensorLike, *, int
     """x f32|u8, matrix f32, dst_size i32|i64 -> y f32|u8."""
 def WarpPerspective(x: TensorLike, matrix: TensorLike, *, out_height: int, out_width: int, interpolation_mode: str | bytes = 'bilinear', border_type: str | bytes = 'BORDER_CONSTANT', constant: float = 0.0, data_format: str | bytes = 'CHW', dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|u8, matrix f32|f64 -> y f32|u8."""
-def WeightQuantBatchMatmulV2(x: TensorLike, weight: TensorLike, antiquant_scale: TensorLike, antiquant_offset: TensorLike | None = None, quant_scale: TensorLike | None = None, quant_offset: TensorLike | None = None, bias: TensorLike | None = None, *, transpose_x: bool = False, transpose_weight: bool = False, antiquant_group_size: int = 0, dtype: int = -1, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+def WeightQuantBatchMatmulV2(x: TensorLike, weight: TensorLike, antiquant_scale: TensorLike, antiquant_offset: TensorLike | None = None, quant_scale: TensorLike | None = None, quant_offset: TensorLike | None = None, bias: TensorLike | None = None, *, transpose_x: bool = False, transpose_weight: bool = False, antiquant_group_size: int = 0, dtype: int = -1, inner_precise: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f16|bf16, weight i8|i4, antiquant_scale f16|bf16, antiquant_offset? f16|bf16, quant_scale? f32|u64, quant_offset? f32, bias? f32|f16 -> y f16|i8|bf16."""
 def Where(x: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16|c32 -> y i64."""
@@ -3675,6 +4361,8 @@ def YoloV5DetectionOutputD(x: Sequence[TensorLike] = (), windex: Sequence[Tensor
     """x* f32|f16, windex* f32|f16, hindex* f32|f16 -> box_out f32|f16, box_out_num i32."""
 def YoloxBoundingBoxDecode(priors: TensorLike, bboxes: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """priors f32|f16, bboxes f32|f16 -> decoded_bboxes f32|f16."""
+def Yuv444ToYuv422(x: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+    """x f16 -> y u8."""
 def ZerosLike(x: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x T0 -> y T0 with T0: f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|c64|c128|qi8|qi16|qi32|qu8|qu16|var|bf16|c32."""
 def Zeta(x: TensorLike, q: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:

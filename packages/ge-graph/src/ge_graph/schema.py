@@ -1,7 +1,9 @@
 """What GE knows of an operator: ports, attributes, element types; read from ``data/`` on first use.
 
 ``data/ops.jsonl`` holds one operator a line. ``data/amendments.jsonl`` holds what the headers lack, each line with its
-``source``: whole operators, element types that kernels accept, ports that must share one type. The form of a line::
+``source``: whole operators, element types that kernels accept, ports that must share one type. ``data/revisions.jsonl``
+holds, in the same form, what later CANN releases changed or added, each line with the release that has it (``since``);
+``use_cann`` chooses the release, the newest by default. The form of a line::
 
     {"op": "MatMulV2", "in": ["x1 f32,f16", "bias? f32", "parts* ALL"], "out": ["y f32,f16"],
      "attr": [["transpose_x1", "Bool", false], ["strides", "ListInt"]], "var": {"T": "f32,f16"}, "source": "…"}
@@ -17,6 +19,7 @@ import difflib
 import json
 import keyword
 import pkgutil
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -134,12 +137,61 @@ def _lines() -> dict[str, bytes]:
 
 
 @lru_cache(maxsize=1)
-def _amendments() -> dict[str, list[Row]]:
+def _all_amendments() -> dict[str, list[Row]]:
     found: dict[str, list[Row]] = {}
-    for line in _read("amendments.jsonl").splitlines():
-        row = json.loads(line)
-        for op in row["op"].split():
-            found.setdefault(op, []).append(row)
+    for file in ("amendments.jsonl", "revisions.jsonl"):
+        for line in _read(file).splitlines():
+            row = json.loads(line)
+            for op in row["op"].split():
+                found.setdefault(op, []).append(row)
+    return found
+
+
+_cann: tuple[int, ...] | None = None
+
+
+def _release(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", text)[:2])
+
+
+def use_cann(version: str | None) -> None:
+    """Choose the CANN release whose operator definitions hold in this process.
+
+    Args:
+        version: ``"8.5.0"`` and the like, of which the first two numbers count; None: the newest known.
+
+    Raises:
+        GraphError: GE3071 if the text holds no such numbers.
+    """
+    global _cann
+    chosen = None if version is None else _release(version)
+    if chosen is not None and len(chosen) < 2:
+        raise GraphError("GE3071", f"{version!r} is no version of CANN", next="write it like '8.5.0'")
+    if chosen == _cann:
+        return
+    before, _cann = _cann, chosen
+    for op, rows in _all_amendments().items():
+        if any(_holds(row, before) != _holds(row, chosen) for row in rows if "since" in row) and op not in _user_rows:
+            _parsed.pop(op, None)
+            for listener in _listeners:
+                listener(op)
+
+
+def _holds(row: Row, release: tuple[int, ...] | None) -> bool:
+    """Whether a release has what the row says."""
+    return "since" not in row or release is None or release >= _release(row["since"])
+
+
+def _amendments_of(op: str) -> list[Row]:
+    return [row for row in _all_amendments().get(op, ()) if _holds(row, _cann)]
+
+
+def other_names(op: str) -> dict[str, str]:
+    """Names of ports and attributes that another release has, to the names that hold now."""
+    found = {}
+    for row in _all_amendments().get(op, ()):
+        for old, new in row.get("rename", {}).items():
+            found.update({old: new} if _holds(row, _cann) else {new: old})
     return found
 
 
@@ -184,7 +236,7 @@ def names() -> list[str]:
 
 def builtin_names() -> list[str]:
     """The operators of the package's own data, sorted."""
-    added = (op for op, rows in _amendments().items() if any("in" in r for r in rows))
+    added = (op for op in _all_amendments() if any("in" in r for r in _amendments_of(op)))
     return sorted({*_lines(), *added})
 
 
@@ -217,7 +269,7 @@ def row_of(op: str) -> Row | None:
 def _builtin_row(op: str) -> Row | None:
     line = _lines().get(op)
     row: Row | None = None if line is None else json.loads(line)
-    for amendment in _amendments().get(op, ()):
+    for amendment in _amendments_of(op):
         row = _amend(op, row, amendment)
     return row
 
@@ -228,6 +280,10 @@ def _amend(op: str, row: Row | None, amendment: Row) -> Row:
     if row is None:
         raise GraphError("GE3011", f"amendment of '{op}' changes an operator that no row defines")
     row = {**row, "source": f"{row['source']}; {amendment['source']}"}
+    for old, new in amendment.get("rename", {}).items():
+        row = _rename(row, old, new)
+    if "append" in amendment:
+        row["in"] = [*row["in"], *amendment["append"]]
     if "attr" in amendment:
         changed = {a[0]: a for a in amendment["attr"]}
         kept = [changed.pop(a[0], a) for a in row.get("attr", ())]
@@ -237,6 +293,17 @@ def _amend(op: str, row: Row | None, amendment: Row) -> Row:
     for ports in amendment.get("same", ()):
         row = _tie(row, ports.split())
     return row
+
+
+def _rename(row: Row, old: str, new: str) -> Row:
+    def port(text: str) -> str:
+        name, domain = text.split(" ")
+        plain = name.rstrip("?*")
+        return f"{new}{name[len(plain) :]} {domain}" if plain == old else text
+
+    attributes = [[new, *a[1:]] if a[0] == old else a for a in row.get("attr", ())]
+    changed = {side: [port(text) for text in row[side]] for side in ("in", "out")}
+    return {**row, **changed, **({"attr": attributes} if attributes else {})}
 
 
 def _domain(row: Row, text: str) -> tuple[DataType, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from ge_graph.ir import Graph, Node
+from ge_graph.ir import Graph, Literal, Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,11 @@ class Executable(Protocol):
     def run_traced(
         self, inputs: Sequence[Any], on_node: Callable[[Node, Sequence[Any], Sequence[Any]], None]
     ) -> list[Any]:
-        """Like ``run``, and call ``on_node(node, inputs, outputs)`` after each node; keep no tensor beyond the call."""
+        """Like ``run``, and call ``on_node(node, inputs, outputs)`` after each node; keep no tensor beyond the call.
+
+        Errors:
+            EngineError GE4025 if the engine runs graphs as a whole.
+        """
 
 
 @runtime_checkable
@@ -62,6 +66,9 @@ class Engine(Protocol):
 
     def probe(self) -> Capability:
         """Say whether the engine can serve here, without side effects and without raising."""
+
+    def place(self, value: Literal) -> Any:
+        """A constant as a tensor of the engine's own, in memory that graphs may write to."""
 
     def compile(self, graph: Graph, options: Mapping[str, str]) -> Executable:
         """Plan the graph once; the executable may be run any number of times.

@@ -13,11 +13,17 @@ from ge_runtime.api import Capability, Engine
 
 GROUP: Final = "ge_runtime.engines"
 VARIABLE: Final = "TAIR_ENGINE"
+# What torch_npu's maker has matched to the user's CANN comes before our own runner.
+_PREFERRED: Final = ("cpu", "torch_npu", "cann")
 
 
 def installed() -> dict[str, EntryPoint]:
-    """Engine names and their entry points, by name; nothing is imported."""
-    return {e.name: e for e in sorted(entry_points(group=GROUP), key=lambda e: e.name)}
+    """Engine names and their entry points, those to prefer first; nothing is imported."""
+    return {e.name: e for e in sorted(entry_points(group=GROUP), key=lambda e: (_rank(e.name), e.name))}
+
+
+def _rank(name: str) -> int:
+    return _PREFERRED.index(name) if name in _PREFERRED else len(_PREFERRED)
 
 
 def load(name: str) -> Engine:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ge_graph.errors import EngineError
-from ge_graph.ir import Node
+from ge_graph.ir import Graph, Node
 
 
 def origin(node: Node) -> str:
@@ -142,11 +143,11 @@ def located(error: EngineError, node: Node) -> EngineError:
     return EngineError(error.code, error.what, where=error.where or origin(node), next=error.next)
 
 
-def cann_missing(reasons: Sequence[str]) -> EngineError:
-    """GE4010: the Ascend runtime was asked for and cannot serve."""
+def engine_missing(engine: str, reasons: Sequence[str]) -> EngineError:
+    """GE4010: the engine for a device was asked for and cannot serve."""
     return EngineError(
         "GE4010",
-        "the cann engine cannot run here:\n" + "\n".join(f"  {r}" for r in reasons),
+        f"the {engine} engine cannot run here:\n" + "\n".join(f"  {r}" for r in reasons),
         next="run on the embedded engine (TAIR_ENGINE=cpu), or repair the points above",
     )
 
@@ -159,3 +160,62 @@ def no_group(name: str, why: str) -> EngineError:
         next="call torch.distributed.init_process_group(), and new_group() in the same order as when the graph was "
         "made, in every process before the graph runs; torchrun starts the processes",
     )
+
+
+def device_refused(text: str, graph: Graph | None) -> EngineError:
+    """GE4020: GE or the device's runtime refused; their words, with the lines of the nodes that they name."""
+    if graph is None:
+        return EngineError("GE4020", text, next="the text above is CANN's; its error code tells more")
+    named = nodes_in(text, graph)
+    what = text if graph.name in text else f"graph '{graph.name}': {text}"
+    return EngineError(
+        "GE4020", what, where="; ".join(map(origin, named[:5])),
+        next="the text above is CANN's; its error code tells more",
+    )  # fmt: skip
+
+
+def nodes_in(text: str, graph: Graph) -> list[Node]:
+    """Nodes whose names stand in a text as whole words, in the order of the text."""
+    by_name = {n.name: n for n in graph.nodes}
+    found = dict.fromkeys(w for w in re.findall(r"[A-Za-z0-9_.\-/]+", text) if w in by_name)
+    trimmed = (w.strip(".-/") for w in re.findall(r"[A-Za-z0-9_.\-/]+", text))
+    found.update(dict.fromkeys(w for w in trimmed if w in by_name))
+    return [by_name[name] for name in found]
+
+
+def no_session(what: str) -> EngineError:
+    """GE4021: there is no session to run in."""
+    return EngineError(
+        "GE4021", what,
+        next="one process has one session on one device: compile and run in the same process, start further processes "
+        "with the method 'spawn', and compile the graph again after a session has ended",
+    )  # fmt: skip
+
+
+def no_memory(what: str) -> EngineError:
+    """GE4022: the device has no memory left."""
+    return EngineError("GE4022", what, next="free results that are kept, or run smaller batches")
+
+
+def too_many_cores(chip: str, places: Sequence[str]) -> EngineError:
+    """GE4023: more cores are asked for than the chip has."""
+    return EngineError(
+        "GE4023", f"more cores are asked for than {chip or 'the chip'} has\n" + "\n".join(f"  {p}" for p in places),
+        next="lower the numbers, or leave them out to use all cores",
+    )  # fmt: skip
+
+
+def graph_too_large(name: str, size: int) -> EngineError:
+    """GE4024: GE takes graphs up to two GiB; constants above that must lie in files."""
+    return EngineError(
+        "GE4024", f"graph '{name}' has {size:,} bytes with its constants, GE takes 2,147,483,647",
+        next="pass weights as inputs, or save the model with tair_export, which puts them into files",
+    )  # fmt: skip
+
+
+def not_traceable(engine: str) -> EngineError:
+    """GE4025: the engine runs a graph as a whole."""
+    return EngineError(
+        "GE4025", f"the {engine} engine runs a graph as a whole and cannot show its nodes one by one",
+        next="trace on the embedded engine (TAIR_ENGINE=cpu), or use config.dump_config on the device",
+    )  # fmt: skip

@@ -22,13 +22,16 @@ _HOMES: Final = {
     "logger": "torchair.log",
     "patch_for_hcom": "torchair.collectives",
     "record_compilation": "torchair.pipeline",
-    "register_fx_node_ge_converter": "ge_converters.registry",
+    "register_fx_node_ge_converter": "torchair._ge_concrete_graph.registering",
     "register_replacement": "torchair.fx_passes.patterns",
     "use_internal_format_weight": "torchair.export",
 }
-_MODULES: Final = ("configs", "core", "ge", "ops", "scope")
+_MODULES: Final = (
+    "_contrib", "_ge_concrete_graph", "_utils", "configs", "core", "experimental", "ge", "ge_concrete_graph",
+    "inference", "llm_datadist", "npu_fx_compiler", "ops", "patterns", "scope",
+)  # fmt: skip
 
-__all__ = sorted((*_HOMES, *_MODULES))
+__all__ = sorted((*_HOMES, *(m for m in _MODULES if m[0] != "_")))
 
 
 def __getattr__(name: str) -> Any:
@@ -38,7 +41,9 @@ def __getattr__(name: str) -> Any:
     elif name in _MODULES:
         found = importlib.import_module(f"torchair.{name}")
     else:
-        raise AttributeError(f"module 'torchair' has no attribute {name!r}")
+        from torchair.names import missing
+
+        raise missing("torchair", name, __all__)
     globals()[name] = found
     return found
 

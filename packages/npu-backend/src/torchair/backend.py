@@ -27,12 +27,19 @@ class NpuFxCompiler:
         phase: ``forward`` or ``backward``.
         model_id: Number of the dynamo graph; None takes the next number for each call.
         training: Whether the graph is half of a training step, whose results must outlive the next run.
+        gears: Sizes that are known beforehand, see ``torchair.gears``.
     """
 
     def __init__(
-        self, config: CompilerConfig, phase: Any = "forward", model_id: int | None = None, training: bool = False
+        self,
+        config: CompilerConfig,
+        phase: Any = "forward",
+        model_id: int | None = None,
+        training: bool = False,
+        gears: Any = None,
     ) -> None:
         self.config = config
+        self.gears = gears
         self.training = training
         self.phase = phase
         self.model_id = model_id
@@ -45,14 +52,23 @@ class NpuFxCompiler:
             example_inputs: Its fake inputs.
 
         Returns:
-            A function of one list of arguments (AOTAutograd's boxed convention).
+            A function of one list of arguments (AOTAutograd's boxed convention); a ``CompiledFxGraph`` if the caller is
+            somebody else's backend.
 
         Errors: see ``torchair.pipeline.Pipeline.compile``.
         """
         from torchair import pipeline
+        from torchair.artifacts import CompiledFxGraph
 
-        model_id = pipeline.new_model(gm) if self.model_id is None else self.model_id
-        return pipeline.Pipeline(self.config, self.phase, model_id, self.training).compile(gm, example_inputs)
+        model_id = pipeline.new_model(gm, self.config) if self.model_id is None else self.model_id
+        made = pipeline.Pipeline(self.config, self.phase, model_id, self.training)
+        made.gears = self.gears
+        if self.model_id is not None:  # called by our own backend, which keeps nothing
+            return made.compile(gm, example_inputs)
+        kept: list[Any] = []
+        made.on_stored = kept.append
+        call = made.compile(gm, example_inputs)
+        return CompiledFxGraph(call, kept[0] if kept else None, pipeline.device_of(gm), self.config)
 
 
 def get_compiler(compiler_config: CompilerConfig | None = None) -> NpuFxCompiler:
@@ -104,6 +120,8 @@ def _npu_backend(
     compiler_config: CompilerConfig | None = None,
     aot_config: Mapping[str, Any] | None = None,
     custom_decompositions: Mapping[Any, Callable[..., Any]] = {},
+    options: Mapping[str, Any] | None = None,
+    **kwargs: Any,
 ) -> Callable[..., Any]:
     """Compile a graph from dynamo.
 
@@ -111,39 +129,83 @@ def _npu_backend(
         gm: The graph.
         example_inputs: Its fake inputs.
         compiler_config: Options.
+        options: Settings of ``torch.compile(options=...)``, over ``compiler_config``.
+        **kwargs: What torch.compile passes besides; only None is accepted.
         aot_config: Further keywords of AOTAutograd, such as ``partition_fn``.
         custom_decompositions: See ``get_npu_backend``.
+        **more: What torch.compile passes besides, from its ``mode=`` or ``options=``; only None is accepted.
 
-    Errors: TraceError GE1031 if AOTAutograd cannot trace the graph; else see ``torchair.pipeline.Pipeline.compile``.
+    Errors: ConfigError GE1012 for ``mode=`` or ``options=`` of torch.compile; TraceError GE1031 if AOTAutograd cannot
+    trace the graph; else see ``torchair.pipeline.Pipeline.compile``.
     """
-    from ge_converters.base.torch_compat import run_aot, silent_fallbacks
-    from ge_converters.decompose.table import decomposition_table
-    from torchair import pipeline
-
     config = _config(compiler_config)
+    _only_options(kwargs)
+    if options:
+        from torchair.config import with_options
+
+        config = with_options(config, options)
     if aot_config is not None and not isinstance(aot_config, Mapping):
         raise ConfigError(
             "GE1011", f"aot_config must be a dict of keywords of AOTAutograd, got {type(aot_config).__name__}",
             next="leave it out",
         )  # fmt: skip
+    return compile_graph(
+        gm, example_inputs, config, decompositions=_decompositions(custom_decompositions), more=aot_config or {}
+    )
+
+
+def compile_graph(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    config: CompilerConfig,
+    *,
+    decompositions: Mapping[Any, Callable[..., Any]],
+    more: Mapping[str, Any] = {},
+    inference: Callable[..., Any] | None = None,
+) -> Callable[..., Any]:
+    """Compile a graph from dynamo.
+
+    Args:
+        gm: The graph.
+        example_inputs: Its fake inputs.
+        config: Options.
+        decompositions: The user's, over the built-in ones.
+        more: Further keywords of AOTAutograd.
+        inference: Makes the compiler of graphs without gradients, of the gears of this graph; None is ours.
+
+    Errors: TraceError GE1031 if AOTAutograd cannot trace the graph; else see ``torchair.pipeline.Pipeline.compile``.
+    """
+    from ge_converters.base.torch_compat import run_aot, silent_fallbacks
+    from ge_converters.decompose.table import decomposition_table
+    from ge_converters.decompose.whole import KeepWhole
+    from torchair import pipeline
+    from torchair.gears import gears_of
+
     config.check()
-    model_id = pipeline.new_model(gm)
+    model_id = pipeline.new_model(gm, config)
+    gears = gears_of(gm, config)
+    compiler = NpuFxCompiler(config, "forward", model_id, gears=gears) if inference is None else inference(gears)
     try:
-        return run_aot(
+        call = run_aot(
             gm,
             example_inputs,
-            forward=NpuFxCompiler(config, "forward", model_id, training=True),
-            backward=NpuFxCompiler(config, "backward", model_id, training=True),
-            inference=NpuFxCompiler(config, "forward", model_id),
-            decompositions=decomposition_table(_decompositions(custom_decompositions)),
+            forward=NpuFxCompiler(config, "forward", model_id, training=True, gears=gears),
+            backward=NpuFxCompiler(config, "backward", model_id, training=True, gears=gears),
+            inference=compiler,
+            decompositions=decomposition_table(decompositions),
             keep_inference_input_mutations=bool(config.experimental_config.keep_inference_input_mutation),
-            more={**_joint(config), **(aot_config or {})},
+            more={**_joint(config), **more},
+            tracing=KeepWhole(),
         )
     except silent_fallbacks() as error:
         raise TraceError(
             "GE1031", f"AOTAutograd cannot trace the graph: {type(error).__name__}: {error}",
             next="give the op a fake kernel, or take it out of the compiled function with torch.compiler.disable",
         ) from error  # fmt: skip
+    return call if gears is None else gears.wrap(call)
+
+
+compile_with = _npu_backend
 
 
 def _joint(config: CompilerConfig) -> dict[str, Any]:
@@ -156,17 +218,21 @@ def _joint(config: CompilerConfig) -> dict[str, Any]:
 
 
 def npu(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Callable[..., Any]:
-    """``torch.compile(model, backend="npu")``: the backend with all defaults.
+    """``torch.compile(model, backend="npu", options={...})``: the backend with all defaults but what options say.
 
-    Errors: ConfigError GE1012 for ``mode=`` or ``options=`` of torch.compile, which this backend does not know.
+    Errors: ConfigError GE1012 for ``mode=`` of torch.compile, which this backend does not know; GE1001 to GE1006 for
+    an unknown option or its value.
     """
+    return _npu_backend(gm, example_inputs, **kwargs)
+
+
+def _only_options(kwargs: Mapping[str, Any]) -> None:
     given = {name: value for name, value in kwargs.items() if value is not None}
     if given:
         raise ConfigError(
-            "GE1012", f"torch.compile(backend='npu') got {given}, this backend takes neither mode= nor options=",
-            next="use backend=torchair.get_npu_backend(compiler_config=config)",
+            "GE1012", f"torch.compile got {given}, this backend takes options=, but no mode=",
+            next="use backend=torchair.get_npu_backend(compiler_config=config), or options={'mode': ...}",
         )  # fmt: skip
-    return _npu_backend(gm, example_inputs)
 
 
 def npugraph_ex(

@@ -12,10 +12,13 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from ge_graph.errors import ConfigError
 from torchair.options import CONFLICTS, GRAPH_EX, INT64_MAX, OPTIONS, Effective, Option
+
+if TYPE_CHECKING:
+    from torchair.explain import Explanation
 
 __all__ = [
     "INT64_MAX",
@@ -77,10 +80,15 @@ class OptionValue:
         return "anything" if self.choices is None else ", ".join(map(repr, self.choices))
 
     def check(self, new: Any) -> Any:
-        """The value to store, or ConfigError."""
+        """The value to store, or ConfigError; 0 and 1 are taken for a switch's False and True."""
+        if type(new) is int and self.choices is not None and True in self.choices and new not in self._numbers():
+            new = {0: False, 1: True}.get(new, new)
         if self.choices is not None and not any(_same(new, c) for c in self.choices):
             self.refuse("GE1002", new, near=[c for c in self.choices if isinstance(c, str)])
         return new
+
+    def _numbers(self) -> list[int]:
+        return [c for c in self.choices or () if type(c) is int]
 
     def refuse(self, code: str, got: Any, why: str = "", near: Iterable[str] = ()) -> NoReturn:
         """Raise ConfigError with path, value got and values allowed."""
@@ -106,6 +114,45 @@ class OptionValue:
 
     def __repr__(self) -> str:
         return repr(self._value)
+
+
+class OppositeValue(OptionValue):
+    """An older switch that turns off what a newer one turns on.
+
+    Args:
+        other: The newer one.
+
+    Errors: ConfigError GE1002 for anything but True and False.
+    """
+
+    def __init__(self, other: OptionValue) -> None:
+        super().__init__(not other.default, (True, False))
+        self._other = other
+
+    @property
+    def value(self) -> bool:
+        """The opposite of the newer switch."""
+        return not self._other.value
+
+    @value.setter
+    def value(self, new: Any) -> None:
+        self._other.value = not self.check(new.value if isinstance(new, OptionValue) else new)
+
+    @property
+    def is_default(self) -> bool:
+        """Whether the newer switch still has its default."""
+        return self._other.is_default
+
+    def __bool__(self) -> bool:
+        return self.value
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self.value == (other.value if isinstance(other, OptionValue) else other))
+
+    __hash__ = None
+
+    def __repr__(self) -> str:
+        return repr(self.value)
 
 
 class IntRangeValue(OptionValue):
@@ -349,14 +396,14 @@ class NpuBaseConfig:
     Errors: ConfigError GE1001 for an unknown name, GE1009 when a whole group is assigned.
     """
 
-    _path: str
+    _place: str
     _rows: list[tuple[str, Option]]
     _items: dict[str, OptionValue | NpuBaseConfig]
-    _aliases: dict[str, OptionValue]
+    _aliases: dict[str, OptionValue | NpuBaseConfig]
     _fixed_attrs: list[str]
 
     def __init__(self, path: str = "config") -> None:
-        fresh = {"_path": path, "_rows": [], "_items": {}, "_aliases": {}, "_fixed_attrs": []}
+        fresh = {"_place": path, "_rows": [], "_items": {}, "_aliases": {}, "_fixed_attrs": []}
         for name, value in fresh.items():
             if name not in self.__dict__:
                 object.__setattr__(self, name, value)
@@ -382,17 +429,17 @@ class NpuBaseConfig:
         elif isinstance(found, NpuBaseConfig):
             names = ", ".join(found._items)
             raise ConfigError(
-                "GE1009", f"{self._path}.{name} is a group of options, got {new!r}",
+                "GE1009", f"{self._place}.{name} is a group of options, got {new!r}",
                 next=f"set one of its options: {names}",
             )  # fmt: skip
         elif isinstance(new, OptionValue):  # a subclass adds an option of its own
-            new.path = f"{self._path}.{name}"
+            new.path = f"{self._place}.{name}"
             self._items[name] = new
         else:
             raise self._unknown(name)
 
     def __delattr__(self, name: str) -> None:
-        raise ConfigError("GE1009", f"{self._path}.{name} cannot be deleted", next="assign its default instead")
+        raise ConfigError("GE1009", f"{self._place}.{name} cannot be deleted", next="assign its default instead")
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *self._items]
@@ -407,10 +454,10 @@ class NpuBaseConfig:
         if elsewhere:
             hint = f"did you mean {' or '.join('config.' + p for p in elsewhere)}?"
         elif close:
-            hint = f"did you mean {' or '.join(f'{self._path}.{c}' for c in close)}?"
+            hint = f"did you mean {' or '.join(f'{self._place}.{c}' for c in close)}?"
         else:
-            hint = f"{self._path} has: {', '.join(self._items)}"
-        return _UnknownOption("GE1001", f"{self._path} has no option {name!r}", next=hint)
+            hint = f"{self._place} has: {', '.join(self._items)}"
+        return _UnknownOption("GE1001", f"{self._place} has no option {name!r}", next=hint)
 
     def _all_paths(self) -> Iterable[str]:
         return (row.path for row in OPTIONS)
@@ -456,7 +503,7 @@ def _populate(root: NpuBaseConfig, rows: Iterable[Option], prefix: str = "") -> 
         group = root
         for name in groups:
             if name not in group._items:
-                group._items[name] = NpuBaseConfig(f"{group._path}.{name}")
+                group._items[name] = NpuBaseConfig(f"{group._place}.{name}")
             child = group._items[name]
             assert isinstance(child, NpuBaseConfig)
             group = child
@@ -469,9 +516,26 @@ def _populate(root: NpuBaseConfig, rows: Iterable[Option], prefix: str = "") -> 
         if row.env and row.env in os.environ:
             value.value = os.environ[row.env]
     for row in rows:
-        for old in row.also:
-            *groups, leaf = old.split(".")
-            _walk(root, groups)._aliases[leaf] = find(root, row.path)
+        value = find(root, prefix + row.path)
+        if not isinstance(root, GraphExConfig):  # older places are places in the tree
+            for old in row.also:
+                _alias(root, old, value)
+            for old in row.opposite:
+                _alias(root, old, OppositeValue(value))
+
+
+def _alias(root: NpuBaseConfig, path: str, value: OptionValue) -> None:
+    """An older place of an option; groups that only hold older places are not listed."""
+    *groups, leaf = path.split(".")
+    if isinstance(value, OppositeValue):
+        value.path = f"config.{path}"
+    for name in groups:
+        known = root._items.get(name) or root._aliases.get(name)
+        if known is None:
+            known = root._aliases[name] = NpuBaseConfig(f"{root._place}.{name}")
+        assert isinstance(known, NpuBaseConfig)
+        root = known
+    root._aliases[leaf] = value
 
 
 def _walk(root: NpuBaseConfig, groups: Iterable[str]) -> NpuBaseConfig:
@@ -513,7 +577,7 @@ class CompilerConfig(NpuBaseConfig):
         """GE keys and texts for the engine: every option set away from its default, and those always sent.
 
         Args:
-            level: ``global`` or ``graph``; None gives both.
+            level: A level of ``ge_graph.option_levels``, such as ``global``; None gives all.
         """
         dumping = bool(find(self, "dump_config.enable_dump"))
         chosen: dict[str, str] = {}
@@ -570,6 +634,23 @@ class CompilerConfig(NpuBaseConfig):
         if clashes:
             raise ConfigError("GE1008", "excluded: " + "; ".join(clashes), next="drop one of them")
 
+    def explain(self, *, everything: bool = False) -> Explanation:
+        """What the options do here: a table of option, value and effect, printed by ``print`` and at a prompt.
+
+        Args:
+            everything: Also options that have their default.
+
+        Example:
+            >>> config = CompilerConfig()
+            >>> config.aclgraph_config.clone_output = True
+            >>> config.explain()
+            option                        value  effect here
+            aclgraph_config.clone_output  True   ignored: mode max-autotune captures nothing
+        """
+        from torchair import explain
+
+        return explain.explain(self, explain.use_of(self), on_device=explain.has_device(), everything=everything)
+
     def only_on_a_device(self) -> list[str]:
         """Options set away from their default that only a device honours."""
         return self._changed("device")
@@ -602,6 +683,58 @@ class GraphExConfig(NpuBaseConfig):
         return (row.path for row in GRAPH_EX)
 
 
+def with_options(config: CompilerConfig, options: Any) -> CompilerConfig:
+    """A copy of a configuration with the settings of ``torch.compile(options={...})``.
+
+    Args:
+        config: The configuration; left as it is.
+        options: Option paths such as ``experimental_config.frozen_parameter``, or last names where only one option has
+            it, and their values; in mode reduce-overhead also the flat names of captured graphs.
+
+    Errors: ConfigError GE1011 if it is no dict; GE1001 for an unknown name, others for a wrong value.
+    """
+    if not isinstance(options, Mapping) or not all(isinstance(n, str) for n in options):
+        raise ConfigError(
+            "GE1011", f"options must be a dict of option names and values, got {type(options).__name__}",
+            next="options={'experimental_config.frozen_parameter': True}; docs/options.md lists the names",
+        )  # fmt: skip
+    made = CompilerConfig()
+    for path, old in config.values():
+        if not old.is_default:
+            find(made, path).value = old.value
+    object.__setattr__(made, "graph_ex", config.graph_ex)
+    flat = {name for name, _ in made.aclgraph_config.values()} | set(made.aclgraph_config._items)
+    captured = "mode" in options and options["mode"] == "reduce-overhead" or made.mode.value == "reduce-overhead"
+    for name, new in options.items():
+        paths = [name] if "." in name else [p for p, _ in made._rows if p.rpartition(".")[2] == name]
+        if captured and name in flat:
+            paths = [f"aclgraph_config.{name}"]
+        outside = [p for p in paths if not p.startswith("aclgraph_config.")]
+        paths = outside if len(outside) == 1 else paths
+        if len(paths) > 1:
+            raise ConfigError(
+                "GE1001", f"options: {name!r} may be {' or '.join(paths)}", next="write the whole path of the option"
+            )
+        *groups, leaf = paths[0].split(".") if paths else [name]
+        setattr(_walk(made, groups), leaf, new)  # an unknown name is refused here
+    return made
+
+
+def flat_options(flat: GraphExConfig, options: Any) -> GraphExConfig:
+    """Set flat options by name; returns ``flat``.
+
+    Errors: ConfigError GE1011 if they are no dict; GE1001 for an unknown name, others for a wrong value.
+    """
+    if options is not None and not isinstance(options, Mapping):
+        raise ConfigError(
+            "GE1011", f"options must be a dict of option names and values, got {type(options).__name__}",
+            next="options={'capture_limit': 8}; docs/options.md lists the names",
+        )  # fmt: skip
+    for name, value in (options or {}).items():
+        setattr(flat, name, value)
+    return flat
+
+
 def captured_config(options: Mapping[str, Any] | None) -> CompilerConfig:
     """The configuration of the backend npugraph_ex.
 
@@ -610,14 +743,33 @@ def captured_config(options: Mapping[str, Any] | None) -> CompilerConfig:
 
     Errors: ConfigError GE1011 if it is no dict; GE1001 for an unknown name, others for a wrong value.
     """
-    if options is not None and not isinstance(options, Mapping):
+    return _captured(flat_options(GraphExConfig(), options))
+
+
+def captured_from(given: Any, options: Mapping[str, Any] | None) -> CompilerConfig:
+    """The configuration of the backend npugraph_ex from its own configuration object, which is left as it is.
+
+    Args:
+        given: A ``GraphExConfig``, or a ``CompilerConfig``; None means all defaults.
+        options: Flat options over it.
+
+    Errors: ConfigError GE1011 for another type, else as ``captured_config``.
+    """
+    if isinstance(given, CompilerConfig):
+        return with_options(given, {**(options or {}), "mode": "reduce-overhead"})
+    if given is not None and not isinstance(given, GraphExConfig):
         raise ConfigError(
-            "GE1011", f"options must be a dict of option names and values, got {type(options).__name__}",
-            next="options={'capture_limit': 8}; docs/options.md lists the names",
+            "GE1011", f"compiler_config must be a npugraph_ex.CompilerConfig, got {type(given).__name__}",
+            next="config = npugraph_ex.CompilerConfig(); set options; get_npu_backend(compiler_config=config)",
         )  # fmt: skip
-    flat = GraphExConfig()
-    for name, value in (options or {}).items():
-        setattr(flat, name, value)
+    made = GraphExConfig()
+    for name, value in given.values() if given is not None else ():
+        if not value.is_default:
+            setattr(made, name, value.value)
+    return _captured(flat_options(made, options))
+
+
+def _captured(flat: GraphExConfig) -> CompilerConfig:
     config = CompilerConfig()
     config.mode = "reduce-overhead"
     for name, value in flat.values():

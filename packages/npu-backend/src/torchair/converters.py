@@ -10,6 +10,8 @@ from typing import Any
 import torch
 
 from ge_converters.base.errors import Refusal
+from ge_converters.ops.npu.mapping import register_rows
+from ge_converters.ops.npu.rows import ROWS
 from ge_converters.registry import register_fx_node_ge_converter
 from ge_graph import DataType, Tensor, current_graph
 from ge_graph import ops as ge
@@ -19,6 +21,9 @@ from torchair import torch_ops
 @functools.cache
 def register() -> None:
     """Register them, once."""
+    names = ("npu_fused_infer_attention_score", "npu_fused_infer_attention_score_v2")
+    attention = {name: ROWS[name] for name in names}
+    register_rows("torchair", attention, __name__, "spec of torchair.ops.npu_fused_infer_attention_score")
     register_fx_node_ge_converter(torch.ops.air.after.default, source="spec of npu_wait_tensor")(_after)
     register_fx_node_ge_converter(torch.ops.air.print.default, source="spec of npu_print")(_print)
 

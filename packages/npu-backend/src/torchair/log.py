@@ -14,9 +14,12 @@ import threading
 import time
 from typing import Any, Final, TextIO
 
+from ge_graph import escape
+
 EVENT_LEVEL: Final = 35
 """Level of stage times. A logger set to it prints EVENT and ERROR records, no warnings."""
 
+_MOST_SAID: Final = 10_000
 _NATIVE: Final = "ge_runtime"
 _PACKAGES: Final = ("ge_graph", "ge_converters", _NATIVE, "tair_debug", "tair_export")
 _NATIVE_LEVELS: Final = {
@@ -36,6 +39,7 @@ class LineFormatter(logging.Formatter):
         text = record.getMessage()
         if record.exc_info:
             text = f"{text}\n{self.formatException(record.exc_info)}"
+        text = escape.block(text).replace("\n[", "\n [")  # no line of a text looks like a record
         level = "EVENT" if record.levelno == EVENT_LEVEL else record.levelname
         return (
             f"[{level}] TORCHAIR({record.process},{record.processName}):{clock}.{micros // 1000:03d}."
@@ -78,7 +82,8 @@ class TorchairLogger(logging.Logger):
         """Log a warning; the same message is logged once in a process."""
         text = msg % args if args else msg
         if text not in self._said and self.isEnabledFor(logging.WARNING):
-            self._said.add(text)
+            if len(self._said) < _MOST_SAID:
+                self._said.add(text)
             self._log(logging.WARNING, "%s", (text,), stacklevel=2)
 
     def setLevel(self, level: int | str) -> None:
@@ -117,6 +122,15 @@ def record_to(handler: logging.Handler) -> None:
         logging.getLogger(name).propagate = False  # a root handler would print what only the file asked for
 
 
+def record_no_longer_to(handler: logging.Handler) -> None:
+    """Undo ``record_to``; the levels hold again."""
+    for log in (logger, *map(logging.getLogger, _PACKAGES)):
+        log.removeHandler(handler)
+    if handler in _files:
+        _files.remove(handler)
+        logger.setLevel(logger.level)
+
+
 _files: Final[list[logging.Handler]] = []
 _native: int | None = _NATIVE_LEVELS.get(os.environ.get("TNG_LOG_LEVEL", ""))
 _handler = _CurrentStderr()
@@ -134,7 +148,6 @@ def _make() -> TorchairLogger:
 
 logger: Final = _make()
 
-if _native is not None:
-    _let_through(_NATIVE, _native)
-elif os.environ.get("TNG_LOG_LEVEL"):
+_let_through(_NATIVE, _native_level())  # without a handler, logging would print its warnings bare
+if _native is None and os.environ.get("TNG_LOG_LEVEL"):
     logger.error("TNG_LOG_LEVEL is %r, known are 0 to 4; it is not used", os.environ["TNG_LOG_LEVEL"])

@@ -8,12 +8,13 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from tair_debug import debug_tree
+from tair_debug import artefacts, debug_tree
 from tair_debug.observer import CompileObserver, active
-from torchair.log import logger, record_to
+from torchair.log import logger, record_no_longer_to, record_to
 
 if TYPE_CHECKING:
     import torch
@@ -24,18 +25,20 @@ if TYPE_CHECKING:
     from torchair.config import CompilerConfig
 
 
-def dynamo_observers() -> tuple[CompileObserver, ...]:
-    """Who sees the graph from dynamo, before any configuration is at hand."""
-    return (*active(), debug_tree.DebugTree()) if _debug_record() else active()
+def dynamo_observers(config: CompilerConfig | None = None) -> tuple[CompileObserver, ...]:
+    """Who sees the graph from dynamo."""
+    name = _record_name(config)
+    return (*active(), debug_tree.DebugTree(name=name)) if _debug_record(name) else active()
 
 
 def compile_observers(config: CompilerConfig) -> tuple[CompileObserver, ...]:
     """Who sees the stages of one compilation."""
     found = [*active()]
     dump = config.debug.graph_dump
-    if _debug_record():
+    name = _record_name(config)
+    if _debug_record(name):
         code = config.mode.value == "reduce-overhead"
-        found.append(debug_tree.DebugTree(dump.type.value or "txt", code=code))
+        found.append(debug_tree.DebugTree(dump.type.value or "txt", code=code, name=name))
     if dump.type.value is not None:
         from tair_debug.graph_dump import GraphDump
 
@@ -43,17 +46,44 @@ def compile_observers(config: CompilerConfig) -> tuple[CompileObserver, ...]:
     return tuple(found)
 
 
-def _debug_record() -> bool:
+def tell_unchanged(seeing: Iterable[CompileObserver], stage: Stage, label: str, kind: str) -> None:
+    """Tell those who want to know that a pass ran and changed nothing."""
+    for observer in seeing:
+        tell = getattr(observer, "unchanged", None)
+        if tell is not None:
+            tell(stage, label, kind)
+
+
+def _record_name(config: CompilerConfig | None) -> str:
+    """The backend npugraph_ex has a folder of its own."""
+    return "torchair" if config is None or config.graph_ex is None else "npugraph_ex"
+
+
+def _debug_record(name: str) -> bool:
     """Whether there is a debug record; the first look at it starts its log."""
     if not debug_tree.wanted():
         return False
-    _start_debug_log(os.fspath(debug_tree.root() / "debug.log"))
+    _start_debug_log(os.fspath(debug_tree.root(name) / "debug.log"))
     return True
 
 
 @functools.cache
 def _start_debug_log(path: str) -> None:
-    record_to(logging.FileHandler(path, encoding="utf-8"))
+    try:
+        os.close(artefacts.open_owned(path, os.O_WRONLY | os.O_CREAT))
+        record_to(_DebugLog(path, encoding="utf-8", errors="backslashreplace"))
+    except OSError as error:
+        raise artefacts.no_file(debug_tree.VARIABLE, path, error) from error
+
+
+class _DebugLog(logging.FileHandler):
+    """The log file of the debug record; when it cannot be written any more, it says so once and ends."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Give up: a full disk must not stop the run, nor bring a traceback for every record."""
+        reason = sys.exc_info()[1]
+        record_no_longer_to(self)
+        logger.error("%s: %s ends here: %s", debug_tree.VARIABLE, self.baseFilename, reason)
 
 
 def write_summary(config: CompilerConfig, gm: torch.fx.GraphModule) -> None:

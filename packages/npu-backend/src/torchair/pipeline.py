@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,16 +18,21 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import torch
 
+from ge_converters.base.provenance import not_the_user
 from ge_converters.base.torch_compat import boxed, real_values, static_input_positions
 from ge_graph import passes as ge_passes
-from ge_graph.errors import ConfigError
+from ge_graph import schema
+from ge_graph.errors import ConfigError, GraphError
+from ge_graph.rules.options import check_options
 from ge_graph.verify import verify
 from tair_debug.observer import Stage
 from tair_debug.report import CompileReport
-from torchair import observers
+from torchair import cache, explain, observers, records
 from torchair.fx_passes import AFTER_USER, BEFORE_USER, BUILT_IN, CAPTURED, FxPass, check_scopes, run_custom
 from torchair.fx_passes.base import output_values, value_of
+from torchair.gears import gear_options
 from torchair.log import logger
+from torchair.stored_graph import Stored
 from torchair.views import ViewPlan, take_views
 
 if TYPE_CHECKING:
@@ -34,14 +40,15 @@ if TYPE_CHECKING:
     from ge_graph import Graph
     from ge_runtime.api import Engine
     from torchair.config import CompilerConfig
+    from torchair.gears import Gears
 
 Phase = Literal["forward", "backward"]
 Call = Callable[[list[Any]], Any]
 
+not_the_user(os.path.dirname(__file__))
 _model_ids: Final = itertools.count()
 _graph_ids: Final = itertools.count(1)
 _recorders: Final[list[list[CompileReport]]] = []
-_native: Final = logging.getLogger("ge_runtime.session")
 _TASKLESS: Final = frozenset(("Const", "Constant", "ConstPlaceHolder", "Data", "RefData"))
 
 
@@ -63,10 +70,15 @@ def record_compilation() -> Iterator[list[CompileReport]]:
         _recorders[:] = [r for r in _recorders if r is not reports]
 
 
-def new_model(gm: torch.fx.GraphModule) -> int:
+def new_number() -> int:
+    """The number of a model that comes from a cache: dynamo has no graph of it to show."""
+    return next(_model_ids)
+
+
+def new_model(gm: torch.fx.GraphModule, config: CompilerConfig | None = None) -> int:
     """Number a graph that dynamo captured and show it to the observers."""
     model_id = next(_model_ids)
-    for observer in observers.dynamo_observers():
+    for observer in observers.dynamo_observers(config):
         observer.dynamo_graph(model_id, gm)
     return model_id
 
@@ -88,6 +100,8 @@ class Pipeline:
         self.observers = observers.compile_observers(config)
         self.report = CompileReport(model_id, phase, self.stage.graph_id)
         self._label = f"model {model_id} {phase}"
+        self.on_stored: Callable[[Stored], None] | None = None
+        self.gears: Gears | None = None
 
     def compile(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Call:
         """All stages.
@@ -104,6 +118,7 @@ class Pipeline:
         """
         start = time.perf_counter()
         self.report.fx_nodes = sum(n.op == "call_function" for n in gm.graph.nodes)
+        records.compiler_inputs(self._label, example_inputs)
         try:
             call = self._compile(gm, example_inputs)
         finally:
@@ -135,8 +150,32 @@ class Pipeline:
         from ge_converters.lowering import no_collection
 
         with real_values(), no_collection():
-            lowered = self._optimize(self._lower(gm, specialise=True))
-            return self._load(lowered, plan, choose_engine(device))
+            stored = self._stored(gm, plan)
+            if self.on_stored is not None:
+                self.on_stored(stored)
+            return self._load(stored, choose_engine(device))
+
+    def _stored(self, gm: torch.fx.GraphModule, plan: ViewPlan) -> Stored:
+        """The finished GE graph, from the cache if it has it; observers are shown every stage and so get no cache."""
+        gears = "" if self.gears is None else self.gears.text()
+        entry = cache.entry_for(self.config, gm, self._label, gears) if not self.observers else None
+        if entry is not None:
+            with self._timed("compile cache") as note:
+                found = entry.load()
+                hit = found is not None and cache.refix(gm, found.numbers())
+                note("hit" if hit else "miss")
+            if found is not None and hit:
+                self.report.ge_ops = _tasks(found.lowered.graph)
+                return found
+        watch = cache.Watch(gm)
+        lowered = self._optimize(self._lower(gm, specialise=True))
+        stored = Stored(lowered, plan, watch.fixed, static_input_positions())
+        if self.gears is not None:
+            values = [value_of(n) for n in gm.graph.nodes if n.op == "placeholder"]
+            stored.more["gears"] = self.gears.options(lowered, values)
+        if entry is not None:
+            entry.save(stored)
+        return stored
 
     def to_graph(
         self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], prepare: Callable[[Lowered], Lowered]
@@ -150,6 +189,8 @@ class Pipeline:
 
         Errors: as ``compile``, but for EngineError.
         """
+        records.compiler_inputs(self._label, example_inputs)
+        explain.warn_of_idle(explain.explain(self.config, "export", on_device=explain.has_device()))
         self._fx_graph("", gm)
         self._fx_passes(gm, example_inputs)
         observers.write_summary(self.config, gm)
@@ -174,8 +215,7 @@ class Pipeline:
             with self._timed(each.name) as note:
                 edits = each.run(gm)
                 note(f"{edits} edits, {len(gm.graph.nodes)} nodes")
-            if edits:
-                self._fx_graph(each.name, gm)
+            self._fx_graph(each.name, gm, changed=bool(edits))
 
     def _custom(self, option: str, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> None:
         if getattr(self.config, option).value is None:
@@ -185,15 +225,22 @@ class Pipeline:
             note(f"'{name}' {'edited' if changed else 'left'} the graph, {len(gm.graph.nodes)} nodes")
         self._fx_graph(name, gm)
 
-    def _fx_graph(self, label: str, gm: torch.fx.GraphModule) -> None:
-        for observer in self.observers:
+    def _fx_graph(self, label: str, gm: torch.fx.GraphModule, *, changed: bool = True) -> None:
+        for observer in self.observers if changed else ():
             observer.fx_graph(self.stage, label, gm)
+        if not changed:
+            observers.tell_unchanged(self.observers, self.stage, label, "fx")
         if logger.isEnabledFor(logging.DEBUG):
-            logger.debug("%s: FX graph %s\n%s", self._label, f"after {label}" if label else "after AOT", gm.graph)
+            name = f"after {label}" if label else "after AOT"
+            if changed:
+                logger.debug("%s: FX graph %s\n%s", self._label, name, gm.graph)
+            else:
+                logger.debug("%s: FX graph %s: unchanged", self._label, name)
 
     def _as_it_stands(self, gm: torch.fx.GraphModule, why: str, forward: Callable[..., Any]) -> Call:
         """The ATen graph's own program, for the options that ask for it."""
         logger.info("%s: %s, the ATen program runs as it stands", self._label, why)
+        explain.warn_of_idle(explain.explain(self.config, "eager", on_device=device_of(gm) != "cpu"))
         for observer in self.observers:
             observer.output_code(self.stage, gm.code)
 
@@ -202,7 +249,7 @@ class Pipeline:
             args.clear()
             return forward(*given)
 
-        return boxed(call)
+        return boxed(records.with_runs(call, self._label))
 
     def _captured(self, gm: torch.fx.GraphModule) -> Call:
         """Mode reduce-overhead: a program of the ATen graph, captured and replayed."""
@@ -217,7 +264,8 @@ class Pipeline:
             note(f"program of {len(gm.graph.nodes)} FX nodes")
         for observer in self.observers:
             observer.output_code(self.stage, source)
-        return boxed(call)
+        explain.warn_of_idle(explain.explain(self.config, "reduce-overhead", on_device=device_of(gm) != "cpu"))
+        return boxed(records.with_runs(call, self._label))
 
     # -- GE -----------------------------------------------------------------------------------------------------------
 
@@ -230,6 +278,7 @@ class Pipeline:
             converters.register()
             REGISTRY.load()
             note("known")
+        schema.use_cann(self.config.cann_version.value)
         with self._timed("lower") as note:
             lowered = lower(gm, name=f"graph_{self.stage.graph_id}", specialise=specialise)
             note(f"{len(gm.graph.nodes)} FX nodes to {len(lowered.graph.nodes)} GE nodes")
@@ -252,48 +301,88 @@ class Pipeline:
             passes.append(ge_passes.SortNodes(experimental.topology_sorting_strategy.value))
         before = len(graph.nodes)
         with self._timed("GE passes") as note:
-            ge_passes.run(graph, passes, on_pass=self._ge_graph if self.observers else None)
+            ge_passes.run(graph, passes, on_pass=self._ge_graph, on_idle=self._ge_idle)
             note(f"{before} to {len(graph.nodes)} GE nodes")
         with self._timed("verify") as note:
             verify(graph)
             note(f"{len(graph.nodes)} GE nodes")
-        self.report.ge_ops = sum(n.op not in _TASKLESS for n in graph.nodes)
+        self._check_soc(graph)
+        self.report.ge_ops = _tasks(graph)
         self._ge_graph("optimized", graph)
         return lowered
+
+    def _check_soc(self, graph: Graph) -> None:
+        """The verdict of the chip that ``config.check_soc`` names, as a warning or, on request, an error."""
+        soc = self.config.check_soc.value
+        if soc is None:
+            return
+        from ge_graph import kernels
+        from tair_debug import check
+
+        with self._timed("check_soc") as note:
+            report = check.examine([graph], kernels.oracle(soc))
+            note(report.headline())
+        if not report.ok and self.config.check_soc_error.value:
+            bad = check.text([r for r in report.troubles() if r.verdict.state == "none"])
+            raise GraphError(
+                "GE3069", f"{report.headline()}; without a kernel ({report.origin}):\n{bad}",
+                next="follow the advice of each line, or set config.check_soc_error = False to be warned only",
+            )  # fmt: skip
+        if report.troubles():
+            logger.warning("%s: %s (%s)\n%s", self._label, report.headline(), report.origin,
+                           check.text(report.troubles()))  # fmt: skip
 
     def _ge_graph(self, label: str, graph: Graph) -> None:
         for observer in self.observers:
             observer.ge_graph(self.stage, label, graph)
+        if logger.isEnabledFor(logging.DEBUG):
+            name = label if label in ("original", "optimized") else f"after {label}"
+            logger.debug("%s: GE graph %s: %d nodes", self._label, name, len(graph.nodes))
 
-    def _load(self, lowered: Lowered, plan: ViewPlan, engine: Engine) -> Call:
+    def _ge_idle(self, label: str) -> None:
+        observers.tell_unchanged(self.observers, self.stage, label, "ge")
+        logger.debug("%s: GE graph after %s: unchanged", self._label, label)
+
+    def load_stored(self, stored: Stored, device: str) -> Call:
+        """A graph that was compiled before, ready to run.
+
+        Args:
+            stored: The graph.
+            device: Device type of its tensors.
+
+        Errors: EngineError if the engine refuses.
+        """
+        return self._load(stored, choose_engine(device))
+
+    def _load(self, stored: Stored, engine: Engine) -> Call:
         from torchair.executable import bind
 
-        self._report_device_options(engine)
-        options = self._engine_options(lowered)
-        if _native.isEnabledFor(logging.INFO):
-            listed = "".join(f"\n  {name}: {value}" for name, value in sorted(options.items()))
-            _native.info("Compiling concrete graph %d with options:%s", self.stage.graph_id, listed)
+        on_device = "npu" in engine.probe().devices
+        explain.warn_of_idle(explain.explain(self.config, "max-autotune", on_device=on_device))
+        lowered = stored.lowered
+        options = self._engine_options(stored)
+        check_options(lowered.graph, options)
+        number = self.stage.graph_id
+        idle = [] if on_device else self.config.only_on_a_device()
+        records.graph_added(lowered, number, dict(options), idle, engine.name)
         with self._timed("engine") as note:
+            start = time.perf_counter()
             executable = engine.compile(lowered.graph, options)
+            records.graph_compiled(lowered, number, engine.name, time.perf_counter() - start)
             executable = observers.with_data_dump(executable, lowered.graph, options, self.stage, engine)
-            call, source = bind(lowered, executable, engine.name, plan)
+            call, source = bind(lowered, records.RunLog(executable, number), engine.name, stored.plan)
             note(f"'{engine.name}' took {len(lowered.graph.nodes)} GE nodes")
         if self.observers:
             text = "\n".join(part for part in (executable.source, source) if part)
             for observer in self.observers:
                 observer.output_code(self.stage, text)
-        return boxed(call)
+        return boxed(records.with_runs(call, self._label))
 
-    def _report_device_options(self, engine: Engine) -> None:
-        idle = [] if "npu" in engine.probe().devices else self.config.only_on_a_device()
-        if idle:
-            logger.warning_once("only on a device, without effect on engine '%s': %s", engine.name, ", ".join(idle))
-
-    def _engine_options(self, lowered: Lowered) -> Mapping[str, str]:
-        graph = lowered.graph
-        options = self.config.ge_options()
+    def _engine_options(self, stored: Stored) -> Mapping[str, str]:
+        lowered, graph = stored.lowered, stored.lowered.graph
+        options = {**self.config.ge_options(), **gear_options(stored.more)}
         if self.config.experimental_config.frozen_parameter.value:
-            fixed = static_input_positions()
+            fixed = stored.static
             options["frozen_parameter"] = "1"
             options["frozenInput"] = ",".join("1" if b.fx_index in fixed else "0" for b in lowered.inputs)
         options["ge.deterministic"] = "1" if torch.are_deterministic_algorithms_enabled() else "0"
@@ -318,6 +407,11 @@ class Pipeline:
             logger.info("%s: %s: %s, %.1f ms", self._label, stage, "; ".join(notes), took_ms)
         else:
             logger.event("%s: %s took %.1f ms", self._label, stage, took_ms)
+
+
+def _tasks(graph: Graph) -> int:
+    """Operators that an engine has to run."""
+    return sum(n.op not in _TASKLESS for n in graph.nodes)
 
 
 def without_write_backs(lowered: Lowered) -> tuple[Lowered, list[tuple[int, int]]]:
@@ -360,8 +454,6 @@ def choose_engine(device: str) -> Engine:
 
     Errors: EngineError with the reason of each rejection.
     """
-    import os
-
     from ge_runtime.discovery import choose
 
     return choose(device, os.environ.get("TAIR_ENGINE") or None)

@@ -1,29 +1,57 @@
-"""The ops we add to torch: ``torch.ops.air.{scope_enter, scope_exit, record, wait, wait_tensor, after, print}``, and
-the first four again as ``torch.ops.npugraph_ex.*`` for passes of that backend.
+"""The ops we add to torch: ``torch.ops.air.{scope_enter, scope_exit, record, wait, wait_tensor, after, print}`` and
+those of tagged events; those that custom passes insert are there as ``torch.ops.npugraph_ex.*`` too.
 
-They steer how a graph is laid out and compute nothing, so run eagerly they do nothing (``print`` prints). torch finds
-ops by schema only, there is no hook for "first use", hence ``import torchair`` defines them: about a millisecond, and
-the one thing that import does.
+They steer how a graph is laid out and compute nothing, so run eagerly they do nothing (``print`` prints, tagged events
+are those of the device). torch finds ops by schema only, there is no hook for "first use", hence ``import torchair``
+defines them: about a millisecond, and the one thing that import does.
+
+torch_npu defines ops of the same names when the torchair that it carries is loaded, and the second definition of a name
+is an error. What it has defined before is left alone. Where it is installed but has not been that far, our ops get a
+namespace of their own, ``torchair``, and the names under ``torch.ops.air`` only refer to them.
 """
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import torch
 
+from ge_graph.errors import ConfigError
+
 _SCHEMAS: Final = {
-    "scope_enter": "(str[] keys, str[] values) -> ()",
+    "scope_enter": "(str[] keys, str[] values, bool need_excute=False) -> ()",
     "scope_exit": "() -> ()",
     "record": "() -> Tensor",
     "wait": "(Tensor[] tensors) -> ()",
     "wait_tensor": "(Tensor self, Tensor dependency) -> ()",
     "after": "(Tensor(a) self, Tensor dependency) -> Tensor(a)",
+    "tagged_event_record": "(str tag) -> ()",
+    "tagged_event_wait": "(str tag) -> ()",
+    "record_tagged_stream": "(Tensor self, str tag) -> ()",
     "print": "(Tensor[] tensors, str text, int summarize_size, bool tensor_detail) -> ()",
 }
 PLACEHOLDER: Final = "\x00"
 """Stands in the text of ``air.print`` where the next tensor goes."""
+
+
+def refuse(what: str, next: str) -> NoReturn:
+    """Raise ConfigError GE1030.
+
+    Dynamo cannot trace the making of our errors. Told to break the graph here, it runs the function eagerly, which
+    raises; under ``fullgraph=True`` it shows the text given here with the user's lines that led to it.
+    """
+    if torch.compiler.is_compiling():
+        from ge_converters.base.torch_compat import graph_break
+
+        graph_break(f"[GE1030] {what}. Next: {next}")
+    raise ConfigError("GE1030", what, next=next)
+
+
+def got(value: Any) -> str:
+    """A wrong argument as text; tensors have none while they are traced."""
+    return "a tensor" if isinstance(value, torch.Tensor) else repr(value)
 
 
 def _nothing(*args: Any) -> None:
@@ -65,20 +93,74 @@ def _after(self: torch.Tensor, dependency: torch.Tensor) -> torch.Tensor:
     return self.view_as(self)
 
 
-_KERNELS: Final = {"record": _record, "print": _print, "after": _after}
-_FAKES: Final = {"record": _record, "print": _nothing}
+_events: Final[dict[str, Any]] = {}
+
+
+def _event(tag: str) -> Any:
+    """The device's event of a tag, made on first use; None where there is no device."""
+    npu = getattr(torch, "npu", None)
+    if npu is None or not npu.is_available():
+        return None
+    if tag not in _events:
+        _events[tag] = npu.Event()
+    return _events[tag]
+
+
+def _event_record(tag: str) -> None:
+    event = _event(tag)
+    if event is not None:
+        event.record()
+
+
+def _event_wait(tag: str) -> None:
+    event = _event(tag)
+    if event is not None:
+        event.wait()
+
+
+def _record_stream(self: torch.Tensor, tag: str) -> None:
+    if self.device.type == "npu":
+        self.record_stream(torch.npu.current_stream())
+
+
+_KERNELS: Final = {
+    "record": _record, "print": _print, "after": _after, "tagged_event_record": _event_record,
+    "tagged_event_wait": _event_wait, "record_tagged_stream": _record_stream,
+}  # fmt: skip
+_FAKES: Final = {
+    "record": _record, "print": _nothing, "tagged_event_record": _nothing, "tagged_event_wait": _nothing,
+    "record_tagged_stream": _nothing,
+}  # fmt: skip
 _PURE: Final = frozenset({"after"})
 
-_NPUGRAPH_EX: Final = ("scope_enter", "scope_exit", "record", "wait")
+NAMESPACES: Final = ("air", "npugraph_ex", "torchair")
+"""Where our ops, and those of torch_npu with the same names, are found."""
+_OWN: Final = "torchair"
+_NAMES: Final = {
+    "air": tuple(_SCHEMAS),
+    "npugraph_ex": ("scope_enter", "scope_exit", "record", "wait", "tagged_event_record", "tagged_event_wait",
+                    "record_tagged_stream"),
+}  # fmt: skip
 
-_libraries: Final = {space: torch.library.Library(space, "FRAGMENT") for space in ("air", "npugraph_ex")}
+_libraries: Final[dict[str, Any]] = {}
+
+
+def name_of(target: Any) -> str:
+    """The name of one of these ops in any of the namespaces, ``scope_enter``; empty for another op."""
+    if not isinstance(target, torch._ops.OpOverload) or target.namespace not in NAMESPACES:
+        return ""
+    name = target._schema.name.split("::")[1]
+    return name if name in _SCHEMAS else ""
 
 
 def _define(space: str, names: Iterable[str]) -> None:
-    library, packet = _libraries[space], getattr(torch.ops, space)
+    packet = getattr(torch.ops, space)
     for name in names:
         if hasattr(packet, name):  # defined by torch_npu, or by a torchair that was imported under another name
             continue
+        if space not in _libraries:
+            _libraries[space] = torch.library.Library(space, "FRAGMENT")
+        library = _libraries[space]
         library.define(name + _SCHEMAS[name])
         library.impl(name, _KERNELS.get(name, _nothing), "CompositeExplicitAutograd")
         # without the mark, dead-code elimination would drop nodes that nobody reads
@@ -88,5 +170,20 @@ def _define(space: str, names: Iterable[str]) -> None:
             torch.library.register_fake(f"{space}::{name}", _FAKES[name], lib=library)
 
 
-_define("air", _SCHEMAS)
-_define("npugraph_ex", _NPUGRAPH_EX)
+def _refer(space: str, names: Iterable[str]) -> None:
+    """Names in a namespace that is another's; torch keeps the ops that it has looked up in the same place."""
+    packet = getattr(torch.ops, space)
+    for name in names:
+        if not hasattr(packet, name):
+            setattr(packet, name, getattr(getattr(torch.ops, _OWN), name))
+
+
+def _set_up() -> None:
+    shared = importlib.util.find_spec("torch_npu") is not None
+    if shared:
+        _define(_OWN, _SCHEMAS)
+    for space, names in _NAMES.items():
+        (_refer if shared else _define)(space, names)
+
+
+_set_up()

@@ -1,13 +1,20 @@
 """Files that dumps leave behind: time stamps, rank folders, and writing so that what is there is complete.
 
 A file gets its name when it is whole: it is written beside under a hidden name and renamed. What fails half way leaves
-nothing, and what was written before stays.
+nothing, and what was written before stays. A process that was killed leaves one hidden file at most, named
+``.tair-<host>-<process>-<thread>.part``; a later one that writes into the folder removes it.
 """
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import io
 import os
+import platform
+import re
 import threading
+import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -17,8 +24,9 @@ import torch
 
 from ge_graph.errors import ConfigError
 
-OWNER_ONLY: Final = 0o600
-SHARED: Final = 0o644
+_OWNER_ONLY: Final = 0o600
+_STALE: Final = 600.0  # seconds; a file that is being written is younger
+_PART: Final = re.compile(r"\.tair-([0-9a-f]{8})-(\d{1,10})-\d+\.part", re.ASCII)
 _lock = threading.Lock()
 _last = datetime.min
 
@@ -73,42 +81,102 @@ def folder(path: str | os.PathLike[str], option: str) -> Path:
     return made
 
 
-def write(
-    path: str | os.PathLike[str], fill: Callable[[IO[bytes]], Any], option: str, *, mode: int = OWNER_ONLY
-) -> None:
-    """Write a file whole or not at all.
+def fresh_folder(path: str | os.PathLike[str], option: str) -> bool:
+    """Make a folder that nobody has made before, with those above it; False if there is one.
+
+    Errors: ConfigError GE1041 naming option and path.
+    """
+    made = folder(Path(path).parent, option) / Path(path).name
+    try:
+        made.mkdir()
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise no_file(option, made, error) from error
+    return True
+
+
+def write(path: str | os.PathLike[str], fill: Callable[[IO[bytes]], Any], option: str) -> None:
+    """Write a file whole or not at all, readable by its owner only.
 
     Args:
         path: Its name; an existing file is replaced.
         fill: Writes the content.
         option: Who asked for it, for the error.
-        mode: Permissions.
 
     Errors: ConfigError GE1041 naming option and path; the half-written file is gone then.
     """
     target = os.fspath(path)
-    head, tail = os.path.split(target)
-    temporary = os.path.join(head, f".{tail}.{os.getpid()}.{threading.get_native_id()}")
+    head = os.path.dirname(target)
+    _sweep(head)
+    temporary = os.path.join(head, f".tair-{_host()}-{os.getpid()}-{threading.get_native_id()}.part")
+    file = None
     try:
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb", buffering=0) as file:
+        file = _Whole(open_owned(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb")
+        with file:
             fill(file)
         os.replace(temporary, target)
     except BaseException as error:
         _remove(temporary)
-        if isinstance(error, OSError):
-            raise no_file(option, target, error) from error
+        reason = error if isinstance(error, OSError) else None if file is None else file.failure
+        if reason is not None:
+            raise no_file(option, target, reason) from error
         raise
 
 
-def write_text(path: str | os.PathLike[str], text: str, option: str, *, mode: int = OWNER_ONLY) -> None:
-    """``write`` for UTF-8 text."""
-    write(path, lambda file: _all(file, text.encode()), option, mode=mode)
+def open_owned(path: str | os.PathLike[str], flags: int) -> int:
+    """Open a file, made for its owner only if it is not there; a link that somebody put in its place is refused."""
+    return os.open(path, flags | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0), _OWNER_ONLY)
 
 
-def _all(file: IO[bytes], data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[file.write(left) :]
+class _Whole(io.FileIO):
+    """A file that writes all it is given, and remembers why it could not: writers such as torch.save tell only that."""
+
+    failure: OSError | None = None
+
+    def write(self, data: Any, /) -> int:
+        left = memoryview(data) if len(data) == 0 else memoryview(data).cast("B")
+        size = len(left)
+        try:
+            while left:
+                left = left[super().write(left) :]
+        except OSError as error:
+            self.failure = error
+            raise
+        return size
+
+
+def write_text(path: str | os.PathLike[str], text: str, option: str) -> None:
+    """``write`` for UTF-8 text; what UTF-8 has no form for is written as an escape."""
+    write(path, lambda file: file.write(text.encode("utf-8", "backslashreplace")), option)
+
+
+@functools.cache
+def _host() -> str:
+    return hashlib.sha256(platform.node().encode("utf-8", "replace")).hexdigest()[:8]
+
+
+@functools.lru_cache(256)
+def _sweep(place: str) -> None:
+    """Once a folder and process: remove what processes of this host left when they were killed."""
+    try:
+        for entry in os.scandir(place or "."):
+            match = _PART.fullmatch(entry.name)
+            dead = match is not None and match[1] == _host() and not _alive(int(match[2]))
+            if dead and time.time() - entry.stat(follow_symlinks=False).st_mtime > _STALE:
+                _remove(entry.path)
+    except OSError:
+        pass  # the writing that follows says what is wrong with the folder
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _remove(path: str) -> None:

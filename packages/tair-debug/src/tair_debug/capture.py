@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 import re
+import reprlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +21,7 @@ from typing import Any, Final
 import torch
 
 from ge_converters.base.torch_compat import boxed, fake_mode, real_values, run_aot
-from ge_graph import Graph
+from ge_graph import Graph, escape
 from ge_graph.errors import ConfigError, GeError
 
 _INPUT: Final = re.compile(r"\s*([a-z_0-9]+)\(([\d,\s]*)\)\s*")
@@ -56,20 +58,35 @@ def load(target: str, inputs: Sequence[str] = (), *, fake: bool = True) -> Subje
     """
     factory = _factory(target)
     with fake_mode() if fake else contextlib.nullcontext():
-        try:
-            made = factory()
-        except Exception as error:
-            advice = "; try it with real tensors (--real)" if fake else ""
-            raise _bad(target, f"the factory raised {type(error).__name__}: {error}{advice}") from error
+        made = _made(target, factory, "; try it with real tensors (--real)" if fake else "")
         subject = _subject(target, made)
         if inputs:
             subject.args = tuple(parse_input(text) for text in inputs)
     return subject
 
 
+def made_by(target: str) -> Any:
+    """What the function that a command line names returns.
+
+    Errors: ConfigError GE1043 if there is no such function or it raises.
+    """
+    return _made(target, _factory(target))
+
+
+def _made(target: str, factory: Callable[[], Any], advice: str = "") -> Any:
+    try:
+        return factory()
+    except (Exception, SystemExit) as error:
+        raise _bad(target, f"the factory raised {_said(error)}{advice}") from error
+
+
+def _said(error: BaseException) -> str:
+    return escape.line(f"{type(error).__name__}: {error}", 500)
+
+
 def _bad(target: str, what: str) -> ConfigError:
     return ConfigError(
-        "GE1043", f"{target}: {what}",
+        "GE1043", f"{escape.line(target, 500)}: {what}",
         next="give FILE.py:factory, a function that returns a model or (model, inputs)",
     )  # fmt: skip
 
@@ -79,8 +96,12 @@ def _factory(target: str) -> Callable[[], Any]:
     path = Path(file)
     if not file or not name.isidentifier() or path.suffix != ".py":
         raise _bad(target, "not of the form FILE.py:factory")
-    if not path.is_file():
-        raise _bad(target, f"{path} does not exist")
+    try:
+        missing = not path.is_file()
+    except (OSError, ValueError):  # no name of a file at all
+        missing = True
+    if missing:
+        raise _bad(target, f"{escape.line(os.fspath(path), 500)} does not exist")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise _bad(target, f"{path} cannot be imported")
@@ -89,8 +110,8 @@ def _factory(target: str) -> Callable[[], Any]:
     sys.path.insert(0, str(path.parent.resolve()))
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
-        raise _bad(target, f"{path} raised {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise _bad(target, f"{path} raised {_said(error)}") from error
     found = getattr(module, name, None)
     if not callable(found):
         functions = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
@@ -105,7 +126,9 @@ def _subject(target: str, made: Any) -> Subject:
     if not isinstance(made, (tuple, list)):
         made = (made,)
     if not made or len(made) > 3 or not callable(made[0]):
-        raise _bad(target, f"the factory returned {made!r:.200}, not a model or (model, args, kwargs)")
+        raise _bad(
+            target, f"the factory returned {escape.line(reprlib.repr(made), 200)}, not a model or (model, args, kwargs)"
+        )
     model: Callable[..., Any] = made[0]
     args: Any = made[1] if len(made) > 1 else ()
     kwargs: Any = made[2] if len(made) > 2 else {}
@@ -124,8 +147,11 @@ def parse_input(text: str) -> torch.Tensor:
     dtype = getattr(torch, found[1], None) if found else None
     if found is None or not isinstance(dtype, torch.dtype):
         raise _bad(text, "an input is written dtype(sizes), such as float32(4, 8)")
-    sizes = [int(d) for d in found[2].split(",") if d.strip()]
-    return torch.randn(sizes).to(dtype) if dtype.is_floating_point else torch.zeros(sizes, dtype=dtype)
+    try:
+        sizes = [int(d) for d in found[2].split(",") if d.strip()]
+        return torch.randn(sizes).to(dtype) if dtype.is_floating_point else torch.zeros(sizes, dtype=dtype)
+    except (RuntimeError, ValueError, TypeError) as error:  # no such type of numbers here, or too many of them
+        raise _bad(text, f"this input cannot be made: {_said(error)}") from error
 
 
 def run_with(subject: Subject, compiled: Compiled, *, backward: bool = False, dynamic: bool = False) -> Any:
@@ -141,6 +167,7 @@ def run_with(subject: Subject, compiled: Compiled, *, backward: bool = False, dy
         What the model returns.
     """
     from ge_converters.decompose.table import decomposition_table
+    from ge_converters.decompose.whole import KeepWhole
 
     def compiler(phase: str) -> Any:
         def compile_one(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
@@ -153,7 +180,7 @@ def run_with(subject: Subject, compiled: Compiled, *, backward: bool = False, dy
         return run_aot(
             gm, example_inputs, forward=compiler("forward"), backward=compiler("backward"),
             inference=compiler("forward"), decompositions=decomposition_table({}),
-            keep_inference_input_mutations=False, more={},
+            keep_inference_input_mutations=False, more={}, tracing=KeepWhole(),
         )  # fmt: skip
 
     with torch.enable_grad() if backward else torch.no_grad():
@@ -187,15 +214,23 @@ def capture(subject: Subject, *, backward: bool = False, dynamic: bool = False, 
         except GeError:
             raise
         except Exception as error:
-            advice = (
-                "try it with real tensors (--real): fake ones have no values to decide by" if fake else "run it eagerly"
-            )
-            said = (str(error).strip().splitlines() or [""])[0]
-            raise ConfigError(
-                "GE1047", f"{subject.name}: tracing the model raised {type(error).__name__}: {said}",
-                next=advice,
-            ) from error  # fmt: skip
+            raise untraceable(subject, error, fake=fake) from error
     return found
+
+
+def untraceable(subject: Subject, error: Exception, *, fake: bool) -> GeError:
+    """The error for a model that raises when it is traced or run; errors made on purpose stay as they are."""
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, GeError):
+        found = getattr(found, "inner_exception", None) or found.__cause__
+    if found is not None:
+        return found
+    advice = "try it with real tensors (--real): fake ones have no values to decide by" if fake else "run it eagerly"
+    said = (str(error).strip().splitlines() or [""])[0]
+    return ConfigError(
+        "GE1047", f"{subject.name}: tracing the model raised {type(error).__name__}: {escape.line(said, 500)}",
+        next=advice,
+    )  # fmt: skip
 
 
 def _mode_of(subject: Subject) -> Any:

@@ -7,23 +7,28 @@ wrong usage or a failure. With ``--json`` the answer, or the error, is one JSON 
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import json
 import logging
+import os
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from ge_graph.errors import GeError
+from ge_graph import escape
+from ge_graph.errors import ConfigError, GeError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from ge_graph import Graph
     from tair_debug.compare import Comparison, Row
 
+COMMANDS = "tair.commands"  # entry points of other packages
 app = typer.Typer(
     name="tair", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
     help="See what becomes of a PyTorch model on its way to a GE graph, and where its numbers go wrong.",
@@ -41,6 +46,8 @@ Dynamic = Annotated[bool, typer.Option("--dynamic", help="Trace with symbolic si
 Real = Annotated[bool, typer.Option("--real", help="Make real tensors, for factories that look at values.")]
 Rtol = Annotated[float | None, typer.Option(help="Relative tolerance; by default that of the element type.")]
 Atol = Annotated[float | None, typer.Option(help="Absolute tolerance; by default that of the element type.")]
+TRACEBACK: Final = "TAIR_TRACEBACK"
+COMMANDS: Final = "tair.commands"  # entry points of other packages
 F = TypeVar("F", bound=Callable[..., int])
 
 
@@ -54,9 +61,16 @@ def console(*, errors: bool = False) -> Console:
     return made
 
 
+def say(text: str, lead: str = "", style: str = "") -> None:
+    """A text for people, after a few words of ours in a colour; nothing in the text steers the terminal."""
+    from rich.text import Text
+
+    console().print(Text.assemble((escape.block(lead), style), escape.block(text)), soft_wrap=True)
+
+
 def answer(data: dict[str, Any]) -> None:
     """Where programs read."""
-    sys.stdout.write(json.dumps(data, ensure_ascii=False, indent=1) + "\n")
+    sys.stdout.write(json.dumps(data, indent=1) + "\n")
 
 
 def command(fn: F) -> F:
@@ -69,11 +83,14 @@ def command(fn: F) -> F:
         except Exception as error:
             found = _ours(error)
             if found is None:
-                raise
+                if os.environ.get(TRACEBACK):
+                    raise
+                found = _unexpected(fn.__name__, error)
             if kwargs.get("as_json"):
                 answer({"error": {"code": found.code, "what": found.what, "where": found.where, "next": found.next}})
             else:
-                console(errors=True).print(str(found), markup=False, style="red", soft_wrap=True)
+                text = escape.block(str(found))
+                console(errors=True).print(text, markup=False, style="red", soft_wrap=True)
             code = 2
         raise typer.Exit(code)
 
@@ -90,6 +107,15 @@ def _ours(error: BaseException | None) -> GeError | None:
         seen.add(id(error))
         error = getattr(error, "inner_exception", None) or error.__cause__ or error.__context__
     return None
+
+
+def _unexpected(name: str, error: Exception) -> GeError:
+    """The form of an error that nobody foresaw."""
+    said = escape.line(str(error), 500)
+    return ConfigError(
+        "GE1048", f"tair {name} failed in a way that it does not know: {type(error).__name__}: {said}",
+        next=f"set {TRACEBACK}=1 for the traceback, and report it",
+    )  # fmt: skip
 
 
 @command
@@ -114,9 +140,7 @@ def summary(
     rows = fx_summary.summarize(*(g.gm for g in graphs))
     written = [fx_summary.write_csv(rows, option="tair summary --csv")] if csv else []
     if html is not None:
-        artefacts.write_text(
-            html, summary_forms.to_html(rows, subject.name), "tair summary --html", mode=artefacts.SHARED
-        )
+        artefacts.write_text(html, summary_forms.to_html(rows, subject.name), "tair summary --html")
         written.append(html)
     good = all(r.good == r.calls for r in rows)
     if as_json:
@@ -126,7 +150,7 @@ def summary(
         out = console()
         out.print(summary_forms.to_table(rows, subject.name))
         for path in written:
-            out.print(f"written: {path}", markup=False)
+            say(f"written: {path}")
     return 0 if good else 1
 
 
@@ -157,7 +181,7 @@ def dump(
         answer({"ok": True, "written": [str(p) for p in writer.written]})
     else:
         for path in writer.written:
-            console().print(str(path), markup=False, soft_wrap=True)
+            say(str(path))
     return 0
 
 
@@ -170,48 +194,27 @@ def view(
 ) -> int:
     """Make an interactive page of a GE graph: zoom, search, click a node for attributes, types and source."""
     from tair_debug import artefacts, capture
+    from tair_debug.graph_file import read_graph
     from tair_debug.graph_page import to_html
 
     if ".py:" in source:
         subject = capture.load(source)
         graphs = [capture.to_ge(g.gm, f"graph_{i}")[1] for i, g in enumerate(capture.capture(subject), 1)]
-        base = Path(f"{subject.name}.html")
+        base = Path(f"{escape.file_name(subject.name)}.html")
     else:
-        graphs, base = [read_graph(Path(source))], Path(Path(source).name).with_suffix(".html")
+        graphs, base = [read_graph(Path(source))], Path(f"{escape.file_name(Path(source).stem)}.html")
     first = output or base
     paths = [first if i == 0 else first.with_name(f"{first.stem}_{i + 1}.html") for i in range(len(graphs))]
     for graph, path in zip(graphs, paths):
         artefacts.write_text(path, to_html(graph), "tair view --output")
         if show:
-            typer.launch(str(path))
+            typer.launch(os.fspath(path.absolute()))
     if as_json:
         answer({"ok": True, "written": [str(p) for p in paths], "nodes": [len(g.nodes) for g in graphs]})
     else:
         for path in paths:
-            console().print(str(path), markup=False, soft_wrap=True)
+            say(str(path))
     return 0
-
-
-def read_graph(path: Path) -> Any:
-    """A graph from a file.
-
-    Errors: ConfigError GE1046 if it cannot be read; ArchiveError 5xxx for what it says.
-    """
-    from ge_graph import serde, txt
-    from ge_graph.errors import ConfigError
-
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(
-            "GE1046", f"cannot read {path}: {error.strerror}", next="give a .air, .pb or .txt graph, or FILE.py:factory"
-        ) from error
-    if path.suffix == ".py":
-        raise ConfigError(
-            "GE1046", f"{path} is a program, and reading it would run it",
-            next="dump as txt, or give FILE.py:factory for a model",
-        )  # fmt: skip
-    return txt.from_txt(data.decode("utf-8", "replace")) if path.suffix == ".txt" else serde.from_bytes(data)
 
 
 @command
@@ -276,35 +279,33 @@ def _compare_model(
 
 def show_comparison(result: Comparison, report: Path | None) -> None:
     """The result for people."""
-    out = console()
     worst = max((r.measure.max_rel for r in result.rows), default=0.0)
-    out.print(
-        f"{len(result.rows)} values compared, {result.unmatched} without partner, largest relative error {worst:.1e}"
-    )
+    say(f"{len(result.rows)} values compared, {result.unmatched} without partner, largest relative error {worst:.1e}")
     row = result.first
     if row is None:
         bad = [r for r in result.totals if r.wrong]
         for r in bad:
-            out.print(f"[red]{r.node} of the whole model differs[/] though every operator agrees: {_numbers(r)}")
+            say(f" though every operator agrees: {_numbers(r)}", f"{r.node} of the whole model differs", "red")
         if not bad:
-            out.print("[green]all within tolerance[/]")
+            say("", "all within tolerance", "green")
     else:
-        out.print(f"[red]first out of tolerance:[/] {row.node} ({row.op}) output {row.output}, {row.graph}")
-        out.print(f"  {_numbers(row)}", markup=False)
-        out.print(f"  FX node: {row.fx} = {row.target}", markup=False)
+        place = f" {row.node} ({row.op}) output {row.output}, {row.graph}"
+        say(escape.line(place), "first out of tolerance:", "red")
+        say(f"  {_numbers(row)}")
+        say(escape.line(f"  FX node: {row.fx} = {row.target}"))
         if row.source:
-            out.print(f"  source:  {row.source}\n           {row.code}", markup=False)
+            say(f"  source:  {escape.line(row.source)}\n           {escape.line(row.code)}")
         for path in result.saved:
-            out.print(f"  saved:   {path}", markup=False, soft_wrap=True)
-        out.print(f"  {sum(r.wrong for r in result.rows)} values are out of tolerance in all", markup=False)
+            say(f"  saved:   {path}")
+        say(f"  {sum(r.wrong for r in result.rows)} values are out of tolerance in all")
     random = result.random
     if random is not None:
-        out.print(
+        say(
             f"note: {random.fx} draws random numbers, which an engine need not share with eager; what depends on it "
-            "differs rightly (use eval mode, or dropout 0)", markup=False,
-        )  # fmt: skip
+            "differs rightly (use eval mode, or dropout 0)"
+        )
     if report is not None:
-        out.print(f"report: {report}", markup=False, soft_wrap=True)
+        say(f"report: {report}")
 
 
 def _numbers(row: Row) -> str:
@@ -322,19 +323,101 @@ def ops(
     ge: Annotated[bool, typer.Option("--ge", help="GE operators with their ports and attributes instead.")] = False,
     as_json: Json = False,
 ) -> int:
-    """Ask what is converted and how, or what a GE operator looks like. Exit code 1 if nothing matches."""
+    """Ask what is converted and how, or what a GE operator looks like. Exit code 1 if nothing matches.
+
+    Where no ATen operator matches, GE operators are shown.
+    """
     from tair_debug import op_query
 
     found = op_query.ge_operators(pattern) if ge else op_query.converters(pattern, state, core)
+    if not found and not ge and state is None and not core:
+        found = op_query.ge_operators(pattern)
     if as_json:
         answer({"ok": bool(found), "rows": found})
+    elif found:
+        console().print(op_query.to_table(found))
     else:
-        console().print(op_query.to_table(found) if found else f"nothing matches {pattern!r}")
+        say(f"nothing matches {pattern!r}")
     return 0 if found else 1
 
 
 @command
-def doctor(as_json: Json = False) -> int:
+def check(
+    source: Annotated[
+        str, typer.Argument(metavar="MODEL|GRAPH", help="FILE.py:FACTORY, or a graph (.air, .pb, .txt).")
+    ],
+    inputs: Inputs = None,
+    soc: Annotated[
+        list[str] | None, typer.Option("--soc", help="A chip such as ascend910b; repeat it. By default all known.")
+    ] = None,
+    cann: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of CANN, or a file of --write-facts. By default ASCEND_HOME_PATH, else built-in facts."
+        ),
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Also list what runs on AI Core.")] = False,
+    write_facts: Annotated[Path | None, typer.Option(help="Write the facts for machines without CANN.")] = None,
+    backward: Backward = False,
+    dynamic: Dynamic = False,
+    real: Real = False,
+    as_json: Json = False,
+) -> int:
+    """Which operators of a model have a kernel on a chip, and on which unit: AI Core, AI CPU or none.
+
+    Exit code 1 if some operator has none. What no facts speak of is unknown.
+    """
+    from ge_graph import kernels
+    from ge_graph.escape import line
+    from tair_debug import artefacts
+    from tair_debug import check as work
+
+    facts = kernels.facts(cann)
+    oracles = [kernels.oracle(name, cann) for name in soc or facts.socs()]
+    graphs = _graphs_of(source, inputs or (), backward, dynamic, real)
+    reports = [work.examine(graphs, oracle) for oracle in oracles]
+    if write_facts is not None:
+        artefacts.write_text(write_facts, facts.text(), "tair check --write-facts")
+    good = all(r.ok for r in reports)
+    if as_json:
+        answer({"ok": good, "chips": [r.as_dict() for r in reports], "written": write_facts and str(write_facts)})
+        return 0 if good else 1
+    out = console()
+    out.print(f"facts: {facts.origin}", markup=False, soft_wrap=True)
+    for report in reports:
+        out.print(report.headline(), markup=False, style="green" if report.ok else "red", soft_wrap=True)
+        table = work.to_table(report, every=every) if soc else None
+        if table is not None:
+            out.print(table)
+        if soc and not every and report.unknown():
+            out.print(line(f"unknown: {', '.join(report.unknown())}"), markup=False, soft_wrap=True)
+    if not soc:
+        out.print("--soc CHIP lists the operators", markup=False)
+    return 0 if good else 1
+
+
+def _graphs_of(source: str, inputs: Sequence[str], backward: bool, dynamic: bool, real: bool) -> list[Graph]:
+    """The finished GE graphs of a model, or the graph of a file."""
+    from tair_debug import capture
+    from tair_debug.graph_file import read_graph
+
+    if ".py:" not in source:
+        return [read_graph(Path(source))]
+    subject = capture.load(source, inputs, fake=not real)
+    found = capture.capture(subject, backward=backward, dynamic=dynamic, fake=not real)
+    return [capture.to_ge(g.gm, f"graph_{i}")[1] for i, g in enumerate(found, 1)]
+
+
+@command
+def doctor(
+    config: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE.py:FACTORY", help="A function that returns a CompilerConfig: what its options do here."
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> int:
     """Versions, engines and why others are not usable, and known mismatches with their cure.
 
     Exit code 1 if there is a mismatch.
@@ -342,25 +425,61 @@ def doctor(as_json: Json = False) -> int:
     from tair_debug.doctor import examine
 
     found = examine()
+    effects = None if config is None else _effects(config)
+    if effects is not None:
+        found["options"] = [{"option": e.option, "value": e.value, "acts": e.acts, "effect": e.why} for e in effects]
     if as_json:
         answer(found)
         return 0 if found["ok"] else 1
     out = console()
     for name, version in found["versions"].items():
-        out.print(f"{name:<18} {version or 'not installed'}", markup=False)
+        say(f"{name:<18} {version or 'not installed'}")
     for state in found["engines"]:
-        mark = "[green]yes[/]" if state["available"] else "[yellow]no[/] "
-        out.print(f"engine {state['name']:<11} {mark} ", end="")
-        out.print(state["reason"], markup=False)
+        mark = ("yes", "green") if state["available"] else ("no ", "yellow")
+        out.print(f"engine {state['name']:<11} ", end="", markup=False)
+        say(f" {state['reason']}", *mark)
     for problem in found["mismatches"]:
-        out.print(f"\n[red]mismatch:[/] {problem['what']}\n[green]cure:[/]     {problem['cure']}")
+        say(f" {problem['what']}", "\nmismatch:", "red")
+        say(f"     {problem['cure']}", "cure:", "green")
     if found["ok"]:
-        out.print("\n[green]everything fits together[/]")
+        say("", "\neverything fits together", "green")
+    if effects is not None:
+        say(f"\n{effects}")
     return 0 if found["ok"] else 1
+
+
+def _add_commands() -> None:
+    """Commands of other packages (entry points ``tair.commands``): each takes its arguments as they stand."""
+    for point in sorted(importlib.metadata.entry_points(group=COMMANDS), key=lambda e: e.name):
+        free = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
+        text = f"From {point.dist.name if point.dist else 'another package'}; `tair {point.name} --help` says more."
+        app.command(point.name, context_settings=free, add_help_option=False, help=text)(_passed_on(point))
+
+
+def _passed_on(point: importlib.metadata.EntryPoint) -> Callable[[typer.Context], None]:
+    def run(context: typer.Context) -> None:
+        raise typer.Exit(point.load()(context.args))
+
+    run.__annotations__["context"] = typer.Context  # read by typer, which sees text only under postponed evaluation
+    return run
+
+
+def _effects(target: str) -> Any:
+    """What the options of the configuration that a factory makes do here."""
+    from tair_debug import capture
+
+    made = capture.made_by(target)
+    if not callable(getattr(made, "explain", None)):
+        raise ConfigError(
+            "GE1043", f"{escape.line(target, 500)}: the factory returned a {type(made).__name__}, no CompilerConfig",
+            next="give FILE.py:factory, a function that returns a torchair.CompilerConfig",
+        )  # fmt: skip
+    return made.explain(everything=True)
 
 
 def main() -> None:
     """Entry point of the script."""
+    _add_commands()
     warnings.filterwarnings("ignore")
     logging.getLogger("torch").setLevel(logging.ERROR)
     app(prog_name="tair")

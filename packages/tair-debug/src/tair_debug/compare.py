@@ -18,10 +18,10 @@ from typing import Any, Final
 import torch
 
 from ge_converters.base.torch_compat import real_values
-from ge_graph import Graph, Node, Tensor
-from ge_graph.errors import ConfigError
+from ge_graph import Graph, Node, Tensor, escape
+from ge_graph.errors import ConfigError, GeError
 from tair_debug import artefacts
-from tair_debug.capture import Subject, run_with
+from tair_debug.capture import Subject, run_with, untraceable
 from tair_debug.data_dump import as_numpy, write_npy
 from tair_debug.measure import Measure, Tolerance, measure
 
@@ -168,7 +168,12 @@ def compare_model(
         result.unmatched += pair.unmatched
         return pair
 
-    run_with(subject, side_by_side, backward=backward, dynamic=dynamic)
+    try:
+        run_with(subject, side_by_side, backward=backward, dynamic=dynamic)
+    except GeError:
+        raise
+    except Exception as error:
+        raise untraceable(subject, error, fake=False) from error
     return result
 
 
@@ -195,7 +200,7 @@ def save_pair(folder: str | os.PathLike[str], row: Row, got: torch.Tensor, expec
     for what, value in (("expected", expected), ("got", got)):
         array = as_numpy(value)
         if array is not None:
-            path = place / f"{row.node}.{row.output}.{what}.{artefacts.stamp()}.npy"
+            path = place / f"{escape.file_name(row.node)}.{row.output}.{what}.{artefacts.stamp()}.npy"
             write_npy(os.fspath(path), array, OPTION)
             paths.append(os.fspath(path))
     return tuple(paths)
@@ -208,7 +213,7 @@ def write_report(folder: str | os.PathLike[str], result: Comparison) -> Path:
     """
     path = artefacts.folder(folder, OPTION) / f"compare_{artefacts.stamp()}.json"
     data = {**result.as_dict(), "rows": [r.as_dict() for r in result.rows]}
-    artefacts.write_text(path, json.dumps(data, indent=1, ensure_ascii=False) + "\n", OPTION, mode=artefacts.SHARED)
+    artefacts.write_text(path, json.dumps(data, indent=1) + "\n", OPTION)
     return path
 
 

@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from ge_graph import escape
 from ge_graph.errors import ConfigError
 from tair_debug import artefacts
 from tair_debug.fx_summary import target_text
@@ -54,11 +55,15 @@ def write_npy(path: str, array: np.ndarray[Any, Any], option: str = OPTION) -> N
 
     Errors: ConfigError GE1041 naming option and path.
     """
-    artefacts.write(path, lambda file: _fill(file, array), option, mode=artefacts.SHARED)
+    artefacts.write(path, lambda file: _fill(file, array), option)
 
 
 def _fill(file: Any, array: np.ndarray[Any, Any]) -> None:
-    np.lib.format.write_array(file, np.asarray(array, order="C") if array.ndim == 0 else array, allow_pickle=False)
+    # not numpy's write_array, which says of a full disk only how many items are missing
+    form, whole = np.lib.format, np.asarray(array, order="C")
+    about = {"descr": form.dtype_to_descr(whole.dtype), "fortran_order": False, "shape": whole.shape}
+    form.write_array_header_1_0(file, about)
+    file.write(whole.reshape(-1).view(np.uint8))
 
 
 def leaves(values: Any) -> Iterator[Any]:
@@ -145,10 +150,11 @@ class _Dumper(torch.fx.Interpreter):  # type: ignore[misc]
 
     def _save(self, node: torch.fx.Node, what: str, values: Any, time: str) -> None:
         op = str(node.target) if isinstance(node.target, torch._ops.OpOverload) else _plain_name(node.target)
+        stem = f"{self._place}/{escape.file_name(f'{node.name}-{op}', 160)}"
         for index, value in enumerate(leaves(values)):
             array = as_numpy(value)
             if array is not None:
-                write_npy(f"{self._place}/{node.name}-{op}.{what}.{index}.{time}.npy", array)
+                write_npy(f"{stem}.{what}.{index}.{time}.npy", array)
 
 
 def _plain_name(target: Any) -> str:

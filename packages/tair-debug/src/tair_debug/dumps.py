@@ -8,17 +8,19 @@ recorded on a device, a ``txt`` graph dump says it.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
+import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from tokenize import TokenError
 from typing import Any, Final
 
 import numpy as np
 import torch
 
+from ge_graph import escape
 from ge_graph.errors import ConfigError
 from tair_debug.compare import Comparison, Row, save_pair
 from tair_debug.ge_dump import PROVENANCE, clean
@@ -29,6 +31,9 @@ _GE: Final = re.compile(
     r"(?P<op>[^.]+)\.(?P<node>[^.]+)\.(?P<task>\d+)\.(?P<stream>\d+)\.(?P<time>\d+)\.(?P<what>input|output)\."
     r"(?P<index>\d+)\.npy"
 )
+_MOST_PROVENANCE: Final = 256 << 20
+_ORIGIN: Final = ("fx", "target", "source", "code")
+Origins = Mapping[str, Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +79,7 @@ def read_tree(root: str | os.PathLike[str], graph: str | os.PathLike[str] | None
     base = Path(root)
     files = sorted(base.rglob("*.npy")) if base.is_dir() else []
     origins = _origins_of(graph) if graph is not None else {}
+    beside: dict[Path, Origins] = {}
     numbers: dict[str, int] = {}
     found = []
     for path in files:
@@ -82,17 +88,20 @@ def read_tree(root: str | os.PathLike[str], graph: str | os.PathLike[str] | None
             continue
         home = path.parent.parent
         number = numbers.setdefault(os.fspath(home), len(numbers))
-        found.append(_entry(path, match, number, origins or _beside(home)))
+        if not origins and home not in beside:
+            beside[home] = _beside(home)
+        found.append(_entry(path, match, number, origins or beside[home]))
     if not found:
+        shown = escape.line(os.fspath(base))
         raise ConfigError(
-            "GE1045", f"{base}: no recorded outputs (<node>-<op>.OUTPUT.<i>.<time>.npy or "
-            "<type>.<node>.<task>.<stream>.<time>.output.<i>.npy)" if base.is_dir() else f"{base} is no folder",
+            "GE1045", f"{shown}: no recorded outputs (<node>-<op>.OUTPUT.<i>.<time>.npy or "
+            "<type>.<node>.<task>.<stream>.<time>.output.<i>.npy)" if base.is_dir() else f"{shown} is no folder",
             next="give a folder written by debug.data_dump or dump_config, or converted from a device's dump",
         )  # fmt: skip
     return sorted(found, key=lambda e: (e.time, e.index))
 
 
-def _entry(path: Path, match: re.Match[str], number: int, origins: Mapping[str, Mapping[str, str]]) -> Entry:
+def _entry(path: Path, match: re.Match[str], number: int, origins: Origins) -> Entry:
     node, is_fx = match["node"], "task" not in match.groupdict()
     if is_fx:
         return Entry(
@@ -105,23 +114,41 @@ def _entry(path: Path, match: re.Match[str], number: int, origins: Mapping[str, 
     )  # fmt: skip
 
 
-def _beside(home: Path, known: dict[Path, Mapping[str, Any]] = {}) -> Mapping[str, Any]:  # noqa: B006
-    if home not in known:
-        path = home / PROVENANCE
-        try:
-            data = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        except (OSError, ValueError) as error:
-            raise ConfigError("GE1045", f"{path}: not readable: {error}", next="record the dump again") from error
-        known[home] = data if isinstance(data, dict) else {}
-    return known[home]
+def _beside(home: Path) -> Origins:
+    """What ``provenance.json`` says; only texts are taken, whatever else stands there."""
+    path = home / PROVENANCE
+    if not path.exists():
+        return {}
+    try:
+        _check_regular(path)
+        if path.stat().st_size > _MOST_PROVENANCE:
+            raise ValueError(f"larger than {_MOST_PROVENANCE} bytes")
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(data, dict):
+            raise ValueError("no JSON object")
+    except (OSError, ValueError, RecursionError) as error:
+        raise _unreadable(path, "not readable", error) from error
+    rows = {name: row for name, row in data.items() if isinstance(row, dict)}
+    return {name: {key: str(row.get(key, "")) for key in _ORIGIN} for name, row in rows.items()}
 
 
-def _origins_of(graph: str | os.PathLike[str]) -> dict[str, dict[str, str]]:
-    from ge_graph.txt import from_txt
+def _check_regular(path: Path) -> None:
+    """Refuse pipes and devices, which may have no end."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError("not a regular file")
+
+
+def _unreadable(path: Path, what: str, error: BaseException) -> ConfigError:
+    said = escape.line(str(error) or type(error).__name__, 500)
+    return ConfigError("GE1045", f"{escape.line(os.fspath(path))}: {what}: {said}", next="record the dump again")
+
+
+def _origins_of(graph: str | os.PathLike[str]) -> Origins:
+    from tair_debug.graph_file import read_graph
 
     return {
         clean(n.name): {"fx": p.fx_name, "target": p.fx_target, "source": p.source, "code": p.code}
-        for n in from_txt(Path(graph).read_text(encoding="utf-8")).nodes
+        for n in read_graph(Path(graph)).nodes
         if (p := n.provenance) is not None
     }
 
@@ -189,19 +216,44 @@ class _Index:
 
 
 def _shape(path: Path) -> tuple[int, ...]:
-    return tuple(_array(path).shape)
-
-
-def _array(path: Path) -> np.ndarray[Any, Any]:
-    try:
-        found: np.ndarray[Any, Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError, TypeError, SyntaxError, KeyError, RecursionError, TokenError) as error:
-        raise ConfigError("GE1045", f"{path}: no readable npy file: {error}", next="record the dump again") from error
-    return found
+    return _read_npy(path, header_only=True)[0]
 
 
 def _load(path: Path) -> torch.Tensor:
-    return torch.from_numpy(np.array(_array(path)))
+    return torch.from_numpy(_read_npy(path)[1])
+
+
+def _read_npy(path: Path, *, header_only: bool = False) -> tuple[tuple[int, ...], np.ndarray[Any, Any]]:
+    """Shape and array; nothing is allocated before the file's length agrees with its header.
+
+    Errors: ConfigError GE1045 for everything that is no plain array of numbers.
+    """
+    form = np.lib.format
+    empty = np.empty(0)
+    try:
+        _check_regular(path)
+        with path.open("rb") as file:
+            version = form.read_magic(file)
+            reader = {(1, 0): form.read_array_header_1_0, (2, 0): form.read_array_header_2_0}.get(version)
+            if reader is None:
+                raise ValueError(f"format version {version}")
+            shape, by_column, dtype = reader(file)
+            if dtype.kind not in "biufc" or dtype.itemsize > (16 if dtype.kind == "c" else 8):
+                raise ValueError(f"type {dtype}, which torch lacks")
+            if any(isinstance(d, bool) or d < 0 for d in shape):
+                raise ValueError(f"shape {shape}")
+            wanted, there = math.prod(shape) * dtype.itemsize, os.fstat(file.fileno()).st_size - file.tell()
+            if wanted != there:
+                raise ValueError(f"{there} bytes of data, shape and type say {wanted}")
+            if header_only:
+                return shape, empty
+            data = np.fromfile(file, dtype, math.prod(shape))
+            if data.size != math.prod(shape):
+                raise ValueError("cut off while it was read")
+            array = data.reshape(shape, order="F" if by_column else "C")
+            return shape, np.ascontiguousarray(array.astype(dtype.newbyteorder("="), copy=False)).reshape(shape)
+    except Exception as error:  # the header of a damaged file makes numpy's parser fail in many ways
+        raise _unreadable(path, "no readable npy file", error) from error
 
 
 def _measure(got: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance) -> Measure:

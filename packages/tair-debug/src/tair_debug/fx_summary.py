@@ -20,6 +20,7 @@ import torch
 from ge_converters.base.provenance import user_frame
 from ge_converters.lowering.explain import Absent, Found, explain
 from ge_converters.registry import REGISTRY, Registry
+from ge_graph import escape
 from tair_debug import artefacts
 
 COLUMNS: Final = ("目标函数", "函数类型", "支持状态", "调用次数", "输入统计", "输出统计")
@@ -188,7 +189,7 @@ def to_csv(rows: Iterable[Row]) -> str:
     out = io.StringIO(newline="")
     writer = csv.writer(out)
     writer.writerow(COLUMNS)
-    writer.writerows(row.cells() for row in rows)
+    writer.writerows([escape.cell(text) for text in row.cells()] for row in rows)
     return out.getvalue()
 
 
@@ -198,9 +199,8 @@ def write_csv(rows: Iterable[Row], path: str | os.PathLike[str] = "./", option: 
     Errors: ConfigError GE1041 naming option and path.
     """
     text = "\ufeff" + to_csv(rows)
-    while True:
+    target = Path(path) / f"summary_{artefacts.stamp()}.csv"
+    while os.path.lexists(target):  # another process took this microsecond
         target = Path(path) / f"summary_{artefacts.stamp()}.csv"
-        if not target.exists():  # another process took this microsecond
-            break
-    artefacts.write_text(target, text, option, mode=artefacts.SHARED)
+    artefacts.write_text(target, text, option)
     return target

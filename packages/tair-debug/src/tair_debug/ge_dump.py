@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ge_graph import Graph, Node
+from ge_graph import Graph, Node, escape
 from tair_debug import artefacts
 from tair_debug.data_dump import as_numpy, write_npy
 
@@ -43,8 +43,8 @@ def wanted_step(steps: str | None) -> Callable[[int], bool]:
 
 
 def clean(name: str) -> str:
-    """A name with dots, slashes and blanks as underlines."""
-    return re.sub(r"[./\\ ]", "_", name)
+    """A name as it stands in names of files: dots, slashes and blanks as underlines, short, nothing else unusual."""
+    return escape.file_name(re.sub(r"[./\\ ]", "_", name))
 
 
 class DumpingExecutable:
@@ -67,10 +67,10 @@ class DumpingExecutable:
         self._layers = frozenset(options.get("ge.exec.dumpLayer", "").split())
         self._step = 0
         self._wanted = wanted_step(options.get("ge.exec.dumpStep"))
-        clock = time.strftime("%Y%m%d%H%M%S")
-        tail = Path(clock) / str(DEVICE) / clean(graph.name) / str(model_id)
         self._base = Path(options.get("ge.exec.dumpPath", "./"))
-        self._tail = tail
+        self._tail = Path(str(DEVICE)) / clean(graph.name) / str(model_id)
+        self._clock = time.time()
+        self._home: Path | None = None
         self._tasks = {id(node): number for number, node in enumerate(graph.nodes)}
 
     @property
@@ -83,11 +83,19 @@ class DumpingExecutable:
         step, self._step = self._step, self._step + 1
         if not self._wanted(step):
             return list(self.inner.run(inputs))
-        home = artefacts.folder(self._base / artefacts.rank_folder() / self._tail, OPTION)
-        if not (home / PROVENANCE).exists():
-            artefacts.write_text(home / PROVENANCE, provenance_text(self.graph), OPTION, mode=artefacts.SHARED)
-        place = artefacts.folder(home / str(step), OPTION)
+        place = artefacts.folder(self._folder() / str(step), OPTION)
         return list(self.inner.run_traced(inputs, lambda *event: self._save(place, *event)))
+
+    def _folder(self) -> Path:
+        """The folder of this executable; where another process took it in the same second, that of a later second."""
+        while self._home is None:
+            clock = time.strftime("%Y%m%d%H%M%S", time.localtime(self._clock))
+            home = self._base / artefacts.rank_folder() / clock / self._tail
+            if artefacts.fresh_folder(home, OPTION):
+                artefacts.write_text(home / PROVENANCE, provenance_text(self.graph), OPTION)
+                self._home = home
+            self._clock += 1
+        return self._home
 
     def run_traced(self, inputs: Sequence[Any], on_node: Any) -> list[Any]:
         """As the executable within, without a dump."""
@@ -96,13 +104,13 @@ class DumpingExecutable:
     def _save(self, place: Path, node: Node, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         if self._layers and node.name not in self._layers:
             return
-        stem = f"{node.op}.{clean(node.name)}.{self._tasks[id(node)]}.0.{artefacts.stamp()}"
+        stem = f"{escape.file_name(node.op, 60)}.{clean(node.name)}.{self._tasks[id(node)]}.0.{artefacts.stamp()}"
         groups = [("input", inputs)] if self._mode != "output" else []
         groups += [("output", outputs)] if self._mode != "input" else []
         arrays = [(what, i, as_numpy(v)) for what, values in groups for i, v in enumerate(values)]
         if self._stats:
             text = statistics([(what, i, a) for what, i, a in arrays if a is not None])
-            artefacts.write_text(place / f"{stem}.csv", text, OPTION, mode=artefacts.SHARED)
+            artefacts.write_text(place / f"{stem}.csv", text, OPTION)
             return
         for what, index, array in arrays:
             if array is not None:
@@ -116,7 +124,7 @@ def provenance_text(graph: Graph) -> str:
         for n in graph.nodes
         if (p := n.provenance) is not None
     }
-    return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(found, indent=1) + "\n"
 
 
 def statistics(arrays: Sequence[tuple[str, int, np.ndarray[Any, Any]]]) -> str:

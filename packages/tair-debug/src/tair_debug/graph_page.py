@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from importlib import resources
 from typing import Any, Final
 
 import numpy as np
 
-from ge_graph import Graph, Literal, Node, Tensor, ports
+from ge_graph import Graph, Literal, Node, Tensor, escape, ports
 from ge_graph.attrs import Attr, Kind
 from ge_graph.dtypes import DataType
 from tair_debug.layout import HEIGHT, SOURCES, WIDTH, layout
@@ -17,6 +16,7 @@ from tair_debug.layout import HEIGHT, SOURCES, WIDTH, layout
 DATA, CONTROL, SHARED = 0, 1, 2  # kinds of edges; those of a constant with many readers are drawn on demand
 _MANY: Final = 3
 _SHOWN_ITEMS: Final = 32
+_LONGEST: Final = 100_000
 
 
 def to_html(graph: Graph, title: str = "") -> str:
@@ -26,24 +26,23 @@ def to_html(graph: Graph, title: str = "") -> str:
         graph: Up to many thousand nodes.
         title: Heading; the graph's name if empty.
     """
-    return render("graph.html.j2", title=title or graph.name, data=as_script(page_data(graph)))
+    from markupsafe import Markup
+
+    data = Markup(escape.script(page_data(graph)))
+    return render("graph.html.j2", title=title or graph.name, data=data)
 
 
 def render(template: str, **values: Any) -> str:
     """A page from a template of this package; texts are escaped."""
     import jinja2
-
-    source = (resources.files("tair_debug") / "templates" / template).read_text(encoding="utf-8")
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    return environment.from_string(source).render(**values)
-
-
-def as_script(data: Any) -> Any:
-    """JSON that may stand inside a script element whatever it says."""
     from markupsafe import Markup
 
-    text = json.dumps(data, ensure_ascii=True, separators=(",", ":"))
-    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
+    def harmless(value: Any) -> Any:
+        return Markup(escape.markup(value)) if type(value) is str else value
+
+    source = (resources.files("tair_debug") / "templates" / template).read_text(encoding="utf-8")
+    environment = jinja2.Environment(autoescape=True, finalize=harmless, undefined=jinja2.StrictUndefined)
+    return environment.from_string(source).render(**values)
 
 
 def page_data(graph: Graph) -> dict[str, Any]:
@@ -58,7 +57,7 @@ def page_data(graph: Graph) -> dict[str, Any]:
     for position, tensor in enumerate(graph.outputs):
         outputs.setdefault(tensor.node, []).append(position)
     return {
-        "name": graph.name,
+        "name": escape.line(graph.name),
         "width": WIDTH,
         "height": HEIGHT,
         "nodes": [_node(n, places[n].x, places[n].y, number, outputs.get(n, [])) for n in graph.nodes],
@@ -80,15 +79,20 @@ def _node(node: Node, x: int, y: int, number: dict[Node, int], returned: list[in
             ("module", origin.module), ("source", origin.source), ("code", origin.code),
         ]  # fmt: skip
     return {
-        "n": node.name,
-        "o": node.op,
+        "n": escape.line(node.name),
+        "o": escape.line(node.op),
         "x": x,
         "y": y,
         "t": " ".join(type_text(t) for t in node.outputs[:1]),
-        "i": [[port, number[t.node], f"{t.name}  {type_text(t)}"] for port, t in _inputs(node)],
-        "a": [row for row in rows if row[1]],
-        "p": [row for row in about if row[1]],
+        "i": [[escape.line(p), number[t.node], escape.line(f"{t.name}  {type_text(t)}")] for p, t in _inputs(node)],
+        "a": [[escape.line(name), _shown(text)] for name, text in rows if text],
+        "p": [[name, _shown(text)] for name, text in about if text],
     }
+
+
+def _shown(text: str) -> str:
+    kept = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text) - _LONGEST} more characters)"
+    return escape.block(kept)
 
 
 def _inputs(node: Node) -> list[tuple[str, Tensor]]:

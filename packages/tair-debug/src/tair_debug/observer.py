@@ -29,7 +29,11 @@ class Stage:
 
 @runtime_checkable
 class CompileObserver(Protocol):
-    """Gets every stage of a compilation. An exception in an observer reaches the user."""
+    """Gets every stage of a compilation. An exception in an observer reaches the user.
+
+    An observer may also have ``unchanged(stage, label, kind)``, which is called for a pass that ran and changed
+    nothing; ``kind`` is ``fx`` or ``ge``.
+    """
 
     def dynamo_graph(self, model_id: int, gm: torch.fx.GraphModule) -> None:
         """The graph as dynamo captured it."""
@@ -54,6 +58,9 @@ class Silent:
         """Ignored."""
 
     def ge_graph(self, stage: Stage, label: str, graph: Graph) -> None:
+        """Ignored."""
+
+    def unchanged(self, stage: Stage, label: str, kind: Literal["fx", "ge"]) -> None:
         """Ignored."""
 
     def output_code(self, stage: Stage, code: str) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from ge_graph import escape
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -59,15 +61,15 @@ def _attribute(attr: Any) -> str:
 
 def to_table(rows: Sequence[dict[str, Any]]) -> Table:
     """For the terminal."""
-    from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
 
     keys = [k for k in rows[0] if k not in ("core", "converter")]
     table = Table()
     for key in keys:
         table.add_column(key, overflow="fold")
     for row in rows:
-        table.add_row(*(escape(_cell(row[k])) for k in keys))
+        table.add_row(*(Text(escape.block(_cell(row[k]))) for k in keys))
     return table
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from ge_graph import escape
 from tair_debug.fx_summary import COLUMNS, MISSING, PARTIAL, SUPPORTED, Row
 
 if TYPE_CHECKING:
@@ -25,10 +26,13 @@ def lead(rows: Sequence[Row]) -> str:
 
 def to_table(rows: Sequence[Row], title: str) -> Table:
     """For the terminal; what is missing stands first."""
-    from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=title, caption=lead(rows), show_lines=False)
+    def shown(text: str, style: str = "") -> Text:
+        return Text(escape.block(text), style)
+
+    table = Table(title=shown(title), caption=lead(rows), show_lines=False)
     for name in ("target", "support"):
         table.add_column(name, overflow="fold")
     table.add_column("calls", justify="right")
@@ -37,12 +41,8 @@ def to_table(rows: Sequence[Row], title: str) -> Table:
     for row in sorted(rows, key=lambda r: (_STYLES[r.status][2], -r.calls, r.target)):
         style = _STYLES[row.status][0]
         frequent = row.inputs.most_common(1)[0][0]
-        cells = [
-            escape(frequent),
-            escape(_lines(row.reasons, 2)),
-            escape(_lines(row.sources, 1)) if row.reasons else "",
-        ]
-        table.add_row(escape(row.target), f"[{style}]{ENGLISH[row.status]}[/]", str(row.calls), *cells)
+        cells = [frequent, _lines(row.reasons, 2), _lines(row.sources, 1) if row.reasons else ""]
+        table.add_row(shown(row.target), shown(ENGLISH[row.status], style), str(row.calls), *map(shown, cells))
     return table
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import torch
 
+from ge_graph import escape
 from tair_debug import artefacts
 
 OPTION: Final = "data_dump_dir"
@@ -50,9 +51,7 @@ class _Dumper(torch.fx.Interpreter):  # type: ignore[misc]
         """Run a node and save its tensor."""
         result = super().run_node(n)
         if isinstance(result, torch.Tensor) and n.op in ("placeholder", "call_function"):
-            name = f"{n.name}_device_{result.device.index or 0}_{self._run}.pt"
+            name = f"{escape.file_name(n.name)}_device_{result.device.index or 0}_{self._run}.pt"
             tensor = result.detach().clone()  # only what the node made, not the memory around a view
-            artefacts.write(
-                os.fspath(self._place / name), lambda file: torch.save(tensor, file), OPTION, mode=artefacts.SHARED
-            )
+            artefacts.write(os.fspath(self._place / name), lambda file: torch.save(tensor, file), OPTION)
         return result

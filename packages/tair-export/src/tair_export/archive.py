@@ -48,6 +48,7 @@ EDGE_BYTES: Final = 4096
 FULL_BYTES: Final = 256 << 20
 _BLOCK: Final = 32 << 20
 _RETRIES: Final = 8
+_SPARE_HANDLES: Final = 8
 _UNFLUSHED: Final = 64  # files whose handle waits for the disk
 
 Verify: TypeAlias = "bool | Literal['auto', 'fast', 'full']"
@@ -181,6 +182,7 @@ class Writer:
         self._files: dict[str, Callable[[], FileRecord]] = {}
         self._pending: list[tuple[Future[None], int]] = []
         self._hashed: list[Future[str]] = []
+        self._begun: list[str] = []
 
     def __enter__(self) -> Writer:
         with reported("the folder cannot be written to", self.root):
@@ -199,7 +201,28 @@ class Writer:
                 os.close(handle)
         if self._lock >= 0:
             os.close(self._lock)
-        _remove(self._stage)
+        self._discard(self._stage)
+
+    def _discard(self, staged: Path) -> None:
+        """Remove a staging folder: what was begun by its names, since listing a folder takes handles that there may not
+        be, then the rest."""
+        for name in self._begun:
+            with contextlib.suppress(OSError):
+                (staged / name).unlink()
+        folders = {folder for name in self._begun for folder in Path(name).parents}
+        for folder in sorted(folders, key=lambda f: len(f.parts), reverse=True):
+            with contextlib.suppress(OSError):
+                (staged / folder).rmdir()
+        _remove(staged)
+
+    def _check_handles(self) -> None:
+        """Fail while nothing is in place yet if the handles run out that putting files into place takes."""
+        spare: list[int] = []
+        try:
+            spare.extend(os.dup(self._lock) for _ in range(_SPARE_HANDLES))
+        finally:
+            for handle in spare:
+                os.close(handle)
 
     def add(self, name: str, pieces: Iterable[Piece]) -> None:
         """Write one file from pieces of memory, none of which is copied if it is large.
@@ -210,6 +233,7 @@ class Writer:
         path = self._stage / check_name(name, self.root)
         with reported(f"'{escape.line(name, 200)}' cannot be written", path):
             path.parent.mkdir(parents=True, exist_ok=True)
+            self._begun.append(name)
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
             self._fill(name, handle, pieces)
 
@@ -264,14 +288,15 @@ class Writer:
             staged = _staging(self.root, self.layout, manifest["digest"])
             shutil.rmtree(staged, ignore_errors=True)
             os.rename(self._stage, staged)
-            for folder in {staged, *(p.parent for p in staged.rglob("*"))}:
-                _sync_folder(folder)
-            target.parent.mkdir(parents=True, exist_ok=True)
             try:
+                for folder in {staged, *(p.parent for p in staged.rglob("*"))}:
+                    _sync_folder(folder)
+                target.parent.mkdir(parents=True, exist_ok=True)
                 _write_synced(self._stage, text)
+                self._check_handles()
                 os.rename(self._stage, target)
             except BaseException:
-                _remove(staged)
+                self._discard(staged)
                 raise
             _sync_folder(target.parent)
             _settle(self.root, staged, {f.name for f in files})
@@ -569,12 +594,22 @@ class Archive:
         compared: Whether every byte has been compared with its checksum.
     """
 
-    def __init__(self, path: Path, root: Path, manifest: dict[str, Any], maps: dict[str, memoryview]) -> None:
+    def __init__(
+        self, path: Path, root: Path, manifest: dict[str, Any], maps: dict[str, memoryview], copied: bool = False
+    ) -> None:
         self.path = path
         self.root = root
         self.manifest = manifest
         self.compared = False
         self._maps = maps
+        self._copied = copied
+
+    def mapped_file(self, name: str) -> str | None:
+        """The absolute path under which another reader finds the bytes of ``data``; None if they were copied or the
+        archive is just being replaced."""
+        place = self.root.resolve() / name
+        replaced = any(self.root.glob(f".staging-{self.path.name.removesuffix(SUFFIX)}-*"))
+        return str(place) if not self._copied and not replaced and place.is_file() else None
 
     def data(self, name: str) -> memoryview:
         """The content of a file, mapped read-only: pages are shared between processes and read when touched."""
@@ -661,7 +696,7 @@ def open_archive(
         try:
             with _readable(path):
                 maps = _map_all(manifest_path, root, manifest, allow_outside, copy)
-                opened = Archive(manifest_path, root, manifest, maps)
+                opened = Archive(manifest_path, root, manifest, maps, copy)
                 if _still(manifest_path, data):
                     opened.verify(verify)
                     return opened

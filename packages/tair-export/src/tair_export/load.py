@@ -111,8 +111,9 @@ class CompiledModel:
         graph, contract = read_graph(found)
         states = _states(found)
         wanted = str(found.manifest.get("device", "cpu")) if device is None else device
-        executable = choose(wanted).compile(graph, dict(options or {}))
-        live = {name: tensors.to_torch(value, wanted) for name, value in states.items()}
+        engine = choose(wanted)
+        executable = engine.compile(graph, dict(options or {}))
+        live = {name: engine.place(value) for name, value in states.items()}
         return CompiledModel(graph, contract, executable, live, found.path.name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

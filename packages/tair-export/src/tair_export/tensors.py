@@ -13,13 +13,12 @@ from typing import Any, Final
 import numpy as np
 
 from ge_graph import escape
-from ge_graph.ir import Literal
 from tair_export import errors
 
 
 def shape_of(value: Any) -> tuple[int, ...] | None:
-    """Sizes of an array or a tensor, None for anything else."""
-    if isinstance(value, np.ndarray) or is_tensor(value):
+    """Sizes of an array, a tensor or what speaks DLPack, None for anything else."""
+    if isinstance(value, np.ndarray) or is_tensor(value) or hasattr(value, "__dlpack__"):
         return tuple(value.shape)
     return None
 
@@ -37,7 +36,12 @@ def only_arrays(values: Iterable[Any]) -> bool:
 
 
 def to_numpy(value: Any) -> np.ndarray[Any, Any]:
-    """A tensor as an array on the same memory; types that numpy lacks become float32."""
+    """A result as an array, on the same memory if it is on the host; bfloat16 and the like become float32."""
+    if isinstance(value, np.ndarray):
+        return value
+    if not is_tensor(value):
+        array: np.ndarray[Any, Any] = value.numpy()
+        return array
     import torch
 
     value = value.detach().cpu()
@@ -81,15 +85,18 @@ def read_npy(path: str) -> np.ndarray[Any, Any]:
         raise errors.array(escape.line(path), escape.line(str(error), 300)) from None
 
 
-def to_torch(value: Literal, device: str) -> Any:
-    """A tensor of its own with the value of a constant."""
-    from ge_runtime.cpu.values import constant
-
-    return constant(value).clone().to(device)
-
-
 def in_order(value: Any, order: tuple[int, ...] | None) -> Any:
-    """A result with its dimensions laid out in memory as the model has them, copied only if they are not."""
+    """A result with its dimensions laid out in memory as the model has them, copied only if they are not.
+
+    Arrays on a device of an engine without torch are always row-major and stay so.
+    """
+    if isinstance(value, np.ndarray):
+        if order is None:
+            return np.ascontiguousarray(value).reshape(value.shape)
+        back = sorted(range(len(order)), key=order.__getitem__)
+        return np.ascontiguousarray(value.transpose(order)).transpose(back)
+    if not is_tensor(value):
+        return value
     if order is None:
         return value.contiguous()
     moved = value.permute(order).contiguous()

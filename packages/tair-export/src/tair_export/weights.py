@@ -16,7 +16,7 @@ import numpy as np
 from ge_graph import escape, names
 from ge_graph.attrs import Attr, Kind
 from ge_graph.dtypes import DataType
-from ge_graph.ir import Graph, Literal, Node, Tensor
+from ge_graph.ir import FileLiteral, Graph, Literal, Node, Tensor
 from ge_graph.serde_write import literal_bytes
 from tair_export import errors
 from tair_export.archive import Archive
@@ -188,7 +188,8 @@ def _literals(archive: Archive) -> Iterator[tuple[str, Literal]]:
                 name, f"{dtype.name}{list(fixed)} takes {expected} bytes, '{file}' has {size}", archive.path
             )
         data = np.frombuffer(archive.data(file), np.uint8) if size else np.empty(0, np.uint8)
-        yield name, Literal(dtype, fixed, data)
+        place = archive.mapped_file(file)
+        yield name, Literal(dtype, fixed, data) if place is None else FileLiteral(dtype, fixed, data, place)
 
 
 def outside(path: str, folder: Path, allow_outside: bool, where: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import re
@@ -14,7 +15,7 @@ from ge_graph import Provenance
 _FRAME: Final = re.compile(
     r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)(?:\n\s+(?P<code>[^\n]*))?'
 )
-_TORCH_HOME: Final = os.path.dirname(torch.__file__) + os.sep
+_LIBRARIES: Final = [os.path.dirname(torch.__file__) + os.sep, contextlib.__file__]
 _SELF: Final = re.compile(r"^L\['self'\]\.?|^L__self___?")
 _ITEM: Final = re.compile(r"_modules\['([^']+)'\]|\['([^']+)'\]|\[(\d+)\]")
 
@@ -112,6 +113,13 @@ def _code(value: Any) -> str:
     return repr(value) if isinstance(value, (str, bool, int, float)) else str(value)
 
 
+def not_the_user(folder: str) -> None:
+    """Frames of files in a folder are never the user's line: a library's functions for models are called by it."""
+    if folder + os.sep not in _LIBRARIES:
+        _LIBRARIES.append(folder + os.sep)
+        last_user_frame.cache_clear()
+
+
 def user_frame(node: torch.fx.Node) -> tuple[str, str]:
     """Place and text of the user's line that a node stems from; empty if the trace has none."""
     return last_user_frame(node.meta.get("stack_trace") or "")
@@ -119,11 +127,11 @@ def user_frame(node: torch.fx.Node) -> tuple[str, str]:
 
 @functools.lru_cache(maxsize=4096)
 def last_user_frame(trace: str) -> tuple[str, str]:
-    """The innermost frame of a formatted trace that lies outside torch: ``("model.py:41 in forward", "x = x + 1")``."""
+    """The innermost frame of a formatted trace that is the user's: ``("model.py:41 in forward", "x = x + 1")``."""
     frames = list(_FRAME.finditer(trace))
     if not frames:
         return "", ""
-    chosen = next((f for f in reversed(frames) if not f["file"].startswith(_TORCH_HOME)), frames[-1])
+    chosen = next((f for f in reversed(frames) if not f["file"].startswith(tuple(_LIBRARIES))), frames[-1])
     return f"{chosen['file']}:{chosen['line']} in {chosen['function']}", chosen["code"] or ""
 
 

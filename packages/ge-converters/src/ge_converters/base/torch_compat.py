@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 Compiler = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
+_BREAKS_SAY_WHY = torch.torch_version.TorchVersion(torch.__version__) >= "2.8"
 
 
 def boxed(fn: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
@@ -29,6 +30,26 @@ def real_values() -> AbstractContextManager[Any]:
 
     context: AbstractContextManager[Any] = _disable_current_modes()
     return context
+
+
+def below_autograd() -> AbstractContextManager[Any]:
+    """Calls skip the kernels of autograd, and with them the decompositions that torch puts in their place."""
+    context: AbstractContextManager[Any] = torch._C._AutoDispatchBelowAutograd()
+    return context
+
+
+def resized_sizes(size: Sequence[Any], output_size: Sequence[Any] | None, factors: Sequence[float] | None) -> Any:
+    """Spatial sizes of an interpolation, out of the sizes asked for or of scale factors; symbols stay symbols."""
+    from torch._decomp.decompositions import upsample_compute_output_size
+
+    return upsample_compute_output_size(size, output_size, factors)
+
+
+def surely_equal(a: Any, b: Any) -> bool:
+    """Whether two sizes are equal whatever the symbols in them are; asking sets no guard."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return bool(statically_known_true(a == b))
 
 
 def silent_fallbacks() -> tuple[type[Exception], ...]:
@@ -48,6 +69,7 @@ def run_aot(
     decompositions: Mapping[Any, Callable[..., Any]],
     keep_inference_input_mutations: bool,
     more: Mapping[str, Any],
+    tracing: AbstractContextManager[Any] | None = None,
 ) -> Callable[..., Any]:
     """Trace a dynamo graph to ATen and compile its halves.
 
@@ -60,6 +82,7 @@ def run_aot(
         decompositions: ATen op to the function that replaces it while tracing.
         keep_inference_input_mutations: Leave writes to inputs in the inference graph.
         more: Further keywords of ``aot_autograd``.
+        tracing: A context in which the graph is traced; none if not given.
     """
     from torch._dynamo.backends.common import aot_autograd
 
@@ -72,7 +95,8 @@ def run_aot(
         "partition_fn": _partition,
         **more,
     }
-    compiled: Callable[..., Any] = aot_autograd(**keywords)(gm, example_inputs)
+    with tracing or contextlib.nullcontext():
+        compiled: Callable[..., Any] = aot_autograd(**keywords)(gm, example_inputs)
     return compiled
 
 
@@ -146,6 +170,14 @@ def fake_mode(*, dynamic: bool = False) -> Any:
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     return FakeTensorMode(shape_env=ShapeEnv(), static_shapes=not dynamic)
+
+
+def graph_break(reason: str) -> None:
+    """While dynamo traces: stop here and go on eagerly; under ``fullgraph=True`` fail with the reason."""
+    if _BREAKS_SAY_WHY:
+        torch._dynamo.graph_break(msg=reason)
+    else:
+        torch._dynamo.graph_break()
 
 
 def debug_folder() -> str:
@@ -233,3 +265,67 @@ def process_group(group: Any) -> Any:
         return distributed_c10d._resolve_process_group(group)
     except (RuntimeError, ValueError, KeyError, AttributeError):  # AttributeError: torch without distributed
         return None
+
+
+def current_translation() -> Any:
+    """Dynamo's translator of the frame whose graph it is handing to a backend just now; None outside of that.
+
+    ``f_code`` is the frame's code, ``output.side_effects`` what the call does beside computing, and
+    ``output.import_sources`` which of its globals are modules.
+    """
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+
+    try:
+        return InstructionTranslator.current_tx()
+    except AttributeError:
+        return None
+
+
+def sources() -> Any:
+    """The module whose classes say where an input of dynamo's graph comes from."""
+    from torch._dynamo import source as module
+
+    return module
+
+
+def source_text(source: Any) -> str:
+    """Where an input comes from, ``L['x'].size()[0]``; a method in older torch, a property in newer."""
+    name = source.name
+    return str(name() if callable(name) else name)
+
+
+def aot_metadata() -> Any:
+    """What AOTAutograd found out about the inputs and outputs of the graph being compiled; None if nothing."""
+    from torch._guards import TracingContext
+
+    context = TracingContext.try_get()
+    return None if context is None else context.fw_metadata
+
+
+def around_the_graph(metadata: Any) -> str:
+    """What AOTAutograd has to do around the graph in each call but to pass values on, in words; empty for nothing."""
+    from torch._functorch._aot_autograd import schemas
+
+    plain = (int, getattr(schemas, "PlainTensorMeta", int))
+    if getattr(metadata, "mutated_inp_runtime_indices", ()):
+        return "an input is written in a way that stays outside the graph"
+    if getattr(metadata, "tokens", None) or getattr(metadata, "num_graphsafe_rng_states", 0):
+        return "operators with side effects of their own"
+    parts = (*metadata.subclass_inp_meta, *metadata.subclass_fw_graph_out_meta)
+    return "tensor subclasses" if any(not isinstance(p, plain) for p in parts) else ""
+
+
+def mark_sizes(t: torch.Tensor, symbolic: Sequence[int], fixed: Sequence[int]) -> None:
+    """Tell dynamo which dimensions of an input to trace with a symbol, if the model lets it, and which without."""
+    from torch import _dynamo as dynamo
+
+    dynamo.maybe_mark_dynamic(t, list(symbolic))
+    if fixed:
+        dynamo.mark_static(t, list(fixed))
+
+
+def mark_static(t: torch.Tensor, dims: Any = None) -> None:
+    """Tell dynamo to trace dimensions of a tensor without symbols; all of them if none is named."""
+    from torch import _dynamo as dynamo
+
+    dynamo.mark_static(t, dims)

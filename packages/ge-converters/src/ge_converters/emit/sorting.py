@@ -18,8 +18,8 @@ def sorted_along(x: Tensor, dim: int, descending: bool, stable: bool) -> tuple[T
     if x.dtype == _D.DT_DOUBLE:
         return _sort_double(x, axis, descending, stable)
     (inner,), back = carried("Sort", x)
-    values, positions = ge.Sort(inner, axis=axis, descending=descending, stable=stable)
-    return back(values), cast(positions, _D.DT_INT64)
+    values, positions = ge.Sort(inner, axis=axis, descending=descending, stable=stable, y2_dtype=int(_D.DT_INT64))
+    return back(values), positions
 
 
 def _sort_double(x: Tensor, axis: int, descending: bool, stable: bool) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,8 @@
 
 ``air::scope_enter(keys, values)`` … ``air::scope_exit()`` give every node between them the attributes; inner scopes
 win. ``air::record()`` is a marker that has run when all earlier nodes of its stream have; ``air::wait([...])`` makes
-the later nodes of the current stream run after what it names. The npugraph_ex namespace has the same four.
+the later nodes of the current stream run after what it names. The namespaces npugraph_ex and torchair have
+the same four.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from ge_converters.base.provenance import user_frame
 from ge_graph import Graph, Node, Tensor
 from ge_graph import attrs as ge_attrs
 from ge_graph import ops as ge
+from ge_graph.rules.attributes import KINDS
 
 STREAM: Final = "_user_stream_label"
-_NAMESPACES: Final = ("air", "npugraph_ex")
+_SUPER_KERNEL: Final = "_super_kernel_scope"
+_NAMESPACES: Final = ("air", "npugraph_ex", "torchair")
 _KINDS: Final = ("scope_enter", "scope_exit", "record", "wait")
 EFFECTS: Final = {f"{ns}::{kind}": kind for ns in _NAMESPACES for kind in _KINDS}
 _NOT_TASKS: Final = frozenset(("Const", "Constant", "ConstPlaceHolder", "Data", "RefData"))
@@ -100,7 +103,9 @@ class Effects:
 
     # -- scopes -------------------------------------------------------------------------------------------------------
 
-    def _enter(self, node: torch.fx.Node, keys: Sequence[str], values: Sequence[str]) -> None:
+    def _enter(
+        self, node: torch.fx.Node, keys: Sequence[str], values: Sequence[str], need_excute: bool = False
+    ) -> None:
         if len(keys) != len(values):
             raise Refusal(f"scope_enter got {len(keys)} keys and {len(values)} values; give as many values as keys")
         self._open.append((node, {k: _attribute(k, v) for k, v in zip(keys, values)}))
@@ -119,6 +124,10 @@ class Effects:
         merged: dict[str, ge_attrs.Attr] = {}
         for _, attributes in self._open:
             merged.update(attributes)
+        scope = merged.get(_SUPER_KERNEL)
+        if scope is not None and not scope.value:  # GE would take the empty name for a range of its own
+            merged.pop(_SUPER_KERNEL)
+            merged.pop("_super_kernel_options", None)
         self._graph.scope_attrs = merged
 
     # -- order --------------------------------------------------------------------------------------------------------
@@ -178,8 +187,8 @@ def _communicates(node: Node) -> bool:
 
 
 def _attribute(key: str, value: str) -> ge_attrs.Attr:
-    """Scopes carry texts; GE reads the time limit as a truth value, everything else as text."""
-    return ge_attrs.Bool(value == "True") if key == "_op_exec_never_timeout" else ge_attrs.Str(value)
+    """Scopes carry texts; what GE reads as a truth value becomes one."""
+    return ge_attrs.Bool(value == "True") if KINDS.get(key) is ge_attrs.Kind.BOOL else ge_attrs.Str(value)
 
 
 def _predecessors(node: Node) -> Iterable[Node]:

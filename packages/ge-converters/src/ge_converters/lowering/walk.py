@@ -20,7 +20,16 @@ import torch
 from ge_converters.base.dtypes import cast
 from ge_converters.base.errors import LoweringError, Refusal
 from ge_converters.base.provenance import FxProvenance, fx_target, user_frame
-from ge_converters.lowering import aliasing, asserts, higher_order, memory_ops, problems, specialise, symbols
+from ge_converters.lowering import (
+    aliasing,
+    asserts,
+    conversion_log,
+    higher_order,
+    memory_ops,
+    problems,
+    specialise,
+    symbols,
+)
 from ge_converters.lowering.calls import Caller, NoConverter
 from ge_converters.lowering.context import Context, Symbolic, Unproduced, constant
 from ge_converters.lowering.effects import Effects, Mark, effect_of
@@ -218,8 +227,11 @@ class Walk:
         if any(type(self.env.get(n)) is _Missing for n in node.all_input_nodes):
             self.env[node] = self.stand_in(node.meta.get("val"))  # its argument's refusal is the reason, said once
             return
+        first = len(self.graph.nodes)
         try:
             self.env[node] = self._lower_call(node)
+            if logger.isEnabledFor(logging.DEBUG):
+                conversion_log.converted(node, self.env, self.graph, first)
         except Refusal as refusal:
             self._refuse(node, f"refused: {refusal.reason}")
         except NoConverter as missing:

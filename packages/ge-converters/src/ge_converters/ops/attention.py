@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -17,7 +16,7 @@ from ge_converters.emit.attention import composed_attention, composed_attention_
 from ge_converters.emit.compute_types import need_floats
 from ge_converters.emit.shapes import axis_size, shape_operand
 from ge_converters.registry import declare_supported, register_fx_node_ge_converter
-from ge_graph import DataType, Graph, Tensor, TensorSpec, current_graph
+from ge_graph import DataType, Tensor, TensorSpec, current_graph
 from ge_graph import ops as ge
 
 aten = torch.ops.aten
@@ -26,9 +25,6 @@ _TEMPLATE: Final = 2048  # side of the compressed mask that sparse modes 2 to 4 
 _REPEATS: Final = 8  # softmax_max and softmax_sum repeat each value this often
 Masks: TypeAlias = "tuple[Tensor | None, Tensor | None, int]"
 
-# Inverted masks of the graph under construction: all layers of a model share one.
-_inverted: WeakKeyDictionary[Graph, dict[Tensor, Tensor]] = WeakKeyDictionary()
-
 
 @lru_cache(maxsize=1)
 def _causal_template() -> np.ndarray[Any, Any]:
@@ -36,8 +32,8 @@ def _causal_template() -> np.ndarray[Any, Any]:
 
 
 def _hidden(seen: Tensor) -> Tensor:
-    """GE masks say what is hidden, torch masks what is seen."""
-    known = _inverted.setdefault(current_graph(), {})
+    """GE masks say what is hidden, torch masks what is seen; all layers of a model share one inverted mask."""
+    known: dict[Tensor, Tensor] = current_graph().memo.setdefault("inverted masks", {})
     found = known.get(seen)
     if found is None:
         found = known[seen] = ge.LogicalNot(seen)

@@ -12,8 +12,8 @@ from ge_converters.base.dtypes import cast, dtype_promote
 from ge_converters.base.errors import Refusal
 from ge_converters.base.support import BF16, BOOL, F16, F32, I32, I64, Support
 from ge_converters.emit.arithmetic import arithmetic, as_number
-from ge_converters.emit.compute_types import carrier
-from ge_converters.emit.shapes import filled
+from ge_converters.emit.compute_types import carrier, move
+from ge_converters.emit.shapes import filled, permuted
 from ge_converters.registry import declare_supported, define, register_fx_node_ge_converter
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
@@ -422,6 +422,27 @@ def eye_m(
 ) -> Tensor:
     """Ones on the diagonal of a rectangle."""
     return _identity(n, m, meta_outputs.dtype)
+
+
+@declare_supported(
+    [Support(x) for x in (F32(3), F16(2, 3), BF16(2, 3), I64(3), BOOL(2), F32(0))]
+    + [Support(F32(2, 3), 0, 0, 1), Support(F32(2, 3), 0, -1, 0), Support(F32(4, 2, 3), 0, 1, 2)]
+)
+@register_fx_node_ge_converter(aten.diag_embed.default, source="aten diag_embed; GE MatrixDiag")
+def diag_embed(self: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1, *, meta_outputs: TensorSpec) -> Tensor:
+    """Matrices with the last axis on their diagonal and zeros elsewhere.
+
+    Shapes: self [.., n] -> [.., n, n], the two axes at dim1 and dim2. Another diagonal than the main one is decomposed.
+    Emits:  MatrixDiag; Transpose if the axes are not the last ones.
+    """
+    made = move("MatrixDiag", self)
+    rank = self.rank + 1
+    made.record_shape((*self.known_shape, self.known_shape[-1]) if self.known_shape else None)
+    rows, columns = sorted((dim1 % rank, dim2 % rank))  # a diagonal matrix is its own transpose
+    order = [i for i in range(rank - 2)]
+    order.insert(rows, rank - 2)
+    order.insert(columns, rank - 1)
+    return permuted(made, order)
 
 
 def _whole_steps(start: int, end: int, steps: int) -> list[int]:

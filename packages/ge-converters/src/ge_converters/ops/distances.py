@@ -10,7 +10,7 @@ import torch
 
 from ge_converters.base.dtypes import cast
 from ge_converters.base.support import F32, Support
-from ge_converters.emit.compute_types import need_floats
+from ge_converters.emit.compute_types import carrier, need_floats
 from ge_converters.emit.shapes import axis_size
 from ge_converters.registry import declare_supported, register_fx_node_ge_converter
 from ge_graph import DataType, Tensor, TensorSpec
@@ -75,18 +75,30 @@ _ORDERS = (0.0, 1.0, 2.0, 3.0, 1.5, math.inf)
         Support(F32(2, 4, 3), F32(2, 5, 3), 2.0, 2),
     ]
 )
-@register_fx_node_ge_converter(
-    aten._cdist_forward.default, source="native_functions.yaml: _cdist_forward; GE Sub, Abs, Pow, ReduceSum"
-)
+@register_fx_node_ge_converter(aten._cdist_forward.default, source="native_functions.yaml: _cdist_forward; GE Cdist")
 def _cdist_forward(x1: Tensor, x2: Tensor, p: float, compute_mode: int | None, *, meta_outputs: TensorSpec) -> Tensor:
     """_cdist_forward(Tensor x1, Tensor x2, float p, int? compute_mode) -> Tensor
 
     Shapes: x1 [.., n, d]; x2 [.., m, d], leading dims broadcast -> [.., n, m].
     Dtypes: float32; halves through float32.
-    Emits:  Sub of all pairs, then the norm of order p; compute_mode chooses between equal ways and is not read.
+    Emits:  Cdist; for p = inf, which it has no sign for, and leading dims that broadcast Sub of all pairs and the norm
+            of order p. compute_mode chooses between equal ways and is not read.
     """
     need_floats("Sub", x1, x2)
+    if p != math.inf and _same_batches(x1, x2):
+        inner = carrier("Cdist", meta_outputs.dtype)
+        return cast(ge.Cdist(cast(x1, inner), cast(x2, inner), p=float(p)), meta_outputs.dtype)
     return cast(_length(_differences(x1, x2), float(p)), meta_outputs.dtype)
+
+
+def _same_batches(x1: Tensor, x2: Tensor) -> bool:
+    """Whether the leading dims are the same; ``Cdist`` broadcasts none."""
+    if x1.rank != x2.rank:
+        return False
+    if x1.rank == 2:
+        return True
+    a, b = x1.known_shape, x2.known_shape
+    return a is not None and b is not None and a[:-2] == b[:-2]
 
 
 @declare_supported([Support(F32(4, 5), F32(4, 3), F32(5, 3), p, F32(4, 5, low=0.5)) for p in (1.0, 2.0, 3.0, 1.5)])
@@ -140,17 +152,18 @@ def _pair_differences(x: Tensor, count: int | None) -> tuple[Tensor, Tensor, Ten
 
 
 @declare_supported([Support(F32(5, 3), p) for p in _ORDERS])
-@register_fx_node_ge_converter(
-    aten._pdist_forward.default, source="native_functions.yaml: _pdist_forward; GE GatherV2, Sub, Abs, ReduceSum"
-)
+@register_fx_node_ge_converter(aten._pdist_forward.default, source="native_functions.yaml: _pdist_forward; GE Pdist")
 def _pdist_forward(self: Tensor, p: float = 2.0, *, meta_outputs: TensorSpec) -> Tensor:
     """_pdist_forward(Tensor self, float p=2) -> Tensor
 
     Shapes: self [n, d] -> [n * (n - 1) / 2], the pairs of the upper triangle row by row.
     Dtypes: float32; halves through float32.
-    Emits:  GatherV2 of both points of each pair, Sub, and the norm of order p.
+    Emits:  Pdist; for p = inf GatherV2 of both points of each pair, Sub, and the norm.
     """
     need_floats("Sub", self)
+    if p != math.inf:
+        inner = carrier("Pdist", self.dtype)
+        return cast(ge.Pdist(cast(self, inner), p=float(p)), meta_outputs.dtype)
     count = _points_of(meta_outputs.size[0])
     difference, _, _ = _pair_differences(cast(self, _F32), count)
     return cast(_length(difference, float(p)), meta_outputs.dtype)

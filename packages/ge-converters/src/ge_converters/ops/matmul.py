@@ -201,19 +201,20 @@ def addmv(
 
 
 def _inner(self: Tensor, other: Tensor) -> Tensor:
-    inner = DataType.DT_FLOAT if self.dtype in HALF_TYPES else self.dtype
-    terms = ge.Mul(cast(self, inner), cast(other, inner))
-    return cast(ge.ReduceSum(terms, [0], keep_dims=False), self.dtype)
+    if self.dtype == DataType.DT_FLOAT or self.dtype in HALF_TYPES:
+        inner: Tensor = ge.Dot(self, other)
+        return inner
+    return ge.ReduceSum(ge.Mul(self, other), [0], keep_dims=False)
 
 
 @declare_supported([*(Support(*p) for p in _pairs((8,), (8,))), Support(F32(0), F32(0))])
-@register_fx_node_ge_converter(aten.dot.default, source="native_functions.yaml: dot; GE Mul, ReduceSum")
+@register_fx_node_ge_converter(aten.dot.default, source="native_functions.yaml: dot; GE Dot")
 def dot(self: Tensor, tensor: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
     """dot(Tensor self, Tensor tensor) -> Tensor
 
     Shapes: self [n]; tensor [n] -> [].
     Dtypes: any number type, both equal.
-    Emits:  Mul, ReduceSum; halves in float32, rounded once.
+    Emits:  Dot, halves in float32 and rounded once; Mul, ReduceSum for the other types.
     """
     return _inner(self, tensor)
 
@@ -221,13 +222,13 @@ def dot(self: Tensor, tensor: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
 @declare_supported(
     [Support(F32(8), F32(8)), Support(F64(8), F64(8)), Support(I64(8), I64(8)), Support(BF16(8), BF16(8))]
 )
-@register_fx_node_ge_converter(aten.vdot.default, source="native_functions.yaml: vdot; GE Mul, ReduceSum")
+@register_fx_node_ge_converter(aten.vdot.default, source="native_functions.yaml: vdot; GE Dot")
 def vdot(self: Tensor, other: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
     """vdot(Tensor self, Tensor other) -> Tensor
 
     Shapes: self [n]; other [n] -> [].
     Dtypes: real number types; complex operands are conjugated first.
-    Emits:  Mul, ReduceSum.
+    Emits:  as dot.
     """
     return _inner(ge.Conj(self) if self.dtype.is_complex else self, other)
 

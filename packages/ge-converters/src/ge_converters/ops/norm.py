@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -333,3 +334,59 @@ def _log_softmax_backward_data(
         return cast(ge.Sub(grad_output, ge.Mul(ge.Exp(output), total)), meta_outputs.dtype)
     result: Tensor = ge.LogSoftmaxGrad(cast(grad_output, output.dtype), output, axis=[dim])
     return cast(result, meta_outputs.dtype)
+
+
+# -- norms of vectors ---------------------------------------------------------------------------------------------
+
+# The orders that GE writes for infinities.
+_INFINITE: Final = {math.inf: 2147483647.0, -math.inf: -2147483648.0}
+
+
+def _vector_norm(x: Tensor, order: Any, dim: Any, keepdim: bool) -> Tensor:
+    axes = [] if dim is None else [dim] if isinstance(dim, int) else list(dim)
+    p = 2.0 if order is None else float(order)
+    result: Tensor = ge.LpNormV2(x, p=_INFINITE.get(p, p), axes=axes, keepdim=keepdim, epsilon=0.0)
+    return result
+
+
+_ORDERS: Final = (2, 1, 0, 3, 0.5, math.inf, -math.inf, -1)
+
+
+@declare_supported(
+    [Support(m(2, 3, 4), p) for m in (F32, F16, BF16) for p in _ORDERS]
+    + [Support(F32(2, 3, 4), p, d, k) for p in _ORDERS for d, k in (([1], False), ([0, -1], True), (None, True))]
+    + [Support(F32()), Support(F32(2, 0), 2, [1]), Support(F32(value=[float("nan"), 1.0]), math.inf)]
+)
+@register_fx_node_ge_converter(
+    aten.linalg_vector_norm.default, source="native_functions.yaml: linalg_vector_norm; GE LpNormV2"
+)
+def linalg_vector_norm(
+    self: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None, meta_outputs: TensorSpec
+) -> Tensor:
+    """linalg_vector_norm(Tensor self, Scalar ord=2, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor
+
+    Shapes: self without dim, or with ones there; no dim means all.
+    Dtypes: float32, float16, bfloat16; summed in float32 and rounded once. Other types are decomposed.
+    Emits:  LpNormV2.
+    """  # noqa: E501
+    return _vector_norm(self, ord, dim, keepdim)
+
+
+@declare_supported([Support(F32(2, 3, 4), p, [1], k) for p in (2, 1, 3, None) for k in (False, True)])
+@register_fx_node_ge_converter(aten.norm.ScalarOpt_dim, source="native_functions.yaml: norm.ScalarOpt_dim; GE LpNormV2")
+def norm_dim(self: Tensor, p: Any, dim: Any, keepdim: bool = False, *, meta_outputs: TensorSpec) -> Tensor:
+    """norm.ScalarOpt_dim(Tensor self, Scalar? p, int[1] dim, bool keepdim=False) -> Tensor
+
+    Emits:  LpNormV2.
+    """
+    return _vector_norm(self, p, dim, keepdim)
+
+
+@declare_supported([Support(F32(2, 3, 4), p) for p in (2, 1, 3)] + [Support(F32(2, 3))])
+@register_fx_node_ge_converter(aten.norm.Scalar, source="native_functions.yaml: norm.Scalar; GE LpNormV2")
+def norm_all(self: Tensor, p: Any = 2, *, meta_outputs: TensorSpec) -> Tensor:
+    """norm.Scalar(Tensor self, Scalar p=2) -> Tensor
+
+    Emits:  LpNormV2.
+    """
+    return _vector_norm(self, p, None, False)

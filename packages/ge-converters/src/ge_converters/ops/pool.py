@@ -179,7 +179,7 @@ def max_pool3d_with_indices(
 )  # fmt: skip
 @register_fx_node_ge_converter(
     aten.max_pool3d_with_indices_backward.default,
-    source="native_functions.yaml: max_pool3d_with_indices_backward; GE ScatterElements",
+    source="native_functions.yaml: max_pool3d_with_indices_backward; GE MaxPool3DGradWithArgmax",
 )
 def max_pool3d_with_indices_backward(
     grad_output: Tensor,
@@ -196,10 +196,19 @@ def max_pool3d_with_indices_backward(
     """max_pool3d_with_indices_backward(Tensor grad_output, Tensor self, int[3] kernel_size, int[3] stride, int[3] padding, int[3] dilation, bool ceil_mode, Tensor indices) -> Tensor
 
     Shapes: grad_output and indices of the pooled shape, self of the input's -> that of self.
-    Dtypes: float32; halves through float32, so that windows which share a place are summed there.
-    Emits:  ZerosLike, Reshape, ScatterElements with add: GE's gradient of 3-d maxima takes no places.
+    Dtypes: float32, float16, bfloat16; windows that share a place are summed in float32.
+    Emits:  MaxPool3DGradWithArgmax.
     """  # noqa: E501
-    return _scattered(grad_output, self, indices, self.rank - 3, meta_outputs)
+    need_floats("MaxPool3DGradWithArgmax", grad_output, self)
+    kernel = numbers("kernel_size", kernel_size, 3)
+    x, grad, places = _batched(self, 5), _batched(grad_output, 5), _batched(indices, 5)
+    y = ge.MaxPool3DGradWithArgmax(
+        x, cast(grad, x.dtype), places, ksize=kernel, strides=numbers("stride", stride, 3, kernel),
+        pads=numbers("padding", padding, 3), dilation=numbers("dilation", dilation, 3), ceil_mode=bool(ceil_mode),
+        data_format="NCDHW",
+    )  # fmt: skip
+    laid_out(3, x, grad, places, y)
+    return _unbatched(cast(y, meta_outputs.dtype), self, 5)
 
 
 # -- average ------------------------------------------------------------------------------------------------------
@@ -555,16 +564,22 @@ def _adaptive_avg_pool2d_backward(grad_output: Tensor, self: Tensor, *, meta_out
     ]
 )
 @register_fx_node_ge_converter(
-    aten._adaptive_avg_pool3d.default, source="native_functions.yaml: _adaptive_avg_pool3d; GE BatchMatMulV2"
+    aten._adaptive_avg_pool3d.default, source="native_functions.yaml: _adaptive_avg_pool3d; GE AdaptiveAvgPool3d"
 )
 def _adaptive_avg_pool3d(self: Tensor, output_size: Any, *, meta_outputs: TensorSpec) -> Tensor:
     """_adaptive_avg_pool3d(Tensor self, SymInt[3] output_size) -> Tensor
 
     Shapes: self [n, c, d, h, w] or [c, d, h, w] -> the same with output_size.
-    Dtypes: float32; halves through float32, in which eager sums too.
-    Emits:  one product with an averaging matrix an axis; GE has no adaptive pooling of volumes.
+    Dtypes: float32, float16, bfloat16; summed in float32, in which eager sums halves too.
+    Emits:  AdaptiveAvgPool3d; products with averaging matrices if output_size is symbolic.
     """
-    return cast(_adaptive(_single(self), output_size, 3), self.dtype)
+    if any(isinstance(s, Tensor) for s in output_size):
+        return cast(_adaptive(_single(self), output_size, 3), self.dtype)
+    need_floats("AdaptiveAvgPool3d", self)
+    x = _batched(self, 5)
+    y = ge.AdaptiveAvgPool3d(x, output_size=list(output_size), data_format="NCDHW")
+    laid_out(3, x, y)
+    return _unbatched(y, self, 5)
 
 
 @declare_supported(
@@ -576,17 +591,44 @@ def _adaptive_avg_pool3d(self: Tensor, output_size: Any, *, meta_outputs: Tensor
 )
 @register_fx_node_ge_converter(
     aten._adaptive_avg_pool3d_backward.default,
-    source="native_functions.yaml: _adaptive_avg_pool3d_backward; GE BatchMatMulV2",
+    source="native_functions.yaml: _adaptive_avg_pool3d_backward; GE AdaptiveAvgPool3dGrad",
 )
 def _adaptive_avg_pool3d_backward(grad_output: Tensor, self: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
     """_adaptive_avg_pool3d_backward(Tensor grad_output, Tensor self) -> Tensor
 
     Shapes: grad_output of the pooled shape, self of the input's -> that of self.
-    Dtypes: float32; halves through float32.
-    Emits:  one product with a transposed averaging matrix an axis.
+    Dtypes: float32, float16, bfloat16; summed in float32.
+    Emits:  AdaptiveAvgPool3dGrad.
     """
-    grad = _single(grad_output)
-    return cast(_adaptive_gradient(grad, self, 3), self.dtype)
+    need_floats("AdaptiveAvgPool3dGrad", grad_output, self)
+    grad, x = _batched(grad_output, 5), _batched(self, 5)
+    y = ge.AdaptiveAvgPool3dGrad(cast(grad, x.dtype), x, data_format="NCDHW")
+    laid_out(3, grad, x, y)
+    return _unbatched(y, self, 5)
+
+
+@declare_supported(
+    [
+        *(Support(m(1, 2, 4, 6, 7), [2, 3, 7]) for m in (F32, F16, BF16)),
+        Support(F32(1, 2, 5, 6, 7), [3, 4, 2]),
+        Support(F32(2, 4, 6, 7), [3, 4, 1]),
+    ]
+)
+@register_fx_node_ge_converter(
+    aten.adaptive_max_pool3d.default, source="native_functions.yaml: adaptive_max_pool3d; GE AdaptiveMaxPool3d"
+)
+def adaptive_max_pool3d(self: Tensor, output_size: Any, *, meta_outputs: list[TensorSpec]) -> tuple[Tensor, Tensor]:
+    """adaptive_max_pool3d(Tensor self, int[3] output_size) -> (Tensor, Tensor)
+
+    Shapes: self [n, c, d, h, w] or [c, d, h, w] -> windows, and their maxima as places in the volume.
+    Dtypes: float32, float16, bfloat16; places int64. Other types are decomposed.
+    Emits:  AdaptiveMaxPool3d.
+    """
+    x = _batched(self, 5)
+    size = numbers("output_size", output_size, 3)
+    y, found = ge.AdaptiveMaxPool3d(x, output_size=size, indices_dtype=_I64)
+    laid_out(3, x, y, found)
+    return _unbatched(y, self, 5), _unbatched(found, self, 5)
 
 
 @declare_supported(

@@ -117,6 +117,18 @@ def prod_dim(self: Tensor, dim: int, keepdim: bool = False, *, dtype: Any = None
     return reduced("ReduceProd", cast(self, meta_outputs.dtype), axes_of(dim, self.rank), keepdim)
 
 
+@declare_supported([Support(f(3, 4)) for f in (F32, F16, BF16)] + [Support(F32(0, 0))])
+@register_fx_node_ge_converter(aten.trace.default, source="aten trace; GE Trace")
+def trace(self: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
+    """Sum of the diagonal of a matrix.
+
+    Dtypes: float32, float16; bfloat16 through float32. Other types are decomposed.
+    Emits:  Trace.
+    """
+    (x,), back = carried("Trace", self)
+    return back(ge.Trace(x))
+
+
 # -- extremes --------------------------------------------------------------------------------------------------------
 
 
@@ -318,6 +330,22 @@ def _spread(
     return found, mean, axes
 
 
+def _native_spread(
+    op: str, self: Tensor, dim: Any, correction: Any, keepdim: bool, *, mean: bool = False
+) -> tuple[Tensor, Tensor] | None:
+    """Spread and mean by ``ReduceVar`` or ``ReduceStdV2``, which divide by max(0, N - correction) as eager does.
+
+    None if the operator does not take the form: its correction is a whole number, its type a float of at most 32 bits.
+    """
+    whole = correction is None or (isinstance(correction, (int, float)) and float(correction).is_integer())
+    axes = axes_of(dim, self.rank)
+    if not whole or not axes or self.dtype not in (_D.DT_FLOAT, *HALF_TYPES):
+        return None
+    count = 1 if correction is None else int(correction)
+    spread, average = getattr(ge, op)(self, dim=axes, correction=count, keepdim=keepdim, is_mean_out=mean)
+    return spread, average
+
+
 _SPREAD_CASES = [
     Support(x, *d, **k)
     for x in (F32(4, 3), F16(4, 3), BF16(4, 3), F64(4, 3))
@@ -327,15 +355,19 @@ _SPREAD_CASES = [
 
 
 @declare_supported(_SPREAD_CASES)
-@register_fx_node_ge_converter(aten.var.correction, source="aten var.correction; GE ReduceMean, ReduceSum")
+@register_fx_node_ge_converter(aten.var.correction, source="aten var.correction; GE ReduceVar")
 def var(
     self: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False, meta_outputs: TensorSpec
 ) -> Tensor:
     """Sum of squared distances from the mean over N - correction (1 if not given).
 
     Dtypes: floats; half types compute in float32.
-    Emits:  ReduceMean, Sub, Square, then ReduceMean (correction 0) or ReduceSum and the count as a graph value.
+    Emits:  ReduceVar; for float64 and a fractional correction ReduceMean, Sub, Square, then ReduceMean (correction 0)
+            or ReduceSum and the count as a graph value.
     """
+    native = _native_spread("ReduceVar", self, dim, correction, keepdim)
+    if native is not None:
+        return native[0]
     return cast(_spread(self, dim, correction, keepdim, meta_outputs.dtype)[0], meta_outputs.dtype)
 
 
@@ -347,29 +379,44 @@ def var(
         Support(F32(2, 3), [-1], False, True),
     ]
 )
-@register_fx_node_ge_converter(aten.var.dim, source="aten var.dim; GE ReduceMean, ReduceSum")
+@register_fx_node_ge_converter(aten.var.dim, source="aten var.dim; GE ReduceVar")
 def var_dim(
     self: Tensor, dim: Any, unbiased: bool = True, keepdim: bool = False, *, meta_outputs: TensorSpec
 ) -> Tensor:
     """Variance with N - 1 (unbiased) or N."""
+    native = _native_spread("ReduceVar", self, dim, int(unbiased), keepdim)
+    if native is not None:
+        return native[0]
     return cast(_spread(self, dim, int(unbiased), keepdim, meta_outputs.dtype)[0], meta_outputs.dtype)
 
 
 @declare_supported(_SPREAD_CASES)
-@register_fx_node_ge_converter(aten.std.correction, source="aten std.correction; GE ReduceMean, ReduceSum, Sqrt")
+@register_fx_node_ge_converter(aten.std.correction, source="aten std.correction; GE ReduceStdV2")
 def std(
     self: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False, meta_outputs: TensorSpec
 ) -> Tensor:
-    """Square root of the variance."""
+    """Square root of the variance.
+
+    Emits:  ReduceStdV2; for float64 and a fractional correction Sqrt of the composition of ``var``.
+    """
+    native = _native_spread("ReduceStdV2", self, dim, correction, keepdim)
+    if native is not None:
+        return native[0]
     return cast(ge.Sqrt(_spread(self, dim, correction, keepdim, meta_outputs.dtype)[0]), meta_outputs.dtype)
 
 
 @declare_supported(_SPREAD_CASES)
-@register_fx_node_ge_converter(aten.var_mean.correction, source="aten var_mean.correction; GE ReduceMean, ReduceSum")
+@register_fx_node_ge_converter(aten.var_mean.correction, source="aten var_mean.correction; GE ReduceVar")
 def var_mean(
     self: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False, meta_outputs: Any
 ) -> tuple[Tensor, Tensor]:
-    """Variance and mean."""
+    """Variance and mean.
+
+    Emits:  ReduceVar; for float64 and a fractional correction the composition of ``var``.
+    """
+    native = _native_spread("ReduceVar", self, dim, correction, keepdim, mean=True)
+    if native is not None:
+        return native
     dtype = meta_outputs[0].dtype
     found, mean, axes = _spread(self, dim, correction, keepdim, dtype)
     if not keepdim and axes:

@@ -39,7 +39,7 @@ def sort(self: Tensor, dim: int = -1, descending: bool = False, *, meta_outputs:
     """Values in order along a dim, and where they were.
 
     Dtypes: any real type or bool, kept; positions are int64.
-    Emits:  Sort, Cast of the positions; TopKV2 for float64.
+    Emits:  Sort; TopKV2 for float64.
     """
     return sorted_along(self, dim, descending, stable=False)
 
@@ -83,7 +83,7 @@ def topk(
 ) -> tuple[Tensor, Tensor]:
     """The k largest or smallest values along a dim, and where they were.
 
-    Emits:  TopKV2, Cast of the positions.
+    Emits:  TopKV2.
     """
     if self.rank == 0:
         x = ge.Reshape(self, [1])
@@ -92,8 +92,10 @@ def topk(
         return part, ge.Const(0, dtype=_D.DT_INT64)
     (x,), back = carried("TopKV2", self)
     count = dtype_promote(k, target_dtype=_D.DT_INT32)
-    values, positions = ge.TopKV2(x, count, sorted=sorted, dim=dim % self.rank, largest=largest)
-    return back(values), cast(positions, _D.DT_INT64)
+    values, positions = ge.TopKV2(
+        x, count, sorted=sorted, dim=dim % self.rank, largest=largest, indices_dtype=int(_D.DT_INT64)
+    )
+    return back(values), positions
 
 
 # -- places in a sorted sequence -------------------------------------------------------------------------------------

@@ -14,19 +14,27 @@ from ge_graph.passes.layout import FoldLayout
 from ge_graph.passes.ref_data import ReplaceDataWithRefData, WriteInputsInPlace
 from ge_graph.passes.symbols import DropSymbolicInputs
 from ge_graph.passes.topology import SortNodes
+from ge_graph.passes.written import ProtectWrittenTensors
 
 __all__ = [
     "DEFAULT", "DropDeadNodes", "DropSymbolicInputs", "FoldLayout", "MergeConstants", "MergeShapeArithmetic", "Pass",
-    "PassResult", "ReplaceDataWithRefData", "SortNodes", "WriteInputsInPlace", "run",
+    "PassResult", "ProtectWrittenTensors", "ReplaceDataWithRefData", "SortNodes", "WriteInputsInPlace", "run",
 ]  # fmt: skip
 
-DEFAULT: Final[tuple[Pass, ...]] = (MergeConstants(), MergeShapeArithmetic(), FoldLayout(), DropDeadNodes())
+DEFAULT: Final[tuple[Pass, ...]] = (
+    MergeConstants(),
+    MergeShapeArithmetic(),
+    FoldLayout(),
+    DropDeadNodes(),
+    ProtectWrittenTensors(),
+)
 
 
 def run(
     graph: Graph,
     passes: Sequence[Pass] = DEFAULT,
     on_pass: Callable[[str, Graph], None] | None = None,
+    on_idle: Callable[[str], None] | None = None,
     *,
     check: bool = False,
 ) -> list[PassResult]:
@@ -36,6 +44,7 @@ def run(
         graph: Changed in place.
         passes: What to run; ``DEFAULT`` needs nothing but the graph.
         on_pass: Called with the name of a pass and the graph after each pass that changed something.
+        on_idle: Called with the name of each pass that changed nothing.
         check: Hold each pass to its claim, see ``Pass.run``.
 
     Raises:
@@ -45,6 +54,9 @@ def run(
     for step in passes:
         result = step.run(graph, check=check)
         results.append(result)
-        if on_pass is not None and result.changed:
-            on_pass(step.name, graph)
+        if result.changed:
+            if on_pass is not None:
+                on_pass(step.name, graph)
+        elif on_idle is not None:
+            on_idle(step.name)
     return results

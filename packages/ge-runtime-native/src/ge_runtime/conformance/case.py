@@ -89,12 +89,18 @@ def _flat(results: Any) -> list[Tensor]:
     return [t for r in results for t in _flat(r)]
 
 
+def as_array(value: Any) -> Array:
+    """A result as an array; tensors on a device are brought to the host."""
+    host = getattr(value, "cpu", None)
+    return np.asarray(value if host is None else host())
+
+
 def mismatch(actual: Sequence[Any], expected: Sequence[Array], tolerance: float | None) -> str:
     """What differs between results and expectation; empty if nothing does."""
     if len(actual) != len(expected):
         return f"{len(actual)} results, expected {len(expected)}"
     for index, (got, want) in enumerate(zip(actual, expected, strict=True)):
-        array = np.asarray(got)
+        array = as_array(got)
         if array.dtype != want.dtype or array.shape != want.shape:
             return f"result {index} is {array.dtype}{list(array.shape)}, expected {want.dtype}{list(want.shape)}"
         exact = tolerance is None or want.dtype.kind not in "fc"

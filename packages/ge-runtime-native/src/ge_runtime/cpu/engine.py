@@ -10,14 +10,14 @@ import torch
 
 from ge_graph import escape
 from ge_graph.errors import EngineError
-from ge_graph.ir import Graph, Node, Tensor
+from ge_graph.ir import Graph, Literal, Node, Tensor
 from ge_graph.verify import verify
 from ge_runtime import errors
 from ge_runtime.api import Capability
 from ge_runtime.cpu import registry
 from ge_runtime.cpu.planner import Planner, check_kernels, schedule
 from ge_runtime.cpu.program import Program
-from ge_runtime.cpu.values import TORCH_OF, describe, from_numpy, torch_dtype
+from ge_runtime.cpu.values import TORCH_OF, constant, describe, from_numpy, torch_dtype
 
 _OPTIONS = {
     "engine.shuffle_seed": "an integer: run the nodes in a random order that data and control edges permit",
@@ -33,6 +33,10 @@ class CpuEngine:
     def probe(self) -> Capability:
         """Always available: this module could not be imported without torch."""
         return Capability(True, f"embedded engine on torch {torch.__version__}", ("cpu",))
+
+    def place(self, value: Literal) -> torch.Tensor:
+        """A constant as a tensor of its own."""
+        return constant(value).clone()
 
     def compile(self, graph: Graph, options: Mapping[str, str]) -> CpuExecutable:
         """Verify and plan the graph.

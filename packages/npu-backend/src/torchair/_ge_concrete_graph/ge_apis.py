@@ -6,8 +6,9 @@ from typing import Any
 
 from ge_graph import ops
 from ge_graph.python_source import net_output as NetOutput
+from torchair.ge import Const, attr, custom_op
 
-__all__ = ["NetOutput"]
+__all__ = ["Const", "NetOutput", "attr", "custom_op"]
 
 
 def __getattr__(name: str) -> Any:
@@ -15,4 +16,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return dir(ops)
+    return sorted({*__all__, *dir(ops)})

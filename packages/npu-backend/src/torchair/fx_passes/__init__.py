@@ -7,6 +7,7 @@ from typing import Final
 from torchair.fx_passes.base import FxPass
 from torchair.fx_passes.cats import RemoveCats
 from torchair.fx_passes.custom import PassError, run_custom
+from torchair.fx_passes.events import PairTaggedEvents
 from torchair.fx_passes.markers import DropForwardMarkers
 from torchair.fx_passes.noops import RemoveNoops
 from torchair.fx_passes.patterns import FusePatterns
@@ -19,7 +20,7 @@ from torchair.fx_passes.waits import ThreadWaits
 
 BEFORE_USER: Final[tuple[FxPass, ...]] = (DropForwardMarkers(),)
 BUILT_IN: Final[tuple[FxPass, ...]] = (DeriveSymbols(), RemoveNoops(), FusePatterns(), FuseRmsNorm(), MergeViews())
-AFTER_USER: Final[tuple[FxPass, ...]] = (ThreadWaits(),)
+AFTER_USER: Final[tuple[FxPass, ...]] = (ThreadWaits(), PairTaggedEvents())
 # Their results write memory; they only run in mode reduce-overhead.
 CAPTURED: Final[tuple[FxPass, ...]] = (RemoveCats(), ReinplaceInputs(), ReinplaceOps())
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
+from torchair.torch_ops import name_of
 
 if TYPE_CHECKING:
+    import torch
+
     from torchair.config import NpuBaseConfig
 
 
@@ -26,7 +28,7 @@ class DropForwardMarkers:
 
     def run(self, gm: torch.fx.GraphModule) -> int:
         """Erase the nodes, last first, so that a wait goes before the record it waits for."""
-        marks = [n for n in gm.graph.nodes if getattr(n.target, "namespace", "") == "air" and n.op == "call_function"]
+        marks = [n for n in gm.graph.nodes if name_of(n.target)]
         for node in reversed(marks):
             gm.graph.erase_node(node)
         return len(marks)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import torch
@@ -19,11 +19,13 @@ FUSED: Final = getattr(getattr(aten, "_fused_rms_norm", None), "default", None)
 
 
 class FuseRmsNorm:
-    """``x * rsqrt(mean(x**2, -1) + eps)``, times a weight if one follows -> ``_fused_rms_norm``, which is GE RmsNorm.
+    """``x * rsqrt(mean(x**2, last dims) + eps)``, times a weight if one follows -> ``_fused_rms_norm``, GE RmsNorm.
 
-    Only in float32, where the fused operator does the same roundings in the same order, so the results keep their bits.
-    A 16-bit model rounds between the two multiplications: there the float32 part in the middle is fused, without the
-    weight. No fusion if somebody else reads a value in between, such as a backward graph.
+    Only where the fused operator does the same roundings in the same order, so the results keep their bits: in float32
+    throughout; and for a 16-bit input that is widened before and rounded after, with the weight in between, as
+    ``torch.nn.RMSNorm`` does, or after, as language models do, whose weight then stays a product of its own. The
+    reciprocal root may be read by others, such as a backward graph: it is the operator's second result. No fusion if
+    somebody else reads another value in between.
     """
 
     name = "FuseRmsNorm"
@@ -39,7 +41,7 @@ class FuseRmsNorm:
         edits = 0
         for node in [n for n in graph.nodes if n.target is aten.rsqrt.default]:
             match = _match(node)  # only now: the operand may be what the last match has become
-            if match is not None:
+            if match is not None and _ready(graph, match):
                 _replace(graph, match)
                 edits += 1
         return edits
@@ -47,9 +49,10 @@ class FuseRmsNorm:
 
 @dataclass(frozen=True, slots=True)
 class _Match:
-    """One place: the operand, what to divide by, and the nodes that go, the last one first."""
+    """One place: the operand, over how many of its last dims, and the nodes that go, the last one first."""
 
     x: Node
+    dims: int
     eps: float
     weight: Node | None
     rsqrt: Node
@@ -57,8 +60,12 @@ class _Match:
 
 
 def _match(rsqrt: Node) -> _Match | None:
-    add, normal = rsqrt.args[0], _only_user(rsqrt, aten.mul.Tensor)
-    if normal is None or not _single(add, aten.add.Tensor) or not isinstance(add.args[1], (int, float)):
+    add = rsqrt.args[0]
+    products = [n for n in rsqrt.users if n.target is aten.mul.Tensor]
+    if len(products) != 1 or not (_single(add, aten.add.Tensor) or _single(add, aten.add.Scalar)):
+        return None
+    normal = products[0]
+    if len(add.args) != 2 or not isinstance(add.args[1], (int, float)):
         return None
     mean, eps = add.args
     if not _single(mean, aten.mean.dim) or len(mean.args) != 3 or mean.args[2] is not True:
@@ -68,18 +75,46 @@ def _match(rsqrt: Node) -> _Match | None:
     if x is None or _other(normal, rsqrt) is not x:
         return None
     value = value_of(x)
-    if value.dtype != torch.float32 or value.dim() < 1 or [d % value.dim() for d in mean.args[1]] != [value.dim() - 1]:
+    dims = _trailing(mean.args[1], value.dim())
+    if value.dtype != torch.float32 or not dims or not all(isinstance(n, int) and n for n in value.shape[-dims:]):
         return None
-    if not isinstance(value.shape[-1], int) or not value.shape[-1]:
-        return None
-    nodes = [normal, rsqrt, add, mean, square]
-    weighted = _only_user(normal, aten.mul.Tensor)
-    weight = _other(weighted, normal) if weighted is not None else None
+    found = _Match(x, dims, float(eps), None, rsqrt, [normal, rsqrt, add, mean, square])
+    return _rounded(found) or _weighted(found, torch.float32) or found
+
+
+def _trailing(axes: Any, rank: int) -> int:
+    """How many dims these are, if they are the last ones; else 0."""
+    chosen = sorted(a % rank for a in axes) if rank and axes else []
+    return len(chosen) if chosen == list(range(rank - len(chosen), rank)) else 0
+
+
+def _weighted(found: _Match, dtype: torch.dtype) -> _Match | None:
+    """With the weight by which the result is multiplied, if it has this type and the size of the dims."""
+    normal = found.nodes[0]
+    product = _only_user(normal, aten.mul.Tensor)
+    weight = _other(product, normal) if product is not None else None
     known = value_of(weight) if isinstance(weight, torch.fx.Node) else None
-    if not isinstance(known, torch.Tensor) or known.dtype != torch.float32 or known.shape != value.shape[-1:]:
-        return _Match(x, float(eps), None, rsqrt, nodes)
-    assert weighted is not None
-    return _Match(x, float(eps), weight, rsqrt, [weighted, *nodes])
+    sizes = value_of(found.x).shape[-found.dims :]
+    if not isinstance(known, torch.Tensor) or known.dtype != dtype or known.shape != sizes:
+        return None
+    assert isinstance(weight, torch.fx.Node)
+    return replace(found, weight=weight, nodes=[product, *found.nodes])
+
+
+def _rounded(found: _Match) -> _Match | None:
+    """From a 16-bit tensor, widened before, to one rounded to its type at the end."""
+    if found.x.target is not aten._to_copy.default:
+        return None
+    narrow = found.x.args[0]
+    known = value_of(narrow) if isinstance(narrow, torch.fx.Node) else None
+    if not isinstance(known, torch.Tensor) or known.dtype not in (torch.float16, torch.bfloat16):
+        return None
+    for form in (found, _weighted(found, known.dtype)):
+        last = _only_user(form.nodes[0], aten._to_copy.default) if form is not None else None
+        if form is not None and last is not None and value_of(last).dtype == known.dtype:
+            assert isinstance(narrow, torch.fx.Node)
+            return replace(form, x=narrow, nodes=[last, *form.nodes, found.x])
+    return None
 
 
 def _only_user(node: Node, target: Any) -> Node | None:
@@ -106,13 +141,39 @@ def _squared(square: Any) -> Node | None:
     return x if isinstance(x, torch.fx.Node) and isinstance(value_of(x), torch.Tensor) else None
 
 
+def _ready(graph: torch.fx.Graph, match: _Match) -> bool:
+    """Whether the weight is there where the operator has to stand."""
+    place = _place(graph, match)
+    if match.weight is None or place is match.nodes[0]:
+        return True
+    order = {n: i for i, n in enumerate(graph.nodes)}
+    return order[match.weight] < order[place]
+
+
+def _place(graph: torch.fx.Graph, match: _Match) -> Node:
+    """Where the operator goes: before the first that reads a result of it."""
+    inside = set(match.nodes)
+    readers = [n for n in match.rsqrt.users if n not in inside]
+    if not readers:
+        return match.nodes[0]
+    order = {n: i for i, n in enumerate(graph.nodes)}
+    return min((match.nodes[0], *readers), key=order.__getitem__)
+
+
 def _replace(graph: torch.fx.Graph, match: _Match) -> None:
     last = match.nodes[0]
-    with graph.inserting_before(last):
-        fused = graph.call_function(FUSED, (match.x, [value_of(match.x).shape[-1]], match.weight, match.eps))
+    sizes = list(value_of(match.x).shape[-match.dims :])
+    with graph.inserting_before(_place(graph, match)):
+        fused = graph.call_function(FUSED, (match.x, sizes, match.weight, match.eps))
         result = graph.call_function(operator.getitem, (fused, 0))
+        root = graph.call_function(operator.getitem, (fused, 1))
     fused.meta = {**last.meta, "val": (value_of(last), value_of(match.rsqrt))}
-    result.meta = dict(last.meta)
+    result.meta, root.meta = dict(last.meta), dict(match.rsqrt.meta)
     last.replace_all_uses_with(result)
+    inside = set(match.nodes)
+    match.rsqrt.replace_all_uses_with(root, delete_user_cb=lambda user: user not in inside)
     for node in match.nodes:
-        graph.erase_node(node)
+        if not node.users:  # a widened input may be read elsewhere
+            graph.erase_node(node)
+    if not root.users:
+        graph.erase_node(root)

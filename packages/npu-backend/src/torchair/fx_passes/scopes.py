@@ -7,19 +7,15 @@ from typing import Any, TypeAlias
 import torch
 
 from ge_graph.errors import ConfigError
+from torchair.torch_ops import name_of
 
 Node: TypeAlias = torch.fx.Node
-_NAMESPACES = ("air", "npugraph_ex")
 
 
 def effect(node: Node) -> str:
     """``scope_enter``, ``scope_exit``, ``record``, ``wait``, or nothing."""
-    target = node.target
-    if node.op != "call_function" or not isinstance(target, torch._ops.OpOverload):
-        return ""
-    name = target._schema.name.split("::")[1]
-    known = target.namespace in _NAMESPACES and name in ("scope_enter", "scope_exit", "record", "wait")
-    return name if known else ""
+    name = name_of(node.target)
+    return name if name in ("scope_enter", "scope_exit", "record", "wait") else ""
 
 
 def scope_problem(graph: torch.fx.Graph) -> str:

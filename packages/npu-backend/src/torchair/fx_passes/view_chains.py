@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 Node: TypeAlias = torch.fx.Node
 _RESHAPES: Final = frozenset({aten.view.default, aten._unsafe_view.default, aten.reshape.default})
-_SCOPES: Final = frozenset({"air::scope_enter", "npugraph_ex::scope_enter"})
+_SCOPES: Final = frozenset({"air::scope_enter", "npugraph_ex::scope_enter", "torchair::scope_enter"})
 
 
 def axes_order(node: Any) -> tuple[int, ...] | None:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from torchair.torch_ops import name_of
+
 if TYPE_CHECKING:
     from torchair.config import NpuBaseConfig
 
@@ -26,7 +28,7 @@ class ThreadWaits:
     def run(self, gm: torch.fx.GraphModule) -> int:
         """Rewrite every wait."""
         graph = gm.graph
-        waits = [n for n in graph.nodes if n.target is torch.ops.air.wait_tensor.default]
+        waits = [n for n in graph.nodes if name_of(n.target) == "wait_tensor"]
         if not waits:
             return 0
         position = {node: i for i, node in enumerate(graph.nodes)}

@@ -8,14 +8,33 @@ from __future__ import annotations
 
 from typing import Any
 
-from ge_graph import DataType, Format, Tensor, TensorSpec, ops
-from ge_graph import attrs as attr
-from ge_graph.ops import Clone, Const, Data, custom_op
+from ge_graph import DataType, Format, GraphError, Tensor, TensorSpec, ops
+from ge_graph.ops import Clone, Data
+from torchair.ge import attr
 
 __all__ = ["Clone", "Const", "Data", "DataType", "Format", "Tensor", "TensorSpec", "attr", "custom_op"]
 
 
+def Const(*args: Any, **kwargs: Any) -> Tensor:
+    """A constant; see ``ge_graph.ops.Const``. The value may be called ``v`` too.
+
+    Errors: GraphError GE3013 without a value.
+    """
+    if "v" in kwargs:
+        kwargs["value"] = kwargs.pop("v")
+    if not args and "value" not in kwargs:
+        raise GraphError("GE3013", "Const got no value", next="write ge.Const(1.0)")
+    if len(args) > 2:
+        kwargs |= dict(zip(("node_name", "readable"), args[2:]))
+    return ops.Const(*args[:2], **kwargs)
+
+
 def __getattr__(name: str) -> Any:
+    if name == "custom_op":
+        from torchair._ge_concrete_graph.unverified import custom_op
+
+        globals()[name] = custom_op
+        return custom_op
     return getattr(ops, name)
 
 

@@ -11,10 +11,19 @@ from typing import Any, Final
 
 import torch
 
-from ge_converters.decompose.formulas import complex_numbers, foreach, general, matrices, segments, special, windows
+from ge_converters.decompose.formulas import (
+    beside_native,
+    complex_numbers,
+    foreach,
+    general,
+    matrices,
+    segments,
+    special,
+    windows,
+)
 
 _MODULES: Final = (general, matrices, segments, special, windows)
-_BESIDE: Final = (windows, matrices, complex_numbers)
+_BESIDE: Final = (windows, matrices, complex_numbers, beside_native)
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:

@@ -34,7 +34,9 @@ class Renamed:
     Attributes:
         op: The GE operator.
         names: ``port=argument`` or ``attribute=argument`` for each, the name alone where both are equal.
-        results: GE outputs in the order of the torch op's results; empty if they are the first ones as they stand.
+        results: GE outputs in the order of the torch op's results; empty if they are the first ones as they stand. A
+            ``-`` is a result that carries nothing in the calls that are taken, such as the state of unused random
+            numbers: zeros.
         idle: Arguments that say how to compute and not what.
         fixed: Attributes of the same value in every call.
         dtype: Attribute that takes the element type of the first result.
@@ -89,8 +91,10 @@ def emit(op: str, operands: Mapping[str, Any], count: int = 1) -> list[Any]:
     found = schema.require(op)
     kinds = {a.name: a.kind for a in found.attrs}
     ports = {p.name: p.kind for p in found.inputs}
+    now = schema.other_names(op)  # rows may use the names of any release
     call: dict[str, Any] = {}
-    for name, value in operands.items():
+    for given_name, value in operands.items():
+        name = now.get(given_name, given_name)
         if value is None:
             if ports.get(name) == "dynamic":
                 call[name] = []
@@ -138,6 +142,12 @@ def _as_spec(result: Any, spec: Any) -> Any:
     return cast(result, spec.dtype) if isinstance(result, Tensor) else result
 
 
+def _zeros(spec: Any) -> Any:
+    if not isinstance(spec, TensorSpec) or not all(isinstance(s, int) for s in spec.size):
+        return None
+    return ge.Const(np.zeros(tuple(spec.size), np.int64), dtype=spec.dtype)
+
+
 def _coded(row: Renamed, name: str, value: Any) -> Any:
     codes = row.codes.get(name)
     if codes is None:
@@ -168,7 +178,7 @@ def renamed(name: str, row: Renamed) -> Callable[..., Any]:
         results = emit(row.op, {**operands, **row.fixed}, len(specs))
         if wanted:
             order = {p.name: r for p, r in zip(schema.require(row.op).outputs, results)}
-            results = [order[w] for w in wanted]
+            results = [order[w] if w in order else _zeros(spec) for w, spec in zip(wanted, specs)]
         return as_declared(results, meta_outputs)
 
     convert.__doc__ = f"{name} as GE's {row.op}."

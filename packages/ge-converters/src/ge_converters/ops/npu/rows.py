@@ -162,6 +162,16 @@ ROWS: Final = {
     "npu_fusion_attention_grad": Renamed(
         "FlashAttentionScoreGrad", _FLASH_GRAD + "pre_tockens next_tockens", idle=_FLASH_IDLE
     ),
+    # what scaled_dot_product_attention becomes on NPU tensors; its fourth result is empty, then seed and offset
+    "npu_fusion_attention_v3": Renamed(
+        "FlashAttentionScore",
+        _FLASH + "scale_value=scale pre_tockens next_tockens sparse_mode",
+        _FLASH_RESULTS + " - - -",
+        idle=_FLASH_IDLE,
+    ),
+    "npu_fusion_attention_grad_v3": Renamed(
+        "FlashAttentionScoreGrad", _FLASH_GRAD + "pre_tockens next_tockens", idle=_FLASH_IDLE
+    ),
     "npu_fused_infer_attention_score_v2": Renamed(
         "FusedInferAttentionScore",
         "query key value query_rope key_rope pse_shift atten_mask actual_seq_lengths=actual_seq_qlen "

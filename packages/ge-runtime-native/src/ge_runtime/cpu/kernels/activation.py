@@ -137,3 +137,15 @@ def hard_shrink(input_x: Tensor, *, lambd: float = 0.5) -> Tensor:
 def soft_shrink(input_x: Tensor, *, lambd: float = 0.5) -> Tensor:
     """x moved towards 0 by lambd."""
     return F.softshrink(input_x, lambd)
+
+
+@kernel("Softshrink")
+def softshrink(x: Tensor, *, lambd: float = 0.5) -> Tensor:
+    """SoftShrink under its newer name."""
+    return F.softshrink(x, lambd)
+
+
+@kernel("Heaviside", source="0 below zero, 1 above, the second operand at zero")
+def heaviside(input: Tensor, values: Tensor) -> Tensor:
+    """Step function."""
+    return torch.heaviside(input, values)

@@ -310,6 +310,12 @@ def power(x: Tensor, *, power: float = 1.0, scale: float = 1.0, shift: float = 0
     return torch.pow(wide(x) * scale + shift, power).to(x.dtype)
 
 
+@kernel("Logit", source="operator prototypes of CANN 2026: log(x / (1 - x)), x held to [eps, 1 - eps] unless eps is -1")
+def logit(x: Tensor, *, eps: float = -1.0) -> Tensor:
+    """Logarithm of the odds."""
+    return torch.logit(wide(x), None if eps < 0 else eps).to(x.dtype)
+
+
 @kernel("LogAddExp")
 def log_add_exp(x1: Tensor, x2: Tensor, *, base: float = -1.0, scale: float = 1.0, shift: float = 0.0) -> Tensor:
     """log(exp(x1) + exp(x2)) to the base."""

@@ -33,7 +33,13 @@ def moe_gating_top_k_softmax(x: Tensor, finished: Tensor | None = None, *, k: in
 
 @kernel("MoeGatingTopKSoftmaxV2", source="ops-transformer: moe/moe_gating_top_k_softmax_v2, documentation")
 def moe_gating_top_k_softmax_v2(
-    x: Tensor, finished: Tensor | None = None, *, k: int, renorm: int = 0, output_softmax: bool = False
+    x: Tensor,
+    finished: Tensor | None = None,
+    *,
+    k: int,
+    renorm: int = 0,
+    output_softmax_result_flag: bool = False,
+    output_softmax: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(y, expert_idx, softmax_result); ``renorm`` 1 takes the softmax over the chosen logits."""
     scores = torch.softmax(wide(x), -1)

@@ -137,7 +137,7 @@ def layer_norm_grad_v3(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of LayerNorm for x, gamma and beta; the normalised axes are gamma's."""
     dx, dgamma, dbeta = _layer_norm_grad(dy, x, rstd, mean, gamma, [True, True, True])
-    return dx.to(x.dtype), dgamma.to(gamma.dtype), dbeta.to(gamma.dtype)
+    return dx.to(x.dtype), dgamma.to(dy.dtype), dbeta.to(dy.dtype)
 
 
 @kernel("LayerNormGrad", source="operator header: nn_norm_ops")
@@ -262,8 +262,8 @@ def group_norm_grad(
     )  # fmt: skip
     return (
         torch.zeros_like(x) if dx is None else dx.to(dy.dtype),
-        torch.zeros_like(gamma) if dgamma is None else dgamma.to(gamma.dtype),
-        torch.zeros_like(gamma) if dbeta is None else dbeta.to(gamma.dtype),
+        torch.zeros_like(gamma, dtype=dy.dtype) if dgamma is None else dgamma.to(dy.dtype),
+        torch.zeros_like(gamma, dtype=dy.dtype) if dbeta is None else dbeta.to(dy.dtype),
     )
 
 

@@ -470,3 +470,50 @@ def adaptive_max_pool2d(x: Tensor, *, output_size: Sequence[int]) -> tuple[Tenso
 def global_average_pool(x: Tensor) -> Tensor:
     """Mean over all spatial axes, kept as ones."""
     return wide(x).mean(list(range(2, x.dim())), keepdim=True).to(x.dtype)
+
+
+_NEW = "operator prototypes of CANN 2026; ops-nn: pooling, documentation"
+
+
+@kernel("AdaptiveAvgPool3d", source=_NEW)
+def adaptive_avg_pool3d(x: Tensor, *, output_size: Sequence[int], data_format: str = "NDHWC") -> Tensor:
+    """Mean over windows floor(i * D / OD) .. ceil((i + 1) * D / OD) of each axis."""
+    first = to_channels_first(x, data_format) if x.dim() == 5 else x
+    y = _F.adaptive_avg_pool3d(wide(first), list(output_size)).to(x.dtype)
+    return from_channels_first(y, data_format) if x.dim() == 5 else y
+
+
+@kernel("AdaptiveAvgPool3dGrad", source=_NEW)
+def adaptive_avg_pool3d_grad(y_grad: Tensor, x: Tensor, *, data_format: str = "NDHWC") -> Tensor:
+    """Gradient of AdaptiveAvgPool3d; only the shape of ``x`` is read."""
+    batched = x.dim() == 5
+    g, like = (to_channels_first(t, data_format) if batched else t for t in (y_grad, x))
+    y = _ATEN._adaptive_avg_pool3d_backward.default(wide(g).contiguous(), wide(like)).to(x.dtype)
+    return from_channels_first(y, data_format) if batched else y
+
+
+@kernel("AdaptiveMaxPool3d", source=_NEW)
+def adaptive_max_pool3d(x: Tensor, *, output_size: Sequence[int], indices_dtype: int = 3) -> tuple[Tensor, Tensor]:
+    """(y, indices) over adaptive windows of (N, C, D, H, W); indices are ``(d * H + h) * W + w``."""
+    y, index = _F.adaptive_max_pool3d(x, list(output_size), return_indices=True)
+    return y, index.to(torch_dtype(indices_dtype))
+
+
+def _scatter_volume(x: Tensor, grad: Tensor, argmax: Tensor) -> Tensor:
+    """Each gradient added to the place in the volume that its maximum came from."""
+    flat = torch.zeros_like(wide(x)).flatten(-3)
+    flat = flat.scatter_add(-1, argmax.long().flatten(-3), wide(grad).flatten(-3))
+    return flat.reshape(x.shape).to(x.dtype)
+
+
+@kernel("AdaptiveMaxPool3DGrad", source=_NEW)
+def adaptive_max_pool3d_grad(x: Tensor, grad: Tensor, argmax: Tensor) -> Tensor:
+    """Gradient of AdaptiveMaxPool3d."""
+    return _scatter_volume(x, grad, argmax)
+
+
+@kernel("MaxPool3DGradWithArgmax", ignores=("ksize", "strides", "pads", "dilation", "ceil_mode"), source=_NEW)
+def max_pool_3d_grad_with_argmax(x: Tensor, grad: Tensor, argmax: Tensor, *, data_format: str = "NCDHW") -> Tensor:
+    """Gradient of MaxPool3DWithArgmaxV2: the places say all, the windows are not needed."""
+    first, g, places = (to_channels_first(t, data_format) for t in (x, grad, argmax))
+    return from_channels_first(_scatter_volume(first, g, places), data_format)

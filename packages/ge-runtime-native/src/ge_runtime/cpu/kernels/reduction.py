@@ -54,7 +54,8 @@ def _prod(x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
 
 
 def _log_sum_exp(x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
-    return torch.logsumexp(wide(x), axes, keep).to(x.dtype)
+    """Plainly: the operator takes no maximum out of the sum, so exponentials above 88 overflow in float32."""
+    return torch.log(torch.sum(torch.exp(wide(x)), axes, keep)).to(x.dtype)
 
 
 def _log_sum(x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
@@ -172,6 +173,16 @@ def reduce_std_v2(
     return std, mean.reshape(std.shape).to(x.dtype)
 
 
+@kernel("ReduceVar", source="operator prototypes of CANN 2026; as ReduceStdV2, without the root")
+def reduce_var(
+    x: Tensor, *, dim: Sequence[int] = (), correction: int = 1, keepdim: bool = False, is_mean_out: bool = True
+) -> tuple[Tensor, Tensor]:
+    """Variance and mean."""
+    mean = torch.mean(wide(x), _dims(x, dim), True)
+    var = _spread(x, mean, dim, correction, keepdim).to(x.dtype)
+    return var, mean.reshape(var.shape).to(x.dtype)
+
+
 @kernel("ReduceStd")
 def reduce_std(
     x: Tensor, *, dim: Sequence[int] = (), unbiased: bool = True, keepdim: bool = False
@@ -207,6 +218,13 @@ def reduce_mean_variance(x: Tensor, *, axes: Sequence[int] = (), keep_dims: bool
     mean = torch.mean(wide(x), dims, True)
     variance = _spread(x, mean, axes, 0, keep_dims)
     return mean.reshape(variance.shape).to(x.dtype), variance.to(x.dtype)
+
+
+@kernel("Trace", source="operator header: integers are summed as 64-bit integers")
+def trace(x: Tensor) -> Tensor:
+    """Sum of the diagonal of a matrix."""
+    diagonal = torch.diagonal(wide(x))
+    return torch.sum(diagonal).to(x.dtype) if x.is_floating_point() or x.is_complex() else torch.sum(diagonal)
 
 
 # Positions of extrema

@@ -100,6 +100,22 @@ def cdist_grad(grad: Tensor, x1: Tensor, x2: Tensor, cdist: Tensor, *, p: float 
     return y.to(x1.dtype)  # type: ignore[no-any-return]
 
 
+@kernel("Pdist", source="operator header: pdist")
+def pdist(x: Tensor, *, p: float = 2.0) -> Tensor:
+    """p-norm distances of all pairs of rows (N, M), those of the first row first."""
+    return torch.pdist(wide(x).contiguous(), p).to(x.dtype)
+
+
+_FIRST_OF_THREE = -65530  # the default of ``dim``
+
+
+@kernel("Cross", "CrossV2", source="operator header: selection_ops; operator prototypes of CANN 2026")
+def cross(x1: Tensor, x2: Tensor, *, dim: int = _FIRST_OF_THREE) -> Tensor:
+    """Vector product along ``dim``, by default the first axis of size 3."""
+    axis = list(x1.shape).index(3) if dim == _FIRST_OF_THREE else dim
+    return torch.linalg.cross(wide(x1), wide(x2), dim=axis).to(x1.dtype)
+
+
 @kernel("Renorm", source="operator header: nn_norm_ops")
 def renorm(x: Tensor, *, p: float, dim: int, maxnorm: float) -> Tensor:
     """Slices along ``dim`` whose p-norm exceeds ``maxnorm`` are scaled down to it."""

@@ -1,0 +1,168 @@
+"""Functions that torch takes apart before anybody is asked: while tracing they go to the overload that has a converter.
+
+Python decompositions of these run in place of autograd's kernels, so that a table of decompositions is never looked
+into. The calls below skip autograd, and gradients are the ATen operators that eager has for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from ge_converters.base.torch_compat import below_autograd, resized_sizes
+
+aten = torch.ops.aten
+
+# (mode, spatial axes, anti-aliased): the overload with sizes, and whether it takes align_corners.
+_INTERPOLATIONS: Final[dict[tuple[str, int, bool], tuple[Any, bool]]] = {
+    ("nearest", 1, False): (aten.upsample_nearest1d.default, False),
+    ("nearest", 2, False): (aten.upsample_nearest2d.default, False),
+    ("nearest", 3, False): (aten.upsample_nearest3d.default, False),
+    ("nearest-exact", 1, False): (aten._upsample_nearest_exact1d.default, False),
+    ("nearest-exact", 2, False): (aten._upsample_nearest_exact2d.default, False),
+    ("nearest-exact", 3, False): (aten._upsample_nearest_exact3d.default, False),
+    ("linear", 1, False): (aten.upsample_linear1d.default, True),
+    ("bilinear", 2, False): (aten.upsample_bilinear2d.default, True),
+    ("bilinear", 2, True): (aten._upsample_bilinear2d_aa.default, True),
+    ("bicubic", 2, False): (aten.upsample_bicubic2d.default, True),
+    ("bicubic", 2, True): (aten._upsample_bicubic2d_aa.default, True),
+    ("trilinear", 3, False): (aten.upsample_trilinear3d.default, True),
+}
+
+
+def _each(value: Any, count: int) -> list[Any] | None:
+    """A number for every axis; None if that is not what was given."""
+    if isinstance(value, Sequence):
+        return list(value) if len(value) == count else None
+    return [value] * count
+
+
+def _interpolate(
+    input: Any,
+    size: Any = None,
+    scale_factor: Any = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+    recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
+) -> Any:
+    """The overload with sizes, or NotImplemented for what torch should say itself."""
+    if not isinstance(input, torch.Tensor) or not input.is_floating_point():
+        return NotImplemented
+    spatial = input.dim() - 2
+    op, aligns = _INTERPOLATIONS.get((mode, spatial, bool(antialias)), (None, False))
+    if op is None or (size is None) == (scale_factor is None) or (align_corners is not None and not aligns):
+        return NotImplemented
+    sizes = None if size is None else _each(size, spatial)
+    factors = None if scale_factor is None else _each(scale_factor, spatial)
+    if sizes is factors is None or (factors is not None and not all(isinstance(f, (int, float)) for f in factors)):
+        return NotImplemented
+    wanted = resized_sizes(input.shape, sizes, factors)
+    if factors is None or recompute_scale_factor:
+        factors = [None] * spatial
+    rest = (*([bool(align_corners)] if aligns else []), *factors)
+    if input.requires_grad and torch.is_grad_enabled():
+        return _Resized.apply(input, op, wanted, rest)
+    with below_autograd():
+        return op(input, wanted, *rest)
+
+
+class _Resized(torch.autograd.Function):
+    """An interpolation as one op, and its gradient as one."""
+
+    @staticmethod
+    def forward(ctx: Any, input: torch.Tensor, op: Any, sizes: Any, rest: tuple[Any, ...]) -> Any:
+        ctx.form = (op, input.shape, sizes, rest)
+        with below_autograd():
+            return op(input, sizes, *rest)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:  # type: ignore[override]
+        op, shape, sizes, rest = ctx.form
+        gradient = getattr(aten, f"{op._schema.name.removeprefix('aten::')}_backward").default
+        with below_autograd():
+            return gradient(grad, sizes, list(shape), *rest), None, None, None
+
+
+class _Shrunk(torch.autograd.Function):
+    """A shrinking activation as one op, and its gradient as one."""
+
+    @staticmethod
+    def forward(ctx: Any, input: torch.Tensor, op: Any, gradient: Any, bound: float) -> Any:
+        ctx.save_for_backward(input)
+        ctx.form = (gradient, bound)
+        with below_autograd():
+            return op(input, bound)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:  # type: ignore[override]
+        (input,), (gradient, bound) = ctx.saved_tensors, ctx.form
+        with below_autograd():
+            return gradient(grad, input, bound), None, None, None
+
+
+def _shrunk(op: Any, gradient: Any) -> Callable[..., Any]:
+    def run(input: Any, lambd: float = 0.5) -> Any:
+        if not isinstance(input, torch.Tensor) or not input.is_floating_point():
+            return NotImplemented
+        if input.requires_grad and torch.is_grad_enabled():
+            return _Shrunk.apply(input, op, gradient, lambd)
+        with below_autograd():
+            return op(input, lambd)
+
+    return run
+
+
+_softshrink = _shrunk(aten.softshrink.default, aten.softshrink_backward.default)
+_hardshrink = _shrunk(aten.hardshrink.default, aten.hardshrink_backward.default)
+
+
+def _multilabel_margin_loss(
+    input: Any, target: Any, size_average: Any = None, reduce: Any = None, reduction: str = "mean"
+) -> Any:
+    """Without gradients only: its gradient is a formula."""
+    known = {"none": 0, "mean": 1, "sum": 2}.get(reduction)
+    if known is None or size_average is not None or reduce is not None or not isinstance(input, torch.Tensor):
+        return NotImplemented
+    if not input.is_floating_point() or (input.requires_grad and torch.is_grad_enabled()):
+        return NotImplemented
+    with below_autograd():
+        return aten.multilabel_margin_loss_forward.default(input, target, known)[0]
+
+
+def _upsample_nearest(input: Any, size: Any = None, scale_factor: Any = None) -> Any:
+    return _interpolate(input, size, scale_factor)
+
+
+def _upsample_bilinear(input: Any, size: Any = None, scale_factor: Any = None) -> Any:
+    return _interpolate(input, size, scale_factor, "bilinear", True)
+
+
+_KEPT: Final[dict[Any, Callable[..., Any]]] = {
+    F.interpolate: _interpolate,
+    F.upsample: lambda input, size=None, scale_factor=None, mode="nearest", align_corners=None: _interpolate(
+        input, size, scale_factor, mode, align_corners
+    ),
+    F.upsample_nearest: _upsample_nearest,
+    F.upsample_bilinear: _upsample_bilinear,
+    F.multilabel_margin_loss: _multilabel_margin_loss,
+    F.softshrink: _softshrink,
+    F.hardshrink: _hardshrink,
+    torch.hardshrink: _hardshrink,
+}
+
+
+class KeepWhole(TorchFunctionMode):
+    """A mode for tracing in which these functions call the overload that has a converter."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kept = _KEPT.get(func) if callable(func) and func.__hash__ is not None else None
+        if kept is not None:
+            made = kept(*args, **(kwargs or {}))
+            if made is not NotImplemented:
+                return made
+        return func(*args, **(kwargs or {}))

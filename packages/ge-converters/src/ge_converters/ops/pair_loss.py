@@ -1,0 +1,259 @@
+"""Losses of a prediction and a target of one shape, and their gradients: one GE operator each.
+
+Operands that broadcast, and element types that GE's operators do not take, are decomposed first, see
+``decompose.formulas.beside_native``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+
+from ge_converters.base.dtypes import cast
+from ge_converters.base.support import BF16, F16, F32, I64, Support
+from ge_converters.emit.arithmetic import arithmetic
+from ge_converters.emit.compute_types import carrier
+from ge_converters.registry import declare_supported, register_fx_node_ge_converter
+from ge_graph import DataType, Tensor, TensorSpec
+from ge_graph import ops as ge
+
+aten = torch.ops.aten
+_F32: Final = DataType.DT_FLOAT
+_REDUCTIONS: Final = ("none", "mean", "sum")
+# Eager adds half losses up in half precision.
+_CASES: Final = ((F32, 0), (F32, 1), (F32, 2), (F16, 0), (BF16, 0))
+
+
+def _loss(op: str, tensors: tuple[Tensor | None, ...], dtype: DataType, reduction: int, **attrs: Any) -> Tensor:
+    """``op`` in a type that it takes; halves that it lacks go through float32."""
+    inner = carrier(op, dtype)
+    fed = [None if t is None else cast(t, inner) for t in tensors]
+    return cast(getattr(ge, op)(*fed, reduction=_REDUCTIONS[reduction], **attrs), dtype)
+
+
+def _pairs(*rest: Any, low: float = -1.0, high: float = 1.0, factor: float = 1.0) -> list[Support]:
+    return [Support(m(2, 3, low=low, high=high), m(2, 3, low=0, high=factor), *rest, r) for m, r in _CASES]
+
+
+def _gradients(*rest: Any) -> list[Support]:
+    made = [Support(m(2, 3), m(2, 3), m(2, 3), 0, *rest) for m in (F32, F16, BF16)]
+    return made + [Support(F32(), F32(2, 3), F32(2, 3), r, *rest) for r in (1, 2)]
+
+
+@declare_supported(_pairs())
+@register_fx_node_ge_converter(aten.mse_loss.default, source="native_functions.yaml: mse_loss; GE MseLoss")
+def mse_loss(self: Tensor, target: Tensor, reduction: int = 1, *, meta_outputs: TensorSpec) -> Tensor:
+    """mse_loss(Tensor self, Tensor target, int reduction=Mean) -> Tensor
+
+    Shapes: both equal -> the same, or [] when reduced.
+    Dtypes: float32, float16, bfloat16; halves are reduced in float32 and rounded once.
+    Emits:  MseLoss.
+    """
+    return _loss("MseLoss", (self, target), meta_outputs.dtype, reduction)
+
+
+@declare_supported(_gradients())
+@register_fx_node_ge_converter(
+    aten.mse_loss_backward.default, source="native_functions.yaml: mse_loss_backward; GE MseLossGrad"
+)
+def mse_loss_backward(
+    grad_output: Tensor, self: Tensor, target: Tensor, reduction: int, *, meta_outputs: TensorSpec
+) -> Tensor:
+    """mse_loss_backward(Tensor grad_output, Tensor self, Tensor target, int reduction) -> Tensor
+
+    Shapes: grad_output that of the loss -> that of self.
+    Dtypes: float32, float16, bfloat16.
+    Emits:  MseLossGrad.
+    """
+    return _loss("MseLossGrad", (self, target, grad_output), meta_outputs.dtype, reduction)
+
+
+@declare_supported([Support(*s.args, *b) for s in _pairs() for b in ((), (0.5,), (0.0,))])
+@register_fx_node_ge_converter(
+    aten.smooth_l1_loss.default, source="native_functions.yaml: smooth_l1_loss; GE SmoothL1LossV2"
+)
+def smooth_l1_loss(
+    self: Tensor, target: Tensor, reduction: int = 1, beta: float = 1.0, *, meta_outputs: TensorSpec
+) -> Tensor:
+    """smooth_l1_loss(Tensor self, Tensor target, int reduction=Mean, float beta=1.0) -> Tensor
+
+    Shapes: both equal -> the same, or [] when reduced.
+    Dtypes: float32, float16; bfloat16 through float32.
+    Emits:  SmoothL1LossV2, whose sigma is beta.
+    """
+    return _loss("SmoothL1LossV2", (self, target), meta_outputs.dtype, reduction, sigma=float(beta))
+
+
+@declare_supported([s for b in (1.0, 0.5) for s in _gradients(b)])
+@register_fx_node_ge_converter(
+    aten.smooth_l1_loss_backward.default,
+    source="native_functions.yaml: smooth_l1_loss_backward; GE SmoothL1LossGradV2",
+)
+def smooth_l1_loss_backward(
+    grad_output: Tensor, self: Tensor, target: Tensor, reduction: int, beta: float, *, meta_outputs: TensorSpec
+) -> Tensor:
+    """smooth_l1_loss_backward(Tensor grad_output, Tensor self, Tensor target, int reduction, float beta) -> Tensor
+
+    Shapes: grad_output that of the loss -> that of self.
+    Dtypes: float32, float16; bfloat16 through float32.
+    Emits:  SmoothL1LossGradV2.
+    """
+    operands = (self, target, grad_output)
+    return _loss("SmoothL1LossGradV2", operands, meta_outputs.dtype, reduction, sigma=float(beta))
+
+
+@declare_supported([Support(*s.args, *d) for s in _pairs() for d in ((), (0.5,), (2.0,))])
+@register_fx_node_ge_converter(
+    aten.huber_loss.default, source="native_functions.yaml: huber_loss; GE SmoothL1LossV2, Mul"
+)
+def huber_loss(
+    self: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0, *, meta_outputs: TensorSpec
+) -> Tensor:
+    """huber_loss(Tensor self, Tensor target, int reduction=Mean, float delta=1.0) -> Tensor
+
+    Shapes: both equal -> the same, or [] when reduced.
+    Dtypes: float32, float16; bfloat16 through float32.
+    Emits:  SmoothL1LossV2, times delta if that is not 1: smooth_l1 with beta = delta is huber / delta.
+    """
+    return _scaled("SmoothL1LossV2", (self, target), meta_outputs.dtype, reduction, float(delta))
+
+
+def _scaled(op: str, tensors: tuple[Tensor, ...], dtype: DataType, reduction: int, delta: float) -> Tensor:
+    if delta == 1.0:
+        return _loss(op, tensors, dtype, reduction, sigma=delta)
+    wide = tuple(cast(t, _F32) for t in tensors)
+    return cast(arithmetic("Mul", _loss(op, wide, _F32, reduction, sigma=delta), delta, _F32), dtype)
+
+
+@declare_supported([s for d in (1.0, 0.5) for s in _gradients(d)])
+@register_fx_node_ge_converter(
+    aten.huber_loss_backward.default,
+    source="native_functions.yaml: huber_loss_backward; GE SmoothL1LossGradV2, Mul",
+)
+def huber_loss_backward(
+    grad_output: Tensor, self: Tensor, target: Tensor, reduction: int, delta: float, *, meta_outputs: TensorSpec
+) -> Tensor:
+    """huber_loss_backward(Tensor grad_output, Tensor self, Tensor target, int reduction, float delta) -> Tensor
+
+    Shapes: grad_output that of the loss -> that of self.
+    Dtypes: float32, float16; bfloat16 through float32.
+    Emits:  SmoothL1LossGradV2, times delta if that is not 1.
+    """
+    return _scaled("SmoothL1LossGradV2", (self, target, grad_output), meta_outputs.dtype, reduction, float(delta))
+
+
+@declare_supported(_pairs())
+@register_fx_node_ge_converter(
+    aten.soft_margin_loss.default, source="native_functions.yaml: soft_margin_loss; GE SoftMarginLoss"
+)
+def soft_margin_loss(self: Tensor, target: Tensor, reduction: int = 1, *, meta_outputs: TensorSpec) -> Tensor:
+    """soft_margin_loss(Tensor self, Tensor target, int reduction=Mean) -> Tensor
+
+    Shapes: both equal -> the same, or [] when reduced.
+    Dtypes: float32, float16; bfloat16 through float32.
+    Emits:  SoftMarginLoss.
+    """
+    return _loss("SoftMarginLoss", (self, target), meta_outputs.dtype, reduction)
+
+
+@declare_supported(_gradients())
+@register_fx_node_ge_converter(
+    aten.soft_margin_loss_backward.default,
+    source="native_functions.yaml: soft_margin_loss_backward; GE SoftMarginLossGrad",
+)
+def soft_margin_loss_backward(
+    grad_output: Tensor, self: Tensor, target: Tensor, reduction: int, *, meta_outputs: TensorSpec
+) -> Tensor:
+    """soft_margin_loss_backward(Tensor grad_output, Tensor self, Tensor target, int reduction) -> Tensor
+
+    Shapes: grad_output that of the loss -> that of self.
+    Dtypes: float32, float16; bfloat16 through float32.
+    Emits:  SoftMarginLossGrad.
+    """
+    return _loss("SoftMarginLossGrad", (self, target, grad_output), meta_outputs.dtype, reduction)
+
+
+def _probabilities(m: Any) -> tuple[Any, Any]:
+    return m(2, 3, low=0.1, high=0.9), m(2, 3, low=0, high=1)
+
+
+@declare_supported(
+    [Support(*_probabilities(m), None, r) for m, r in _CASES]
+    + [Support(*_probabilities(F32), F32(2, 3, low=0), r) for r in (0, 1)]
+    + [Support(F32(value=[0.0, 1.0, 1.0]), F32(value=[1.0, 1.0, 0.0]), None, 0)]
+)
+@register_fx_node_ge_converter(
+    aten.binary_cross_entropy.default, source="native_functions.yaml: binary_cross_entropy; GE BinaryCrossEntropy"
+)
+def binary_cross_entropy(
+    self: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1, *, meta_outputs: TensorSpec
+) -> Tensor:
+    """binary_cross_entropy(Tensor self, Tensor target, Tensor? weight=None, int reduction=Mean) -> Tensor
+
+    Shapes: all equal -> the same, or [] when reduced.
+    Dtypes: float32, float16; bfloat16 through float32.
+    Emits:  BinaryCrossEntropy.
+    """
+    return _loss("BinaryCrossEntropy", (self, target, weight), meta_outputs.dtype, reduction)
+
+
+@declare_supported(
+    [Support(m(2, 3), m(2, 3, low=0, high=1), None, None, r) for m, r in _CASES]
+    + [Support(F32(2, 3), F32(2, 3, low=0, high=1), F32(2, 3, low=0), F32(3, low=0), r) for r in (0, 1)]
+    + [Support(F32(2, 3), F32(2, 3, low=0, high=1), F32(3, low=0), None, 2)]
+)
+@register_fx_node_ge_converter(
+    aten.binary_cross_entropy_with_logits.default,
+    source="native_functions.yaml: binary_cross_entropy_with_logits; GE SigmoidCrossEntropyWithLogitsV2",
+)
+def binary_cross_entropy_with_logits(
+    self: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    pos_weight: Tensor | None = None,
+    reduction: int = 1,
+    *,
+    meta_outputs: TensorSpec,
+) -> Tensor:
+    """binary_cross_entropy_with_logits(Tensor self, Tensor target, Tensor? weight=None, Tensor? pos_weight=None, int reduction=Mean) -> Tensor
+
+    Shapes: self and target equal, weights broadcast to them -> the same, or [] when reduced.
+    Dtypes: float32, float16; bfloat16 through float32.
+    Emits:  SigmoidCrossEntropyWithLogitsV2; BroadcastTo for a weight of another shape.
+    """  # noqa: E501
+    weights = [None if w is None else _spread(w, self) for w in (weight, pos_weight)]
+    return _loss("SigmoidCrossEntropyWithLogitsV2", (self, target, *weights), meta_outputs.dtype, reduction)
+
+
+def _spread(weight: Tensor, like: Tensor) -> Tensor:
+    if weight.known_shape is not None and weight.known_shape == like.known_shape:
+        return weight
+    result: Tensor = ge.BroadcastTo(weight, ge.Shape(like, dtype=DataType.DT_INT64))
+    return result
+
+
+@declare_supported(
+    [
+        Support(F32(3, 4), I64(value=[[3, 0, -1, 1], [0, -1, 2, 2], [-1, 0, 0, 0]]), 0),
+        Support(F32(3, 4), I64(value=[[3, 0, -1, 1], [0, 1, 2, 3], [-1, 0, 0, 0]]), 1),
+        Support(F32(4), I64(value=[1, 0, -1, 1]), 2),
+    ]
+)
+@register_fx_node_ge_converter(
+    aten.multilabel_margin_loss_forward.default,
+    source="native_functions.yaml: multilabel_margin_loss_forward; GE MultilabelMarginLoss",
+)
+def multilabel_margin_loss_forward(
+    self: Tensor, target: Tensor, reduction: int, *, meta_outputs: list[TensorSpec]
+) -> tuple[Tensor, Tensor]:
+    """multilabel_margin_loss_forward(Tensor self, Tensor target, int reduction) -> (Tensor output, Tensor is_target)
+
+    Shapes: self and target [n, c] or [c] -> [n] or []; is_target that of target.
+    Dtypes: float32, float16; bfloat16 through float32.
+    Emits:  Cast of the int64 targets to int32, which GE takes; MultilabelMarginLoss.
+    """
+    inner = carrier("MultilabelMarginLoss", self.dtype)
+    classes = cast(target, DataType.DT_INT32)
+    loss, is_target = ge.MultilabelMarginLoss(cast(self, inner), classes, reduction=_REDUCTIONS[reduction])
+    return cast(loss, meta_outputs[0].dtype), cast(is_target, meta_outputs[1].dtype)

@@ -1,0 +1,167 @@
+"""Gradients of interpolation: one operator if the sizes are numbers, else products with transposed matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import torch
+
+from ge_converters.base.dtypes import cast
+from ge_converters.base.support import BF16, F16, F32, Support
+from ge_converters.emit.compute_types import carried
+from ge_converters.emit.interpolation import apply_to_axes
+from ge_converters.emit.resizing import (
+    cubic_matrix,
+    fixed,
+    linear_matrix,
+    nearest_matrix,
+    scale_of,
+    steps_agree,
+    through_float32,
+)
+from ge_converters.emit.shapes import Size, filled_constant
+from ge_converters.emit.windows import laid_out
+from ge_converters.registry import declare_supported, register_fx_node_ge_converter
+from ge_graph import DataType, Tensor, TensorSpec, schema
+from ge_graph import ops as ge
+
+aten = torch.ops.aten
+_F32: Final = DataType.DT_FLOAT
+
+
+def _separable_gradient(
+    grad: Tensor, input_size: Sequence[Size], output_size: Sequence[Size], factors: Sequence[float | None],
+    spec: TensorSpec, matrix: Any, *rest: Any,
+) -> Tensor:  # fmt: skip
+    """The transposed matrices of ``_separably``."""
+    x = through_float32(grad, "the gradient of interpolation")
+    made = [
+        (2 + i, matrix(length, count, factor, *rest))
+        for i, (length, count, factor) in enumerate(zip(list(input_size)[2:], output_size, factors))
+    ]
+    return cast(apply_to_axes(x, made, spec.rank, transposed=True), spec.dtype)
+
+
+@declare_supported(
+    [
+        *(Support(m(2, 3, 8, 10), [8, 10], [2, 3, 4, 5], False, 2.0, 2.0) for m in (F32, F16, BF16)),
+        Support(F32(2, 3, 7, 9), [7, 9], [2, 3, 4, 5], True),
+        Support(F32(2, 3, 7, 9), [7, 9], [2, 3, 4, 5], False),
+        Support(F32(2, 3, 6, 7), [6, 7], [2, 3, 4, 5], False, 1.5, 1.5),
+    ]
+)
+@register_fx_node_ge_converter(
+    aten.upsample_bilinear2d_backward.default,
+    source="native_functions.yaml: upsample_bilinear2d_backward; GE ResizeBilinearV2Grad",
+)
+def upsample_bilinear2d_backward(
+    grad_output: Tensor,
+    output_size: Any,
+    input_size: Any,
+    align_corners: bool,
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+    *,
+    meta_outputs: TensorSpec,
+) -> Tensor:
+    """upsample_bilinear2d_backward(Tensor grad_output, SymInt[2] output_size, SymInt[4] input_size, bool align_corners, float? scales_h=None, float? scales_w=None) -> Tensor
+
+    Shapes: grad_output [n, c, *output_size] -> input_size.
+    Dtypes: float32; halves through float32.
+    Emits:  ResizeBilinearV2Grad; UpsampleBilinear2dGrad for a fractional factor, products with interpolation
+            matrices if a size is symbolic then.
+    """  # noqa: E501
+    factors = (scales_h, scales_w)
+    if not align_corners and not steps_agree(factors):
+        if fixed([*input_size, *output_size]):
+            (grad,), back = carried("UpsampleBilinear2dGrad", grad_output)
+            return back(_sized_gradient("UpsampleBilinear2dGrad", grad, input_size, output_size, factors))
+        return _separable_gradient(
+            grad_output, input_size, output_size, factors, meta_outputs, linear_matrix, align_corners
+        )
+    grad = through_float32(grad_output, "the gradient of interpolation")
+    image = filled_constant(input_size, 0.0)
+    y = ge.ResizeBilinearV2Grad(grad, image, align_corners=align_corners, half_pixel_centers=not align_corners)
+    laid_out(2, grad, image, y)
+    return cast(y, meta_outputs.dtype)
+
+
+# -- one row an op: shape of a case, GE operator, matrix and its arguments
+
+
+def _sized_gradient(
+    operator: str,
+    grad: Tensor,
+    input_size: Sequence[Size],
+    output_size: Sequence[Size],
+    factors: Sequence[float | None],
+    align_corners: bool | None = None,
+) -> Tensor:
+    """A gradient operator whose sizes are attributes; it writes its scales as a list or one by one."""
+    names = {a.name for a in schema.require(operator).attrs}
+    scales = [scale_of(f) for f in factors]
+    given = {"scales": scales} if "scales" in names else dict(zip(("scales_h", "scales_w"), scales))
+    corners = {} if align_corners is None else {"align_corners": align_corners}
+    y: Tensor = getattr(ge, operator)(
+        grad, input_size=list(input_size), output_size=list(output_size), **given, **corners
+    )
+    if len(output_size) > 1:
+        laid_out(len(output_size), grad, y)
+    return y
+
+
+def _register_gradient(op: Any, size: tuple[int, ...], operator: str, matrix: Any, *rest: Any) -> None:
+    """A gradient: (grad_output, output_size, input_size, [align_corners], scales..)."""
+    spatial = len(size) - 2
+    larger = [s + s // 2 + 1 for s in size[2:]]
+    parameters = [a.name for a in op._schema.arguments]
+    names = [n for n in parameters if n.startswith("scales")]
+    aligns = "align_corners" in parameters
+
+    def convert(
+        grad_output: Tensor, output_size: Any, input_size: Any, *args: Any, meta_outputs: TensorSpec, **kw: Any
+    ) -> Tensor:
+        flags, given = (args[:1], args[1:]) if aligns and args else ((), args)
+        corners = bool(flags[0] if flags else kw.get("align_corners")) if aligns else None
+        padded = [*given, *([None] * spatial)][:spatial]
+        factors = [kw.get(n, g) for n, g in zip(names, padded)]
+        floats = (_F32, DataType.DT_FLOAT16, DataType.DT_BF16)
+        if operator and fixed([*input_size, *output_size]) and grad_output.dtype in floats:
+            (grad,), back = carried(operator, grad_output)
+            return back(_sized_gradient(operator, grad, input_size, output_size, factors, corners))
+        form = (*rest, corners) if aligns else rest
+        return _separable_gradient(grad_output, input_size, output_size, factors, meta_outputs, matrix, *form)
+
+    made = [()] if not aligns else [(False,), (True,)]
+    cases = [Support(F32(*size[:2], *larger), larger, list(size), *c) for c in made]
+    emits = "one product with an interpolation matrix an axis"
+    _finish(op, convert, cases, f"{operator}; {emits} if a size is symbolic" if operator else emits)
+
+
+def _finish(op: Any, convert: Any, cases: list[Support], emits: str) -> None:
+    name = str(op).removeprefix("aten.").removesuffix(".default")
+    convert.__name__ = convert.__qualname__ = name
+    convert.__doc__ = (
+        f"{op._schema}\n\nShapes: grad_output of the resized shape -> input_size.\n"
+        f"Dtypes: float32; halves in float32, rounded once.\nEmits:  {emits}."
+    )
+    declare_supported(cases)(convert)
+    register_fx_node_ge_converter(op, source=f"native_functions.yaml: {name}; GE {emits.split('; ')[0]}")(convert)
+
+
+_LINE, _PLANE, _VOLUME = (2, 3, 4), (2, 3, 4, 5), (1, 2, 3, 4, 5)
+# GE has no gradient of nearest-exact on a line, and that of bicubic, UpsampleBicubic2dGrad, has no place for the size.
+_register_gradient(aten.upsample_nearest1d_backward.default, _LINE, "UpsampleNearest1dGrad", nearest_matrix, 0.0)
+_register_gradient(aten.upsample_nearest2d_backward.default, _PLANE, "UpsampleNearest2dGrad", nearest_matrix, 0.0)
+_register_gradient(aten.upsample_nearest3d_backward.default, _VOLUME, "UpsampleNearest3dGrad", nearest_matrix, 0.0)
+for _name, _shape, _operator in (
+    ("1d", _LINE, ""),
+    ("2d", _PLANE, "UpsampleNearestExact2dGrad"),
+    ("3d", _VOLUME, "UpsampleNearestExact3dGrad"),
+):
+    _exact = getattr(aten, f"_upsample_nearest_exact{_name}_backward").default
+    _register_gradient(_exact, _shape, _operator, nearest_matrix, 0.5)
+_register_gradient(aten.upsample_linear1d_backward.default, _LINE, "", linear_matrix)
+_register_gradient(aten.upsample_trilinear3d_backward.default, _VOLUME, "UpsampleTrilinear3dGrad", linear_matrix)
+_register_gradient(aten.upsample_bicubic2d_backward.default, _PLANE, "", cubic_matrix)

@@ -1,0 +1,101 @@
+"""Windows of an image as columns, and the sum of columns back into an image."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ge_converters.base.dtypes import cast
+from ge_converters.base.support import BF16, F16, F32, Support
+from ge_converters.emit.compute_types import carried, carrier
+from ge_converters.emit.shapes import shape_operand
+from ge_converters.emit.windows import laid_out, numbers
+from ge_converters.registry import declare_supported, register_fx_node_ge_converter
+from ge_graph import DataType, Tensor, TensorSpec
+from ge_graph import ops as ge
+
+aten = torch.ops.aten
+
+
+@declare_supported(
+    [Support(m(2, 3, 6, 7), [2, 3], [1, 1], [0, 0], [1, 1]) for m in (F32, F16, BF16)]
+    + [Support(F32(2, 3, 6, 7), [2, 2], [1, 2], [1, 0], [2, 1]), Support(F32(3, 6, 7), [2, 3], [1, 1], [0, 1], [2, 2])]
+)
+@register_fx_node_ge_converter(aten.im2col.default, source="native_functions.yaml: im2col; GE Im2col")
+def im2col(
+    self: Tensor, kernel_size: Any, dilation: Any, padding: Any, stride: Any, *, meta_outputs: TensorSpec
+) -> Tensor:
+    """im2col(Tensor self, int[2] kernel_size, int[2] dilation, int[2] padding, int[2] stride) -> Tensor
+
+    Shapes: self [n, c, h, w] or [c, h, w] -> [n, c * kh * kw, windows].
+    Dtypes: numbers; complex and bool are decomposed.
+    Emits:  Im2col, and Reshape that joins the axes of its rows and columns of windows.
+    """
+    (x,), back = carried("Im2col", ge.Unsqueeze(self, axes=[0]) if self.rank == 3 else self)
+    pads = numbers("padding", padding, 2)
+    y = ge.Im2col(
+        x, ksizes=numbers("kernel_size", kernel_size, 2), strides=numbers("stride", stride, 2),
+        dilations=numbers("dilation", dilation, 2), padding_mode="CALCULATED", pads=[p for p in pads for _ in range(2)],
+    )  # fmt: skip
+    laid_out(2, x, y)
+    rows = meta_outputs.size[-2]  # of the result: a number wherever the channels are one
+    if self.rank == 3:
+        joined = ge.Reshape(y, [rows, -1]) if isinstance(rows, int) else ge.Squeeze(_joined(y), axis=[0])
+    else:
+        joined = _joined(y)
+    return back(joined)
+
+
+def _joined(y: Tensor) -> Tensor:
+    """[n, k, rows, columns] as [n, k, rows * columns]; 0 in Reshape keeps an axis."""
+    result: Tensor = ge.Reshape(y, [0, 0, -1])
+    return result
+
+
+@declare_supported(
+    [Support(F32(2, 12, 20), [5, 6], [2, 2], [1, 1], [0, 0], [1, 1])]
+    # eager adds overlapping windows in the half type
+    + [Support(F16(2, 12, 20), [5, 6], [2, 2], [1, 1], [0, 0], [1, 1]).within(1e-2, 4e-3)]
+    + [Support(BF16(2, 12, 20), [5, 6], [2, 2], [1, 1], [0, 0], [1, 1]).within(3e-2, 3e-2)]
+    + [Support(F32(12, 20), [5, 6], [2, 2], [1, 1], [0, 0], [1, 1])]
+)
+@register_fx_node_ge_converter(aten.col2im.default, source="native_functions.yaml: col2im; GE Col2im")
+def col2im(
+    self: Tensor,
+    output_size: Any,
+    kernel_size: Any,
+    dilation: Any,
+    padding: Any,
+    stride: Any,
+    *,
+    meta_outputs: TensorSpec,
+) -> Tensor:
+    """col2im(Tensor self, SymInt[2] output_size, int[2] kernel_size, int[2] dilation, int[2] padding, int[2] stride) -> Tensor
+
+    Shapes: self [n, c * kh * kw, windows] or [c * kh * kw, windows] -> [n, c, *output_size].
+    Dtypes: float32, float16; bfloat16 through float32, in which overlaps are summed.
+    Emits:  Reshape that splits the window off the channels; Col2im.
+    """  # noqa: E501
+    kernel = numbers("kernel_size", kernel_size, 2)
+    volume = kernel[0] * kernel[1]
+    channels = meta_outputs.size[-3]
+    inner = carrier("Col2im", self.dtype)
+    x = cast(self, inner)
+    if self.rank == 2:
+        x = ge.Unsqueeze(x, axes=[0])
+    split = [0, channels, volume, -1] if isinstance(channels, int) else None
+    if split is None:
+        size = ge.Shape(x, dtype=DataType.DT_INT64)
+        n, last = (ge.GatherV2(size, ge.Const(i, dtype=DataType.DT_INT64), 0) for i in (0, 2))
+        columns: Any = shape_operand([n, -1, volume, last])
+    else:
+        columns = split
+    y = ge.Col2im(
+        ge.Reshape(x, columns), shape_operand(list(output_size), DataType.DT_INT32), kernel_size=kernel,
+        dilation=numbers("dilation", dilation, 2), padding=numbers("padding", padding, 2),
+        stride=numbers("stride", stride, 2),
+    )  # fmt: skip
+    laid_out(2, y)
+    y = ge.Squeeze(y, axis=[0]) if self.rank == 2 else y
+    return cast(y, meta_outputs.dtype)

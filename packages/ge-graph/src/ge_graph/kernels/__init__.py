@@ -1,0 +1,84 @@
+"""Which operators a chip has kernels for, and on which of its units: asked before there is a device.
+
+oracle = kernels.oracle("ascend910b")                      # published libraries
+oracle = kernels.oracle("ascend910b", "/usr/local/Ascend/latest")   # the user's own installation
+oracle.has("Sort", {"x": [DataType.DT_INT64]})             # "yes", "no" or "unknown"
+for finding in oracle.check(graph): ...
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+from ge_graph.dtypes import DataType
+from ge_graph.kernels import data, installation
+from ge_graph.kernels.form import Facts, Kernel
+from ge_graph.kernels.verdicts import Finding, Oracle, Verdict
+
+__all__ = ["Facts", "Finding", "Kernel", "Oracle", "Verdict", "facts", "has", "oracle", "socs"]
+
+_WITHOUT_KERNEL = ("ge_local", "rts", "hccl")
+
+
+def facts(cann: str | os.PathLike[str] | None = None, *, cache: Path | None = None) -> Facts:
+    """Kernel facts.
+
+    Args:
+        cann: Folder of an installation or a file of facts. None: the folder that ASCEND_HOME_PATH names if it is an
+            installation, else what the package carries.
+        cache: Folder for what was read of an installation; None: the user's cache folder.
+
+    Raises:
+        GraphError: GE3067 if ``cann`` is neither, or a file there is damaged or of another version.
+    """
+    if cann is None:
+        home = os.environ.get(installation.VARIABLE)
+        if not home or installation.find(home) is None:
+            return data.published()
+        cann = home
+    return installation.load(cann, cache).merged(data.published(), _WITHOUT_KERNEL)
+
+
+def oracle(soc: str, cann: str | os.PathLike[str] | None = None) -> Oracle:
+    """Verdicts for a chip.
+
+    Args:
+        soc: ``ascend910b``, or the name of a model such as ``Ascend910B2``.
+        cann: As in ``facts``.
+
+    Raises:
+        GraphError: GE3067 as in ``facts``, GE3068 for a chip without facts.
+    """
+    found = facts(cann)
+    published = found is data.published()
+    return Oracle(found, data.chip(soc, found.socs()), data.limits() if published else ())
+
+
+def socs(cann: str | os.PathLike[str] | None = None) -> list[str]:
+    """The chips that facts know."""
+    return facts(cann).socs()
+
+
+@lru_cache(maxsize=8)
+def _published(soc: str) -> Oracle:
+    return Oracle(data.published(), data.chip(soc, data.published().socs()), data.limits())
+
+
+def has(op: str, dtypes: Mapping[str, DataType | Sequence[DataType]], soc: str) -> Literal["yes", "no", "unknown"]:
+    """Whether a chip has a kernel, by the facts that the package carries: equal on every machine, so that a converter
+    may choose by it.
+
+    Args:
+        op: Operator type.
+        dtypes: Port name to element type, or to those of a dynamic port.
+        soc: The chip.
+
+    Raises:
+        GraphError: GE3068 for a chip without facts.
+    """
+    types = {p: (d,) if isinstance(d, DataType) else tuple(d) for p, d in dtypes.items()}
+    return _published(soc).has(op, types)

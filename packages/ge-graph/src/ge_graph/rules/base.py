@@ -1,0 +1,61 @@
+"""What rules get and what they give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from typing import TypeAlias
+
+from ge_graph import schema
+from ge_graph.ir import Graph, Node, Tensor
+from ge_graph.schema import OpSchema
+
+
+class Scope:
+    """What graph rules share about one graph.
+
+    Attributes:
+        graph: The graph.
+        root: Whether it is the graph that is handed over, not one inside a node.
+        position: Identity of a node to its place.
+    """
+
+    def __init__(self, graph: Graph, *, root: bool = True) -> None:
+        self.graph = graph
+        self.root = root
+        self.position = {id(n): i for i, n in enumerate(graph.nodes)}
+
+    @cached_property
+    def writes(self) -> list[tuple[Node, str, Tensor]]:
+        """Nodes that update an input in place, with the port and the tensor fed to it."""
+        return [
+            (node, port, entry)
+            for node in self.graph.nodes
+            for at, port in in_place_ports(node.op)
+            if at < len(node.inputs) and isinstance(entry := node.inputs[at], Tensor)
+        ]
+
+
+_ports: dict[str, tuple[tuple[int, str], ...]] = {}
+
+
+def _forget(op: str) -> None:
+    _ports.pop(op, None)
+
+
+schema.on_register(_forget)
+
+
+def in_place_ports(op: str) -> tuple[tuple[int, str], ...]:
+    """Position and name of the inputs that an output is named after: GE takes both for one variable."""
+    found = _ports.get(op)
+    if found is None:
+        row = schema.get(op)
+        outputs = set() if row is None else {p.name for p in row.outputs}
+        found = () if row is None else tuple((i, p.name) for i, p in enumerate(row.inputs) if p.name in outputs)
+        _ports[op] = found
+    return found
+
+
+Check: TypeAlias = "Callable[[Node, OpSchema], Iterable[str]]"
+GraphCheck: TypeAlias = "Callable[[Scope], Iterable[tuple[Node | None, str]]]"

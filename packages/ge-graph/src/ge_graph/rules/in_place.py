@@ -1,0 +1,83 @@
+"""Operators that update an input where it lies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from ge_graph.ir import Graph, Node, Tensor
+from ge_graph.rules.base import Scope
+
+CONSTANTS: Final = frozenset(("Const", "Constant", "ConstPlaceHolder", "FileConstant"))
+
+
+def constants_written(scope: Scope) -> Iterator[tuple[Node | None, str]]:
+    """A constant fed to a port that is updated in place."""
+    for node, port, tensor in scope.writes:
+        if tensor.node.op in CONSTANTS:
+            yield (
+                node,
+                (
+                    f"updates its input '{port}' in place, which is the constant '{tensor.node.name}'; GE refuses that "
+                    "(E19999), run the pass ProtectWrittenTensors"
+                ),
+            )
+
+
+def unordered_writes(scope: Scope) -> Iterator[tuple[Node | None, str]]:
+    """A tensor that one node updates and another reads or updates, with no order between the two."""
+    for node, port, tensor, others in contested(scope):
+        before, after = ancestors(node, others, scope), descendants(node, scope)
+        for other in others:
+            if id(other) not in before and id(other) not in after:
+                yield (
+                    node,
+                    (
+                        f"updates its input '{port}' in place, '{other.name}' uses {tensor.name} too, and no edge "
+                        "orders the two; the result is undefined on a device (W18888)"
+                    ),
+                )
+
+
+def contested(scope: Scope) -> Iterator[tuple[Node, str, Tensor, list[Node]]]:
+    """In-place updates of tensors that other nodes use too, with these nodes."""
+    if not scope.writes:
+        return
+    users = users_of({id(t) for _, _, t in scope.writes}, scope.graph)
+    for node, port, tensor in scope.writes:
+        others = [n for n in users[id(tensor)] if n is not node]
+        if others and id(node) in scope.position:
+            yield node, port, tensor, others
+
+
+def users_of(tensors: set[int], graph: Graph) -> dict[int, list[Node]]:
+    """Identity of a tensor to the nodes that read it, in order, each once."""
+    found: dict[int, dict[int, Node]] = {t: {} for t in tensors}
+    for node in graph.nodes:
+        for t in node.operands():
+            if id(t) in tensors:
+                found[id(t)][id(node)] = node
+    return {t: list(nodes.values()) for t, nodes in found.items()}
+
+
+def ancestors(node: Node, wanted: list[Node], scope: Scope) -> set[int]:
+    """Identities of the nodes that run before ``node``, as far back as the first of ``wanted``."""
+    first = min(scope.position.get(id(n), 0) for n in wanted)
+    found: set[int] = set()
+    waiting = [node]
+    while waiting:
+        at = waiting.pop()
+        for before in (*(t.node for t in at.operands()), *at.control):
+            if id(before) not in found and scope.position.get(id(before), -1) >= first:
+                found.add(id(before))
+                waiting.append(before)
+    return found
+
+
+def descendants(node: Node, scope: Scope) -> set[int]:
+    """Identities of the nodes that run after ``node``."""
+    found = {id(node)}
+    for later in scope.graph.nodes[scope.position[id(node)] + 1 :]:
+        if any(id(t.node) in found for t in later.operands()) or any(id(n) in found for n in later.control):
+            found.add(id(later))
+    return found - {id(node)}

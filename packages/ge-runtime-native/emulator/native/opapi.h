@@ -1,0 +1,76 @@
+// Objects and the generic form of operator functions (aclnn*).
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "acl.h"
+
+struct aclTensor {
+  std::vector<int64_t> dims, strides, storage_dims;
+  int64_t offset = 0;  // in elements
+  int dtype = acl::kUndefined;
+  int format = 2;
+  void* data = nullptr;
+};
+struct aclTensorList {
+  std::vector<aclTensor*> members;
+};
+struct aclScalar {
+  std::string json;
+  int dtype;
+};
+struct aclScalarList {
+  std::vector<const aclScalar*> members;
+};
+struct aclIntArray {
+  std::vector<int64_t> values;
+};
+struct aclFloatArray {
+  std::vector<float> values;
+};
+struct aclBoolArray {
+  std::vector<bool> values;
+};
+struct aclOpExecutor {
+  std::string text;             // function and arguments as JSON: what the Python side goes by
+  std::vector<int64_t> words;   // addresses, offsets, sizes and strides of all tensors in order
+  std::vector<aclTensor*> written;
+  bool sizes_back = false;
+};
+
+namespace emu {
+
+// Collects the arguments of one call in order.
+class AclnnCall {
+ public:
+  explicit AclnnCall(const char* function);
+  void add(const aclTensor* tensor, bool written);
+  void add(const aclTensorList* list, bool written);
+  void add(const aclScalar* scalar);
+  void add(const aclScalarList* list);
+  void add(const aclIntArray* array);
+  void add(const aclFloatArray* array);
+  void add(const aclBoolArray* array);
+  void add(int64_t value);
+  void add(uint64_t value);
+  void add(double value);
+  void add(bool value);
+  void add(const char* text);
+  // Ask the Python side whether it takes the call; make the executor.
+  int plan(uint64_t* workspace, aclOpExecutor** executor);
+
+ private:
+  void separate();
+  std::string tensor(const aclTensor* tensor, bool written);
+  std::string function_;
+  std::string text_;
+  std::unique_ptr<aclOpExecutor> made_;
+  aclError error_ = 0;
+};
+
+// The second phase, the same for every function.
+int aclnn_run(const char* function, aclOpExecutor* executor, aclrtStream stream);
+
+}  // namespace emu

@@ -1,0 +1,72 @@
+// Streams: ordered queues, each worked off by a thread of its own.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "acl.h"
+
+namespace emu {
+
+struct Recording;
+
+// What a stream does. Gives 0, or an error code after `fail`.
+struct Task {
+  std::string name;
+  std::function<aclError()> run;
+  bool always = false;  // even after an error: others may wait for it
+};
+
+class Stream {
+ public:
+  Stream(int device, uint32_t id, uint32_t priority, uint32_t flags);
+
+  int device() const { return device_; }
+  uint32_t id() const { return id_; }
+
+  // Put a task behind all others; starts the thread on first use.
+  void push(Task task);
+  // Wait until everything pushed so far has run. Gives the stream's error, once, or `timeout_code` after `ms`
+  // (negative: no limit). Drops Python's lock while it waits, if this thread holds it.
+  aclError wait(int64_t ms, aclError timeout_code);
+  bool idle();
+  void close();
+
+  std::shared_ptr<Recording> recording();
+  void record_into(std::shared_ptr<Recording> recording);
+
+ private:
+  friend struct Worker;
+  void work();
+
+  const int device_;
+  const uint32_t id_;
+  std::mutex mutex_;
+  std::condition_variable work_, done_;
+  std::deque<Task> tasks_;
+  uint64_t pushed_ = 0, finished_ = 0;
+  aclError error_ = 0;
+  std::string error_text_;
+  bool started_ = false, closed_ = false;
+  std::shared_ptr<Recording> recording_;
+  std::shared_ptr<Stream> self_;  // the thread's own hold, from start to close
+  friend std::shared_ptr<Stream> make_stream(int, uint32_t, uint32_t);
+};
+
+std::shared_ptr<Stream> make_stream(int device, uint32_t priority, uint32_t flags);
+// The stream behind a handle; null stands for the default stream of this thread's device. Null if there is none.
+std::shared_ptr<Stream> find_stream(aclrtStream handle);
+aclError need_stream(const char* call, aclrtStream handle, std::shared_ptr<Stream>* found);
+
+// Queue a task, or add it to the recording if the stream is being captured.
+aclError submit(aclrtStream handle, const char* name, std::function<aclError()> run, bool always = false);
+
+void drain_device(int device);
+void drain_all();
+
+}  // namespace emu

@@ -1,0 +1,262 @@
+"""Operator functions (``aclnn*``): what each computes is a row of ``native/aclnn.tsv``.
+
+A row names the function, its arguments in C order (``>`` before what it writes) and one of three forms:
+
+* ``ge:Op(x, y, attr=value)``: a GE operator of the embedded engine; operands in port order, attributes by name;
+* ``aten:name.overload(self, dim, keepdim=keepDim)``: the ATen operator that the function is modelled on, where GE has
+  several operators for it or none with the function's rules of type promotion. Without brackets: all arguments that are
+  not written, in order;
+* ``py:name``: a function of ``ge_emulator.aclnn_forms``.
+
+A last word ``sizes`` says that the sizes of the results depend on data and go back to the caller.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+import torch
+
+from ge_emulator import aclnn_forms, build
+from ge_emulator.memory import strided
+from ge_emulator.refusal import INTERNAL, INVALID, KERNEL_FAILED, OP_NOT_FOUND, Refusal, reply
+from ge_emulator.single_op import Prepared
+from ge_graph import schema
+from ge_graph.dtypes import DataType
+from ge_graph.errors import GeError
+from ge_runtime.cpu.values import torch_dtype
+
+_KEPT: Final = 4096
+_NOT_PASSED: Final = ("cubeMathType",)  # how a core multiplies, not what
+
+
+class Argument(NamedTuple):
+    """An argument of a function: name, kind (see ``trampolines``), whether the function writes it."""
+
+    name: str
+    kind: str
+    written: bool
+
+
+class Row(NamedTuple):
+    """A row of the table.
+
+    Attributes:
+        form: ``ge``, ``aten`` or ``py``.
+        target: What it names.
+        operands: Values in order; a name or a literal.
+        keywords: Values by name.
+    """
+
+    function: str
+    arguments: tuple[Argument, ...]
+    form: str
+    target: str
+    operands: tuple[ast.expr, ...] | None
+    keywords: dict[str, ast.expr]
+    sizes: bool
+
+
+def _row(line: str) -> Row:
+    function, arguments, call = line.split("\t")
+    call, _, last = call.partition(" sizes")
+    parsed = tuple(
+        Argument(*entry.lstrip(">").split(":"), entry.startswith(">"))  # type: ignore[call-arg]
+        for entry in arguments.split()
+    )
+    form, _, text = call.partition(":")
+    target, bracket, _ = text.partition("(")
+    operands: tuple[ast.expr, ...] | None = None
+    keywords: dict[str, ast.expr] = {}
+    if bracket:
+        tree = ast.parse(f"f{text[len(target) :]}", mode="eval").body  # read as a tree, never executed
+        if not isinstance(tree, ast.Call):
+            raise ValueError(line)
+        operands = tuple(tree.args)
+        keywords = {k.arg: k.value for k in tree.keywords if k.arg}
+    return Row(function, parsed, form, target, operands, keywords, " sizes" in line.split("\t")[2])
+
+
+@lru_cache(maxsize=1)
+def table() -> dict[str, Row]:
+    """All rows, by function."""
+    lines = (build.sources() / "aclnn.tsv").read_text().splitlines()
+    return {row.function: row for row in (_row(line) for line in lines if line and not line.startswith("#"))}
+
+
+class _Call:
+    """A function with all arguments but the contents of tensors."""
+
+    def __init__(self, data: bytes) -> None:
+        asked = json.loads(data)
+        row = table().get(asked["function"])
+        if row is None:
+            raise Refusal(OP_NOT_FOUND, f"EZ9999: {asked['function']} is not in the emulator's table")
+        self.row = row
+        self.values = asked["args"]
+        self.run: Callable[[dict[str, Any], list[Any]], Any]
+        if row.form == "py":
+            name, _, variant = row.target.partition(".")
+            found = getattr(aclnn_forms, name)
+            self.run = found(variant) if variant else found
+        elif row.form == "aten":
+            self.run = self._aten()
+        else:
+            self.run = self._ge()
+
+    def _aten(self) -> Callable[[dict[str, Any], list[Any]], Any]:
+        name, _, overload = self.row.target.partition(".")
+        op = getattr(getattr(torch.ops.aten, name), overload or "default")
+        row = self.row
+        if row.operands is None:
+            names = [
+                a.name for a in row.arguments if a.name not in _NOT_PASSED and (not a.written or _in_place(row, a))
+            ]
+
+            def positional(arguments: dict[str, Any], _: list[Any]) -> Any:
+                return op(*[arguments[n] for n in names])
+
+            return positional
+        operands, keywords = row.operands, row.keywords
+
+        def bound(arguments: dict[str, Any], _: list[Any]) -> Any:
+            return op(
+                *[_value(o, arguments) for o in operands], **{k: _value(v, arguments) for k, v in keywords.items()}
+            )
+
+        return bound
+
+    def _ge(self) -> Callable[[dict[str, Any], list[Any]], Any]:
+        """A graph of one operator. Results have the types of what is written, so the schema decides what is allowed."""
+        row = self.row
+        found = schema.require(row.target)
+        kinds = {a.name: v for a, v in zip(row.arguments, self.values)}
+        inputs = []
+        fed = []
+        for operand in row.operands or ():
+            assert isinstance(operand, ast.Name)
+            described = kinds[operand.id]
+            if described is None:
+                inputs.append({"dtype": -1, "rank": 0})
+            else:
+                inputs.append({"dtype": described[1], "rank": described[2]})
+                fed.append(operand.id)
+        written = [v for a, v in zip(row.arguments, self.values) if a.written and v is not None]
+        in_type = inputs[0]["dtype"] if inputs else 0
+        outputs = [
+            {"dtype": written[i][1] if i < len(written) else in_type, "rank": 0} for i in range(len(found.outputs))
+        ]
+        plain = {a.name: v for a, v in zip(row.arguments, self.values)}
+        attrs = {}
+        for name, node in row.keywords.items():
+            spec = found.attr(name)
+            if spec is None:
+                raise Refusal(INTERNAL, f"{row.function}: {row.target} has no attribute '{name}'")
+            attrs[name] = [spec.kind.value, _value(node, plain)]
+        program = Prepared({"op": row.target, "inputs": inputs, "outputs": outputs, "attrs": attrs}).program
+
+        def run(arguments: dict[str, Any], _: list[Any]) -> Any:
+            return program.run([arguments[n] for n in fed])
+
+        return run
+
+
+def _in_place(row: Row, argument: Argument) -> bool:
+    """Whether what is written is read too: the first argument of an in-place function."""
+    return argument is row.arguments[0] and argument.written
+
+
+def _value(node: ast.expr, arguments: dict[str, Any]) -> Any:
+    return arguments[node.id] if isinstance(node, ast.Name) else ast.literal_eval(node)
+
+
+_calls: OrderedDict[bytes, _Call] = OrderedDict()
+
+
+def _call_of(data: bytes) -> _Call:
+    found = _calls.get(data)
+    if found is None:
+        try:
+            found = _Call(data)
+        except GeError as error:
+            raise Refusal(INTERNAL, f"EZ9999: {error}") from error
+        if len(_calls) >= _KEPT:
+            _calls.popitem(last=False)
+        _calls[data] = found
+    return found
+
+
+def prepare(data: bytes, words: list[int]) -> int:
+    """1 if sizes go back, else 0; refuses what is not in the table."""
+    return int(_call_of(data).row.sizes)
+
+
+def run(data: bytes, words: list[int]) -> int | bytes:
+    """Compute, then write: what is written may be what is read."""
+    call = _call_of(data)
+    at = iter(words)
+    arguments: dict[str, Any] = {}
+    outputs: list[Any] = []
+    for argument, value in zip(call.row.arguments, call.values, strict=True):
+        arguments[argument.name] = made = _argument(argument.kind, value, at)
+        if argument.written:
+            outputs += made if argument.kind == "tl" else [made]
+    try:
+        results = call.run(arguments, outputs)
+    except Refusal:
+        raise
+    except Exception as error:
+        raise Refusal(KERNEL_FAILED, f"{call.row.function}: {error}") from error
+    if isinstance(results, torch.Tensor):
+        results = [results]
+    sizes = []
+    for i, (output, result) in enumerate(zip(outputs, results or ())):
+        if output is None or result is None:
+            if output is not None and call.row.sizes:
+                sizes.append(",".join(map(str, output.shape)))
+            continue
+        if call.row.sizes:
+            flat = output.reshape(-1) if output.is_contiguous() else output.flatten()
+            flat[: result.numel()].copy_(result.reshape(-1))
+            sizes.append(",".join(map(str, result.shape)))
+            continue
+        if result.shape != output.shape:
+            if result.numel() != output.numel():
+                raise Refusal(
+                    KERNEL_FAILED, f"{call.row.function} gives {list(result.shape)}, output {i} is {list(output.shape)}"
+                )
+            result = result.reshape(output.shape)
+        output.copy_(result)
+    return reply(0, ";".join(sizes).encode()) if call.row.sizes else 0
+
+
+def _argument(kind: str, value: Any, words: Iterator[int]) -> Any:
+    if value is None:
+        return [] if kind == "tl" else None
+    if kind == "t":
+        return _tensor(value, words)
+    if kind == "tl":
+        return [None if v is None else _tensor(v, words) for v in value[1]]
+    if kind == "s":
+        return complex(*value[2]) if isinstance(value[2], list) else value[2]
+    if kind == "sl":
+        return value[1]
+    if kind == "dt":
+        return None if value < 0 or value == 28 else torch_dtype(DataType(value))
+    return value
+
+
+def _tensor(value: Sequence[Any], words: Iterator[int]) -> torch.Tensor:
+    address, offset = next(words), next(words)
+    dims = [next(words) for _ in range(value[2])]
+    strides = [next(words) for _ in range(value[2])]
+    try:
+        dtype = torch_dtype(DataType(value[1]))
+    except (ValueError, GeError) as error:
+        raise Refusal(INVALID, f"element type {value[1]}: {error}") from error
+    return strided(address, dtype, dims, strides, offset)

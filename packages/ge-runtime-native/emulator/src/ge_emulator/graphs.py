@@ -1,0 +1,175 @@
+"""GE graphs: bytes to a program of the embedded engine, runs on the caller's memory."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ge_emulator import manners
+from ge_emulator.memory import contiguous
+from ge_emulator.refusal import INTERNAL, INVALID, MODEL_FAILED, Refusal, reply
+from ge_graph import serde
+from ge_graph.dtypes import DataType
+from ge_graph.errors import ArchiveError, GeError
+from ge_graph.ir import Graph, Shape
+from ge_runtime.cpu.engine import CpuExecutable
+from ge_runtime.cpu.planner import check_kernels, schedule
+from ge_runtime.cpu.values import torch_dtype
+
+
+class Compiled:
+    """A compiled graph and what its summary says."""
+
+    def __init__(self, graph: Graph, options: dict[str, str]) -> None:
+        self.graph = graph
+        _name_unknown_sizes(graph)
+        order = schedule(graph)
+        check_kernels("emulator", order)
+        self.program = CpuExecutable(graph, order, "first")
+        self.inputs = graph.inputs
+        self.shapes = [t.known_shape for t in graph.outputs]
+        gears = bool(options.get("ge.dynamicDims"))
+        self.fixed = (
+            gears
+            or all(_is_fixed(n.outputs[0].known_shape) for n in self.inputs)
+            and all(_is_fixed(s) for s in self.shapes)
+        )
+        self.same_memory = manners.reused_inputs(options, len(self.inputs), len(graph.outputs))
+
+    def summary(self) -> bytes:
+        """``1;0:3,4;9:|0,1``: static, type and sizes of each output, pairs of an input and an output."""
+        parts = ["1" if self.fixed else "0"]
+        for edge, shape in zip(self.graph.outputs, self.shapes):
+            dims = () if shape is None else tuple(d if isinstance(d, int) else -1 for d in shape)
+            parts.append(f"{int(edge.dtype)}:{','.join(map(str, dims))}")
+        return (";".join(parts) + "".join(f"|{i},{o}" for i, o in self.same_memory)).encode()
+
+
+def _is_fixed(shape: Shape | None) -> bool:
+    return shape is not None and all(isinstance(d, int) and d >= 0 for d in shape)
+
+
+def _name_unknown_sizes(graph: Graph) -> None:
+    """An unknown size is -1 on the wire; the engine wants a name for it, or takes it for a number."""
+    for position, node in enumerate(graph.nodes):
+        for edge in node.outputs:
+            shape = edge.known_shape
+            if shape is not None and any(isinstance(d, int) and d < 0 for d in shape):
+                edge.record_shape(
+                    tuple(f"n{position}_{i}" if isinstance(d, int) and d < 0 else d for i, d in enumerate(shape))
+                )
+        for inner in node.subgraphs.values():
+            _name_unknown_sizes(inner)
+
+
+def read(data: bytes, words: list[int]) -> bytes:
+    """Check that bytes are a model and list its nodes: name and type, each ended by a zero byte."""
+    try:
+        graph = serde.from_bytes(data)
+    except ArchiveError as error:
+        raise Refusal(INVALID, f"E18888: the bytes are no ge.proto.ModelDef that can be read: {error}") from error
+    return reply(0, b"".join(f"{n.name}\0{n.op}\0".encode() for n in graph.nodes))
+
+
+def check_options(data: bytes, words: list[int]) -> int:
+    """0 if GE takes the options of that level."""
+    asked = json.loads(data)
+    manners.check_options(asked["options"], asked["level"])
+    return 0
+
+
+_lock = threading.Lock()
+_compiled: dict[int, Compiled] = {}
+_held: dict[int, list[torch.Tensor]] = {}  # results between a run and the store that follows, by token
+_next = 0
+
+
+def compile_graph(data: bytes, words: list[int]) -> bytes:
+    """Handle and summary of a graph; words: address and number of its bytes, its id."""
+    global _next
+    options = json.loads(data)
+    try:
+        graph = serde.from_bytes(ctypes.string_at(words[0], words[1]))
+        manners.check_graph(graph, options)
+        manners.rewrite(graph)
+        made = Compiled(graph, options)
+    except GeError as error:
+        raise Refusal(INTERNAL, f"EZ9999: graph {words[2]}: {error}") from error
+    with _lock:
+        handle = _next
+        _next += 1
+        _compiled[handle] = made
+    return reply(handle, made.summary())
+
+
+def drop(data: bytes, words: list[int]) -> int:
+    """Forget a graph."""
+    with _lock:
+        _compiled.pop(words[0], None)
+        _held.pop(words[0], None)
+    return 0
+
+
+def _tensors(words: list[int], at: int, count: int) -> tuple[list[tuple[int, int, int, list[int]]], int]:
+    found = []
+    for _ in range(count):
+        address, size, dtype, rank = words[at : at + 4]
+        found.append((address, size, dtype, words[at + 4 : at + 4 + rank]))
+        at += 4 + rank
+    return found, at
+
+
+def run(data: bytes, words: list[int]) -> int | bytes:
+    """Run a graph: handle, whether results are kept for a store, counts, then address, bytes, type, sizes of each."""
+    handle, keep, inputs, outputs = words[:4]
+    compiled = _compiled.get(handle)
+    if compiled is None:
+        raise Refusal(INVALID, f"graph {handle} was removed")
+    given, at = _tensors(words, 4, inputs)
+    taken, _ = _tensors(words, at, outputs)
+    if len(given) != len(compiled.inputs):
+        raise Refusal(INVALID, f"E13025: the graph takes {len(compiled.inputs)} inputs, got {len(given)}")
+    fed = [_input(i, node, entry) for i, (node, entry) in enumerate(zip(compiled.inputs, given))]
+    try:
+        results = compiled.program.run(fed)
+    except Exception as error:
+        raise Refusal(MODEL_FAILED, f"graph '{compiled.graph.name}': {error}") from error
+    if keep:
+        _held[handle] = results
+        return reply(0, ";".join(",".join(map(str, r.shape)) for r in results).encode())
+    _write(results, taken)
+    return 0
+
+
+def _input(index: int, node: Any, entry: tuple[int, int, int, list[int]]) -> torch.Tensor:
+    address, _, dtype, dims = entry
+    edge = node.outputs[0]
+    if DataType(dtype) is not edge.dtype:
+        raise Refusal(
+            INVALID, f"E13025: input {index} ({node.name}) is {DataType(dtype).name}, the graph says {edge.dtype.name}"
+        )
+    if edge.known_shape == () and dims == [1]:
+        dims = []  # a symbolic size comes as one element though it is declared a scalar
+    return contiguous(address, torch_dtype(edge.dtype), dims)
+
+
+def _write(results: Sequence[torch.Tensor], taken: Sequence[tuple[int, int, int, list[int]]]) -> None:
+    """Put results into the caller's buffers. All were computed before: a buffer may be an input's memory."""
+    for index, (result, (address, size, _, _)) in enumerate(zip(results, taken, strict=True)):
+        needed = result.numel() * result.element_size()
+        if needed > size:
+            raise Refusal(MODEL_FAILED, f"output {index} needs {needed} bytes, its buffer has {size}")
+        contiguous(address, result.dtype, list(result.shape)).copy_(result)
+
+
+def store(data: bytes, words: list[int]) -> int:
+    """Put the results of the last kept run into the buffers that the caller has allocated since."""
+    results = _held.pop(words[0])
+    taken, _ = _tensors(words, 2, words[1])
+    _write(results, taken)
+    return 0

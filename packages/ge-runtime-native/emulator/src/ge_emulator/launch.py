@@ -1,0 +1,192 @@
+"""``tair emulate``: run a program on the emulator.
+
+The loader reads its path when a process starts, so the program runs in a process of its own (this one, replaced).
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from ge_emulator import build
+from ge_graph.errors import EngineError, GeError
+
+VARIABLE: Final = "TAIR_TORCH_NPU"
+_USAGE: Final = """tair emulate [options] script.py [argument ...]
+       tair emulate [options] -m module [argument ...]
+       tair emulate [options] -- command [argument ...]
+       tair emulate --check"""
+
+
+def find_torch_npu(given: str | None = None) -> Path | None:
+    """The folder to put on Python's path for torch_npu; ``None`` if it is installed in this environment.
+
+    Args:
+        given: A wheel, or a folder that holds the package; by default what TAIR_TORCH_NPU names.
+
+    Errors:
+        EngineError GE4062 if there is no torch_npu.
+    """
+    given = given or os.environ.get(VARIABLE)
+    if given:
+        path = Path(given).resolve()
+        if path.suffix == ".whl" and path.is_file():
+            return _unpack(path)
+        if (path / "torch_npu" / "__init__.py").is_file():
+            return path
+        raise EngineError(
+            "GE4062", f"{path} is neither a torch_npu wheel nor a folder that holds the package",
+            next=f"give --torch-npu, or {VARIABLE}, the path of torch_npu-*.whl",
+        )  # fmt: skip
+    if importlib.util.find_spec("torch_npu") is not None:
+        return None
+    raise EngineError(
+        "GE4062", "torch_npu is not installed here",
+        next="pip download --no-deps torch_npu, then: tair emulate --torch-npu torch_npu-*.whl …",
+    )  # fmt: skip
+
+
+def _unpack(wheel: Path) -> Path:
+    """A wheel's content in a folder of the cache, so that no environment changes."""
+    stat = wheel.stat()
+    key = hashlib.sha256(f"{wheel.name} {stat.st_size} {stat.st_mtime_ns}".encode()).hexdigest()[:16]
+    place = build.home().parent.parent / "torch_npu" / key
+    if not (place / "torch_npu" / "__init__.py").is_file():
+        work = place.with_name(f"{key}.{os.getpid()}")
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(work)  # drops drive letters, leading slashes and `..` of members
+        if not (work / "torch_npu" / "__init__.py").is_file():
+            shutil.rmtree(work)
+            raise EngineError("GE4062", f"{wheel.name} holds no package torch_npu")
+        try:
+            work.rename(place)
+        except OSError:  # another process was faster
+            shutil.rmtree(work)
+    return place
+
+
+def environment(home: Path, site: Path | None, *, bundled: bool = False) -> dict[str, str]:
+    """The variables under which a program finds the emulator and torch_npu."""
+    env = dict(os.environ)
+    paths = [str(p) for p in (site, _own_folder()) if p is not None]
+    if bundled:
+        package = site / "torch_npu" if site is not None else _installed_torch_npu()
+        paths.append(str(package / "dynamo"))
+    env["PYTHONPATH"] = os.pathsep.join([*paths, *filter(None, [env.get("PYTHONPATH")])])
+    env["LD_LIBRARY_PATH"] = os.pathsep.join([str(home / "lib64"), *filter(None, [env.get("LD_LIBRARY_PATH")])])
+    env["ASCEND_HOME_PATH"] = str(home)
+    env["ASCEND_OPP_PATH"] = str(home / "opp")
+    env.pop("TORCH_DEVICE_BACKEND_AUTOLOAD", None)
+    return env
+
+
+def _own_folder() -> Path | None:
+    """Where ge_emulator is imported from, if the program would not find it by itself."""
+    folder = Path(__file__).resolve().parents[1]
+    return None if folder.name in ("site-packages", "dist-packages") else folder
+
+
+def _installed_torch_npu() -> Path:
+    spec = importlib.util.find_spec("torch_npu")
+    if spec is None or spec.origin is None:
+        raise EngineError("GE4062", "torch_npu is not installed here")
+    return Path(spec.origin).parent
+
+
+def command(args: Sequence[str], module: str | None) -> list[str]:
+    """What to run: a module, a script, or any command; pytest as a module of this Python."""
+    if module is not None:
+        return [sys.executable, "-m", module, *args]
+    first = args[0]
+    if first.endswith(".py"):
+        return [sys.executable, *args]
+    if first == "pytest":
+        return [sys.executable, "-m", *args]
+    if first in ("python", "python3"):
+        return [sys.executable, *args[1:]]
+    found = shutil.which(first)
+    if found is None:
+        raise EngineError(
+            "GE4063", f"no command '{first}'", next="give a script that ends in .py, -m MODULE or -- COMMAND"
+        )
+    return [found, *args[1:]]
+
+
+def check(given: str | None) -> int:
+    """Say what is there; 0 if a program would run."""
+    failed = False
+    lines = []
+    for title, ask in (
+        ("C++ compiler", build.compiler),
+        ("libraries", lambda: f"{build.home()} ({'built' if build.is_built(build.home()) else 'built on first use'})"),
+        ("torch", lambda: importlib.metadata.version("torch")),
+        ("torch_npu", lambda: _describe(find_torch_npu(given))),
+    ):
+        try:
+            lines.append(f"{title:14} {ask()}")
+        except GeError as error:
+            failed = True
+            lines.append(f"{title:14} missing: {error.what}" + (f"\n{'':14} {error.next}" if error.next else ""))
+        except importlib.metadata.PackageNotFoundError:
+            failed = True
+            lines.append(f"{title:14} missing: not installed")
+    names = sorted(n for n in os.environ if n.startswith("TAIR_EMULATOR_"))
+    lines += [f"{n:14} {os.environ[n]}" for n in names]
+    sys.stdout.write("\n".join(lines) + "\n")
+    if failed:
+        return 1
+    probe = (
+        "import torch, torch_npu; x = torch.ones(2).npu() + 1; print(torch.npu.get_device_name(0), x.cpu().tolist())"
+    )
+    env = environment(build.build(), find_torch_npu(given))
+    done = subprocess.run([sys.executable, "-c", probe], env=env, capture_output=True, text=True, check=False)
+    works = done.returncode == 0 and "[2.0, 2.0]" in done.stdout
+    shown = done.stdout.strip().splitlines()[-1] if works else done.stderr.strip()[-1500:]
+    sys.stdout.write(f"{'a first sum':14} {shown}\n")
+    return 0 if works else 1
+
+
+def _describe(site: Path | None) -> str:
+    if site is None:
+        return f"{importlib.metadata.version('torch_npu')}, installed"
+    found = next(iter(importlib.metadata.distributions(path=[str(site)], name="torch_npu")), None)
+    return f"{found.version if found else 'unknown version'}, in {site}"
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """The command. Gives an exit code if nothing was run, else the program takes this process over."""
+    parser = argparse.ArgumentParser(prog="tair emulate", usage=_USAGE, description="Run a program on an emulated NPU.")
+    parser.add_argument("--check", action="store_true", help="say what is there, run nothing")
+    parser.add_argument("--torch-npu", metavar="PATH", help="wheel or folder of torch_npu, if it is not installed")
+    parser.add_argument("--bundled-torchair", action="store_true", help="`import torchair` gives the one in torch_npu")
+    parser.add_argument("-m", dest="module", metavar="MODULE", help="run a module")
+    parser.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    asked = parser.parse_args(sys.argv[1:] if args is None else args)
+    rest = asked.rest[1:] if asked.rest[:1] == ["--"] else asked.rest
+    try:
+        if asked.check:
+            return check(asked.torch_npu)
+        if not rest and asked.module is None:
+            parser.print_usage(sys.stderr)
+            return 2
+        line = command(rest, asked.module)
+        env = environment(build.build(), find_torch_npu(asked.torch_npu), bundled=asked.bundled_torchair)
+    except GeError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    sys.stdout.flush()
+    os.execve(line[0], line, env)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,55 @@
+"""Writes the exported pairs of the operator functions from ``native/aclnn.tsv``: run when the libraries are built.
+
+Each function has a C signature of its own, so each needs an entry point; all of them only collect their arguments.
+``python trampolines.py aclnn.tsv result.cpp`` needs nothing but Python.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Final
+
+# Kind of an argument: C type, and the type that `AclnnCall::add` takes.
+_TYPES: Final = {
+    "t": ("const aclTensor*", ""), "tl": ("const aclTensorList*", ""), "s": ("const aclScalar*", ""),
+    "sl": ("const aclScalarList*", ""), "ia": ("const aclIntArray*", ""), "ba": ("const aclBoolArray*", ""),
+    "fa": ("const aclFloatArray*", ""), "i64": ("int64_t", "int64_t"), "i32": ("int32_t", "int64_t"),
+    "i8": ("int8_t", "int64_t"), "u64": ("uint64_t", "uint64_t"), "dt": ("int32_t", "int64_t"), "b": ("bool", "bool"),
+    "d": ("double", "double"), "f": ("float", "double"), "str": ("const char*", ""),
+}  # fmt: skip
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def function(name: str, arguments: str) -> str:
+    """The pair of one row."""
+    parameters, added = [], []
+    for i, entry in enumerate(arguments.split()):
+        written = entry.startswith(">")
+        kind = entry.rpartition(":")[2]
+        c_type, cast = _TYPES[kind]
+        parameters.append(f"{c_type} a{i}")
+        value = f"static_cast<{cast}>(a{i})" if cast else f"a{i}"
+        flag = f", {str(written).lower()}" if kind in ("t", "tl") else ""
+        added.append(f"  call.add({value}{flag});")
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is no function name")
+    listed = ", ".join([*parameters, "uint64_t* workspace", "aclOpExecutor** executor"])
+    body = "\n".join(added)
+    return (
+        f"EMU_API int {name}GetWorkspaceSize({listed}) {{\n"
+        f'  emu::AclnnCall call("{name}");\n{body}\n  return call.plan(workspace, executor);\n}}\n'
+        f"EMU_API int {name}(void*, uint64_t, aclOpExecutor* executor, aclrtStream stream) {{\n"
+        f'  return emu::aclnn_run("{name}", executor, stream);\n}}\n'
+    )
+
+
+def generate(table: Path) -> str:
+    """The source of all pairs."""
+    rows = [line.split("\t") for line in table.read_text().splitlines() if line and not line.startswith("#")]
+    return '#include "opapi.h"\n\n' + "\n".join(function(row[0], row[1]) for row in rows)
+
+
+if __name__ == "__main__":
+    Path(sys.argv[2]).write_text(generate(Path(sys.argv[1])))

@@ -1,0 +1,64 @@
+"""Every row of the table of operator functions names what exists and passes as many arguments as it takes."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+import torch
+
+from ge_emulator import aclnn, aclnn_forms, trampolines
+from ge_emulator.build import sources
+from ge_graph import schema
+from ge_runtime.cpu import registry
+
+ROWS = aclnn.table()
+
+
+def test_at_least_the_functions_that_common_models_use():
+    assert len(ROWS) >= 250
+
+
+@pytest.mark.parametrize("name", sorted(ROWS))
+def test_row(name):
+    row = ROWS[name]
+    names = [a.name for a in row.arguments]
+    assert len(set(names)) == len(names)
+    assert any(a.written for a in row.arguments)
+    used = [*(row.operands or ()), *row.keywords.values()]
+    for node in used:
+        assert not isinstance(node, ast.Name) or node.id in names, f"{ast.unparse(node)} is no argument"
+    if row.form == "py":
+        assert callable(getattr(aclnn_forms, row.target.partition(".")[0]))
+        if "." in row.target:
+            assert callable(aclnn_forms.foreach_of(row.target.partition(".")[2]))
+    elif row.form == "ge":
+        found = schema.require(row.target)
+        assert registry.find(row.target) is not None
+        assert len(row.operands or ()) <= len(found.inputs)
+        assert all(found.attr(k) is not None for k in row.keywords)
+    else:
+        target, _, overload = row.target.partition(".")
+        op = getattr(getattr(torch.ops.aten, target), overload or "default")
+        formal = op._schema.arguments
+        positional = [a for a in formal if not a.kwarg_only]
+        if row.operands is None:
+            passed = [a for a in row.arguments if a.name != "cubeMathType" and (not a.written or a is row.arguments[0])]
+        else:
+            passed = list(row.operands)
+        assert len(passed) <= len(positional), f"{len(passed)} arguments, {op._schema}"
+        needed = [a.name for a in positional[len(passed) :] if not a.has_default_value()]
+        assert not set(needed) - set(row.keywords), f"{needed} of {op._schema} are not passed"
+        assert set(row.keywords) <= {a.name for a in formal}
+        written = sum(a.written for a in row.arguments)
+        assert len(op._schema.returns) >= written or str(op._schema.returns[0].type) == "List[Tensor]"
+
+
+def test_trampolines_are_pairs():
+    text = trampolines.generate(sources() / "aclnn.tsv")
+    assert text.count("EMU_API int") == 2 * len(ROWS)
+
+
+def test_a_name_that_is_no_name_is_refused():
+    with pytest.raises(ValueError, match="no function name"):
+        trampolines.function('aclnnX"); system("', ">out:t")

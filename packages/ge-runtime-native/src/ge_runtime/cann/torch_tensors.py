@@ -1,0 +1,92 @@
+"""torch tensors as inputs and results, for processes that have torch; this module imports none."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any, Final
+
+import numpy as np
+
+from ge_graph.dtypes import BY_TORCH_NAME, DataType
+from ge_runtime.cann import library
+
+
+def torch() -> Any:
+    """The module, None before anybody has imported it."""
+    return sys.modules.get("torch")
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether this is a torch tensor."""
+    module = torch()
+    return module is not None and isinstance(value, module.Tensor)
+
+
+def on_device(value: Any) -> bool:
+    """Whether a torch tensor lives on an NPU."""
+    return bool(value.device.type == "npu")
+
+
+def ge_type(value: Any) -> DataType | None:
+    """The GE type of a tensor's elements."""
+    return BY_TORCH_NAME.get(str(value.dtype).removeprefix("torch."))
+
+
+@functools.cache
+def torch_type(dtype: DataType) -> Any:
+    """The torch type of a GE type, None if this torch has none."""
+    return getattr(torch(), dtype.torch_name, None) if dtype.torch_name else None
+
+
+def current_stream() -> int:
+    """The handle of torch's current stream."""
+    return int(torch().npu.current_stream().npu_stream)
+
+
+def host_bytes(value: Any) -> np.ndarray[Any, Any]:
+    """The bytes of a dense tensor on the host, on its memory."""
+    found: np.ndarray[Any, Any] = value.detach().reshape(-1).view(torch().uint8).numpy()
+    return found
+
+
+# -- memory for the graph engine, from torch's allocator --------------------------------------------------------------
+
+_blocks: Final[dict[int, Any]] = {}
+
+
+def _take(_: int | None, stream: int | None, size: int) -> int | None:
+    module = torch()
+    try:
+        if stream and stream != current_stream():
+            with module.npu.stream(module.npu.ExternalStream(stream)):
+                made = module.empty(max(size, 1), dtype=module.uint8, device="npu")
+        else:
+            made = module.empty(max(size, 1), dtype=module.uint8, device="npu")
+    except RuntimeError:  # out of memory: the graph engine, which asked, reports it
+        return None
+    address = int(made.data_ptr())
+    _blocks[address] = made
+    return address
+
+
+def _give(_: int | None, __: int | None, address: int | None) -> None:
+    _blocks.pop(address or 0, None)
+
+
+@functools.cache
+def _functions() -> tuple[Any, Any]:
+    return library.MALLOC(_take), library.FREE(_give)
+
+
+def memory_functions() -> tuple[Any, Any] | None:
+    """Functions that give the graph engine memory of torch's, None where there is no torch_npu."""
+    return _functions() if "torch_npu" in sys.modules and torch() is not None else None
+
+
+def claim(address: int, size: int, dtype: DataType, shape: tuple[int, ...]) -> Any:
+    """The tensor at an address that the graph engine got from torch; None if it did not."""
+    block = _blocks.get(address)
+    if block is None:
+        return None
+    return block[:size].view(torch_type(dtype)).view(shape)

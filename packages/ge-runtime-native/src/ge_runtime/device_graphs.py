@@ -1,0 +1,123 @@
+"""What every engine for a device does with a graph: the rules of its inputs, limits of the chip, data in files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from ge_graph.dtypes import BY_NUMPY_NAME, DataType
+from ge_graph.ir import FileLiteral, Graph, Node
+from ge_graph.serde import ExternalData
+from ge_runtime import errors
+
+MAX_MODEL_BYTES: Final = 2147483647
+"""GE reads no more from memory."""
+
+_CORES: Final = {"_op_aicore_num": "cube", "_op_vectorcore_num": "vector"}
+_EXTERNAL_BYTES: Final = 1 << 20
+
+
+class InputRule:
+    """What a Data node accepts.
+
+    Attributes:
+        index: Position.
+        name: Of the node.
+        dtype: Element type.
+        shape: Declared sizes, None if even the rank is unknown.
+    """
+
+    def __init__(self, index: int, node: Node) -> None:
+        edge = node.outputs[0]
+        self.index, self.name, self.dtype, self.shape = index, node.name, edge.dtype, edge.known_shape
+
+    def check(self, dtype: DataType | None, shape: tuple[int, ...]) -> None:
+        """Compare with the declaration.
+
+        Errors: EngineError GE4004 if type, rank or a known size is another.
+        """
+        declared = self.shape
+        fits = declared is None or (
+            len(declared) == len(shape)
+            and not any(isinstance(d, int) and d >= 0 and d != s for d, s in zip(declared, shape))
+        )
+        if dtype is not self.dtype or not fits:
+            got = f"{'of no GE type' if dtype is None else dtype.short}{list(shape)}"
+            wanted = f"{self.dtype.short}[{'...' if declared is None else ', '.join(map(str, declared))}]"
+            raise errors.bad_input(f"input {self.index} ({self.name}) is {got}, the graph declares {wanted}")
+
+    def check_array(self, value: np.ndarray[Any, Any]) -> None:
+        """Compare an array with the declaration; bfloat16 comes as an extension type of that name.
+
+        Errors: EngineError GE4004.
+        """
+        name = value.dtype.newbyteorder("=").name
+        self.check(DataType.DT_BF16 if name == "bfloat16" else BY_NUMPY_NAME.get(name), tuple(value.shape))
+
+
+def check_cores(graph: Graph, options: Mapping[str, str], cube: int, vector: int, chip: str) -> None:
+    """Compare core numbers that scopes and options ask for with what the chip has; -1 is not known.
+
+    GE refuses a graph for this when it compiles, naming neither the line nor the limit.
+
+    Errors: EngineError GE4023 naming every place.
+    """
+    limits = {"cube": cube, "vector": vector}
+    wrong = []
+    for key, given in zip(limits, options.get("ge.aicoreNum", "").split("|")):
+        if given.isdigit() and 0 <= limits[key] < int(given):
+            wrong.append(f"ge.aicoreNum asks for {given} {key} cores, the chip has {limits[key]}")
+    for node in graph.nodes:
+        for attribute, key in _CORES.items():
+            given = str(node.attr(attribute)) if attribute in node.attrs else ""
+            if given.isdigit() and 0 <= limits[key] < int(given):
+                wrong.append(f"{given} {key} cores, the chip has {limits[key]}: {errors.origin(node)}")
+    if wrong:
+        raise errors.too_many_cores(chip, wrong)
+
+
+def external_data(node: Node, dtype: DataType, shape: tuple[int, ...], data: np.ndarray[Any, Any]) -> Any:
+    """Where a constant lies in a file, by its absolute path: GE reads it from there instead of from the message.
+
+    Only what was mapped from a file, and is large enough to matter.
+    """
+    value = node.attr("value")
+    if not isinstance(value, FileLiteral) or data.nbytes < _EXTERNAL_BYTES:
+        return None
+    return ExternalData(value.path, value.offset, data.nbytes)
+
+
+def frozen_flags(text: str, count: int) -> list[bool]:
+    """Which inputs keep their address, from ``frozenInput``; empty if none does.
+
+    Errors: EngineError GE4007 if it is not one 0 or 1 an input.
+    """
+    flags = text.split(",") if text else []
+    if flags and (len(flags) != count or not set(flags) <= {"0", "1"}):
+        raise errors.bad_option("frozenInput", text, f"{count} times 0 or 1, joined by commas")
+    return [f == "1" for f in flags] if "1" in flags else []
+
+
+def reuse_pairs(text: str) -> dict[int, int]:
+    """Result to the input that it updates, from ``ge.exec.outputReuseInputMemIndexes`` (``input,output|...``).
+
+    Errors: EngineError GE4007 if it is malformed, which GE would skip in silence.
+    """
+    found = {}
+    for pair in filter(None, text.split("|")):
+        numbers = pair.split(",")
+        if len(numbers) != 2 or not all(n.isdigit() for n in numbers):
+            raise errors.bad_option("ge.exec.outputReuseInputMemIndexes", text, "pairs input,output joined by |")
+        found[int(numbers[1])] = int(numbers[0])
+    return found
+
+
+def late_options(in_force: Mapping[str, str], options: Mapping[str, str]) -> list[str]:
+    """Options of the process or the session that come too late to count, each with what counts instead."""
+    return sorted(
+        f"{key}={value} (in force: {in_force.get(key, 'the default of GE')})"
+        for key, value in options.items()
+        if in_force.get(key) != value
+    )

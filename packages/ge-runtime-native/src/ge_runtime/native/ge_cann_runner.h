@@ -1,0 +1,107 @@
+/* The runner's interface to Python: plain C, called through ctypes.
+ *
+ * Every function that can fail returns one of GEC_*; gec_error() then has the text, for the calling thread. Functions
+ * may be called from any thread. One session exists in a process at a time. */
+#ifndef GE_CANN_RUNNER_H_
+#define GE_CANN_RUNNER_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#pragma GCC visibility push(default)
+
+#define GEC_VERSION 1 /* of this interface */
+
+enum {
+  GEC_OK = 0,
+  GEC_MISSING = 1,  /* a library or function of CANN is not there */
+  GEC_DEVICE = 2,   /* the device runtime refused */
+  GEC_ENGINE = 3,   /* the graph engine refused */
+  GEC_STATE = 4,    /* no session, an ended one, or another process's */
+  GEC_ARGUMENT = 5, /* a graph cannot take what it was given */
+  GEC_MEMORY = 6    /* out of device memory */
+};
+
+enum { GEC_ON_DEVICE = 0, GEC_ON_HOST = 1 };
+
+typedef struct gec_graph gec_graph;
+typedef struct gec_result gec_result; /* memory that the graph engine allocated for a result */
+
+/* What is known of one result. */
+typedef struct {
+  void* address;
+  uint64_t bytes;
+  int32_t dtype; /* GE's header number */
+  int32_t placement;
+  int32_t rank;
+  int32_t reserved;
+  int64_t dims[25];
+  gec_result* owner; /* null if the caller owns the memory */
+} gec_value;
+
+typedef void (*gec_report)(void* context, const char* library, const char* symbol, const char* purpose, int required,
+                           int found, const char* detail);
+/* The caller's device memory. Called from any thread of the graph engine. Null means out of memory. */
+typedef void* (*gec_malloc)(void* context, void* stream, uint64_t bytes);
+typedef void (*gec_free)(void* context, void* stream, void* address);
+
+int gec_version(void);
+const char* gec_error(void);
+
+/* Opens CANN's libraries and looks up the functions; says of each what became of it. Repeating it is cheap. */
+int gec_open(gec_report report, void* context);
+int gec_device_count(uint32_t* count);
+
+/* Begins the session: the process's options count once a process. Options are key, value, key, value, ... */
+int gec_session_open(int32_t device, const char* const* global_options, size_t n_global,
+                     const char* const* session_options, size_t n_session);
+/* Ends the session and releases all that belongs to it. The device runtime and the graph engine are shut down as well
+ * if nobody else in the process uses them. */
+int gec_session_close(int shut_down);
+int gec_session_is_open(void);
+/* Chip name and CANN version, "" where CANN does not say; core counts -1 likewise. */
+int gec_device_facts(char* chip, size_t chip_room, char* version, size_t version_room, int64_t* cube_cores,
+                     int64_t* vector_cores);
+
+/* Null functions: the runner's own pool. */
+int gec_use_allocator(gec_malloc take, gec_free give, void* context);
+
+int gec_graph_add(const char* name, const void* bytes, size_t size, const char* const* options, size_t n_options,
+                  size_t n_inputs, size_t n_outputs, gec_graph** graph);
+int gec_graph_compile(gec_graph* graph);
+int gec_graph_info(gec_graph* graph, int* is_static, size_t* n_outputs, uint64_t* const_bytes,
+                   uint64_t* feature_bytes);
+/* What compiling found out of a result of a static graph; of others nothing is known before a run (dtype 28). */
+int gec_graph_output(gec_graph* graph, size_t index, gec_value* value);
+/* Options for loading, and the stream of the first run. */
+int gec_graph_load(gec_graph* graph, void* stream, const char* const* options, size_t n_options);
+/* Describes an input; to be repeated only when the description changes. */
+int gec_graph_describe(gec_graph* graph, size_t index, int32_t placement, int32_t dtype, int32_t rank,
+                       const int64_t* dims);
+/* Launches one run. An output address of 0 leaves the memory to the graph engine; an output may have the address of
+ * an input that it updates. Inputs must live until the stream is through. results may be null for static graphs. */
+int gec_graph_run(gec_graph* graph, void* stream, const uint64_t* inputs, const uint64_t* outputs, gec_value* results);
+void gec_graph_free(gec_graph* graph);
+void gec_result_free(gec_result* result);
+
+int gec_stream_new(void** stream);
+int gec_stream_free(void* stream);
+int gec_stream_wait(void* stream);
+/* idle is 1 if nothing is left to do on the stream. */
+int gec_stream_idle(void* stream, int* idle);
+/* Memory of the runner's pool: blocks that are given back serve later requests on the same stream. */
+int gec_memory_new(void* stream, uint64_t bytes, void** address);
+int gec_memory_free(void* address);
+/* kind: 1 host to device, 2 device to host, 3 device to device; queued on the stream. */
+int gec_copy(void* to, const void* from, uint64_t bytes, int kind, void* stream);
+
+#pragma GCC visibility pop
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* GE_CANN_RUNNER_H_ */

@@ -1,0 +1,326 @@
+"""Running GE graphs through torch_npu: its wheel ships an extension module that hands graphs to GE.
+
+That module comes from the same maker and release as the user's torch_npu, which is matched to the user's CANN. It is
+loaded from its file, under the name that torch_npu's own torchair gives it: Python code that wants it later gets the
+same module, because its classes can be registered only once a process.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import importlib
+import importlib.util
+import logging
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from ge_graph import serde
+from ge_graph.dtypes import BY_TORCH_NAME, DataType
+from ge_graph.ir import Graph, Literal, Node
+from ge_graph.option_levels import split
+from ge_graph.verify import verify
+from ge_runtime import errors
+from ge_runtime.api import Capability
+from ge_runtime.cann.probe import missing_libraries
+from ge_runtime.device_graphs import (
+    MAX_MODEL_BYTES,
+    InputRule,
+    check_cores,
+    external_data,
+    frozen_flags,
+    late_options,
+    reuse_pairs,
+)
+
+logger: Final = logging.getLogger(__name__)
+
+# In the order in which they must be loaded: the second adds running on a device to the first.
+_MODULES: Final = ("_torchair", "_npu_graph_executor")
+_FOLDER: Final = ("dynamo", "torchair", "core")
+_NAME: Final = "torchair.core"
+_HOST, _DEVICE, _ON_NPU = 0, 1, 1
+# GE takes unknown sizes only with this: operators are picked by whether sizes are known.
+_ALWAYS: Final = {"ge.jit_compile": "2"}
+
+
+def _package() -> Path | None:
+    """The folder of torch_npu, which is not imported for it."""
+    loaded = sys.modules.get("torch_npu")
+    where = getattr(loaded, "__file__", None)
+    if where is None:
+        spec = importlib.util.find_spec("torch_npu") if loaded is None else None
+        where = None if spec is None else spec.origin
+    return None if where is None else Path(where).parent
+
+
+def _missing() -> list[str]:
+    package = _package()
+    if package is None:
+        return ["torch_npu is not installed"]
+    folder = package.joinpath(*_FOLDER)
+    lost = [f"{folder / name}.so is missing" for name in _MODULES if not (folder / f"{name}.so").is_file()]
+    if lost:
+        return [*lost, "this torch_npu has no extension module for graphs, or keeps it elsewhere: use engine cann"]
+    return [] if "torch_npu" in sys.modules else missing_libraries()
+
+
+@functools.lru_cache(maxsize=1)
+def _extension() -> ModuleType:
+    """The extension module, loaded once.
+
+    Errors: EngineError GE4010 if it, or torch_npu, cannot be loaded.
+    """
+    lacking = _missing()
+    if lacking:
+        raise errors.engine_missing("torch_npu", lacking)
+    try:
+        importlib.import_module("torch_npu")
+        return [_load(name) for name in _MODULES][0]
+    except (ImportError, OSError, RuntimeError) as error:
+        raise errors.engine_missing("torch_npu", [f"{type(error).__name__}: {error}"]) from error
+
+
+def _load(name: str) -> ModuleType:
+    full = f"{_NAME}.{name}"
+    if full not in sys.modules:
+        folder = _package()
+        spec = importlib.util.spec_from_file_location(full, (folder or Path()).joinpath(*_FOLDER, f"{name}.so"))
+        if spec is None or spec.loader is None:
+            raise ImportError(f"{full} has no loader")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        sys.modules[full] = module
+    return sys.modules[full]
+
+
+class _Process:
+    """GE in this process, started once through the extension module."""
+
+    def __init__(self, levels: Mapping[Any, Mapping[str, str]]) -> None:
+        self.extension = _extension()
+        self.options = {**levels["global"], **levels["session"]}
+        self.id = os.getpid()
+        self.graphs: weakref.WeakSet[TorchNpuExecutable] = weakref.WeakSet()
+        device = str(torch.npu.current_device())  # type: ignore[attr-defined]
+        own = {"ge.exec.deviceId": device, "ge_run_with_torch_npu": "1"}
+        with _translated(None):
+            self.extension.InitializeGraphEngine({**own, **self.options})
+        # torch_npu has registered its own end before; what is registered last runs first
+        atexit.register(self.end)
+
+    def end(self) -> None:
+        """Drop the graphs while the device is still there."""
+        if os.getpid() == self.id:
+            for executable in list(self.graphs):
+                executable.drop()
+            self.extension.FinalizeGraphEngine()
+
+
+_start: Final = threading.Lock()
+_process: _Process | None = None
+
+
+def _started(levels: Mapping[Any, Mapping[str, str]]) -> _Process:
+    global _process
+    with _start:
+        if _process is None:
+            _process = _Process(levels)
+        elif _process.id != os.getpid():
+            raise errors.no_session("the device belongs to the process that this one was forked from")
+        else:
+            late = late_options(_process.options, {**levels["global"], **levels["session"]})
+            if late:
+                logger.warning("without effect, because GE has started already: %s", ", ".join(late))
+        return _process
+
+
+@contextlib.contextmanager
+def _translated(graph: Graph | None) -> Any:
+    """What the extension module raises, as an error of ours with GE's words."""
+    try:
+        yield
+    except RuntimeError as error:
+        text = str(error).strip()
+        if "out of memory" in text.lower():
+            raise errors.no_memory(text) from error
+        raise errors.device_refused(text, graph) from error
+
+
+class TorchNpuEngine:
+    """GE through the extension module of torch_npu; takes torch tensors, and arrays, which it copies to the device.
+
+    Tensors on the device give tensors on the device, ready when torch's current stream is. Without any, results are
+    tensors on the host.
+    """
+
+    name = "torch_npu"
+
+    def probe(self) -> Capability:
+        """Available if torch_npu and its extension module are here, and CANN's libraries or torch_npu loaded."""
+        lacking = _missing()
+        return Capability(not lacking, "; ".join(lacking) or "extension module of torch_npu", ("npu",))
+
+    def place(self, value: Literal) -> torch.Tensor:
+        """A constant as a tensor on the device."""
+        from ge_runtime.cpu.values import constant
+
+        _extension()
+        return constant(value).clone().to("npu")
+
+    def compile(self, graph: Graph, options: Mapping[str, str]) -> TorchNpuExecutable:
+        """Hand the graph to GE.
+
+        Options go to the level that takes them; those of the process and the session count with the first graph only.
+
+        Errors: GraphError if the graph breaks its schemas; EngineError GE4010 if torch_npu is not whole, GE4020 with
+        GE's words if it refuses, GE4021 in a forked process, GE4007 for an engine option, GE4023 if more cores are
+        asked for than the chip has, GE4024 for a graph above two GiB.
+        """
+        for name, value in options.items():
+            if name.startswith("engine."):
+                raise errors.bad_option(name, value, "no option of this engine")
+        verify(graph)
+        levels = split(options)
+        process = _started(levels)
+        check_cores(graph, options, *_cores(), process.extension.GetSocName())
+        return TorchNpuExecutable(graph, levels, process)
+
+
+def _cores() -> tuple[int, int]:
+    """Cube and vector cores of the current device, -1 where torch_npu does not say."""
+    found = torch.npu.get_device_properties(torch.npu.current_device())  # type: ignore[attr-defined]
+    return getattr(found, "cube_core_num", -1), getattr(found, "vector_core_num", -1)
+
+
+class TorchNpuExecutable:
+    """A graph that GE has compiled."""
+
+    source = ""
+
+    def __init__(self, graph: Graph, levels: Mapping[Any, Mapping[str, str]], process: _Process) -> None:
+        self._graph, self._process = graph, process
+        self._rules = [InputRule(i, node) for i, node in enumerate(graph.inputs)]
+        self._types = [getattr(torch, r.dtype.torch_name or "", None) for r in self._rules]
+        self._sizes = [_fixed(r.shape) for r in self._rules]
+        self._written = [i for i, node in enumerate(graph.inputs) if node.op == "RefData"]
+        engine = levels["engine"]
+        frozen_flags(engine.get("frozenInput", ""), len(self._rules))
+        self._options = {**_ALWAYS, **levels["graph"], **levels["load"], **engine}
+        reuse = reuse_pairs(self._options.get("ge.exec.outputReuseInputMemIndexes", ""))
+        self._reuse = [reuse.get(i) for i in range(len(graph.outputs))]
+        self._no_targets: list[Any] = [None] * len(graph.outputs)
+        self._data = serde.to_bytes(graph, externalise=external_data, provenance=False)
+        if len(self._data) > MAX_MODEL_BYTES:
+            raise errors.graph_too_large(graph.name, len(self._data))
+        self._compiled: dict[tuple[int, ...], Any] = {}
+        self._lock = threading.Lock()
+        process.graphs.add(self)
+        # numbers of the host are what scalars usually are; another pattern is compiled when it comes
+        self._on(tuple(_HOST if r.shape == () and r.dtype is DataType.DT_INT64 else _DEVICE for r in self._rules))
+
+    def drop(self) -> None:
+        """Let GE release the graph; it cannot run afterwards."""
+        self._compiled.clear()
+
+    def _on(self, placements: tuple[int, ...]) -> Any:
+        """The graph compiled for inputs that lie there: GE wants to know which ones are on the host."""
+        found = self._compiled.get(placements)
+        if found is None:
+            with self._lock, _translated(self._graph):
+                found = self._process.extension.TorchNpuGraphBase(self._graph.name)
+                results = [int(t.dtype) for t in self._graph.outputs]
+                found.load(self._data, self._options, list(placements), results, _ON_NPU)
+                # where all sizes are known, GE's are compared with them
+                shapes = [_fixed(t.known_shape) for t in self._graph.outputs]
+                if None not in shapes and None not in self._sizes:
+                    found.set_hint_shape([list(s or ()) for s in self._sizes], [list(s or ()) for s in shapes])
+                found.compile()
+            self._compiled[placements] = found
+        return found
+
+    def run(self, inputs: Sequence[Any]) -> list[Any]:
+        """Run the graph; see ``ge_runtime.api.Executable.run``.
+
+        Errors: EngineError GE4004 for inputs that are not the graph's, GE4020 with GE's words, GE4021 in a forked
+        process, GE4022 if the device has no memory left.
+        """
+        if len(inputs) != len(self._rules):
+            raise errors.bad_input(f"graph '{self._graph.name}' takes {len(self._rules)} inputs, got {len(inputs)}")
+        if os.getpid() != self._process.id:
+            raise errors.no_session("the device belongs to the process that this one was forked from")
+        on_host = True
+        given: list[torch.Tensor] = []
+        placements: list[int] = []
+        for value, rule, dtype, size in zip(inputs, self._rules, self._types, self._sizes):
+            if isinstance(value, torch.Tensor):
+                if value.dtype is not dtype or value.shape != size:
+                    rule.check(BY_TORCH_NAME.get(str(value.dtype)[6:]), tuple(value.shape))
+                if value.is_cpu and rule.shape != ():
+                    value = value.npu()  # type: ignore[attr-defined]
+                elif not value.is_cpu:
+                    on_host = False
+                if not value.is_contiguous():
+                    value = value.contiguous()
+            else:
+                value = self._adopt(rule, value)
+            placements.append(_HOST if value.is_cpu else _DEVICE)
+            given.append(value.detach())
+        results = self._launch(tuple(placements), given)
+        self._write_back(inputs, given)
+        if on_host and inputs:  # without inputs there is only the device to go by
+            return [r.cpu() for r in results]
+        return results
+
+    def _launch(self, placements: tuple[int, ...], given: list[torch.Tensor]) -> list[torch.Tensor]:
+        compiled = self._on(placements)
+        targets = self._no_targets
+        if any(r is not None for r in self._reuse):
+            targets = [None if r is None else given[r] for r in self._reuse]
+        with _translated(self._graph):
+            results = compiled.run((given, targets, torch.npu.current_stream()))  # type: ignore[attr-defined]
+        return list(results)
+
+    def _adopt(self, rule: InputRule, value: Any) -> torch.Tensor:
+        if isinstance(value, (bool, int, float)) and rule.shape == ():
+            return torch.tensor([value], dtype=self._types[rule.index])
+        if not isinstance(value, np.ndarray):
+            raise errors.bad_input(f"input {rule.index} ({rule.name}) is a {type(value).__name__}, not a tensor")
+        rule.check_array(value)
+        native = np.ascontiguousarray(value, value.dtype.newbyteorder("=")).reshape(value.shape)
+        return torch.from_numpy(native.copy()).npu()  # type: ignore[attr-defined,no-any-return]
+
+    def _write_back(self, inputs: Sequence[Any], given: Sequence[torch.Tensor]) -> None:
+        """Bring what the graph wrote to the caller's memory where it ran on a copy."""
+        for i in self._written:
+            value = inputs[i]
+            if isinstance(value, np.ndarray):
+                value[...] = given[i].cpu().numpy()
+            elif value.data_ptr() != given[i].data_ptr():
+                value.copy_(given[i])
+            else:
+                torch.autograd.graph.increment_version(value)
+
+    def run_traced(
+        self, inputs: Sequence[Any], on_node: Callable[[Node, Sequence[Any], Sequence[Any]], None]
+    ) -> list[Any]:
+        """Refuse: GE runs a graph as a whole.
+
+        Errors: EngineError GE4025, always.
+        """
+        raise errors.not_traceable("torch_npu")
+
+
+def _fixed(shape: Any) -> tuple[int, ...] | None:
+    fixed = shape is not None and all(isinstance(d, int) and d >= 0 for d in shape)
+    return tuple(shape) if fixed else None

@@ -1,0 +1,5 @@
+"""Import path of existing scripts; the code is in ``torchair.log``."""
+
+from torchair.log import EVENT_LEVEL, logger
+
+__all__ = ["EVENT_LEVEL", "logger"]

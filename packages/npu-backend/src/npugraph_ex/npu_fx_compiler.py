@@ -1,0 +1,88 @@
+"""Compiling for captured graphs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from torchair.backend import NpuFxCompiler, compile_with
+from torchair.config import GraphExConfig, captured_config, captured_from
+from torchair.npu_fx_compiler import (
+    _CompiledFxArtifacts,
+    _CompiledFxGraph,
+    _optimize_fx,
+    _unpack_meta,
+    _unpack_meta_list,
+)
+
+__all__ = [
+    "_CompiledFxArtifacts", "_CompiledFxGraph", "_NpuFxCompiler", "_optimize_fx", "_unpack_meta", "_unpack_meta_list",
+    "compile_fx", "get_compiler", "get_npu_backend",
+]  # fmt: skip
+
+
+class _NpuFxCompiler(NpuFxCompiler):
+    """The compiler of one ATen graph for capture."""
+
+    def __init__(self, config: GraphExConfig | None = None) -> None:
+        super().__init__(captured_from(config, None))
+
+    def _get_compiled_gm(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+        return self(gm, example_inputs)
+
+
+def get_compiler(compiler_config: GraphExConfig | None = None) -> NpuFxCompiler:
+    """The compiler that ``get_npu_backend`` uses, for backends of one's own."""
+    return _NpuFxCompiler(compiler_config)
+
+
+def compile_fx(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any] | None = None, options: Mapping[str, Any] | None = None
+) -> Any:
+    """Compile an ATen graph for capture; usable as ``fw_compiler`` of ``aot_module_simplified``.
+
+    Args:
+        gm: ATen graph, each node with its fake value in ``meta["val"]``.
+        example_inputs: Its fake inputs; None takes them from the graph.
+        options: Flat options.
+
+    Errors: ConfigError GE1001 for an unknown option, others for its value.
+    """
+    if example_inputs is None:
+        example_inputs = [n.meta.get("val") for n in gm.graph.nodes if n.op == "placeholder"]
+    return NpuFxCompiler(captured_config(options))(gm, example_inputs)
+
+
+def get_npu_backend(
+    *,
+    compiler_config: GraphExConfig | None = None,
+    custom_decompositions: Mapping[Any, Callable[..., Any]] = {},
+) -> Callable[..., Any]:
+    """The backend of captured graphs, for ``torch.compile(model, backend=...)``.
+
+    Args:
+        compiler_config: Options; None means all defaults.
+        custom_decompositions: ATen op to the function that replaces it while tracing.
+
+    Errors: ConfigError GE1011 for another type of either.
+    """
+    captured_from(compiler_config, None)
+    return functools.partial(_backend, compiler_config=compiler_config, custom_decompositions=custom_decompositions)
+
+
+def _backend(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    compiler_config: GraphExConfig | None = None,
+    custom_decompositions: Mapping[Any, Callable[..., Any]] = {},
+    options: Mapping[str, Any] | None = None,
+    **kwargs: Any,
+) -> Callable[..., Any]:
+    return compile_with(
+        gm, example_inputs, compiler_config=captured_from(compiler_config, options),
+        custom_decompositions=custom_decompositions, **kwargs,
+    )  # fmt: skip

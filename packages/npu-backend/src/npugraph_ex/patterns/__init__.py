@@ -1,0 +1,1 @@
+"""Import path of existing scripts."""

@@ -1,0 +1,430 @@
+"""``cache_compile``: torch.compile whose second process traces nothing.
+
+The first call of the first process runs under ``torch.compile`` and is watched: where the graph's inputs come from,
+what the result is made of. Graph and record become one archive. A later process reads it, checks it against the
+program, and calls the engine directly, without dynamo, without guards. What an entry depends on (versions, options,
+the source files of the model's classes, types and sizes of parameters, the process's rank) is part of it; an entry
+that does not fit is rebuilt with the reason in the log. That a call's Python values are those of the recorded call is
+the caller's contract; tensors and numbers that the graph reads are checked.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import json
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from ge_converters.base.torch_compat import aot_metadata, around_the_graph, boxed
+from ge_graph.errors import ArchiveError, ConfigError, GeError
+from ge_graph.escape import line
+from tair_export.archive import read_manifest
+from tair_export.ranks import Rank, current
+from torchair import stored_graph, traced_call
+from torchair.backend import _config, _decompositions, compile_graph
+from torchair.cache import cannot_write
+from torchair.config import CompilerConfig
+from torchair.gears import Gears
+from torchair.inference.loaded_call import LoadedCall
+from torchair.inference.place import Place
+from torchair.log import logger
+from torchair.pipeline import Pipeline, new_number
+from torchair.stored_graph import Stored, Unstorable
+from torchair.traced_call import GraphInput, Names, ResultRecorder
+
+FILE: Final = "compiled_module"
+DEFAULT_FOLDER: Final = ".torchair_cache"
+_VERSION: Final = "1.0.0"
+
+
+@dataclass(frozen=True)
+class ModelCacheMeta:
+    """What the log says of a cache entry.
+
+    Attributes:
+        name: The method with its parameters, ``Model.prompt(x, y)``.
+        date: When the entry was made.
+        version: Version of the form.
+        fx: Always None; here for readers of older logs.
+    """
+
+    name: str
+    date: str
+    version: str = _VERSION
+    fx: str | None = None
+
+
+def cache_compile(
+    func: Callable[..., Any],
+    *,
+    config: CompilerConfig | None = None,
+    backend: Any = None,
+    dynamic: bool = True,
+    cache_dir: str | None = None,
+    global_rank: int | None = None,
+    tp_rank: int | None = None,
+    pp_rank: int | None = None,
+    ge_cache: bool = False,
+    fullgraph: bool = True,
+    **kwargs: Any,
+) -> Callable[..., Any]:
+    """Compile a method and keep the result on disk, so that later processes start without tracing.
+
+    Args:
+        func: Method of a module, ``model.decode``; a module means its ``forward``. It must be one graph and write no
+            attributes; writing tensors in place is fine.
+        config: Options.
+        backend: What ``get_npu_backend`` returned, in place of ``config``.
+        dynamic: As for torch.compile.
+        cache_dir: Folder, relative to the working directory; ``.torchair_cache`` by default, made if missing.
+        global_rank: Rank of this process; None asks torch.distributed.
+        tp_rank: Rank in the tensor-parallel group, part of the entry's name.
+        pp_rank: Rank in the pipeline-parallel group, part of the entry's name.
+        ge_cache: Also keep what a device's graph engine made of the graph. The embedded engine makes nothing to keep.
+        fullgraph: Must stay True: a cached call is one graph.
+        **kwargs: ``custom_decompositions``, as for ``get_npu_backend``.
+
+    Returns:
+        A function to call like ``func``. Its results never require grad.
+
+    Errors: ConfigError GE1060 for arguments that contradict each other or are of another type; GE1061 for
+        ``enable_ref_data``, with which nothing can be cached. Calling: see ``torch.compile`` and ``get_npu_backend``.
+
+    Example:
+        >>> import torch, torchair
+        >>> model = torch.nn.Linear(4, 2)
+        >>> decode = torchair.inference.cache_compile(model.forward, cache_dir="cache")  # doctest: +SKIP
+    """
+    decompositions = _decompositions(kwargs.pop("custom_decompositions", None) or {})
+    if kwargs:
+        raise _refuse(f"cache_compile has no parameter {', '.join(map(repr, sorted(kwargs)))}")
+    options, more = _options(config, backend)
+    decompositions = {**more, **decompositions}
+    if options.experimental_config.enable_ref_data.value:
+        raise ConfigError(
+            "GE1061", "config.experimental_config.enable_ref_data = True with cache_compile: the graph would hold the "
+            "addresses of this process", next="leave enable_ref_data at False",
+        )  # fmt: skip
+    bound, function = _function(func)
+    rank = _rank(global_rank)
+    for name, value in (("tp_rank", tp_rank), ("pp_rank", pp_rank)):
+        if value is not None and (type(value) is not int or value < 0):
+            raise _refuse(f"cache_compile: {name} must be an int of at least 0, got {value!r}")
+    if fullgraph is not True:
+        logger.warning_once("cache_compile: fullgraph=%r is taken as True: a cached call is one graph", fullgraph)
+    if ge_cache:
+        logger.warning_once("cache_compile: ge_cache=True only has an effect on a device's graph engine")
+    parallel = (f"tp {tp_rank}", f"pp {pp_rank}")
+    place = Place(function, bound, options, dynamic, decompositions, rank, parallel)
+    folder = Path(cache_dir or DEFAULT_FOLDER) / place.model_info(ge_cache) / place.rank_folder / place.function_folder
+    made = CachedCall(place, folder)
+
+    @functools.wraps(function)
+    def call(*args: Any, **keywords: Any) -> Any:
+        return made(*args, **keywords)
+
+    call.cached_call = made  # type: ignore[attr-defined]
+    return call
+
+
+def _refuse(what: str) -> ConfigError:
+    return ConfigError("GE1060", what, next="see the docstring of torchair.inference.cache_compile")
+
+
+def _options(config: Any, backend: Any) -> tuple[CompilerConfig, Mapping[Any, Any]]:
+    if backend is None:
+        return _config(config), {}
+    keywords = getattr(backend, "keywords", None)
+    if not isinstance(keywords, Mapping) or "compiler_config" not in keywords:
+        raise _refuse(f"cache_compile: backend must come from torchair.get_npu_backend, got {type(backend).__name__}")
+    other = keywords["compiler_config"]
+    if config is not None and other is not config:
+        raise _refuse("cache_compile: config and backend are both given and have different options")
+    return _config(other), keywords.get("custom_decompositions") or {}
+
+
+def _function(func: Any) -> tuple[tuple[Any, ...], Callable[..., Any]]:
+    if isinstance(func, torch.nn.Module):
+        func = func.forward
+    bound = (func.__self__,) if hasattr(func, "__self__") else ()
+    function = getattr(func, "__func__", func)
+    if not callable(func) or not hasattr(function, "__code__"):
+        raise _refuse(f"cache_compile: func must be a method of a module, got {type(func).__name__}")
+    return bound, function
+
+
+def _rank(given: int | None) -> Rank:
+    rank = current()
+    if given is None:
+        return rank
+    if type(given) is not int or not 0 <= given < max(rank.count, given + 1 if rank.alone else 0):
+        raise _refuse(f"cache_compile: global_rank must be in [0, {rank.count - 1}], got {given!r}")
+    return Rank(given, max(rank.count, given + 1))
+
+
+class CachedCall:
+    """A call that is looked up on disk when it first happens."""
+
+    def __init__(self, place: Place, folder: Path) -> None:
+        self.place, self.folder = place, folder
+        self._names = Names(place.function, place.bound)
+        self._lock = threading.RLock()
+        self._run: Callable[..., Any] | None = None
+        self.traces = 0
+
+    @property
+    def manifest(self) -> Path:
+        """The entry on disk."""
+        return self.folder / f"{FILE}.manifest.json"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with torch.no_grad():
+            run = self._run
+            if run is None:
+                with self._lock:
+                    if self._run is None:
+                        return self._first(args, kwargs)
+                    run = self._run
+            return run(*args, **kwargs)
+
+    def _first(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        loaded = self._load()
+        if loaded is None:
+            return self._trace(args, kwargs)
+        self._run = loaded
+        return loaded(*args, **kwargs)
+
+    # -- reading
+
+    def _load(self) -> LoadedCall | None:
+        if not self.manifest.exists():
+            return None
+        try:
+            stored = stored_graph.read(self.manifest, self.place.key(), self.place.rank)
+            made = LoadedCall(self.place, self.manifest, stored, self._names, self.retrace)
+        except (GeError, OSError) as error:
+            logger.warning("%s: %s; it is compiled anew", self.place.label, error)
+            return None
+        logger.info("Cache %s loaded from %s", _meta(stored.more), self.folder / FILE)
+        return made
+
+    # -- tracing and writing
+
+    def _trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        trace = _Trace(self)
+        target = self.place.function.__get__(*self.place.bound) if self.place.bound else self.place.function
+        compiled = torch.compile(target, backend=trace.backend, fullgraph=True, dynamic=self.place.dynamic)
+        local = self._names.locals_of(args, kwargs)
+        result = compiled(*args, **kwargs)
+        self._run = compiled
+        return trace.finish(result, local, self._names)
+
+    def retrace(self, args: tuple[Any, ...], kwargs: dict[str, Any], why: str) -> Any:
+        """The call is not the recorded one: the entry goes, torch.compile takes over."""
+        self.discard(why)
+        target = self.place.function.__get__(*self.place.bound) if self.place.bound else self.place.function
+        backend = _Trace(self, record=False).backend
+        self._run = torch.compile(target, backend=backend, fullgraph=True, dynamic=self.place.dynamic)
+        return self._run(*args, **kwargs)
+
+    def discard(self, why: str) -> None:
+        """Remove the entry."""
+        logger.warning("%s: the cache entry is discarded: %s", self.place.label, why)
+        try:
+            self.manifest.unlink(missing_ok=True)
+        except OSError as error:
+            cannot_write(self.folder, error)
+
+
+class _Trace:
+    """One tracing of the call, watched."""
+
+    def __init__(self, call: CachedCall, record: bool = True) -> None:
+        self._call, self._place = call, call.place
+        self._recording = record
+        self._why = ""
+        self._inputs: list[GraphInput] = []
+        self._flat: list[Any] = []
+        self._inner: list[Any] = []
+        self._outs: list[Any] = []
+        self._stored: Stored | None = None
+        self._device = "cpu"
+        self._count = 0
+        self._gears: Gears | None = None
+
+    def backend(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        """The backend for dynamo."""
+        self._call.traces += 1
+        if self._call.traces > 1 and self._recording:
+            self._recording = False
+        if self._call.traces > 1 and self._call.manifest.exists():
+            self._call.discard("the function was traced again, for other inputs; wrap one function a case")
+        compiler = None
+        if self._recording:
+            try:
+                self._inputs = traced_call.inputs_of(gm, self._place.function)
+                compiler = self._compiler_with
+            except Unstorable as error:
+                self._give_up(error)
+        compiled = compile_graph(
+            gm, example_inputs, self._place.config, decompositions=self._place.decompositions, inference=compiler
+        )
+
+        def run(*flat: Any) -> Any:
+            if not self._recording:
+                return compiled(*flat)
+            self._flat = list(flat)
+            outs = compiled(*flat)
+            try:
+                self._outs = [traced_call.mark(v) for v in outs]
+            except Unstorable as error:
+                self._give_up(error)
+                return outs
+            return tuple(self._outs)
+
+        return run
+
+    def _give_up(self, why: Exception | str) -> None:
+        self._recording, self._why = False, str(why)
+
+    def _compiler_with(self, gears: Gears | None) -> Callable[..., Any]:
+        self._gears = gears
+        return self._compiler
+
+    def _compiler(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        from torchair.pipeline import device_of
+
+        metadata = aot_metadata()
+        self._count = len(metadata.output_info)
+        self._device = device_of(gm)
+        if why := around_the_graph(metadata):
+            self._give_up(why)
+        pipeline = Pipeline(self._place.config, "forward", new_number())
+        pipeline.on_stored, pipeline.gears = self._keep, self._gears
+        call = pipeline.compile(gm, example_inputs)
+
+        def run(args: list[Any]) -> Any:
+            if self._recording:
+                self._inner = list(args)
+            return call(args)
+
+        return boxed(run)
+
+    def _keep(self, stored: Stored) -> None:
+        self._stored = stored
+
+    def finish(self, result: Any, local: Mapping[str, Any], names: Names) -> Any:
+        """Write the entry; returns what the caller gets."""
+        if self._recording and self._stored is None:
+            self._give_up("this mode makes no graph that a file can hold")
+        recording, self._recording = self._recording, False
+        try:
+            if not recording:
+                raise Unstorable(self._why or "the call was not traced")
+            return self._write(result, local, names)
+        except Unstorable as error:
+            logger.warning("%s: not cached: %s", self._place.label, error)
+            return traced_call.unmarked(result)
+        finally:
+            self._inputs, self._flat, self._inner, self._outs, self._stored = [], [], [], [], None
+
+    def _write(self, result: Any, local: Mapping[str, Any], names: Names) -> Any:
+        assert self._stored is not None
+        inputs = [GraphInput(i.path, v) for i, v in zip(self._inputs, self._flat, strict=True)]
+        tree = ResultRecorder(self._outs, inputs, local).tree(result)
+        stored = self._stored
+        meta = ModelCacheMeta(self._place.label, str(datetime.datetime.now()))
+        stored.more |= {
+            "call": {
+                "paths": [i.path for i in inputs], "order": self._order(), "outputs": self._count, "result": tree,
+                "gears": None if self._gears is None else [self._gears.places, self._gears.combinations],
+            },
+            "date": meta.date, "device": self._device, "name": meta.name,
+        }  # fmt: skip
+        # the file has to hold it: what cannot be read back must not be written
+        json.dumps(stored.more, allow_nan=False)
+        plainly = [traced_call.unmarked(v) for v in self._outs]
+        rebuilt = result
+        if any(p is not m for p, m in zip(plainly, self._outs)):
+            rebuilt = traced_call.builder(tree, len(plainly))(plainly, lambda path: names.value(path, local))
+        folder = self._call.folder
+        try:
+            stored_graph.write(stored, folder, FILE, self._place.key(), self._place.rank, readable(stored))
+            logger.info("Cache %s saved to %s", meta, folder / FILE)
+        except (OSError, ArchiveError) as error:
+            cannot_write(folder, error)
+        return rebuilt
+
+    def _order(self) -> list[int]:
+        """Which of dynamo's inputs is which of the ATen graph's."""
+        if len(self._inner) == len(self._flat) and all(a is b for a, b in zip(self._inner, self._flat)):
+            return list(range(len(self._flat)))
+        place = {id(v): i for i, v in reversed(list(enumerate(self._flat)))}
+        if any(id(v) not in place or not isinstance(v, torch.Tensor) for v in self._inner):
+            raise Unstorable("inputs that share memory")
+        return [place[id(v)] for v in self._inner]
+
+
+def _meta(more: Mapping[str, Any]) -> ModelCacheMeta:
+    return ModelCacheMeta(line(str(more.get("name"))), line(str(more.get("date"))))
+
+
+def readable(stored: Stored) -> str:
+    """An entry as text for people: where the inputs come from, the graph, what the result is."""
+    from ge_graph.printer import to_text
+
+    more = stored.more
+    record = more["call"]
+    parts = [f"# {line(str(more['name']))}, made {line(str(more['date']))}", "", "# inputs"]
+    parts += [f"{i:4} {_path_text(path)}" for i, path in enumerate(record["paths"])]
+    parts += ["", "# graph", to_text(stored.lowered.graph).rstrip()]
+    parts += ["", "# result", line(json.dumps(record["result"]))]
+    return "\n".join(parts) + "\n"
+
+
+def _path_text(path: Any) -> str:
+    (kind, name), *steps = traced_call.read_path(path)
+    forms = {"attr": ".{}", "item": "[{!r}]", "key": "[key {}]"}
+    shown = "".join(forms.get(k, f".{k}({{}})").format(v) for k, v in steps)
+    return line(f"{'' if kind == 'local' else kind + ' '}{name}{shown}", 500)
+
+
+def readable_cache(cache_bin: Any, print_output: bool = True, file: Any = None) -> str:
+    """Show a cache entry as text.
+
+    Args:
+        cache_bin: The file ``compiled_module`` of the entry, or its folder.
+        print_output: Print it.
+        file: Also write it to this file.
+
+    Returns:
+        The text.
+
+    Errors: ArchiveError GE502x if there is no entry or it is damaged.
+    """
+    path = Path(cache_bin)
+    manifest = (path if path.is_dir() else path.parent) / f"{FILE}.manifest.json"
+    found = read_manifest(manifest)
+    stored = stored_graph.read(manifest, found.get("key") or {}, Rank(*_checked_rank(found, manifest)))
+    if not isinstance(stored.more.get("call"), dict):
+        raise ArchiveError("GE5021", "this is no entry of cache_compile", where=str(manifest), next="give another file")
+    text = readable(stored)
+    if print_output:
+        sys.stdout.write(text)
+    if file is not None:
+        Path(file).write_text(text, encoding="utf-8", errors="backslashreplace")
+    return text
+
+
+def _checked_rank(found: Mapping[str, Any], where: Path) -> tuple[int, int]:
+    rank = found.get("rank")
+    if not (isinstance(rank, list) and len(rank) == 2 and all(type(r) is int for r in rank)):
+        raise ArchiveError("GE5021", "rank is no pair of ints", where=str(where), next="delete the entry")
+    return rank[0], rank[1]

@@ -1,0 +1,73 @@
+"""``config.check_soc``: the chip's verdict while compiling; ``config.cann_version``: whose definitions hold."""
+
+import pytest
+import torch
+
+import torchair
+from ge_graph import GraphError, schema
+
+
+def double_relu(x):
+    return torch.relu(x.double())
+
+
+def compiled(fn, **options):
+    config = torchair.CompilerConfig()
+    for name, value in options.items():
+        setattr(config, name, value)
+    return torch.compile(fn, backend=torchair.get_npu_backend(compiler_config=config), fullgraph=True)
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch):
+    monkeypatch.delenv("ASCEND_HOME_PATH", raising=False)
+    torch._dynamo.reset()
+    yield
+    schema.use_cann(None)
+
+
+@pytest.fixture
+def said(monkeypatch):
+    texts = []
+    from torchair import pipeline
+
+    monkeypatch.setattr(pipeline.logger, "warning", lambda text, *args: texts.append(text % args))
+    return texts
+
+
+def test_a_warning_names_the_line_and_the_graph_still_runs(said):
+    x = torch.randn(3)
+    torch.testing.assert_close(compiled(double_relu, check_soc="ascend950")(x), double_relu(x))
+    (text,) = said
+    assert "no kernel 1" in text
+    assert "test_check_soc.py" in text
+    assert "instead: cast x to DT_FLOAT" in text
+
+
+def test_an_error_on_request():
+    with pytest.raises(Exception, match="GE3069") as caught:
+        compiled(double_relu, check_soc="ascend950", check_soc_error=True)(torch.randn(3))
+    assert "torch.relu" in str(caught.value)
+
+
+def test_silence_if_all_is_well(said):
+    compiled(torch.relu, check_soc="Ascend950", check_soc_error=True)(torch.randn(3))
+    assert not said
+
+
+def test_an_unknown_chip_is_refused():
+    with pytest.raises(Exception, match=r"GE3068[\s\S]*ascend910b"):
+        compiled(torch.relu, check_soc="gpu")(torch.randn(3))
+
+
+@pytest.mark.parametrize(
+    ("version", "port"), [(None, "rstd"), ("9.1", "rstd"), ("8.5.0", "variance"), ("9.0", "variance")]
+)
+def test_definitions_of_a_release(version, port):
+    compiled(torch.relu, cann_version=version)(torch.randn(3))
+    assert schema.get("GroupNormSilu").outputs[2].name == port
+
+
+def test_a_version_without_numbers_is_refused():
+    with pytest.raises(GraphError, match="GE3071"):
+        schema.use_cann("latest")

@@ -1,0 +1,154 @@
+"""What a chip makes of a graph: which operators have a kernel, which run on the slow unit, and what to do about it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from ge_graph import Graph
+from ge_graph.escape import line
+from ge_graph.kernels import Finding, Oracle, Verdict
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+WORDS: Final = {
+    "none": "no kernel",
+    "aicpu": "AI CPU (slow)",
+    "unknown": "unknown",
+    "aicore": "AI Core",
+    "device": "no kernel needed",
+}
+_SHOWN_PLACES: Final = 3
+
+
+@dataclass
+class Row:
+    """Operators of one type, with one set of element types, and one verdict.
+
+    Attributes:
+        op: Operator type.
+        types: ``x f32, y f32``.
+        verdict: The verdict.
+        nodes: Names of the nodes.
+        places: The user's lines, each once.
+    """
+
+    op: str
+    types: str
+    verdict: Verdict
+    nodes: list[str] = field(default_factory=list)
+    places: list[str] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For ``--json``."""
+        v = self.verdict
+        return {"op": self.op, "types": self.types, "state": v.state, "reason": v.reason, "casts": v.casts,
+                "advice": v.advice, "nodes": self.nodes, "source": self.places}  # fmt: skip
+
+
+@dataclass
+class Report:
+    """The verdicts on some graphs for one chip.
+
+    Attributes:
+        soc: The chip.
+        origin: Where the facts come from.
+        rows: Worst first.
+    """
+
+    soc: str
+    origin: str
+    rows: list[Row]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is without a kernel."""
+        return not any(r.verdict.state == "none" for r in self.rows)
+
+    def counts(self) -> dict[str, int]:
+        """State to number of operators."""
+        found: Counter[str] = Counter()
+        for row in self.rows:
+            found[row.verdict.state] += len(row.nodes)
+        return {state: found[state] for state in WORDS}
+
+    def headline(self) -> str:
+        """The verdict in one line."""
+        counts = self.counts()
+        casts = sum(len(r.nodes) for r in self.rows if r.verdict.casts)
+        parts = [f"{WORDS[state]} {count}" for state, count in counts.items() if count]
+        if casts:
+            parts.append(f"with casts that GE inserts {casts}")
+        return f"{self.soc}: {sum(counts.values())} operators: {', '.join(parts) or 'nothing to run'}"
+
+    def unknown(self) -> list[str]:
+        """Operators that no facts speak of."""
+        return list(dict.fromkeys(r.op for r in self.rows if r.verdict.state == "unknown"))
+
+    def troubles(self) -> list[Row]:
+        """What has no kernel or runs on the slow unit."""
+        return [r for r in self.rows if r.verdict.state in ("none", "aicpu")]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For ``--json``."""
+        return {"soc": self.soc, "ok": self.ok, "facts": self.origin, "counts": self.counts(),
+                "rows": [r.as_dict() for r in self.rows]}  # fmt: skip
+
+
+def examine(graphs: Iterable[Graph], oracle: Oracle) -> Report:
+    """The report on graphs."""
+    rows: dict[tuple[Any, ...], Row] = {}
+    for graph in graphs:
+        for finding in oracle.check(graph):
+            row = rows.setdefault(
+                (finding.op, finding.types, finding.verdict), Row(finding.op, finding.types, finding.verdict)
+            )
+            row.nodes.append(finding.node)
+            place = _place(finding)
+            if place and place not in row.places:
+                row.places.append(place)
+    order = list(WORDS)
+    return Report(oracle.soc, oracle.facts.origin, sorted(rows.values(), key=lambda r: order.index(r.verdict.state)))
+
+
+def _place(finding: Finding) -> str:
+    return f"{finding.source}: {finding.code}" if finding.source and finding.code else finding.source
+
+
+def text(rows: Sequence[Row]) -> str:
+    """Rows for a log or an error: one line an operator, with the user's line and the way out."""
+    found = []
+    for row in rows:
+        places = f" (from {'; '.join(row.places[:_SHOWN_PLACES])})" if row.places else f" ('{row.nodes[0]}')"
+        advice = f"; instead: {row.verdict.advice}" if row.verdict.advice else ""
+        many = f" {len(row.nodes)} times" if len(row.nodes) > 1 else ""
+        found.append(line(f"  {row.op}({row.types}){many}{places}: {row.verdict.reason}{advice}"))
+    return "\n".join(found)
+
+
+def to_table(report: Report, *, every: bool) -> Table | None:
+    """For the terminal; ``None`` if there is nothing to show.
+
+    Args:
+        report: The report.
+        every: Also what runs well, and what is unknown.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    rows = report.rows if every else report.troubles()
+    if not rows:
+        return None
+    table = Table()
+    for name in ("verdict", "operator", "number", "types", "your line", "why", "instead"):
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        places = row.places[:_SHOWN_PLACES] + (["…"] if len(row.places) > _SHOWN_PLACES else [])
+        v = row.verdict
+        cells = (WORDS[v.state], row.op, str(len(row.nodes)), row.types, *(places or row.nodes[:1]))
+        shown = [line(cell) for cell in cells]
+        table.add_row(*map(Text, (*shown[:4], "\n".join(shown[4:]), line(v.reason), line(v.advice))))
+    return table

@@ -1,0 +1,266 @@
+"""How many GE operators each operator of torch becomes, against the one that GE offers.
+
+    python -m tools.native              every OpInfo: its operators, what GE has instead, why it is not used
+    python -m tools.native renorm glu   some of them
+    python -m tools.native --update     write the operators in the table of reasons anew; reasons are written by hand
+
+Counted is what a float32 forward of the first sample leaves for an engine after all passes: inputs, constants and
+operators that nobody reads do not count. Where more than one is left, `tests/native/compositions.tsv` says why: an
+entry without a reason, one with more operators than its row admits, and a row with more than there are, are errors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import functools
+import multiprocessing
+import os
+import re
+import sys
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+warnings.filterwarnings("ignore")
+
+import torch
+from torch._functorch.aot_autograd import aot_module_simplified
+
+from ge_converters.decompose.table import decomposition_table
+from ge_converters.decompose.whole import KeepWhole
+from ge_graph import Graph, schema
+from ge_runtime.cpu import registry
+from tools import opinfo
+from torchair.config import CompilerConfig
+from torchair.pipeline import Pipeline
+
+TABLE = Path(__file__).resolve().parent.parent / "tests" / "native" / "compositions.tsv"
+_FREE = frozenset(["Data", "RefData", "Const", "Constant", "NetOutput"])
+_SECONDS = 60
+
+
+@dataclass(frozen=True)
+class Count:
+    """What one OpInfo became.
+
+    Attributes:
+        name: The entry.
+        atens: ATen operators that reached the converters.
+        emitted: GE operators, in order.
+        error: Why there is no count; empty if there is one.
+    """
+
+    name: str
+    atens: tuple[str, ...] = ()
+    emitted: tuple[str, ...] = ()
+    error: str = ""
+
+
+def live(graph: Graph) -> list[str]:
+    """Operator types of the nodes that an engine runs: those that lead to a result or have an effect."""
+    wanted = [t.node for t in graph.outputs]
+    wanted += [n for n in graph.nodes if not n.outputs]
+    seen = set()
+    while wanted:
+        node = wanted.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        wanted += [t.node for t in node.operands()]
+        wanted += list(getattr(node, "control", ()))
+    return [n.op for n in graph.nodes if n in seen and n.op not in _FREE]
+
+
+class _Enough(Exception):
+    """Raised instead of running what was compiled."""
+
+
+def graphs_of(call: Any, args: Any, kwargs: Any) -> tuple[list[str], list[str]]:
+    """ATen operators and GE operators of one call."""
+    atens: list[str] = []
+    emitted: list[str] = []
+
+    def run(*_: Any) -> Any:
+        raise _Enough
+
+    def lower(gm: torch.fx.GraphModule, inputs: Any) -> Any:
+        atens.extend(str(n.target) for n in gm.graph.nodes if n.op == "call_function")
+        emitted.extend(live(Pipeline(CompilerConfig(), "forward", 0).to_graph(gm, inputs, lambda x: x).graph))
+        return run
+
+    def backend(gm: torch.fx.GraphModule, inputs: Any) -> Any:
+        with KeepWhole():
+            return aot_module_simplified(gm, inputs, fw_compiler=lower, decompositions=decomposition_table({}))
+
+    torch._dynamo.reset()
+    with torch.no_grad(), contextlib.suppress(_Enough):
+        torch.compile(call, backend=backend, fullgraph=True, dynamic=False)(*args, **kwargs)
+    return atens, emitted
+
+
+def count(op: Any) -> Count:
+    """Of the first float32 sample that eager takes."""
+    name = opinfo.full_name(op)
+    try:
+        with opinfo.time_limit(_SECONDS):
+            torch.manual_seed(5)
+            for sample in op.sample_inputs("cpu", torch.float32, requires_grad=False):
+                args, kwargs = opinfo.clone(((sample.input, *sample.args), sample.kwargs))
+                try:
+                    op.op(*opinfo.clone(args), **opinfo.clone(kwargs))
+                except (RuntimeError, ValueError, NotImplementedError, TypeError, IndexError):
+                    continue
+                atens, emitted = graphs_of(lambda *a, **k: op.op(*a, **k), args, kwargs)
+                return Count(name, tuple(atens), tuple(emitted))
+    except Exception as error:  # noqa: BLE001 -- listed as what it is
+        return Count(name, error=opinfo.summarise(error))
+    return Count(name, error="eager takes no sample")
+
+
+@functools.cache
+def entries(names: tuple[str, ...] = ()) -> list[Any]:
+    return [op for op, _ in opinfo.all_checks(names, ("f32",))]
+
+
+def counts(names: tuple[str, ...] = (), jobs: int = 1) -> list[Count]:
+    """Of these entries, or of all, by name."""
+    if jobs <= 1:
+        opinfo._prepare()
+        return [count(op) for op in entries(names)]
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(jobs, initializer=opinfo._prepare) as pool:
+        call = functools.partial(_count_by_index, names=names)
+        return sorted(pool.imap_unordered(call, range(len(entries(names)))), key=lambda c: c.name)
+
+
+def _count_by_index(index: int, names: tuple[str, ...]) -> Count:
+    return count(entries(names)[index])
+
+
+# -- the table -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Row:
+    """What the table says of an entry.
+
+    Attributes:
+        operators: How many operators are admitted.
+        peer: Whether the incumbent has a converter for each ATen operator that the entry became.
+        reason: Why it is more than one.
+    """
+
+    operators: int
+    peer: bool
+    reason: str
+
+
+def read_table() -> dict[str, Row]:
+    """Entry -> row."""
+    lines = [line.split("\t") for line in TABLE.read_text().splitlines() if line and not line.startswith("#")]
+    return {name: Row(int(operators), peer == "yes", reason) for name, operators, peer, reason in lines}
+
+
+def write_table(table: dict[str, Row]) -> None:
+    """Replace the table."""
+    lines = ["# OpInfo\toperators\tpeer\treason; see tools/native.py"]
+    lines += [f"{n}\t{r.operators}\t{'yes' if r.peer else 'no'}\t{r.reason}" for n, r in sorted(table.items())]
+    partial = TABLE.with_suffix(".part")
+    partial.write_text("\n".join(lines) + "\n")
+    os.replace(partial, TABLE)
+
+
+def problems(found: list[Count], table: dict[str, Row]) -> list[str]:
+    """What is wrong about these counts against the table."""
+    said = []
+    for each in found:
+        row = table.get(each.name)
+        if each.error:
+            continue  # tools.opinfo is the judge of what is refused
+        if row is not None and (not row.reason or row.reason == _NO_REASON):
+            said.append(f"{each.name}: {len(each.emitted)} operators without a reason: {' '.join(each.emitted)}")
+        elif row is None and len(each.emitted) > 1:
+            said.append(f"{each.name}: {len(each.emitted)} operators and no row: {' '.join(each.emitted)}")
+        elif row is not None and len(each.emitted) > row.operators:
+            said.append(f"{each.name}: {len(each.emitted)} operators, its row admits {row.operators}")
+        elif row is not None and len(each.emitted) < row.operators:
+            said.append(f"{each.name}: {len(each.emitted)} operators, its row says {row.operators}; run with --update")
+    return said
+
+
+_NO_REASON = "?"
+
+
+def updated(found: list[Count], table: dict[str, Row]) -> dict[str, Row]:
+    """The table with these counts; reasons are kept, what has none gets a question mark."""
+    made = {n: r for n, r in table.items() if n not in {c.name for c in found}}
+    for each in found:
+        old = table.get(each.name)
+        if len(each.emitted) > 1:
+            made[each.name] = Row(len(each.emitted), old is not None and old.peer, old.reason if old else _NO_REASON)
+    return made
+
+
+# -- what GE offers --------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _offers() -> dict[str, str]:
+    """Folded name -> GE operator that a schema and a kernel have."""
+    return {_folded(op): op for op in registry.registered() if schema.get(op) is not None}
+
+
+def _folded(name: str) -> str:
+    return re.sub(r"v\d+$", "", name.lower().replace("_", ""))
+
+
+def candidates(name: str, emitted: tuple[str, ...]) -> list[str]:
+    """GE operators that are called like the entry and are not among those emitted."""
+    last = name.removeprefix("torch.ops.aten.").removesuffix(".default").split(".")
+    words = {_folded(w) for w in (*last, "".join(last))}
+    found = [op for word in sorted(words) if (op := _offers().get(word)) is not None]
+    return [op for op in found if op not in emitted]
+
+
+def report(found: list[Count], table: dict[str, Row]) -> None:
+    """Print the entries with more than one operator, most first, and the sums."""
+    print("operators\tOpInfo\tATen operators\tGE operators\tof that name in GE\treason")
+    for each in sorted(found, key=lambda c: (-len(c.emitted), c.name)):
+        if len(each.emitted) < 2 and not each.error:
+            continue
+        row = table.get(each.name)
+        names = collections.Counter(each.emitted)
+        emitted = " ".join(f"{n} {op}" if n > 1 else op for op, n in names.items())
+        atens = " ".join(dict.fromkeys(a.removeprefix("aten.") for a in each.atens if a.startswith("aten.")))
+        reason = each.error or (row.reason if row else "")
+        offer = " ".join(candidates(each.name, each.emitted))
+        print(f"{len(each.emitted)}\t{each.name}\t{atens}\t{emitted}\t{offer}\t{reason}")
+    done = [c for c in found if not c.error]
+    total = sum(len(c.emitted) for c in done)
+    several = sum(len(c.emitted) > 1 for c in done)
+    print(f"{len(done)} entries, {total} operators; {several} entries with more than one")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="OpInfo names; all if none is given")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
+    parser.add_argument("--update", action="store_true", help="write the operators in the table anew")
+    options = parser.parse_args()
+    found = counts(tuple(options.names), options.jobs)
+    table = read_table()
+    if options.update:
+        table = updated(found, table)
+        write_table(table)
+    report(found, table)
+    wrong = problems(found, table)
+    for line in wrong:
+        print(f"NOT EXPECTED {line}")
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()
