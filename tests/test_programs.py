@@ -265,7 +265,7 @@ def test_gradients_of_complex_functions_are_conjugated():
     ],
 )
 def test_calls_that_eager_rejects(fn, args):
-    with pytest.raises(RuntimeError):
+    with pytest.raises((RuntimeError, IndexError)):
         fn(*args)
     with pytest.raises(Exception, match=r"GE\d{4}"):
         torch.compile(fn, backend=torchair.get_npu_backend())(*args)
@@ -291,10 +291,7 @@ def test_every_prim_has_a_converter_or_a_decomposition():
     }
     without |= {"xor_sum"}  # GE has no such reduction
     table = decomposition_table()
-    names = {
-        n.removeprefix("prims::").partition(".")[0] for n in torch._C._dispatch_get_all_op_names() if "prims::" in n
-    }
-    ops = {n: getattr(torch.ops.prims, n).default for n in names if hasattr(torch.ops.prims, n)}
+    ops = {n: getattr(torch.ops.prims, n).default for n in dir(torch._prims) if hasattr(torch.ops.prims, n)}
     missing = {n for n, op in ops.items() if op not in table and REGISTRY.find(op) is None}
-    assert missing <= without | {"seed", "seeds", "lookup_seed", "random", "randint", "rand_eager_offset"}
-    assert "fma" not in missing
+    assert missing <= without
+    assert "prims.fma.default" in {name for name, _ in REGISTRY.awaited()} or REGISTRY.find(torch.ops.prims.fma.default)

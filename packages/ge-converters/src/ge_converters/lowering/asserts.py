@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -13,15 +13,12 @@ from ge_converters.lowering import symbols
 from ge_graph import DataType, Tensor
 from ge_graph import ops as ge
 
-if TYPE_CHECKING:
-    from ge_converters.lowering.walk import Walk
-
 logger = logging.getLogger(__name__)
 aten = torch.ops.aten
 _DEFAULT = "Expected Tensor with single nonzero value, but got zero"
 
 
-def of_tensor(walk: Walk, node: torch.fx.Node) -> Any:
+def of_tensor(walk: Any, node: torch.fx.Node) -> Any:
     """aten._assert_async, _functional_assert_async: one element that must not be 0; the latter passes a token on."""
     condition = walk.context.argument(node.args[0])
     message = node.args[1] if len(node.args) > 1 else _DEFAULT
@@ -29,7 +26,7 @@ def of_tensor(walk: Walk, node: torch.fx.Node) -> Any:
     return walk.context.argument(node.args[2]) if len(node.args) > 2 else None
 
 
-def of_number(walk: Walk, node: torch.fx.Node) -> Any:
+def of_number(walk: Any, node: torch.fx.Node) -> Any:
     """aten._assert_scalar: what torch could not decide about a data-dependent number while it traced."""
     value = node.args[0]
     if not (isinstance(value, torch.fx.Node) and _may_fail(walk, value)):
@@ -44,7 +41,7 @@ def of_number(walk: Walk, node: torch.fx.Node) -> Any:
     return None
 
 
-def _may_fail(walk: Walk, value: torch.fx.Node) -> bool:
+def _may_fail(walk: Any, value: torch.fx.Node) -> bool:
     """Whether there is something to check: the size of a result is not negative."""
     meta = value.meta.get("val")
     if not symbols.is_symbolic(meta):
@@ -54,7 +51,7 @@ def _may_fail(walk: Walk, value: torch.fx.Node) -> bool:
     return not (at_least_zero and expr.lhs not in walk.items)
 
 
-def _emit(walk: Walk, condition: Tensor, message: str) -> None:
+def _emit(walk: Any, condition: Tensor, message: str) -> None:
     placeholder = "%s"
     while placeholder in message:
         placeholder += "%"
