@@ -28,3 +28,14 @@ def test_generated_wrappers_are_up_to_date(tmp_path):
     run("-m", "ge_graph.codegen", "custom_reg_op.h", "-o", f"{name}.py", cwd=tmp_path)
     for suffix in (".py", ".pyi", ".jsonl"):
         assert (tmp_path / (name + suffix)).read_text() == (CUSTOM / (name + suffix)).read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [[], ["--experts"]])
+def test_serving(more, tmp_path):
+    """Tokens equal eager's, and the second start traces nothing."""
+    serve = ROOT / "examples" / "serving"
+    for traced in (2, 0):
+        out = run("serve.py", "--cache-dir", str(tmp_path), *more, cwd=serve)
+        assert "every answer equals eager" in out
+        assert f"functions traced: {traced}" in out

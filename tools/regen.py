@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 GENERATORS = (
     ("ge_graph.codegen.stubs", "packages/ge-graph/src/ge_graph/ops.pyi"),
     ("torchair.options", "docs/options.md"),
+    ("torchair.compatibility", "docs/compatibility.md"),
     ("ge_converters.report.coverage", "docs/coverage.md"),
 )
 

@@ -28,7 +28,6 @@ def load() -> None:
             except Exception:  # noqa: BLE001 - torch loads it too, in its turn, and reports what is wrong
                 return
     take_away_stand_in()
-    take_over_backends()
 
 
 def take_away_stand_in() -> None:
@@ -49,32 +48,3 @@ def take_away_stand_in() -> None:
 def _file(module: Any) -> Any:
     """Where a module comes from; the stand-in may load things on attribute access, so only its plain dict is asked."""
     return object.__getattribute__(module, "__dict__").get("__file__")
-
-
-def take_over_backends() -> None:
-    """Make the names ``npu`` and ``npugraph_ex`` of ``torch.compile`` mean this package.
-
-    torch_npu registers both while it loads, and what is registered comes before entry points. torch offers no way to
-    register a name anew, so its table is changed; a torch without that table keeps what torch_npu has registered.
-    """
-    registry = sys.modules.get("torch._dynamo.backends.registry")
-    table = getattr(registry, "_COMPILER_FNS", None)
-    if isinstance(table, dict):
-        for name, found in (("npu", _npu), ("npugraph_ex", _npugraph_ex)):
-            found._tags = ()  # type: ignore[attr-defined]
-            table[name] = found
-            registry._BACKENDS.setdefault(name, None)  # type: ignore[union-attr]
-
-
-def _npu(gm: Any, example_inputs: Any, **kwargs: Any) -> Any:
-    """``torchair.backend.npu``, imported when it is used."""
-    from torchair.backend import npu
-
-    return npu(gm, example_inputs, **kwargs)
-
-
-def _npugraph_ex(gm: Any, example_inputs: Any, **kwargs: Any) -> Any:
-    """``torchair.backend.npugraph_ex``, imported when it is used."""
-    from torchair.backend import npugraph_ex
-
-    return npugraph_ex(gm, example_inputs, **kwargs)

@@ -288,6 +288,28 @@ def test_tracing_again_discards_the_entry(tmp_path, warnings):
     assert not list(tmp_path.rglob("*.manifest.json"))
 
 
+def test_dynamo_starting_over_is_no_second_trace(tmp_path, warnings):
+    """A Python float of a module is first taken as an input, and no longer when the trace starts over."""
+
+    class Embedded(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = torch.nn.Embedding(10, 4)
+
+        def forward(self, ids):
+            return self.table(ids)
+
+    model, ids = Embedded().eval(), torch.tensor([1, 2, 3])
+    for traces in (1, 0):
+        compiled = fresh(model, tmp_path)
+        for n in (3, 5):
+            ids = torch.arange(n)
+            with torch.no_grad():
+                torch.testing.assert_close(compiled(ids), model(ids))
+        assert compiled.cached_call.traces == traces
+    assert not warnings
+
+
 class Writes(torch.nn.Module):
     def __init__(self):
         super().__init__()

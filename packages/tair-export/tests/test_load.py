@@ -77,7 +77,9 @@ def test_no_write_into_read_only_arrays(tmp_path, make):
 
     with building(graph):
         x = graph.node("x").outputs[0]
-        graph.output_control.append(ge.Assign(x, ge.Muls(x, value=2.0)).node)
+        written = ge.Assign(x, ge.Muls(x, value=2.0)).node
+        written.control.extend(n for n in graph.nodes if n.op == "MatMulV2")  # what reads x comes first
+        graph.output_control.append(written)
     graph.node("x").op = "RefData"
     write_graph(made.captured, tmp_path)
     model = CompiledModel.load_graph(tmp_path)

@@ -7,6 +7,7 @@ large graph costs a few microseconds a node. Rules that GE itself checks stand i
 
 from __future__ import annotations
 
+import reprlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -172,13 +173,19 @@ def _well_typed(attr: Attr) -> bool:
     wanted = _VALUE_TYPES[attr.kind]
     if attr.kind in _LIST_KINDS:
         return type(attr.value) is tuple and all(type(v) in wanted for v in attr.value)
-    return type(attr.value) in wanted
+    if attr.kind is Kind.TENSOR:
+        return isinstance(attr.value, wanted)
+    return type(attr.value) in wanted  # a bool is no Int
+
+
+def _shown(value: object) -> str:
+    return escape.line(reprlib.repr(value), 200)
 
 
 def _attribute_values(node: Node, op: OpSchema) -> Iterator[str]:
     for name, attr in node.attrs.items():
         if isinstance(attr, Attr) and not _well_typed(attr):
-            yield f"attribute '{name}' of kind {attr.kind.value} holds {type(attr.value).__name__} {attr.value!r}"
+            yield f"attribute '{name}' of kind {attr.kind.value} holds {type(attr.value).__name__} {_shown(attr.value)}"
 
 
 def _constant(node: Node, op: OpSchema) -> Iterator[str]:

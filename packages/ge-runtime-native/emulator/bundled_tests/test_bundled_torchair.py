@@ -10,6 +10,7 @@ import copy
 import pytest
 import torch
 import torch_npu  # noqa: F401
+
 import torchair
 
 
@@ -28,11 +29,14 @@ def _attend(q, k, v):
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize(("fn", "args"), [
-    (lambda x, y: torch.relu(x @ y) + 1, [torch.randn(4, 8), torch.randn(8, 8)]),
-    (_attend, [torch.randn(2, 3, 16) for _ in range(3)]),
-    (lambda x: torch.cat([x, x * 2], 1).sum(0, keepdim=True).sigmoid(), [torch.randn(4, 8)]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("fn", "args"),
+    [
+        (lambda x, y: torch.relu(x @ y) + 1, [torch.randn(4, 8), torch.randn(8, 8)]),
+        (_attend, [torch.randn(2, 3, 16) for _ in range(3)]),
+        (lambda x: torch.cat([x, x * 2], 1).sum(0, keepdim=True).sigmoid(), [torch.randn(4, 8)]),
+    ],
+)
 def test_forward(backend, fn, args, dynamic):
     compiled = torch.compile(fn, backend=backend, dynamic=dynamic, fullgraph=True)
     for _ in range(2):

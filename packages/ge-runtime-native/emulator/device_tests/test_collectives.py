@@ -16,12 +16,20 @@ rank, n = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 torch.npu.set_device(rank)
 dist.init_process_group("hccl")
 full = lambda v, *s: torch.full(s, float(v)).npu()
-x = torch.arange(4.).npu() + rank; dist.all_reduce(x); assert torch.equal(x.cpu(), torch.arange(4.) * n + sum(range(n)))
+x = torch.arange(4.).npu() + rank
+dist.all_reduce(x)
+assert torch.equal(x.cpu(), torch.arange(4.) * n + sum(range(n)))
 b = full(rank, 3).bfloat16(); dist.all_reduce(b, op=dist.ReduceOp.MAX); assert b.cpu().tolist() == [n - 1.] * 3
-parts = [torch.zeros(2).npu() for _ in range(n)]; dist.all_gather(parts, full(rank, 2)); assert [p.cpu()[0].item() for p in parts] == list(range(n))
-r = torch.zeros(2).npu(); dist.reduce_scatter_tensor(r, torch.arange(2. * n).npu()); assert torch.equal(r.cpu(), torch.arange(2. * n)[2 * rank:2 * rank + 2] * n)
+parts = [torch.zeros(2).npu() for _ in range(n)]
+dist.all_gather(parts, full(rank, 2))
+assert [p.cpu()[0].item() for p in parts] == list(range(n))
+r = torch.zeros(2).npu()
+dist.reduce_scatter_tensor(r, torch.arange(2. * n).npu())
+assert torch.equal(r.cpu(), torch.arange(2. * n)[2 * rank:2 * rank + 2] * n)
 c = full(rank, 2); dist.broadcast(c, 1); assert c.cpu().tolist() == [1., 1.]
-a = torch.zeros(n).npu(); dist.all_to_all_single(a, torch.arange(float(n)).npu() + 10 * rank); assert torch.equal(a.cpu(), torch.arange(float(n)) * 10 + rank)
+a = torch.zeros(n).npu()
+dist.all_to_all_single(a, torch.arange(float(n)).npu() + 10 * rank)
+assert torch.equal(a.cpu(), torch.arange(float(n)) * 10 + rank)
 if rank == 0: dist.send(full(7, 1), 1)
 if rank == 1: t = torch.zeros(1).npu(); dist.recv(t, 0); assert t.item() == 7
 pair = dist.new_group([0, 1])
@@ -47,9 +55,15 @@ def test_ranks(ranks: int, lose: bool, tmp_path: Path):
     started = []
     for rank in range(ranks):
         env = {
-            **os.environ, "RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-            "TAIR_EMULATOR_DEVICES": str(ranks), "HCCL_EXEC_TIMEOUT": "60", **({"LOSE_A_RANK": "1"} if lose else {}),
-        }  # fmt: skip
+            **os.environ,
+            "RANK": str(rank),
+            "WORLD_SIZE": str(ranks),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "TAIR_EMULATOR_DEVICES": str(ranks),
+            "HCCL_EXEC_TIMEOUT": "60",
+            **({"LOSE_A_RANK": "1"} if lose else {}),
+        }
         log = (tmp_path / f"{rank}.log").open("w")
         started.append(subprocess.Popen([sys.executable, "-c", RANK], env=env, stdout=log, stderr=log))
     codes = [p.wait(timeout=280) for p in started]

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <thread>
 #include <unordered_map>
 
@@ -71,6 +72,8 @@ void Stream::work() {
       take_error_text();
       aclError code = task.run();
       std::string text = code == 0 ? std::string() : peek_error_text();
+      // Callers often show only the number, and much later: the device's log has the words.
+      if (code != 0) std::fprintf(stderr, "[emulator] stream %u: %s: %s\n", id_, task.name.c_str(), text.c_str());
       task.run = nullptr;  // what it holds is freed outside the lock
       lock.lock();
       if (code != 0 && error_ == 0) error_ = code, error_text_ = task.name + ": " + text;

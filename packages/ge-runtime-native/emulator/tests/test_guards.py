@@ -133,7 +133,9 @@ int main() {
     program = tmp_path / "layout"
     done = subprocess.run(
         [build.compiler(), "-std=c++17", f"-I{build.sources()}", str(source), "-o", str(program)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert subprocess.run([program], check=False, env=dict(os.environ)).returncode == 0

@@ -37,11 +37,20 @@ def test_a_good_graph_passes():
     manners.check_graph(built(), {})
 
 
-@pytest.mark.parametrize(("name", "value", "code"), [
-    ("ge.featureBaseRefreshable", "2", "E10001"), ("ge.oo.level", "O2", "E10001"), ("ge.oo.constantFolding", "yes", "E10001"),
-    ("ge.topoSortingMode", "4", "E10001"), ("ge.constLifecycle", "process", "E10001"), ("ge.autoTuneMode", "GA", "E10001"),
-    ("ge.exec.outputReuseMemIndexes", "0,0", "E19999"), ("ge.exec.outputReuseMemIndexes", "a", "E19999"), ("ge.graph_key", "a b", "E13026"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "value", "code"),
+    [
+        ("ge.featureBaseRefreshable", "2", "E10001"),
+        ("ge.oo.level", "O2", "E10001"),
+        ("ge.oo.constantFolding", "yes", "E10001"),
+        ("ge.topoSortingMode", "4", "E10001"),
+        ("ge.constLifecycle", "process", "E10001"),
+        ("ge.autoTuneMode", "GA", "E10001"),
+        ("ge.exec.outputReuseMemIndexes", "0,0", "E19999"),
+        ("ge.exec.outputReuseMemIndexes", "a", "E19999"),
+        ("ge.graph_key", "a b", "E13026"),
+    ],
+)
 def test_option_values(name, value, code):
     with pytest.raises(Refusal, match=code):
         manners.check_options({name: value}, "graph")

@@ -36,6 +36,7 @@ from ge_runtime.cann.probe import missing_libraries
 from ge_runtime.device_graphs import (
     MAX_MODEL_BYTES,
     InputRule,
+    SameInputs,
     check_cores,
     external_data,
     frozen_flags,
@@ -112,7 +113,7 @@ class _Process:
         self.options = {**levels["global"], **levels["session"]}
         self.id = os.getpid()
         self.graphs: weakref.WeakSet[TorchNpuExecutable] = weakref.WeakSet()
-        device = str(torch.npu.current_device())  # type: ignore[attr-defined]
+        device = str(torch.npu.current_device())
         own = {"ge.exec.deviceId": device, "ge_run_with_torch_npu": "1"}
         with _translated(None):
             self.extension.InitializeGraphEngine({**own, **self.options})
@@ -199,7 +200,7 @@ class TorchNpuEngine:
 
 def _cores() -> tuple[int, int]:
     """Cube and vector cores of the current device, -1 where torch_npu does not say."""
-    found = torch.npu.get_device_properties(torch.npu.current_device())  # type: ignore[attr-defined]
+    found = torch.npu.get_device_properties(torch.npu.current_device())
     return getattr(found, "cube_core_num", -1), getattr(found, "vector_core_num", -1)
 
 
@@ -225,6 +226,8 @@ class TorchNpuExecutable:
             raise errors.graph_too_large(graph.name, len(self._data))
         self._compiled: dict[tuple[int, ...], Any] = {}
         self._lock = threading.Lock()
+        self._same: SameInputs | None = None
+        self._seen: tuple[int, ...] = ()
         process.graphs.add(self)
         # numbers of the host are what scalars usually are; another pattern is compiled when it comes
         self._on(tuple(_HOST if r.shape == () and r.dtype is DataType.DT_INT64 else _DEVICE for r in self._rules))
@@ -259,6 +262,8 @@ class TorchNpuExecutable:
             raise errors.bad_input(f"graph '{self._graph.name}' takes {len(self._rules)} inputs, got {len(inputs)}")
         if os.getpid() != self._process.id:
             raise errors.no_session("the device belongs to the process that this one was forked from")
+        if self._same is not None and self._same.match(inputs):
+            return self._launch(self._seen, [v.detach() if v.requires_grad else v for v in inputs])
         on_host = True
         given: list[torch.Tensor] = []
         placements: list[int] = []
@@ -267,7 +272,7 @@ class TorchNpuExecutable:
                 if value.dtype is not dtype or value.shape != size:
                     rule.check(BY_TORCH_NAME.get(str(value.dtype)[6:]), tuple(value.shape))
                 if value.is_cpu and rule.shape != ():
-                    value = value.npu()  # type: ignore[attr-defined]
+                    value = value.npu()
                 elif not value.is_cpu:
                     on_host = False
                 if not value.is_contiguous():
@@ -277,6 +282,9 @@ class TorchNpuExecutable:
             placements.append(_HOST if value.is_cpu else _DEVICE)
             given.append(value.detach())
         results = self._launch(tuple(placements), given)
+        if inputs and not self._written and _HOST not in placements and not on_host:
+            plain = all(isinstance(v, torch.Tensor) and not v.is_cpu for v in inputs)
+            self._same, self._seen = (SameInputs(inputs) if plain else None), tuple(placements)
         self._write_back(inputs, given)
         if on_host and inputs:  # without inputs there is only the device to go by
             return [r.cpu() for r in results]
@@ -288,7 +296,7 @@ class TorchNpuExecutable:
         if any(r is not None for r in self._reuse):
             targets = [None if r is None else given[r] for r in self._reuse]
         with _translated(self._graph):
-            results = compiled.run((given, targets, torch.npu.current_stream()))  # type: ignore[attr-defined]
+            results = compiled.run((given, targets, torch.npu.current_stream()))
         return list(results)
 
     def _adopt(self, rule: InputRule, value: Any) -> torch.Tensor:
@@ -298,7 +306,7 @@ class TorchNpuExecutable:
             raise errors.bad_input(f"input {rule.index} ({rule.name}) is a {type(value).__name__}, not a tensor")
         rule.check_array(value)
         native = np.ascontiguousarray(value, value.dtype.newbyteorder("=")).reshape(value.shape)
-        return torch.from_numpy(native.copy()).npu()  # type: ignore[attr-defined,no-any-return]
+        return torch.from_numpy(native.copy()).npu()
 
     def _write_back(self, inputs: Sequence[Any], given: Sequence[torch.Tensor]) -> None:
         """Bring what the graph wrote to the caller's memory where it ran on a copy."""

@@ -22,7 +22,7 @@ _HOMES: Final = {
     "logger": "torchair.log",
     "patch_for_hcom": "torchair.collectives",
     "record_compilation": "torchair.pipeline",
-    "register_fx_node_ge_converter": "torchair._ge_concrete_graph.registering",
+    "register_fx_node_ge_converter": "torchair.converter_forms.registering",
     "register_replacement": "torchair.fx_passes.patterns",
     "use_internal_format_weight": "torchair.export",
 }

@@ -163,7 +163,7 @@ def _describe(site: Path | None) -> str:
     return f"{found.version if found else 'unknown version'}, in {site}"
 
 
-def main(args: Sequence[str] | None = None) -> int:
+def main(args: Sequence[str] | None = None) -> int:  # noqa: RET503 - execve does not return
     """The command. Gives an exit code if nothing was run, else the program takes this process over."""
     parser = argparse.ArgumentParser(prog="tair emulate", usage=_USAGE, description="Run a program on an emulated NPU.")
     parser.add_argument("--check", action="store_true", help="say what is there, run nothing")

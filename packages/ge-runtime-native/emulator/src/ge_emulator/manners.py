@@ -21,8 +21,20 @@ _DATA: Final = ("Data", "RefData", "AnnData", "QueueData", "AippData")
 _CONSTS: Final = ("Const", "Constant", "FileConstant")
 _NO_SCHEMA: Final = (*_DATA, *_CONSTS, "NetOutput", "NoOp", "ControlTrigger", "ConstPlaceHolder")
 _WITH_SUBGRAPHS: Final = frozenset(
-    "For Case StatelessCase If _If StatelessIf While _While StatelessWhile PartitionedCall StatefulPartitionedCall "
-    "FlowNode".split()
+    [
+        "For",
+        "Case",
+        "StatelessCase",
+        "If",
+        "_If",
+        "StatelessIf",
+        "While",
+        "_While",
+        "StatelessWhile",
+        "PartitionedCall",
+        "StatefulPartitionedCall",
+        "FlowNode",
+    ]
 )
 _BRANCHING: Final = ("If", "_If", "StatelessIf", "Case", "StatelessCase")
 _HALF: Final = (DataType.DT_FLOAT16, DataType.DT_BF16)
@@ -130,7 +142,7 @@ def _ports(node: Node, found: schema.OpSchema) -> Iterator[str]:
             if edge.dtype not in port.domain and not wide:
                 yield f"EZ3002: node {node.name} of type {node.op}: input {port.name} is {edge.dtype.name}"
         if port.name in outputs and any(e.node.op in _CONSTS for e in edges):
-            yield f"E19999: node {node.name} of type {node.op} writes input {port.name}, which a constant feeds (PARAM_INVALID)"
+            yield f"E19999: node {node.name} ({node.op}) writes {port.name}, which a constant feeds (PARAM_INVALID)"
         types = tuple(DataType.DT_FLOAT if e.dtype in _HALF and e.dtype not in port.domain else e.dtype for e in edges)
         fed.append(types if port.kind == "dynamic" else types[0] if types else None)
     if not any(p.kind == "required" and e is None for p, e in zip(found.inputs, node.inputs)):
@@ -142,10 +154,12 @@ def _branches(graph: Graph, options: dict[str, str]) -> Iterator[str]:
         if node.op in _BRANCHING:
             for slot, inner in node.subgraphs.items():
                 if len(inner.outputs) != len(node.outputs):
-                    yield f"E19999: node {node.name}: branch {slot} gives {len(inner.outputs)} of {len(node.outputs)} outputs"
+                    counts = f"{len(inner.outputs)} of {len(node.outputs)}"
+                    yield f"E19999: node {node.name}: branch {slot} gives {counts} outputs"
             for i, types in enumerate(zip(*([t.dtype for t in g.outputs] for g in node.subgraphs.values()))):
                 if len(set(types)) > 1:
-                    yield f"E19999: node {node.name}: output {i} is {' and '.join(t.name for t in types)} in its branches"
+                    listed = " and ".join(t.name for t in types)
+                    yield f"E19999: node {node.name}: output {i} is {listed} in its branches"
         for inner in node.subgraphs.values():
             yield from _operators(inner, options)
             yield from _branches(inner, options)

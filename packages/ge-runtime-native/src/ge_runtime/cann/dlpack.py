@@ -58,11 +58,13 @@ def _release(address: int) -> None:
 _release_c: Final = _DELETER(_release)
 
 
-@ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 def _unused(capsule: int) -> None:
     """A capsule that nobody consumed."""
     if _valid(capsule, b"dltensor"):
         _release(_pointer(ctypes.cast(capsule, ctypes.py_object), b"dltensor") or 0)
+
+
+_unused_c: Final = _DELETER(_unused)
 
 
 def _type(dtype: DataType) -> _Type:
@@ -86,7 +88,7 @@ def export(owner: Any, address: int, dtype: DataType, shape: tuple[int, ...], de
     made.context, made.deleter = None, _release_c
     at = ctypes.addressof(made)
     _exported[at] = (made, sizes, owner)
-    return _new(at, b"dltensor", ctypes.cast(_unused, ctypes.c_void_p))
+    return _new(at, b"dltensor", ctypes.cast(_unused_c, ctypes.c_void_p))
 
 
 def import_device(value: Any) -> tuple[int, DataType, tuple[int, ...], Any]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from ge_graph import serde
 from ge_graph.dtypes import DataType
+from ge_graph.errors import EngineError
 from ge_graph.ir import Graph, Literal, Node
 from ge_graph.option_levels import split
 from ge_graph.verify import verify
@@ -20,7 +21,15 @@ from ge_runtime.api import Capability
 from ge_runtime.cann import dlpack, library, torch_tensors
 from ge_runtime.cann.arrays import DeviceArray, size_of
 from ge_runtime.cann.session import Session, check, open_session
-from ge_runtime.device_graphs import MAX_MODEL_BYTES, InputRule, check_cores, external_data, frozen_flags, reuse_pairs
+from ge_runtime.device_graphs import (
+    MAX_MODEL_BYTES,
+    InputRule,
+    SameInputs,
+    check_cores,
+    external_data,
+    frozen_flags,
+    reuse_pairs,
+)
 
 # GE takes unknown sizes only with this: operators are picked by whether sizes are known.
 _ALWAYS: Final = {"ge.jit_compile": "2"}
@@ -44,7 +53,7 @@ class CannEngine:
 
         try:
             lacking = missing()
-        except errors.EngineError as error:
+        except EngineError as error:
             lacking = [error.what]
         return Capability(not lacking, "; ".join(lacking) or "native runner on CANN", ("npu",))
 
@@ -137,6 +146,7 @@ class CannExecutable:
         self._described: list[Any] = [None] * n_inputs
         self._loaded = False
         self._frozen_at: dict[int, int] = {}
+        self._same: SameInputs | None = None
 
     def _known(self, index: int) -> tuple[DataType, tuple[int, ...]]:
         value = library.Value()
@@ -174,6 +184,8 @@ class CannExecutable:
 
     def _run(self, inputs: Sequence[Any]) -> list[Any]:
         session = self._session
+        if self._same is not None and self._same.match(inputs):
+            return self._repeat(inputs)
         kind = self._kind(inputs)
         stream = torch_tensors.current_stream() if kind == "npu" else session.stream
         placed = [self._place(r, v, stream, w) for r, v, w in zip(self._rules, inputs, self._written)]
@@ -186,7 +198,18 @@ class CannExecutable:
         results = self._targets(inputs, kind, stream)
         self._launch(stream, placed)
         found = [r if r is not None else self._result(i, kind, stream) for i, r in enumerate(results)]
+        plain = all(p.placement == library.ON_DEVICE and p.back is None for p in placed)
+        if kind == "npu" and inputs and self.is_static and plain and not self._frozen and not self._reuse:
+            self._same = SameInputs(inputs) if not any(map(_on_host, inputs)) else None
         return self._finish(found, placed, kind, stream)
+
+    def _repeat(self, inputs: Sequence[Any]) -> list[Any]:
+        """A run whose inputs differ from those of the last one in their addresses alone."""
+        stream = torch_tensors.current_stream()
+        self._ins[:] = [value.data_ptr() for value in inputs]
+        results = self._targets(inputs, "npu", stream)
+        check(library.native().gec_graph_run(self._handle, stream, self._ins, self._outs, None), self._graph)
+        return results
 
     def _launch(self, stream: int, placed: Sequence[_Placed]) -> None:
         native = library.native()
@@ -360,6 +383,10 @@ class CannExecutable:
     def __del__(self) -> None:
         if getattr(self, "_handle", None) is not None:
             self._free()
+
+
+def _on_host(value: Any) -> bool:
+    return not torch_tensors.is_tensor(value) or bool(value.is_cpu)
 
 
 def _lives_on_device(value: Any) -> bool:

@@ -132,7 +132,7 @@ def current() -> Session | None:
     return _current
 
 
-def open_session(options: Mapping[str, Mapping[str, str]], device: int | None = None) -> Session:
+def open_session(options: Mapping[Any, Mapping[str, str]], device: int | None = None) -> Session:
     """The session, opened if there is none.
 
     Args:
@@ -157,7 +157,7 @@ def open_session(options: Mapping[str, Mapping[str, str]], device: int | None = 
         return _current
 
 
-def _open(options: Mapping[str, Mapping[str, str]], device: int) -> Session:
+def _open(options: Mapping[Any, Mapping[str, str]], device: int) -> Session:
     from ge_runtime.cann.probe import missing
 
     lacking = missing()
@@ -176,7 +176,7 @@ def _open(options: Mapping[str, Mapping[str, str]], device: int) -> Session:
     return session
 
 
-def _report_lost(session: Session, options: Mapping[str, Mapping[str, str]]) -> None:
+def _report_lost(session: Session, options: Mapping[Any, Mapping[str, str]]) -> None:
     """GE takes global and session options once; say which of a later graph come too late."""
     late = [t for level in ("global", "session") for t in late_options(session.options[level], options.get(level, {}))]
     if late:

@@ -256,7 +256,12 @@ def plain_inputs_are_never_written(engine: Engine) -> str:
         value = ge.Add(x, 1.0)
         rows = ge.Const(np.array([1], np.int64))
         patch = ge.Const(np.array([[9, 9]], np.float32))
-        return [ge.ScatterUpdate(x, rows, patch), ge.ScatterUpdate(value, rows, patch), ge.Add(value, 0.0)]
+        last = ge.Add(value, 0.0)
+        # a device needs an order between those that write and those that read
+        return [
+            ge.ScatterUpdate(x, rows, patch, dependencies=[value]),
+            ge.ScatterUpdate(value, rows, patch, dependencies=[last]), last,
+        ]  # fmt: skip
 
     x = _numbers(3, 2)
     first, second = x.copy(), x + 1

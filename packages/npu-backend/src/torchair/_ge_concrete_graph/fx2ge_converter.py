@@ -2,6 +2,6 @@
 
 from ge_converters.base.dtypes import dtype_promote
 from ge_converters.registry import declare_supported
-from torchair._ge_concrete_graph.registering import register_fx_node_ge_converter
+from torchair.converter_forms.registering import register_fx_node_ge_converter
 
 __all__ = ["declare_supported", "dtype_promote", "register_fx_node_ge_converter"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchair._ge_concrete_graph.op_builder import AttrDef, Desc, OpDef, OpList
+from torchair.converter_forms.op_builder import AttrDef, Desc, OpDef, OpList
 
 __all__ = ["AttrDef", "GraphDef", "OpDef", "TensorDef", "TensorDescriptor"]
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ge_graph import DataType, Format, GraphError, Tensor, TensorSpec, ops
+from ge_graph import Format, GraphError, Tensor, TensorSpec, ops
 from ge_graph.ops import Clone, Data
 from torchair.ge import attr
+from torchair.ge.data_type import DataType
 
 __all__ = ["Clone", "Const", "Data", "DataType", "Format", "Tensor", "TensorSpec", "attr", "custom_op"]
 
@@ -31,7 +32,7 @@ def Const(*args: Any, **kwargs: Any) -> Tensor:
 
 def __getattr__(name: str) -> Any:
     if name == "custom_op":
-        from torchair._ge_concrete_graph.unverified import custom_op
+        from torchair.converter_forms.unverified import custom_op
 
         globals()[name] = custom_op
         return custom_op

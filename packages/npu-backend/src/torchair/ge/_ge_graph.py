@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, Final
 
@@ -14,9 +14,9 @@ from ge_converters.base.dtypes import to_ge
 from ge_graph import DataType as _DataType
 from ge_graph import Format, Graph, GraphError, TensorSpec, building, current_graph
 from ge_graph import Tensor as _Tensor
-from torchair._ge_concrete_graph import tensor_names
-from torchair._ge_concrete_graph.op_builder import Desc, OpDef, OpList, WireType, wire_type
-from torchair.ge import Const
+from torchair.converter_forms import tensor_names
+from torchair.converter_forms.op_builder import Desc, OpDef, OpList, WireType, wire_type
+from torchair.ge import Const, DataType
 from torchair.names import missing
 
 __all__ = [
@@ -27,35 +27,6 @@ __all__ = [
 ]  # fmt: skip
 
 tensor_names.install()
-
-_SPELLINGS: Final = {
-    "DT_FLOAT32": "DT_FLOAT", "DT_FLOAT64": "DT_DOUBLE", "DT_BFLOAT16": "DT_BF16", "DT_HALF": "DT_FLOAT16",
-}  # fmt: skip
-
-
-class _TypeNames(type):
-    """Names of element types, in all spellings that are in use."""
-
-    def __getattr__(cls, name: str) -> Any:
-        found = getattr(_DataType, _SPELLINGS.get(name, name), None)
-        if found is None or name.startswith("__"):
-            raise missing("torchair.ge.DataType", name, [m.name for m in _DataType])
-        return found
-
-    def __instancecheck__(cls, value: Any) -> bool:
-        return isinstance(value, _DataType)
-
-    def __call__(cls, value: Any) -> Any:
-        return _DataType(value)
-
-    def __iter__(cls) -> Iterator[Any]:
-        return iter(_DataType)
-
-
-class DataType(metaclass=_TypeNames):
-    """``ge.DataType`` with further spellings: ``DT_FLOAT32``, ``DT_BFLOAT16``; ``DT_MAX`` is the number of types."""
-
-    DT_MAX = 42
 
 
 class _AnyTensor(type):

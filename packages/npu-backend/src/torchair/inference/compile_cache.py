@@ -249,6 +249,7 @@ class _Trace:
     def __init__(self, call: CachedCall, record: bool = True) -> None:
         self._call, self._place = call, call.place
         self._recording = record
+        self._done = not record
         self._why = ""
         self._inputs: list[GraphInput] = []
         self._flat: list[Any] = []
@@ -261,11 +262,13 @@ class _Trace:
 
     def backend(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """The backend for dynamo."""
-        self._call.traces += 1
-        if self._call.traces > 1 and self._recording:
-            self._recording = False
-        if self._call.traces > 1 and self._call.manifest.exists():
-            self._call.discard("the function was traced again, for other inputs; wrap one function a case")
+        if self._done:
+            self._call.traces += 1
+            if self._call.manifest.exists():
+                self._call.discard("the function was traced again, for other inputs; wrap one function a case")
+        else:  # dynamo may start over while it traces, and comes here once more with another graph
+            self._call.traces = 1
+            self._recording, self._why = True, ""
         compiler = None
         if self._recording:
             try:
@@ -324,7 +327,7 @@ class _Trace:
         """Write the entry; returns what the caller gets."""
         if self._recording and self._stored is None:
             self._give_up("this mode makes no graph that a file can hold")
-        recording, self._recording = self._recording, False
+        recording, self._recording, self._done = self._recording, False, True
         try:
             if not recording:
                 raise Unstorable(self._why or "the call was not traced")

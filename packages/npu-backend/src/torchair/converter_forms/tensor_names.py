@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ge_graph import Tensor
-from torchair._ge_concrete_graph.op_builder import Controller, Desc
+from torchair.converter_forms.op_builder import Controller, Desc
 
 
 def _desc(self: Tensor) -> Desc:

@@ -139,7 +139,8 @@ class _Plan:
         self.by_position: list[str] = []
         self._by_name: dict[str, str] = {}
         free = [n for n in own if n not in keywords]
-        if by_name and free == [n for n in positional if n in free] and len(free) < len(positional):
+        named = by_name and not any_position and len(free) < len(positional)
+        if named and free == [n for n in positional if n in free]:
             self._by_name = {n: n for n in free}  # some are left out: the names say which
         else:
             self.by_position = list(positional[: len(positional) if any_position else len(free)])
@@ -159,8 +160,6 @@ class _Plan:
         if moved:
             self.differences.append(f"{', '.join(map(repr, moved))} by name")
         extra = [n for n in (*free[len(positional) :], *only) if n not in names]
-        if any_position and not self.by_position:
-            extra = [n for n in only if n not in names]
         self.impossible = any(parameters[n].default is kind.empty for n in extra)
         out = every.get("out")
         self.impossible |= out is not None and out.default is kind.empty and out.kind is not kind.VAR_KEYWORD

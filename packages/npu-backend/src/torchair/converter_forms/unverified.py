@@ -8,7 +8,7 @@ from typing import Any, Final
 from ge_graph import DataType, GraphError, Tensor, TensorSpec, schema
 from ge_graph.attrs import Attr
 from ge_graph.ops import custom_op as known_op
-from torchair._ge_concrete_graph.registering import OUTPUTS
+from torchair.converter_forms.registering import OUTPUTS
 from torchair.log import logger
 
 SOURCE: Final = "unverified: as a converter called it"

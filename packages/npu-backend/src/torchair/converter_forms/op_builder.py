@@ -15,7 +15,7 @@ from ge_graph import DataType, GraphError, Tensor, current_graph, schema
 from ge_graph import attrs as ge_attrs
 from ge_graph.attrs import Attr, Kind
 from ge_graph.dtypes import BY_WIRE
-from torchair._ge_concrete_graph.unverified import custom_op
+from torchair.converter_forms.unverified import custom_op
 
 
 class WireType(int):

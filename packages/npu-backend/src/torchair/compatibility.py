@@ -1,0 +1,123 @@
+"""``docs/compatibility.md``: every name that programs use of the torchair inside torch_npu, and what it is here.
+
+Written by ``python -m torchair.compatibility``; with ``--check`` it fails if the file is out of date.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+from torchair.names import INSTEAD
+
+# Names that are there and do less or something else than there; the first prefix that fits says why.
+NOTES: Final = (
+    ("torchair.npu_fx_compiler._NpuGraphConverter", "accepted: replaced methods are not called, nothing needs repair"),
+    ("torchair.llm_datadist.create_npu_tensors", "on a device; elsewhere GE4031"),
+    ("torchair.ops.npu_fused_infer_attention_score", "in graphs only, as there"),
+    ("torchair.core._backend.initialize_graph_engine", "nothing to start; options are named in the log"),
+    ("torchair._contrib.custom_torch_ops", "an import without effect: these operators are known without it"),
+    ("torchair._utils.adjust_implicit_decomposition", "an import without effect: decided in `ge_converters`"),
+    ("torchair.use_internal_format_weight", "changes weights on a device, says so in the log elsewhere"),
+    ("torchair.experimental.inference.use_internal_format_weight", "as `torchair.use_internal_format_weight`"),
+    ("torchair.inference.cache_compile", "in mode reduce-overhead it keeps nothing, with a warning"),
+    ("npugraph_ex.inference.cache_compile", "runs and keeps nothing, with a warning"),
+    ("torchair.ge._ge_graph.get_invalid_desc", "through the compatibility layer"),
+    ("torchair.register_replacement", "torch's own pattern matcher; torch 2.6 or newer"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A name, whether the guide documents it, and in how many public projects and how often it is used."""
+
+    path: str
+    documented: bool
+    projects: int
+    uses: int
+
+
+def names() -> Iterator[Name]:
+    """All names, in order."""
+    for row in files("torchair").joinpath("data/names.tsv").read_text(encoding="utf-8").splitlines():
+        if not row.startswith("#"):
+            path, documented, projects, uses = row.split("\t")
+            yield Name(path, documented == "d", int(projects), int(uses))
+
+
+def find(path: str) -> Any:
+    """What a name stands for here.
+
+    Raises:
+        AttributeError, ImportError: It stands for nothing; the error says where to go.
+    """
+    parts = path.split(".")
+    for length in range(len(parts), 0, -1):
+        try:
+            found: Any = importlib.import_module(".".join(parts[:length]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[length:]:
+            found = getattr(found, part)
+        return found
+    raise ModuleNotFoundError(path)
+
+
+def state(path: str) -> str:
+    """The state of a name in words: ``works``, a note, or what stands for it."""
+    for prefix, note in NOTES:
+        if path.startswith(prefix):
+            return note
+    try:
+        find(path)
+    except (AttributeError, ImportError) as error:
+        return f"absent: {INSTEAD.get(path) or getattr(error, 'next', '') or 'nothing stands for it'}"
+    return "works"
+
+
+def markdown() -> str:
+    """The text of ``docs/compatibility.md``."""
+    lines = [
+        "# Compatibility",
+        "",
+        "Written by `python -m torchair.compatibility`; do not edit. A test imports every name.",
+        "",
+        "Programs that were written for the torchair inside torch_npu import these names. A name that is absent raises",
+        "GE1066 with what stands for it. *Documented*: in its public guide. *Projects* and *uses*: in 24 public",
+        "repositories, November 2026.",
+        "",
+        "| Name | Documented | Projects | Uses | Here |",
+        "|---|---|---|---|---|",
+    ]
+    rows = sorted(names(), key=lambda n: (n.path.split(".")[0], -n.projects, -n.uses, n.path))
+    for n in rows:
+        cells = (f"`{n.path}`", "yes" if n.documented else "", str(n.projects or ""), str(n.uses or ""), state(n.path))
+        lines.append("| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Write the file, or compare with it under ``--check``; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m torchair.compatibility", description=main.__doc__)
+    parser.add_argument("--check", action="store_true", help="fail if the file differs")
+    parser.add_argument("file", nargs="?", type=Path, default=Path("docs/compatibility.md"))
+    args = parser.parse_args(argv)
+    text = markdown()
+    if not args.check:
+        args.file.parent.mkdir(parents=True, exist_ok=True)
+        args.file.write_text(text, encoding="utf-8")
+        return 0
+    if args.file.is_file() and args.file.read_text(encoding="utf-8") == text:
+        return 0
+    sys.stderr.write(f"{args.file} is out of date: run python -m torchair.compatibility\n")
+    return 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

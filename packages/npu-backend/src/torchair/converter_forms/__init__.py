@@ -1,0 +1,1 @@
+"""Converter files written for the torchair inside torch_npu: what lets them register and run."""
