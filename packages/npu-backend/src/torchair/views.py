@@ -52,11 +52,12 @@ def take_views(gm: torch.fx.GraphModule) -> ViewPlan:
     wanted: list[Any] = [output.args[0]] if bare else list(output.args[0])
     chains = {n: chain for n in wanted if isinstance(n, torch.fx.Node) and (chain := _chain(n))}
     shared = Counter(_base(chains, n) for n in dict.fromkeys(n for n in wanted if isinstance(n, torch.fx.Node)))
+    written = _written_back(graph)
     replayed = {
         n: chain
         for n, chain in chains.items()
-        if _base(chains, n).op == "placeholder" or shared[_base(chains, n)] > 1
-    }  # fmt: skip
+        if (base := _base(chains, n)).op == "placeholder" or base in written or shared[base] > 1
+    }
     if not replayed:
         return ViewPlan(wanted, [], wanted)
     steps: dict[torch.fx.Node, View] = {}
@@ -76,6 +77,14 @@ def take_views(gm: torch.fx.GraphModule) -> ViewPlan:
         if not node.users:
             graph.erase_node(node)
     return plan
+
+
+def _written_back(graph: torch.fx.Graph) -> set[torch.fx.Node]:
+    """Values that the graph copies into its inputs. A view of one is a view of the input to the caller, who rebuilds
+    it from the strides and the offset that we return.
+    """
+    copies = graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
+    return {n.args[1] for n in copies if isinstance(n.args[1], torch.fx.Node)}
 
 
 def _base(chains: dict[torch.fx.Node, list[torch.fx.Node]], node: torch.fx.Node) -> torch.fx.Node:

@@ -7,6 +7,7 @@ The imports are inside the functions: dynamo and functorch take seconds to load,
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -84,7 +85,6 @@ def run_aot(
         tracing: A context in which the graph is traced; none if not given.
     """
     from torch._dynamo.backends.common import aot_autograd
-    from torch._functorch.partitioners import min_cut_rematerialization_partition
 
     keywords: dict[str, Any] = {
         "fw_compiler": forward,
@@ -92,12 +92,76 @@ def run_aot(
         "inference_compiler": inference,
         "decompositions": dict(decompositions),
         "keep_inference_input_mutations": keep_inference_input_mutations,
-        "partition_fn": min_cut_rematerialization_partition,
+        "partition_fn": _partition,
         **more,
     }
     with tracing or contextlib.nullcontext():
         compiled: Callable[..., Any] = aot_autograd(**keywords)(gm, example_inputs)
     return compiled
+
+
+def _partition(joint: torch.fx.GraphModule, inputs: Any, **more: Any) -> Any:
+    """torch's min-cut, without states of random generators between the halves: a graph draws from its engine.
+
+    Under activation checkpointing random numbers are saved, not drawn a second time, so the backward half sees those of
+    the forward half. Attention without dropout, which torch counts among the random ops, is recomputed as it stands.
+    """
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+    from torch.utils.checkpoint import CheckpointPolicy
+
+    for node in joint.graph.nodes:
+        if "recompute" in node.meta and _draws(node):
+            for kept in (node, *(user for user in node.users if user.target is operator.getitem)):
+                kept.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+    halves = min_cut_rematerialization_partition(joint, inputs, **more)
+    for half in halves:
+        _without_generator_states(half)
+    return halves
+
+
+def _draws(node: torch.fx.Node) -> bool:
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in target.tags:
+        return False
+    for position, argument in enumerate(target._schema.arguments):
+        if argument.name == "dropout_p":
+            given = node.kwargs.get("dropout_p", argument.default_value)
+            return bool(node.args[position] if position < len(node.args) else given)
+    return True
+
+
+def _without_generator_states(gm: torch.fx.GraphModule) -> None:
+    """Calls through ``run_and_save_rng_state`` and ``run_with_rng_state`` become the calls themselves."""
+    graph = gm.graph
+    wrapped = {"run_and_save_rng_state": 0, "run_with_rng_state": 1}
+    for node in list(graph.nodes):
+        first = wrapped.get(str(node.target)) if node.op == "call_function" else None
+        if first is None:
+            continue
+        op, *args = node.args[first:]
+        with graph.inserting_before(node):
+            call = graph.call_function(op, tuple(args), dict(node.kwargs))
+        values = torch.fx.map_arg((call.args, call.kwargs), lambda n: n.meta["val"])
+        with fake_mode_of(torch.utils._pytree.tree_leaves(values)):
+            call.meta["val"] = op(*values[0], **values[1])
+        if first == 1:
+            node.replace_all_uses_with(call)
+        for user in list(node.users):
+            if user.args[1] == 1:
+                user.replace_all_uses_with(call)
+            else:
+                kind = {"dtype": torch.uint8, "device": torch.device("cpu")}
+                with graph.inserting_before(node), fake_mode_of([user.meta["val"]]):
+                    empty = graph.call_function(torch.ops.aten.full.default, ([0], 0), kind)
+                    empty.meta["val"] = torch.empty(0, dtype=torch.uint8)
+                user.replace_all_uses_with(empty)
+            graph.erase_node(user)
+        for key in ("stack_trace", "nn_module_stack"):
+            for user in call.users:
+                if key in user.meta:
+                    call.meta[key] = user.meta[key]
+        graph.erase_node(node)
+    gm.recompile()
 
 
 def fake_mode(*, dynamic: bool = False) -> Any:

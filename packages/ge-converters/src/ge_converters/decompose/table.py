@@ -14,6 +14,7 @@ import torch
 
 from ge_converters.decompose import formulas
 from ge_converters.decompose.formulas import chunked_loss
+from ge_converters.decompose.formulas import prims as prims_formulas
 from ge_converters.registry import REGISTRY, Registry
 
 Decomposition = Callable[..., Any]
@@ -30,6 +31,8 @@ NEVER: Final[dict[str, str]] = {
     "aten.sym_storage_offset.default": "sizes are expressions of the graph's symbols",
     "aten.sym_is_contiguous.default": "answered from meta values while tracing",
 }
+
+_DRAWN: Final = ("rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like")
 
 _cache: dict[tuple[int, int], dict[Any, Decomposition]] = {}
 
@@ -111,9 +114,26 @@ def _own() -> dict[Any, Decomposition]:
     """Decompositions that torch does not register, or only in terms of prims that have no GE form."""
     prims = torch.ops.prims
     return {
+        **_without_generator(),
         **formulas.decompositions(),
+        **prims_formulas.decompositions(),
         prims.convert_element_type.default: lambda a, dtype: torch.ops.aten._to_copy.default(a, dtype=dtype),
         prims.device_put.default: lambda a, device, non_blocking=False: torch.ops.aten._to_copy.default(
             a, device=device, non_blocking=non_blocking
         ),
     }
+
+
+def _without_generator() -> dict[Any, Decomposition]:
+    """Overloads with a generator, called without one, are the overloads without; a generator stays and is refused."""
+    found: dict[Any, Decomposition] = {}
+    for packet in (getattr(torch.ops.aten, name) for name in _DRAWN):
+        for name in packet.overloads():
+            plain = name.replace("low_generator", "low").replace("_generator", "").replace("generator", "default")
+            if plain != name and "out" not in name and plain in packet.overloads():
+                found[getattr(packet, name)] = _plainly(getattr(packet, plain))
+    return found
+
+
+def _plainly(op: Any) -> Decomposition:
+    return lambda *args, generator=None, **more: op(*args, **more) if generator is None else NotImplemented

@@ -54,7 +54,7 @@ def _single(value: float) -> float:
 
 
 # Beside a half tensor eager keeps a Python number in float32 for these, and rounds it to the half type for all others.
-_KEEPS_NUMBERS: Final = frozenset({"Add", "Sub", "Mul", "RealDiv"})
+_KEEPS_NUMBERS: Final = frozenset({"Mul", "RealDiv"})
 
 
 def compute_type(dtype: DataType, *operands: Any) -> DataType:

@@ -8,14 +8,22 @@ from typing import Any
 
 import torch
 
+from ge_converters.base.dtypes import to_torch
 from ge_converters.base.errors import LoweringError, Refusal
 from ge_converters.base.provenance import user_frame
-from ge_converters.lowering.context import Context, Unproduced
+from ge_converters.lowering.context import Context, Unproduced, constant
 from ge_converters.registry import Converter, Entry, Registry
 from ge_converters.registry.signatures import python_name
 from ge_graph import GraphError, Tensor, TensorSpec
 
 _FORMATS = (torch.contiguous_format, torch.preserve_format, torch.channels_last, torch.channels_last_3d)
+
+_TENSORS = ("Tensor", "Optional[Tensor]")
+_KINDS = (bool, int, float, complex)
+
+
+def _kind(dtype: torch.dtype) -> int:
+    return 3 if dtype.is_complex else 2 if dtype.is_floating_point else 0 if dtype is torch.bool else 1
 
 
 class Parameters:
@@ -24,15 +32,17 @@ class Parameters:
     Attributes:
         positional: Name and default of every positional argument of the schema, in order.
         keywords: Name, Python name and default of every keyword-only argument.
+        tensors: Positions of the arguments that are tensors.
     """
 
-    __slots__ = ("positional", "keywords", "count")
+    __slots__ = ("positional", "keywords", "count", "tensors")
 
     def __init__(self, target: torch._ops.OpOverload) -> None:
         arguments = target._schema.arguments
         self.positional = [(a.name, _default(a)) for a in arguments if not a.kwarg_only]
         self.keywords = [(a.name, python_name(a.name), _default(a)) for a in arguments if a.kwarg_only]
         self.count = len(self.positional)
+        self.tensors = [i for i, a in enumerate(a for a in arguments if not a.kwarg_only) if str(a.type) in _TENSORS]
 
     def bind(self, args: Any, kwargs: Any, convert: Callable[[Any], Any]) -> tuple[list[Any], dict[str, Any]]:
         """All parameters of the call, defaults filled in, each passed through ``convert``."""
@@ -128,10 +138,32 @@ class Caller:
         meta = self.context.meta_outputs(value)
         if entry.wants_meta:
             keywords["meta_outputs"] = meta
-        result = self.call(node, entry, positional, keywords)
+        try:
+            result = self.call(node, entry, positional, keywords)
+        except LoweringError as error:
+            if error.code != "GE2006" or parameters is None or not self._numbers_to_tensors(parameters, positional):
+                raise
+            result = self.call(node, entry, positional, keywords)
         if type(result) is Tensor and type(meta) is TensorSpec:
             return self.checked(node, entry, result, meta)
         return self.checked_many(node, entry, result, meta)
+
+    def _numbers_to_tensors(self, parameters: Parameters, positional: list[Any]) -> bool:
+        """Make 0-d constants of Python numbers where the schema says Tensor, as vmap and literals leave them.
+
+        A number does not widen the type of its kind, so it takes that of the first tensor of its kind or a higher one.
+        Most converters take numbers as they are and round them where eager does; this is for those that do not.
+        """
+        found = False
+        for i in parameters.tensors:
+            value = positional[i]
+            if isinstance(value, (bool, int, float, complex)):
+                kind = next(k for k, types in enumerate(_KINDS) if isinstance(value, types))
+                types = [to_torch(t.dtype) for t in positional if isinstance(t, Tensor)]
+                dtype = next((t for t in types if _kind(t) >= kind), torch.tensor(value).dtype)
+                positional[i] = constant(self.graph, torch.tensor(value, dtype=dtype))
+                found = True
+        return found
 
     def call(self, node: torch.fx.Node, entry: Entry, positional: list[Any], keywords: dict[str, Any]) -> Any:
         try:

@@ -41,7 +41,7 @@ def plain(expr: Any) -> int | float | bool | None:
         return int(expr)
     if expr.is_Boolean and not expr.free_symbols:
         return bool(expr)
-    if expr.is_Float or expr.is_Rational:
+    if expr.is_Float or expr.is_Rational or (expr.is_infinite and not expr.free_symbols):
         return float(expr)
     return None
 

@@ -23,6 +23,7 @@ from ge_converters.base.provenance import FxProvenance, fx_target, user_frame
 from ge_converters.lowering import (
     aliasing,
     control_flow,
+    asserts,
     conversion_log,
     higher_order,
     memory_ops,
@@ -109,6 +110,10 @@ def no_collection() -> Iterator[None]:
         gc.enable()
 
 
+class _Missing:
+    """What stands for a refused node of which not even the type is known."""
+
+
 class Walk:
     """One lowering.
 
@@ -133,6 +138,7 @@ class Walk:
         self.fx_index: dict[FxNode, int] = {}
         self.updates: dict[FxNode, Any] = {}
         self.inner_calls = 0  # call_function nodes in graphs of nodes
+        self.items: set[Any] = set()  # symbols that stand for an element of a tensor
 
     def run(self) -> Lowered:
         """Walk the graph of ``gm``."""
@@ -225,6 +231,9 @@ class Walk:
     def step(self, node: FxNode) -> None:
         """Lower one call_function node; what it becomes stands in ``env``."""
         self.graph.provenance = FxProvenance(node)
+        if any(type(self.env.get(n)) is _Missing for n in node.all_input_nodes):
+            self.env[node] = self.stand_in(node.meta.get("val"))  # its argument's refusal is the reason, said once
+            return
         first = len(self.graph.nodes)
         try:
             self.env[node] = self._lower_call(node)
@@ -291,6 +300,8 @@ class Walk:
             return builder.data(self.graph, index=0, dtype=spec.dtype, shape=spec.size)
         if isinstance(value, (list, tuple)):
             return tuple(self.stand_in(v) for v in value)
+        if value is None:
+            return _Missing()
         if symbols.is_symbolic(value):
             scalar = builder.data(self.graph, index=0, dtype=_SCALAR_DTYPES[type(value)], shape=())
             self.context.symbols.define(value.node.expr, lambda: scalar)
@@ -332,6 +343,7 @@ class Walk:
         if symbols.is_symbolic(value):
             scalar = cast(scalar, _SCALAR_DTYPES[type(value)])
             self.context.symbols.define(value.node.expr, lambda: scalar)
+            self.items.add(value.node.expr)
         return scalar
 
     def _copy(self, node: FxNode) -> Any:
@@ -442,7 +454,10 @@ _OWN: Final[dict[Any, Callable[[Walk, FxNode], Any]]] = {
     torch.ops.aten.copy_.default: Walk._copy,
     torch.ops.aten.sym_constrain_range.default: _drop,
     torch.ops.aten.sym_constrain_range_for_size.default: _drop,
-    torch.ops.aten._assert_scalar.default: _drop,
+    torch.ops.aten._assert_scalar.default: asserts.of_number,
+    torch.ops.aten._assert_async.default: asserts.of_tensor,
+    torch.ops.aten._assert_async.msg: asserts.of_tensor,
+    torch.ops.aten._functional_assert_async.msg: asserts.of_tensor,
     torch.ops.aten._assert_tensor_metadata.default: _drop,
     torch.ops.aten._linalg_check_errors.default: _drop,
 }

@@ -12,7 +12,7 @@ import torch
 from ge_converters.base.dtypes import cast
 from ge_converters.base.errors import Refusal
 from ge_converters.base.support import BF16, F16, F32, Support
-from ge_converters.emit.attention import composed_attention, composed_attention_gradient, no_dropout
+from ge_converters.emit.attention import composed_attention, composed_attention_gradient, log_sum, no_dropout
 from ge_converters.emit.compute_types import need_floats
 from ge_converters.emit.shapes import axis_size, shape_operand
 from ge_converters.registry import declare_supported, register_fx_node_ge_converter
@@ -109,14 +109,15 @@ def _fits_attributes(spec: TensorSpec) -> bool:
     return isinstance(spec.size[1], int) and isinstance(spec.size[3], int)
 
 
-def _attrs(spec: TensorSpec, scale: float | None, mode: int, dropout_p: float) -> dict[str, Any]:
+def _attrs(spec: TensorSpec, scale: float | None, mode: int, dropout_p: float, masked: bool) -> dict[str, Any]:
+    """``masked``: whether the user's mask may hide all keys from a row, which inner_precise 2 provides for."""
     no_dropout(dropout_p)
     if scale is None:
         scale = 1.0 / math.sqrt(int(spec.size[3]))
     far = 2**31 - 1
     return {
         "scale_value": float(scale), "keep_prob": 1.0, "pre_tockens": far, "next_tockens": far,
-        "head_num": int(spec.size[1]), "input_layout": "BNSD", "inner_precise": 0,
+        "head_num": int(spec.size[1]), "input_layout": "BNSD", "inner_precise": 2 if masked else 0,
         "sparse_mode": mode, "pse_type": 0,
     }  # fmt: skip
 
@@ -138,12 +139,11 @@ def attention(
     heads = int(spec.size[1])
     bias, mask, mode = _masks(query, heads, attn_mask, is_causal, spec.size[2])
     top, total, _, result = ge.FlashAttentionScore(
-        query, key, value, bias, None, None, mask, **_attrs(spec, scale, mode, dropout_p)
+        query, key, value, bias, None, None, mask, **_attrs(spec, scale, mode, dropout_p, attn_mask is not None)
     )
     first = ge.Const(0, dtype=DataType.DT_INT64)
     last = ge.Const(-1, dtype=DataType.DT_INT64)
-    lse = ge.Add(ge.GatherV2(top, first, last), ge.Log(ge.GatherV2(total, first, last)))
-    return result, lse
+    return result, log_sum(ge.GatherV2(top, first, last), ge.GatherV2(total, first, last))
 
 
 def attention_gradient(
@@ -169,7 +169,7 @@ def attention_gradient(
     top = ge.BroadcastTo(ge.Unsqueeze(cast(logsumexp, _F32), axes=[-1]), [-1, -1, -1, _REPEATS])
     dq, dk, dv, _ = ge.FlashAttentionScoreGrad(
         query, key, value, grad, bias, None, None, mask, top, ge.OnesLike(top), None, out,
-        **_attrs(spec, scale, mode, dropout_p),
+        **_attrs(spec, scale, mode, dropout_p, attn_mask is not None),
     )  # fmt: skip
     return dq, dk, dv
 

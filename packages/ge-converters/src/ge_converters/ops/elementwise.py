@@ -33,6 +33,8 @@ def _add_scaled(a: Any, b: Any, alpha: Any, dtype: DataType) -> Tensor:
     if dtype == _D.DT_BOOL:
         x, y, flag = dtype_promote(a, b, alpha, target_dtype=dtype)
         return ge.LogicalOr(x, ge.LogicalAnd(y, flag))
+    if dtype in HALF_TYPES:  # eager rounds a number before it adds
+        a, b = dtype_promote(a, b, target_dtype=dtype)
     if isinstance(b, _NUMBERS) and isinstance(alpha, _NUMBERS):
         return arithmetic("Add", a, b * alpha, dtype)
     # Eager rounds alpha to the element type, multiplies and adds with one rounding; so does AxpyV2.
@@ -47,6 +49,11 @@ def _subtract(a: Any, b: Any, alpha: Any, dtype: DataType) -> Tensor:
     if not isinstance(alpha, Tensor):
         return arithmetic("Sub", a, b, dtype) if alpha == 1 else _add_scaled(a, b, -alpha, dtype)
     return arithmetic("Sub", a, arithmetic("Mul", b, alpha, dtype), dtype)
+
+
+def _no_bool(*operands: Any) -> None:
+    if any(v.dtype == _D.DT_BOOL if isinstance(v, Tensor) else isinstance(v, bool) for v in operands):
+        raise Refusal("Subtraction, the `-` operator, with a bool tensor is not supported; use ~ or logical_not()")
 
 
 _ADD_TENSOR = [
@@ -123,6 +130,7 @@ def sub_scalar(self: Tensor, other: Any, alpha: Any = 1, *, meta_outputs: Tensor
 @register_fx_node_ge_converter(aten.rsub.Tensor, source="aten rsub.Tensor; GE Sub, AxpyV2")
 def rsub(self: Tensor, other: Any, *, alpha: Any = 1, meta_outputs: TensorSpec) -> Tensor:
     """other - alpha * self."""
+    _no_bool(self, other)
     return _subtract(other, self, alpha, meta_outputs.dtype)
 
 
@@ -130,6 +138,7 @@ def rsub(self: Tensor, other: Any, *, alpha: Any = 1, meta_outputs: TensorSpec) 
 @register_fx_node_ge_converter(aten.rsub.Scalar, source="aten rsub.Scalar; GE Sub")
 def rsub_scalar(self: Tensor, other: Any, alpha: Any = 1, *, meta_outputs: TensorSpec) -> Tensor:
     """other - alpha * self, other a number."""
+    _no_bool(self, other)
     return _subtract(other, self, alpha, meta_outputs.dtype)
 
 
@@ -329,6 +338,8 @@ def pow_scalar(self: Tensor, exponent: Any, *, meta_outputs: TensorSpec) -> Tens
     """
     dtype = meta_outputs.dtype
     if isinstance(exponent, (int, float)):
+        if exponent < 0 and not (dtype.is_float or dtype.is_complex):
+            raise Refusal(f"exponent {exponent}: Integers to negative integer powers are not allowed.")
         if exponent == 1:
             return cast(self, dtype)
         special = _POWERS.get(exponent)
@@ -639,6 +650,19 @@ def convert_element_type(a: Tensor, dtype: torch.dtype, *, meta_outputs: TensorS
 def device_put(a: Tensor, device: Any, non_blocking: bool = False, *, meta_outputs: TensorSpec) -> Tensor:
     """The value itself: a graph lives on one device."""
     return a
+
+
+# Registered by name: it exists once torch's compiler module of it is loaded, which dynamo does for addcmul_ and others.
+@register_fx_node_ge_converter("prims.fma.default", source="torch._inductor.inductor_prims: fma; GE Mul, Add")
+def fma(a: Tensor, b: Tensor, c: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
+    """a * b + c without rounding in between, as near as the type allows: half types compute in float32.
+
+    Emits:  Mul, Add: FusedMulAdd takes neither bfloat16 nor float64 nor operands that broadcast.
+    """
+    dtype = meta_outputs.dtype
+    inner = _D.DT_FLOAT if dtype in HALF_TYPES else dtype
+    product = arithmetic("Mul", dtype_promote(a, target_dtype=inner), dtype_promote(b, target_dtype=inner), inner)
+    return cast(arithmetic("Add", product, dtype_promote(c, target_dtype=inner), inner), dtype)
 
 
 # -- activations -----------------------------------------------------------------------------------------------------

@@ -128,6 +128,7 @@ _install_medians()
 
 @declare_supported(
     [Support(f(4, 7, low=0, high=4), d, k) for f in (I64, I32) for d, k in ((-1, False), (0, True))]
+    + [Support(F32(3, 4, 2, low=0, high=2), d) for d in (0, 1)]
     + [Support(f(value=[[1.0, 2.0, 2.0, 0.5], [3.0, 1.0, 3.0, 1.0]])) for f in (F32, F16, BF16)]
     + [Support(BOOL(2, 5)), Support(F32())]
 )
@@ -152,10 +153,9 @@ def mode(self: Tensor, dim: int = -1, keepdim: bool = False, *, meta_outputs: An
     places = ge.Range(_long(0), _size(x, axis), _long(1))
     where = ge.SelectV2(ge.Equal(last, found), places, _long(-1))
     position = ge.ReduceMax(where, [-1], keep_dims=True)
-    if keepdim:
-        order = ints(_swapped(x.rank, axis))
-        return back(move("Transpose", found, order)), move("Transpose", position, order)
-    return back(ge.Squeeze(found, axis=[-1])), ge.Squeeze(position, axis=[-1])
+    order = ints(_swapped(x.rank, axis))
+    found, position = back(move("Transpose", found, order)), move("Transpose", position, order)
+    return (found, position) if keepdim else (ge.Squeeze(found, axis=[axis]), ge.Squeeze(position, axis=[axis]))
 
 
 def _swapped(rank: int, axis: int) -> list[int]:

@@ -116,7 +116,7 @@ def _check_nd(x: Tensor, index: Sequence[Tensor], negative: bool = False) -> Non
 # Scatter. In-place operators write into their first operand; the planner makes sure that it is theirs to write.
 
 
-@kernel("ScatterElements", source="iteration space is indices' shape; of equal indices the last wins")
+@kernel("ScatterElements", source="iteration space is indices' shape, none negative; of equal indices the last wins")
 def scatter_elements(
     data: Tensor, indices: Tensor, updates: Tensor, *, axis: int = 0, reduction: str = "none"
 ) -> Tensor:
@@ -134,9 +134,7 @@ def scatter_elements_v2(
 
 def _scatter(out: Tensor, indices: Tensor, updates: Tensor, axis: int, reduction: str | bytes) -> Tensor:
     mode = reduction.decode() if isinstance(reduction, bytes) else reduction
-    index = _long(indices)
-    if out.dim():
-        index = torch.where(index < 0, index + out.shape[axis], index)
+    index = _long(indices)  # a negative one is out of bounds, as the operator's documentation has it
     if mode in ("none", "update", ""):
         return out.scatter_(axis, index, updates)
     if mode == "add":

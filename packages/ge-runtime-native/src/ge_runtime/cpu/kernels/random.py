@@ -62,6 +62,25 @@ def normal(key: int, counter: int, count: int, dtype: torch.dtype) -> Tensor:
     return torch.from_numpy(both).to(dtype)
 
 
+def integers(key: int, counter: int, count: int, low: int, high: int) -> Tensor:
+    """int64 numbers in [low, high), all equally likely: 64-bit words, those beyond the last whole span drawn again."""
+    span = high - low
+    if span <= 0:
+        raise errors.refused("random", f"from={low} is not less than to={high}, there is no number to draw")
+    last = _U64 - _U64 % span - 1
+    words = _words64(key, counter, count)
+    while (again := words > np.uint64(last)).any():
+        counter += count + 1
+        words[again] = _words64(key, counter, int(again.sum()))
+    drawn = words % np.uint64(span) + np.uint64(low % _U64)  # wraps around, as two's complement does
+    return torch.from_numpy(drawn.view(np.int64))
+
+
+def _words64(key: int, counter: int, count: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    w = philox(key, counter, 2 * count).astype(np.uint64).reshape(-1, 2)
+    return w[:, 0] | (w[:, 1] << _SHIFT)
+
+
 def _key_counter(key: Tensor, counter: Tensor) -> tuple[int, int]:
     k = one(key.reshape(-1).view(torch.int64).tolist()[:1]) % _U64
     low, high = (v % _U64 for v in counter.reshape(-1).view(torch.int64).tolist())
@@ -105,11 +124,15 @@ def stateless_random_normal_v2(
 def stateless_random_uniform_int_v2(
     shape: Any, key: Tensor, counter: Tensor, alg: Tensor, minval: Tensor, maxval: Tensor
 ) -> Tensor:
-    """Integers in [minval, maxval) from an explicit key and counter."""
+    """Integers in [minval, maxval) from an explicit key and counter: a word (two for int64) modulo the span."""
     sizes = listed(shape)
-    words = philox(*_key_counter(key, counter), math.prod(sizes)).astype(np.int64)
     low, high = int(minval.reshape(())), int(maxval.reshape(()))
-    return (torch.from_numpy(words % max(high - low, 1)) + low).to(minval.dtype).reshape(sizes)
+    if high <= low:
+        raise errors.refused("StatelessRandomUniformIntV2", f"minval {low} is not less than maxval {high}")
+    start, count = _key_counter(key, counter), math.prod(sizes)
+    words = _words64(*start, count) if minval.dtype is torch.int64 else philox(*start, count).astype(np.uint64)
+    drawn = words % np.uint64(high - low) + np.uint64(low % _U64)
+    return torch.from_numpy(drawn.view(np.int64)).to(minval.dtype).reshape(sizes)
 
 
 @kernel("StatelessBernoulli", host=("shape",))
@@ -150,9 +173,8 @@ def random_standard_normal(shape: Any, *, dtype: int, seed: int = 0, seed2: int 
 def random_uniform_int(shape: Any, min: Tensor, max: Tensor, *, seed: int = 0, seed2: int = 0) -> Tensor:
     """Integers in [min, max); seeds are attributes."""
     sizes = listed(shape)
-    words = philox(_attribute_seed(seed, seed2), 0, math.prod(sizes)).astype(np.int64)
     low, high = int(min.reshape(())), int(max.reshape(()))
-    return (torch.from_numpy(words % (high - low)) + low).to(min.dtype).reshape(sizes)
+    return integers(_attribute_seed(seed, seed2), 0, math.prod(sizes), low, high).to(min.dtype).reshape(sizes)
 
 
 @kernel("MultinomialWithReplacement", source="row weights need not sum to 1; without replacement by exponential races")

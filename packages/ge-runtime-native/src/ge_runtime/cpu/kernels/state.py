@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ge_graph.dtypes import DataType
 from ge_runtime import errors
-from ge_runtime.cpu.registry import Ref, Site, kernel, plan
+from ge_runtime.cpu.registry import Call, Ref, Site, kernel, plan
+from ge_runtime.cpu.text import decode
 from ge_runtime.cpu.values import listed, one
 
 
@@ -122,9 +124,19 @@ def _strided(flat: Tensor, size: Any, stride: Any, offset: Any) -> Tensor:
 @kernel("Assert")
 def assert_(input_condition: Tensor, input_data: list[Tensor], *, summarize: int = 3) -> None:
     """Stop with the data if a condition is false."""
-    if not bool(input_condition.all()):
-        shown = [t.reshape(-1)[:summarize].tolist() for t in input_data]
-        raise errors.refused("Assert", f"condition is false; data: {shown}")
+    _checked(input_condition, input_data, [False] * len(input_data), summarize)
+
+
+@plan("Assert")
+def _plan_assert(site: Any) -> Call:
+    texts = [t.dtype is DataType.DT_STRING for t in list(site.node.operands())[1:]]
+    return Call(_checked, (site.tensor("input_condition"), site.tensor("input_data"), texts, site.attr("summarize", 3)))
+
+
+def _checked(condition: Tensor, data: list[Tensor], texts: list[bool], summarize: int) -> None:
+    if not bool(condition.all()):
+        shown = [decode(t) if text else str(t.reshape(-1)[:summarize].tolist()) for t, text in zip(data, texts)]
+        raise errors.refused("Assert", "; ".join(["condition is false", *shown]))
 
 
 @kernel("Cmo", ignores=("max_size", "type", "offset"))

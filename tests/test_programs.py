@@ -1,0 +1,298 @@
+"""Kinds of programs that a compiler gets wrong without a word; each equals eager in values, gradients and mutations."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils import _pytree as pytree
+from torch.utils.checkpoint import checkpoint
+
+import torchair
+
+
+def run(fn, args, backend, dynamic, grad):
+    torch._dynamo.reset()
+    given = [a.detach().clone().requires_grad_(a.requires_grad) if isinstance(a, torch.Tensor) else a for a in args]
+    called = fn if backend is None else torch.compile(fn, backend=backend, dynamic=dynamic, fullgraph=True)
+    torch.manual_seed(0)
+    results = pytree.tree_leaves(called(*given))
+    if grad:
+        sum(r.float().square().sum() for r in results if isinstance(r, torch.Tensor) and r.requires_grad).backward()
+    tensors = [a for a in given if isinstance(a, torch.Tensor)]
+    return [*results, *tensors, *([a.grad for a in tensors] if grad else [])]
+
+
+def assert_eager(fn, *args, dynamic=None, grad=False, **tolerance):
+    """``fn`` compiled gives what it gives in eager: results, arguments afterwards, gradients."""
+    want = run(fn, args, None, dynamic, grad)
+    got = run(fn, args, torchair.get_npu_backend(), dynamic, grad)
+    for g, w in zip(got, want, strict=True):
+        assert type(g) is type(w)
+        if isinstance(g, torch.Tensor):
+            torch.testing.assert_close(g, w, equal_nan=True, **tolerance)
+        else:
+            assert g == w
+
+
+def left_padded(rows=5, batch=2):
+    seen = torch.ones(batch, 1, rows, rows, dtype=torch.bool).tril()
+    seen[0, :, :, :2] = False  # the first two queries of the first sequence see nothing
+    return seen
+
+
+def masked(q, k, v, seen):
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+
+
+def biased(q, k, v, seen):
+    bias = torch.zeros(seen.shape, dtype=q.dtype).masked_fill(~seen, float("-inf"))
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+
+
+def grouped(q, k, v, seen):
+    return F.scaled_dot_product_attention(q, k[:, ::2], v[:, ::2], attn_mask=seen, enable_gqa=True)
+
+
+def causal(q, k, v, seen):
+    return F.scaled_dot_product_attention(q, k[:, ::2], v[:, ::2], is_causal=True, enable_gqa=True)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("attention", [masked, biased, grouped, causal])
+def test_attention_whose_rows_see_nothing(attention, dynamic):
+    q, k, v = (torch.randn(2, 4, 5, 8).requires_grad_() for _ in range(3))
+    assert_eager(attention, q, k, v, left_padded(), dynamic=dynamic, grad=True)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("attention", [masked, biased, grouped, causal])
+def test_attention_in_bfloat16_is_as_exact_as_eager(attention, dynamic):
+    q, k, v = (torch.randn(2, 4, 5, 8).bfloat16().requires_grad_() for _ in range(3))
+    exact = [t.detach().float().requires_grad_() for t in (q, k, v)]
+    truth = run(attention, [*exact, left_padded()], None, dynamic, True)
+    want = run(attention, [q, k, v, left_padded()], None, dynamic, True)
+    got = run(attention, [q, k, v, left_padded()], torchair.get_npu_backend(), dynamic, True)
+    for g, w, t in zip(got, want, truth, strict=True):
+        if g is not None:
+            allowed = 2 * (w.float() - t.float()).abs().max() + 1e-3
+            assert (g.float() - t.float()).abs().max() <= allowed
+
+
+# -- views of what was written ----------------------------------------------------------------------------------------
+
+VIEWS = {
+    "row": lambda c: c[1],
+    "columns": lambda c: c[:, 1:4],
+    "turned": lambda c: c.t(),
+    "stepped": lambda c: c[::2, ::3],
+    "diagonal": lambda c: c.diagonal(),
+    "stretched": lambda c: c[1:2].expand(3, 6),
+    "strided": lambda c: c.as_strided((2, 2), (3, 2), 5),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("written", ["row", "columns", "turned", "stepped", "diagonal"])
+def test_returned_views_of_written_storage(written, dynamic):
+    """Views that the caller made: what comes back lies where the caller's view does."""
+    backend = torchair.get_npu_backend()
+    for read in VIEWS:
+        found = []
+        for compiled in (False, True):
+            torch._dynamo.reset()
+
+            def fn(w, r):
+                w.mul_(2)
+                return r
+
+            base = torch.arange(24.0).reshape(4, 6)
+            w, r = VIEWS[written](base), VIEWS[read](base)
+            called = torch.compile(fn, backend=backend, dynamic=dynamic) if compiled else fn
+            out = called(w, r)
+            place = (out.storage_offset(), out.stride())
+            before = out.clone()
+            base.add_(100)
+            found.append((place, before, out))
+        (place, before, out), (place_, before_, out_) = found
+        assert place == place_, read
+        assert torch.equal(before, before_), read
+        assert torch.equal(out, out_), read
+
+
+# -- random numbers ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 2**40), (-(2**63), 2**63 - 1), (0, 3 * 2**30), (-7, 2**62)])
+def test_whole_numbers_reach_over_their_range_evenly(low, high):
+    drawn = torch.compile(lambda: torch.randint(low, high, (40_000,)), backend=torchair.get_npu_backend())()
+    assert int(drawn.min()) >= low
+    assert int(drawn.max()) < high
+    counts = torch.histc((drawn.double() - low) / (high - low), bins=8, min=0, max=1)
+    assert float((counts - 5000).abs().max()) < 450  # six standard deviations
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: torch.rand((3, 4), generator=None),
+        lambda: torch.randn((3, 4), generator=None),
+        lambda: torch.randint(0, 9, (3, 4), generator=None),
+        lambda: torch.randint(9, (3, 4), generator=None),
+        lambda: torch.randperm(12, generator=None),
+    ],
+)  # fmt: skip
+def test_no_generator_is_no_generator(draw):
+    drawn, wanted = torch.compile(draw, backend=torchair.get_npu_backend())(), draw()
+    assert (drawn.shape, drawn.dtype) == (wanted.shape, wanted.dtype)
+
+
+# -- activation checkpointing -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_checkpointed_attention(dynamic):
+    def block(x, w):
+        return F.scaled_dot_product_attention(x, x, x).relu() @ w
+
+    def fn(x, w):
+        once = checkpoint(block, x, w, use_reentrant=False)
+        return checkpoint(block, once, w, use_reentrant=False)
+
+    x, w = torch.randn(2, 2, 3, 4, requires_grad=True), (torch.randn(4, 4) / 4).requires_grad_()
+    assert_eager(fn, x, w, dynamic=dynamic, grad=True)
+
+
+def test_checkpointed_dropout_drops_the_same_elements_backward():
+    def fn(x, w):
+        return checkpoint(lambda x: F.dropout(x @ w, 0.5, True), x, use_reentrant=False)
+
+    x, w = torch.randn(64, 4, requires_grad=True), torch.eye(4, requires_grad=True)
+    y = torch.compile(fn, backend=torchair.get_npu_backend())(x, w)
+    y.sum().backward()
+    assert torch.equal(y != 0, x.grad != 0)
+    assert 0 < int((y == 0).sum()) < y.numel()
+
+
+def _positive(x):
+    torch._assert_async((x > 0).all(), "all must be 100%s positive")
+    return x * 2
+
+
+# -- assertions -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fn", "good", "bad", "text"),
+    [
+        (lambda x: F.one_hot(x, 5), torch.tensor([1, 2]), torch.tensor([1, 7]), "Class values must be smaller"),
+        (_positive, torch.ones(3), torch.tensor([1.0, -1.0]), "all must be 100%s positive"),
+    ],
+)
+def test_an_assertion_fires_with_its_text_and_line(fn, good, bad, text):
+    assert_eager(fn, good)
+    compiled = torch.compile(fn, backend=torchair.get_npu_backend(), dynamic=True)
+    with pytest.raises(RuntimeError, match=text) as caught:
+        compiled(bad)
+    assert "test_programs.py" in str(caught.value)
+
+
+def test_a_deferred_check_of_a_number_fires():
+    def fn(x):
+        n = x.item()
+        torch._check(n < 5)
+        return torch.ones(3) * n
+
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        compiled = torch.compile(fn, backend=torchair.get_npu_backend(), fullgraph=True)
+        assert torch.equal(compiled(torch.tensor(3)), torch.full((3,), 3.0))
+        with pytest.raises(RuntimeError, match="n < 5|u0 < 5"):
+            compiled(torch.tensor(7))
+
+
+# -- numbers where tensors are expected -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: x.copy_(3.0) + 1,
+        lambda x: torch.vmap(lambda a: torch.ops.aten.add.Tensor(a, 2.0))(x),
+        lambda x: x * (1 + 2j),
+        lambda x: torch.maximum(x, torch.tensor(0.5)),
+        lambda x: torch.ones(2) if x[0].item() == float("inf") else torch.zeros(2),
+    ],
+)
+def test_numbers_for_tensors(fn):
+    with torch._dynamo.config.patch(capture_scalar_outputs=False):
+        want, got = fn(torch.arange(4.0)), torch.compile(fn, backend=torchair.get_npu_backend())(torch.arange(4.0))
+    torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: x + 0.1,
+        lambda x: 0.1 - x,
+        lambda x: x * 0.1,
+        lambda x: x / 0.3,
+        lambda x: 0.3 / x,
+        lambda x: torch.add(x, 1.001, alpha=0.3),
+    ],
+)
+def test_half_and_number_round_where_eager_does(fn, dtype):
+    x = torch.randn(64).to(dtype)
+    assert torch.equal(torch.compile(fn, backend=torchair.get_npu_backend())(x), fn(x))
+
+
+def test_gradients_of_complex_functions_are_conjugated():
+    x = torch.randn(3, dtype=torch.complex64, requires_grad=True)
+    assert_eager(lambda x: (x.tanh() * x.sigmoid()).real, x, grad=True)
+
+
+# -- what eager rejects -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fn", "args"),
+    [
+        (lambda x, i: x.scatter(0, i, 1.0), (torch.zeros(4, 3), torch.tensor([[-1, 0, 1]]))),
+        (lambda x, i: x.scatter_add(0, i, x), (torch.zeros(4, 3), torch.tensor([[9, 0, 1]]))),
+        (lambda x, i: x.scatter_reduce(0, i, x, "amax"), (torch.zeros(4, 3), torch.tensor([[-1, 0, 1]]))),
+        (lambda x, i: x.index_reduce(0, i, x[:1], "mean"), (torch.zeros(4, 3), torch.tensor([-1]))),
+        (lambda x: 1 - x, (torch.tensor([True, False]),)),
+        (lambda x: x**-1, (torch.tensor([2, 3]),)),
+        (lambda x: torch.multinomial(x, 2), (torch.zeros(4),)),
+    ],
+)
+def test_calls_that_eager_rejects(fn, args):
+    with pytest.raises((RuntimeError, IndexError)):
+        fn(*args)
+    with pytest.raises(Exception, match=r"GE\d{4}"):
+        torch.compile(fn, backend=torchair.get_npu_backend())(*args)
+
+
+# -- prims ------------------------------------------------------------------------------------------------------------
+
+
+def test_every_prim_has_a_converter_or_a_decomposition():
+    from ge_converters.decompose.table import decomposition_table
+    from ge_converters.registry import REGISTRY
+
+    # Tokens and numbers are no tensors, resize and copy_to write, views with strides are refused as ATen's are.
+    without = {
+        "_make_token",
+        "_sink_tokens",
+        "as_strided",
+        "copy_to",
+        "item",
+        "maximum_value",
+        "minimum_value",
+        "resize",
+    }
+    without |= {"xor_sum"}  # GE has no such reduction
+    table = decomposition_table()
+    packets = {n: getattr(torch.ops.prims, n, None) for n in dir(torch._prims)}
+    ops = {n: p.default for n, p in packets.items() if isinstance(p, torch._ops.OpOverloadPacket)}
+    missing = {n for n, op in ops.items() if op not in table and REGISTRY.find(op) is None}
+    assert missing <= without
+    assert "prims.fma.default" in {name for name, _ in REGISTRY.awaited()} or REGISTRY.find(torch.ops.prims.fma.default)
