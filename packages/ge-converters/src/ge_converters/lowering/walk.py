@@ -22,8 +22,8 @@ from ge_converters.base.errors import LoweringError, Refusal
 from ge_converters.base.provenance import FxProvenance, fx_target, user_frame
 from ge_converters.lowering import (
     aliasing,
-    control_flow,
     asserts,
+    control_flow,
     conversion_log,
     higher_order,
     memory_ops,
