@@ -66,6 +66,8 @@ def _interpolate(
         factors = [None] * spatial
     rest = (*([bool(align_corners)] if aligns else []), *factors)
     if input.requires_grad and torch.is_grad_enabled():
+        if not all(isinstance(s, int) for s in (*input.shape, *wanted)):
+            return NotImplemented  # torch's own formula, whose gradient serves symbolic sizes
         return _Resized.apply(input, op, wanted, rest)
     with below_autograd():
         return op(input, wanted, *rest)

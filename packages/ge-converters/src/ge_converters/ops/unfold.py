@@ -77,7 +77,9 @@ def col2im(
     x = cast(self, inner)
     if self.rank == 2:
         x = ge.Unsqueeze(x, axes=[0])
-    split = [0, channels, volume, -1] if isinstance(channels, int) else None
+    windows = self.known_shape[-1] if self.known_shape is not None else None
+    last_size = windows if isinstance(windows, int) else -1
+    split = [0, channels, volume, last_size] if isinstance(channels, int) else None
     if split is None:
         size = ge.Shape(x, dtype=DataType.DT_INT64)
         n, last = (ge.GatherV2(size, ge.Const(i, dtype=DataType.DT_INT64), 0) for i in (0, 2))

@@ -150,7 +150,7 @@ def col2im(
     stride: Sequence[int],
 ) -> Tensor:  # fmt: skip
     """Sum of patches (N, C, kh * kw, L) into an image (N, C, H, W)."""
-    flat = wide(x).reshape(x.shape[0], -1, x.shape[-1])
+    flat = wide(x).reshape(x.shape[0], x.shape[1] * x.shape[2], x.shape[-1])
     y = _F.fold(flat, ints(output_size), _pair(kernel_size), _pair(dilation), _pair(padding), _pair(stride))
     return y.to(x.dtype)
 
