@@ -414,6 +414,7 @@ class Planner:
         site = PlanSite(self, node, kernel)
         if host_rules.hostable(node) and registry.is_builtin(node.op):
             found = host_rules.RULES[node.op](site)
+            site.out_dtype()  # numbers become what the output declares
             if found is not None and not site.unasked(() if kernel is None else kernel.ignores):
                 for edge, numbers in zip(node.outputs, found, strict=True):
                     self._define(edge, Value(host=numbers))
