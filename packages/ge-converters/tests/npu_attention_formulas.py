@@ -105,6 +105,14 @@ def fusion_attention_v2(
                             next_tockens=next_tokens, **rest)  # fmt: skip
 
 
+def fusion_attention_v3(
+    query: Tensor, key: Tensor, value: Tensor, head_num: int, input_layout: str, **rest: Any
+) -> Any:
+    """Seed and offset of the dropout are tensors here."""
+    made = fusion_attention(query, key, value, head_num, input_layout, **rest)
+    return (*made[:4], torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64))
+
+
 def fusion_attention_grad(
     query: Tensor, key: Tensor, value: Tensor, dy: Tensor, head_num: int, input_layout: str, *,
     scale_value: float = 1.0, pse: Tensor | None = None, atten_mask: Tensor | None = None, sparse_mode: int = 0,
@@ -263,6 +271,19 @@ def _attention_cases() -> list[Case]:
             fusion_attention_v2,
             lambda d: call(*qkv(d), 4, "BNSD", scale=0.25, atten_mask=triangle),
             outputs=first,
+        ),
+        Case(
+            flash + "_v3",
+            fusion_attention_v3,
+            lambda d: call(*qkv(d), 4, "BNSD", scale=0.25, atten_mask=triangle),
+            outputs=first,
+        ),
+        Case(
+            grad + "_v3",
+            fusion_attention_grad,
+            lambda d: saved(d, "BNSD", qkv(d, 4, 2), atten_mask=triangle),
+            outputs=first,
+            tolerance=2e-2,
         ),
         Case(grad, fusion_attention_grad, lambda d: saved(d, "BNSD", qkv(d)), outputs=first, tolerance=2e-2),
         Case(
