@@ -105,11 +105,9 @@ def fusion_attention_v2(
                             next_tockens=next_tokens, **rest)  # fmt: skip
 
 
-def fusion_attention_v3(
-    query: Tensor, key: Tensor, value: Tensor, head_num: int, input_layout: str, **rest: Any
-) -> Any:
+def fusion_attention_v3(*args: Any, **keywords: Any) -> Any:
     """Seed and offset of the dropout are tensors here."""
-    made = fusion_attention(query, key, value, head_num, input_layout, **rest)
+    made = fusion_attention(*args, **keywords)
     return (*made[:4], torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64))
 
 
