@@ -120,7 +120,7 @@ def test_inputs_of_wrong_kinds(value: Any) -> None:
         assert executable.run([torch.tensor(2)])[0].item() == 3
 
 
-@pytest.mark.parametrize("inputs", [5, None, "a", {0: 1}, {1, 2}, iter([1]), [], [1, 2]], ids=repr)
+@pytest.mark.parametrize("inputs", [5, None, "a", {0: 1}, {1, 2}, iter([1]), [], [1, 2]], ids=lambda v: type(v).__name__)
 def test_lists_of_inputs_of_wrong_kinds(inputs: Any) -> None:
     with pytest.raises(EngineError, match="GE4004"):
         _compiled(lambda: ge.Add(_data(0, dtype=I64), 1)).run(inputs)

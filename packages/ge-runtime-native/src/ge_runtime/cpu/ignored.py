@@ -17,6 +17,7 @@ REASONS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "MoeGatingTopKSoftmaxV2": ("output_softmax_result_flag",),
         "MoeInitRoutingV3": ("expert_tokens_num_flag",),
         "ReduceStdV2": ("is_mean_out",),
+        "ReduceVar": ("is_mean_out",),
         "UniqueConsecutive": ("return_idx", "return_counts"),
     },
     "follows from the other operands": {

@@ -137,7 +137,7 @@ def layer_norm_grad_v3(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of LayerNorm for x, gamma and beta; the normalised axes are gamma's."""
     dx, dgamma, dbeta = _layer_norm_grad(dy, x, rstd, mean, gamma, [True, True, True])
-    return dx.to(x.dtype), dgamma.to(dy.dtype), dbeta.to(dy.dtype)
+    return dx.to(x.dtype), dgamma.to(gamma.dtype), dbeta.to(gamma.dtype)
 
 
 @kernel("LayerNormGrad", source="operator header: nn_norm_ops")
