@@ -419,7 +419,7 @@ def test_random_graphs_keep_bits_and_aliases(steps, outputs, write, skipped):
 
 
 def test_every_pass_has_a_name_and_a_reason():
-    assert len(PASSES) == 10
+    assert len(PASSES) == 11
     for name, each in PASSES.items():
         assert name == type(each).__name__
         assert len(each.why) > 20

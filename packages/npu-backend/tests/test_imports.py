@@ -202,7 +202,7 @@ def test_generated_operator_functions_work():
         x = torchair.ge.Data(index=0, dtype=DataType.DT_FLOAT, shape=(2, 3))
         first = torchair.ge.Abs(x)
         y = ScaleAndPick(x, None, [x, 2.0], factor=3.0, dependencies=[first], node_name="mine")
-        assert get_default_ge_graph() is graph
+        assert get_default_ge_graph().graph is graph
     node = graph.node("mine")
     assert y.node is node
     assert node.attr("factor") == 3.0

@@ -237,7 +237,7 @@ def test_npugraph_ex_by_name():
     [
         ({"clone_outputs": True}, r"GE1001.*clone_outputs(.|\n)*did you mean config\.clone_output"),
         ({"capture_limit": 0}, r"GE1004.*capture_limit: got 0"),
-        ({"clone_input": 1}, r"GE1002.*clone_input: got 1 \(int\)"),
+        ({"clone_input": 2}, r"GE1002.*clone_input: got 2 \(int\)"),
         ({"force_eager": True, "force_recapture": True}, r"GE1008.*force_eager = True and .*force_recapture = True"),
         ({"disable_static_kernel_compile_cache": True}, r"GE1008.*static_kernel_compile = False"),
         ({"capture_error_mode": "globl"}, r"GE1002.*(.|\n)*did you mean 'global'"),

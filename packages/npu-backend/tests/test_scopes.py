@@ -521,8 +521,8 @@ def test_a_scope_that_the_model_leaves_open_is_an_error(mode):
 
 REFUSED = {
     "npu_stream_switch: stream_tag": lambda x: scope.npu_stream_switch(""),
-    "limit_core_num: op_aicore_num": lambda x: scope.limit_core_num(0, 3),
-    "super_kernel: options": lambda x: scope.super_kernel("a", "xx"),
+    "limit_core_num: op_aicore_num": lambda x: scope.limit_core_num(-1, 3),
+    "super_kernel: options": lambda x: scope.super_kernel("a", 3),
     "op_never_timeout: enable must be a bool, got a tensor": lambda x: scope.op_never_timeout(x),
     "wait takes a list": lambda x: ops.wait([3]),
     "npu_print got no tensor": lambda x: ops.npu_print("hello"),

@@ -18,7 +18,6 @@ from typing import Any, Final, NoReturn
 
 import torch
 
-from ge_graph.errors import ConfigError
 
 _SCHEMAS: Final = {
     "scope_enter": "(str[] keys, str[] values, bool need_excute=False) -> ()",
@@ -46,6 +45,8 @@ def refuse(what: str, next: str) -> NoReturn:
         from ge_converters.base.torch_compat import graph_break
 
         graph_break(f"[GE1030] {what}. Next: {next}")
+    from ge_graph.errors import ConfigError
+
     raise ConfigError("GE1030", what, next=next)
 
 

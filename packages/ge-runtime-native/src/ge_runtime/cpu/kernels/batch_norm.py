@@ -262,7 +262,7 @@ def _plan_channels_last(site: Site) -> Call | None:
     if found is None or schema is None:
         return None
     accepted = parameters(found.run)[1] or set()
-    attrs: dict[str, Any] = {n: a.value for n, a in site.node.attrs.items() if n in accepted}
+    attrs: dict[str, Any] = {n: site.attr(n) for n in site.node.attrs if n in accepted}
     return Call(found.run, tuple(site.tensor(p.name) for p in schema.inputs), {**attrs, "channel": -1})
 
 
