@@ -18,7 +18,6 @@ from typing import Any, Final, NoReturn
 
 import torch
 
-
 _SCHEMAS: Final = {
     "scope_enter": "(str[] keys, str[] values, bool need_excute=False) -> ()",
     "scope_exit": "() -> ()",
