@@ -129,7 +129,7 @@ def test_names_stay_in_their_folder(text, tmp_path, monkeypatch):
 
     inside = tmp_path / "inside"
     inside.mkdir()
-    monkeypatch.setattr(debug_tree, "root", lambda: inside)
+    monkeypatch.setattr(debug_tree, "root", lambda *_: inside)
     tree = debug_tree.DebugTree()
     stage = Stage(0, "forward", 1)
     gm = torch.fx.symbolic_trace(lambda x: x + 1)
