@@ -49,7 +49,8 @@ def test_links(page):
 @pytest.mark.parametrize("code_range", ["1xxx", "2xxx", "3xxx", "4xxx", "5xxx"])
 def test_every_error_code_has_an_entry(code_range):
     """A code that the sources raise is explained, and no entry explains a code that nothing raises."""
-    sources = "\n".join(p.read_text() for p in ROOT.glob("packages/*/src/**/*.py"))
+    folders = ("packages/*/src", "packages/*/emulator/src")
+    sources = "\n".join(p.read_text() for f in folders for p in ROOT.glob(f"{f}/**/*.py"))
     raised = set(re.findall(rf"\bGE{code_range[0]}\d{{3}}\b", sources))
     explained = set(re.findall(r"^## (GE\d{4})", (ROOT / "docs" / "errors" / f"{code_range}.md").read_text(), re.M))
     assert raised == explained

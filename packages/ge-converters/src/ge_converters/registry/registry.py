@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import importlib.util
+import inspect
 import logging
 import pkgutil
 import threading
@@ -85,7 +86,7 @@ class Registry:
                     next="delete one of them",
                 )  # fmt: skip
             layer[target] = entry
-            self._by_function.setdefault(fn, []).append(entry)
+            self._by_function.setdefault(inspect.unwrap(fn), []).append(entry)
             self.revision += 1
             return fn
 
@@ -101,10 +102,9 @@ class Registry:
 
     def _entry(self, target: Target, fn: Converter, source: str, where: str) -> Entry:
         wants_meta = check_signature(target, fn, where)
+        declared = self._declared.get(inspect.unwrap(fn), ())
         built_in = self._loading or (getattr(fn, "__module__", "") or "").startswith("ge_converters.")
-        return Entry(
-            target, fn, source, where, "built-in" if built_in else "user", wants_meta, self._declared.get(fn, ())
-        )
+        return Entry(target, fn, source, where, "built-in" if built_in else "user", wants_meta, declared)
 
     def declare(self, supports: Sequence[Support]) -> Callable[[F], F]:
         """Decorator that declares the call forms a converter serves; above or below the registration."""
@@ -122,9 +122,10 @@ class Registry:
                 )
 
         def decorate(fn: F) -> F:
-            known = (*self._declared.get(fn, ()), *supports)
-            self._declared[fn] = known
-            for entry in self._by_function.get(fn, ()):
+            written = inspect.unwrap(fn)  # what is registered may be a function around the one that was written
+            known = (*self._declared.get(written, ()), *supports)
+            self._declared[written] = known
+            for entry in self._by_function.get(written, ()):
                 entry.supports = known
             return fn
 
