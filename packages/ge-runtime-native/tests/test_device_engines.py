@@ -33,7 +33,14 @@ def emulator() -> Path:
 
 
 def _torch_npu() -> Path | None:
-    found: Path | None = launch.find_torch_npu()
+    from ge_graph.errors import GeError
+
+    try:
+        found: Path | None = launch.find_torch_npu()
+    except GeError as error:
+        if error.code != "GE4062":  # not here; the emulator's own tests bring the wheel along
+            raise
+        return None
     return found
 
 
