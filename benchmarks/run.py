@@ -29,6 +29,7 @@ GROUPS = {
     "steady": "benchmarks.steady",
     "memory": "benchmarks.memory",
     "export": "benchmarks.export",
+    "device": "benchmarks.device",
 }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import functools
 import importlib
 import importlib.util
@@ -33,6 +34,7 @@ from ge_graph.verify import verify
 from ge_runtime import errors
 from ge_runtime.api import Capability
 from ge_runtime.cann.probe import missing_libraries
+from ge_runtime.cann.reading import SeenInputs
 from ge_runtime.device_graphs import (
     MAX_MODEL_BYTES,
     InputRule,
@@ -226,7 +228,7 @@ class TorchNpuExecutable:
             raise errors.graph_too_large(graph.name, len(self._data))
         self._compiled: dict[tuple[int, ...], Any] = {}
         self._lock = threading.Lock()
-        self._same: SameInputs | None = None
+        self._same: SeenInputs | SameInputs | None = None
         self._seen: tuple[int, ...] = ()
         process.graphs.add(self)
         # numbers of the host are what scalars usually are; another pattern is compiled when it comes
@@ -284,7 +286,9 @@ class TorchNpuExecutable:
         results = self._launch(tuple(placements), given)
         if inputs and not self._written and _HOST not in placements and not on_host:
             plain = all(isinstance(v, torch.Tensor) and not v.is_cpu for v in inputs)
-            self._same, self._seen = (SameInputs(inputs) if plain else None), tuple(placements)
+            places = (ctypes.c_uint64 * len(inputs))()
+            self._same = (SeenInputs.of(inputs, places) or SameInputs(inputs)) if plain else None
+            self._seen = tuple(placements)
         self._write_back(inputs, given)
         if on_host and inputs:  # without inputs there is only the device to go by
             return [r.cpu() for r in results]

@@ -312,6 +312,7 @@ class Pipeline:
                 gm, device_of(gm), self.config.aclgraph_config, static=static_input_positions(),
                 title=f"{self._label}, graph {self.stage.graph_id}, mode reduce-overhead",
                 capture=not self.training and self.stage.phase == "forward",
+                on_captured=observers.who_sees_captures(self.observers, self.stage),
             )  # fmt: skip
             note(f"program of {len(gm.graph.nodes)} FX nodes")
         for observer in self.observers:

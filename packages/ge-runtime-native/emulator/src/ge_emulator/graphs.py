@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
+import os
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from ge_emulator import manners
-from ge_emulator.memory import contiguous
+from ge_emulator.memory import contiguous, raw_bytes
 from ge_emulator.refusal import INTERNAL, INVALID, MODEL_FAILED, Refusal, reply
-from ge_graph import serde
+from ge_graph import escape, serde
 from ge_graph.dtypes import DataType
 from ge_graph.errors import ArchiveError, GeError
 from ge_graph.ir import Graph, Shape
@@ -93,8 +94,10 @@ def compile_graph(data: bytes, words: list[int]) -> bytes:
     """Handle and summary of a graph; words: address and number of its bytes, its id."""
     global _next
     options = json.loads(data)
+    received = raw_bytes(words[0], words[1])
     try:
-        graph = serde.from_bytes(ctypes.string_at(words[0], words[1]))
+        graph = serde.from_bytes(received)
+        _keep(received, graph.name)
         manners.check_graph(graph, options)
         manners.rewrite(graph)
         made = Compiled(graph, options)
@@ -105,6 +108,15 @@ def compile_graph(data: bytes, words: list[int]) -> bytes:
         _next += 1
         _compiled[handle] = made
     return reply(handle, made.summary())
+
+
+def _keep(received: bytes, name: str) -> None:
+    """Write the bytes of a graph, as they came, into the folder that TAIR_EMULATOR_GRAPHS names."""
+    folder = os.environ.get("TAIR_EMULATOR_GRAPHS")
+    if folder:
+        place = Path(folder)
+        place.mkdir(parents=True, exist_ok=True)
+        (place / f"{os.getpid()}_{_next:04d}_{escape.file_name(name)}.pb").write_bytes(received)
 
 
 def drop(data: bytes, words: list[int]) -> int:
