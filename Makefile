@@ -46,8 +46,8 @@ EMULATOR := packages/ge-runtime-native/emulator
 emulator-test: setup  ## the real torch_npu wheel on the CANN emulator; fetches the wheel
 	@ls wheelhouse/torch_npu-2.13.0-*.whl >/dev/null 2>&1 || $(RUN) -m pip download -q --no-deps torch_npu==2.13.0 -d wheelhouse
 	@export TAIR_TORCH_NPU=$$(ls wheelhouse/torch_npu-2.13.0-*.whl); failed=""; \
-	$(RUN) -m pytest $(EMULATOR)/tests || failed="$$failed tests"; \
-	$(RUN) -m ge_emulator -- pytest $(EMULATOR)/device_tests || failed="$$failed device_tests"; \
+	$(RUN) -m pytest -n 2 $(EMULATOR)/tests || failed="$$failed tests"; \
+	$(RUN) -m ge_emulator -- pytest -n 2 $(EMULATOR)/device_tests || failed="$$failed device_tests"; \
 	$(RUN) -m ge_emulator --bundled-torchair -- pytest $(EMULATOR)/bundled_tests || failed="$$failed bundled_tests"; \
 	test -z "$$failed" || { echo "make emulator-test: failed:$$failed"; exit 1; }
 

@@ -157,6 +157,25 @@ def test_this_package_wins_beside_torch_npu(tmp_path, ours_first):
     assert out == [torchair.__file__, "True", "True"]
 
 
+@pytest.mark.parametrize("ours_first", [True, False])
+def test_a_stand_in_that_comes_later_finds_the_name_taken(tmp_path, ours_first):
+    """torch_npu installs it when dynamo is first imported, which may be before the user imports torchair."""
+    ours = entry_points(tmp_path / "ours", "ours", OURS)
+    theirs = entry_points(fake_torch_npu(tmp_path / "theirs"), "theirs", THEIRS)
+    module = tmp_path / "theirs" / "torch_npu" / "__init__.py"
+    installing = 'sys.modules["torchair"] = StandIn("torchair")'
+    later = f'def dynamo_came():\n    if "torchair" not in sys.modules:\n        {installing}\n'
+    module.write_text(module.read_text().replace(installing, later))
+    code = """
+        import torch, torch_npu
+        torch_npu.dynamo_came()
+        import torchair
+        print(torchair.__file__)
+        torchair.get_npu_backend()
+        """
+    assert python(code, *((ours, theirs) if ours_first else (theirs, ours))).split() == [torchair.__file__]
+
+
 def test_a_torch_npu_that_fails_to_load_is_reported_by_torch(tmp_path):
     theirs = entry_points(tmp_path / "theirs", "theirs", "[torch.backends]\ntorch_npu = no_such_module:load\n")
     ours = entry_points(tmp_path / "ours", "ours", OURS)

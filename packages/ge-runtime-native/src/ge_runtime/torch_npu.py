@@ -27,6 +27,7 @@ import numpy as np
 import torch
 
 from ge_graph import serde
+from ge_graph.attrs import Str
 from ge_graph.dtypes import BY_TORCH_NAME, DataType
 from ge_graph.ir import Graph, Literal, Node
 from ge_graph.option_levels import split
@@ -160,6 +161,35 @@ def _translated(graph: Graph | None) -> Any:
         raise errors.device_refused(text, graph) from error
 
 
+@contextlib.contextmanager
+def _communicators(graph: Graph) -> Any:
+    """Collectives name HCCL's communicators, as GE wants it, instead of torch's process groups while this lasts."""
+    kept = [(n, n.attrs["group"]) for n in graph.nodes if n.op.startswith("Hcom") and "group" in n.attrs]
+    try:
+        for node, _ in kept:
+            node.attrs["group"] = Str(_communicator(str(node.attr("group"))))
+        yield
+    finally:
+        for node, attr in kept:
+            node.attrs["group"] = attr
+
+
+def _communicator(name: str) -> str:
+    """HCCL's name of a process group of torch's.
+
+    Errors: EngineError GE4011 if there is no such group, or it has no HCCL.
+    """
+    from ge_runtime.cpu.kernels.collectives import group_of
+
+    group = group_of(name)
+    try:
+        backend = group._get_backend(torch.device("npu"))
+        found: str = backend.get_hccl_comm_name(torch.distributed.get_rank())
+    except (AttributeError, RuntimeError) as error:
+        raise errors.no_group(name, f"it has no HCCL communicator: {error}") from error
+    return found
+
+
 class TorchNpuEngine:
     """GE through the extension module of torch_npu; takes torch tensors, and arrays, which it copies to the device.
 
@@ -223,7 +253,8 @@ class TorchNpuExecutable:
         reuse = reuse_pairs(self._options.get("ge.exec.outputReuseInputMemIndexes", ""))
         self._reuse = [reuse.get(i) for i in range(len(graph.outputs))]
         self._no_targets: list[Any] = [None] * len(graph.outputs)
-        self._data = serde.to_bytes(graph, externalise=external_data, provenance=False)
+        with _communicators(graph):
+            self._data = serde.to_bytes(graph, externalise=external_data, provenance=False)
         if len(self._data) > MAX_MODEL_BYTES:
             raise errors.graph_too_large(graph.name, len(self._data))
         self._compiled: dict[tuple[int, ...], Any] = {}

@@ -9,15 +9,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
-from ge_emulator import manners
+from ge_emulator import groups, manners
 from ge_emulator.memory import contiguous, raw_bytes
 from ge_emulator.refusal import INTERNAL, INVALID, MODEL_FAILED, Refusal, reply
 from ge_graph import escape, serde
+from ge_graph.attrs import Attr, Kind
 from ge_graph.dtypes import DataType
 from ge_graph.errors import ArchiveError, GeError
-from ge_graph.ir import Graph, Shape
+from ge_graph.ir import Graph, Literal, Node, Shape
+from ge_graph.serde_write import literal_bytes
 from ge_runtime.cpu.engine import CpuExecutable
 from ge_runtime.cpu.planner import check_kernels, schedule
 from ge_runtime.cpu.values import torch_dtype
@@ -100,6 +103,9 @@ def compile_graph(data: bytes, words: list[int]) -> bytes:
         _keep(received, graph.name)
         manners.check_graph(graph, options)
         manners.rewrite(graph)
+        for node in graph.nodes:
+            if node.op == "FileConstant":
+                _read_constant(node)
         made = Compiled(graph, options)
     except GeError as error:
         raise Refusal(INTERNAL, f"EZ9999: graph {words[2]}: {error}") from error
@@ -108,6 +114,27 @@ def compile_graph(data: bytes, words: list[int]) -> bytes:
         _next += 1
         _compiled[handle] = made
     return reply(handle, made.summary())
+
+
+def _read_constant(node: Node) -> None:
+    """Map the file of a FileConstant: ``length`` bytes from ``offset`` on."""
+    path, edge = str(node.attr("location", "") or node.attr("file_path", "")), node.outputs[0]
+    offset, shape = int(node.attr("offset", 0)), tuple(int(d) for d in node.attr("shape", ()))
+    needed = literal_bytes(edge.dtype, shape)
+    length = int(node.attr("length", 0)) or needed
+    try:
+        size = os.stat(path).st_size
+    except OSError as error:
+        raise Refusal(INVALID, f"E13001: FileConstant {node.name}: {path}: {error.strerror}") from error
+    if needed is None or length != needed or offset + length > size:
+        raise Refusal(
+            INVALID,
+            f"EZ9999: FileConstant {node.name}: {edge.dtype.name}{list(shape)} takes {needed} bytes, asked for are "
+            f"{length} from {offset} on, {path} has {size}",
+        )
+    data = np.memmap(path, np.uint8, "r", offset, (length,)) if length else np.empty(0, np.uint8)
+    node.op = "Const"
+    node.attrs = {"value": Attr(Kind.TENSOR, Literal(edge.dtype, shape, data))}
 
 
 def _keep(received: bytes, name: str) -> None:
@@ -150,7 +177,10 @@ def run(data: bytes, words: list[int]) -> int | bytes:
     try:
         results = compiled.program.run(fed)
     except Exception as error:
-        raise Refusal(MODEL_FAILED, f"graph '{compiled.graph.name}': {error}") from error
+        raise Refusal(MODEL_FAILED, f"graph '{compiled.graph.name}': {groups.failure() or error}") from error
+    lost = groups.failure()
+    if lost:
+        raise Refusal(MODEL_FAILED, f"graph '{compiled.graph.name}': {lost}")
     if keep:
         _held[handle] = results
         return reply(0, ";".join(",".join(map(str, r.shape)) for r in results).encode())

@@ -65,7 +65,8 @@ def _move(function: str, process: int, here: int, there: int, size: int) -> None
     at = 0
     while at < size:
         mine, others = _Piece(here + at, size - at), _Piece(there + at, size - at)
-        moved = call(process, ctypes.byref(mine), ctypes.c_ulong(1), ctypes.byref(others), ctypes.c_ulong(1), ctypes.c_ulong(0))
+        one, none = ctypes.c_ulong(1), ctypes.c_ulong(0)
+        moved = call(process, ctypes.byref(mine), one, ctypes.byref(others), one, none)
         if moved <= 0:
             raise Refusal(INTERNAL, f"{function} on {size} bytes at {there:#x}: error {ctypes.get_errno()}")
         at += moved
