@@ -59,7 +59,9 @@ def _above_the_engine(name: str) -> float:
     graph = Graph("many")
     with building(graph):
         inputs = [ge.Data(index=i, dtype=DataType.DT_FLOAT, shape=(1,)) for i in range(INPUTS)]
-        graph.outputs = [ge.Identity(inputs[0])]
+        result = ge.Identity(inputs[0])
+        result.record_shape((1,))
+        graph.outputs = [result]
     made: Any = load(name).compile(graph, {})
     tensors = [torch.ones(1).npu() for _ in range(INPUTS)]
     for _ in range(3):

@@ -34,6 +34,7 @@ from ge_graph.option_levels import split
 from ge_graph.verify import verify
 from ge_runtime import errors
 from ge_runtime.api import Capability
+from ge_runtime.cann import torch_tensors
 from ge_runtime.cann.probe import missing_libraries
 from ge_runtime.cann.reading import SeenInputs
 from ge_runtime.device_graphs import (
@@ -252,6 +253,7 @@ class TorchNpuExecutable:
         self._options = {**_ALWAYS, **levels["graph"], **levels["load"], **engine}
         reuse = reuse_pairs(self._options.get("ge.exec.outputReuseInputMemIndexes", ""))
         self._reuse = [reuse.get(i) for i in range(len(graph.outputs))]
+        self._reuses = any(r is not None for r in self._reuse)
         self._no_targets: list[Any] = [None] * len(graph.outputs)
         with _communicators(graph):
             self._data = serde.to_bytes(graph, externalise=external_data, provenance=False)
@@ -261,6 +263,7 @@ class TorchNpuExecutable:
         self._lock = threading.Lock()
         self._same: SeenInputs | SameInputs | None = None
         self._seen: tuple[int, ...] = ()
+        self._stream: tuple[int, Any] | None = None  # the last one, because making the object takes long
         process.graphs.add(self)
         # numbers of the host are what scalars usually are; another pattern is compiled when it comes
         self._on(tuple(_HOST if r.shape == () and r.dtype is DataType.DT_INT64 else _DEVICE for r in self._rules))
@@ -328,10 +331,13 @@ class TorchNpuExecutable:
     def _launch(self, placements: tuple[int, ...], given: list[torch.Tensor]) -> list[torch.Tensor]:
         compiled = self._on(placements)
         targets = self._no_targets
-        if any(r is not None for r in self._reuse):
+        if self._reuses:
             targets = [None if r is None else given[r] for r in self._reuse]
+        handle = torch_tensors.current_stream()
+        if self._stream is None or self._stream[0] != handle:
+            self._stream = handle, torch.npu.current_stream()
         with _translated(self._graph):
-            results = compiled.run((given, targets, torch.npu.current_stream()))
+            results = compiled.run((given, targets, self._stream[1]))
         return list(results)
 
     def _adopt(self, rule: InputRule, value: Any) -> torch.Tensor:

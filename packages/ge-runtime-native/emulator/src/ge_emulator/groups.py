@@ -113,6 +113,9 @@ class Group:
         head = b"".join((row * n).to_bytes(8, "little") for n in sizes)
         return self._exchange(_ALL_TO_ALL, head + _bytes(x), into)
 
+    # newer names of torch.distributed for the same
+    all_gather_single, reduce_scatter_single, all_to_all_single = _allgather_base, _reduce_scatter_base, alltoall_base
+
     def send(self, tensors: Sequence[torch.Tensor], to: int, tag: int = 0) -> _Done:
         """To a rank of the group."""
         return self._exchange(_SEND, tensors[0], None, peer=to)

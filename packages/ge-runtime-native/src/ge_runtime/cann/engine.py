@@ -200,7 +200,7 @@ class CannExecutable:
         self._launch(stream, placed)
         found = [r if r is not None else self._result(i, kind, stream) for i, r in enumerate(results)]
         plain = all(p.placement == library.ON_DEVICE and p.back is None for p in placed)
-        if kind == "npu" and inputs and self.is_static and plain and not self._frozen and not self._reuse:
+        if kind == "npu" and inputs and plain and not self._frozen and not self._reuse:
             self._same = None if any(map(_on_host, inputs)) else SeenInputs.of(inputs, self._ins) or SameInputs(inputs)
         return self._finish(found, placed, kind, stream)
 
@@ -210,8 +210,11 @@ class CannExecutable:
         if isinstance(self._same, SameInputs):
             self._ins[:] = [value.data_ptr() for value in inputs]
         results = self._targets(inputs, "npu", stream)
-        check(library.native().gec_graph_run(self._handle, stream, self._ins, self._outs, None), self._graph)
-        return results
+        values = None if self.is_static else self._values
+        check(library.native().gec_graph_run(self._handle, stream, self._ins, self._outs, values), self._graph)
+        if self.is_static:
+            return results
+        return self._finish([self._result(i, "npu", stream) for i in range(len(results))], (), "npu", stream)
 
     def _launch(self, stream: int, placed: Sequence[_Placed]) -> None:
         native = library.native()

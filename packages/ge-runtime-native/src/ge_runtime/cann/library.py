@@ -128,7 +128,7 @@ def lacking() -> str | None:
 
 def at_hand() -> bool:
     """Whether the native runner is there without building it."""
-    return (SOURCES / NAME).is_file() or cached().is_file()
+    return native.cache_info().currsize > 0 or (SOURCES / NAME).is_file() or cached().is_file()
 
 
 def _find() -> Path:

@@ -19,12 +19,16 @@ _DESCRIBE: Final = 5  # position of dltensor_from_py_object_no_sync among the ta
 _EXTENSION: Final = 12  # kDLExtDev: what torch gives for NPU tensors
 
 
-@functools.lru_cache(maxsize=1)
 def _functions() -> Any:
-    """The functions to read tensors with; None if there are none."""
+    """The functions to read tensors with; None if there are none, which a runner built later changes."""
+    return _found() if library.at_hand() else None
+
+
+@functools.lru_cache(maxsize=1)
+def _found() -> Any:
     torch = torch_tensors.torch()
     capsule = getattr(getattr(torch, "Tensor", None), _TABLE, None)
-    if capsule is None or not library.at_hand():
+    if capsule is None:
         return None
     api = ctypes.pythonapi
     pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", api))
@@ -71,6 +75,6 @@ class SeenInputs:
     def _read(self, inputs: Sequence[Any], *, learn: bool) -> bool:
         given = inputs if type(inputs) is list else list(inputs)
         try:
-            return bool(library.reads_tensors()(given, self._count, _functions(), learn, self._looks, self.addresses))
+            return bool(library.reads_tensors()(given, self._count, _found(), learn, self._looks, self.addresses))
         except Exception:  # noqa: BLE001 - a tensor without memory of its own; the long way says what is wrong
             return False
