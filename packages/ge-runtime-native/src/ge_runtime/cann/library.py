@@ -81,22 +81,14 @@ _SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
 }  # fmt: skip
 
 
-class Look(ctypes.Structure):
-    """``gec_look``: how a tensor looked."""
-
-    _fields_ = [
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("dtype", ctypes.c_uint32),
-        ("rank", ctypes.c_int32),
-        ("dims", ctypes.c_int64 * MAX_RANK),
-    ]
-
-
 class TensorFunctions(ctypes.Structure):
     """``gec_tensor_functions``."""
 
-    _fields_ = [("item", _P), ("is_instance", _P), ("type", _P), ("describe", _P)]
+    _fields_ = [("item", _P), ("is_instance", _P), ("type", _P), ("describe", _P), ("device_type", ctypes.c_int64)]
+
+
+LOOK: Final = 2 + MAX_RANK
+"""Numbers that say how a tensor looks, at most."""
 
 
 def build(target: Path, command: str) -> None:
@@ -176,7 +168,7 @@ def reads_tensors() -> Any:
     Errors: EngineError GE4010 as ``native``.
     """
     function = ctypes.PyDLL(native()._name).gec_tensors_read
-    function.argtypes = (ctypes.py_object, _SIZE, ctypes.POINTER(TensorFunctions), _INT, ctypes.POINTER(Look), _P)
+    function.argtypes = (ctypes.py_object, _SIZE, ctypes.POINTER(TensorFunctions), _INT, _P, _P)
     function.restype = _INT
     return function
 

@@ -41,7 +41,7 @@ def _found() -> Any:
         return None
     describe = ctypes.c_void_p.from_address(table + 8 * _DESCRIBE).value
     address = [ctypes.cast(f, ctypes.c_void_p).value for f in (api.PyList_GetItem, api.PyObject_IsInstance)]
-    return library.TensorFunctions(*address, id(torch.Tensor), describe)
+    return library.TensorFunctions(*address, id(torch.Tensor), describe, _EXTENSION)
 
 
 class SeenInputs:
@@ -51,8 +51,8 @@ class SeenInputs:
         addresses: Where the inputs of the last ``match`` lie; an array of C.
     """
 
-    def __init__(self, looks: Any, addresses: Any) -> None:
-        self._looks, self.addresses, self._count = looks, addresses, len(looks)
+    def __init__(self, count: int, addresses: Any) -> None:
+        self._looks, self.addresses, self._count = (ctypes.c_int64 * (library.LOOK * count))(), addresses, count
 
     @classmethod
     def of(cls, inputs: Sequence[Any], addresses: Any) -> SeenInputs | None:
@@ -64,9 +64,8 @@ class SeenInputs:
         """
         if _functions() is None:
             return None
-        made = cls((library.Look * len(inputs))(), addresses)
-        fine = made._read(inputs, learn=True) and all(look.device_type == _EXTENSION for look in made._looks)
-        return made if fine else None
+        made = cls(len(inputs), addresses)
+        return made if made._read(inputs, learn=True) else None
 
     def match(self, inputs: Sequence[Any]) -> bool:
         """Whether all look as they did; ``addresses`` has their places then."""
@@ -74,6 +73,8 @@ class SeenInputs:
 
     def _read(self, inputs: Sequence[Any], *, learn: bool) -> bool:
         given = inputs if type(inputs) is list else list(inputs)
+        if len(given) != self._count:
+            return False
         try:
             return bool(library.reads_tensors()(given, self._count, _found(), learn, self._looks, self.addresses))
         except Exception:  # noqa: BLE001 - a tensor without memory of its own; the long way says what is wrong

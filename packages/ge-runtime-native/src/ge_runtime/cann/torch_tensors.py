@@ -53,8 +53,7 @@ def _raw_stream() -> Any:
 
     The way through a Stream object takes a third of the time that a whole run may. None where torch_npu lacks it.
     """
-    found = getattr(getattr(sys.modules.get("torch_npu"), "_C", None), "_npu_getCurrentRawStream", None)
-    return found
+    return getattr(getattr(sys.modules.get("torch_npu"), "_C", None), "_npu_getCurrentRawStream", None)
 
 
 def host_bytes(value: Any) -> np.ndarray[Any, Any]:

@@ -99,15 +99,6 @@ int gec_memory_free(void* address);
 /* kind: 1 host to device, 2 device to host, 3 device to device; queued on the stream. */
 int gec_copy(void* to, const void* from, uint64_t bytes, int kind, void* stream);
 
-/* How a tensor looks; compared, never interpreted. */
-typedef struct {
-  int32_t device_type;
-  int32_t device_id;
-  uint32_t dtype;
-  int32_t rank;
-  int64_t dims[25];
-} gec_look;
-
 /* Functions of the Python that calls, by address: PyList_GetItem, PyObject_IsInstance, the tensor type, and the
  * function dltensor_from_py_object_no_sync of its DLPack exchange table. */
 typedef struct {
@@ -115,11 +106,13 @@ typedef struct {
   void* is_instance;
   void* type;
   void* describe;
+  int64_t device_type; /* of DLPack, that all must be on */
 } gec_tensor_functions;
 
-/* Addresses of the n tensors of a Python list. With learn, looks are written; without, every tensor must look as it did.
- * 1 if so and all are dense, else 0, perhaps with a Python error set. The caller holds Python's lock. */
-int gec_tensors_read(void* list, size_t n, const gec_tensor_functions* functions, int learn, gec_look* looks,
+/* Addresses of the n tensors of a Python list. With learn, their looks are written, at most 27 numbers a tensor; without,
+ * every tensor must look as it did. 1 if so and all are dense and on the device, else 0, perhaps with a Python error set.
+ * The caller holds Python's lock. */
+int gec_tensors_read(void* list, size_t n, const gec_tensor_functions* functions, int learn, int64_t* looks,
                      uint64_t* addresses);
 
 #pragma GCC visibility pop

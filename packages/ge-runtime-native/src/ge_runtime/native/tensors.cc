@@ -39,30 +39,28 @@ bool IsDense(const DlTensor& tensor) {
 
 }  // namespace
 
-extern "C" int gec_tensors_read(void* list, size_t n, const gec_tensor_functions* functions, int learn, gec_look* looks,
+extern "C" int gec_tensors_read(void* list, size_t n, const gec_tensor_functions* functions, int learn, int64_t* looks,
                                 uint64_t* addresses) {
   const auto item = reinterpret_cast<Item>(functions->item);
   const auto is_instance = reinterpret_cast<TypeOf>(functions->is_instance);
   const auto describe = reinterpret_cast<Describe>(functions->describe);
+  int64_t* look = looks;  // packed, so that looking at many tensors touches little memory
   for (size_t i = 0; i < n; ++i) {
     void* object = item(list, static_cast<intptr_t>(i));
     if (object == nullptr || is_instance(object, functions->type) != 1) return 0;
     DlTensor tensor;
     if (describe(object, &tensor) != 0) return 0;
-    if (tensor.rank < 0 || tensor.rank > 25 || !IsDense(tensor)) return 0;
-    gec_look& look = looks[i];
+    if (tensor.rank < 0 || tensor.rank > 25 || tensor.device.type != functions->device_type || !IsDense(tensor)) return 0;
+    const int64_t head[2] = {(static_cast<int64_t>(tensor.device.id) << 32) | tensor.rank, tensor.dtype};
     const size_t bytes = sizeof(int64_t) * static_cast<size_t>(tensor.rank);
     if (learn != 0) {
-      look.device_type = tensor.device.type;
-      look.device_id = tensor.device.id;
-      look.dtype = tensor.dtype;
-      look.rank = tensor.rank;
-      std::memcpy(look.dims, tensor.dims, bytes);
-    } else if (look.device_type != tensor.device.type || look.device_id != tensor.device.id ||
-               look.dtype != tensor.dtype || look.rank != tensor.rank ||
-               std::memcmp(look.dims, tensor.dims, bytes) != 0) {
+      std::memcpy(look, head, sizeof head);
+      if (bytes != 0) std::memcpy(look + 2, tensor.dims, bytes);
+    } else if (std::memcmp(look, head, sizeof head) != 0 ||
+               (bytes != 0 && std::memcmp(look + 2, tensor.dims, bytes) != 0)) {
       return 0;
     }
+    look += 2 + tensor.rank;
     addresses[i] = reinterpret_cast<uint64_t>(tensor.data) + tensor.byte_offset;
   }
   return 1;
