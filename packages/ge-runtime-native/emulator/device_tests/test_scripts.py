@@ -132,7 +132,9 @@ def test_streams_by_a_custom_pass(tmp_path: Path, mode: str):
     assert any(op.startswith(("MatMul", "BatchMatMul")) for op in on_stream)
     assert not {"Add", "Sub"} & on_stream
     (sub,) = (n for n in graph.nodes if n.op == "Sub")
-    assert any(n.name.startswith("record") for n in sub.control)  # waits for the record, which follows Abs
+    (record,) = sub.control  # waits for the record, which follows Abs
+    assert [n.op for n in record.control] == ["Abs"]
+    assert record.attr("_user_stream_label") == "stream_1"
     assert all("_provenance" not in n.attrs for n in graph.nodes)
 
 
