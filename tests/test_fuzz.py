@@ -294,10 +294,10 @@ def read_config(option):
 
 
 def read_dump(folder, data):
-    from tair_debug.dumps import _array
+    from tair_debug.dumps import _load
 
     (folder / "f.npy").write_bytes(data)
-    _array(folder / "f.npy")
+    _load(folder / "f.npy")
 
 
 def as_json_or_bytes(rng, data):
