@@ -253,6 +253,22 @@ def test_processes_after_compiling(method: str) -> None:
     assert executable.run([torch.ones(3)])[0].tolist() == [2.0] * 3
 
 
+_SIZES: dict[str, tuple[list[torch.Tensor], str]] = {
+    "a fixed size beside a named one": ([torch.ones(3, 5), torch.ones(3)], r"f32\[3, 5\].*declares \[s0, 4\]"),
+    "two sizes of one name": ([torch.ones(3, 4), torch.ones(2)], "size 0 of input 1 is 2.*input 0 is 3.* s0"),
+}
+
+
+@pytest.mark.parametrize("case", _SIZES)
+def test_inputs_have_the_sizes_that_the_graph_names(case: str) -> None:
+    executable = _compiled(lambda: [ge.Relu(_data(0, "s0", 4)), ge.Relu(_data(1, "s0"))])
+    fed, message = _SIZES[case]
+    for _ in range(3):
+        assert [tuple(r.shape) for r in executable.run([torch.ones(2, 4), torch.ones(2)])] == [(2, 4), (2,)]
+        with pytest.raises(EngineError, match=message):
+            executable.run(fed)
+
+
 @pytest.mark.parametrize("what", ["run", "compile"])
 def test_an_interrupt_and_then_again(what: str) -> None:
     def build() -> Tensor:
