@@ -156,9 +156,9 @@ def measure() -> Iterator[Row]:
     for at, name in enumerate(("MLP", "BERT base"), start=1):
         key = f"{name}, first call"
         if isinstance(peer[key], str):
-            yield Row(GROUP, key, f"{ours[key]:.3g} s", f"does not run: {peer[key]}")
-        else:
-            yield at_most(GROUP, key, ours[key], 1.0, unit="s", peer=peer[key])
+            yield Row(GROUP, key, f"{ours[key]:.3g} s", "does not run")
+            continue
+        yield at_most(GROUP, key, ours[key], 1.0, unit="s", peer=peer[key])
         counted = ours["operators"][at], peer["operators"][at]
         yield at_most(GROUP, f"{name}, GE operators", counted[0], 1.0, unit="ops", peer=counted[1])
     yield at_most(GROUP, f"a call with {INPUTS} inputs", ours["call"], 1.0, unit="us", peer=peer["call"])
