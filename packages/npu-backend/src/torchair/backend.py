@@ -178,13 +178,28 @@ def compile_graph(
     from ge_converters.base.torch_compat import run_aot, silent_fallbacks
     from ge_converters.decompose.table import decomposition_table
     from ge_converters.decompose.whole import KeepWhole
-    from torchair import pipeline
+    from torchair import observers, pipeline
+    from torchair.dynamo_cache import traced_graph
     from torchair.gears import gears_of
 
     config.check()
     model_id = pipeline.new_model(gm, config)
     gears = gears_of(gm, config)
-    compiler = NpuFxCompiler(config, "forward", model_id, gears=gears) if inference is None else inference(gears)
+    traced = None
+    if inference is None and not more and not observers.compile_observers(config):
+        traced = traced_graph(
+            config, gm, example_inputs, decompositions=decompositions, gears=gears, label=f"model {model_id}"
+        )  # fmt: skip
+    if traced is not None:
+        loaded = traced.load(pipeline.Pipeline(config, "forward", model_id))
+        if loaded is not None:
+            return loaded if gears is None else gears.wrap(loaded)
+    if inference is not None:
+        compiler = inference(gears)
+    elif traced is not None:
+        compiler = traced.compiler(config, model_id, gears)
+    else:
+        compiler = NpuFxCompiler(config, "forward", model_id, gears=gears)
     try:
         call = run_aot(
             gm,
@@ -202,6 +217,8 @@ def compile_graph(
             "GE1031", f"AOTAutograd cannot trace the graph: {type(error).__name__}: {error}",
             next="give the op a fake kernel, or take it out of the compiled function with torch.compiler.disable",
         ) from error  # fmt: skip
+    if traced is not None:
+        call = traced.watched(call)
     return call if gears is None else gears.wrap(call)
 
 
