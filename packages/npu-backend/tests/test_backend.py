@@ -355,9 +355,7 @@ def test_backend_by_name():
     same(torch.compile(lambda x: x + 1, backend="npu")(x), x + 1)
 
 
-def test_backend_by_name_refuses_modes():
-    with pytest.raises(Exception, match="GE1012"):
-        torch.compile(lambda x: x + 1, backend="npu", mode="reduce-overhead")(torch.randn(3))
+def test_backend_by_name_refuses_unknown_options():
     with pytest.raises(Exception, match="GE1001"):
         torch.compile(lambda x: x + 1, backend="npu", options={"a": 1})(torch.randn(3))
 
@@ -553,3 +551,27 @@ def test_inference_mode_and_autocast():
         got, want = run(x), model(x)
         assert got.dtype == want.dtype == torch.bfloat16
         torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize(
+    ("mode", "captures"), [("reduce-overhead", 1), ("max-autotune", 0), ("max-autotune-no-cudagraphs", 0)]
+)
+@pytest.mark.parametrize("backend", ["npu", "callable"])
+def test_modes_of_torch_compile(mode, captures, backend, monkeypatch):
+    from torchair import pipeline
+
+    seen = []
+    original = pipeline.Pipeline._captured
+    monkeypatch.setattr(pipeline.Pipeline, "_captured", lambda self, gm: seen.append(1) or original(self, gm))
+    torch._dynamo.reset()
+    chosen = backend if backend == "npu" else torchair.get_npu_backend()
+    run = torch.compile(lambda x: x + 1, backend=chosen, mode=mode)
+    torch.testing.assert_close(run(torch.ones(2)), torch.ones(2) + 1)
+    assert len(seen) == captures
+
+
+def test_a_mode_against_the_options():
+    from torchair.backend import npu
+
+    with pytest.raises(ConfigError, match="GE1012.*reduce-overhead.*max-autotune"):
+        npu(None, [], mode="reduce-overhead", options={"mode": "max-autotune"})
