@@ -181,14 +181,14 @@ def compile_graph(
     from ge_converters.decompose.table import decomposition_table
     from ge_converters.decompose.whole import KeepWhole
     from torchair import observers, pipeline
-    from torchair.dynamo_cache import traced_graph
+    from torchair.traced_graph import traced_graph
     from torchair.gears import gears_of
 
     config.check()
     model_id = pipeline.new_model(gm, config)
     gears = gears_of(gm, config)
     traced = None
-    if inference is None and not more and not observers.compile_observers(config):
+    if inference is None and not more and not _joint(config) and not observers.compile_observers(config):
         traced = traced_graph(
             config, gm, example_inputs, decompositions=decompositions, gears=gears, label=f"model {model_id}"
         )  # fmt: skip

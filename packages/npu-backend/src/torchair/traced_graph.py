@@ -1,6 +1,9 @@
-"""The disk cache before AOTAutograd: the key is the graph that dynamo hands over, the entry the finished GE graph.
+"""A graph as dynamo hands it over: run without AOTAutograd's wrapper where that does nothing, and kept on disk.
 
-A hit runs neither AOTAutograd nor any stage of ours; what is left of a start is dynamo's own tracing. An entry is made
+AOTAutograd wraps every compiled graph into Python that looks at each input and output. For a graph without gradients
+whose inputs and results pass unchanged it does nothing, and from the second call on the graph is called directly.
+
+The same graphs have a disk cache before AOTAutograd: the key is dynamo's graph, the entry the finished GE graph. A hit runs neither AOTAutograd nor any stage of ours; what is left of a start is dynamo's own tracing. An entry is made
 of graphs without gradients whose inputs and results pass AOTAutograd unchanged; all others keep the cache behind it.
 What AOTAutograd and the lowering found out about symbolic sizes is stored as a tree of numbers and names and put under
 guards again; sizes for which it does not hold are compiled anew.
@@ -39,27 +42,18 @@ _TRUSTED: Final = frozenset(("torch", "_operator", "operator", "builtins", "math
 
 
 class TracedGraph:
-    """One graph of dynamo's and its place in the cache.
+    """One graph of dynamo's.
 
     Args:
-        config: Options.
         gm: The graph.
-        example_inputs: Its fake inputs.
-        decompositions: The user's.
-        gears: Sizes that are known beforehand, as text.
         label: Name for the log.
+        entry: Its place in the cache; None if it has none.
     """
 
-    def __init__(
-        self,
-        config: CompilerConfig,
-        gm: torch.fx.GraphModule,
-        example_inputs: Sequence[Any],
-        decompositions: Mapping[Any, Callable[..., Any]],
-        gears: str,
-        label: str,
-    ) -> None:
-        self._gm, self._label, self._why = gm, label, ""
+    def __init__(self, gm: torch.fx.GraphModule, label: str, entry: cache.Entry | None) -> None:
+        self._gm, self._label, self.entry = gm, label, entry
+        self._open = True
+        self._call: Callable[[list[Any]], Any] | None = None
         self._inner: list[Any] = []
         self._stored: Stored | None = None
         self._later: Callable[[], None] | None = None
@@ -67,25 +61,12 @@ class TracedGraph:
         self._env = cache.shape_env_of(gm)
         self._before = len(self._env.guards) if self._env is not None else 0
         self._aliasing = aliasing_guards()
-        rank = current()
-        key = {
-            **cache.environment(config),
-            "dynamo graph": cache._digest(_text(gm)),
-            "inputs": cache._digest(_inputs_text(example_inputs)),
-            "state": _state(),
-            "decompositions": cache._digest(sorted(f"{o}: {cache._option_text(f)}" for o, f in decompositions.items())),
-            "gears": gears,
-            "rank": f"{rank.index} of {rank.count}",
-        }
-        name = cache._digest(f"{k}: {v}" for k, v in sorted(key.items()))
-        root = Path(config.cache_dir.value).expanduser() / "traced" / name[:2] / name
-        self.entry = cache.Entry(root, key, label, rank)
 
     # -- reading
 
     def load(self, pipeline: Pipeline) -> Callable[..., Any] | None:
         """The compiled graph as AOTAutograd would hand it to dynamo; None if there is no entry of use."""
-        found = self.entry.load()
+        found = None if self.entry is None else self.entry.load()
         if found is None:
             return None
         try:
@@ -126,15 +107,16 @@ class TracedGraph:
             metadata = aot_metadata()
             self._device = device_of(gm)
             self._count = len(metadata.output_info) if metadata is not None else 0
-            self._why = "AOTAutograd says nothing of it" if metadata is None else around_the_graph(metadata)
+            why = "AOTAutograd says nothing of it" if metadata is None else around_the_graph(metadata)
+            self._open = not why
             pipeline = Pipeline(config, "forward", model_id)
             pipeline.gears = gears
-            if not self._why:
+            if self._open and self.entry is not None:
                 pipeline.on_saving = self._keep
-            call = pipeline.compile(gm, example_inputs)
+            call = self._call = pipeline.compile(gm, example_inputs)
 
             def run(args: list[Any]) -> Any:
-                if self._stored is not None:
+                if self._open:
                     self._inner = list(args)
                 return call(args)
 
@@ -147,53 +129,63 @@ class TracedGraph:
         self._stored, self._later = stored, save
 
     def watched(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
-        """What AOTAutograd made, which writes the entry when it has first run."""
-        if self._stored is None:
+        """What AOTAutograd made, until it has first run; then the graph itself if nothing is around it."""
+        if self._call is None or not self._open:
             return compiled
+        if aliasing_guards() != self._aliasing:
+            self._behind("inputs that share memory")
+            return compiled
+        direct: Callable[..., Any] | None = None
         try:
-            conditions = self._conditions()
+            conditions = self._conditions() if self._stored is not None else []
         except Unstorable as error:
-            self._behind(str(error))
-            return compiled
+            self._not_stored(str(error))
 
         def run(*flat: Any) -> Any:
-            if self._stored is None:
-                return compiled(*flat)
+            nonlocal direct
+            if direct is not None:
+                return direct(*flat)
             result = compiled(*flat)
-            self._write(flat, conditions)
+            direct = self._first(flat, conditions) or compiled
             return result
 
         return run
 
     def _conditions(self) -> list[Any]:
-        if aliasing_guards() != self._aliasing:
-            raise Unstorable("inputs that share memory")
         if self._env is None:
             return []
         return [listed(guard.expr) for guard in self._env.guards[self._before :]]
 
-    def _write(self, flat: Sequence[Any], conditions: list[Any]) -> None:
-        stored, inner, self._inner = self._stored, self._inner, []
-        if stored is None or not inner and stored.lowered.placeholders:
-            return
-        self._stored = None
+    def _first(self, flat: Sequence[Any], conditions: list[Any]) -> Callable[..., Any] | None:
+        """After the first run: write the entry, and say how to call the graph directly; None if that is not possible."""
+        call, inner, self._inner, self._open = self._call, self._inner, [], False
         place = {id(v): i for i, v in reversed(list(enumerate(flat)))}
         if len(inner) == len(flat) and all(a is b for a, b in zip(inner, flat)):
             order = list(range(len(flat)))
-        elif all(isinstance(v, torch.Tensor) and id(v) in place for v in inner):
+        elif inner and all(isinstance(v, torch.Tensor) and id(v) in place for v in inner):
             order = [place[id(v)] for v in inner]
         else:
             self._behind("inputs that are made anew in each call")
-            return
-        stored.fixed = {}
-        more = {"order": order, "outputs": self._count, "device": self._device, "conditions": conditions}
-        stored.more["traced"] = more
-        self.entry.save(stored)
-        self._later = None
+            return None
+        stored, self._stored = self._stored, None
+        if stored is not None and self.entry is not None:
+            stored.fixed = {}
+            stored.more["traced"] = {
+                "order": order, "outputs": self._count, "device": self._device, "conditions": conditions,
+            }  # fmt: skip
+            self.entry.save(stored)
+            self._later = None
+        return None if call is None else _outer(call, order, self._count)
 
     def _behind(self, why: str) -> None:
-        logger.info("%s: not cached before AOTAutograd: %s", self._label, why)
-        self._stored, later = None, self._later
+        """AOTAutograd's wrapper stays."""
+        self._open = False
+        self._not_stored(why)
+
+    def _not_stored(self, why: str) -> None:
+        self._stored, later, self._later = None, self._later, None
+        if self.entry is not None:
+            logger.info("%s: not cached before AOTAutograd: %s", self._label, why)
         if later is not None:
             later()
 
@@ -221,15 +213,49 @@ def traced_graph(
     gears: Any,
     label: str,
 ) -> TracedGraph | None:
-    """The place of dynamo's graph in the cache; None if caching is off or such a graph has none, which the log says."""
-    if not config.cache_dir.value:
+    """How a graph is run and kept; None if gradients are wanted.
+
+    Args:
+        config: Options.
+        gm: The graph.
+        example_inputs: Its fake inputs.
+        decompositions: The user's.
+        gears: Sizes that are known beforehand.
+        label: Name for the log.
+    """
+    if torch.is_grad_enabled() and any(isinstance(v, torch.Tensor) and v.requires_grad for v in example_inputs):
         return None
-    try:
-        _check(config, gm, example_inputs)
-        return TracedGraph(config, gm, example_inputs, decompositions, "" if gears is None else gears.text(), label)
-    except (Unstorable, ArchiveError) as error:
-        logger.info("%s: not cached before AOTAutograd: %s", label, error)
-        return None
+    entry = None
+    if config.cache_dir.value:
+        try:
+            _check(config, gm, example_inputs)
+            entry = _entry(config, gm, example_inputs, decompositions, "" if gears is None else gears.text(), label)
+        except (Unstorable, ArchiveError) as error:
+            logger.info("%s: not cached before AOTAutograd: %s", label, error)
+    return TracedGraph(gm, label, entry)
+
+
+def _entry(
+    config: CompilerConfig,
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    decompositions: Mapping[Any, Callable[..., Any]],
+    gears: str,
+    label: str,
+) -> cache.Entry:
+    rank = current()
+    key = {
+        **cache.environment(config),
+        "dynamo graph": cache._digest(_text(gm)),
+        "inputs": cache._digest(_inputs_text(example_inputs)),
+        "state": _state(),
+        "decompositions": cache._digest(sorted(f"{o}: {cache._option_text(f)}" for o, f in decompositions.items())),
+        "gears": gears,
+        "rank": f"{rank.index} of {rank.count}",
+    }
+    name = cache._digest(f"{k}: {v}" for k, v in sorted(key.items()))
+    root = Path(config.cache_dir.value).expanduser() / "traced" / name[:2] / name
+    return cache.Entry(root, key, label, rank)
 
 
 def _check(config: CompilerConfig, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> None:
@@ -242,8 +268,6 @@ def _check(config: CompilerConfig, gm: torch.fx.GraphModule, example_inputs: Seq
         option = find(config, path)
         if not option.is_default:
             raise Unstorable(f"{path} = {str(option.value)[:80]}")
-    if torch.is_grad_enabled() and any(isinstance(v, torch.Tensor) and v.requires_grad for v in example_inputs):
-        raise Unstorable("gradients are wanted")
     for value in example_inputs:
         if isinstance(value, torch.SymFloat) or not isinstance(value, (torch.Tensor, torch.SymInt, int)):
             raise Unstorable(f"an input of type {type(value).__name__}")
