@@ -575,3 +575,29 @@ def test_a_mode_against_the_options():
 
     with pytest.raises(ConfigError, match="GE1012.*reduce-overhead.*max-autotune"):
         npu(None, [], mode="reduce-overhead", options={"mode": "max-autotune"})
+
+
+@pytest.fixture
+def prefetch():
+    if hasattr(torch.ops.npu, "npu_prefetch"):
+        yield torch.ops.npu.npu_prefetch
+        return
+    library = torch.library.Library("npu", "FRAGMENT")
+    library.define("npu_prefetch(Tensor input, Tensor? dependency, int max_size, int offset=0) -> ()")
+    library._register_fake("npu_prefetch", lambda *args, **more: None)
+    yield torch.ops.npu.npu_prefetch
+    library._destroy()
+
+
+def test_an_op_without_result_is_not_lost(prefetch, recording):
+    def fn(x, weight):
+        y = x * 2
+        prefetch(weight, y, 64)
+        return y @ weight
+
+    x, weight = torch.randn(2, 3), torch.randn(3, 4)
+    torch._dynamo.reset()
+    with recording() as seen:
+        run = torch.compile(fn, backend=torchair.get_npu_backend(), fullgraph=True)
+        torch.testing.assert_close(run(x, weight), (x * 2) @ weight)
+    assert "Cmo" in [n.op for n in seen.ge[-1][2].nodes]

@@ -79,6 +79,9 @@ def get_compiler(compiler_config: CompilerConfig | None = None) -> NpuFxCompiler
 
     Errors: ConfigError GE1011 if it is no CompilerConfig.
     """
+    from torchair.torch_ops import keep_ops_without_result
+
+    keep_ops_without_result()
     return NpuFxCompiler(_config(compiler_config))
 
 
@@ -101,8 +104,11 @@ def get_npu_backend(
         >>> model(torch.randn(3, 4)).shape
         torch.Size([3, 2])
     """
+    from torchair.torch_ops import keep_ops_without_result
+
     _config(compiler_config)
     _decompositions(custom_decompositions)
+    keep_ops_without_result()
     if getattr(sys.modules.get("torchair_autoload"), "replaced", False):
         logger.warning_once("torch_npu carries a torchair of its own; the installed package is used instead of it")
     return functools.partial(
