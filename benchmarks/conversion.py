@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import math
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,7 +33,7 @@ def convert(gm: object) -> tuple[Graph, bytes]:
 
 def _ms_per_node(layers: int, *, dynamic: bool = False, repeats: int = 5) -> float:
     gm = aot_graph(models.llama(size(), layers), dynamic=dynamic)
-    (seconds,) = medians(lambda: convert(gm), repeats=repeats, warm=2)
+    (seconds,) = medians(lambda: convert(gm), clock=time.process_time, repeats=repeats, warm=2)
     return 1e3 * seconds / fx_nodes(gm)
 
 
@@ -70,7 +71,9 @@ def _slope(counts: tuple[int, ...]) -> tuple[float, float]:
     seconds = []
     for count in counts:
         gm = chain(count)
-        (taken,) = medians(lambda gm=gm: convert(gm), repeats=3 if count <= 10_000 else 1, warm=1)
+        (taken,) = medians(
+            lambda gm=gm: convert(gm), clock=time.process_time, repeats=3 if count <= 10_000 else 1, warm=1
+        )
         seconds.append(taken)
     x, y = [math.log(c) for c in counts], [math.log(s) for s in seconds]
     mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
@@ -93,7 +96,7 @@ def measure() -> Iterator[Row]:
     yield at_most(GROUP, "chain of 100,000 nodes, a node", largest, 0.06, unit="ms")
     for name in ("bert",) if rows.small else ("bert", "resnet50", "gpt2", "t5"):
         gm = aot_graph(models.ZOO[name](size()))
-        (seconds,) = medians(lambda gm=gm: convert(gm), repeats=5)
+        (seconds,) = medians(lambda gm=gm: convert(gm), clock=time.process_time, repeats=5)
         yield at_most(GROUP, f"{name}, a node", 1e3 * seconds / fx_nodes(gm), 0.06, unit="ms")
     graph, _ = convert(aot_graph(models.llama(size(), layers)))
     used = {t.node for n in graph.nodes for t in n.operands()} | {t.node for t in graph.outputs}

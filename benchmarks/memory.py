@@ -78,7 +78,9 @@ def measure() -> Iterator[Row]:
         with torch.no_grad():
             ours = peak_bytes(lambda c=compiled, i=case.inputs: c(*i))
             eager = peak_bytes(lambda m=case.model, i=case.inputs: m(*i))
-        yield at_most(GROUP, f"{name}: peak of live tensors in a call", ours / 2**20, 1.0, unit="MB", peer=eager / 2**20)
+        yield at_most(
+            GROUP, f"{name}: peak of live tensors in a call", ours / 2**20, 1.0, unit="MB", peer=eager / 2**20
+        )
     for name in ("bert",) if rows.small else ("bert", "gpt2"):
         yield _compiling(name)
 

@@ -79,17 +79,26 @@ def beside(group: str, what: str, ours: float, *, unit: str, peer: float, name: 
     return Row(group, what, ours, unit, "", None, peer, ours / peer, name)
 
 
-def medians(*calls: Callable[[], Any], repeats: int = 9, warm: int = 2) -> list[float]:
-    """Median seconds of each call; the calls take turns, so that a drift of the machine meets all of them."""
+def medians(
+    *calls: Callable[[], Any], repeats: int = 9, warm: int = 2, clock: Callable[[], float] = time.perf_counter
+) -> list[float]:
+    """Median seconds of each call; the calls take turns, so that a drift of the machine meets all of them.
+
+    Args:
+        calls: What to measure.
+        repeats: How often.
+        warm: How often before that, without looking.
+        clock: ``time.process_time`` for work of one thread whose target is a time: other programs do not count.
+    """
     for _ in range(warm):
         for call in calls:
             call()
     times: list[list[float]] = [[] for _ in calls]
     for _ in range(min(repeats, 3) if small else repeats):
         for call, into in zip(calls, times, strict=True):
-            start = time.perf_counter()
+            start = clock()
             call()
-            into.append(time.perf_counter() - start)
+            into.append(clock() - start)
     return [statistics.median(t) for t in times]
 
 

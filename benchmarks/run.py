@@ -103,7 +103,8 @@ def page() -> str:
         "Made by `make bench` from `benchmarks/history.jsonl`; the newest table is",
         "[benchmarks/results.md](../benchmarks/results.md). Each line is one row of the table over the last runs: its",
         "figure divided by the largest that its target allows, so that everything up to 1 meets its target. Rows are",
-        "numbered as listed below their plot; `n, busy` counts the runs that shared the machine with other programs.", "",
+        "numbered as listed below their plot; behind each stand its runs, and how many of them shared the machine with",
+        "other programs.", "",
     ]  # fmt: skip
     groups: dict[str, list[tuple[str, list[dict[str, object]]]]] = {}
     for (group, what), rows in history().items():
@@ -119,7 +120,9 @@ def page() -> str:
         lines += ["```", ""]
         for number, (what, values, rows) in enumerate(series, 1):
             busy = sum(float(str(r["load"])) >= 1 for r in rows)
-            lines.append(f"{number}. {what} ({rows[-1]['target']}): {values[-1]:.2f} of the target; {len(rows)}, {busy}")
+            lines.append(
+                f"{number}. {what} ({rows[-1]['target']}): {values[-1]:.2f} of the target; {len(rows)}, {busy}"
+            )
         lines.append("")
     return "\n".join(lines)
 

@@ -276,5 +276,6 @@ def test_prefetch_stays_behind_its_dependency(ops: Any, engine: Any) -> None:
     (graph,) = graphs
     near = [n for n in graph.nodes if n.op == "Cmo"]
     assert [(n.attr("max_size"), n.attr("offset")) for n in near] == [(64, 8), (32, 0)]
-    assert [len(n.control) for n in near] == [1, 0] and near[0].control[0].op in ("Mul", "Muls")
+    assert [len(n.control) for n in near] == [1, 0]
+    assert near[0].control[0].op in ("Mul", "Muls")
     assert all(n in graph.output_control for n in near), "nothing else keeps them"

@@ -66,7 +66,9 @@ def check(run, model, batch):
         want = model(x, b)
     torch.testing.assert_close(got[:3], want[:3])
     torch.testing.assert_close(a, b)
-    assert got[3] is a and got[5] is model.fc.weight and got[6] is None
+    assert got[3] is a
+    assert got[5] is model.fc.weight
+    assert got[6] is None
     assert got[1].data_ptr() == got[0].data_ptr()
     assert got[4].data_ptr() == x[1:].data_ptr()
     assert not got[0].requires_grad
@@ -76,7 +78,9 @@ def check(run, model, batch):
 def test_a_second_start_runs_no_aot(dynamic, start, traced, tmp_path):
     model = Net().eval()
     check(start(model, dynamic=dynamic), model, 3)
-    assert len(traced) == 1 and len(entries(tmp_path)) == 1 and not entries(tmp_path, "graphs")
+    assert len(traced) == 1
+    assert len(entries(tmp_path)) == 1
+    assert not entries(tmp_path, "graphs")
     run = start(model, dynamic=dynamic)
     for batch in (3, 5) if dynamic else (3,):
         check(run, model, batch)
@@ -152,7 +156,9 @@ def test_training_goes_through_aot(start, traced, tmp_path):
     for _ in range(2):
         model.zero_grad()
         start(model)(torch.randn(3, 4), torch.zeros(2))[0].sum().backward()
-    assert len(traced) == 2 and not entries(tmp_path) and len(entries(tmp_path, "graphs")) == 2
+    assert len(traced) == 2
+    assert not entries(tmp_path)
+    assert len(entries(tmp_path, "graphs")) == 2
 
 
 def other_factor(model):
@@ -198,7 +204,8 @@ def test_options_that_look_at_stages_see_them(what, start, traced, tmp_path, mon
     for _ in range(2):
         with torch.no_grad():
             start(Net().eval(), change=NEEDS[what])(torch.randn(3, 4), torch.zeros(2))
-    assert len(traced) == 2 and not entries(tmp_path)
+    assert len(traced) == 2
+    assert not entries(tmp_path)
 
 
 def damage(air, manifest):
@@ -244,7 +251,8 @@ def test_functions_whose_code_may_change_have_no_entry(start, traced, tmp_path, 
     with caplog.at_level(logging.INFO, logger="torchair"):
         for _ in range(2):
             torch.testing.assert_close(start(lambda x: opaque(x) + 1)(torch.ones(2)), torch.full((2,), 4.0))
-    assert len(traced) == 2 and not entries(tmp_path)
+    assert len(traced) == 2
+    assert not entries(tmp_path)
 
 
 def test_random_numbers_are_drawn_anew(start, traced):

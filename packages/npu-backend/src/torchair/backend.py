@@ -187,8 +187,8 @@ def compile_graph(
     from ge_converters.decompose.table import decomposition_table
     from ge_converters.decompose.whole import KeepWhole
     from torchair import observers, pipeline
-    from torchair.traced_graph import traced_graph
     from torchair.gears import gears_of
+    from torchair.traced_graph import traced_graph
 
     config.check()
     model_id = pipeline.new_model(gm, config)

@@ -174,8 +174,8 @@ def refuse_gears(values: Any) -> None:
         gears = getattr(value, _MARK, None) if isinstance(value, torch.Tensor) else None
         if gears:
             raise ConfigError(
-                "GE1064", f"gears together with exporting: an input has {_shown(gears)}, and an offline graph names its "
-                "sizes when ATC compiles it",
+                "GE1064", f"gears together with exporting: an input has {_shown(gears)}, and an offline graph gets "
+                "its sizes when ATC compiles it",
                 next="export with dynamic=True, inputs without gears, and list the sizes in ATC's --dynamic_dims",
             )  # fmt: skip
 

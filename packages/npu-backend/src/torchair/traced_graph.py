@@ -3,10 +3,10 @@
 AOTAutograd wraps every compiled graph into Python that looks at each input and output. For a graph without gradients
 whose inputs and results pass unchanged it does nothing, and from the second call on the graph is called directly.
 
-The same graphs have a disk cache before AOTAutograd: the key is dynamo's graph, the entry the finished GE graph. A hit runs neither AOTAutograd nor any stage of ours; what is left of a start is dynamo's own tracing. An entry is made
-of graphs without gradients whose inputs and results pass AOTAutograd unchanged; all others keep the cache behind it.
-What AOTAutograd and the lowering found out about symbolic sizes is stored as a tree of numbers and names and put under
-guards again; sizes for which it does not hold are compiled anew.
+The same graphs have a disk cache before AOTAutograd: the key is dynamo's graph, the entry the finished GE graph. A hit
+runs neither AOTAutograd nor any stage of ours; what is left of a start is dynamo's own tracing. All other graphs keep
+the cache behind AOTAutograd. What AOTAutograd and the lowering found out about symbolic sizes is stored as a tree of
+numbers and names and put under guards again; sizes for which it does not hold are compiled anew.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class TracedGraph:
         return [listed(guard.expr) for guard in self._env.guards[self._before :]]
 
     def _first(self, flat: Sequence[Any], conditions: list[Any]) -> Callable[..., Any] | None:
-        """After the first run: write the entry, and say how to call the graph directly; None if that is not possible."""
+        """After the first run: write the entry, and say how to call the graph directly; None if there is no way."""
         call, inner, self._inner, self._open = self._call, self._inner, [], False
         place = {id(v): i for i, v in reversed(list(enumerate(flat)))}
         if len(inner) == len(flat) and all(a is b for a, b in zip(inner, flat)):
