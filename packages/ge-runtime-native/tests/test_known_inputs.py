@@ -8,8 +8,8 @@ from ge_runtime.cpu.known_inputs import KnownInputs
 GIVEN = (torch.ones(2, 3), torch.ones(4, dtype=torch.int64))
 
 
-def learned(sizes=((2, 3), None), ranks=(2, 1)):
-    known = KnownInputs(sizes, ranks)
+def learned(*shapes):
+    known = KnownInputs(shapes or ((2, 3), ("n",)))
     known.learn(GIVEN)
     return known
 
@@ -61,9 +61,15 @@ def test_what_differs_and_is_accepted_is_learned_a_few_times():
     assert not known.fits([torch.ones(5, 3), GIVEN[1]])
 
 
+def test_sizes_beside_a_free_one_are_compared():
+    known = learned(("n", 3), (-1,))
+    assert known.fits([torch.ones(7, 3), GIVEN[1]])
+    assert not known.fits([torch.ones(7, 4), GIVEN[1]])
+
+
 def test_nothing_is_learned_without_a_rank_or_of_a_tensor_given_twice():
-    assert not learned(ranks=(2, None)).fits(list(GIVEN))
-    known = KnownInputs([(2,), (2,)], [1, 1])
+    assert not learned((2, 3), None).fits(list(GIVEN))
+    known = KnownInputs([(2,), (2,)])
     x = torch.ones(2)
     known.learn([x, x])
     assert not known.fits([x, x])

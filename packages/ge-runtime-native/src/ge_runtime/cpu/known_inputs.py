@@ -18,14 +18,13 @@ class KnownInputs:
     kinds of inputs.
 
     Args:
-        sizes: For each input its sizes, None if they may differ from run to run.
-        ranks: For each input its number of dimensions, None if that may differ.
+        shapes: Of each input, None if its rank may differ; sizes that are no numbers from 0 on may differ too.
     """
 
-    def __init__(self, sizes: Sequence[Sequence[int] | None], ranks: Sequence[int | None]) -> None:
-        self._sizes = [list(s) if s is not None else [None] * (r or 0) for s, r in zip(sizes, ranks)]
-        self._free = [[None] * (r or 0) for r in ranks]
-        self._left = 0 if None in ranks or not ranks or _guard() is None else _TIMES
+    def __init__(self, shapes: Sequence[Sequence[Any] | None]) -> None:
+        self._sizes = [[d if type(d) is int and d >= 0 else None for d in s or ()] for s in shapes]
+        self._free = [[None] * len(s) for s in self._sizes]
+        self._left = 0 if None in shapes or not shapes or _guard() is None else _TIMES
         self._check: Any = None
 
     def fits(self, inputs: list[Any]) -> bool:
