@@ -341,6 +341,6 @@ def _state() -> str:
 
 def _autocast(device: str) -> bool:
     try:
-        return torch.is_autocast_enabled(device)
+        return bool(torch.is_autocast_enabled(device))
     except RuntimeError:
         return False
