@@ -141,7 +141,10 @@ def test_documented_names_of_fusion_passes(name):
 
 @pytest.mark.parametrize(
     ("more", "text"),
-    [({"options": {"a": 1}}, "GE1001.*no option 'a'"), ({"mode": "reduce-overhead"}, "GE1012.*but no mode=")],
+    [
+        ({"options": {"a": 1}}, "GE1001.*no option 'a'"),
+        ({"mode": "fastest"}, "GE1012.*knows 'default'"),
+    ],
 )
 def test_wrong_options_of_torch_compile_are_refused_by_our_error(more, text):
     run = torch.compile(lambda x: x + 1, backend=torchair.get_npu_backend(), **more)

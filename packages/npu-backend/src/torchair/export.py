@@ -21,6 +21,7 @@ from tair_export.export import Captured, write_export
 from tair_export.ranks import current
 from torchair.backend import TraceError, _config
 from torchair.collectives import groups_of_all_ranks
+from torchair.gears import refuse_gears
 from torchair.log import logger
 from torchair.offline import captured, with_writes
 from torchair.pipeline import Pipeline, device_of, new_model
@@ -67,7 +68,8 @@ def dynamo_export(
     Buffers and inputs that the model writes become RefData. Parameters are constants: in the graph up to 2 GB - 200 MB
     in all, above that one file each, named after the parameter.
 
-    Errors: ConfigError GE1008 for options that exclude exporting, GE1011 without a model; TraceError GE1032 if the
+    Errors: ConfigError GE1008 for options that exclude exporting, GE1011 without a model, GE1064 for inputs with gears;
+    TraceError GE1032 if the
     model is not one graph; LoweringError as for ``torch.compile``; ArchiveError GE5030 for what has no form in a file.
     """
     if model is None and args and isinstance(args[0], torch.nn.Module):
@@ -136,6 +138,7 @@ def capture(
             next="dynamo_export(x, y, model=net); save_graph(net, (x, y))",
         )  # fmt: skip
     _check(checked)
+    refuse_gears((args, dict(kwargs)))
     program = _trace(model, tuple(args), dict(kwargs), dynamic)
     gm = program.graph_module
     pipeline = Pipeline(checked, "forward", new_model(gm))

@@ -15,6 +15,7 @@ from ge_graph.verify import verify
 from ge_runtime import errors
 from ge_runtime.api import Capability
 from ge_runtime.cpu import registry
+from ge_runtime.cpu.known_inputs import KnownInputs
 from ge_runtime.cpu.planner import Planner, check_kernels, schedule
 from ge_runtime.cpu.program import Program
 from ge_runtime.cpu.subgraphs import Reporter, inside
@@ -86,6 +87,7 @@ class CpuExecutable:
         self._inputs = [_InputRule(i, node) for i, node in enumerate(graph.inputs)]
         self._rules = [(r.dtype, r.size, r.rank, r.pinned) for r in self._inputs]
         self._equal = _equal_sizes(self._inputs)
+        self._known = KnownInputs([r.shape for r in self._inputs])
         self._references = [i for i, node in enumerate(graph.inputs) if node.op == "RefData"]
 
     def _plan(self, trace: bool) -> Program:
@@ -122,6 +124,10 @@ class CpuExecutable:
 
     def _adopt(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """The inputs as tensors of the declared types and sizes."""
+        if type(inputs) is list and self._known.fits(inputs):
+            if self._equal:
+                self._compare(inputs)
+            return inputs
         if not isinstance(inputs, Sequence) or isinstance(inputs, (str, bytes)):
             raise errors.bad_input(f"run takes a list of inputs, got {type(inputs).__name__}")
         if len(inputs) != len(self._rules):
@@ -139,6 +145,7 @@ class CpuExecutable:
         else:
             if self._equal:
                 self._compare(inputs)
+            self._known.learn(inputs)
             return inputs
         adopted = [rule.adopt(value) for rule, value in zip(self._inputs, inputs, strict=True)]
         self._compare(adopted)
