@@ -1,7 +1,7 @@
 """Every documented feature that is not plainly there: it works by now, is refused with a reason, or is a choice.
 
-``features.tsv`` has a row each. The proof of a row is a test (a file with ``::`` alone means all of it) or, for a choice,
-the first cell of its row in docs/rationale.md.
+``features.tsv`` has a row each. The proof of a row is a test (a file with ``::`` alone means all of it) or, for a
+choice, the first cell of its row in docs/rationale.md.
 """
 
 import ast
