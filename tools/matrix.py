@@ -139,7 +139,19 @@ def run(row: dict[str, str], keep: bool) -> None:
     for data in ROOT.glob("packages/*/tests/data"):
         shutil.copytree(data, copied / data.relative_to(ROOT), dirs_exist_ok=True)
     shutil.copy(ROOT / "conftest.py", copied)
-    command = [python, "-m", "pytest", "-q", "--import-mode=importlib", "-m", "not slow", "-p", "no:cacheprovider"]
+    command = [
+        python,
+        "-m",
+        "pytest",
+        "-q",
+        "-o",
+        "addopts=",
+        "--import-mode=importlib",
+        "-m",
+        "not slow",
+        "-p",
+        "no:cacheprovider",
+    ]
     done = subprocess.run(
         [*command, *SUITE], cwd=copied, capture_output=True, text=True,
         env={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OMP_NUM_THREADS": "1"},

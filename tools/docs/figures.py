@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import torch
 
-from ge_graph import escape
+from ge_graph import escape, schema
 
 _STYLE: Final = """<style>
-text { font: 13px system-ui, sans-serif; fill: #1c1e21; } .dim { fill: #6a7280; font-size: 12px; }
+text { font: 16px system-ui, sans-serif; fill: #1c1e21; } .dim { fill: #6a7280; font-size: 14px; }
 rect { fill: #e0e7ff; stroke: #818cf8; } rect.ours { fill: #c7d2fe; } rect.engine { fill: #dcfce7; stroke: #4ade80; }
 rect.changed { fill: #fef3c7; stroke: #f59e0b; } path { stroke: #6a7280; fill: none; stroke-width: 1.4; }
 @media (prefers-color-scheme: dark) { text { fill: #e6e8ea; } .dim { fill: #9aa3af; } rect { fill: #2b3152; stroke: #6366f1; }
@@ -55,9 +55,9 @@ def pipeline() -> str:
     """From a model to results, with what observes on the way."""
     steps = [
         ("your model", "", ""), ("FX graph", "", "dynamo"), ("ATen graph", "", "AOTAutograd"), ("FX passes", "ours", ""),
-        ("converters", "ours", ""), ("GE graph", "ours", "GE passes"), ("verifier", "ours", "1,776 schemas"),
+        ("converters", "ours", ""), ("GE graph", "ours", "GE passes"), ("verifier", "ours", f"{len(schema.builtin_names()):,} schemas"),
     ]  # fmt: skip
-    parts, width, gap = [], 112, 20
+    parts, width, gap = [], 124, 20
     for i, (text, kind, note) in enumerate(steps):
         x = 10 + i * (width + gap)
         parts.append(_box(x, 80, width, text, kind, note))
@@ -66,12 +66,12 @@ def pipeline() -> str:
     x = 10 + len(steps) * (width + gap) + 20
     ends = [("embedded CPU engine", "here"), ("Ascend NPU", "torch_npu, CANN"), (".air archive", "tair-export")]
     for i, (text, note) in enumerate(ends):
-        parts += [_box(x, 20 + i * 60, 160, text, "engine", note), _arrow(x - 40, 100, x, 40 + i * 60)]
-    parts.append('<path d="M142 150v12H914v-12" stroke-dasharray="4 4"/>')
+        parts += [_box(x, 20 + i * 60, 190, text, "engine", note), _arrow(x - 40, 100, x, 40 + i * 60)]
+    parts.append('<path d="M154 150v12H998v-12" stroke-dasharray="4 4"/>')
     parts.append(
-        '<text class="dim" x="528" y="182" text-anchor="middle">tair-debug sees every stage and changes none</text>'
+        '<text class="dim" x="576" y="184" text-anchor="middle">tair-debug sees every stage and changes none</text>'
     )
-    return _svg(x + 170, 200, parts, "From a model to results")
+    return _svg(x + 200, 200, parts, "From a model to results")
 
 
 def _fx(graph: torch.fx.Graph, left: int, changed: set[str]) -> list[str]:

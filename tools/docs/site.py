@@ -22,6 +22,7 @@ from tools.docs import figures
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 SOURCE: Final = ROOT / "build" / "docs"
+SITE: Final = ROOT / "site"
 VENV: Final = ROOT / "build" / "docs-venv"
 WHEELS: Final = ROOT / "wheelhouse" / "docs"
 REQUIREMENTS: Final = Path(__file__).with_name("requirements.txt")
@@ -88,6 +89,16 @@ def tools() -> Path:
     return python
 
 
+def serve_the_shim() -> None:
+    """The search of pages read from disk needs a small script that Material takes from the network: bring it along."""
+    shim = SITE / "assets" / "iframe-worker.js"
+    shutil.copy(Path(__file__).parent / "iframe-worker" / "shim.js", shim)
+    for page in SITE.rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        local = os.path.relpath(shim, page.parent)
+        page.write_text(re.sub(r"https?://[^\"' ]*/iframe-worker/shim", local, text), encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--prepare", action="store_true", help="only make build/docs")
@@ -98,6 +109,7 @@ def main() -> None:
     done = subprocess.run([str(tools()), "-m", "mkdocs", "build", "--strict", "--clean", "-q"], cwd=ROOT)
     if done.returncode:
         sys.exit("docs: the warnings above are to be repaired")
+    serve_the_shim()
     print("docs: site/index.html, site/zh/index.html")
 
 
