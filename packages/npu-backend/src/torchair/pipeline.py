@@ -407,8 +407,11 @@ class Pipeline:
         return self._load(stored, choose_engine(device))
 
     def _load(self, stored: Stored, engine: Engine) -> Call:
+        from ge_runtime import discovery
         from torchair.executable import bind
 
+        if not stored.lowered.graph.nodes:
+            engine = discovery.load("cpu")  # GE takes no graph without a node (E19999); nothing is computed anyway
         on_device = "npu" in engine.probe().devices
         explain.warn_of_idle(explain.explain(self.config, "max-autotune", on_device=on_device))
         lowered = stored.lowered
