@@ -100,7 +100,9 @@ def commands():
         group = typer.main.get_command(app)
         for name, command in getattr(group, "commands", {"": group}).items():
             options = {o for p in command.params for o in (*p.opts, *p.secondary_opts) if o.startswith("-")}
-            passed_on = command.context_settings.get("ignore_unknown_options")  # a command of another package parses its arguments itself
+            passed_on = command.context_settings.get(
+                "ignore_unknown_options"
+            )  # a command of another package parses its arguments itself
             found[f"{program} {name}".strip()] = None if passed_on else options | {"--help"}
     return found
 

@@ -16,6 +16,8 @@ from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
 
 aten = torch.ops.aten
+# torch 2.6 lacks it; a name waits for the operator.
+_GROUPED_MM = aten._grouped_mm.default if hasattr(aten, "_grouped_mm") else "aten._grouped_mm.default"
 Number: TypeAlias = "int | float"
 _ROWS, _INNER, _ONE_OUTPUT = 0, 2, 3
 _FLOATS: Final = frozenset({DataType.DT_FLOAT, DataType.DT_FLOAT16, DataType.DT_BF16})
