@@ -75,9 +75,7 @@ def grouped_mm_fallback_backward(
         Support(BF16(3, 8, 16), BF16(3, 16, 8)),
     ]
 )
-@register_fx_node_ge_converter(
-    "aten._grouped_mm.default", source="native_functions.yaml: _grouped_mm; GE GroupedMatmul"
-)
+@register_fx_node_ge_converter(_GROUPED_MM, source="native_functions.yaml: _grouped_mm; GE GroupedMatmul")
 def _grouped_mm(
     self: Tensor,
     mat2: Tensor,
