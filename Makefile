@@ -9,7 +9,7 @@ export TORCH_DEVICE_BACKEND_AUTOLOAD ?= 0
 export HF_HUB_OFFLINE ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-npu test tiny quick unit system emulator-test opinfo native graphs bench lint regen coverage configure wheels install uninstall package-test release clean
+.PHONY: help setup demo demo-npu test tiny quick unit system emulator-test opinfo native graphs bench lint regen coverage configure wheels install uninstall package-test docs matrix release clean
 
 help:  ## list these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -73,7 +73,7 @@ coverage: setup  ## tests with coverage; HTML in htmlcov/
 	@$(RUN) -m pytest -n 2 --cov --cov-report=html --cov-report=term:skip-covered packages tests
 
 configure:  ## choose Python and Ascend SDK from the environment, without questions
-	@$(PYTHON) tools/configure.py
+	@$(or $(shell command -v python3.11 || command -v python3),$(PYTHON)) tools/configure.py
 
 wheels: setup  ## wheels of all packages into dist/
 	@$(RUN) tools/release.py wheels
@@ -86,6 +86,12 @@ uninstall:  ## remove the packages from the Python chosen by configure
 
 package-test: setup  ## tests of PKG from its wheel, with only its own dependencies
 	@$(RUN) tools/release.py test $(PKG)
+
+docs: setup  ## the documentation site in English and Chinese, into site/
+	@$(RUN) -m tools.docs.site
+
+matrix: setup  ## tests on other versions of torch and Python that pip can bring here; downloads gigabytes
+	@$(RUN) tools/matrix.py
 
 release: setup  ## check, build, test and tag PKG
 	@$(RUN) tools/release.py release $(PKG)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Final
@@ -92,7 +93,7 @@ def use_internal_format_weight(model: torch.nn.Module) -> None:
     """Convert weights to the layout that the device's cube unit prefers, in place.
 
     On tensors of a device this is a cast by the device's PyTorch plug-in to FRACTAL_NZ. Tensors on the CPU have no such
-    layout: they stay as they are, and the log says so.
+    layout: they stay as they are, and a Python warning says so.
 
     Args:
         model: The module.
@@ -112,10 +113,12 @@ def use_internal_format_weight(model: torch.nn.Module) -> None:
                 if parameter.device.type == "npu" and parameter.dim() >= 2:
                     parameter.data = plugin.npu_format_cast(parameter.data, _FRACTAL_NZ)
     if len(on_device) < len(tensors):
-        logger.warning(
-            "use_internal_format_weight: %d of %d parameters are not on a device and keep their layout",
-            len(tensors) - len(on_device), len(tensors),
-        )  # fmt: skip
+        off = len(tensors) - len(on_device)
+        text = (
+            f"use_internal_format_weight: {off} of {len(tensors)} parameters are not on a device and keep their layout"
+        )
+        logger.info("%s", text)
+        warnings.warn(f"torchair: {text}", UserWarning, stacklevel=2)
 
 
 _FRACTAL_NZ: Final = 29
