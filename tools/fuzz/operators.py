@@ -1,7 +1,7 @@
 """The operators that random programs are made of.
 
-An operator is a function of tensors and of plain numbers, and a function that draws those numbers for given operands. It
-need not always draw well: a step that eager refuses is not taken.
+An operator is a function of tensors and of plain numbers, and a function that draws those numbers for given operands.
+It need not always draw well: a step that eager refuses is not taken.
 """
 
 from __future__ import annotations
@@ -154,18 +154,29 @@ def _rows(rng: Random, x: torch.Tensor, *_: Any) -> list[Any]:
 
 
 _UNARY_F: Final = (
-    "sigmoid tanh sin cos erf exp2 expm1 square atan sinh asinh log1p floor ceil trunc frac round rsqrt sqrt digamma "
-    "reciprocal exp lgamma erfc"
-).split()
-_UNARY: Final = "neg abs sign relu isnan isfinite logical_not sgn positive square".split()
+    "sigmoid", "tanh", "sin", "cos", "erf", "exp2", "expm1", "square", "atan", "sinh", "asinh", "log1p", "floor",
+    "ceil", "trunc", "frac", "round", "rsqrt", "sqrt", "digamma", "reciprocal", "exp", "lgamma", "erfc",
+)  # fmt: skip
+_UNARY: Final = (
+    "neg", "abs", "sign", "relu", "isnan", "isfinite", "logical_not", "sgn", "positive", "square",
+)  # fmt: skip
 _ACTIVATIONS: Final = (
-    "gelu silu mish softplus elu selu celu leaky_relu hardtanh hardswish hardsigmoid softsign logsigmoid relu6 tanhshrink "
-    "softshrink hardshrink"
-).split()
-_BINARY: Final = "add sub mul maximum minimum eq ne lt le gt ge logical_and logical_or logical_xor fmax fmin".split()
-_BINARY_F: Final = "atan2 hypot copysign logaddexp logaddexp2 xlogy ldexp heaviside".split()
-_WRITING: Final = "add_ sub_ mul_ copy_ eq_ logical_and_ lt_".split()
-_WRITING_ONE: Final = "zero_ neg_ abs_ relu_ square_ sign_".split()
+    "gelu", "silu", "mish", "softplus", "elu", "selu", "celu", "leaky_relu", "hardtanh", "hardswish", "hardsigmoid",
+    "softsign", "logsigmoid", "relu6", "tanhshrink", "softshrink", "hardshrink",
+)  # fmt: skip
+_BINARY: Final = (
+    "add", "sub", "mul", "maximum", "minimum", "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or",
+    "logical_xor", "fmax", "fmin",
+)  # fmt: skip
+_BINARY_F: Final = (
+    "atan2", "hypot", "copysign", "logaddexp", "logaddexp2", "xlogy", "ldexp", "heaviside",
+)  # fmt: skip
+_WRITING: Final = (
+    "add_", "sub_", "mul_", "copy_", "eq_", "logical_and_", "lt_",
+)  # fmt: skip
+_WRITING_ONE: Final = (
+    "zero_", "neg_", "abs_", "relu_", "square_", "sign_",
+)  # fmt: skip
 
 
 def _half(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -225,12 +236,12 @@ OPERATORS: Final[dict[str, Operator]] = {
     "reshape": Operator(torch.reshape, 1, _shape),
     "view": Operator(lambda x, sizes: x.view(sizes), 1, _shape),
     "flatten": Operator(torch.flatten),
-    "diagonal": Operator(lambda x, k, a, b: x.diagonal(k, a, b), 1, lambda r, x: [r.randrange(-1, 2), *_two_dims(r, x)]),
+    "diagonal": Operator(torch.diagonal, 1, lambda r, x: [r.randrange(-1, 2), *_two_dims(r, x)]),
     "unfold": Operator(lambda x, d, n, s: x.unfold(d, n, s), 1, lambda r, x: [*_dim(r, x), 2, r.randrange(1, 3)]),
     "chunk": Operator(lambda x, d: x.chunk(2, d)[-1], 1, _dim),
     "split": Operator(lambda x, d: x.split(2, d)[0], 1, _dim),
     "unbind": Operator(lambda x, d: x.unbind(d)[0], 1, _dim),
-    "memory": Operator(lambda x: x.as_strided((x.numel(),), (1,), x.storage_offset())),
+    "memory": Operator(lambda x: x.as_strided((x.numel(),), (1,))),
     # copies
     "contiguous": Operator(lambda x: x.contiguous()),
     "clone": Operator(torch.clone),
@@ -253,9 +264,10 @@ OPERATORS: Final[dict[str, Operator]] = {
     "index_add": Operator(lambda x, d, at: x.index_add(d, _index(at), x.index_select(d, _index(at))), 1, _places),
     "index_copy": Operator(lambda x, d, at: x.index_copy(d, _index(at[:1]), x.narrow(d, 0, 1)), 1, _places),
     "index_fill": Operator(lambda x, d, at, n: x.index_fill(d, _index(at), int(n)), 1, _rows),
-    "gather": Operator(lambda x, d, at: x.gather(d, _index(at).view([-1] + [1] * (x.dim() - 1)).movedim(0, d)), 1, _places),
+    "gather": Operator(
+        lambda x, d, at: x.gather(d, _index(at).view([-1] + [1] * (x.dim() - 1)).movedim(0, d)), 1, _places),
     "scatter": Operator(
-        lambda x, d, at: x.scatter(d, _index(at[:1]).view([1] * x.dim()), int(2)), 1, _places),
+        lambda x, d, at: x.scatter(d, _index(at[:1]).view([1] * x.dim()), 2), 1, _places),
     "masked_fill": Operator(lambda x, y, n: x.masked_fill(y > 0, int(n)), 2, _number),
     "select_scatter": Operator(lambda x, d, at: x.select_scatter(x.select(d, 0), d, at), 1, _at),
     # writing
@@ -303,7 +315,8 @@ OPERATORS: Final[dict[str, Operator]] = {
     "batch_norm": Operator(_batch, 1, lambda r, x: [r.random() < 0.5], kinds="f"),
     "attention": Operator(_attention, 1, lambda r, x: [r.random() < 0.5], kinds="f"),
     "glu": Operator(F.glu, 1, _dim, kinds="f"),
-    "embedding": Operator(lambda x: F.embedding(x.abs().clamp(max=4).long(), _weights(5, 3, like=torch.ones(1))), kinds="i"),
-    "mse": Operator(lambda x, y: F.mse_loss(x, y), 2, kinds="f"),
+    "embedding": Operator(
+        lambda x: F.embedding(x.abs().clamp(max=4).long(), _weights(5, 3, like=torch.ones(1))), kinds="i"),
+    "mse": Operator(lambda x, y: F.mse_loss(*torch.broadcast_tensors(x, y)), 2, kinds="f"),
     "pixel_shuffle": Operator(lambda x: F.pixel_unshuffle(_image(x), 2), kinds="f"),
 }  # fmt: skip
