@@ -148,7 +148,23 @@ def draw(seed: int, steps: int | None = None) -> Program:
     last = range(len(values))[-1]
     more = rng.sample(range(len(inputs), len(values)), min(rng.randrange(3), len(found)))
     returned = tuple(dict.fromkeys([last, *more]))
-    return replace(program, steps=tuple(found), returned=returned)
+    program = replace(program, steps=tuple(found), returned=returned)
+    if _differentiable(program):
+        return program
+    return replace(program, inputs=tuple(replace(g, grad=False) for g in program.inputs))
+
+
+def _differentiable(program: Program) -> bool:
+    """Whether eager's backward runs too: it refuses values that were written after it had kept them."""
+    args = program.arguments()
+    leaves = [a for a in args if a.requires_grad]
+    try:
+        tracked = [r for r in program.module()(*args) if r.requires_grad]
+        if tracked and leaves:
+            torch.autograd.grad(tracked, leaves, [torch.ones_like(r) for r in tracked], allow_unused=True)
+    except RuntimeError:
+        return False
+    return True
 
 
 def _step(

@@ -128,6 +128,31 @@ def test_strides_are_those_of_aot_eager(name, dynamic, mode):
         assert got.stride() == want.stride()
 
 
+NOTHING_TO_COMPUTE = {
+    "view": lambda x: x.view(-1)[2:],
+    "input and number": lambda x: (x, x.size(0), None),
+    "nothing": lambda x: (None, 3),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", NOTHING_TO_COMPUTE)
+def test_a_graph_that_computes_nothing(name, dynamic):
+    """GE refuses a graph without nodes, so it is not given one."""
+    fn = NOTHING_TO_COMPUTE[name]
+    gm = make_fx(lambda x: fn(x), tracing_mode="symbolic" if dynamic else "fake")(torch.arange(6.0).view(2, 3))
+    x = torch.arange(6.0).view(2, 3)
+    got, want = compile_graph(gm)(x), fn(x)
+    torch.testing.assert_close(torch.utils._pytree.tree_leaves(got), torch.utils._pytree.tree_leaves(want))
+
+
+def test_a_gradient_that_is_a_view_of_the_one_given():
+    x = torch.arange(6.0).requires_grad_()
+    run = torch.compile(lambda x: x.view(2, 3).t(), backend=torchair.get_npu_backend(), fullgraph=True)
+    run(x).backward(torch.arange(6.0).view(3, 2))
+    torch.testing.assert_close(x.grad, torch.arange(6.0).view(3, 2).t().reshape(-1))
+
+
 def test_views_nobody_else_reads_leave_the_graph():
     gm = make_fx(lambda x: (y := x + 1, y.t(), y.t().abs()), tracing_mode="fake")(torch.randn(2, 3))
     plan = take_views(gm)
