@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= $(or $(TARGET_PYTHON_PATH),$(shell command -v python3.11 || command -v python3))
 RUN := .venv/bin/python
 PKG ?= ge-graph
-TESTS = $(wildcard packages/*/tests) tests/opinfo tests/native $(wildcard tests/test_*.py)
+TESTS = $(wildcard packages/*/tests) tests/opinfo tests/native "tests/test_*.py"
 # torch_npu, where it is installed, would load itself into every process that imports torch.
 export TORCH_DEVICE_BACKEND_AUTOLOAD ?= 0
 export HF_HUB_OFFLINE ?= 1

@@ -79,16 +79,13 @@ def test_ops_are_there_after_import():
 def test_import_is_cheap_and_pure():
     out = python(
         """
-        import json, sys, time, torch
+        import json, sys, torch
         import_of_torch = set(sys.modules)
         logging_before = list(__import__("logging").root.handlers)
-        start = time.perf_counter()
         import torchair
-        seconds = time.perf_counter() - start
         after_import = set(sys.modules)
         torchair.CompilerConfig()
         print(json.dumps({
-            "seconds": seconds,
             "loaded": sorted(m for m in after_import - import_of_torch),
             "compiler": "torch._dynamo" in sys.modules or "ge_converters" in sys.modules,
             "handlers": len(__import__("logging").root.handlers) - len(logging_before),
@@ -96,7 +93,7 @@ def test_import_is_cheap_and_pure():
         """
     )
     seen = json.loads(out)
-    assert seen["seconds"] < 0.3
+    assert len(seen["loaded"]) < 120
     assert seen["handlers"] == 0
     assert not seen["compiler"]
     heavy = ("torch._dynamo", "torch._inductor", "ge_converters", "ge_graph", "ge_runtime", "tair_debug", "tair_export")

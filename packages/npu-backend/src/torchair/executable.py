@@ -156,19 +156,8 @@ def _entry(index: int) -> ast.expr:
     return build.item(build.name("results"), build.constant(index))
 
 
-class NothingToRun:
-    """Stands for a graph without nodes, which GE refuses: every result is an input, a view of one, or a constant."""
-
-    source = ""
-
-    @staticmethod
-    def run(inputs: Sequence[Any]) -> list[Any]:
-        """No results."""
-        return []
-
-
 def bind(
-    lowered: Lowered, executable: Executable | NothingToRun, engine: str, plan: ViewPlan
+    lowered: Lowered, executable: Executable, engine: str, plan: ViewPlan
 ) -> tuple[Callable[[list[Any]], Any], str]:
     """The function that runs a compiled graph, and its text.
 
