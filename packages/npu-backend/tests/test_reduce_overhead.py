@@ -362,3 +362,14 @@ def test_text_of_a_graph_is_never_part_of_the_program(hostile_text):
         "div_tensor_mode",
         "hostile",
     }
+
+
+def test_an_input_of_which_only_the_sizes_are_read():
+    config = torchair.CompilerConfig()
+    config.mode = "reduce-overhead"
+    run = torch.compile(
+        lambda x: torch.linalg.inv(x[0, :2, :2]), backend=torchair.get_npu_backend(compiler_config=config), dynamic=True
+    )
+    for shape in ((2, 3, 4), (3, 4, 5)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(run(x), torch.linalg.inv(x[0, :2, :2]))

@@ -76,12 +76,81 @@ def test_a_weight_saved_for_backward_is_not_copied():
     assert turned.data_ptr() == weight.data_ptr()
 
 
-def test_lone_views_stay_in_the_graph():
-    gm = make_fx(lambda x: ((x + 1).t(),), tracing_mode="fake")(torch.randn(2, 3))
-    before = len(gm.graph.nodes)
-    plan = take_views(gm)
-    assert not plan.views
-    assert len(gm.graph.nodes) == before
+LONE = {
+    "transpose": (lambda x: (x + 1).t(), 1),
+    "columns": (lambda x: (x + 1)[:, 1:], 1),
+    "expanded": (lambda x: x.sum(0).expand(2, x.shape[1]), 1),
+    "heads": (lambda x: (x + 1).view(1, 2, -1).transpose(1, 2), 1),
+    "row-major": (lambda x: (x + 1).view(-1)[1:], 0),
+    "there and back": (lambda x: (x + 1).t().contiguous().view(-1), 0),
+}
+
+
+@pytest.mark.parametrize("name", LONE)
+def test_lone_views_leave_the_graph_if_ge_would_have_to_copy(name):
+    fn, outside = LONE[name]
+    gm = make_fx(lambda x: (fn(x),), tracing_mode="fake")(torch.randn(2, 3))
+    assert len(take_views(gm).views) == outside
+
+
+STRIDES = {
+    **{name: fn for name, (fn, _) in LONE.items()},
+    "channels-last of one channel": lambda x: (x + 1).view(1, 1, 2, -1).contiguous(memory_format=torch.channels_last),
+    "of a transpose": lambda x: x.t() * 2,
+    "of an expanded row": lambda x: x.sum(0).expand(2, x.shape[1]) * 2,
+    "diagonal": lambda x: (x @ x.t()).diagonal(),
+    "steps": lambda x: (x + 1)[:, ::2],
+    "gaps": lambda x: torch.empty_strided((2, 3), (5, 1)).copy_(x.sum()),
+    "part": lambda x: (x + 1).split(1, 1)[0],
+    "windows": lambda x: (x + 1).unfold(1, 2, 1),
+    "complex": lambda x: torch.view_as_real(torch.complex(x, x).t()),
+    "column-major": lambda x: torch.linalg.qr(x @ x.t() + torch.eye(2))[0],
+}
+
+
+@pytest.mark.parametrize("mode", ["max-autotune", "reduce-overhead"])
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", STRIDES)
+def test_strides_are_those_of_aot_eager(name, dynamic, mode):
+    config = torchair.CompilerConfig()
+    config.mode = mode
+
+    def outcome(backend):
+        torch._dynamo.reset()
+        x = torch.arange(6.0).view(2, 3).requires_grad_()
+        found = torch.compile(STRIDES[name], backend=backend, dynamic=dynamic, fullgraph=True)(x)
+        weight = torch.ones(()).expand_as(found)
+        grads = torch.autograd.grad(found, x, weight) if found.requires_grad and name != "column-major" else ()
+        return found, *grads
+
+    for want, got in zip(outcome("aot_eager"), outcome(torchair.get_npu_backend(compiler_config=config)), strict=True):
+        torch.testing.assert_close(got, want)
+        assert got.stride() == want.stride()
+
+
+NOTHING_TO_COMPUTE = {
+    "view": lambda x: x.view(-1)[2:],
+    "input and number": lambda x: (x, x.size(0), None),
+    "nothing": lambda x: (None, 3),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", NOTHING_TO_COMPUTE)
+def test_a_graph_that_computes_nothing(name, dynamic):
+    """GE refuses a graph without nodes, so it is not given one."""
+    fn = NOTHING_TO_COMPUTE[name]
+    gm = make_fx(lambda x: fn(x), tracing_mode="symbolic" if dynamic else "fake")(torch.arange(6.0).view(2, 3))
+    x = torch.arange(6.0).view(2, 3)
+    got, want = compile_graph(gm)(x), fn(x)
+    torch.testing.assert_close(torch.utils._pytree.tree_leaves(got), torch.utils._pytree.tree_leaves(want))
+
+
+def test_a_gradient_that_is_a_view_of_the_one_given():
+    x = torch.arange(6.0).requires_grad_()
+    run = torch.compile(lambda x: x.view(2, 3).t(), backend=torchair.get_npu_backend(), fullgraph=True)
+    run(x).backward(torch.arange(6.0).view(3, 2))
+    torch.testing.assert_close(x.grad, torch.arange(6.0).view(3, 2).t().reshape(-1))
 
 
 def test_views_nobody_else_reads_leave_the_graph():

@@ -39,6 +39,18 @@ def dense(value: torch.Tensor) -> torch.Tensor:
     return value if value.is_contiguous() else value.contiguous()
 
 
+def laid_out(value: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    """``value`` with exactly these strides, copied only if an element would lie elsewhere."""
+    if value.stride() == strides:
+        return value
+    size = value.shape
+    if not value.numel() or all(n == 1 or s == t for n, s, t in zip(size, value.stride(), strides)):
+        return value.as_strided(size, strides)
+    if any(n > 1 and s == 0 for n, s in zip(size, strides)):
+        return dense(value)  # no view, so nothing to expand: GE computed each element
+    return torch.empty_strided(size, strides, dtype=value.dtype, device=value.device).copy_(value)
+
+
 class _Writer:
     """Builds the function; what is neither a number nor a value of the call stands behind a name."""
 
@@ -130,8 +142,11 @@ class _Writer:
             same = build.name(f"o{first}")
             return same if first_node is node else self._call(torch.clone, same)
         value = _entry(binding.ge_index)
-        if len(binding.spec.size) < 2:
+        if not binding.spec.size:
             return value
+        strides = binding.spec.stride
+        if strides is not None and all(type(n) is int for n in (*binding.spec.size, *strides)):
+            return self._call(laid_out, value, self._argument(tuple(strides)))
         if binding.order:
             return self._call(in_order, value, self._argument(tuple(binding.order)))
         return self._call(dense, value)

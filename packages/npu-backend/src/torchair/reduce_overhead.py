@@ -247,7 +247,11 @@ class CapturedGraph:
         buffers = {
             i: self._buffer(value)
             for i, (kind, value) in enumerate(zip(self._plan.kinds, args))
-            if kind == USER and not isinstance(value, torch.nn.Parameter) and _copyable(value)
+            # dynamo passes None for a tensor of which it needed only the sizes
+            if kind == USER
+            and isinstance(value, torch.Tensor)
+            and not isinstance(value, torch.nn.Parameter)
+            and _copyable(value)
         }
         bound = [buffers.get(i, value) for i, value in enumerate(args)]
         addresses = {

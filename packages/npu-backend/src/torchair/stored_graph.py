@@ -25,7 +25,7 @@ from tair_export.ranks import Rank
 from torchair.views import View, ViewPlan
 
 KIND: Final = "compiled"
-FORM: Final = 1
+FORM: Final = 2
 _PYTYPES: Final = {"int": int, "float": float, "bool": bool}
 _NESTED: Final[dict[str, Any]] = {"": None, "tuple": tuple, "list": list}
 
@@ -192,7 +192,8 @@ def _spec(spec: TensorSpec) -> list[Any]:
 
 def _output(binding: Any) -> list[Any]:
     if isinstance(binding, Result):
-        return ["result", binding.ge_index, *_spec(binding.spec), None if binding.order is None else [*binding.order]]
+        order, stride = (None if v is None else [*v] for v in (binding.order, binding.spec.stride))
+        return ["result", binding.ge_index, *_spec(binding.spec), order, stride]
     if isinstance(binding, ScalarResult):
         return ["number", binding.ge_index, binding.pytype.__name__]
     if isinstance(binding, InputAlias):
@@ -301,10 +302,11 @@ def _index(value: Any, count: int) -> int:
     return value
 
 
-def _read_spec(dtype: Any, size: Any) -> TensorSpec:
-    if not all((type(d) is int and d >= 0) or type(d) is str for d in size):
-        raise ValueError(f"sizes {str(size)[:80]}")
-    return TensorSpec(DataType[dtype], tuple(size))
+def _read_spec(dtype: Any, size: Any, stride: Any = None) -> TensorSpec:
+    for numbers in (size, size if stride is None else stride):
+        if len(numbers) != len(size) or not all((type(d) is int and d >= 0) or type(d) is str for d in numbers):
+            raise ValueError(f"sizes {str(size)[:80]}, strides {str(stride)[:80]}")
+    return TensorSpec(DataType[dtype], tuple(size), None if stride is None else tuple(stride))
 
 
 def _input(fx_index: Any, kind: Any, dtype: Any, size: Any) -> InputBinding:
@@ -315,10 +317,10 @@ def _input(fx_index: Any, kind: Any, dtype: Any, size: Any) -> InputBinding:
 
 def _read_output(kind: str, *rest: Any) -> Any:
     if kind == "result":
-        index, dtype, size, order = rest
+        index, dtype, size, order, stride = rest
         if order is not None and sorted(order) != list(range(len(size))):
             raise ValueError(f"order {str(order)[:80]}")
-        return Result(index, _read_spec(dtype, size), None if order is None else tuple(order))
+        return Result(index, _read_spec(dtype, size, stride), None if order is None else tuple(order))
     if kind == "number":
         return ScalarResult(rest[0], _PYTYPES[rest[1]])
     if kind == "input":

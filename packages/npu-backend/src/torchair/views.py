@@ -2,7 +2,8 @@
 
 An ATen graph may return a tensor together with views of it, or views of its inputs (saved for backward, mostly). To the
 engine every result is memory of its own, so those views are taken off the graph and made again on the results, after
-the run: they share memory as in eager, and nobody copies a weight to hand out its transpose.
+the run: they share memory as in eager, and nobody copies a weight to hand out its transpose. So are views that are not
+row-major, such as a transpose, a slice of columns or an expanded row: GE would copy to make them, the host need not.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 import torch
 
-from torchair.fx_passes.base import output_node, viewed
+from torchair.fx_passes.base import output_node, row_major, viewed
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +54,12 @@ def take_views(gm: torch.fx.GraphModule) -> ViewPlan:
     chains = {n: chain for n in wanted if isinstance(n, torch.fx.Node) and (chain := _chain(n))}
     shared = Counter(_base(chains, n) for n in dict.fromkeys(n for n in wanted if isinstance(n, torch.fx.Node)))
     written = _written_back(graph)
-    replayed = {
-        n: chain
-        for n, chain in chains.items()
-        if (base := _base(chains, n)).op == "placeholder" or base in written or shared[base] > 1
-    }
+    replayed: dict[torch.fx.Node, list[torch.fx.Node]] = {}
+    for n, chain in chains.items():
+        base = _base(chains, n)
+        own = base.op != "placeholder" and base not in written and shared[base] == 1
+        if rest := _not_dense(chain) if own else chain:
+            replayed[n] = rest
     if not replayed:
         return ViewPlan(wanted, [], wanted)
     steps: dict[torch.fx.Node, View] = {}
@@ -92,6 +94,17 @@ def _base(chains: dict[torch.fx.Node, list[torch.fx.Node]], node: torch.fx.Node)
     base = chain[0].args[0] if chain else node
     assert isinstance(base, torch.fx.Node)
     return base
+
+
+def _not_dense(chain: list[torch.fx.Node]) -> list[torch.fx.Node]:
+    """The end of a chain of views, from the last value on that is row-major as GE's results are."""
+    for i in reversed(range(len(chain))):
+        value = chain[i].meta.get("val")
+        if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+            continue
+        if row_major(value):
+            return chain[i + 1 :]
+    return chain
 
 
 def _chain(node: torch.fx.Node) -> list[torch.fx.Node]:

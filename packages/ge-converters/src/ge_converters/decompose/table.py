@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import torch
 
-from ge_converters.decompose import formulas
+from ge_converters.decompose import formulas, memory_order
 from ge_converters.decompose.formulas import chunked_loss
 from ge_converters.decompose.formulas import prims as prims_formulas
 from ge_converters.registry import REGISTRY, Registry
@@ -95,6 +95,10 @@ def _built(registry: Registry) -> dict[Any, Decomposition]:
     for op, function in formulas.beside_converters().items():
         entry = registry.find(op)
         if entry is None or entry.layer == "built-in":  # a converter of the user takes all arguments
+            table[op] = function
+    for op, function in memory_order.ordered(table).items():
+        entry = registry.find(op)
+        if entry is None or entry.layer == "built-in":
             table[op] = function
     return table
 

@@ -103,10 +103,14 @@ class OutputTable:
 def memory_order(value: torch.Tensor) -> tuple[int, ...] | None:
     """Dimensions from outermost to innermost for a dense permuted tensor, None for any other.
 
-    Symbolic strides are compared through their hints, which is what eager's own layout decisions amount to.
+    Symbolic strides are compared by their expressions. Where these leave it open, by their hints, which is what eager's
+    own layout decisions amount to.
     """
     if value.layout is not torch.strided or value.dim() < 2 or _same_strides(value):
         return None
+    found = _by_expressions(value)
+    if found is not None:
+        return found if found != tuple(range(value.dim())) else None
     sizes = [_hint(s) for s in value.shape]
     strides = [_hint(s) for s in value.stride()]
     order = sorted(range(value.dim()), key=lambda i: (-strides[i], i if sizes[i] != 1 else -1))
@@ -116,6 +120,19 @@ def memory_order(value: torch.Tensor) -> tuple[int, ...] | None:
             return None
         expected *= sizes[i]
     return None if order == sorted(order) else tuple(order)
+
+
+def _by_expressions(value: torch.Tensor) -> tuple[int, ...] | None:
+    left, inner, expected = list(range(value.dim())), [], 1
+    while left:
+        fits = [d for d in reversed(left) if _expr(value.stride(d)) == _expr(expected)]
+        fits.sort(key=lambda d: _expr(value.size(d)) != 1)
+        if not fits:
+            return None
+        inner.append(fits[0])
+        left.remove(fits[0])
+        expected = expected * value.size(fits[0])
+    return tuple(reversed(inner))
 
 
 def _same_strides(value: torch.Tensor) -> bool:

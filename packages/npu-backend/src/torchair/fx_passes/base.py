@@ -64,6 +64,16 @@ def same_layout(a: torch.Tensor, b: torch.Tensor) -> bool:
     return all(same_dim(size, 1) or same_dim(s, t) for size, s, t in zip(a.shape, a.stride(), b.stride()))
 
 
+def row_major(value: torch.Tensor) -> bool:
+    """``is_contiguous`` by the expressions of the sizes, so that no guard comes into being."""
+    expected: Any = 1
+    for size, stride in zip(reversed(value.shape), reversed(value.stride())):
+        if not same_dim(stride, expected) and not same_dim(size, 1):
+            return False
+        expected = expected * size
+    return True
+
+
 def viewed(node: torch.fx.Node) -> torch.fx.Node | None:
     """The node in whose memory this one's result lies: the first argument of a view, the list behind a getitem."""
     source = node.args[0] if node.op == "call_function" and node.args else None

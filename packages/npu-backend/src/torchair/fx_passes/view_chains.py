@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import torch
 
-from torchair.fx_passes.base import same_dim, same_layout, same_sizes, switched_on, value_of
+from torchair.fx_passes.base import row_major, same_layout, same_sizes, switched_on, value_of
 from torchair.fx_passes.memory import Memory
 
 if TYPE_CHECKING:
@@ -119,22 +119,12 @@ class MergeViews:
 def _viewable(old: torch.Tensor, value: torch.Tensor) -> bool:
     """Whether ``old`` can be viewed with the sizes of ``value`` laid out as ``value``."""
     if any(isinstance(size, torch.SymInt) for size in (*old.shape, *value.shape)):
-        return _row_major(old) and _row_major(value)
+        return row_major(old) and row_major(value)
     try:
         made = old.view(tuple(value.shape))
     except RuntimeError:
         return False
     return same_layout(made, value)
-
-
-def _row_major(value: torch.Tensor) -> bool:
-    """``is_contiguous`` by the expressions of the sizes, so that no guard comes into being."""
-    expected: Any = 1
-    for size, stride in zip(reversed(value.shape), reversed(value.stride())):
-        if not same_dim(stride, expected) and not same_dim(size, 1):
-            return False
-        expected = expected * size
-    return True
 
 
 def _moves_nothing(node: Any) -> bool:

@@ -1,0 +1,76 @@
+"""torch's own database of optimizers: compiled steps with a scheduler leave parameters and state as eager's steps do.
+
+``TAIR_WHOLE=1`` (``make torch-suites``) runs every row of every optimizer; without it one row of each.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+import torch
+from torch.testing._internal.common_optimizers import optim_db
+
+import torchair
+
+STEPS = 5
+WHOLE = os.environ.get("TAIR_WHOLE") == "1"
+
+# Optimizer -> why aot_eager itself does not run its step as one graph, so that there is nothing to compare with.
+NOT_COMPILED: dict[str, str] = {
+    "LBFGS": "its step evaluates a closure in a loop of data-dependent length",
+    "SparseAdam": "takes sparse gradients only, which dynamo does not trace",
+}
+
+
+def rows() -> list[Any]:
+    found = []
+    for info in optim_db:
+        name = info.optim_cls.__name__
+        inputs = [i for i in info.optim_inputs_func("cpu") if "params" not in i.kwargs]
+        chosen = inputs if WHOLE else inputs[-1:]
+        for each in chosen if name not in NOT_COMPILED else ():
+            for foreach in (False, True) if "foreach" in info.supported_impls else (None,):
+                extra = {} if foreach is None else {"foreach": foreach}
+                if foreach and isinstance(each.kwargs.get("lr"), torch.Tensor) and not each.kwargs.get("capturable"):
+                    continue  # eager refuses a tensor as lr there
+                found.append(pytest.param(info, each.kwargs | extra, id=f"{name}-{each.desc}-foreach={foreach}"))
+    return found
+
+
+def model() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Tanh(), torch.nn.Linear(6, 2, bias=False))
+
+
+def steps(info: Any, options: dict[str, Any], backend: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    torch._dynamo.reset()
+    net, options = model(), {k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in options.items()}
+    params = [p for p in net.parameters() if info.optim_cls.__name__ != "Muon" or p.dim() == 2]
+    optimizer = info.optim_cls(params, **options)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.5)
+    step = optimizer.step if backend is None else torch.compile(optimizer.step, backend=backend)
+    torch.manual_seed(1)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        net(torch.randn(3, 4)).square().sum().backward()
+        step()
+        scheduler.step()
+    state = [v for p in params for v in optimizer.state[p].values() if isinstance(v, torch.Tensor)]
+    return [p.detach() for p in net.parameters()], state
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("info", "options"), rows())
+def test_steps_equal_eager(info, options):
+    params, state = steps(info, options, None)
+    with torchair.record_compilation() as reports:
+        got_params, got_state = steps(info, options, torchair.get_npu_backend())
+    assert reports, "nothing was compiled"
+    torch.testing.assert_close(got_params, params)
+    torch.testing.assert_close(got_state, state)
+
+
+def test_table_names_only_what_exists():
+    assert set(NOT_COMPILED) <= {info.optim_cls.__name__ for info in optim_db}

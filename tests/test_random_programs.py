@@ -1,0 +1,80 @@
+"""Random programs do what ``aot_eager`` does; those that once did not are kept under ``tests/corpus/programs``.
+
+``make fuzz`` runs them for as long as one likes.
+"""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tools.fuzz.compare import Finding, Outcome, _difference, check, run, shrink
+from tools.fuzz.operators import OPERATORS
+from tools.fuzz.program import Given, Program, Step, draw, read
+
+CORPUS = sorted((Path(__file__).parent / "corpus" / "programs").glob("*.json"))
+SECONDS = 60.0
+
+
+@pytest.mark.parametrize("path", CORPUS, ids=lambda p: p.stem)
+def test_corpus(path):
+    assert check(read(path.read_text())) is None
+
+
+@pytest.mark.slow
+def test_random_programs():
+    end, seed = time.monotonic() + SECONDS, 1_000_000
+    while time.monotonic() < end:
+        program = draw(seed, steps=12)
+        assert check(program) is None, program.text()
+        seed += 1
+    assert seed > 1_000_000
+
+
+def test_a_seed_names_a_program_and_text_keeps_it():
+    for seed in range(20):
+        program = draw(seed)
+        assert draw(seed) == program
+        assert read(program.text()) == program
+        run(program, None)
+
+
+def test_programs_use_every_operator():
+    used = {s.name for seed in range(400) for s in draw(seed).steps}
+    assert not set(OPERATORS) - used
+
+
+PAIR = Program((Given((3, 4), "float32", (0, 1)),), (Step("transpose", (0,), (0, 1)), Step("neg", (1,))), (2, 1))
+
+
+@pytest.mark.parametrize("what", ["values", "type", "sizes", "strides"])
+def test_a_difference_is_seen(what):
+    """The comparison is not blind: each kind of difference is reported."""
+    want, got = run(PAIR, None), run(PAIR, None)
+    changed = {
+        "values": lambda t: t + 1,
+        "type": lambda t: t.double(),
+        "sizes": lambda t: t[:2],
+        "strides": lambda t: t.contiguous(),
+    }[what]
+    first = want.results[0].clone()
+    got.results[0], want.results[0] = changed(first), first
+    assert _difference(PAIR, want, got).kind == f"{what} of results"
+
+
+def test_shared_memory_is_seen():
+    want, got = run(PAIR, None), run(PAIR, None)
+    got = Outcome([got.results[0], got.results[1].clone()], got.inputs, got.grads)
+    got.results[1] = want.results[1].clone().t().contiguous().t()
+    assert _difference(PAIR, want, got).kind == "shared memory"
+
+
+def test_shrinking_keeps_what_fails():
+    program = next(p for p in map(draw, range(1000)) if any(s.name == "cumsum" for s in p.steps) and len(p.steps) > 12)
+
+    def still(candidate):
+        return Finding("sums", "") if any(s.name == "cumsum" for s in candidate.steps) else None
+
+    small = shrink(program, "sums", 20, still)
+    assert any(s.name == "cumsum" for s in small.steps)
+    assert len(small.steps) < 4

@@ -1,0 +1,216 @@
+"""Whether our backend does with a program what ``aot_eager`` does; and the smallest program of which it does not."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+import torchair
+from tools.fuzz.program import Program
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What is different: a kind, which shrinking keeps, and more for people."""
+
+    kind: str
+    text: str
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a run gives: results, inputs afterwards, gradients."""
+
+    results: list[torch.Tensor]
+    inputs: list[torch.Tensor]
+    grads: list[torch.Tensor | None]
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+def run(program: Program, backend: Any, scale: float = 1.0) -> Outcome:
+    """Run it in eager (``backend`` None) or compiled, with gradients where inputs have them."""
+    torch._dynamo.reset()
+    module: Any = program.module()
+    if backend is not None:
+        module = torch.compile(module, backend=backend, dynamic=program.dynamic, fullgraph=True)
+    args = program.arguments(scale)
+    with _quiet():
+        results = list(module(*args))
+        tracked = [r for r in results if r.requires_grad]
+        leaves = [a for a in args if a.requires_grad]
+        grads: list[torch.Tensor | None] = []
+        if tracked and leaves:
+            weights = [torch.ones_like(r) * 0.5 for r in tracked]
+            grads = list(torch.autograd.grad(tracked, leaves, weights, allow_unused=True))
+    return Outcome([r.detach() for r in results], [a.detach() for a in args], grads)
+
+
+def check(program: Program) -> Finding | None:
+    """None if both agree, or if ``aot_eager`` does not run the program."""
+    try:
+        want = run(program, "aot_eager")
+    except Exception:  # noqa: BLE001 - whatever it is, there is nothing to compare with
+        return None
+    config = torchair.CompilerConfig()
+    config.mode = program.mode
+    try:
+        got = run(program, torchair.get_npu_backend(compiler_config=config))
+    except Exception as error:  # noqa: BLE001 - any error is a finding
+        inner: BaseException = error
+        while inner.__cause__ is not None:
+            inner = inner.__cause__
+        text = str(getattr(inner, "what", inner))
+        return Finding(f"{type(inner).__name__}: {_first(text)}", str(inner)[:2000])
+    return _difference(program, want, got)
+
+
+def _first(text: str) -> str:
+    line = next((t for t in text.splitlines() if t.strip()), "")
+    return "".join("#" if c.isdigit() else c for c in line)[:100]
+
+
+def _difference(program: Program, want: Outcome, got: Outcome) -> Finding | None:
+    for name in ("results", "inputs", "grads"):
+        for i, (w, g) in enumerate(zip(getattr(want, name), getattr(got, name), strict=True)):
+            kind = _of_pair(w, g, strides=name != "grads")
+            if kind == "values" and _unstable(program, name, i, w, g):
+                return None
+            if kind:
+                return Finding(f"{kind} of {name}", f"{name}[{i}]: {_shown(w)}\n  against {_shown(g)}")
+    if _shared(want) != _shared(got):
+        return Finding("shared memory", f"{_shared(want)} against {_shared(got)}")
+    return None
+
+
+def _shown(value: torch.Tensor | None) -> str:
+    if value is None:
+        return "None"
+    return f"{value.dtype} {tuple(value.shape)} strides {value.stride()} {str(value.flatten()[:12].tolist())}"
+
+
+def _of_pair(want: torch.Tensor | None, got: torch.Tensor | None, strides: bool) -> str:
+    if want is None or got is None:
+        return "" if want is got else "presence"
+    if want.dtype != got.dtype:
+        return "type"
+    if want.shape != got.shape:
+        return "sizes"
+    if not _close(want, got):
+        return "values"
+    if strides and want.numel() and any(n > 1 and a != b for n, a, b in zip(want.shape, want.stride(), got.stride())):
+        return "strides"
+    return ""
+
+
+def _tolerance(dtype: torch.dtype) -> float:
+    return {torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float64: 1e-7}.get(dtype, 2e-5)
+
+
+def _close(want: torch.Tensor, got: torch.Tensor) -> bool:
+    if not want.is_floating_point():
+        return torch.equal(want, got)
+    size = want.double().abs().nan_to_num(0, 0, 0).max().item() if want.numel() else 0.0
+    tolerance = _tolerance(want.dtype)
+    return torch.allclose(want.double(), got.double(), rtol=tolerance, atol=tolerance * max(size, 1), equal_nan=True)
+
+
+def _unstable(program: Program, name: str, i: int, want: torch.Tensor, got: torch.Tensor) -> bool:
+    """Whether eager itself moves as far when its inputs move by a rounding error, or in another precision."""
+    far = (want.double() - got.double()).abs().nan_to_num(1e30).max()
+    for scale in (1 + 3e-7, 1 - 3e-7, 1 + 1e-3 * _halves(program)):
+        moved = getattr(run(program, None, scale), name)[i]
+        plain = getattr(run(program, None), name)[i]
+        if (moved.double() - plain.double()).abs().nan_to_num(0).max() * 4 >= far:
+            return True
+    return False
+
+
+def _halves(program: Program) -> float:
+    used = {g.dtype for g in program.inputs} | {n for s in program.steps for n in s.numbers if isinstance(n, str)}
+    return 4.0 if "bfloat16" in used else 1.0 if "float16" in used else 0.0
+
+
+def _shared(outcome: Outcome) -> list[int]:
+    """Which results and inputs lie in one memory."""
+    every = [t for t in (*outcome.results, *outcome.inputs)]
+    memory = [t.untyped_storage().data_ptr() if t.numel() else -1 - n for n, t in enumerate(every)]
+    return [memory.index(m) for m in memory]
+
+
+def shrink(program: Program, kind: str, seconds: float, still: Callable[[Program], Finding | None] = check) -> Program:
+    """The smallest program found that fails in the same way."""
+    end = time.monotonic() + seconds
+
+    def fails(candidate: Program) -> bool:
+        if time.monotonic() > end:
+            return False
+        try:
+            run(candidate, None)
+            found = still(candidate)
+        except Exception:  # noqa: BLE001 - eager refuses what is left of the program
+            return False
+        return found is not None and found.kind == kind
+
+    changed = True
+    while changed and time.monotonic() < end:
+        changed = False
+        for candidate in _smaller(program):
+            if fails(candidate):
+                program, changed = candidate, True
+                break
+    return program
+
+
+def _smaller(program: Program) -> Iterator[Program]:
+    for position in program.returned:
+        if len(program.returned) > 1:
+            yield replace(program, returned=(position,))
+    if len(program.returned) == 1 and program.steps:  # cut the end off
+        count = len(program.inputs)
+        for keep in (len(program.steps) // 2, len(program.steps) - 1):
+            if keep and keep < len(program.steps):
+                yield replace(program, steps=program.steps[:keep], returned=(count + keep - 1,))
+    yield from (used for used in [_unused(program)] if used != program)
+    for position in reversed(range(len(program.steps))):
+        yield program.without(position)
+    if program.dynamic:
+        yield replace(program, dynamic=False)
+    if program.mode != "max-autotune":
+        yield replace(program, mode="max-autotune")
+    for i, given in enumerate(program.inputs):
+        for plainer in (
+            replace(given, grad=False),
+            replace(given, gaps=False),
+            replace(given, order=tuple(sorted(given.order))),
+        ):
+            if plainer != given:
+                yield replace(program, inputs=(*program.inputs[:i], plainer, *program.inputs[i + 1 :]))
+
+
+def _unused(program: Program) -> Program:
+    """Without steps that nothing reads and that write nothing."""
+    from tools.fuzz.operators import OPERATORS
+
+    position = len(program.steps) - 1
+    while position >= 0:
+        at = len(program.inputs) + position
+        read = any(at in s.operands for s in program.steps) or at in program.returned
+        if not read and not OPERATORS[program.steps[position].name].writes:
+            program = program.without(position)
+        position -= 1
+    return program
