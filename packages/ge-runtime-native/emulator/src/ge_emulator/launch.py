@@ -84,6 +84,8 @@ def environment(home: Path, site: Path | None, *, bundled: bool = False) -> dict
         paths.append(str(package / "dynamo"))
     env["PYTHONPATH"] = os.pathsep.join([*paths, *filter(None, [env.get("PYTHONPATH")])])
     env["LD_LIBRARY_PATH"] = os.pathsep.join([str(home / "lib64"), *filter(None, [env.get("LD_LIBRARY_PATH")])])
+    if site is not None:  # for what the program itself starts, whatever folder it is in by then
+        env[VARIABLE] = str(site)
     env["ASCEND_HOME_PATH"] = str(home)
     env["ASCEND_OPP_PATH"] = str(home / "opp")
     env.pop("TORCH_DEVICE_BACKEND_AUTOLOAD", None)
