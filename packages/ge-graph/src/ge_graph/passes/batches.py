@@ -1,0 +1,78 @@
+"""Batched matrix products whose leading axes are joined before and split after."""
+
+from __future__ import annotations
+
+from ge_graph.ir import Graph, Node, Tensor
+from ge_graph.passes.base import Pass
+from ge_graph.passes.effects import Effects
+
+_PRODUCTS = ("BatchMatMul", "BatchMatMulV2")
+
+
+class UnjoinBatches(Pass):
+    """A batched product of operands that were reshaped to rank 3 takes them as they were.
+
+    ``Reshape(BatchMatMulV2(Reshape(a), Reshape(b)))``, where the reshapes join the same leading axes, a batch of the
+    result is that of the operands and the last two axes stay, is one product of higher rank.
+    """
+
+    name = "unjoin_batches"
+    reason = "torch multiplies batches of rank 3 only, GE of any rank: three reshapes less a product"
+    place = "before fold_layout, which then sees the Transpose that a Reshape hid"
+
+    def rewrite(self, graph: Graph) -> list[str]:
+        products = [n for n in graph.nodes if n.op in _PRODUCTS]
+        if not products:
+            return []
+        effects = Effects(graph)
+        readers: dict[Tensor, list[Node]] = {}
+        for node in graph.nodes:
+            for tensor in node.operands():
+                readers.setdefault(tensor, []).append(node)
+        returned = set(graph.outputs)
+        mapping: dict[Tensor, Tensor] = {}
+        for node in products:
+            result = node.outputs[0]
+            after = readers.get(result, [])
+            if len(after) != 1 or result in returned or after[0].op != "Reshape" or any(node.inputs[2:]):
+                continue
+            sources = [_unjoined(entry, effects) for entry in node.inputs[:2]]
+            split = after[0].outputs[0]
+            if any(effects.pinned(n) for n in (node, after[0])) or not _fit(sources, node, split):
+                continue
+            node.inputs[:2] = sources
+            result.record_shape(split.known_shape)
+            mapping[split] = result
+        if not mapping:
+            return []
+        gone = {t.node for t in mapping}
+        graph.replace_all_uses(mapping)
+        graph.remove(gone)
+        return [f"{len(mapping)} products on batches as they were"]
+
+
+def _unjoined(entry: object, effects: Effects) -> Tensor | None:
+    """What a Reshape of leading axes read."""
+    if not isinstance(entry, Tensor) or entry.node.op != "Reshape" or effects.pinned(entry.node):
+        return None
+    source = entry.node.inputs[0]
+    if not isinstance(source, Tensor) or source in effects.written or source.format is not entry.format:
+        return None
+    before, after = source.known_shape, entry.known_shape
+    if before is None or after is None or len(before) < 3 or len(after) != 3 or before[-2:] != after[-2:]:
+        return None
+    return source if all(_certain(d) for d in before) else None
+
+
+def _certain(size: object) -> bool:
+    """Whether a size is a number or a symbol; an empty batch could have been joined from anything."""
+    return isinstance(size, str) or (isinstance(size, int) and size > 0)
+
+
+def _fit(sources: list[Tensor | None], node: Node, split: Tensor) -> bool:
+    shapes = [None if s is None else s.known_shape for s in sources]
+    if shapes[0] is None or shapes[1] is None or shapes[0][:-2] != shapes[1][:-2]:
+        return False
+    rows = shapes[0][-1 if node.attr("adj_x1") else -2]
+    columns = shapes[1][-2 if node.attr("adj_x2") else -1]
+    return split.known_shape == (*shapes[0][:-2], rows, columns) and split.format is node.outputs[0].format
