@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from ge_graph.ir import Graph, Node, Tensor
+from typing import TypeAlias
+
+from ge_graph import builder
+from ge_graph.dtypes import DataType
+from ge_graph.ir import Graph, Node, Shape, Tensor
 from ge_graph.passes.base import Pass
 from ge_graph.passes.effects import Effects
 
+_Source: TypeAlias = "Tensor | tuple[Tensor, Shape]"
 _PRODUCTS = ("BatchMatMul", "BatchMatMulV2")
 
 
@@ -36,11 +41,14 @@ class UnjoinBatches(Pass):
             after = readers.get(result, [])
             if len(after) != 1 or result in returned or after[0].op != "Reshape" or any(node.inputs[2:]):
                 continue
-            sources = [_unjoined(entry, effects) for entry in node.inputs[:2]]
             split = after[0].outputs[0]
-            if any(effects.pinned(n) for n in (node, after[0])) or not _fit(sources, node, split):
+            if any(effects.pinned(n) for n in (node, after[0])):
                 continue
-            node.inputs[:2] = sources
+            found = [_unjoined(entry, effects) for entry in node.inputs[:2]]
+            sources = [_split_as(f, entry, split) for f, entry in zip(found, node.inputs[:2])]
+            if not any(isinstance(s, Tensor) for s in sources) or not _fit(sources, node, split):
+                continue
+            node.inputs[:2] = [s if isinstance(s, Tensor) else _reshaped(graph, node, s) for s in sources]
             result.record_shape(split.known_shape)
             mapping[split] = result
         if not mapping:
@@ -65,12 +73,42 @@ def _unjoined(entry: object, effects: Effects) -> Tensor | None:
 
 
 def _certain(size: object) -> bool:
-    """Whether a size is a number or a symbol; an empty batch could have been joined from anything."""
+    """Whether a size is a symbol or a number but 0: an empty batch could have been joined from anything."""
     return isinstance(size, str) or (isinstance(size, int) and size > 0)
 
 
-def _fit(sources: list[Tensor | None], node: Node, split: Tensor) -> bool:
-    shapes = [None if s is None else s.known_shape for s in sources]
+def _split_as(source: Tensor | None, entry: object, split: Tensor) -> _Source | None:
+    """The operand with the batch of the result: as it was, or (source, shape) if one more Reshape gives it that."""
+    batch = None if split.known_shape is None else split.known_shape[:-2]
+    if source is None or source.known_shape is None or batch is None:
+        return None
+    if source.known_shape[:-2] == batch:
+        return source
+    shape = (*batch, *source.known_shape[-2:])
+    symbols = [d for d in shape if not isinstance(d, int)]
+    return (source, shape) if len(symbols) <= 1 and all(_certain(d) for d in shape) else None
+
+
+def _reshaped(graph: Graph, node: Node, wanted: _Source | None) -> Tensor:
+    assert isinstance(wanted, tuple)
+    source, shape = wanted
+    sizes = [d if isinstance(d, int) else -1 for d in shape]
+    target = builder.constant(graph, sizes, dtype=DataType.DT_INT64)
+    move = graph.add("Reshape", [source, target], {}, [(source.dtype, shape)])
+    move.provenance = node.provenance
+    move.outputs[0].format = source.format
+    graph.nodes.pop()
+    place = graph.nodes.index(node)
+    if target.node in graph.nodes[place:]:
+        graph.nodes.remove(target.node)
+        graph.nodes.insert(place, target.node)
+        place += 1
+    graph.nodes.insert(place, move)
+    return move.outputs[0]
+
+
+def _fit(sources: list[_Source | None], node: Node, split: Tensor) -> bool:
+    shapes = [s.known_shape if isinstance(s, Tensor) else None if s is None else s[1] for s in sources]
     if shapes[0] is None or shapes[1] is None or shapes[0][:-2] != shapes[1][:-2]:
         return False
     rows = shapes[0][-1 if node.attr("adj_x1") else -2]

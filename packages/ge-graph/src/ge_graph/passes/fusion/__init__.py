@@ -46,7 +46,7 @@ class FuseOperators(Pass):
         site = Site(graph, Effects(graph))
         for node in list(graph.nodes):
             for rule in RULES.get(node.op, ()):
-                if rule(site, node):
+                if site.alive(node) and rule(site, node):
                     what = rule.__doc__ or rule.__name__
                     counts[what] = counts.get(what, 0) + 1
                     break

@@ -8,8 +8,8 @@ import numpy as np
 
 from ge_graph import attrs as kinds
 from ge_graph.dtypes import DataType
-from ge_graph.ir import Node, Tensor
-from ge_graph.passes.fusion.base import FLOATS, Site, array, factors, last_axis, number
+from ge_graph.ir import Node, Shape, Tensor
+from ge_graph.passes.fusion.base import FLOATS, Site, array, factors, last_axis, number, rank_of
 
 _F32 = DataType.DT_FLOAT
 _FAR = 2**31 - 1
@@ -25,7 +25,7 @@ _QUERY, _KEY, _VALUE, _BIAS = range(4)
 def written_out(site: Site, node: Node) -> bool:
     """FlashAttentionScore for softmax(q k^T * scale + bias) v"""
     out = node.outputs[0]
-    if out.rank != 4 or out.dtype not in FLOATS or not _plain(node, False) or not site.free(node):
+    if rank_of(out) != 4 or out.dtype not in FLOATS or not _plain(node, False) or not site.free(node):
         return False
     weights = _uncast(site, node.inputs[0])
     value = node.inputs[1]
@@ -35,16 +35,22 @@ def written_out(site: Site, node: Node) -> bool:
     found = _scores(site, _uncast(site, soft.inputs[0]))
     if found is None:
         return False
-    product, scale, bias = found
+    product, scale, biases = found
     query, key = product.inputs[:2]
-    if not isinstance(query, Tensor) or not isinstance(key, Tensor) or not _fits(query, key, value, out):
+    turned = _turned(site, product)
+    if not isinstance(query, Tensor) or not isinstance(key, Tensor):
         return False
-    if bias is not None:
-        if out.dtype is DataType.DT_FLOAT16 or not _bounded(bias):
-            return False
-        bias = _stretched(site, node, bias, product.outputs[0])
-        if bias is None:
-            return False
+    shape = key.known_shape if turned is None else _swapped(key.known_shape)
+    if shape is None or not _fits(query, key, shape, value, out):
+        return False
+    if biases and (out.dtype is DataType.DT_FLOAT16 or not _bounded(biases)):
+        return False
+    bias = _stretched(site, node, biases, product.outputs[0]) if biases else None
+    if biases and bias is None:
+        return False
+    if turned is not None:
+        perm = site.constant(np.asarray(turned, np.int64), DataType.DT_INT64)
+        (key,) = site.add(node, "Transpose", (key.node.inputs[0], perm), {}, [(key.dtype, shape)])
     shape = query.known_shape
     assert shape is not None
     attrs = {
@@ -81,9 +87,9 @@ def _uncast(site: Site, tensor: Any) -> Any:
     return source if isinstance(source, Tensor) and source.dtype in FLOATS else tensor
 
 
-def _scores(site: Site, tensor: Any) -> tuple[Node, float, Tensor | None] | None:
+def _scores(site: Site, tensor: Any) -> tuple[Node, float, list[Tensor]] | None:
     """(product of query and key, factor, what is added)."""
-    for bias, rest in _added(site, tensor):
+    for biases, rest in _added(site, tensor):
         scale, inner = 1.0, rest
         scaled = site.inner(rest, "Mul", "Muls", "RealDiv")
         if scaled is not None:
@@ -92,17 +98,22 @@ def _scores(site: Site, tensor: Any) -> tuple[Node, float, Tensor | None] | None
                 continue
             scale = factor
         product = site.inner(inner, "BatchMatMulV2")
-        if product is not None and _plain(product, True):
-            return product, scale, bias
+        if product is not None and (_plain(product, True) or _turned(site, product) is not None):
+            return product, scale, biases
     return None
 
 
-def _added(site: Site, tensor: Any) -> list[tuple[Tensor | None, Any]]:
-    """(bias, rest), whichever operand of a sum the bias is."""
-    add = site.inner(tensor, "Add")
+def _added(site: Site, tensor: Any, depth: int = 2) -> list[tuple[list[Tensor], Any]]:
+    """(biases, rest), whichever operand of each sum is the bias."""
+    add = site.inner(tensor, "Add") if depth else None
     if add is None:
-        return [(None, tensor)]
-    return [(a, b) for a, b in factors(add) if isinstance(a, Tensor)]
+        return [([], tensor)]
+    return [
+        ([a, *more], rest)
+        for a, b in factors(add)
+        if isinstance(a, Tensor)
+        for more, rest in _added(site, b, depth - 1)
+    ]
 
 
 def _factor(node: Node) -> tuple[float | None, Any]:
@@ -118,8 +129,24 @@ def _factor(node: Node) -> tuple[float | None, Any]:
     return None, None
 
 
-def _fits(query: Tensor, key: Tensor, value: Tensor, out: Tensor) -> bool:
-    shapes = [t.known_shape for t in (query, key, value, out)]
+def _turned(site: Site, product: Node) -> list[int] | None:
+    """How to transpose what the key was made of, where that Transpose also swaps the last axes for the product."""
+    key = product.inputs[1]
+    if not _plain(product, False) or not isinstance(key, Tensor) or key.node.op != "Transpose":
+        return None
+    perm = array(key.node.inputs[1])
+    if perm is None or perm.size != 4 or not site.free(key.node):
+        return None
+    a, b, c, d = (int(p) for p in perm.reshape(-1))
+    return [a, b, d, c]
+
+
+def _swapped(shape: Shape | None) -> Shape | None:
+    return None if shape is None else (*shape[:-2], shape[-1], shape[-2])
+
+
+def _fits(query: Tensor, key: Tensor, key_shape: Shape, value: Tensor, out: Tensor) -> bool:
+    shapes = [query.known_shape, key_shape, value.known_shape, out.known_shape]
     if any(s is None or len(s) != 4 for s in shapes) or len({t.dtype for t in (query, key, value, out)}) != 1:
         return False
     q, k, v, y = (s for s in shapes if s is not None)
@@ -128,13 +155,13 @@ def _fits(query: Tensor, key: Tensor, value: Tensor, out: Tensor) -> bool:
     return bool(q[:2] == k[:2] == v[:2] and q[3] == k[3] and k[2] == v[2] and y == q)
 
 
-def _bounded(bias: Tensor) -> bool:
-    """Whether nothing in a bias can be -inf.
+def _bounded(biases: list[Tensor]) -> bool:
+    """Whether nothing in the sum of biases can be -inf.
 
     A row of -inf alone gives NaN when written out and zeros in the fused operator. Rows of a table that is a graph
     input are taken for weights, which are numbers.
     """
-    waiting: list[Any] = [bias]
+    waiting: list[Any] = list(biases)
     most, seen = 0.0, 0
     while waiting:
         t = waiting.pop()
@@ -160,36 +187,44 @@ def _bounded(bias: Tensor) -> bool:
     return most <= _LARGEST
 
 
-def _stretched(site: Site, at: Node, bias: Tensor, scores: Tensor) -> Tensor | None:
-    """A bias with all heads and rows, as the operator takes it; layers share it."""
-    shape, wanted = bias.known_shape, scores.known_shape
-    if shape is None or wanted is None or bias.dtype is not scores.dtype or len(shape) > len(wanted):
+def _stretched(site: Site, at: Node, biases: list[Tensor], scores: Tensor) -> Tensor | None:
+    """The sum of biases with all heads and rows, as the operator takes it; layers share it."""
+    wanted = scores.known_shape
+    shapes = [t.known_shape for t in biases]
+    if wanted is None or any(s is None or len(s) > 4 for s in shapes):
         return None
-    full = (1,) * (4 - len(shape)) + tuple(shape)
-    if full[0] not in (1, wanted[0]) or any(a not in (1, b) for a, b in zip(full[1:], wanted[1:])):
+    if any(t.dtype is not scores.dtype for t in biases):
         return None
-    if full == (full[0], *wanted[1:]) and len(shape) == 4:
-        return bias
-    known = site.shared.get((bias, wanted[1:]))
+    fulls = [(1,) * (4 - len(s)) + tuple(s) for s in shapes if s is not None]
+    if any(a not in (1, b) for f in fulls for a, b in zip(f, wanted)):
+        return None
+    key = (*biases, wanted[1:])
+    known = site.shared.get(key)
     if known is not None and site.earlier(known, at):
         return known
+    full = tuple(max(d, key=lambda n: n != 1) for d in zip(*fulls))
+    rank = max(len(s) for s in shapes if s is not None)
     target = (full[0], *wanted[1:])
-    sizes = [-1 if a == b and i >= 4 - len(shape) else b for i, (a, b) in enumerate(zip(full, target))]
-    if not all(isinstance(n, int) for n in sizes):
+    sizes = [-1 if a == b and i >= 4 - rank else b for i, (a, b) in enumerate(zip(full, target))]
+    whole = full == target and rank == 4
+    if not whole and not all(isinstance(n, int) for n in sizes):
         return None
-    operand = site.constant(np.asarray(sizes, np.int64), DataType.DT_INT64)
-    (made,) = site.add(at, "BroadcastTo", (bias, operand), {}, [(bias.dtype, target)])
-    site.shared[bias, wanted[1:]] = made
-    return made
+    (bias,) = biases if len(biases) == 1 else site.add(at, "Add", biases, {}, [(scores.dtype, full[4 - rank :])])
+    if not whole:
+        operand = site.constant(np.asarray(sizes, np.int64), DataType.DT_INT64)
+        (bias,) = site.add(at, "BroadcastTo", (bias, operand), {}, [(bias.dtype, target)])
+    site.shared[key] = bias
+    return bias
 
 
 def grouped(site: Site, node: Node) -> bool:
     """FlashAttentionScore reads key and value heads that were repeated for it once"""
-    sources = [_repeated(site, node.inputs[i], node) for i in (_KEY, _VALUE)]
+    sources = [_repeated(site, node.inputs[i]) for i in (_KEY, _VALUE)]
     if node.attr("input_layout") not in ("BNSD", b"BNSD") or not site.free(node) or None in sources:
         return False
     key, value = sources
-    assert key is not None and value is not None
+    assert key is not None
+    assert value is not None
     if key.known_shape != value.known_shape:
         return False
     old = [node.inputs[i] for i in (_KEY, _VALUE)]
@@ -200,7 +235,7 @@ def grouped(site: Site, node: Node) -> bool:
     return True
 
 
-def _repeated(site: Site, tensor: Any, node: Node) -> Tensor | None:
+def _repeated(site: Site, tensor: Any) -> Tensor | None:
     """[b, n, s, d] of Reshape(BroadcastTo(Unsqueeze(x, 2))) with each head g times in a row."""
     if not isinstance(tensor, Tensor) or tensor.node.op != "Reshape" or tensor.known_shape is None:
         return None

@@ -33,11 +33,16 @@ class Site:
         self._position = {n: i for i, n in enumerate(graph.nodes)}
         self._before: dict[Node, list[Node]] = {}
         self._front: list[Node] = []
-        self._gone: set[Node] = set()
+        live = effects.live(graph)
+        self._gone = {n for n in graph.nodes if n not in live}
         self._readers: dict[Tensor, list[Node]] = {}
-        for node in graph.nodes:
+        for node in (n for n in graph.nodes if n in live):
             for tensor in node.operands():
                 self._readers.setdefault(tensor, []).append(node)
+
+    def alive(self, node: Node) -> bool:
+        """Whether a node is neither replaced nor without a reader."""
+        return node not in self._gone
 
     def readers(self, tensor: Tensor) -> list[Node]:
         """Nodes that read a tensor, once a port."""
@@ -53,13 +58,10 @@ class Site:
 
     def free(self, *nodes: Node) -> bool:
         """Whether neither order nor memory hangs on these nodes, and nothing that they read is ever written."""
-        return not any(
-            n in self._gone
-            or self._effects.pinned(n)
-            or n.subgraphs
-            or any(t in self._effects.written for t in n.operands())
-            for n in nodes
-        ) and all(t.format is Format.FORMAT_ND for n in nodes for t in n.outputs)
+        bound = any(n in self._gone or n.subgraphs or self._effects.pinned(n) for n in nodes)
+        if bound or any(t in self._effects.written for n in nodes for t in n.operands()):
+            return False
+        return all(t.format is Format.FORMAT_ND for n in nodes for t in n.outputs)
 
     def inner(self, tensor: Any, *ops: str, reads: int = 1) -> Node | None:
         """The node that made a tensor, if it is one of these operators, free, and read only so often."""
@@ -142,7 +144,7 @@ class Site:
             nodes += self._before.get(node, ())
             nodes.append(node)
         self.graph.nodes[:] = nodes
-        self.graph.remove(self._gone)
+        self.graph.remove(self._gone)  # with what was dead before
 
     def _enter(self, node: Node) -> None:
         for tensor in node.operands():
@@ -175,3 +177,8 @@ def factors(node: Node) -> Iterable[tuple[Any, Any]]:
 def last_axis(axis: Any, rank: int) -> bool:
     """Whether an axis, as an attribute gives it, is the last one."""
     return bool(axis in (-1, rank - 1))
+
+
+def rank_of(tensor: Tensor) -> int:
+    """The number of axes, -1 if it is not known."""
+    return -1 if tensor.known_shape is None else len(tensor.known_shape)

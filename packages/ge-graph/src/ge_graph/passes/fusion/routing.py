@@ -5,7 +5,7 @@ from __future__ import annotations
 from ge_graph import attrs as kinds
 from ge_graph.dtypes import DataType
 from ge_graph.ir import Node, Tensor
-from ge_graph.passes.fusion.base import FLOATS, Site, last_axis, number
+from ge_graph.passes.fusion.base import FLOATS, Site, last_axis, number, rank_of
 
 _I32 = DataType.DT_INT32
 _MOST = 1024  # of k
@@ -16,7 +16,7 @@ def _softmax(site: Site, tensor: object) -> Tensor | None:
     node = site.inner(tensor, "SoftmaxV2")
     if node is None or not isinstance(node.inputs[0], Tensor) or not isinstance(tensor, Tensor):
         return None
-    rank, axes = tensor.rank, node.attr("axes", (-1,))
+    rank, axes = rank_of(tensor), node.attr("axes", (-1,))
     x = node.inputs[0]
     alike = x.dtype is tensor.dtype and x.dtype in FLOATS and rank in (2, 3)
     return x if alike and len(axes) == 1 and last_axis(axes[0], rank) else None
@@ -65,7 +65,7 @@ def _renormalises(site: Site, top: Node, node: Node) -> bool:
     if total is None or total.inputs[0] is not shares or not total.attr("keep_dims", False):
         return False
     axis = number(total.inputs[1])
-    return axis is not None and last_axis(axis, shares.rank) and len(site.readers(shares)) == 2
+    return axis is not None and last_axis(axis, rank_of(shares)) and len(site.readers(shares)) == 2
 
 
 def _replace(
