@@ -90,14 +90,14 @@ def _uncast(site: Site, tensor: Any) -> Any:
 def _scores(site: Site, tensor: Any) -> tuple[Node, float, list[Tensor]] | None:
     """(product of query and key, factor, what is added)."""
     for biases, rest in _added(site, tensor):
-        scale, inner = 1.0, rest
-        scaled = site.inner(rest, "Mul", "Muls", "RealDiv")
+        scale, inner = 1.0, _uncast(site, rest)
+        scaled = site.inner(inner, "Mul", "Muls", "RealDiv")
         if scaled is not None:
             factor, inner = _factor(scaled)
             if factor is None:
                 continue
             scale = factor
-        product = site.inner(inner, "BatchMatMulV2")
+        product = site.inner(_uncast(site, inner), "BatchMatMulV2")
         if product is not None and (_plain(product, True) or _turned(site, product) is not None):
             return product, scale, biases
     return None
