@@ -3,13 +3,13 @@ SHELL := /bin/bash
 PYTHON ?= $(or $(TARGET_PYTHON_PATH),$(shell command -v python3.11 || command -v python3))
 RUN := .venv/bin/python
 PKG ?= ge-graph
-TESTS = $(wildcard packages/*/tests) tests/opinfo tests/native $(wildcard tests/test_*.py)
+TESTS = $(wildcard packages/*/tests) tests/opinfo tests/native "tests/test_*.py"
 # torch_npu, where it is installed, would load itself into every process that imports torch.
 export TORCH_DEVICE_BACKEND_AUTOLOAD ?= 0
 export HF_HUB_OFFLINE ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-npu test tiny quick unit system emulator-test opinfo native graphs bench lint regen coverage configure wheels install uninstall package-test release clean
+.PHONY: help setup demo demo-npu test tiny quick unit system emulator-test opinfo native graphs bench lint regen coverage configure wheels install uninstall package-test docs matrix release clean
 
 help:  ## list these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -46,8 +46,8 @@ EMULATOR := packages/ge-runtime-native/emulator
 emulator-test: setup  ## the real torch_npu wheel on the CANN emulator; fetches the wheel
 	@ls wheelhouse/torch_npu-2.13.0-*.whl >/dev/null 2>&1 || $(RUN) -m pip download -q --no-deps torch_npu==2.13.0 -d wheelhouse
 	@export TAIR_TORCH_NPU=$$(ls wheelhouse/torch_npu-2.13.0-*.whl); failed=""; \
-	$(RUN) -m pytest $(EMULATOR)/tests || failed="$$failed tests"; \
-	$(RUN) -m ge_emulator -- pytest $(EMULATOR)/device_tests || failed="$$failed device_tests"; \
+	$(RUN) -m pytest -n 2 $(EMULATOR)/tests || failed="$$failed tests"; \
+	$(RUN) -m ge_emulator -- pytest -n 2 $(EMULATOR)/device_tests || failed="$$failed device_tests"; \
 	$(RUN) -m ge_emulator --bundled-torchair -- pytest $(EMULATOR)/bundled_tests || failed="$$failed bundled_tests"; \
 	test -z "$$failed" || { echo "make emulator-test: failed:$$failed"; exit 1; }
 
@@ -73,7 +73,7 @@ coverage: setup  ## tests with coverage; HTML in htmlcov/
 	@$(RUN) -m pytest -n 2 --cov --cov-report=html --cov-report=term:skip-covered packages tests
 
 configure:  ## choose Python and Ascend SDK from the environment, without questions
-	@$(PYTHON) tools/configure.py
+	@$(or $(shell command -v python3.11 || command -v python3),$(PYTHON)) tools/configure.py
 
 wheels: setup  ## wheels of all packages into dist/
 	@$(RUN) tools/release.py wheels
@@ -86,6 +86,12 @@ uninstall:  ## remove the packages from the Python chosen by configure
 
 package-test: setup  ## tests of PKG from its wheel, with only its own dependencies
 	@$(RUN) tools/release.py test $(PKG)
+
+docs: setup  ## the documentation site in English and Chinese, into site/
+	@$(RUN) -m tools.docs.site
+
+matrix: setup  ## tests on other versions of torch and Python that pip can bring here; downloads gigabytes
+	@$(RUN) tools/matrix.py
 
 release: setup  ## check, build, test and tag PKG
 	@$(RUN) tools/release.py release $(PKG)

@@ -1,34 +1,47 @@
 """`make bench`: every figure is a ratio or a share measured in this run; medians; written to benchmarks/results.md.
 
-python -m benchmarks.run                  everything
-python -m benchmarks.run conversion       one group
+python -m benchmarks.run                  everything, about 15 minutes on two idle cores
+python -m benchmarks.run conversion       some groups
+python -m benchmarks.run --small          every row with small sizes: does it run, whatever else the machine does
+
+Every row of every run is also kept as a line of JSON in benchmarks/history.jsonl; docs/performance.md shows the trend.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib
+import json
 import os
 import platform
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 import torch
 
-from benchmarks.rows import Row
+from benchmarks import rows as rows_module
+from benchmarks.rows import HEADINGS, Row
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results.md"
+HISTORY = ROOT / "benchmarks" / "history.jsonl"
+PAGE = ROOT / "docs" / "performance.md"
+_SHOWN = 24
 
 # group -> module with `measure() -> Iterator[Row]`
 GROUPS = {
-    "graphs": "benchmarks.graphs",
-    "conversion": "benchmarks.conversion",
-    "startup": "benchmarks.startup",
     "steady": "benchmarks.steady",
+    "overhead": "benchmarks.overhead",
+    "startup": "benchmarks.startup",
+    "conversion": "benchmarks.conversion",
+    "graphs": "benchmarks.graphs",
     "memory": "benchmarks.memory",
+    "tools": "benchmarks.tools",
     "export": "benchmarks.export",
+    "device": "benchmarks.device",
 }
 
 
@@ -44,14 +57,90 @@ def machine() -> str:
     )
 
 
-def write(rows: list[Row]) -> None:
-    """The table as Markdown, atomically."""
-    lines = ["# Measured", "", machine(), "", "| group | what | ours | peer | ratio | target | met |"]
-    lines.append("|---|---|---:|---:|---:|---|---|")
-    lines += [f"| {r.group} | {r.what} | {r.ours} | {r.peer} | {r.ratio} | {r.target} | {r.met} |" for r in rows]
-    partial = RESULTS.with_suffix(".part")
-    partial.write_text("\n".join(lines) + "\n")
-    os.replace(partial, RESULTS)
+def _atomically(path: Path, text: str) -> None:
+    partial = path.with_suffix(".part")
+    partial.write_text(text)
+    os.replace(partial, path)
+
+
+def _table(rows: list[Row]) -> list[str]:
+    lines = [f"| {' | '.join(HEADINGS)} |", "|---|---|---:|---:|---|---:|---|---|"]
+    return lines + [f"| {' | '.join(r.cells())} |" for r in rows]
+
+
+def write(rows: list[Row], load: float, seconds: float) -> None:
+    """The table as Markdown."""
+    busy = "" if load < 1 else f" Other programs were busy when it began (load {load:.1f}): only ratios mean anything."
+    head = ["# Measured", "", f"{machine()}; the run took {seconds / 60:.0f} minutes.{busy}", ""]
+    _atomically(RESULTS, "\n".join([*head, *_table(rows)]) + "\n")
+
+
+def keep(rows: list[Row], load: float) -> None:
+    """Append the rows to the history, one line of JSON each."""
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    run = {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S"), "commit": commit.stdout.strip(), "machine": machine(),
+        "load": round(load, 1), "small": rows_module.small,
+    }  # fmt: skip
+    with HISTORY.open("a") as out:
+        for row in rows:
+            out.write(json.dumps({**run, **dataclasses.asdict(row)}) + "\n")
+
+
+def history() -> dict[tuple[str, str], list[dict[str, object]]]:
+    """(group, what) -> its rows of real size, oldest first."""
+    found: dict[tuple[str, str], list[dict[str, object]]] = {}
+    for text in HISTORY.read_text().splitlines() if HISTORY.exists() else ():
+        row = json.loads(text)
+        if not row["small"]:
+            found.setdefault((row["group"], row["what"]), []).append(row)
+    return found
+
+
+def page() -> str:
+    """The trend: one plot a group, ratios to the peer or to the limit over the runs."""
+    lines = [
+        "# Speed and memory over time", "",
+        "Made by `make bench` from `benchmarks/history.jsonl`; the newest table is",
+        "[benchmarks/results.md](../benchmarks/results.md). Each line is one row of the table over the last runs: its",
+        "figure divided by the largest that its target allows, so that everything up to 1 meets its target. Rows are",
+        "numbered as listed below their plot; behind each stand its runs, and how many of them shared the machine with",
+        "other programs.", "",
+    ]  # fmt: skip
+    groups: dict[str, list[tuple[str, list[dict[str, object]]]]] = {}
+    for (group, what), rows in history().items():
+        if rows[-1]["target"]:
+            groups.setdefault(group, []).append((what, rows[-_SHOWN:]))
+    for group, found in groups.items():
+        series = [(what, [_of_target(r) for r in rows], rows) for what, rows in found]
+        top = max(1.2, *(max(values) for _, values, _ in series))
+        length = max(len(values) for _, values, _ in series)
+        lines += [f"## {group}", "", "```mermaid", "xychart-beta", f'    x-axis "run" 1 --> {max(length, 2)}']
+        lines += [f'    y-axis "of the target" 0 --> {top:.2f}']
+        lines += [f"    line [{', '.join(f'{v:.3f}' for v in _padded(values, length))}]" for _, values, _ in series]
+        lines += ["```", ""]
+        for number, (what, values, rows) in enumerate(series, 1):
+            busy = sum(float(str(r["load"])) >= 1 for r in rows)
+            lines.append(
+                f"{number}. {what} ({rows[-1]['target']}): {values[-1]:.2f} of the target; {len(rows)}, {busy}"
+            )
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _padded(values: list[float], length: int) -> list[float]:
+    """Runs in which a row did not exist yet take its first value; a plot needs two points."""
+    filled = [values[0]] * (length - len(values)) + values
+    return filled if len(filled) > 1 else filled * 2
+
+
+def _of_target(row: dict[str, object]) -> float:
+    words = str(row["target"]).split()
+    limit = float(words[1])
+    figure = float(str(row["value"] if row["ratio"] is None else row["ratio"]))
+    if words[0] == ">=":
+        return limit / figure
+    return figure / limit if limit else figure + 1 if figure else 0.0
 
 
 def main() -> None:
@@ -60,20 +149,30 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("groups", nargs="*", choices=[*GROUPS, []], help="groups to measure; all if none is given")
-    groups = parser.parse_args().groups or list(GROUPS)
-    console = Console(width=None if sys.stdout.isatty() else 150)
+    parser.add_argument("--small", action="store_true", help="small sizes; nothing is written but the history")
+    given = parser.parse_args()
+    rows_module.small = given.small
+    groups = given.groups or list(GROUPS)
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    load, begun = os.getloadavg()[0], time.perf_counter()
     rows: list[Row] = []
     for group in groups:
+        start = time.perf_counter()
         with console.status(f"measuring {group}") if sys.stdout.isatty() else open(os.devnull):
-            rows += importlib.import_module(GROUPS[group]).measure()
+            found = list(importlib.import_module(GROUPS[group]).measure())
+        keep(found, load)
+        rows += found
+        console.print(f"{group}: {time.perf_counter() - start:.0f} s")
     table = Table(title=machine())
-    for heading in ("group", "what", "ours", "peer", "ratio", "target", "met"):
-        table.add_column(heading, justify="left" if heading in ("group", "what", "target") else "right")
+    for heading in HEADINGS:
+        table.add_column(heading, justify="right" if heading in ("ours", "peer's", "ratio") else "left")
     for r in rows:
-        table.add_row(r.group, r.what, r.ours, r.peer, r.ratio, r.target, r.met)
+        table.add_row(*r.cells())
     console.print(table)
-    if len(groups) == len(GROUPS):
-        write(rows)
+    if not given.small:
+        _atomically(PAGE, page())
+    if len(groups) == len(GROUPS) and not given.small:
+        write(rows, load, time.perf_counter() - begun)
         console.print(f"written to {RESULTS.relative_to(ROOT)}")
 
 

@@ -27,6 +27,7 @@ from ge_graph import ops as ge
 from ge_graph.codegen.emit import module_text
 from ge_graph.codegen.reg_op import parse_header
 from ge_graph.errors import GeError
+from ge_graph.kernels import form, installation
 from ge_graph.pbtxt import to_pbtxt
 from ge_graph.python_reader import run_py
 from ge_graph.verify import violations
@@ -294,10 +295,58 @@ def read_config(option):
 
 
 def read_dump(folder, data):
-    from tair_debug.dumps import _array
+    from tair_debug.dumps import _load
 
     (folder / "f.npy").write_bytes(data)
-    _array(folder / "f.npy")
+    _load(folder / "f.npy")
+
+
+def read_facts(below):
+    """The lists of operators of a CANN installation."""
+
+    def read(folder, data):
+        file = folder / "opp" / "built-in" / "op_impl" / below
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(data)
+        facts = installation.load(folder, cache=folder / "cache")
+        form.read(facts.text().encode(), "f.tsv")
+
+    return read
+
+
+def read_provenance(folder, data):
+    from tair_debug.dumps import read_tree
+
+    (folder / "provenance.json").write_bytes(data)
+    (folder / "aten.add.Tensor.INPUT.0.1.npy").write_bytes(npy(np.ones(2, "f4")))
+    read_tree(folder)
+
+
+def cached(folder):
+    """A compiled graph as the cache keeps it; its manifest is what is changed."""
+    import torch
+
+    import torchair
+
+    torch._dynamo.reset()
+    config = torchair.CompilerConfig()
+    config.cache_dir = str(folder / "cache")
+    torch.compile(
+        lambda x, y: (x.t() @ y, x[0]), backend=torchair.get_npu_backend(compiler_config=config), dynamic=True
+    )(torch.ones(3, 4), torch.ones(3, 2))
+    return next((folder / "cache").rglob(f"*{archive.SUFFIX}"))
+
+
+def read_cached(folder, data):
+    from torchair import stored_graph
+
+    manifest = next((folder / "cache").rglob(f"*{archive.SUFFIX}"))
+    manifest.write_bytes(data)
+    try:
+        key = json.loads(data)["key"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        key = {}
+    stored_graph.read(manifest, key if isinstance(key, dict) else {}, Rank(0, 1))
 
 
 def as_json_or_bytes(rng, data):
@@ -309,6 +358,16 @@ def as_json_or_bytes(rng, data):
 DUMP = {"dump": {"dump_path": "/tmp", "dump_mode": "all", "dump_list": [{"model_name": "m", "layer": ["a"]}],
                  "dump_switch": "on", "dump_step": "0|2-3"}}  # fmt: skip
 SWITCH = {"Switch": {"GraphFusion": {"ALL": "off", "A": "on"}, "UBFusion": {"B": "off"}}}
+CORE = {"Add": {
+    "input0": {"name": "x1", "dtype": "float16,float,int32", "format": "ND,ND,ND", "paramType": "required"},
+    "input1": {"name": "x2", "dtype": "float16,float,int32", "format": "ND,ND,ND", "paramType": "optional"},
+    "output0": {"name": "y", "dtype": "float16,float,int32", "format": "ND,ND,ND", "paramType": "required"},
+    "dynamicFormat": {"flag": "false"}, "dynamicShapeSupport": {"flag": "true"},
+}}  # fmt: skip
+AI_CPU_LIST = {
+    "Sort": {"input0": {"name": "x", "type": "DT_INT64,DT_BOOL"}, "output0": {"name": "y", "type": "DT_INT64"}}
+}
+ORIGINS = {"aten.add.Tensor": {"fx": "add", "target": "aten.add.Tensor", "source": "m.py:3", "code": "x + y"}}
 DEEP = b'{"dump": ' + b"[" * 100_000
 
 READERS = {
@@ -329,6 +388,18 @@ READERS = {
         as_json_or_bytes,
         read_config("fusion_config.fusion_switch_file"),
     ),
+    "kernels": (
+        lambda f: [json.dumps(CORE).encode(), DEEP],
+        as_json_or_bytes,
+        read_facts("ai_core/tbe/config/ascend910b/aic-ascend910b-ops-info.json"),
+    ),
+    "cpu_kernels": (
+        lambda f: [json.dumps(AI_CPU_LIST).encode(), DEEP],
+        as_json_or_bytes,
+        read_facts("aicpu/aicpu_kernel/config/aicpu_kernel.json"),
+    ),
+    "provenance": (lambda f: [json.dumps(ORIGINS).encode(), DEEP], as_json_or_bytes, read_provenance),
+    "cache": (lambda f: [cached(f).read_bytes()], of_manifest, read_cached),
     "dump_npy": (lambda f: [npy(np.ones((3, 4), "f4"))], of_bytes, read_dump),
     "npy": (lambda f: [npy(np.ones((3, 4), "f4")), npy(np.zeros((0, 2), "i8"))], of_bytes, read_array),
 }

@@ -76,6 +76,11 @@ def on_device(value: Any) -> Any:
     return tuple(v.to(DEVICE) for v in value)
 
 
+def on_host(value: Any) -> Any:
+    """A result, or a tuple of them, for the notes below the table."""
+    return tuple(map(on_host, value)) if isinstance(value, tuple) else value.cpu()
+
+
 def synchronize() -> None:
     """Wait for the device, where calls only launch."""
     if DEVICE != "cpu":
@@ -121,7 +126,7 @@ def inference(name: str, case: models.Case, *, dynamic: bool = False, repeats: i
     with torch.no_grad():
         want = case.model(*case.inputs)
         with recorded(row):
-            got = compiled(*inputs)
+            got = on_host(compiled(*inputs))
         difference(row, got if isinstance(got, tuple) else (got,), want if isinstance(want, tuple) else (want,))
         row.eager_ms, row.compiled_ms = median_ms(
             lambda: case.model(*case.inputs), lambda: compiled(*inputs), repeats=repeats

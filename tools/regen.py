@@ -14,6 +14,7 @@ GENERATORS = (
     ("ge_graph.codegen.stubs", "packages/ge-graph/src/ge_graph/ops.pyi"),
     ("torchair.options", "docs/options.md"),
     ("torchair.compatibility", "docs/compatibility.md"),
+    ("tools.docs.moving", "docs/moving_from_torchair.md"),
     ("ge_converters.report.coverage", "docs/coverage.md"),
 )
 

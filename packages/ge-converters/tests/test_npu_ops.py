@@ -249,3 +249,33 @@ def test_a_refused_operator_says_why(op: str) -> None:
     with pytest.raises(Refusal) as caught:
         call()
     assert refused.REFUSED[op] in str(caught.value)
+
+
+def test_prefetch_stays_behind_its_dependency(ops: Any, engine: Any) -> None:
+    """It has no result, so its proof is the graph: there, with its numbers, after its dependency, and kept."""
+    graphs = []
+
+    def emit(gm: torch.fx.GraphModule, _: Any) -> Any:
+        low = lower(gm)
+        graphs.append(low.graph)
+        return make_boxed_func(lambda *args: smoke.execute(low, engine, list(args)))
+
+    def backend(gm: torch.fx.GraphModule, inputs: Any) -> Any:
+        return aot_module_simplified(gm, inputs, fw_compiler=emit, decompositions=decomposition_table())
+
+    def fn(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        ops.npu_prefetch(weight, y, 64, 8)
+        ops.npu_prefetch(weight, None, 32)
+        return y @ weight
+
+    torch.fx.node.has_side_effect(ops.npu_prefetch.default)  # as the backend does
+    x, weight = torch.randn(2, 3), torch.randn(3, 4)
+    torch._dynamo.reset()
+    torch.testing.assert_close(torch.compile(fn, backend=backend, fullgraph=True)(x, weight), (x * 2) @ weight)
+    (graph,) = graphs
+    near = [n for n in graph.nodes if n.op == "Cmo"]
+    assert [(n.attr("max_size"), n.attr("offset")) for n in near] == [(64, 8), (32, 0)]
+    assert [len(n.control) for n in near] == [1, 0]
+    assert near[0].control[0].op in ("Mul", "Muls")
+    assert all(n in graph.output_control for n in near), "nothing else keeps them"

@@ -296,7 +296,7 @@ def test_near_names_other_overloads_first(registry):
 
 def test_the_import_loads_no_converter():
     code = (
-        "import torch, sys, time; t = time.perf_counter(); import ge_converters; d = time.perf_counter() - t;"
-        "assert not any(m.startswith('ge_converters.ops') for m in sys.modules); assert d < 0.1, d"
+        "import torch, sys; known = len(sys.modules); import ge_converters;"
+        "assert not any(m.startswith('ge_converters.ops') for m in sys.modules); assert len(sys.modules) - known < 60"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

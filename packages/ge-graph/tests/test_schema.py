@@ -51,7 +51,7 @@ def test_every_operator_parses_and_every_amendment_says_why():
     for line in pkgutil.get_data("ge_graph", "data/amendments.jsonl").splitlines():
         row = json.loads(line)
         assert row["source"], row["op"]
-        assert set(row) <= {"op", "in", "out", "attr", "var", "sub", "allow", "same", "source"}
+        assert set(row) <= {"op", "in", "out", "attr", "var", "sub", "allow", "append", "same", "source"}
         for op in row["op"].split():
             assert schema.get(op) is not None, op
 

@@ -234,6 +234,24 @@ def test_more_cores_than_the_chip_has(emulator: Path) -> None:
     assert "5000 vector cores" in seen[1][1]
 
 
+@pytest.mark.parametrize(("chip", "cube", "vector"), [("Ascend910B1", 24, 48), ("Ascend910B3", 20, 40)])
+def test_the_limit_is_what_the_device_says_of_itself(emulator: Path, chip: str, cube: int, vector: int) -> None:
+    seen = program(
+        emulator,
+        f"""
+        facts = (engine.compile(add(), {{}}), session.current().facts)[1]
+        asked = ["{cube}|{vector}", "{cube + 1}|{vector}", "{cube}|{vector + 1}"]
+        told = [refused(lambda a=a: engine.compile(add(), {{"ge.aicoreNum": a}})) for a in asked]
+        print(json.dumps([[facts.cube_cores, facts.vector_cores], *told]))
+        """,
+        TAIR_EMULATOR_CHIP=chip,
+    )
+    assert seen[0] == [cube, vector]
+    assert [s[0] for s in seen[1:]] == ["nothing", "GE4023", "GE4023"]
+    assert f"asks for {cube + 1} cube cores, the chip has {cube}" in seen[2][1]
+    assert f"asks for {vector + 1} vector cores, the chip has {vector}" in seen[3][1]
+
+
 def test_ge_refuses_with_its_words_and_the_users_line(emulator: Path) -> None:
     seen = program(
         emulator,

@@ -1,13 +1,16 @@
 """Called by torch when it loads its backend extensions (entry point group ``torch.backends``), before any user code.
 
-torch_npu carries a bundled torchair and puts a stand-in for it into ``sys.modules`` while it loads. Whoever has
-installed this package means this one, so the stand-in is taken away again. This is a module beside the package, not
-inside: as long as the stand-in is there, ``torchair.anything`` cannot be imported. Without torch_npu it does nothing,
-and it never raises: an exception here would break ``import torch``.
+torch_npu carries a bundled torchair and puts a stand-in for it into ``sys.modules``, while it loads or when dynamo
+does, unless the name is taken. Whoever has installed this package means this one, so the stand-in is taken away and
+this package takes the name. This is a module beside the package, not inside: as long as the stand-in is there,
+``torchair.anything`` cannot be imported. Without torch_npu it does nothing, and it never raises: an exception here
+would break ``import torch``.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import os
 import sys
 from typing import Any
@@ -27,7 +30,12 @@ def load() -> None:
                 point.load()()
             except Exception:  # noqa: BLE001 - torch loads it too, in its turn, and reports what is wrong
                 return
-    take_away_stand_in()
+    if "torch_npu" in sys.modules:
+        take_away_stand_in()
+        with contextlib.suppress(Exception):  # the user's own `import torchair` reports what is wrong
+            spec = importlib.util.find_spec("torchair")
+            if spec is not None and spec.origin == HOME:
+                importlib.import_module("torchair")
 
 
 def take_away_stand_in() -> None:

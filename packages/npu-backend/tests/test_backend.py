@@ -355,9 +355,7 @@ def test_backend_by_name():
     same(torch.compile(lambda x: x + 1, backend="npu")(x), x + 1)
 
 
-def test_backend_by_name_refuses_modes():
-    with pytest.raises(Exception, match="GE1012"):
-        torch.compile(lambda x: x + 1, backend="npu", mode="reduce-overhead")(torch.randn(3))
+def test_backend_by_name_refuses_unknown_options():
     with pytest.raises(Exception, match="GE1001"):
         torch.compile(lambda x: x + 1, backend="npu", options={"a": 1})(torch.randn(3))
 
@@ -553,3 +551,53 @@ def test_inference_mode_and_autocast():
         got, want = run(x), model(x)
         assert got.dtype == want.dtype == torch.bfloat16
         torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize(
+    ("mode", "captures"), [("reduce-overhead", 1), ("max-autotune", 0), ("max-autotune-no-cudagraphs", 0)]
+)
+@pytest.mark.parametrize("backend", ["npu", "callable"])
+def test_modes_of_torch_compile(mode, captures, backend, monkeypatch):
+    from torchair import pipeline
+
+    seen = []
+    original = pipeline.Pipeline._captured
+    monkeypatch.setattr(pipeline.Pipeline, "_captured", lambda self, gm: seen.append(1) or original(self, gm))
+    torch._dynamo.reset()
+    chosen = backend if backend == "npu" else torchair.get_npu_backend()
+    run = torch.compile(lambda x: x + 1, backend=chosen, mode=mode)
+    torch.testing.assert_close(run(torch.ones(2)), torch.ones(2) + 1)
+    assert len(seen) == captures
+
+
+def test_a_mode_against_the_options():
+    from torchair.backend import npu
+
+    with pytest.raises(ConfigError, match="GE1012.*reduce-overhead.*max-autotune"):
+        npu(None, [], mode="reduce-overhead", options={"mode": "max-autotune"})
+
+
+@pytest.fixture
+def prefetch():
+    if hasattr(torch.ops.npu, "npu_prefetch"):
+        yield torch.ops.npu.npu_prefetch
+        return
+    library = torch.library.Library("npu", "FRAGMENT")
+    library.define("npu_prefetch(Tensor input, Tensor? dependency, int max_size, int offset=0) -> ()")
+    library._register_fake("npu_prefetch", lambda *args, **more: None)
+    yield torch.ops.npu.npu_prefetch
+    library._destroy()
+
+
+def test_an_op_without_result_is_not_lost(prefetch, recording):
+    def fn(x, weight):
+        y = x * 2
+        prefetch(weight, y, 64)
+        return y @ weight
+
+    x, weight = torch.randn(2, 3), torch.randn(3, 4)
+    torch._dynamo.reset()
+    with recording() as seen:
+        run = torch.compile(fn, backend=torchair.get_npu_backend(), fullgraph=True)
+        torch.testing.assert_close(run(x, weight), (x * 2) @ weight)
+    assert "Cmo" in [n.op for n in seen.ge[-1][2].nodes]

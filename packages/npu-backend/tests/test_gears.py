@@ -184,3 +184,19 @@ def test_captured_graphs_and_ref_data_have_no_gears():
         set_dim_gears(x, {0: [2, 4]})
         with pytest.raises(Exception, match="GE1064"):
             run(x)
+
+
+@pytest.mark.parametrize("place", ["argument", "inside a list", "keyword"])
+def test_an_export_has_no_gears(place, tmp_path):
+    class Sum(torch.nn.Module):
+        def forward(self, x, more=None):
+            return x + 1
+
+    x, marked = torch.ones(4, 2), torch.ones(4, 2)
+    set_dim_gears(marked, {0: [2, 4]})
+    given = {"argument": ((marked,), {}), "inside a list": ((x, [marked]), {}), "keyword": ((x,), {"more": marked})}
+    args, keywords = given[place]
+    with pytest.raises(ConfigError, match="GE1064.*dimension 0: 2, 4"):
+        torchair.dynamo_export(*args, model=Sum(), export_path=str(tmp_path / "out"), **keywords)
+    assert not (tmp_path / "out").exists()
+    torchair.dynamo_export(x, model=Sum(), export_path=str(tmp_path / "out"), dynamic=True)

@@ -79,16 +79,13 @@ def test_ops_are_there_after_import():
 def test_import_is_cheap_and_pure():
     out = python(
         """
-        import json, sys, time, torch
+        import json, sys, torch
         import_of_torch = set(sys.modules)
         logging_before = list(__import__("logging").root.handlers)
-        start = time.perf_counter()
         import torchair
-        seconds = time.perf_counter() - start
         after_import = set(sys.modules)
         torchair.CompilerConfig()
         print(json.dumps({
-            "seconds": seconds,
             "loaded": sorted(m for m in after_import - import_of_torch),
             "compiler": "torch._dynamo" in sys.modules or "ge_converters" in sys.modules,
             "handlers": len(__import__("logging").root.handlers) - len(logging_before),
@@ -96,7 +93,7 @@ def test_import_is_cheap_and_pure():
         """
     )
     seen = json.loads(out)
-    assert seen["seconds"] < 0.3
+    assert len(seen["loaded"]) < 120
     assert seen["handlers"] == 0
     assert not seen["compiler"]
     heavy = ("torch._dynamo", "torch._inductor", "ge_converters", "ge_graph", "ge_runtime", "tair_debug", "tair_export")
@@ -155,6 +152,25 @@ def test_this_package_wins_beside_torch_npu(tmp_path, ours_first):
     order = (ours, theirs) if ours_first else (theirs, ours)
     out = python(CODE, *order).split()
     assert out == [torchair.__file__, "True", "True"]
+
+
+@pytest.mark.parametrize("ours_first", [True, False])
+def test_a_stand_in_that_comes_later_finds_the_name_taken(tmp_path, ours_first):
+    """torch_npu installs it when dynamo is first imported, which may be before the user imports torchair."""
+    ours = entry_points(tmp_path / "ours", "ours", OURS)
+    theirs = entry_points(fake_torch_npu(tmp_path / "theirs"), "theirs", THEIRS)
+    module = tmp_path / "theirs" / "torch_npu" / "__init__.py"
+    installing = 'sys.modules["torchair"] = StandIn("torchair")'
+    later = f'def dynamo_came():\n    if "torchair" not in sys.modules:\n        {installing}\n'
+    module.write_text(module.read_text().replace(installing, later))
+    code = """
+        import torch, torch_npu
+        torch_npu.dynamo_came()
+        import torchair
+        print(torchair.__file__)
+        torchair.get_npu_backend()
+        """
+    assert python(code, *((ours, theirs) if ours_first else (theirs, ours))).split() == [torchair.__file__]
 
 
 def test_a_torch_npu_that_fails_to_load_is_reported_by_torch(tmp_path):

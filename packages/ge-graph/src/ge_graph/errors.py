@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from ge_graph.escape import block
+
 
 class GeError(Exception):
-    """Base of all errors raised on purpose.
+    """Base of all errors raised on purpose. The fields keep what was given; the message shows it escaped.
 
     Args:
         code: Stable identifier such as ``"GE3010"``.
@@ -29,7 +31,8 @@ class GeError(Exception):
             lines.append(f"  at {where}")
         if next:
             lines.append(f"Next: {next}")
-        super().__init__("\n".join(lines))
+        # what a file or a user named may hold anything; a message prints on a terminal, line feeds and all
+        super().__init__(block("\n".join(lines)))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # whatever a subclass takes in its constructor: the error is made without calling it, with all its fields

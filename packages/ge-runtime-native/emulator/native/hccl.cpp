@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -13,6 +14,8 @@
 #include "memory.h"
 #include "state.h"
 #include "stream.h"
+
+extern "C" const char* aclGetRecentErrMsg();
 
 namespace emu::hccl {
 namespace {
@@ -54,6 +57,14 @@ struct Book {
 Book& book() {
   static auto* made = new Book;
   return *made;
+}
+
+std::shared_ptr<Comm> find_named(const std::string& name) {
+  auto& b = book();
+  std::lock_guard<std::mutex> lock(b.mutex);
+  for (const auto& entry : b.live)
+    if (entry.second->name == name) return entry.second;
+  return nullptr;
 }
 
 std::shared_ptr<Comm> find(void* handle) {
@@ -307,4 +318,37 @@ EMU_API uint32_t HcclBatchSendRecv(HcclSendRecvItem* items, uint32_t count, void
       if (code != 0) return code;
     }
   return 0;
+}
+
+// For collectives inside GE graphs, whose kernels run on a stream's thread already.
+
+EMU_API int TairEmulatorGroup(const char* name, uint32_t* rank, uint32_t* ranks) {
+  auto comm = find_named(name);
+  if (comm == nullptr) return 1;
+  *rank = comm->rank;
+  *ranks = comm->ranks;
+  return 0;
+}
+
+EMU_API int TairEmulatorExchange(const char* name, uint32_t kind, uint32_t peer, uint32_t dtype, uint32_t op,
+                                 const char* data, size_t size, char* into, size_t room, char* text, size_t text_room) {
+  auto comm = find_named(name);
+  std::string result;
+  aclError code = kInternal;
+  if (comm == nullptr) {
+    result = std::string("no communicator ") + name;
+  } else {
+    code = exchange(comm, {kind, peer, dtype, op, 0}, std::string(data, size), &result);
+    if (code == acl::kOk && result.size() == room) {
+      std::memcpy(into, result.data(), room);
+      return 0;
+    }
+    if (code == acl::kOk) {
+      result = std::string(kNames[kind]) + ": " + std::to_string(result.size()) + " bytes for room of " + std::to_string(room);
+    } else {
+      result = std::string(kNames[kind]) + " of rank " + std::to_string(comm->rank) + ": " + aclGetRecentErrMsg();
+    }
+  }
+  std::snprintf(text, text_room, "%s", result.c_str());
+  return code == acl::kOk ? static_cast<int>(kInternal) : static_cast<int>(code);
 }

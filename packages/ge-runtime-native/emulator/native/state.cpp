@@ -65,6 +65,7 @@ Settings read_settings() {
   s.fill = std::getenv("TAIR_EMULATOR_FILL") != nullptr;
   if (s.chip.rfind("Ascend310", 0) == 0) s.cube_cores = 8, s.vector_cores = 8;
   if (s.chip.rfind("Ascend910A", 0) == 0) s.cube_cores = 32, s.vector_cores = 32;
+  if (s.chip == "Ascend910B3" || s.chip.rfind("Ascend910B4", 0) == 0) s.cube_cores = 20, s.vector_cores = 40;
   return s;
 }
 

@@ -22,6 +22,20 @@ def test_commands():
         launch.command(["no-such-command-anywhere"], None)
 
 
+@pytest.mark.parametrize(
+    ("line", "own", "program"),
+    [
+        ("-m tools.demo --device npu", "-m tools.demo", "--device npu"),
+        ("--torch-npu a.whl -m pytest -m slow", "--torch-npu a.whl -m pytest", "-m slow"),
+        ("--torch-npu a.whl train.py --check", "--torch-npu a.whl", "train.py --check"),
+        ("--bundled-torchair -- pytest -- -x", "--bundled-torchair", "pytest -- -x"),
+        ("--check", "--check", ""),
+    ],
+)
+def test_what_follows_the_program_is_the_programs(line, own, program):
+    assert launch._split(line.split()) == (own.split(), program.split())
+
+
 def test_no_torch_npu(tmp_path: Path, monkeypatch):
     monkeypatch.delenv(launch.VARIABLE, raising=False)
     with pytest.raises(EngineError, match="GE4062"):

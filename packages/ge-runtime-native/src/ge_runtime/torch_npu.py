@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import functools
 import importlib
 import importlib.util
@@ -26,13 +27,16 @@ import numpy as np
 import torch
 
 from ge_graph import serde
+from ge_graph.attrs import Str
 from ge_graph.dtypes import BY_TORCH_NAME, DataType
 from ge_graph.ir import Graph, Literal, Node
 from ge_graph.option_levels import split
 from ge_graph.verify import verify
 from ge_runtime import errors
 from ge_runtime.api import Capability
+from ge_runtime.cann import torch_tensors
 from ge_runtime.cann.probe import missing_libraries
+from ge_runtime.cann.reading import SeenInputs
 from ge_runtime.device_graphs import (
     MAX_MODEL_BYTES,
     InputRule,
@@ -158,6 +162,35 @@ def _translated(graph: Graph | None) -> Any:
         raise errors.device_refused(text, graph) from error
 
 
+@contextlib.contextmanager
+def _communicators(graph: Graph) -> Any:
+    """Collectives name HCCL's communicators, as GE wants it, instead of torch's process groups while this lasts."""
+    kept = [(n, n.attrs["group"]) for n in graph.nodes if n.op.startswith("Hcom") and "group" in n.attrs]
+    try:
+        for node, _ in kept:
+            node.attrs["group"] = Str(_communicator(str(node.attr("group"))))
+        yield
+    finally:
+        for node, attr in kept:
+            node.attrs["group"] = attr
+
+
+def _communicator(name: str) -> str:
+    """HCCL's name of a process group of torch's.
+
+    Errors: EngineError GE4011 if there is no such group, or it has no HCCL.
+    """
+    from ge_runtime.cpu.kernels.collectives import group_of
+
+    group = group_of(name)
+    try:
+        backend = group._get_backend(torch.device("npu"))
+        found: str = backend.get_hccl_comm_name(torch.distributed.get_rank())
+    except (AttributeError, RuntimeError) as error:
+        raise errors.no_group(name, f"it has no HCCL communicator: {error}") from error
+    return found
+
+
 class TorchNpuEngine:
     """GE through the extension module of torch_npu; takes torch tensors, and arrays, which it copies to the device.
 
@@ -220,14 +253,17 @@ class TorchNpuExecutable:
         self._options = {**_ALWAYS, **levels["graph"], **levels["load"], **engine}
         reuse = reuse_pairs(self._options.get("ge.exec.outputReuseInputMemIndexes", ""))
         self._reuse = [reuse.get(i) for i in range(len(graph.outputs))]
+        self._reuses = any(r is not None for r in self._reuse)
         self._no_targets: list[Any] = [None] * len(graph.outputs)
-        self._data = serde.to_bytes(graph, externalise=external_data, provenance=False)
+        with _communicators(graph):
+            self._data = serde.to_bytes(graph, externalise=external_data, provenance=False)
         if len(self._data) > MAX_MODEL_BYTES:
             raise errors.graph_too_large(graph.name, len(self._data))
         self._compiled: dict[tuple[int, ...], Any] = {}
         self._lock = threading.Lock()
-        self._same: SameInputs | None = None
+        self._same: SeenInputs | SameInputs | None = None
         self._seen: tuple[int, ...] = ()
+        self._stream: tuple[int, Any] | None = None  # the last one, because making the object takes long
         process.graphs.add(self)
         # numbers of the host are what scalars usually are; another pattern is compiled when it comes
         self._on(tuple(_HOST if r.shape == () and r.dtype is DataType.DT_INT64 else _DEVICE for r in self._rules))
@@ -284,7 +320,9 @@ class TorchNpuExecutable:
         results = self._launch(tuple(placements), given)
         if inputs and not self._written and _HOST not in placements and not on_host:
             plain = all(isinstance(v, torch.Tensor) and not v.is_cpu for v in inputs)
-            self._same, self._seen = (SameInputs(inputs) if plain else None), tuple(placements)
+            places = (ctypes.c_uint64 * len(inputs))()
+            self._same = (SeenInputs.of(inputs, places) or SameInputs(inputs)) if plain else None
+            self._seen = tuple(placements)
         self._write_back(inputs, given)
         if on_host and inputs:  # without inputs there is only the device to go by
             return [r.cpu() for r in results]
@@ -293,10 +331,13 @@ class TorchNpuExecutable:
     def _launch(self, placements: tuple[int, ...], given: list[torch.Tensor]) -> list[torch.Tensor]:
         compiled = self._on(placements)
         targets = self._no_targets
-        if any(r is not None for r in self._reuse):
+        if self._reuses:
             targets = [None if r is None else given[r] for r in self._reuse]
+        handle = torch_tensors.current_stream()
+        if self._stream is None or self._stream[0] != handle:
+            self._stream = handle, torch.npu.current_stream()
         with _translated(self._graph):
-            results = compiled.run((given, targets, torch.npu.current_stream()))
+            results = compiled.run((given, targets, self._stream[1]))
         return list(results)
 
     def _adopt(self, rule: InputRule, value: Any) -> torch.Tensor:

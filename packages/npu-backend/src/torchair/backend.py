@@ -79,6 +79,9 @@ def get_compiler(compiler_config: CompilerConfig | None = None) -> NpuFxCompiler
 
     Errors: ConfigError GE1011 if it is no CompilerConfig.
     """
+    from torchair.torch_ops import keep_ops_without_result
+
+    keep_ops_without_result()
     return NpuFxCompiler(_config(compiler_config))
 
 
@@ -101,8 +104,11 @@ def get_npu_backend(
         >>> model(torch.randn(3, 4)).shape
         torch.Size([3, 2])
     """
+    from torchair.torch_ops import keep_ops_without_result
+
     _config(compiler_config)
     _decompositions(custom_decompositions)
+    keep_ops_without_result()
     if getattr(sys.modules.get("torchair_autoload"), "replaced", False):
         logger.warning_once("torch_npu carries a torchair of its own; the installed package is used instead of it")
     return functools.partial(
@@ -130,16 +136,18 @@ def _npu_backend(
         example_inputs: Its fake inputs.
         compiler_config: Options.
         options: Settings of ``torch.compile(options=...)``, over ``compiler_config``.
-        **kwargs: What torch.compile passes besides; only None is accepted.
+        **kwargs: What torch.compile passes besides; ``mode`` is known, of the others only None is accepted.
         aot_config: Further keywords of AOTAutograd, such as ``partition_fn``.
         custom_decompositions: See ``get_npu_backend``.
-        **more: What torch.compile passes besides, from its ``mode=`` or ``options=``; only None is accepted.
 
-    Errors: ConfigError GE1012 for ``mode=`` or ``options=`` of torch.compile; TraceError GE1031 if AOTAutograd cannot
-    trace the graph; else see ``torchair.pipeline.Pipeline.compile``.
+    Errors: ConfigError GE1012 for a ``mode=`` of torch.compile that is not one of ours or contradicts the options;
+    TraceError GE1031 if AOTAutograd cannot trace the graph; else see ``torchair.pipeline.Pipeline.compile``.
     """
     config = _config(compiler_config)
+    mode = kwargs.pop("mode", None)
     _only_options(kwargs)
+    if mode is not None:
+        options = _with_mode(config, options or {}, mode)
     if options:
         from torchair.config import with_options
 
@@ -178,13 +186,28 @@ def compile_graph(
     from ge_converters.base.torch_compat import run_aot, silent_fallbacks
     from ge_converters.decompose.table import decomposition_table
     from ge_converters.decompose.whole import KeepWhole
-    from torchair import pipeline
+    from torchair import observers, pipeline
     from torchair.gears import gears_of
+    from torchair.traced_graph import traced_graph
 
     config.check()
     model_id = pipeline.new_model(gm, config)
     gears = gears_of(gm, config)
-    compiler = NpuFxCompiler(config, "forward", model_id, gears=gears) if inference is None else inference(gears)
+    traced = None
+    if inference is None and not more and not _joint(config) and not observers.compile_observers(config):
+        traced = traced_graph(
+            config, gm, example_inputs, decompositions=decompositions, gears=gears, label=f"model {model_id}"
+        )  # fmt: skip
+    if traced is not None:
+        loaded = traced.load(pipeline.Pipeline(config, "forward", model_id))
+        if loaded is not None:
+            return loaded if gears is None else gears.wrap(loaded)
+    if inference is not None:
+        compiler = inference(gears)
+    elif traced is not None:
+        compiler = traced.compiler(config, model_id, gears)
+    else:
+        compiler = NpuFxCompiler(config, "forward", model_id, gears=gears)
     try:
         call = run_aot(
             gm,
@@ -202,6 +225,8 @@ def compile_graph(
             "GE1031", f"AOTAutograd cannot trace the graph: {type(error).__name__}: {error}",
             next="give the op a fake kernel, or take it out of the compiled function with torch.compiler.disable",
         ) from error  # fmt: skip
+    if traced is not None:
+        call = traced.watched(call)
     return call if gears is None else gears.wrap(call)
 
 
@@ -218,20 +243,43 @@ def _joint(config: CompilerConfig) -> dict[str, Any]:
 
 
 def npu(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Callable[..., Any]:
-    """``torch.compile(model, backend="npu", options={...})``: the backend with all defaults but what options say.
+    """``torch.compile(model, backend="npu", mode=..., options={...})``: all defaults but what mode and options say.
 
-    Errors: ConfigError GE1012 for ``mode=`` of torch.compile, which this backend does not know; GE1001 to GE1006 for
+    Errors: ConfigError GE1012 for a ``mode=`` that is not one of ours or contradicts the options; GE1001 to GE1006 for
     an unknown option or its value.
     """
     return _npu_backend(gm, example_inputs, **kwargs)
+
+
+_MODES = {
+    "default": "max-autotune", "max-autotune": "max-autotune", "max-autotune-no-cudagraphs": "max-autotune",
+    "reduce-overhead": "reduce-overhead",
+}  # fmt: skip
+"""What a mode of torch.compile is here: captured graphs or a GE graph."""
+
+
+def _with_mode(config: CompilerConfig, options: Mapping[str, Any], mode: Any) -> Mapping[str, Any]:
+    """The options with ``mode=`` of torch.compile among them."""
+    wanted = _MODES.get(mode) if isinstance(mode, str) else None
+    if wanted is None:
+        raise ConfigError(
+            "GE1012", f"torch.compile got mode={mode!r}, this backend knows {', '.join(map(repr, _MODES))}",
+            next="use one of them, or options={'mode': ...}",
+        )  # fmt: skip
+    chosen = options.get("mode", None if config.mode.is_default else config.mode.value)
+    if chosen is not None and chosen != wanted:
+        raise ConfigError(
+            "GE1012", f"torch.compile got mode={mode!r}, the options say mode = {chosen!r}", next="give one of the two"
+        )
+    return {"mode": wanted, **options}
 
 
 def _only_options(kwargs: Mapping[str, Any]) -> None:
     given = {name: value for name, value in kwargs.items() if value is not None}
     if given:
         raise ConfigError(
-            "GE1012", f"torch.compile got {given}, this backend takes options=, but no mode=",
-            next="use backend=torchair.get_npu_backend(compiler_config=config), or options={'mode': ...}",
+            "GE1012", f"torch.compile got {given}, this backend takes mode= and options=",
+            next="use backend=torchair.get_npu_backend(compiler_config=config), or options={...}",
         )  # fmt: skip
 
 

@@ -22,7 +22,6 @@ import torch
 from ge_graph.errors import ArchiveError, GeError
 from tair_export.ranks import Rank, current
 from torchair import stored_graph
-from torchair.fx_passes.base import value_of
 from torchair.log import logger
 from torchair.stored_graph import Stored, Unstorable
 
@@ -110,10 +109,15 @@ def graph_text(gm: torch.fx.GraphModule) -> Iterator[str]:
     """One line a node: what it calls on what, and all that is known of its results."""
     for node in gm.graph.nodes:
         yield f"{node.name} {node.op} {_target(node.target)} {_argument(node.args)} {_argument(node.kwargs)}"
-        yield f"  {_value(value_of(node))}"
+        yield f"  {_value(_known(node))}"
         if node.op == "get_attr":
             yield from _attribute(gm, str(node.target))
     yield from _limits(gm)
+
+
+def _known(node: torch.fx.Node) -> Any:
+    """The fake value of a node, of an ATen graph or of dynamo's."""
+    return node.meta["val"] if "val" in node.meta else node.meta.get("example_value")
 
 
 def _target(target: Any) -> str:
@@ -174,12 +178,18 @@ def numbers_of(gm: torch.fx.GraphModule) -> dict[str, Any]:
     for node in gm.graph.nodes:
         if node.op != "placeholder":
             continue
-        value = value_of(node)
+        value = _known(node)
         numbers = (*value.shape, *_strides(value)) if isinstance(value, torch.Tensor) else (value,)
         for number in numbers:
             if isinstance(number, torch.SymInt):
                 found.setdefault(str(number.node.expr), number)
     return found
+
+
+def symbols_of(gm: torch.fx.GraphModule) -> dict[str, Any]:
+    """The symbols in a graph's inputs and their sizes, by name."""
+    found = (n.node.expr for n in numbers_of(gm).values())
+    return {s.name: s for expr in found for s in expr.free_symbols}
 
 
 def _strides(value: torch.Tensor) -> tuple[Any, ...]:

@@ -14,6 +14,7 @@ import torch
 from ge_graph.errors import EngineError
 
 Program = Callable[[list[Any]], Any]
+Told = Callable[[int, Callable[[str], Any]], None]
 
 
 class Recording(Protocol):
@@ -79,13 +80,15 @@ class NpuGraph:
         npu: The module ``torch.npu``.
         pool: Handle of the memory pool, None for one of its own.
         error_mode: ``capture_error_mode``.
+        on_captured: Told of each captured graph: a number that tells it from others alive, and a function that writes
+            it to a path.
     """
 
     name = "torch.npu.NPUGraph"
     executes = False
 
-    def __init__(self, npu: Any, pool: Any, error_mode: str) -> None:
-        self._npu, self._pool, self._error_mode = npu, pool, error_mode
+    def __init__(self, npu: Any, pool: Any, error_mode: str, on_captured: Told | None = None) -> None:
+        self._npu, self._pool, self._error_mode, self._on_captured = npu, pool, error_mode, on_captured
 
     def capture(self, program: Program, inputs: Sequence[Any]) -> Recording:
         """Record what the program launches; on a device that does not run it."""
@@ -96,6 +99,8 @@ class NpuGraph:
         self._npu.synchronize()
         with self._npu.graph(graph, **keywords):
             results = program(list(inputs))
+        if self._on_captured is not None and hasattr(graph, "debug_dump"):
+            self._on_captured(id(graph), graph.debug_dump)
         return _NpuRecording(graph, results)
 
 
@@ -108,13 +113,14 @@ class _NpuRecording:
         return self._results
 
 
-def find_capture(device: str, *, pool: Any, error_mode: str) -> GraphCapture:
+def find_capture(device: str, *, pool: Any, error_mode: str, on_captured: Told | None = None) -> GraphCapture:
     """The capture of a device type.
 
     Args:
         device: ``cpu`` or ``npu``.
         pool: Handle of a memory pool, None for one of its own.
         error_mode: What unsafe calls do while capturing.
+        on_captured: See ``NpuGraph``; the CPU captures nothing that could be written.
 
     Errors: EngineError GE1056 if the device type has none.
     """
@@ -128,4 +134,4 @@ def find_capture(device: str, *, pool: Any, error_mode: str) -> GraphCapture:
             "GE1056", f"mode reduce-overhead on device '{device}': {lacks}",
             next="import a torch_npu that captures graphs, or use mode max-autotune",
         )  # fmt: skip
-    return NpuGraph(module, pool, error_mode)
+    return NpuGraph(module, pool, error_mode, on_captured)

@@ -24,7 +24,7 @@ NOTES: Final = (
     ("torchair.core._backend.initialize_graph_engine", "nothing to start; options are named in the log"),
     ("torchair._contrib.custom_torch_ops", "an import without effect: these operators are known without it"),
     ("torchair._utils.adjust_implicit_decomposition", "an import without effect: decided in `ge_converters`"),
-    ("torchair.use_internal_format_weight", "changes weights on a device, says so in the log elsewhere"),
+    ("torchair.use_internal_format_weight", "changes weights on a device, warns elsewhere that it changes nothing"),
     ("torchair.experimental.inference.use_internal_format_weight", "as `torchair.use_internal_format_weight`"),
     ("torchair.inference.cache_compile", "in mode reduce-overhead it keeps nothing, with a warning"),
     ("npugraph_ex.inference.cache_compile", "runs and keeps nothing, with a warning"),

@@ -35,6 +35,20 @@ _CAPTURED_PASSES: Final = frozenset(
                  "dump_tensor_data", "data_dump_stage", "data_dump_dir", "force_eager")
 )  # fmt: skip
 
+_NO_KERNELS: Final = "this version compiles no kernels for captured graphs"
+_NOT_BUILT: Final = {
+    "static_kernel_compile": _NO_KERNELS,
+    "disable_static_kernel_compile_cache": _NO_KERNELS,
+    "_aclnn_static_shape_kernel_build_dir": _NO_KERNELS,
+    "_vllm_aclnn_static_kernel_sym_index": _NO_KERNELS,
+    "_vllm_aclnn_static_kernel_sym_range": _NO_KERNELS,
+    "super_kernel_optimize": "this version makes no super kernels of captured graphs",
+    "super_kernel_optimize_options": "this version makes no super kernels of captured graphs",
+    "super_kernel_debug_options": "this version makes no super kernels of captured graphs",
+    "deadlock_check": "this version does not look for dead locks in captured graphs",
+    "frozen_parameter": "addresses of parameters are compared before every replay",
+}  # options of captured graphs that no device gets from us
+
 
 @dataclass(frozen=True, slots=True)
 class Effect:
@@ -117,7 +131,7 @@ def _ignored(path: str, use: Use) -> str:
 
 def _captured_ignored(path: str, use: Use) -> str:
     if use == "reduce-overhead":
-        return ""
+        return _NOT_BUILT.get(path.removeprefix(_CAPTURED), "")
     if use == "eager":
         return "" if path in _CAPTURED_PASSES else "the ATen graph runs as it stands, nothing is captured"
     return "an export captures nothing" if use == "export" else "mode max-autotune captures nothing"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Final
@@ -21,6 +22,7 @@ from tair_export.export import Captured, write_export
 from tair_export.ranks import current
 from torchair.backend import TraceError, _config
 from torchair.collectives import groups_of_all_ranks
+from torchair.gears import refuse_gears
 from torchair.log import logger
 from torchair.offline import captured, with_writes
 from torchair.pipeline import Pipeline, device_of, new_model
@@ -67,7 +69,8 @@ def dynamo_export(
     Buffers and inputs that the model writes become RefData. Parameters are constants: in the graph up to 2 GB - 200 MB
     in all, above that one file each, named after the parameter.
 
-    Errors: ConfigError GE1008 for options that exclude exporting, GE1011 without a model; TraceError GE1032 if the
+    Errors: ConfigError GE1008 for options that exclude exporting, GE1011 without a model, GE1064 for inputs with gears;
+    TraceError GE1032 if the
     model is not one graph; LoweringError as for ``torch.compile``; ArchiveError GE5030 for what has no form in a file.
     """
     if model is None and args and isinstance(args[0], torch.nn.Module):
@@ -90,7 +93,7 @@ def use_internal_format_weight(model: torch.nn.Module) -> None:
     """Convert weights to the layout that the device's cube unit prefers, in place.
 
     On tensors of a device this is a cast by the device's PyTorch plug-in to FRACTAL_NZ. Tensors on the CPU have no such
-    layout: they stay as they are, and the log says so.
+    layout: they stay as they are, and a Python warning says so.
 
     Args:
         model: The module.
@@ -110,10 +113,12 @@ def use_internal_format_weight(model: torch.nn.Module) -> None:
                 if parameter.device.type == "npu" and parameter.dim() >= 2:
                     parameter.data = plugin.npu_format_cast(parameter.data, _FRACTAL_NZ)
     if len(on_device) < len(tensors):
-        logger.warning(
-            "use_internal_format_weight: %d of %d parameters are not on a device and keep their layout",
-            len(tensors) - len(on_device), len(tensors),
-        )  # fmt: skip
+        off = len(tensors) - len(on_device)
+        text = (
+            f"use_internal_format_weight: {off} of {len(tensors)} parameters are not on a device and keep their layout"
+        )
+        logger.info("%s", text)
+        warnings.warn(f"torchair: {text}", UserWarning, stacklevel=2)
 
 
 _FRACTAL_NZ: Final = 29
@@ -136,6 +141,7 @@ def capture(
             next="dynamo_export(x, y, model=net); save_graph(net, (x, y))",
         )  # fmt: skip
     _check(checked)
+    refuse_gears((args, dict(kwargs)))
     program = _trace(model, tuple(args), dict(kwargs), dynamic)
     gm = program.graph_module
     pipeline = Pipeline(checked, "forward", new_model(gm))

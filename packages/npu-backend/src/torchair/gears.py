@@ -160,6 +160,26 @@ class Gears:
         }  # fmt: skip
 
 
+def refuse_gears(values: Any) -> None:
+    """Refuse marked inputs where a file is written that has one set of sizes.
+
+    Args:
+        values: Arguments of a model, in any structure.
+
+    Errors: ConfigError GE1064.
+    """
+    from torch.utils import _pytree as pytree
+
+    for value in pytree.tree_leaves(values):
+        gears = getattr(value, _MARK, None) if isinstance(value, torch.Tensor) else None
+        if gears:
+            raise ConfigError(
+                "GE1064", f"gears together with exporting: an input has {_shown(gears)}, and an offline graph gets "
+                "its sizes when ATC compiles it",
+                next="export with dynamic=True, inputs without gears, and list the sizes in ATC's --dynamic_dims",
+            )  # fmt: skip
+
+
 def gears_of(gm: torch.fx.GraphModule, config: CompilerConfig) -> Gears | None:
     """The gears of a graph that dynamo is handing to its backend just now, None if no input has any.
 

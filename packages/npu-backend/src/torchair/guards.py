@@ -149,9 +149,16 @@ class Recorder(TorchDispatchMode):
 def same_operators(ones: Sequence[tuple[str, list[Any]]], usual: Sequence[tuple[str, list[Any]]]) -> bool:
     """Whether two runs are one program: the same operators, with arguments that differ only where they are sizes."""
     return [name for name, _ in ones] == [name for name, _ in usual] and all(
-        len(a) == len(b) and all(x == y or (type(x) is type(y) is int and name in _SIZED) for x, y in zip(a, b))
+        len(a) == len(b) and all(_same(x, y) or (type(x) is type(y) is int and name in _SIZED) for x, y in zip(a, b))
         for (name, a), (_, b) in zip(ones, usual)
     )
+
+
+def _same(x: Any, y: Any) -> bool:
+    try:
+        return bool(x == y)
+    except NotImplementedError:  # an object of C++, such as a process group, that defines no comparison
+        return x is y
 
 
 # Operators that take sizes as arguments.

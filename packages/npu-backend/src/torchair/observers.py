@@ -54,6 +54,21 @@ def tell_unchanged(seeing: Iterable[CompileObserver], stage: Stage, label: str, 
             tell(stage, label, kind)
 
 
+def who_sees_captures(
+    seeing: Iterable[CompileObserver], stage: Stage
+) -> Callable[[int, Callable[[str], Any]], None] | None:
+    """What to call for each graph that a device captures; None if nobody wants to know."""
+    tells = [tell for observer in seeing if (tell := getattr(observer, "captured", None)) is not None]
+    if not tells:
+        return None
+
+    def told(identity: int, dump: Callable[[str], Any]) -> None:
+        for tell in tells:
+            tell(stage, identity, dump)
+
+    return told
+
+
 def _record_name(config: CompilerConfig | None) -> str:
     """The backend npugraph_ex has a folder of its own."""
     return "torchair" if config is None or config.graph_ex is None else "npugraph_ex"

@@ -365,7 +365,7 @@ def _sizes(meta: torch.Tensor, values: dict[Any, int]) -> list[int]:
 
 def children_of(spec: Any) -> list[Any]:
     """Parts of a tree spec."""
-    found = spec.children
+    found = getattr(spec, "children", None)  # torch 2.9 and older have children_specs only
     return list(found() if callable(found) else spec.children_specs)
 
 

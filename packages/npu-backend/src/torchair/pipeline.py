@@ -6,6 +6,7 @@ stage that fails raises, nothing falls back to eager.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import os
@@ -101,6 +102,7 @@ class Pipeline:
         self.report = CompileReport(model_id, phase, self.stage.graph_id)
         self._label = f"model {model_id} {phase}"
         self.on_stored: Callable[[Stored], None] | None = None
+        self.on_saving: Callable[[Stored, Callable[[], None] | None], None] | None = None
         self.gears: Gears | None = None
 
     def compile(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Call:
@@ -218,6 +220,8 @@ class Pipeline:
                 note("hit" if hit else "miss")
             if found is not None and hit:
                 self.report.ge_ops += _tasks(found.lowered.graph)
+                if self.on_saving is not None:
+                    self.on_saving(found, None)
                 return found
         watch = cache.Watch(gm)
         lowered = self._optimize(self._lower(gm, specialise=True))
@@ -225,7 +229,9 @@ class Pipeline:
         if self.gears is not None:
             values = [value_of(n) for n in gm.graph.nodes if n.op == "placeholder"]
             stored.more["gears"] = self.gears.options(lowered, values)
-        if entry is not None:
+        if entry is not None and self.on_saving is not None:
+            self.on_saving(stored, functools.partial(entry.save, stored))
+        elif entry is not None:
             entry.save(stored)
         return stored
 
@@ -312,6 +318,7 @@ class Pipeline:
                 gm, device_of(gm), self.config.aclgraph_config, static=static_input_positions(),
                 title=f"{self._label}, graph {self.stage.graph_id}, mode reduce-overhead",
                 capture=not self.training and self.stage.phase == "forward",
+                on_captured=observers.who_sees_captures(self.observers, self.stage),
             )  # fmt: skip
             note(f"program of {len(gm.graph.nodes)} FX nodes")
         for observer in self.observers:
@@ -404,11 +411,20 @@ class Pipeline:
 
         Errors: EngineError if the engine refuses.
         """
-        return self._load(stored, choose_engine(device))
+        start = time.perf_counter()
+        call = self._load(stored, choose_engine(device))
+        self.report.ge_ops += _tasks(stored.lowered.graph)
+        self.report.total_s = time.perf_counter() - start
+        for reports in _recorders:
+            reports.append(self.report)
+        return call
 
     def _load(self, stored: Stored, engine: Engine) -> Call:
+        from ge_runtime import discovery
         from torchair.executable import bind
 
+        if not stored.lowered.graph.nodes:
+            engine = discovery.load("cpu")  # GE takes no graph without a node (E19999); nothing is computed anyway
         on_device = "npu" in engine.probe().devices
         explain.warn_of_idle(explain.explain(self.config, "max-autotune", on_device=on_device))
         lowered = stored.lowered

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 
 import torch
 
-from torchair.capture import GraphCapture, Program, Recording, find_capture
+from torchair.capture import GraphCapture, Program, Recording, Told, find_capture
 from torchair.fx_passes.base import output_values, value_of
 from torchair.fx_passes.memory import Memory
 from torchair.fx_program import write_program
@@ -95,6 +95,7 @@ def compile_captured(
     title: str,
     static: frozenset[int],
     capture: bool = True,
+    on_captured: Told | None = None,
 ) -> tuple[Callable[[list[Any]], Any], str]:
     """Make a graph ready to run in mode reduce-overhead.
 
@@ -105,6 +106,7 @@ def compile_captured(
         title: First line of the program.
         static: Positions of parameters and buffers.
         capture: False for graphs of a training step, whose results must outlive the next run.
+        on_captured: Told of each graph that the device captures, see ``torchair.capture.NpuGraph``.
 
     Returns:
         A function of one list of arguments, which it empties, and the text of the program.
@@ -129,7 +131,7 @@ def compile_captured(
 
     def make() -> GraphCapture:
         pool = switches.use_graph_pool or _shared_pool(device, switches)
-        return find_capture(device, pool=pool, error_mode=switches.capture_error_mode)
+        return find_capture(device, pool=pool, error_mode=switches.capture_error_mode, on_captured=on_captured)
 
     make()  # a device without captures is refused here, not in the first run
     return CapturedGraph(plan, make, switches, title), source

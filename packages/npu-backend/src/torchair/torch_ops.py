@@ -186,4 +186,19 @@ def _set_up() -> None:
         (_refer if shared else _define)(space, names)
 
 
+_WITHOUT_RESULT: Final = ("npu_prefetch",)
+
+
+def keep_ops_without_result() -> None:
+    """Tell torch that ops of torch_npu which return nothing do something, so that no graph loses them.
+
+    Dynamo looks while it traces, so this has to be known before; torch_npu defines its ops when it is imported.
+    """
+    for name in _WITHOUT_RESULT:
+        packet = getattr(torch.ops.npu, name, None)
+        if packet is not None:
+            torch.fx.node.has_side_effect(packet.default)
+
+
 _set_up()
+keep_ops_without_result()

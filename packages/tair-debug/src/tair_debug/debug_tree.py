@@ -9,6 +9,7 @@
                                  NNN_aot_<phase>_graph_after_<pass>.<ext>      after a GE pass
                                  NNN_aot_<phase>_optimized_ge_graph.<ext>      after all passes
                                  output_code.py                                program, reduce-overhead mode
+    torchair/model__<id>/graph_<n>_id_<k>_rank_<r>_pid_<p>_ts_<time>.json      operators that a device captured
     torchdynamo/debug.log                            torch's own log
 
 A pass that changed nothing leaves its file too, with one line that says so and names the file with the graph.
@@ -21,8 +22,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import torch
 
@@ -108,6 +110,12 @@ class DebugTree(Silent):
         """Write ``output_code.py``."""
         if self.code:
             artefacts.write_text(self._phase(stage) / "output_code.py", code, VARIABLE)
+
+    def captured(self, stage: Stage, identity: int, dump: Callable[[str], Any]) -> None:
+        """Write ``graph_….json``; a CANN that cannot write it leaves the file out."""
+        place = artefacts.folder(self.root / f"model__{stage.model_id}", VARIABLE)
+        which = f"graph_{stage.graph_id}_id_{identity}_rank_{artefacts.rank()}_pid_{os.getpid()}"
+        dump(os.fspath(place / f"{which}_ts_{artefacts.stamp()}.json"))
 
     def _phase(self, stage: Stage) -> Path:
         return artefacts.folder(self.root / f"model__{stage.model_id}" / stage.phase, VARIABLE)

@@ -72,6 +72,10 @@ class DumpingExecutable:
         self._clock = time.time()
         self._home: Path | None = None
         self._tasks = {id(node): (number, name) for number, (node, name) in enumerate(_named(graph))}
+        # An operator that is named brings the graph inputs that it reads along.
+        read = {t.node for node, name in _named(graph) if name in self._layers for t in node.operands()}
+        self._read = [(i, node) for i, node in enumerate(graph.inputs) if node in read]
+        self._layers |= {self._tasks[id(node)][1] for _, node in self._read}
 
     @property
     def source(self) -> str:
@@ -84,6 +88,8 @@ class DumpingExecutable:
         if not self._wanted(step):
             return list(self.inner.run(inputs))
         place = artefacts.folder(self._folder() / str(step), OPTION)
+        for position, node in self._read:
+            self._save(place, node, (), [inputs[position]])
         return list(self.inner.run_traced(inputs, lambda *event: self._save(place, *event)))
 
     def _folder(self) -> Path:

@@ -1,4 +1,7 @@
-"""A GE graph as one self-contained page: zoom, search, click a node for everything that is known of it."""
+"""A GE graph as one self-contained page: modules fold, zoom, search, click a node for everything that is known of it.
+
+The page arranges what is open: a model of many layers begins as its modules, and each opens where it stands.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,9 @@ import numpy as np
 from ge_graph import Graph, Literal, Node, Tensor, escape, ports
 from ge_graph.attrs import Attr, Kind
 from ge_graph.dtypes import DataType
-from tair_debug.layout import HEIGHT, SOURCES, WIDTH, layout
 
 DATA, CONTROL, SHARED = 0, 1, 2  # kinds of edges; those of a constant with many readers are drawn on demand
+SOURCES: Final = frozenset(("Data", "RefData", "Const", "Constant", "ConstPlaceHolder"))
 _MANY: Final = 3
 _SHOWN_ITEMS: Final = 32
 _LONGEST: Final = 100_000
@@ -46,8 +49,7 @@ def render(template: str, **values: Any) -> str:
 
 
 def page_data(graph: Graph) -> dict[str, Any]:
-    """What the page knows: nodes with places, edges as pairs of node numbers, details as rows of text."""
-    places = layout(graph)
+    """What the page knows: nodes, the modules they are in, edges as pairs of node numbers, details as rows of text."""
     number = {node: i for i, node in enumerate(graph.nodes)}
     edges = [(t.node, node, DATA) for node in graph.nodes for t in node.operands()]
     edges += [(before, node, CONTROL) for node in graph.nodes for before in node.control]
@@ -56,16 +58,51 @@ def page_data(graph: Graph) -> dict[str, Any]:
     outputs: dict[Node, list[int]] = {}
     for position, tensor in enumerate(graph.outputs):
         outputs.setdefault(tensor.node, []).append(position)
+    groups, inside = _modules(graph, edges)
     return {
         "name": escape.line(graph.name),
-        "width": WIDTH,
-        "height": HEIGHT,
-        "nodes": [_node(n, places[n].x, places[n].y, number, outputs.get(n, [])) for n in graph.nodes],
+        "groups": groups,
+        "nodes": [{**_node(n, number, outputs.get(n, [])), "g": inside[n]} for n in graph.nodes],
         "edges": [[number[a], number[b], SHARED if a in shared else kind] for a, b, kind in edges],
     }
 
 
-def _node(node: Node, x: int, y: int, number: dict[Node, int], returned: list[int]) -> dict[str, Any]:
+def _modules(graph: Graph, edges: list[tuple[Node, Node, int]]) -> tuple[list[list[Any]], dict[Node, int]]:
+    """Modules as [name, number of the one around], and the number of each node's; number 0 is the graph.
+
+    Inputs and constants stand in the innermost module that holds all their readers, so a weight is beside what uses it.
+    """
+    path = {
+        n: tuple(n.provenance.module.split(".")) if n.provenance and n.provenance.module else () for n in graph.nodes
+    }
+    readers: dict[Node, list[Node]] = {}
+    for before, after, _ in edges:
+        readers.setdefault(before, []).append(after)
+    for node in reversed(graph.nodes):
+        if node.op in SOURCES and node in readers:
+            path[node] = _shared([path[r] for r in readers[node]])
+    # What is around everything says nothing, and a number alone is no name.
+    around = len(_shared([parts for parts in path.values() if parts] or [()]))
+    path = {node: parts[around:] for node, parts in path.items()}
+    numbers: dict[tuple[str, ...], int] = {(): 0}
+    groups: list[list[Any]] = [[escape.line(graph.name), -1]]
+    for parts in path.values():
+        for length in range(1, len(parts) + 1):
+            if parts[:length] not in numbers:
+                numbers[parts[:length]] = len(groups)
+                name = ".".join(parts[max(0, length - 1 - parts[length - 1].isdecimal()) : length])
+                groups.append([escape.line(name), numbers[parts[: length - 1]]])
+    return groups, {node: numbers[parts] for node, parts in path.items()}
+
+
+def _shared(paths: list[tuple[str, ...]]) -> tuple[str, ...]:
+    """What all paths begin with."""
+    low, high = min(paths), max(paths)
+    same = next((i for i, (a, b) in enumerate(zip(low, high)) if a != b), min(len(low), len(high)))
+    return low[:same]
+
+
+def _node(node: Node, number: dict[Node, int], returned: list[int]) -> dict[str, Any]:
     rows = [("outputs", "\n".join(f":{t.index}  {type_text(t)}" for t in node.outputs))]
     if returned:
         rows.append(("graph output", ", ".join(map(str, returned))))
@@ -81,8 +118,6 @@ def _node(node: Node, x: int, y: int, number: dict[Node, int], returned: list[in
     return {
         "n": escape.line(node.name),
         "o": escape.line(node.op),
-        "x": x,
-        "y": y,
         "t": " ".join(type_text(t) for t in node.outputs[:1]),
         "i": [[escape.line(p), number[t.node], escape.line(f"{t.name}  {type_text(t)}")] for p, t in _inputs(node)],
         "a": [[escape.line(name), _shown(text)] for name, text in rows if text],

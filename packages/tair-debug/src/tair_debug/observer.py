@@ -32,7 +32,8 @@ class CompileObserver(Protocol):
     """Gets every stage of a compilation. An exception in an observer reaches the user.
 
     An observer may also have ``unchanged(stage, label, kind)``, which is called for a pass that ran and changed
-    nothing; ``kind`` is ``fx`` or ``ge``.
+    nothing; ``kind`` is ``fx`` or ``ge``. And ``captured(stage, identity, dump)``, which is called for each graph that
+    a device captured while running: ``identity`` tells it from others alive, ``dump(path)`` writes it as JSON.
     """
 
     def dynamo_graph(self, model_id: int, gm: torch.fx.GraphModule) -> None:

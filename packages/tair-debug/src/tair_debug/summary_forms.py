@@ -14,7 +14,13 @@ if TYPE_CHECKING:
 
 ENGLISH: Final = {SUPPORTED: "supported", PARTIAL: "partial", MISSING: "missing"}
 _STYLES: Final = {SUPPORTED: ("green", "good", 2), PARTIAL: ("yellow", "part", 1), MISSING: ("red", "none", 0)}
-_HEADINGS: Final = ("target", "kind", "support", "calls", "inputs", "outputs", "reason", "source")
+_HEADINGS: Final = tuple(
+    {"en": english, "zh": chinese}
+    for english, chinese in (
+        ("target", COLUMNS[0]), ("support", COLUMNS[2]), ("calls", COLUMNS[3]), ("reason", "原因"),
+        ("source", "源代码行"), ("calls' forms", "调用形式"),
+    )
+)  # fmt: skip
 
 
 def lead(rows: Sequence[Row]) -> str:
@@ -52,20 +58,39 @@ def _lines(counts: Counter[str], most: int = 20) -> str:
 
 
 def to_html(rows: Sequence[Row], title: str) -> str:
-    """One page without outside parts; every column sorts."""
+    """One page without outside parts, in the language of the browser: the sum first, then a row an operator.
+
+    Rows can be filtered and sorted by every column; the forms of an operator's calls are folded.
+    """
     from tair_debug.graph_page import render
 
-    columns = [f"{name} {column}" for name, column in zip(_HEADINGS, (*COLUMNS, "", ""))]
-    return render("summary.html.j2", title=title, lead=lead(rows), columns=columns, rows=[_cells(r) for r in rows])
+    ordered = sorted(rows, key=lambda r: (_STYLES[r.status][2], -r.calls, r.target))
+    return render(
+        "summary.html.j2", title=title, lead={"en": lead(rows), "zh": _chinese_lead(rows)}, columns=_HEADINGS,
+        marks=[_mark(status, rows) for status in (MISSING, PARTIAL, SUPPORTED)], rows=[_cells(r) for r in ordered],
+    )  # fmt: skip
+
+
+def _chinese_lead(rows: Sequence[Row]) -> str:
+    calls, good = sum(r.calls for r in rows), sum(r.good for r in rows)
+    served = sum(r.status == SUPPORTED for r in rows)
+    return f"{calls} 次调用中有 {good} 次可以转换；{len(rows)} 个算子中有 {served} 个完全支持。"
+
+
+def _mark(status: str, rows: Sequence[Row]) -> dict[str, Any]:
+    chosen = [r for r in rows if r.status == status]
+    calls = sum(r.calls for r in chosen)
+    return {"mark": _STYLES[status][1], "en": ENGLISH[status], "zh": status, "rows": len(chosen), "calls": calls}
 
 
 def _cells(row: Row) -> dict[str, Any]:
     _, mark, rank = _STYLES[row.status]
-    target, kind, status, calls, inputs, outputs = row.cells()
+    target, _, status, calls, inputs, outputs = row.cells()
+    forms = len(row.inputs)
     return {
-        "target": target, "kind": kind, "status": f"{status} {ENGLISH[status]}", "mark": mark, "rank": rank,
-        "calls": calls, "inputs": inputs, "outputs": outputs, "reasons": _lines(row.reasons),
-        "sources": _lines(row.sources),
+        "target": target, "status": {"en": ENGLISH[status], "zh": status}, "mark": mark, "rank": rank, "calls": calls,
+        "inputs": inputs, "outputs": outputs, "reasons": _lines(row.reasons), "sources": _lines(row.sources),
+        "forms": {"en": f"{forms} form{'s' if forms > 1 else ''}", "zh": f"{forms} 种形式"},
     }  # fmt: skip
 
 

@@ -43,6 +43,7 @@ class Captured:
         device: Device type of the model.
         groups: Communication group in the graph to its ranks.
         versions: Further packages that had a part, for the manifest.
+        written: Whether an archive was made of it, which takes the weights out of the graph.
     """
 
     graph: Graph
@@ -52,6 +53,7 @@ class Captured:
     device: str = "cpu"
     groups: Mapping[str, Sequence[int]] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
+    written: bool = False
 
 
 def capture(
@@ -99,7 +101,7 @@ def write_graph(captured: Captured, path: str | os.PathLike[str], rank: Rank | N
     Weights up to 64 MiB in all are part of the graph file, above that each has a file.
 
     Args:
-        captured: The model; its graph is changed.
+        captured: The model; its graph is changed, so it is written once.
         path: Folder.
         rank: Which process this is; None finds out.
 
@@ -128,7 +130,7 @@ def write_export(
     ``export_path`` as it is given: a relative one counts from the folder in which ATC is started.
 
     Args:
-        captured: The model; its graph is changed.
+        captured: The model; its graph is changed, so it is written once.
         export_path: Folder.
         export_name: Name of the graph file.
         atc_config: Write the templates that ATC wants for several devices.
@@ -176,6 +178,11 @@ def _write(
     kind: str,
 ) -> Path:
     graph = captured.graph
+    if captured.written:
+        raise errors.unwritable(
+            "this captured model was written before, which moved its weights", "capture the model once more"
+        )
+    captured.written = True
     used = {n.name for n in graph.inputs}
     read = weight_files.distinct({name: w for name, w in captured.weights.items() if name in used})
     inline = sum(w.bytes for w in read.values()) <= inline_bytes

@@ -315,6 +315,29 @@ def around_the_graph(metadata: Any) -> str:
     return "tensor subclasses" if any(not isinstance(p, plain) for p in parts) else ""
 
 
+def aliasing_guards() -> int:
+    """How many guards AOTAutograd has set so far on inputs of the graph being compiled that share memory."""
+    from torch._guards import TracingContext
+
+    context = TracingContext.try_get()
+    return 0 if context is None else len(context.guards_context.aotautograd_guards)
+
+
+def size_hint(environment: Any, expression: Any) -> Any:
+    """The value of a condition for the sizes that are being traced, a bool; None if one of them has none."""
+    values = getattr(environment, "backed_var_to_val", None) or getattr(environment, "var_to_val", {})
+    found = environment.replace(expression).xreplace(values)
+    return bool(found) if found in (True, False) else None
+
+
+def size_functions() -> dict[str, Any]:
+    """The functions that torch adds to those of sympy in expressions of sizes, by name."""
+    from torch.utils._sympy import functions
+
+    names = ("FloorDiv", "CleanDiv", "ModularIndexing", "Mod", "PythonMod", "Max", "Min", "PowByNatural")
+    return {name: getattr(functions, name) for name in names if hasattr(functions, name)}
+
+
 def mark_sizes(t: torch.Tensor, symbolic: Sequence[int], fixed: Sequence[int]) -> None:
     """Tell dynamo which dimensions of an input to trace with a symbol, if the model lets it, and which without."""
     from torch import _dynamo as dynamo

@@ -117,7 +117,7 @@ def _masked(results: Sequence[Tensor], mask: Sequence[bool], specs: Any) -> list
     + [Support(F32(2, 3, 8), [3, 8], None, None), Support(F32(2, 3, 8), [8], None, 1e-6)]
 )
 @register_fx_node_ge_converter(
-    aten._fused_rms_norm.default, source="native_functions.yaml: _fused_rms_norm; GE RmsNorm"
+    "aten._fused_rms_norm.default", source="native_functions.yaml: _fused_rms_norm; GE RmsNorm"
 )
 def _fused_rms_norm(
     input: Tensor,
@@ -141,7 +141,7 @@ def _fused_rms_norm(
 
 
 @register_fx_node_ge_converter(
-    aten._fused_rms_norm_backward.default, source="native_functions.yaml: _fused_rms_norm_backward; GE RmsNormGrad"
+    "aten._fused_rms_norm_backward.default", source="native_functions.yaml: _fused_rms_norm_backward; GE RmsNormGrad"
 )
 def _fused_rms_norm_backward(
     grad_out: Tensor,

@@ -66,8 +66,8 @@ def _refuse(target: Any, reason: str) -> None:
 def _install() -> None:
     for reason, names in REFUSED.items():
         for name in names:
-            packet = getattr(aten, name)
-            for overload in packet.overloads():
+            packet = getattr(aten, name, None)
+            for overload in packet.overloads() if packet is not None else ():  # torch 2.6 lacks some of them
                 target = getattr(packet, overload)
                 if not target._schema.is_mutable:
                     _refuse(target, reason)

@@ -19,7 +19,8 @@ _EXTRA_PARAMETERS: Final = frozenset({"meta_outputs", "out"})
 def loaded_op(name: str) -> torch._ops.OpOverload | None:
     """The overload of that name, None if the library that defines it is not loaded.
 
-    Errors: LoweringError GE2003 for a text that names no overload, or none that torch's own library has.
+    Errors: LoweringError GE2003 for a text that names no overload, or no operator of aten. Others may come later:
+    torch's compiler adds to prims when it is imported.
     """
     parts = name.removeprefix("torch.ops.").split(".")
     if len(parts) != 3 or not all(p.isidentifier() for p in parts):
@@ -29,7 +30,7 @@ def loaded_op(name: str) -> torch._ops.OpOverload | None:
     namespace, operator, overload = parts
     packet = getattr(getattr(torch.ops, namespace), operator, None)
     found = getattr(packet, overload, None)
-    if found is None and namespace in ("aten", "prims"):
+    if found is None and namespace == "aten":
         near = ", ".join(f"{namespace}.{operator}.{o}" for o in packet.overloads()) if packet is not None else ""
         raise LoweringError("GE2003", f"torch has no operator {name}", next=f"it has {near}" if near else "")
     return found if isinstance(found, torch._ops.OpOverload) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
@@ -89,16 +90,16 @@ def build() -> Path:
     if is_built(place):
         return place
     place.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix="build-", dir=place.parent))
-    try:
-        _build_in(work, sources())
+    with place.with_name(f"{place.name}.lock").open("w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)  # several processes would all build the same, each at a fraction of the speed
+        if is_built(place):
+            return place
+        work = Path(tempfile.mkdtemp(prefix="build-", dir=place.parent))
         try:
+            _build_in(work, sources())
             work.rename(place)
-        except OSError:  # another process was faster
-            if not is_built(place):
-                raise
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
     return place
 
 

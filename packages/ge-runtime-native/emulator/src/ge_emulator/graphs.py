@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
+import os
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
-from ge_emulator import manners
-from ge_emulator.memory import contiguous
+from ge_emulator import groups, manners
+from ge_emulator.memory import contiguous, raw_bytes
 from ge_emulator.refusal import INTERNAL, INVALID, MODEL_FAILED, Refusal, reply
-from ge_graph import serde
+from ge_graph import escape, serde
+from ge_graph.attrs import Attr, Kind
 from ge_graph.dtypes import DataType
 from ge_graph.errors import ArchiveError, GeError
-from ge_graph.ir import Graph, Shape
+from ge_graph.ir import Graph, Literal, Node, Shape
+from ge_graph.serde_write import literal_bytes
 from ge_runtime.cpu.engine import CpuExecutable
 from ge_runtime.cpu.planner import check_kernels, schedule
 from ge_runtime.cpu.values import torch_dtype
@@ -93,10 +97,15 @@ def compile_graph(data: bytes, words: list[int]) -> bytes:
     """Handle and summary of a graph; words: address and number of its bytes, its id."""
     global _next
     options = json.loads(data)
+    received = raw_bytes(words[0], words[1])
     try:
-        graph = serde.from_bytes(ctypes.string_at(words[0], words[1]))
+        graph = serde.from_bytes(received)
+        _keep(received, graph.name)
         manners.check_graph(graph, options)
         manners.rewrite(graph)
+        for node in graph.nodes:
+            if node.op == "FileConstant":
+                _read_constant(node)
         made = Compiled(graph, options)
     except GeError as error:
         raise Refusal(INTERNAL, f"EZ9999: graph {words[2]}: {error}") from error
@@ -105,6 +114,36 @@ def compile_graph(data: bytes, words: list[int]) -> bytes:
         _next += 1
         _compiled[handle] = made
     return reply(handle, made.summary())
+
+
+def _read_constant(node: Node) -> None:
+    """Map the file of a FileConstant: ``length`` bytes from ``offset`` on."""
+    path, edge = str(node.attr("location", "") or node.attr("file_path", "")), node.outputs[0]
+    offset, shape = int(node.attr("offset", 0)), tuple(int(d) for d in node.attr("shape", ()))
+    needed = literal_bytes(edge.dtype, shape)
+    length = int(node.attr("length", 0)) or needed
+    try:
+        size = os.stat(path).st_size
+    except OSError as error:
+        raise Refusal(INVALID, f"E13001: FileConstant {node.name}: {path}: {error.strerror}") from error
+    if needed is None or length != needed or offset + length > size:
+        raise Refusal(
+            INVALID,
+            f"EZ9999: FileConstant {node.name}: {edge.dtype.name}{list(shape)} takes {needed} bytes, asked for are "
+            f"{length} from {offset} on, {path} has {size}",
+        )
+    data = np.memmap(path, np.uint8, "r", offset, (length,)) if length else np.empty(0, np.uint8)
+    node.op = "Const"
+    node.attrs = {"value": Attr(Kind.TENSOR, Literal(edge.dtype, shape, data))}
+
+
+def _keep(received: bytes, name: str) -> None:
+    """Write the bytes of a graph, as they came, into the folder that TAIR_EMULATOR_GRAPHS names."""
+    folder = os.environ.get("TAIR_EMULATOR_GRAPHS")
+    if folder:
+        place = Path(folder)
+        place.mkdir(parents=True, exist_ok=True)
+        (place / f"{os.getpid()}_{_next:04d}_{escape.file_name(name)}.pb").write_bytes(received)
 
 
 def drop(data: bytes, words: list[int]) -> int:
@@ -138,7 +177,10 @@ def run(data: bytes, words: list[int]) -> int | bytes:
     try:
         results = compiled.program.run(fed)
     except Exception as error:
-        raise Refusal(MODEL_FAILED, f"graph '{compiled.graph.name}': {error}") from error
+        raise Refusal(MODEL_FAILED, f"graph '{compiled.graph.name}': {groups.failure() or error}") from error
+    lost = groups.failure()
+    if lost:
+        raise Refusal(MODEL_FAILED, f"graph '{compiled.graph.name}': {lost}")
     if keep:
         _held[handle] = results
         return reply(0, ";".join(",".join(map(str, r.shape)) for r in results).encode())

@@ -163,6 +163,20 @@ def _describe(site: Path | None) -> str:
     return f"{found.version if found else 'unknown version'}, in {site}"
 
 
+def _split(args: list[str]) -> tuple[list[str], list[str]]:
+    """Our arguments, and the program's: all that follows a script, ``-m MODULE`` or ``--``."""
+    at = 0
+    while at < len(args):
+        if args[at] == "--":
+            return args[:at], args[at + 1 :]
+        if args[at] == "-m":
+            return args[: at + 2], args[at + 2 :]
+        if not args[at].startswith("-"):
+            break
+        at += 2 if args[at] == "--torch-npu" else 1
+    return args[:at], args[at:]
+
+
 def main(args: Sequence[str] | None = None) -> int:  # noqa: RET503 - execve does not return
     """The command. Gives an exit code if nothing was run, else the program takes this process over."""
     parser = argparse.ArgumentParser(prog="tair emulate", usage=_USAGE, description="Run a program on an emulated NPU.")
@@ -170,9 +184,8 @@ def main(args: Sequence[str] | None = None) -> int:  # noqa: RET503 - execve doe
     parser.add_argument("--torch-npu", metavar="PATH", help="wheel or folder of torch_npu, if it is not installed")
     parser.add_argument("--bundled-torchair", action="store_true", help="`import torchair` gives the one in torch_npu")
     parser.add_argument("-m", dest="module", metavar="MODULE", help="run a module")
-    parser.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    asked = parser.parse_args(sys.argv[1:] if args is None else args)
-    rest = asked.rest[1:] if asked.rest[:1] == ["--"] else asked.rest
+    own, rest = _split(sys.argv[1:] if args is None else list(args))
+    asked = parser.parse_args(own)
     try:
         if asked.check:
             return check(asked.torch_npu)

@@ -1,7 +1,7 @@
 """The native runner as a shared library: finding or building it, and its functions through ctypes.
 
 A wheel built where g++ was at hand brings the library along. Any other installation builds it when a graph is first
-compiled for a device, into the user's cache folder: five files, a few seconds, nothing but g++ needed.
+compiled for a device, into the user's cache folder: six files, a few seconds, nothing but g++ needed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ge_runtime import errors
 from ge_runtime.cann import building
 from ge_runtime.cann.building import FLAGS, NAME, SOURCES, compiler
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 OK, MISSING, DEVICE, ENGINE, STATE, ARGUMENT, MEMORY = range(7)
 ON_DEVICE, ON_HOST = 0, 1
@@ -81,6 +81,16 @@ _SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
 }  # fmt: skip
 
 
+class TensorFunctions(ctypes.Structure):
+    """``gec_tensor_functions``."""
+
+    _fields_ = [("item", _P), ("is_instance", _P), ("type", _P), ("describe", _P), ("device_type", ctypes.c_int64)]
+
+
+LOOK: Final = 2 + MAX_RANK
+"""Numbers that say how a tensor looks, at most."""
+
+
 def build(target: Path, command: str) -> None:
     """Compile the runner into ``target``, which appears whole or not at all.
 
@@ -106,6 +116,11 @@ def lacking() -> str | None:
     if (SOURCES / NAME).is_file() or cached().is_file() or compiler():
         return None
     return "the native runner is not in this installation, and there is no C++ compiler (g++) to build it with"
+
+
+def at_hand() -> bool:
+    """Whether the native runner is there without building it."""
+    return native.cache_info().currsize > 0 or (SOURCES / NAME).is_file() or cached().is_file()
 
 
 def _find() -> Path:
@@ -144,6 +159,18 @@ def native() -> Any:
         function = getattr(library, name)
         function.argtypes, function.restype = (ctypes.c_void_p,), None
     return library
+
+
+@functools.lru_cache(maxsize=1)
+def reads_tensors() -> Any:
+    """``gec_tensors_read``, called with Python's lock held.
+
+    Errors: EngineError GE4010 as ``native``.
+    """
+    function = ctypes.PyDLL(native()._name).gec_tensors_read
+    function.argtypes = (ctypes.py_object, _SIZE, ctypes.POINTER(TensorFunctions), _INT, _P, _P)
+    function.restype = _INT
+    return function
 
 
 def last_error() -> str:

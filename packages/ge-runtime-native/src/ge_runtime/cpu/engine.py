@@ -15,6 +15,7 @@ from ge_graph.verify import verify
 from ge_runtime import errors
 from ge_runtime.api import Capability
 from ge_runtime.cpu import registry
+from ge_runtime.cpu.known_inputs import KnownInputs
 from ge_runtime.cpu.planner import Planner, check_kernels, schedule
 from ge_runtime.cpu.program import Program
 from ge_runtime.cpu.subgraphs import Reporter, inside
@@ -84,7 +85,9 @@ class CpuExecutable:
         self._program = self._plan(trace=False)
         self._traced: Program | None = None
         self._inputs = [_InputRule(i, node) for i, node in enumerate(graph.inputs)]
-        self._rules = [(r.dtype, r.size, r.rank) for r in self._inputs]
+        self._rules = [(r.dtype, r.size, r.rank, r.pinned) for r in self._inputs]
+        self._equal = _equal_sizes(self._inputs)
+        self._known = KnownInputs([r.shape for r in self._inputs])
         self._references = [i for i, node in enumerate(graph.inputs) if node.op == "RefData"]
 
     def _plan(self, trace: bool) -> Program:
@@ -121,21 +124,54 @@ class CpuExecutable:
 
     def _adopt(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """The inputs as tensors of the declared types and sizes."""
+        if type(inputs) is list and self._known.fits(inputs):
+            if self._equal:
+                self._compare(inputs)
+            return inputs
         if not isinstance(inputs, Sequence) or isinstance(inputs, (str, bytes)):
             raise errors.bad_input(f"run takes a list of inputs, got {type(inputs).__name__}")
         if len(inputs) != len(self._rules):
             name = escape.line(self._graph.name, 200)
             raise errors.bad_input(f"graph '{name}' takes {len(self._rules)} inputs, got {len(inputs)}")
-        for value, (dtype, size, rank) in zip(inputs, self._rules):
+        for value, (dtype, size, rank, pinned) in zip(inputs, self._rules):
             if not isinstance(value, torch.Tensor) or value.dtype is not dtype:
                 break
             if not value.is_cpu or value.layout is not torch.strided:
                 break
             if value.shape != size if size is not None else value.dim() != rank:
                 break
+            if pinned and any(value.shape[axis] != length for axis, length in pinned):
+                break
         else:
+            if self._equal:
+                self._compare(inputs)
+            self._known.learn(inputs)
             return inputs
-        return [rule.adopt(value) for rule, value in zip(self._inputs, inputs, strict=True)]
+        adopted = [rule.adopt(value) for rule, value in zip(self._inputs, inputs, strict=True)]
+        self._compare(adopted)
+        return adopted
+
+    def _compare(self, values: Sequence[torch.Tensor]) -> None:
+        """Sizes of one name are one number."""
+        for first, axis, other, place, name in self._equal:
+            if (got := values[other].shape[place]) != (wanted := values[first].shape[axis]):
+                raise errors.bad_input(
+                    f"size {place} of input {other} is {got}, size {axis} of input {first} is {wanted}; the graph "
+                    f"calls both {escape.line(name, 200)}"
+                )
+
+
+def _equal_sizes(inputs: Sequence[_InputRule]) -> list[tuple[int, int, int, int, str]]:
+    """Input and axis where a named size stands first, with input and axis of each place where it stands again."""
+    first: dict[str, tuple[int, int]] = {}
+    again = []
+    for rule in inputs:
+        for axis, length in enumerate(rule.shape or ()):
+            if isinstance(length, str):
+                place = first.setdefault(length, (rule.index, axis))
+                if place != (rule.index, axis):
+                    again.append((*place, rule.index, axis, length))
+    return again
 
 
 class _InputRule:
@@ -151,6 +187,8 @@ class _InputRule:
         fixed = self.shape is not None and all(isinstance(d, int) and d >= 0 for d in self.shape)
         self.size = self.shape if fixed else None
         self.rank = None if self.shape is None else len(self.shape)
+        known = () if fixed or self.shape is None else enumerate(self.shape)
+        self.pinned = tuple((axis, d) for axis, d in known if isinstance(d, int) and d >= 0)
 
     def adopt(self, value: Any) -> torch.Tensor:
         """The value as a tensor.

@@ -14,7 +14,7 @@ extern "C" {
 
 #pragma GCC visibility push(default)
 
-#define GEC_VERSION 1 /* of this interface */
+#define GEC_VERSION 2 /* of this interface */
 
 enum {
   GEC_OK = 0,
@@ -98,6 +98,22 @@ int gec_memory_new(void* stream, uint64_t bytes, void** address);
 int gec_memory_free(void* address);
 /* kind: 1 host to device, 2 device to host, 3 device to device; queued on the stream. */
 int gec_copy(void* to, const void* from, uint64_t bytes, int kind, void* stream);
+
+/* Functions of the Python that calls, by address: PyList_GetItem, PyObject_IsInstance, the tensor type, and the
+ * function dltensor_from_py_object_no_sync of its DLPack exchange table. */
+typedef struct {
+  void* item;
+  void* is_instance;
+  void* type;
+  void* describe;
+  int64_t device_type; /* of DLPack, that all must be on */
+} gec_tensor_functions;
+
+/* Addresses of the n tensors of a Python list. With learn, their looks are written, at most 27 numbers a tensor; without,
+ * every tensor must look as it did. 1 if so and all are dense and on the device, else 0, perhaps with a Python error set.
+ * The caller holds Python's lock. */
+int gec_tensors_read(void* list, size_t n, const gec_tensor_functions* functions, int learn, int64_t* looks,
+                     uint64_t* addresses);
 
 #pragma GCC visibility pop
 

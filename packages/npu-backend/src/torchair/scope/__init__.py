@@ -26,6 +26,23 @@ def _marked(keys: list[str], values: list[str]) -> Iterator[None]:
     torch.ops.air.scope_exit()
 
 
+class _Marks:
+    """The same as a class: dynamo before torch 2.7 does not trace functions of contextlib."""
+
+    def __init__(self, keys: list[str], values: list[str]) -> None:
+        self._keys, self._values = keys, values
+
+    def __enter__(self) -> None:
+        torch.ops.air.scope_enter(self._keys, self._values)
+
+    def __exit__(self, *error: object) -> None:
+        torch.ops.air.scope_exit()
+
+
+if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 7):
+    _marked = _Marks  # type: ignore[assignment]
+
+
 def npu_stream_switch(stream_tag: str | int, stream_priority: int = 0, enable_inner_parallel: bool = True):  # type: ignore[no-untyped-def]
     """Operators inside go to the stream named ``stream_tag``; equal tags are one stream.
 

@@ -1,0 +1,227 @@
+"""Mode reduce-overhead on NPU tensors: captures by ``torch.npu.NPUGraph``, and the options that act on them.
+
+Run under ``tair emulate``.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+import torch_npu  # noqa: F401
+
+import torchair
+from ge_graph.errors import GeError
+
+
+class Log(logging.Handler):
+    """Lines of the log; what a capture says of itself counts captures."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+    @property
+    def captures(self) -> int:
+        return sum("captured by torch.npu.NPUGraph" in line for line in self.lines)
+
+
+@pytest.fixture
+def log():
+    torch._dynamo.reset()
+    handler, level = Log(), torchair.logger.level
+    torchair.logger.setLevel(logging.INFO)
+    torchair.logger.addHandler(handler)
+    yield handler
+    torchair.logger.removeHandler(handler)
+    torchair.logger.setLevel(level)
+
+
+@pytest.fixture
+def made_graphs(monkeypatch):
+    """Keywords of every capture that torch_npu is asked for."""
+    seen = []
+    real = torch.npu.graph
+
+    class Seen(real):
+        def __init__(self, graph, pool=None, stream=None, capture_error_mode="global", **more):
+            seen.append({"graph": graph, "pool": pool, "capture_error_mode": capture_error_mode})
+            super().__init__(graph, pool=pool, stream=stream, capture_error_mode=capture_error_mode, **more)
+
+    monkeypatch.setattr(torch.npu, "graph", Seen)
+    return seen
+
+
+def compiled(fn, *, dynamic=False, **options):
+    """A function compiled for captures; options by their names in ``config.aclgraph_config``."""
+    config = torchair.CompilerConfig()
+    config.mode = "reduce-overhead"
+    for name, value in options.items():
+        setattr(config.aclgraph_config, name, value)
+    return torch.compile(fn, backend=torchair.get_npu_backend(compiler_config=config), dynamic=dynamic, fullgraph=True)
+
+
+def equal(got, want):
+    torch.testing.assert_close(got.cpu(), want, rtol=1e-6, atol=1e-6)
+
+
+def fn(x, y):
+    return torch.relu(x) * 2 + y.sum(0)
+
+
+def test_replays_see_changed_inputs(log):
+    call = compiled(fn)
+    for _ in range(4):
+        x, y = torch.randn(3, 4), torch.randn(5, 4)
+        equal(call(x.npu(), y.npu()), fn(x, y))
+    assert log.captures == 1
+
+
+def test_each_size_is_captured_once(log):
+    call = compiled(fn, dynamic=True)
+    for rows in (3, 5, 3, 7, 5):
+        x, y = torch.randn(rows, 4), torch.randn(rows + 10, 4)
+        equal(call(x.npu(), y.npu()), fn(x, y))
+    assert log.captures == 3
+
+
+def test_a_parameter_that_moves_is_captured_anew(log):
+    model = torch.nn.Linear(4, 3).npu()
+    call = compiled(model)
+    x = torch.randn(2, 4).npu()
+    with torch.no_grad():
+        for _ in range(2):
+            equal(call(x), model(x).cpu())
+        assert log.captures == 1
+        old = model.weight.data
+        model.weight.data = torch.randn(3, 4).npu()
+        assert model.weight.data_ptr() != old.data_ptr()
+        equal(call(x), model(x).cpu())
+        assert log.captures == 2
+        model.weight.copy_(old * 2)  # in place: the capture reads the new values
+        equal(call(x), model(x).cpu())
+        assert log.captures == 2
+
+
+def test_a_written_input_is_written_where_it_lies(log):
+    def step(cache, x):
+        cache.add_(x)
+        return cache * 2
+
+    call = compiled(step)
+    cache, x = torch.zeros(3).npu(), torch.ones(3)
+    for turn in range(1, 4):
+        equal(call(cache, x.npu()), torch.full((3,), 2.0 * turn))
+        equal(cache, torch.full((3,), float(turn)))
+    assert log.captures == 1
+    other = torch.full((3,), 10.0).npu()  # lies elsewhere
+    equal(call(other, x.npu()), torch.full((3,), 22.0))
+    equal(other, torch.full((3,), 11.0))
+    equal(cache, torch.full((3,), 3.0))
+    assert log.captures == 2
+
+
+@pytest.mark.parametrize("clone", [True, False])
+def test_clone_output(log, clone):
+    call = compiled(fn, clone_output=clone)
+    x, y = torch.randn(3, 4), torch.randn(5, 4)
+    first = call(x.npu(), y.npu())
+    kept = first.cpu()
+    second = call((x + 1).npu(), y.npu())
+    equal(second, fn(x + 1, y))
+    assert torch.equal(first.cpu(), kept) is clone
+    assert (first.data_ptr() == second.data_ptr()) is not clone
+
+
+@pytest.mark.parametrize("clone", [True, False])
+def test_clone_input(log, clone):
+    """Without it the first run's tensors are the buffers: later values are copied into them."""
+    call = compiled(fn, clone_input=clone)
+    x, y = torch.randn(3, 4), torch.randn(5, 4)
+    first = x.npu()
+    call(first, y.npu())
+    equal(call((x + 1).npu(), y.npu()), fn(x + 1, y))
+    assert torch.equal(first.cpu(), x) is clone
+    assert log.captures == 1
+
+
+def test_capture_limit(log):
+    call = compiled(fn, dynamic=True, capture_limit=2)
+    for rows in (3, 5, 7, 3):
+        x, y = torch.randn(rows, 4), torch.randn(2, 4)
+        equal(call(x.npu(), y.npu()), fn(x, y))
+    assert log.captures == 2
+    assert any("capture_limit = 2" in line for line in log.lines)
+
+
+def test_force_eager_and_force_recapture(log):
+    x, y = torch.randn(3, 4), torch.randn(5, 4)
+    for option, want in (("force_eager", 0), ("force_recapture", 3)):
+        torch._dynamo.reset()
+        call = compiled(fn, **{option: True})
+        for _ in range(3):
+            equal(call(x.npu(), y.npu()), fn(x, y))
+        assert log.captures == want
+
+
+def test_a_pool_of_the_users(log, made_graphs):
+    pool = torch.npu.graph_pool_handle()
+    x, y = torch.randn(3, 4), torch.randn(5, 4)
+    for call in (compiled(fn, use_graph_pool=pool), compiled(lambda a, b: fn(a, b) - 1, use_graph_pool=pool)):
+        call(x.npu(), y.npu())
+    assert [m["pool"] for m in made_graphs] == [pool, pool]
+    assert [tuple(m["graph"].pool()) for m in made_graphs] == [tuple(pool)] * 2
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_captures_of_one_graph_share_a_pool(log, made_graphs, shared):
+    call = compiled(fn, dynamic=True, reuse_graph_pool_in_same_fx=shared)
+    for rows in (3, 5):
+        call(torch.randn(rows, 4).npu(), torch.randn(2, 4).npu())
+    assert len({tuple(m["graph"].pool()) for m in made_graphs}) == (1 if shared else 2)
+
+
+@pytest.mark.parametrize("mode", ["thread_local", "relaxed"])
+def test_capture_error_mode_reaches_torch_npu(log, made_graphs, mode):
+    compiled(fn, capture_error_mode=mode)(torch.randn(3, 4).npu(), torch.randn(5, 4).npu())
+    assert [m["capture_error_mode"] for m in made_graphs] == [mode]
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("static_kernel_compile", True), ("super_kernel_optimize", True), ("frozen_parameter", True)],
+)
+def test_what_this_version_does_not_do_is_said(log, option, value):
+    x, y = torch.randn(3, 4), torch.randn(5, 4)
+    equal(compiled(fn, **{option: value})(x.npu(), y.npu()), fn(x, y))
+    assert any("without effect" in line and f"{option} = True" in line for line in log.lines), log.lines
+
+
+def test_what_cannot_be_captured_is_an_error_and_the_next_graph_works(log):
+    def waits(x):
+        return torch.nonzero(x)  # its size must be known on the host
+
+    torch._dynamo.config.capture_dynamic_output_shape_ops = True
+    try:
+        with pytest.raises((RuntimeError, GeError)):
+            compiled(waits)(torch.tensor([0.0, 1.0]).npu()).cpu()
+    finally:
+        torch._dynamo.config.capture_dynamic_output_shape_ops = False
+    torch.npu.synchronize()
+    x, y = torch.randn(3, 4), torch.randn(5, 4)
+    equal(compiled(fn)(x.npu(), y.npu()), fn(x, y))
+
+
+def test_the_backend_by_name(log):
+    """torch_npu registers its own backend under this name; ours is given as a function."""
+    from torchair.backend import npugraph_ex
+
+    x, y = torch.randn(3, 4), torch.randn(5, 4)
+    call = torch.compile(fn, backend=npugraph_ex, dynamic=False, options={"clone_output": True})
+    for _ in range(2):
+        equal(call(x.npu(), y.npu()), fn(x, y))
+    assert log.captures == 1

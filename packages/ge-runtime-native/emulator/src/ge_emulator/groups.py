@@ -1,0 +1,153 @@
+"""Process groups of the kernels of collectives in GE graphs: the communicators of the emulator's libhccl, by name.
+
+The kernels call ``torch.distributed`` with such a group. A failure is kept until the run of the graph ends
+(``failure``): torch's functions would hide it behind one of their own, because they do not know the group.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Sequence
+from typing import Any, Final
+
+import torch
+
+from ge_runtime.cpu.kernels import collectives
+
+(_ALL_REDUCE, _BROADCAST, _REDUCE, _ALL_GATHER, _REDUCE_SCATTER, _, _ALL_TO_ALL, _BARRIER, _SEND, _RECEIVE) = range(10)
+_TYPES: Final = {
+    torch.int8: 0, torch.int16: 1, torch.int32: 2, torch.float16: 3, torch.float32: 4, torch.int64: 5, torch.uint8: 7,
+    torch.float64: 10, torch.bfloat16: 11,
+}  # fmt: skip
+_OPERATIONS: Final = ("SUM", "PRODUCT", "MAX", "MIN")
+_kept: Final = threading.local()
+
+
+def failure() -> str:
+    """What a collective of this thread said since the last time; empty if none failed."""
+    text: str = getattr(_kept, "text", "")
+    _kept.text = ""
+    return text
+
+
+class _Done:
+    def wait(self, *_: Any) -> bool:
+        return True
+
+
+class Group:
+    """What ``torch.distributed`` asks of a process group, for tensors on the host.
+
+    Args:
+        name: Of the communicator, as HcclGetCommName gives it.
+    """
+
+    def __init__(self, library: Any, name: str, rank: int, size: int) -> None:
+        self._library, self.name, self._rank, self._size = library, name, rank, size
+
+    def rank(self) -> int:
+        """This process in the group."""
+        return self._rank
+
+    def size(self) -> int:
+        """Number of processes."""
+        return self._size
+
+    def _exchange(self, kind: int, sent: torch.Tensor | bytes, into: torch.Tensor | None, **more: int) -> _Done:
+        data = sent if isinstance(sent, bytes) else _bytes(sent)
+        room = 0 if into is None else into.numel() * into.element_size()
+        got = ctypes.create_string_buffer(max(room, 1))
+        text = ctypes.create_string_buffer(512)
+        code = self._library.TairEmulatorExchange(
+            self.name.encode(), kind, more.get("peer", 0), more.get("dtype", 4), more.get("op", 0),
+            data, len(data), got, room, text, len(text),
+        )  # fmt: skip
+        if code:
+            _kept.text = getattr(_kept, "text", "") or text.value.decode(errors="replace")
+        elif into is not None and room:
+            flat = torch.frombuffer(got, dtype=torch.uint8, count=room).view(into.dtype)
+            into.copy_(flat.view(into.shape))
+        return _Done()
+
+    def allreduce(self, tensors: Sequence[torch.Tensor], options: Any) -> _Done:
+        """In place."""
+        (x,) = tensors
+        return self._exchange(_ALL_REDUCE, x, x, dtype=_TYPES[x.dtype], op=_operation(options))
+
+    def broadcast(self, tensors: Sequence[torch.Tensor], options: Any) -> _Done:
+        """In place, from the root."""
+        (x,) = tensors
+        sent: torch.Tensor | bytes = x if options.rootRank == self._rank else b""
+        return self._exchange(_BROADCAST, sent, x, peer=options.rootRank, dtype=_TYPES.get(x.dtype, 7))
+
+    def reduce(self, tensors: Sequence[torch.Tensor], options: Any) -> _Done:
+        """In place, on the root."""
+        (x,) = tensors
+        into = x if options.rootRank == self._rank else None
+        return self._exchange(_REDUCE, x, into, peer=options.rootRank, dtype=_TYPES[x.dtype], op=_operation(options))
+
+    def _allgather_base(self, into: torch.Tensor, x: torch.Tensor, options: Any = None) -> _Done:
+        return self._exchange(_ALL_GATHER, x, into, dtype=_TYPES.get(x.dtype, 7))
+
+    def allgather(
+        self, into: Sequence[Sequence[torch.Tensor]], xs: Sequence[torch.Tensor], options: Any = None
+    ) -> _Done:
+        """One tensor of each rank."""
+        (parts,), (x,) = into, xs
+        whole = x.new_empty((self._size, *x.shape))
+        done = self._allgather_base(whole, x)
+        for part, got in zip(parts, whole):
+            part.copy_(got)
+        return done
+
+    def _reduce_scatter_base(self, into: torch.Tensor, x: torch.Tensor, options: Any) -> _Done:
+        return self._exchange(_REDUCE_SCATTER, x, into, dtype=_TYPES[x.dtype], op=_operation(options))
+
+    def alltoall_base(
+        self, into: torch.Tensor, x: torch.Tensor, received: list[int], sent: list[int], options: Any = None
+    ) -> _Done:
+        """As many rows as told to and from each rank."""
+        row = x.element_size() * (x[:1].numel() if x.shape[0] else 0)
+        sizes = sent or [x.shape[0] // self._size] * self._size
+        head = b"".join((row * n).to_bytes(8, "little") for n in sizes)
+        return self._exchange(_ALL_TO_ALL, head + _bytes(x), into)
+
+    # newer names of torch.distributed for the same
+    all_gather_single, reduce_scatter_single, all_to_all_single = _allgather_base, _reduce_scatter_base, alltoall_base
+
+    def send(self, tensors: Sequence[torch.Tensor], to: int, tag: int = 0) -> _Done:
+        """To a rank of the group."""
+        return self._exchange(_SEND, tensors[0], None, peer=to)
+
+    def recv(self, tensors: Sequence[torch.Tensor], source: int, tag: int = 0) -> _Done:
+        """From a rank of the group."""
+        return self._exchange(_RECEIVE, b"", tensors[0], peer=source)
+
+
+def _bytes(x: torch.Tensor) -> bytes:
+    return x.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def _operation(options: Any) -> int:
+    name = str(options.reduceOp.op if hasattr(options.reduceOp, "op") else options.reduceOp).rpartition(".")[2]
+    return _OPERATIONS.index(name)
+
+
+def find(name: str) -> Group | None:
+    """The communicator of that name that is open in this process."""
+    try:
+        library = ctypes.CDLL("libhccl.so")
+    except OSError:
+        return None
+    library.TairEmulatorExchange.argtypes = [
+        ctypes.c_char_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_char_p,
+        ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t,
+    ]  # fmt: skip
+    rank, size = ctypes.c_uint32(), ctypes.c_uint32()
+    if library.TairEmulatorGroup(name.encode(), ctypes.byref(rank), ctypes.byref(size)):
+        return None
+    return Group(library, name, rank.value, size.value)
+
+
+collectives.finders.append(find)

@@ -1,0 +1,67 @@
+// Reading many tensors at once through the C functions that DLPack 1.2 asks of an array library's tensor type. Types are
+// declared here: nothing of Python or DLPack is needed to build.
+#include <cstring>
+
+#include "ge_cann_runner.h"
+
+namespace {
+
+struct Device {
+  int32_t type;
+  int32_t id;
+};
+
+struct DlTensor {
+  void* data;
+  Device device;
+  int32_t rank;
+  uint32_t dtype;  // code, bits, lanes
+  int64_t* dims;
+  int64_t* strides;  // null: dense
+  uint64_t byte_offset;
+};
+
+using Describe = int (*)(void* object, DlTensor* out);
+using Item = void* (*)(void* list, intptr_t index);
+using TypeOf = int (*)(void* object, void* type);
+
+bool IsDense(const DlTensor& tensor) {
+  if (tensor.strides == nullptr) return true;
+  int64_t step = 1;
+  bool dense = true;
+  for (int32_t d = tensor.rank; d-- > 0;) {
+    if (tensor.dims[d] == 0) return true;
+    if (tensor.dims[d] != 1 && tensor.strides[d] != step) dense = false;
+    step *= tensor.dims[d];
+  }
+  return dense;
+}
+
+}  // namespace
+
+extern "C" int gec_tensors_read(void* list, size_t n, const gec_tensor_functions* functions, int learn, int64_t* looks,
+                                uint64_t* addresses) {
+  const auto item = reinterpret_cast<Item>(functions->item);
+  const auto is_instance = reinterpret_cast<TypeOf>(functions->is_instance);
+  const auto describe = reinterpret_cast<Describe>(functions->describe);
+  int64_t* look = looks;  // packed, so that looking at many tensors touches little memory
+  for (size_t i = 0; i < n; ++i) {
+    void* object = item(list, static_cast<intptr_t>(i));
+    if (object == nullptr || is_instance(object, functions->type) != 1) return 0;
+    DlTensor tensor;
+    if (describe(object, &tensor) != 0) return 0;
+    if (tensor.rank < 0 || tensor.rank > 25 || tensor.device.type != functions->device_type || !IsDense(tensor)) return 0;
+    const int64_t head[2] = {(static_cast<int64_t>(tensor.device.id) << 32) | tensor.rank, tensor.dtype};
+    const size_t bytes = sizeof(int64_t) * static_cast<size_t>(tensor.rank);
+    if (learn != 0) {
+      std::memcpy(look, head, sizeof head);
+      if (bytes != 0) std::memcpy(look + 2, tensor.dims, bytes);
+    } else if (std::memcmp(look, head, sizeof head) != 0 ||
+               (bytes != 0 && std::memcmp(look + 2, tensor.dims, bytes) != 0)) {
+      return 0;
+    }
+    look += 2 + tensor.rank;
+    addresses[i] = reinterpret_cast<uint64_t>(tensor.data) + tensor.byte_offset;
+  }
+  return 1;
+}

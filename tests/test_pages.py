@@ -1,0 +1,135 @@
+"""What README and docs show is true: snippets run and print what the page says, commands and options are there.
+
+The pages about adding an operator, collectives and passes change what the whole process compiles; their tests run them
+in processes of their own (tests/test_docs.py, test_custom_passes.py).
+"""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import typer.main
+
+import tair_debug.cli
+import tair_export.run
+import torchair
+from torchair.options import OPTIONS
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted(
+    p
+    for p in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("packages/**/*.md"))
+    if p.name != "CHANGELOG.md"
+)
+ELSEWHERE = {
+    "docs/adding_an_op.md": "tests/test_docs.py", "docs/collectives.md": "tests/test_docs.py",
+    "docs/writing_a_pass.md": "packages/npu-backend/tests/test_custom_passes.py",
+    "docs/device.md": "tools/demo.py",  # needs NPU tensors: `make demo-npu` runs the same lines on the emulator
+}  # fmt: skip
+
+
+def name_of(page):
+    return page.relative_to(ROOT).as_posix()
+
+
+def blocks(page):
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.S | re.M)
+
+
+SHOWN = [p for p in PAGES if blocks(p) and name_of(p) not in ELSEWHERE]
+
+
+@pytest.fixture
+def names(tmp_path, monkeypatch):
+    """What the pages take for granted: a model, its inputs, an archive of it."""
+    monkeypatch.chdir(tmp_path)
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU()).eval()
+
+    class Two(torch.nn.Module):
+        def forward(self, x, y):
+            return x + y
+
+    x, y = torch.randn(3, 4), torch.randn(3, 4)
+    torchair.CompiledModel.save_graph(Two(), (x, y), save_path="saved")
+    yield {
+        "config": torchair.CompilerConfig(),
+        "model": net,
+        "net": net,
+        "x": x,
+        "y": y,
+        "array": np.ones((2, 4), np.float32),
+        "torch": torch,
+    }
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("page", SHOWN, ids=name_of)
+def test_snippets(page, names, capsys):
+    for number, block in enumerate(blocks(page), 1):
+        with torch.no_grad():
+            exec(compile(block, f"{name_of(page)}:block {number}", "exec"), names)
+    printed = capsys.readouterr().out
+    for claim in re.findall(r"^(?:It prints|输出) `([^`]+)`", page.read_text(encoding="utf-8"), re.M):
+        assert claim in printed
+
+
+def test_snippets_that_run_elsewhere_do():
+    for page, test in ELSEWHERE.items():
+        assert (ROOT / page).exists()
+        assert (ROOT / test).exists()
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if "make " in p.read_text(encoding="utf-8")], ids=name_of)
+def test_make_targets(page):
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+    text = page.read_text(encoding="utf-8")
+    named = re.findall(r"`make ([a-z-]+)[^`]*`|^make ([a-z-]+)", text, re.M)
+    assert {a or b for a, b in named} <= targets | {"generate"}
+
+
+def commands():
+    """Command line to its options, from the programs themselves."""
+    found = {}
+    tair_debug.cli._add_commands()  # those of packages that are installed beside it
+    for program, app in (("tair", tair_debug.cli.app), ("tair-run", tair_export.run.app)):
+        group = typer.main.get_command(app)
+        for name, command in getattr(group, "commands", {"": group}).items():
+            options = {o for p in command.params for o in (*p.opts, *p.secondary_opts) if o.startswith("-")}
+            passed_on = command.context_settings.get(
+                "ignore_unknown_options"
+            )  # a command of another package parses its arguments itself
+            found[f"{program} {name}".strip()] = None if passed_on else options | {"--help"}
+    return found
+
+
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if re.search(r"\btair[ -]", p.read_text(encoding="utf-8"))], ids=name_of
+)
+def test_commands_and_their_options(page):
+    known = commands()
+    text = page.read_text(encoding="utf-8")
+    lines = re.findall(r"`(tair(?:-run)? [^`\n]+)`", text) + re.findall(r"^(tair(?:-run)? .+)$", text, re.M)
+    for line in lines:
+        # behind two blanks or a # stands what it does
+        words = re.split(r"\s{3,}|\s#", line)[0].split()
+        command = words[0] if words[0] == "tair-run" else " ".join(words[:2])
+        assert command in known, line
+        used = {w.partition("=")[0] for w in words if re.fullmatch(r"--?[a-z][\w-]*(=.*)?", w)}
+        assert known[command] is None or used <= known[command], line
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_modules_and_options(page):
+    text = page.read_text(encoding="utf-8")
+    for module in set(re.findall(r"python -m ((?:ge_|tair_|torchair|tools)[\w.]*)", text)):
+        assert importlib.util.find_spec(module.rstrip(".")), module
+    paths = {o.path for o in OPTIONS} | {old for o in OPTIONS for old in (*o.also, *o.opposite)}
+    groups = {p.rpartition(".")[0] for p in paths}
+    paths |= {"debug.graph_dumb.type"}  # the wrong name that an error is explained with
+    for option in set(re.findall(r"`config\.((?:[a-z_]+_config|debug|export)[\w.]*)", text)):
+        assert option.strip(".") in paths | groups or option.startswith("aclgraph_config"), option
