@@ -66,7 +66,7 @@ def swiglu(x):
 
 
 def geglu(x):
-    a, b = x.chunk(2, 1)
+    a, b = x.chunk(2, 0)
     return a * F.gelu(b)
 
 
@@ -109,7 +109,7 @@ CASES = {
     ),
     "gelu by tanh": (new_gelu, [(3, 5)], ["Gelu"], ALL),
     "SwiGLU": (swiglu, [(3, 8)], ["SwiGlu"], ALL),
-    "GEGLU": (geglu, [(3, 8, 2)], ["GeGluV2"], ALL),
+    "GEGLU": (geglu, [(8, 3, 2)], ["GeGluV2"], ALL),
     "GEGLU of the left half": (geglu_left, [(3, 8)], ["GeGluV2"], ALL),
     "RMS norm of a sum": (add_rms_norm, [(2, 5, 16), (2, 5, 16), (16,)], ["AddRmsNorm"], ALL),
     "layer norm of a sum": (add_layer_norm, [(2, 5, 16), (2, 5, 16), (16,)], ["AddLayerNorm"], (torch.float32,)),

@@ -7,7 +7,7 @@ from typing import Any
 
 from ge_graph import attrs as kinds
 from ge_graph.ir import Node, Tensor
-from ge_graph.passes.fusion.base import FLOATS, Site, array, factors, number
+from ge_graph.passes.fusion.base import FLOATS, Site, factors, number, uncast
 
 _CUBE = 0.044715
 _ROOT = math.sqrt(2.0 / math.pi)
@@ -47,8 +47,8 @@ def gated(site: Site, node: Node) -> bool:
 
 
 def _halves(site: Site, split: Node) -> bool:
-    sizes = array(split.inputs[1])
-    if sizes is None or sizes.size != 2 or sizes[0] != sizes[1] or sizes[0] < 1 or not site.free(split):
+    shapes = [t.known_shape for t in split.outputs]
+    if len(shapes) != 2 or shapes[0] is None or shapes[0] != shapes[1] or not site.free(split):
         return False
     return all(len(site.readers(t)) == 1 and not site.returned(t) for t in split.outputs)
 
@@ -59,14 +59,15 @@ def tanh_gelu(site: Site, node: Node) -> bool:
     if result.dtype not in FLOATS or not site.free(node):
         return False
     for half, one_more in factors(node):
-        halved, plus = site.inner(half, "Mul", "Muls"), site.inner(one_more, "Add", "Adds")
+        halved = site.inner(uncast(site, half), "Mul", "Muls")
+        plus = site.inner(uncast(site, one_more), "Add", "Adds")
         if halved is None or plus is None:
             continue
         x, tanh = _scaled(halved, 0.5), _shifted(plus, 1.0)
-        root = site.inner(tanh, "Tanh")
-        angle = site.inner(root.inputs[0], "Mul", "Muls") if root is not None else None
-        inner = site.inner(_scaled(angle, _ROOT), "Add") if angle is not None else None
-        if not isinstance(x, Tensor) or inner is None or not _with_cube(site, inner, x):
+        root = site.inner(uncast(site, tanh), "Tanh")
+        angle = site.inner(uncast(site, root.inputs[0]), "Mul", "Muls") if root is not None else None
+        inner = site.inner(uncast(site, _scaled(angle, _ROOT)), "Add") if angle is not None else None
+        if not isinstance(x, Tensor) or x.dtype is not result.dtype or inner is None or not _with_cube(site, inner, x):
             continue
         (made,) = site.add(node, "Gelu", (x,), {}, [(result.dtype, result.known_shape)])
         site.replace(result, made)
@@ -94,8 +95,8 @@ def _shifted(node: Node, by: float) -> Any:
 
 def _with_cube(site: Site, inner: Node, x: Tensor) -> bool:
     for same, term in factors(inner):
-        product = site.inner(term, "Mul", "Muls")
-        cube = site.inner(_scaled(product, _CUBE), "Pow") if product is not None else None
+        product = site.inner(uncast(site, term), "Mul", "Muls")
+        cube = site.inner(uncast(site, _scaled(product, _CUBE)), "Pow") if product is not None else None
         if same is x and cube is not None and cube.inputs[0] is x and number(cube.inputs[1]) == 3.0:
             return True
     return False

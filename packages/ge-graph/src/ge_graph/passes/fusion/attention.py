@@ -9,7 +9,7 @@ import numpy as np
 from ge_graph import attrs as kinds
 from ge_graph.dtypes import DataType
 from ge_graph.ir import Node, Shape, Tensor
-from ge_graph.passes.fusion.base import FLOATS, Site, array, factors, last_axis, number, rank_of
+from ge_graph.passes.fusion.base import FLOATS, Site, array, factors, last_axis, number, rank_of, uncast
 
 _F32 = DataType.DT_FLOAT
 _FAR = 2**31 - 1
@@ -27,12 +27,12 @@ def written_out(site: Site, node: Node) -> bool:
     out = node.outputs[0]
     if rank_of(out) != 4 or out.dtype not in FLOATS or not _plain(node, False) or not site.free(node):
         return False
-    weights = _uncast(site, node.inputs[0])
+    weights = uncast(site, node.inputs[0])
     value = node.inputs[1]
     soft = site.inner(weights, "SoftmaxV2")
     if soft is None or not isinstance(value, Tensor) or not _over_last(soft):
         return False
-    found = _scores(site, _uncast(site, soft.inputs[0]))
+    found = _scores(site, uncast(site, soft.inputs[0]))
     if found is None:
         return False
     product, scale, biases = found
@@ -80,24 +80,17 @@ def _over_last(soft: Node) -> bool:
     return len(axes) == 1 and last_axis(axes[0], 4)
 
 
-def _uncast(site: Site, tensor: Any) -> Any:
-    """What a Cast between float types read, which the operator does itself."""
-    node = site.inner(tensor, "Cast")
-    source = node.inputs[0] if node is not None else None
-    return source if isinstance(source, Tensor) and source.dtype in FLOATS else tensor
-
-
 def _scores(site: Site, tensor: Any) -> tuple[Node, float, list[Tensor]] | None:
     """(product of query and key, factor, what is added)."""
     for biases, rest in _added(site, tensor):
-        scale, inner = 1.0, _uncast(site, rest)
+        scale, inner = 1.0, uncast(site, rest)
         scaled = site.inner(inner, "Mul", "Muls", "RealDiv")
         if scaled is not None:
             factor, inner = _factor(scaled)
             if factor is None:
                 continue
             scale = factor
-        product = site.inner(_uncast(site, inner), "BatchMatMulV2")
+        product = site.inner(uncast(site, inner), "BatchMatMulV2")
         if product is not None and (_plain(product, True) or _turned(site, product) is not None):
             return product, scale, biases
     return None
@@ -150,7 +143,9 @@ def _fits(query: Tensor, key: Tensor, key_shape: Shape, value: Tensor, out: Tens
     if any(s is None or len(s) != 4 for s in shapes) or len({t.dtype for t in (query, key, value, out)}) != 1:
         return False
     q, k, v, y = (s for s in shapes if s is not None)
-    if not all(isinstance(n, int) and n > 0 for n in (q[1], q[3], v[3])) or q[3] != v[3] or q[3] > _WIDEST:
+    if not all(isinstance(n, int) and n > 0 for n in (q[1], q[3], v[3])) or q[3] != v[3]:
+        return False
+    if not isinstance(q[3], int) or q[3] > _WIDEST:
         return False
     return bool(q[:2] == k[:2] == v[:2] and q[3] == k[3] and k[2] == v[2] and y == q)
 
@@ -266,8 +261,8 @@ def by_position(site: Site, node: Node) -> bool:
     moved = [node.inputs[i] for i in (_QUERY, _KEY, _VALUE)]
     if not all(isinstance(t, Tensor) and _swaps(t.node) and site.free(t.node) for t in moved):
         return False
-    sources = {i: t.node.inputs[0] for i, t in enumerate(moved) if isinstance(t, Tensor)}
-    site.feed(node, sources)
+    before = [t.node.inputs[0] for t in moved if isinstance(t, Tensor)]
+    site.feed(node, {i: t for i, t in enumerate(before) if isinstance(t, Tensor)})
     node.attrs["input_layout"] = kinds.Str("BSND")
     after = readers[0].outputs[0]
     out.record_shape(after.known_shape)

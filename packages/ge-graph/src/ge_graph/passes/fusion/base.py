@@ -182,3 +182,10 @@ def last_axis(axis: Any, rank: int) -> bool:
 def rank_of(tensor: Tensor) -> int:
     """The number of axes, -1 if it is not known."""
     return -1 if tensor.known_shape is None else len(tensor.known_shape)
+
+
+def uncast(site: Site, tensor: Any) -> Any:
+    """What a Cast between float types read; fused operators compute in float32 anyway."""
+    node = site.inner(tensor, "Cast")
+    source = node.inputs[0] if node is not None else None
+    return source if isinstance(source, Tensor) and source.dtype in FLOATS else tensor

@@ -71,10 +71,11 @@ def _half_of(site: Site, half: Any, width: int) -> Tensor | None:
 
 def _split(site: Site, upper: Tensor, lower: Tensor, width: int) -> Tensor | None:
     node = lower.node
-    sizes = array(node.inputs[1])
     source = node.inputs[0]
     right = (lower.index, upper.index) == (0, 1) and last_axis(number(node.inputs[2]), _RANK)
-    if not right or sizes is None or sizes.tolist() != [width // 2] * 2 or not isinstance(source, Tensor):
+    shapes = [t.known_shape for t in node.outputs]
+    equal = len(shapes) == 2 and all(s is not None and s[-1] == width // 2 for s in shapes)
+    if not right or not equal or not isinstance(source, Tensor):
         return None
     once = all(len(site.readers(t)) == 1 and not site.returned(t) for t in (upper, lower))
     return source if once and site.free(node) else None
