@@ -7,24 +7,31 @@ from typing import Final
 
 from ge_graph.ir import Graph
 from ge_graph.passes.base import Pass, PassResult
+from ge_graph.passes.batches import UnjoinBatches
 from ge_graph.passes.cleanup import DropDeadNodes
 from ge_graph.passes.constants import MergeConstants
 from ge_graph.passes.cse import MergeShapeArithmetic
+from ge_graph.passes.fusion import FuseOperators
 from ge_graph.passes.layout import FoldLayout
 from ge_graph.passes.ref_data import ReplaceDataWithRefData, WriteInputsInPlace
 from ge_graph.passes.symbols import DropSymbolicInputs
 from ge_graph.passes.topology import SortNodes
+from ge_graph.passes.twins import MergeTwins
 from ge_graph.passes.written import ProtectWrittenTensors
 
 __all__ = [
-    "DEFAULT", "DropDeadNodes", "DropSymbolicInputs", "FoldLayout", "MergeConstants", "MergeShapeArithmetic", "Pass",
-    "PassResult", "ProtectWrittenTensors", "ReplaceDataWithRefData", "SortNodes", "WriteInputsInPlace", "run",
+    "DEFAULT", "DropDeadNodes", "DropSymbolicInputs", "FoldLayout", "FuseOperators", "MergeConstants",
+    "MergeShapeArithmetic", "MergeTwins", "Pass", "PassResult", "ProtectWrittenTensors", "ReplaceDataWithRefData",
+    "SortNodes", "UnjoinBatches", "WriteInputsInPlace", "run",
 ]  # fmt: skip
 
 DEFAULT: Final[tuple[Pass, ...]] = (
     MergeConstants(),
     MergeShapeArithmetic(),
+    UnjoinBatches(),
     FoldLayout(),
+    MergeTwins(),
+    FuseOperators(),
     DropDeadNodes(),
     ProtectWrittenTensors(),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ge_graph.ir import Graph, Node
+from ge_graph.ir import Graph
 from ge_graph.passes.base import Pass
 from ge_graph.passes.effects import Effects
 
@@ -19,16 +19,7 @@ class DropDeadNodes(Pass):
 
     def rewrite(self, graph: Graph) -> list[str]:
         effects = Effects(graph)
-        live: set[Node] = set()
-        waiting = [t.node for t in graph.outputs] + list(graph.output_control)
-        waiting += [n for n in graph.nodes if effects.acts(n)]
-        while waiting:
-            node = waiting.pop()
-            if node in live:
-                continue
-            live.add(node)
-            waiting.extend(t.node for t in node.operands())
-            waiting.extend(node.control)
+        live = effects.live(graph)
         dead = [n for n in graph.nodes if n not in live]
         if not dead:
             return []

@@ -101,6 +101,19 @@ class Effects:
             return any(_acts_inside(inner) for inner in node.subgraphs.values())
         return False
 
+    def live(self, graph: Graph) -> set[Node]:
+        """Nodes from which an output, a side effect or a control edge follows."""
+        live: set[Node] = set()
+        waiting = [t.node for t in graph.outputs] + list(graph.output_control)
+        waiting += [n for n in graph.nodes if self.acts(n)]
+        while waiting:
+            node = waiting.pop()
+            if node not in live:
+                live.add(node)
+                waiting.extend(t.node for t in node.operands())
+                waiting.extend(node.control)
+        return live
+
     def pinned(self, node: Node) -> bool:
         """Whether order or memory depends on the node, so that it cannot be replaced by its input."""
         return bool(node.control) or node in self.ordered or any(t in self.written for t in node.outputs)

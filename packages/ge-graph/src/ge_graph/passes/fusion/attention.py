@@ -1,0 +1,282 @@
+"""Attention written out, and the forms in which its operands need not be copied first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ge_graph import attrs as kinds
+from ge_graph.dtypes import DataType
+from ge_graph.ir import Node, Shape, Tensor
+from ge_graph.passes.fusion.base import FLOATS, Site, array, factors, last_axis, number, rank_of, uncast
+
+_F32 = DataType.DT_FLOAT
+_FAR = 2**31 - 1
+_SWAP = (0, 2, 1, 3)
+_REPEATS = 8  # softmax_max and softmax_sum repeat each value this often
+_WIDEST = 512  # of a head
+_NODES = 64  # looked at to learn the bound of a mask
+_LARGEST = float(np.finfo(np.float32).max)
+_MOVES = frozenset({"Unsqueeze", "Squeeze", "Reshape", "Transpose", "BroadcastTo", "StridedSliceV2", "Cast"})
+_QUERY, _KEY, _VALUE, _BIAS = range(4)
+
+
+def written_out(site: Site, node: Node) -> bool:
+    """FlashAttentionScore for softmax(q k^T * scale + bias) v"""
+    out = node.outputs[0]
+    if rank_of(out) != 4 or out.dtype not in FLOATS or not _plain(node, False) or not site.free(node):
+        return False
+    weights = uncast(site, node.inputs[0])
+    value = node.inputs[1]
+    soft = site.inner(weights, "SoftmaxV2")
+    if soft is None or not isinstance(value, Tensor) or not _over_last(soft):
+        return False
+    found = _scores(site, uncast(site, soft.inputs[0]))
+    if found is None:
+        return False
+    product, scale, biases = found
+    query, key = product.inputs[:2]
+    turned = _turned(site, product)
+    if not isinstance(query, Tensor) or not isinstance(key, Tensor):
+        return False
+    shape = key.known_shape if turned is None else _swapped(key.known_shape)
+    if shape is None or not _fits(query, key, shape, value, out):
+        return False
+    if biases and (out.dtype is DataType.DT_FLOAT16 or not _bounded(biases)):
+        return False
+    bias = _stretched(site, node, biases, product.outputs[0]) if biases else None
+    if biases and bias is None:
+        return False
+    if turned is not None:
+        perm = site.constant(np.asarray(turned, np.int64), DataType.DT_INT64)
+        (key,) = site.add(node, "Transpose", (key.node.inputs[0], perm), {}, [(key.dtype, shape)])
+    shape = query.known_shape
+    assert shape is not None
+    attrs = {
+        "scale_value": kinds.Float(scale), "keep_prob": kinds.Float(1.0), "pre_tockens": kinds.Int(_FAR),
+        "next_tockens": kinds.Int(_FAR), "head_num": kinds.Int(shape[1]), "input_layout": kinds.Str("BNSD"),
+        "inner_precise": kinds.Int(0), "sparse_mode": kinds.Int(0), "pse_type": kinds.Int(0),
+    }  # fmt: skip
+    statistics = (*shape[:3], _REPEATS)
+    outputs = [(_F32, statistics), (_F32, statistics), (out.dtype, (0,)), (out.dtype, out.known_shape)]
+    inputs = (query, key, value, bias, *[None] * 8)
+    made = site.add(node, "FlashAttentionScore", inputs, attrs, outputs)[3]
+    site.replace(out, made)
+    site.retire(node)
+    for rule in (grouped, by_position):
+        rule(site, made.node)
+    return True
+
+
+def _plain(node: Node, transposed: bool) -> bool:
+    """Whether a product has no more than two operands, the second as wanted."""
+    right = bool(node.attr("adj_x2", False)) is transposed and not node.attr("adj_x1", False)
+    return right and not any(t is not None for t in node.inputs[2:])
+
+
+def _over_last(soft: Node) -> bool:
+    axes = soft.attr("axes", (-1,))
+    return len(axes) == 1 and last_axis(axes[0], 4)
+
+
+def _scores(site: Site, tensor: Any) -> tuple[Node, float, list[Tensor]] | None:
+    """(product of query and key, factor, what is added)."""
+    for biases, rest in _added(site, tensor):
+        scale, inner = 1.0, uncast(site, rest)
+        scaled = site.inner(inner, "Mul", "Muls", "RealDiv")
+        if scaled is not None:
+            factor, inner = _factor(scaled)
+            if factor is None:
+                continue
+            scale = factor
+        product = site.inner(uncast(site, inner), "BatchMatMulV2")
+        if product is not None and (_plain(product, True) or _turned(site, product) is not None):
+            return product, scale, biases
+    return None
+
+
+def _added(site: Site, tensor: Any, depth: int = 2) -> list[tuple[list[Tensor], Any]]:
+    """(biases, rest), whichever operand of each sum is the bias."""
+    add = site.inner(tensor, "Add") if depth else None
+    if add is None:
+        return [([], tensor)]
+    return [
+        ([a, *more], rest)
+        for a, b in factors(add)
+        if isinstance(a, Tensor)
+        for more, rest in _added(site, b, depth - 1)
+    ]
+
+
+def _factor(node: Node) -> tuple[float | None, Any]:
+    if node.op == "Muls":
+        return float(node.attr("value")), node.inputs[0]
+    if node.op == "RealDiv":
+        by = number(node.inputs[1])
+        return (1.0 / by if by else None), node.inputs[0]
+    for a, b in factors(node):
+        by = number(b)
+        if by is not None:
+            return by, a
+    return None, None
+
+
+def _turned(site: Site, product: Node) -> list[int] | None:
+    """How to transpose what the key was made of, where that Transpose also swaps the last axes for the product."""
+    key = product.inputs[1]
+    if not _plain(product, False) or not isinstance(key, Tensor) or key.node.op != "Transpose":
+        return None
+    perm = array(key.node.inputs[1])
+    if perm is None or perm.size != 4 or not site.free(key.node):
+        return None
+    a, b, c, d = (int(p) for p in perm.reshape(-1))
+    return [a, b, d, c]
+
+
+def _swapped(shape: Shape | None) -> Shape | None:
+    return None if shape is None else (*shape[:-2], shape[-1], shape[-2])
+
+
+def _fits(query: Tensor, key: Tensor, key_shape: Shape, value: Tensor, out: Tensor) -> bool:
+    shapes = [query.known_shape, key_shape, value.known_shape, out.known_shape]
+    if any(s is None or len(s) != 4 for s in shapes) or len({t.dtype for t in (query, key, value, out)}) != 1:
+        return False
+    q, k, v, y = (s for s in shapes if s is not None)
+    if not all(isinstance(n, int) and n > 0 for n in (q[1], q[3], v[3])) or q[3] != v[3]:
+        return False
+    if not isinstance(q[3], int) or q[3] > _WIDEST:
+        return False
+    return bool(q[:2] == k[:2] == v[:2] and q[3] == k[3] and k[2] == v[2] and y == q)
+
+
+def _bounded(biases: list[Tensor]) -> bool:
+    """Whether nothing in the sum of biases can be -inf.
+
+    A row of -inf alone gives NaN when written out and zeros in the fused operator. Rows of a table that is a graph
+    input are taken for weights, which are numbers.
+    """
+    waiting: list[Any] = list(biases)
+    most, seen = 0.0, 0
+    while waiting:
+        t = waiting.pop()
+        seen += 1
+        if not isinstance(t, Tensor) or seen > _NODES:
+            return False
+        node = t.node
+        if node.op == "Const":
+            value = array(t)
+            if value is None or not np.isfinite(value).all():
+                return False
+            most += float(np.abs(value.astype(np.float64)).max(initial=0.0))
+        elif node.op in ("Add", "Sub"):
+            waiting += node.inputs
+        elif node.op == "SelectV2":
+            waiting += node.inputs[1:]
+        elif node.op == "Fill":
+            waiting.append(node.inputs[1])
+        elif node.op in _MOVES:
+            waiting.append(node.inputs[0])
+        elif node.op not in ("Gather", "GatherV2"):
+            return False
+    return most <= _LARGEST
+
+
+def _stretched(site: Site, at: Node, biases: list[Tensor], scores: Tensor) -> Tensor | None:
+    """The sum of biases with all heads and rows, as the operator takes it; layers share it."""
+    wanted = scores.known_shape
+    shapes = [t.known_shape for t in biases]
+    if wanted is None or any(s is None or len(s) > 4 for s in shapes):
+        return None
+    if any(t.dtype is not scores.dtype for t in biases):
+        return None
+    fulls = [(1,) * (4 - len(s)) + tuple(s) for s in shapes if s is not None]
+    if any(a not in (1, b) for f in fulls for a, b in zip(f, wanted)):
+        return None
+    key = (*biases, wanted[1:])
+    known = site.shared.get(key)
+    if known is not None and site.earlier(known, at):
+        return known
+    full = tuple(max(d, key=lambda n: n != 1) for d in zip(*fulls))
+    rank = max(len(s) for s in shapes if s is not None)
+    target = (full[0], *wanted[1:])
+    sizes = [-1 if a == b and i >= 4 - rank else b for i, (a, b) in enumerate(zip(full, target))]
+    whole = full == target and rank == 4
+    if not whole and not all(isinstance(n, int) for n in sizes):
+        return None
+    (bias,) = biases if len(biases) == 1 else site.add(at, "Add", biases, {}, [(scores.dtype, full[4 - rank :])])
+    if not whole:
+        operand = site.constant(np.asarray(sizes, np.int64), DataType.DT_INT64)
+        (bias,) = site.add(at, "BroadcastTo", (bias, operand), {}, [(bias.dtype, target)])
+    site.shared[key] = bias
+    return bias
+
+
+def grouped(site: Site, node: Node) -> bool:
+    """FlashAttentionScore reads key and value heads that were repeated for it once"""
+    sources = [_repeated(site, node.inputs[i]) for i in (_KEY, _VALUE)]
+    if node.attr("input_layout") not in ("BNSD", b"BNSD") or not site.free(node) or None in sources:
+        return False
+    key, value = sources
+    assert key is not None
+    assert value is not None
+    if key.known_shape != value.known_shape:
+        return False
+    old = [node.inputs[i] for i in (_KEY, _VALUE)]
+    site.feed(node, {_KEY: key, _VALUE: value})
+    for t in old:
+        if isinstance(t, Tensor):
+            site.retire(t.node)
+    return True
+
+
+def _repeated(site: Site, tensor: Any) -> Tensor | None:
+    """[b, n, s, d] of Reshape(BroadcastTo(Unsqueeze(x, 2))) with each head g times in a row."""
+    if not isinstance(tensor, Tensor) or tensor.node.op != "Reshape" or tensor.known_shape is None:
+        return None
+    wide = tensor.node.inputs[0]
+    if not isinstance(wide, Tensor) or wide.node.op != "BroadcastTo" or wide.known_shape is None:
+        return None
+    narrow = wide.node.inputs[0]
+    if not isinstance(narrow, Tensor) or narrow.node.op != "Unsqueeze":
+        return None
+    source, w, t = narrow.node.inputs[0], wide.known_shape, tensor.known_shape
+    if not isinstance(source, Tensor) or source.known_shape is None or len(source.known_shape) != 4 or len(w) != 5:
+        return None
+    x = source.known_shape
+    heads = isinstance(x[1], int) and isinstance(w[2], int) and t[1] == x[1] * w[2]
+    if narrow.known_shape != (*x[:2], 1, *x[2:]) or w != (*x[:2], w[2], *x[2:]) or t != (x[0], t[1], *x[2:]):
+        return None
+    return source if heads and site.free(tensor.node, wide.node, narrow.node) else None
+
+
+def by_position(site: Site, node: Node) -> bool:
+    """FlashAttentionScore reads and writes heads behind positions, without a Transpose"""
+    if node.attr("input_layout") not in ("BNSD", b"BNSD") or not site.free(node):
+        return False
+    out = node.outputs[3]
+    readers = site.readers(out)
+    if len(readers) != 1 or site.returned(out) or not _swaps(readers[0]) or not site.free(readers[0]):
+        return False
+    moved = [node.inputs[i] for i in (_QUERY, _KEY, _VALUE)]
+    if not all(isinstance(t, Tensor) and _swaps(t.node) and site.free(t.node) for t in moved):
+        return False
+    before = [t.node.inputs[0] for t in moved if isinstance(t, Tensor)]
+    site.feed(node, {i: t for i, t in enumerate(before) if isinstance(t, Tensor)})
+    node.attrs["input_layout"] = kinds.Str("BSND")
+    after = readers[0].outputs[0]
+    out.record_shape(after.known_shape)
+    site.replace(after, out)
+    site.retire(readers[0])
+    for t in moved:
+        if isinstance(t, Tensor):
+            site.retire(t.node)
+    return True
+
+
+def _swaps(node: Node) -> bool:
+    """Whether a node swaps heads and positions."""
+    if node.op != "Transpose":
+        return False
+    perm = array(node.inputs[1])
+    return perm is not None and tuple(int(p) % 4 for p in perm.reshape(-1)) == _SWAP

@@ -1,0 +1,62 @@
+"""Data movement that is done more than once."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from ge_graph.attrs import Kind
+from ge_graph.ir import Graph, Node, Tensor
+from ge_graph.passes.base import Pass
+from ge_graph.passes.effects import Effects
+
+# What these give follows from their operands bit by bit, whatever the values.
+_MOVES: Final = frozenset(
+    {"Reshape", "Squeeze", "Unsqueeze", "Transpose", "TransposeD", "Cast", "BroadcastTo", "StridedSliceV2", "SplitV",
+     "ConcatV2", "Neg", "LogicalNot", "Range"}
+)  # fmt: skip
+
+
+class MergeTwins(Pass):
+    """Keep one of several nodes that move the same tensor in the same way.
+
+    The layers of a model each unsqueeze the same angles, and each projection of one layer flattens the same tensor. A
+    node stays where an output of the graph, order or memory hangs on it.
+    """
+
+    name = "merge_twins"
+    reason = "each layer of a model prepares what all share on its own"
+    place = "after fold_layout: what moves nothing is gone by then"
+
+    def rewrite(self, graph: Graph) -> list[str]:
+        if not any(n.op in _MOVES for n in graph.nodes):
+            return []
+        effects = Effects(graph)
+        returned = set(graph.outputs)
+        first: dict[Any, Node] = {}
+        mapping: dict[Tensor, Tensor] = {}
+        twins: list[Node] = []
+        for node in graph.nodes:
+            if node.op not in _MOVES or node.subgraphs or effects.pinned(node) or not returned.isdisjoint(node.outputs):
+                continue
+            if any(t in effects.written for t in node.operands()):
+                continue
+            if any(a.kind in (Kind.TENSOR, Kind.FLOAT, Kind.LIST_FLOAT) for a in node.attrs.values()):
+                continue
+            kept = first.setdefault(_key(node, mapping), node)
+            if kept is not node:
+                twins.append(node)
+                mapping.update(zip(node.outputs, kept.outputs))
+        if not twins:
+            return []
+        graph.replace_all_uses(mapping)
+        graph.remove(twins)
+        return [f"{len(twins)} duplicate moves merged"]
+
+
+def _key(node: Node, mapping: dict[Tensor, Tensor]) -> tuple[Any, ...]:
+    def final(entry: Any) -> Any:
+        return tuple(mapping.get(t, t) for t in entry) if isinstance(entry, tuple) else mapping.get(entry, entry)
+
+    outputs = tuple((t.dtype, t.known_shape, t.format) for t in node.outputs)
+    attrs = tuple(sorted((k, str(a.kind), str(a.value)) for k, a in node.attrs.items()))
+    return node.op, tuple(final(e) for e in node.inputs), attrs, outputs

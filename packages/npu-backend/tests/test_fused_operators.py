@@ -1,0 +1,224 @@
+"""What models write out in single operators becomes the fused operator of GE: eager's values, gradients, any size."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+
+def rotate_half(x):
+    half = x.shape[-1] // 2
+    return torch.cat((-x[..., half:], x[..., :half]), -1)
+
+
+def rotary(q, k, angle):
+    cos, sin = angle.cos().to(q.dtype).unsqueeze(1), angle.sin().to(q.dtype).unsqueeze(1)
+    return q * cos + rotate_half(q) * sin, rotate_half(k) * sin + k * cos
+
+
+def chunked_rotary(q, angle):
+    a, b = q.chunk(2, -1)
+    return q * angle.cos().to(q.dtype) + torch.cat((-b, a), -1) * angle.sin().to(q.dtype)
+
+
+def heads(x, count):
+    return x.unflatten(-1, (count, -1)).transpose(1, 2)
+
+
+def attention(q, k, v):
+    scores = heads(q, 4) @ heads(k, 4).transpose(2, 3) * 0.25
+    return (scores.softmax(-1) @ heads(v, 4)).transpose(1, 2).flatten(2)
+
+
+def divided_attention(q, k, v):
+    scores = heads(q, 4) @ heads(k, 4).mT / math.sqrt(3.0)
+    return scores.softmax(-1, torch.float32).to(q.dtype) @ heads(v, 4)
+
+
+def masked_attention(q, k, v):
+    n, m = q.shape[1], k.shape[1]
+    seen = torch.arange(m) <= torch.arange(n).unsqueeze(1)
+    least = torch.finfo(q.dtype).min
+    bias = torch.where(seen, 0.0, torch.tensor(least, dtype=q.dtype))[None, None].to(q.dtype)
+    scores = heads(q, 4) @ heads(k, 4).transpose(2, 3) * 0.25 + bias
+    return (scores.softmax(-1, torch.float32).to(q.dtype) @ heads(v, 4)).transpose(1, 2).flatten(2)
+
+
+def grouped_attention(q, k, v):
+    def repeated(x):
+        b, n, s, d = x.shape
+        return x[:, :, None].expand(b, n, 2, s, d).reshape(b, n * 2, s, d)
+
+    k, v = repeated(heads(k, 2)), repeated(heads(v, 2))
+    return (torch.matmul(heads(q, 4), k.transpose(2, 3)) * 0.3).softmax(-1) @ v
+
+
+def new_gelu(x):
+    return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
+
+
+def swiglu(x):
+    a, b = x.chunk(2, -1)
+    return F.silu(a) * b
+
+
+def geglu(x):
+    a, b = x.chunk(2, 0)
+    return a * F.gelu(b)
+
+
+def geglu_left(x):
+    a, b = x.chunk(2, -1)
+    return F.gelu(a, approximate="tanh") * b
+
+
+def add_rms_norm(a, b, w):
+    x = a + b
+    return F.rms_norm(x, (16,), w, 1e-5), x * 2
+
+
+def add_layer_norm(a, b, w):
+    x = a + b
+    return F.layer_norm(x, (16,), w, w, 1e-5), x * 2
+
+
+def routing(x):
+    share, expert = torch.topk(x.softmax(-1), 2, dim=-1)
+    return share, expert
+
+
+def renormalised_routing(x):
+    share, expert = torch.topk(x.softmax(-1), 3, dim=-1)
+    return share / share.sum(-1, keepdim=True), expert
+
+
+_ROWS = [(2, 5, 16)] * 3
+# function, shapes of its arguments, fused operators, types
+ALL = (torch.float32, torch.float16, torch.bfloat16)
+CASES = {
+    "rotary": (rotary, [(2, 4, 5, 8), (2, 2, 5, 8), (2, 5, 8)], ["RotaryPositionEmbedding"] * 2, ALL),
+    "rotary in chunks": (chunked_rotary, [(2, 4, 5, 8), (1, 1, 5, 8)], ["RotaryPositionEmbedding"], ALL),
+    "attention": (attention, _ROWS, ["FlashAttentionScore"], ALL),
+    "attention by a quotient": (divided_attention, [(2, 5, 16), (2, 7, 16), (2, 7, 16)], ["FlashAttentionScore"], ALL),
+    "masked attention": (masked_attention, _ROWS, ["FlashAttentionScore"], (torch.float32, torch.bfloat16)),
+    "grouped attention": (
+        grouped_attention, [(2, 5, 16), (2, 5, 8), (2, 5, 8)], ["FlashAttentionScore"], ALL,
+    ),
+    "gelu by tanh": (new_gelu, [(3, 5)], ["Gelu"], ALL),
+    "SwiGLU": (swiglu, [(3, 8)], ["SwiGlu"], ALL),
+    "GEGLU": (geglu, [(8, 3, 2)], ["GeGluV2"], ALL),
+    "GEGLU of the left half": (geglu_left, [(3, 8)], ["GeGluV2"], ALL),
+    "RMS norm of a sum": (add_rms_norm, [(2, 5, 16), (2, 5, 16), (16,)], ["AddRmsNorm"], ALL),
+    "layer norm of a sum": (add_layer_norm, [(2, 5, 16), (2, 5, 16), (16,)], ["AddLayerNorm"], (torch.float32,)),
+    "routing": (routing, [(6, 8)], ["MoeGatingTopKSoftmax"], (torch.float32,)),
+    "renormalised routing": (renormalised_routing, [(6, 8)], ["MoeGatingTopKSoftmaxV2"], (torch.float32,)),
+}  # fmt: skip
+TYPED = [(case, dtype) for case, (*_, dtypes) in CASES.items() for dtype in dtypes]
+FUSED = {op for _, _, ops, _ in CASES.values() for op in ops}
+
+
+def _inputs(shapes, dtype):
+    generator = torch.Generator().manual_seed(3)
+    return [torch.randn(s, generator=generator).to(dtype) for s in shapes]
+
+
+def _each(result):
+    return result if isinstance(result, tuple) else (result,)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(("case", "dtype"), TYPED, ids=[f"{c}-{str(d)[6:]}" for c, d in TYPED])
+def test_one_operator_with_the_values_of_eager(case, dtype, dynamic, recording):
+    fn, shapes, operators, _ = CASES[case]
+    inputs = _inputs(shapes, dtype)
+    if dynamic:
+        for x in inputs:
+            if x.dim() > 1:
+                torch._dynamo.mark_dynamic(x, x.dim() - 2)
+    with recording() as seen, torch.no_grad():
+        got = _each(torch.compile(fn, backend="npu", dynamic=None)(*inputs))
+    ops = [n.op for n in seen.last_graph().nodes]
+    assert sorted(op for op in ops if op in FUSED) == sorted(operators), ops
+    truth = _each(fn(*[x.double() for x in inputs]))
+    for g, w, t in zip(got, _each(fn(*inputs)), truth):
+        assert g.dtype == w.dtype
+        if dtype == torch.float32 or not w.is_floating_point():
+            torch.testing.assert_close(g, w, atol=2e-6, rtol=2e-6)
+        else:  # one rounding where eager has several: never further from the exact result than its rounding and eager
+            bound = (w.double() - t).abs() + torch.finfo(dtype).eps * (1 + t.abs())
+            assert ((g.double() - t).abs() <= bound).all()
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if "routing" not in c])
+def test_gradients_are_those_of_eager(case):
+    fn, shapes, *_ = CASES[case]
+    left, right = ([x.requires_grad_() for x in _inputs(shapes, torch.float32)] for _ in range(2))
+    got, want = _each(torch.compile(fn, backend="npu")(*left)), _each(fn(*right))
+    grads = [torch.randn(w.shape) for w in want]
+    torch.autograd.backward(got, grads)
+    torch.autograd.backward(want, grads)
+    for a, b in zip(left, right):
+        torch.testing.assert_close(a.grad, b.grad, atol=1e-5, rtol=1e-4)
+
+
+def hidden_by_infinity(q, k, v):
+    seen = torch.arange(k.shape[1]) <= torch.arange(q.shape[1]).unsqueeze(1) - 1
+    scores = heads(q, 4) @ heads(k, 4).transpose(2, 3) + torch.where(seen, 0.0, -math.inf)
+    return scores.softmax(-1) @ heads(v, 4)
+
+
+def two_least_masks(q, k, v):
+    least = torch.full((1, 1, 5, 5), torch.finfo(torch.float32).min)
+    scores = heads(q, 4) @ heads(k, 4).transpose(2, 3) + torch.where(q[0, 0, 0] < 9, least, 0.0) + least
+    return scores.softmax(-1) @ heads(v, 4)
+
+
+def read_twice(q, k, v):
+    weights = (heads(q, 4) @ heads(k, 4).transpose(2, 3)).softmax(-1)
+    return weights @ heads(v, 4), weights
+
+
+def other_rotation(q, k, v):
+    x = heads(q, 4)
+    return x * heads(k, 4) + torch.cat((x[..., 2:], -x[..., :2]), -1) * heads(v, 4)
+
+
+def wrong_half(q, k, v):
+    x = heads(q, 4)
+    return x * heads(k, 4) + torch.cat((-x[..., 1:], x[..., :1]), -1) * heads(v, 4)
+
+
+def other_constant(q, k, v):
+    return 0.5 * q * (1.0 + torch.tanh(0.8 * (q + 0.05 * torch.pow(q, 3.0))))
+
+
+def gate_of_another(q, k, v):
+    return F.silu(q.chunk(2, -1)[0]) * k.chunk(2, -1)[1]
+
+
+def least_shares(q, k, v):
+    return torch.topk(q.softmax(-1), 2, dim=-1, largest=False)
+
+
+def shares_of_another_axis(q, k, v):
+    return torch.topk(q.softmax(1), 2, dim=-1)
+
+
+def wider_sum(q, k, v):
+    return F.layer_norm(q + k[:1, :1], (16,), q[0, 0], k[0, 0])
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [hidden_by_infinity, two_least_masks, read_twice, other_rotation, wrong_half, other_constant, gate_of_another,
+     least_shares, shares_of_another_axis, wider_sum],
+)  # fmt: skip
+def test_what_is_another_function_is_not_fused(fn, recording):
+    inputs = _inputs(_ROWS, torch.float32)
+    with recording() as seen, torch.no_grad():
+        got = torch.compile(fn, backend="npu", dynamic=False)(*inputs)
+    torch.testing.assert_close(got, fn(*inputs), equal_nan=True)
+    assert FUSED.isdisjoint(n.op for n in seen.last_graph().nodes)
