@@ -66,8 +66,9 @@ class Registry:
         Errors: LoweringError GE2002 (signature), GE2003 (target), GE2004 (a built-in registered twice).
         """
         if isinstance(target, str):
-            # What a family names is looked at when a graph has it: another version of that library spoils one op only.
-            found = None if self._loading else loaded_op(target)
+            # What a family names of another library is looked at when a graph has it: another version of that library
+            # spoils one op only. Names of torch's own are those that an older torch may lack.
+            found = loaded_op(target, strict=not self._loading) if self._is_ready(target) else None
             return self._await(target, source) if found is None else self.register(found, source=source, where=where)
         check_target(target)
 
@@ -91,6 +92,9 @@ class Registry:
             return fn
 
         return decorate
+
+    def _is_ready(self, name: str) -> bool:
+        return not self._loading or name.startswith("aten.")
 
     def _await(self, name: str, source: str) -> Callable[[F], F]:
         def decorate(fn: F) -> F:
@@ -214,9 +218,9 @@ class Registry:
         """A digest of what is registered by whom, for compile caches."""
         import hashlib
 
-        rows = [f"{e.name} {e.layer} {e.where}" for e in self.entries()]
-        rows += [f"{name} {where_is(fn)}" for name, fn in self.awaited()]
-        return hashlib.sha256("\n".join(rows).encode()).hexdigest()[:16]
+        rows = {f"{e.name} {e.where}" for e in self.entries()}
+        rows |= {f"{name} {where_is(fn)}" for name, fn in self.awaited()}  # the same row before and after it turns up
+        return hashlib.sha256("\n".join(sorted(rows)).encode()).hexdigest()[:16]
 
 
 def _load_family(name: str) -> None:

@@ -16,11 +16,15 @@ from ge_converters.registry.entry import Converter, Target, where_is
 _EXTRA_PARAMETERS: Final = frozenset({"meta_outputs", "out"})
 
 
-def loaded_op(name: str) -> torch._ops.OpOverload | None:
+def loaded_op(name: str, *, strict: bool = True) -> torch._ops.OpOverload | None:
     """The overload of that name, None if the library that defines it is not loaded.
 
-    Errors: LoweringError GE2003 for a text that names no overload, or no operator of aten. Others may come later:
-    torch's compiler adds to prims when it is imported.
+    Args:
+        name: ``aten.add.Tensor``, with or without ``torch.ops.`` before it.
+        strict: Whether a name of aten has to be there. Others may come later: torch's compiler adds to prims when it
+            is imported.
+
+    Errors: LoweringError GE2003 for a text that names no overload, or, if strict, no operator of aten.
     """
     parts = name.removeprefix("torch.ops.").split(".")
     if len(parts) != 3 or not all(p.isidentifier() for p in parts):
@@ -30,7 +34,7 @@ def loaded_op(name: str) -> torch._ops.OpOverload | None:
     namespace, operator, overload = parts
     packet = getattr(getattr(torch.ops, namespace), operator, None)
     found = getattr(packet, overload, None)
-    if found is None and namespace == "aten":
+    if found is None and namespace == "aten" and strict:
         near = ", ".join(f"{namespace}.{operator}.{o}" for o in packet.overloads()) if packet is not None else ""
         raise LoweringError("GE2003", f"torch has no operator {name}", next=f"it has {near}" if near else "")
     return found if isinstance(found, torch._ops.OpOverload) else None
