@@ -199,13 +199,15 @@ def compile_graph(
             config, gm, example_inputs, decompositions=decompositions, gears=gears, label=f"model {model_id}"
         )  # fmt: skip
     if traced is not None:
-        loaded = traced.load(pipeline.Pipeline(config, "forward", model_id))
+        stages = pipeline.Pipeline(config, "forward", model_id)
+        stages.gears = gears
+        loaded = traced.load(stages)
         if loaded is not None:
             return loaded if gears is None else gears.wrap(loaded)
     if inference is not None:
         compiler = inference(gears)
     elif traced is not None:
-        compiler = traced.compiler(config, model_id, gears)
+        compiler = traced.compiler(stages)
     else:
         compiler = NpuFxCompiler(config, "forward", model_id, gears=gears)
     try:

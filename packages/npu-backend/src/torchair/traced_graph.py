@@ -96,12 +96,10 @@ class TracedGraph:
 
     # -- writing
 
-    def compiler(
-        self, config: CompilerConfig, model_id: int, gears: Any
-    ) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Any]:
+    def compiler(self, pipeline: Pipeline) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Any]:
         """The compiler of graphs without gradients, which is watched."""
         from ge_converters.base.torch_compat import boxed
-        from torchair.pipeline import Pipeline, device_of
+        from torchair.pipeline import device_of
 
         def compile_inference(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
             metadata = aot_metadata()
@@ -109,8 +107,6 @@ class TracedGraph:
             self._count = len(metadata.output_info) if metadata is not None else 0
             why = "AOTAutograd says nothing of it" if metadata is None else around_the_graph(metadata)
             self._open = not why
-            pipeline = Pipeline(config, "forward", model_id)
-            pipeline.gears = gears
             if self._open and self.entry is not None:
                 pipeline.on_saving = self._keep
             call = self._call = pipeline.compile(gm, example_inputs)
