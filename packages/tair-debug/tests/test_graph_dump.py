@@ -264,7 +264,7 @@ def test_a_page_in_a_browser(tmp_path, language, says):
     drive = """
       const out = [], canvas = document.getElementById("view");
       const names = () => [...document.querySelectorAll("aside h2")].map(e => e.textContent).join();
-      document.querySelector("aside a").click(); out.push(names());
+      document.querySelector("aside a").click(); out.push(names(), document.querySelector("aside").textContent);
       document.querySelector("aside button").click();
       out.push([...document.querySelectorAll("aside button")].map(e => e.textContent).join());
       document.getElementById("search").value = "Add"; document.getElementById("search").oninput();
@@ -273,11 +273,12 @@ def test_a_page_in_a_browser(tmp_path, language, says):
       out.push(document.images.length, document.title);
     """
     seen = driven(tmp_path, to_html(graph, "t"), drive, language)
-    module, buttons, node, header, images, title = seen
+    module, told, buttons, node, header, images, title = seen
     assert module == "a"
     assert buttons
     assert node.startswith("Add")
-    assert says in header
+    assert says[0] in header
+    assert says[1] in told
     assert (images, title) == (0, "t")
 
 
