@@ -52,7 +52,7 @@ class MergeShapeArithmetic(Pass):
                 effects = Effects(graph)
             if effects.pinned(node) or node.subgraphs:
                 continue
-            kept = _first(first, node, mapping)
+            kept = first_like(first, node, mapping)
             if kept is not node:
                 twins.append(node)
                 mapping.update(zip(node.outputs, kept.outputs))
@@ -63,7 +63,15 @@ class MergeShapeArithmetic(Pass):
         return [f"{len(twins)} duplicate shape computations merged"]
 
 
-def _first(first: dict[Any, Node], node: Node, mapping: dict[Tensor, Tensor]) -> Node:
+def first_like(first: dict[Any, Node], node: Node, mapping: dict[Tensor, Tensor]) -> Node:
+    """The first node of the same operator, operands, attributes and results; numbers in attributes make a node its own.
+
+    Args:
+        first: What was met so far, by what makes nodes equal.
+        node: The next one.
+        mapping: Tensors of nodes that were found to repeat others.
+    """
+
     def final(entry: Any) -> Any:
         return tuple(mapping.get(t, t) for t in entry) if isinstance(entry, tuple) else mapping.get(entry, entry)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ge_graph.attrs import Kind
 from ge_graph.ir import Graph, Node, Tensor
 from ge_graph.passes.base import Pass
+from ge_graph.passes.cse import first_like
 from ge_graph.passes.effects import Effects
 
 # What these give follows from their operands bit by bit, whatever the values.
@@ -40,9 +40,7 @@ class MergeTwins(Pass):
                 continue
             if any(t in effects.written for t in node.operands()):
                 continue
-            if any(a.kind in (Kind.TENSOR, Kind.FLOAT, Kind.LIST_FLOAT) for a in node.attrs.values()):
-                continue
-            kept = first.setdefault(_key(node, mapping), node)
+            kept = first_like(first, node, mapping)
             if kept is not node:
                 twins.append(node)
                 mapping.update(zip(node.outputs, kept.outputs))
@@ -51,12 +49,3 @@ class MergeTwins(Pass):
         graph.replace_all_uses(mapping)
         graph.remove(twins)
         return [f"{len(twins)} duplicate moves merged"]
-
-
-def _key(node: Node, mapping: dict[Tensor, Tensor]) -> tuple[Any, ...]:
-    def final(entry: Any) -> Any:
-        return tuple(mapping.get(t, t) for t in entry) if isinstance(entry, tuple) else mapping.get(entry, entry)
-
-    outputs = tuple((t.dtype, t.known_shape, t.format) for t in node.outputs)
-    attrs = tuple(sorted((k, str(a.kind), str(a.value)) for k, a in node.attrs.items()))
-    return node.op, tuple(final(e) for e in node.inputs), attrs, outputs
