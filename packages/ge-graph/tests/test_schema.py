@@ -241,6 +241,20 @@ def test_a_call_may_use_the_names_of_any_release(release):
     assert attribute() == "output_softmax"
 
 
+def test_an_operator_of_a_later_release_is_refused_by_name(release):
+    def call() -> None:
+        with building(Graph()):
+            x = ge.Data(index=0, dtype=D.DT_FLOAT16, shape=(2, 4))
+            ge.AdaLayerNorm(x, x, x, epsilon=1e-5)
+
+    call()
+    release("9.0")
+    with pytest.raises(GraphError, match="CANN 9.0 has no operator 'AdaLayerNorm'; it is there since 9.1"):
+        call()
+    release(None)
+    call()
+
+
 def test_attributes_of_later_releases_are_sent_only_if_given():
     for row in revisions():
         if "in" not in row and row["op"] not in ("Real", "Pack"):

@@ -90,11 +90,15 @@ class Plan:
         self.counted = dynamic_inputs[0] if counts_itself(op) else -1
         self._legal: dict[Any, tuple[tuple[DataType, None], ...]] = {}
 
+    def withdraw(self) -> None:
+        """The chosen release has no such operator: calls are refused until a schema is loaded again."""
+        self.arity = -1  # no call has as many inputs, so each one goes through _complete
+
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Append the node and return its outputs.
 
         Raises:
-            GraphError: GE3002, GE3012 to GE3018 as ``docs/errors`` says.
+            GraphError: GE3019 if the chosen release has no such operator; GE3002, GE3012 to GE3018 as ``docs/errors`` says.
         """
         graph = _current.get() or current_graph()
         attrs: dict[str, Attr] = self.template.copy()
@@ -177,6 +181,8 @@ class Plan:
         )  # fmt: skip
 
     def _complete(self, operands: list[Any]) -> None:
+        if self.arity < 0:
+            schema.require(self.op)
         if len(operands) > self.arity:
             names = ", ".join(p.name for p in self.schema.inputs) or "none"
             raise GraphError(
@@ -451,8 +457,14 @@ def _signature(plan: Plan) -> inspect.Signature:
 
 
 def _reload(op: str) -> None:
-    if op in _plans:
-        _plans[op].load(schema.require(op))
+    plan = _plans.get(op)
+    if plan is None:
+        return
+    known = schema.get(op)
+    if known is None:
+        plan.withdraw()
+    else:
+        plan.load(known)
 
 
 schema.on_register(_reload)

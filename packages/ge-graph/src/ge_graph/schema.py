@@ -150,6 +150,10 @@ def _all_amendments() -> dict[str, list[Row]]:
 _cann: tuple[int, ...] | None = None
 
 
+def _written(release: tuple[int, ...]) -> str:
+    return ".".join(str(part) for part in release)
+
+
 def _release(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", text)[:2])
 
@@ -221,9 +225,12 @@ def require(op: str) -> OpSchema:
     found = get(op)
     if found is None:
         close = suggest(op)
+        later = [row["since"] for row in _all_amendments().get(op, ()) if not _holds(row, _cann)]
         raise GraphError(
             "GE3019",
-            f"GE has no operator '{op}'",
+            f"CANN {_written(_cann)} has no operator '{op}'; it is there since {later[0]}"
+            if _cann is not None and later
+            else f"GE has no operator '{op}'",
             next=f"did you mean {', '.join(close)}?" if close else "register it with ge_graph.schema.register_schema",
         )
     return found
