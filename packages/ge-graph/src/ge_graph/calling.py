@@ -98,7 +98,7 @@ class Plan:
         """Append the node and return its outputs.
 
         Raises:
-            GraphError: GE3019 if the chosen release has no such operator; GE3002, GE3012 to GE3018 as ``docs/errors`` says.
+            GraphError: GE3002, GE3012 to GE3019 as ``docs/errors`` says.
         """
         graph = _current.get() or current_graph()
         attrs: dict[str, Attr] = self.template.copy()
