@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from ge_graph import DataType, EngineError, Graph, Provenance, building, schema
 from ge_graph import ops as ge
 from ge_graph.attrs import Int
 from ge_graph.ir import Tensor
+from ge_runtime.api import boxed
 from ge_runtime.cpu import Call, CpuEngine, kernel, registered, unregister
 
 F, I64 = DataType.DT_FLOAT, DataType.DT_INT64
@@ -452,3 +454,60 @@ def test_kernel_needs_an_operator_type():
     for call in (lambda: kernel(), lambda: kernel(scale_kernel)):
         with pytest.raises(EngineError, match="GE4012"):
             call()
+
+
+# Lists that are given away
+
+
+def test_a_list_that_is_given_away_frees_each_input_after_its_last_use(authored):
+    alive: list[bool] = []
+    first = torch.ones(2)
+    gone = weakref.ref(first)
+
+    def watching(x: torch.Tensor, k: float) -> torch.Tensor:
+        alive.append(gone() is not None)
+        return x * k
+
+    kernel("Authored")(watching)
+    executable = compiled(lambda: ge.Authored(ge.Add(ge.Neg(data(0, 2)), data(1, 2)), k=2.0), check="never")
+    given_away = [first, torch.ones(2)]
+    del first
+    assert boxed(executable, guarded=True)(given_away)[0].tolist() == [0.0, 0.0]
+    assert given_away == []
+    assert alive == [False]
+
+
+def test_the_caller_keeps_the_list_of_a_plain_run():
+    executable = compiled(lambda: ge.Neg(data(0, 2)))
+    given_inputs = [torch.ones(2)]
+    for _ in range(3):
+        executable.run(given_inputs)
+    assert len(given_inputs) == 1
+
+
+@pytest.mark.parametrize("check", ["first", "never"])
+def test_inputs_that_nobody_guards_are_looked_at(check):
+    run = boxed(compiled(lambda: ge.Neg(data(0, 2)), check=check), guarded=False)
+    for bad in ([torch.ones(3)], [torch.ones(2, dtype=torch.int64)], [], [torch.ones(2), torch.ones(2)]):
+        with pytest.raises(EngineError, match="GE4004"):
+            run(bad)
+    assert run([np.ones(2, np.float32)])[0].tolist() == [-1.0, -1.0]
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_numbers_stand_for_scalar_inputs_of_a_list(guarded):
+    run = boxed(compiled(lambda: ge.Add(data(0, 2), data(1))), guarded=guarded)
+    for step in range(3):
+        assert run([torch.ones(2), float(step)])[0].tolist() == [1.0 + step] * 2
+
+
+def test_an_engine_without_a_form_for_lists_is_run_and_the_list_emptied():
+    class Plain:
+        source = ""
+
+        def run(self, inputs: Sequence[Any]) -> list[Any]:
+            return [sum(inputs)]
+
+    given_away = [1, 2]
+    assert boxed(Plain(), guarded=False)(given_away) == [3]  # type: ignore[arg-type]
+    assert given_away == []

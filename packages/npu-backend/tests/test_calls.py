@@ -5,7 +5,8 @@ import sys
 import pytest
 import torch
 
-import torchair  # noqa: F401  the backend's name
+import torchair
+from ge_graph.errors import EngineError
 
 
 def entered(call):
@@ -44,8 +45,35 @@ def joined(*parts):
 @pytest.mark.parametrize("count", [2, 30, 300])
 def test_functions_entered_do_not_grow_with_the_inputs(count):
     seen = steady(joined, *(torch.ones(2) for _ in range(count)))
-    assert len(ours(seen)) <= 14, ours(seen)
+    assert len(ours(seen)) <= 11, ours(seen)
     assert not [name for file, name in seen if "runtime_wrappers" in file], "AOTAutograd's wrapper is called"
+
+
+def test_inputs_that_dynamo_guards_are_not_looked_at_again():
+    """Neither by a Python function nor by torch's guard on tensors, which costs more an input than all else of ours."""
+    torch._dynamo.reset()
+    run, inputs = torch.compile(joined, backend="npu", dynamic=False), [torch.ones(2) for _ in range(30)]
+    called = []
+    with torch.no_grad():
+        for _ in range(3):
+            run(*inputs)
+        sys.setprofile(lambda frame, event, what: called.append(what.__name__) if event == "c_call" else None)
+        try:
+            run(*inputs)
+        finally:
+            sys.setprofile(None)
+    assert "check" not in called
+    assert len(called) <= 60, called
+
+
+def test_inputs_of_a_graph_compiled_outside_of_dynamo_are_looked_at():
+    gm = torch.fx.experimental.proxy_tensor.make_fx(lambda x: (x + 1,))(torch.ones(2))
+    call = torchair.get_npu_backend()(gm, [torch.ones(2)])
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(call(torch.ones(2))[0], torch.full((2,), 2.0))
+        with pytest.raises(EngineError, match="GE4004"):
+            call(torch.ones(3))
 
 
 def test_functions_entered_do_not_grow_with_the_operators():

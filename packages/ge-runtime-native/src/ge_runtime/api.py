@@ -56,6 +56,28 @@ class Executable(Protocol):
         """
 
 
+def boxed(executable: Executable, *, guarded: bool) -> Callable[[list[Any]], list[Any]]:
+    """``run`` as a function of a list that it empties, so that an engine can free each input after its last use.
+
+    Args:
+        executable: May have a method ``boxed`` of its own with the same keyword; else ``run`` is called.
+        guarded: Somebody else has made sure that number, types and sizes of the inputs are the graph's, as dynamo's
+            guards do; the executable need not look again. Numbers may stand for scalar inputs nevertheless.
+
+    Errors: as ``Executable.run``.
+    """
+    own = getattr(executable, "boxed", None)
+    if own is not None:
+        return own(guarded=guarded)  # type: ignore[no-any-return]
+
+    def run(inputs: list[Any]) -> list[Any]:
+        results = executable.run(inputs)
+        inputs.clear()
+        return results
+
+    return run
+
+
 @runtime_checkable
 class Engine(Protocol):
     """Something that runs GE graphs; found through the entry points ``ge_runtime.engines``."""

@@ -28,6 +28,7 @@ class NpuFxCompiler:
         model_id: Number of the dynamo graph; None takes the next number for each call.
         training: Whether the graph is half of a training step, whose results must outlive the next run.
         gears: Sizes that are known beforehand, see ``torchair.gears``.
+        guarded: Whether dynamo's guards stand before every call.
     """
 
     def __init__(
@@ -37,9 +38,11 @@ class NpuFxCompiler:
         model_id: int | None = None,
         training: bool = False,
         gears: Any = None,
+        guarded: bool = False,
     ) -> None:
         self.config = config
         self.gears = gears
+        self.guarded = guarded
         self.training = training
         self.phase = phase
         self.model_id = model_id
@@ -62,7 +65,7 @@ class NpuFxCompiler:
 
         model_id = pipeline.new_model(gm, self.config) if self.model_id is None else self.model_id
         made = pipeline.Pipeline(self.config, self.phase, model_id, self.training)
-        made.gears = self.gears
+        made.gears, made.guarded = self.gears, self.guarded
         if self.model_id is not None:  # called by our own backend, which keeps nothing
             return made.compile(gm, example_inputs)
         kept: list[Any] = []
@@ -183,7 +186,7 @@ def compile_graph(
 
     Errors: TraceError GE1031 if AOTAutograd cannot trace the graph; else see ``torchair.pipeline.Pipeline.compile``.
     """
-    from ge_converters.base.torch_compat import run_aot, silent_fallbacks
+    from ge_converters.base.torch_compat import from_dynamo, run_aot, silent_fallbacks
     from ge_converters.decompose.table import decomposition_table
     from ge_converters.decompose.whole import KeepWhole
     from torchair import observers, pipeline
@@ -191,6 +194,7 @@ def compile_graph(
     from torchair.traced_graph import traced_graph
 
     config.check()
+    guarded = from_dynamo()
     model_id = pipeline.new_model(gm, config)
     gears = gears_of(gm, config)
     traced = None
@@ -200,7 +204,7 @@ def compile_graph(
         )  # fmt: skip
     if traced is not None:
         stages = pipeline.Pipeline(config, "forward", model_id)
-        stages.gears = gears
+        stages.gears, stages.guarded = gears, guarded
         loaded = traced.load(stages)
         if loaded is not None:
             return loaded if gears is None else gears.wrap(loaded)
@@ -209,13 +213,13 @@ def compile_graph(
     elif traced is not None:
         compiler = traced.compiler(stages)
     else:
-        compiler = NpuFxCompiler(config, "forward", model_id, gears=gears)
+        compiler = NpuFxCompiler(config, "forward", model_id, gears=gears, guarded=guarded)
     try:
         call = run_aot(
             gm,
             example_inputs,
-            forward=NpuFxCompiler(config, "forward", model_id, training=True, gears=gears),
-            backward=NpuFxCompiler(config, "backward", model_id, training=True, gears=gears),
+            forward=NpuFxCompiler(config, "forward", model_id, training=True, gears=gears, guarded=guarded),
+            backward=NpuFxCompiler(config, "backward", model_id, training=True, gears=gears, guarded=guarded),
             inference=compiler,
             decompositions=decomposition_table(decompositions),
             keep_inference_input_mutations=bool(config.experimental_config.keep_inference_input_mutation),

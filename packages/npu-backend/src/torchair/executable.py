@@ -8,7 +8,7 @@ memory order a result must have. A call runs straight through.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,7 +20,6 @@ from torchair.views import View, ViewPlan
 
 if TYPE_CHECKING:
     from ge_converters.lowering import Lowered
-    from ge_runtime.api import Executable
 
 _CONVERSIONS: dict[type, Callable[..., Any]] = {int: int, float: float, bool: bool}
 
@@ -68,17 +67,17 @@ class _Writer:
         lowered = self.lowered
         needed = {m.fx_index for m in lowered.mutations}
         needed |= {o.fx_index for o in lowered.outputs if isinstance(o, InputAlias)}
-        used = sorted(needed | {b.fx_index for b in lowered.inputs})
         args = build.name("args")
-        for i in used:
+        for i in sorted(needed):
             self._assign(f"a{i}", build.item(args, build.constant(i)))
-        # the caller's list and these names must not keep an argument alive that the engine has done with
-        self._do(build.call(build.attribute(args, "clear"), ()))
-        self._assign("inputs", build.sequence([build.name(f"a{b.fx_index}") for b in lowered.inputs], as_list=True))
-        gone = [f"a{i}" for i in used if i not in needed]
-        if gone:
-            self.lines.append((build.drop(gone), ""))
-        self._assign("results", self._call(self.run, build.name("inputs"), shown="run"))
+        # neither list may keep an argument alive that the engine has done with: the engine empties the one it is given
+        order = [b.fx_index for b in lowered.inputs]
+        if order == list(range(lowered.placeholders)):
+            self._assign("results", self._call(self.run, args, shown="run"))
+        else:
+            self._assign("inputs", build.sequence([build.item(args, build.constant(i)) for i in order], as_list=True))
+            self._do(build.call(build.attribute(args, "clear"), ()))
+            self._assign("results", self._call(self.run, build.name("inputs"), shown="run"))
         for m in lowered.mutations:
             self._do(build.call(build.attribute(build.name(f"a{m.fx_index}"), "copy_"), [_entry(m.ge_index)]))
         for i, (binding, value) in enumerate(zip(lowered.outputs, self.plan.returned, strict=True)):
@@ -157,27 +156,25 @@ def _entry(index: int) -> ast.expr:
 
 
 def bind(
-    lowered: Lowered, executable: Executable, engine: str, plan: ViewPlan
+    lowered: Lowered, run: Callable[[list[Any]], list[Any]], engine: str, plan: ViewPlan
 ) -> tuple[Callable[[list[Any]], Any], str]:
     """The function that runs a compiled graph, and its text.
 
     Args:
         lowered: Graph and bindings.
-        executable: What the engine made of the graph.
+        run: Runs the graph on a list of its inputs, which it empties.
         engine: Name of the engine, for errors.
         plan: What the caller expects of the graph's results.
 
     Returns:
         A function of one list of arguments, which it empties, and its text for people.
     """
-    made = _Writer(lowered, plan, _with_context(executable.run, lowered.graph.name, engine)).program()
+    made = _Writer(lowered, plan, _with_context(run, lowered.graph.name, engine)).program()
     return made.function, made.source
 
 
-def _with_context(
-    run: Callable[[Sequence[Any]], list[Any]], graph: str, engine: str
-) -> Callable[[Sequence[Any]], list[Any]]:
-    def contextual(inputs: Sequence[Any]) -> list[Any]:
+def _with_context(run: Callable[[list[Any]], list[Any]], graph: str, engine: str) -> Callable[[list[Any]], list[Any]]:
+    def contextual(inputs: list[Any]) -> list[Any]:
         try:
             return run(inputs)
         except GeError as error:

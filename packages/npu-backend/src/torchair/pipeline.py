@@ -92,6 +92,10 @@ class Pipeline:
         phase: Half of a training graph, or ``forward`` for inference.
         model_id: Number of the dynamo graph.
         training: Whether the graph is half of a training step.
+
+    Attributes:
+        gears: Sizes that are known beforehand.
+        guarded: Whether only dynamo calls what is compiled, after its guards: the engine need not look at inputs again.
     """
 
     def __init__(self, config: CompilerConfig, phase: Phase, model_id: int, training: bool = False) -> None:
@@ -104,6 +108,7 @@ class Pipeline:
         self.on_stored: Callable[[Stored], None] | None = None
         self.on_saving: Callable[[Stored, Callable[[], None] | None], None] | None = None
         self.gears: Gears | None = None
+        self.guarded = False
 
     def compile(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Call:
         """All stages.
@@ -421,6 +426,7 @@ class Pipeline:
 
     def _load(self, stored: Stored, engine: Engine) -> Call:
         from ge_runtime import discovery
+        from ge_runtime.api import boxed as boxed_run
         from torchair.executable import bind
 
         if not stored.lowered.graph.nodes:
@@ -438,7 +444,8 @@ class Pipeline:
             executable = engine.compile(lowered.graph, options)
             records.graph_compiled(lowered, number, engine.name, time.perf_counter() - start)
             executable = observers.with_data_dump(executable, lowered.graph, options, self.stage, engine)
-            call, source = bind(lowered, records.RunLog(executable, number), engine.name, stored.plan)
+            run = records.with_graph_runs(boxed_run(executable, guarded=self.guarded), number)
+            call, source = bind(lowered, run, engine.name, stored.plan)
             note(f"'{engine.name}' took {len(lowered.graph.nodes)} GE nodes")
         if self.observers:
             text = "\n".join(part for part in (executable.source, source) if part)

@@ -78,34 +78,27 @@ def _open(size: Sequence[Any]) -> bool:
     return not all(isinstance(d, int) and d >= 0 for d in size)
 
 
-class RunLog:
-    """An executable that tells of its runs: INFO that it ran, DEBUG the tensors of the engine, with their addresses.
+def with_graph_runs(run: Call, graph_id: int) -> Call:
+    """A run that tells of itself: INFO that it ran, DEBUG the tensors of the engine, with their addresses.
 
     Args:
-        inner: The executable.
-        graph_id: Number of its graph.
+        run: A function of a list of inputs, which it empties.
+        graph_id: Number of the graph.
     """
 
-    def __init__(self, inner: Any, graph_id: int) -> None:
-        self.inner = inner
-        self._graph_id = graph_id
-        self._run = inner.run
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-    def run(self, inputs: Sequence[Any]) -> Any:
-        """As the executable within."""
+    def told(inputs: list[Any]) -> Any:
         if not _native.isEnabledFor(logging.INFO):
-            return self._run(inputs)
+            return run(inputs)
         detailed = _native.isEnabledFor(logging.DEBUG)
         if detailed:
-            _native.debug("Run graph %d, ge inputs:%s", self._graph_id, _listed(inputs))
-        outputs = self._run(inputs)
+            _native.debug("Run graph %d, ge inputs:%s", graph_id, _listed(inputs))
+        outputs = run(inputs)
         if detailed:
-            _native.debug("Graph %d, ge outputs:%s", self._graph_id, _listed(outputs))
-        _native.info("Graph %d ran successfully", self._graph_id)
+            _native.debug("Graph %d, ge outputs:%s", graph_id, _listed(outputs))
+        _native.info("Graph %d ran successfully", graph_id)
         return outputs
+
+    return told
 
 
 def _listed(values: Sequence[Any]) -> str:

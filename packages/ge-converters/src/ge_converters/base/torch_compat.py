@@ -294,6 +294,13 @@ def source_text(source: Any) -> str:
     return str(name() if callable(name) else name)
 
 
+def from_dynamo() -> bool:
+    """Whether dynamo is handing a graph to its backend just now, and will guard every call of what that returns."""
+    from torch._guards import TracingContext
+
+    return TracingContext.try_get() is not None and current_translation() is not None
+
+
 def aot_metadata() -> Any:
     """What AOTAutograd found out about the inputs and outputs of the graph being compiled; None if nothing."""
     from torch._guards import TracingContext

@@ -101,11 +101,36 @@ class CpuExecutable:
     def run(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
         """Run the graph; see ``ge_runtime.api.Executable.run``."""
         if self._check != "never":
-            if self._check == "first":
-                self._check = "never"
-            checker = _Checker(self._order, self._graph)
-            return self.run_traced(inputs, checker.on_node)
-        return self._run(self._program, self._adopt(inputs))
+            return self._run_checked(inputs)
+        return self._run(list(self._adopt(inputs)))
+
+    def boxed(self, *, guarded: bool) -> Callable[[list[Any]], list[torch.Tensor]]:
+        """``run`` on a list that is emptied; see ``ge_runtime.api.boxed``."""
+        numbers = [rule for rule in self._inputs if rule.shape == ()]
+        at_once = self._program.run if guarded and not numbers and not self._references else None
+
+        def run_boxed(inputs: list[Any]) -> list[torch.Tensor]:
+            if self._check != "never":
+                results = self._run_checked(inputs)
+                inputs.clear()
+                return results
+            if at_once is not None:
+                return at_once(inputs)
+            if not guarded:
+                inputs[:] = self._adopt(inputs)
+            for rule in numbers:
+                if not isinstance(inputs[rule.index], torch.Tensor):
+                    inputs[rule.index] = rule.adopt(inputs[rule.index])
+            return self._run(inputs)
+
+        return run_boxed
+
+    def _run_checked(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
+        """A run that compares every result with what the graph declares."""
+        if self._check == "first":
+            self._check = "never"
+        checker = _Checker(self._order, self._graph)
+        return self.run_traced(inputs, checker.on_node)
 
     def run_traced(
         self, inputs: Sequence[Any], on_node: Callable[[Node, Sequence[Any], Sequence[Any]], None]
@@ -114,13 +139,24 @@ class CpuExecutable:
         as in ``run``."""
         if self._traced is None:
             self._traced = self._plan(trace=True)
-        return self._run(self._traced, [*self._adopt(inputs), Reporter(on_node, self._order)])
-
-    def _run(self, program: Program, args: Sequence[Any]) -> list[torch.Tensor]:
-        results = program.run(*args)
-        for index in self._references:
-            torch.autograd.graph.increment_version(args[index])
+        args = self._adopt(inputs)
+        results = self._traced.run(*args, Reporter(on_node, self._order))
+        self._written(args)
         return results
+
+    def _run(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Run the program on a list of its own, which is emptied."""
+        if not self._references:
+            return self._program.run(inputs)
+        references = {i: inputs[i] for i in self._references}
+        results = self._program.run(inputs)
+        self._written(references)
+        return results
+
+    def _written(self, inputs: Any) -> None:
+        """Tell autograd that the references were written."""
+        for index in self._references:
+            torch.autograd.graph.increment_version(inputs[index])
 
     def _adopt(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """The inputs as tensors of the declared types and sizes."""

@@ -555,7 +555,10 @@ class Planner:
             self._release(node)
         self._node = None
         self._results()
-        return Program(self.graph.name, len(inputs), self.lines, self.names, traced=self.trace, inner=self.inner)
+        boxed = not self.trace and self.lent is None
+        return Program(
+            self.graph.name, len(inputs), self.lines, self.names, traced=self.trace, boxed=boxed, inner=self.inner
+        )
 
 
 def _check_read(node: Node, kernel: Kernel) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -37,9 +37,9 @@ class Line:
     node: Node | None
 
 
-def _freed_after(lines: Sequence[Line]) -> list[list[str]]:
-    """For each line, the variables that nothing reads later."""
-    owned = {name for line in lines for name in line.writes}
+def _freed_after(lines: Sequence[Line], given: Iterable[str] = ()) -> list[list[str]]:
+    """For each line, the variables that nothing reads later, among those written and ``given``."""
+    owned = {*given, *(name for line in lines for name in line.writes)}
     freed: list[list[str]] = [[] for _ in lines]
     seen: set[str] = set()
     for index in range(len(lines) - 1, -1, -1):
@@ -48,6 +48,12 @@ def _freed_after(lines: Sequence[Line]) -> list[list[str]]:
                 seen.add(name)
                 freed[index].append(name)
     return freed
+
+
+def _unpacked(given: Sequence[str]) -> list[ast.stmt]:
+    """Variables out of the list ``given``, which is then empty: the variables alone keep the inputs alive."""
+    taken = [build.assign(given, build.name("given"))] if given else []
+    return [*taken, build.do(build.call(build.attribute(build.name("given"), "clear"), ()))]
 
 
 class Program:
@@ -59,6 +65,7 @@ class Program:
         lines: What it does.
         names: What its names mean.
         traced: Whether it takes a callback behind the inputs.
+        boxed: Whether it takes the inputs as one list, which it empties, and frees each after its last use.
         inner: Programs of the graphs in nodes, with a name for people.
     """
 
@@ -70,16 +77,21 @@ class Program:
         names: build.Names,
         *,
         traced: bool = False,
+        boxed: bool = False,
         inner: Sequence[tuple[str, Program]] = (),
     ) -> None:
         self._inner = inner
         self._graph = graph
         self._lines = lines
         self._names = names
-        self._parameters = [f"i{k}" for k in range(inputs)] + (["report"] if traced else [])
+        given = [f"i{k}" for k in range(inputs)]
+        self._parameters = ["given"] if boxed else given + (["report"] if traced else [])
         self._line_at: list[Line] = []
         statements: list[tuple[ast.stmt, str]] = []
-        for line, dead in zip(lines, _freed_after(lines)):
+        for statement in _unpacked(given) if boxed else ():
+            self._line_at.append(Line(statement, (), (), None))
+            statements.append((statement, ""))
+        for line, dead in zip(lines, _freed_after(lines, given if boxed else ())):
             self._line_at.append(line)
             statements.append((line.statement, ""))
             if dead and not isinstance(line.statement, ast.Return):
