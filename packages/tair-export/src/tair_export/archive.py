@@ -51,7 +51,7 @@ _RETRIES: Final = 8
 _SPARE_HANDLES: Final = 8
 _UNFLUSHED: Final = 64  # files whose handle waits for the disk
 
-Verify: TypeAlias = "bool | Literal['auto', 'fast', 'full']"
+Verify: TypeAlias = "bool | Literal['auto', 'fast', 'full', 'sizes']"
 Piece: TypeAlias = "bytes | memoryview"
 # Called with the bytes of a manifest and its path; raises if they come from nobody known.
 Authenticate: TypeAlias = "Callable[[bytes, Path], object]"
@@ -624,15 +624,16 @@ class Archive:
 
         Args:
             mode: True or ``full`` hashes every byte; ``fast`` hashes the graph, and the first and last 4 KiB of the
-                others; ``auto`` is full up to 256 MiB in all, else fast; False compares sizes alone, which opening did.
+                others; ``auto`` is full up to 256 MiB in all, else fast; False or ``sizes`` compares sizes alone, which
+                opening did.
 
         Raises:
             ArchiveError: GE5023 naming the file.
         """
-        if mode is False:
+        if mode is False or mode == "sizes":
             return
         if mode is not True and mode not in ("auto", "fast", "full"):
-            raise ArchiveError("GE5027", f"verify must be True, False, 'auto', 'fast' or 'full', got {mode!r}")
+            raise ArchiveError("GE5027", f"verify must be True, False, 'auto', 'fast', 'full' or 'sizes', got {mode!r}")
         files = self.manifest["files"]
         full = mode in (True, "full") or (mode == "auto" and sum(f["bytes"] for f in files) <= FULL_BYTES)
         whole = [f for f in files if full or f["name"] == self.manifest["graph"]]

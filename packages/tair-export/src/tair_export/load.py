@@ -92,7 +92,7 @@ class CompiledModel:
         Args:
             load_path: The folder given as ``save_path``, or a graph file in it.
             verify: True or ``full`` compares every byte with its checksum, ``fast`` the graph and both ends of each
-                weight file, ``auto`` is full up to 256 MiB, False compares sizes.
+                weight file, ``auto`` is full up to 256 MiB, False or ``sizes`` compares sizes.
             device: Device type to run on; None is that of the saved model.
             options: Options for the engine.
             allow_outside: Follow names that lead out of the folder.

@@ -285,6 +285,7 @@ def _plan_score(site: Site) -> Call | None:
         return None
     if any(site.fed(p) for p in ("real_shift", "prefix")) or (site.fed("drop_mask") and attr("keep_prob", 1.0) != 1.0):
         return None
+    attr("pse_type", 1)  # says how a position term is added, of which there is none
     rule = Rule(attr("scale_value", 1.0), attr("sparse_mode", 0), attr("pre_tockens", _FAR), attr("next_tockens", _FAR))
     operands = [site.tensor(p) for p in ("query", "key", "value", "atten_mask")]
     return Call(_fused_score, (*operands, rule, attr("head_num"), attr("input_layout")))
