@@ -14,8 +14,9 @@ import torchair
 from benchmarks import rows
 from benchmarks.capture import aot_graph, fx_nodes
 from benchmarks.rows import Row, at_most, medians, size
-from ge_converters.lowering import lower, no_collection
+from ge_converters.lowering import lower
 from ge_graph import Graph, passes, serde
+from ge_graph.collection import no_collection
 from ge_graph.verify import verify
 from tools import models
 

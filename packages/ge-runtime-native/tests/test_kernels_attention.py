@@ -331,3 +331,23 @@ def test_attention_update(run):
     out, merged = run("AttentionUpdate", lse, parts, update_type=1, sp=2)
     close(out, want)
     close(merged, total)
+
+
+@pytest.mark.parametrize("pse_type", [0, 1])
+def test_without_a_position_term_and_statistics_attention_is_one_call(pse_type):
+    """What converters write about a term that is not there must not throw the short cut away."""
+    from ge_graph import DataType, Graph, building
+    from ge_graph import ops as ge
+    from ge_runtime.cpu import CpuEngine
+
+    graph = Graph("g")
+    with building(graph):
+        q, k, v = (ge.Data(index=i, dtype=DataType.DT_FLOAT, shape=(1, 2, n, 4)) for i, n in enumerate((1, 5, 5)))
+        made = ge.FlashAttentionScore(
+            q, k, v, head_num=2, input_layout="BNSD", scale_value=0.5, pse_type=pse_type, keep_prob=1.0
+        )
+        graph.outputs = [made[3]]
+    executable = CpuEngine().compile(graph, {})
+    assert "_fused_score(" in executable.source
+    tensors = [rand(1, 2, n, 4, seed=n) for n in (1, 5, 5)]
+    close(executable.run(tensors)[0], attention(*map(f64, tensors), 0.5)[0])

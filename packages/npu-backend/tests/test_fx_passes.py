@@ -10,6 +10,7 @@ import torchair
 from torchair.config import CompilerConfig
 from torchair.fx_passes import AFTER_USER, BEFORE_USER, BUILT_IN, CAPTURED
 from torchair.fx_passes.cats import RemoveCats, out_form
+from torchair.fx_passes.memory import Memory
 from torchair.fx_passes.noops import RemoveNoops
 from torchair.fx_passes.reinplace import ReinplaceInputs, ReinplaceOps, in_place_form
 from torchair.fx_passes.rms_norm import FUSED, FuseRmsNorm
@@ -147,6 +148,64 @@ def test_the_copy_stays_where_it_is_needed(fn):
     want, got = traced(fn, c, v)(c1, v), gm(c2, v)
     assert edits == 0
     assert torch.equal(want, got)
+    assert torch.equal(c1, c2)
+
+
+def _facts_asked(monkeypatch, make, run, count):
+    """How many facts about memory a pass asks for a graph of so many parts, and its edits."""
+    graph = torch.fx.Graph()
+    make(graph, count)
+    asked = []
+    for name in ("__init__", "join", "roots"):
+        plain = getattr(Memory, name)
+        monkeypatch.setattr(Memory, name, lambda *a, plain=plain, **k: (asked.append(1), plain(*a, **k))[1])
+    edits = run(torch.fx.GraphModule(torch.nn.Module(), graph))
+    monkeypatch.undo()
+    return len(asked), edits
+
+
+def _valued(node):
+    node.meta["val"] = torch.empty(3)
+    return node
+
+
+def _caches(graph, count):
+    for cache in [_valued(graph.placeholder(f"cache{i}")) for i in range(count)]:
+        _valued(
+            graph.call_function(aten.copy_.default, (cache, _valued(graph.call_function(aten.neg.default, (cache,)))))
+        )
+    graph.output((None,))
+
+
+def _chain(graph, count):
+    node = _valued(graph.call_function(aten.sin.default, (_valued(graph.placeholder("x")),)))
+    for _ in range(count):
+        node = _valued(graph.call_function(aten.relu.default, (node,)))
+    graph.output((node,))
+
+
+@pytest.mark.parametrize(
+    ("make", "run"), [(_caches, ReinplaceInputs().run), (_chain, ReinplaceOps().run)], ids=["caches", "chain"]
+)
+def test_ten_times_the_parts_take_ten_times_the_looks(monkeypatch, make, run):
+    few, edits = _facts_asked(monkeypatch, make, run, 20)
+    many, more = _facts_asked(monkeypatch, make, run, 200)
+    assert (edits, more) == (20, 200)
+    assert many <= 11 * few
+
+
+def test_memory_that_a_view_of_a_new_value_writes_counts_for_the_cache():
+    def fn(c, v):
+        new = aten.add.Tensor(c, v)
+        aten.view.default(new, [3]).add_(1)
+        aten.copy_(c, new)
+        aten.copy_(c, aten.mul.Tensor(c, v))
+        return v + 1
+
+    c, v = torch.ones(3), torch.full((3,), 2.0)
+    gm, _, _ = after(ReinplaceInputs(), fn, c, v)
+    c1, c2 = torch.ones(3), torch.ones(3)
+    assert torch.equal(traced(fn, c, v)(c1, v), gm(c2, v))
     assert torch.equal(c1, c2)
 
 

@@ -207,7 +207,8 @@ def test_fast_mode_sees_the_ends_and_full_mode_every_byte(tmp_path, make, small_
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
-    CompiledModel.load_graph(tmp_path, verify="fast")
+    for mode in ("fast", "sizes", False):
+        CompiledModel.load_graph(tmp_path, verify=mode)
     for mode in ("full", "auto"):
         with pytest.raises(ArchiveError, match=r"GE5023.*layer\.w"):
             CompiledModel.load_graph(tmp_path, verify=mode)
@@ -218,6 +219,10 @@ def test_fast_mode_sees_the_ends_and_full_mode_every_byte(tmp_path, make, small_
         CompiledModel.load_graph(tmp_path, verify="fast")
     with pytest.raises(ArchiveError, match="GE5027"):
         CompiledModel.load_graph(tmp_path, verify="none")
+    path.write_bytes(data[:-1])
+    for mode in ("fast", "sizes", False):
+        with pytest.raises(ArchiveError, match="GE502"):
+            CompiledModel.load_graph(tmp_path, verify=mode)
 
 
 def anonymous_kb():

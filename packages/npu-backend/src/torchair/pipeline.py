@@ -23,6 +23,7 @@ from ge_converters.base.provenance import not_the_user
 from ge_converters.base.torch_compat import boxed, real_values, static_input_positions
 from ge_graph import passes as ge_passes
 from ge_graph import schema
+from ge_graph.collection import no_collection
 from ge_graph.errors import ConfigError, GraphError, LoweringError
 from ge_graph.rules.options import check_options
 from ge_graph.verify import verify
@@ -159,8 +160,6 @@ class Pipeline:
 
     def _on_ge(self, gm: torch.fx.GraphModule, engine: Engine) -> Call:
         """The whole graph as one GE graph."""
-        from ge_converters.lowering import no_collection
-
         plan = take_views(gm)
         with real_values(), no_collection():
             stored = self._stored(gm, plan)

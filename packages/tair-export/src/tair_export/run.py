@@ -44,7 +44,9 @@ def command(
         bool, typer.Option("--info", help="Print signature, operators, sizes and versions; run nothing.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    verify: Annotated[str, typer.Option(help="full, auto or fast: how much to compare with the checksums.")] = "full",
+    verify: Annotated[
+        str, typer.Option(help="full, auto, fast or sizes: how much to compare with the checksums.")
+    ] = "full",
     device: Annotated[str | None, typer.Option(help="Device type to run on.")] = None,
     rank: Annotated[int | None, typer.Option(help="Which rank's files, where several processes saved.")] = None,
 ) -> None:

@@ -6,12 +6,10 @@ copied.
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import logging
 import operator
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -37,6 +35,7 @@ from ge_converters.lowering.effects import Effects, Mark, effect_of
 from ge_converters.registry import REGISTRY, Registry
 from ge_graph import DataType, Graph, Tensor, TensorSpec, builder, building
 from ge_graph import ops as ge
+from ge_graph.collection import no_collection
 
 logger = logging.getLogger(__name__)
 
@@ -95,19 +94,6 @@ def lower(
         name, len(gm.graph.nodes), len(lowered.graph.nodes), (time.perf_counter() - start) * 1e3,
     )  # fmt: skip
     return lowered
-
-
-@contextlib.contextmanager
-def no_collection() -> Iterator[None]:
-    """Everything that is made here stays; letting the cycle collector look at it again and again costs a quarter."""
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 class _Missing:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from ge_graph import escape
+from ge_graph.collection import no_collection
 from ge_graph.errors import EngineError
 from ge_graph.ir import Graph, Literal, Node, Tensor
 from ge_graph.verify import verify
@@ -48,10 +49,11 @@ class CpuEngine:
             GE4007 for an engine option that is not known, GE4009 for a form of an operator that is refused.
         """
         seed, check = _read_options(options)
-        verify(graph)
-        order = schedule(graph, seed)
-        check_kernels(self.name, order)
-        return CpuExecutable(graph, order, check, seed)
+        with no_collection():
+            verify(graph)
+            order = schedule(graph, seed)
+            check_kernels(self.name, order)
+            return CpuExecutable(graph, order, check, seed)
 
 
 def _read_options(options: Mapping[str, str]) -> tuple[int | None, str]:
@@ -91,7 +93,8 @@ class CpuExecutable:
         self._references = [i for i, node in enumerate(graph.inputs) if node.op == "RefData"]
 
     def _plan(self, trace: bool) -> Program:
-        return Planner(self._graph, self._order, trace=trace, constants=self._constants, seed=self._seed).plan()
+        with no_collection():
+            return Planner(self._graph, self._order, trace=trace, constants=self._constants, seed=self._seed).plan()
 
     @property
     def source(self) -> str:

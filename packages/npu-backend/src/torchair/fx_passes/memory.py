@@ -53,17 +53,22 @@ class Memory:
         position: Node to its place in the graph.
         returned: Memory that the graph hands out.
         written: Memory that some node writes.
+        writers: Memory to the nodes that write it.
     """
 
     def __init__(self, graph: torch.fx.Graph) -> None:
         self.position = {node: i for i, node in enumerate(graph.nodes)}
         self._roots: dict[Node, frozenset[Node]] = {}
         self._members: dict[Node, list[Node]] = {}
-        self.written: set[Node] = set()
+        self._last: dict[Node, int] = {}
+        self.writers: dict[Node, list[Node]] = {}
         for node in graph.nodes:
+            self._last[node] = max((self.position[user] for user in node.users), default=-1)
             self.join(node, shares(node))
             for target in writes(node):
-                self.written |= self.roots(target)
+                for root in self.roots(target):
+                    self.writers.setdefault(root, []).append(node)
+        self.written = set(self.writers)
         self.returned: set[Node] = set()
         for node in output_node(graph).all_input_nodes:
             self.returned |= self.roots(node)
@@ -73,8 +78,14 @@ class Memory:
         roots: frozenset[Node] = frozenset().union(*(self.roots(s) for s in sources)) or frozenset((node,))
         for old in self._roots.get(node, ()):
             self._members[old].remove(node)
-        moved = self._members.pop(node, []) if self._roots.get(node) == frozenset((node,)) else []
+        own = self._roots.get(node) == frozenset((node,))
+        moved = self._members.pop(node, []) if own else []
+        written = self.writers.pop(node, []) if own else []
         self._roots[node] = roots
+        for root in roots:
+            self._last[root] = max(self._last[root], self._last[node])
+            if written:
+                self.writers.setdefault(root, []).extend(written)
         for root in roots:
             self._members.setdefault(root, []).append(node)
         for view in moved:  # what lay in the memory of node lies in that of the sources now
@@ -95,6 +106,14 @@ class Memory:
         limit = self.position[place]
         members = {m for root in self.roots(node) for m in self._members.get(root, ())}
         return [u for m in members for u in m.users if self.position.get(u, -1) > limit]
+
+    def is_read_after(self, node: Node, place: Node) -> bool:
+        """Whether somebody reads memory of ``node`` behind ``place``; for graphs whose nodes have kept their users.
+
+        One look a piece of memory: a chain of in-place operators has one piece with all its nodes.
+        """
+        limit = self.position[place]
+        return any(self._last[root] > limit for root in self.roots(node))
 
     def apart(self, a: Node, b: Node) -> bool:
         """Whether two results certainly share no memory."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import torch
 
 from torchair.fx_passes.base import same_sizes, switched_on, value_of
-from torchair.fx_passes.memory import Memory, writes
+from torchair.fx_passes.memory import Memory
 
 if TYPE_CHECKING:
     from torchair.config import NpuBaseConfig
@@ -88,7 +88,7 @@ class ReinplaceOps:
             held = node.args[0] if form is not None and node.args else None
             if not isinstance(held, torch.fx.Node) or memory.given(held) or not _fits(node, held):
                 continue
-            if memory.readers_after(held, node) or not _others_apart(node, held, memory):
+            if memory.is_read_after(held, node) or not _others_apart(node, held, memory):
                 continue
             node.target = form
             memory.join(node, [held])
@@ -114,24 +114,25 @@ class ReinplaceInputs:
         """Merge operator and copy where it fits."""
         graph = gm.graph
         edits = 0
+        memory = Memory(graph)
         for copy in [n for n in graph.nodes if n.target is aten.copy_.default]:
-            memory = Memory(graph)
             held, node = copy.args[0], copy.args[1]
-            if copy.users or not self._mergeable(graph, memory, held, node, copy):
+            if copy.users or not self._mergeable(memory, held, node, copy):
                 continue
             node.target = in_place_form(node.target)
             graph.erase_node(copy)
+            memory.join(node, [held])
+            memory.writers[held] = [node]
             edits += 1
         return edits
 
     @staticmethod
-    def _mergeable(graph: torch.fx.Graph, memory: Memory, held: Any, node: Any, copy: Node) -> bool:
+    def _mergeable(memory: Memory, held: Any, node: Any, copy: Node) -> bool:
         if not isinstance(held, torch.fx.Node) or held.op != "placeholder" or not isinstance(node, torch.fx.Node):
             return False
         if in_place_form(node.target) is None or not node.args or node.args[0] is not held or not _fits(node, held):
             return False
-        writers = (w for n in graph.nodes if n is not copy for w in writes(n))
-        if any(not memory.apart(w, held) for w in writers) or not memory.apart(node, held):
+        if memory.writers.get(held) != [copy] or not memory.apart(node, held):
             return False
         if any(reader is not copy for reader in memory.readers_after(held, node)):
             return False
