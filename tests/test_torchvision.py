@@ -37,7 +37,10 @@ def assert_eager(fn, *args, dynamic, grad=False):
 @pytest.mark.parametrize("samples", [-1, 2])
 def test_roi_align(regions, samples, aligned, dynamic):
     x = torch.randn(2, 8, 12, 14)
-    call = lambda x, r: ops.roi_align(x, r, (3, 4), 0.5, samples, aligned)
+
+    def call(x, r):
+        return ops.roi_align(x, r, (3, 4), 0.5, samples, aligned)
+
     assert_eager(call, x, regions, dynamic=dynamic, grad=True)
     assert_eager(call, x, regions[:0], dynamic=dynamic)
 

@@ -13,8 +13,8 @@ import torch
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from ge_converters.decompose import tensor_index
 from ge_converters.base.torch_compat import below_autograd, resized_sizes
+from ge_converters.decompose import tensor_index
 
 aten = torch.ops.aten
 

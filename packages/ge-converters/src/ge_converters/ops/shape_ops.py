@@ -537,7 +537,9 @@ _TRIANGLES = [Support(f(3, 4), d) for f in (F32, F16, BF16, F64, I64, BOOL) for 
     Support(F32(2, 3, 3), -1),
     Support(F32(3, 3), 9),
 ]
-_TRIANGLE_DOC = "Dtypes: any, kept.\nEmits:  one operator; a comparison of two ranges and SelectV2 for a diagonal that is a graph value."
+_TRIANGLE_DOC = (
+    "Dtypes: any, kept.\nEmits:  one operator; two ranges compared and SelectV2 if the diagonal is a graph value."
+)
 define(aten.tril.default, "Tril", _triangle("Tril", "LessEqual"), _TRIANGLES, _TRIANGLE_DOC)
 define(aten.triu.default, "Triu", _triangle("Triu", "GreaterEqual"), _TRIANGLES, _TRIANGLE_DOC)
 

@@ -32,7 +32,7 @@ def _number(name: str, value: Any) -> Any:
 
 @_op("nms", "NonMaxSuppressionV3")
 def nms(dets: Tensor, scores: Tensor, iou_threshold: float, *, meta_outputs: Any) -> Tensor:
-    """nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor
+    """Boxes that overlap no better one by more than the threshold.
 
     Shapes: dets [n, 4] as (x1, y1, x2, y2), scores [n] -> indices of the boxes kept, best score first.
     Dtypes: float32, float16 -> int64.
@@ -60,7 +60,7 @@ def roi_align(
     input: Tensor, rois: Tensor, spatial_scale: float, pooled_height: Any, pooled_width: Any, sampling_ratio: int,
     aligned: bool, *, meta_outputs: Any,
 ) -> Tensor:  # fmt: skip
-    """roi_align(Tensor input, Tensor rois, float spatial_scale, SymInt pooled_height, SymInt pooled_width, int sampling_ratio, bool aligned) -> Tensor
+    """Mean of bilinear samples in each cell of each region.
 
     Shapes: input [n, c, h, w], rois [k, 5] as (image, x1, y1, x2, y2) -> [k, c, pooled_height, pooled_width].
     Dtypes: float32, float16.
@@ -73,7 +73,7 @@ def roi_align_backward(
     grad: Tensor, rois: Tensor, spatial_scale: float, pooled_height: Any, pooled_width: Any, batch_size: Any,
     channels: Any, height: Any, width: Any, sampling_ratio: int, aligned: bool, *, meta_outputs: Any,
 ) -> Tensor:  # fmt: skip
-    """_roi_align_backward(Tensor grad, Tensor rois, float spatial_scale, SymInt pooled_height, SymInt pooled_width, SymInt batch_size, SymInt channels, SymInt height, SymInt width, int sampling_ratio, bool aligned) -> Tensor
+    """Gradient of ``roi_align`` for its input.
 
     Dtypes: float32; float16 through float32.
     """
@@ -100,7 +100,7 @@ def _cells(rois: Tensor, spatial_scale: float, last: Callable[[Tensor, Tensor], 
 def roi_pool(
     input: Tensor, rois: Tensor, spatial_scale: float, pooled_height: Any, pooled_width: Any, *, meta_outputs: Any
 ) -> Any:
-    """roi_pool(Tensor input, Tensor rois, float spatial_scale, SymInt pooled_height, SymInt pooled_width) -> (Tensor, Tensor)
+    """Maximum of each cell of each region.
 
     Shapes: input [n, c, h, w], rois [k, 5] -> the maxima [k, c, pooled_height, pooled_width] and where they stood.
     Dtypes: float32, float16; int32.
@@ -119,7 +119,7 @@ def roi_pool(
 def ps_roi_pool(
     input: Tensor, rois: Tensor, spatial_scale: float, pooled_height: Any, pooled_width: Any, *, meta_outputs: Any
 ) -> Any:
-    """ps_roi_pool(Tensor input, Tensor rois, float spatial_scale, SymInt pooled_height, SymInt pooled_width) -> (Tensor, Tensor)
+    """Mean of each cell of each region, every cell in a channel of its own.
 
     Shapes: input [1, o * g * g, h, w], rois [k, 5], g = pooled_height = pooled_width -> means [k, o, g, g] and the
         channels they come from.
@@ -131,7 +131,9 @@ def ps_roi_pool(
     if cells != _number("pooled_width", pooled_width):
         raise Refusal(f"pooled_height {cells} and pooled_width {pooled_width} differ; GE has one group_size for both")
     if len(shape) != 4 or shape[0] != 1 or not isinstance(shape[1], int):
-        raise Refusal(f"argument 'input' is {shape}; PSROIPoolingV2 takes as many regions of each image, pass one image")
+        raise Refusal(
+            f"argument 'input' is {shape}; PSROIPoolingV2 takes as many regions of each image, pass one image"
+        )
     moved = _cells(
         rois, _number("spatial_scale", spatial_scale),
         lambda start, end: ge.Adds(ge.Maximum(end, ge.Adds(start, value=1.0)), value=-1.0),
@@ -149,7 +151,7 @@ def deform_conv2d(
     input: Tensor, weight: Tensor, offset: Tensor, mask: Tensor, bias: Tensor, stride_h: Any, stride_w: Any, pad_h: Any,
     pad_w: Any, dilation_h: Any, dilation_w: Any, groups: Any, offset_groups: Any, use_mask: bool, *, meta_outputs: Any,
 ) -> Tensor:  # fmt: skip
-    """deform_conv2d(Tensor input, Tensor weight, Tensor offset, Tensor mask, Tensor bias, SymInt stride_h, SymInt stride_w, SymInt pad_h, SymInt pad_w, SymInt dilation_h, SymInt dilation_w, SymInt groups, SymInt offset_groups, bool use_mask) -> Tensor
+    """A convolution whose samples are moved by offsets and weighted by a mask.
 
     Shapes: input [n, c, h, w], weight [o, c / groups, kh, kw], offset [n, 2 * offset_groups * kh * kw, oh, ow] in pairs
         (y, x), mask [n, offset_groups * kh * kw, oh, ow] -> [n, o, oh, ow].
@@ -185,7 +187,7 @@ REFUSED: Final = {
     "ps_roi_align": "GE has no operator for it; use roi_align",
     "_ps_roi_align_backward": "GE has no operator for it; use roi_align",
     "_roi_pool_backward": "GE RoiPoolingGradWithArgMax wants the input, which this call does not have; use roi_align",
-    "_deform_conv2d_backward": "nothing defines GE DeformableOffsetsGrad well enough; run the training step in eager mode",
+    "_deform_conv2d_backward": "no document defines GE DeformableOffsetsGrad; run the training step in eager mode",
     "box_iou_rotated": "GE RotatedIou says in no document how it turns; compute it in eager mode",
 }
 
