@@ -175,8 +175,10 @@ def deform_conv2d(
         ksize=[int(k) for k in kernel], dilations=[1, 1, dh, dw], data_format="NCHW", deformable_groups=shared,
         modulated=True,
     )  # fmt: skip
-    spread = {"strides": [1, 1, *map(int, kernel)], "pads": [0, 0, 0, 0], "dilations": [1, 1, 1, 1]}
-    y: Tensor = ge.Conv2D(sampled, weight, bias, **spread, groups=groups, data_format="NCHW")
+    y: Tensor = ge.Conv2D(
+        sampled, weight, bias, strides=[1, 1, int(kernel[0]), int(kernel[1])], pads=[0] * 4, dilations=[1] * 4,
+        groups=groups, data_format="NCHW",
+    )  # fmt: skip
     laid_out(2, input, sampled, weight, y)
     return y
 
