@@ -59,7 +59,7 @@ fuzz: setup  ## random programs against aot_eager; FUZZ="--seconds 3600 --seed 5
 	@$(RUN) -m tools.fuzz $(FUZZ)
 
 torch-suites: setup  ## torch's own databases of optimizers and higher-order operators, every row
-	@TAIR_WHOLE=1 $(RUN) -m pytest -n 2 tests/test_optim_db.py tests/test_hop_db.py
+	@TAIR_WHOLE=1 $(RUN) -m pytest -n 2 tests/test_optim_db.py tests/test_hop_db.py tests/data_dependent
 
 native: setup  ## every OpInfo by the GE operators it becomes, what GE has instead, and why it is not used
 	@$(RUN) -m tools.native

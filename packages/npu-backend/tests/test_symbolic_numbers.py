@@ -69,9 +69,15 @@ def test_a_dimension_marked_dynamic_is_not_fixed_silently():
 
 
 def test_a_number_from_data_stays_refused():
-    compiled, _ = _compiled(lambda x, n: x.roll(n.item(), 0))
-    with (
-        torch._dynamo.config.patch(capture_scalar_outputs=True),
-        pytest.raises(Exception, match="shifts is symbolic"),
-    ):
-        compiled(torch.randn(6), torch.tensor(2))
+    compiled, _ = _compiled(lambda x, w, n: F.conv1d(x, w, stride=n.item()))
+    with torch._dynamo.config.patch(capture_scalar_outputs=True), pytest.raises(Exception, match="stride"):
+        compiled(torch.randn(1, 2, 6), torch.randn(3, 2, 2), torch.tensor(2))
+
+
+def test_shifts_and_diagonals_are_no_reason_to_compile_anew():
+    compiled, counter = _compiled(lambda x, n: (x.roll(n, 0), x.roll((n, 1), (1, 0)), x.roll(n), x.tril(n), x.triu(n)))
+    x = torch.randn(5, 6)
+    for n in (2, -3, 7, -2):
+        for got, want in zip(compiled(x, n), (x.roll(n, 0), x.roll((n, 1), (1, 0)), x.roll(n), x.tril(n), x.triu(n))):
+            torch.testing.assert_close(got, want)
+    assert counter.frame_count == 1

@@ -7,6 +7,7 @@ The imports are inside the functions: dynamo and functorch take seconds to load,
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -95,9 +96,28 @@ def run_aot(
         "partition_fn": _partition,
         **more,
     }
-    with tracing or contextlib.nullcontext():
+    with tracing or contextlib.nullcontext(), _numbers_from_data(example_inputs):
         compiled: Callable[..., Any] = aot_autograd(**keywords)(gm, example_inputs)
     return compiled
+
+
+@contextlib.contextmanager
+def _numbers_from_data(example_inputs: Sequence[Any]) -> Iterator[None]:
+    """Inside, a number or size that stands in a tensor is a symbol, also where dynamo breaks graphs at ``item()``.
+
+    dynamo leaves ``x[i]`` and ``pad(x, (i, j))`` with tensors ``i`` and ``j`` in its graph; ATen reads the numbers.
+    """
+    mode = fake_mode_of(example_inputs)
+    shapes = None if mode is None else mode.shape_env
+    if shapes is None:
+        yield
+        return
+    before = shapes.settings
+    shapes.settings = dataclasses.replace(before, allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True)
+    try:
+        yield
+    finally:
+        shapes.settings = before
 
 
 def _partition(joint: torch.fx.GraphModule, inputs: Any, **more: Any) -> Any:

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from ge_converters.base.torch_compat import below_autograd, resized_sizes
+from ge_converters.decompose import tensor_index
 
 aten = torch.ops.aten
 
@@ -62,6 +63,8 @@ def _interpolate(
     if sizes is factors is None or (factors is not None and not all(isinstance(f, (int, float)) for f in factors)):
         return NotImplemented
     wanted = resized_sizes(input.shape, sizes, factors)
+    for size in wanted:
+        torch._check(size > 0)  # eager's own demand, which torch cannot decide for a size that stands in a tensor
     if factors is None or recompute_scale_factor:
         factors = [None] * spatial
     rest = (*([bool(align_corners)] if aligns else []), *factors)
@@ -157,6 +160,8 @@ _KEPT: Final[dict[Any, Callable[..., Any]]] = {
     F.softshrink: _softshrink,
     F.hardshrink: _hardshrink,
     torch.hardshrink: _hardshrink,
+    torch.Tensor.__getitem__: tensor_index.read,
+    torch.Tensor.__setitem__: tensor_index.write,
 }
 
 

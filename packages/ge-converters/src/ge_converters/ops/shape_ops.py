@@ -503,24 +503,32 @@ def flip(self: Tensor, dims: Any, *, meta_outputs: TensorSpec) -> Tensor:
     [Support(f(3, 4), [1], [0]) for f in (F32, F16, BF16, F64, I64, I32, BOOL)]
     + [Support(F32(3, 4), [5]), Support(F32(3, 4), [-1, 2], [0, -1])]
 )
-@register_fx_node_ge_converter(aten.roll.default, source="aten roll; GE Roll")
+@register_fx_node_ge_converter(aten.roll.default, source="aten roll; GE Roll, RollV2")
 def roll(self: Tensor, shifts: Any, dims: Any = (), *, meta_outputs: TensorSpec) -> Tensor:
     """Elements shifted around; without dims the flattened tensor is shifted.
 
-    Errors: Refusal for symbolic shifts, which Roll takes as an attribute.
+    Emits:  Roll; RollV2, whose shifts are a port, for shifts that are graph values.
     """
-    if any(isinstance(s, Tensor) for s in shifts):
-        raise Refusal("shifts is symbolic, GE Roll takes numbers; decompose into two slices and cat")
     if not self.rank:
         return self
-    return move("Roll", self, shifts=list(shifts), dims=[d % self.rank for d in dims])
+    axes = [d % self.rank for d in dims]
+    if not any(isinstance(s, Tensor) for s in shifts):
+        return move("Roll", self, shifts=list(shifts), dims=axes)
+    if axes:
+        return move("RollV2", self, int_operand(shifts), ints(axes))
+    flat = move("RollV2", ge.Reshape(self, ints([-1])), int_operand(shifts), ints([0]))
+    return ge.Reshape(flat, ge.Shape(self, dtype=int(_D.DT_INT64)))
 
 
-def _triangle(op: str) -> Callable[..., Tensor]:
+def _triangle(op: str, kept: str) -> Callable[..., Tensor]:
     def convert(self: Tensor, diagonal: Any = 0, *, meta_outputs: TensorSpec) -> Tensor:
-        if not isinstance(diagonal, int):
-            raise Refusal(f"diagonal is symbolic, GE {op} takes a number; compare two ranges and use where")
-        return move(op, self, diagonal=diagonal)
+        if isinstance(diagonal, int):
+            return move(op, self, diagonal=diagonal)
+        rows = ge.Unsqueeze(ge.Range(0, axis_size(self, self.rank - 2), 1), axes=[1])
+        columns = ge.Range(0, axis_size(self, self.rank - 1), 1)
+        keep = getattr(ge, kept)(columns, ge.Add(rows, diagonal))
+        moved, back = carried("SelectV2", self, port="then", moves=True)
+        return back(ge.SelectV2(keep, moved[0], ge.Const(0, dtype=moved[0].dtype)))
 
     return convert
 
@@ -529,8 +537,11 @@ _TRIANGLES = [Support(f(3, 4), d) for f in (F32, F16, BF16, F64, I64, BOOL) for 
     Support(F32(2, 3, 3), -1),
     Support(F32(3, 3), 9),
 ]
-define(aten.tril.default, "Tril", _triangle("Tril"), _TRIANGLES, "Dtypes: any, kept.")
-define(aten.triu.default, "Triu", _triangle("Triu"), _TRIANGLES, "Dtypes: any, kept.")
+_TRIANGLE_DOC = (
+    "Dtypes: any, kept.\nEmits:  one operator; two ranges compared and SelectV2 if the diagonal is a graph value."
+)
+define(aten.tril.default, "Tril", _triangle("Tril", "LessEqual"), _TRIANGLES, _TRIANGLE_DOC)
+define(aten.triu.default, "Triu", _triangle("Triu", "GreaterEqual"), _TRIANGLES, _TRIANGLE_DOC)
 
 
 def paddings(pad: Sequence[Any], rank: int) -> Any:

@@ -149,6 +149,8 @@ def _pads() -> Iterator[Case]:
     yield Case("ReverseV2", (x, []), x, name="no axis")
     yield Case("Roll", (x,), np.roll(x, (1, -1), (0, 1)), {"shifts": [1, -1], "dims": [0, 1]})
     yield Case("Roll", (x,), np.roll(x, 4), {"shifts": [4]}, name="flattened")
+    yield Case("RollV2", (x, [1, -1], [0, 1]), np.roll(x, (1, -1), (0, 1)))
+    yield Case("RollV2", (x, [1, 1], [1, 1]), np.roll(x, 2, 1), name="one axis twice")
     square = sample((2, 4, 4), -1, 1)
     for diagonal in (0, 1, -2, 9):
         yield Case("Tril", (square,), np.tril(square, diagonal), {"diagonal": diagonal}, name=str(diagonal))

@@ -59,7 +59,8 @@ def _iou(box: Tensor, others: Tensor, offset: int) -> Tensor:
     left_top, right_bottom = torch.maximum(box[:2], others[:, :2]), torch.minimum(box[2:], others[:, 2:])
     inter = (right_bottom - left_top + offset).clamp(min=0).prod(1)
     area = (box[2:] - box[:2] + offset).prod()
-    return inter / (area + (others[:, 2:] - others[:, :2] + offset).prod(1) - inter)
+    union = area + (others[:, 2:] - others[:, :2] + offset).prod(1) - inter
+    return torch.where(union > 0, inter / union, 0.0)  # two boxes without area do not overlap
 
 
 @kernel("NonMaxSuppressionV3", source="operator header: image_ops")

@@ -458,6 +458,12 @@ def roll(x: Tensor, *, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tenso
     return torch.roll(x, tuple(shifts), tuple(dims))
 
 
+@kernel("RollV2", host=("shift", "axes"))
+def roll_v2(input: Tensor, shift: Any, axes: Any) -> Tensor:
+    """Cyclic shift along axes; an axis that is named twice is shifted by the sum."""
+    return torch.roll(input, tuple(listed(shift)), tuple(listed(axes)))
+
+
 @kernel("Tril")
 def tril(x: Tensor, *, diagonal: int = 0) -> Tensor:
     """Elements with column <= row + diagonal, else 0."""
