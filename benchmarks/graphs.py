@@ -45,6 +45,7 @@ CASES = {
     "gpt2": models.gpt2,
     "t5": models.t5,
     "whisper_enc": lambda: _one(models.whisper_encoder()),
+    "mixtral": models.mixtral,
 }
 
 
