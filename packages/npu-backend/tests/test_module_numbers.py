@@ -6,8 +6,9 @@ import math
 
 import pytest
 import torch
-import torchair
 from torch.nn import functional as F
+
+import torchair
 
 FACTOR = 0.3
 

@@ -1,9 +1,10 @@
 """Numbers of modules as constants: an epsilon or a scale that dynamo made an input of the graph.
 
-With ``dynamic=True`` dynamo takes every float that it meets as an input, so that a norm, an attention or a fused operator
-whose attribute it is cannot be told. A float that belongs to a module, or that a global or captured variable leads to, is
-nearly always the same in every call. It becomes a constant under a guard, once; if it changes after all, dynamo calls it dynamic, and
-from then on it is the input that it was. Arguments of the function stay inputs from the start.
+With ``dynamic=True`` dynamo takes every float that it meets as an input, so that a norm, an attention or a fused
+operator whose attribute it is cannot be told. A float that belongs to a module, or that a global or captured variable
+leads to, is nearly always the same in every call. It becomes a constant under a guard, once; if it changes after all,
+dynamo calls it dynamic, and from then on it is the input that it was. Arguments of the function stay inputs from the
+start.
 """
 
 from __future__ import annotations

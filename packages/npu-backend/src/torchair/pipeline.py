@@ -352,7 +352,8 @@ class Pipeline:
     def _optimize(self, lowered: Lowered, *, ref_data: bool = False) -> Lowered:
         graph = lowered.graph
         experimental = self.config.experimental_config
-        passes = list(ge_passes.DEFAULT)
+        fuse = experimental.pattern_fusion_pass.value
+        passes = [p for p in ge_passes.DEFAULT if fuse or not isinstance(p, ge_passes.FuseOperators)]
         if ref_data or experimental.enable_ref_data.value:
             lowered, pairs = without_write_backs(lowered)
             passes = [ge_passes.WriteInputsInPlace(pairs), ge_passes.ReplaceDataWithRefData(), *passes]

@@ -292,7 +292,7 @@ def sources() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class FloatInput:
-    """A Python float that dynamo made an input, by its symbol; ``changed``: it had another value in an earlier trace."""
+    """A Python float that dynamo made an input; ``changed``: it had another value in an earlier trace."""
 
     symbol: str
     source: Any
@@ -304,8 +304,7 @@ class FloatInput:
 
 
 def float_inputs(gm: torch.fx.GraphModule) -> list[FloatInput]:
-    """The Python floats among the inputs of the graph that dynamo is handing to its backend, those left out that it was
-    told to make constants."""
+    """The Python floats among the inputs of dynamo's present graph, but those that it was told to make constants."""
     from torch._dynamo import pgo
     from torch._dynamo.symbolic_convert import TensorifyState
 
