@@ -6,6 +6,7 @@ import random
 
 import pytest
 import torch
+
 import torchair
 
 _MOVES = ("Transpose", "Reshape", "Cast", "Unsqueeze")
