@@ -11,6 +11,7 @@ from torch._functorch.partitioners import default_partition  # noqa: F401 -- imp
 from ge_converters.decompose.table import decomposition_table
 from ge_converters.decompose.whole import KeepWhole
 from tools import models
+from torchair.module_numbers import module_numbers_fixed
 
 
 def aot_graph(case: models.Case, *, dynamic: bool = False) -> torch.fx.GraphModule:
@@ -22,7 +23,7 @@ def aot_graph(case: models.Case, *, dynamic: bool = False) -> torch.fx.GraphModu
         return gm.forward
 
     def backend(gm: torch.fx.GraphModule, inputs: Any) -> Any:
-        with KeepWhole():
+        with module_numbers_fixed(gm), KeepWhole():
             return aot_module_simplified(gm, inputs, fw_compiler=keep, decompositions=decomposition_table({}))
 
     torch._dynamo.reset()

@@ -45,6 +45,7 @@ CASES = {
     "gpt2": models.gpt2,
     "t5": models.t5,
     "whisper_enc": lambda: _one(models.whisper_encoder()),
+    "mixtral": models.mixtral,
 }
 
 
@@ -62,9 +63,9 @@ def incumbent() -> dict[tuple[str, str], int]:
     return {(model, mode): int(count) for model, mode, count in rows}
 
 
-def graph_of(model: str, mode: str) -> Graph:
+def graph_of(model: str, mode: str, case: models.Case | None = None) -> Graph:
     """Our graph of one of the models."""
-    case = CASES[model]()
+    case = CASES[model]() if case is None else case
     getattr(case.model.model, "set_attn_implementation", lambda _: None)("eager")
     gm = aot_graph(case, dynamic=mode == "dynamic")
     return Pipeline(CompilerConfig(), "forward", 0).to_graph(gm, (), lambda lowered: lowered).graph
@@ -85,45 +86,70 @@ def measure() -> Iterator[Row]:
 # -- the page --------------------------------------------------------------------------------------------------------
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "graphs.md"
-_MOVES = ("Transpose", "TransposeD", "Reshape", "Cast")
+_MOVES = ("Transpose", "TransposeD", "Reshape", "Cast", "Unsqueeze")
+FUSED = ("AddLayerNorm", "AddRmsNorm", "FlashAttentionScore", "GeGluV2", "Gelu", "LayerNormV4", "MoeGatingTopKSoftmax",
+         "MoeGatingTopKSoftmaxV2", "RmsNorm", "RotaryPositionEmbedding", "SwiGlu", "Swish")  # fmt: skip
 
 
 def back_to_back(graph: Graph) -> int:
-    """Nodes that undo or continue the only thing their operand does: one Transpose, Reshape or Cast after another."""
+    """Nodes that undo or continue the only thing their operand does: one move after another of its kind."""
     readers = collections.Counter(t.node for n in graph.nodes for t in n.operands())
     return sum(
         n.op in _MOVES and any(t.node.op == n.op and readers[t.node] == 1 for t in n.operands()) for n in graph.nodes
     )
 
 
-def page(counted: list[tuple[str, str, Graph, int]]) -> str:
+def _listed(counts: collections.Counter[str], most: int | None = None) -> str:
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:most]
+    return ", ".join(f"{n} {op}" for op, n in ordered)
+
+
+def row(model: str, mode: str, graph: Graph, theirs: int | None) -> str:
+    """The line of a graph."""
+    count = operators(graph)
+    ops = collections.Counter(n.op for n in graph.nodes if n.op not in _FREE)
+    fused = collections.Counter({op: n for op, n in ops.items() if op in FUSED})
+    others = _listed(ops - fused, 5)
+    peer = ("not measured", "") if theirs is None else (str(theirs), f"{count / theirs:.2f}")
+    cells = (model, mode, str(count), *peer, str(back_to_back(graph)), _listed(fused), others)
+    return "| " + " | ".join(cells) + " |"
+
+
+def page(rows: list[str]) -> str:
     """The counts as a page."""
     lines = [
         "# Operators in the graphs of real models",
         "",
         "Made by `make graphs`. Counted is what an engine gets of a float32 forward, inputs and constants aside. The",
         "incumbent is the torchair inside torch_npu 2.13.0, before its own optimisation; both have the `eager`",
-        "attention of transformers. A pair is a Transpose, Reshape or Cast whose operand is another of its kind.",
+        "attention of transformers. Dynamic is `torch.compile(dynamic=True)`. A pair is a Transpose, Reshape, Cast or",
+        "Unsqueeze whose operand is another of its kind and has no other reader.",
         "",
-        "| model | sizes | operators | incumbent | ratio | pairs | most frequent |",
-        "|---|---|---|---|---|---|---|",
+        "| model | sizes | operators | incumbent | ratio | pairs | fused operators | most frequent others |",
+        "|---|---|---|---|---|---|---|---|",
+        *rows,
     ]
-    for model, mode, graph, theirs in counted:
-        count = operators(graph)
-        frequent = collections.Counter(n.op for n in graph.nodes if n.op not in _FREE).most_common(6)
-        named = ", ".join(f"{n} {op}" for op, n in frequent)
-        lines.append(
-            f"| {model} | {mode} | {count} | {theirs} | {count / theirs:.2f} | {back_to_back(graph)} | {named} |"
-        )
     return "\n".join(lines) + "\n"
+
+
+def read_page() -> dict[tuple[str, str], str]:
+    """(model, mode) -> line of the page."""
+    lines = [line for line in PAGE.read_text().splitlines() if line.startswith("| ")][1:]
+    keys = [line.split("|")[1:3] for line in lines]
+    return {(model.strip(), mode.strip()): line for (model, mode), line in zip(keys, lines)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", choices=[[], *CASES], help="all, and the page, if none is given")
     chosen = parser.parse_args().models
-    counted = [(m, mode, graph_of(m, mode), n) for (m, mode), n in incumbent().items() if not chosen or m in chosen]
-    text = page(counted)
+    peers = incumbent()
+    rows = [
+        row(model, mode, graph_of(model, mode), peers.get((model, mode)))
+        for model in (chosen or CASES)
+        for mode in ("static", "dynamic")
+    ]
+    text = page(rows)
     if chosen:
         print(text)
     else:

@@ -12,6 +12,8 @@ import torch
 import torchair
 from ge_graph import serde
 from ge_graph.errors import ArchiveError, ConfigError, LoweringError
+from ge_graph.rules.in_place import CONSTANTS
+from ge_graph.verify import verify
 from tools import models
 
 ATOL = RTOL = 1e-4
@@ -434,3 +436,33 @@ def test_guards(model, sample, good, bad, tmp_path):
     for inputs in bad:
         with pytest.raises(ArchiveError, match="GE5040"):
             loaded(*inputs)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("limit", [2**20, 0])
+def test_statistics_of_a_batch_norm_are_no_constants_that_an_operator_writes(limit, frozen, tmp_path, monkeypatch):
+    """BatchNormV3 updates its statistics in place; in an exported graph they are weights, which become constants."""
+
+    class Frozen(torch.nn.Module):
+        """A batch norm whose statistics are parameters."""
+
+        def __init__(self):
+            super().__init__()
+            self.mean, self.var = (torch.nn.Parameter(torch.rand(4) + 0.5, requires_grad=False) for _ in range(2))
+
+        def forward(self, x):
+            return torch.nn.functional.batch_norm(x, self.mean, self.var)
+
+    norms = Frozen() if frozen else torch.nn.BatchNorm1d(4)
+    model = torch.nn.Sequential(torch.nn.Conv1d(3, 4, 3), norms, torch.nn.ReLU()).eval()
+    defaults = torchair.dynamo_export.__globals__["write_export"].__kwdefaults__
+    monkeypatch.setitem(defaults, "inline_bytes", limit)
+    x = torch.randn(2, 3, 8)
+    torchair.dynamo_export(x, model=model, export_path=tmp_path, export_name="net")
+    graph = serde.from_bytes((tmp_path / "net.air").read_bytes())
+    assert ("FileConstant" in {n.op for n in graph.nodes}) is (limit == 0)
+    verify(graph)
+    (norm,) = [n for n in graph.nodes if n.op == "BatchNormV3"]
+    assert CONSTANTS.isdisjoint(norm.inputs[i].node.op for i in (3, 4))
+    with torch.no_grad():
+        assert_same(torchair.CompiledModel.load_graph(tmp_path)(x), model(x))

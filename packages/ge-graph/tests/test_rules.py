@@ -208,6 +208,8 @@ BROKEN = [
     ("attribute that GE makes", marked("_inference_rule_binary", attrs.Str("x")), "GE3064", "_inference_rule"),
     ("graph attribute that GE keeps", changed(plain, lambda g: g.attrs.update(_graph_has_been_added=attrs.Bool(True))),
      "GE3064", "E19999"),
+    ("node without a name", changed(plain, lambda g: setattr(node(g, "Relu"), "name", "")), "GE3029", "silent"),
+    ("Const without a value", changed(plain, lambda g: node(g, "Const").attrs.pop("value")), "GE3028", "E19999"),
     ("constants above 2^31-1 bytes", _large, "GE3066", "E18888"),
 ]  # fmt: skip
 

@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+import torchair
+
 
 def rotate_half(x):
     half = x.shape[-1] // 2
@@ -164,18 +166,6 @@ def test_gradients_are_those_of_eager(case):
         torch.testing.assert_close(a.grad, b.grad, atol=1e-5, rtol=1e-4)
 
 
-def hidden_by_infinity(q, k, v):
-    seen = torch.arange(k.shape[1]) <= torch.arange(q.shape[1]).unsqueeze(1) - 1
-    scores = heads(q, 4) @ heads(k, 4).transpose(2, 3) + torch.where(seen, 0.0, -math.inf)
-    return scores.softmax(-1) @ heads(v, 4)
-
-
-def two_least_masks(q, k, v):
-    least = torch.full((1, 1, 5, 5), torch.finfo(torch.float32).min)
-    scores = heads(q, 4) @ heads(k, 4).transpose(2, 3) + torch.where(q[0, 0, 0] < 9, least, 0.0) + least
-    return scores.softmax(-1) @ heads(v, 4)
-
-
 def read_twice(q, k, v):
     weights = (heads(q, 4) @ heads(k, 4).transpose(2, 3)).softmax(-1)
     return weights @ heads(v, 4), weights
@@ -213,7 +203,7 @@ def wider_sum(q, k, v):
 
 @pytest.mark.parametrize(
     "fn",
-    [hidden_by_infinity, two_least_masks, read_twice, other_rotation, wrong_half, other_constant, gate_of_another,
+    [read_twice, other_rotation, wrong_half, other_constant, gate_of_another,
      least_shares, shares_of_another_axis, wider_sum],
 )  # fmt: skip
 def test_what_is_another_function_is_not_fused(fn, recording):
@@ -221,4 +211,70 @@ def test_what_is_another_function_is_not_fused(fn, recording):
     with recording() as seen, torch.no_grad():
         got = torch.compile(fn, backend="npu", dynamic=False)(*inputs)
     torch.testing.assert_close(got, fn(*inputs), equal_nan=True)
+    assert FUSED.isdisjoint(n.op for n in seen.last_graph().nodes)
+
+
+def hidden_by_infinity(q, k, v):
+    seen = torch.arange(k.shape[1]) <= torch.arange(q.shape[1]).unsqueeze(1) - 1
+    scores = heads(q, 4) @ heads(k, 4).transpose(2, 3) + torch.where(seen, 0.0, -math.inf)
+    return scores.softmax(-1) @ heads(v, 4)
+
+
+def two_least_masks(q, k, v):
+    least = torch.full((1, 1, q.shape[1], k.shape[1]), torch.finfo(torch.float32).min)
+    scores = heads(q, 4) @ heads(k, 4).transpose(2, 3) + torch.where(q[0, 0, 0] < 9, least, 0.0) + least
+    return scores.softmax(-1) @ heads(v, 4)
+
+
+def table_of_positions(q, k, v, table):
+    far = (torch.arange(k.shape[1]) - torch.arange(q.shape[1]).unsqueeze(1)).clamp(-2, 2) + 2
+    bias = F.embedding(far, table).permute(2, 0, 1).unsqueeze(0)
+    scores = heads(q, 4) @ heads(k, 4).transpose(2, 3) + bias
+    return scores.softmax(-1) @ heads(v, 4)
+
+
+def slopes(q, k, v, slope):
+    far = (torch.arange(k.shape[1]) - torch.arange(q.shape[1]).unsqueeze(1)).to(q.dtype)
+    return (heads(q, 4) @ heads(k, 4).transpose(2, 3) + far * slope).softmax(-1) @ heads(v, 4)
+
+
+INF = math.inf
+TABLES = {
+    "numbers": [0.5, -1.0, 2.0, 0.0, 3.0],
+    "some hidden": [-INF, -1.0, 2.0, -INF, 3.0],
+    "all hidden": [-INF] * 5,
+    "rows hidden": [0.5, 1.0, -INF, -INF, -INF],
+    "largest": [torch.finfo(torch.float32).max, 0.0, 0.0, 0.0, 1.0],
+    "least": [torch.finfo(torch.float32).min] * 5,
+    "inf": [INF, 0.0, 1.0, 2.0, 3.0],
+    "nan": [math.nan, 0.0, 1.0, 2.0, 3.0],
+}
+_TABLE = {name: torch.tensor(column).unsqueeze(1).expand(5, 4).contiguous() for name, column in TABLES.items()}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    ("fn", "more"),
+    [(hidden_by_infinity, ()), (two_least_masks, ()), (slopes, (torch.tensor(-0.5),)), (slopes, (torch.tensor(INF),)),
+     *((table_of_positions, (t,)) for t in _TABLE.values())],
+    ids=["hidden_by_infinity", "two_least_masks", "slopes", "slopes without end", *_TABLE],
+)  # fmt: skip
+def test_attention_with_a_bias_that_nobody_knows_has_the_nans_of_eager(fn, more, dynamic, recording):
+    inputs = [*_inputs(_ROWS, torch.float32), *more]
+    if dynamic:
+        for x in inputs[:3]:
+            torch._dynamo.mark_dynamic(x, 1)
+    with recording() as seen, torch.no_grad():
+        got = torch.compile(fn, backend="npu", dynamic=None)(*inputs)
+    torch.testing.assert_close(got, fn(*inputs), equal_nan=True)
+    assert "FlashAttentionScore" in [n.op for n in seen.last_graph().nodes]
+
+
+def test_the_switch_of_fusions_holds_for_ge_operators_too(recording):
+    config = torchair.CompilerConfig()
+    config.experimental_config.pattern_fusion_pass = False
+    inputs = _inputs([(3, 8)], torch.float32)
+    with recording() as seen, torch.no_grad():
+        got = torch.compile(swiglu, backend=torchair.get_npu_backend(compiler_config=config), dynamic=False)(*inputs)
+    torch.testing.assert_close(got, swiglu(*inputs))
     assert FUSED.isdisjoint(n.op for n in seen.last_graph().nodes)

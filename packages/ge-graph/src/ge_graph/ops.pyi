@@ -1311,7 +1311,7 @@ def FfnWorkerBatching(schedule_context: TensorLike, *, expert_num: int, max_out_
     """schedule_context i8 -> y f16|bf16|i8|f8e5|f8e4|f4e2, group_list i64, session_ids i32, micro_batch_ids i32, token_ids i32, expert_offsets i32, dynamic_scale f32|f8e8, actual_token_num i64."""
 def FfnWorkerScheduler(schedule_context: TensorLike, *, sync_group_size: int = 1, execute_mode: int = 0, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """schedule_context i8 -> schedule_context i8."""
-def FileConstant(*, file_path: str | bytes = '', file_id: str | bytes = '', shape: Sequence[int], dtype: DataType | int, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
+def FileConstant(*, file_path: str | bytes = '', file_id: str | bytes = '', shape: Sequence[int], dtype: DataType | int, location: str | bytes | None = None, offset: int | None = None, length: int | None = None, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """nothing -> y f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|bf16|c64|c128|hif8|f8e5|f8e4|f8e8|i4."""
 def Fill(dims: TensorLike, value: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """dims i32|i64, value T0 -> y T0 with T0: f32|f16|i8|i32|u8|i16|u16|u32|i64|u64|f64|b8|str|c64|c128|qi8|qi16|qi32|qu8|qu16|bf16."""

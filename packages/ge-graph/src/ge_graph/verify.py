@@ -193,7 +193,7 @@ def _constant(node: Node, op: OpSchema) -> Iterator[str]:
         return
     value = node.attr("value")
     if not isinstance(value, (np.ndarray, Literal)):
-        yield "has no value"
+        yield "has no value (E19999)"
         return
     found, declared = infer.value_dtype(value), node.outputs[0]
     if found != declared.dtype:
@@ -215,7 +215,7 @@ def _names(scope: Scope) -> Iterator[tuple[Node | None, str]]:
         if count > 1:
             yield None, f"{count} nodes are called '{name}'"
         elif not name:
-            yield None, "a node has an empty name"
+            yield None, "a node has an empty name, and edges go by names (silent)"
 
 
 def _edges(scope: Scope) -> Iterator[tuple[Node | None, str]]:

@@ -186,6 +186,21 @@ def compile_graph(
 
     Errors: TraceError GE1031 if AOTAutograd cannot trace the graph; else see ``torchair.pipeline.Pipeline.compile``.
     """
+    from torchair.module_numbers import module_numbers_fixed
+
+    config.check()
+    with module_numbers_fixed(gm):
+        return _compile_graph(gm, example_inputs, config, decompositions, more, inference)
+
+
+def _compile_graph(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    config: CompilerConfig,
+    decompositions: Mapping[Any, Callable[..., Any]],
+    more: Mapping[str, Any],
+    inference: Callable[..., Any] | None,
+) -> Callable[..., Any]:
     from ge_converters.base.torch_compat import from_dynamo, run_aot, silent_fallbacks
     from ge_converters.decompose.table import decomposition_table
     from ge_converters.decompose.whole import KeepWhole
@@ -193,7 +208,6 @@ def compile_graph(
     from torchair.gears import gears_of
     from torchair.traced_graph import traced_graph
 
-    config.check()
     guarded = from_dynamo()
     model_id = pipeline.new_model(gm, config)
     gears = gears_of(gm, config)

@@ -309,7 +309,7 @@ EXPERIMENTAL: Final = (
     _flag("experimental_config.remove_noop_ops", True, "graph", "here",
           "FX pass RemoveNoops: full slices, same-dtype casts, clones and the like are dropped.", device="Same."),
     _flag("experimental_config.pattern_fusion_pass", True, "graph", "here",
-          "FX passes FusePatterns (rules of register_replacement) and FuseRmsNorm.",
+          "FX passes FusePatterns (rules of register_replacement) and FuseRmsNorm, and GE pass fuse_operators.",
           device="Same, and the rules for operators of torch_npu."),
     _flag("experimental_config.enable_view_optimize", True, "graph", "here",
           "FX pass MergeViews: chains of views become one; nothing in graphs with scopes.", device="Same."),

@@ -345,7 +345,8 @@ class Pipeline(FxProgress):
     def _prepared(self, lowered: Lowered, ref_data: bool) -> tuple[Lowered, Sequence[ge_passes.Pass]]:
         """The bindings to go on with, and the GE passes that the options ask for."""
         experimental = self.config.experimental_config
-        passes = list(ge_passes.DEFAULT)
+        fuse = experimental.pattern_fusion_pass.value
+        passes = [p for p in ge_passes.DEFAULT if fuse or not isinstance(p, ge_passes.FuseOperators)]
         if ref_data or experimental.enable_ref_data.value:
             lowered, pairs = without_write_backs(lowered)
             passes = [ge_passes.WriteInputsInPlace(pairs), ge_passes.ReplaceDataWithRefData(), *passes]

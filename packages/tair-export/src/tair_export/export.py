@@ -14,12 +14,13 @@ from importlib.metadata import entry_points, version
 from pathlib import Path
 from typing import Any, Final
 
-from ge_graph import names
+from ge_graph import names, passes
 from ge_graph.attrs import Attr, Kind
 from ge_graph.errors import ArchiveError
 from ge_graph.ir import Graph
 from ge_graph.pbtxt import to_pbtxt
 from ge_graph.serde import to_chunks
+from ge_graph.verify import verify
 from tair_export import archive, atc, errors
 from tair_export import weights as weight_files
 from tair_export.archive import Layout, Writer
@@ -192,6 +193,9 @@ def _write(
     outside = {} if inline else {name: files[name] for name in read}
     constants = weight_files.place(graph, captured.weights, outside, path_of)
     _number_inputs(graph, captured.signature)
+    # What was an input when the passes ran is a constant now, and no constant may stand where an operator writes.
+    passes.run(graph, [passes.ProtectWrittenTensors()])
+    verify(graph)
     written = {name: read[name] if name in outside else states[name] for name in files}
     written = {name: w for name, w in written.items() if w.bytes or name in states}
     with archive.reported("the archive cannot be written", root), Writer(root, layout) as writer:

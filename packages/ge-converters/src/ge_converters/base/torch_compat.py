@@ -9,13 +9,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 Compiler = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
+_made_constant: set[str] = set()
 _BREAKS_SAY_WHY = torch.torch_version.TorchVersion(torch.__version__) >= "2.8"
 
 
@@ -309,6 +311,84 @@ def sources() -> Any:
     from torch._dynamo import source as module
 
     return module
+
+
+@dataclass(frozen=True, slots=True)
+class FloatInput:
+    """A Python float that dynamo made an input; ``changed``: it had another value in an earlier trace."""
+
+    symbol: str
+    source: Any
+    changed: bool
+
+    @property
+    def name(self) -> str:
+        return source_text(self.source)
+
+
+def float_inputs(gm: torch.fx.GraphModule) -> list[FloatInput]:
+    """The Python floats among the inputs of dynamo's present graph, but those that it was told to make constants."""
+    from torch._dynamo import pgo
+    from torch._dynamo.symbolic_convert import TensorifyState
+
+    code = current_translation().f_code
+    place = (code.co_filename, code.co_firstlineno, code.co_name)
+    histories = [
+        state.automatic_dynamic
+        for code_id, state in pgo.get_code_state().items()
+        if (code_id.filename, code_id.firstlineno, code_id.name) == place
+    ]
+    found = []
+    for node in gm.graph.nodes:
+        argument = node.meta.get("grapharg") if node.op == "placeholder" else None
+        if argument is None or not argument.pass_arg_as_tensor:
+            continue
+        memo = getattr(node.meta.get("example_value"), "item_memo", None)
+        symbol = getattr(memo.node._expr, "name", None) if isinstance(memo, torch.SymFloat) else None
+        if symbol is None or TensorifyState.should_specialize(symbol):
+            continue
+        name = source_text(argument.source)
+        changed = any(name in each and each[name].scalar is pgo.auto_dynamic for each in histories)
+        found.append(FloatInput(symbol, argument.source, changed))
+    return found
+
+
+def retrace_with_constants(symbols: Iterable[str]) -> None:
+    """Have dynamo trace the frame anew, with the floats of these symbols as constants under guards.
+
+    Raises:
+        Exception: Always; dynamo catches it.
+    """
+    from torch._dynamo.exc import TensorifyScalarRestartAnalysis
+    from torch._dynamo.symbolic_convert import TensorifyState
+
+    for symbol in symbols:
+        TensorifyState.specialize(symbol)
+        _made_constant.add(symbol)
+    raise TensorifyScalarRestartAnalysis
+
+
+@contextlib.contextmanager
+def constants_of_this_graph() -> Iterator[None]:
+    """Around the compilation of a graph: what ``retrace_with_constants`` said holds for it and its further traces, not
+    for what dynamo traces afterwards."""
+    from torch._dynamo.exc import TensorifyScalarRestartAnalysis
+
+    try:
+        yield
+    except TensorifyScalarRestartAnalysis:
+        raise
+    except BaseException:
+        _forget_constants()
+        raise
+    _forget_constants()
+
+
+def _forget_constants() -> None:
+    from torch._dynamo.symbolic_convert import TensorifyState
+
+    TensorifyState.force_specializations.difference_update(_made_constant)
+    _made_constant.clear()
 
 
 def source_text(source: Any) -> str:

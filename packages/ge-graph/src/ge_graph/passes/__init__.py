@@ -13,6 +13,7 @@ from ge_graph.passes.constants import MergeConstants
 from ge_graph.passes.cse import MergeShapeArithmetic
 from ge_graph.passes.fusion import FuseOperators
 from ge_graph.passes.layout import FoldLayout
+from ge_graph.passes.moves import JoinMoves
 from ge_graph.passes.ref_data import ReplaceDataWithRefData, WriteInputsInPlace
 from ge_graph.passes.symbols import DropSymbolicInputs
 from ge_graph.passes.topology import SortNodes
@@ -20,7 +21,7 @@ from ge_graph.passes.twins import MergeTwins
 from ge_graph.passes.written import ProtectWrittenTensors
 
 __all__ = [
-    "DEFAULT", "DropDeadNodes", "DropSymbolicInputs", "FoldLayout", "FuseOperators", "MergeConstants",
+    "DEFAULT", "DropDeadNodes", "DropSymbolicInputs", "FoldLayout", "FuseOperators", "JoinMoves", "MergeConstants",
     "MergeShapeArithmetic", "MergeTwins", "Pass", "PassResult", "ProtectWrittenTensors", "ReplaceDataWithRefData",
     "SortNodes", "UnjoinBatches", "WriteInputsInPlace", "run",
 ]  # fmt: skip
@@ -29,6 +30,7 @@ DEFAULT: Final[tuple[Pass, ...]] = (
     MergeConstants(),
     MergeShapeArithmetic(),
     UnjoinBatches(),
+    JoinMoves(),
     FoldLayout(),
     MergeTwins(),
     FuseOperators(),

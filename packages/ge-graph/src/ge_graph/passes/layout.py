@@ -31,8 +31,8 @@ class FoldLayout(Pass):
 
     * A Transpose of the last two dimensions in front of a matrix product becomes the product's flag.
     * A Reshape of a Reshape reads the first one's input, where the target has no 0 (which copies a dimension).
-    * A Transpose that undoes the one before it, a Cast to the type and a BroadcastTo or Reshape to the shape that is
-      there already, and Identity are left out.
+    * A Transpose that changes nothing, a Cast to the type and a BroadcastTo or Reshape to the shape that is there
+      already, and Identity are left out.
 
     A node stays where order or memory hangs on it: with control edges, around inputs that are written, and where an
     output of the graph would become one of its inputs.
@@ -40,7 +40,7 @@ class FoldLayout(Pass):
 
     name = "fold_layout"
     reason = "a copy less on the device; the matrix unit reads either layout at the same speed"
-    place = "after merge_shape_arithmetic; leaves dead nodes for drop_dead_nodes"
+    place = "after join_moves; leaves dead nodes for drop_dead_nodes"
 
     def rewrite(self, graph: Graph) -> list[str]:
         if not any(n.op in _CANDIDATES for n in graph.nodes):
@@ -93,21 +93,25 @@ def _fold_move(node: Node, effects: Effects, outputs: set[Tensor], mapping: dict
     if not isinstance(source, Tensor) or len(node.outputs) != 1:
         return ""
     result = node.outputs[0]
-    target, what = source, ""
+    target, what, short = source, "", ""
     if node.op in _TO_SHAPE and _same_shape(source, result):
         what = f"{node.op} to the same shape removed"
     elif node.op == "Reshape":
-        return _fold_reshape(node, source, effects)
+        short = _fold_reshape(node, source, effects)
+        again = node.inputs[0]
+        if not short or not isinstance(again, Tensor) or not _same_shape(again, result):
+            return short
+        target, what = again, "Reshape pairs removed"
     elif node.op == "Identity":
         what = "Identity removed"
     elif node.op == "Cast" and source.dtype is result.dtype:
         what = "Cast to the same type removed"
-    elif node.op in ("Transpose", "TransposeD"):
-        target, what = _undone(node, source, effects)
-    if not what or not _replaceable(node, target, effects, outputs):
-        return ""
+    elif node.op in ("Transpose", "TransposeD") and _stays(node):
+        what = "Transpose without effect removed"
+    if not what or not replaceable(node, target, effects, outputs):
+        return short
     if target.dtype is not result.dtype or target.format is not result.format:
-        return ""
+        return short
     if target.known_shape is None:
         target.record_shape(result.known_shape)
     mapping[result] = target
@@ -120,7 +124,7 @@ def _same_shape(source: Tensor, result: Tensor) -> bool:
     return shape is not None and shape == result.known_shape and not any(isinstance(d, int) and d < 0 for d in shape)
 
 
-def _replaceable(node: Node, source: Tensor, effects: Effects, outputs: set[Tensor]) -> bool:
+def replaceable(node: Node, source: Tensor, effects: Effects, outputs: set[Tensor]) -> bool:
     """Whether readers of the node may read its source instead."""
     if effects.pinned(node) or source in effects.written:
         return False
@@ -132,30 +136,27 @@ def _fold_reshape(node: Node, source: Tensor, effects: Effects) -> str:
     if before.op != "Reshape" or effects.pinned(before) or effects.pinned(node):
         return ""
     first = before.inputs[0]
-    shape = _constant(node.inputs[1]) if len(node.inputs) > 1 else None
-    if not isinstance(first, Tensor) or first in effects.written or shape is None or 0 in shape.reshape(-1).tolist():
+    if not isinstance(first, Tensor) or first in effects.written or new_shape(node) is None:
         return ""
-    if first.format is not source.format or not _whole(node) or not _whole(before):
+    if first.format is not source.format or not _whole(before):
         return ""
     node.inputs[0] = first
     return "Reshape of Reshape shortened"
+
+
+def new_shape(node: Node) -> np.ndarray[Any, Any] | None:
+    """The shape that a Reshape gives whatever the rank of what it reads, if it is a constant without a 0."""
+    shape = _constant(node.inputs[1]) if len(node.inputs) > 1 else None
+    return shape if shape is not None and 0 not in shape.reshape(-1).tolist() and _whole(node) else None
 
 
 def _whole(reshape: Node) -> bool:
     return bool(reshape.attr("axis", 0) == 0 and reshape.attr("num_axes", -1) == -1)
 
 
-def _undone(node: Node, source: Tensor, effects: Effects) -> tuple[Tensor, str]:
-    """The input of the Transpose before, if both together do nothing."""
-    outer, inner = permutation(node), permutation(source.node)
-    if outer is not None and list(outer) == list(range(len(outer))):
-        return source, "Transpose without effect removed"
-    if outer is None or inner is None or len(inner) != len(outer) or effects.pinned(source.node):
-        return source, ""
-    first = source.node.inputs[0]
-    if isinstance(first, Tensor) and [inner[i] for i in outer] == list(range(len(outer))):
-        return first, "Transpose pairs removed"
-    return source, ""
+def _stays(node: Node) -> bool:
+    perm = permutation(node)
+    return perm is not None and perm == tuple(range(len(perm)))
 
 
 def permutation(node: Node) -> tuple[int, ...] | None:

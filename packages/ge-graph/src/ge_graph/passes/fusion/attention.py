@@ -43,7 +43,7 @@ def written_out(site: Site, node: Node) -> bool:
     shape = key.known_shape if turned is None else _swapped(key.known_shape)
     if shape is None or not _fits(query, key, shape, value, out):
         return False
-    if biases and (out.dtype is DataType.DT_FLOAT16 or not _bounded(biases)):
+    if biases and out.dtype is DataType.DT_FLOAT16:
         return False
     bias = _stretched(site, node, biases, product.outputs[0]) if biases else None
     if biases and bias is None:
@@ -151,11 +151,7 @@ def _fits(query: Tensor, key: Tensor, key_shape: Shape, value: Tensor, out: Tens
 
 
 def _bounded(biases: list[Tensor]) -> bool:
-    """Whether nothing in the sum of biases can be -inf.
-
-    A row of -inf alone gives NaN when written out and zeros in the fused operator. Rows of a table that is a graph
-    input are taken for weights, which are numbers.
-    """
+    """Whether nothing in the sum of biases can be -inf, by what the graph says; what is read is not known."""
     waiting: list[Any] = list(biases)
     most, seen = 0.0, 0
     while waiting:
@@ -177,7 +173,7 @@ def _bounded(biases: list[Tensor]) -> bool:
             waiting.append(node.inputs[1])
         elif node.op in _MOVES:
             waiting.append(node.inputs[0])
-        elif node.op not in ("Gather", "GatherV2"):
+        else:
             return False
     return most <= _LARGEST
 
@@ -193,6 +189,9 @@ def _stretched(site: Site, at: Node, biases: list[Tensor], scores: Tensor) -> Te
     fulls = [(1,) * (4 - len(s)) + tuple(s) for s in shapes if s is not None]
     if any(a not in (1, b) for f in fulls for a, b in zip(f, wanted)):
         return None
+    bounded = _bounded(biases)
+    if not bounded and wanted[-1] == 0:
+        return None
     key = (*biases, wanted[1:])
     known = site.shared.get(key)
     if known is not None and site.earlier(known, at):
@@ -205,11 +204,29 @@ def _stretched(site: Site, at: Node, biases: list[Tensor], scores: Tensor) -> Te
     if not whole and not all(isinstance(n, int) for n in sizes):
         return None
     (bias,) = biases if len(biases) == 1 else site.add(at, "Add", biases, {}, [(scores.dtype, full[4 - rank :])])
+    if not bounded:
+        bias = _with_nan_rows(site, at, bias)
     if not whole:
         operand = site.constant(np.asarray(sizes, np.int64), DataType.DT_INT64)
         (bias,) = site.add(at, "BroadcastTo", (bias, operand), {}, [(bias.dtype, target)])
     site.shared[key] = bias
     return bias
+
+
+def _with_nan_rows(site: Site, at: Node, bias: Tensor) -> Tensor:
+    """A bias whose rows of nothing but -inf are NaN, and so are those with an inf.
+
+    Written out they give NaN, in the fused operator a row of -inf gives zeros. The largest of a row less itself is 0
+    for a number, NaN otherwise.
+    """
+    shape = bias.known_shape
+    assert shape is not None
+    one = [(bias.dtype, (*shape[:-1], 1))]
+    axis = site.constant(np.asarray([-1], np.int64), DataType.DT_INT64)
+    (most,) = site.add(at, "ReduceMax", (bias, axis), {"keep_dims": kinds.Bool(True)}, one)
+    (zero,) = site.add(at, "Sub", (most, most), {}, one)
+    (result,) = site.add(at, "Add", (bias, zero), {}, [(bias.dtype, shape)])
+    return result
 
 
 def grouped(site: Site, node: Node) -> bool:

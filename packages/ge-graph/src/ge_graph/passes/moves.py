@@ -1,0 +1,173 @@
+"""Data movement in a row: one move where two follow each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from ge_graph.attrs import Attr, Kind
+from ge_graph.dtypes import DataType
+from ge_graph.ir import Graph, Node, Tensor
+from ge_graph.passes.base import Pass
+from ge_graph.passes.effects import Effects
+from ge_graph.passes.layout import new_shape, permutation, replaceable
+
+_FLOATS: Final = frozenset({DataType.DT_FLOAT16, DataType.DT_BF16, DataType.DT_FLOAT, DataType.DT_DOUBLE})
+_LONG: Final = frozenset({DataType.DT_INT32, DataType.DT_INT64})
+_INTS: Final = _LONG | {DataType.DT_INT8, DataType.DT_UINT8, DataType.DT_INT16}
+_WIDE: Final = frozenset({DataType.DT_FLOAT, DataType.DT_DOUBLE})
+
+# Types between which hold every value of the first, and the types to go on to: an integer made of a float may overflow,
+# and then each way there has its own result.
+_HOLD: Final[Mapping[DataType, tuple[frozenset[DataType], frozenset[DataType]]]] = {
+    DataType.DT_BOOL: (_FLOATS | _INTS, _FLOATS | _INTS | {DataType.DT_BOOL}),
+    DataType.DT_INT8: (_LONG | {DataType.DT_INT16}, _FLOATS | _INTS | {DataType.DT_BOOL}),
+    DataType.DT_UINT8: (_LONG | {DataType.DT_INT16}, _FLOATS | _INTS | {DataType.DT_BOOL}),
+    DataType.DT_INT16: (_LONG, _FLOATS | _INTS | {DataType.DT_BOOL}),
+    DataType.DT_INT32: (frozenset({DataType.DT_INT64}), _FLOATS | _INTS | {DataType.DT_BOOL}),
+    DataType.DT_FLOAT16: (_WIDE, _FLOATS | {DataType.DT_BOOL}),
+    DataType.DT_BF16: (_WIDE, _FLOATS | {DataType.DT_BOOL}),
+    DataType.DT_FLOAT: (frozenset({DataType.DT_DOUBLE}), _FLOATS | {DataType.DT_BOOL}),
+}
+
+_Change: TypeAlias = "tuple[int, ...] | str | None"
+_NOTHING: Final = "nothing"  # both moves together do nothing
+_SAME: Final = "same"  # the move stays as it is
+
+
+class JoinMoves(Pass):
+    """Read past a move that the next one makes needless.
+
+    * Transpose of Transpose is one Transpose.
+    * Unsqueeze of Unsqueeze is one Unsqueeze; Squeeze of Unsqueeze at the same axes is nothing.
+    * Reshape of Unsqueeze or Squeeze is that Reshape.
+    * Cast of Cast is the second one where the type between holds every value of the first; nothing if it leads back.
+
+    A node stays where order or memory hangs on it, as for ``FoldLayout``.
+    """
+
+    name = "join_moves"
+    reason = "each move is a launch, and most are a copy"
+    place = "before fold_layout, which joins reshapes and puts a Transpose into a product; leaves dead nodes"
+
+    def rewrite(self, graph: Graph) -> list[str]:
+        if not any(n.op in _RULES for n in graph.nodes):
+            return []
+        effects = Effects(graph)
+        outputs = set(graph.outputs)
+        mapping: dict[Tensor, Tensor] = {}
+        counts: dict[str, int] = {}
+        nodes: list[Node] = []
+        for node in list(graph.nodes):
+            if mapping:
+                node.replace_operands(mapping)
+            while (found := _before(node, effects)) is not None:
+                middle, first = found
+                change = _RULES[node.op](node, middle, first)
+                if change is None or (change == _NOTHING and not replaceable(node, first, effects, outputs)):
+                    break
+                counts[node.op] = counts.get(node.op, 0) + 1
+                if change == _NOTHING:
+                    mapping[node.outputs[0]] = first
+                    break
+                _join(graph, nodes, node, first, change)
+            nodes.append(node)
+        graph.nodes[:] = nodes
+        if mapping:
+            gone = {t.node for t in mapping}
+            graph.replace_all_uses(mapping)
+            graph.remove(gone)
+        return [f"{count} {op} joined with the move before" for op, count in sorted(counts.items())]
+
+
+def _join(graph: Graph, nodes: list[Node], node: Node, first: Tensor, change: _Change) -> None:
+    node.inputs[0] = first
+    if not isinstance(change, tuple):
+        return
+    if node.op == "Unsqueeze":
+        node.attrs["axes"] = Attr(Kind.LIST_INT, change)
+    elif node.op == "TransposeD":
+        node.attrs["perm"] = Attr(Kind.LIST_INT, change)
+    else:
+        value = np.asarray(change, np.int64)
+        made = graph.add("Const", (), {"value": Attr(Kind.TENSOR, value)}, [(DataType.DT_INT64, value.shape)])
+        graph.nodes.pop()
+        nodes.append(made)
+        node.inputs[1] = made.outputs[0]
+
+
+def _before(node: Node, effects: Effects) -> tuple[Tensor, Tensor] | None:
+    """What a move reads, and what the move before it reads, if neither order nor memory hangs on either."""
+    if node.op not in _RULES or not node.inputs or len(node.outputs) != 1 or effects.pinned(node):
+        return None
+    source = node.inputs[0]
+    if not isinstance(source, Tensor) or source.node.op not in _RULES or effects.pinned(source.node):
+        return None
+    first = source.node.inputs[0]
+    if not isinstance(first, Tensor) or first in effects.written or source in effects.written:
+        return None
+    return (source, first) if first.format is source.format is node.outputs[0].format else None
+
+
+def _transpose(node: Node, middle: Tensor, first: Tensor) -> _Change:
+    before = middle.node
+    outer, inner = permutation(node), permutation(before)
+    if outer is None or inner is None or len(outer) != len(inner):
+        return None
+    joined = tuple(inner[i] for i in outer)
+    return _NOTHING if joined == tuple(range(len(joined))) else joined
+
+
+def _axes(node: Node, rank: int) -> tuple[int, ...] | None:
+    """Axes of an Unsqueeze in its result, or of a Squeeze in what it reads, of that rank."""
+    found = node.attr("axes" if node.op == "Unsqueeze" else "axis", ())
+    axes = tuple(sorted(a + rank if a < 0 else a for a in found))
+    return axes if len(set(axes)) == len(axes) and all(0 <= a < rank for a in axes) else None
+
+
+def _unsqueeze(node: Node, middle: Tensor, first: Tensor) -> _Change:
+    before = middle.node
+    if before.op != "Unsqueeze" or first.known_shape is None:
+        return None
+    inner_rank = len(first.known_shape) + len(before.attr("axes", ()))
+    rank = inner_rank + len(node.attr("axes", ()))
+    inner, outer = _axes(before, inner_rank), _axes(node, rank)
+    if inner is None or outer is None:
+        return None
+    left = [i for i in range(rank) if i not in outer]
+    return tuple(sorted((*outer, *(left[i] for i in inner))))
+
+
+def _squeeze(node: Node, middle: Tensor, first: Tensor) -> _Change:
+    before = middle.node
+    if before.op != "Unsqueeze" or first.known_shape is None:
+        return None
+    inner_rank = len(first.known_shape) + len(before.attr("axes", ()))
+    inner, outer = _axes(before, inner_rank), _axes(node, inner_rank)
+    return _NOTHING if inner is not None and inner and inner == outer else None
+
+
+def _reshape(node: Node, middle: Tensor, first: Tensor) -> _Change:
+    before = middle.node
+    return _SAME if before.op in ("Unsqueeze", "Squeeze") and new_shape(node) is not None else None
+
+
+def _cast(node: Node, middle: Tensor, first: Tensor) -> _Change:
+    before = middle.node
+    between, last = middle.dtype, node.outputs[0].dtype
+    holds, onward = _HOLD.get(first.dtype, (frozenset(), frozenset()))
+    if before.op != "Cast" or between not in holds or last not in onward:
+        return None
+    return _NOTHING if last is first.dtype else _SAME
+
+
+_RULES: Final[Mapping[str, Callable[[Node, Tensor, Tensor], _Change]]] = {
+    "Cast": _cast,
+    "Reshape": _reshape,
+    "Squeeze": _squeeze,
+    "Transpose": _transpose,
+    "TransposeD": _transpose,
+    "Unsqueeze": _unsqueeze,
+}
