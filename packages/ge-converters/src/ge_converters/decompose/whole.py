@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from ge_converters.base.torch_compat import below_autograd, resized_sizes
+from ge_converters.decompose.formulas.general import multilabel_margin_loss
 
 aten = torch.ops.aten
 
@@ -128,12 +129,14 @@ _hardshrink = _shrunk(aten.hardshrink.default, aten.hardshrink_backward.default)
 def _multilabel_margin_loss(
     input: Any, target: Any, size_average: Any = None, reduce: Any = None, reduction: str = "mean"
 ) -> Any:
-    """Without gradients only: its gradient is a formula."""
+    """One op without gradients, a formula with them and for a single row, whose sizes torch infers wrongly."""
     known = {"none": 0, "mean": 1, "sum": 2}.get(reduction)
     if known is None or size_average is not None or reduce is not None or not isinstance(input, torch.Tensor):
         return NotImplemented
-    if not input.is_floating_point() or (input.requires_grad and torch.is_grad_enabled()):
+    if not input.is_floating_point():
         return NotImplemented
+    if input.dim() < 2 or (input.requires_grad and torch.is_grad_enabled()):
+        return multilabel_margin_loss(input, target, known)[0]
     with below_autograd():
         return aten.multilabel_margin_loss_forward.default(input, target, known)[0]
 

@@ -70,7 +70,9 @@ class Parameters:
             number = positional[position]
             if type(number) is int and not 0 <= number < count:
                 name = self.positional[position][0]
-                raise Refusal(f"argument '{name}' is {number}; it says which of {count} forms is meant, 0 to {count - 1}")
+                raise Refusal(
+                    f"argument '{name}' is {number}; it says which of {count} forms is meant, 0 to {count - 1}"
+                )
 
     def symbolic(self, positional: list[Any], keywords: dict[str, Any]) -> list[str]:
         """Names of the arguments that are symbolic numbers: GE tensors where the schema has none."""
@@ -200,8 +202,8 @@ class Caller:
         if not symbolic:
             raise error
         raise Refusal(
-            f"argument '{symbolic[0]}' is a symbolic number, and the converter needs its value: it becomes an attribute "
-            "of GE's operator; pass a constant, or let torch specialise on it"
+            f"argument '{symbolic[0]}' is a symbolic number, and the converter needs its value: it "
+            "becomes an attribute of GE's operator; pass a constant, or let torch specialise on it"
         ) from error
 
     def _numbers_to_tensors(self, parameters: Parameters, positional: list[Any]) -> bool:

@@ -123,6 +123,8 @@ _EDGES = [-1.0, 0.0, 0.5, 2.0]
         Support(I32(value=[1, 3]), I32(4), out_int32=True),
         Support(F32(value=[_EDGES, _EDGES]), F32(2, 3)),
         Support(F32(value=_EDGES), F32()),
+        Support(I64(value=[-1, 0, 2]), F32(3, 4)),
+        Support(F16(value=_EDGES), I32()),
         Support(F32(value=_EDGES), F32(3), side="right"),
         Support(F32(value=[2.0, 0.0, 1.0]), F32(3), sorter=I64(value=[1, 2, 0])),
     ]
@@ -147,7 +149,11 @@ def searchsorted(
 
 @declare_supported(
     [Support(f(3, 4), f(value=_EDGES), right=r) for f in (F32, F16) for r in (False, True)]
-    + [Support(I64(4), I64(value=[1, 3])), Support(F32(3), F32(value=_EDGES), out_int32=True)]
+    + [
+        Support(I64(4), I64(value=[1, 3])),
+        Support(F32(3, 4), I64(value=[-1, 0, 2])),
+        Support(F32(3), F32(value=_EDGES), out_int32=True),
+    ]
 )
 @register_fx_node_ge_converter(aten.bucketize.Tensor, source="aten bucketize.Tensor; GE SearchSorted")
 def bucketize(

@@ -256,9 +256,7 @@ def grid_sampler_backward(
     grad_output: Tensor, input: Tensor, grid: Tensor, interpolation: int, padding: int, align_corners: bool
 ) -> Any:
     """Both gradients."""
-    return aten.grid_sampler_2d_backward(
-        grad_output, input, grid, interpolation, padding, align_corners, [True, True]
-    )
+    return aten.grid_sampler_2d_backward(grad_output, input, grid, interpolation, padding, align_corners, [True, True])
 
 
 FORMULAS: Final[dict[str, Callable[..., Any]]] = {
