@@ -41,9 +41,14 @@ def _row_major(self: Tensor, *_: Any, **__: Any) -> Tensor | None:
     return aten.empty.memory_format(self.shape, dtype=self.dtype, device=self.device)
 
 
+def _always_row_major(self: Tensor, *_: Any, **__: Any) -> Tensor:
+    return aten.empty.memory_format(self.shape, dtype=self.dtype, device=self.device)
+
+
 # Op -> the tensor whose order its result has; None where the traced one is right.
 ORDERED: Final[dict[str, Callable[..., Tensor | None]]] = {
     "roll.default": _channels_last,
+    "log_sigmoid_forward.default": _always_row_major,
     "channel_shuffle.default": _channels_last,
     "native_channel_shuffle.default": _channels_last,
     "addr.default": _of_self,
