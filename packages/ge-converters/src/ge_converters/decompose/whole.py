@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from ge_converters.base.torch_compat import below_autograd, resized_sizes
 from ge_converters.decompose.formulas.general import multilabel_margin_loss
+from ge_converters.decompose.formulas.lapack_info import WITH_INFO
 
 aten = torch.ops.aten
 
@@ -160,6 +161,7 @@ _KEPT: Final[dict[Any, Callable[..., Any]]] = {
     F.softshrink: _softshrink,
     F.hardshrink: _hardshrink,
     torch.hardshrink: _hardshrink,
+    **WITH_INFO,
 }
 
 
