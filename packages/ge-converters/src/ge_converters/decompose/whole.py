@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from ge_converters.base.torch_compat import below_autograd, resized_sizes
 from ge_converters.decompose.formulas.general import multilabel_margin_loss
 from ge_converters.decompose.formulas.lapack_info import WITH_INFO
+from ge_converters.decompose.memory_order import channels_last_format
 
 aten = torch.ops.aten
 
@@ -69,10 +70,28 @@ def _interpolate(
     rest = (*([bool(align_corners)] if aligns else []), *factors)
     if input.requires_grad and torch.is_grad_enabled():
         if not all(isinstance(s, int) for s in (*input.shape, *wanted)):
-            return NotImplemented  # torch's own formula, whose gradient serves symbolic sizes
+            # torch's own formula, whose gradient serves symbolic sizes but loses the order of memory
+            order = None if mode == "bicubic" else channels_last_format(input)
+            if order is None:
+                return NotImplemented
+            kept = _GradientInOrder.apply(input, order)
+            return F.interpolate(kept, size, scale_factor, mode, align_corners, recompute_scale_factor, antialias)
         return _Resized.apply(input, op, wanted, rest)
     with below_autograd():
         return op(input, wanted, *rest)
+
+
+class _GradientInOrder(torch.autograd.Function):
+    """The input itself; its gradient comes in an order of memory."""
+
+    @staticmethod
+    def forward(ctx: Any, input: torch.Tensor, order: torch.memory_format) -> Any:
+        ctx.order = order
+        return input.view_as(input)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:  # type: ignore[override]
+        return grad.contiguous(memory_format=ctx.order), None
 
 
 class _Resized(torch.autograd.Function):
