@@ -14,9 +14,9 @@ import torchair
 from benchmarks import rows
 from benchmarks.capture import aot_graph, fx_nodes
 from benchmarks.rows import Row, at_most, medians, size
-from ge_converters.lowering import lower, no_collection
-from ge_graph import Graph, passes, serde
-from ge_graph.verify import verify
+from ge_converters.conversion import convert_graph
+from ge_converters.lowering import no_collection
+from ge_graph import Graph, serde
 from tools import models
 
 GROUP = "conversion"
@@ -25,9 +25,7 @@ GROUP = "conversion"
 def convert(gm: object) -> tuple[Graph, bytes]:
     """The whole of our work on one graph."""
     with no_collection():  # as the pipeline does
-        graph = lower(gm).graph
-        passes.run(graph)
-        verify(graph)
+        graph = convert_graph(gm).graph
         return graph, serde.to_bytes(graph)
 
 

@@ -4,10 +4,6 @@ Everything is installed from the wheelhouse; nothing here reaches a network.
 """
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,22 +11,7 @@ import torch
 
 import torchair
 
-ROOT = Path(__file__).resolve().parent.parent
-UV = str(Path(sys.executable).parent / "uv")
-WHEELHOUSE = str(ROOT / "wheelhouse")
-PACKAGES = ("ge-graph", "ge-runtime-native", "tair-export")
-
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not Path(WHEELHOUSE).is_dir() or not Path(UV).exists(), reason="needs the wheelhouse and uv"),
-]
-
-
-def run(*command, **more):
-    env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, env=env, **more)
-    assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
-    return done.stdout
+pytestmark = pytest.mark.slow
 
 
 class Net(torch.nn.Module):
@@ -43,25 +24,9 @@ class Net(torch.nn.Module):
 
 
 @pytest.fixture(scope="module")
-def host(tmp_path_factory):
-    """Python of an environment that has the tair-export wheel and what it declares."""
-    folder = tmp_path_factory.mktemp("host")
-    for package in PACKAGES:
-        run(
-            UV, "build", "-q", "--wheel", "--no-sources", "--no-index", "--find-links", WHEELHOUSE,
-            "-o", folder / "dist", ROOT / "packages" / package,
-        )  # fmt: skip
-    run(UV, "venv", "-q", "--python", sys.executable, folder / "venv")
-    python = folder / "venv/bin/python"
-    links = ["--no-index", "--find-links", WHEELHOUSE, "--find-links", folder / "dist"]
-    run(UV, "pip", "install", "-q", "--python", python, *links, "tair-export")
-    return folder, python, links
-
-
-@pytest.fixture(scope="module")
 def saved(host):
     """A saved graph, its inputs and eager's results, outside the tree."""
-    folder = host[0]
+    folder = host.folder
     torch.manual_seed(0)
     model, x, y = Net().eval(), torch.randn(3, 4), torch.randn(3, 2)
     torchair.CompiledModel.save_graph(model, (x, y), dynamic=True, save_path=folder / "saved")
@@ -89,7 +54,7 @@ else:
 
 
 def test_without_torch(host, saved):
-    folder, python, _ = host
+    folder, python, run = host.folder, host.python, host.run
     told = run(python, "-c", BARE, saved / "saved", cwd=folder)
     assert "GE4002" in told
     assert "torch" in told
@@ -112,8 +77,8 @@ assert out["sum"].shape == (6, 2) and out["double"][0].shape == (6, 4)
 
 def test_with_the_cpu_extra(host, saved):
     """Runs after the other one: installing torch is the difference."""
-    folder, python, links = host
-    run(UV, "pip", "install", "-q", "--python", python, *links, "tair-export[cpu]")
+    folder, python, run = host.folder, host.python, host.run
+    host.install("tair-export[cpu]")
     run(python, "-W", "ignore", "-c", RUN, cwd=folder)
     run(
         folder / "venv/bin/tair-run",

@@ -3,8 +3,6 @@
 The emulator's kernels are torch's; they run in a process of their own, so the program has no torch to import.
 """
 
-import os
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -17,22 +15,7 @@ import torchair
 
 launch = pytest.importorskip("ge_emulator.launch", reason="the emulator is not installed")
 
-ROOT = Path(__file__).resolve().parent.parent
-UV = str(Path(sys.executable).parent / "uv")
-WHEELHOUSE = str(ROOT / "wheelhouse")
-PACKAGES = ("ge-graph", "ge-runtime-native", "tair-export")
-
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not Path(WHEELHOUSE).is_dir() or not Path(UV).exists(), reason="needs the wheelhouse and uv"),
-]
-
-
-def run(*command, env=None, **more):
-    env = {**{k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}, **(env or {})}
-    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, env=env, timeout=600, **more)
-    assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-6000:]}"
-    return done.stdout
+pytestmark = pytest.mark.slow
 
 
 class Net(torch.nn.Module):
@@ -81,17 +64,9 @@ CASES = {
 
 
 @pytest.fixture(scope="module")
-def host(tmp_path_factory):
-    """A folder with an environment that has the tair-export wheel and what it declares, and with saved graphs."""
-    folder = tmp_path_factory.mktemp("host")
-    for package in PACKAGES:
-        run(
-            UV, "build", "-q", "--wheel", "--no-sources", "--no-index", "--find-links", WHEELHOUSE,
-            "-o", folder / "dist", ROOT / "packages" / package,
-        )  # fmt: skip
-    run(UV, "venv", "-q", "--python", sys.executable, folder / "venv")
-    links = ["--no-index", "--find-links", WHEELHOUSE, "--find-links", folder / "dist"]
-    run(UV, "pip", "install", "-q", "--python", folder / "venv/bin/python", *links, "tair-export")
+def saved(host):
+    """The host, with saved graphs, their inputs and eager's results in its folder."""
+    folder = host.folder
     torch.manual_seed(0)
     for name, (make, *sizes) in CASES.items():
         model = make().eval()
@@ -106,7 +81,7 @@ def host(tmp_path_factory):
                 wanted=wanted.float().numpy(),
                 **{f"input{i}": v.numpy() for i, v in enumerate(inputs)},
             )
-    return folder
+    return host
 
 
 PREPARED = """
@@ -146,8 +121,8 @@ def program(host, code, **env):
     variables = launch.environment(build.build(), None)
     kept = {k: variables[k] for k in ("LD_LIBRARY_PATH", "ASCEND_HOME_PATH", "ASCEND_OPP_PATH")}
     kept["PYTHONPATH"] = str(Path(launch.__file__).resolve().parents[1])
-    kept |= {"TAIR_EMULATOR_PYTHON": sys.executable, "TAIR_EMULATOR_GRAPHS": str(host / "received"), **env}
-    return run(host / "venv/bin/python", "-c", PREPARED + textwrap.dedent(code), cwd=host, env=kept)
+    kept |= {"TAIR_EMULATOR_PYTHON": sys.executable, "TAIR_EMULATOR_GRAPHS": str(host.folder / "received"), **env}
+    return host.run(host.python, "-c", PREPARED + textwrap.dedent(code), cwd=host.folder, env=kept)
 
 
 EQUAL = """
@@ -165,27 +140,27 @@ assert not [n for n in sys.modules if n.split(".")[0] == "torch"]
 
 
 @pytest.mark.parametrize(("name", "rtol"), [("net", 1e-5), ("counter", 1e-6), ("half", 1e-2)])
-def test_saved_graphs_equal_eager(host, name, rtol):
+def test_saved_graphs_equal_eager(saved, name, rtol):
     """Two sizes through one graph; the second call of the counter sees what the first has written."""
-    program(host, EQUAL.format(name=name, rtol=rtol))
+    program(saved, EQUAL.format(name=name, rtol=rtol))
 
 
-def test_weights_reach_ge_by_their_absolute_path(host):
+def test_weights_reach_ge_by_their_absolute_path(saved):
     from ge_graph import serde
 
-    for path in [*(host / "received").glob("*")]:
+    for path in [*(saved.folder / "received").glob("*")]:
         path.unlink()
-    program(host, EQUAL.format(name="net", rtol=1e-5))
-    (path,) = (host / "received").iterdir()
+    program(saved, EQUAL.format(name="net", rtol=1e-5))
+    (path,) = (saved.folder / "received").iterdir()
     assert path.stat().st_size < 64 << 10  # the weights have 77 MB
     files = [n.attr("location") for n in serde.from_bytes(path.read_bytes()).nodes if n.op == "FileConstant"]
     assert files
     assert all(Path(f).is_absolute() and Path(f).is_file() for f in files), files
 
 
-def test_results_in_the_memory_of_an_input(host):
+def test_results_in_the_memory_of_an_input(saved):
     program(
-        host,
+        saved,
         """
         model = CompiledModel.load_graph("scale", device="npu", options={"ge.exec.outputReuseInputMemIndexes": "0,0"})
         for inputs, wanted in calls("scale"):
@@ -197,9 +172,9 @@ def test_results_in_the_memory_of_an_input(host):
     )
 
 
-def test_frozen_inputs(host):
+def test_frozen_inputs(saved):
     program(
-        host,
+        saved,
         """
         model = CompiledModel.load_graph("scale", device="npu", options={"frozenInput": "0,1"})
         inputs = [c[0] for c in calls("scale")]
@@ -213,10 +188,10 @@ def test_frozen_inputs(host):
     )
 
 
-def test_a_kernel_process_that_dies_is_an_error(host):
+def test_a_kernel_process_that_dies_is_an_error(saved):
     """The emulator says so instead of waiting."""
     program(
-        host,
+        saved,
         """
         from ge_graph.errors import EngineError
         try:

@@ -96,11 +96,11 @@ def test_steps_equal_eager(info, options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("capturable", [False, True])
+@pytest.mark.parametrize("of_tensor", [False, True])
 @pytest.mark.parametrize("schedule", SCHEDULERS)
-def test_schedulers(schedule, capturable):
+def test_schedulers(schedule, of_tensor):
     (info,) = [i for i in optim_db if i.optim_cls is torch.optim.AdamW]
-    options = {"lr": torch.tensor(0.05) if capturable else 0.05, "capturable": capturable}
+    options = {"lr": torch.tensor(0.05) if of_tensor else 0.05, "foreach": not of_tensor}
     params, state = steps(info, options, None, SCHEDULERS[schedule])
     got_params, got_state = steps(info, options, torchair.get_npu_backend(), SCHEDULERS[schedule])
     torch.testing.assert_close(got_params, params)

@@ -16,6 +16,7 @@ import typer.main
 import tair_debug.cli
 import tair_export.run
 import torchair
+from ge_graph import schema
 from torchair.options import OPTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -133,3 +134,9 @@ def test_modules_and_options(page):
     paths |= {"debug.graph_dumb.type"}  # the wrong name that an error is explained with
     for option in set(re.findall(r"`config\.((?:[a-z_]+_config|debug|export)[\w.]*)", text)):
         assert option.strip(".") in paths | groups or option.startswith("aclgraph_config"), option
+
+
+@pytest.mark.parametrize("page", ["README.md", "README.zh.md"])
+def test_the_number_of_operators_is_that_of_the_schemas(page):
+    numbers = re.findall(r"(\d[\d,]*) (?:operators|个 GE 算子)", (ROOT / page).read_text(encoding="utf-8"))
+    assert [int(n.replace(",", "")) for n in numbers] == [len(schema.names())]

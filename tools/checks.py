@@ -71,7 +71,7 @@ def compiled_text(root: Path = ROOT) -> list[str]:
                 taken = {a.name for a in node.names} & _COMPILERS if node.module == "builtins" else set()
                 word = node.module if node.module in _MODULES else ", ".join(taken)
             if word:
-                bad.append(f"{name}:{node.lineno}: {word}; build a ge_graph.program.Program instead")
+                bad.append(f"{name}:{getattr(node, 'lineno', 0)}: {word}; build a ge_graph.program.Program instead")
     return bad
 
 

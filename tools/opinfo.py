@@ -264,7 +264,8 @@ def rounding(got: Iterable[Any], want: Iterable[Any], exact: Iterable[Any]) -> b
 
 def _tolerances(dtype: torch.dtype) -> tuple[float, float]:
     """torch's own, those that `compare` uses."""
-    return torch.testing._comparison.default_tolerances(dtype)
+    relative, absolute = torch.testing._comparison.default_tolerances(dtype)
+    return float(relative), float(absolute)
 
 
 def summarise(error: BaseException) -> str:
@@ -353,7 +354,8 @@ def explain(subject: Subject, current: Any, error: Exception, gradients: bool, s
         return reason
     try:
         with time_limit(seconds):
-            Subject(subject.op, "aot_eager", subject.dynamic).compare(*current, gradients)
+            sample, want = current
+            Subject(subject.op, "aot_eager", subject.dynamic).compare(sample, want, gradients)
     except Exception as same:  # noqa: BLE001 -- only whether it fails matters
         return f"backend aot_eager fails too: {summarise(same)}"
     return NOTES.get(subject.op.name, reason) if isinstance(error, AssertionError) else reason

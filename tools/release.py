@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import tomllib
 
@@ -35,13 +36,14 @@ def run(*command: str, cwd: Path = ROOT) -> None:
         sys.exit(done.returncode)
 
 
-def project(folder: str) -> dict:
+def project(folder: str) -> dict[str, Any]:
     """The pyproject.toml of a package folder."""
     path = ROOT / "packages" / folder / "pyproject.toml"
     if not path.exists():
         names = ", ".join(sorted(p.parent.name for p in ROOT.glob("packages/*/pyproject.toml")))
         sys.exit(f"release: no package '{folder}'; there are {names}")
-    return tomllib.loads(path.read_text())
+    found: dict[str, Any] = tomllib.loads(path.read_text())
+    return found
 
 
 def folders() -> list[str]:

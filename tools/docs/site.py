@@ -10,6 +10,7 @@ python -m tools.docs.site --prepare    only make build/docs
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import re
 import shutil
@@ -55,9 +56,7 @@ def prepare() -> None:
         text = f"# {package}\n\n" + "\n".join(f"::: {module}\n" for module in modules)
         (api / f"{package}.md").write_text(text, encoding="utf-8")
     for page in SOURCE.rglob("*.md"):
-        page.write_text(
-            _LINK.sub(lambda m, page=page: _link(page, m), page.read_text(encoding="utf-8")), encoding="utf-8"
-        )
+        page.write_text(_LINK.sub(functools.partial(_link, page), page.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def _link(page: Path, found: re.Match[str]) -> str:

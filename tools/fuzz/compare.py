@@ -136,10 +136,11 @@ def _tolerance(dtype: torch.dtype) -> float:
 
 def _close(want: torch.Tensor, got: torch.Tensor) -> bool:
     if not want.is_floating_point():
-        return torch.equal(want, got)
+        return bool(torch.equal(want, got))
     size = want.double().abs().nan_to_num(0, 0, 0).max().item() if want.numel() else 0.0
     tolerance = _tolerance(want.dtype)
-    return torch.allclose(want.double(), got.double(), rtol=tolerance, atol=tolerance * max(size, 1), equal_nan=True)
+    limit = tolerance * max(size, 1)
+    return bool(torch.allclose(want.double(), got.double(), rtol=tolerance, atol=limit, equal_nan=True))
 
 
 def _unstable(program: Program, name: str, i: int, want: torch.Tensor, got: torch.Tensor) -> bool:

@@ -8,7 +8,7 @@ import re
 
 import pytest
 import torch
-import torch._prims  # noqa: F401 - defines prims
+import torch._prims
 
 from ge_converters.decompose.table import decomposition_table
 from ge_converters.lowering.walk import handled_by_walk

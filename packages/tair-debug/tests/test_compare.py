@@ -125,6 +125,32 @@ def test_the_model_as_a_whole(subject):
     assert [r.wrong for r in rows] == [False, True]
 
 
+def test_graphs_have_been_through_the_passes_of_a_compilation(config):
+    """A pass of the user's configuration acts, and a pass that changes the result shows in the whole model."""
+
+    def to_tanh(gm, example_inputs, phase_config):
+        for node in gm.graph.find_nodes(op="call_function", target=torch.ops.aten.sigmoid.default):
+            node.target = torch.ops.aten.tanh.default
+
+    config.post_grad_custom_post_pass = to_tanh
+    subject = Subject(net, (torch.randn(4, 4),), config=config)
+    found = compare_model(subject, engine=work.engine())
+    assert found.ok
+    assert "aten.tanh.default" in {r.target for r in found.rows}
+    assert "aten.sigmoid.default" not in {r.target for r in found.rows}
+
+
+def test_norms_are_compared_as_they_are_compiled():
+    """What a built-in FX pass joins is one row."""
+
+    def norm(x, w):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * w
+
+    found = compare_model(Subject(norm, (torch.randn(4, 8), torch.randn(8))), engine=work.engine())
+    assert found.ok
+    assert {r.op for r in found.rows} == {"RmsNorm"}
+
+
 def test_unknown_engine():
     with pytest.raises(ConfigError, match="GE1044.*no engine 'gpu'; installed: .*cpu"):
         work.engine("gpu")

@@ -6,6 +6,8 @@ has an entry in ``docs/errors.md``; a test keeps both in step.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from ge_graph.escape import block
@@ -51,7 +53,13 @@ class ConfigError(GeError, ValueError):
 
 
 class LoweringError(GeError, RuntimeError):
-    """FX nodes cannot become GE nodes (2xxx)."""
+    """FX nodes cannot become GE nodes (2xxx).
+
+    Attributes:
+        refused: Name of a node in the outermost FX graph to the reason, for the nodes that the error lists.
+    """
+
+    refused: Mapping[str, str] = MappingProxyType({})
 
 
 class GraphError(GeError, ValueError):

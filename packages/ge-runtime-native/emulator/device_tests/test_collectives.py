@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
-from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,26 +44,9 @@ dist.destroy_process_group()
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("ranks", "lose"), [(2, False), (2, True)])
-def test_ranks(ranks: int, lose: bool, tmp_path: Path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    started = []
-    for rank in range(ranks):
-        env = {
-            **os.environ,
-            "RANK": str(rank),
-            "WORLD_SIZE": str(ranks),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-            "TAIR_EMULATOR_DEVICES": str(ranks),
-            "HCCL_EXEC_TIMEOUT": "60",
-            **({"LOSE_A_RANK": "1"} if lose else {}),
-        }
-        log = (tmp_path / f"{rank}.log").open("w")
-        started.append(subprocess.Popen([sys.executable, "-c", RANK], env=env, stdout=log, stderr=log))
-    codes = [p.wait(timeout=280) for p in started]
-    logs = [(tmp_path / f"{rank}.log").read_text() for rank in range(ranks)]
+def test_ranks(ranks: int, lose: bool, run_ranks: Any):
+    env = {"HCCL_EXEC_TIMEOUT": "60", **({"LOSE_A_RANK": "1"} if lose else {})}
+    codes, logs = run_ranks(ranks, "-c", RANK, seconds=280, env_of=lambda rank: env)
     assert all("collectives right" in text for text in logs), logs
     if lose:
         assert "noticed" in logs[0], logs[0]

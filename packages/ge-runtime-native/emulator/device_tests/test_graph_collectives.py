@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
-import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,32 +14,14 @@ RANK = Path(__file__).with_name("tensor_parallel.py")
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("ranks", "lose"), [(2, True), (4, False)])
-def test_tensor_parallel_model(ranks: int, lose: bool, tmp_path: Path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    started = []
-    for rank in range(ranks):
-        env = {
-            **os.environ,
-            "RANK": str(rank),
-            "WORLD_SIZE": str(ranks),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-            "TAIR_EMULATOR_DEVICES": str(ranks),
-            "TAIR_EMULATOR_GRAPHS": str(tmp_path / f"graphs{rank}"),
-            "HCCL_EXEC_TIMEOUT": "300",
-            **({"LOSE_A_RANK": "1"} if lose else {}),
-        }
-        log = (tmp_path / f"{rank}.log").open("w")
-        started.append(subprocess.Popen([sys.executable, str(RANK)], env=env, stdout=log, stderr=log))
-    limit = time.monotonic() + 500
-    try:
-        codes = [p.wait(timeout=max(limit - time.monotonic(), 1)) for p in started]
-    finally:
-        for p in started:
-            p.kill()
-    logs = [(tmp_path / f"{rank}.log").read_text() for rank in range(ranks)]
+def test_tensor_parallel_model(ranks: int, lose: bool, tmp_path: Path, run_ranks: Any):
+    env = {"HCCL_EXEC_TIMEOUT": "300", **({"LOSE_A_RANK": "1"} if lose else {})}
+    codes, logs = run_ranks(
+        ranks,
+        str(RANK),
+        seconds=500,
+        env_of=lambda rank: {**env, "TAIR_EMULATOR_GRAPHS": str(tmp_path / f"graphs{rank}")},
+    )
     for text in logs:
         assert "equals the whole model" in text, text[-4000:]
         assert "collectives of the graph right" in text, text[-4000:]

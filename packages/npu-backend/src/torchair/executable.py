@@ -103,7 +103,7 @@ class _Writer:
 
     def _view(self, view: View) -> ast.expr:
         keywords = {name: self._argument(a) for name, a in view.kwargs.items()}
-        return self._call(view.target, *map(self._argument, view.args), **keywords)
+        return self._call(view.target, *map(self._argument, view.args), **keywords)  # type: ignore[arg-type]
 
     def _argument(self, value: Any) -> ast.expr:
         if isinstance(value, torch.fx.Node):

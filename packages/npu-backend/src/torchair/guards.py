@@ -127,7 +127,7 @@ _ARRANGE: Final = frozenset((
 ))  # fmt: skip
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[misc]
     """Keeps the operators that run, and their numbers and texts.
 
     Attributes:

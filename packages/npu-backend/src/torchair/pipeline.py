@@ -25,11 +25,10 @@ from ge_graph import passes as ge_passes
 from ge_graph import schema
 from ge_graph.errors import ConfigError, GraphError, LoweringError
 from ge_graph.rules.options import check_options
-from ge_graph.verify import verify
 from tair_debug.observer import Stage
 from tair_debug.report import CompileReport
 from torchair import cache, explain, observers, records
-from torchair.fx_passes import AFTER_USER, BEFORE_USER, BUILT_IN, CAPTURED, FxPass, check_scopes, run_custom
+from torchair.fx_passes import FxProgress, run_all
 from torchair.fx_passes.base import output_values, value_of
 from torchair.gears import gear_options
 from torchair.log import logger
@@ -84,7 +83,7 @@ def new_model(gm: torch.fx.GraphModule, config: CompilerConfig | None = None) ->
     return model_id
 
 
-class Pipeline:
+class Pipeline(FxProgress):
     """One compilation of one ATen graph.
 
     Args:
@@ -137,7 +136,7 @@ class Pipeline:
                 "GE1008", "config.export.export_mode = True when compiling: an export has no result to run",
                 next="call torchair.dynamo_export(*inputs, model=model, ...)",
             )  # fmt: skip
-        self._fx_graph("", gm)
+        self.fx_graph("", gm)
         dump = observers.tensor_dump(config, gm, "original")
         self._fx_passes(gm, example_inputs)
         observers.write_summary(config, gm)
@@ -214,7 +213,7 @@ class Pipeline:
         gears = "" if self.gears is None else self.gears.text()
         entry = cache.entry_for(self.config, gm, self._label, gears) if not self.observers else None
         if entry is not None:
-            with self._timed("compile cache") as note:
+            with self.timed("compile cache") as note:
                 found = entry.load()
                 hit = found is not None and cache.refix(gm, found.numbers())
                 note("hit" if hit else "miss")
@@ -224,7 +223,7 @@ class Pipeline:
                     self.on_saving(found, None)
                 return found
         watch = cache.Watch(gm)
-        lowered = self._optimize(self._lower(gm, specialise=True))
+        lowered = self._to_ge(gm, specialise=True)
         stored = Stored(lowered, plan, watch.fixed, static_input_positions())
         if self.gears is not None:
             values = [value_of(n) for n in gm.graph.nodes if n.op == "placeholder"]
@@ -249,41 +248,19 @@ class Pipeline:
         """
         records.compiler_inputs(self._label, example_inputs)
         explain.warn_of_idle(explain.explain(self.config, "export", on_device=explain.has_device()))
-        self._fx_graph("", gm)
+        self.fx_graph("", gm)
         self._fx_passes(gm, example_inputs)
         observers.write_summary(self.config, gm)
         with real_values():
-            return self._optimize(prepare(self._lower(gm)), ref_data=True)
+            return self._to_ge(gm, prepare=prepare, ref_data=True)
 
     # -- FX -----------------------------------------------------------------------------------------------------------
 
     def _fx_passes(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> None:
-        self._built_in(gm, BEFORE_USER)
-        self._custom("post_grad_custom_pre_pass", gm, example_inputs)
-        self._built_in(gm, BUILT_IN)
-        self._custom("post_grad_custom_post_pass", gm, example_inputs)
-        self._built_in(gm, AFTER_USER)
-        check_scopes(gm.graph)
-        self._built_in(gm, CAPTURED)
+        run_all(gm, example_inputs, self.config, self.stage.phase, self)
 
-    def _built_in(self, gm: torch.fx.GraphModule, passes: Sequence[FxPass]) -> None:
-        for each in passes:
-            if not each.enabled(self.config, self.stage.phase):
-                continue
-            with self._timed(each.name) as note:
-                edits = each.run(gm)
-                note(f"{edits} edits, {len(gm.graph.nodes)} nodes")
-            self._fx_graph(each.name, gm, changed=bool(edits))
-
-    def _custom(self, option: str, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> None:
-        if getattr(self.config, option).value is None:
-            return
-        with self._timed(option) as note:
-            name, changed = run_custom(option, gm, example_inputs, self.config)
-            note(f"'{name}' {'edited' if changed else 'left'} the graph, {len(gm.graph.nodes)} nodes")
-        self._fx_graph(name, gm)
-
-    def _fx_graph(self, label: str, gm: torch.fx.GraphModule, *, changed: bool = True) -> None:
+    def fx_graph(self, label: str, gm: torch.fx.GraphModule, *, changed: bool = True) -> None:
+        """Show the FX graph to the observers and the log; an empty label is the graph as traced."""
         for observer in self.observers if changed else ():
             observer.fx_graph(self.stage, label, gm)
         if not changed:
@@ -313,7 +290,7 @@ class Pipeline:
         """Mode reduce-overhead: a program of the ATen graph, captured and replayed."""
         from torchair.reduce_overhead import compile_captured
 
-        with self._timed("reduce-overhead") as note, real_values():
+        with self.timed("reduce-overhead") as note, real_values():
             call, source = compile_captured(
                 gm, device_of(gm), self.config.aclgraph_config, static=static_input_positions(),
                 title=f"{self._label}, graph {self.stage.graph_id}, mode reduce-overhead",
@@ -328,29 +305,41 @@ class Pipeline:
 
     # -- GE -----------------------------------------------------------------------------------------------------------
 
-    def _lower(self, gm: torch.fx.GraphModule, *, specialise: bool = False) -> Lowered:
-        from ge_converters.lowering import lower
+    def _to_ge(
+        self,
+        gm: torch.fx.GraphModule,
+        *,
+        specialise: bool = False,
+        prepare: Callable[[Lowered], Lowered] = lambda lowered: lowered,
+        ref_data: bool = False,
+    ) -> Lowered:
+        from ge_converters.conversion import convert_graph
         from ge_converters.registry import REGISTRY
         from torchair import converters
 
-        with self._timed("load converters") as note:
+        with self.timed("load converters") as note:
             converters.register()
             REGISTRY.load()
             note("known")
         schema.use_cann(self.config.cann_version.value)
-        with self._timed("lower") as note:
-            lowered = lower(gm, name=f"graph_{self.stage.graph_id}", specialise=specialise)
-            note(f"{len(gm.graph.nodes)} FX nodes to {len(lowered.graph.nodes)} GE nodes")
-        nodes = lowered.graph.nodes
-        self.config.check_graph(
-            streams=any("_user_stream_label" in n.attrs for n in nodes),
-            dynamic=any(b.kind == "scalar" or not all(isinstance(d, int) for d in b.spec.size) for b in lowered.inputs),
-        )
-        self._ge_graph("original", lowered.graph)
+        lowered = convert_graph(
+            gm, name=f"graph_{self.stage.graph_id}", specialise=specialise,
+            prepare=lambda made: self._prepared(prepare(self._checked(made)), ref_data), progress=self,
+        )  # fmt: skip
+        self._check_soc(lowered.graph)
+        self.report.ge_ops += _tasks(lowered.graph)
         return lowered
 
-    def _optimize(self, lowered: Lowered, *, ref_data: bool = False) -> Lowered:
-        graph = lowered.graph
+    def _checked(self, lowered: Lowered) -> Lowered:
+        """What options ask of a graph that is known now."""
+        self.config.check_graph(
+            streams=any("_user_stream_label" in n.attrs for n in lowered.graph.nodes),
+            dynamic=any(b.kind == "scalar" or not all(isinstance(d, int) for d in b.spec.size) for b in lowered.inputs),
+        )
+        return lowered
+
+    def _prepared(self, lowered: Lowered, ref_data: bool) -> tuple[Lowered, Sequence[ge_passes.Pass]]:
+        """The bindings to go on with, and the GE passes that the options ask for."""
         experimental = self.config.experimental_config
         passes = list(ge_passes.DEFAULT)
         if ref_data or experimental.enable_ref_data.value:
@@ -358,17 +347,7 @@ class Pipeline:
             passes = [ge_passes.WriteInputsInPlace(pairs), ge_passes.ReplaceDataWithRefData(), *passes]
         if not experimental.topology_sorting_strategy.is_default:
             passes.append(ge_passes.SortNodes(experimental.topology_sorting_strategy.value))
-        before = len(graph.nodes)
-        with self._timed("GE passes") as note:
-            ge_passes.run(graph, passes, on_pass=self._ge_graph, on_idle=self._ge_idle)
-            note(f"{before} to {len(graph.nodes)} GE nodes")
-        with self._timed("verify") as note:
-            verify(graph)
-            note(f"{len(graph.nodes)} GE nodes")
-        self._check_soc(graph)
-        self.report.ge_ops += _tasks(graph)
-        self._ge_graph("optimized", graph)
-        return lowered
+        return lowered, passes
 
     def _check_soc(self, graph: Graph) -> None:
         """The verdict of the chip that ``config.check_soc`` names, as a warning or, on request, an error."""
@@ -378,7 +357,7 @@ class Pipeline:
         from ge_graph import kernels
         from tair_debug import check
 
-        with self._timed("check_soc") as note:
+        with self.timed("check_soc") as note:
             report = check.examine([graph], kernels.oracle(soc))
             note(report.headline())
         if not report.ok and self.config.check_soc_error.value:
@@ -391,14 +370,16 @@ class Pipeline:
             logger.warning("%s: %s (%s)\n%s", self._label, report.headline(), report.origin,
                            check.text(report.troubles()))  # fmt: skip
 
-    def _ge_graph(self, label: str, graph: Graph) -> None:
+    def ge_graph(self, label: str, graph: Graph) -> None:
+        """Show the GE graph to the observers and the log."""
         for observer in self.observers:
             observer.ge_graph(self.stage, label, graph)
         if logger.isEnabledFor(logging.DEBUG):
             name = label if label in ("original", "optimized") else f"after {label}"
             logger.debug("%s: GE graph %s: %d nodes", self._label, name, len(graph.nodes))
 
-    def _ge_idle(self, label: str) -> None:
+    def ge_unchanged(self, label: str) -> None:
+        """Note a GE pass that changed nothing."""
         observers.tell_unchanged(self.observers, self.stage, label, "ge")
         logger.debug("%s: GE graph after %s: unchanged", self._label, label)
 
@@ -433,7 +414,7 @@ class Pipeline:
         number = self.stage.graph_id
         idle = [] if on_device else self.config.only_on_a_device()
         records.graph_added(lowered, number, dict(options), idle, engine.name)
-        with self._timed("engine") as note:
+        with self.timed("engine") as note:
             start = time.perf_counter()
             executable = engine.compile(lowered.graph, options)
             records.graph_compiled(lowered, number, engine.name, time.perf_counter() - start)
@@ -464,7 +445,8 @@ class Pipeline:
     # -- log ----------------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _timed(self, stage: str) -> Iterator[Callable[[str], None]]:
+    def timed(self, stage: str) -> Iterator[Callable[[str], None]]:
+        """Time a stage for the report and the log."""
         notes: list[str] = []
         start = time.perf_counter()
         yield notes.append
@@ -475,6 +457,26 @@ class Pipeline:
             logger.info("%s: %s: %s, %.1f ms", self._label, stage, "; ".join(notes), took_ms)
         else:
             logger.event("%s: %s took %.1f ms", self._label, stage, took_ms)
+
+
+def prepare_graph(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], phase: Phase, config: CompilerConfig | None = None
+) -> None:
+    """What a compilation does to an ATen graph before it is lowered, for tools that lower it themselves.
+
+    Args:
+        gm: ATen graph; edited.
+        example_inputs: Its fake inputs.
+        phase: Half of a training graph, or ``forward``.
+        config: The options; None means all defaults.
+
+    Errors: PassError for custom passes.
+    """
+    from torchair import converters
+    from torchair.config import CompilerConfig
+
+    converters.register()
+    run_all(gm, example_inputs, CompilerConfig() if config is None else config, phase)
 
 
 def _tasks(graph: Graph) -> int:

@@ -370,7 +370,8 @@ def _view_op(name: str) -> Callable[..., Any]:
     found = getattr(getattr(getattr(torch.ops, space), packet), overload)
     if not isinstance(found, torch._ops.OpOverload) or found._schema.is_mutable or not _gives_view(found):
         raise ValueError(f"{name[:80]} is no view")
-    return found
+    view: Callable[..., Any] = found
+    return view
 
 
 def _gives_view(op: torch._ops.OpOverload) -> bool:

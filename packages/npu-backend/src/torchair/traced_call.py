@@ -291,7 +291,7 @@ class ResultRecorder:
 
 def _fields(value: Any) -> list[tuple[str, Any]]:
     if isinstance(value, tuple):
-        return list(zip(value._fields, value))
+        return list(zip(value._fields, value))  # type: ignore[attr-defined]
     found = [f for f in dataclasses.fields(value) if f.init]
     if len(found) < len(dataclasses.fields(value)):
         raise Unstorable(

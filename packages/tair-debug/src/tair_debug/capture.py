@@ -8,6 +8,7 @@ nothing is allocated and nothing is computed: the factory runs, but its tensors 
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import importlib.util
 import os
 import re
@@ -24,18 +25,28 @@ from ge_converters.base.torch_compat import boxed, fake_mode, real_values, run_a
 from ge_graph import Graph, escape
 from ge_graph.errors import ConfigError, GeError
 
+COMPILER: Final = "tair_debug.compiler"
 _INPUT: Final = re.compile(r"\s*([a-z_0-9]+)\(([\d,\s]*)\)\s*")
 Compiled = Callable[[torch.fx.GraphModule, str], Callable[..., Any]]
 
 
 @dataclass
 class Subject:
-    """A model and how to call it."""
+    """A model and how to call it.
+
+    Attributes:
+        model: The module or function.
+        args: Positional inputs.
+        kwargs: Inputs by keyword.
+        name: What rows and files call it.
+        config: The CompilerConfig whose FX passes the graphs get; None means all defaults.
+    """
 
     model: Callable[..., Any]
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
     name: str = "model"
+    config: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +68,7 @@ def load(target: str, inputs: Sequence[str] = (), *, fake: bool = True) -> Subje
     Errors: ConfigError GE1043 if the file, the function or what it returns does not do.
     """
     factory = _factory(target)
-    with fake_mode() if fake else contextlib.nullcontext():
+    with fake_mode(beside_real=True) if fake else contextlib.nullcontext():
         made = _made(target, factory, "; try it with real tensors (--real)" if fake else "")
         subject = _subject(target, made)
         if inputs:
@@ -157,6 +168,8 @@ def parse_input(text: str) -> torch.Tensor:
 def run_with(subject: Subject, compiled: Compiled, *, backward: bool = False, dynamic: bool = False) -> Any:
     """Trace a model to ATen and run it, each graph through what ``compiled`` makes of it.
 
+    The graphs have been through the FX passes that a compilation runs, if torchair is installed.
+
     Args:
         subject: The model.
         compiled: Gets a graph and its phase, returns what to call with the graph's inputs.
@@ -169,8 +182,13 @@ def run_with(subject: Subject, compiled: Compiled, *, backward: bool = False, dy
     from ge_converters.decompose.table import decomposition_table
     from ge_converters.decompose.whole import KeepWhole
 
+    prepare = of_compiler("prepare")
+
     def compiler(phase: str) -> Any:
         def compile_one(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+            if prepare is not None:
+                with real_values():  # constants of the graph are real, whatever mode the model was made in
+                    prepare(gm, example_inputs, phase, subject.config)
             call = compiled(gm, phase)
             return boxed(lambda args: call(*args))
 
@@ -190,6 +208,12 @@ def run_with(subject: Subject, compiled: Compiled, *, backward: bool = False, dy
             if total:
                 torch.stack([t.double() for t in total]).sum().backward()
     return result
+
+
+def of_compiler(name: str) -> Callable[..., Any] | None:
+    """``backend`` or ``prepare`` of the installed compiler (entry points ``tair_debug.compiler``), None without one."""
+    found = importlib.metadata.entry_points(group=COMPILER, name=name)
+    return next((point.load() for point in found), None)
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
@@ -240,7 +264,7 @@ def _mode_of(subject: Subject) -> Any:
         mode = getattr(value, "fake_mode", None)
         if mode is not None:
             return mode
-    return fake_mode()
+    return fake_mode(beside_real=True)
 
 
 def to_ge(gm: torch.fx.GraphModule, name: str) -> tuple[Graph, Graph]:
@@ -248,12 +272,8 @@ def to_ge(gm: torch.fx.GraphModule, name: str) -> tuple[Graph, Graph]:
 
     Errors: LoweringError for what cannot be lowered, GraphError for what GE would refuse.
     """
+    from ge_converters.conversion import convert_graph
     from ge_converters.lowering import lower
-    from ge_graph import passes
-    from ge_graph.verify import verify
 
     with real_values():
-        original, optimized = (lower(gm, name=name).graph for _ in range(2))
-        passes.run(optimized)
-        verify(optimized)
-    return original, optimized
+        return lower(gm, name=name).graph, convert_graph(gm, name=name).graph

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ge_graph import Graph
+    from tair_debug.capture import Subject
     from tair_debug.compare import Comparison, Row
 
-COMMANDS = "tair.commands"  # entry points of other packages
 app = typer.Typer(
     name="tair", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
     help="See what becomes of a PyTorch model on its way to a GE graph, and where its numbers go wrong.",
@@ -231,6 +231,10 @@ def compare(
     graph: Annotated[Path | None, typer.Option(help="txt graph dump that belongs to a device's recorded dump.")] = None,
     backward: Backward = False,
     dynamic: Dynamic = False,
+    config: Annotated[
+        str | None,
+        typer.Option(metavar="FILE.py:FACTORY", help="A function that returns the CompilerConfig to compile with."),
+    ] = None,
     as_json: Json = False,
 ) -> int:
     """Find the first operator whose numbers leave tolerance, with its FX node and source line.
@@ -238,7 +242,7 @@ def compare(
     One model: eager against its GE graphs, operator by operator. Two folders: recorded dumps. Exit code 1 if something
     is out of tolerance.
     """
-    from tair_debug import artefacts
+    from tair_debug import artefacts, capture
     from tair_debug import compare as work
     from tair_debug.dumps import compare_dumps
     from tair_debug.measure import Tolerance
@@ -247,7 +251,9 @@ def compare(
     if output is not None:
         artefacts.folder(output, work.OPTION)
     if second is None:
-        result = _compare_model(first, inputs or (), tolerance, engine, backward, dynamic, output)
+        subject = capture.load(first, inputs or (), fake=False)
+        subject.config = None if config is None else _config(config)
+        result = _compare_model(subject, tolerance, engine, backward, dynamic, output)
     else:
         result = compare_dumps(first, second, tolerance=tolerance, graph=graph, output=output)
     report = None if output is None else work.write_report(output, result)
@@ -259,20 +265,20 @@ def compare(
 
 
 def _compare_model(
-    target: str, inputs: Any, tolerance: Any, engine: str, backward: bool, dynamic: bool, output: Path | None
+    subject: Subject, tolerance: Any, engine: str, backward: bool, dynamic: bool, output: Path | None
 ) -> Comparison:
     import torch
 
     from tair_debug import capture
     from tair_debug import compare as work
 
-    subject = capture.load(target, inputs, fake=False)
     result = work.compare_model(
         subject, engine=work.engine(engine), tolerance=tolerance, backward=backward, dynamic=dynamic, output=output
     )
-    if "npu" in torch.compiler.list_backends():
+    backend = capture.of_compiler("backend")
+    if backend is not None:
         torch.compiler.reset()
-        compiled = torch.compile(subject.model, backend="npu", dynamic=dynamic)
+        compiled = torch.compile(subject.model, backend=backend(compiler_config=subject.config), dynamic=dynamic)
         result.totals = work.compare_whole(subject, compiled, tolerance)
     return result
 
@@ -425,7 +431,7 @@ def doctor(
     from tair_debug.doctor import examine
 
     found = examine()
-    effects = None if config is None else _effects(config)
+    effects = None if config is None else _config(config).explain(everything=True)
     if effects is not None:
         found["options"] = [{"option": e.option, "value": e.value, "acts": e.acts, "effect": e.why} for e in effects]
     if as_json:
@@ -464,8 +470,8 @@ def _passed_on(point: importlib.metadata.EntryPoint) -> Callable[[typer.Context]
     return run
 
 
-def _effects(target: str) -> Any:
-    """What the options of the configuration that a factory makes do here."""
+def _config(target: str) -> Any:
+    """The CompilerConfig that a factory makes."""
     from tair_debug import capture
 
     made = capture.made_by(target)
@@ -474,7 +480,7 @@ def _effects(target: str) -> Any:
             "GE1043", f"{escape.line(target, 500)}: the factory returned a {type(made).__name__}, no CompilerConfig",
             next="give FILE.py:factory, a function that returns a torchair.CompilerConfig",
         )  # fmt: skip
-    return made.explain(everything=True)
+    return made
 
 
 def main() -> None:

@@ -236,20 +236,12 @@ class SideBySide:
         tolerance: Tolerance,
         add: Callable[[Row, torch.Tensor, torch.Tensor], None],
     ) -> None:
-        from ge_converters.lowering.walk import Walk
-        from ge_converters.registry import REGISTRY
-        from ge_graph import building, passes
-        from ge_graph.verify import verify
+        from ge_converters.conversion import convert_graph
 
         self.gm, self.label, self.tolerance, self.add = gm, label, tolerance, add
-        walk = Walk(gm, label.replace(" ", "_"), REGISTRY)
-        with building(walk.graph):
-            self.lowered = walk.run()
-        graph = self.lowered.graph
-        passes.run(graph)
-        verify(graph)
-        self.partners, self.unmatched = _partners(gm, walk.env, graph)
-        self.executable = engine.compile(graph, {})
+        self.lowered = convert_graph(gm, name=label.replace(" ", "_"), keep_values=True)
+        self.partners, self.unmatched = _partners(gm, self.lowered.values, self.lowered.graph)
+        self.executable = engine.compile(self.lowered.graph, {})
 
     def __call__(self, *args: Any) -> Any:
         """Run both, in step."""

@@ -164,12 +164,15 @@ def _without_generator_states(gm: torch.fx.GraphModule) -> None:
     gm.recompile()
 
 
-def fake_mode(*, dynamic: bool = False) -> Any:
-    """A mode in which tensors have metas but no data; data-dependent sizes are symbols, others if ``dynamic``."""
+def fake_mode(*, dynamic: bool = False, beside_real: bool = False) -> Any:
+    """A mode in which tensors have metas but no data; data-dependent sizes are symbols, others if ``dynamic``.
+
+    ``beside_real``: real tensors that meet fake ones, such as constants of a graph, count as fake ones.
+    """
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    return FakeTensorMode(shape_env=ShapeEnv(), static_shapes=not dynamic)
+    return FakeTensorMode(shape_env=ShapeEnv(), static_shapes=not dynamic, allow_non_fake_inputs=beside_real)
 
 
 def graph_break(reason: str) -> None:

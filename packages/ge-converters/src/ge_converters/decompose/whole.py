@@ -81,7 +81,7 @@ def _interpolate(
         return op(input, wanted, *rest)
 
 
-class _GradientInOrder(torch.autograd.Function):
+class _GradientInOrder(torch.autograd.Function):  # type: ignore[misc]
     """The input itself; its gradient comes in an order of memory."""
 
     @staticmethod
@@ -94,7 +94,7 @@ class _GradientInOrder(torch.autograd.Function):
         return grad.contiguous(memory_format=ctx.order), None
 
 
-class _Resized(torch.autograd.Function):
+class _Resized(torch.autograd.Function):  # type: ignore[misc]
     """An interpolation as one op, and its gradient as one."""
 
     @staticmethod
@@ -104,14 +104,14 @@ class _Resized(torch.autograd.Function):
             return op(input, sizes, *rest)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
         op, shape, sizes, rest = ctx.form
         gradient = getattr(aten, f"{op._schema.name.removeprefix('aten::')}_backward").default
         with below_autograd():
             return gradient(grad, sizes, list(shape), *rest), None, None, None
 
 
-class _Shrunk(torch.autograd.Function):
+class _Shrunk(torch.autograd.Function):  # type: ignore[misc]
     """A shrinking activation as one op, and its gradient as one."""
 
     @staticmethod
@@ -122,7 +122,7 @@ class _Shrunk(torch.autograd.Function):
             return op(input, bound)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
         (input,), (gradient, bound) = ctx.saved_tensors, ctx.form
         with below_autograd():
             return gradient(grad, input, bound), None, None, None
@@ -184,7 +184,7 @@ _KEPT: Final[dict[Any, Callable[..., Any]]] = {
 }
 
 
-class KeepWhole(TorchFunctionMode):
+class KeepWhole(TorchFunctionMode):  # type: ignore[misc]
     """A mode for tracing in which these functions call the overload that has a converter."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

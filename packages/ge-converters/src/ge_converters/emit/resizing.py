@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypeGuard
 
 import numpy as np
 
@@ -94,7 +94,7 @@ def through_float32(x: Tensor, op: str) -> Tensor:
     return cast(x, _F32)
 
 
-def fixed(output_size: Sequence[Size]) -> bool:
+def fixed(output_size: Sequence[Size]) -> TypeGuard[Sequence[int]]:
     """Whether the sizes are numbers, so that an attribute holds them."""
     return not any(isinstance(s, Tensor) for s in output_size)
 

@@ -178,9 +178,9 @@ class Lowering:
                 tensor = each.data.get(key)
                 if tensor is None:
                     like = next((o.data[key] for o in inner if key in o.data), given[key])
-                    tensor = each.data[key] = builder.data(
-                        each.graph, index=index, dtype=like.dtype, shape=like.known_shape
-                    )
+                    sizes = like.known_shape
+                    assert sizes is not None  # a Data node has them
+                    tensor = each.data[key] = builder.data(each.graph, index=index, dtype=like.dtype, shape=sizes)
                 tensor.node.attrs["index"] = attrs.Int(index)
             datas = [each.data[k].node for k in keys]
             chosen = set(map(id, datas))
@@ -210,7 +210,7 @@ class Lowering:
             else:
                 tensor.record_shape(())
                 if is_symbolic(meta) and meta.node.expr.is_Symbol:
-                    symbols.define(meta.node.expr, lambda t=tensor: t)
+                    symbols.define(meta.node.expr, lambda t=tensor: t)  # type: ignore[misc]
         return list(tensors)
 
     # -- branches and calls -------------------------------------------------------------------------------------------
@@ -233,9 +233,10 @@ class Lowering:
         wanted: list[tuple[int, TensorSpec]] = []
         for k, meta in enumerate(metas):
             same = {i.forwarded(k) for i in inner}
+            (operand,) = same if len(same) == 1 else (None,)
             spec = _spec(self.context, meta)
-            if len(same) == 1 and None not in same:
-                final[k] = self.context.argument(operands[same.pop()])
+            if operand is not None:
+                final[k] = self.context.argument(operands[operand])
             elif spec is not None and any(i.results[k] is not None for i in inner):
                 wanted.append((k, spec))
         if not wanted:
@@ -276,7 +277,7 @@ def _cond(low: Lowering) -> Any:
     (operands,) = more or ((),)
     predicate = low.value(chosen)
 
-    def make(values: list[Tensor], graphs: dict[str, Graph], count: int) -> Any:
+    def make(values: list[Tensor], graphs: dict[str, Any], count: int) -> Any:
         return ge.If(predicate, values, **graphs, size_of_output=count)
 
     return low.branches([("then_branch", then), ("else_branch", otherwise)], operands, make)
@@ -287,7 +288,7 @@ def _call(low: Lowering) -> Any:
     if str(low.node.target) == "invoke_subgraph":
         operands = operands[1:]  # the identifier
 
-    def make(values: list[Tensor], graphs: dict[str, Graph], count: int) -> Any:
+    def make(values: list[Tensor], graphs: dict[str, Any], count: int) -> Any:
         return ge.PartitionedCall(values, **graphs, size_of_output=count)
 
     return low.branches([("f", function)], operands, make)
@@ -480,4 +481,4 @@ def lower(walk: Any, node: torch.fx.Node) -> Any:
     """
     if makes_quant_options(node.target):
         return None
-    return _RULES[node.target.name()](Lowering(walk, node))  # type: ignore[union-attr]
+    return _RULES[node.target.name()](Lowering(walk, node))

@@ -57,7 +57,7 @@ def raise_all(problems: Sequence[Problem], total: int) -> None:
         "\n".join([f"{len(problems)} of {total} {noun} cannot be lowered.", *lines]),
         next=_advice(problems),
     )
-    error.refused = {str((p.holder or p.node).name): p.reason for p in problems}  # type: ignore[attr-defined]
+    error.refused = {str((p.holder or p.node).name): p.reason for p in problems}
     raise error
 
 

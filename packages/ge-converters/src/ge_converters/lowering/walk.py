@@ -11,7 +11,7 @@ import gc
 import logging
 import operator
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -60,6 +60,7 @@ class Lowered:
         mutations: What to write back into inputs after a run, in order.
         placeholders: Number of FX inputs.
         nested: How the FX graph returns its outputs: None for one bare value, else ``tuple`` or ``list``.
+        values: What each FX node became, if that was asked for.
     """
 
     graph: Graph
@@ -68,10 +69,16 @@ class Lowered:
     mutations: tuple[aliasing.Mutation, ...]
     placeholders: int = 0
     nested: type | None = field(default=tuple)
+    values: Mapping[FxNode, Any] = field(default_factory=dict)
 
 
 def lower(
-    gm: torch.fx.GraphModule, *, name: str = "graph_1", registry: Registry | None = None, specialise: bool = False
+    gm: torch.fx.GraphModule,
+    *,
+    name: str = "graph_1",
+    registry: Registry | None = None,
+    specialise: bool = False,
+    keep_values: bool = False,
 ) -> Lowered:
     """Convert an FX graph to a GE graph.
 
@@ -81,6 +88,7 @@ def lower(
         registry: Converters to use; the common registry if None.
         specialise: Whether symbolic numbers of a node that is refused otherwise, such as a stride that a GE attribute
             holds, may be fixed to their present values; see ``ge_converters.lowering.specialise``.
+        keep_values: Whether ``Lowered.values`` is wanted.
 
     Errors: LoweringError GE2001 with every node that cannot be lowered; GE2006 if a converter fails, GE2007 if it
         returns something wrong; GE2008 for unbalanced scopes; GE2009 for a size without a source; GE2012 for a graph
@@ -90,6 +98,8 @@ def lower(
     walk = Walk(gm, name, REGISTRY if registry is None else registry, specialise)
     with building(walk.graph), no_collection():
         lowered = walk.run()
+    if keep_values:
+        lowered.values = walk.env
     logger.info(
         "%s: %d FX nodes to %d GE nodes in %.1f ms",
         name, len(gm.graph.nodes), len(lowered.graph.nodes), (time.perf_counter() - start) * 1e3,

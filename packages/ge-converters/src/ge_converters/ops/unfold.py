@@ -86,7 +86,7 @@ def col2im(
     windows = self.known_shape[-1] if self.known_shape is not None else None
     columns = shape_operand([
         0,  # keeps the axis
-        channels if isinstance(channels, int) else ge.FloorDiv(axis_size(x, 1), ge.Const(volume, dtype=DataType.DT_INT64)),
+        channels if isinstance(channels, int) else ge.FloorDiv(axis_size(x, 1), volume),
         volume,
         windows if isinstance(windows, int) else axis_size(x, 2),
     ])  # fmt: skip

@@ -26,9 +26,9 @@ from torch.utils import _pytree as pytree
 from ge_converters.base import torch_compat
 from ge_converters.base.errors import LoweringError
 from ge_converters.base.support import Support
+from ge_converters.conversion import finish
 from ge_converters.lowering import Lowered, aliasing, lower
 from ge_converters.registry import REGISTRY, Entry, Registry
-from ge_graph import passes
 from ge_graph.errors import GeError
 from ge_graph.verify import verify
 
@@ -174,12 +174,9 @@ def chosen(result: Any, support: Support) -> Any:
 
 
 def execute(lowered: Lowered, engine: Any, tensors: Sequence[torch.Tensor]) -> list[Any]:
-    """Verify, compile and run a lowered graph; its outputs as the FX graph returns them."""
-    graph = lowered.graph
-    verify(graph)
-    passes.run(graph)
-    verify(graph)
-    executable = engine.compile(graph, {})
+    """Verify, finish, compile and run a lowered graph; its outputs as the FX graph returns them."""
+    verify(lowered.graph)  # what converters made, before a pass can repair it
+    executable = engine.compile(finish(lowered).graph, {})
     results = executable.run([tensors[b.fx_index] for b in lowered.inputs])
     for mutation in lowered.mutations:
         tensors[mutation.fx_index].copy_(results[mutation.ge_index])

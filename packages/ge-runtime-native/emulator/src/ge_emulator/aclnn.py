@@ -66,7 +66,7 @@ def _row(line: str) -> Row:
     function, arguments, call = line.split("\t")
     call, _, last = call.partition(" sizes")
     parsed = tuple(
-        Argument(*entry.lstrip(">").split(":"), entry.startswith(">"))  # type: ignore[call-arg]
+        Argument(*entry.lstrip(">").split(":"), entry.startswith(">"))  # type: ignore[arg-type, call-arg]
         for entry in arguments.split()
     )
     form, _, text = call.partition(":")

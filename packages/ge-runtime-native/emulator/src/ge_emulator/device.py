@@ -13,7 +13,7 @@ from typing import Any, Final
 if os.environ.get("TAIR_EMULATOR_PYTHON"):
     from ge_emulator.apart import answer
 else:
-    from ge_emulator.verbs import answer
+    from ge_emulator.verbs import answer  # type: ignore[assignment]
 
 _CALLBACK: Final = ctypes.CFUNCTYPE(
     ctypes.c_int64, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_int64), ctypes.c_size_t
@@ -32,9 +32,8 @@ def _library() -> ctypes.CDLL:
 _native: Final = _library()
 
 
-@_CALLBACK
 def _call(verb: bytes, data: int | None, size: int, words: Any, count: int) -> int:
-    value, reply, error = answer(verb, ctypes.string_at(data, size) if size else b"", words[:count])
+    value, reply, error = answer(verb, ctypes.string_at(data, size) if data and size else b"", words[:count])
     if error:
         _native.TairEmulatorError(error, reply)
     elif reply:
@@ -42,4 +41,5 @@ def _call(verb: bytes, data: int | None, size: int, words: Any, count: int) -> i
     return int(value)
 
 
-_native.TairEmulatorRegister(_call)
+_callback: Final = _CALLBACK(_call)  # the libraries keep its address
+_native.TairEmulatorRegister(_callback)

@@ -126,7 +126,7 @@ class Group:
 
 
 def _bytes(x: torch.Tensor) -> bytes:
-    return x.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return bytes(x.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
 
 
 def _operation(options: Any) -> int:

@@ -43,7 +43,7 @@ def flat(address: int, dtype: torch.dtype, count: int) -> torch.Tensor:
 
 def raw_bytes(address: int, size: int) -> bytes:
     """A copy of the bytes at an address."""
-    return flat(address, torch.uint8, size).numpy().tobytes()
+    return bytes(flat(address, torch.uint8, size).numpy().tobytes())
 
 
 def write_back() -> None:

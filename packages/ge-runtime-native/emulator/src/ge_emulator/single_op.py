@@ -133,7 +133,7 @@ def _attributes(found: OpSchema, given: dict[str, list[Any]]) -> dict[str, Attr]
     """Attributes of the schema. As GE does: unknown names are ignored, a value of another kind leaves the default."""
     attrs: dict[str, Attr] = {}
     for spec in found.attrs:
-        kind, value = given.get(spec.name, (None, None))
+        kind, value = given.get(spec.name, ("", 0))
         if (
             kind == spec.kind.value
             or (kind == "Int" and spec.kind is Kind.TYPE)

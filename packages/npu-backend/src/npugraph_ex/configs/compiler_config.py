@@ -1,12 +1,14 @@
 """Options of captured graphs."""
 
+from typing import Any
+
 from torchair.config import GraphExConfig
 from torchair.config import GraphExConfig as CompilerConfig
 
 __all__ = ["CompilerConfig", "GraphExConfig"]
 
 
-def _process_kwargs_options(config: GraphExConfig, kwargs: dict) -> GraphExConfig:
+def _process_kwargs_options(config: GraphExConfig, kwargs: dict[str, Any]) -> GraphExConfig:
     from npugraph_ex.configs.npugraphex_config import _process_kwargs_options as process
 
     return process(config, kwargs)

@@ -56,8 +56,9 @@ def npu_weight_quant_batchmatmul(*args: Any, meta_outputs: TensorSpec, **keyword
     ports = "x weight antiquant_scale antiquant_offset quant_scale quant_offset bias antiquant_group_size"
     refuse_others(_WEIGHT_ONLY, values, {*ports.split(), "inner_precise"}, "WeightQuantBatchMatmulV2")
     operands = {port: values.get(port) for port in ports.split()}
-    if operands["weight"].dtype is _D.DT_INT32:
-        operands["weight"] = ge.Bitcast(operands["weight"], type=_D.DT_INT4, keep_dim=True)
+    weight = values["weight"]
+    if weight.dtype is _D.DT_INT32:
+        operands["weight"] = ge.Bitcast(weight, type=_D.DT_INT4, keep_dim=True)
     return as_declared(emit("WeightQuantBatchMatmulV2", operands), meta_outputs)
 
 
