@@ -46,9 +46,8 @@ def main(argv: list[str] | None = None) -> int:
         print(f"--- program {program.seed}: {finding.kind}\n{again.text}\n{small.module().code}{path}", flush=True)
         for one in (*small.inputs, *small.steps, small.returned, small.dynamic, small.mode):
             print("   ", one, flush=True)
-    print(
-        f"{seed - given.seed} programs, {sum(found.values())} differ in {len(found)} kinds, {sum(refused.values())} are refused as expected"
-    )
+    differ, expected = sum(found.values()), sum(refused.values())
+    print(f"{seed - given.seed} programs, {differ} differ in {len(found)} kinds, {expected} are refused as expected")
     for kind, count in found.most_common():
         print(f"{count:6} {kind}")
     for kind, count in refused.most_common():

@@ -63,7 +63,7 @@ _MEMORY: Final = 6 << 30
 class Symbol:
     """A number that the graph gets as an input."""
 
-    value: int | float
+    value: Any
 
     def __repr__(self) -> str:
         return f"Symbol({self.value})"
@@ -99,8 +99,10 @@ class Outcome:
 @cache
 def forms() -> tuple[tuple[Entry, Support], ...]:
     """Every declared form of every converter of an ATen or prims overload."""
-    every = (e for e in REGISTRY.entries() if isinstance(e.target, torch._ops.OpOverload))
-    return tuple((e, s) for e in every for s in e.supports if not e.target._schema.is_mutable)
+    every = (
+        e for e in REGISTRY.entries() if isinstance(e.target, torch._ops.OpOverload) and not e.target._schema.is_mutable
+    )
+    return tuple((e, s) for e in every for s in e.supports)
 
 
 @cache
@@ -449,7 +451,7 @@ def _differs(got: Any, want: Any, call: Call) -> str:
 
 def _close(got: torch.Tensor, want: torch.Tensor, call: Call) -> bool:
     if not (want.is_floating_point() or want.is_complex()):
-        return torch.equal(got, want)
+        return bool(torch.equal(got, want))
     halves = [t.dtype for t in _stand_ins(call) if t.dtype in (torch.float16, torch.bfloat16)]
     tolerance = max([_LOOSE.get(d, 5e-5) for d in (want.dtype, *halves)] + [call.support.rtol or 0.0])
     wide = torch.complex128 if want.is_complex() else torch.float64
@@ -457,7 +459,7 @@ def _close(got: torch.Tensor, want: torch.Tensor, call: Call) -> bool:
         got = torch.where(want.isfinite() | got.isfinite(), got, want)
     finite = want.abs().double().nan_to_num(0, 0, 0)
     size = max(float(finite.max()) if want.numel() else 0.0, 1.0, call.support.atol or 0.0)
-    return torch.allclose(got.to(wide), want.to(wide), rtol=tolerance, atol=tolerance * size, equal_nan=True)
+    return bool(torch.allclose(got.to(wide), want.to(wide), rtol=tolerance, atol=tolerance * size, equal_nan=True))
 
 
 # -- many ------------------------------------------------------------------------------------------------------------

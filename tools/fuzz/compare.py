@@ -17,7 +17,7 @@ from tools.fuzz.program import Program
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is different: a kind, which shrinking keeps, more for people, and the row of ``REFUSED`` that expects it."""
+    """What is different: a kind, which shrinking keeps; more for people; the row of ``REFUSED`` that expects it."""
 
     kind: str
     text: str
@@ -27,8 +27,8 @@ class Finding:
 # Part of a refusal's reason: why programs that ``aot_eager`` runs may be refused so. A row without a program in
 # ``tests/test_random_programs.py`` that is still refused for it is an error.
 REFUSED: Final = {
-    "the elements addressed lie in its storage but not in its value": "as_strided of a view reaches past the view; a GE "
-    "tensor is its value, what lies around it in memory is not there",
+    "the elements addressed lie in its storage but not in its value": "as_strided of a view reaches past it; a "
+    "GE tensor is its value, what lies around it in memory is not there",
 }
 
 

@@ -81,7 +81,7 @@ def _interpolate(
         return op(input, wanted, *rest)
 
 
-class _GradientInOrder(torch.autograd.Function):  # type: ignore[misc]
+class _GradientInOrder(torch.autograd.Function):
     """The input itself; its gradient comes in an order of memory."""
 
     @staticmethod

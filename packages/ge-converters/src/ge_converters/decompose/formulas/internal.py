@@ -155,16 +155,16 @@ def _adam(decoupled: bool) -> Callable[..., Any]:
         weight_decay: float, eps: float, amsgrad: bool, maximize: bool, grad_scale: Tensor | None = None,
         found_inf: Tensor | None = None,
     ) -> Lists:  # fmt: skip
-        def step(x: Tensor, g: Tensor, m: Tensor, v: Tensor, count: Tensor, *largest: Tensor) -> tuple[Tensor, ...]:
+        def step(x: Tensor, g: Tensor, m: Tensor, v: Tensor, count: Tensor, *before: Tensor) -> tuple[Tensor, ...]:
             scaled = _gradient(g, grad_scale)
             g = -scaled if maximize else scaled
             if weight_decay:
                 x, g = (x * (1 - lr * weight_decay), g) if decoupled else (x, g + x * weight_decay)
             m = m + (g - m) * (1 - beta1)
             v = v * beta2 + g * g * (1 - beta2)
-            largest = (torch.maximum(largest[0], v),) if amsgrad else ()
-            rest = torch.sqrt(largest[0] if amsgrad else v) / torch.sqrt(1 - beta2**count) + eps
-            return (x - lr / (1 - beta1**count) * m / rest, scaled, m, v, count, *largest)
+            largest = torch.maximum(before[0], v) if before else v
+            rest = torch.sqrt(largest) / torch.sqrt(1 - beta2**count) + eps
+            return (x - lr / (1 - beta1**count) * m / rest, scaled, m, v, count, *([largest] if before else []))
 
         lists = [self, grads, exp_avgs, exp_avg_sqs, state_steps, *([max_exp_avg_sqs] if amsgrad else [])]
         x, g, m, v, _, *largest = _steps(step, lists, found_inf)

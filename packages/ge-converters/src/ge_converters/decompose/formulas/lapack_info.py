@@ -22,7 +22,7 @@ def _sound(A: Tensor, info: Tensor) -> Tensor:
 
 
 def _or_nan(result: Tensor, info: Tensor, dims: int) -> Tensor:
-    good = (info == 0)[(..., *[None] * dims)]
+    good = (info == 0).reshape([*info.shape, *[1] * dims])
     return torch.where(good, result, torch.full((), torch.nan, dtype=result.dtype, device=result.device))
 
 
