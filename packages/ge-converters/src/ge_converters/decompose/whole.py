@@ -81,7 +81,7 @@ def _interpolate(
         return op(input, wanted, *rest)
 
 
-class _GradientInOrder(torch.autograd.Function):
+class _GradientInOrder(torch.autograd.Function):  # type: ignore[misc]
     """The input itself; its gradient comes in an order of memory."""
 
     @staticmethod
@@ -90,7 +90,7 @@ class _GradientInOrder(torch.autograd.Function):
         return input.view_as(input)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
         return grad.contiguous(memory_format=ctx.order), None
 
 
