@@ -9,7 +9,7 @@ export TORCH_DEVICE_BACKEND_AUTOLOAD ?= 0
 export HF_HUB_OFFLINE ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-npu test tiny quick unit system emulator-test opinfo fuzz torch-suites native graphs bench lint regen coverage configure wheels install uninstall package-test docs matrix release clean
+.PHONY: help setup demo demo-npu test tiny quick unit system emulator-test opinfo fuzz fuzz-arguments torch-suites native graphs bench lint regen coverage configure wheels install uninstall package-test docs matrix release clean
 
 help:  ## list these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -57,6 +57,10 @@ opinfo: setup  ## every OpInfo of torch against the embedded engine, with a repo
 FUZZ ?= --seconds 600
 fuzz: setup  ## random programs against aot_eager; FUZZ="--seconds 3600 --seed 5"; findings go to artefacts/fuzz
 	@$(RUN) -m tools.fuzz $(FUZZ)
+
+ARGUMENTS ?= --calls 50000
+fuzz-arguments: setup  ## converters called with arguments of every kind, against eager; ARGUMENTS="--calls 9000 --seed 5"
+	@$(RUN) -m tools.fuzz.arguments $(ARGUMENTS)
 
 torch-suites: setup  ## torch's own databases of optimizers and higher-order operators, every row
 	@TAIR_WHOLE=1 $(RUN) -m pytest -n 2 tests/test_optim_db.py tests/test_hop_db.py tests/data_dependent

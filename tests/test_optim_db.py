@@ -15,6 +15,7 @@ from torch.testing._internal.common_optimizers import optim_db
 import torchair
 
 STEPS = 5
+FORMS = ("loop", "foreach", "fused")
 WHOLE = os.environ.get("TAIR_WHOLE") == "1"
 
 # Optimizer -> why aot_eager itself does not run its step as one graph, so that there is nothing to compare with.
@@ -31,11 +32,14 @@ def rows() -> list[Any]:
         inputs = [i for i in info.optim_inputs_func("cpu") if "params" not in i.kwargs]
         chosen = inputs if WHOLE else inputs[-1:]
         for each in chosen if name not in NOT_COMPILED else ():
-            for foreach in (False, True) if "foreach" in info.supported_impls else (None,):
-                extra = {} if foreach is None else {"foreach": foreach}
-                if foreach and isinstance(each.kwargs.get("lr"), torch.Tensor) and not each.kwargs.get("capturable"):
+            for form in FORMS if "foreach" in info.supported_impls else ("",):
+                if form == "fused" and form not in info.supported_impls:
+                    continue
+                extra = {"foreach": form == "foreach"} if form in ("loop", "foreach") else {form: True} if form else {}
+                tensor_lr = isinstance(each.kwargs.get("lr"), torch.Tensor) and not each.kwargs.get("capturable")
+                if form == "foreach" and tensor_lr:
                     continue  # eager refuses a tensor as lr there
-                found.append(pytest.param(info, each.kwargs | extra, id=f"{name}-{each.desc}-foreach={foreach}"))
+                found.append(pytest.param(info, each.kwargs | extra, id=f"{name}-{each.desc}-{form}"))
     return found
 
 
@@ -44,12 +48,31 @@ def model() -> torch.nn.Module:
     return torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Tanh(), torch.nn.Linear(6, 2, bias=False))
 
 
-def steps(info: Any, options: dict[str, Any], backend: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+def halving(optimizer: Any) -> Any:
+    return torch.optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.5)
+
+
+SCHEDULERS: dict[str, Any] = {
+    "MultiplicativeLR": lambda o: torch.optim.lr_scheduler.MultiplicativeLR(o, lambda n: 0.9),
+    "ConstantLR": lambda o: torch.optim.lr_scheduler.ConstantLR(o, total_iters=3),
+    "ExponentialLR": lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 0.9),
+    "CosineAnnealingLR": lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 4),
+    "OneCycleLR": lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.1, total_steps=8),
+    "CyclicLR": lambda o: torch.optim.lr_scheduler.CyclicLR(o, 0.01, 0.1, step_size_up=2, cycle_momentum=False),
+    "SequentialLR": lambda o: torch.optim.lr_scheduler.SequentialLR(
+        o, [torch.optim.lr_scheduler.LinearLR(o, total_iters=2), torch.optim.lr_scheduler.ExponentialLR(o, 0.5)], [2]
+    ),
+}
+
+
+def steps(
+    info: Any, options: dict[str, Any], backend: Any, schedule: Any = halving
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     torch._dynamo.reset()
     net, options = model(), {k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in options.items()}
     params = [p for p in net.parameters() if info.optim_cls.__name__ != "Muon" or p.dim() == 2]
     optimizer = info.optim_cls(params, **options)
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.5)
+    scheduler = schedule(optimizer)
     step = optimizer.step if backend is None else torch.compile(optimizer.step, backend=backend)
     torch.manual_seed(1)
     for _ in range(STEPS):
@@ -67,7 +90,20 @@ def test_steps_equal_eager(info, options):
     params, state = steps(info, options, None)
     with torchair.record_compilation() as reports:
         got_params, got_state = steps(info, options, torchair.get_npu_backend())
-    assert reports, "nothing was compiled"
+    # torch does not trace into a fused step: it runs eagerly, and what is around it is compiled
+    assert reports or options.get("fused"), "nothing was compiled"
+    torch.testing.assert_close(got_params, params)
+    torch.testing.assert_close(got_state, state)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("of_tensor", [False, True])
+@pytest.mark.parametrize("schedule", SCHEDULERS)
+def test_schedulers(schedule, of_tensor):
+    (info,) = [i for i in optim_db if i.optim_cls is torch.optim.AdamW]
+    options = {"lr": torch.tensor(0.05) if of_tensor else 0.05, "foreach": not of_tensor}
+    params, state = steps(info, options, None, SCHEDULERS[schedule])
+    got_params, got_state = steps(info, options, torchair.get_npu_backend(), SCHEDULERS[schedule])
     torch.testing.assert_close(got_params, params)
     torch.testing.assert_close(got_state, state)
 

@@ -296,3 +296,53 @@ def test_every_prim_has_a_converter_or_a_decomposition():
     missing = {n for n, op in ops.items() if op not in table and REGISTRY.find(op) is None}
     assert missing <= without
     assert "prims.fma.default" in {name for name, _ in REGISTRY.awaited()} or REGISTRY.find(torch.ops.prims.fma.default)
+
+
+def encoder(**options):
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, **options)
+    return torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("options", [{}, {"norm_first": True, "activation": "gelu"}])
+def test_the_fast_path_of_an_encoder(options, dynamic):
+    hidden = torch.zeros(2, 5, dtype=torch.bool)
+    hidden[0, 3:] = True
+    model = encoder(**options)
+    with torch.no_grad():
+        assert_eager(lambda x, m: model(x, src_key_padding_mask=m), torch.randn(2, 5, 16), hidden, dynamic=dynamic)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
+def test_the_gradient_of_a_resized_image_keeps_eager_s_order(mode, dynamic):
+    image = torch.randn(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)
+    found = []
+    for backend in (None, torchair.get_npu_backend()):
+        torch._dynamo.reset()
+        x = image.clone().requires_grad_()
+        resize = lambda x: F.interpolate(x, scale_factor=2, mode=mode)  # noqa: E731
+        y = (resize if backend is None else torch.compile(resize, backend=backend, dynamic=dynamic))(x)
+        found.append((y, *torch.autograd.grad(y, x, torch.ones_like(y))))
+    for want, got in zip(*found, strict=True):
+        torch.testing.assert_close(got, want)
+        assert got.stride() == want.stride()
+
+
+@pytest.mark.parametrize("batch", [0, 2])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_windows_of_an_empty_batch(dynamic, batch):
+    assert_eager(lambda x: F.unfold(x, 2, 1, 1, 1), torch.randn(batch, 3, 5, 6), dynamic=dynamic)
+    assert_eager(lambda x: F.fold(x, (4, 5), 2), torch.randn(batch, 12, 12), dynamic=dynamic)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("function", [torch.linalg.cholesky_ex, torch.linalg.inv_ex])
+def test_info_of_matrices_that_break_down(function, dynamic):
+    matrices = torch.stack([torch.eye(2), torch.zeros(2, 2), torch.tensor([[1.0, 2.0], [2.0, 4.0]])])
+    assert_eager(lambda a: function(a).info, matrices, dynamic=dynamic)
+
+
+def test_order_of_memory_of_logsigmoid():
+    assert_eager(lambda x: F.logsigmoid(x).as_strided((48,), (1,)), torch.randn(3, 1, 4, 4).permute(3, 2, 1, 0))

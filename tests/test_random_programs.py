@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tools.fuzz.compare import Finding, Outcome, _difference, check, run, shrink
+from tools.fuzz import compare
+from tools.fuzz.compare import REFUSED, Finding, Outcome, _difference, check, run, shrink
 from tools.fuzz.operators import OPERATORS
 from tools.fuzz.program import Given, Program, Step, draw, read
 
@@ -26,9 +27,26 @@ def test_random_programs():
     end, seed = time.monotonic() + SECONDS, 1_000_000
     while time.monotonic() < end:
         program = draw(seed, steps=12)
-        assert check(program) is None, program.text()
+        finding = check(program)
+        assert finding is None or finding.expected, program.text()
         seed += 1
     assert seed > 1_000_000
+
+
+BEYOND = Program((Given((3, 2), "float32", (0, 1), gaps=True),), (Step("memory", (0,)), Step("neg", (1,))), (2,))
+STILL_REFUSED = {"the elements addressed lie in its storage but not in its value": BEYOND}
+
+
+@pytest.mark.parametrize("row", REFUSED)
+def test_what_is_expected_to_be_refused_still_is(row):
+    assert check(STILL_REFUSED[row]).expected == row
+
+
+def test_a_refusal_that_nobody_expects_is_a_finding(monkeypatch):
+    monkeypatch.setattr(compare, "REFUSED", {})
+    finding = check(BEYOND)
+    assert not finding.expected
+    assert finding.kind.startswith("LoweringError: refused: argument 'self'")
 
 
 def test_a_seed_names_a_program_and_text_keeps_it():

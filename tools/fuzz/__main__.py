@@ -24,11 +24,15 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, default=Path("artefacts/fuzz"), help="where findings go")
     given = parser.parse_args(argv)
     end, seed, found = time.monotonic() + given.seconds, given.seed, Counter[str]()
+    refused = Counter[str]()
     while time.monotonic() < end:
         program = draw(seed, given.steps)
         finding = check(program)
         seed += 1
         if finding is None:
+            continue
+        if finding.expected:
+            refused[finding.expected] += 1
             continue
         found[finding.kind] += 1
         if found[finding.kind] > 1:
@@ -42,9 +46,12 @@ def main(argv: list[str] | None = None) -> int:
         print(f"--- program {program.seed}: {finding.kind}\n{again.text}\n{small.module().code}{path}", flush=True)
         for one in (*small.inputs, *small.steps, small.returned, small.dynamic, small.mode):
             print("   ", one, flush=True)
-    print(f"{seed - given.seed} programs, {sum(found.values())} differ in {len(found)} kinds")
+    differ, expected = sum(found.values()), sum(refused.values())
+    print(f"{seed - given.seed} programs, {differ} differ in {len(found)} kinds, {expected} are refused as expected")
     for kind, count in found.most_common():
         print(f"{count:6} {kind}")
+    for kind, count in refused.most_common():
+        print(f"{count:6} refused: {kind}")
     return 1 if found else 0
 
 

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -17,10 +17,19 @@ from tools.fuzz.program import Program
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is different: a kind, which shrinking keeps, and more for people."""
+    """What is different: a kind, which shrinking keeps; more for people; the row of ``REFUSED`` that expects it."""
 
     kind: str
     text: str
+    expected: str = ""
+
+
+# Part of a refusal's reason: why programs that ``aot_eager`` runs may be refused so. A row without a program in
+# ``tests/test_random_programs.py`` that is still refused for it is an error.
+REFUSED: Final = {
+    "the elements addressed lie in its storage but not in its value": "as_strided of a view reaches past it; a "
+    "GE tensor is its value, what lies around it in memory is not there",
+}
 
 
 @dataclass(slots=True)
@@ -72,10 +81,14 @@ def check(program: Program) -> Finding | None:
         got = run(program, torchair.get_npu_backend(compiler_config=config))
     except Exception as error:  # noqa: BLE001 - any error is a finding
         inner: BaseException = error
-        while inner.__cause__ is not None:
-            inner = inner.__cause__
-        text = str(getattr(inner, "what", inner))
-        return Finding(f"{type(inner).__name__}: {_first(text)}", str(inner)[:2000])
+        while (below := getattr(inner, "inner_exception", None) or inner.__cause__) is not None:
+            inner = below
+        reasons = list(getattr(inner, "refused", {}).values())
+        text = "; ".join(reasons) or str(getattr(inner, "what", inner))
+        rows = [next((row for row in REFUSED if row in reason), "") for reason in reasons]
+        return Finding(
+            f"{type(inner).__name__}: {_first(text)}", str(inner)[:2000], rows[0] if rows and all(rows) else ""
+        )
     return _difference(program, want, got)
 
 

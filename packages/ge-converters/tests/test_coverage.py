@@ -1,5 +1,6 @@
 """Support as data, and the two rules that keep it honest."""
 
+import operator
 from typing import NoReturn
 
 import pytest
@@ -60,6 +61,29 @@ def test_what_converters_take_is_not_decomposed():
     ordered = {op for op in memory_order.ordered({}) if REGISTRY.find(op) is not None}
     assert {op for op in table if REGISTRY.find(op) is not None} == ordered | set(formulas.beside_converters())
     assert not [op for op in table if str(op) in NEVER]
+
+
+@pytest.mark.parametrize("op", sorted(memory_order.ordered({}), key=str), ids=str)
+def test_an_order_of_memory_leaves_the_op_whole(op):
+    """On row-major operands there is nothing but the op, on others it stands between moves of elements."""
+    entry, formulas_beside = REGISTRY.find(op), set(formulas.beside_converters())
+    if entry is None:
+        return  # decomposed in any case
+    moves = {op, aten.permute.default, aten.clone.default, operator.getitem}
+    form = next(s for s in entry.supports if all(t.dtype != torch.int64 or len(t.shape) < 2 for t in s.stand_ins()))
+    args, kwargs = form.make()
+    wide = [a.expand(2, 3, *a.shape).contiguous() if isinstance(a, torch.Tensor) and a.dim() else a for a in args]
+    for turned in (False, True):
+        given = [a.transpose(0, 1) if turned and isinstance(a, torch.Tensor) and a.dim() else a for a in wide]
+        try:
+            op(*given, **kwargs)
+        except (RuntimeError, IndexError):  # an operand whose rank is fixed
+            given = args
+        traced = make_fx(lambda *a: op(*a, **kwargs), decomposition_table())(*given).graph
+        traced.eliminate_dead_code()
+        found = {n.target for n in traced.nodes if n.op == "call_function"}
+        assert found <= moves or op in formulas_beside
+        assert turned or found <= {op, operator.getitem} or op in formulas_beside
 
 
 def pooled(x):

@@ -89,6 +89,16 @@ def test_equals_the_op(name):
         torch.testing.assert_close(got, want, equal_nan=True)
 
 
+@pytest.mark.parametrize("reduction", [0, 1, 2])
+@pytest.mark.parametrize("classes", [[[3, 0, -1, 1], [0, 1, 2, 3], [-1, 0, 0, 0]], [2, -1, 0], [-1, 0]])
+def test_multilabel_margin_loss(classes, reduction):
+    """A row may begin with a negative number, and one row alone has a loss without sizes."""
+    target = torch.tensor(classes)
+    x = drawn(*target.shape, dtype=torch.float64)
+    want = aten.multilabel_margin_loss_forward(x, target, reduction)
+    torch.testing.assert_close(general.multilabel_margin_loss(x, target, reduction), want)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_rounds_as_eager_does_step_by_step(dtype):
     vectors = drawn(60, 3, dtype=dtype), drawn(60, 3, dtype=dtype).flip(0)

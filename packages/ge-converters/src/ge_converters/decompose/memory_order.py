@@ -18,6 +18,13 @@ Formula = Callable[..., Any]
 _CHANNELS_LAST: Final = ((0, 2, 3, 1), (0, 2, 3, 4, 1))
 
 
+def channels_last_format(value: Tensor) -> torch.memory_format | None:
+    """The format with channels innermost if the value has it; asking sets no guard."""
+    if _order(value) not in _CHANNELS_LAST:
+        return None
+    return torch.channels_last if value.dim() == 4 else torch.channels_last_3d
+
+
 def _of_self(self: Tensor, *_: Any, **__: Any) -> Tensor:
     return aten.empty_like.default(self)  # dense, even if the operand has gaps
 
@@ -41,9 +48,14 @@ def _row_major(self: Tensor, *_: Any, **__: Any) -> Tensor | None:
     return aten.empty.memory_format(self.shape, dtype=self.dtype, device=self.device)
 
 
+def _always_row_major(self: Tensor, *_: Any, **__: Any) -> Tensor:
+    return aten.empty.memory_format(self.shape, dtype=self.dtype, device=self.device)
+
+
 # Op -> the tensor whose order its result has; None where the traced one is right.
 ORDERED: Final[dict[str, Callable[..., Tensor | None]]] = {
     "roll.default": _channels_last,
+    "log_sigmoid_forward.default": _always_row_major,
     "channel_shuffle.default": _channels_last,
     "native_channel_shuffle.default": _channels_last,
     "addr.default": _of_self,

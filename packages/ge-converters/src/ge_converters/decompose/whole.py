@@ -15,6 +15,9 @@ from torch.overrides import TorchFunctionMode
 
 from ge_converters.base.torch_compat import below_autograd, resized_sizes
 from ge_converters.decompose import tensor_index
+from ge_converters.decompose.formulas.general import multilabel_margin_loss
+from ge_converters.decompose.formulas.lapack_info import WITH_INFO
+from ge_converters.decompose.memory_order import channels_last_format
 
 aten = torch.ops.aten
 
@@ -70,10 +73,28 @@ def _interpolate(
     rest = (*([bool(align_corners)] if aligns else []), *factors)
     if input.requires_grad and torch.is_grad_enabled():
         if not all(isinstance(s, int) for s in (*input.shape, *wanted)):
-            return NotImplemented  # torch's own formula, whose gradient serves symbolic sizes
+            # torch's own formula, whose gradient serves symbolic sizes but loses the order of memory
+            order = None if mode == "bicubic" else channels_last_format(input)
+            if order is None:
+                return NotImplemented
+            kept = _GradientInOrder.apply(input, order)
+            return F.interpolate(kept, size, scale_factor, mode, align_corners, recompute_scale_factor, antialias)
         return _Resized.apply(input, op, wanted, rest)
     with below_autograd():
         return op(input, wanted, *rest)
+
+
+class _GradientInOrder(torch.autograd.Function):  # type: ignore[misc]
+    """The input itself; its gradient comes in an order of memory."""
+
+    @staticmethod
+    def forward(ctx: Any, input: torch.Tensor, order: torch.memory_format) -> Any:
+        ctx.order = order
+        return input.view_as(input)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        return grad.contiguous(memory_format=ctx.order), None
 
 
 class _Resized(torch.autograd.Function):  # type: ignore[misc]
@@ -131,12 +152,14 @@ _hardshrink = _shrunk(aten.hardshrink.default, aten.hardshrink_backward.default)
 def _multilabel_margin_loss(
     input: Any, target: Any, size_average: Any = None, reduce: Any = None, reduction: str = "mean"
 ) -> Any:
-    """Without gradients only: its gradient is a formula."""
+    """One op without gradients, a formula with them and for a single row, whose sizes torch infers wrongly."""
     known = {"none": 0, "mean": 1, "sum": 2}.get(reduction)
     if known is None or size_average is not None or reduce is not None or not isinstance(input, torch.Tensor):
         return NotImplemented
-    if not input.is_floating_point() or (input.requires_grad and torch.is_grad_enabled()):
+    if not input.is_floating_point():
         return NotImplemented
+    if input.dim() < 2 or (input.requires_grad and torch.is_grad_enabled()):
+        return multilabel_margin_loss(input, target, known)[0]
     with below_autograd():
         return aten.multilabel_margin_loss_forward.default(input, target, known)[0]
 
@@ -162,6 +185,7 @@ _KEPT: Final[dict[Any, Callable[..., Any]]] = {
     torch.hardshrink: _hardshrink,
     torch.Tensor.__getitem__: tensor_index.read,
     torch.Tensor.__setitem__: tensor_index.write,
+    **WITH_INFO,
 }
 
 

@@ -19,6 +19,9 @@ from ge_graph import GraphError, Tensor, TensorSpec
 _FORMATS = (torch.contiguous_format, torch.preserve_format, torch.channels_last, torch.channels_last_3d)
 
 _TENSORS = ("Tensor", "Optional[Tensor]")
+# Numbers that stand for one of several choices, by the name that schemas give them. torch's functions make them from
+# words and eager's kernels do not look at others.
+_CHOICES = {"reduction": 3, "normalization": 3, "interpolation_mode": 3, "padding_mode": 3}
 _KINDS = (bool, int, float, complex)
 
 
@@ -33,9 +36,11 @@ class Parameters:
         positional: Name and default of every positional argument of the schema, in order.
         keywords: Name, Python name and default of every keyword-only argument.
         tensors: Positions of the arguments that are tensors.
+        numbers: Names of the arguments that hold no tensors.
+        choices: Positions of the arguments that number a choice, and how many choices there are.
     """
 
-    __slots__ = ("positional", "keywords", "count", "tensors")
+    __slots__ = ("positional", "keywords", "count", "tensors", "numbers", "choices")
 
     def __init__(self, target: torch._ops.OpOverload) -> None:
         arguments = target._schema.arguments
@@ -43,6 +48,8 @@ class Parameters:
         self.keywords = [(a.name, python_name(a.name), _default(a)) for a in arguments if a.kwarg_only]
         self.count = len(self.positional)
         self.tensors = [i for i, a in enumerate(a for a in arguments if not a.kwarg_only) if str(a.type) in _TENSORS]
+        self.numbers = frozenset(a.name for a in arguments if "Tensor" not in str(a.type))
+        self.choices = [(i, _CHOICES[n]) for i, (n, _) in enumerate(self.positional) if n in _CHOICES]
 
     def bind(self, args: Any, kwargs: Any, convert: Callable[[Any], Any]) -> tuple[list[Any], dict[str, Any]]:
         """All parameters of the call, defaults filled in, each passed through ``convert``."""
@@ -56,6 +63,26 @@ class Parameters:
             python_name: convert(kwargs[name]) if name in kwargs else default
             for name, python_name, default in self.keywords
         }
+
+    def check_choices(self, positional: list[Any]) -> None:
+        """Refuse numbers of choices that there are not; a negative one would count from the end."""
+        for position, count in self.choices:
+            number = positional[position]
+            if type(number) is int and not 0 <= number < count:
+                name = self.positional[position][0]
+                raise Refusal(
+                    f"argument '{name}' is {number}; it says which of {count} forms is meant, 0 to {count - 1}"
+                )
+
+    def symbolic(self, positional: list[Any], keywords: dict[str, Any]) -> list[str]:
+        """Names of the arguments that are symbolic numbers: GE tensors where the schema has none."""
+        given = [(name, value) for (name, _), value in zip(self.positional, positional)]
+        given += [(name, keywords[python_name]) for name, python_name, _ in self.keywords]
+        return [
+            name
+            for name, value in given
+            if name in self.numbers and any(isinstance(v, Tensor) for v in (value if type(value) is list else [value]))
+        ]
 
 
 def parameters_of(entry: Entry) -> Parameters | None:
@@ -138,15 +165,46 @@ class Caller:
         meta = self.context.meta_outputs(value)
         if entry.wants_meta:
             keywords["meta_outputs"] = meta
+        if parameters is not None and parameters.choices:
+            parameters.check_choices(positional)
         try:
             result = self.call(node, entry, positional, keywords)
         except LoweringError as error:
-            if error.code != "GE2006" or parameters is None or not self._numbers_to_tensors(parameters, positional):
+            if error.code != "GE2006" or parameters is None:
                 raise
-            result = self.call(node, entry, positional, keywords)
+            result = self._once_more(node, entry, parameters, positional, keywords, error)
         if type(result) is Tensor and type(meta) is TensorSpec:
             return self.checked(node, entry, result, meta)
         return self.checked_many(node, entry, result, meta)
+
+    def _once_more(
+        self,
+        node: torch.fx.Node,
+        entry: Entry,
+        parameters: Parameters,
+        positional: list[Any],
+        keywords: dict[str, Any],
+        error: LoweringError,
+    ) -> Any:
+        """Call a converter that failed with tensors where the schema has them.
+
+        Raises:
+            Refusal: It fails because of a symbolic number where it needs a constant.
+        """
+        if self._numbers_to_tensors(parameters, positional):
+            try:
+                return self.call(node, entry, positional, keywords)
+            except LoweringError as second:
+                if second.code != "GE2006":
+                    raise
+                error = second
+        symbolic = parameters.symbolic(positional, keywords)
+        if not symbolic:
+            raise error
+        raise Refusal(
+            f"argument '{symbolic[0]}' is a symbolic number, and the converter needs its value: it "
+            "becomes an attribute of GE's operator; pass a constant, or let torch specialise on it"
+        ) from error
 
     def _numbers_to_tensors(self, parameters: Parameters, positional: list[Any]) -> bool:
         """Make 0-d constants of Python numbers where the schema says Tensor, as vmap and literals leave them.

@@ -31,7 +31,7 @@ def _two(*rest: Any, low: float = -2.0, high: float = 2.0, doubles: bool = False
 
 def _fused(op: str, x: Tensor, y: Tensor, dtype: DataType, **attrs: Any) -> Tensor:
     """``op`` in a type that it takes; half types that it lacks go through float32, in which eager computes too."""
-    (x, y), _ = carried(op, x, cast(y, x.dtype))
+    (x, y), _ = carried(op, cast(x, dtype), cast(y, dtype))
     return cast(getattr(ge, op)(x, y, **attrs), dtype)
 
 

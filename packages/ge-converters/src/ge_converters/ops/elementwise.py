@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 
-from ge_converters.base.dtypes import cast, dtype_promote, part_type, to_ge
+from ge_converters.base.dtypes import cast, dtype_promote, part_type, to_ge, to_torch
 from ge_converters.base.errors import Refusal
 from ge_converters.base.support import BF16, BOOL, C64, C128, F16, F32, F64, I32, I64, U8, Support
 from ge_converters.emit.arithmetic import HALF_TYPES, arithmetic, as_number, compute_type, select
@@ -156,7 +157,12 @@ def _truncated(x: Tensor) -> Tensor:
 
 def _floored(a: Tensor, b: Any) -> Tensor:
     """Python's floor division of floats: exact remainder first, so that 1.0 // 0.1 is 9; ``FloorDiv`` gives 10."""
-    divisor = dtype_promote(b, target_dtype=a.dtype)
+    largest = float(torch.finfo(to_torch(a.dtype)).max)  # for an infinite divisor, whose remainder has no quotient
+    if isinstance(b, _NUMBERS):
+        divisor = dtype_promote(max(-largest, min(largest, b)) if b == b else b, target_dtype=a.dtype)
+    else:
+        bounds = dtype_promote(-largest, largest, target_dtype=a.dtype)
+        divisor = ge.ClipByValue(cast(b, a.dtype), *bounds)
     quotient: Tensor = ge.Round(ge.RealDiv(ge.Sub(a, ge.FloorMod(a, divisor)), divisor))
     if isinstance(b, _NUMBERS) and b:
         return quotient
@@ -210,6 +216,7 @@ _MODES = [
     (U8(8, high=50), U8(8, low=1)),
     (F32(value=[1.0, -1.0, 0.0, 1.0]), F32(value=[0.0, 0.0, 0.0, 0.1])),
     (F64(8), F64(8, low=0.5)),
+    (F32(value=[1.0, -1.0, 0.0, math.inf]), F32(value=[math.inf, math.inf, -math.inf, math.inf])),
 ]
 
 
@@ -250,7 +257,7 @@ def div_scalar_mode(self: Tensor, other: Any, *, rounding_mode: str | None, meta
     return _divide(self, other, rounding_mode, meta_outputs.dtype)
 
 
-@declare_supported([*(Support(*p) for p in _MODES), Support(F32(4), 2), Support(I64(4), 3)])
+@declare_supported([*(Support(*p) for p in _MODES), Support(F32(4), 2), Support(I64(4), 3), Support(F32(4), -math.inf)])
 @register_fx_node_ge_converter(aten.floor_divide.default, source="aten floor_divide; GE FloorDiv")
 def floor_divide(self: Tensor, other: Any, *, meta_outputs: TensorSpec) -> Tensor:
     """Division rounded down."""

@@ -78,7 +78,9 @@ def linalg_inv_ex(A: Tensor, *, check_errors: bool = False, meta_outputs: Any) -
     Errors: A singular matrix stops the graph with an error whether or not check_errors is set.
     Emits:  MatrixInverse.
     """
-    return ge.MatrixInverse(A), _no_errors(A)
+    inverse = ge.MatrixInverse(A)
+    inverse.record_shape(A.known_shape)
+    return inverse, _no_errors(inverse)
 
 
 @declare_supported([Support(x, upper=u) for x in _POSITIVE for u in (False, True)])
@@ -91,7 +93,9 @@ def linalg_cholesky_ex(
     Errors: A matrix that is not positive definite stops the graph with an error.
     Emits:  Cholesky, and Transpose for the upper factor.
     """
-    return _cholesky(self, upper), _no_errors(self)
+    factor = _cholesky(self, upper)
+    factor.record_shape(self.known_shape)
+    return factor, _no_errors(factor)
 
 
 def _cholesky(x: Tensor, upper: bool) -> Tensor:

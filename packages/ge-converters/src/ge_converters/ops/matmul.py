@@ -8,6 +8,7 @@ from typing import TypeAlias
 import torch
 
 from ge_converters.base.dtypes import cast, dtype_promote
+from ge_converters.base.errors import Refusal
 from ge_converters.base.support import BF16, F16, F32, F64, I8, I32, I64, U8, Support, TensorLike
 from ge_converters.emit.arithmetic import HALF_TYPES, as_number
 from ge_converters.emit.products import before_transpose, product
@@ -307,6 +308,8 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, meta_ou
     Dtypes: float32, float16, bfloat16.
     Emits:  MatMulV2 with bias for a matrix; BatchMatMulV2 and Add for more leading dims.
     """
+    if weight.rank < 2:
+        raise Refusal("the weight is a vector, GE's product takes a matrix; use torch.matmul")
     rank = max(input.rank, 2)
     swapped = [*range(rank - 2), rank - 1, rank - 2]
     x = _aligned(input, 2)

@@ -6,11 +6,13 @@ Operands that broadcast, and element types that GE's operators do not take, are 
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import torch
 
 from ge_converters.base.dtypes import cast
+from ge_converters.base.errors import Refusal
 from ge_converters.base.support import BF16, F16, F32, I64, Support
 from ge_converters.emit.arithmetic import arithmetic
 from ge_converters.emit.compute_types import carrier
@@ -120,6 +122,8 @@ def huber_loss(
 
 
 def _scaled(op: str, tensors: tuple[Tensor, ...], dtype: DataType, reduction: int, delta: float) -> Tensor:
+    if not math.isfinite(delta):
+        raise Refusal(f"delta is {delta}, and the GE operator divides by it; for a delta without bound use mse_loss")
     if delta == 1.0:
         return _loss(op, tensors, dtype, reduction, sigma=delta)
     wide = tuple(cast(t, _F32) for t in tensors)

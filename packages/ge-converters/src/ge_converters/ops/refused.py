@@ -48,9 +48,53 @@ REFUSED: Final[dict[str, tuple[str, ...]]] = {
         "linalg_ldl_solve",
     ),
     f"GE has no operator that hashes the bits of a tensor; {_HOST}": ("hash_tensor",),
-    "GE knows dense tensors only; keep sparse tensors outside the compiled function": ("_to_sparse",),
+    "GE knows dense tensors only; keep sparse tensors outside the compiled function": (
+        "_to_sparse",
+        "_spdiags",
+        "_convert_indices_from_csr_to_coo",
+        "_convert_indices_from_coo_to_csr",
+    ),
+    f"its number of draws depends on what is drawn, and GE has no operator for it; {_HOST}": (
+        "_standard_gamma",
+        "_sample_dirichlet",
+    ),
+    f"GE has no operator for derivatives of the incomplete gamma and beta functions; {_HOST}": (
+        "_standard_gamma_grad",
+        "_dirichlet_grad",
+    ),
+    "the layout of a packed sequence depends on lengths that are values of a tensor; pass the padded sequence with its "
+    "lengths as a mask": ("_pack_padded_sequence",),
+    "its int4 weights are packed for kernels of the CPU; use torch.ops.npu.npu_weight_quant_batchmatmul, or "
+    "_weight_int8pack_mm": (
+        "_convert_weight_to_int4pack_for_cpu",
+        "_weight_int4pack_mm_for_cpu",
+        "_dyn_quant_pack_4bit_weight",
+        "_dyn_quant_matmul_4bit",
+    ),
+    "GE's products of float8 take other scales than torch's; use torch.ops.npu.npu_quant_matmul": (
+        "_scaled_mm",
+        "_scaled_mm_v2",
+    ),
+    "its keys are advanced by an algorithm of its own, and GE's generators have none; call torch.rand or torch.randn": (
+        "_philox_uniform",
+        "_philox_normal",
+    ),
+    "GE's FlashAttentionScoreGrad reads the maximum and the sum of each row, of which this operator has only the "
+    "logarithm; use scaled_dot_product_attention": ("_scaled_dot_product_fused_attention_overrideable_backward",),
+    "the gradient of an interpolation by Lanczos windows has no GE operator; use antialias with bilinear or bicubic": (
+        "_upsample_lanczos2d_aa_backward",
+    ),
+    "an observer writes ranges and scales while it quantises, in one kernel of the CPU; call the observer and "
+    "fake_quantize one after the other, or prepare the model before it is compiled": (
+        "_fused_moving_avg_obs_fq_helper_functional",
+    ),
     "GE has HistogramV2, which counts in int32 without weights and gives no edges; use torch.histc, or "
-    "torch.bucketize and torch.bincount": ("histogram", "_histogramdd_bin_edges"),
+    "torch.bucketize and torch.bincount": (
+        "histogram",
+        "_histogramdd_bin_edges",
+        "_histogramdd_from_bin_cts",
+        "_histogramdd_from_bin_tensors",
+    ),
 }
 
 
@@ -69,7 +113,7 @@ def _install() -> None:
             packet = getattr(aten, name, None)
             for overload in packet.overloads() if packet is not None else ():  # torch 2.6 lacks some of them
                 target = getattr(packet, overload)
-                if not target._schema.is_mutable:
+                if not target._schema.is_mutable and not any(a.is_out for a in target._schema.arguments):
                     _refuse(target, reason)
 
 

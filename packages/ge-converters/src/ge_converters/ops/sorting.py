@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ge_converters.base.dtypes import cast, dtype_promote
+from ge_converters.base.dtypes import cast, dtype_promote, to_ge, to_torch
 from ge_converters.base.support import BF16, BOOL, F16, F32, F64, I32, I64, Support
 from ge_converters.emit.compute_types import carried, carrier
 from ge_converters.emit.sorting import sorted_along
@@ -102,12 +102,14 @@ def topk(
 
 
 def _place(sequence: Tensor, values: Tensor, sorter: Tensor | None, right: bool, dtype: DataType) -> Tensor:
+    """Errors: refused if the two types have no common one that holds all values of both."""
     if values.rank == 0:
         row = ge.Reshape(values, [1])
         row.record_shape((1,))
         found = _place(sequence, row, sorter, right, dtype)
         return ge.Reshape(found, ge.Const(np.zeros(0, dtype=np.int64)))
-    inner = carrier("SearchSorted", sequence.dtype)
+    both = [torch.empty([1] * t.rank, dtype=to_torch(t.dtype), device="meta") for t in (sequence, values)]
+    inner = carrier("SearchSorted", to_ge(torch.result_type(*both)))  # eager compares in the type of both
     return ge.SearchSorted(cast(sequence, inner), cast(values, inner), sorter, dtype=dtype, right=right)
 
 
@@ -121,6 +123,8 @@ _EDGES = [-1.0, 0.0, 0.5, 2.0]
         Support(I32(value=[1, 3]), I32(4), out_int32=True),
         Support(F32(value=[_EDGES, _EDGES]), F32(2, 3)),
         Support(F32(value=_EDGES), F32()),
+        Support(I64(value=[-1, 0, 2]), F32(3, 4)),
+        Support(F16(value=_EDGES), I32()),
         Support(F32(value=_EDGES), F32(3), side="right"),
         Support(F32(value=[2.0, 0.0, 1.0]), F32(3), sorter=I64(value=[1, 2, 0])),
     ]
@@ -145,7 +149,11 @@ def searchsorted(
 
 @declare_supported(
     [Support(f(3, 4), f(value=_EDGES), right=r) for f in (F32, F16) for r in (False, True)]
-    + [Support(I64(4), I64(value=[1, 3])), Support(F32(3), F32(value=_EDGES), out_int32=True)]
+    + [
+        Support(I64(4), I64(value=[1, 3])),
+        Support(F32(3, 4), I64(value=[-1, 0, 2])),
+        Support(F32(3), F32(value=_EDGES), out_int32=True),
+    ]
 )
 @register_fx_node_ge_converter(aten.bucketize.Tensor, source="aten bucketize.Tensor; GE SearchSorted")
 def bucketize(

@@ -9,7 +9,7 @@ import torch
 from ge_converters.base.dtypes import cast
 from ge_converters.base.support import BF16, F16, F32, Support
 from ge_converters.emit.compute_types import carried, carrier
-from ge_converters.emit.shapes import shape_operand
+from ge_converters.emit.shapes import axis_size, shape_operand
 from ge_converters.emit.windows import known_sizes, laid_out, numbers
 from ge_converters.registry import declare_supported, register_fx_node_ge_converter
 from ge_graph import DataType, Tensor, TensorSpec
@@ -42,7 +42,13 @@ def im2col(
     known = known_sizes(meta_outputs)
     if known is not None:
         return back(ge.Reshape(y, known))
-    joined: Tensor = ge.Reshape(y, [0, 0, -1])  # 0 keeps an axis
+    # neither 0, which keeps an axis, nor -1 says anything of the axes of an empty batch
+    rows = meta_outputs.size[-2]
+    windows = ge.Mul(axis_size(y, 2), axis_size(y, 3))
+    windows.record_shape(())
+    joined: Tensor = ge.Reshape(
+        y, shape_operand([axis_size(y, 0), rows if isinstance(rows, int) else axis_size(y, 1), windows])
+    )
     return back(ge.Squeeze(joined, axis=[0]) if self.rank == 3 else joined)
 
 
@@ -78,14 +84,12 @@ def col2im(
     if self.rank == 2:
         x = ge.Unsqueeze(x, axes=[0])
     windows = self.known_shape[-1] if self.known_shape is not None else None
-    last_size = windows if isinstance(windows, int) else -1
-    split = [0, channels, volume, last_size] if isinstance(channels, int) else None
-    if split is None:
-        size = ge.Shape(x, dtype=DataType.DT_INT64)
-        n, last = (ge.GatherV2(size, ge.Const(i, dtype=DataType.DT_INT64), 0) for i in (0, 2))
-        columns: Any = shape_operand([n, -1, volume, last])
-    else:
-        columns = split
+    columns = shape_operand([
+        0,  # keeps the axis
+        channels if isinstance(channels, int) else ge.FloorDiv(axis_size(x, 1), volume),
+        volume,
+        windows if isinstance(windows, int) else axis_size(x, 2),
+    ])  # fmt: skip
     y = ge.Col2im(
         ge.Reshape(x, columns), shape_operand(list(output_size), DataType.DT_INT32), kernel_size=kernel,
         dilation=numbers("dilation", dilation, 2), padding=numbers("padding", padding, 2),

@@ -16,13 +16,14 @@ from ge_converters.decompose.formulas import (
     complex_numbers,
     foreach,
     general,
+    internal,
     matrices,
     segments,
     special,
     windows,
 )
 
-_MODULES: Final = (general, matrices, segments, special, windows)
+_MODULES: Final = (general, internal, matrices, segments, special, windows)
 _BESIDE: Final = (windows, matrices, complex_numbers, beside_native)
 
 

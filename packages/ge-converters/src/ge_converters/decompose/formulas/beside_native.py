@@ -97,7 +97,11 @@ ROWS: Final[dict[str, tuple[Takes, Callable[..., Any] | None]]] = {
     "soft_margin_loss.default": (_pair, None),
     "binary_cross_entropy.default": (_weighted_pair, None),
     "binary_cross_entropy_with_logits.default": (_logits, None),
-    "multilabel_margin_loss_forward.default": (_float, None),
+    "multilabel_margin_loss_forward.default": (
+        # torch infers a size of one for the loss of a single row, which eager gives without sizes
+        lambda self, target, reduction: _float(self) and self.dim() > 1,
+        general.multilabel_margin_loss,
+    ),
     "mse_loss_backward.default": (_loss_gradient, None),
     "smooth_l1_loss_backward.default": (_loss_gradient, None),
     "huber_loss_backward.default": (_loss_gradient, None),

@@ -224,6 +224,24 @@ def embedding_renorm(self: Tensor, indices: Tensor, max_norm: float, norm_type: 
     return aten.index_put(self, [places], torch.where(norm > max_norm, scaled.to(self.dtype), rows))
 
 
+def multilabel_margin_loss(self: Tensor, target: Tensor, reduction: int) -> tuple[Tensor, Tensor]:
+    """Margins between the classes that a row of ``target`` lists, up to its first negative number, and all others.
+
+    torch's own formula counts a row that begins with a negative number as if it listed class 0.
+    """
+    x, classes = (self, target) if self.dim() > 1 else (self.reshape(1, -1), target.reshape(1, -1))
+    listed = torch.cumsum(classes < 0, 1) == 0
+    places = torch.where(listed, classes, torch.zeros_like(classes))
+    numbers = torch.arange(x.shape[1], device=x.device)
+    is_target = ((places.unsqueeze(-1) == numbers) & listed.unsqueeze(-1)).any(1)
+    margins = (1 - x.gather(1, places).unsqueeze(-1) + x.unsqueeze(1)).clamp_min(0)
+    counted = listed.unsqueeze(-1) & ~is_target.unsqueeze(1)
+    loss = torch.where(counted, margins, torch.zeros_like(margins)).sum((1, 2)) / x.shape[1]
+    loss = loss.mean() if reduction == 1 else loss.sum() if reduction == 2 else loss
+    shape = loss.shape if reduction or self.dim() > 1 else ()
+    return loss.reshape(shape), is_target.to(self.dtype).reshape(target.shape)
+
+
 def rrelu_with_noise(
     self: Tensor,
     noise: Tensor,

@@ -19,6 +19,8 @@ def embedding_dense_grad(
     grad: Tensor, indices: Tensor, *, num_weights: int, padding_idx: int = -1, scale_grad_by_freq: bool = False
 ) -> Tensor:
     """Sum of gradient rows by index into (num_weights, D); the row ``padding_idx`` stays zero, negative: none."""
+    if scale_grad_by_freq and indices.numel() and not 0 <= int(indices.min()) <= int(indices.max()) < num_weights:
+        raise refuse("EmbeddingDenseGrad", f"an index lies outside of the {num_weights} rows, whose uses are counted")
     rows = grad.reshape(-1, grad.shape[-1])
     table = _ATEN.embedding_dense_backward.default(
         wide(rows), indices.reshape(-1).long(), num_weights, padding_idx, scale_grad_by_freq
