@@ -3,13 +3,13 @@ SHELL := /bin/bash
 PYTHON ?= $(or $(TARGET_PYTHON_PATH),$(shell command -v python3.11 || command -v python3))
 RUN := .venv/bin/python
 PKG ?= ge-graph
-TESTS = $(wildcard packages/*/tests) tests/opinfo tests/native "tests/test_*.py"
+TESTS = $(wildcard packages/*/tests) tests/opinfo tests/native tests/data_dependent "tests/test_*.py"
 # torch_npu, where it is installed, would load itself into every process that imports torch.
 export TORCH_DEVICE_BACKEND_AUTOLOAD ?= 0
 export HF_HUB_OFFLINE ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-npu test tiny quick unit system emulator-test opinfo fuzz fuzz-arguments torch-suites native graphs bench lint regen coverage configure wheels install uninstall package-test docs matrix release clean
+.PHONY: help setup demo demo-npu test tiny quick unit system emulator-test torchvision-test opinfo fuzz fuzz-arguments torch-suites native graphs bench lint regen coverage configure wheels install uninstall package-test docs matrix release clean
 
 help:  ## list these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -50,6 +50,10 @@ emulator-test: setup  ## the real torch_npu wheel on the CANN emulator; fetches 
 	$(RUN) -m ge_emulator -- pytest -n 2 $(EMULATOR)/device_tests || failed="$$failed device_tests"; \
 	$(RUN) -m ge_emulator --bundled-torchair -- pytest $(EMULATOR)/bundled_tests || failed="$$failed bundled_tests"; \
 	test -z "$$failed" || { echo "make emulator-test: failed:$$failed"; exit 1; }
+
+torchvision-test: setup  ## torchvision's operators and detection models; fetches the wheel
+	@ls wheelhouse/torchvision-0.28.0-*.whl >/dev/null 2>&1 || $(RUN) -m pip download -q --no-deps torchvision==0.28.0 -d wheelhouse
+	@$(RUN) -m tools.torchvision_here $$(ls wheelhouse/torchvision-0.28.0-*.whl) pytest -n 2 tests/test_torchvision.py
 
 opinfo: setup  ## every OpInfo of torch against the embedded engine, with a report
 	@$(RUN) -m tools.opinfo
