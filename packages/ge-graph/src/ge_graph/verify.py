@@ -24,8 +24,8 @@ from ge_graph.ir import Graph, Literal, Node, Tensor
 from ge_graph.rules.base import Check, GraphCheck, Scope
 from ge_graph.schema import OpSchema
 
-# Attributes that GE puts on any node; those with a leading underscore need no entry.
-_ANYWHERE: Final = frozenset(("N",))
+# Attributes that GE puts or ATC reads on any node; those with a leading underscore need no entry.
+_ANYWHERE: Final = frozenset(("N", "nn_module_stack"))
 
 
 @dataclass(frozen=True, slots=True)
