@@ -27,13 +27,13 @@ class Net(torch.nn.Module):
 def lowered(monkeypatch):
     """Names of the graphs that were really lowered."""
     seen = []
-    original = Pipeline._lower
+    original = Pipeline._to_ge
 
     def lower(self, gm, **more):
         seen.append(self.stage.graph_id)
         return original(self, gm, **more)
 
-    monkeypatch.setattr(Pipeline, "_lower", lower)
+    monkeypatch.setattr(Pipeline, "_to_ge", lower)
     return seen
 
 

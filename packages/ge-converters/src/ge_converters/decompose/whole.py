@@ -66,8 +66,8 @@ def _interpolate(
     if sizes is factors is None or (factors is not None and not all(isinstance(f, (int, float)) for f in factors)):
         return NotImplemented
     wanted = resized_sizes(input.shape, sizes, factors)
-    for size in wanted:
-        torch._check(size > 0)  # eager's own demand, which torch cannot decide for a size that stands in a tensor
+    for extent in wanted:
+        torch._check(extent > 0)  # eager's own demand, which torch cannot decide for a size that stands in a tensor
     if factors is None or recompute_scale_factor:
         factors = [None] * spatial
     rest = (*([bool(align_corners)] if aligns else []), *factors)
