@@ -92,6 +92,15 @@ def test_frozen_parameter_marks_parameters_and_static_tensors(engine_options):
     assert "frozenInput" not in plain
 
 
+def test_frozen_parameter_marks_nothing_of_a_backward_graph(engine_options):
+    """Activations move from step to step; torch says of no input of a backward graph that it stays."""
+    model, x = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 3)), torch.randn(2, 3)
+    compiled(model, config(frozen_parameter=True))(x).square().sum().backward()
+    forward, backward = engine_options
+    assert sorted(forward["frozenInput"].split(",")) == ["0", "1", "1", "1", "1"]
+    assert set(backward["frozenInput"].split(",")) == {"0"}
+
+
 @pytest.mark.parametrize("on", [False, True])
 def test_ref_data(on, recording):
     def step(cache, x):

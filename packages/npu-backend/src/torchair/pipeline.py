@@ -166,6 +166,11 @@ class Pipeline(FxProgress):
                 self.on_stored(stored)
             return self._load(stored, engine)
 
+    def _static_inputs(self) -> frozenset[int]:
+        """Inputs that keep their memory from call to call. torch counts them in the forward graph; of those of a
+        backward graph, activations among them, it says nothing."""
+        return static_input_positions() if self.stage.phase == "forward" else frozenset()
+
     def _with_fallback(self, gm: torch.fx.GraphModule, engine: Engine) -> Call:
         """As ``_on_ge``; what is refused runs eagerly between several GE graphs."""
         from torchair import split
@@ -228,7 +233,7 @@ class Pipeline(FxProgress):
                 return found
         watch = cache.Watch(gm)
         lowered = self._to_ge(gm, specialise=True)
-        stored = Stored(lowered, plan, watch.fixed, static_input_positions())
+        stored = Stored(lowered, plan, watch.fixed, self._static_inputs())
         if self.gears is not None:
             values = [value_of(n) for n in gm.graph.nodes if n.op == "placeholder"]
             stored.more["gears"] = self.gears.options(lowered, values)
@@ -296,7 +301,7 @@ class Pipeline(FxProgress):
 
         with self.timed("reduce-overhead") as note, real_values():
             call, source = compile_captured(
-                gm, device_of(gm), self.config.aclgraph_config, static=static_input_positions(),
+                gm, device_of(gm), self.config.aclgraph_config, static=self._static_inputs(),
                 title=f"{self._label}, graph {self.stage.graph_id}, mode reduce-overhead",
                 capture=not self.training and self.stage.phase == "forward",
                 on_captured=observers.who_sees_captures(self.observers, self.stage),
