@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import math
 import time
 from collections.abc import Iterator
@@ -44,7 +45,7 @@ def _training(layers: int) -> float:
     with torchair.record_compilation() as reports:
         compiled(*case.inputs)[0].square().mean().backward()
     stages = ("lower", "GE passes", "verify")
-    return 1e3 * sum(r.stages[s] for r in reports for s in stages) / sum(r.fx_nodes for r in reports)
+    return float(1e3 * sum(r.stages[s] for r in reports for s in stages) / sum(r.fx_nodes for r in reports))
 
 
 def chain(nodes: int) -> torch.fx.GraphModule:
@@ -70,7 +71,7 @@ def _slope(counts: tuple[int, ...]) -> tuple[float, float]:
     for count in counts:
         gm = chain(count)
         (taken,) = medians(
-            lambda gm=gm: convert(gm), clock=time.process_time, repeats=3 if count <= 10_000 else 1, warm=1
+            functools.partial(convert, gm), clock=time.process_time, repeats=3 if count <= 10_000 else 1, warm=1
         )
         seconds.append(taken)
     x, y = [math.log(c) for c in counts], [math.log(s) for s in seconds]
@@ -94,7 +95,7 @@ def measure() -> Iterator[Row]:
     yield at_most(GROUP, "chain of 100,000 nodes, a node", largest, 0.06, unit="ms")
     for name in ("bert",) if rows.small else ("bert", "resnet50", "gpt2", "t5"):
         gm = aot_graph(models.ZOO[name](size()))
-        (seconds,) = medians(lambda gm=gm: convert(gm), clock=time.process_time, repeats=5)
+        (seconds,) = medians(functools.partial(convert, gm), clock=time.process_time, repeats=5)
         yield at_most(GROUP, f"{name}, a node", 1e3 * seconds / fx_nodes(gm), 0.06, unit="ms")
     graph, _ = convert(aot_graph(models.llama(size(), layers)))
     used = {t.node for n in graph.nodes for t in n.operands()} | {t.node for t in graph.outputs}

@@ -150,13 +150,13 @@ def measure() -> Iterator[Row]:
     try:
         find_torch_npu()
     except EngineError as error:
-        yield Row(GROUP, f"not measured: {error.what}", "-")
+        yield Row(GROUP, f"not measured: {error.what}", None, "")
         return
     ours, peer = _child(True), _child(False)
     for at, name in enumerate(("MLP", "BERT base"), start=1):
         key = f"{name}, first call"
         if isinstance(peer[key], str):
-            yield Row(GROUP, key, f"{ours[key]:.3g} s", "does not run")
+            yield Row(GROUP, key, ours[key], "s", peer="the other one does not run")
             continue
         yield at_most(GROUP, key, ours[key], 1.0, unit="s", peer=peer[key])
         counted = ours["operators"][at], peer["operators"][at]

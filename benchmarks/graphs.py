@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import collections
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchmarks import rows
@@ -36,7 +36,7 @@ def _one(case: models.Case) -> models.Case:
     return case
 
 
-CASES = {
+CASES: dict[str, Callable[[], models.Case]] = {
     "llama2": lambda: _llama(2),
     "llama24": lambda: _llama(24),
     "bert": models.bert,

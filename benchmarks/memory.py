@@ -5,6 +5,7 @@ Live tensors are counted from torch's own allocation events; while compiling, th
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 import sys
@@ -76,8 +77,8 @@ def measure() -> Iterator[Row]:
         torch._dynamo.reset()
         compiled = torch.compile(case.model, backend=torchair.get_npu_backend(), fullgraph=True, dynamic=False)
         with torch.no_grad():
-            ours = peak_bytes(lambda c=compiled, i=case.inputs: c(*i))
-            eager = peak_bytes(lambda m=case.model, i=case.inputs: m(*i))
+            ours = peak_bytes(functools.partial(compiled, *case.inputs))
+            eager = peak_bytes(functools.partial(case.model, *case.inputs))
         yield at_most(
             GROUP, f"{name}: peak of live tensors in a call", ours / 2**20, 1.0, unit="MB", peer=eager / 2**20
         )

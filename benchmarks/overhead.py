@@ -19,7 +19,7 @@ FIXED_US = 15.0
 INPUT_US = 0.060
 
 
-class Joined(torch.nn.Module):
+class Joined(torch.nn.Module):  # type: ignore[misc]
     """One operator that reads every input."""
 
     def forward(self, *parts: torch.Tensor) -> torch.Tensor:

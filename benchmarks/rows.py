@@ -20,7 +20,7 @@ class Row:
     Attributes:
         group: Group of rows.
         what: What was measured, the same text in every run of it.
-        value: The figure of ours, in ``unit``.
+        value: The figure of ours, in ``unit``; None if it was not measured, and ``what`` says why.
         unit: Its unit.
         target: What is wanted, ``<= 0.97``; empty for a figure that stands beside another for comparison.
         met: Whether it is so.
@@ -31,7 +31,7 @@ class Row:
 
     group: str
     what: str
-    value: float
+    value: float | None
     unit: str
     target: str = ""
     met: bool | None = None
@@ -44,7 +44,7 @@ class Row:
         return (
             self.group,
             self.what,
-            f"{_number(self.value)} {self.unit}",
+            "-" if self.value is None else f"{_number(self.value)} {self.unit}",
             "" if self.against is None else f"{_number(self.against)} {self.unit}",
             self.peer,
             "" if self.ratio is None else f"{self.ratio:.2f}",

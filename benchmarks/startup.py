@@ -39,7 +39,7 @@ def _first_call_share(name: str) -> float:
         start = time.perf_counter()
         compiled(*case.inputs)
         total = time.perf_counter() - start
-    return sum(r.total_s for r in reports) / total
+    return float(sum(r.total_s for r in reports) / total)
 
 
 # -- the second process -----------------------------------------------------------------------------------------------

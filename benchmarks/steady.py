@@ -79,13 +79,14 @@ def _optimizer() -> Row:
             p.grad = torch.full_like(p, 1e-3)
         step = torch.optim.AdamW(parameters, lr=torch.tensor(1e-3), capturable=False).step
         torch._dynamo.reset()
-        return torch.compile(step, backend=torchair.get_npu_backend()) if compiled else step
+        chosen: Callable[[], Any] = torch.compile(step, backend=torchair.get_npu_backend()) if compiled else step
+        return chosen
 
     ours, eager = medians(made(True), made(False), repeats=5, warm=2)
     return at_most(GROUP, "AdamW step over BERT", 1e3 * ours, 1.0, unit="ms", peer=1e3 * eager)
 
 
-class TinyMlp(torch.nn.Module):
+class TinyMlp(torch.nn.Module):  # type: ignore[misc]
     """Overhead only: five operators on a few numbers."""
 
     def __init__(self) -> None:

@@ -11,6 +11,7 @@ SOURCES = (
     *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("packages/*/src")),
     "packages/ge-runtime-native/emulator/src",
     "tools",
+    "benchmarks",
 )
 
 
