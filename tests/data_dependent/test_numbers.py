@@ -5,32 +5,9 @@ import math
 import torch
 import torch.nn.functional as F
 
-PROGRAMS = {}
+from tests.data_dependent.programs import ONE, SOME, Programs, leaf, num, ramp
 
-
-def program(*argument_sets, grad=False):
-    def enter(fn):
-        PROGRAMS[fn.__name__] = (fn, argument_sets, grad)
-        return fn
-
-    return enter
-
-
-def ramp(*shape):
-    return torch.arange(float(torch.Size(shape).numel())).reshape(shape) + 0.5
-
-
-def leaf(*shape):
-    return ramp(*shape).requires_grad_()
-
-
-def num(value, dtype=None):
-    return torch.tensor(value, dtype=dtype)
-
-
-SOME = num([True, False, True, True, False])
-ONE = num([False, False, False, True, False])
-NONE = num([False] * 5)
+PROGRAMS = program = Programs()
 
 
 @program((leaf(5, 3), num(2)), (leaf(5, 3), num(-1)), grad=True)

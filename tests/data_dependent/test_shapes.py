@@ -4,32 +4,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-PROGRAMS = {}
+from tests.data_dependent.programs import NONE, ONE, SOME, Programs, leaf, num, ramp
 
-
-def program(*argument_sets, grad=False):
-    def enter(fn):
-        PROGRAMS[fn.__name__] = (fn, argument_sets, grad)
-        return fn
-
-    return enter
-
-
-def ramp(*shape):
-    return torch.arange(float(torch.Size(shape).numel())).reshape(shape) + 0.5
-
-
-def leaf(*shape):
-    return ramp(*shape).requires_grad_()
-
-
-def num(value, dtype=None):
-    return torch.tensor(value, dtype=dtype)
-
-
-SOME = num([True, False, True, True, False])
-ONE = num([False, False, False, True, False])
-NONE = num([False] * 5)
+PROGRAMS = program = Programs()
 
 
 def masked(name, fn, shape=(5, 4), grad=True, masks=(SOME, ONE)):

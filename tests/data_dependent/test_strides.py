@@ -2,27 +2,9 @@
 
 import torch
 
-PROGRAMS = {}
+from tests.data_dependent.programs import Programs, leaf, num, ramp
 
-
-def program(*argument_sets, grad=False):
-    def enter(fn):
-        PROGRAMS[fn.__name__] = (fn, argument_sets, grad)
-        return fn
-
-    return enter
-
-
-def ramp(*shape):
-    return torch.arange(float(torch.Size(shape).numel())).reshape(shape) + 0.5
-
-
-def leaf(*shape):
-    return ramp(*shape).requires_grad_()
-
-
-def num(value, dtype=None):
-    return torch.tensor(value, dtype=dtype)
+PROGRAMS = program = Programs()
 
 
 @program((leaf(4, 6),), grad=True)

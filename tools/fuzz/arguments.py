@@ -12,7 +12,6 @@ import argparse
 import logging
 import math
 import multiprocessing
-import operator
 import re
 import resource
 import sys
@@ -369,7 +368,7 @@ def trace(call: Call) -> tuple[torch.fx.GraphModule, list[torch.Tensor], Any]:
         return _decomposed(call, placed), inputs, smoke.chosen(value, call.support)
     node = graph.call_function(target, *placed)
     node.meta["val"] = value
-    graph.output(smoke.chosen(_parts(graph, node, value), call.support))
+    graph.output(smoke.chosen(smoke.parts_of(graph, node, value), call.support))
     return torch.fx.GraphModule({}, graph), inputs, smoke.chosen(value, call.support)
 
 
@@ -393,18 +392,6 @@ def _decomposed(call: Call, placed: Any) -> torch.fx.GraphModule:
         return make_fx(run, _formulas(), tracing_mode="symbolic" if call.dynamic else "fake")(
             *[n.meta["val"] for n in nodes]
         )
-
-
-def _parts(graph: torch.fx.Graph, node: torch.fx.Node, value: Any) -> Any:
-    """The node, or a getitem for each of its results."""
-    if not isinstance(value, (list, tuple)):
-        return node
-    parts = []
-    for i, v in enumerate(value):
-        part = graph.call_function(operator.getitem, (node, i))
-        part.meta["val"] = v
-        parts.append(_parts(graph, part, v))
-    return tuple(parts)
 
 
 def _placed(graph: torch.fx.Graph, meta: Callable[[str], Any]) -> torch.fx.Node:

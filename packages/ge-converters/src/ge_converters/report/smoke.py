@@ -152,11 +152,11 @@ def trace(case: Case, args: Sequence[Any], kwargs: dict[str, Any], *, dynamic: b
         value = target(*fakes[0], **fakes[1])
     call = graph.call_function(target, *placed)
     call.meta["val"] = value
-    graph.output(chosen(_parts(graph, call, value), case.support))
+    graph.output(chosen(parts_of(graph, call, value), case.support))
     return torch.fx.GraphModule({}, graph)
 
 
-def _parts(graph: torch.fx.Graph, node: torch.fx.Node, value: Any) -> Any:
+def parts_of(graph: torch.fx.Graph, node: torch.fx.Node, value: Any) -> Any:
     """The node, or one getitem for each of its results."""
     if not isinstance(value, (list, tuple)):
         return node
@@ -164,7 +164,7 @@ def _parts(graph: torch.fx.Graph, node: torch.fx.Node, value: Any) -> Any:
     for i, v in enumerate(value):
         part = graph.call_function(operator.getitem, (node, i))
         part.meta["val"] = v
-        parts.append(_parts(graph, part, v))
+        parts.append(parts_of(graph, part, v))
     return tuple(parts)
 
 
