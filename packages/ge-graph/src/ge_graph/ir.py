@@ -335,6 +335,11 @@ class Graph:
                 node.replace_operands(resolved)
         self.outputs = [resolved.get(t, t) for t in self.outputs]
 
+    def replace_nodes(self, mapping: Mapping[Tensor, Tensor]) -> None:
+        """``replace_all_uses``, and drop the nodes whose results ``mapping`` replaces."""
+        self.replace_all_uses(mapping)
+        self.remove({t.node for t in mapping})
+
     def __repr__(self) -> str:
         return f"<Graph {self.name}: {len(self.nodes)} nodes, {len(self.outputs)} outputs>"
 

@@ -11,7 +11,7 @@ each of them in two processes against eager.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import torch
 
@@ -20,7 +20,7 @@ from ge_converters.base.errors import Refusal
 from ge_converters.emit.arithmetic import arithmetic
 from ge_converters.emit.compute_types import carried, carrier, carry
 from ge_converters.emit.shapes import shape_operand
-from ge_converters.registry import register_fx_node_ge_converter
+from ge_converters.registry import define_refusal, register_fx_node_ge_converter
 from ge_graph import DataType, Tensor, TensorSpec, schema
 from ge_graph import ops as ge
 
@@ -307,17 +307,11 @@ _IN_PLACE: Final = (
 )
 
 
-def _refuse(name: str) -> None:
-    def convert(*args: Any, **kwargs: Any) -> NoReturn:
-        raise Refusal(
-            f"{name} writes its argument, and AOTAutograd cannot make it functional; call torch.distributed's own "
-            "function or the functional form, which torch.compile captures"
-        )
-
-    convert.__annotations__["return"] = NoReturn
-    convert.__doc__ = f"{name}\n\nRefused with its reason."
-    _converter(name, "none, torch has no functional form")(convert)
-
-
 for _each in _IN_PLACE:
-    _refuse(_each)
+    if hasattr(functional, _each):
+        define_refusal(
+            getattr(functional, _each).default,
+            f"{_each} writes its argument, and AOTAutograd cannot make it functional; call torch.distributed's own "
+            "function or the functional form, which torch.compile captures",
+            module=__name__, source="torch _c10d_functional; GE none, torch has no functional form", title=_each,
+        )  # fmt: skip

@@ -6,12 +6,11 @@ decompositions into prims, which have no GE form either, are not tried.
 
 from __future__ import annotations
 
-from typing import Any, Final, NoReturn
+from typing import Final
 
 import torch
 
-from ge_converters.base.errors import Refusal
-from ge_converters.registry import register_fx_node_ge_converter
+from ge_converters.registry import define_refusal
 
 aten = torch.ops.aten
 
@@ -98,15 +97,6 @@ REFUSED: Final[dict[str, tuple[str, ...]]] = {
 }
 
 
-def _refuse(target: Any, reason: str) -> None:
-    def convert(*args: Any, **kwargs: Any) -> NoReturn:
-        raise Refusal(reason)
-
-    convert.__annotations__["return"] = NoReturn
-    convert.__doc__ = f"{target._schema}\n\nRefused with its reason."
-    register_fx_node_ge_converter(target, source="no GE operator")(convert)
-
-
 def _install() -> None:
     for reason, names in REFUSED.items():
         for name in names:
@@ -114,7 +104,7 @@ def _install() -> None:
             for overload in packet.overloads() if packet is not None else ():  # torch 2.6 lacks some of them
                 target = getattr(packet, overload)
                 if not target._schema.is_mutable and not any(a.is_out for a in target._schema.arguments):
-                    _refuse(target, reason)
+                    define_refusal(target, reason, module=__name__, source="no GE operator", title=str(target._schema))
 
 
 _install()

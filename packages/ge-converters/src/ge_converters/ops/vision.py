@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from ge_converters.base.dtypes import cast
 from ge_converters.base.errors import Refusal
 from ge_converters.emit.shapes import axis_size, ints
 from ge_converters.emit.windows import laid_out
-from ge_converters.registry import F, register_fx_node_ge_converter
+from ge_converters.registry import F, define_refusal, register_fx_node_ge_converter
 from ge_graph import DataType, Tensor
 from ge_graph import ops as ge
 
@@ -194,14 +194,8 @@ REFUSED: Final = {
 }
 
 
-def _refuse(name: str, reason: str) -> None:
-    def convert(*args: Any, **kwargs: Any) -> NoReturn:
-        raise Refusal(f"torchvision.{name}: {reason}")
-
-    convert.__annotations__["return"] = NoReturn
-    convert.__doc__ = f"{name}\n\nRefused with its reason."
-    register_fx_node_ge_converter(f"torchvision.{name}.default", source="torchvision.ops")(convert)
-
-
 for _name, _reason in REFUSED.items():
-    _refuse(_name, _reason)
+    define_refusal(
+        f"torchvision.{_name}.default", f"torchvision.{_name}: {_reason}", module=__name__, source="torchvision.ops",
+        title=_name,
+    )  # fmt: skip

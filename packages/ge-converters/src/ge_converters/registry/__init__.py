@@ -11,6 +11,7 @@ from ge_converters.registry.registry import (
     Registry,
     declare_supported,
     define,
+    define_refusal,
     register_fx_node_ge_converter,
 )
 
@@ -23,6 +24,7 @@ __all__ = [
     "Target",
     "declare_supported",
     "define",
+    "define_refusal",
     "register_fx_node_ge_converter",
     "target_name",
 ]

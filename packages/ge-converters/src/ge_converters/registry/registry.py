@@ -14,11 +14,11 @@ import logging
 import pkgutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 import torch
 
-from ge_converters.base.errors import LoweringError
+from ge_converters.base.errors import LoweringError, Refusal
 from ge_converters.base.provenance import target_name
 from ge_converters.base.support import Support
 from ge_converters.registry.entry import Converter, Entry, Target, where_is
@@ -318,3 +318,23 @@ def define(target: Any, op: str, fn: Callable[..., Any], supports: list[Support]
     fn.__doc__ = f"{target._schema}\n\n{doc}"
     declare_supported(supports)(fn)
     register_fx_node_ge_converter(target, source=f"native_functions.yaml: {target}; GE {op}")(fn)
+
+
+def define_refusal(target: Target | str, reason: str, *, module: str, source: str, title: str = "") -> None:
+    """Register a converter that refuses every form of an op; ``Entry.refuses`` gives the reason.
+
+    Args:
+        target: As of ``register_fx_node_ge_converter``.
+        reason: What is missing, and where to go instead.
+        module: Where the row stands, for the pages that list converters by module.
+        source: As of ``register_fx_node_ge_converter``.
+        title: First line of the docstring; the name of the target if empty.
+    """
+
+    def convert(*args: Any, **kwargs: Any) -> NoReturn:
+        raise Refusal(reason)
+
+    convert.__annotations__["return"] = NoReturn
+    convert.__module__ = module
+    convert.__doc__ = f"{title or target_name(target)}\n\nRefused with its reason."
+    register_fx_node_ge_converter(target, source=source)(convert)

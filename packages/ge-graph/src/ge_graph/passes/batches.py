@@ -53,9 +53,7 @@ class UnjoinBatches(Pass):
             mapping[split] = result
         if not mapping:
             return []
-        gone = {t.node for t in mapping}
-        graph.replace_all_uses(mapping)
-        graph.remove(gone)
+        graph.replace_nodes(mapping)
         return [f"{len(mapping)} products on batches as they were"]
 
 

@@ -40,8 +40,7 @@ class MergeConstants(Pass):
                 _merge([n for n in group if n not in fixed], mapping)
         if not mapping:
             return []
-        graph.replace_all_uses(mapping)
-        graph.remove([t.node for t in mapping])
+        graph.replace_nodes(mapping)
         return [f"{len(mapping)} duplicate constants merged"]
 
 

@@ -58,9 +58,7 @@ class FoldLayout(Pass):
             if what:
                 counts[what] = counts.get(what, 0) + 1
         if mapping:
-            gone = {t.node for t in mapping}
-            graph.replace_all_uses(mapping)
-            graph.remove(gone)
+            graph.replace_nodes(mapping)
         return [f"{count} {what}" for what, count in sorted(counts.items())]
 
 

@@ -76,9 +76,7 @@ class JoinMoves(Pass):
             nodes.append(node)
         graph.nodes[:] = nodes
         if mapping:
-            gone = {t.node for t in mapping}
-            graph.replace_all_uses(mapping)
-            graph.remove(gone)
+            graph.replace_nodes(mapping)
         return [f"{count} {op} joined with the move before" for op, count in sorted(counts.items())]
 
 

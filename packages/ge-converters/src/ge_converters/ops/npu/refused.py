@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NoReturn
+from typing import Final
 
-from ge_converters.base.errors import Refusal
-from ge_converters.registry import register_fx_node_ge_converter
+from ge_converters.registry import define_refusal
 
 _INPLACE: Final = "it writes its argument and returns it, which AOTAutograd cannot make functional; "
 _OPEN: Final = "the CPU engine has no kernel for its GE operator yet, so nothing proves a converter; "
@@ -56,14 +55,5 @@ def full_name(op: str) -> str:
     return f"npu.{op}" + ("" if "." in op else ".default")
 
 
-def _refuse(name: str, reason: str) -> None:
-    def convert(*args: Any, **kwargs: Any) -> NoReturn:
-        raise Refusal(reason)
-
-    convert.__annotations__["return"] = NoReturn
-    convert.__doc__ = f"{name}\n\nRefused with its reason."
-    register_fx_node_ge_converter(name, source="torch_npu, documentation of the op")(convert)
-
-
 for _name, _reason in REFUSED.items():
-    _refuse(full_name(_name), _reason)
+    define_refusal(full_name(_name), _reason, module=__name__, source="torch_npu, documentation of the op")
