@@ -18,7 +18,7 @@ import torch
 
 from ge_graph.attrs import Attr, Kind
 from ge_graph.errors import ConfigError, GeError
-from tair_export.export import Captured, write_export
+from tair_export.export import CapturedModel, write_export
 from tair_export.ranks import current
 from torchair.backend import TraceError, _config
 from torchair.collectives import groups_of_all_ranks
@@ -129,7 +129,7 @@ _FRACTAL_NZ: Final = 29
 
 def capture(
     model: Any, args: Sequence[Any], kwargs: Mapping[str, Any], *, dynamic: bool = False, config: Any = None
-) -> Captured:
+) -> CapturedModel:
     """Trace a model to a graph whose parameters are named; the entry point ``tair_export.capture``.
 
     Errors: see ``dynamo_export``.

@@ -37,7 +37,7 @@ class Mark:
         self.node = node
 
 
-class Effects:
+class OpenScopes:
     """Open scopes and pending waits of one graph.
 
     Args:

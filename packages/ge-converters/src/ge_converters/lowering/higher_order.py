@@ -10,14 +10,14 @@ import torch
 from ge_converters.base.errors import Refusal
 from ge_converters.lowering.calls import Caller, parameters_of
 from ge_converters.lowering.context import Unproduced
-from ge_converters.lowering.effects import Effects
+from ge_converters.lowering.effects import OpenScopes
 from ge_graph import Tensor, TensorSpec
 from ge_graph import ops as ge
 
 aten = torch.ops.aten
 
 
-def lower(caller: Caller, effects: Effects, node: torch.fx.Node) -> Any:
+def lower(caller: Caller, effects: OpenScopes, node: torch.fx.Node) -> Any:
     """What a higher-order node becomes.
 
     Raises:
@@ -38,7 +38,7 @@ def lower(caller: Caller, effects: Effects, node: torch.fx.Node) -> Any:
     )
 
 
-def _effectful(caller: Caller, effects: Effects, node: torch.fx.Node, op: torch._ops.OpOverload) -> tuple[Any, ...]:
+def _effectful(caller: Caller, effects: OpenScopes, node: torch.fx.Node, op: torch._ops.OpOverload) -> tuple[Any, ...]:
     """An op that must run, in the order of its kind: tokens become control edges."""
     values = node.meta["val"][1:]
     returns = len(op._schema.returns)

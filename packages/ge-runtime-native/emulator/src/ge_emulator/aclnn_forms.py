@@ -11,15 +11,15 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ge_emulator.refusal import INVALID, Refusal
+from ge_emulator.refusal import INVALID, CannRefusal
 
 Arguments = dict[str, Any]
 Outputs = list[Any]
 aten = torch.ops.aten
 
 
-def _refuse(text: str) -> Refusal:
-    return Refusal(INVALID, text)
+def _refuse(text: str) -> CannRefusal:
+    return CannRefusal(INVALID, text)
 
 
 # -- elementwise -----------------------------------------------------------------------------------------------------
