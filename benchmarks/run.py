@@ -104,8 +104,8 @@ def page() -> str:
         "Made by `make bench` from `benchmarks/history.jsonl`; the newest table is",
         "[benchmarks/results.md](../benchmarks/results.md). Each line is one row of the table over the last runs: its",
         "figure divided by the largest that its target allows, so that everything up to 1 meets its target. Rows are",
-        "numbered as listed below their plot; behind each stand its runs, and how many of them shared the machine with",
-        "other programs.", "",
+        "numbered as listed below their plot; each is followed by its runs, and how many of them shared the machine",
+        "with other programs.", "",
     ]  # fmt: skip
     groups: dict[str, list[tuple[str, list[dict[str, object]]]]] = {}
     for (group, what), rows in history().items():

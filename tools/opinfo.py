@@ -348,7 +348,7 @@ class CompiledOpInfo:
 
 
 def explain(subject: CompiledOpInfo, current: Any, error: Exception, gradients: bool, seconds: int) -> str:
-    """The reason of a failure. What torch's own tracing cannot do either is no gap of this backend, and says so."""
+    """The reason of a failure. What torch's own tracing cannot do either is not a gap of this backend, and says so."""
     reason = summarise(error)
     if current is None or "[GE" in reason:
         return reason

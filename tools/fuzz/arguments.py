@@ -51,7 +51,7 @@ _INTERNAL: Final = re.compile(
 UNDEFINED: Final = {
     "aten._linalg_eigh.default": "the sign of eigenvectors",
     "aten._linalg_svd.default": "the sign of singular vectors",
-    "aten.resize.default": "what lies behind the elements that were there",
+    "aten.resize.default": "what lies after the elements that were there",
     "aten._embedding_bag_dense_backward.default": "with scale_grad_by_freq it divides by the count of another row",
 }
 _LARGEST: Final = 1 << 22  # elements of a result

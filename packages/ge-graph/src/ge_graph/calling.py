@@ -401,7 +401,7 @@ def producers(graph: Graph, tensors: Sequence[Tensor]) -> list[Node]:
     """The nodes that a node waits for which depends on ``tensors``.
 
     Raises:
-        GraphError: GE3017 if one is no tensor of the graph.
+        GraphError: GE3017 if one is not a tensor of the graph.
     """
     for tensor in tensors:
         if not isinstance(tensor, Tensor) or tensor.node.graph is not graph:

@@ -106,7 +106,7 @@ def _digest(rows: Any) -> str:
 
 
 def graph_text(gm: torch.fx.GraphModule) -> Iterator[str]:
-    """One line a node: what it calls on what, and all that is known of its results."""
+    """One line per node: what it calls on what, and all that is known of its results."""
     for node in gm.graph.nodes:
         yield f"{node.name} {node.op} {_target(node.target)} {_argument(node.args)} {_argument(node.kwargs)}"
         yield f"  {_value(_known(node))}"

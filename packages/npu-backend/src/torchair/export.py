@@ -98,7 +98,7 @@ def use_internal_format_weight(model: torch.nn.Module) -> None:
     Args:
         model: The module.
 
-    Errors: ConfigError GE1011 if it is no module.
+    Errors: ConfigError GE1011 if it is not a module.
     """
     if not isinstance(model, torch.nn.Module):
         raise ConfigError(
@@ -246,7 +246,7 @@ def _dynamic(value: Any) -> Any:
         return type(value)(_dynamic(v) for v in value)
     if isinstance(value, dict) and type(value) is dict:
         return {k: _dynamic(v) for k, v in value.items()}
-    if type(value) in pytree.SUPPORTED_NODES:  # a class: one entry a part, in the order of its own flattening
+    if type(value) in pytree.SUPPORTED_NODES:  # a class: one entry per part, in the order of its own flattening
         return [_dynamic(v) for v in pytree.SUPPORTED_NODES[type(value)].flatten_fn(value)[0]]
     return None
 

@@ -121,7 +121,7 @@ def _place(finding: Finding) -> str:
 
 
 def text(rows: Sequence[CheckRow]) -> str:
-    """Rows for a log or an error: one line an operator, with the user's line and the way out."""
+    """Rows for a log or an error: one line per operator, with the user's line and the way out."""
     found = []
     for row in rows:
         places = f" (from {'; '.join(row.places[:_SHOWN_PLACES])})" if row.places else f" ('{row.nodes[0]}')"

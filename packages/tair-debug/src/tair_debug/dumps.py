@@ -95,7 +95,7 @@ def read_tree(root: str | os.PathLike[str], graph: str | os.PathLike[str] | None
         shown = escape.line(os.fspath(base))
         raise ConfigError(
             "GE1045", f"{shown}: no recorded outputs (<node>-<op>.OUTPUT.<i>.<time>.npy or "
-            "<type>.<node>.<task>.<stream>.<time>.output.<i>.npy)" if base.is_dir() else f"{shown} is no folder",
+            "<type>.<node>.<task>.<stream>.<time>.output.<i>.npy)" if base.is_dir() else f"{shown} is not a folder",
             next="give a folder written by debug.data_dump or dump_config, or converted from a device's dump",
         )  # fmt: skip
     return sorted(found, key=lambda e: (e.time, e.index))
@@ -226,7 +226,7 @@ def _load(path: Path) -> torch.Tensor:
 def _read_npy(path: Path, *, header_only: bool = False) -> tuple[tuple[int, ...], np.ndarray[Any, Any]]:
     """Shape and array; nothing is allocated before the file's length agrees with its header.
 
-    Errors: ConfigError GE1045 for everything that is no plain array of numbers.
+    Errors: ConfigError GE1045 for everything that is not a plain array of numbers.
     """
     form = np.lib.format
     empty = np.empty(0)

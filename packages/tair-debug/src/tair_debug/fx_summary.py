@@ -1,7 +1,7 @@
 """Which operators of a model have a converter: rows, and the csv of ``config.debug.fx_summary``.
 
-One row a call target, one group a distinct signature. The status is not read from a list: every call is lowered on a
-scratch graph, and the whole graph once, so a row says ``已支持`` exactly if nothing stands in the way of its calls.
+One row per call target, one group per distinct signature. The status is not read from a list: every call is lowered on
+a scratch graph, and the whole graph once, so a row says ``已支持`` exactly if nothing stands in the way of its calls.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     invoke_subgraph -> PartitionedCall           scan, map, associative_scan -> While
 
 A traced function gets every value that it closes over as an operand, sizes included, so an inner graph is walked like
-an outer one; a symbol that it needs all the same is handed in behind the operands. An operand that no graph reads is
+an outer one; a symbol that it needs all the same is handed in after the operands. An operand that no graph reads is
 left out, and a result that is an operand in every branch (or in every round) is that operand.
 
 The loops over a leading axis become one While and not n copies of their body: the length may be dynamic, the program's
@@ -46,7 +46,7 @@ class InnerGraph:
         graph: The graph.
         data: What it reads: position of the operand or symbol to Data.
         results: FX results of the traced function as they became: tensors, numbers or None.
-        returned: The FX values behind them.
+        returned: The FX values after them.
         position: FX placeholder to position of the operand.
     """
 
@@ -143,7 +143,7 @@ class Lowering:
         return Symbolic(value.node.expr)
 
     def _symbol(self, inner: InnerGraph, symbol: Any) -> Callable[[], Tensor] | None:
-        """A symbol that the function uses though it is no operand."""
+        """A symbol that the function uses though it is not an operand."""
         with building(self.walk.graph):
             found = self.context.symbols.value(symbol)
         if not isinstance(found, Tensor):
@@ -474,10 +474,10 @@ def known(target: Any) -> bool:
 
 
 def lower(walk: Any, node: torch.fx.Node) -> Any:
-    """What a control-flow node becomes: one entry a result.
+    """What a control-flow node becomes: one entry per result.
 
     Raises:
-        Refusal: If one of its functions writes its operands, or gives something that is no tensor and no number.
+        Refusal: If one of its functions writes its operands, or gives something that is not a tensor and no number.
     """
     if makes_quant_options(node.target):
         return None

@@ -129,7 +129,7 @@ def _functionalized(caller: Caller, node: torch.fx.Node, parts: Any) -> Any:
 
 
 def _run(caller: Caller, node: torch.fx.Node, entry: Any, kwargs: dict[str, Any], own: Any, written: int) -> Any:
-    """The op's results and, if the converter returns them behind the results, the new values of what it wrote."""
+    """The op's results and, if the converter returns them after the results, the new values of what it wrote."""
     parameters = parameters_of(entry)
     positional, keywords = parameters.bind((), kwargs, caller.context.argument)  # type: ignore[union-attr]
     if entry.wants_meta:
@@ -210,5 +210,5 @@ def _new_value(caller: Caller, copy: Tensor, first: int, name: str) -> Tensor:
                 start += count
     raise Refusal(
         f"{name} writes an argument, but its converter neither emits a GE op with an output of the written input's "
-        "name nor returns the new value behind the results"
+        "name nor returns the new value after the results"
     )

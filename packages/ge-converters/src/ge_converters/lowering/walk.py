@@ -422,7 +422,7 @@ class GraphLowering:
         if found is None:
             return aliasing.Nothing()
         if isinstance(found, (Mark, tuple)):
-            raise Refusal(f"{fx_target(value)} is no tensor and cannot be returned")
+            raise Refusal(f"{fx_target(value)} is not a tensor and cannot be returned")
         return aliasing.Constant(found)
 
     def _inputs_first(self) -> None:

@@ -91,7 +91,7 @@ def load_module(name: str) -> None:
         sys.path.insert(0, str(path.resolve().parent))  # where its own imports look, as when Python runs the file
         spec = importlib.util.spec_from_file_location(path.stem, path)
         if spec is None or spec.loader is None:
-            raise ImportError(f"{path} is no Python file")
+            raise ImportError(f"{path} is not a Python file")
         module = importlib.util.module_from_spec(spec)
         sys.modules[path.stem] = module
         spec.loader.exec_module(module)

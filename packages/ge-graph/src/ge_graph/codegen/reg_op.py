@@ -288,7 +288,7 @@ class _Reader:
             close = difflib.get_close_matches(name, _METHODS, 1)
             hint = f"; did you mean .{close[0]}?" if close else ""
             known = ", ".join(_METHODS)
-            raise _Unreadable(method.line, f".{name} is no call of a registration, expected one of {known}{hint}")
+            raise _Unreadable(method.line, f".{name} is not a call of a registration, expected one of {known}{hint}")
 
     def _named(self, method: Token, arguments: Sequence[Token], form: str) -> tuple[str, Sequence[Token]]:
         """Split ``name, rest``."""
@@ -372,7 +372,9 @@ def _type(token: Token) -> DataType | str:
     known = [*DataType.__members__, *schema.dtype_sets()]
     close = difflib.get_close_matches(token.text, known, 1, 0.6)
     hint = f"; did you mean {close[0]}?" if close else ""
-    raise _Unreadable(token.line, f"'{token.text}' is no element type, expected DT_… or a set such as BasicType{hint}")
+    raise _Unreadable(
+        token.line, f"'{token.text}' is not an element type, expected DT_… or a set such as BasicType{hint}"
+    )
 
 
 def _default(name: str, kind: Kind, tokens: Sequence[Token], line: int) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Kernel facts in memory and as text: one line a kernel, so that a lookup parses only the lines of its operator.
+"""Kernel facts in memory and as text: one line per kernel, so that a lookup parses only the lines of its operator.
 
 The first line names form, version, origin and the chips that are complete. A kernel's line has tab-separated fields:
 operator; chips; unit; number of inputs; ports (``?`` optional, ``*`` dynamic, ``~`` virtual: the kernel's own, absent
@@ -39,7 +39,7 @@ class ChipKernel:
         kinds: ``required``, ``optional``, ``dynamic`` or ``virtual``, parallel to ports.
         combos: AI Core: supported combinations of element types, parallel to ports. Empty: not said.
         sets: Other units: element types of each port by itself, parallel to ports; of ``hccl`` one set for all.
-        formats: Layout names, one row a combination; empty: ND or not said.
+        formats: Layout names, one row per combination; empty: ND or not said.
         checks: The kernel may still refuse shapes and attributes.
         experimental: Contributed, not part of an installation.
         source: Library or file.

@@ -57,7 +57,7 @@ def load(path: str | os.PathLike[str], cache: Path | None = None) -> KernelFacts
         return form.read(_bytes(given), str(given))
     opp = find(given)
     if opp is None:
-        raise form.damaged(str(given), "it is no file of facts and has no opp/built-in folder")
+        raise form.damaged(str(given), "it is not a file of facts and has no opp/built-in folder")
     files = [(f, True) for f in _below(opp, _AI_CORE)] + [(f, False) for f in _below(opp, _AI_CPU)]
     if not files:
         raise form.damaged(str(opp), "it has no lists of operators for AI Core or AI CPU")
@@ -145,7 +145,7 @@ def _kernels(file: Path, opp: Path, ai_core: bool) -> Iterator[ChipKernel]:
     source = form_text(str(file.relative_to(opp)))
     for op, row in rows.items():
         if not isinstance(row, dict) or not re.fullmatch(r"\w+", op):
-            raise form.damaged(name, f"operator {op[:40]!r} is no object, or its name is none")
+            raise form.damaged(name, f"operator {op[:40]!r} is not an object, or its name is none")
         try:
             yield _ai_core(op, row, file.parent.name, source) if ai_core else _ai_cpu(op, row, source)
         except (AttributeError, TypeError, ValueError, KeyError) as error:

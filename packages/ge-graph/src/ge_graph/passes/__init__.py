@@ -57,7 +57,7 @@ def run(
         check: Hold each pass to its claim, see ``Pass.run``.
 
     Raises:
-        GraphError: GE3051 if a pass does not what it says.
+        GraphError: GE3051 if a pass does not do what it says.
     """
     results = []
     for step in passes:

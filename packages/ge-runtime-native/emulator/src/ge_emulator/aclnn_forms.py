@@ -209,7 +209,7 @@ def aminmax(a: Arguments, _: Outputs) -> Any:
 
 
 def nonzero_v2(a: Arguments, _: Outputs) -> Any:
-    """Positions, one row a dimension."""
+    """Positions, one row per dimension."""
     return torch.nonzero(a["self"]).t().contiguous()
 
 

@@ -49,4 +49,4 @@ def format_name(data: bytes, words: list[int]) -> bytes:
     try:
         return reply(0, Format(words[0]).name.removeprefix("FORMAT_").encode())
     except ValueError:
-        raise CannRefusal(INVALID, f"{words[0]} is no layout") from None
+        raise CannRefusal(INVALID, f"{words[0]} is not a layout") from None

@@ -417,7 +417,9 @@ def readable_cache(cache_bin: Any, print_output: bool = True, file: Any = None) 
     found = read_manifest(manifest)
     stored = stored_graph.read(manifest, found.get("key") or {}, Rank(*_checked_rank(found, manifest)))
     if not isinstance(stored.more.get("call"), dict):
-        raise ArchiveError("GE5021", "this is no entry of cache_compile", where=str(manifest), next="give another file")
+        raise ArchiveError(
+            "GE5021", "this is not an entry of cache_compile", where=str(manifest), next="give another file"
+        )
     text = readable(stored)
     if print_output:
         sys.stdout.write(text)
@@ -429,5 +431,5 @@ def readable_cache(cache_bin: Any, print_output: bool = True, file: Any = None) 
 def _checked_rank(found: Mapping[str, Any], where: Path) -> tuple[int, int]:
     rank = found.get("rank")
     if not (isinstance(rank, list) and len(rank) == 2 and all(type(r) is int for r in rank)):
-        raise ArchiveError("GE5021", "rank is no pair of ints", where=str(where), next="delete the entry")
+        raise ArchiveError("GE5021", "rank is not a pair of ints", where=str(where), next="delete the entry")
     return rank[0], rank[1]

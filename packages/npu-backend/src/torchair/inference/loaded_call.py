@@ -30,7 +30,7 @@ class LoadedCall:
         retrace: Called with arguments and a reason if a call is not the recorded one.
 
     Raises:
-        ArchiveError: GE5021 if the record is no record, GE5050 if it does not fit the program.
+        ArchiveError: GE5021 if the record is not a record, GE5050 if it does not fit the program.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ from ge_graph.passes.fusion.base import FLOATS, FusionSite, array
 
 
 def _sum(site: FusionSite, node: Node) -> Node | None:
-    """The Add of two tensors of one shape and type in front of a norm, all whose other readers stand behind it."""
+    """The Add of two tensors of one shape and type in front of a norm, all whose other readers stand after it."""
     x = node.inputs[0]
     if not isinstance(x, Tensor) or x.node.op != "Add" or x.dtype not in FLOATS or not site.free(x.node, node):
         return None
