@@ -398,3 +398,13 @@ def trained_embedding(table):
 @program((B, 3), (4, 3), trained=True, dynamic=True)
 def trained_by_size(x, w):
     return F.cross_entropy(F.linear(x, w), torch.zeros(x.shape[0], dtype=torch.long))
+
+
+@program((4, 3), (4, 3), trained=True)
+def trained_losses(x, y):
+    return F.mse_loss(x, y) + F.smooth_l1_loss(x, y) + F.binary_cross_entropy_with_logits(x, y.sigmoid())
+
+
+@program((3, 5, 4), (4, 4), (4, 4), trained=True)
+def trained_gate(x, up, gate):
+    return (F.silu(x @ gate) * (x @ up)).sum(1)

@@ -1,9 +1,9 @@
 """What GE knows of an operator: ports, attributes, element types; read from ``data/`` on first use.
 
 ``data/ops.jsonl`` holds one operator per line. ``data/amendments.jsonl`` holds what the headers lack, each line with
-its ``source``: whole operators, element types that kernels accept, ports that must share one type. ``data/revisions.jsonl``
-holds, in the same form, what later CANN releases changed or added, each line with the release that has it (``since``);
-``use_cann`` chooses the release, the newest by default. The form of a line::
+its ``source``: whole operators, element types that kernels accept, ports that must share one type.
+``data/revisions.jsonl`` holds, in the same form, what later CANN releases changed or added, each line with the release
+that has it (``since``); ``use_cann`` chooses the release, the newest by default. The form of a line::
 
     {"op": "MatMulV2", "in": ["x1 f32,f16", "bias? f32", "parts* ALL"], "out": ["y f32,f16"],
      "attr": [["transpose_x1", "Bool", false], ["strides", "ListInt"]], "var": {"T": "f32,f16"}, "source": "…"}

@@ -15,18 +15,20 @@ from ge_graph.passes.fusion import FuseOperators
 from ge_graph.passes.layout import FoldLayout
 from ge_graph.passes.moves import JoinMoves
 from ge_graph.passes.ref_data import ReplaceDataWithRefData, WriteInputsInPlace
+from ge_graph.passes.sizes import FoldSizes
 from ge_graph.passes.symbols import DropSymbolicInputs
 from ge_graph.passes.topology import SortNodes
 from ge_graph.passes.twins import MergeTwins
 from ge_graph.passes.written import ProtectWrittenTensors
 
 __all__ = [
-    "DEFAULT", "DropDeadNodes", "DropSymbolicInputs", "FoldLayout", "FuseOperators", "JoinMoves", "MergeConstants",
-    "MergeShapeArithmetic", "MergeTwins", "Pass", "PassResult", "ProtectWrittenTensors", "ReplaceDataWithRefData",
-    "SortNodes", "UnjoinBatches", "WriteInputsInPlace", "run",
+    "DEFAULT", "DropDeadNodes", "DropSymbolicInputs", "FoldLayout", "FoldSizes", "FuseOperators", "JoinMoves",
+    "MergeConstants", "MergeShapeArithmetic", "MergeTwins", "Pass", "PassResult", "ProtectWrittenTensors",
+    "ReplaceDataWithRefData", "SortNodes", "UnjoinBatches", "WriteInputsInPlace", "run",
 ]  # fmt: skip
 
 DEFAULT: Final[tuple[Pass, ...]] = (
+    FoldSizes(),
     MergeConstants(),
     MergeShapeArithmetic(),
     UnjoinBatches(),
