@@ -408,3 +408,9 @@ def trained_losses(x, y):
 @program((3, 5, 4), (4, 4), (4, 4), trained=True)
 def trained_gate(x, up, gate):
     return (F.silu(x @ gate) * (x @ up)).sum(1)
+
+
+@program((2, 3), INTS, MASK)
+def what_changes_nothing(x, i, mask):
+    true = torch.ones((), dtype=torch.bool)
+    return F.relu(x * 1.0) / 1, (i + 0) * 2, F.relu(x.abs() - 0.0), x.neg() + 0.0, ~(~mask & true)

@@ -12,6 +12,7 @@ from ge_graph.passes.cleanup import DropDeadNodes
 from ge_graph.passes.constants import MergeConstants
 from ge_graph.passes.cse import MergeShapeArithmetic
 from ge_graph.passes.fusion import FuseOperators
+from ge_graph.passes.identities import DropIdentities
 from ge_graph.passes.layout import FoldLayout
 from ge_graph.passes.moves import JoinMoves
 from ge_graph.passes.ref_data import ReplaceDataWithRefData, WriteInputsInPlace
@@ -22,13 +23,14 @@ from ge_graph.passes.twins import MergeTwins
 from ge_graph.passes.written import ProtectWrittenTensors
 
 __all__ = [
-    "DEFAULT", "DropDeadNodes", "DropSymbolicInputs", "FoldLayout", "FoldSizes", "FuseOperators", "JoinMoves",
-    "MergeConstants", "MergeShapeArithmetic", "MergeTwins", "Pass", "PassResult", "ProtectWrittenTensors",
-    "ReplaceDataWithRefData", "SortNodes", "UnjoinBatches", "WriteInputsInPlace", "run",
+    "DEFAULT", "DropDeadNodes", "DropIdentities", "DropSymbolicInputs", "FoldLayout", "FoldSizes", "FuseOperators",
+    "JoinMoves", "MergeConstants", "MergeShapeArithmetic", "MergeTwins", "Pass", "PassResult",
+    "ProtectWrittenTensors", "ReplaceDataWithRefData", "SortNodes", "UnjoinBatches", "WriteInputsInPlace", "run",
 ]  # fmt: skip
 
 DEFAULT: Final[tuple[Pass, ...]] = (
     FoldSizes(),
+    DropIdentities(),
     MergeConstants(),
     MergeShapeArithmetic(),
     UnjoinBatches(),

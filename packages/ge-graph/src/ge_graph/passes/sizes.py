@@ -99,10 +99,8 @@ def _constant(operand: Any) -> _Array | None:
     if not isinstance(operand, Tensor) or operand.node.op != "Const" or operand.dtype not in _TYPES:
         return None
     attr = operand.node.attrs.get("value")
-    shape = None if attr is None or attr.value is None else tuple(attr.value.shape)
-    if shape is None or len(shape) > 1 or (shape and shape[0] > _MOST):
-        return None
-    return np.asarray(attr.value)  # type: ignore[union-attr]
+    value = None if attr is None else attr.value
+    return value if isinstance(value, np.ndarray) and value.ndim <= 1 and value.size <= _MOST else None
 
 
 def _value(node: Node, sizes: Mapping[Tensor, _Array]) -> _Array | None:
