@@ -18,16 +18,17 @@ aten = torch.ops.aten
 def slice_backward(
     grad_output: Tensor, input_sizes: Sequence[Any], dim: int, start: Any, end: Any, step: Any
 ) -> Tensor:
-    """Zeros of ``input_sizes`` with the gradient at ``start``; its size says where it ends."""
+    """Zeros of ``input_sizes`` with the gradient at ``start``; its size says where it ends.
+
+    torch's own serves steps, complex numbers, nothing at all, and a start that counts from an end not known yet.
+    """
     axis = dim % len(input_sizes)
-    size = input_sizes[axis]
-    if not isinstance(start, int) or step != 1 or grad_output.is_complex():
+    size, length = input_sizes[axis], grad_output.shape[axis]
+    begins = isinstance(start, int) and (start >= 0 or isinstance(size, int))
+    if not begins or step != 1 or (isinstance(length, int) and not length) or grad_output.is_complex():
         return torchs.slice_backward(grad_output, input_sizes, dim, start, end, step)
-    if start < 0:
-        if not isinstance(size, int):  # where it begins hangs on the size
-            return torchs.slice_backward(grad_output, input_sizes, dim, start, end, step)
-        start = max(start + size, 0)
-    return _between_zeros(grad_output, axis, start, size - start - grad_output.shape[axis])
+    before = start if start >= 0 else max(start + size, 0)
+    return _between_zeros(grad_output, axis, before, size - before - length)
 
 
 def select_backward(grad_output: Tensor, input_sizes: Sequence[Any], dim: int, index: Any) -> Tensor:
