@@ -19,7 +19,7 @@ from ge_graph.attrs import Attr, Kind
 from ge_graph.dtypes import DataType, Format, from_numpy
 from ge_graph.errors import ArchiveError, GraphError
 from ge_graph.ir import Graph, Literal, Node, Provenance, Shape, Tensor
-from ge_graph.wire import enum_value, field_tag, varint
+from ge_graph.wire import SHORT, enum_value, field_tag, varint
 
 Chunk: TypeAlias = "bytes | memoryview"
 
@@ -68,7 +68,8 @@ def refuse(what: str, where: str, next: str = "") -> ArchiveError:
 
 def delimited(message: str, field: str, payload: bytes) -> bytes:
     """A field with a length."""
-    return field_tag(message, field) + varint(len(payload)) + payload
+    size = len(payload)
+    return field_tag(message, field) + (SHORT[size] if size < 0x1000 else varint(size)) + payload
 
 
 # --- attributes ------------------------------------------------------------------------------------------------------
@@ -194,7 +195,8 @@ def exact_text(kind: Kind, value: Any) -> str:
 def map_entry(message: str, key: str, payload: bytes) -> bytes:
     """An entry of an attribute map; key and value are fields 1 and 2 of every map entry."""
     name = key.encode("utf-8", "surrogatepass")
-    body = b"\x0a" + varint(len(name)) + name + b"\x12" + varint(len(payload)) + payload
+    size = len(payload)
+    body = b"\x0a" + varint(len(name)) + name + b"\x12" + (SHORT[size] if size < 0x1000 else varint(size)) + payload
     return delimited(message, "attr", body)
 
 
@@ -436,7 +438,8 @@ class GraphWriter:
 
     def _edge(self, tensor: Tensor) -> bytes:
         name = f"{tensor.node.name}:{tensor.index}".encode()
-        found = self._edges[tensor] = self._tag_input + varint(len(name)) + name
+        size = len(name)
+        found = self._edges[tensor] = self._tag_input + (SHORT[size] if size < 0x1000 else varint(size)) + name
         return found
 
     def _control(self, node: Node) -> bytes:
@@ -466,7 +469,8 @@ class GraphWriter:
 
     def _text(self, text: str) -> bytes:
         data = text.encode("utf-8", "surrogatepass")
-        found = self._texts[text] = self._tag_text + varint(len(data)) + data
+        size = len(data)
+        found = self._texts[text] = self._tag_text + (SHORT[size] if size < 0x1000 else varint(size)) + data
         return found
 
     def _tail(self, node: Node, structure: ports.Structure) -> tuple[bytes, bytes]:
