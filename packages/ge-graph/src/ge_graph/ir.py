@@ -207,9 +207,9 @@ class Node:
         flat: list[Tensor] = []
         for entry in self.inputs:
             if entry.__class__ is Tensor:
-                flat.append(entry)  # type: ignore[arg-type]
+                flat.append(entry)
             elif entry is not None:
-                flat.extend(entry)  # type: ignore[arg-type]
+                flat.extend(entry)
         return flat
 
     def replace_operands(self, mapping: Mapping[Tensor, Tensor]) -> None:

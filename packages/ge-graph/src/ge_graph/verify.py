@@ -168,7 +168,9 @@ _VALUE_TYPES: Final[dict[Kind, tuple[type, ...]]] = {
 }  # fmt: skip
 _LIST_KINDS: Final = frozenset(k for k in Kind if k.value.startswith("List"))
 # Kinds whose values need no look inside; a bool is no Int.
-_PLAIN: Final = {k: types for k, types in _VALUE_TYPES.items() if k not in _LIST_KINDS and k is not Kind.TENSOR}
+_PLAIN: Final[dict[Kind, tuple[type, ...]]] = {
+    k: types for k, types in _VALUE_TYPES.items() if k not in _LIST_KINDS and k is not Kind.TENSOR
+}
 
 
 def _well_typed(attr: Attr) -> bool:

@@ -77,7 +77,7 @@ def first_like(first: dict[Any, Node], node: Node, mapping: dict[Tensor, Tensor]
         if attr.kind in _OWN:
             return node
     operands = [
-        tuple([mapping.get(t, t) for t in e]) if isinstance(e, tuple) else mapping.get(e, e)  # type: ignore[arg-type, call-overload]
+        tuple([mapping.get(t, t) for t in e]) if isinstance(e, tuple) else mapping.get(e, e)  # type: ignore[arg-type]
         for e in node.inputs
     ]
     outputs = [(t.dtype, t._shape, t.format) for t in node.outputs]

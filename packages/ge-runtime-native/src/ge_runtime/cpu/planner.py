@@ -577,13 +577,14 @@ class Planner:
         """The program that reports every node: nothing is overwritten, so that operands stay as they were."""
         lines: list[Line] = []
         at = 0
-        for end, *seen in [*self._seen, (len(self.lines),)]:
-            for place in range(at, end):
-                line, kept = self.lines[place], self._kept.get(place)
-                lines.append(line if kept is None else replace(line, statement=kept))
+        plain = [
+            line if (kept := self._kept.get(place)) is None else replace(line, statement=kept)
+            for place, line in enumerate(self.lines)
+        ]
+        for end, node, index, ins, outs in self._seen:
+            lines += [*plain[at:end], self._reported(node, index, ins, outs)]
             at = end
-            if seen:
-                lines.append(self._reported(*seen))
+        lines += plain[at:]
         return Program(self.graph.name, len(self.graph.inputs), lines, self.names, traced=True, inner=self.inner)
 
 
