@@ -15,7 +15,7 @@ from tools import models
 from torchair.module_numbers import module_numbers_fixed
 
 
-def _graphs(case: models.Case, dynamic: bool, run: Callable[[Any], Any]) -> list[torch.fx.GraphModule]:
+def _graphs(case: models.ModelCase, dynamic: bool, run: Callable[[Any], Any]) -> list[torch.fx.GraphModule]:
     found: list[torch.fx.GraphModule] = []
 
     def keep(gm: torch.fx.GraphModule, _: Any) -> Any:
@@ -31,14 +31,14 @@ def _graphs(case: models.Case, dynamic: bool, run: Callable[[Any], Any]) -> list
     return found
 
 
-def aot_graph(case: models.Case, *, dynamic: bool = False) -> torch.fx.GraphModule:
+def aot_graph(case: models.ModelCase, *, dynamic: bool = False) -> torch.fx.GraphModule:
     """The inference graph of a model after dynamo and AOTAutograd with our decompositions."""
     with torch.no_grad():
         (graph,) = _graphs(case, dynamic, lambda call: call(*case.inputs))
     return graph
 
 
-def training_graphs(case: models.Case) -> list[torch.fx.GraphModule]:
+def training_graphs(case: models.ModelCase) -> list[torch.fx.GraphModule]:
     """The forward and the backward graph of a model in training."""
     case.model.train()
     forward, backward = _graphs(case, False, lambda call: call(*case.inputs)[0].square().mean().backward())

@@ -13,7 +13,7 @@ import torch
 
 from benchmarks import rows
 from benchmarks.capture import aot_graph, fx_nodes, repeated, training_graphs
-from benchmarks.rows import Row, at_most
+from benchmarks.rows import Measurement, at_most
 from ge_converters.conversion import convert_graph
 from ge_graph import Graph, serde
 from ge_graph.collection import no_collection
@@ -55,7 +55,7 @@ def _cost(*graphs: torch.fx.GraphModule, repeats: int = 5, warm: int = 1) -> tup
     return best(convert), best(copied)
 
 
-def _a_node(what: str, cost: tuple[float, float], limit: float) -> Row:
+def _a_node(what: str, cost: tuple[float, float], limit: float) -> Measurement:
     ours, copy = cost
     name = "torch copies the FX graph"
     return at_most(GROUP, f"{what}, a node", ours, limit, unit="ms", peer=copy, name=name, absolute=True)
@@ -91,7 +91,7 @@ def _slope(counts: tuple[int, ...]) -> tuple[float, tuple[float, float]]:
     return slope, cost
 
 
-def measure() -> Iterator[Row]:
+def measure() -> Iterator[Measurement]:
     layers = 2 if rows.small else 24
     llama = aot_graph(models.llama("tiny", layers))
     static = _cost(llama, repeats=9)

@@ -19,7 +19,7 @@ from ge_runtime.api import Capability
 from ge_runtime.cpu import registry
 from ge_runtime.cpu.known_inputs import KnownInputs
 from ge_runtime.cpu.planner import Planner, check_kernels, schedule
-from ge_runtime.cpu.program import Program
+from ge_runtime.cpu.program import EngineProgram
 from ge_runtime.cpu.subgraphs import Reporter, inside
 from ge_runtime.cpu.values import TORCH_OF, constant, describe, from_numpy, torch_dtype
 
@@ -86,7 +86,7 @@ class CpuExecutable:
         self._check = check
         self._constants: dict[Tensor, torch.Tensor] = {}
         self._planner: Planner | None = self._plan(trace=False)
-        self._traced: Program | None = None
+        self._traced: EngineProgram | None = None
         self._inputs = [_InputRule(i, node) for i, node in enumerate(graph.inputs)]
         self._rules = [(r.dtype, r.size, r.rank, r.pinned) for r in self._inputs]
         self._equal = _equal_sizes(self._inputs)
@@ -98,7 +98,7 @@ class CpuExecutable:
             return Planner(self._graph, self._order, trace=trace, constants=self._constants, seed=self._seed).walk()
 
     @cached_property
-    def _program(self) -> Program:
+    def _program(self) -> EngineProgram:
         """Made when a run needs it: the first one is checked, with the traced program."""
         planner = self._planner or self._plan(trace=False)
         self._planner = None
