@@ -66,27 +66,3 @@ def test_what_is_another_value_stays(op: str, dtype: DataType, number: Any, how:
     graph = graph_of(op, dtype, number, **how)
     assert not DropIdentities().run(graph, check=True).changed
     assert graph.outputs[0].node.op == op
-
-
-def spread(to: Any, other: Any, *, first: bool = False) -> Graph:
-    """An inner tensor of (2, 1), spread, and added to another."""
-    graph = Graph()
-    with building(graph):
-        x = ge.Abs(ge.Data(index=0, dtype=F32, shape=(2, 1), node_name="x"))
-        y = ge.Data(index=1, dtype=F32, shape=other, node_name="y")
-        x.record_shape((2, 1))
-        large = ge.BroadcastTo(x, list(to))
-        made = ge.Mul(y, large) if first else ge.Mul(large, y)
-        made.record_shape(tuple(np.broadcast_shapes(to, other)))
-        graph.outputs = [made]
-    return graph
-
-
-@pytest.mark.parametrize("first", [False, True])
-@pytest.mark.parametrize(
-    ("to", "other", "stays"), [((2, 3), (2, 3), False), ((2, 3), (4, 2, 3), False), ((2, 3), (3,), True)]
-)
-def test_arithmetic_spreads_by_itself(to: Any, other: Any, stays: bool, first: bool) -> None:
-    graph = spread(to, other, first=first)
-    assert DropIdentities().run(graph, check=True).changed != stays
-    assert ("BroadcastTo" in {t.node.op for t in graph.outputs[0].node.operands()}) == stays

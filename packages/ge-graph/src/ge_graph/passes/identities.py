@@ -31,21 +31,11 @@ _RULES: Final[Mapping[str, tuple[int, tuple[int, ...], frozenset[DataType]]]] = 
 }
 
 
-# Arithmetic of two tensors that spreads the smaller one itself, by the rules of BroadcastTo.
-_SPREADS: Final = frozenset({
-    "Add", "Atan2", "Div", "DivNoNan", "Equal", "FloorDiv", "FloorMod", "Greater", "GreaterEqual", "Less", "LessEqual",
-    "LogicalAnd", "LogicalOr", "Maximum", "Minimum", "Mul", "NotEqual", "Pow", "RealDiv", "Sub",
-})  # fmt: skip
-
-
 class DropIdentities(Pass):
-    """Read past an operator that changes nothing, bit for bit.
+    """Read past an operator that gives its operand, bit for bit: x * 1, x / 1, x - 0, x + 0 of integers, x and true.
 
-    * x * 1, x / 1, x - 0, x + 0 of integers, x and true: models are full of them, a scale that is one, an offset of a
-      cache that is empty. The operand must have the type, the sizes and the format of the result.
-    * BroadcastTo in front of arithmetic with a tensor that has all the sizes: every gradient of a sum has it.
-
-    Whatever order or memory hangs on stays.
+    Models are full of them: a scale that is one, an offset of a cache that is empty. The operand must have the type,
+    the sizes and the format of the result; whatever order or memory hangs on stays.
     """
 
     name = "drop_identities"
@@ -53,7 +43,7 @@ class DropIdentities(Pass):
     place = "before join_moves, which then sees moves in a row; leaves dead nodes"
 
     def rewrite(self, graph: Graph) -> list[str]:
-        if not any(n.op in _RULES or n.op in _SPREADS for n in graph.nodes):
+        if not any(n.op in _RULES for n in graph.nodes):
             return []
         effects: Effects | None = None
         outputs = set(graph.outputs)
@@ -62,45 +52,17 @@ class DropIdentities(Pass):
         for node in graph.nodes:
             if mapping:
                 node.replace_operands(mapping)
-            small = _spread(node) if node.op in _SPREADS else None
             kept = _operand(node) if node.op in _RULES else None
-            if kept is None and small is None:
+            if kept is None:
                 continue
             effects = Effects(graph) if effects is None else effects
-            if small is not None and _read_past(node, small, effects):
-                counts["BroadcastTo"] = counts.get("BroadcastTo", 0) + 1
-            if kept is not None and replaceable(node, kept, effects, outputs):
+            if replaceable(node, kept, effects, outputs):
                 mapping[node.outputs[0]] = kept
                 counts[node.op] = counts.get(node.op, 0) + 1
-        if mapping:
-            graph.replace_nodes(mapping)
+        if not mapping:
+            return []
+        graph.replace_nodes(mapping)
         return [f"{count} {op} that changed nothing" for op, count in sorted(counts.items())]
-
-
-def _spread(node: Node) -> int | None:
-    """The place of a BroadcastTo whose sizes the other operand has anyway."""
-    if len(node.inputs) != 2 or node.outputs[0].known_shape is None:
-        return None
-    for place in (0, 1):
-        large, other = node.inputs[place], node.inputs[1 - place]
-        if (
-            isinstance(large, Tensor) and isinstance(other, Tensor) and large.node.op == "BroadcastTo"
-            and other.known_shape == node.outputs[0].known_shape
-        ):  # fmt: skip
-            return place
-    return None
-
-
-def _read_past(node: Node, place: int, effects: Effects) -> bool:
-    """Read what a BroadcastTo reads."""
-    large = node.inputs[place]
-    small = large.node.inputs[0] if isinstance(large, Tensor) else None
-    if not isinstance(large, Tensor) or not isinstance(small, Tensor) or small.known_shape is None:
-        return False
-    if effects.pinned(large.node) or small in effects.written or small.format is not large.format:
-        return False
-    node.inputs[place] = small
-    return True
 
 
 def _operand(node: Node) -> Tensor | None:
