@@ -12,7 +12,7 @@ import inspect
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from keyword import iskeyword
 from typing import Any
@@ -121,12 +121,12 @@ def check_kernels(engine: str, nodes: Sequence[Node]) -> None:
 
 
 class Planner:
-    """Plans one graph; ``plan`` gives the program.
+    """Plans one graph: ``walk`` once, then ``program``, and ``traced`` for the same steps with reports between them.
 
     Args:
         graph: A verified graph.
         order: Its nodes in the order to run them.
-        trace: Report every node to a callback. Such a program overwrites nothing, so that operands stay as they were.
+        trace: Report every node to a callback, those of graphs in nodes too.
         constants: Tensors of Const nodes already made, shared between the programs of one graph.
         seed: As for ``schedule``, for the graphs in nodes.
         lent: For a graph in a node: the inputs that it may overwrite. None for an outermost graph, whose inputs belong
@@ -152,6 +152,8 @@ class Planner:
         self.inner: list[tuple[str, EngineProgram]] = []
         self.values: dict[Tensor, PlannedValue] = {}
         self.lines: list[Line] = []
+        self._kept: dict[int, ast.stmt] = {}  # line that overwrites an operand to the one that does not
+        self._seen: list[tuple[int, Node, int, tuple[Any, ...], tuple[Any, ...]]] = []  # what is known after a node
         self.names = build.Names()
         self._node: Node | None = None
         self._uses: Counter[Tensor] = Counter(t for n in order for t in n.operands())
@@ -380,7 +382,7 @@ class Planner:
         made = Planner(
             graph, order, trace=self.trace, constants=self.constants, seed=self.seed, lent=owned
         )  # fmt: skip
-        program = made.plan()
+        program = made.walk().program()
         input_of = {root: index for index, root in made._root_of_input.items()}
         aliases, shared = [], []
         for edge in graph.outputs:
@@ -467,6 +469,8 @@ class Planner:
         edge = node.inputs[0]
         if not isinstance(edge, Tensor) or not call.args or call.args[0] != Ref(self.values[edge].var):
             return False
+        if kernel.views if call.views is None else call.views:
+            return False
         exact = call.fn is getattr(torch, kernel.inplace.removesuffix("_"), None)
         if not exact or edge.dtype is not node.outputs[0].dtype or not self._dying(edge):
             return False
@@ -504,15 +508,15 @@ class Planner:
         if or_else:
             error = self.names.bind(RuntimeError, "RuntimeError")
             statement = build.otherwise(statement, error, build.assign(target, plain))
+        if written is not None:
+            self._kept[len(self.lines)] = build.assign(target, plain)
         self.emit(statement, reads, names)
 
-    def _report(self, node: Node, index: int) -> None:
-        """In a traced program: hand the node's operands and results to the callback."""
+    def _reported(self, node: Node, index: int, ins: tuple[Any, ...], outs: tuple[Any, ...]) -> Line:
+        """The line of a traced program that hands a node's operands and results to the callback."""
         reads: list[str] = []
-        ins = tuple(self._shown(e) for e in node.operands())
-        outs = tuple(self._shown(e) for e in node.outputs)
         shown = [self.render(a, reads) for a in (index, ins, outs)]
-        self.emit(build.do(build.call(build.name("report"), shown)), reads)
+        return Line(build.do(build.call(build.name("report"), shown)), tuple(reads), (), node)
 
     def _shown(self, edge: Tensor) -> Any:
         value = self.values[edge]
@@ -533,10 +537,9 @@ class Planner:
             taken |= roots
         self.emit(build.give(self.render(parts, reads)), reads)
 
-    def plan(self) -> EngineProgram:
-        """Plan the graph."""
-        inputs = self.graph.inputs
-        for index, node in enumerate(inputs):
+    def walk(self) -> Planner:
+        """Decide for every node what runs; the planner itself."""
+        for index, node in enumerate(self.graph.inputs):
             self._input(node, index)
         for index, node in enumerate(self.order):
             if node.op in _INPUTS or node.op in _SKIPPED:
@@ -550,15 +553,41 @@ class Planner:
                 raise
             except Exception as error:
                 raise errors.plan_failed(node, error) from error
-            if self.trace and node.op not in _CONSTS:
-                self._report(node, index)
+            if node.op not in _CONSTS:
+                ins, outs = (tuple(map(self._shown, edges)) for edges in (node.operands(), node.outputs))
+                self._seen.append((len(self.lines), node, index, ins, outs))
             self._release(node)
         self._node = None
         self._results()
-        boxed = not self.trace and self.lent is None
+        return self
+
+    def program(self) -> EngineProgram:
+        """The program of a graph that was walked."""
+        if self.trace:
+            return self.traced()
+        boxed = self.lent is None
         return EngineProgram(
-            self.graph.name, len(inputs), self.lines, self.names, traced=self.trace, boxed=boxed, inner=self.inner
+            self.graph.name, len(self.graph.inputs), self.lines, self.names, boxed=boxed, inner=self.inner
         )
+
+    @property
+    def traces(self) -> bool:
+        """Whether ``traced`` can be asked for: the programs of graphs in nodes report only if planned for it."""
+        return self.trace or not self.inner
+
+    def traced(self) -> EngineProgram:
+        """The program that reports every node: nothing is overwritten, so that operands stay as they were."""
+        lines: list[Line] = []
+        at = 0
+        plain = [
+            line if (kept := self._kept.get(place)) is None else replace(line, statement=kept)
+            for place, line in enumerate(self.lines)
+        ]
+        for end, node, index, ins, outs in self._seen:
+            lines += [*plain[at:end], self._reported(node, index, ins, outs)]
+            at = end
+        lines += plain[at:]
+        return EngineProgram(self.graph.name, len(self.graph.inputs), lines, self.names, traced=True, inner=self.inner)
 
 
 def _check_read(node: Node, kernel: Kernel) -> None:
