@@ -34,8 +34,6 @@ from ge_converters.decompose.whole import KeepWhole
 from ge_graph import Graph, schema
 from ge_runtime.cpu import registry
 from tools import opinfo
-from torchair.config import CompilerConfig
-from torchair.pipeline import Pipeline
 
 TABLE = Path(__file__).resolve().parent.parent / "tests" / "native" / "compositions.tsv"
 _FREE = frozenset(["Data", "RefData", "Const", "Constant", "NetOutput"])
@@ -80,6 +78,9 @@ class _Enough(Exception):
 
 def graphs_of(call: Any, args: Any, kwargs: Any) -> tuple[list[str], list[str]]:
     """ATen operators and GE operators of one call."""
+    from torchair.config import CompilerConfig  # here, as tools.native_peer has another torchair
+    from torchair.pipeline import Pipeline
+
     atens: list[str] = []
     emitted: list[str] = []
 
@@ -101,19 +102,27 @@ def graphs_of(call: Any, args: Any, kwargs: Any) -> tuple[list[str], list[str]]:
     return atens, emitted
 
 
+def first_sample(op: Any) -> tuple[Any, Any] | None:
+    """(arguments, keyword arguments) of the first float32 sample that eager takes; None if it takes none."""
+    torch.manual_seed(5)
+    for sample in op.sample_inputs("cpu", torch.float32, requires_grad=False):
+        args, kwargs = opinfo.clone(((sample.input, *sample.args), sample.kwargs))
+        try:
+            op.op(*opinfo.clone(args), **opinfo.clone(kwargs))
+        except (RuntimeError, ValueError, NotImplementedError, TypeError, IndexError):
+            continue
+        return args, kwargs
+    return None
+
+
 def count(op: Any) -> Count:
     """Of the first float32 sample that eager takes."""
     name = opinfo.full_name(op)
     try:
         with opinfo.time_limit(_SECONDS):
-            torch.manual_seed(5)
-            for sample in op.sample_inputs("cpu", torch.float32, requires_grad=False):
-                args, kwargs = opinfo.clone(((sample.input, *sample.args), sample.kwargs))
-                try:
-                    op.op(*opinfo.clone(args), **opinfo.clone(kwargs))
-                except (RuntimeError, ValueError, NotImplementedError, TypeError, IndexError):
-                    continue
-                atens, emitted = graphs_of(lambda *a, **k: op.op(*a, **k), args, kwargs)
+            sample = first_sample(op)
+            if sample is not None:
+                atens, emitted = graphs_of(lambda *a, **k: op.op(*a, **k), *sample)
                 return Count(name, tuple(atens), tuple(emitted))
     except Exception as error:  # noqa: BLE001 -- listed as what it is
         return Count(name, error=opinfo.summarise(error))
