@@ -1,7 +1,7 @@
 """How many GE operators the incumbent makes of the samples that `tools.native` counts: measured, not guessed.
 
     python -m ge_emulator --torch-npu WHEEL --bundled-torchair -- python -m tools.native_peer           write the table
-    python -m ge_emulator --torch-npu WHEEL --bundled-torchair -- python -m tools.native_peer renorm glu    print some
+    python -m ge_emulator --torch-npu WHEEL --bundled-torchair -- python -m tools.native_peer renorm glu    some rows
 
 The incumbent is the torchair inside the torch_npu wheel, which the CANN emulator lets load. Its graph is taken as it
 is handed to GE and counted by the rule of `tools.native.live`: inputs, constants and what nobody reads are left out.
@@ -93,10 +93,15 @@ def _compiled(op: Any, args: Any, kwargs: Any) -> tuple[str, str]:
     return str(len(made)), " ".join(made)
 
 
-def read() -> dict[str, tuple[int, str]]:
-    """Entry -> (operators, which) of those that the incumbent converts."""
-    rows = [line.split("\t") for line in PEERS.read_text().splitlines() if not line.startswith("#")]
-    return {name: (int(number), what) for name, number, what in rows if number != "-"}
+def rows() -> list[tuple[str, str, str]]:
+    """(entry, operators or a dash, which or why not) of the table."""
+    lines = [line.split("\t") for line in PEERS.read_text().splitlines() if not line.startswith("#")]
+    return [(name, number, what) for name, number, what in lines]
+
+
+def read() -> dict[str, tuple[str, ...]]:
+    """Entry -> GE operators of those that the incumbent converts."""
+    return {name: tuple(what.split()) for name, number, what in rows() if number != "-"}
 
 
 def _work(names: tuple[str, ...], asked: Any) -> None:
@@ -142,7 +147,7 @@ def _serve(names: tuple[str, ...], waiting: queue.SimpleQueue[tuple[int, str]], 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", help="OpInfo names; all, and the table, if none is given")
+    parser.add_argument("names", nargs="*", help="OpInfo names; all if none is given")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     options = parser.parse_args()
     from tools import native, opinfo
@@ -156,11 +161,10 @@ def main() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    if names:
-        return
+    kept = [] if not names else [row for row in rows() if row[0] not in {name for name, _, _ in found}]
     head = "# OpInfo\toperators of the incumbent\twhich, or why there is no count; see tools/native_peer.py"
     partial = PEERS.with_suffix(".part")
-    partial.write_text("\n".join([head, *("\t".join(row) for row in sorted(found))]) + "\n")
+    partial.write_text("\n".join([head, *("\t".join(row) for row in sorted([*kept, *found]))]) + "\n")
     os.replace(partial, PEERS)
 
 
