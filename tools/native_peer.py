@@ -77,7 +77,7 @@ def _compiled(op: Any, args: Any, kwargs: Any) -> tuple[str, str]:
     folder = Path(os.environ[_GRAPHS])
     folder.mkdir(parents=True, exist_ok=True)
     _graphs(folder)
-    torch._dynamo.reset()  # noqa: TID251
+    torch._dynamo.reset()
     backend = torchair.get_npu_backend(compiler_config=torchair.CompilerConfig())
     failed = ""
     try:
@@ -152,7 +152,8 @@ def main() -> None:
     options = parser.parse_args()
     from tools import native, opinfo
 
-    names, found = tuple(options.names), []
+    names = tuple(options.names)
+    found: list[tuple[str, ...]] = []
     waiting: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
     for index, op in enumerate(native.entries(names)):
         waiting.put((index, opinfo.full_name(op)))
