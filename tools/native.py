@@ -40,7 +40,7 @@ from ge_converters.decompose.whole import KeepWhole
 from ge_graph import Graph, schema
 from ge_runtime.cpu import registry
 from tools import native_peer, native_reasons, opinfo
-from tools.native_reasons import Reason, Row, folded, hard, packed, read, unpacked
+from tools.native_reasons import NativeReason, NativeRow, folded, hard, packed, read, unpacked
 
 TABLE = Path(__file__).resolve().parent.parent / "tests" / "native" / "compositions.tsv"
 _FREE = frozenset(["Data", "RefData", "Const", "Constant", "NetOutput"])
@@ -165,16 +165,16 @@ def _count_by_index(index: int, names: tuple[str, ...]) -> Count:
 # -- the table -------------------------------------------------------------------------------------------------------
 
 
-def read_table() -> dict[str, Row]:
+def read_table() -> dict[str, NativeRow]:
     """Entry -> row."""
     lines = [line.split("\t") for line in TABLE.read_text().splitlines() if line and not line.startswith("#")]
     return {
-        name: Row(int(results), unpacked(atens), unpacked(emitted), tuple(reasons.split()))
+        name: NativeRow(int(results), unpacked(atens), unpacked(emitted), tuple(reasons.split()))
         for name, results, atens, emitted, reasons in lines
     }
 
 
-def write_table(table: dict[str, Row]) -> None:
+def write_table(table: dict[str, NativeRow]) -> None:
     """Replace the table."""
     lines = ["# OpInfo\tresults\tATen operators\tGE operators\treasons; see tools/native.py"]
     for name, row in sorted(table.items()):
@@ -185,7 +185,7 @@ def write_table(table: dict[str, Row]) -> None:
     os.replace(partial, TABLE)
 
 
-def problems(found: list[Count], table: dict[str, Row]) -> list[str]:
+def problems(found: list[Count], table: dict[str, NativeRow]) -> list[str]:
     """Where these counts are not what the table says."""
     said = []
     for each in found:
@@ -204,13 +204,13 @@ def problems(found: list[Count], table: dict[str, Row]) -> list[str]:
     return said
 
 
-def updated(found: list[Count], table: dict[str, Row]) -> dict[str, Row]:
+def updated(found: list[Count], table: dict[str, NativeRow]) -> dict[str, NativeRow]:
     """The table with these counts; reasons are kept, what has none is left without, which is an error."""
     made = {n: r for n, r in table.items() if n not in {c.name for c in found if not c.error}}
     for each in found:
         old = table.get(each.name)
         if len(each.emitted) > 1:
-            made[each.name] = Row(each.results, each.atens, each.emitted, () if old is None else old.reasons)
+            made[each.name] = NativeRow(each.results, each.atens, each.emitted, () if old is None else old.reasons)
     return made
 
 
@@ -219,12 +219,14 @@ def updated(found: list[Count], table: dict[str, Row]) -> dict[str, Row]:
 MOST = 800  # operators, of all entries that the incumbent converts
 
 
-def ours(name: str, table: dict[str, Row]) -> int:
+def ours(name: str, table: dict[str, NativeRow]) -> int:
     """Operators of an entry, by the table: what has no row is one at most."""
     return len(table[name].emitted) if name in table else 1
 
 
-def against(table: dict[str, Row], peers: dict[str, tuple[str, ...]], reasons: dict[str, Reason]) -> list[str]:
+def against(
+    table: dict[str, NativeRow], peers: dict[str, tuple[str, ...]], reasons: dict[str, NativeReason]
+) -> list[str]:
     """Entries with more operators than the incumbent's and no reason that says why its operators would not do."""
     said = []
     for name, theirs in peers.items():
@@ -254,7 +256,7 @@ def candidates(name: str, emitted: tuple[str, ...]) -> list[str]:
     return [op for op in found if op not in emitted]
 
 
-def report(found: list[Count], table: dict[str, Row]) -> None:
+def report(found: list[Count], table: dict[str, NativeRow]) -> None:
     """Print the entries with more than one operator, most first, and the sums."""
     print("operators\tOpInfo\tATen operators\tGE operators\tof that name in GE\treason")
     for each in sorted(found, key=lambda c: (-len(c.emitted), c.name)):

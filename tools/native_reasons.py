@@ -39,7 +39,7 @@ TABLE = Path(__file__).resolve().parent.parent / "tests" / "native" / "reasons.t
 
 
 @dataclass(frozen=True)
-class Reason:
+class NativeReason:
     """A row of the table of reasons; see above."""
 
     kind: str
@@ -49,7 +49,7 @@ class Reason:
 
 
 @dataclass(frozen=True)
-class Row:
+class NativeRow:
     """What the table of compositions says of an entry.
 
     Attributes:
@@ -65,10 +65,10 @@ class Row:
     reasons: tuple[str, ...]
 
 
-def read() -> dict[str, Reason]:
+def read() -> dict[str, NativeReason]:
     """Key -> reason."""
     lines = [line.split("\t") for line in TABLE.read_text().splitlines() if line and not line.startswith("#")]
-    return {key: Reason(kind, facts, frozenset(covers.split()), text) for key, kind, facts, covers, text in lines}
+    return {key: NativeReason(kind, facts, frozenset(covers.split()), text) for key, kind, facts, covers, text in lines}
 
 
 def packed(names: Sequence[str]) -> str:
@@ -102,7 +102,7 @@ def words(name: str) -> set[str]:
 # -- kinds -----------------------------------------------------------------------------------------------------------
 
 
-def _none(name: str, row: Row, facts: str) -> list[str]:
+def _none(name: str, row: NativeRow, facts: str) -> list[str]:
     asked = words(name) | {folded(w) for w in facts.split()}
     if len(row.atens) == 1:
         asked |= words(row.atens[0])
@@ -110,7 +110,7 @@ def _none(name: str, row: Row, facts: str) -> list[str]:
     return [f"GE has {op}" for op in found if op not in row.emitted]
 
 
-def _port(name: str, row: Row, facts: str) -> list[str]:
+def _port(name: str, row: NativeRow, facts: str) -> list[str]:
     wrong = []
     for fact in facts.split():
         op, _, port = fact.partition(".")
@@ -122,7 +122,7 @@ def _port(name: str, row: Row, facts: str) -> list[str]:
     return wrong
 
 
-def _type(name: str, row: Row, facts: str) -> list[str]:
+def _type(name: str, row: NativeRow, facts: str) -> list[str]:
     wrong = []
     for fact in facts.split():
         port, _, dtype = fact.partition(":")
@@ -136,7 +136,7 @@ def _type(name: str, row: Row, facts: str) -> list[str]:
     return wrong
 
 
-def _kernel(name: str, row: Row, facts: str) -> list[str]:
+def _kernel(name: str, row: NativeRow, facts: str) -> list[str]:
     wrong = []
     for fact in facts.split():
         op, _, chip = fact.partition("@")
@@ -188,7 +188,7 @@ def _case(facts: str) -> tuple[str, dict[str, Any], dict[str, Any], str]:
 _BY_KEYWORD = ("axes", "axis", "indices")  # ports that torch's functions have as arguments of other names
 
 
-def _numbers(name: str, row: Row, facts: str) -> list[str]:
+def _numbers(name: str, row: NativeRow, facts: str) -> list[str]:
     op, inputs, attrs, call = _case(facts)
     function, _, keywords = call.partition(" ")
     eager: Any = functools.reduce(getattr, function.split("."), torch)
@@ -202,7 +202,7 @@ def _numbers(name: str, row: Row, facts: str) -> list[str]:
     return [f"{op} equals torch.{function}"] if same else []
 
 
-def _refused(name: str, row: Row, facts: str) -> list[str]:
+def _refused(name: str, row: NativeRow, facts: str) -> list[str]:
     op, inputs, attrs, _ = _case(facts)
     try:
         run(op, inputs, attrs)
@@ -211,7 +211,7 @@ def _refused(name: str, row: Row, facts: str) -> list[str]:
     return [f"{op} takes {inputs}"]
 
 
-def _inferred(name: str, row: Row, facts: str) -> list[str]:
+def _inferred(name: str, row: NativeRow, facts: str) -> list[str]:
     op, inputs, attrs, rest = _case(facts)
     port, dtype = rest.split()
     graph, _ = _graph(op, inputs, attrs)
@@ -219,18 +219,18 @@ def _inferred(name: str, row: Row, facts: str) -> list[str]:
     return [f"{op}.{port} is {dtype}"] if graph.outputs[position].dtype is DataType[dtype] else []
 
 
-def _parts(name: str, row: Row, facts: str) -> list[str]:
+def _parts(name: str, row: NativeRow, facts: str) -> list[str]:
     own = words(name) & {w for aten in row.atens for w in words(aten)}
     if len(row.atens) < 2:
         return [f"one ATen operator, {' '.join(row.atens)}"]
     return [f"its own ATen operator is among them: {w}" for w in own if len(set(row.atens)) == 1]
 
 
-def _results(name: str, row: Row, facts: str) -> list[str]:
+def _results(name: str, row: NativeRow, facts: str) -> list[str]:
     return [] if row.results > 1 else ["one result"]
 
 
-def _updates(name: str, row: Row, facts: str) -> list[str]:
+def _updates(name: str, row: NativeRow, facts: str) -> list[str]:
     wrong = []
     for op in facts.split():
         found = schema.get(op)
@@ -239,11 +239,11 @@ def _updates(name: str, row: Row, facts: str) -> list[str]:
     return wrong if set(facts.split()) & set(row.emitted) else [*wrong, f"none of {facts} is emitted"]
 
 
-def _asserts(name: str, row: Row, facts: str) -> list[str]:
+def _asserts(name: str, row: NativeRow, facts: str) -> list[str]:
     return [] if "Assert" in row.emitted else ["no Assert"]
 
 
-KINDS: dict[str, Callable[[str, Row, str], list[str]]] = {
+KINDS: dict[str, Callable[[str, NativeRow, str], list[str]]] = {
     "none": _none,
     "port": _port,
     "type": _type,
@@ -261,7 +261,7 @@ KINDS: dict[str, Callable[[str, Row, str], list[str]]] = {
 HARD = ("numbers", "refused", "inferred", "type", "port", "kernel", "updates")
 
 
-def problems(name: str, row: Row, table: dict[str, Reason]) -> list[str]:
+def problems(name: str, row: NativeRow, table: dict[str, NativeReason]) -> list[str]:
     """Why the reasons of a row do not hold, or do not account for its operators."""
     missing = [key for key in row.reasons if key not in table]
     if missing or not row.reasons:
@@ -281,6 +281,6 @@ def problems(name: str, row: Row, table: dict[str, Reason]) -> list[str]:
     return said
 
 
-def hard(row: Row, table: dict[str, Reason]) -> Sequence[str]:
+def hard(row: NativeRow, table: dict[str, NativeReason]) -> Sequence[str]:
     """The reasons of a row that excuse more operators than the incumbent has."""
     return [key for key in row.reasons if key in table and table[key].kind in HARD]

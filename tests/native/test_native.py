@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from tools import native, native_peer, native_reasons, opinfo
-from tools.native_reasons import Reason, Row
+from tools.native_reasons import NativeReason, NativeRow
 
 ENTRIES = native.entries()[3::23]
 TABLE = native.read_table()
@@ -44,7 +44,7 @@ def test_no_more_operators_than_the_incumbent_without_a_reason():
 
 def test_an_entry_above_the_incumbent_is_found():
     peers = {"renorm": ("Renorm",)}
-    row = Row(1, ("renorm.default",), ("Square", "ReduceSum", "Sqrt"), ("apart",))
+    row = NativeRow(1, ("renorm.default",), ("Square", "ReduceSum", "Sqrt"), ("apart",))
     assert len(native.against({"renorm": row}, peers, REASONS)) == 1
     assert native.against({"renorm": dataclasses.replace(row, reasons=("floor_quotient",))}, peers, REASONS) == []
     many = dataclasses.replace(row, emitted=("Mul",) * (native.MOST + 1), reasons=("floor_quotient",))
@@ -57,14 +57,14 @@ def test_an_entry_above_the_incumbent_is_found():
 def test_a_composition_without_a_row_is_an_error():
     made = native.Count("renorm", ("renorm.default",), ("Square", "ReduceSum", "Sqrt"))
     assert native.problems([made], {}) == ["renorm: 3 operators and no row: Square ReduceSum Sqrt"]
-    row = Row(1, made.atens, made.emitted, ("apart",))
+    row = NativeRow(1, made.atens, made.emitted, ("apart",))
     assert native.problems([made], {"renorm": row}) == []
     assert native.problems([made], {"renorm": dataclasses.replace(row, emitted=("Square", "Sqrt"))}) != []
     assert native.problems([made], {"renorm": dataclasses.replace(row, atens=("mul.Tensor",))}) != []
     assert native.updated([made], {})["renorm"].reasons == ()
 
 
-_ROW = Row(1, ("renorm.default",), ("Square", "ReduceSum", "Sqrt"), ("reason",))
+_ROW = NativeRow(1, ("renorm.default",), ("Square", "ReduceSum", "Sqrt"), ("reason",))
 # A reason of each kind that does not hold, and what is said of it.
 FALSE = [
     ("none", "", "GE has Renorm"),
@@ -87,7 +87,7 @@ FALSE = [
 
 @pytest.mark.parametrize(("kind", "facts", "said"), FALSE, ids=[f"{k} {i}" for i, (k, _, _) in enumerate(FALSE)])
 def test_a_reason_that_does_not_hold_is_an_error(kind, facts, said):
-    table = {"reason": Reason(kind, facts, frozenset("*"), "a sentence for people")}
+    table = {"reason": NativeReason(kind, facts, frozenset("*"), "a sentence for people")}
     found = native_reasons.problems("renorm", _ROW, table)
     assert len(found) >= 1
     assert found[0].startswith(f"renorm: reason: {said}")
@@ -99,7 +99,7 @@ def test_every_kind_is_tried():
 
 
 def test_an_operator_that_no_reason_accounts_for_is_an_error():
-    table = {"reason": Reason("port", "MatMulV2.alpha", frozenset(["Sqrt"]), "a sentence for people")}
+    table = {"reason": NativeReason("port", "MatMulV2.alpha", frozenset(["Sqrt"]), "a sentence for people")}
     assert native_reasons.problems("renorm", _ROW, table) == ["renorm: 2 operators, 1 accounted for: Square ReduceSum"]
     assert native_reasons.problems("renorm", dataclasses.replace(_ROW, reasons=()), table) == ["renorm: no reason"]
     assert native_reasons.problems("renorm", _ROW, {}) == ["renorm: no reason reason"]
