@@ -246,7 +246,7 @@ def div_mode(self: Tensor, other: Any, *, rounding_mode: str | None, meta_output
     """Division, then rounded down ('floor') or towards zero ('trunc').
 
     Dtypes: promoted as eager does; integers stay integers with a rounding mode.
-    Emits:  FloorDiv or RealDiv for integers; TruncateDiv, for halves RealDiv with Trunc, or Python's floor division by Mod.
+    Emits:  FloorDiv or RealDiv for integers; for floats TruncateDiv (halves: RealDiv, Trunc) or Python's floor division
     """
     return _divide(self, other, rounding_mode, meta_outputs.dtype)
 
@@ -295,14 +295,14 @@ def xlogy(self: Any, other: Any, *, meta_outputs: TensorSpec) -> Tensor:
 @register_fx_node_ge_converter(aten.xlogy.Scalar_Other, source="native_functions.yaml: xlogy.Scalar_Other; GE Xlogy")
 def xlogy_other(self: Tensor, other: Any, *, meta_outputs: TensorSpec) -> Tensor:
     """self * log of a number."""
-    return xlogy(self, other, meta_outputs=meta_outputs)  # type: ignore[no-any-return]
+    return xlogy(self, other, meta_outputs=meta_outputs)
 
 
 @declare_supported([Support(2.0, F32(4, low=0.1)), Support(0, F32(value=[0.0, math.nan])), Support(3, I64(4, low=1))])
 @register_fx_node_ge_converter(aten.xlogy.Scalar_Self, source="native_functions.yaml: xlogy.Scalar_Self; GE Xlogy")
 def xlogy_self(self: Any, other: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
     """A number times log of a tensor."""
-    return xlogy(self, other, meta_outputs=meta_outputs)  # type: ignore[no-any-return]
+    return xlogy(self, other, meta_outputs=meta_outputs)
 
 
 @declare_supported(
