@@ -392,7 +392,7 @@ class GraphWriter:
             out.add(delimited("GraphDef", "name", text_bytes(wire_name)))
         for node in graph.inputs:
             out.add(delimited("GraphDef", "input", text_bytes(f"{node.name}:0")))
-        for tensor in graph.outputs:
+        for tensor in dict.fromkeys(graph.outputs):  # GE keeps each once; NetOutput says which come twice
             out.add(delimited("GraphDef", "output", text_bytes(tensor.name)))
         for node in graph.nodes:
             if node.op == "NetOutput":

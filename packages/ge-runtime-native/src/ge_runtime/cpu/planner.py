@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import ast
 import inspect
+import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from keyword import iskeyword
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import torch
 
@@ -30,6 +31,8 @@ from ge_runtime.cpu.program import EngineProgram, Line
 from ge_runtime.cpu.registry import Call, Kernel, Ref
 from ge_runtime.cpu.site import PlanSite, input_ports, said
 from ge_runtime.cpu.values import constant, too_large, torch_dtype
+
+logger: Final = logging.getLogger(__name__)
 
 # The root of everything that must never be overwritten or handed out: inputs, constants, expanded memory. Inputs of a
 # graph in a node have roots below it: not to be overwritten either, but handed on as they are.
@@ -120,6 +123,18 @@ def check_kernels(engine: str, nodes: Sequence[Node]) -> None:
         raise errors.missing_kernels(engine, missing)
 
 
+class DroppedShortcut(NamedTuple):
+    """A node whose short cut was given up.
+
+    Attributes:
+        node: The node.
+        unasked: Fed ports and attributes that the short cut did not look at.
+    """
+
+    node: Node
+    unasked: tuple[str, ...]
+
+
 class Planner:
     """Plans one graph: ``walk`` once, then ``program``, and ``traced`` for the same steps with reports between them.
 
@@ -150,6 +165,7 @@ class Planner:
         self.seed = seed
         self.lent = lent
         self.inner: list[tuple[str, EngineProgram]] = []
+        self.dropped: list[DroppedShortcut] = []
         self.values: dict[Tensor, PlannedValue] = {}
         self.lines: list[Line] = []
         self._kept: dict[int, ast.stmt] = {}  # line that overwrites an operand to the one that does not
@@ -383,6 +399,7 @@ class Planner:
             graph, order, trace=self.trace, constants=self.constants, seed=self.seed, lent=owned
         )  # fmt: skip
         program = made.walk().program()
+        self.dropped += made.dropped
         input_of = {root: index for index, root in made._root_of_input.items()}
         aliases, shared = [], []
         for edge in graph.outputs:
@@ -417,7 +434,7 @@ class Planner:
         if host_rules.hostable(node) and registry.is_builtin(node.op):
             found = host_rules.RULES[node.op](site)
             site.out_dtype()  # numbers become what the output declares
-            if found is not None and not site.unasked(() if kernel is None else kernel.ignores):
+            if found is not None and self._asked_all(site, () if kernel is None else kernel.ignores):
                 for edge, numbers in zip(node.outputs, found, strict=True):
                     self._define(edge, PlannedValue(host=numbers))
                 return
@@ -427,10 +444,22 @@ class Planner:
         self._call(node, site, kernel)
         self.values.update(replaced)
 
+    def _asked_all(self, site: PlanSite, ignores: Sequence[str]) -> bool:
+        """Whether a short cut looked at all that the node says; one that did not is dropped, and that is written down.
+
+        The general kernel takes its place: the same numbers, but slower.
+        """
+        unasked = site.unasked(ignores)
+        if unasked:
+            self.dropped.append(DroppedShortcut(site.node, tuple(unasked)))
+            logger.debug("%s '%s' runs its general kernel: the short cut does not ask for %s (%s)", site.node.op,
+                         site.node.name, ", ".join(unasked), site.node.provenance or "no origin")  # fmt: skip
+        return not unasked
+
     def _call(self, node: Node, site: PlanSite, kernel: Kernel) -> None:
         planned = kernel.plan(site) if kernel.plan is not None else None
-        if planned is not None and site.unasked(kernel.ignores):
-            planned = None  # a short cut that looked at less than the node says
+        if planned is not None and not self._asked_all(site, kernel.ignores):
+            planned = None
         if isinstance(planned, Ref):  # the result is the operand, or numbers only: nothing to call
             planned = Call(_same, (planned,), views=True)
         call = self._general_call(site, kernel) if planned is None else planned
