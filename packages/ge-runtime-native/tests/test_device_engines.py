@@ -84,6 +84,74 @@ def test_torch_npu_conforms(emulator: Path) -> None:
     _judge("torch_npu", *run(emulator, CONFORMANCE.format(name="torch_npu"), site=site))
 
 
+def test_a_call_like_the_last_costs_nothing_for_each_input(emulator: Path) -> None:
+    """What a run does in Python does not grow with its inputs: parameters, memory that it writes, frozen addresses."""
+    site = _torch_npu()
+    if site is None:
+        pytest.skip("torch_npu is not here; TAIR_TORCH_NPU names its wheel")
+    seen = run(
+        emulator,
+        """
+        import json, sys
+        import torch, torch_npu
+        from ge_graph import DataType, Graph, building, ops as ge
+        from ge_graph.attrs import Int
+        from ge_runtime.cann import library
+        from ge_runtime.discovery import load
+
+        def graph(count, written):
+            made = Graph(f"many{count}{written}")
+            first = made.add("RefData", [None], {"index": Int(0)}, [(DataType.DT_FLOAT, (2,))]) if written else None
+            with building(made):
+                xs = [ge.Data(index=i, dtype=DataType.DT_FLOAT, shape=(2,)) for i in range(written, count)]
+                xs = [*first.outputs, *xs] if first else xs
+                made.outputs = [ge.Assign(xs[0], ge.Add(xs[0], xs[1])) if written else ge.Add(xs[0], xs[1])]
+                made.outputs[0].record_shape((2,))
+            return made
+
+        def events(run, inputs):
+            found = []
+            sys.setprofile(lambda frame, event, argument: found.append(event))
+            run(inputs)
+            sys.setprofile(None)
+            return sum(event.endswith("call") for event in found)
+
+        library.native()
+        found = {}
+        for name in ("cann", "torch_npu"):
+            for case in ("tensors", "parameters", "written", "frozen"):
+                counts, right = [], True
+                for count in (3, 300):
+                    options = {}
+                    if case == "frozen":
+                        options["frozenInput"] = ",".join("1" * count)
+                    if case == "written":
+                        options["ge.exec.outputReuseInputMemIndexes"] = "0,0"
+                    executable = load(name).compile(graph(count, case == "written"), options)
+                    for at in range(4):
+                        if at == 0 or case != "frozen":
+                            xs = [torch.full((2,), float(at + i)).npu() for i in range(count)]
+                            if case == "parameters":
+                                xs = [torch.nn.Parameter(x) for x in xs]
+                        versions = [x._version for x in xs]
+                        want = (xs[0].detach() + xs[1].detach()).cpu()
+                        [result] = executable.run(xs)
+                        right &= torch.equal(result.cpu(), want) and result.requires_grad is False
+                        if case == "written":
+                            right &= torch.equal(xs[0].cpu(), want)
+                            right &= [x._version > v for x, v in zip(xs, versions)] == [True] + [False] * (count - 1)
+                    counts.append(events(executable.run, xs))
+                found[f"{name} {case}"] = [*counts, right]
+        print(json.dumps(found))
+        """,
+        site=site,
+    )
+    for case, (few, many, right) in seen.items():
+        assert right, case
+        limit = few + 300 if case == "cann frozen" else few  # it compares each address with GE's
+        assert many <= limit, f"{case}: {few} calls with 3 inputs, {many} with 300"
+
+
 GRAPH = """
     import json, os, sys
     import numpy as np
