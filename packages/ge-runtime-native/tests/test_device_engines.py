@@ -302,7 +302,7 @@ def test_more_cores_than_the_chip_has(emulator: Path) -> None:
     assert "5000 vector cores" in seen[1][1]
 
 
-@pytest.mark.parametrize(("chip", "cube", "vector"), [("Ascend910B1", 24, 48), ("Ascend910B3", 20, 40)])
+@pytest.mark.parametrize(("chip", "cube", "vector"), [("Ascend910B1", 24, 48), ("Ascend310P3", 8, 7)])
 def test_the_limit_is_what_the_device_says_of_itself(emulator: Path, chip: str, cube: int, vector: int) -> None:
     seen = program(
         emulator,
@@ -341,6 +341,33 @@ def test_ge_refuses_with_its_words_and_the_users_line(emulator: Path) -> None:
     assert "model.py:7" in seen[1]
 
 
+def test_collectives_are_refused_by_name(emulator: Path) -> None:
+    """All of them, before a session opens; also inside a branch."""
+    seen = program(
+        emulator,
+        """
+        from ge_graph.attrs import Attr, Kind
+
+        def reduce(name):
+            graph = Graph(name)
+            x = graph.add("Data", [None], {"index": Attr(Kind.INT, 0)}, [(DataType.DT_FLOAT, (2,))]).outputs[0]
+            attrs = {"reduction": Attr(Kind.STRING, "sum"), "group": Attr(Kind.STRING, name)}
+            graph.outputs = graph.add("HcomAllReduce", [x], attrs, [(DataType.DT_FLOAT, (2,))]).outputs
+            return graph
+
+        from ge_runtime.device_graphs import collectives
+        told = refused(lambda: engine.compile(reduce("tp_group"), {}))
+        outer = reduce("outer")
+        outer.nodes[0].subgraphs["then_branch"] = reduce("inner")
+        print(json.dumps([*told, session._current is None, [n.attr("group") for n in collectives(outer)]]))
+        """,
+    )
+    assert seen[0] == "GE4011"
+    assert "HcomAllReduce of group 'tp_group'" in seen[1]
+    assert seen[2]
+    assert seen[3] == ["outer", "inner"]
+
+
 @pytest.mark.parametrize(
     ("variable", "value", "code", "part"),
     [
@@ -359,12 +386,13 @@ def test_an_unknown_chip_runs_if_ge_takes_it(emulator: Path) -> None:
     seen = program(
         emulator,
         """
-        executable = engine.compile(add(), {})
-        print(json.dumps([session.current().facts.chip, executable.run([x])[0].tolist()]))
+        executable = engine.compile(add(), {"ge.aicoreNum": "500|5000"})
+        facts = session.current().facts
+        print(json.dumps([facts.chip, facts.cube_cores, facts.vector_cores, executable.run([x])[0].tolist()]))
         """,
         TAIR_EMULATOR_CHIP="Ascend911Z",
     )
-    assert seen == ["Ascend911Z", [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]]
+    assert seen == ["Ascend911Z", -1, -1, [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]]
 
 
 @pytest.mark.parametrize("kept", [[], ["libascendcl.so"], ["libascendcl.so", "libgraph.so"]])

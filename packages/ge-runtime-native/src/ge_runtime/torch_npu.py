@@ -43,6 +43,7 @@ from ge_runtime.device_graphs import (
     InputRule,
     SameInputs,
     check_cores,
+    collectives,
     external_data,
     frozen_flags,
     late_options,
@@ -166,7 +167,7 @@ def _translated(graph: Graph | None) -> Any:
 @contextlib.contextmanager
 def _communicators(graph: Graph) -> Any:
     """Collectives name HCCL's communicators, as GE wants it, instead of torch's process groups while this lasts."""
-    kept = [(n, n.attrs["group"]) for n in graph.nodes if n.op.startswith("Hcom") and "group" in n.attrs]
+    kept = [(n, n.attrs["group"]) for n in collectives(graph)]
     try:
         for node, _ in kept:
             node.attrs["group"] = Str(_communicator(str(node.attr("group"))))

@@ -28,6 +28,7 @@ from ge_runtime.device_graphs import (
     InputRule,
     SameInputs,
     check_cores,
+    collectives,
     external_data,
     frozen_flags,
     reuse_pairs,
@@ -72,10 +73,14 @@ class CannEngine:
 
         Errors: GraphError if the graph breaks its schemas; EngineError GE4010 if CANN is not whole, GE4020 with GE's
         words if it refuses the graph, GE4021 if the process cannot have a session, GE4007 for an engine option that is
-        not known, GE4023 if more cores are asked for than the chip has, GE4024 for a graph above two GiB.
+        not known, GE4011 for collectives, GE4023 if more cores are asked for than the chip has, GE4024 for a graph
+        above two GiB.
         """
         device = _device(options)
         verify(graph)
+        grouped = collectives(graph)
+        if grouped:
+            raise errors.groups_unknown("cann", grouped)
         levels = split(options)
         session = open_session(levels, device)
         check_cores(graph, options, session.facts.cube_cores, session.facts.vector_cores, session.facts.chip)
