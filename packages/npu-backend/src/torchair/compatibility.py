@@ -17,7 +17,11 @@ from typing import Any, Final
 from torchair.names import INSTEAD
 
 # Names that are there and do less or something else than there; the first prefix that fits says why.
+THEIRS: Final = ("torch.npu.", "torch_npu.")
+"""Beginnings of names that torch_npu has of its own."""
 NOTES: Final = (
+    ("torch.npu.npugraph_ex.", "torch_npu's own, and stays there; `import npugraph_ex` has this package's"),
+    ("torch_npu.", "torch_npu's own, and stays there"),
     ("torchair.npu_fx_compiler._NpuGraphConverter", "accepted: replaced methods are not called, nothing needs repair"),
     ("torchair.llm_datadist.create_npu_tensors", "on a device; elsewhere GE4031"),
     ("torchair.ops.npu_fused_infer_attention_score", "in graphs only, as there"),
