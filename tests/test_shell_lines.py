@@ -1,5 +1,6 @@
 """Every line of a shell block in README and docs runs, or stands below with the reason why a test cannot run it."""
 
+import json
 import re
 import runpy
 import shlex
@@ -149,10 +150,14 @@ def test_lines_are_found():
 @pytest.mark.parametrize("line", [x for x in LINES if x not in NOT_HERE])
 def test_line(line, place, monkeypatch):
     monkeypatch.chdir(place)
-    if ATC in line:  # an installation of CANN, of which the folder of kernel lists is read
-        cann = place / "cann"
-        (cann / "opp" / "built-in").mkdir(parents=True, exist_ok=True)
-        line = line.replace(ATC, str(cann))
+    if ATC in line:  # an installation of CANN, of which its lists of kernels are read
+        lists = place / "cann/opp/built-in/op_impl/ai_core/tbe/config/ascend910b"
+        lists.mkdir(parents=True)
+        port = {"name": "x", "paramType": "required", "dtype": "float", "format": "ND"}
+        add = {"input0": port, "input1": {**port, "name": "y"}, "output0": {**port, "name": "z"}}
+        (lists / "aic-ascend910b-ops-info.json").write_text(json.dumps({"Add": add}))
+        monkeypatch.setenv("XDG_CACHE_HOME", str(place / "cache"))
+        line = line.replace(ATC, str(place / "cann"))
     torch._dynamo.reset()
     code, said = run(shlex.split(line))
     allowed = (0, 1) if line.startswith(("tair doctor", "tair check")) else (0,)  # 1: something needs attention
