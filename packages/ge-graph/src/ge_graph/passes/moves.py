@@ -41,6 +41,7 @@ class JoinMoves(Pass):
     """Read past a move that the next one makes needless.
 
     * Transpose of Transpose is one Transpose.
+    * Transpose that moves only axes of one element is a Reshape, which copies nothing.
     * Unsqueeze of Unsqueeze is one Unsqueeze; Squeeze of Unsqueeze at the same axes is nothing.
     * Reshape of Unsqueeze or Squeeze is that Reshape.
     * Cast of Cast is the second one where the type between holds every value of the first; nothing if it leads back.
@@ -60,9 +61,17 @@ class JoinMoves(Pass):
         mapping: dict[Tensor, Tensor] = {}
         counts: dict[str, int] = {}
         nodes: list[Node] = []
+        shortened = 0
         for node in list(graph.nodes):
             if mapping:
                 node.replace_operands(mapping)
+            if node.op in ("Transpose", "TransposeD") and not effects.pinned(node):
+                sizes = _keeps_order(node)
+                if sizes is not None:
+                    made = _as_reshape(graph, nodes, node, sizes)
+                    mapping[node.outputs[0]] = made.outputs[0]
+                    shortened += 1
+                    node = made
             while (found := _before(node, effects)) is not None:
                 middle, first = found
                 change = _RULES[node.op](node, middle, first)
@@ -77,7 +86,41 @@ class JoinMoves(Pass):
         graph.nodes[:] = nodes
         if mapping:
             graph.replace_nodes(mapping)
-        return [f"{count} {op} joined with the move before" for op, count in sorted(counts.items())]
+        notes = [f"{count} {op} joined with the move before" for op, count in sorted(counts.items())]
+        return [*notes, f"{shortened} Transpose of single elements made Reshape"] if shortened else notes
+
+
+def _keeps_order(node: Node) -> tuple[int, ...] | None:
+    """The sizes that a Transpose gives, if they are numbers and no two axes of several elements change places."""
+    order, source, result = permutation(node), node.inputs[0], node.outputs[0]
+    shape = source.known_shape if isinstance(source, Tensor) else None
+    if order is None or shape is None or len(order) != len(shape) or source.format is not result.format:  # type: ignore[union-attr]
+        return None
+    sizes = tuple(shape[i] for i in order)
+    moved = [i for i in order if shape[i] != 1]
+    if moved != sorted(moved) or not all(isinstance(d, int) and d > 0 for d in sizes):
+        return None
+    return None if order == tuple(sorted(order)) else sizes  # type: ignore[return-value]
+
+
+def _as_reshape(graph: Graph, nodes: list[Node], node: Node, sizes: tuple[int, ...]) -> Node:
+    """The Reshape that gives what a Transpose does; marks of a scope stay."""
+    attrs = {k: a for k, a in node.attrs.items() if k.startswith("_")}
+    attrs |= {"axis": Attr(Kind.INT, 0), "num_axes": Attr(Kind.INT, -1)}
+    result = node.outputs[0]
+    made = graph.add("Reshape", [node.inputs[0], _const(graph, nodes, sizes)], attrs, [(result.dtype, sizes)])
+    graph.nodes.pop()
+    made.outputs[0].format = result.format
+    made.provenance = node.provenance
+    return made
+
+
+def _const(graph: Graph, nodes: list[Node], numbers: tuple[int, ...]) -> Tensor:
+    value = np.asarray(numbers, np.int64)
+    made = graph.add("Const", (), {"value": Attr(Kind.TENSOR, value)}, [(DataType.DT_INT64, value.shape)])
+    graph.nodes.pop()
+    nodes.append(made)
+    return made.outputs[0]
 
 
 def _join(graph: Graph, nodes: list[Node], node: Node, first: Tensor, change: _Change) -> None:
@@ -89,11 +132,7 @@ def _join(graph: Graph, nodes: list[Node], node: Node, first: Tensor, change: _C
     elif node.op == "TransposeD":
         node.attrs["perm"] = Attr(Kind.LIST_INT, change)
     else:
-        value = np.asarray(change, np.int64)
-        made = graph.add("Const", (), {"value": Attr(Kind.TENSOR, value)}, [(DataType.DT_INT64, value.shape)])
-        graph.nodes.pop()
-        nodes.append(made)
-        node.inputs[1] = made.outputs[0]
+        node.inputs[1] = _const(graph, nodes, change)
 
 
 def _before(node: Node, effects: Effects) -> tuple[Tensor, Tensor] | None:
