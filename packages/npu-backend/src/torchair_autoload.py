@@ -16,6 +16,7 @@ import contextlib
 import importlib
 import os
 import sys
+from importlib.abc import Loader
 from importlib.machinery import PathFinder
 from typing import Any
 
@@ -123,7 +124,7 @@ class _Watcher:
         return None
 
 
-class _Followed:
+class _Followed(Loader):
     """A loader as it was, but for ``settle`` after it."""
 
     def __init__(self, loader: Any) -> None:
