@@ -175,8 +175,8 @@ def test_a_converter_by_name_of_a_loaded_op_is_registered_at_once(registry):
 @pytest.mark.parametrize(
     ("target", "words"),
     [
-        ("nonsense", "no name of an overload"),
-        ("aten.add", "no name of an overload"),
+        ("nonsense", "is not a name of an overload"),
+        ("aten.add", "is not a name of an overload"),
         ("aten.no_such_op.default", "torch has no operator"),
         ("aten.add.Tnsor", "aten.add.Tensor"),
         (torch.add, "torch.add never occurs"),

@@ -65,23 +65,25 @@ class JoinMoves(Pass):
         for node in list(graph.nodes):
             if mapping:
                 node.replace_operands(mapping)
-            if node.op in ("Transpose", "TransposeD") and not effects.pinned(node):
-                sizes = _keeps_order(node)
-                if sizes is not None:
+            while True:
+                found = _before(node, effects)
+                change = None if found is None else _RULES[node.op](node, *found)
+                if found is None or change is None:
+                    sizes = _keeps_order(node, effects)
+                    if sizes is None:
+                        break
                     made = _as_reshape(graph, nodes, node, sizes)
                     mapping[node.outputs[0]] = made.outputs[0]
                     shortened += 1
                     node = made
-            while (found := _before(node, effects)) is not None:
-                middle, first = found
-                change = _RULES[node.op](node, middle, first)
-                if change is None or (change == _NOTHING and not replaceable(node, first, effects, outputs)):
+                    continue
+                if change == _NOTHING and not replaceable(node, found[1], effects, outputs):
                     break
                 counts[node.op] = counts.get(node.op, 0) + 1
                 if change == _NOTHING:
-                    mapping[node.outputs[0]] = first
+                    mapping[node.outputs[0]] = found[1]
                     break
-                _join(graph, nodes, node, first, change)
+                _join(graph, nodes, node, found[1], change)
             nodes.append(node)
         graph.nodes[:] = nodes
         if mapping:
@@ -90,17 +92,19 @@ class JoinMoves(Pass):
         return [*notes, f"{shortened} Transpose of single elements made Reshape"] if shortened else notes
 
 
-def _keeps_order(node: Node) -> tuple[int, ...] | None:
+def _keeps_order(node: Node, effects: Effects) -> tuple[int, ...] | None:
     """The sizes that a Transpose gives, if they are numbers and no two axes of several elements change places."""
-    order, source, result = permutation(node), node.inputs[0], node.outputs[0]
-    shape = source.known_shape if isinstance(source, Tensor) else None
-    if order is None or shape is None or len(order) != len(shape) or source.format is not result.format:  # type: ignore[union-attr]
+    if node.op not in ("Transpose", "TransposeD") or effects.pinned(node):
         return None
-    sizes = tuple(shape[i] for i in order)
+    source = node.inputs[0]
+    if not isinstance(source, Tensor) or source.format is not node.outputs[0].format:
+        return None
+    order, shape = permutation(node), source.known_shape
+    if order is None or shape is None or len(order) != len(shape) or order == tuple(sorted(order)):
+        return None
+    sizes = tuple(d for i in order if isinstance(d := shape[i], int) and d > 0)
     moved = [i for i in order if shape[i] != 1]
-    if moved != sorted(moved) or not all(isinstance(d, int) and d > 0 for d in sizes):
-        return None
-    return None if order == tuple(sorted(order)) else sizes  # type: ignore[return-value]
+    return sizes if len(sizes) == len(order) and moved == sorted(moved) else None
 
 
 def _as_reshape(graph: Graph, nodes: list[Node], node: Node, sizes: tuple[int, ...]) -> Node:
