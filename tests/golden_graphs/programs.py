@@ -414,3 +414,8 @@ def trained_gate(x, up, gate):
 def what_changes_nothing(x, i, mask):
     true = torch.ones((), dtype=torch.bool)
     return F.relu(x * 1.0) / 1, (i + 0) * 2, F.relu(x.abs() - 0.0), x.neg() + 0.0, ~(~mask & true)
+
+
+@program((4, 6), trained=True)
+def trained_slices(x):
+    return x[1:3].sum() + (x[:, -2:] * 3).sum() + x[-1].exp().sum() + x[::2].square().sum()

@@ -8,6 +8,7 @@ from typing import Final
 from ge_graph.ir import Graph
 from ge_graph.passes.base import Pass, PassResult
 from ge_graph.passes.batches import UnjoinBatches
+from ge_graph.passes.broadcasts import SpreadLate
 from ge_graph.passes.cleanup import DropDeadNodes
 from ge_graph.passes.constants import MergeConstants
 from ge_graph.passes.cse import MergeShapeArithmetic
@@ -25,13 +26,15 @@ from ge_graph.passes.written import ProtectWrittenTensors
 __all__ = [
     "DEFAULT", "DropDeadNodes", "DropIdentities", "DropSymbolicInputs", "FoldLayout", "FoldSizes", "FuseOperators",
     "JoinMoves", "MergeConstants", "MergeShapeArithmetic", "MergeTwins", "Pass", "PassResult",
-    "ProtectWrittenTensors", "ReplaceDataWithRefData", "SortNodes", "UnjoinBatches", "WriteInputsInPlace", "run",
+    "ProtectWrittenTensors", "ReplaceDataWithRefData", "SortNodes", "SpreadLate", "UnjoinBatches",
+    "WriteInputsInPlace", "run",
 ]  # fmt: skip
 
 DEFAULT: Final[tuple[Pass, ...]] = (
     FoldSizes(),
     DropIdentities(),
     MergeConstants(),
+    SpreadLate(),
     MergeShapeArithmetic(),
     UnjoinBatches(),
     JoinMoves(),

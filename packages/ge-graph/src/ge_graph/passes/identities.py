@@ -40,7 +40,7 @@ class DropIdentities(Pass):
 
     name = "drop_identities"
     reason = "a launch and a trip through memory for nothing"
-    place = "before join_moves, which then sees moves in a row; leaves dead constants"
+    place = "before join_moves, which then sees moves in a row; leaves dead nodes"
 
     def rewrite(self, graph: Graph) -> list[str]:
         if not any(n.op in _RULES for n in graph.nodes):
