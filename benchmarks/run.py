@@ -102,16 +102,28 @@ def history() -> dict[tuple[str, str], list[dict[str, object]]]:
     return found
 
 
-def page() -> str:
-    """The trend: one plot a group, ratios to the peer or to the limit over the runs."""
-    lines = [
+_LEADS = {
+    "en": [
         "# Speed and memory over time", "",
         "Made by `make bench` from `benchmarks/history.jsonl`; the newest table is",
         "[benchmarks/results.md](../benchmarks/results.md). Each line is one row of the table over the last runs: its",
         "figure divided by the largest that its target allows, so that everything up to 1 meets its target. Rows are",
         "numbered as listed below their plot; each is followed by its runs, and how many of them shared the machine",
         "with other programs.", "",
-    ]  # fmt: skip
+    ],
+    "zh": [
+        "# 速度与内存的变化", "",
+        "由 `make bench` 根据 `benchmarks/history.jsonl` 生成；最新的表见",
+        "[benchmarks/results.md](../benchmarks/results.md)。每条线是表中一行在最近几次运行中的值：",
+        "实测值除以目标允许的最大值，不大于 1 就达到目标。各行的编号见图下的列表，行名为英文；",
+        "其后是运行次数，以及其中与其他程序同时运行的次数。", "",
+    ],
+}  # fmt: skip
+
+
+def page(language: str = "en") -> str:
+    """The trend: one plot a group, ratios to the peer or to the limit over the runs."""
+    lines = list(_LEADS[language])
     groups: dict[str, list[tuple[str, list[dict[str, object]]]]] = {}
     for (group, what), rows in history().items():
         if rows[-1]["target"]:
@@ -177,6 +189,7 @@ def main() -> None:
     console.print(table)
     if not given.small:
         _atomically(PAGE, page())
+        _atomically(PAGE.with_suffix(".zh.md"), page("zh"))
     if len(groups) == len(GROUPS) and not given.small:
         write(rows, load, time.perf_counter() - begun)
         console.print(f"written to {RESULTS.relative_to(ROOT)}")

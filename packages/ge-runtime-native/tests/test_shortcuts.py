@@ -85,7 +85,7 @@ def attention(lengths=False, **attrs):
 
 def dropped(graph):
     planner = Planner(graph, schedule(graph), trace=False, constants={})
-    planner.plan()
+    planner.walk()
     return [(d.node.op, d.unasked) for d in planner.dropped]
 
 
