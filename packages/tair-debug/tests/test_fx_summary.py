@@ -12,6 +12,7 @@ from ge_converters.base.errors import Refusal
 from ge_converters.registry import Registry
 from ge_graph.errors import ConfigError
 from tair_debug import fx_summary
+from tair_debug.capture import Subject, capture
 from tair_debug.fx_summary import COLUMNS, summarize
 
 aten = torch.ops.aten
@@ -188,3 +189,39 @@ def test_unwritable_folder(monkeypatch, compiled, config, inputs):
     with pytest.raises(Exception, match=r"GE1041.*config\.debug\.fx_summary: cannot write .*summary_\d{20}\.csv") as e:
         compiled(config)(*inputs)
     assert isinstance(e.value.inner_exception, ConfigError)
+
+
+@pytest.fixture
+def unknown():
+    """An operator that nobody converts."""
+    with torch.library._scoped_library("tair_tests", "FRAGMENT") as library:
+        library.define("summed_twice(Tensor x) -> Tensor")
+        library.impl("summed_twice", lambda x: x + x, "CompositeExplicitAutograd")
+        yield torch.ops.tair_tests.summed_twice
+
+
+def rows_of(fn, *args, dynamic=False):
+    captured = capture(Subject(fn, args), dynamic=dynamic)
+    return {r.target: r for r in summarize(*(c.gm for c in captured))}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_graphs_in_nodes_are_asked_too(unknown, dynamic):
+    def good(x):
+        return torch.cond(x.sum() > 0, lambda a: a.sin(), lambda a: a - torch.tensor([1.0, 2.0]), (x,))
+
+    def bad(x):
+        return torch.cond(x.sum() > 0, lambda a: a.sin(), lambda a: unknown(a), (x,))
+
+    x = torch.ones(3, 2)
+    assert all(r.good == r.calls for r in rows_of(good, x, dynamic=dynamic).values())
+    row = rows_of(bad, x, dynamic=dynamic)["cond"]
+    assert (row.calls, row.good) == (1, 0)
+    assert any("converter" in reason for reason in row.reasons)
+
+
+def test_constants_of_a_graph_that_is_traced_in_a_fake_mode():
+    """As ``config.debug.fx_summary`` calls it, inside the caller's modes."""
+    captured = capture(Subject(lambda x: x + torch.tensor([1.0, 2.0]), (torch.ones(2),)))
+    with FakeTensorMode():
+        assert all(r.good == r.calls for r in summarize(*(c.gm for c in captured)))

@@ -18,6 +18,7 @@ from typing import Any, Final
 import torch
 
 from ge_converters.base.provenance import user_frame
+from ge_converters.base.torch_compat import real_values
 from ge_converters.lowering.explain import Absent, Convertible, explain
 from ge_converters.registry import REGISTRY, Registry
 from ge_graph import escape
@@ -74,12 +75,13 @@ def summarize(*graphs: torch.fx.GraphModule, registry: Registry | None = None) -
         registry: Converters to ask; the common registry if None.
     """
     rows: dict[str, TargetRow] = {}
-    for gm in graphs:
-        judge = _Judge(gm, REGISTRY if registry is None else registry)
-        for node in gm.graph.nodes:
-            if node.op == "call_function":
-                target = target_text(node.target)
-                _count(rows.setdefault(target, TargetRow(target, kind_of(node.target))), node, judge)
+    with real_values():  # constants of a graph are real, whatever mode the caller traces in
+        for gm in graphs:
+            judge = _Judge(gm, REGISTRY if registry is None else registry)
+            for node in gm.graph.nodes:
+                if node.op == "call_function":
+                    target = target_text(node.target)
+                    _count(rows.setdefault(target, TargetRow(target, kind_of(node.target))), node, judge)
     return sorted(rows.values(), key=lambda r: (-r.calls, r.target))
 
 
@@ -136,7 +138,7 @@ def _problems(gm: torch.fx.GraphModule, registry: Registry) -> dict[torch.fx.Nod
             walk.run()
     except LoweringError:
         pass  # the calls are judged one by one below; only what the walk collected is of use here
-    return {p.node: p.reason.removeprefix("refused: ") for p in walk.problems}
+    return {p.holder or p.node: p.reason.removeprefix("refused: ") for p in walk.problems}
 
 
 # --- texts -----------------------------------------------------------------------------------------------------------

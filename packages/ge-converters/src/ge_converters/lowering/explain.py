@@ -40,14 +40,17 @@ Explanation: TypeAlias = "Convertible | Refused | Absent"
 
 def explain(node: torch.fx.Node, registry: Registry) -> Explanation:
     """Found, Refused or Absent for one node, found by lowering it on a scratch graph."""
-    walk = GraphLowering(torch.nn.Module(), "scratch", registry)
+    walk = GraphLowering(node.graph.owning_module or torch.nn.Module(), "scratch", registry)
     with building(walk.graph):
         for argument in node.all_input_nodes:
-            if argument.op == "get_attr":
-                walk.env[argument] = argument.meta.get("val")
-            walk.env[argument] = walk.stand_in(argument.meta.get("val"))
+            held = walk.held(argument) if argument.op == "get_attr" else None
+            # a graph that the node runs is asked too; a tensor is as good as any other of its type
+            is_graph = isinstance(held, torch.nn.Module)
+            walk.env[argument] = held if is_graph else walk.stand_in(argument.meta.get("val", held))
         try:
             walk.lower_call(node)
+            if walk.problems:  # in a graph that the node runs
+                return Refused(walk.problems[0].reason.removeprefix("refused: "))
             entry = registry.find(node.target)
             return Convertible(entry) if entry is not None else Convertible(_own(node.target))
         except Refusal as refusal:

@@ -216,10 +216,15 @@ class GraphLowering:
         self.inputs.append(aliasing.InputBinding(index, "scalar", spec))
         return tensor
 
-    def _attribute(self, node: FxNode) -> Any:
+    def held(self, node: FxNode) -> Any:
+        """What the module holds under the name that a get_attr node asks for."""
         value: Any = self.gm
         for part in str(node.target).split("."):
             value = getattr(value, part)
+        return value
+
+    def _attribute(self, node: FxNode) -> Any:
+        value = self.held(node)
         if not isinstance(value, torch.Tensor):
             return value
         self.graph.provenance = FxProvenance(node, self.typed)
