@@ -38,6 +38,7 @@ def load() -> None:
             except Exception:  # noqa: BLE001 - torch loads it too, in its turn, and reports what is wrong
                 return
     if "torch_npu" in sys.modules:
+        take_away_stand_in("torchair")
         watch()
 
 

@@ -215,8 +215,9 @@ def test_backends_and_modules_by_name_are_these(tmp_path, imports, autoload):
     """torch_npu registers its own when dynamo has been imported, and stops if a name is taken by then."""
     ours = entry_points(tmp_path / "ours", "ours", OURS)
     theirs = entry_points(fake_torch_npu(tmp_path / "theirs"), "theirs", THEIRS)
-    with (tmp_path / "theirs" / "torch_npu" / "__init__.py").open("a") as file:
-        file.write(WAITS_FOR_DYNAMO)
+    module = tmp_path / "theirs" / "torch_npu" / "__init__.py"
+    unless_taken = module.read_text().replace('sys.modules["torchair"] = ', 'sys.modules.setdefault("torchair", ')
+    module.write_text(unless_taken.replace('StandIn("torchair")', 'StandIn("torchair"))') + WAITS_FOR_DYNAMO)
     out = python(
         f"""
         import torch
@@ -243,7 +244,7 @@ def test_the_bundled_one_on_the_path_stays(tmp_path):
     ours = entry_points(tmp_path / "ours", "ours", OURS)
     theirs = entry_points(fake_torch_npu(tmp_path / "theirs"), "theirs", THEIRS)
     (tmp_path / "theirs" / "torchair.py").write_text("")
-    code = "import torch, torch_npu, sys; sys.modules.pop('torchair'); import torchair; print(torchair.__file__)"
+    code = "import torch, torch_npu, torchair; print(torchair.__file__)"
     assert python(code, theirs, ours).split() == [str(tmp_path / "theirs" / "torchair.py")]
 
 
