@@ -3,10 +3,13 @@ SHELL := /bin/bash
 PYTHON ?= $(or $(TARGET_PYTHON_PATH),$(shell command -v python3.11 || command -v python3))
 RUN := .venv/bin/python
 PKG ?= ge-graph
-TESTS = $(wildcard packages/*/tests) tests/opinfo tests/native tests/data_dependent "tests/test_*.py"
+# A test that is done early takes over what the other process still has before it.
+TEST = $(RUN) -m pytest -n 2 --dist worksteal
 # torch_npu, where it is installed, would load itself into every process that imports torch.
 export TORCH_DEVICE_BACKEND_AUTOLOAD ?= 0
 export HF_HUB_OFFLINE ?= 1
+# Hosts that forbid byte code would compile torch's sources anew in each of the hundreds of processes that tests start.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-npu test tiny quick unit system emulator-test torchvision-test opinfo fuzz fuzz-arguments torch-suites native graphs bench lint regen coverage configure wheels install uninstall package-test docs matrix release clean
@@ -24,29 +27,29 @@ demo: setup  ## real models through torch.compile on the embedded engine, compar
 demo-npu: setup  ## the same models on NPU tensors: on the device if CANN is here, else on the emulator
 	@env -u TORCH_DEVICE_BACKEND_AUTOLOAD $(RUN) -m tools.demo --device npu
 
-test: setup  ## all tests, with the checks that pre-commit runs; every folder runs, then what failed is named
+test: setup  ## all tests, with the checks that pre-commit runs; everything runs, then what failed is named
 	@failed=""; $(RUN) tools/checks.py || failed="checks"; \
-	for d in $(TESTS); do env -u TORCH_DEVICE_BACKEND_AUTOLOAD $(RUN) -m pytest -n 2 $$d || failed="$$failed $$d"; done; \
+	env -u TORCH_DEVICE_BACKEND_AUTOLOAD $(TEST) || failed="$$failed tests"; \
 	test -z "$$failed" || { echo "make test: failed: $$failed"; exit 1; }
 
 tiny: setup  ## a minute's worth of trust in fifteen seconds: compile, train, export, refuse
 	@$(RUN) -m pytest tests/test_tiny.py
 
-quick: setup  ## all tests under five seconds
-	@$(RUN) -m pytest -n 2 -m "not slow" packages tests
+quick: setup  ## every test under five seconds, of long tables a part, in about two minutes
+	@$(TEST) -p tools.share_of_tables --rows-of 24 -m "not slow"
 
 unit: setup  ## tests of the packages
-	@$(RUN) -m pytest -n 2 packages
+	@$(TEST) packages/*/tests
 
 system: setup  ## tests across packages: models end to end
-	@$(RUN) -m pytest -n 2 tests
+	@$(TEST) tests
 
 # The wheel is unpacked into the cache, never installed into .venv: it would load itself into every process.
 EMULATOR := packages/ge-runtime-native/emulator
 emulator-test: setup  ## the real torch_npu wheel on the CANN emulator; fetches the wheel
 	@ls wheelhouse/torch_npu-2.13.0-*.whl >/dev/null 2>&1 || $(RUN) -m pip download -q --no-deps torch_npu==2.13.0 -d wheelhouse
 	@export TAIR_TORCH_NPU=$$(ls wheelhouse/torch_npu-2.13.0-*.whl); failed=""; \
-	$(RUN) -m pytest -n 2 $(EMULATOR)/tests || failed="$$failed tests"; \
+	$(TEST) $(EMULATOR)/tests || failed="$$failed tests"; \
 	$(RUN) -m ge_emulator -- pytest -n 2 $(EMULATOR)/device_tests || failed="$$failed device_tests"; \
 	$(RUN) -m ge_emulator --bundled-torchair -- pytest $(EMULATOR)/bundled_tests || failed="$$failed bundled_tests"; \
 	test -z "$$failed" || { echo "make emulator-test: failed:$$failed"; exit 1; }
@@ -67,7 +70,7 @@ fuzz-arguments: setup  ## converters called with arguments of every kind, agains
 	@$(RUN) -m tools.fuzz.arguments $(ARGUMENTS)
 
 torch-suites: setup  ## torch's own databases of modules, optimizers and higher-order operators, every row
-	@TAIR_WHOLE=1 $(RUN) -m pytest -n 2 tests/test_module_db.py tests/test_optim_db.py tests/test_hop_db.py tests/data_dependent
+	@TAIR_WHOLE=1 $(TEST) tests/test_module_db.py tests/test_optim_db.py tests/test_hop_db.py tests/data_dependent
 
 native: setup  ## every OpInfo by the GE operators it becomes, what GE has instead, and why it is not used
 	@$(RUN) -m tools.native
@@ -85,7 +88,7 @@ regen: setup  ## make all generated files anew
 	@$(RUN) tools/regen.py
 
 coverage: setup  ## tests with coverage; HTML in htmlcov/
-	@$(RUN) -m pytest -n 2 --cov --cov-report=html --cov-report=term:skip-covered packages tests
+	@$(TEST) --cov --cov-report=html --cov-report=term:skip-covered
 
 configure:  ## choose Python and Ascend SDK from the environment, without questions
 	@$(or $(shell command -v python3.11 || command -v python3),$(PYTHON)) tools/configure.py

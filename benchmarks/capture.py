@@ -14,7 +14,7 @@ from tools import models
 from torchair.module_numbers import module_numbers_fixed
 
 
-def aot_graph(case: models.Case, *, dynamic: bool = False) -> torch.fx.GraphModule:
+def aot_graph(case: models.ModelCase, *, dynamic: bool = False) -> torch.fx.GraphModule:
     """The inference graph of a model after dynamo and AOTAutograd with our decompositions."""
     found: list[torch.fx.GraphModule] = []
 

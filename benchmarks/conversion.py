@@ -14,7 +14,7 @@ import torch
 import torchair
 from benchmarks import rows
 from benchmarks.capture import aot_graph, fx_nodes
-from benchmarks.rows import Row, at_most, medians, size
+from benchmarks.rows import Measurement, at_most, medians, size
 from ge_converters.conversion import convert_graph
 from ge_graph import Graph, serde
 from ge_graph.collection import no_collection
@@ -80,7 +80,7 @@ def _slope(counts: tuple[int, ...]) -> tuple[float, float]:
     return slope, 1e3 * seconds[-1] / counts[-1]
 
 
-def measure() -> Iterator[Row]:
+def measure() -> Iterator[Measurement]:
     layers = 2 if rows.small else 24
     static = _ms_per_node(layers)
     yield at_most(GROUP, "Llama, 24 layers, a node", static, 0.06, unit="ms")

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.rows import Row, at_most
+from benchmarks.rows import Measurement, at_most
 
 GROUP = "device"
 INPUTS = 300
@@ -143,20 +143,20 @@ def _child(ours: bool) -> dict[str, Any]:
         return found
 
 
-def measure() -> Iterator[Row]:
+def measure() -> Iterator[Measurement]:
     from ge_emulator.launch import find_torch_npu
     from ge_graph.errors import EngineError
 
     try:
         find_torch_npu()
     except EngineError as error:
-        yield Row(GROUP, f"not measured: {error.what}", None, "")
+        yield Measurement(GROUP, f"not measured: {error.what}", None, "")
         return
     ours, peer = _child(True), _child(False)
     for at, name in enumerate(("MLP", "BERT base"), start=1):
         key = f"{name}, first call"
         if isinstance(peer[key], str):
-            yield Row(GROUP, key, ours[key], "s", peer="the other one does not run")
+            yield Measurement(GROUP, key, ours[key], "s", peer="the other one does not run")
             continue
         yield at_most(GROUP, key, ours[key], 1.0, unit="s", peer=peer[key])
         counted = ours["operators"][at], peer["operators"][at]

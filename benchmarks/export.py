@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import rows
-from benchmarks.rows import Row, at_most, beside
+from benchmarks.rows import Measurement, at_most, beside
 
 GROUP = "export"
 _WIDTH = 8192
@@ -139,7 +139,7 @@ def _fitting() -> int:
     return max(min(FULL, int(free / 2.5 / _LAYER), int(memory / 1.4 / _LAYER)), 1)
 
 
-def measure() -> Iterator[Row]:
+def measure() -> Iterator[Measurement]:
     layers = _fitting()
     size = "random weights" if rows.small else f"{layers * _LAYER / 2**30:.0f} GB of random weights"
     with tempfile.TemporaryDirectory() as name:

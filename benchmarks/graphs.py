@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks import rows
 from benchmarks.capture import aot_graph
-from benchmarks.rows import Row, at_most
+from benchmarks.rows import Measurement, at_most
 from ge_graph import Graph
 from tools import models
 from torchair.config import CompilerConfig
@@ -26,17 +26,17 @@ GROUP = "graphs"
 TABLE = Path(__file__).with_name("incumbent_graphs.tsv")
 
 
-def _llama(layers: int) -> models.Case:
+def _llama(layers: int) -> models.ModelCase:
     return models.llama("full", layers)
 
 
-def _one(case: models.Case) -> models.Case:
+def _one(case: models.ModelCase) -> models.ModelCase:
     """Batch 1, as the incumbent was measured."""
     case.inputs = tuple(t[:1] for t in case.inputs)
     return case
 
 
-CASES: dict[str, Callable[[], models.Case]] = {
+CASES: dict[str, Callable[[], models.ModelCase]] = {
     "llama2": lambda: _llama(2),
     "llama24": lambda: _llama(24),
     "bert": models.bert,
@@ -63,7 +63,7 @@ def incumbent() -> dict[tuple[str, str], int]:
     return {(model, mode): int(count) for model, mode, count in rows}
 
 
-def graph_of(model: str, mode: str, case: models.Case | None = None) -> Graph:
+def graph_of(model: str, mode: str, case: models.ModelCase | None = None) -> Graph:
     """Our graph of one of the models."""
     case = CASES[model]() if case is None else case
     getattr(case.model.model, "set_attn_implementation", lambda _: None)("eager")
@@ -76,7 +76,7 @@ def ours(model: str, mode: str) -> int:
     return operators(graph_of(model, mode))
 
 
-def measure() -> Iterator[Row]:
+def measure() -> Iterator[Measurement]:
     for (model, mode), theirs in incumbent().items():
         if rows.small and model != "llama2":
             continue

@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import torchair
 from benchmarks import rows
-from benchmarks.rows import Row, at_most, size
+from benchmarks.rows import Measurement, at_most, size
 from tools import models
 
 GROUP = "memory"
@@ -60,7 +60,7 @@ def child(name: str, which: str) -> dict[str, float]:
     return {"more": max(status("VmHWM") - base, 0), "parameters": parameters}
 
 
-def _compiling(name: str) -> Row:
+def _compiling(name: str) -> Measurement:
     command = [sys.executable, "-m", "benchmarks.memory", name, size()]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
@@ -71,7 +71,7 @@ def _compiling(name: str) -> Row:
     return at_most(GROUP, what, total, 1.15, unit="MB", peer=found["parameters"] / 2**20, name="parameters")
 
 
-def measure() -> Iterator[Row]:
+def measure() -> Iterator[Measurement]:
     for name in ("llama",) if rows.small else ("llama", "bert", "resnet50", "gpt2", "vit"):
         case = models.ZOO[name](size())
         torch._dynamo.reset()

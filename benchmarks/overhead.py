@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from benchmarks import rows
-from benchmarks.rows import Row, at_most, beside, medians
+from benchmarks.rows import Measurement, at_most, beside, medians
 
 GROUP = "overhead"
 FIXED_US = 15.0
@@ -34,7 +34,7 @@ def _many(call: Callable[..., Any], inputs: tuple[torch.Tensor, ...], times: int
     return run
 
 
-def measure() -> Iterator[Row]:
+def measure() -> Iterator[Measurement]:
     times = 50 if rows.small else 500
     for count in (1, 30, 300):
         model, inputs = Joined().eval(), tuple(torch.ones(2) for _ in range(count))
@@ -51,6 +51,6 @@ def measure() -> Iterator[Row]:
         limit = FIXED_US + INPUT_US * count
         yield at_most(GROUP, f"{count} inputs: a call over eager's", ours - plain, limit, unit="us")
         # the part of that which no backend can change: dynamo's guards, frames and bytecode
-        yield Row(GROUP, f"{count} inputs: dynamo's own over eager's", dynamo - plain, "us")
+        yield Measurement(GROUP, f"{count} inputs: dynamo's own over eager's", dynamo - plain, "us")
         yield at_most(GROUP, f"{count} inputs: a call over dynamo's own", ours - dynamo, limit, unit="us")
         yield beside(GROUP, f"{count} inputs: a call", ours, unit="us", peer=aot, name="aot_eager")

@@ -14,7 +14,7 @@ small = False
 
 
 @dataclass(frozen=True)
-class Row:
+class Measurement:
     """One measured figure against its target.
 
     Attributes:
@@ -62,21 +62,21 @@ def _number(value: float) -> str:
 
 def at_most(
     group: str, what: str, ours: float, limit: float, *, unit: str, peer: float | None = None, name: str = "eager"
-) -> Row:
+) -> Measurement:
     """A row whose figure, or whose ratio to a peer, must not exceed `limit`."""
     if peer is None:
-        return Row(group, what, ours, unit, f"<= {limit:g} {unit}", ours <= limit)
-    return Row(group, what, ours, unit, f"<= {limit:g}", ours / peer <= limit, peer, ours / peer, name)
+        return Measurement(group, what, ours, unit, f"<= {limit:g} {unit}", ours <= limit)
+    return Measurement(group, what, ours, unit, f"<= {limit:g}", ours / peer <= limit, peer, ours / peer, name)
 
 
-def at_least(group: str, what: str, ours: float, times: float, *, unit: str, peer: float, name: str) -> Row:
+def at_least(group: str, what: str, ours: float, times: float, *, unit: str, peer: float, name: str) -> Measurement:
     """A row that must be so many times faster than a peer."""
-    return Row(group, what, ours, unit, f">= {times:g} x", peer / ours >= times, peer, peer / ours, name)
+    return Measurement(group, what, ours, unit, f">= {times:g} x", peer / ours >= times, peer, peer / ours, name)
 
 
-def beside(group: str, what: str, ours: float, *, unit: str, peer: float, name: str) -> Row:
+def beside(group: str, what: str, ours: float, *, unit: str, peer: float, name: str) -> Measurement:
     """A figure beside a peer's, without a target."""
-    return Row(group, what, ours, unit, "", None, peer, ours / peer, name)
+    return Measurement(group, what, ours, unit, "", None, peer, ours / peer, name)
 
 
 def medians(

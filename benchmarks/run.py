@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 
 from benchmarks import rows as rows_module
-from benchmarks.rows import HEADINGS, Row
+from benchmarks.rows import HEADINGS, Measurement
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results.md"
@@ -31,7 +31,7 @@ HISTORY = ROOT / "benchmarks" / "history.jsonl"
 PAGE = ROOT / "docs" / "performance.md"
 _SHOWN = 24
 
-# group -> module with `measure() -> Iterator[Row]`
+# group -> module with `measure() -> Iterator[Measurement]`
 GROUPS = {
     "steady": "benchmarks.steady",
     "overhead": "benchmarks.overhead",
@@ -63,19 +63,19 @@ def _atomically(path: Path, text: str) -> None:
     os.replace(partial, path)
 
 
-def _table(rows: list[Row]) -> list[str]:
+def _table(rows: list[Measurement]) -> list[str]:
     lines = [f"| {' | '.join(HEADINGS)} |", "|---|---|---:|---:|---|---:|---|---|"]
     return lines + [f"| {' | '.join(r.cells())} |" for r in rows]
 
 
-def write(rows: list[Row], load: float, seconds: float) -> None:
+def write(rows: list[Measurement], load: float, seconds: float) -> None:
     """The table as Markdown."""
     busy = "" if load < 1 else f" Other programs were busy when it began (load {load:.1f}): only ratios mean anything."
     head = ["# Measured", "", f"{machine()}; the run took {seconds / 60:.0f} minutes.{busy}", ""]
     _atomically(RESULTS, "\n".join([*head, *_table(rows)]) + "\n")
 
 
-def keep(rows: list[Row], load: float) -> None:
+def keep(rows: list[Measurement], load: float) -> None:
     """Append the rows to the history, one line of JSON each."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     run = {
@@ -104,8 +104,8 @@ def page() -> str:
         "Made by `make bench` from `benchmarks/history.jsonl`; the newest table is",
         "[benchmarks/results.md](../benchmarks/results.md). Each line is one row of the table over the last runs: its",
         "figure divided by the largest that its target allows, so that everything up to 1 meets its target. Rows are",
-        "numbered as listed below their plot; behind each stand its runs, and how many of them shared the machine with",
-        "other programs.", "",
+        "numbered as listed below their plot; each is followed by its runs, and how many of them shared the machine",
+        "with other programs.", "",
     ]  # fmt: skip
     groups: dict[str, list[tuple[str, list[dict[str, object]]]]] = {}
     for (group, what), rows in history().items():
@@ -155,7 +155,7 @@ def main() -> None:
     groups = given.groups or list(GROUPS)
     console = Console(width=None if sys.stdout.isatty() else 160)
     load, begun = os.getloadavg()[0], time.perf_counter()
-    rows: list[Row] = []
+    rows: list[Measurement] = []
     for group in groups:
         start = time.perf_counter()
         with console.status(f"measuring {group}") if sys.stdout.isatty() else open(os.devnull):

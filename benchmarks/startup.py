@@ -14,7 +14,7 @@ import torch
 
 import torchair
 from benchmarks import rows
-from benchmarks.rows import Row, at_least, at_most, beside, size
+from benchmarks.rows import Measurement, at_least, at_most, beside, size
 from tools import models
 
 GROUP = "startup"
@@ -69,7 +69,7 @@ def _start(door: str, folder: str, layers: int) -> dict[str, float]:
     return found
 
 
-def _second_process() -> Iterator[Row]:
+def _second_process() -> Iterator[Measurement]:
     layers = 2 if rows.small else 24
     for door, wanted in (("cache_compile", 5.0), ("torch.compile", 5.0)):
         with tempfile.TemporaryDirectory() as folder:
@@ -79,7 +79,7 @@ def _second_process() -> Iterator[Row]:
         yield beside(GROUP, f"{what}, processor time", second["cpu"], unit="s", peer=first["cpu"], name="first process")
 
 
-def measure() -> Iterator[Row]:
+def measure() -> Iterator[Measurement]:
     yield at_most(GROUP, "import torchair beyond import torch", _import_seconds("torchair"), 0.3, unit="s")
     for name in ("llama",) if rows.small else ("llama", "bert", "resnet50", "gpt2"):
         yield at_most(GROUP, f"our share of the first call, {name}", 100 * _first_call_share(name), 4, unit="%")

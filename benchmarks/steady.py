@@ -9,13 +9,15 @@ import torch
 
 import torchair
 from benchmarks import rows
-from benchmarks.rows import Row, at_most, beside, medians, size
+from benchmarks.rows import Measurement, at_most, beside, medians, size
 from tools import models
 
 GROUP = "steady"
 
 
-def _ratio(what: str, model: torch.nn.Module, inputs: tuple[torch.Tensor, ...], limit: float, **options: object) -> Row:
+def _ratio(
+    what: str, model: torch.nn.Module, inputs: tuple[torch.Tensor, ...], limit: float, **options: object
+) -> Measurement:
     torch._dynamo.reset()
     compiled = torch.compile(model, backend=torchair.get_npu_backend(), fullgraph=True, **options)
     with torch.no_grad():
@@ -23,7 +25,7 @@ def _ratio(what: str, model: torch.nn.Module, inputs: tuple[torch.Tensor, ...], 
     return at_most(GROUP, what, 1e3 * ours, limit, unit="ms", peer=1e3 * eager)
 
 
-def _decode(which: str, kind: str) -> Iterator[Row]:
+def _decode(which: str, kind: str) -> Iterator[Measurement]:
     decoder, prompt = models.llama_decoder(kind)
     calls = [_loop(decoder, prompt)]
     for backend in ("npu", "aot_eager"):
@@ -58,7 +60,7 @@ def _step(call: Callable[..., Any], model: torch.nn.Module, inputs: tuple[torch.
     return step
 
 
-def _training(what: str, name: str) -> Row:
+def _training(what: str, name: str) -> Measurement:
     case = models.ZOO[name](size())
     model = case.model.train()
     for module in model.modules():
@@ -70,7 +72,7 @@ def _training(what: str, name: str) -> Row:
     return at_most(GROUP, what, 1e3 * ours, 1.0, unit="ms", peer=1e3 * eager)
 
 
-def _optimizer() -> Row:
+def _optimizer() -> Measurement:
     """AdamW's step over the parameters of a BERT."""
 
     def made(compiled: bool) -> Callable[[], Any]:
@@ -97,7 +99,7 @@ class TinyMlp(torch.nn.Module):  # type: ignore[misc]
         return (torch.softmax(self.second(torch.relu(self.first(x))), -1),)
 
 
-def measure() -> Iterator[Row]:
+def measure() -> Iterator[Measurement]:
     if not rows.small:
         sentences, (pitch, _) = models.sentence_encoder(), models.pitch_network()
         yield _ratio("MiniLM, real weights", sentences.model, sentences.inputs, 0.97, dynamic=True)

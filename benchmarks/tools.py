@@ -15,7 +15,7 @@ import torch
 
 import torchair
 from benchmarks import rows
-from benchmarks.rows import Row, at_most, beside, medians, size
+from benchmarks.rows import Measurement, at_most, beside, medians, size
 from tools import models
 
 GROUP = "tools"
@@ -36,7 +36,7 @@ def _saved_again(folder: Path, into: Path) -> Callable[[], None]:
     return save
 
 
-def _dump(what: str, configure: Callable[[torchair.CompilerConfig, str], None]) -> Row:
+def _dump(what: str, configure: Callable[[torchair.CompilerConfig, str], None]) -> Measurement:
     """Seconds that dumping adds to a run, against saving the same arrays."""
     case = models.resnet50(size())
     with tempfile.TemporaryDirectory() as name, torch.no_grad():
@@ -94,7 +94,7 @@ def _process(command: list[str], folder: Path) -> float:
     return time.perf_counter() - start
 
 
-def _command_line() -> Iterator[Row]:
+def _command_line() -> Iterator[Measurement]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         root = str(Path(__file__).resolve().parent.parent)
@@ -112,7 +112,7 @@ def _command_line() -> Iterator[Row]:
         yield at_most(GROUP, what, best[command], limit, unit="s", peer=best["trace"], name="aot_eager's process")
 
 
-def _exporters() -> Iterator[Row]:
+def _exporters() -> Iterator[Measurement]:
     case = models.bert(size())
     with tempfile.TemporaryDirectory() as name, torch.no_grad():
         calls: dict[str, Callable[[], Any]] = {
@@ -134,7 +134,7 @@ def _exporters() -> Iterator[Row]:
         yield beside(GROUP, f"BERT: export, beside {other}", seconds["ours"], unit="s", peer=seconds[other], name=other)
 
 
-def measure() -> Iterator[Row]:
+def measure() -> Iterator[Measurement]:
     yield _dump("ResNet-50: data dump of the ATen operators, over the run", _data_dump)
     yield _dump("ResNet-50: data dump of the GE operators, over the run", _ge_dump)
     yield from _command_line()

@@ -10,7 +10,7 @@ from ge_converters import F32, Support
 from ge_converters.registry import REGISTRY
 from ge_converters.report import smoke
 from tools.fuzz import arguments
-from tools.fuzz.arguments import Call, Symbol, check, draw, run
+from tools.fuzz.arguments import OperatorCall, Symbol, check, draw, run
 
 CALLS = range(1_000_000, 1_000_600)
 
@@ -45,7 +45,7 @@ def test_every_kind_is_drawn():
 
 
 def call(op, *args, **kwargs):
-    return Call(REGISTRY.find(op), Support(*args, **kwargs), args, kwargs)
+    return OperatorCall(REGISTRY.find(op), Support(*args, **kwargs), args, kwargs)
 
 
 @pytest.fixture(scope="module")

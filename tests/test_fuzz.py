@@ -32,7 +32,7 @@ from ge_graph.pbtxt import to_pbtxt
 from ge_graph.python_reader import run_py
 from ge_graph.verify import violations
 from tair_export import CompiledModel, archive, load_air
-from tair_export.export import Captured, write_graph
+from tair_export.export import CapturedModel, write_graph
 from tair_export.ranks import Rank
 from tair_export.signature import Input, Output, Signature
 from tair_export.tensors import read_npy
@@ -89,7 +89,7 @@ def saved(folder):
         (Output("tensor", 0, DataType.DT_FLOAT, ("s0", 4), (1, 0)),), (0,), {"s0": (1, None)}, {"2*s0": ["*", 2, "s0"]},
         (["==", ["%", "s0", 2], 0],),
     )  # fmt: skip
-    write_graph(Captured(graph, contract, {}), folder, Rank(0, 1))
+    write_graph(CapturedModel(graph, contract, {}), folder, Rank(0, 1))
     return folder / f"compiled_graph{archive.SUFFIX}"
 
 

@@ -278,7 +278,7 @@ def test_every_prim_has_a_converter_or_a_decomposition():
     from ge_converters.decompose.table import decomposition_table
     from ge_converters.registry import REGISTRY
 
-    # Tokens and numbers are no tensors, resize and copy_to write, views with strides are refused as ATen's are.
+    # Tokens and numbers are not tensors, resize and copy_to write, views with strides are refused as ATen's are.
     without = {
         "_make_token",
         "_sink_tokens",

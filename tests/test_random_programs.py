@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tools.fuzz import compare
-from tools.fuzz.compare import REFUSED, Finding, Outcome, _difference, check, run, shrink
+from tools.fuzz.compare import REFUSED, Difference, RunResult, _difference, check, run, shrink
 from tools.fuzz.operators import OPERATORS
 from tools.fuzz.program import Given, Program, Step, draw, read
 
@@ -82,7 +82,7 @@ def test_a_difference_is_seen(what):
 
 def test_shared_memory_is_seen():
     want, got = run(PAIR, None), run(PAIR, None)
-    got = Outcome([got.results[0], got.results[1].clone()], got.inputs, got.grads)
+    got = RunResult([got.results[0], got.results[1].clone()], got.inputs, got.grads)
     got.results[1] = want.results[1].clone().t().contiguous().t()
     assert _difference(PAIR, want, got).kind == "shared memory"
 
@@ -91,7 +91,7 @@ def test_shrinking_keeps_what_fails():
     program = next(p for p in map(draw, range(1000)) if any(s.name == "cumsum" for s in p.steps) and len(p.steps) > 12)
 
     def still(candidate):
-        return Finding("sums", "") if any(s.name == "cumsum" for s in candidate.steps) else None
+        return Difference("sums", "") if any(s.name == "cumsum" for s in candidate.steps) else None
 
     small = shrink(program, "sums", 20, still)
     assert any(s.name == "cumsum" for s in small.steps)

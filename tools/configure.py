@@ -22,7 +22,7 @@ def read() -> dict[str, str]:
 
 
 def version_of(python: str) -> str | None:
-    """``3.11``; None for what is no Python interpreter."""
+    """``3.11``; None for what is not a Python interpreter."""
     code = "import sys; print('%d.%d' % sys.version_info[:2])"
     try:
         probe = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=60)

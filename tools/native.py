@@ -144,7 +144,7 @@ def _count_by_index(index: int, names: tuple[str, ...]) -> Count:
 
 
 @dataclass(frozen=True)
-class Row:
+class NativeRow:
     """What the table says of an entry.
 
     Attributes:
@@ -158,13 +158,13 @@ class Row:
     reason: str
 
 
-def read_table() -> dict[str, Row]:
+def read_table() -> dict[str, NativeRow]:
     """Entry -> row."""
     lines = [line.split("\t") for line in TABLE.read_text().splitlines() if line and not line.startswith("#")]
-    return {name: Row(int(operators), peer == "yes", reason) for name, operators, peer, reason in lines}
+    return {name: NativeRow(int(operators), peer == "yes", reason) for name, operators, peer, reason in lines}
 
 
-def write_table(table: dict[str, Row]) -> None:
+def write_table(table: dict[str, NativeRow]) -> None:
     """Replace the table."""
     lines = ["# OpInfo\toperators\tpeer\treason; see tools/native.py"]
     lines += [f"{n}\t{r.operators}\t{'yes' if r.peer else 'no'}\t{r.reason}" for n, r in sorted(table.items())]
@@ -173,7 +173,7 @@ def write_table(table: dict[str, Row]) -> None:
     os.replace(partial, TABLE)
 
 
-def problems(found: list[Count], table: dict[str, Row]) -> list[str]:
+def problems(found: list[Count], table: dict[str, NativeRow]) -> list[str]:
     """What is wrong about these counts against the table."""
     said = []
     for each in found:
@@ -194,13 +194,15 @@ def problems(found: list[Count], table: dict[str, Row]) -> list[str]:
 _NO_REASON = "?"
 
 
-def updated(found: list[Count], table: dict[str, Row]) -> dict[str, Row]:
+def updated(found: list[Count], table: dict[str, NativeRow]) -> dict[str, NativeRow]:
     """The table with these counts; reasons are kept, what has none gets a question mark."""
     made = {n: r for n, r in table.items() if n not in {c.name for c in found}}
     for each in found:
         old = table.get(each.name)
         if len(each.emitted) > 1:
-            made[each.name] = Row(len(each.emitted), old is not None and old.peer, old.reason if old else _NO_REASON)
+            made[each.name] = NativeRow(
+                len(each.emitted), old is not None and old.peer, old.reason if old else _NO_REASON
+            )
     return made
 
 
@@ -225,7 +227,7 @@ def candidates(name: str, emitted: tuple[str, ...]) -> list[str]:
     return [op for op in found if op not in emitted]
 
 
-def report(found: list[Count], table: dict[str, Row]) -> None:
+def report(found: list[Count], table: dict[str, NativeRow]) -> None:
     """Print the entries with more than one operator, most first, and the sums."""
     print("operators\tOpInfo\tATen operators\tGE operators\tof that name in GE\treason")
     for each in sorted(found, key=lambda c: (-len(c.emitted), c.name)):

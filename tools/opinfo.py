@@ -147,7 +147,7 @@ def values_defined(op: Any, sample: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CheckOutcome:
     """Result of one check; `reason` is empty if it passed."""
 
     name: str
@@ -290,11 +290,11 @@ def spread(samples: list[Any], count: int) -> list[Any]:
     return [samples[round(i * (len(samples) - 1) / (count - 1))] for i in range(count)]
 
 
-def check(op: Any, short: str, samples: int = SAMPLES, seconds: int = SECONDS) -> Outcome:
+def check(op: Any, short: str, samples: int = SAMPLES, seconds: int = SECONDS) -> CheckOutcome:
     """Run one OpInfo in one dtype."""
     dtype = DTYPES[short]
     gradients = dtype is torch.float32 and op.supports_autograd
-    subject = Subject(op, torchair.get_npu_backend(), short.endswith("-sym"))
+    subject = CompiledOpInfo(op, torchair.get_npu_backend(), short.endswith("-sym"))
     ran, current, note = 0, None, ""
     try:
         with time_limit(seconds):
@@ -307,11 +307,11 @@ def check(op: Any, short: str, samples: int = SAMPLES, seconds: int = SECONDS) -
                 ran, current = ran + 1, (sample, want)
                 note = subject.compare(sample, want, gradients) or note
     except Exception as error:  # noqa: BLE001 -- any failure is the outcome to be reported
-        return Outcome(full_name(op), short, explain(subject, current, error, gradients, seconds), ran)
-    return Outcome(full_name(op), short, note, ran)
+        return CheckOutcome(full_name(op), short, explain(subject, current, error, gradients, seconds), ran)
+    return CheckOutcome(full_name(op), short, note, ran)
 
 
-class Subject:
+class CompiledOpInfo:
     """An OpInfo under torch.compile. With symbolic sizes what was compiled is kept from sample to sample."""
 
     def __init__(self, op: Any, backend: Any, dynamic: bool) -> None:
@@ -347,15 +347,15 @@ class Subject:
             return False
 
 
-def explain(subject: Subject, current: Any, error: Exception, gradients: bool, seconds: int) -> str:
-    """The reason of a failure. What torch's own tracing cannot do either is no gap of this backend, and says so."""
+def explain(subject: CompiledOpInfo, current: Any, error: Exception, gradients: bool, seconds: int) -> str:
+    """The reason of a failure. What torch's own tracing cannot do either is not a gap of this backend, and says so."""
     reason = summarise(error)
     if current is None or "[GE" in reason:
         return reason
     try:
         with time_limit(seconds):
             sample, want = current
-            Subject(subject.op, "aot_eager", subject.dynamic).compare(sample, want, gradients)
+            CompiledOpInfo(subject.op, "aot_eager", subject.dynamic).compare(sample, want, gradients)
     except Exception as same:  # noqa: BLE001 -- only whether it fails matters
         return f"backend aot_eager fails too: {summarise(same)}"
     return NOTES.get(subject.op.name, reason) if isinstance(error, AssertionError) else reason
@@ -389,7 +389,7 @@ def read_expected() -> dict[tuple[str, str], str]:
     return {(name, short): reason for name, short, reason in rows}
 
 
-def write_expected(outcomes: list[Outcome]) -> None:
+def write_expected(outcomes: list[CheckOutcome]) -> None:
     """Replace the rows of the checks that ran; rows of others stay."""
     ran = {o.key for o in outcomes}
     table = {k: r for k, r in read_expected().items() if k not in ran}
@@ -400,7 +400,7 @@ def write_expected(outcomes: list[Outcome]) -> None:
     os.replace(partial, EXPECTED)
 
 
-def verdict(outcome: Outcome, expected: dict[tuple[str, str], str]) -> str:
+def verdict(outcome: CheckOutcome, expected: dict[tuple[str, str], str]) -> str:
     """Empty, or what is wrong about this outcome against the table."""
     listed = outcome.key in expected
     if outcome.reason and not listed:
@@ -410,7 +410,7 @@ def verdict(outcome: Outcome, expected: dict[tuple[str, str], str]) -> str:
     return ""
 
 
-def report(outcomes: list[Outcome], problems: list[str]) -> None:
+def report(outcomes: list[CheckOutcome], problems: list[str]) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -439,7 +439,7 @@ def _prepare() -> None:
     torch._dynamo.config.recompile_limit = 1000  # samples of one check may need a compilation each
 
 
-def _check_by_index(index: int, names: tuple[str, ...], dtypes: tuple[str, ...], samples: int) -> Outcome:
+def _check_by_index(index: int, names: tuple[str, ...], dtypes: tuple[str, ...], samples: int) -> CheckOutcome:
     op, short = all_checks(names, dtypes)[index]
     return check(op, short, samples)
 

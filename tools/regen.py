@@ -1,4 +1,4 @@
-"""Make all generated files anew, or check that they are up to date. One row a generator; each knows `--check`."""
+"""Make all generated files anew, or check that they are up to date. One row per generator; each knows `--check`."""
 
 from __future__ import annotations
 

@@ -22,10 +22,10 @@ def test_table_names_only_what_exists_and_gives_each_a_reason():
 def test_a_composition_without_a_reason_is_an_error():
     made = native.Count("renorm", ("aten.renorm.default",), ("Square", "ReduceSum", "Sqrt"))
     assert native.problems([made], {}) == ["renorm: 3 operators and no row: Square ReduceSum Sqrt"]
-    assert native.problems([made], {"renorm": native.Row(3, True, "?")}) != []
-    assert native.problems([made], {"renorm": native.Row(2, True, "numbers differ")}) != []
-    assert native.problems([made], {"renorm": native.Row(4, True, "numbers differ")}) != []
-    assert native.problems([made], {"renorm": native.Row(3, True, "numbers differ")}) == []
+    assert native.problems([made], {"renorm": native.NativeRow(3, True, "?")}) != []
+    assert native.problems([made], {"renorm": native.NativeRow(2, True, "numbers differ")}) != []
+    assert native.problems([made], {"renorm": native.NativeRow(4, True, "numbers differ")}) != []
+    assert native.problems([made], {"renorm": native.NativeRow(3, True, "numbers differ")}) == []
 
 
 def test_candidates_come_from_schema_and_kernel():

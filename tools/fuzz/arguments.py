@@ -51,7 +51,7 @@ _INTERNAL: Final = re.compile(
 UNDEFINED: Final = {
     "aten._linalg_eigh.default": "the sign of eigenvectors",
     "aten._linalg_svd.default": "the sign of singular vectors",
-    "aten.resize.default": "what lies behind the elements that were there",
+    "aten.resize.default": "what lies after the elements that were there",
     "aten._embedding_bag_dense_backward.default": "with scale_grad_by_freq it divides by the count of another row",
 }
 _LARGEST: Final = 1 << 22  # elements of a result
@@ -69,7 +69,7 @@ class Symbol:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class OperatorCall:
     """An operator, its arguments with stand-ins for tensors, and whether sizes are symbols."""
 
     entry: Entry
@@ -84,7 +84,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CallOutcome:
     """What came of a call: ``equal``, ``refused``, ``not run`` (by eager or by torch's tracing), or ``wrong``.
 
     ``kind`` is what calls have in common that are wrong for one cause.
@@ -115,18 +115,18 @@ def _by_entry() -> tuple[tuple[Entry, tuple[Support, ...]], ...]:
 # -- drawing ----------------------------------------------------------------------------------------------------------
 
 
-def draw(seed: int) -> Call:
+def draw(seed: int) -> OperatorCall:
     """The call of that number; consecutive numbers go through all converters."""
     rng = Random(seed)
     entry, supports = _by_entry()[seed % len(_by_entry())]
     support = rng.choice(supports)
-    call = Call(entry, support, tuple(support.args), dict(support.kwargs), rng.random() < 0.2)
+    call = OperatorCall(entry, support, tuple(support.args), dict(support.kwargs), rng.random() < 0.2)
     for _ in range(rng.choice((1, 1, 2))):
         call = _changed(rng, call)
     return call
 
 
-def _changed(rng: Random, call: Call) -> Call:
+def _changed(rng: Random, call: OperatorCall) -> OperatorCall:
     arguments = call.entry.target._schema.arguments  # type: ignore[union-attr]
     argument = rng.choice(arguments)
     position = next((i for i, a in enumerate(a for a in arguments if not a.kwarg_only) if a.name == argument.name), -1)
@@ -144,7 +144,7 @@ def _changed(rng: Random, call: Call) -> Call:
     return replace(call, kwargs={**call.kwargs, argument.name: made})
 
 
-def _retyped(rng: Random, call: Call, dtype: torch.dtype) -> Call:
+def _retyped(rng: Random, call: OperatorCall, dtype: torch.dtype) -> OperatorCall:
     """All tensors of one type in another one."""
     wanted = _other_type(rng, call, dtype)
 
@@ -154,21 +154,21 @@ def _retyped(rng: Random, call: Call, dtype: torch.dtype) -> Call:
     return replace(call, **pytree.tree_map(change, {"args": call.args, "kwargs": call.kwargs}))
 
 
-def _other_type(rng: Random, call: Call, dtype: torch.dtype) -> torch.dtype:
+def _other_type(rng: Random, call: OperatorCall, dtype: torch.dtype) -> torch.dtype:
     """Any type; a floating one for floating operands of torch's own calls, as gradients and their operands have."""
     kept = _INTERNAL.search(call.entry.name) and dtype.is_floating_point
     return rng.choice([t for t in _TYPES if t.is_floating_point] if kept else _TYPES)
 
 
-def _rank(call: Call) -> int:
+def _rank(call: OperatorCall) -> int:
     return max((len(t.shape) for t in _stand_ins(call)), default=1)
 
 
-def _stand_ins(call: Call) -> list[TensorLike]:
+def _stand_ins(call: OperatorCall) -> list[TensorLike]:
     return [t for t in pytree.tree_leaves((call.args, call.kwargs)) if isinstance(t, TensorLike)]
 
 
-def _value(rng: Random, kind: str, value: Any, call: Call) -> Any:
+def _value(rng: Random, kind: str, value: Any, call: OperatorCall) -> Any:
     """Another value for an argument of that type of a schema."""
     optional = kind.startswith("Optional[")
     kind = kind.removeprefix("Optional[").removesuffix("]") if optional else kind
@@ -181,7 +181,7 @@ def _value(rng: Random, kind: str, value: Any, call: Call) -> Any:
     return _plain(rng, kind, value, call)
 
 
-def _tensor(rng: Random, value: Any, call: Call) -> Any:
+def _tensor(rng: Random, value: Any, call: OperatorCall) -> Any:
     if not isinstance(value, TensorLike):
         others = _stand_ins(call)
         return (
@@ -214,7 +214,7 @@ def _tensor(rng: Random, value: Any, call: Call) -> Any:
     return replace(value, strides=None, dtype=_other_type(rng, call, value.dtype))
 
 
-def _list(rng: Random, kind: str, value: Any, call: Call) -> Any:
+def _list(rng: Random, kind: str, value: Any, call: OperatorCall) -> Any:
     before = list(value) if isinstance(value, (list, tuple)) else []
     choice = rng.randrange(5)
     if choice == 0:
@@ -242,7 +242,7 @@ def _int(rng: Random, value: Any, rank: int) -> Any:
     return rng.choice((0, 1, 2, -1, -2, -rank, rank - 1, rank, -rank - 1, 3, 7, 1000))
 
 
-def _plain(rng: Random, kind: str, value: Any, call: Call) -> Any:
+def _plain(rng: Random, kind: str, value: Any, call: OperatorCall) -> Any:
     if kind == "bool":
         return not value
     if kind in ("int", "SymInt"):
@@ -271,7 +271,7 @@ def _plain(rng: Random, kind: str, value: Any, call: Call) -> Any:
 # -- checking ---------------------------------------------------------------------------------------------------------
 
 
-def check(call: Call, engine: Any, say: Callable[[str], object] = lambda _: None) -> Outcome:
+def check(call: OperatorCall, engine: Any, say: Callable[[str], object] = lambda _: None) -> CallOutcome:
     """Run a call in eager and through its converter.
 
     Args:
@@ -284,23 +284,23 @@ def check(call: Call, engine: Any, say: Callable[[str], object] = lambda _: None
         want = _eager(call)
         say("ours")
     except _REFUSED:
-        return Outcome("not run", "eager refuses it")
+        return CallOutcome("not run", "eager refuses it")
     leaves = [v for v in pytree.tree_leaves(want) if isinstance(v, torch.Tensor)]
     if not leaves or sum(v.numel() for v in leaves) > _LARGEST:
-        return Outcome("not run", "no tensors, or too large")
+        return CallOutcome("not run", "no tensors, or too large")
     try:
         with smoke._quiet():
             module, inputs, value = trace(call)
     except Exception as error:  # noqa: BLE001 - whatever torch's own tracing raises, no graph reaches a converter
-        return Outcome("not run", f"torch does not trace it: {type(error).__name__}")
+        return CallOutcome("not run", f"torch does not trace it: {type(error).__name__}")
     metas = [v for v in pytree.tree_leaves(value) if isinstance(v, torch.Tensor)]
     if [(m.dtype, m.dim()) for m in metas] != [(v.dtype, v.dim()) for v in leaves]:
-        return Outcome("not run", "torch traces another type or rank than eager gives")
+        return CallOutcome("not run", "torch traces another type or rank than eager gives")
     try:
         lowered = lower(module)
     except LoweringError as error:
         if error.code == "GE2001":
-            return Outcome("refused", str(error))
+            return CallOutcome("refused", str(error))
         return _wrong(call, str(error.what), error)
     except Exception as error:  # noqa: BLE001 - that is what is looked for
         return _wrong(call, f"{type(error).__name__}: {error}", error)
@@ -311,13 +311,13 @@ def check(call: Call, engine: Any, say: Callable[[str], object] = lambda _: None
     return _compared(call, want, got)
 
 
-def _wrong(call: Call, text: str, error: BaseException) -> Outcome:
+def _wrong(call: OperatorCall, text: str, error: BaseException) -> CallOutcome:
     first = re.sub(r"%\w+", "%node", text.splitlines()[0] if text else "")
     kind = "".join("#" if c.isdigit() else c for c in first)[:110]
-    return Outcome("wrong", str(error), f"{call.entry.name}: {kind}")
+    return CallOutcome("wrong", str(error), f"{call.entry.name}: {kind}")
 
 
-def _eager(call: Call) -> Any:
+def _eager(call: OperatorCall) -> Any:
     args, kwargs = _made(call)
     torch.manual_seed(0)
     target: Any = call.entry.target
@@ -325,7 +325,7 @@ def _eager(call: Call) -> Any:
         return smoke.chosen(target(*args, **kwargs), call.support)
 
 
-def _made(call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _made(call: OperatorCall) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Real arguments."""
     generator = torch.Generator().manual_seed(3)
 
@@ -337,7 +337,7 @@ def _made(call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return pytree.tree_map(build, (call.args, call.kwargs))  # type: ignore[no-any-return]
 
 
-def trace(call: Call) -> tuple[torch.fx.GraphModule, list[torch.Tensor], Any]:
+def trace(call: OperatorCall) -> tuple[torch.fx.GraphModule, list[torch.Tensor], Any]:
     """The graph of the call as tracing leaves it, with its inputs and the meta value of its results."""
     graph, inputs = torch.fx.Graph(), list[torch.Tensor]()
     mode = torch_compat.fake_mode(dynamic=call.dynamic)
@@ -377,7 +377,7 @@ def _formulas() -> dict[Any, Any]:
     return decomposition_table()
 
 
-def _decomposed(call: Call, placed: Any) -> torch.fx.GraphModule:
+def _decomposed(call: OperatorCall, placed: Any) -> torch.fx.GraphModule:
     """The graph of a call that never reaches its converter as it stands: a formula of the table is asked first."""
     leaves, form = pytree.tree_flatten(placed)
     nodes = [v for v in leaves if isinstance(v, torch.fx.Node)]
@@ -410,18 +410,18 @@ def _symbol(environment: Any, value: int | float, name: str) -> Any:
 _LOOSE: Final = {torch.float16: 8e-3, torch.bfloat16: 6e-2, torch.float64: 1e-7, torch.complex128: 1e-7}
 
 
-def _compared(call: Call, want: Any, got: Sequence[Any]) -> Outcome:
+def _compared(call: OperatorCall, want: Any, got: Sequence[Any]) -> CallOutcome:
     expected = pytree.tree_leaves(want)
     if len(got) != len(expected):
-        return Outcome("wrong", f"{len(got)} outputs, eager has {len(expected)}", f"{call.entry.name}: outputs")
+        return CallOutcome("wrong", f"{len(got)} outputs, eager has {len(expected)}", f"{call.entry.name}: outputs")
     for i, (g, e) in enumerate(zip(got, expected)):
         problem = _differs(g, e, call)
         if problem:
-            return Outcome("wrong", f"output {i}: {problem}", f"{call.entry.name}: {problem.split(':')[0]}")
-    return Outcome("equal")
+            return CallOutcome("wrong", f"output {i}: {problem}", f"{call.entry.name}: {problem.split(':')[0]}")
+    return CallOutcome("equal")
 
 
-def _differs(got: Any, want: Any, call: Call) -> str:
+def _differs(got: Any, want: Any, call: OperatorCall) -> str:
     if not isinstance(want, torch.Tensor):
         return "" if got == want or got is want else f"number: {got!r}, eager has {want!r}"
     if not isinstance(got, torch.Tensor):
@@ -436,7 +436,7 @@ def _differs(got: Any, want: Any, call: Call) -> str:
     return f"values: {got.flatten()[at].item()} at {at}, eager has {want.flatten()[at].item()}"
 
 
-def _close(got: torch.Tensor, want: torch.Tensor, call: Call) -> bool:
+def _close(got: torch.Tensor, want: torch.Tensor, call: OperatorCall) -> bool:
     if not (want.is_floating_point() or want.is_complex()):
         return bool(torch.equal(got, want))
     halves = [t.dtype for t in _stand_ins(call) if t.dtype in (torch.float16, torch.bfloat16)]
@@ -452,7 +452,7 @@ def _close(got: torch.Tensor, want: torch.Tensor, call: Call) -> bool:
 # -- many ------------------------------------------------------------------------------------------------------------
 
 
-def run(seeds: Iterable[int], seconds: float = 60.0) -> Iterator[tuple[int, Outcome]]:
+def run(seeds: Iterable[int], seconds: float = 60.0) -> Iterator[tuple[int, CallOutcome]]:
     """Outcomes of calls, made in another process: eager itself crashes or hangs on some of them.
 
     Args:
@@ -464,7 +464,7 @@ def run(seeds: Iterable[int], seconds: float = 60.0) -> Iterator[tuple[int, Outc
         yield from _in_a_process(left, seconds)
 
 
-def _in_a_process(left: list[int], seconds: float) -> Iterator[tuple[int, Outcome]]:
+def _in_a_process(left: list[int], seconds: float) -> Iterator[tuple[int, CallOutcome]]:
     """Outcomes of the last of ``left``, which are taken off it, until one brings the process down."""
     context = multiprocessing.get_context("fork")
     receive, send = context.Pipe(duplex=False)
@@ -490,10 +490,10 @@ def _in_a_process(left: list[int], seconds: float) -> Iterator[tuple[int, Outcom
         process.join()
 
 
-def _lost(seed: int, where: str, what: str) -> tuple[int, Outcome]:
+def _lost(seed: int, where: str, what: str) -> tuple[int, CallOutcome]:
     if where == "eager":
-        return seed, Outcome("not run", f"in eager {what}")
-    return seed, Outcome("wrong", what, f"{draw(seed).entry.name}: {what}")
+        return seed, CallOutcome("not run", f"in eager {what}")
+    return seed, CallOutcome("wrong", what, f"{draw(seed).entry.name}: {what}")
 
 
 def _serve(seeds: list[int], connection: Any) -> None:

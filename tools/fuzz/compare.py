@@ -16,7 +16,7 @@ from tools.fuzz.program import Program
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Difference:
     """What is different: a kind, which shrinking keeps; more for people; the row of ``REFUSED`` that expects it."""
 
     kind: str
@@ -33,7 +33,7 @@ REFUSED: Final = {
 
 
 @dataclass(slots=True)
-class Outcome:
+class RunResult:
     """What a run gives: results, inputs afterwards, gradients."""
 
     results: list[torch.Tensor]
@@ -51,7 +51,7 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def run(program: Program, backend: Any, scale: float = 1.0) -> Outcome:
+def run(program: Program, backend: Any, scale: float = 1.0) -> RunResult:
     """Run it in eager (``backend`` None) or compiled, with gradients where inputs have them."""
     torch._dynamo.reset()
     module: Any = program.module()
@@ -66,10 +66,10 @@ def run(program: Program, backend: Any, scale: float = 1.0) -> Outcome:
         if tracked and leaves:
             weights = [torch.ones_like(r) * 0.5 for r in tracked]
             grads = list(torch.autograd.grad(tracked, leaves, weights, allow_unused=True))
-    return Outcome([r.detach() for r in results], [a.detach() for a in args], grads)
+    return RunResult([r.detach() for r in results], [a.detach() for a in args], grads)
 
 
-def check(program: Program) -> Finding | None:
+def check(program: Program) -> Difference | None:
     """None if both agree, or if ``aot_eager`` does not run the program."""
     try:
         want = run(program, "aot_eager")
@@ -86,7 +86,7 @@ def check(program: Program) -> Finding | None:
         reasons = list(getattr(inner, "refused", {}).values())
         text = "; ".join(reasons) or str(getattr(inner, "what", inner))
         rows = [next((row for row in REFUSED if row in reason), "") for reason in reasons]
-        return Finding(
+        return Difference(
             f"{type(inner).__name__}: {_first(text)}", str(inner)[:2000], rows[0] if rows and all(rows) else ""
         )
     return _difference(program, want, got)
@@ -97,16 +97,16 @@ def _first(text: str) -> str:
     return "".join("#" if c.isdigit() else c for c in line)[:100]
 
 
-def _difference(program: Program, want: Outcome, got: Outcome) -> Finding | None:
+def _difference(program: Program, want: RunResult, got: RunResult) -> Difference | None:
     for name in ("results", "inputs", "grads"):
         for i, (w, g) in enumerate(zip(getattr(want, name), getattr(got, name), strict=True)):
             kind = _of_pair(w, g, strides=name != "grads")
             if kind == "values" and _unstable(program, name, i, w, g):
                 return None
             if kind:
-                return Finding(f"{kind} of {name}", f"{name}[{i}]: {_shown(w)}\n  against {_shown(g)}")
+                return Difference(f"{kind} of {name}", f"{name}[{i}]: {_shown(w)}\n  against {_shown(g)}")
     if _shared(want) != _shared(got):
-        return Finding("shared memory", f"{_shared(want)} against {_shared(got)}")
+        return Difference("shared memory", f"{_shared(want)} against {_shared(got)}")
     return None
 
 
@@ -159,14 +159,16 @@ def _halves(program: Program) -> float:
     return 4.0 if "bfloat16" in used else 1.0 if "float16" in used else 0.0
 
 
-def _shared(outcome: Outcome) -> list[int]:
+def _shared(outcome: RunResult) -> list[int]:
     """Which results and inputs lie in one memory."""
     every = [t for t in (*outcome.results, *outcome.inputs)]
     memory = [t.untyped_storage().data_ptr() if t.numel() else -1 - n for n, t in enumerate(every)]
     return [memory.index(m) for m in memory]
 
 
-def shrink(program: Program, kind: str, seconds: float, still: Callable[[Program], Finding | None] = check) -> Program:
+def shrink(
+    program: Program, kind: str, seconds: float, still: Callable[[Program], Difference | None] = check
+) -> Program:
     """The smallest program found that fails in the same way."""
     end = time.monotonic() + seconds
 

@@ -13,7 +13,7 @@ aten = torch.ops.aten
 
 
 def graph(op, *args):
-    case = smoke.Case(REGISTRY.find(op), Support(*args), 0)
+    case = smoke.DeclaredForm(REGISTRY.find(op), Support(*args), 0)
     return smoke.trace(case, *case.support.make())
 
 

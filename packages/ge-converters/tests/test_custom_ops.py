@@ -242,7 +242,7 @@ def test_a_torch_type_becomes_the_number_of_the_ge_type(ops, aot, run, dtype):
 
 
 def test_a_required_attribute_that_the_torch_op_lacks_is_a_reason(ops):
-    assert "its required attribute 'type' is no parameter" in derive(ops.bitcast.default)
+    assert "its required attribute 'type' is not a parameter" in derive(ops.bitcast.default)
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def one_thread() -> Iterator[None]:
 def _failures(entry: Any, engine: Any, dynamic: bool) -> list[str]:
     found = []
     for index, support in enumerate(entry.supports):
-        outcome = smoke.run(smoke.Case(entry, support, index), engine, dynamic=dynamic)
+        outcome = smoke.run(smoke.DeclaredForm(entry, support, index), engine, dynamic=dynamic)
         if outcome.status != "ok":
             found.append(f"{outcome.name} {outcome.form}: {outcome.status}: {outcome.detail}")
     return found
@@ -309,7 +309,7 @@ KNOWN = [
 )
 def test_known_differences(name: str, support: Support, engine: Any) -> None:
     entry = next(e for e in ENTRIES if e.name == name)
-    outcome = smoke.run(smoke.Case(entry, support, 0), engine)
+    outcome = smoke.run(smoke.DeclaredForm(entry, support, 0), engine)
     assert outcome.status == "ok", outcome.detail
 
 

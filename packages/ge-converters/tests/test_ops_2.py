@@ -88,7 +88,8 @@ def test_declared_forms(entry: Any, dynamic: bool, engine: Any) -> None:
             make_fx(entry.target, tracing_mode="symbolic")(torch.ones(2, 3), torch.ones(2, 3), 0.5)
         return
     outcomes = [
-        smoke.run(smoke.Case(entry, support, i), engine, dynamic=dynamic) for i, support in enumerate(entry.supports)
+        smoke.run(smoke.DeclaredForm(entry, support, i), engine, dynamic=dynamic)
+        for i, support in enumerate(entry.supports)
     ]
     failed = [f"{o.status} {o.form}\n{o.detail}" for o in outcomes if o.status != "ok"]
     assert not failed, "\n".join(failed)

@@ -24,7 +24,7 @@ def drawn(*shape):
     return torch.randn(shape)
 
 
-# Empty segments, equal elements, zeros, what is no number, segments of later axes.
+# Empty segments, equal elements, zeros, what is not a number, segments of later axes.
 DATA = {
     "vector": (drawn(10), torch.tensor([3, 0, 2, 5])),
     "rows": (drawn(7, 3), torch.tensor([0, 7, 0])),

@@ -10,7 +10,7 @@ from ge_converters.decompose.table import decomposition_table
 
 aten = torch.ops.aten
 INF = math.inf
-# Poles, ends of ranges, zeros of either sign, what overflows, what is no number.
+# Poles, ends of ranges, zeros of either sign, what overflows, what is not a number.
 EDGES = [
     0.0,
     -0.0,

@@ -256,7 +256,7 @@ def test_all_errors_of_a_file_with_their_lines(tmp_path):
     text = str(caught.value)
     assert caught.value.code == "GE3040"
     for line, says in {
-        2: "'DT_FLOTA' is no element type", 3: "did you mean .INPUT?", 4: "'1.5', expected a whole number",
+        2: "'DT_FLOTA' is not an element type", 3: "did you mean .INPUT?", 4: "'1.5', expected a whole number",
         5: "attribute 'm' is Integer, expected one of Int, Float", 6: "expected .OUTPUT(name, TensorType({DT_FLOAT",
         7: "got '2', expected a comma or }", 8: "expected a string", 9: "expected true or false",
         10: "expected no default", 11: "expected .OP_END_FACTORY_REG(CgBad)",
@@ -444,7 +444,7 @@ def test_error_inside_a_macro_has_the_line_of_its_use():
     text = "#define UNARY(n) REG_OP(n).INPT(x, TensorType::ALL()).OP_END_FACTORY_REG(n)\n\nUNARY(Foo)\n"
     _, problems = parse_header(text, Path("x.h"))
     assert len(problems) == 1
-    assert "x.h:3: REG_OP(Foo): .INPT is no call" in str(problems[0])
+    assert "x.h:3: REG_OP(Foo): .INPT is not a call" in str(problems[0])
 
 
 def test_macros_that_use_themselves_end():
@@ -533,7 +533,7 @@ def test_odd_values_are_problems_with_a_line(line: str, what: str) -> None:
 def test_words_of_python_are_no_operators(name: str) -> None:
     operators, problems = parse_header(f"REG_OP({name}).OP_END_FACTORY_REG({name})", Path("h.h"))
     assert not operators
-    assert "no name" in problems[0]
+    assert "is not a name" in problems[0]
 
 
 def test_infinite_defaults_are_python() -> None:

@@ -462,7 +462,7 @@ def test_a_group_that_is_gone(tmp_path):
 
 
 def test_collectives_have_no_other_operators(tmp_path):
-    """Waiting is no operator, and nothing is reshaped without need."""
+    """Waiting is not an operator, and nothing is reshaped without need."""
     graphs = []
     with one_rank(Path(tmp_path)), observing(Graphs(graphs)):
         compiled(lambda x: fc.all_gather_tensor(x, 0, dist.group.WORLD))(torch.ones(4, 2))

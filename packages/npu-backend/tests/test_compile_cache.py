@@ -226,7 +226,7 @@ BAD = {
     "output that is not there": (
         resealed(lambda b: b["more"]["call"].__setitem__("result", {"out": 99})), "GE5021",
     ),
-    "operator that is no view": (
+    "operator that is not a view": (
         resealed(lambda b: b["binding"].__setitem__(
             "views", [{"node": 9, "target": "aten.add_.Tensor", "args": [], "kwargs": {}}])),
         "GE5021",

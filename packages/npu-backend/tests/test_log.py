@@ -1,4 +1,4 @@
-"""The log: line form, levels, messages that are said once, and one line a stage."""
+"""The log: line form, levels, messages that are said once, and one line per stage."""
 
 import logging
 import os

@@ -154,7 +154,7 @@ def test_duplicates():
         ((search, lambda x, y: replace(x, y).double(), two()), r"GE1052.*float32 of rank 2.*float64 of rank 2"),
         ((search, lambda x, y: (x, y), two()), "GE1052"),
         ((search, lambda x: x, two()), r"GE1050.*\['x', 'y'\]"),
-        ((search, 3, two()), "GE1050.*replace_fn is no function"),
+        ((search, 3, two()), "GE1050.*replace_fn is not a function"),
         ((search, replace, 3), "GE1050.*not iterable"),
         ((search, replace, [torch.empty(2), torch.empty(3)]), "GE1051.*search_fn cannot be traced"),
     ],

@@ -325,7 +325,9 @@ def test_threads_do_not_overwrite_each_others_results():
 
 
 def test_the_captures_of_a_thread_go_with_it():
-    plan = reduce_overhead.Plan(lambda args: [args[0] + 1], ["user"], [], [-1], ViewPlan(["x"], [], ["x"]), False)
+    plan = reduce_overhead.CapturePlan(
+        lambda args: [args[0] + 1], ["user"], [], [-1], ViewPlan(["x"], [], ["x"]), False
+    )
     graph = reduce_overhead.CapturedGraph(plan, ProgramReplay, reduce_overhead.Switches(), "g")
     kept = []
 

@@ -203,7 +203,7 @@ def test_doctor(tair):
         (["view", "no.air"], "GE1046", "cannot read no.air"),
         (["view", "models.py"], "GE1046", "is a program"),
         (["compare", "models.py:make", "--engine", "gpu"], "GE1044", "no engine 'gpu'"),
-        (["compare", "a", "b"], "GE1045", "is no folder"),
+        (["compare", "a", "b"], "GE1045", "is not a folder"),
     ],
 )
 def test_errors(tair, args, code, message):

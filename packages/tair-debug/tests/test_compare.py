@@ -253,7 +253,7 @@ def test_narrower_floats_from_a_device(record):
 
 
 def test_bad_folders(tmp_path, record):
-    with pytest.raises(ConfigError, match="GE1045.*is no folder"):
+    with pytest.raises(ConfigError, match="GE1045.*is not a folder"):
         compare_dumps(tmp_path, tmp_path / "no")
     with pytest.raises(ConfigError, match="GE1045.*no recorded outputs"):
         compare_dumps(tmp_path, tmp_path)

@@ -18,7 +18,7 @@ from ge_graph import ops as ge
 from ge_graph.errors import ConfigError
 from ge_graph.testing import assert_graphs_equal
 from tair_debug import summary_forms
-from tair_debug.fx_summary import Row
+from tair_debug.fx_summary import TargetRow
 from tair_debug.graph_dump import TYPES, GraphDump, write_graph
 from tair_debug.graph_page import page_data, to_html
 from tair_debug.observer import Silent, observing
@@ -299,7 +299,7 @@ def test_a_page_in_a_browser(tmp_path, language, says):
 @pytest.mark.parametrize(("language", "says"), [("en", "missing"), ("zh-CN", "未实现")])
 def test_the_summary_in_a_browser(tmp_path, language, says):
     """The rows that are missing alone, then one by its name; in the browser's language; nothing of a name is markup."""
-    rows = [Row(f"aten.op{i}<b>", "aten") for i in range(3)]
+    rows = [TargetRow(f"aten.op{i}<b>", "aten") for i in range(3)]
     for number, row in enumerate(rows):
         row.calls, row.good = 2, number
         row.inputs["(f32[2])"], row.outputs["f32[2]"] = 2, 2

@@ -37,7 +37,7 @@ each = pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 
 
 def row(text):
-    made = fx_summary.Row(text, text, calls=2, good=1)
+    made = fx_summary.TargetRow(text, text, calls=2, good=1)
     for counts in (made.inputs, made.outputs, made.reasons, made.sources):
         counts[text] += 1
     return made
@@ -109,9 +109,9 @@ def test_a_terminal_obeys_nothing(text):
 @each
 def test_the_result_of_a_comparison(text, capsys):
     from tair_debug import cli
-    from tair_debug.compare import Comparison, Row
+    from tair_debug.compare import Comparison, ComparisonRow
 
-    bad = Row(text, text, text, 0, text, text, text, text, Measure(False, 1.0, why=text))
+    bad = ComparisonRow(text, text, text, 0, text, text, text, text, Measure(False, 1.0, why=text))
     cli.show_comparison(Comparison([bad], saved=(text,)), text)
     cli.show_comparison(Comparison(totals=[bad]), None)
     cli.answer(Comparison([bad]).as_dict())
@@ -125,7 +125,7 @@ def test_the_result_of_a_comparison(text, capsys):
 
 @each
 def test_names_stay_in_their_folder(text, tmp_path, monkeypatch):
-    from tair_debug.compare import Row, save_pair
+    from tair_debug.compare import ComparisonRow, save_pair
 
     inside = tmp_path / "inside"
     inside.mkdir()
@@ -136,7 +136,7 @@ def test_names_stay_in_their_folder(text, tmp_path, monkeypatch):
     tree.fx_graph(stage, text or "pass", gm)
     tree.ge_graph(stage, text, graph_of("g"))
     tree.output_code(stage, text)
-    pair = Row("g", text, "Relu", 0, "", "", "", "", Measure(False))
+    pair = ComparisonRow("g", text, "Relu", 0, "", "", "", "", Measure(False))
     assert len(save_pair(inside, pair, torch.ones(1), torch.ones(1))) == 2
     names = [p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*") if p.is_file()]
     assert len(names) == 4

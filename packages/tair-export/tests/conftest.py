@@ -8,7 +8,7 @@ import pytest
 from ge_graph import DataType, Graph, building
 from ge_graph import ops as ge
 from ge_graph.attrs import Attr, Kind
-from tair_export.export import Captured
+from tair_export.export import CapturedModel
 from tair_export.signature import Input, Output, Signature
 from tair_export.weights import Weight
 
@@ -47,7 +47,7 @@ def linear(size=4, seed=0, rows="s0", state=False):
     )  # fmt: skip
     weights = {"p_w": as_weight("layer.w", w), "p_b": as_weight("layer.b", b)}
     states = {"n": as_weight("n", np.zeros(1, "f4"))} if state else {}
-    captured = Captured(graph, contract, weights, states)
+    captured = CapturedModel(graph, contract, weights, states)
 
     def expected(x, calls=0):
         return np.maximum(x @ w, 0) + b + calls

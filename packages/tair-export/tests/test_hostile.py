@@ -20,7 +20,7 @@ from ge_graph.pbtxt import to_pbtxt
 from ge_graph.python_reader import run_py
 from ge_graph.verify import VerifyError, verify
 from tair_export import CompiledModel, archive, load_air, read_air
-from tair_export.export import Captured, write_export, write_graph
+from tair_export.export import CapturedModel, write_export, write_graph
 from tair_export.ranks import Rank
 from tair_export.signature import Input, Output, Signature
 
@@ -56,7 +56,7 @@ def test_a_hostile_name_is_only_data_everywhere(tmp_path, monkeypatch, caplog):
     again = read_air("evil.air")
     shape = (Input("x", "tensor", DataType.DT_FLOAT, (3, 4)),), (Output("tensor", 0, DataType.DT_FLOAT, (3, 4)),)
     contract = Signature({"tuple": ["*"]}, {"dict": []}, ("x",), "*", *shape, (0,))
-    write_graph(Captured(again, contract, {}), "again")
+    write_graph(CapturedModel(again, contract, {}), "again")
     np.testing.assert_array_equal(CompiledModel.load_graph("again")(X), np.maximum(X, 0))
     assert not (tmp_path / "owned").exists()
 

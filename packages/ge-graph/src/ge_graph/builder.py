@@ -26,7 +26,8 @@ def as_value(value: Any, dtype: DataType | None = None) -> np.ndarray[Any, Any] 
     Without ``dtype`` an array keeps its type, ints become INT64, floats FLOAT, bools BOOL.
 
     Raises:
-        GraphError: GE3015 if the value does not fit the type (a fraction for an integer, an overflow) or is no array.
+        GraphError: GE3015 if the value does not fit the type (a fraction for an integer, an overflow), or is not
+            an array.
     """
     if isinstance(value, Literal):
         if dtype is not None and dtype != value.dtype:
@@ -63,11 +64,11 @@ def _array(value: Any) -> np.ndarray[Any, Any]:
         advice = (
             "give numbers, lists of numbers, numpy arrays; of a torch tensor x.detach().float().numpy() and a dtype"
         )
-        raise GraphError("GE3015", f"{value!r} is no constant: {error}", next=advice) from None
+        raise GraphError("GE3015", f"{value!r} is not a constant: {error}", next=advice) from None
     if array.dtype.kind not in "biufc":
         raise GraphError(
             "GE3015",
-            f"{type(value).__name__} {value!r} is no constant",
+            f"{type(value).__name__} {value!r} is not a constant",
             next="give numbers, lists of numbers, numpy arrays",
         )
     return array.astype(np.int64) if array.size == 0 and isinstance(value, (list, tuple)) else array

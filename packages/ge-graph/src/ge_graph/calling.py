@@ -1,4 +1,4 @@
-"""What happens when ``ge.MatMulV2(...)`` is called: bind, check, infer, append. One ``Plan`` an operator, made once."""
+"""What happens when ``ge.MatMulV2(...)`` is called: bind, check, infer, append. Each operator has one ``CallPlan``."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def counts_itself(op: OpSchema) -> bool:
     return sum(p.kind == "dynamic" for p in op.inputs) == 1 and op.attr("N") is not None
 
 
-class Plan:
+class CallPlan:
     """Everything about an operator that a call needs, worked out once.
 
     Attributes:
@@ -401,7 +401,7 @@ def producers(graph: Graph, tensors: Sequence[Tensor]) -> list[Node]:
     """The nodes that a node waits for which depends on ``tensors``.
 
     Raises:
-        GraphError: GE3017 if one is no tensor of the graph.
+        GraphError: GE3017 if one is not a tensor of the graph.
     """
     for tensor in tensors:
         if not isinstance(tensor, Tensor) or tensor.node.graph is not graph:
@@ -409,10 +409,10 @@ def producers(graph: Graph, tensors: Sequence[Tensor]) -> list[Node]:
     return list(dict.fromkeys(t.node for t in tensors))
 
 
-_plans: dict[str, Plan] = {}
+_plans: dict[str, CallPlan] = {}
 
 
-def plan_of(op: str) -> Plan:
+def plan_of(op: str) -> CallPlan:
     """The plan of an operator, made on first use.
 
     Raises:
@@ -420,7 +420,7 @@ def plan_of(op: str) -> Plan:
     """
     found = _plans.get(op)
     if found is None:
-        found = _plans[op] = Plan(schema.require(op))
+        found = _plans[op] = CallPlan(schema.require(op))
     return found
 
 
@@ -439,7 +439,7 @@ def wrapper(op: str) -> Callable[..., Any]:
     return operator
 
 
-def _signature(plan: Plan) -> inspect.Signature:
+def _signature(plan: CallPlan) -> inspect.Signature:
     """What ``help`` and editors show for a wrapper."""
     op, kind, made = plan.schema, inspect.Parameter, []
     last_needed = max((i for i, p in enumerate(op.inputs) if p.kind == "required"), default=-1)

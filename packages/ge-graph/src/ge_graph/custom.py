@@ -33,7 +33,7 @@ def custom_op(
     form 1 wins.
 
     Returns:
-        One Tensor, or a list with one entry an output; a dynamic output is a list.
+        One Tensor, or a list with one entry per output; a dynamic output is a list.
 
     Raises:
         GraphError: GE3019 for an unknown operator, otherwise as for any ``ge`` call.

@@ -242,7 +242,9 @@ def as_dtype(value: Any) -> DataType:
             return DataType(value)
         except ValueError:
             pass
-    raise GraphError("GE3001", f"{value!r} is no GE element type", next=spelling(value) or "write ge.DataType.DT_FLOAT")
+    raise GraphError(
+        "GE3001", f"{value!r} is not a GE element type", next=spelling(value) or "write ge.DataType.DT_FLOAT"
+    )
 
 
 def spelling(value: Any) -> str:

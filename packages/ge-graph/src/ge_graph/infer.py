@@ -1,4 +1,4 @@
-"""Element types of results: one rule a port, found once per operator.
+"""Element types of results: one rule per port, found once per operator.
 
 Rules, in the order in which they are tried:
 
@@ -307,7 +307,7 @@ class PortRule(NamedTuple):
 
 
 def rules(schema: OpSchema) -> tuple[PortRule, ...]:
-    """One rule an output port."""
+    """One rule per output port."""
     return tuple(_rule(schema, port) for port in schema.outputs)
 
 

@@ -1,7 +1,7 @@
 """The graph in memory: ``Graph``, ``Node``, ``Tensor``. Nothing here knows bytes, text or torch.
 
 A graph is a list of nodes in a topological order. A ``Tensor`` is an edge: an output of one node, read by others.
-Inputs of a node stand in schema order, one entry a port: a ``Tensor``, ``None`` for an optional port that is not fed,
+Inputs of a node stand in schema order, one entry per port: a ``Tensor``, ``None`` for an optional port that is not fed,
 or a tuple for a dynamic port. Converters see ``dtype`` and ``rank`` only; shapes recorded on an edge are for the
 verifier, dumps and engines, and one graph serves every size.
 """
@@ -31,7 +31,7 @@ class TensorSpec:
 
     Attributes:
         dtype: Element type.
-        size: One entry a dimension, an int or the text of a symbolic expression.
+        size: One entry per dimension, an int or the text of a symbolic expression.
         stride: Element strides if known; the engine works on values, so this matters only at the graph's rim.
     """
 
@@ -173,7 +173,7 @@ class Node:
         graph: The graph it belongs to.
         name: Unique in the graph.
         op: Operator type, ``MatMulV2``.
-        inputs: One entry a schema port: Tensor, None (optional, not fed) or a tuple (dynamic port).
+        inputs: One entry per schema port: Tensor, None (optional, not fed) or a tuple (dynamic port).
         attrs: Name to typed value; schema defaults are filled in.
         outputs: All outputs, dynamic ports flattened.
         output_counts: Port name to number of tensors, dynamic output ports only.

@@ -6,7 +6,7 @@ symbol of a kernel, a line of a log, an option such as ``--input_shape``. A name
 * of a node or a graph has 1 to 1,024 bytes of UTF-8, all of them printable on one line, and no part ``.`` or ``..``
   between slashes;
 * of an attribute, a slot or an operator type is an ASCII identifier of at most 256 characters, in which ``.``, ``:``,
-  ``/`` and ``-`` may stand behind the first one.
+  ``/`` and ``-`` may stand after the first one.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def symbol_problem(name: str) -> str:
     """Why an attribute, a slot or an operator type cannot have this name, empty if it can."""
     if _SYMBOL.fullmatch(name):
         return ""
-    return f"is no identifier of at most {SYMBOL_LENGTH} ASCII characters"
+    return f"is not an identifier of at most {SYMBOL_LENGTH} ASCII characters"
 
 
 def shown(name: str) -> str:
@@ -75,7 +75,7 @@ def repair(graph: Graph) -> list[str]:
     """Give good names to what has none, in a graph and its subgraphs; attributes and slots without one are renamed too.
 
     Returns:
-        One line a change, empty if all names were good.
+        One line per change, empty if all names were good.
     """
     changes: list[str] = []
     waiting = [graph]

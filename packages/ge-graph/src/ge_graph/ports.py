@@ -1,6 +1,6 @@
-"""Ports on the wire: names of the flat inputs and outputs of a node, and the way back to one entry a port.
+"""Ports on the wire: names of the flat inputs and outputs of a node, and the way back to one entry per port.
 
-The IR keeps one entry a schema port; GE keeps a flat list whose parts are called ``x``, or ``x0``, ``x1`` … where the
+The IR keeps one entry per schema port; GE keeps a flat list whose parts are called ``x``, or ``x0``, ``x1`` … where the
 port is dynamic.
 """
 
@@ -15,7 +15,7 @@ from ge_graph.ir import Node, Tensor
 FED: Final = -1
 UNFED: Final = -2
 
-# One number a port: FED, UNFED, or how many tensors a dynamic port has.
+# One number per port: FED, UNFED, or how many tensors a dynamic port has.
 Structure: TypeAlias = "tuple[int, ...]"
 
 # Graph inputs have a port in the headers that nothing in the graph ever feeds.

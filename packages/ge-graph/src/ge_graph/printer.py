@@ -1,4 +1,4 @@
-"""The graph as readable text, one node a line in SSA form: for goldens, errors and bug reports.
+"""The graph as readable text, one node per line in SSA form: for goldens, errors and bug reports.
 
 ::
 

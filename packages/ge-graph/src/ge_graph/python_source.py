@@ -112,7 +112,7 @@ def restore(
     for tensor, number in zip(made.outputs, formats or ()):
         tensor.format = Format(number)
     if not all(isinstance(text, str) for text in origin):
-        raise ArchiveError("GE5014", f"origin of '{escape.line(name)}' is no list of texts", where="restore()")
+        raise ArchiveError("GE5014", f"origin of '{escape.line(name)}' is not a list of texts", where="restore()")
     made.provenance = Provenance(*origin) if origin else None
     made.attrs.update(_typed(attrs or {}))
     for attr in without:

@@ -1,9 +1,9 @@
 """What GE knows of an operator: ports, attributes, element types; read from ``data/`` on first use.
 
-``data/ops.jsonl`` holds one operator a line. ``data/amendments.jsonl`` holds what the headers lack, each line with its
-``source``: whole operators, element types that kernels accept, ports that must share one type. ``data/revisions.jsonl``
-holds, in the same form, what later CANN releases changed or added, each line with the release that has it (``since``);
-``use_cann`` chooses the release, the newest by default. The form of a line::
+``data/ops.jsonl`` holds one operator per line. ``data/amendments.jsonl`` holds what the headers lack, each line with
+its ``source``: whole operators, element types that kernels accept, ports that must share one type.
+``data/revisions.jsonl`` holds, in the same form, what later CANN releases changed or added, each line with the release
+that has it (``since``); ``use_cann`` chooses the release, the newest by default. The form of a line::
 
     {"op": "MatMulV2", "in": ["x1 f32,f16", "bias? f32", "parts* ALL"], "out": ["y f32,f16"],
      "attr": [["transpose_x1", "Bool", false], ["strides", "ListInt"]], "var": {"T": "f32,f16"}, "source": "…"}
@@ -170,7 +170,7 @@ def use_cann(version: str | None) -> None:
     global _cann
     chosen = None if version is None else _release(version)
     if chosen is not None and len(chosen) < 2:
-        raise GraphError("GE3071", f"{version!r} is no version of CANN", next="write it like '8.5.0'")
+        raise GraphError("GE3071", f"{version!r} is not a version of CANN", next="write it like '8.5.0'")
     if chosen == _cann:
         return
     before, _cann = _cann, chosen
@@ -386,7 +386,7 @@ def parse(row: Row) -> OpSchema:
 def _identifier(name: str) -> str:
     """The name itself; it becomes a name in programs, so it must be one."""
     if not name.isidentifier() or not name.isascii() or keyword.iskeyword(name):
-        raise ValueError(f"{name!r} is no name")
+        raise ValueError(f"{name!r} is not a name")
     return name
 
 

@@ -161,7 +161,7 @@ def _int64(value: int) -> int:
 
 
 def attr_bytes(attr: Attr) -> bytes:
-    """The ``AttrDef`` of an attribute that is no Tensor."""
+    """The ``AttrDef`` of an attribute that is not a Tensor."""
     encode = _SCALARS.get(attr.kind)
     return _list_value(attr.kind, attr.value) if encode is None else encode(attr.value)
 

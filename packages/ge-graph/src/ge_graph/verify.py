@@ -96,7 +96,7 @@ def _outputs(node: Node, op: OpSchema) -> Iterator[str]:
     dynamic = [p.name for p in op.outputs if p.kind == "dynamic"]
     unknown = set(node.output_counts) - set(dynamic)
     if unknown:
-        yield f"gives a size for {', '.join(sorted(unknown))}, which is no dynamic output"
+        yield f"gives a size for {', '.join(sorted(unknown))}, which is not a dynamic output"
     missing = [name for name in dynamic if name not in node.output_counts]
     if missing:
         yield f"gives no size for dynamic output {', '.join(missing)}"
@@ -175,7 +175,7 @@ def _well_typed(attr: Attr) -> bool:
         return type(attr.value) is tuple and all(type(v) in wanted for v in attr.value)
     if attr.kind is Kind.TENSOR:
         return isinstance(attr.value, wanted)
-    return type(attr.value) in wanted  # a bool is no Int
+    return type(attr.value) in wanted  # a bool is not an Int
 
 
 def _shown(value: object) -> str:
@@ -294,7 +294,7 @@ GRAPH_RULES: Final[tuple[tuple[str, GraphCheck], ...]] = (
     *rules.GRAPH_RULES,
 )
 
-# Deeper graphs in nodes are refused everywhere: readers and printers go down one call a level.
+# Deeper graphs in nodes are refused everywhere: readers and printers go down one call per level.
 MAX_NESTING: Final = 64
 
 _legal: set[Any] = set()

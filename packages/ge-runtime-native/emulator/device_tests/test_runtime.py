@@ -81,7 +81,7 @@ def test_foreign_and_freed_addresses_are_noticed():
     torch.npu.set_device(0)
     host = ctypes.create_string_buffer(64)
     assert LIBRARY.aclrtMemcpy(host, 64, host, 64, 1) == 107000
-    assert b"no device memory" in LIBRARY.aclGetRecentErrMsg()
+    assert b"not device memory" in LIBRARY.aclGetRecentErrMsg()
     block = ctypes.c_void_p()
     assert LIBRARY.aclrtMalloc(ctypes.byref(block), 64, 0) == 0
     assert LIBRARY.aclrtMemcpy(block, ctypes.c_size_t(1 << 20), host, ctypes.c_size_t(1 << 20), 1) == 107000

@@ -75,7 +75,7 @@ std::string embed() {
     void* handle = dlopen(name, RTLD_NOW | RTLD_GLOBAL);
     if (handle == nullptr) return std::string("libpython cannot be opened: ") + dlerror();
     p = new Python(look_up(handle));
-    if (!p->complete) return std::string(name) + " is no libpython";
+    if (!p->complete) return std::string(name) + " is not a libpython";
   }
   p->initialise(0);
   p->save();

@@ -141,7 +141,7 @@ EMU_API aclError aclmdlRICaptureEnd(aclrtStream handle, aclmdlRI* model) {
 
 EMU_API aclError aclmdlRIExecuteAsync(aclmdlRI model, aclrtStream stream) {
   Ptr recording = emu::find(model);
-  if (recording == nullptr) return fail(acl::kRtHandle, "aclmdlRIExecuteAsync: %p is no recording", model);
+  if (recording == nullptr) return fail(acl::kRtHandle, "aclmdlRIExecuteAsync: %p is not a recording", model);
   ++recording->running;
   return emu::submit(stream, "replay", [recording] {
     std::vector<emu::Task> tasks;
@@ -166,14 +166,14 @@ EMU_API aclError aclmdlRIExecute(aclmdlRI model, int32_t timeout) {
 
 EMU_API aclError aclmdlRIGetId(aclmdlRI model, uint32_t* id) {
   Ptr recording = emu::find(model, true);
-  if (recording == nullptr || id == nullptr) return fail(acl::kRtHandle, "aclmdlRIGetId: %p is no recording", model);
+  if (recording == nullptr || id == nullptr) return fail(acl::kRtHandle, "aclmdlRIGetId: %p is not a recording", model);
   *id = recording->id;
   return acl::kOk;
 }
 
 EMU_API aclError aclmdlRIDestroy(aclmdlRI model) {
   Ptr recording = emu::find(model);
-  if (recording == nullptr) return fail(acl::kRtHandle, "aclmdlRIDestroy: %p is no recording", model);
+  if (recording == nullptr) return fail(acl::kRtHandle, "aclmdlRIDestroy: %p is not a recording", model);
   if (recording->running > 0) return fail(acl::kRtCaptureRunning, "aclmdlRIDestroy: the recording is being replayed");
   auto& b = emu::book();
   std::lock_guard<std::mutex> lock(b.mutex);
@@ -237,7 +237,7 @@ EMU_API aclError aclmdlRICaptureTaskUpdateBegin(aclrtStream handle, void* group_
   auto& b = emu::book();
   std::lock_guard<std::mutex> lock(b.mutex);
   auto found = b.groups.find(group_handle);
-  if (found == b.groups.end()) return fail(acl::kRtHandle, "aclmdlRICaptureTaskUpdateBegin: %p is no group", group_handle);
+  if (found == b.groups.end()) return fail(acl::kRtHandle, "aclmdlRICaptureTaskUpdateBegin: %p is not a group", group_handle);
   if (stream->recording() != nullptr) return fail(acl::kRtCaptureForbidden, "aclmdlRICaptureTaskUpdateBegin: capturing");
   b.updates[stream.get()] = found->second;
   auto fresh = std::make_shared<Recording>();

@@ -65,7 +65,7 @@ aclError need_device(const char* call, const char* what, const void* address, si
   if (bytes == 0) return acl::kOk;
   const size_t room = room_at(address, MemoryKind::kDevice);
   if (room >= bytes) return acl::kOk;
-  if (room == 0) return fail(acl::kRtParam, "%s: %s %p is no device memory (freed, or of the host)", call, what, address);
+  if (room == 0) return fail(acl::kRtParam, "%s: %s %p is not device memory (freed, or of the host)", call, what, address);
   return fail(acl::kRtParam, "%s: %s %p has %zu bytes up to the end of its block, %zu are needed", call, what, address,
               room, bytes);
 }
@@ -166,7 +166,7 @@ EMU_API aclError aclrtFree(void* address) {
   size_t bytes = 0;
   int device = 0;
   if (!emu::drop_block(address, emu::MemoryKind::kDevice, &bytes, &device))
-    return fail(acl::kRtParam, "aclrtFree: %p is no block of device memory (freed twice?)", address);
+    return fail(acl::kRtParam, "aclrtFree: %p is not a block of device memory (freed twice?)", address);
   emu::drain_device(device);  // work under way may still use it: real aclrtFree waits too
   munmap(address, bytes);
   emu::release(device, bytes);

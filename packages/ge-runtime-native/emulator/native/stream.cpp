@@ -147,7 +147,7 @@ aclError need_stream(const char* call, aclrtStream handle, std::shared_ptr<Strea
   *found = find_stream(handle);
   if (*found != nullptr) return acl::kOk;
   if (handle == nullptr) return need_context(call);
-  return fail(acl::kRtHandle, "%s: %p is no live stream", call, handle);
+  return fail(acl::kRtHandle, "%s: %p is not a live stream", call, handle);
 }
 
 aclError submit(aclrtStream handle, const char* name, std::function<aclError()> run, bool always) {
@@ -189,7 +189,7 @@ EMU_API aclError aclrtDestroyStreamForce(aclrtStream handle) {
   {
     std::lock_guard<std::mutex> lock(all.mutex);
     auto found = all.live.find(handle);
-    if (found == all.live.end()) return fail(acl::kRtHandle, "aclrtDestroyStream: %p is no live stream", handle);
+    if (found == all.live.end()) return fail(acl::kRtHandle, "aclrtDestroyStream: %p is not a live stream", handle);
     stream = found->second;
     all.live.erase(found);
   }

@@ -27,7 +27,7 @@ def test_row(name):
     assert any(a.written for a in row.arguments)
     used = [*(row.operands or ()), *row.keywords.values()]
     for node in used:
-        assert not isinstance(node, ast.Name) or node.id in names, f"{ast.unparse(node)} is no argument"
+        assert not isinstance(node, ast.Name) or node.id in names, f"{ast.unparse(node)} is not an argument"
     if row.form == "py":
         assert callable(getattr(aclnn_forms, row.target.partition(".")[0]))
         if "." in row.target:

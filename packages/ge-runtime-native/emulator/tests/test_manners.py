@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ge_emulator import manners
-from ge_emulator.refusal import Refusal
+from ge_emulator.refusal import CannRefusal
 from ge_graph.attrs import Attr, Kind
 from ge_graph.dtypes import DataType
 from ge_graph.ir import Graph
@@ -29,7 +29,7 @@ def built() -> Graph:
 
 
 def refused(graph: Graph, code: str, **options: str) -> None:
-    with pytest.raises(Refusal, match=code):
+    with pytest.raises(CannRefusal, match=code):
         manners.check_graph(graph, {k.replace("__", "."): v for k, v in options.items()})
 
 
@@ -52,7 +52,7 @@ def test_a_good_graph_passes():
     ],
 )
 def test_option_values(name, value, code):
-    with pytest.raises(Refusal, match=code):
+    with pytest.raises(CannRefusal, match=code):
         manners.check_options({name: value}, "graph")
 
 
@@ -62,7 +62,7 @@ def test_unknown_options_and_good_values_pass():
 
 def test_reused_inputs():
     assert manners.reused_inputs({"ge.exec.outputReuseInputMemIndexes": "0,1|broken|1,0"}, 2, 2) == [(0, 1), (1, 0)]
-    with pytest.raises(Refusal, match="E19999"):
+    with pytest.raises(CannRefusal, match="E19999"):
         manners.reused_inputs({"ge.exec.outputReuseInputMemIndexes": "2,0"}, 2, 1)
 
 
@@ -97,7 +97,7 @@ def test_a_written_input_fed_by_a_constant():
     graph = Graph("g")
     x = graph.add("Const", (), {"value": Attr(Kind.TENSOR, np.zeros(3, np.float32))}, [(F32, (3,))]).outputs[0]
     graph.outputs = [graph.add("Assign", [x, data(graph, 0, F32, (3,))], {}, [(F32, None)]).outputs[0]]
-    with pytest.raises(Refusal, match="E19999.*constant feeds"):
+    with pytest.raises(CannRefusal, match="E19999.*constant feeds"):
         manners.check_graph(graph, {})
 
 
@@ -130,7 +130,7 @@ def test_all_refusals_at_once():
     graph = Graph("g")
     bad = graph.add("NoSuchOperator", [data(graph)], {}, [(F32, None)]).outputs[0]
     graph.outputs = [graph.add("Relu", [None], {}, [(F32, None)]).outputs[0], bad]
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(CannRefusal) as caught:
         manners.check_graph(graph, {})
     assert "EZ3003" in str(caught.value)
     assert "E11019" in str(caught.value)

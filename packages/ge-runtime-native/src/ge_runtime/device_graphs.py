@@ -76,7 +76,7 @@ class SameInputs:
             return all(list(map(read, inputs)) == seen for read, seen in zip(_READ, self._seen)) and all(
                 value.is_contiguous() for value in inputs
             )
-        except AttributeError:  # one is no tensor
+        except AttributeError:  # one is not a tensor
             return False
 
 

@@ -1,4 +1,4 @@
-"""The doors: ``get_npu_backend``, ``get_compiler`` and the dynamo backends named ``npu`` and ``npugraph_ex``."""
+"""Entry points: ``get_npu_backend``, ``get_compiler`` and the dynamo backends named ``npu`` and ``npugraph_ex``."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def get_compiler(compiler_config: CompilerConfig | None = None) -> NpuFxCompiler
     Args:
         compiler_config: Options; None means all defaults.
 
-    Errors: ConfigError GE1011 if it is no CompilerConfig.
+    Errors: ConfigError GE1011 if it is not a CompilerConfig.
     """
     from torchair.torch_ops import keep_ops_without_result
 

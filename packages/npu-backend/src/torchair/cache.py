@@ -106,7 +106,7 @@ def _digest(rows: Any) -> str:
 
 
 def graph_text(gm: torch.fx.GraphModule) -> Iterator[str]:
-    """One line a node: what it calls on what, and all that is known of its results."""
+    """One line per node: what it calls on what, and all that is known of its results."""
     for node in gm.graph.nodes:
         yield f"{node.name} {node.op} {_target(node.target)} {_argument(node.args)} {_argument(node.kwargs)}"
         yield f"  {_value(_known(node))}"
@@ -234,7 +234,7 @@ def refix(gm: torch.fx.GraphModule, fixed: Mapping[str, int]) -> bool:
 # --- entries ---------------------------------------------------------------------------------------------------------
 
 
-class Entry:
+class CacheEntry:
     """The place of one compiled graph in the cache.
 
     Args:
@@ -273,7 +273,7 @@ def cannot_write(root: Path, error: Exception) -> None:
     logger.warning_once("the compile cache cannot be written, runs go on without it: %s (%s)", reason, root)
 
 
-def entry_for(config: CompilerConfig, gm: torch.fx.GraphModule, label: str, gears: str = "") -> Entry | None:
+def entry_for(config: CompilerConfig, gm: torch.fx.GraphModule, label: str, gears: str = "") -> CacheEntry | None:
     """The cache entry of an ATen graph after its passes, None if caching is off.
 
     Args:
@@ -293,4 +293,4 @@ def entry_for(config: CompilerConfig, gm: torch.fx.GraphModule, label: str, gear
         "rank": f"{rank.index} of {rank.count}",
     }
     name = _digest(f"{k}: {v}" for k, v in sorted(key.items()))
-    return Entry(Path(folder).expanduser() / "graphs" / name[:2] / name, key, label, rank)
+    return CacheEntry(Path(folder).expanduser() / "graphs" / name[:2] / name, key, label, rank)

@@ -340,7 +340,7 @@ def read_fusion_switch(path: Path) -> dict[str, dict[str, str]]:
         if group not in ("GraphFusion", "UBFusion"):
             raise ValueError(f"Switch has the group {group!r}; known are GraphFusion and UBFusion")
         if not isinstance(passes, dict):
-            raise ValueError(f"Switch.{group} is no object")
+            raise ValueError(f"Switch.{group} is not an object")
         for name, state in passes.items():
             if state not in ("on", "off"):
                 raise ValueError(f"Switch.{group}.{name} is {state!r}; known are 'on' and 'off'")
@@ -691,7 +691,7 @@ def with_options(config: CompilerConfig, options: Any) -> CompilerConfig:
         options: Option paths such as ``experimental_config.frozen_parameter``, or last names where only one option has
             it, and their values; in mode reduce-overhead also the flat names of captured graphs.
 
-    Errors: ConfigError GE1011 if it is no dict; GE1001 for an unknown name, others for a wrong value.
+    Errors: ConfigError GE1011 if it is not a dict; GE1001 for an unknown name, others for a wrong value.
     """
     if not isinstance(options, Mapping) or not all(isinstance(n, str) for n in options):
         raise ConfigError(
@@ -741,7 +741,7 @@ def captured_config(options: Mapping[str, Any] | None) -> CompilerConfig:
     Args:
         options: Flat option names and values.
 
-    Errors: ConfigError GE1011 if it is no dict; GE1001 for an unknown name, others for a wrong value.
+    Errors: ConfigError GE1011 if it is not a dict; GE1001 for an unknown name, others for a wrong value.
     """
     return _captured(flat_options(GraphExConfig(), options))
 

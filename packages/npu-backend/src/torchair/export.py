@@ -18,7 +18,7 @@ import torch
 
 from ge_graph.attrs import Attr, Kind
 from ge_graph.errors import ConfigError, GeError
-from tair_export.export import Captured, write_export
+from tair_export.export import CapturedModel, write_export
 from tair_export.ranks import current
 from torchair.backend import TraceError, _config
 from torchair.collectives import groups_of_all_ranks
@@ -98,7 +98,7 @@ def use_internal_format_weight(model: torch.nn.Module) -> None:
     Args:
         model: The module.
 
-    Errors: ConfigError GE1011 if it is no module.
+    Errors: ConfigError GE1011 if it is not a module.
     """
     if not isinstance(model, torch.nn.Module):
         raise ConfigError(
@@ -129,7 +129,7 @@ _FRACTAL_NZ: Final = 29
 
 def capture(
     model: Any, args: Sequence[Any], kwargs: Mapping[str, Any], *, dynamic: bool = False, config: Any = None
-) -> Captured:
+) -> CapturedModel:
     """Trace a model to a graph whose parameters are named; the entry point ``tair_export.capture``.
 
     Errors: see ``dynamo_export``.
@@ -246,7 +246,7 @@ def _dynamic(value: Any) -> Any:
         return type(value)(_dynamic(v) for v in value)
     if isinstance(value, dict) and type(value) is dict:
         return {k: _dynamic(v) for k, v in value.items()}
-    if type(value) in pytree.SUPPORTED_NODES:  # a class: one entry a part, in the order of its own flattening
+    if type(value) in pytree.SUPPORTED_NODES:  # a class: one entry per part, in the order of its own flattening
         return [_dynamic(v) for v in pytree.SUPPORTED_NODES[type(value)].flatten_fn(value)[0]]
     return None
 

@@ -83,8 +83,8 @@ class Gears:
     """The gears of one graph.
 
     Attributes:
-        places: One entry a marked dimension: position among dynamo's inputs, dimension, and name for messages.
-        combinations: The allowed sizes, one entry a place each.
+        places: One entry per marked dimension: position among dynamo's inputs, dimension, and name for messages.
+        combinations: The allowed sizes, one entry per place.
         exprs: Symbolic expression of each place, None where the model has fixed the size.
     """
 

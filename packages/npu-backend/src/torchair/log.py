@@ -1,6 +1,6 @@
 """``torchair.logger``: the log that users switch on and off.
 
-One line a record: ``[LEVEL] TORCHAIR(<pid>,<process>):YYYY-MM-DD HH:MM:SS.mmm.uuu [file.py:line]<thread id> message``.
+A line per record: ``[LEVEL] TORCHAIR(<pid>,<process>):YYYY-MM-DD HH:MM:SS.mmm.uuu [file.py:line]<thread id> message``.
 The native layer, which is everything below the engine protocol (``ge_runtime``), joins date and time by ``-`` and names
 files with their folder. Its level is that of TNG_LOG_LEVEL if that is set when this module loads.
 """

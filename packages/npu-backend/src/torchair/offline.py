@@ -19,7 +19,7 @@ from ge_converters.lowering.aliasing import Constant, InputAlias, InputBinding, 
 from ge_graph import TensorSpec, builder
 from ge_graph.attrs import Attr, Kind
 from tair_export import signature
-from tair_export.export import Captured
+from tair_export.export import CapturedModel
 from tair_export.signature import LEAF, Input, Output, Signature, Tree
 from tair_export.weights import Weight
 from torchair import guards
@@ -121,7 +121,7 @@ def _is_user(spec: Any) -> bool:
 
 def captured(
     model: torch.nn.Module, program: Any, lowered: Lowered, device: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Captured:
+) -> CapturedModel:
     """The graph with its weights, states and contract.
 
     Args:
@@ -165,7 +165,7 @@ def captured(
     feeds += [states[n.name].name for n in order if n.name in states]
     contract = _contract(model, program, lowered, tuple(feeds), args, kwargs)
     named = {w.name: w for w in states.values()}
-    return Captured(
+    return CapturedModel(
         lowered.graph, contract, weights, named, device, groups_of(lowered.graph), {"torch": str(torch.__version__)}
     )
 

@@ -41,7 +41,7 @@ def record() -> torch.Tensor:
 def wait(tensors: list[torch.Tensor]) -> None:
     """The current stream goes on only after the producers of ``tensors`` have run.
 
-    Errors: ConfigError GE1030 if ``tensors`` is no list of tensors.
+    Errors: ConfigError GE1030 if ``tensors`` is not a list of tensors.
     """
     if not isinstance(tensors, (list, tuple)) or not tensors or not all(isinstance(t, torch.Tensor) for t in tensors):
         torch_ops.refuse(
@@ -100,7 +100,7 @@ def npu_create_tagged_event(tag: str) -> str:
 def npu_tagged_event_record(event: str) -> None:
     """Let the event happen when everything before it on the current stream has run.
 
-    Errors: ConfigError GE1030 for something that is no event.
+    Errors: ConfigError GE1030 for something that is not an event.
     """
     torch.ops.air.tagged_event_record(_tag(event, "npu_tagged_event_record"))
 
@@ -108,7 +108,7 @@ def npu_tagged_event_record(event: str) -> None:
 def npu_tagged_event_wait(event: str) -> None:
     """The current stream goes on only after the event; it has to be recorded before, in the same graph.
 
-    Errors: ConfigError GE1030 for something that is no event. Compiling: ConfigError GE1065 without a record.
+    Errors: ConfigError GE1030 for something that is not an event. Compiling: ConfigError GE1065 without a record.
     """
     torch.ops.air.tagged_event_wait(_tag(event, "npu_tagged_event_wait"))
 

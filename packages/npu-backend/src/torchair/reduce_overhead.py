@@ -51,7 +51,7 @@ class Switches:
 
 
 @dataclass(slots=True)
-class Plan:
+class CapturePlan:
     """What is decided when a graph is compiled.
 
     Attributes:
@@ -125,7 +125,7 @@ def compile_captured(
     position = {n: i for i, n in enumerate(inputs)}
     results = [position.get(v, -1) if isinstance(v, torch.fx.Node) else -1 for v in output_values(gm.graph)]
     symbolic = [i for i, n in enumerate(inputs) if _varies(value_of(n))]
-    plan = Plan(program, kinds, symbolic, results, views, not bare)
+    plan = CapturePlan(program, kinds, symbolic, results, views, not bare)
     if switches.force_eager or not capture:
         return _Uncaptured(plan), source
 
@@ -160,21 +160,21 @@ def _shared_pool(device: str, switches: Switches) -> Any:
 class _Uncaptured:
     """Runs the program as it stands."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: CapturePlan) -> None:
         self._plan = plan
 
     def __call__(self, args: list[Any]) -> Any:
         return run_program(self._plan, args)
 
 
-def run_program(plan: Plan, args: list[Any]) -> Any:
+def run_program(plan: CapturePlan, args: list[Any]) -> Any:
     """Run a program without capture; its results are the caller's."""
     given = {i: args[i] for i in plan.results if i >= 0}
     values = plan.program(args)
     return finish(plan, [given[i] if i >= 0 else v for i, v in zip(plan.results, values)])
 
 
-def finish(plan: Plan, values: Sequence[Any]) -> Any:
+def finish(plan: CapturePlan, values: Sequence[Any]) -> Any:
     """Take the views that are left of the values, and hand out what the caller expects."""
     known: dict[Node, Any] = {n: v for n, v in zip(plan.views.returned, values) if isinstance(n, torch.fx.Node)}
     for view in plan.views.views:
@@ -198,7 +198,7 @@ class CapturedGraph:
         title: Name for the log.
     """
 
-    def __init__(self, plan: Plan, make: Callable[[], GraphCapture], switches: Switches, title: str) -> None:
+    def __init__(self, plan: CapturePlan, make: Callable[[], GraphCapture], switches: Switches, title: str) -> None:
         self._plan, self._make, self._switches, self._title = plan, make, switches, title
         self._local = threading.local()
         self._capturing = threading.Lock()  # devices record what every thread launches, so one at a time

@@ -116,7 +116,7 @@ def read(manifest: Path, key: Mapping[str, str], rank: Rank) -> Stored:
     try:
         stored = _read_binding(graph, body["binding"])
         if not isinstance(body["more"], dict):
-            raise TypeError("more is no object")
+            raise TypeError("more is not an object")
         stored.more = body["more"]
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:
         if isinstance(error, GeError):
@@ -244,7 +244,7 @@ def unplain(found: Any) -> Any:
     if not isinstance(found, dict):
         if found is None or type(found) in (bool, int, str):
             return found
-        raise ValueError(f"{str(found)[:40]} is no value")
+        raise ValueError(f"{str(found)[:40]} is not a value")
     ((kind, content),) = found.items()
     if kind == "float":
         return float.fromhex(content)
@@ -298,7 +298,7 @@ def _fit(graph: Any, inputs: Sequence[InputBinding], outputs: Sequence[Any]) -> 
 
 def _index(value: Any, count: int) -> int:
     if type(value) is not int or not 0 <= value < count:
-        raise ValueError(f"{str(value)[:40]} is no position below {count}")
+        raise ValueError(f"{str(value)[:40]} is not a position below {count}")
     return value
 
 
@@ -343,7 +343,7 @@ def _read_plan(found: Mapping[str, Any]) -> ViewPlan:
         if kind in ("list", "tuple"):
             return {"list": list, "tuple": tuple}[kind](value(v) for v in content)
         if kind != "node" or type(content) is not int or (content not in nodes and not new):
-            raise ValueError(f"{str(given)[:80]} is no value made before")
+            raise ValueError(f"{str(given)[:80]} is not a value made before")
         if content not in nodes:
             nodes[content] = graph.placeholder(f"value_{len(nodes)}")
         return nodes[content]
@@ -359,7 +359,7 @@ def _read_plan(found: Mapping[str, Any]) -> ViewPlan:
 
 def _keyword(name: str) -> str:
     if not name.isidentifier():
-        raise ValueError(f"{name[:40]!r} is no parameter")
+        raise ValueError(f"{name[:40]!r} is not a parameter")
     return name
 
 
@@ -369,7 +369,7 @@ def _view_op(name: str) -> Callable[..., Any]:
     space, packet, overload = name.split(".")
     found = getattr(getattr(getattr(torch.ops, space), packet), overload)
     if not isinstance(found, torch._ops.OpOverload) or found._schema.is_mutable or not _gives_view(found):
-        raise ValueError(f"{name[:80]} is no view")
+        raise ValueError(f"{name[:80]} is not a view")
     view: Callable[..., Any] = found
     return view
 

@@ -124,7 +124,7 @@ def _key(value: Any, source: Any) -> Any:
     return value
 
 
-class Names:
+class PathRoots:
     """What paths begin with, for one call of a function.
 
     Args:

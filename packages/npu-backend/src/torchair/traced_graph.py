@@ -50,7 +50,7 @@ class TracedGraph:
         entry: Its place in the cache; None if it has none.
     """
 
-    def __init__(self, gm: torch.fx.GraphModule, label: str, entry: cache.Entry | None) -> None:
+    def __init__(self, gm: torch.fx.GraphModule, label: str, entry: cache.CacheEntry | None) -> None:
         self._gm, self._label, self.entry = gm, label, entry
         self._open = True
         self._call: Callable[[list[Any]], Any] | None = None
@@ -238,7 +238,7 @@ def _entry(
     decompositions: Mapping[Any, Callable[..., Any]],
     gears: str,
     label: str,
-) -> cache.Entry:
+) -> cache.CacheEntry:
     rank = current()
     key = {
         **cache.environment(config),
@@ -251,7 +251,7 @@ def _entry(
     }
     name = cache._digest(f"{k}: {v}" for k, v in sorted(key.items()))
     root = Path(config.cache_dir.value).expanduser() / "traced" / name[:2] / name
-    return cache.Entry(root, key, label, rank)
+    return cache.CacheEntry(root, key, label, rank)
 
 
 def _check(config: CompilerConfig, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> None:

@@ -25,7 +25,7 @@ _SHOWN_PLACES: Final = 3
 
 
 @dataclass
-class Row:
+class CheckRow:
     """Operators of one type, with one set of element types, and one verdict.
 
     Attributes:
@@ -50,7 +50,7 @@ class Row:
 
 
 @dataclass
-class Report:
+class CheckReport:
     """The verdicts on some graphs for one chip.
 
     Attributes:
@@ -61,7 +61,7 @@ class Report:
 
     soc: str
     origin: str
-    rows: list[Row]
+    rows: list[CheckRow]
 
     @property
     def ok(self) -> bool:
@@ -88,7 +88,7 @@ class Report:
         """Operators that no facts speak of."""
         return list(dict.fromkeys(r.op for r in self.rows if r.verdict.state == "unknown"))
 
-    def troubles(self) -> list[Row]:
+    def troubles(self) -> list[CheckRow]:
         """What has no kernel or runs on the slow unit."""
         return [r for r in self.rows if r.verdict.state in ("none", "aicpu")]
 
@@ -98,28 +98,30 @@ class Report:
                 "rows": [r.as_dict() for r in self.rows]}  # fmt: skip
 
 
-def examine(graphs: Iterable[Graph], oracle: Oracle) -> Report:
+def examine(graphs: Iterable[Graph], oracle: Oracle) -> CheckReport:
     """The report on graphs."""
-    rows: dict[tuple[Any, ...], Row] = {}
+    rows: dict[tuple[Any, ...], CheckRow] = {}
     for graph in graphs:
         for finding in oracle.check(graph):
             row = rows.setdefault(
-                (finding.op, finding.types, finding.verdict), Row(finding.op, finding.types, finding.verdict)
+                (finding.op, finding.types, finding.verdict), CheckRow(finding.op, finding.types, finding.verdict)
             )
             row.nodes.append(finding.node)
             place = _place(finding)
             if place and place not in row.places:
                 row.places.append(place)
     order = list(WORDS)
-    return Report(oracle.soc, oracle.facts.origin, sorted(rows.values(), key=lambda r: order.index(r.verdict.state)))
+    return CheckReport(
+        oracle.soc, oracle.facts.origin, sorted(rows.values(), key=lambda r: order.index(r.verdict.state))
+    )
 
 
 def _place(finding: Finding) -> str:
     return f"{finding.source}: {finding.code}" if finding.source and finding.code else finding.source
 
 
-def text(rows: Sequence[Row]) -> str:
-    """Rows for a log or an error: one line an operator, with the user's line and the way out."""
+def text(rows: Sequence[CheckRow]) -> str:
+    """Rows for a log or an error: one line per operator, with the user's line and the way out."""
     found = []
     for row in rows:
         places = f" (from {'; '.join(row.places[:_SHOWN_PLACES])})" if row.places else f" ('{row.nodes[0]}')"
@@ -129,7 +131,7 @@ def text(rows: Sequence[Row]) -> str:
     return "\n".join(found)
 
 
-def to_table(report: Report, *, every: bool) -> Table | None:
+def to_table(report: CheckReport, *, every: bool) -> Table | None:
     """For the terminal; ``None`` if there is nothing to show.
 
     Args:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from ge_graph import Graph
     from tair_debug.capture import Subject
-    from tair_debug.compare import Comparison, Row
+    from tair_debug.compare import Comparison, ComparisonRow
 
 app = typer.Typer(
     name="tair", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
@@ -314,7 +314,7 @@ def show_comparison(result: Comparison, report: Path | None) -> None:
         say(f"report: {report}")
 
 
-def _numbers(row: Row) -> str:
+def _numbers(row: ComparisonRow) -> str:
     m = row.measure
     return m.why or f"max abs {m.max_abs:.3e}, max rel {m.max_rel:.3e}, cosine {m.cosine:.9f}, {m.bad} elements"
 

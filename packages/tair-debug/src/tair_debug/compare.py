@@ -31,7 +31,7 @@ _UNDEFINED: Final = ("aten.empty", "aten.new_empty")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ComparisonRow:
     """One comparison.
 
     Attributes:
@@ -80,18 +80,18 @@ class Comparison:
         totals: Final results of the model, eager against compiled as a whole.
     """
 
-    rows: list[Row] = field(default_factory=list)
+    rows: list[ComparisonRow] = field(default_factory=list)
     unmatched: int = 0
     saved: tuple[str, ...] = ()
-    totals: list[Row] = field(default_factory=list)
+    totals: list[ComparisonRow] = field(default_factory=list)
 
     @property
-    def first(self) -> Row | None:
+    def first(self) -> ComparisonRow | None:
         """The first operator out of tolerance."""
         return next((r for r in self.rows if r.wrong), None)
 
     @property
-    def random(self) -> Row | None:
+    def random(self) -> ComparisonRow | None:
         """The first operator whose random numbers differ: what depends on it differs too, rightly."""
         return next((r for r in self.rows if r.random and not r.measure.ok), None)
 
@@ -136,7 +136,7 @@ def compare_model(
     backward: bool = False,
     dynamic: bool = False,
     output: str | os.PathLike[str] | None = None,
-    on_row: Callable[[Row], None] = lambda row: None,
+    on_row: Callable[[ComparisonRow], None] = lambda row: None,
 ) -> Comparison:
     """Run a model eager and as GE graphs, and compare operator by operator.
 
@@ -153,7 +153,7 @@ def compare_model(
     """
     result = Comparison()
 
-    def add(row: Row, got: torch.Tensor, expected: torch.Tensor) -> None:
+    def add(row: ComparisonRow, got: torch.Tensor, expected: torch.Tensor) -> None:
         if row.wrong and result.first is None and output is not None:
             result.saved = save_pair(output, row, got, expected)
         result.rows.append(row)
@@ -177,7 +177,9 @@ def compare_model(
     return result
 
 
-def compare_whole(subject: Subject, compiled: Callable[..., Any], tolerance: Tolerance = Tolerance()) -> list[Row]:
+def compare_whole(
+    subject: Subject, compiled: Callable[..., Any], tolerance: Tolerance = Tolerance()
+) -> list[ComparisonRow]:
     """Compare what a model returns with what its compiled form returns; both start from the same random state."""
     state = torch.get_rng_state()
     results = []
@@ -188,12 +190,14 @@ def compare_whole(subject: Subject, compiled: Callable[..., Any], tolerance: Tol
             leaves, _ = torch.utils._pytree.tree_flatten(call(*args, **kwargs))
         results.append([v for v in leaves if isinstance(v, torch.Tensor)])
     return [
-        Row("whole model", f"result {i}", "", i, "", "", "", "", measure(got, expected, tolerance))
+        ComparisonRow("whole model", f"result {i}", "", i, "", "", "", "", measure(got, expected, tolerance))
         for i, (expected, got) in enumerate(zip(*results, strict=True))
     ]
 
 
-def save_pair(folder: str | os.PathLike[str], row: Row, got: torch.Tensor, expected: torch.Tensor) -> tuple[str, ...]:
+def save_pair(
+    folder: str | os.PathLike[str], row: ComparisonRow, got: torch.Tensor, expected: torch.Tensor
+) -> tuple[str, ...]:
     """Write both tensors as npy; returns their paths, expected first."""
     place = artefacts.folder(folder, OPTION)
     paths = []
@@ -234,7 +238,7 @@ class SideBySide:
         label: str,
         engine: Any,
         tolerance: Tolerance,
-        add: Callable[[Row, torch.Tensor, torch.Tensor], None],
+        add: Callable[[ComparisonRow, torch.Tensor, torch.Tensor], None],
     ) -> None:
         from ge_converters.conversion import convert_graph
 
@@ -271,7 +275,7 @@ class SideBySide:
             return
         source, code = user_frame(fx)
         found = measure(got, expected, self.tolerance)
-        row = Row(
+        row = ComparisonRow(
             self.label, node.name, node.op, edge.index, fx.name, target, source, code, found, _is_random(fx)
         )  # fmt: skip
         self.add(row, got, expected)

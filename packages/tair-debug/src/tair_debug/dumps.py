@@ -22,7 +22,7 @@ import torch
 
 from ge_graph import escape
 from ge_graph.errors import ConfigError
-from tair_debug.compare import Comparison, Row, save_pair
+from tair_debug.compare import Comparison, ComparisonRow, save_pair
 from tair_debug.ge_dump import PROVENANCE, clean
 from tair_debug.measure import DEFAULTS, Measure, Tolerance, measure
 
@@ -37,7 +37,7 @@ Origins = Mapping[str, Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class DumpedOutput:
     """One output in a recorded tree.
 
     Attributes:
@@ -67,7 +67,7 @@ class Entry:
     code: str = ""
 
 
-def read_tree(root: str | os.PathLike[str], graph: str | os.PathLike[str] | None = None) -> list[Entry]:
+def read_tree(root: str | os.PathLike[str], graph: str | os.PathLike[str] | None = None) -> list[DumpedOutput]:
     """The outputs in a recorded tree, in the order they were written.
 
     Args:
@@ -95,20 +95,20 @@ def read_tree(root: str | os.PathLike[str], graph: str | os.PathLike[str] | None
         shown = escape.line(os.fspath(base))
         raise ConfigError(
             "GE1045", f"{shown}: no recorded outputs (<node>-<op>.OUTPUT.<i>.<time>.npy or "
-            "<type>.<node>.<task>.<stream>.<time>.output.<i>.npy)" if base.is_dir() else f"{shown} is no folder",
+            "<type>.<node>.<task>.<stream>.<time>.output.<i>.npy)" if base.is_dir() else f"{shown} is not a folder",
             next="give a folder written by debug.data_dump or dump_config, or converted from a device's dump",
         )  # fmt: skip
     return sorted(found, key=lambda e: (e.time, e.index))
 
 
-def _entry(path: Path, match: re.Match[str], number: int, origins: Origins) -> Entry:
+def _entry(path: Path, match: re.Match[str], number: int, origins: Origins) -> DumpedOutput:
     node, is_fx = match["node"], "task" not in match.groupdict()
     if is_fx:
-        return Entry(
+        return DumpedOutput(
             path, number, path.parent.name, node, match["op"], int(match["index"]), match["time"], node, match["op"]
         )
     origin = origins.get(node, {})
-    return Entry(
+    return DumpedOutput(
         path, number, path.parent.name, node, match["op"], int(match["index"]), match["time"], origin.get("fx", ""),
         origin.get("target", ""), origin.get("source", ""), origin.get("code", ""),
     )  # fmt: skip
@@ -160,7 +160,7 @@ def compare_dumps(
     tolerance: Tolerance = Tolerance(),
     graph: str | os.PathLike[str] | None = None,
     output: str | os.PathLike[str] | None = None,
-    on_row: Callable[[Row], None] = lambda row: None,
+    on_row: Callable[[ComparisonRow], None] = lambda row: None,
 ) -> Comparison:
     """Compare two recorded trees, one pair of arrays in memory at a time.
 
@@ -193,15 +193,15 @@ def compare_dumps(
 class _Index:
     """Finds the output of the other tree that is the same value."""
 
-    def __init__(self, entries: list[Entry]) -> None:
-        self._by_name: dict[Any, Entry] = {}
-        self._by_fx: dict[Any, list[Entry]] = {}
+    def __init__(self, entries: list[DumpedOutput]) -> None:
+        self._by_name: dict[Any, DumpedOutput] = {}
+        self._by_fx: dict[Any, list[DumpedOutput]] = {}
         for e in entries:
             self._by_name.setdefault((e.graph, e.step, e.node, e.index), e)
             if e.fx:
                 self._by_fx.setdefault((e.graph, e.step, e.fx, e.index), []).append(e)
 
-    def find(self, entry: Entry) -> Entry | None:
+    def find(self, entry: DumpedOutput) -> DumpedOutput | None:
         exact = self._by_name.get((entry.graph, entry.step, entry.node, entry.index))
         if exact is not None and exact.op == entry.op:
             return exact
@@ -226,7 +226,7 @@ def _load(path: Path) -> torch.Tensor:
 def _read_npy(path: Path, *, header_only: bool = False) -> tuple[tuple[int, ...], np.ndarray[Any, Any]]:
     """Shape and array; nothing is allocated before the file's length agrees with its header.
 
-    Errors: ConfigError GE1045 for everything that is no plain array of numbers.
+    Errors: ConfigError GE1045 for everything that is not a plain array of numbers.
     """
     form = np.lib.format
     empty = np.empty(0)
@@ -265,9 +265,9 @@ def _measure(got: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance) ->
     return measure(got.to(wide), expected.to(wide), Tolerance(rtol, atol))
 
 
-def _row(entry: Entry, partner: Entry, found: Measure) -> Row:
+def _row(entry: DumpedOutput, partner: DumpedOutput, found: Measure) -> ComparisonRow:
     known = partner if partner.source else entry
-    return Row(
+    return ComparisonRow(
         f"graph {entry.graph + 1} step {entry.step}", partner.node, partner.op, partner.index,
         entry.fx or partner.fx, entry.target or partner.target, known.source, known.code, found,
     )  # fmt: skip

@@ -1,7 +1,7 @@
 """Which operators of a model have a converter: rows, and the csv of ``config.debug.fx_summary``.
 
-One row a call target, one group a distinct signature. The status is not read from a list: every call is lowered on a
-scratch graph, and the whole graph once, so a row says ``已支持`` exactly if nothing stands in the way of its calls.
+One row per call target, one group per distinct signature. The status is not read from a list: every call is lowered on
+a scratch graph, and the whole graph once, so a row says ``已支持`` exactly if nothing stands in the way of its calls.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 
 from ge_converters.base.provenance import user_frame
 from ge_converters.base.torch_compat import real_values
-from ge_converters.lowering.explain import Absent, Found, explain
+from ge_converters.lowering.explain import Absent, Convertible, explain
 from ge_converters.registry import REGISTRY, Registry
 from ge_graph import escape
 from tair_debug import artefacts
@@ -30,7 +30,7 @@ OPTION: Final = "config.debug.fx_summary"
 
 
 @dataclass
-class Row:
+class TargetRow:
     """One call target of a model.
 
     Attributes:
@@ -67,25 +67,25 @@ def _groups(counts: Counter[str]) -> str:
     return "\n".join(f"{count}次：{text}" for text, count in counts.most_common())
 
 
-def summarize(*graphs: torch.fx.GraphModule, registry: Registry | None = None) -> list[Row]:
+def summarize(*graphs: torch.fx.GraphModule, registry: Registry | None = None) -> list[TargetRow]:
     """The rows of one or more ATen graphs, most called first.
 
     Args:
         graphs: Graphs whose nodes carry ``meta["val"]``.
         registry: Converters to ask; the common registry if None.
     """
-    rows: dict[str, Row] = {}
+    rows: dict[str, TargetRow] = {}
     with real_values():  # constants of a graph are real, whatever mode the caller traces in
         for gm in graphs:
             judge = _Judge(gm, REGISTRY if registry is None else registry)
             for node in gm.graph.nodes:
                 if node.op == "call_function":
                     target = target_text(node.target)
-                    _count(rows.setdefault(target, Row(target, kind_of(node.target))), node, judge)
+                    _count(rows.setdefault(target, TargetRow(target, kind_of(node.target))), node, judge)
     return sorted(rows.values(), key=lambda r: (-r.calls, r.target))
 
 
-def _count(row: Row, node: torch.fx.Node, judge: _Judge) -> None:
+def _count(row: TargetRow, node: torch.fx.Node, judge: _Judge) -> None:
     signature = inputs_text(node)
     reason = judge.reason(node, signature)
     row.calls += 1
@@ -118,7 +118,7 @@ class _Judge:
 
     def _explain(self, node: torch.fx.Node) -> str | None:
         answer = explain(node, self._registry)
-        if isinstance(answer, Found):
+        if isinstance(answer, Convertible):
             return None
         if isinstance(answer, Absent):
             near = f"; near: {', '.join(answer.near)}" if answer.near else ""
@@ -129,10 +129,10 @@ class _Judge:
 def _problems(gm: torch.fx.GraphModule, registry: Registry) -> dict[torch.fx.Node, str]:
     """What lowering the whole graph runs into: a call may be fine by itself and have a result nobody can make."""
     from ge_converters.base.errors import LoweringError
-    from ge_converters.lowering.walk import Walk
+    from ge_converters.lowering.walk import GraphLowering
     from ge_graph import building
 
-    walk = Walk(gm, "scratch", registry)
+    walk = GraphLowering(gm, "scratch", registry)
     try:
         with building(walk.graph):
             walk.run()
@@ -186,7 +186,7 @@ def value_text(value: Any) -> str:
 # --- csv -------------------------------------------------------------------------------------------------------------
 
 
-def to_csv(rows: Iterable[Row]) -> str:
+def to_csv(rows: Iterable[TargetRow]) -> str:
     """The csv, header first."""
     out = io.StringIO(newline="")
     writer = csv.writer(out)
@@ -195,7 +195,7 @@ def to_csv(rows: Iterable[Row]) -> str:
     return out.getvalue()
 
 
-def write_csv(rows: Iterable[Row], path: str | os.PathLike[str] = "./", option: str = OPTION) -> Path:
+def write_csv(rows: Iterable[TargetRow], path: str | os.PathLike[str] = "./", option: str = OPTION) -> Path:
     """Write ``summary_<20 digits>.csv`` into a folder, with the mark by which spreadsheets know UTF-8.
 
     Errors: ConfigError GE1041 naming option and path.

@@ -144,7 +144,7 @@ def provenance_text(graph: Graph) -> str:
 
 
 def statistics(arrays: Sequence[tuple[str, int, np.ndarray[Any, Any]]]) -> str:
-    """A csv with one line a tensor: size, type, shape, extremes, mean, what is not finite."""
+    """A csv with one line per tensor: size, type, shape, extremes, mean, what is not finite."""
     out = io.StringIO(newline="")
     writer = csv.writer(out)
     writer.writerow(STATISTICS)

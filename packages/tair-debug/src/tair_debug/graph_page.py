@@ -81,7 +81,7 @@ def _modules(graph: Graph, edges: list[tuple[Node, Node, int]]) -> tuple[list[li
     for node in reversed(graph.nodes):
         if node.op in SOURCES and node in readers:
             path[node] = _shared([path[r] for r in readers[node]])
-    # What is around everything says nothing, and a number alone is no name.
+    # What is around everything says nothing, and a number alone is not a name.
     around = len(_shared([parts for parts in path.values() if parts] or [()]))
     path = {node: parts[around:] for node, parts in path.items()}
     numbers: dict[tuple[str, ...], int] = {(): 0}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ge_graph import escape
-from tair_debug.fx_summary import COLUMNS, MISSING, PARTIAL, SUPPORTED, Row
+from tair_debug.fx_summary import COLUMNS, MISSING, PARTIAL, SUPPORTED, TargetRow
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -23,14 +23,14 @@ _HEADINGS: Final = tuple(
 )  # fmt: skip
 
 
-def lead(rows: Sequence[Row]) -> str:
+def lead(rows: Sequence[TargetRow]) -> str:
     """One sentence: how many calls of how many operators can be converted."""
     calls, good = sum(r.calls for r in rows), sum(r.good for r in rows)
     served = sum(r.status == SUPPORTED for r in rows)
     return f"{good} of {calls} calls can be converted; {served} of {len(rows)} operators without exception."
 
 
-def to_table(rows: Sequence[Row], title: str) -> Table:
+def to_table(rows: Sequence[TargetRow], title: str) -> Table:
     """For the terminal; what is missing stands first."""
     from rich.table import Table
     from rich.text import Text
@@ -57,7 +57,7 @@ def _lines(counts: Counter[str], most: int = 20) -> str:
     return "\n".join(shown + ([f"… {len(counts) - most} more"] if len(counts) > most else []))
 
 
-def to_html(rows: Sequence[Row], title: str) -> str:
+def to_html(rows: Sequence[TargetRow], title: str) -> str:
     """One page without outside parts, in the language of the browser: the sum first, then a row an operator.
 
     Rows can be filtered and sorted by every column; the forms of an operator's calls are folded.
@@ -71,19 +71,19 @@ def to_html(rows: Sequence[Row], title: str) -> str:
     )  # fmt: skip
 
 
-def _chinese_lead(rows: Sequence[Row]) -> str:
+def _chinese_lead(rows: Sequence[TargetRow]) -> str:
     calls, good = sum(r.calls for r in rows), sum(r.good for r in rows)
     served = sum(r.status == SUPPORTED for r in rows)
     return f"{calls} 次调用中有 {good} 次可以转换；{len(rows)} 个算子中有 {served} 个完全支持。"
 
 
-def _mark(status: str, rows: Sequence[Row]) -> dict[str, Any]:
+def _mark(status: str, rows: Sequence[TargetRow]) -> dict[str, Any]:
     chosen = [r for r in rows if r.status == status]
     calls = sum(r.calls for r in chosen)
     return {"mark": _STYLES[status][1], "en": ENGLISH[status], "zh": status, "rows": len(chosen), "calls": calls}
 
 
-def _cells(row: Row) -> dict[str, Any]:
+def _cells(row: TargetRow) -> dict[str, Any]:
     _, mark, rank = _STYLES[row.status]
     target, _, status, calls, inputs, outputs = row.cells()
     forms = len(row.inputs)
@@ -94,7 +94,7 @@ def _cells(row: Row) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def as_dict(row: Row) -> dict[str, Any]:
+def as_dict(row: TargetRow) -> dict[str, Any]:
     """For JSON."""
     return {
         "target": row.target, "kind": row.kind, "status": ENGLISH[row.status], "calls": row.calls,

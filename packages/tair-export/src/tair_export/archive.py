@@ -131,7 +131,7 @@ def check_name(name: Any, where: Path) -> str:
         ArchiveError: GE5024.
     """
     if not isinstance(name, str) or not name or len(name) > 1024:
-        raise errors.unsafe_name(str(name)[:80], "is no file name", where)
+        raise errors.unsafe_name(str(name)[:80], "is not a file name", where)
     parts = name.split("/")
     if escape.line(name) != name:
         raise errors.unsafe_name(name, "has characters that do not print", where)
@@ -566,7 +566,7 @@ def _no_constant(text: str) -> Any:
 def _check_files(found: Mapping[str, Any], path: Path) -> None:
     files = found.get("files")
     if not isinstance(files, list):
-        raise errors.bad_manifest("files is no list", path)
+        raise errors.bad_manifest("files is not a list", path)
     names = set()
     for entry in files:
         if not isinstance(entry, dict) or not all(isinstance(entry.get(k), str) for k in ("sha256", "edges")):

@@ -33,7 +33,7 @@ _OURS: Final = ("tair-export", "ge-graph")
 
 
 @dataclass
-class Captured:
+class CapturedModel:
     """A model as a graph, before its weights have a place.
 
     Attributes:
@@ -59,7 +59,7 @@ class Captured:
 
 def capture(
     model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, dynamic: bool = False, config: Any = None
-) -> Captured:
+) -> CapturedModel:
     """Trace a model with the package that is installed for it.
 
     Raises:
@@ -69,7 +69,7 @@ def capture(
     if not found:
         raise errors.no_capture(f"no entry point in group '{GROUP}'")
     try:
-        trace: Callable[..., Captured] = found[0].load()
+        trace: Callable[..., CapturedModel] = found[0].load()
     except ImportError as error:
         raise errors.no_capture(f"{found[0].value}: {error}") from error
     with _TRACING:
@@ -96,7 +96,7 @@ def save_graph(
     write_graph(capture(model, tuple(args), kwargs, dynamic=dynamic, config=config), save_path)
 
 
-def write_graph(captured: Captured, path: str | os.PathLike[str], rank: Rank | None = None) -> Path:
+def write_graph(captured: CapturedModel, path: str | os.PathLike[str], rank: Rank | None = None) -> Path:
     """Write the tree of ``save_graph``.
 
     Weights up to 64 MiB in all are part of the graph file, above that each has a file.
@@ -117,7 +117,7 @@ def write_graph(captured: Captured, path: str | os.PathLike[str], rank: Rank | N
 
 
 def write_export(
-    captured: Captured,
+    captured: CapturedModel,
     export_path: str | os.PathLike[str],
     export_name: str,
     *,
@@ -169,7 +169,7 @@ def path_of(path: Any) -> Path:
 
 
 def _write(
-    captured: Captured,
+    captured: CapturedModel,
     root: Path,
     layout: Layout,
     rank: Rank,

@@ -66,7 +66,7 @@ def _content(where: Path) -> bytes:
         try:
             found = os.fstat(handle)
             if not stat.S_ISREG(found.st_mode):
-                raise errors.missing("is no plain file", where, "give the path of a graph file")
+                raise errors.missing("is not a plain file", where, "give the path of a graph file")
             if found.st_size > GRAPH_BYTES:
                 raise errors.too_large(f"{found.st_size} bytes, a graph file has at most {GRAPH_BYTES}", where)
             with open(handle, "rb", closefd=False) as file:

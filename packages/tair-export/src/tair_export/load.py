@@ -229,7 +229,7 @@ def _fit(graph: Graph, contract: Signature, where: Path) -> None:
 def _states(found: Archive) -> dict[str, Literal]:
     listed = found.manifest.get("states")
     if not isinstance(listed, dict):
-        raise errors.bad_manifest("states is no object", found.path)
+        raise errors.bad_manifest("states is not an object", found.path)
     mapped = Mapped(found)
     feeds = found.manifest["signature"]["feeds"]
     if missing := [f for f in feeds if isinstance(f, str) and f not in listed]:

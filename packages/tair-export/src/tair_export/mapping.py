@@ -35,7 +35,7 @@ def map_file(handle: int, name: str, size: int, where: Path, *, copy: bool = Fal
         copy: Read it instead of mapping it.
 
     Raises:
-        ArchiveError: GE5023 if it has another size, is no plain file, or cannot be mapped or read.
+        ArchiveError: GE5023 if it has another size, is not a plain file, or cannot be mapped or read.
     """
     found = os.fstat(handle)
     if not stat.S_ISREG(found.st_mode) or found.st_size != size:

@@ -119,7 +119,7 @@ class Signature:
         outputs: Leaves of ``result``.
         feeds: What each Data node reads: the number of a leaf, or the name of a state.
         symbols: Symbol to smallest and largest value, None for no limit.
-        sizes: Text of a size that is no plain symbol, ``2*s0``, to the expression (see ``guards``).
+        sizes: Text of a size that is not a plain symbol, ``2*s0``, to the expression (see ``guards``).
         guards: Conditions under which the graph was traced.
     """
 
@@ -172,7 +172,7 @@ class Signature:
         """Compare the sizes of tensor leaves with each other, with the limits of their symbols and with the guards.
 
         Args:
-            shapes: One entry a leaf, None for what is no tensor.
+            shapes: One entry per leaf, None for what is not a tensor.
             numbers: Leaf to the value of an int.
 
         Raises:
@@ -397,12 +397,12 @@ def from_json(found: Any) -> Signature:
         ValueError: Saying what is wrong.
     """
     if not isinstance(found, dict):
-        raise ValueError("the signature is no object")
+        raise ValueError("the signature is not an object")
     inputs = tuple(_read_input(i) for i in _list(found, "inputs"))
     outputs = tuple(_read_output(o, len(inputs)) for o in _list(found, "outputs"))
     args, kwargs, result = (check_tree(found.get(k)) for k in ("args", "kwargs", "result"))
     if not isinstance(args, dict) or "tuple" not in args or not isinstance(kwargs, dict) or "dict" not in kwargs:
-        raise ValueError("args is no tuple or kwargs no dict")
+        raise ValueError("args is not a tuple or kwargs no dict")
     if _leaves(args) + _leaves(kwargs) != len(inputs) or _leaves(result) != len(outputs):
         raise ValueError("structures and leaves do not add up")
     feeds = _list(found, "feeds")
@@ -416,7 +416,7 @@ def from_json(found: Any) -> Signature:
 
 def _sizes(found: Any) -> dict[str, guards.Expr]:
     if not isinstance(found, dict):
-        raise ValueError("sizes is no object")
+        raise ValueError("sizes is not an object")
     for expr in found.values():
         guards.check(expr)
     return found
@@ -424,7 +424,7 @@ def _sizes(found: Any) -> dict[str, guards.Expr]:
 
 def _guards(found: Any) -> tuple[guards.Expr, ...]:
     if not isinstance(found, list) or len(found) > guards.MAX_GUARDS:
-        raise ValueError("guards is no list, or too long")
+        raise ValueError("guards is not a list, or too long")
     for expr in found:
         guards.check(expr)
     return tuple(found)
@@ -432,7 +432,7 @@ def _guards(found: Any) -> tuple[guards.Expr, ...]:
 
 def _symbols(found: Any) -> dict[str, tuple[int | None, int | None]]:
     if not isinstance(found, dict):
-        raise ValueError("symbols is no object")
+        raise ValueError("symbols is not an object")
     result = {}
     for name, limits in found.items():
         if not isinstance(limits, list) or len(limits) != 2 or not all(v is None or type(v) is int for v in limits):
@@ -444,7 +444,7 @@ def _symbols(found: Any) -> dict[str, tuple[int | None, int | None]]:
 def _list(found: Mapping[str, Any], key: str) -> list[Any]:
     value = found.get(key)
     if not isinstance(value, list):
-        raise ValueError(f"{key} is no list")
+        raise ValueError(f"{key} is not a list")
     return value
 
 

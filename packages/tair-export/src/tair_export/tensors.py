@@ -67,7 +67,7 @@ def read_npy(path: str) -> np.ndarray[Any, Any]:
     try:
         with open(path, "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise ValueError("it is no plain file")
+                raise ValueError("it is not a plain file")
             version = np.lib.format.read_magic(file)
             read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
             if version not in ((1, 0), (2, 0)):

@@ -171,7 +171,7 @@ def _literals(archive: Archive) -> Iterator[tuple[str, Literal]]:
     sizes = archive.sizes()
     listed = archive.manifest.get("weights")
     if not isinstance(listed, list):
-        raise errors.bad_manifest("weights is no list", archive.path)
+        raise errors.bad_manifest("weights is not a list", archive.path)
     for entry in listed:
         try:
             name, file = entry["name"], entry["file"]

@@ -25,7 +25,7 @@ def to_ge(dtype: AnyDType) -> DataType:
 
     Raises:
         LoweringError: GE2011 if GE has no such type.
-        GraphError: GE3001 if the value is no type at all.
+        GraphError: GE3001 if the value is not a type at all.
     """
     found = _TO_GE.get(dtype)
     if found is not None:

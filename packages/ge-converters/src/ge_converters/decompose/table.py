@@ -19,9 +19,6 @@ from ge_converters.registry import REGISTRY, Registry
 
 Decomposition = Callable[..., Any]
 
-# Decomposed although a converter exists. One row: op, reason.
-ALWAYS: Final[dict[str, str]] = {}
-
 # Never decomposed although there is no converter: what comes out could not be lowered either, and the refusal should
 # name the op that the user wrote.
 NEVER: Final[dict[str, str]] = {
@@ -89,7 +86,7 @@ def _built(registry: Registry) -> dict[Any, Decomposition]:
         name = str(op)
         if name in NEVER or not isinstance(op, torch._ops.OpOverload):
             continue
-        if name in ALWAYS or registry.find(op) is None:
+        if registry.find(op) is None:
             table[op] = function
     table.update({op: f for op, f in _own().items() if registry.find(op) is None})
     for op, function in formulas.beside_converters().items():

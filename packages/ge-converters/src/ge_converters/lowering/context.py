@@ -88,7 +88,7 @@ class Context:
         return TensorSpec(to_ge(value.dtype), tuple(dim(s) for s in value.shape), stride)
 
     def meta_outputs(self, value: Any) -> Any:
-        """The ``meta_outputs`` of a node: a spec, or a list of specs with None for what is no tensor."""
+        """The ``meta_outputs`` of a node: a spec, or a list of specs with None for what is not a tensor."""
         if isinstance(value, torch.Tensor):
             return self.spec(value)
         if isinstance(value, (list, tuple)):

@@ -4,7 +4,7 @@
     invoke_subgraph -> PartitionedCall           scan, map, associative_scan -> While
 
 A traced function gets every value that it closes over as an operand, sizes included, so an inner graph is walked like
-an outer one; a symbol that it needs all the same is handed in behind the operands. An operand that no graph reads is
+an outer one; a symbol that it needs all the same is handed in after the operands. An operand that no graph reads is
 left out, and a result that is an operand in every branch (or in every round) is that operand.
 
 The loops over a leading axis become one While and not n copies of their body: the length may be dynamic, the program's
@@ -39,14 +39,14 @@ _I64: Final = DataType.DT_INT64
 
 
 @dataclass(slots=True)
-class Inner:
+class InnerGraph:
     """A graph under construction inside a node.
 
     Attributes:
         graph: The graph.
         data: What it reads: position of the operand or symbol to Data.
         results: FX results of the traced function as they became: tensors, numbers or None.
-        returned: The FX values behind them.
+        returned: The FX values after them.
         position: FX placeholder to position of the operand.
     """
 
@@ -82,8 +82,8 @@ class Lowering:
         function: Any,
         name: str,
         keep: Callable[[int], bool] = lambda k: False,
-        row: Callable[[Inner, int], Tensor | None] = lambda inner, k: None,
-    ) -> Inner:
+        row: Callable[[InnerGraph, int], Tensor | None] = lambda inner, k: None,
+    ) -> InnerGraph:
         """Walk a traced function.
 
         Args:
@@ -98,7 +98,7 @@ class Lowering:
         gm = self.walk.env[function] if isinstance(function, torch.fx.Node) else function
         walk = type(self.walk)(gm, f"{self.walk.graph.name}_{self.node.name}_{name}", self.walk.registry,
                                self.walk.specialise)  # fmt: skip
-        inner = Inner(walk.graph)
+        inner = InnerGraph(walk.graph)
         walk.graph.scope_attrs = dict(self.walk.graph.scope_attrs)
         walk.context.outer = lambda symbol: self._symbol(inner, symbol)
         placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
@@ -126,7 +126,7 @@ class Lowering:
                 inner.results = [walk.context.argument(v) for v in inner.returned]
         return inner
 
-    def _operand(self, walk: Any, inner: Inner, k: int, placeholder: torch.fx.Node) -> Any:
+    def _operand(self, walk: Any, inner: InnerGraph, k: int, placeholder: torch.fx.Node) -> Any:
         value = placeholder.meta.get("val")
         spec = _spec(self.context, value)
         if spec is None:
@@ -142,8 +142,8 @@ class Lowering:
         walk.context.symbols.know(value.node.expr, tensor)
         return Symbolic(value.node.expr)
 
-    def _symbol(self, inner: Inner, symbol: Any) -> Callable[[], Tensor] | None:
-        """A symbol that the function uses though it is no operand."""
+    def _symbol(self, inner: InnerGraph, symbol: Any) -> Callable[[], Tensor] | None:
+        """A symbol that the function uses though it is not an operand."""
         with building(self.walk.graph):
             found = self.context.symbols.value(symbol)
         if not isinstance(found, Tensor):
@@ -171,7 +171,7 @@ class Lowering:
         made: Tensor = ge.Const(found, dtype=_number_type(found) if dtype is None else dtype)
         return made
 
-    def align(self, inner: Sequence[Inner], keys: Sequence[Key], given: dict[Key, Tensor]) -> None:
+    def align(self, inner: Sequence[InnerGraph], keys: Sequence[Key], given: dict[Key, Tensor]) -> None:
         """Give all graphs the same Data nodes, in the order of ``keys``."""
         for each in inner:
             for index, key in enumerate(keys):
@@ -186,7 +186,7 @@ class Lowering:
             chosen = set(map(id, datas))
             each.graph.nodes[:] = datas + [n for n in each.graph.nodes if id(n) not in chosen]
 
-    def results(self, inner: Inner, wanted: Sequence[tuple[int, TensorSpec]]) -> None:
+    def results(self, inner: InnerGraph, wanted: Sequence[tuple[int, TensorSpec]]) -> None:
         """Let a graph return these of its results."""
         with building(inner.graph):
             for k, spec in wanted:
@@ -313,7 +313,7 @@ class _Loop:
     """A While from a traced condition and body."""
 
     def __init__(
-        self, low: Lowering, operands: Sequence[Any], cond: Inner, body: Inner, specs: Sequence[TensorSpec],
+        self, low: Lowering, operands: Sequence[Any], cond: InnerGraph, body: InnerGraph, specs: Sequence[TensorSpec],
         same: Sequence[bool], stacked: bool,
     ) -> None:  # fmt: skip
         self.low, self.operands, self.cond, self.body = low, operands, cond, body
@@ -397,7 +397,7 @@ class _Rows:
         given |= {("row", k): self._buffer(metas[k]) for k in wanted}
         given |= {k: low.symbols[k] if k in low.symbols else low.value(self.operands[k]) for k in body.data
                   if k not in given}  # fmt: skip
-        cond = Inner(Graph(f"{body.graph.name}_cond"))
+        cond = InnerGraph(Graph(f"{body.graph.name}_cond"))
         low.align([cond, body], list(given), given)
         with building(cond.graph):
             cond.graph.outputs = [ge.Less(cond.data[_NUMBER], cond.data[_LENGTH])]
@@ -409,7 +409,7 @@ class _Rows:
             (final[k],) = low.named([carry(value, to_ge(metas[k].dtype))], [metas[k]])
         return tuple(final)
 
-    def _row(self, inner: Inner, k: int) -> Tensor | None:
+    def _row(self, inner: InnerGraph, k: int) -> Tensor | None:
         """In the body: one row of an operand that is looped over."""
         if not 0 <= k - self.carries < len(self.xs):
             return None
@@ -430,7 +430,7 @@ class _Rows:
         made.record_shape(self.low.context.spec(meta).size)
         return made
 
-    def _finish(self, body: Inner, keys: Sequence[Key], wanted: Sequence[int], metas: Sequence[Any]) -> None:
+    def _finish(self, body: InnerGraph, keys: Sequence[Key], wanted: Sequence[int], metas: Sequence[Any]) -> None:
         """Let the body return the next round's values."""
         data = body.data
         with building(body.graph):
@@ -474,10 +474,10 @@ def known(target: Any) -> bool:
 
 
 def lower(walk: Any, node: torch.fx.Node) -> Any:
-    """What a control-flow node becomes: one entry a result.
+    """What a control-flow node becomes: one entry per result.
 
     Raises:
-        Refusal: If one of its functions writes its operands, or gives something that is no tensor and no number.
+        Refusal: If one of its functions writes its operands, or gives something that is not a tensor and no number.
     """
     if makes_quant_options(node.target):
         return None

@@ -37,7 +37,7 @@ class Mark:
         self.node = node
 
 
-class Effects:
+class OpenScopes:
     """Open scopes and pending waits of one graph.
 
     Args:
@@ -85,13 +85,13 @@ class Effects:
         self._seen = len(self._graph.nodes)
 
     def finish(self) -> None:
-        """Close the books: no scope may be open, no wait without a successor is lost."""
+        """End the graph: no scope may be open, no wait without a successor is lost."""
         self.order()
         if self._open:
             opened = self._open[-1][0]
             raise LoweringError(
                 "GE2008", f"scope {opened.name} ({opened.args}) is never closed", where=user_frame(opened)[0],
-                next="add torch.ops.air.scope_exit.default() behind the last node of the scope",
+                next="add torch.ops.air.scope_exit.default() after the last node of the scope",
             )  # fmt: skip
         for stream, producers in self._waits.items():
             if not self._after[stream]:

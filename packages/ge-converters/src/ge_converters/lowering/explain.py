@@ -9,13 +9,13 @@ import torch
 
 from ge_converters.base.errors import LoweringError, Refusal
 from ge_converters.lowering.calls import NoConverter
-from ge_converters.lowering.walk import Walk
+from ge_converters.lowering.walk import GraphLowering
 from ge_converters.registry import Entry, Registry
 from ge_graph import building
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Convertible:
     """The node can be converted."""
 
     entry: Entry
@@ -35,12 +35,12 @@ class Absent:
     near: tuple[str, ...] = ()
 
 
-Answer: TypeAlias = "Found | Refused | Absent"
+Explanation: TypeAlias = "Convertible | Refused | Absent"
 
 
-def explain(node: torch.fx.Node, registry: Registry) -> Answer:
+def explain(node: torch.fx.Node, registry: Registry) -> Explanation:
     """Found, Refused or Absent for one node, found by lowering it on a scratch graph."""
-    walk = Walk(node.graph.owning_module or torch.nn.Module(), "scratch", registry)
+    walk = GraphLowering(node.graph.owning_module or torch.nn.Module(), "scratch", registry)
     with building(walk.graph):
         for argument in node.all_input_nodes:
             held = walk.held(argument) if argument.op == "get_attr" else None
@@ -52,7 +52,7 @@ def explain(node: torch.fx.Node, registry: Registry) -> Answer:
             if walk.problems:  # in a graph that the node runs
                 return Refused(walk.problems[0].reason.removeprefix("refused: "))
             entry = registry.find(node.target)
-            return Found(entry) if entry is not None else Found(_own(node.target))
+            return Convertible(entry) if entry is not None else Convertible(_own(node.target))
         except Refusal as refusal:
             return Refused(refusal.reason)
         except NoConverter as missing:
@@ -62,4 +62,4 @@ def explain(node: torch.fx.Node, registry: Registry) -> Answer:
 
 
 def _own(target: Any) -> Entry:
-    return Entry(target, Walk.lower_call, "the walk itself", f"{__file__}", "built-in", False)
+    return Entry(target, GraphLowering.lower_call, "the walk itself", f"{__file__}", "built-in", False)

@@ -10,14 +10,14 @@ import torch
 from ge_converters.base.errors import Refusal
 from ge_converters.lowering.calls import Caller, parameters_of
 from ge_converters.lowering.context import Unproduced
-from ge_converters.lowering.effects import Effects
+from ge_converters.lowering.effects import OpenScopes
 from ge_graph import Tensor, TensorSpec
 from ge_graph import ops as ge
 
 aten = torch.ops.aten
 
 
-def lower(caller: Caller, effects: Effects, node: torch.fx.Node) -> Any:
+def lower(caller: Caller, effects: OpenScopes, node: torch.fx.Node) -> Any:
     """What a higher-order node becomes.
 
     Raises:
@@ -38,7 +38,7 @@ def lower(caller: Caller, effects: Effects, node: torch.fx.Node) -> Any:
     )
 
 
-def _effectful(caller: Caller, effects: Effects, node: torch.fx.Node, op: torch._ops.OpOverload) -> tuple[Any, ...]:
+def _effectful(caller: Caller, effects: OpenScopes, node: torch.fx.Node, op: torch._ops.OpOverload) -> tuple[Any, ...]:
     """An op that must run, in the order of its kind: tokens become control edges."""
     values = node.meta["val"][1:]
     returns = len(op._schema.returns)
@@ -129,7 +129,7 @@ def _functionalized(caller: Caller, node: torch.fx.Node, parts: Any) -> Any:
 
 
 def _run(caller: Caller, node: torch.fx.Node, entry: Any, kwargs: dict[str, Any], own: Any, written: int) -> Any:
-    """The op's results and, if the converter returns them behind the results, the new values of what it wrote."""
+    """The op's results and, if the converter returns them after the results, the new values of what it wrote."""
     parameters = parameters_of(entry)
     positional, keywords = parameters.bind((), kwargs, caller.context.argument)  # type: ignore[union-attr]
     if entry.wants_meta:
@@ -210,5 +210,5 @@ def _new_value(caller: Caller, copy: Tensor, first: int, name: str) -> Tensor:
                 start += count
     raise Refusal(
         f"{name} writes an argument, but its converter neither emits a GE op with an output of the written input's "
-        "name nor returns the new value behind the results"
+        "name nor returns the new value after the results"
     )

@@ -31,7 +31,7 @@ from ge_converters.lowering import (
 )
 from ge_converters.lowering.calls import Caller, NoConverter
 from ge_converters.lowering.context import Context, Symbolic, Unproduced, constant
-from ge_converters.lowering.effects import Effects, Mark, effect_of
+from ge_converters.lowering.effects import Mark, OpenScopes, effect_of
 from ge_converters.registry import REGISTRY, Registry
 from ge_graph import DataType, Graph, Tensor, TensorSpec, builder, building
 from ge_graph import ops as ge
@@ -94,7 +94,7 @@ def lower(
         without metas.
     """
     start = time.perf_counter()
-    walk = Walk(gm, name, REGISTRY if registry is None else registry, specialise)
+    walk = GraphLowering(gm, name, REGISTRY if registry is None else registry, specialise)
     with building(walk.graph), no_collection():
         lowered = walk.run()
     if keep_values:
@@ -110,7 +110,7 @@ class _Missing:
     """What stands for a refused node of which not even the type is known."""
 
 
-class Walk:
+class GraphLowering:
     """One lowering.
 
     Args:
@@ -128,7 +128,7 @@ class Walk:
         self.context = Context(self.graph)
         self.caller = Caller(self.context, registry)
         self.env = self.context.env
-        self.effects = Effects(self.graph)
+        self.effects = OpenScopes(self.graph)
         self.problems: list[problems.Problem] = []
         self.inputs: list[aliasing.InputBinding] = []
         self.fx_index: dict[FxNode, int] = {}
@@ -427,7 +427,7 @@ class Walk:
         if found is None:
             return aliasing.Nothing()
         if isinstance(found, (Mark, tuple)):
-            raise Refusal(f"{fx_target(value)} is no tensor and cannot be returned")
+            raise Refusal(f"{fx_target(value)} is not a tensor and cannot be returned")
         return aliasing.Constant(found)
 
     def _inputs_first(self) -> None:
@@ -444,15 +444,15 @@ def _device(node: FxNode) -> str | None:
     return value.device.type if isinstance(value, torch.Tensor) else None
 
 
-def _drop(walk: Walk, node: FxNode) -> None:
+def _drop(walk: GraphLowering, node: FxNode) -> None:
     """Checks that bind the caller, not the graph: of sizes, which torch has checked when it traced, and of LAPACK's
     info, in whose place GE's operators stop with an error.
     """
 
 
-_OWN: Final[dict[Any, Callable[[Walk, FxNode], Any]]] = {
-    torch.ops.aten._local_scalar_dense.default: Walk._item,
-    torch.ops.aten.copy_.default: Walk._copy,
+_OWN: Final[dict[Any, Callable[[GraphLowering, FxNode], Any]]] = {
+    torch.ops.aten._local_scalar_dense.default: GraphLowering._item,
+    torch.ops.aten.copy_.default: GraphLowering._copy,
     torch.ops.aten.sym_constrain_range.default: _drop,
     torch.ops.aten.sym_constrain_range_for_size.default: _drop,
     torch.ops.aten._assert_scalar.default: asserts.of_number,

@@ -27,7 +27,7 @@ def _empty() -> Tensor:
 
 
 def _channel_values(x: Tensor, value: float) -> Tensor:
-    """One value a channel; the number of channels is read in the graph."""
+    """One value per channel; the number of channels is read in the graph."""
     channels = ge.GatherV2(ge.Shape(x, dtype=int(DataType.DT_INT64)), [1], ge.Const(0, dtype=DataType.DT_INT64))
     result: Tensor = ge.Fill(channels, ge.Const(value, dtype=_F32))
     return result

@@ -151,7 +151,7 @@ def all_reduce_coalesced(inputs: list[Tensor], reduce_op: str, group_name: Any) 
 
 @_converter("all_gather_into_tensor", "HcomAllGather")
 def all_gather_into_tensor(input: Tensor, group_size: int, group_name: Any) -> Tensor:
-    """The tensors of all ranks, one behind the other along dim 0.
+    """The tensors of all ranks, one after the other along dim 0.
 
     Shapes: [n, ...] -> [n * group_size, ...]; a scalar -> [group_size].
     Dtypes: all; bool and complex64 travel as integers.

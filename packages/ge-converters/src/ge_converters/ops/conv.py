@@ -171,7 +171,7 @@ def _filter_gradient(x: Tensor, grad: Tensor, size: Any, g: _Geometry) -> Tensor
 
 
 def _followed_by_zeros(x: Tensor, counts: list[int]) -> Tensor:
-    """Zeros behind the trailing axes, for windows that no input made."""
+    """Zeros after the trailing axes, for windows that no input made."""
     if not any(counts):
         return x
     result: Tensor = ge.PadV3(x, [0] * 4 + [n for c in counts for n in (0, c)], mode="constant")

@@ -178,7 +178,7 @@ def _swapped(rank: int, axis: int) -> list[int]:
 )
 @register_fx_node_ge_converter(aten.nonzero_static.default, source="aten nonzero_static; GE NonZero, ConcatV2, Slice")
 def nonzero_static(self: Tensor, *, size: Any, fill_value: int = -1, meta_outputs: Any) -> Tensor:
-    """Positions of the first ``size`` nonzero elements, rows of ``fill_value`` behind the last one.
+    """Positions of the first ``size`` nonzero elements, rows of ``fill_value`` after the last one.
 
     Emits:  NonZero, ConcatV2, Slice.
     """

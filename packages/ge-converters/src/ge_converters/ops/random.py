@@ -256,7 +256,7 @@ def bernoulli_tensor(self: Tensor, p: Tensor, *, generator: Any = None, meta_out
 def native_dropout(input: Tensor, p: Any, train: bool | None, *, meta_outputs: Any) -> tuple[Tensor, Tensor]:
     """Elements kept with probability 1 - p and scaled by 1 / (1 - p), and the mask of those kept.
 
-    Emits:  StatelessBernoulli, Cast, Mul, Mul. The mask is bool with one entry an element, as in eager; GE's packed
+    Emits:  StatelessBernoulli, Cast, Mul, Mul. The mask is bool with one entry per element, as in eager; GE's packed
         masks cannot be that result.
     """
     sizes = _sizes_like(input, meta_outputs[0])

@@ -1,4 +1,4 @@
-"""Ops that GE cannot express, with the reason: one row an op.
+"""Ops that GE cannot express, with the reason: one row per op.
 
 They stand here so that the message names the op that the user wrote and says what is missing, and so that torch's own
 decompositions into prims, which have no GE form either, are not tried.

@@ -87,7 +87,7 @@ def upsample_bilinear2d_backward(
     return cast(y, meta_outputs.dtype)
 
 
-# -- one row an op: shape of a case, GE operator, matrix and its arguments
+# -- one row per op: shape of a case, GE operator, matrix and its arguments
 
 
 def _sized_gradient(

@@ -1,4 +1,4 @@
-"""Converters that decide nothing: one row an op.
+"""Converters that decide nothing: one row per op.
 
 A row names the aten overload, the GE operator, and words for what differs from the plain pattern. Everything that has
 something to decide is a function in a module beside this one.

@@ -70,7 +70,7 @@ def _mismatch(torch_schema: Any, ge_schema: schema.OpSchema) -> str:
     attributes = {a.name: a for a in ge_schema.attrs}
     unnamed = [a.name for a in ge_schema.attrs if a.required and a.name not in {v.name for v in values}]
     if unnamed and not (counts_itself(ge_schema) and unnamed == ["N"]):
-        return f"its required attribute '{unnamed[0]}' is no parameter of the torch op"
+        return f"its required attribute '{unnamed[0]}' is not a parameter of the torch op"
     for a in values:
         kind = str(a.type).removeprefix("Optional[").removesuffix("]") if "Optional" in str(a.type) else str(a.type)
         if kind in ("number", "Scalar"):

@@ -278,7 +278,7 @@ def register_fx_node_ge_converter(target: Target | str, *, source: str = "") -> 
         target: ``torch.ops.aten.add.Tensor``, or a Python function such as ``operator.add`` or ``math.floor``.
         source: Where the behaviour is taken from.
 
-    Errors: LoweringError GE2002 if the signature differs from the schema, GE2003 if the target is no overload.
+    Errors: LoweringError GE2002 if the signature differs from the schema, GE2003 if the target is not an overload.
 
     Example:
         >>> import torch

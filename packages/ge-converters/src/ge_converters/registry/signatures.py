@@ -29,7 +29,9 @@ def loaded_op(name: str, *, strict: bool = True) -> torch._ops.OpOverload | None
     parts = name.removeprefix("torch.ops.").split(".")
     if len(parts) != 3 or not all(p.isidentifier() for p in parts):
         raise LoweringError(
-            "GE2003", f"'{name}' is no name of an overload", next="write namespace.operator.overload: aten.add.Tensor"
+            "GE2003",
+            f"'{name}' is not a name of an overload",
+            next="write namespace.operator.overload: aten.add.Tensor",
         )
     namespace, operator, overload = parts
     packet = getattr(getattr(torch.ops, namespace), operator, None)

@@ -37,7 +37,7 @@ _STATES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CoverageRow:
     """Support of one op.
 
     Attributes:
@@ -73,7 +73,7 @@ def core_overloads() -> list[torch._ops.OpOverload]:
     return sorted(found, key=str)
 
 
-def row_of(target: Any, registry: Registry | None = None, decompositions: Any = None) -> Row:
+def row_of(target: Any, registry: Registry | None = None, decompositions: Any = None) -> CoverageRow:
     """The support of one op.
 
     Args:
@@ -89,17 +89,19 @@ def row_of(target: Any, registry: Registry | None = None, decompositions: Any = 
     name = str(target)
     functional = functional_form(target)
     if functional is not None and row_of(functional, used, decompositions).state != "absent":
-        return Row(name, "functional", core, where=str(functional))
+        return CoverageRow(name, "functional", core, where=str(functional))
     if handled_by_walk(target):
-        return Row(name, "walk", core, where="lowering")
+        return CoverageRow(name, "walk", core, where="lowering")
     table = decomposition_table(registry=used) if decompositions is None else decompositions
     if target in table:
-        return Row(name, "decomposed", core)
+        return CoverageRow(name, "decomposed", core)
     if isinstance(target, torch._ops.OpOverload) and torch._C._dispatch_has_kernel_for_dispatch_key(
         target.name(), "CompositeImplicitAutograd"
     ):
-        return Row(name, "composite", core)
-    return Row(name, "absent", core, reason=REASONS.get(name, used.why_not_derived(target) or "no converter yet"))
+        return CoverageRow(name, "composite", core)
+    return CoverageRow(
+        name, "absent", core, reason=REASONS.get(name, used.why_not_derived(target) or "no converter yet")
+    )
 
 
 def functional_form(target: Any) -> torch._ops.OpOverload | None:
@@ -116,12 +118,12 @@ def functional_form(target: Any) -> torch._ops.OpOverload | None:
     return found if found is not None and not found._schema.is_mutable else None
 
 
-def _converted(entry: Entry, core: bool) -> Row:
+def _converted(entry: Entry, core: bool) -> CoverageRow:
     refused = entry.refuses
     if refused:
-        return Row(entry.name, "refused", core, reason=refused)
+        return CoverageRow(entry.name, "refused", core, reason=refused)
     dtypes = {t.dtype for s in entry.supports for t in s.stand_ins()}
-    return Row(
+    return CoverageRow(
         entry.name,
         _how(entry.fn),
         core,
@@ -139,7 +141,7 @@ def _how(fn: Any) -> str:
     return "row" if _module(fn).rpartition(".")[2] == "rows" else "function"
 
 
-def rows(registry: Registry | None = None) -> list[Row]:
+def rows(registry: Registry | None = None) -> list[CoverageRow]:
     """Core ATen first, then everything else that has a converter; sorted by name."""
     used = REGISTRY if registry is None else registry
     table = decomposition_table(registry=used)
@@ -147,11 +149,11 @@ def rows(registry: Registry | None = None) -> list[Row]:
     known = set(core)
     others = [e.target for e in used.entries() if e.target not in known and e.layer == "built-in"]
     found = [row_of(t, used, table) for t in [*core, *others]]
-    found += [Row(name, _how(fn), False, where=_module(fn)) for name, fn in used.awaited()]
+    found += [CoverageRow(name, _how(fn), False, where=_module(fn)) for name, fn in used.awaited()]
     return sorted(found, key=lambda r: (not r.core, r.name))
 
 
-def markdown(found: Iterable[Row]) -> str:
+def markdown(found: Iterable[CoverageRow]) -> str:
     """The rows as a document."""
     listed = list(found)
     core = [r for r in listed if r.core]

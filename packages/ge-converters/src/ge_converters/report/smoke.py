@@ -36,7 +36,7 @@ ENGINE_ENTRY_POINTS: Final = "ge_runtime.engines"
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class DeclaredForm:
     """One declared form of one converter.
 
     Attributes:
@@ -56,7 +56,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class FormOutcome:
     """What came of a case.
 
     ``status`` is ``ok``, ``refused`` (by converter, verifier or engine), ``wrong``, ``error``, or ``untraced``: torch
@@ -70,12 +70,12 @@ class Outcome:
     ms: float
 
 
-def cases(prefix: str = "", registry: Registry | None = None) -> Iterator[Case]:
+def cases(prefix: str = "", registry: Registry | None = None) -> Iterator[DeclaredForm]:
     """All declared cases whose op name starts with ``prefix`` (``aten.add`` or ``torch.ops.aten.add``), sorted."""
     for entry in (registry or REGISTRY).entries():
         if entry.name.startswith(prefix.removeprefix("torch.ops.")):
             for index, support in enumerate(entry.supports):
-                yield Case(entry, support, index)
+                yield DeclaredForm(entry, support, index)
 
 
 def load_module(name: str) -> None:
@@ -91,7 +91,7 @@ def load_module(name: str) -> None:
         sys.path.insert(0, str(path.resolve().parent))  # where its own imports look, as when Python runs the file
         spec = importlib.util.spec_from_file_location(path.stem, path)
         if spec is None or spec.loader is None:
-            raise ImportError(f"{path} is no Python file")
+            raise ImportError(f"{path} is not a Python file")
         module = importlib.util.module_from_spec(spec)
         sys.modules[path.stem] = module
         spec.loader.exec_module(module)
@@ -120,7 +120,9 @@ def find_engine(name: str) -> Any:
     return engine
 
 
-def trace(case: Case, args: Sequence[Any], kwargs: dict[str, Any], *, dynamic: bool = False) -> torch.fx.GraphModule:
+def trace(
+    case: DeclaredForm, args: Sequence[Any], kwargs: dict[str, Any], *, dynamic: bool = False
+) -> torch.fx.GraphModule:
     """The one-node FX graph of a case; tensors are its inputs, everything else is baked in.
 
     It is put together by hand: the op must reach its converter whole, and this is ten times faster than make_fx.
@@ -204,12 +206,12 @@ def _quiet() -> Iterator[None]:
         log.disabled = before
 
 
-def run(case: Case, engine: Any, registry: Registry | None = None, *, dynamic: bool = False) -> Outcome:
+def run(case: DeclaredForm, engine: Any, registry: Registry | None = None, *, dynamic: bool = False) -> FormOutcome:
     """Run one case and compare with eager."""
     start = time.perf_counter()
 
-    def outcome(status: str, detail: str = "") -> Outcome:
-        return Outcome(case.name, repr(case.support), status, detail, (time.perf_counter() - start) * 1e3)
+    def outcome(status: str, detail: str = "") -> FormOutcome:
+        return FormOutcome(case.name, repr(case.support), status, detail, (time.perf_counter() - start) * 1e3)
 
     try:
         args, kwargs = case.support.make()
@@ -257,7 +259,7 @@ def difference(got: Sequence[Any], expected: Sequence[Any], support: Support) ->
     return ""
 
 
-def table(outcomes: Sequence[Outcome]) -> str:
+def table(outcomes: Sequence[FormOutcome]) -> str:
     """The outcomes as plain text, failures with their details."""
     names = max((len(o.name) for o in outcomes), default=0)
     lines = []

@@ -11,7 +11,7 @@ from typing import Final
 from ge_graph import escape, schema
 from ge_graph.calling import parameter_names
 from ge_graph.codegen.files import write_atomically
-from ge_graph.codegen.reg_op import Operator
+from ge_graph.codegen.reg_op import HeaderOperator
 from ge_graph.codegen.signature import literal, parameters, result
 from ge_graph.errors import GraphError
 from ge_graph.schema import OpSchema
@@ -54,7 +54,9 @@ TensorLike: TypeAlias = Tensor | int | float | bool | complex | Sequence[Any] | 
 """
 
 
-def write_module(operators: Sequence[Operator], output: Path, *, replace: bool = False) -> tuple[Path, Path, Path]:
+def write_module(
+    operators: Sequence[HeaderOperator], output: Path, *, replace: bool = False
+) -> tuple[Path, Path, Path]:
     """Write ``output``, its ``.pyi`` and its ``.jsonl``; each file appears whole or not at all.
 
     Args:
@@ -76,7 +78,7 @@ def write_module(operators: Sequence[Operator], output: Path, *, replace: bool =
     return output, stub, rows
 
 
-def _refuse_conflicts(operators: Sequence[Operator]) -> None:
+def _refuse_conflicts(operators: Sequence[HeaderOperator]) -> None:
     wrong = []
     for op in operators:
         difference = schema.conflict(op.row)
@@ -95,7 +97,7 @@ def row_text(row: schema.Row) -> str:
     return json.dumps(row, separators=(",", ":"), ensure_ascii=False)
 
 
-def module_text(operators: Sequence[Operator], *, replace: bool = False) -> str:
+def module_text(operators: Sequence[HeaderOperator], *, replace: bool = False) -> str:
     """The Python module."""
     files = _in_docstring(", ".join(dict.fromkeys(escape.line(op.file.name, 200) for op in operators)))
     parts = [_HEAD.format(count=len(operators), files=files)]
@@ -108,7 +110,7 @@ def module_text(operators: Sequence[Operator], *, replace: bool = False) -> str:
     return "".join(parts)
 
 
-def _function(operator: Operator) -> str:
+def _function(operator: HeaderOperator) -> str:
     op = schema.parse(operator.row)
     ports, attributes = parameter_names(op)
     keywords = [*attributes, *(f"size_of_{p.name}" for p in op.outputs if p.kind == "dynamic"), *op.subgraphs]
@@ -144,7 +146,7 @@ def _in_docstring(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', "'")
 
 
-def _stub(operators: Sequence[Operator]) -> str:
+def _stub(operators: Sequence[HeaderOperator]) -> str:
     lines = [_STUB_HEAD]
     for operator in operators:
         op = schema.parse(operator.row)

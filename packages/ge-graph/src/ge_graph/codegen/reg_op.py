@@ -53,7 +53,7 @@ _FLOAT_NAMES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Operator:
+class HeaderOperator:
     """A registration.
 
     Attributes:
@@ -70,10 +70,10 @@ class Operator:
 
 
 @dataclass(slots=True)
-class Found:
+class ParsedHeaders:
     """What headers hold: operators sorted by name, and notes on registrations that were left out."""
 
-    operators: list[Operator] = field(default_factory=list)
+    operators: list[HeaderOperator] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
@@ -86,14 +86,14 @@ class _Unreadable(Exception):
         self.what = what
 
 
-def read_headers(paths: Iterable[Path]) -> Found:
+def read_headers(paths: Iterable[Path]) -> ParsedHeaders:
     """Read header files and whole directories of ``*.h``.
 
     Raises:
         GraphError: GE3040 listing every line that cannot be read, GE3041 if a path is missing or holds no operator.
     """
-    found, problems = Found(), []
-    best: dict[str, Operator] = {}
+    found, problems = ParsedHeaders(), []
+    best: dict[str, HeaderOperator] = {}
     for path in paths:
         files, named = _files(path)
         count = 0
@@ -124,7 +124,7 @@ def _files(path: Path) -> tuple[list[Path], bool]:
     raise GraphError("GE3041", f"there is no file or directory {path}")
 
 
-def _keep(best: dict[str, Operator], new: Operator, notes: list[str]) -> None:
+def _keep(best: dict[str, HeaderOperator], new: HeaderOperator, notes: list[str]) -> None:
     """Of two registrations of one name, the one with more ports and attributes stays."""
     name = new.row["op"]
     old = best.get(name)
@@ -142,7 +142,7 @@ def _size(row: schema.Row) -> int:
     return len(row["in"]) + len(row["out"]) + len(row.get("attr", ()))
 
 
-def _read_file(file: Path) -> tuple[list[Operator], list[str]]:
+def _read_file(file: Path) -> tuple[list[HeaderOperator], list[str]]:
     try:
         text = file.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
@@ -150,7 +150,7 @@ def _read_file(file: Path) -> tuple[list[Operator], list[str]]:
     return parse_header(text, file)
 
 
-def parse_header(text: str, file: Path) -> tuple[list[Operator], list[str]]:
+def parse_header(text: str, file: Path) -> tuple[list[HeaderOperator], list[str]]:
     """The operators of one header, and one text a place that cannot be read."""
     source = read(text)
     reader = _Reader(source, file)
@@ -166,7 +166,7 @@ class _Reader:
         self.tokens = source.tokens
         self.comments = source.comments
         self.file = file
-        self.operators: list[Operator] = []
+        self.operators: list[HeaderOperator] = []
         self.problems: list[tuple[int, str]] = []
 
     def run(self) -> None:
@@ -258,7 +258,7 @@ class _Reader:
             self.problems.append((line, error.what))
             return
         row["source"] = self.file.name
-        self.operators.append(Operator(row, self._doc(line), self.file, line))
+        self.operators.append(HeaderOperator(row, self._doc(line), self.file, line))
 
     def _doc(self, line: int) -> str:
         for distance in range(1, 4):
@@ -288,7 +288,7 @@ class _Reader:
             close = difflib.get_close_matches(name, _METHODS, 1)
             hint = f"; did you mean .{close[0]}?" if close else ""
             known = ", ".join(_METHODS)
-            raise _Unreadable(method.line, f".{name} is no call of a registration, expected one of {known}{hint}")
+            raise _Unreadable(method.line, f".{name} is not a call of a registration, expected one of {known}{hint}")
 
     def _named(self, method: Token, arguments: Sequence[Token], form: str) -> tuple[str, Sequence[Token]]:
         """Split ``name, rest``."""
@@ -372,7 +372,9 @@ def _type(token: Token) -> DataType | str:
     known = [*DataType.__members__, *schema.dtype_sets()]
     close = difflib.get_close_matches(token.text, known, 1, 0.6)
     hint = f"; did you mean {close[0]}?" if close else ""
-    raise _Unreadable(token.line, f"'{token.text}' is no element type, expected DT_… or a set such as BasicType{hint}")
+    raise _Unreadable(
+        token.line, f"'{token.text}' is not an element type, expected DT_… or a set such as BasicType{hint}"
+    )
 
 
 def _default(name: str, kind: Kind, tokens: Sequence[Token], line: int) -> list[Any]:

@@ -16,15 +16,15 @@ from typing import Literal
 
 from ge_graph.dtypes import DataType
 from ge_graph.kernels import data, installation
-from ge_graph.kernels.form import Facts, Kernel
+from ge_graph.kernels.form import ChipKernel, KernelFacts
 from ge_graph.kernels.verdicts import Finding, Oracle, Verdict
 
-__all__ = ["Facts", "Finding", "Kernel", "Oracle", "Verdict", "facts", "has", "oracle", "socs"]
+__all__ = ["KernelFacts", "Finding", "ChipKernel", "Oracle", "Verdict", "facts", "has", "oracle", "socs"]
 
 _WITHOUT_KERNEL = ("ge_local", "rts", "hccl")
 
 
-def facts(cann: str | os.PathLike[str] | None = None, *, cache: Path | None = None) -> Facts:
+def facts(cann: str | os.PathLike[str] | None = None, *, cache: Path | None = None) -> KernelFacts:
     """Kernel facts.
 
     Args:

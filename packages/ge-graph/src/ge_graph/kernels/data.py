@@ -11,7 +11,7 @@ from typing import Final
 from ge_graph.dtypes import BY_SHORT, DataType
 from ge_graph.errors import GraphError
 from ge_graph.kernels import form
-from ge_graph.kernels.form import Facts
+from ge_graph.kernels.form import KernelFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ def _read(name: str) -> bytes:
 
 
 @lru_cache(maxsize=1)
-def published() -> Facts:
+def published() -> KernelFacts:
     """Kernels of the published libraries: complete for ascend950, the open ones for others."""
     return form.read(_read("kernels.tsv"), "ge_graph/data/kernels.tsv")
 

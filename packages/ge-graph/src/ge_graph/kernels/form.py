@@ -1,4 +1,4 @@
-"""Kernel facts in memory and as text: one line a kernel, so that a lookup parses only the lines of its operator.
+"""Kernel facts in memory and as text: one line per kernel, so that a lookup parses only the lines of its operator.
 
 The first line names form, version, origin and the chips that are complete. A kernel's line has tab-separated fields:
 operator; chips; unit; number of inputs; ports (``?`` optional, ``*`` dynamic, ``~`` virtual: the kernel's own, absent
@@ -27,7 +27,7 @@ UNITS: Final = ("ge_local", "rts", "hccl", AI_CORE, AI_CPU)
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class ChipKernel:
     """One kernel of an operator.
 
     Attributes:
@@ -39,7 +39,7 @@ class Kernel:
         kinds: ``required``, ``optional``, ``dynamic`` or ``virtual``, parallel to ports.
         combos: AI Core: supported combinations of element types, parallel to ports. Empty: not said.
         sets: Other units: element types of each port by itself, parallel to ports; of ``hccl`` one set for all.
-        formats: Layout names, one row a combination; empty: ND or not said.
+        formats: Layout names, one row per combination; empty: ND or not said.
         checks: The kernel may still refuse shapes and attributes.
         experimental: Contributed, not part of an installation.
         source: Library or file.
@@ -69,7 +69,7 @@ _MARKS: Final = {"required": "", "optional": "?", "dynamic": "*", "virtual": "~"
 _KINDS: Final = {mark: kind for kind, mark in _MARKS.items() if mark}
 
 
-def to_line(kernel: Kernel) -> str:
+def to_line(kernel: ChipKernel) -> str:
     """The line of a kernel."""
     ports = " ".join(name + _MARKS[kind] for name, kind in zip(kernel.ports, kernel.kinds))
     if kernel.sets:
@@ -86,7 +86,7 @@ def _row(texts: list[str]) -> str:
     return texts[0] if len(set(texts)) == 1 else ",".join(texts)
 
 
-def from_line(line: str) -> Kernel:
+def from_line(line: str) -> ChipKernel:
     """The kernel of a line; the chips and operators of one file repeat, so rows are parsed once."""
     op, socs, unit, inputs, ports, types, formats, flags, source = line.split("\t")
     named = [(p.rstrip("?*~"), _KINDS.get(p[-1], "required")) for p in ports.split(" ") if p]
@@ -99,7 +99,7 @@ def from_line(line: str) -> Kernel:
     elif types:
         combos = tuple(_combo(text, len(named)) for text in types.split(";"))
     rows = tuple(tuple(text.split(",")) if "," in text else (text,) * len(named) for text in formats.split(";") if text)
-    return Kernel(
+    return ChipKernel(
         op, tuple(socs.split(",")), unit, int(inputs), tuple(n for n, _ in named), tuple(k for _, k in named),
         combos, sets, rows, "c" in flags, "e" in flags, source,
     )  # fmt: skip
@@ -120,7 +120,7 @@ def _combo(text: str, ports: int) -> tuple[DataType, ...]:
     return found
 
 
-class Facts:
+class KernelFacts:
     """Kernels of all operators.
 
     Args:
@@ -136,13 +136,13 @@ class Facts:
     def __init__(self, lines: Mapping[str, list[str]], origin: str, complete: Iterable[str] = ()) -> None:
         self.complete = frozenset(complete)
         self._lines = lines
-        self._parsed: dict[str, tuple[Kernel, ...]] = {}
+        self._parsed: dict[str, tuple[ChipKernel, ...]] = {}
         self.origin = origin
 
     def __len__(self) -> int:
         return len(self._lines)
 
-    def kernels(self, op: str, soc: str) -> list[Kernel]:
+    def kernels(self, op: str, soc: str) -> list[ChipKernel]:
         """The kernels of an operator on a chip, in the order in which GE asks the units."""
         found = self._parsed.get(op)
         if found is None:
@@ -156,14 +156,14 @@ class Facts:
         named = {s for lines in self._lines.values() for line in lines for s in line.split("\t", 2)[1].split(",")}
         return sorted(named - {ANY})
 
-    def merged(self, other: Facts, units: tuple[str, ...]) -> Facts:
+    def merged(self, other: KernelFacts, units: tuple[str, ...]) -> KernelFacts:
         """These facts, and of ``other`` the kernels of ``units`` for operators that have none here."""
         lines = dict(self._lines)
         for op, theirs in other._lines.items():
             kept = [line for line in theirs if line.split("\t", 3)[2] in units]
             if kept and op not in lines:
                 lines[op] = kept
-        return Facts(lines, self.origin, self.complete)
+        return KernelFacts(lines, self.origin, self.complete)
 
     def text(self) -> str:
         """The facts as a file."""
@@ -172,7 +172,7 @@ class Facts:
         return "\n".join(("\t".join(head), *rows)) + "\n"
 
 
-def _checked(line: str, origin: str) -> Kernel:
+def _checked(line: str, origin: str) -> ChipKernel:
     try:
         return from_line(line)
     except (ValueError, KeyError, IndexError) as error:
@@ -187,7 +187,7 @@ def damaged(name: str, what: str) -> GraphError:
     )  # fmt: skip
 
 
-def read(data: bytes, name: str) -> Facts:
+def read(data: bytes, name: str) -> KernelFacts:
     """Facts from a file.
 
     Args:
@@ -205,7 +205,7 @@ def read(data: bytes, name: str) -> Facts:
         raise damaged(name, f"it has version {head[1]!r}, this release reads version {VERSION}")
     if len(head) != 4:
         raise damaged(name, "its first line is not whole")
-    return Facts(by_op(lines[1:]), head[2], filter(None, head[3].split(",")))
+    return KernelFacts(by_op(lines[1:]), head[2], filter(None, head[3].split(",")))
 
 
 def by_op(lines: Iterable[str]) -> dict[str, list[str]]:

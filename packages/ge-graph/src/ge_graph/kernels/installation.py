@@ -18,7 +18,7 @@ from typing import Any, Final
 from ge_graph.dtypes import BY_LAYOUT, BY_SHORT, BY_TORCH_NAME, DataType
 from ge_graph.errors import GraphError
 from ge_graph.kernels import form
-from ge_graph.kernels.form import AI_CORE, AI_CPU, ANY, Facts, Kernel
+from ge_graph.kernels.form import AI_CORE, AI_CPU, ANY, ChipKernel, KernelFacts
 
 VARIABLE: Final = "ASCEND_HOME_PATH"
 _AI_CORE: Final = ("op_impl/ai_core/tbe/config/*/aic-*-ops-info*.json",)
@@ -41,8 +41,8 @@ def find(path: str | os.PathLike[str]) -> Path | None:
     return next((p for p in (root / "opp", root) if (p / "built-in").is_dir()), None)
 
 
-def load(path: str | os.PathLike[str], cache: Path | None = None) -> Facts:
-    """The facts of an installation, or of a file that ``Facts.text`` gave.
+def load(path: str | os.PathLike[str], cache: Path | None = None) -> KernelFacts:
+    """The facts of an installation, or of a file that ``KernelFacts.text`` gave.
 
     Args:
         path: Folder of CANN (ASCEND_HOME_PATH), its ``opp`` folder, or a file of facts.
@@ -57,7 +57,7 @@ def load(path: str | os.PathLike[str], cache: Path | None = None) -> Facts:
         return form.read(_bytes(given), str(given))
     opp = find(given)
     if opp is None:
-        raise form.damaged(str(given), "it is no file of facts and has no opp/built-in folder")
+        raise form.damaged(str(given), "it is not a file of facts and has no opp/built-in folder")
     files = [(f, True) for f in _below(opp, _AI_CORE)] + [(f, False) for f in _below(opp, _AI_CPU)]
     if not files:
         raise form.damaged(str(opp), "it has no lists of operators for AI Core or AI CPU")
@@ -72,7 +72,7 @@ def load(path: str | os.PathLike[str], cache: Path | None = None) -> Facts:
         for kernel in _kernels(file, opp, ai_core):
             lines.setdefault(kernel.op, []).append(form.to_line(kernel))
     chips = {f.parent.name for f, ai_core in files if ai_core and f.is_relative_to(opp / "built-in")}
-    facts = Facts(lines, f"{version(opp)} in {form_text(str(given))}", chips)
+    facts = KernelFacts(lines, f"{version(opp)} in {form_text(str(given))}", chips)
     _keep(kept, facts.text())
     return facts
 
@@ -134,7 +134,7 @@ def _bytes(path: Path) -> bytes:
         raise form.damaged(str(path), error.strerror or str(error)) from error
 
 
-def _kernels(file: Path, opp: Path, ai_core: bool) -> Iterator[Kernel]:
+def _kernels(file: Path, opp: Path, ai_core: bool) -> Iterator[ChipKernel]:
     name = str(file)
     try:
         rows = json.loads(_bytes(file))
@@ -145,7 +145,7 @@ def _kernels(file: Path, opp: Path, ai_core: bool) -> Iterator[Kernel]:
     source = form_text(str(file.relative_to(opp)))
     for op, row in rows.items():
         if not isinstance(row, dict) or not re.fullmatch(r"\w+", op):
-            raise form.damaged(name, f"operator {op[:40]!r} is no object, or its name is none")
+            raise form.damaged(name, f"operator {op[:40]!r} is not an object, or its name is none")
         try:
             yield _ai_core(op, row, file.parent.name, source) if ai_core else _ai_cpu(op, row, source)
         except (AttributeError, TypeError, ValueError, KeyError) as error:
@@ -185,7 +185,7 @@ def _flag(row: Mapping[str, Any], name: str) -> bool:
     return isinstance(entry, dict) and str(entry.get("flag", "")).strip().lower() == "true"
 
 
-def _ai_core(op: str, row: Mapping[str, Any], soc: str, source: str) -> Kernel:
+def _ai_core(op: str, row: Mapping[str, Any], soc: str, source: str) -> ChipKernel:
     inputs, ports = _ports(row)
     names, kinds = _names(ports), _kinds(ports)
     types = [] if _flag(row, "dynamicFormat") else [_list(p.get("dtype")) for p in ports]
@@ -198,12 +198,12 @@ def _ai_core(op: str, row: Mapping[str, Any], soc: str, source: str) -> Kernel:
     if layouts and all(layouts) and len({len(f) for f in layouts}) == 1:
         formats = tuple(dict.fromkeys(r for r in zip(*layouts) if all(f in BY_LAYOUT for f in r)))
         formats = () if all(f == "ND" for r in formats for f in r) else formats
-    return Kernel(op, (soc,), AI_CORE, inputs, names, kinds, combos, (), formats,
+    return ChipKernel(op, (soc,), AI_CORE, inputs, names, kinds, combos, (), formats,
                   _flag(row, "needCheckSupport") or not combos, False, source)  # fmt: skip
 
 
-def _ai_cpu(op: str, row: Mapping[str, Any], source: str) -> Kernel:
+def _ai_cpu(op: str, row: Mapping[str, Any], source: str) -> ChipKernel:
     inputs, ports = _ports(row)
     sets = tuple(frozenset(_NAMES[t.lower()] for t in _list(p.get("type")) if t.lower() in _NAMES) for p in ports)
-    return Kernel(op, (ANY,), AI_CPU, inputs, _names(ports), _kinds(ports), (), sets if any(sets) else (), (), False,
-                  False, source)  # fmt: skip
+    used = sets if any(sets) else ()
+    return ChipKernel(op, (ANY,), AI_CPU, inputs, _names(ports), _kinds(ports), (), used, (), False, False, source)

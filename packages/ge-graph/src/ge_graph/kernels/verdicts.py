@@ -16,7 +16,7 @@ from ge_graph import schema
 from ge_graph.dtypes import BY_SHORT, DataType
 from ge_graph.ir import Graph, Node
 from ge_graph.kernels.data import Limit
-from ge_graph.kernels.form import AI_CORE, AI_CPU, Facts, Kernel
+from ge_graph.kernels.form import AI_CORE, AI_CPU, ChipKernel, KernelFacts
 
 State = Literal["aicore", "aicpu", "device", "none", "unknown"]
 Types: TypeAlias = "Mapping[str, Sequence[DataType]]"
@@ -89,7 +89,7 @@ class Oracle:
         limits: What is known of operators that the facts leave out for this chip.
     """
 
-    def __init__(self, facts: Facts, soc: str, limits: Sequence[Limit] = ()) -> None:
+    def __init__(self, facts: KernelFacts, soc: str, limits: Sequence[Limit] = ()) -> None:
         self.facts = facts
         self.soc = soc
         self._limits: dict[str, list[Limit]] = {}
@@ -167,7 +167,7 @@ class Oracle:
                 return Verdict(state, f"{where}, by the lists of an older installation", advice=limit.instead)
         return None
 
-    def _advice(self, kernels: Sequence[Kernel], types: Types) -> str:
+    def _advice(self, kernels: Sequence[ChipKernel], types: Types) -> str:
         best: tuple[int, str] | None = None
         for kernel in kernels:
             if kernel.unit != AI_CORE:
@@ -220,7 +220,7 @@ def _holds(port: str, wanted: frozenset[DataType], types: Types) -> bool:
     return any(d in wanted for d in given)
 
 
-def _placed(kernel: Kernel, types: Types) -> dict[str, int] | None:
+def _placed(kernel: ChipKernel, types: Types) -> dict[str, int] | None:
     """Port of the graph to port of the kernel: by name, else by position; ``None`` if neither fits."""
     real = [i for i, kind in enumerate(kernel.kinds) if kind != "virtual"]
     names = {kernel.ports[i]: i for i in real}
@@ -232,7 +232,7 @@ def _placed(kernel: Kernel, types: Types) -> dict[str, int] | None:
     return None
 
 
-def _takes(kernel: Kernel, types: Types) -> Verdict | None:
+def _takes(kernel: ChipKernel, types: Types) -> Verdict | None:
     """The verdict if the kernel takes the types, ``None`` if it does not."""
     if kernel.unit not in (AI_CORE, AI_CPU):
         if kernel.sets and not all(d in kernel.sets[0] for ds in types.values() for d in ds):
@@ -259,11 +259,11 @@ def _takes(kernel: Kernel, types: Types) -> Verdict | None:
     return Verdict("aicore", f"runs on AI Core, with casts that GE inserts{maybe}", casts=True)
 
 
-def _unit(kernel: Kernel) -> str:
+def _unit(kernel: ChipKernel) -> str:
     return "AI CPU" if kernel.unit == AI_CPU else "AI Core"
 
 
-def _refusal(kernels: Iterable[Kernel], types: Types) -> str:
+def _refusal(kernels: Iterable[ChipKernel], types: Types) -> str:
     parts = []
     for kernel in kernels:
         places = _placed(kernel, types)
@@ -280,7 +280,7 @@ def _refusal(kernels: Iterable[Kernel], types: Types) -> str:
     return "no kernel: " + ("; ".join(dict.fromkeys(parts)) or "its kernels take other types")
 
 
-def _way(kernel: Kernel, combo: tuple[DataType, ...], types: Types) -> tuple[int, str] | None:
+def _way(kernel: ChipKernel, combo: tuple[DataType, ...], types: Types) -> tuple[int, str] | None:
     """The cost and the words of the casts that lead to a combination."""
     places = _placed(kernel, types)
     if places is None:

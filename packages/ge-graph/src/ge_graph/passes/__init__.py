@@ -8,26 +8,33 @@ from typing import Final
 from ge_graph.ir import Graph
 from ge_graph.passes.base import Pass, PassResult
 from ge_graph.passes.batches import UnjoinBatches
+from ge_graph.passes.broadcasts import SpreadLate
 from ge_graph.passes.cleanup import DropDeadNodes
 from ge_graph.passes.constants import MergeConstants
 from ge_graph.passes.cse import MergeShapeArithmetic
 from ge_graph.passes.fusion import FuseOperators
+from ge_graph.passes.identities import DropIdentities
 from ge_graph.passes.layout import FoldLayout
 from ge_graph.passes.moves import JoinMoves
 from ge_graph.passes.ref_data import ReplaceDataWithRefData, WriteInputsInPlace
+from ge_graph.passes.sizes import FoldSizes
 from ge_graph.passes.symbols import DropSymbolicInputs
 from ge_graph.passes.topology import SortNodes
 from ge_graph.passes.twins import MergeTwins
 from ge_graph.passes.written import ProtectWrittenTensors
 
 __all__ = [
-    "DEFAULT", "DropDeadNodes", "DropSymbolicInputs", "FoldLayout", "FuseOperators", "JoinMoves", "MergeConstants",
-    "MergeShapeArithmetic", "MergeTwins", "Pass", "PassResult", "ProtectWrittenTensors", "ReplaceDataWithRefData",
-    "SortNodes", "UnjoinBatches", "WriteInputsInPlace", "run",
+    "DEFAULT", "DropDeadNodes", "DropIdentities", "DropSymbolicInputs", "FoldLayout", "FoldSizes", "FuseOperators",
+    "JoinMoves", "MergeConstants", "MergeShapeArithmetic", "MergeTwins", "Pass", "PassResult",
+    "ProtectWrittenTensors", "ReplaceDataWithRefData", "SortNodes", "SpreadLate", "UnjoinBatches",
+    "WriteInputsInPlace", "run",
 ]  # fmt: skip
 
 DEFAULT: Final[tuple[Pass, ...]] = (
+    FoldSizes(),
+    DropIdentities(),
     MergeConstants(),
+    SpreadLate(),
     MergeShapeArithmetic(),
     UnjoinBatches(),
     JoinMoves(),
@@ -57,7 +64,7 @@ def run(
         check: Hold each pass to its claim, see ``Pass.run``.
 
     Raises:
-        GraphError: GE3051 if a pass does not what it says.
+        GraphError: GE3051 if a pass does not do what it says.
     """
     results = []
     for step in passes:

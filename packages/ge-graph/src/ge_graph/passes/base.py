@@ -18,7 +18,7 @@ class PassResult:
     Attributes:
         name: Name of the pass.
         changed: Whether the graph is another one now.
-        notes: One line a kind of change, for logs.
+        notes: One line per kind of change, for logs.
     """
 
     name: str

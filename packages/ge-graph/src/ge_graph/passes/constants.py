@@ -22,7 +22,7 @@ class MergeConstants(Pass):
 
     name = "merge_constants"
     reason = "a constant twice is memory twice on the device, and hides equal shape arithmetic"
-    place = "first: equal operands are then the same tensor for all that follows"
+    place = "early: equal operands are then the same tensor for all that follows"
 
     def rewrite(self, graph: Graph) -> list[str]:
         groups: dict[Any, list[Node]] = {}

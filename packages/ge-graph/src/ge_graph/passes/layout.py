@@ -158,7 +158,7 @@ def _stays(node: Node) -> bool:
 
 
 def permutation(node: Node) -> tuple[int, ...] | None:
-    """The permutation of a Transpose, all entries positive; ``None`` if it is no Transpose or not constant."""
+    """The permutation of a Transpose, all entries positive; ``None`` if it is not a Transpose or not constant."""
     perm: Any
     if node.op == "TransposeD":
         perm = node.attr("perm")

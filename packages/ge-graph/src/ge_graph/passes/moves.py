@@ -41,6 +41,7 @@ class JoinMoves(Pass):
     """Read past a move that the next one makes needless.
 
     * Transpose of Transpose is one Transpose.
+    * Transpose that moves only axes of one element is a Reshape, which copies nothing.
     * Unsqueeze of Unsqueeze is one Unsqueeze; Squeeze of Unsqueeze at the same axes is nothing.
     * Reshape of Unsqueeze or Squeeze is that Reshape.
     * Cast of Cast is the second one where the type between holds every value of the first; nothing if it leads back.
@@ -60,24 +61,70 @@ class JoinMoves(Pass):
         mapping: dict[Tensor, Tensor] = {}
         counts: dict[str, int] = {}
         nodes: list[Node] = []
+        shortened = 0
         for node in list(graph.nodes):
             if mapping:
                 node.replace_operands(mapping)
-            while (found := _before(node, effects)) is not None:
-                middle, first = found
-                change = _RULES[node.op](node, middle, first)
-                if change is None or (change == _NOTHING and not replaceable(node, first, effects, outputs)):
+            while True:
+                found = _before(node, effects)
+                change = None if found is None else _RULES[node.op](node, *found)
+                if found is None or change is None:
+                    sizes = _keeps_order(node, effects)
+                    if sizes is None:
+                        break
+                    made = _as_reshape(graph, nodes, node, sizes)
+                    mapping[node.outputs[0]] = made.outputs[0]
+                    shortened += 1
+                    node = made
+                    continue
+                if change == _NOTHING and not replaceable(node, found[1], effects, outputs):
                     break
                 counts[node.op] = counts.get(node.op, 0) + 1
                 if change == _NOTHING:
-                    mapping[node.outputs[0]] = first
+                    mapping[node.outputs[0]] = found[1]
                     break
-                _join(graph, nodes, node, first, change)
+                _join(graph, nodes, node, found[1], change)
             nodes.append(node)
         graph.nodes[:] = nodes
         if mapping:
             graph.replace_nodes(mapping)
-        return [f"{count} {op} joined with the move before" for op, count in sorted(counts.items())]
+        notes = [f"{count} {op} joined with the move before" for op, count in sorted(counts.items())]
+        return [*notes, f"{shortened} Transpose of single elements made Reshape"] if shortened else notes
+
+
+def _keeps_order(node: Node, effects: Effects) -> tuple[int, ...] | None:
+    """The sizes that a Transpose gives, if they are numbers and no two axes of several elements change places."""
+    if node.op not in ("Transpose", "TransposeD") or effects.pinned(node):
+        return None
+    source = node.inputs[0]
+    if not isinstance(source, Tensor) or source.format is not node.outputs[0].format:
+        return None
+    order, shape = permutation(node), source.known_shape
+    if order is None or shape is None or len(order) != len(shape) or order == tuple(sorted(order)):
+        return None
+    sizes = tuple(d for i in order if isinstance(d := shape[i], int) and d > 0)
+    moved = [i for i in order if shape[i] != 1]
+    return sizes if len(sizes) == len(order) and moved == sorted(moved) else None
+
+
+def _as_reshape(graph: Graph, nodes: list[Node], node: Node, sizes: tuple[int, ...]) -> Node:
+    """The Reshape that gives what a Transpose does; marks of a scope stay."""
+    attrs = {k: a for k, a in node.attrs.items() if k.startswith("_")}
+    attrs |= {"axis": Attr(Kind.INT, 0), "num_axes": Attr(Kind.INT, -1)}
+    result = node.outputs[0]
+    made = graph.add("Reshape", [node.inputs[0], _const(graph, nodes, sizes)], attrs, [(result.dtype, sizes)])
+    graph.nodes.pop()
+    made.outputs[0].format = result.format
+    made.provenance = node.provenance
+    return made
+
+
+def _const(graph: Graph, nodes: list[Node], numbers: tuple[int, ...]) -> Tensor:
+    value = np.asarray(numbers, np.int64)
+    made = graph.add("Const", (), {"value": Attr(Kind.TENSOR, value)}, [(DataType.DT_INT64, value.shape)])
+    graph.nodes.pop()
+    nodes.append(made)
+    return made.outputs[0]
 
 
 def _join(graph: Graph, nodes: list[Node], node: Node, first: Tensor, change: _Change) -> None:
@@ -89,11 +136,7 @@ def _join(graph: Graph, nodes: list[Node], node: Node, first: Tensor, change: _C
     elif node.op == "TransposeD":
         node.attrs["perm"] = Attr(Kind.LIST_INT, change)
     else:
-        value = np.asarray(change, np.int64)
-        made = graph.add("Const", (), {"value": Attr(Kind.TENSOR, value)}, [(DataType.DT_INT64, value.shape)])
-        graph.nodes.pop()
-        nodes.append(made)
-        node.inputs[1] = made.outputs[0]
+        node.inputs[1] = _const(graph, nodes, change)
 
 
 def _before(node: Node, effects: Effects) -> tuple[Tensor, Tensor] | None:

@@ -42,7 +42,7 @@ class WriteInputsInPlace(Pass):
         assigned = [(targets[index], graph.outputs[output]) for index, output in self._pairs]
         graph.outputs = [t for i, t in enumerate(graph.outputs) if i not in dropped]
         effects = Effects(graph)
-        # what an in-place operator has written already only has to stay when it is no output any more
+        # what an in-place operator has written already only has to stay when it is not an output any more
         written = [value.node for target, value in assigned if effects.variable(value) is target]
         graph.output_control += [n for n in dict.fromkeys(written) if n.op not in PLACEHOLDERS]
         assigned = [(target, value) for target, value in assigned if effects.variable(value) is not target]

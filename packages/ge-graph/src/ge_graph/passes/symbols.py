@@ -78,7 +78,7 @@ def _is_size(node: Node) -> bool:
 
 
 def _size_of(graph: Graph, tensor: Tensor, dim: int) -> Tensor:
-    """Shape and Gather of one dimension, moved right behind the input so that the order stays topological."""
+    """Shape and Gather of one dimension, moved right after the input so that the order stays topological."""
     rank = len(tensor.known_shape or ())
     count = len(graph.nodes)
     int64 = DataType.DT_INT64

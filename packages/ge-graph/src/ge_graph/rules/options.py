@@ -68,7 +68,7 @@ def _pairs(text: str, inputs: int, outputs: int) -> Iterator[str]:
     for pair in filter(None, text.split("|")):
         parts = pair.split(",")
         if len(parts) != 2 or not all(map(_NUMBER.fullmatch, parts)):
-            yield f"{pair!r} is no pair input,output and would be skipped"
+            yield f"{pair!r} is not a pair input,output and would be skipped"
         elif int(parts[0]) >= inputs or int(parts[1]) >= outputs:
             yield f"pair {pair!r} of {inputs} inputs and {outputs} outputs"
 
@@ -78,7 +78,7 @@ def _indices(text: str, limit: int, side: str) -> Iterator[str]:
         return
     parts = text.split(",")
     if not all(_NUMBER.fullmatch(p) and int(p) <= _INT32_MAX for p in parts):
-        yield f"{text!r} is no list of decimal numbers"
+        yield f"{text!r} is not a list of decimal numbers"
         return
     if len(set(map(int, parts))) != len(parts):
         yield f"{text!r} names an index twice"

@@ -24,7 +24,7 @@ import torch
 
 from ge_emulator import aclnn_forms, build
 from ge_emulator.memory import strided
-from ge_emulator.refusal import INTERNAL, INVALID, KERNEL_FAILED, OP_NOT_FOUND, Refusal, reply
+from ge_emulator.refusal import INTERNAL, INVALID, KERNEL_FAILED, OP_NOT_FOUND, CannRefusal, reply
 from ge_emulator.single_op import Prepared
 from ge_graph import schema
 from ge_graph.dtypes import DataType
@@ -43,7 +43,7 @@ class Argument(NamedTuple):
     written: bool
 
 
-class Row(NamedTuple):
+class AclnnRow(NamedTuple):
     """A row of the table.
 
     Attributes:
@@ -62,7 +62,7 @@ class Row(NamedTuple):
     sizes: bool
 
 
-def _row(line: str) -> Row:
+def _row(line: str) -> AclnnRow:
     function, arguments, call = line.split("\t")
     call, _, last = call.partition(" sizes")
     parsed = tuple(
@@ -79,11 +79,11 @@ def _row(line: str) -> Row:
             raise ValueError(line)
         operands = tuple(tree.args)
         keywords = {k.arg: k.value for k in tree.keywords if k.arg}
-    return Row(function, parsed, form, target, operands, keywords, " sizes" in line.split("\t")[2])
+    return AclnnRow(function, parsed, form, target, operands, keywords, " sizes" in line.split("\t")[2])
 
 
 @lru_cache(maxsize=1)
-def table() -> dict[str, Row]:
+def table() -> dict[str, AclnnRow]:
     """All rows, by function."""
     lines = (build.sources() / "aclnn.tsv").read_text().splitlines()
     return {row.function: row for row in (_row(line) for line in lines if line and not line.startswith("#"))}
@@ -96,7 +96,7 @@ class _Call:
         asked = json.loads(data)
         row = table().get(asked["function"])
         if row is None:
-            raise Refusal(OP_NOT_FOUND, f"EZ9999: {asked['function']} is not in the emulator's table")
+            raise CannRefusal(OP_NOT_FOUND, f"EZ9999: {asked['function']} is not in the emulator's table")
         self.row = row
         self.values = asked["args"]
         self.run: Callable[[dict[str, Any], list[Any]], Any]
@@ -156,7 +156,7 @@ class _Call:
         for name, node in row.keywords.items():
             spec = found.attr(name)
             if spec is None:
-                raise Refusal(INTERNAL, f"{row.function}: {row.target} has no attribute '{name}'")
+                raise CannRefusal(INTERNAL, f"{row.function}: {row.target} has no attribute '{name}'")
             attrs[name] = [spec.kind.value, _value(node, plain)]
         program = Prepared({"op": row.target, "inputs": inputs, "outputs": outputs, "attrs": attrs}).program
 
@@ -166,7 +166,7 @@ class _Call:
         return run
 
 
-def _in_place(row: Row, argument: Argument) -> bool:
+def _in_place(row: AclnnRow, argument: Argument) -> bool:
     """Whether what is written is read too: the first argument of an in-place function."""
     return argument is row.arguments[0] and argument.written
 
@@ -184,7 +184,7 @@ def _call_of(data: bytes) -> _Call:
         try:
             found = _Call(data)
         except GeError as error:
-            raise Refusal(INTERNAL, f"EZ9999: {error}") from error
+            raise CannRefusal(INTERNAL, f"EZ9999: {error}") from error
         if len(_calls) >= _KEPT:
             _calls.popitem(last=False)
         _calls[data] = found
@@ -208,10 +208,10 @@ def run(data: bytes, words: list[int]) -> int | bytes:
             outputs += made if argument.kind == "tl" else [made]
     try:
         results = call.run(arguments, outputs)
-    except Refusal:
+    except CannRefusal:
         raise
     except Exception as error:
-        raise Refusal(KERNEL_FAILED, f"{call.row.function}: {error}") from error
+        raise CannRefusal(KERNEL_FAILED, f"{call.row.function}: {error}") from error
     if isinstance(results, torch.Tensor):
         results = [results]
     sizes = []
@@ -227,7 +227,7 @@ def run(data: bytes, words: list[int]) -> int | bytes:
             continue
         if result.shape != output.shape:
             if result.numel() != output.numel():
-                raise Refusal(
+                raise CannRefusal(
                     KERNEL_FAILED, f"{call.row.function} gives {list(result.shape)}, output {i} is {list(output.shape)}"
                 )
             result = result.reshape(output.shape)
@@ -258,5 +258,5 @@ def _tensor(value: Sequence[Any], words: Iterator[int]) -> torch.Tensor:
     try:
         dtype = torch_dtype(DataType(value[1]))
     except (ValueError, GeError) as error:
-        raise Refusal(INVALID, f"element type {value[1]}: {error}") from error
+        raise CannRefusal(INVALID, f"element type {value[1]}: {error}") from error
     return strided(address, dtype, dims, strides, offset)

@@ -11,15 +11,15 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ge_emulator.refusal import INVALID, Refusal
+from ge_emulator.refusal import INVALID, CannRefusal
 
 Arguments = dict[str, Any]
 Outputs = list[Any]
 aten = torch.ops.aten
 
 
-def _refuse(text: str) -> Refusal:
-    return Refusal(INVALID, text)
+def _refuse(text: str) -> CannRefusal:
+    return CannRefusal(INVALID, text)
 
 
 # -- elementwise -----------------------------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ def aminmax(a: Arguments, _: Outputs) -> Any:
 
 
 def nonzero_v2(a: Arguments, _: Outputs) -> Any:
-    """Positions, one row a dimension."""
+    """Positions, one row per dimension."""
     return torch.nonzero(a["self"]).t().contiguous()
 
 

@@ -14,7 +14,7 @@ import torch
 
 from ge_emulator import groups, manners
 from ge_emulator.memory import contiguous, raw_bytes
-from ge_emulator.refusal import INTERNAL, INVALID, MODEL_FAILED, Refusal, reply
+from ge_emulator.refusal import INTERNAL, INVALID, MODEL_FAILED, CannRefusal, reply
 from ge_graph import escape, serde
 from ge_graph.attrs import Attr, Kind
 from ge_graph.dtypes import DataType
@@ -76,7 +76,7 @@ def read(data: bytes, words: list[int]) -> bytes:
     try:
         graph = serde.from_bytes(data)
     except ArchiveError as error:
-        raise Refusal(INVALID, f"E18888: the bytes are no ge.proto.ModelDef that can be read: {error}") from error
+        raise CannRefusal(INVALID, f"E18888: the bytes are no ge.proto.ModelDef that can be read: {error}") from error
     return reply(0, b"".join(f"{n.name}\0{n.op}\0".encode() for n in graph.nodes))
 
 
@@ -108,7 +108,7 @@ def compile_graph(data: bytes, words: list[int]) -> bytes:
                 _read_constant(node)
         made = Compiled(graph, options)
     except GeError as error:
-        raise Refusal(INTERNAL, f"EZ9999: graph {words[2]}: {error}") from error
+        raise CannRefusal(INTERNAL, f"EZ9999: graph {words[2]}: {error}") from error
     with _lock:
         handle = _next
         _next += 1
@@ -125,9 +125,9 @@ def _read_constant(node: Node) -> None:
     try:
         size = os.stat(path).st_size
     except OSError as error:
-        raise Refusal(INVALID, f"E13001: FileConstant {node.name}: {path}: {error.strerror}") from error
+        raise CannRefusal(INVALID, f"E13001: FileConstant {node.name}: {path}: {error.strerror}") from error
     if needed is None or length != needed or offset + length > size:
-        raise Refusal(
+        raise CannRefusal(
             INVALID,
             f"EZ9999: FileConstant {node.name}: {edge.dtype.name}{list(shape)} takes {needed} bytes, asked for are "
             f"{length} from {offset} on, {path} has {size}",
@@ -168,19 +168,19 @@ def run(data: bytes, words: list[int]) -> int | bytes:
     handle, keep, inputs, outputs = words[:4]
     compiled = _compiled.get(handle)
     if compiled is None:
-        raise Refusal(INVALID, f"graph {handle} was removed")
+        raise CannRefusal(INVALID, f"graph {handle} was removed")
     given, at = _tensors(words, 4, inputs)
     taken, _ = _tensors(words, at, outputs)
     if len(given) != len(compiled.inputs):
-        raise Refusal(INVALID, f"E13025: the graph takes {len(compiled.inputs)} inputs, got {len(given)}")
+        raise CannRefusal(INVALID, f"E13025: the graph takes {len(compiled.inputs)} inputs, got {len(given)}")
     fed = [_input(i, node, entry) for i, (node, entry) in enumerate(zip(compiled.inputs, given))]
     try:
         results = compiled.program.run(fed)
     except Exception as error:
-        raise Refusal(MODEL_FAILED, f"graph '{compiled.graph.name}': {groups.failure() or error}") from error
+        raise CannRefusal(MODEL_FAILED, f"graph '{compiled.graph.name}': {groups.failure() or error}") from error
     lost = groups.failure()
     if lost:
-        raise Refusal(MODEL_FAILED, f"graph '{compiled.graph.name}': {lost}")
+        raise CannRefusal(MODEL_FAILED, f"graph '{compiled.graph.name}': {lost}")
     if keep:
         _held[handle] = results
         return reply(0, ";".join(",".join(map(str, r.shape)) for r in results).encode())
@@ -192,7 +192,7 @@ def _input(index: int, node: Any, entry: tuple[int, int, int, list[int]]) -> tor
     address, _, dtype, dims = entry
     edge = node.outputs[0]
     if DataType(dtype) is not edge.dtype:
-        raise Refusal(
+        raise CannRefusal(
             INVALID, f"E13025: input {index} ({node.name}) is {DataType(dtype).name}, the graph says {edge.dtype.name}"
         )
     if edge.known_shape == () and dims == [1]:
@@ -205,7 +205,7 @@ def _write(results: Sequence[torch.Tensor], taken: Sequence[tuple[int, int, int,
     for index, (result, (address, size, _, _)) in enumerate(zip(results, taken, strict=True)):
         needed = result.numel() * result.element_size()
         if needed > size:
-            raise Refusal(MODEL_FAILED, f"output {index} needs {needed} bytes, its buffer has {size}")
+            raise CannRefusal(MODEL_FAILED, f"output {index} needs {needed} bytes, its buffer has {size}")
         contiguous(address, result.dtype, list(result.shape)).copy_(result)
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
-from ge_emulator.refusal import INVALID, Refusal
+from ge_emulator.refusal import INVALID, CannRefusal
 from ge_graph import infer, schema
 from ge_graph.attrs import Attr, Kind
 from ge_graph.calling import input_problems, plan_of
@@ -59,13 +59,13 @@ def check_options(options: dict[str, str], level: str) -> None:
             allowed = frozenset(("true", "false"))
         if allowed is not None and value not in allowed:
             listed = ", ".join(sorted(allowed)) or "nothing"
-            raise Refusal(INVALID, f"E10001: value '{value}' of option {name} is invalid; taken are: {listed}")
+            raise CannRefusal(INVALID, f"E10001: value '{value}' of option {name} is invalid; taken are: {listed}")
         if name in ("ge.exec.outputReuseMemIndexes", "ge.exec.inputReuseMemIndexes") and value:
             parts = value.split(",")
             if not all(p.isdigit() for p in parts) or len(set(parts)) != len(parts):
-                raise Refusal(INVALID, f"E19999: option {name} is '{value}': indices from 0, without repeats")
+                raise CannRefusal(INVALID, f"E19999: option {name} is '{value}': indices from 0, without repeats")
         if name == "ge.graph_key" and not re.fullmatch(r"[A-Za-z0-9_-]{1,128}", value):
-            raise Refusal(INVALID, f"E13026: option {name} is '{value}': 1 to 128 letters, digits, _ or -")
+            raise CannRefusal(INVALID, f"E13026: option {name} is '{value}': 1 to 128 letters, digits, _ or -")
 
 
 def reused_inputs(options: dict[str, str], inputs: int, outputs: int) -> list[tuple[int, int]]:
@@ -76,7 +76,7 @@ def reused_inputs(options: dict[str, str], inputs: int, outputs: int) -> list[tu
         if not comma or not a.strip().isdigit() or not b.strip().isdigit():
             continue
         if int(a) >= inputs or int(b) >= outputs:
-            raise Refusal(
+            raise CannRefusal(
                 INVALID, f"E19999: outputReuseInputMemIndexes {pair}: the graph has {inputs} inputs, {outputs} outputs"
             )
         pairs.append((int(a), int(b)))
@@ -184,7 +184,7 @@ def check_graph(graph: Graph, options: dict[str, str]) -> None:
     problems = [text for rule in _RULES for text in rule(graph, options)]
     problems += _gears(graph, options)
     if problems:
-        raise Refusal(INVALID, "\n".join(problems))
+        raise CannRefusal(INVALID, "\n".join(problems))
 
 
 def _gears(graph: Graph, options: dict[str, str]) -> list[str]:

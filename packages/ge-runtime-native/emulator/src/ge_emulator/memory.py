@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import torch
 
-from ge_emulator.refusal import INTERNAL, INVALID, Refusal
+from ge_emulator.refusal import INTERNAL, INVALID, CannRefusal
 
 _other: int | None = None
 _copies: Final[list[tuple[int, torch.Tensor, torch.Tensor]]] = []  # address, copy, what it was
@@ -30,7 +30,7 @@ def flat(address: int, dtype: torch.dtype, count: int) -> torch.Tensor:
     if count == 0:
         return torch.empty(0, dtype=dtype)
     if address == 0:
-        raise Refusal(INVALID, f"a null address stands for {count} elements of {dtype}")
+        raise CannRefusal(INVALID, f"a null address stands for {count} elements of {dtype}")
     size = count * dtype.itemsize
     if _other is not None:
         copy = torch.empty(size, dtype=torch.uint8)
@@ -68,7 +68,7 @@ def _move(function: str, process: int, here: int, there: int, size: int) -> None
         one, none = ctypes.c_ulong(1), ctypes.c_ulong(0)
         moved = call(process, ctypes.byref(mine), one, ctypes.byref(others), one, none)
         if moved <= 0:
-            raise Refusal(INTERNAL, f"{function} on {size} bytes at {there:#x}: error {ctypes.get_errno()}")
+            raise CannRefusal(INTERNAL, f"{function} on {size} bytes at {there:#x}: error {ctypes.get_errno()}")
         at += moved
 
 

@@ -11,7 +11,7 @@ KERNEL_FAILED: Final = 507015
 MODEL_FAILED: Final = 507011
 
 
-class Refusal(Exception):
+class CannRefusal(Exception):
     """A request that CANN would refuse.
 
     Attributes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ge_emulator.refusal import INVALID, Refusal, reply
+from ge_emulator.refusal import INVALID, CannRefusal, reply
 from ge_graph import schema
 from ge_graph.dtypes import Format
 
@@ -49,4 +49,4 @@ def format_name(data: bytes, words: list[int]) -> bytes:
     try:
         return reply(0, Format(words[0]).name.removeprefix("FORMAT_").encode())
     except ValueError:
-        raise Refusal(INVALID, f"{words[0]} is no layout") from None
+        raise CannRefusal(INVALID, f"{words[0]} is not a layout") from None

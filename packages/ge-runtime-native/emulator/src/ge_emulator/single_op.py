@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ge_emulator.memory import contiguous
-from ge_emulator.refusal import INTERNAL, INVALID, KERNEL_FAILED, OP_NOT_FOUND, Refusal, reply
+from ge_emulator.refusal import INTERNAL, INVALID, KERNEL_FAILED, OP_NOT_FOUND, CannRefusal, reply
 from ge_graph import schema
 from ge_graph.attrs import Attr, Kind, make
 from ge_graph.dtypes import DataType
@@ -43,7 +43,7 @@ class Prepared:
         self.sizes_back: bool = call.get("sizes_back", False)
         found = schema.get(self.op)
         if found is None:
-            raise Refusal(OP_NOT_FOUND, f"EZ3003: no operator '{self.op}' is registered")
+            raise CannRefusal(OP_NOT_FOUND, f"EZ3003: no operator '{self.op}' is registered")
         graph = Graph(self.op)
         self.fed: list[int] = []
         self.in_dtypes = [_dtype(i) for i in call["inputs"]]
@@ -89,7 +89,9 @@ def _by_port(found: OpSchema, entries: Sequence[dict[str, Any]], edges: Sequence
             count = _members(port, entries[at:], len(found.inputs) - position - 1)
             members = edges[at : at + count]
             if any(m is None for m in members):
-                raise Refusal(INVALID, f"{found.name}: a member of the dynamic input '{port.name}' is not described")
+                raise CannRefusal(
+                    INVALID, f"{found.name}: a member of the dynamic input '{port.name}' is not described"
+                )
             inputs.append(tuple(m for m in members if m is not None))
             at += count
         elif at < len(edges):
@@ -98,14 +100,14 @@ def _by_port(found: OpSchema, entries: Sequence[dict[str, Any]], edges: Sequence
         else:
             inputs.append(None)
     if at < len(edges):
-        raise Refusal(INVALID, f"{found.name} takes {at} inputs, got {len(edges)}")
+        raise CannRefusal(INVALID, f"{found.name} takes {at} inputs, got {len(edges)}")
     for port, entry in zip(found.inputs, inputs):
         if port.kind == "required" and entry is None:
-            raise Refusal(INVALID, f"EZ3002: {found.name}: required input '{port.name}' is not fed")
+            raise CannRefusal(INVALID, f"EZ3002: {found.name}: required input '{port.name}' is not fed")
         for edge in entry if isinstance(entry, tuple) else (entry,):
             if edge is not None and edge.dtype not in port.domain:
                 allowed = ", ".join(d.short for d in port.dtypes)
-                raise Refusal(
+                raise CannRefusal(
                     INVALID, f"EZ3002: {found.name}: input '{port.name}' is {edge.dtype.short}; it takes {allowed}"
                 )
     return inputs
@@ -125,7 +127,7 @@ def _output_counts(found: OpSchema, given: int) -> dict[str, int]:
     if not dynamic:
         return {}
     if len(dynamic) > 1:
-        raise Refusal(INTERNAL, f"{found.name} has two dynamic outputs; how many belong to each is not known")
+        raise CannRefusal(INTERNAL, f"{found.name} has two dynamic outputs; how many belong to each is not known")
     return {dynamic[0].name: given - len(found.outputs) + 1}
 
 
@@ -143,7 +145,7 @@ def _attributes(found: OpSchema, given: dict[str, list[Any]]) -> dict[str, Attr]
         elif spec.default is not None:
             attrs[spec.name] = spec.default
         elif spec.required:
-            raise Refusal(
+            raise CannRefusal(
                 INVALID, f"{found.name}: required attribute '{spec.name}' is missing or not {spec.kind.value}"
             )
     return attrs
@@ -160,7 +162,7 @@ def _form(data: bytes) -> Prepared:
         try:
             found = Prepared(call)
         except GeError as error:
-            raise Refusal(INTERNAL, f"EZ3003: {call['op']}: {error}") from error
+            raise CannRefusal(INTERNAL, f"EZ3003: {call['op']}: {error}") from error
         if len(_prepared) >= _KEPT:
             _prepared.popitem(last=False)
         _prepared[data] = found
@@ -193,7 +195,7 @@ def run(data: bytes, words: list[int]) -> int | bytes:
     try:
         results = call.program.run(fed)
     except Exception as error:
-        raise Refusal(KERNEL_FAILED, f"{call.op}: {error}") from error
+        raise CannRefusal(KERNEL_FAILED, f"{call.op}: {error}") from error
     sizes = []
     for result, position in zip(results, call.taken, strict=True):
         address, dtype, dims = tensors[inputs + position]
@@ -203,7 +205,7 @@ def run(data: bytes, words: list[int]) -> int | bytes:
             sizes.append(",".join(map(str, result.shape)))
         elif list(result.shape) != dims:
             if result.numel() != _count(dims):
-                raise Refusal(KERNEL_FAILED, f"{call.op} gives {list(result.shape)}, output {position} is {dims}")
+                raise CannRefusal(KERNEL_FAILED, f"{call.op} gives {list(result.shape)}, output {position} is {dims}")
             contiguous(address, dtype, dims).copy_(result.reshape(dims))
         else:
             contiguous(address, dtype, dims).copy_(result)

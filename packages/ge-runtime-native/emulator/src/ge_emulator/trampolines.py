@@ -34,7 +34,7 @@ def function(name: str, arguments: str) -> str:
         flag = f", {str(written).lower()}" if kind in ("t", "tl") else ""
         added.append(f"  call.add({value}{flag});")
     if not _NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is no function name")
+        raise ValueError(f"{name!r} is not a function name")
     listed = ", ".join([*parameters, "uint64_t* workspace", "aclOpExecutor** executor"])
     body = "\n".join(added)
     return (

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import torch
 
 from ge_emulator import aclnn, graphs, schemas, single_op
-from ge_emulator.refusal import INTERNAL, Refusal
+from ge_emulator.refusal import INTERNAL, CannRefusal
 from ge_graph.errors import GeError
 
 Verb = Callable[[bytes, list[int]], "int | bytes"]
@@ -58,7 +58,7 @@ def answer(verb: bytes, data: bytes, words: list[int]) -> Answer:
     try:
         with torch.no_grad():
             given = VERBS[verb](data, words)
-    except Refusal as refused:
+    except CannRefusal as refused:
         return Answer(-1, str(refused).encode(), refused.code)
     except GeError as error:
         return Answer(-1, str(error).encode(), INTERNAL)

@@ -24,7 +24,7 @@ _H2D, _D2H, _D2D = 1, 2, 3
 
 
 @dataclass(frozen=True)
-class Facts:
+class DeviceFacts:
     """What the device says of itself.
 
     Attributes:
@@ -54,7 +54,7 @@ class Session:
 
     device: int
     options: Mapping[str, Mapping[str, str]]
-    facts: Facts
+    facts: DeviceFacts
     ended: bool = False
     somewhere: int = 0
     _stream: int = 0
@@ -200,11 +200,13 @@ def _torch_memory() -> Any:
     return memory_functions()
 
 
-def _facts() -> Facts:
+def _facts() -> DeviceFacts:
     chip, version = ctypes.create_string_buffer(128), ctypes.create_string_buffer(128)
     cube, vector = ctypes.c_int64(-1), ctypes.c_int64(-1)
     check(library.native().gec_device_facts(chip, 128, version, 128, ctypes.byref(cube), ctypes.byref(vector)))
-    return Facts(chip.value.decode(errors="replace"), version.value.decode(errors="replace"), cube.value, vector.value)
+    return DeviceFacts(
+        chip.value.decode(errors="replace"), version.value.decode(errors="replace"), cube.value, vector.value
+    )
 
 
 def close() -> None:

@@ -8,6 +8,6 @@ The expected values come from numpy and from the text of the operators' definiti
 """
 
 from ge_runtime.conformance.case import Case
-from ge_runtime.conformance.suite import Report, cases, run_conformance
+from ge_runtime.conformance.suite import SuiteReport, cases, run_conformance
 
-__all__ = ["Case", "Report", "cases", "run_conformance"]
+__all__ = ["Case", "SuiteReport", "cases", "run_conformance"]

@@ -23,7 +23,7 @@ class Case:
 
     Attributes:
         op: GE operator type.
-        inputs: One entry a port: an array is fed as graph input, a Python number or list becomes a constant, None
+        inputs: One entry per port: an array is fed as graph input, a Python number or list becomes a constant, None
             leaves an optional port out, a tuple of arrays feeds a dynamic port.
         expect: The results, or a function of the inputs that gives them.
         attrs: Attributes.

@@ -18,7 +18,7 @@ from ge_runtime.conformance.contract import RULES
 
 
 @dataclass
-class Report:
+class SuiteReport:
     """Outcome of a run.
 
     Attributes:
@@ -88,14 +88,14 @@ def _other_values(engine: Engine, case: Case, graph: Graph, executable: Any, fed
     return mismatch(later, [np.asarray(v) for v in first], case.tolerance)
 
 
-def run_conformance(engine: Engine, only: Callable[[str], bool] = lambda name: True) -> Report:
+def run_conformance(engine: Engine, only: Callable[[str], bool] = lambda name: True) -> SuiteReport:
     """Run every operator case and every rule of the contract.
 
     Args:
         engine: Any engine that takes arrays as inputs and gives results numpy can read.
         only: Which names to run; all by default.
     """
-    report = Report()
+    report = SuiteReport()
     checks: list[tuple[str, Callable[[], str]]] = []
     for case in cases():
         checks.append((str(case), lambda case=case: check_case(engine, case)))  # type: ignore[misc]

@@ -18,7 +18,7 @@ from ge_runtime.api import Capability
 from ge_runtime.cpu import registry
 from ge_runtime.cpu.known_inputs import KnownInputs
 from ge_runtime.cpu.planner import Planner, check_kernels, schedule
-from ge_runtime.cpu.program import Program
+from ge_runtime.cpu.program import EngineProgram
 from ge_runtime.cpu.subgraphs import Reporter, inside
 from ge_runtime.cpu.values import TORCH_OF, constant, describe, from_numpy, torch_dtype
 
@@ -85,14 +85,14 @@ class CpuExecutable:
         self._check = check
         self._constants: dict[Tensor, torch.Tensor] = {}
         self._program = self._plan(trace=False)
-        self._traced: Program | None = None
+        self._traced: EngineProgram | None = None
         self._inputs = [_InputRule(i, node) for i, node in enumerate(graph.inputs)]
         self._rules = [(r.dtype, r.size, r.rank, r.pinned) for r in self._inputs]
         self._equal = _equal_sizes(self._inputs)
         self._known = KnownInputs([r.shape for r in self._inputs])
         self._references = [i for i, node in enumerate(graph.inputs) if node.op == "RefData"]
 
-    def _plan(self, trace: bool) -> Program:
+    def _plan(self, trace: bool) -> EngineProgram:
         with no_collection():
             return Planner(self._graph, self._order, trace=trace, constants=self._constants, seed=self._seed).plan()
 

@@ -14,7 +14,7 @@ class KnownInputs:
     """Remembers types, sizes and dispatch of inputs that were accepted; a yes is certain, a no only asks for a look.
 
     torch's own guard on tensors does the comparison. It is stricter than an engine has to be (it tells apart whether
-    gradients are wanted, and inference mode), so that a no is no refusal; and it is left alone after a few different
+    gradients are wanted, and inference mode), so that a no is not a refusal; and it is left alone after a few different
     kinds of inputs.
 
     Args:

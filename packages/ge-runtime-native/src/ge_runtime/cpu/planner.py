@@ -1,8 +1,8 @@
 """From a GE graph to a straight-line program: what runs as numbers, what may be overwritten, what must be copied.
 
-The planner walks the nodes once. Every edge becomes a ``Value``: a tensor variable, a constant, or host numbers. For
-each value it tracks *roots*, the pieces of memory it may share, so that copies are made exactly where a graph output
-would alias an input, a constant or another output, and dead memory is overwritten where nobody can see it.
+The planner walks the nodes once. Every edge becomes a ``PlannedValue``: a tensor variable, a constant, or host numbers.
+For each value it tracks *roots*, the pieces of memory it may share, so that copies are made exactly where a graph
+output would alias an input, a constant or another output, and dead memory is overwritten where nobody can see it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ge_graph.ir import Graph, Node, Tensor
 from ge_runtime import errors
 from ge_runtime.cpu import host as host_rules
 from ge_runtime.cpu import registry, subgraphs
-from ge_runtime.cpu.program import Line, Program
+from ge_runtime.cpu.program import EngineProgram, Line
 from ge_runtime.cpu.registry import Call, Kernel, Ref
 from ge_runtime.cpu.site import PlanSite, input_ports, said
 from ge_runtime.cpu.values import constant, too_large, torch_dtype
@@ -40,7 +40,7 @@ _SKIPPED = ("NetOutput", "NoOp", "ControlTrigger")
 
 
 @dataclass(slots=True)
-class Value:
+class PlannedValue:
     """What the program knows of one edge.
 
     Attributes:
@@ -149,8 +149,8 @@ class Planner:
         self.constants = constants
         self.seed = seed
         self.lent = lent
-        self.inner: list[tuple[str, Program]] = []
-        self.values: dict[Tensor, Value] = {}
+        self.inner: list[tuple[str, EngineProgram]] = []
+        self.values: dict[Tensor, PlannedValue] = {}
         self.lines: list[Line] = []
         self.names = build.Names()
         self._node: Node | None = None
@@ -262,7 +262,7 @@ class Planner:
         own = bool(value.roots) and all(r > FIXED for r in value.roots)
         return own and self._uses[edge] == 1 and all(self._live[r] == 1 for r in value.roots)
 
-    def _define(self, edge: Tensor, value: Value) -> None:
+    def _define(self, edge: Tensor, value: PlannedValue) -> None:
         self._check_size(edge, edge.known_shape or ())
         self.values[edge] = value
         if self._uses[edge] > 0:
@@ -287,7 +287,7 @@ class Planner:
         if self.lent is not None:
             root = self.new_root() if index in self.lent else -1 - index
             self._root_of_input[index] = root
-        self._define(node.outputs[0], Value(f"i{index}", roots=frozenset({root})))
+        self._define(node.outputs[0], PlannedValue(f"i{index}", roots=frozenset({root})))
 
     def _const(self, node: Node) -> None:
         edge = node.outputs[0]
@@ -296,7 +296,7 @@ class Planner:
                 raise errors.refused(node.op, f"constant '{node.name}' carries no value")
             self.constants[edge] = constant(node.attr("value"))
         tensor = self.constants[edge]
-        self._define(edge, Value(self.names.bind(tensor, "", "c"), const=tensor, roots=frozenset({FIXED})))
+        self._define(edge, PlannedValue(self.names.bind(tensor, "", "c"), const=tensor, roots=frozenset({FIXED})))
 
     def _bound(self, node: Node, kernel: Kernel) -> Callable[..., Any]:
         """The kernel with the node's attributes filled in."""
@@ -343,12 +343,12 @@ class Planner:
                 args.pop()
         return Call(fn, tuple(args))
 
-    def _own_updated(self, site: PlanSite, kernel: Kernel) -> dict[Tensor, Value]:
+    def _own_updated(self, site: PlanSite, kernel: Kernel) -> dict[Tensor, PlannedValue]:
         """Let an updating kernel write only to RefData, or to memory that dies here; anything else is copied first.
 
         Returns the values to put back after the node.
         """
-        replaced: dict[Tensor, Value] = {}
+        replaced: dict[Tensor, PlannedValue] = {}
         for port in kernel.updates:
             edge = site.edge(port)
             if edge is None or self._is_reference(edge) or (not self.trace and self._dying(edge)):
@@ -356,7 +356,7 @@ class Planner:
             source, name = self.tensor(edge), self.names.fresh("t")
             self.emit(build.assign(name, self.render(Call(torch.clone, (source,)), [])), (source.name,), (name,))
             replaced[edge] = self.values[edge]
-            self.values[edge] = Value(name, roots=frozenset({self.new_root()}))
+            self.values[edge] = PlannedValue(name, roots=frozenset({self.new_root()}))
         return replaced
 
     def _is_reference(self, edge: Tensor) -> bool:
@@ -374,7 +374,7 @@ class Planner:
 
     # Graphs in nodes
 
-    def plan_inside(self, graph: Graph, owned: frozenset[int] = frozenset()) -> subgraphs.Inner:
+    def plan_inside(self, graph: Graph, owned: frozenset[int] = frozenset()) -> subgraphs.InnerPlan:
         """Plan a graph in a node; ``owned`` are the inputs that it may overwrite."""
         order = schedule(graph, self.seed)
         made = Planner(
@@ -387,11 +387,11 @@ class Planner:
             roots = made.values[edge].roots
             aliases.append(frozenset(-1 if r == FIXED else input_of[r] for r in roots if r == FIXED or r in input_of))
             shared.append(frozenset(r for r in roots if r != FIXED and r not in input_of))
-        return subgraphs.Inner(program, order, [], aliases, shared)
+        return subgraphs.InnerPlan(program, order, [], aliases, shared)
 
     def define_result(self, edge: Tensor, roots: frozenset[int]) -> str:
         """A new variable for a node's result that may lie in these pieces of memory."""
-        value = Value(self.names.fresh("t"), roots=roots)
+        value = PlannedValue(self.names.fresh("t"), roots=roots)
         self._define(edge, value)
         return value.var
 
@@ -417,7 +417,7 @@ class Planner:
             site.out_dtype()  # numbers become what the output declares
             if found is not None and not site.unasked(() if kernel is None else kernel.ignores):
                 for edge, numbers in zip(node.outputs, found, strict=True):
-                    self._define(edge, Value(host=numbers))
+                    self._define(edge, PlannedValue(host=numbers))
                 return
         if kernel is None:
             raise errors.missing_kernels("cpu", [node])
@@ -495,7 +495,7 @@ class Planner:
         names = []
         for edge in node.outputs:
             own = roots or frozenset({self.new_root()})
-            value = Value(self.names.fresh("t"), roots=own)
+            value = PlannedValue(self.names.fresh("t"), roots=own)
             names.append(value.var)
             self._define(edge, value)
         value_ = plain if written is None else written
@@ -533,7 +533,7 @@ class Planner:
             taken |= roots
         self.emit(build.give(self.render(parts, reads)), reads)
 
-    def plan(self) -> Program:
+    def plan(self) -> EngineProgram:
         """Plan the graph."""
         inputs = self.graph.inputs
         for index, node in enumerate(inputs):
@@ -556,7 +556,7 @@ class Planner:
         self._node = None
         self._results()
         boxed = not self.trace and self.lent is None
-        return Program(
+        return EngineProgram(
             self.graph.name, len(inputs), self.lines, self.names, traced=self.trace, boxed=boxed, inner=self.inner
         )
 

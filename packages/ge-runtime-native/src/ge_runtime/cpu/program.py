@@ -56,7 +56,7 @@ def _unpacked(given: Sequence[str]) -> list[ast.stmt]:
     return [*taken, build.do(build.call(build.attribute(build.name("given"), "clear"), ()))]
 
 
-class Program:
+class EngineProgram:
     """A straight-line function made from lines.
 
     Args:
@@ -78,7 +78,7 @@ class Program:
         *,
         traced: bool = False,
         boxed: bool = False,
-        inner: Sequence[tuple[str, Program]] = (),
+        inner: Sequence[tuple[str, EngineProgram]] = (),
     ) -> None:
         self._inner = inner
         self._graph = graph

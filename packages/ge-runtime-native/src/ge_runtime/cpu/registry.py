@@ -90,9 +90,6 @@ class Site(Protocol):
     def shape(self, port: str) -> tuple[int | str, ...] | None:
         """Recorded shape of the operand: ints and texts of symbols; None if unknown."""
 
-    def out_shape(self, index: int = 0) -> tuple[int | str, ...] | None:
-        """Recorded shape of an output."""
-
     def is_read(self, index: int) -> bool:
         """Whether a node or the graph's result reads an output."""
 

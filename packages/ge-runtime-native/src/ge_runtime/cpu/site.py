@@ -138,10 +138,6 @@ class PlanSite:
         edge = self.edge(port)
         return None if edge is None else edge.known_shape
 
-    def out_shape(self, index: int = 0) -> tuple[int | str, ...] | None:
-        """Recorded shape of an output."""
-        return self.node.outputs[index].known_shape
-
     def unasked(self, ignores: Collection[str]) -> list[str]:
         """What the node says and nobody asked for: fed ports and attributes that differ from their defaults."""
         return [name for name in said(self.node, self.ports) if name not in self.asked and name not in ignores]

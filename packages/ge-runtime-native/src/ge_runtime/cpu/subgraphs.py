@@ -20,7 +20,7 @@ from ge_graph import program as build
 from ge_graph.ir import Graph, Node
 from ge_runtime import errors
 from ge_runtime.cpu import registry
-from ge_runtime.cpu.program import Program
+from ge_runtime.cpu.program import EngineProgram
 
 PARENT_INDEX: Final = "_parent_node_index"
 # Operator to the number of its inputs in front of those that its graphs see.
@@ -56,7 +56,7 @@ class Reporter:
 
 
 @dataclass(slots=True)
-class Inner:
+class InnerPlan:
     """A planned inner graph.
 
     Attributes:
@@ -68,7 +68,7 @@ class Inner:
         shared: For each result an identifier of every piece of memory of its own that it may lie in.
     """
 
-    program: Program
+    program: EngineProgram
     order: Sequence[Node]
     sources: list[int]
     aliases: list[frozenset[int]]
@@ -87,10 +87,10 @@ class _Planner(Protocol):
 
     names: build.Names
     trace: bool
-    inner: list[tuple[str, Program]]
+    inner: list[tuple[str, EngineProgram]]
     values: dict[Any, Any]
 
-    def plan_inside(self, graph: Graph, owned: frozenset[int] = ...) -> Inner: ...
+    def plan_inside(self, graph: Graph, owned: frozenset[int] = ...) -> InnerPlan: ...
     def tensor(self, edge: Any) -> Any: ...
     def render(self, arg: Any, reads: list[str]) -> Any: ...
     def emit(self, statement: Any, reads: Sequence[str] = ..., writes: Sequence[str] = ...) -> None: ...
@@ -133,7 +133,7 @@ class Branches:
 
     __slots__ = ("_inner", "_choose", "__name__")
 
-    def __init__(self, name: str, inner: Sequence[Inner], choose: Callable[[torch.Tensor], int] | None) -> None:
+    def __init__(self, name: str, inner: Sequence[InnerPlan], choose: Callable[[torch.Tensor], int] | None) -> None:
         self.__name__ = name
         self._inner = inner
         self._choose = choose
@@ -157,7 +157,9 @@ class Loop:
 
     __slots__ = ("_cond", "_body", "_owned", "_fresh", "__name__")
 
-    def __init__(self, name: str, cond: Inner, body: Inner, owned: frozenset[int], fresh: frozenset[int]) -> None:
+    def __init__(
+        self, name: str, cond: InnerPlan, body: InnerPlan, owned: frozenset[int], fresh: frozenset[int]
+    ) -> None:
         self.__name__ = name
         self._cond = cond
         self._body = body
@@ -209,7 +211,7 @@ def plan(planner: _Planner, node: Node) -> None:
     planner.emit(build.assign(writes, call) if writes else build.do(call), reads, writes)
 
 
-def _inner(planner: _Planner, node: Node, slot: str, owned: frozenset[int] = frozenset()) -> Inner:
+def _inner(planner: _Planner, node: Node, slot: str, owned: frozenset[int] = frozenset()) -> InnerPlan:
     graph = node.subgraphs[slot]
     positions = sources(node, slot, graph)
     made = planner.plan_inside(graph, frozenset(k for k, p in enumerate(positions) if p in owned))
@@ -268,15 +270,15 @@ def _updated(node: Node, count: int) -> frozenset[int]:
     return frozenset(found)
 
 
-def _separate(body: Inner, owned: frozenset[int]) -> bool:
+def _separate(body: InnerPlan, owned: frozenset[int]) -> bool:
     """Whether each value that the body owns is handed on in its own position only."""
     return all(
         body.aliases[k] == {k} if k in owned else not body.aliases[k] & owned for k in range(len(body.aliases))
     ) and all(not body.shared[k] for k in owned)
 
 
-def _reached(body: Inner, k: int) -> set[int]:
-    """The positions of the values that result ``k`` may be after any number of rounds; -1 as in ``Inner.aliases``."""
+def _reached(body: InnerPlan, k: int) -> set[int]:
+    """The positions of the values that result ``k`` may be after any number of rounds; -1 as in ``aliases``."""
     found: set[int] = set()
     waiting = set(body.aliases[k])
     while waiting:

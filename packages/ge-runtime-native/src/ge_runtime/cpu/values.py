@@ -17,7 +17,7 @@ from ge_runtime import errors
 
 TORCH_OF = {d: getattr(torch, d.torch_name) for d in DataType if d.torch_name and hasattr(torch, d.torch_name)}
 GE_OF = {t: d for d, t in TORCH_OF.items()}
-TORCH_OF[DataType.DT_INT4] = torch.int8  # one number an element (kernels.int4); torch's own type has no arithmetic
+TORCH_OF[DataType.DT_INT4] = torch.int8  # one number per element (kernels.int4); torch's own type has no arithmetic
 
 MEMORY = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 2**62  # bytes
 

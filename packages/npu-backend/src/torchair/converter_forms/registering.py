@@ -38,7 +38,7 @@ def register_fx_node_ge_converter(
     The function gets GE tensors for tensors, plain values for the rest, and ``meta_outputs``. It should have the
     parameters of the op's schema; other names, parameters left out and keyword-only parameters register with a warning.
 
-    Errors: LoweringError GE2002 for a converter that no call fits, GE2003 for what is no op.
+    Errors: LoweringError GE2002 for a converter that no call fits, GE2003 for what is not an op.
 
     Example:
         >>> import torch, torchair
@@ -66,7 +66,7 @@ def register_fx_node_ge_converter(
 
 
 def check_target(target: Any) -> None:
-    """Refuse what is no op where the decorator stands; texts wait for their library.
+    """Refuse what is not an op where the decorator stands; texts wait for their library.
 
     Errors: LoweringError GE2003.
     """

@@ -93,6 +93,6 @@ def output_node(graph: torch.fx.Graph) -> torch.fx.Node:
 
 
 def output_values(graph: torch.fx.Graph) -> list[Any]:
-    """What the graph returns, one entry an output."""
+    """What the graph returns, one entry per output."""
     returned = output_node(graph).args[0]
     return list(returned) if isinstance(returned, (tuple, list)) else [returned]

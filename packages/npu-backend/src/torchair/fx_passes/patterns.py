@@ -138,7 +138,7 @@ def _check_arguments(
     name: str, search_fn: Any, replace_fn: Any, examples: list[Any] | None, trace_fn: Any, extra_check: Any
 ) -> None:
     functions = {"search_fn": search_fn, "replace_fn": replace_fn, "trace_fn": trace_fn, "extra_check": extra_check}
-    wrong = [f"{k} is no function: {v!r}" for k, v in functions.items() if not callable(v)]
+    wrong = [f"{k} is not a function: {v!r}" for k, v in functions.items() if not callable(v)]
     if examples is None:
         wrong.append("example_inputs is not iterable")
     if not wrong:

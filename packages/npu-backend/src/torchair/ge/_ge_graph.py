@@ -127,7 +127,7 @@ def torch_dtype_value_to_ge_type(value: Any) -> _DataType:
         return to_ge(value)
     name = _SCALAR_TYPES.get(value)
     if name is None or not hasattr(torch, name):
-        raise GraphError("GE3001", f"{value!r} is no number of a torch type", next="pass the torch.dtype itself")
+        raise GraphError("GE3001", f"{value!r} is not a number of a torch type", next="pass the torch.dtype itself")
     return to_ge(getattr(torch, name))
 
 
@@ -158,7 +158,7 @@ def auto_convert_to_tensor(value: Any, optional: Any = None) -> Any:
     """Plain values as constants, in two uses.
 
     ``auto_convert_to_tensor(3, dtype)`` gives a GE tensor. ``@auto_convert_to_tensor([False, True], [True, False])``
-    decorates a generated operator function: one entry an input says whether it is dynamic, and whether it is optional.
+    decorates a generated operator function: one entry per input says whether it is dynamic, and whether it is optional.
     """
     if isinstance(value, list) and all(isinstance(v, bool) for v in value) and isinstance(optional, list):
         return functools.partial(_converting, value)

@@ -37,7 +37,7 @@ from torchair.inference.place import Place
 from torchair.log import logger
 from torchair.pipeline import Pipeline, new_number
 from torchair.stored_graph import Stored, Unstorable
-from torchair.traced_call import GraphInput, Names, ResultRecorder
+from torchair.traced_call import GraphInput, PathRoots, ResultRecorder
 
 FILE: Final = "compiled_module"
 DEFAULT_FOLDER: Final = ".torchair_cache"
@@ -174,7 +174,7 @@ class CachedCall:
 
     def __init__(self, place: Place, folder: Path) -> None:
         self.place, self.folder = place, folder
-        self._names = Names(place.function, place.bound)
+        self._names = PathRoots(place.function, place.bound)
         self._lock = threading.RLock()
         self._run: Callable[..., Any] | None = None
         self.traces = 0
@@ -323,7 +323,7 @@ class _Trace:
     def _keep(self, stored: Stored) -> None:
         self._stored = stored
 
-    def finish(self, result: Any, local: Mapping[str, Any], names: Names) -> Any:
+    def finish(self, result: Any, local: Mapping[str, Any], names: PathRoots) -> Any:
         """Write the entry; returns what the caller gets."""
         if self._recording and self._stored is None:
             self._give_up("this mode makes no graph that a file can hold")
@@ -338,7 +338,7 @@ class _Trace:
         finally:
             self._inputs, self._flat, self._inner, self._outs, self._stored = [], [], [], [], None
 
-    def _write(self, result: Any, local: Mapping[str, Any], names: Names) -> Any:
+    def _write(self, result: Any, local: Mapping[str, Any], names: PathRoots) -> Any:
         assert self._stored is not None
         inputs = [GraphInput(i.path, v) for i, v in zip(self._inputs, self._flat, strict=True)]
         tree = ResultRecorder(self._outs, inputs, local).tree(result)
@@ -417,7 +417,9 @@ def readable_cache(cache_bin: Any, print_output: bool = True, file: Any = None) 
     found = read_manifest(manifest)
     stored = stored_graph.read(manifest, found.get("key") or {}, Rank(*_checked_rank(found, manifest)))
     if not isinstance(stored.more.get("call"), dict):
-        raise ArchiveError("GE5021", "this is no entry of cache_compile", where=str(manifest), next="give another file")
+        raise ArchiveError(
+            "GE5021", "this is not an entry of cache_compile", where=str(manifest), next="give another file"
+        )
     text = readable(stored)
     if print_output:
         sys.stdout.write(text)
@@ -429,5 +431,5 @@ def readable_cache(cache_bin: Any, print_output: bool = True, file: Any = None) 
 def _checked_rank(found: Mapping[str, Any], where: Path) -> tuple[int, int]:
     rank = found.get("rank")
     if not (isinstance(rank, list) and len(rank) == 2 and all(type(r) is int for r in rank)):
-        raise ArchiveError("GE5021", "rank is no pair of ints", where=str(where), next="delete the entry")
+        raise ArchiveError("GE5021", "rank is not a pair of ints", where=str(where), next="delete the entry")
     return rank[0], rank[1]

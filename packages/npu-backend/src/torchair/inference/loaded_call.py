@@ -16,7 +16,7 @@ from torchair.gears import Gears
 from torchair.inference.place import Place
 from torchair.pipeline import Pipeline, new_number
 from torchair.stored_graph import Stored
-from torchair.traced_call import Names
+from torchair.traced_call import PathRoots
 
 
 class LoadedCall:
@@ -30,7 +30,7 @@ class LoadedCall:
         retrace: Called with arguments and a reason if a call is not the recorded one.
 
     Raises:
-        ArchiveError: GE5021 if the record is no record, GE5050 if it does not fit the program.
+        ArchiveError: GE5021 if the record is not a record, GE5050 if it does not fit the program.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class LoadedCall:
         place: Place,
         manifest: Path,
         stored: Stored,
-        names: Names,
+        names: PathRoots,
         retrace: Callable[[tuple[Any, ...], dict[str, Any], str], Any],
     ) -> None:
         self._place, self._names, self._retrace = place, names, retrace

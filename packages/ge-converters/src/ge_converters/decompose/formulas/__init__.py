@@ -20,10 +20,11 @@ from ge_converters.decompose.formulas import (
     matrices,
     segments,
     special,
+    view_gradients,
     windows,
 )
 
-_MODULES: Final = (general, internal, matrices, segments, special, windows)
+_MODULES: Final = (general, internal, matrices, segments, special, view_gradients, windows)
 _BESIDE: Final = (windows, matrices, complex_numbers, beside_native)
 
 

@@ -124,7 +124,7 @@ def index_reduce(
 
 
 def masked_scatter_backward(grad_output: Tensor, mask: Tensor, sizes: Sequence[Any]) -> Tensor:
-    """The gradient of the source: elements of the gradient under the mask, one after the other, zeros behind them."""
+    """The gradient of the source: elements of the gradient under the mask, one after the other, zeros after them."""
     taken = mask.expand(grad_output.shape).reshape(-1)
     count = math.prod(sizes)
     places = torch.cumsum(taken, 0) - 1

@@ -76,7 +76,7 @@ def segment_reduce(
     unsafe: bool = False,
     initial: Any = None,
 ) -> Tensor:
-    """Consecutive elements along an axis reduced; a mean of nothing is no number unless a start is given."""
+    """Consecutive elements along an axis reduced; a mean of nothing is not a number unless a start is given."""
     segments = _Segments(data, lengths, offsets, axis)
     name, start = _REDUCTIONS[reduce]
     found = segments.reduced(data, name, start if initial is None else initial)

@@ -126,7 +126,7 @@ def _each(value: Sequence[int], count: int, default: Sequence[int] = ()) -> list
 
 
 def _pooled_size(length: Any, kernel: int, stride: int, pad: int, dilation: int, ceil_mode: bool) -> Any:
-    """Number of windows of one axis; one that begins in the padding behind the axis is dropped."""
+    """Number of windows of one axis; one that begins in the padding after the axis is dropped."""
     free = length + 2 * pad - dilation * (kernel - 1) - 1
     if not ceil_mode:
         return free // stride + 1

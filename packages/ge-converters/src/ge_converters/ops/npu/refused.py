@@ -1,4 +1,4 @@
-"""torch_npu's ops that clients call in compiled code and that are refused, with the reason: one row an op."""
+"""torch_npu's ops that clients call in compiled code and that are refused, with the reason: one row per op."""
 
 from __future__ import annotations
 

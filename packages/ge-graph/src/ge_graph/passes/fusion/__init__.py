@@ -9,9 +9,9 @@ from ge_graph.ir import Graph, Node
 from ge_graph.passes.base import Pass
 from ge_graph.passes.effects import Effects
 from ge_graph.passes.fusion import activations, attention, norms, rotary, routing
-from ge_graph.passes.fusion.base import Site
+from ge_graph.passes.fusion.base import FusionSite
 
-Rule = Callable[[Site, Node], bool]
+Rule = Callable[[FusionSite, Node], bool]
 
 # The last operator of each pattern, and what it may be the end of; the order is that of trying.
 RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
@@ -43,7 +43,7 @@ class FuseOperators(Pass):
         if not any(n.op in RULES for n in graph.nodes):
             return []
         counts: dict[str, int] = {}
-        site = Site(graph, Effects(graph))
+        site = FusionSite(graph, Effects(graph))
         for node in list(graph.nodes):
             for rule in RULES.get(node.op, ()):
                 if site.alive(node) and rule(site, node):

@@ -7,13 +7,13 @@ from typing import Any
 
 from ge_graph import attrs as kinds
 from ge_graph.ir import Node, Tensor
-from ge_graph.passes.fusion.base import FLOATS, Site, factors, number, uncast
+from ge_graph.passes.fusion.base import FLOATS, FusionSite, factors, number, uncast
 
 _CUBE = 0.044715
 _ROOT = math.sqrt(2.0 / math.pi)
 
 
-def gated(site: Site, node: Node) -> bool:
+def gated(site: FusionSite, node: Node) -> bool:
     """SwiGlu or GeGluV2 for the product of one half of a tensor with the activation of the other"""
     result = node.outputs[0]
     if result.dtype not in FLOATS or not site.free(node):
@@ -46,14 +46,14 @@ def gated(site: Site, node: Node) -> bool:
     return False
 
 
-def _halves(site: Site, split: Node) -> bool:
+def _halves(site: FusionSite, split: Node) -> bool:
     shapes = [t.known_shape for t in split.outputs]
     if len(shapes) != 2 or shapes[0] is None or shapes[0] != shapes[1] or not site.free(split):
         return False
     return all(len(site.readers(t)) == 1 and not site.returned(t) for t in split.outputs)
 
 
-def tanh_gelu(site: Site, node: Node) -> bool:
+def tanh_gelu(site: FusionSite, node: Node) -> bool:
     """Gelu for 0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3)))"""
     result = node.outputs[0]
     if result.dtype not in FLOATS or not site.free(node):
@@ -93,7 +93,7 @@ def _shifted(node: Node, by: float) -> Any:
     return next((a for a, b in factors(node) if number(b) == by), None)
 
 
-def _with_cube(site: Site, inner: Node, x: Tensor) -> bool:
+def _with_cube(site: FusionSite, inner: Node, x: Tensor) -> bool:
     for same, term in factors(inner):
         product = site.inner(uncast(site, term), "Mul", "Muls")
         cube = site.inner(uncast(site, _scaled(product, _CUBE)), "Pow") if product is not None else None

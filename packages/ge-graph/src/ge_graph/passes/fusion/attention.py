@@ -9,7 +9,7 @@ import numpy as np
 from ge_graph import attrs as kinds
 from ge_graph.dtypes import DataType
 from ge_graph.ir import Node, Shape, Tensor
-from ge_graph.passes.fusion.base import FLOATS, Site, array, factors, last_axis, number, rank_of, uncast
+from ge_graph.passes.fusion.base import FLOATS, FusionSite, array, factors, last_axis, number, rank_of, uncast
 
 _F32 = DataType.DT_FLOAT
 _FAR = 2**31 - 1
@@ -22,7 +22,7 @@ _MOVES = frozenset({"Unsqueeze", "Squeeze", "Reshape", "Transpose", "BroadcastTo
 _QUERY, _KEY, _VALUE, _BIAS = range(4)
 
 
-def written_out(site: Site, node: Node) -> bool:
+def written_out(site: FusionSite, node: Node) -> bool:
     """FlashAttentionScore for softmax(q k^T * scale + bias) v"""
     out = node.outputs[0]
     if rank_of(out) != 4 or out.dtype not in FLOATS or not _plain(node, False) or not site.free(node):
@@ -80,7 +80,7 @@ def _over_last(soft: Node) -> bool:
     return len(axes) == 1 and last_axis(axes[0], 4)
 
 
-def _scores(site: Site, tensor: Any) -> tuple[Node, float, list[Tensor]] | None:
+def _scores(site: FusionSite, tensor: Any) -> tuple[Node, float, list[Tensor]] | None:
     """(product of query and key, factor, what is added)."""
     for biases, rest in _added(site, tensor):
         scale, inner = 1.0, uncast(site, rest)
@@ -96,7 +96,7 @@ def _scores(site: Site, tensor: Any) -> tuple[Node, float, list[Tensor]] | None:
     return None
 
 
-def _added(site: Site, tensor: Any, depth: int = 2) -> list[tuple[list[Tensor], Any]]:
+def _added(site: FusionSite, tensor: Any, depth: int = 2) -> list[tuple[list[Tensor], Any]]:
     """(biases, rest), whichever operand of each sum is the bias."""
     add = site.inner(tensor, "Add") if depth else None
     if add is None:
@@ -122,7 +122,7 @@ def _factor(node: Node) -> tuple[float | None, Any]:
     return None, None
 
 
-def _turned(site: Site, product: Node) -> list[int] | None:
+def _turned(site: FusionSite, product: Node) -> list[int] | None:
     """How to transpose what the key was made of, where that Transpose also swaps the last axes for the product."""
     key = product.inputs[1]
     if not _plain(product, False) or not isinstance(key, Tensor) or key.node.op != "Transpose":
@@ -178,7 +178,7 @@ def _bounded(biases: list[Tensor]) -> bool:
     return most <= _LARGEST
 
 
-def _stretched(site: Site, at: Node, biases: list[Tensor], scores: Tensor) -> Tensor | None:
+def _stretched(site: FusionSite, at: Node, biases: list[Tensor], scores: Tensor) -> Tensor | None:
     """The sum of biases with all heads and rows, as the operator takes it; layers share it."""
     wanted = scores.known_shape
     shapes = [t.known_shape for t in biases]
@@ -213,7 +213,7 @@ def _stretched(site: Site, at: Node, biases: list[Tensor], scores: Tensor) -> Te
     return bias
 
 
-def _with_nan_rows(site: Site, at: Node, bias: Tensor) -> Tensor:
+def _with_nan_rows(site: FusionSite, at: Node, bias: Tensor) -> Tensor:
     """A bias whose rows of nothing but -inf are NaN, and so are those with an inf.
 
     Written out they give NaN, in the fused operator a row of -inf gives zeros. The largest of a row less itself is 0
@@ -229,7 +229,7 @@ def _with_nan_rows(site: Site, at: Node, bias: Tensor) -> Tensor:
     return result
 
 
-def grouped(site: Site, node: Node) -> bool:
+def grouped(site: FusionSite, node: Node) -> bool:
     """FlashAttentionScore reads key and value heads that were repeated for it once"""
     sources = [_repeated(site, node.inputs[i]) for i in (_KEY, _VALUE)]
     if node.attr("input_layout") not in ("BNSD", b"BNSD") or not site.free(node) or None in sources:
@@ -247,7 +247,7 @@ def grouped(site: Site, node: Node) -> bool:
     return True
 
 
-def _repeated(site: Site, tensor: Any) -> Tensor | None:
+def _repeated(site: FusionSite, tensor: Any) -> Tensor | None:
     """[b, n, s, d] of Reshape(BroadcastTo(Unsqueeze(x, 2))) with each head g times in a row."""
     if not isinstance(tensor, Tensor) or tensor.node.op != "Reshape" or tensor.known_shape is None:
         return None
@@ -267,7 +267,7 @@ def _repeated(site: Site, tensor: Any) -> Tensor | None:
     return source if heads and site.free(tensor.node, wide.node, narrow.node) else None
 
 
-def by_position(site: Site, node: Node) -> bool:
+def by_position(site: FusionSite, node: Node) -> bool:
     """FlashAttentionScore reads and writes heads behind positions, without a Transpose"""
     if node.attr("input_layout") not in ("BNSD", b"BNSD") or not site.free(node):
         return False

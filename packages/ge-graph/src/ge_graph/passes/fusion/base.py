@@ -17,7 +17,7 @@ FLOATS = frozenset({DataType.DT_FLOAT, DataType.DT_FLOAT16, DataType.DT_BF16})
 Outputs: TypeAlias = "Sequence[tuple[DataType, Shape | None]]"
 
 
-class Site:
+class FusionSite:
     """A graph while it is being fused.
 
     Attributes:
@@ -184,7 +184,7 @@ def rank_of(tensor: Tensor) -> int:
     return -1 if tensor.known_shape is None else len(tensor.known_shape)
 
 
-def uncast(site: Site, tensor: Any) -> Any:
+def uncast(site: FusionSite, tensor: Any) -> Any:
     """What a Cast between float types read; fused operators compute in float32 anyway."""
     node = site.inner(tensor, "Cast")
     source = node.inputs[0] if node is not None else None

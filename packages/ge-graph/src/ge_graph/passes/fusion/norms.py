@@ -7,11 +7,11 @@ from typing import Any
 from ge_graph import attrs as kinds
 from ge_graph.dtypes import DataType
 from ge_graph.ir import Node, Tensor
-from ge_graph.passes.fusion.base import FLOATS, Site, array
+from ge_graph.passes.fusion.base import FLOATS, FusionSite, array
 
 
-def _sum(site: Site, node: Node) -> Node | None:
-    """The Add of two tensors of one shape and type in front of a norm, all whose other readers stand behind it."""
+def _sum(site: FusionSite, node: Node) -> Node | None:
+    """The Add of two tensors of one shape and type in front of a norm, all whose other readers stand after it."""
     x = node.inputs[0]
     if not isinstance(x, Tensor) or x.node.op != "Add" or x.dtype not in FLOATS or not site.free(x.node, node):
         return None
@@ -28,7 +28,7 @@ def _last(gamma: Any, x: Tensor) -> bool:
     return isinstance(gamma, Tensor) and shape is not None and gamma.known_shape == shape[-1:]
 
 
-def rms_norm_of_sum(site: Site, node: Node) -> bool:
+def rms_norm_of_sum(site: FusionSite, node: Node) -> bool:
     """AddRmsNorm for RmsNorm of a sum"""
     add, gamma = _sum(site, node), node.inputs[1]
     if add is None or not _last(gamma, add.outputs[0]) or not isinstance(gamma, Tensor):
@@ -44,7 +44,7 @@ def rms_norm_of_sum(site: Site, node: Node) -> bool:
     return True
 
 
-def layer_norm_of_sum(site: Site, node: Node) -> bool:
+def layer_norm_of_sum(site: FusionSite, node: Node) -> bool:
     """AddLayerNorm for LayerNormV4 of a sum in float32"""
     add = _sum(site, node)
     if add is None:
@@ -65,7 +65,7 @@ def layer_norm_of_sum(site: Site, node: Node) -> bool:
     return True
 
 
-def _swap(site: Site, node: Node, add: Node, mapping: dict[Tensor, Tensor]) -> None:
+def _swap(site: FusionSite, node: Node, add: Node, mapping: dict[Tensor, Tensor]) -> None:
     for old in node.outputs:
         site.replace(old, mapping[old])
     site.retire(node)

@@ -6,13 +6,13 @@ from typing import Any
 
 from ge_graph import attrs as kinds
 from ge_graph.ir import Node, Tensor
-from ge_graph.passes.fusion.base import FLOATS, Site, array, factors, last_axis, number
+from ge_graph.passes.fusion.base import FLOATS, FusionSite, array, factors, last_axis, number
 
 _RANK = 4
 _WIDEST = 896  # of a head, for RotaryPositionEmbedding
 
 
-def rotated(site: Site, node: Node) -> bool:
+def rotated(site: FusionSite, node: Node) -> bool:
     """RotaryPositionEmbedding for x * cos + rotate_half(x) * sin"""
     result = node.outputs[0]
     shape = result.known_shape
@@ -49,7 +49,7 @@ def _angles(t: Any, shape: tuple[Any, ...], result: Tensor) -> bool:
     return len(own) == _RANK and own[-1] == shape[-1] and all(a in (1, b) for a, b in zip(own, shape))
 
 
-def _half_of(site: Site, half: Any, width: int) -> Tensor | None:
+def _half_of(site: FusionSite, half: Any, width: int) -> Tensor | None:
     """The tensor whose second half, negated, stands before its first half here."""
     joined = site.inner(half, "ConcatV2")
     if joined is None or not isinstance(joined.inputs[0], tuple) or len(joined.inputs[0]) != 2:
@@ -69,7 +69,7 @@ def _half_of(site: Site, half: Any, width: int) -> Tensor | None:
     return sources[0] if sources[0] is sources[1] else None
 
 
-def _split(site: Site, upper: Tensor, lower: Tensor, width: int) -> Tensor | None:
+def _split(site: FusionSite, upper: Tensor, lower: Tensor, width: int) -> Tensor | None:
     node = lower.node
     source = node.inputs[0]
     right = (lower.index, upper.index) == (0, 1) and last_axis(number(node.inputs[2]), _RANK)
@@ -81,7 +81,7 @@ def _split(site: Site, upper: Tensor, lower: Tensor, width: int) -> Tensor | Non
     return source if once and site.free(node) else None
 
 
-def _slice(site: Site, part: Tensor, begin: int, end: int, width: int) -> Tensor | None:
+def _slice(site: FusionSite, part: Tensor, begin: int, end: int, width: int) -> Tensor | None:
     """What the part from ``begin`` to ``end`` of the last axis was taken from."""
     node = site.inner(part, "StridedSliceV2")
     if node is None or any(node.attr(m, 0) for m in ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask",

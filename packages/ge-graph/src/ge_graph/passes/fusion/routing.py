@@ -5,13 +5,13 @@ from __future__ import annotations
 from ge_graph import attrs as kinds
 from ge_graph.dtypes import DataType
 from ge_graph.ir import Node, Tensor
-from ge_graph.passes.fusion.base import FLOATS, Site, last_axis, number, rank_of
+from ge_graph.passes.fusion.base import FLOATS, FusionSite, last_axis, number, rank_of
 
 _I32 = DataType.DT_INT32
 _MOST = 1024  # of k
 
 
-def _softmax(site: Site, tensor: object) -> Tensor | None:
+def _softmax(site: FusionSite, tensor: object) -> Tensor | None:
     """The logits of a softmax over the last axis that nobody else reads."""
     node = site.inner(tensor, "SoftmaxV2")
     if node is None or not isinstance(node.inputs[0], Tensor) or not isinstance(tensor, Tensor):
@@ -22,7 +22,7 @@ def _softmax(site: Site, tensor: object) -> Tensor | None:
     return x if alike and len(axes) == 1 and last_axis(axes[0], rank) else None
 
 
-def _experts(site: Site, top: Node) -> tuple[Tensor, int] | None:
+def _experts(site: FusionSite, top: Node) -> tuple[Tensor, int] | None:
     """(logits, k) of the largest shares."""
     k = number(top.inputs[1])
     x = _softmax(site, top.inputs[0])
@@ -34,7 +34,7 @@ def _experts(site: Site, top: Node) -> tuple[Tensor, int] | None:
     return (x, int(k)) if last_axis(top.attr("dim", -1), len(shape)) else None
 
 
-def chosen(site: Site, top: Node) -> bool:
+def chosen(site: FusionSite, top: Node) -> bool:
     """MoeGatingTopKSoftmax for the largest shares of a softmax"""
     found = _experts(site, top)
     if found is None or any(_renormalises(site, top, n) for n in site.readers(top.outputs[0])):
@@ -43,7 +43,7 @@ def chosen(site: Site, top: Node) -> bool:
     return _replace(site, top, top.outputs[0], "MoeGatingTopKSoftmax", x, {"k": kinds.Int(k)}, _I32)
 
 
-def renormalised(site: Site, node: Node) -> bool:
+def renormalised(site: FusionSite, node: Node) -> bool:
     """MoeGatingTopKSoftmaxV2 for the largest shares of a softmax, made to sum up to one"""
     shares = node.inputs[0]
     if not isinstance(shares, Tensor) or shares.node.op != "TopKV2" or not _renormalises(site, shares.node, node):
@@ -56,7 +56,7 @@ def renormalised(site: Site, node: Node) -> bool:
     return _replace(site, shares.node, node.outputs[0], "MoeGatingTopKSoftmaxV2", x, attrs, DataType.DT_FLOAT)
 
 
-def _renormalises(site: Site, top: Node, node: Node) -> bool:
+def _renormalises(site: FusionSite, top: Node, node: Node) -> bool:
     """Whether a node divides the shares by their sum, and nobody else reads them."""
     shares = top.outputs[0]
     if node.op != "RealDiv" or node.inputs[0] is not shares or site.returned(shares):
@@ -69,7 +69,7 @@ def _renormalises(site: Site, top: Node, node: Node) -> bool:
 
 
 def _replace(
-    site: Site, top: Node, shares: Tensor, op: str, x: Tensor, attrs: dict[str, kinds.Attr], third: DataType
+    site: FusionSite, top: Node, shares: Tensor, op: str, x: Tensor, attrs: dict[str, kinds.Attr], third: DataType
 ) -> bool:
     index = top.outputs[1]
     shape = index.known_shape

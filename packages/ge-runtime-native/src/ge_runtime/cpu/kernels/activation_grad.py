@@ -104,7 +104,7 @@ def _plan_output_grad(site: Site) -> Call | None:
 
 @kernel("ReluGradV2", source=_HEADER)
 def relu_grad_v2(gradients: Tensor, mask: Tensor) -> Tensor:
-    """The gradient where the mask is not zero; one byte an element."""
+    """The gradient where the mask is not zero; one byte per element."""
     return _gated(gradients, mask != 0)
 
 

@@ -97,7 +97,7 @@ def reduce(x: torch.Tensor, *, root_rank: int, reduction: str, group: str) -> to
     source="REG_OP(HcomAllGather): along dim 0, in rank order",
 )
 def all_gather(x: torch.Tensor, *, rank_size: int, group: str) -> torch.Tensor:
-    """The parts of all ranks, one behind the other."""
+    """The parts of all ranks, one after the other."""
     found = _sized("HcomAllGather", group, rank_size)
     if x.dim() == 0:
         raise errors.refused("HcomAllGather", "x is a scalar, which has no dim 0 to gather along")
@@ -187,7 +187,7 @@ def _product(sizes: Sequence[int]) -> int:
 
 
 def _packed(op: str, counts: Sequence[int], displacements: Sequence[int] | None) -> None:
-    """Refuse blocks that do not lie one behind the other."""
+    """Refuse blocks that do not lie one after the other."""
     packed = [sum(counts[:i]) for i in range(len(counts))]
     if displacements is not None and list(displacements) != packed:
         raise errors.refused(op, f"displacements are {list(displacements)}, accepted: {packed}")
@@ -200,7 +200,7 @@ def _packed(op: str, counts: Sequence[int], displacements: Sequence[int] | None)
 def all_gather_v(
     x: torch.Tensor, send_count: Any, recv_counts: Sequence[int], recv_displacements: Any = None, *, group: str
 ) -> torch.Tensor:
-    """The parts of all ranks, one behind the other."""
+    """The parts of all ranks, one after the other."""
     found, most = _group(group), max(recv_counts)
     if len(recv_counts) != found.size() or recv_counts[found.rank()] != x.shape[0]:
         raise errors.refused(

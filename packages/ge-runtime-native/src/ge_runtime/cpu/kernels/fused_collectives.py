@@ -74,7 +74,7 @@ def all_gather_matmul(
     x1: Tensor, x2: Tensor, bias: Tensor | None = None, *, group: str, is_trans_a: bool = False,
     is_trans_b: bool = False, gather_index: int = 0, rank_size: int = 0,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """(gather_out @ x2 + bias, gather_out): the rows of all ranks one behind the other."""
+    """(gather_out @ x2 + bias, gather_out): the rows of all ranks one after the other."""
     if is_trans_a or gather_index:
         raise refuse("AllGatherMatmul", "is_trans_a, or gather_index 1", "leave them at their defaults")
     gathered = collectives.all_gather(x1, rank_size=rank_size or collectives.group_size(group), group=group)
@@ -175,7 +175,7 @@ def moe_distribute_dispatch(
     group_tp: str = "", tp_world_size: int = 0, expert_shard_type: int = 0, shared_expert_rank_num: int = 0,
     quant_mode: int = 0, global_bs: int = 0, expert_token_nums_type: int = 1,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Tokens to the ranks of their experts; rows by expert, by rank they came from, by token. Rows behind are zero.
+    """Tokens to the ranks of their experts; rows by expert, by rank they came from, by token, then zeros.
 
     ``expand_idx`` counts how many pairs before one go to the same expert: (tokens * K).
     """

@@ -194,7 +194,7 @@ def _per_batch(
     q: Tensor, key: Cache, value: Cache, key_rope: Cache | None, s: _Setting, layout: str, q_used: list[int] | None,
     kv_lengths: Any, kv_padding: Any,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Every batch entry with its own lengths; query rows behind the valid ones are zero."""
+    """Every batch entry with its own lengths; query rows after the valid ones are zero."""
     outs, stats, rows, batch = [], [], q.shape[2], q.shape[0]
     most = key.longest(layout)
     if key.table is not None and kv_lengths is None:

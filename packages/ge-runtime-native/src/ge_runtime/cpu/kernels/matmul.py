@@ -291,7 +291,7 @@ def grouped_matmul(
 ) -> list[Tensor]:  # fmt: skip
     """One product a group; groups are lists (-1), row ranges of ``x`` (0) or ranges of K (2).
 
-    Rows behind the last group are zero: the definition leaves them unwritten.
+    Rows after the last group are zero: the definition leaves them unwritten.
     """
     if act_type not in _GROUPED_ACTIVATION:
         raise refuse("GroupedMatmul", f"act_type is {act_type}, accepted: {sorted(_GROUPED_ACTIVATION)}")

@@ -104,7 +104,7 @@ def moe_init_routing_v3(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """(expanded_x, expanded_row_idx, expert counts, expanded_scale) without capacity; quant_mode -1 or 1.
 
-    Pairs are row-major: pair ``i * K + k`` belongs to row i. Rows behind the available ones are zero, their place -1.
+    Pairs are row-major: pair ``i * K + k`` belongs to row i. Rows after the available ones are zero, their place -1.
     """
     if drop_pad_mode or quant_mode not in (-1, 1) or expert_tokens_num_type not in (0, 1):
         raise refuse("MoeInitRoutingV3", "accepted: drop_pad_mode 0, quant_mode -1 or 1, expert_tokens_num_type 0 or 1")

@@ -26,11 +26,11 @@ _AVG_GRAD: Final = {2: _ATEN.avg_pool2d_backward.default, 3: _ATEN.avg_pool3d_ba
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Windows over the spatial axes: one entry an axis.
+    """Windows over the spatial axes: one entry per axis.
 
     Attributes:
         begin: Padding in front.
-        end: Padding behind as the attribute says.
+        end: Padding at the end, as the attribute says.
         out: Number of windows.
     """
 
@@ -75,7 +75,7 @@ def calculated(
 
 
 def by_padding(extent: Sequence[int], size: Sequence[int], stride: Sequence[int], padding: str) -> Window:
-    """Windows of the paddings VALID (none) and SAME (ceil(n / stride) windows, the odd pixel of padding behind)."""
+    """Windows of the paddings VALID (none) and SAME (ceil(n / stride) windows, the odd pixel of padding after)."""
     if padding == "VALID":
         return calculated(extent, size, stride, [0, 0] * len(size))
     if padding != "SAME":
@@ -257,7 +257,7 @@ def max_pool_3d(
 
 
 def _three(values: Sequence[int], data_format: str) -> list[int]:
-    """One entry a spatial axis out of lists of 1, 3 or 5 entries."""
+    """One entry per spatial axis out of lists of 1, 3 or 5 entries."""
     values = list(values)
     if len(values) == 5:
         return spatial(values, data_format)

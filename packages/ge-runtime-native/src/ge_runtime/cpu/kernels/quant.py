@@ -244,7 +244,7 @@ def quant_grouped_matmul_dequant(
     x_scale: Tensor | None = None, x_offset: Tensor | None = None, smooth_scale: Tensor | None = None, *,
     x_quant_mode: str = "pertoken", transpose_weight: bool = True,
 ) -> Tensor:  # fmt: skip
-    """QuantMatmulDequant of row ranges that end at ``group_list``; rows behind the last are zero."""
+    """QuantMatmulDequant of row ranges that end at ``group_list``; rows after the last are zero."""
     n = quantized_weight.shape[1] if transpose_weight else quantized_weight.shape[2]
     y, start = x.new_zeros(x.shape[0], n), 0
     for g, end in group_ends(group_list, 0):
@@ -346,7 +346,7 @@ def dequant_swiglu_quant(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Dequantise, gate over the last axis, quantise; static scales divide, those of dynamic quantisation multiply.
 
-    ``group_index`` counts the rows of each group, whose scales and bias are a row each; rows behind the last are zero.
+    ``group_index`` counts the rows of each group, whose scales and bias are a row each; rows after the last are zero.
     swiglu_mode 1: gates stand on even positions, clamped above, their partners on odd ones, clamped on both sides.
     """
     if swiglu_mode not in (0, 1) or quant_mode not in ("static", "dynamic"):

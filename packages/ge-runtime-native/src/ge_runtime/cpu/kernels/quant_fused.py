@@ -70,7 +70,7 @@ def grouped_matmul_swiglu_quant(
     x: Tensor, weight: Tensor, weight_scale: Tensor, x_scale: Tensor, weight_assistance_matrix: Tensor | None,
     group_list: Tensor,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """(y, y_scale) of int8 rows and weights (groups, K, N); rows end at ``group_list``, those behind are zero."""
+    """(y, y_scale) of int8 rows and weights (groups, K, N); rows end at ``group_list``, those after are zero."""
     op = "GroupedMatmulSwigluQuant"
     if weight_assistance_matrix is not None:
         raise refuse(op, "weight_assistance_matrix belongs to int4 weights", "leave it out")

@@ -230,7 +230,7 @@ def drop_out_do_mask(x: Tensor, mask: Tensor, keep_prob: Tensor) -> Tensor:
     return torch.where(kept, scaled, torch.zeros((), dtype=wide.dtype)).to(x.dtype)
 
 
-@kernel("DropOutDoMaskV3", source="as DropOutDoMask with one byte an element")
+@kernel("DropOutDoMaskV3", source="as DropOutDoMask with one byte per element")
 def drop_out_do_mask_v3(x: Tensor, mask: Tensor, keep_prob: Tensor) -> Tensor:
     """x scaled where the mask's byte is set, else 0."""
     scaled = x * (1.0 / keep_prob.reshape(()).to(x.dtype))

@@ -220,7 +220,7 @@ def clipped_swiglu(
 ) -> Tensor:  # fmt: skip
     """``a * sigmoid(alpha * a) * (b + bias)`` of clipped parts; x is first flattened to two axes at ``dim``.
 
-    Rows behind the sum of ``group_index`` are zero.
+    Rows after the sum of ``group_index`` are zero.
     """
     axis = dim % x.dim()
     rows = x.shape[:axis].numel()

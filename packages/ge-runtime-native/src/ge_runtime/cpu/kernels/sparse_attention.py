@@ -124,7 +124,7 @@ def lightning_indexer(
     layout_key: str = "BSND", sparse_count: int = 2048, sparse_mode: int = 3, pre_tokens: int = _FAR,
     next_tokens: int = _FAR, return_values: bool = False,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """(sparse_indices, sparse_values): the keys that score best for each query, best first, -1 behind the last."""
+    """(sparse_indices, sparse_values): the keys that score best for each query, best first, -1 after the last."""
     op = "LightningIndexer"
     causal = _limit(op, sparse_mode, pre_tokens, next_tokens)
     seqs = _sequences(

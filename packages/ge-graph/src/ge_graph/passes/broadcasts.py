@@ -1,0 +1,123 @@
+"""Broadcasts: as late as can be, and not at all where arithmetic spreads its operands by itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from ge_graph.ir import Graph, Node, Tensor
+from ge_graph.passes.base import Pass
+from ge_graph.passes.effects import Effects
+
+# Arithmetic of two tensors that spreads the smaller one itself, by the rules of BroadcastTo.
+_PAIRS: Final = frozenset({
+    "Add", "Atan2", "Div", "DivNoNan", "Equal", "FloorDiv", "FloorMod", "Greater", "GreaterEqual", "Less", "LessEqual",
+    "LogicalAnd", "LogicalOr", "Maximum", "Minimum", "Mul", "NotEqual", "Pow", "RealDiv", "Sub",
+})  # fmt: skip
+# Arithmetic of one tensor, element by element.
+_SINGLES: Final = frozenset({
+    "Abs", "Cast", "Ceil", "Cos", "Exp", "Expm1", "Floor", "IsNan", "Log", "Log1p", "LogicalNot", "Neg", "Reciprocal",
+    "Relu", "Rsqrt", "Sigmoid", "Sign", "Sin", "Sqrt", "Square", "Tanh",
+})  # fmt: skip
+
+
+class SpreadLate(Pass):
+    """Compute with what a BroadcastTo reads.
+
+    * Arithmetic with a tensor that has all the sizes anyway reads past the BroadcastTo.
+    * Arithmetic of one tensor, or with a number, comes before the BroadcastTo, if nobody else reads that.
+
+    Every gradient of a sum or a mean begins with one. A node stays where order or memory hangs on it.
+    """
+
+    name = "spread_late"
+    reason = "a mean's gradient is one number; spread first, all that follows computes it a million times"
+    place = "after merge_constants, so that readers are counted; before join_moves; leaves dead nodes"
+
+    def rewrite(self, graph: Graph) -> list[str]:
+        if not any(n.op == "BroadcastTo" for n in graph.nodes):
+            return []
+        effects = Effects(graph)
+        uses = Counter(t for n in graph.nodes for t in n.operands())
+        uses.update(graph.outputs)
+        mapping: dict[Tensor, Tensor] = {}
+        nodes: list[Node] = []
+        past = late = 0
+        for node in list(graph.nodes):
+            if mapping:
+                node.replace_operands(mapping)
+            place = _spread(node, effects) if node.op in _PAIRS or node.op in _SINGLES else None
+            if place is None:
+                nodes.append(node)
+                continue
+            large = node.inputs[place]
+            small = large.node.inputs[0]  # type: ignore[union-attr]
+            if len(node.inputs) == 2 and _has_all_sizes(node, 1 - place):
+                node.inputs[place] = small
+                past += 1
+            elif uses[large] == 1 and not effects.pinned(node) and _alone(node, 1 - place):  # type: ignore[index]
+                made = _swap(graph, nodes, node, place)
+                mapping[node.outputs[0]] = made
+                uses[made] = uses[node.outputs[0]]
+                late += 1
+                continue
+            nodes.append(node)
+        if not past and not late:
+            return []
+        graph.nodes[:] = nodes
+        if mapping:
+            graph.replace_nodes(mapping)
+        notes = [f"{past} BroadcastTo that arithmetic does itself"] if past else []
+        return [*notes, f"{late} BroadcastTo after arithmetic"] if late else notes
+
+
+def _spread(node: Node, effects: Effects) -> int | None:
+    """The place of an operand that a BroadcastTo made, and that can be had without."""
+    if not 1 <= len(node.inputs) <= 2 or len(node.outputs) != 1 or node.outputs[0].known_shape is None:
+        return None
+    for place, large in enumerate(node.inputs):
+        if not isinstance(large, Tensor) or large.node.op != "BroadcastTo" or effects.pinned(large.node):
+            continue
+        small = large.node.inputs[0]
+        if (
+            isinstance(small, Tensor) and small.known_shape is not None and small not in effects.written
+            and small.format is large.format is node.outputs[0].format
+        ):  # fmt: skip
+            return place
+    return None
+
+
+def _has_all_sizes(node: Node, place: int) -> bool:
+    other = node.inputs[place]
+    return isinstance(other, Tensor) and other.known_shape == node.outputs[0].known_shape
+
+
+def _alone(node: Node, place: int) -> bool:
+    """Whether the other operand is a number, or there is none."""
+    if len(node.inputs) == 1:
+        return True
+    other = node.inputs[place]
+    return isinstance(other, Tensor) and other.known_shape == () and other.node.op == "Const"
+
+
+def _swap(graph: Graph, nodes: list[Node], node: Node, place: int) -> Tensor:
+    """The same arithmetic of the small tensor, and a BroadcastTo of its result."""
+    result, large = node.outputs[0], node.inputs[place]
+    assert isinstance(large, Tensor)
+    small = large.node.inputs[0]
+    assert isinstance(small, Tensor)
+    inputs = list(node.inputs)
+    inputs[place] = small
+    first = graph.add(node.op, inputs, dict(node.attrs), [(result.dtype, small.known_shape)])
+    spread = graph.add(
+        "BroadcastTo",
+        [first.outputs[0], large.node.inputs[1]],
+        dict(large.node.attrs),
+        [(result.dtype, result.known_shape)],
+    )
+    for made in (first, spread):
+        graph.nodes.pop()
+        made.provenance = node.provenance
+        made.outputs[0].format = result.format
+        nodes.append(made)
+    return spread.outputs[0]

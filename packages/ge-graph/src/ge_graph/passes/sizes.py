@@ -1,0 +1,212 @@
+"""Sizes that are known before anything runs: numbers instead of operators that compute them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from ge_graph.attrs import Attr, Kind
+from ge_graph.dtypes import DataType
+from ge_graph.ir import Graph, Node, Tensor
+from ge_graph.passes.base import Pass
+from ge_graph.passes.effects import Effects
+from ge_graph.passes.layout import replaceable
+
+_Array: TypeAlias = "np.ndarray[Any, Any]"
+
+_TYPES: Final[Mapping[DataType, type[np.signedinteger[Any]]]] = {
+    DataType.DT_INT32: np.int32, DataType.DT_INT64: np.int64,
+}  # fmt: skip
+_MOST: Final = 64  # elements; sizes are few numbers, anything longer is data
+
+
+class FoldSizes(Pass):
+    """Compute what follows from sizes that are numbers.
+
+    * Shape of a tensor of known sizes is a constant.
+    * Integer arithmetic, selection and joining of such constants is a constant.
+    * BroadcastTo the sizes that a tensor has is nothing.
+
+    Constants that no Shape is behind stay as the program wrote them.
+    """
+
+    name = "fold_sizes"
+    reason = (
+        "a converter that serves any sizes reads them in the graph; where they are known that is a launch for nothing"
+    )
+    place = "first: merge_constants merges the constants made here; leaves dead nodes"
+
+    def rewrite(self, graph: Graph) -> list[str]:
+        if not any(n.op in ("Shape", "BroadcastTo") for n in graph.nodes):
+            return []
+        effects = Effects(graph)
+        outputs = set(graph.outputs)
+        sizes: dict[Tensor, _Array] = {}
+        mapping: dict[Tensor, Tensor] = {}
+        counts: dict[str, int] = {}
+        nodes: list[Node] = []
+        for node in list(graph.nodes):
+            if mapping:
+                node.replace_operands(mapping)
+            if node.op == "BroadcastTo":
+                source = node.inputs[0]
+                if isinstance(source, Tensor) and _stays(node, source) and replaceable(node, source, effects, outputs):
+                    mapping[node.outputs[0]] = source
+                    counts["BroadcastTo"] = counts.get("BroadcastTo", 0) + 1
+                    continue
+            found = None if node.op not in _RULES or len(node.outputs) != 1 else _value(node, sizes)
+            if found is not None and not effects.pinned(node):
+                made = _const(graph, node, found)
+                nodes.append(made)
+                sizes[made.outputs[0]] = found
+                mapping[node.outputs[0]] = made.outputs[0]
+                counts[node.op] = counts.get(node.op, 0) + 1
+                continue
+            nodes.append(node)
+        if not mapping:
+            return []
+        graph.nodes[:] = nodes
+        graph.replace_all_uses(mapping)
+        return [f"{count} {op} of known sizes" for op, count in sorted(counts.items())]
+
+
+def _stays(node: Node, source: Tensor) -> bool:
+    wanted = _constant(node.inputs[1]) if len(node.inputs) > 1 else None
+    shape = _whole(source)
+    return wanted is not None and shape is not None and wanted.tolist() == shape.tolist()
+
+
+def _const(graph: Graph, node: Node, value: _Array) -> Node:
+    dtype = node.outputs[0].dtype
+    made = graph.add("Const", (), {"value": Attr(Kind.TENSOR, value)}, [(dtype, value.shape)])
+    graph.nodes.pop()
+    made.provenance = node.provenance
+    return made
+
+
+def _whole(tensor: Tensor) -> _Array | None:
+    """The sizes of a tensor, if all are numbers."""
+    shape = tensor.known_shape
+    if shape is None or any(not isinstance(d, int) or d < 0 for d in shape):
+        return None
+    return np.asarray(shape, np.int64)
+
+
+def _constant(operand: Any) -> _Array | None:
+    """The value of a short constant of integers."""
+    if not isinstance(operand, Tensor) or operand.node.op != "Const" or operand.dtype not in _TYPES:
+        return None
+    attr = operand.node.attrs.get("value")
+    value = None if attr is None else attr.value
+    return value if isinstance(value, np.ndarray) and value.ndim <= 1 and value.size <= _MOST else None
+
+
+def _value(node: Node, sizes: Mapping[Tensor, _Array]) -> _Array | None:
+    """What a node gives, as its definition says; None if it is not known or not about sizes."""
+    dtype = _TYPES.get(node.outputs[0].dtype)
+    if dtype is None:
+        return None
+    if node.op == "Shape":
+        operand = node.inputs[0]
+        found = _whole(operand) if isinstance(operand, Tensor) else None
+    else:
+        operands = list(node.operands())
+        if not any(t in sizes for t in operands):
+            return None
+        given = [sizes[t] if t in sizes else _constant(t) for t in operands]
+        known = [g for g in given if g is not None]
+        if len(known) != len(given):
+            return None
+        # wide, so that no step overflows unseen
+        found = _RULES[node.op](node, [k.astype(np.int64) for k in known])
+    if found is None or found.ndim > 1 or found.size > _MOST:
+        return None
+    limits = np.iinfo(dtype)
+    if found.size and not (limits.min <= found.min() and found.max() <= limits.max):
+        return None
+    return found.astype(dtype)
+
+
+def _gather(node: Node, given: Sequence[_Array]) -> _Array | None:
+    x, places = given[:2]
+    axis = int(given[2]) if len(given) > 2 else 0
+    first = -len(x) if x.ndim == 1 and node.attr("negative_index_support", False) else 0
+    if x.ndim != 1 or axis not in (0, -1) or node.attr("batch_dims", 0) != 0:
+        return None
+    if places.size and not (first <= places.min() and places.max() < len(x)):
+        return None
+    return np.asarray(x[places])
+
+
+def _concat(node: Node, given: Sequence[_Array]) -> _Array | None:
+    parts, axis = given[:-1], given[-1]
+    return np.concatenate(parts) if int(axis) in (0, -1) and all(p.ndim == 1 for p in parts) else None
+
+
+def _pack(node: Node, given: Sequence[_Array]) -> _Array | None:
+    return np.stack(given) if node.attr("axis", 0) in (0, -1) and all(g.ndim == 0 for g in given) else None
+
+
+def _slice(node: Node, given: Sequence[_Array]) -> _Array | None:
+    x, begin, count = given
+    if x.ndim != 1 or begin.size != 1 or count.size != 1:
+        return None
+    start, size = int(begin.reshape(())), int(count.reshape(()))
+    stop = len(x) if size == -1 else start + size
+    return x[start:stop] if 0 <= start <= stop <= len(x) else None
+
+
+def _product(node: Node, given: Sequence[_Array]) -> _Array | None:
+    x, axes = given
+    if x.ndim != 1 or axes.reshape(-1).tolist() not in ([0], [-1]):
+        return None
+    total = 1
+    for size in x.tolist():  # Python's integers do not overflow
+        total *= size
+    if abs(total) > np.iinfo(np.int64).max:
+        return None
+    return np.asarray([total] if node.attr("keep_dims", False) else total, np.int64)
+
+
+def _unsqueeze(node: Node, given: Sequence[_Array]) -> _Array | None:
+    return given[0].reshape(1) if given[0].ndim == 0 and tuple(node.attr("axes", ())) in ((0,), (-1,)) else None
+
+
+def _squeeze(node: Node, given: Sequence[_Array]) -> _Array | None:
+    return (
+        given[0].reshape(()) if given[0].shape == (1,) and tuple(node.attr("axis", ())) in ((), (0,), (-1,)) else None
+    )
+
+
+def _arithmetic(
+    compute: Callable[[_Array, _Array], Any], *, divides: bool = False
+) -> Callable[[Node, Sequence[_Array]], _Array | None]:
+    def rule(node: Node, given: Sequence[_Array]) -> _Array | None:
+        a, b = given
+        if (divides and not b.all()) or any(x.size and int(np.abs(x).max()) > 2**31 for x in given):
+            return None  # undefined, or near what 64 bits hold
+        return np.asarray(compute(a, b), np.int64) if a.size == 1 or b.size == 1 or a.shape == b.shape else None
+
+    return rule
+
+
+_RULES: Final[Mapping[str, Callable[[Node, Sequence[_Array]], _Array | None]]] = {
+    "Add": _arithmetic(np.add),
+    "Cast": lambda node, given: given[0],
+    "ConcatV2": _concat,
+    "FloorDiv": _arithmetic(np.floor_divide, divides=True),
+    "Gather": _gather,
+    "GatherV2": _gather,
+    "Maximum": _arithmetic(np.maximum),
+    "Minimum": _arithmetic(np.minimum),
+    "Mul": _arithmetic(np.multiply),
+    "Pack": _pack,
+    "ReduceProd": _product,
+    "Shape": lambda node, given: None,
+    "Slice": _slice,
+    "Squeeze": _squeeze,
+    "Sub": _arithmetic(np.subtract),
+    "Unsqueeze": _unsqueeze,
+}
