@@ -45,13 +45,16 @@ system: setup  ## tests across packages: models end to end
 	@$(TEST) tests
 
 # The wheel is unpacked into the cache, never installed into .venv: it would load itself into every process.
+# The bundled tests need one process for themselves, which runs beside the rest.
 EMULATOR := packages/ge-runtime-native/emulator
 emulator-test: setup  ## the real torch_npu wheel on the CANN emulator; fetches the wheel
 	@ls wheelhouse/torch_npu-2.13.0-*.whl >/dev/null 2>&1 || $(RUN) -m pip download -q --no-deps torch_npu==2.13.0 -d wheelhouse
-	@export TAIR_TORCH_NPU=$$(ls wheelhouse/torch_npu-2.13.0-*.whl); failed=""; \
+	@export TAIR_TORCH_NPU=$$(ls wheelhouse/torch_npu-2.13.0-*.whl); failed=""; mkdir -p artefacts; \
+	$(RUN) -c "from ge_emulator import build, launch; build.build(); launch.find_torch_npu()" || exit 1; \
+	$(RUN) -m ge_emulator --bundled-torchair -- pytest $(EMULATOR)/bundled_tests >artefacts/bundled_tests.log 2>&1 & bundled=$$!; \
 	$(TEST) $(EMULATOR)/tests || failed="$$failed tests"; \
-	$(RUN) -m ge_emulator -- pytest -n 2 $(EMULATOR)/device_tests || failed="$$failed device_tests"; \
-	$(RUN) -m ge_emulator --bundled-torchair -- pytest $(EMULATOR)/bundled_tests || failed="$$failed bundled_tests"; \
+	$(RUN) -m ge_emulator -- pytest -n 2 --dist worksteal $(EMULATOR)/device_tests || failed="$$failed device_tests"; \
+	wait $$bundled || failed="$$failed bundled_tests"; cat artefacts/bundled_tests.log; \
 	test -z "$$failed" || { echo "make emulator-test: failed:$$failed"; exit 1; }
 
 torchvision-test: setup  ## torchvision's operators and detection models; fetches the wheel

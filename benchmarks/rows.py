@@ -61,11 +61,25 @@ def _number(value: float) -> str:
 
 
 def at_most(
-    group: str, what: str, ours: float, limit: float, *, unit: str, peer: float | None = None, name: str = "eager"
+    group: str,
+    what: str,
+    ours: float,
+    limit: float,
+    *,
+    unit: str,
+    peer: float | None = None,
+    name: str = "eager",
+    absolute: bool = False,
 ) -> Measurement:
-    """A row whose figure, or whose ratio to a peer, must not exceed `limit`."""
+    """A row whose figure, or whose ratio to a peer, must not exceed `limit`.
+
+    Args:
+        absolute: The figure itself is limited, and the peer shows how fast the machine is.
+    """
     if peer is None:
         return Measurement(group, what, ours, unit, f"<= {limit:g} {unit}", ours <= limit)
+    if absolute:
+        return Measurement(group, what, ours, unit, f"<= {limit:g} {unit}", ours <= limit, peer, ours / peer, name)
     return Measurement(group, what, ours, unit, f"<= {limit:g}", ours / peer <= limit, peer, ours / peer, name)
 
 

@@ -57,6 +57,11 @@ def machine() -> str:
     )
 
 
+def processor_seconds() -> float:
+    """What this process and its finished children have used: how long it takes where nothing else runs."""
+    return sum(os.times()[:4])
+
+
 def _atomically(path: Path, text: str) -> None:
     partial = path.with_suffix(".part")
     partial.write_text(text)
@@ -97,16 +102,28 @@ def history() -> dict[tuple[str, str], list[dict[str, object]]]:
     return found
 
 
-def page() -> str:
-    """The trend: one plot a group, ratios to the peer or to the limit over the runs."""
-    lines = [
+_LEADS = {
+    "en": [
         "# Speed and memory over time", "",
         "Made by `make bench` from `benchmarks/history.jsonl`; the newest table is",
         "[benchmarks/results.md](../benchmarks/results.md). Each line is one row of the table over the last runs: its",
         "figure divided by the largest that its target allows, so that everything up to 1 meets its target. Rows are",
         "numbered as listed below their plot; each is followed by its runs, and how many of them shared the machine",
         "with other programs.", "",
-    ]  # fmt: skip
+    ],
+    "zh": [
+        "# 速度与内存的变化", "",
+        "由 `make bench` 根据 `benchmarks/history.jsonl` 生成；最新的表见",
+        "[benchmarks/results.md](../benchmarks/results.md)。每条线是表中一行在最近几次运行中的值：",
+        "实测值除以目标允许的最大值，不大于 1 就达到目标。各行的编号见图下的列表，行名为英文；",
+        "其后是运行次数，以及其中与其他程序同时运行的次数。", "",
+    ],
+}  # fmt: skip
+
+
+def page(language: str = "en") -> str:
+    """The trend: one plot a group, ratios to the peer or to the limit over the runs."""
+    lines = list(_LEADS[language])
     groups: dict[str, list[tuple[str, list[dict[str, object]]]]] = {}
     for (group, what), rows in history().items():
         if rows[-1]["target"]:
@@ -137,7 +154,8 @@ def _padded(values: list[float], length: int) -> list[float]:
 def _of_target(row: dict[str, object]) -> float:
     words = str(row["target"]).split()
     limit = float(words[1])
-    figure = float(str(row["value"] if row["ratio"] is None else row["ratio"]))
+    absolute = row["ratio"] is None or (words[0] == "<=" and len(words) > 2)  # a limit with a unit
+    figure = float(str(row["value"] if absolute else row["ratio"]))
     if words[0] == ">=":
         return limit / figure
     return figure / limit if limit else figure + 1 if figure else 0.0
@@ -157,12 +175,12 @@ def main() -> None:
     load, begun = os.getloadavg()[0], time.perf_counter()
     rows: list[Measurement] = []
     for group in groups:
-        start = time.perf_counter()
+        start, used = time.perf_counter(), processor_seconds()
         with console.status(f"measuring {group}") if sys.stdout.isatty() else open(os.devnull):
             found = list(importlib.import_module(GROUPS[group]).measure())
         keep(found, load)
         rows += found
-        console.print(f"{group}: {time.perf_counter() - start:.0f} s")
+        console.print(f"{group}: {time.perf_counter() - start:.0f} s, {processor_seconds() - used:.0f} s of processors")
     table = Table(title=machine())
     for heading in HEADINGS:
         table.add_column(heading, justify="right" if heading in ("ours", "peer's", "ratio") else "left")
@@ -171,6 +189,7 @@ def main() -> None:
     console.print(table)
     if not given.small:
         _atomically(PAGE, page())
+        _atomically(PAGE.with_suffix(".zh.md"), page("zh"))
     if len(groups) == len(GROUPS) and not given.small:
         write(rows, load, time.perf_counter() - begun)
         console.print(f"written to {RESULTS.relative_to(ROOT)}")

@@ -6,6 +6,8 @@ in processes of their own (tests/test_docs.py, test_custom_passes.py).
 
 import importlib.util
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,6 @@ import typer.main
 import tair_debug.cli
 import tair_export.run
 import torchair
-from ge_graph import schema
 from torchair.options import OPTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -139,4 +140,6 @@ def test_modules_and_options(page):
 @pytest.mark.parametrize("page", ["README.md", "README.zh.md"])
 def test_the_number_of_operators_is_that_of_the_schemas(page):
     numbers = re.findall(r"(\d[\d,]*) (?:operators|个 GE 算子)", (ROOT / page).read_text(encoding="utf-8"))
-    assert [int(n.replace(",", "")) for n in numbers] == [len(schema.names())]
+    ours = "from ge_graph import schema; print(len(schema.names()))"  # elsewhere: users add theirs, and so do tests
+    count = subprocess.run([sys.executable, "-c", ours], capture_output=True, text=True, check=True).stdout
+    assert [int(n.replace(",", "")) for n in numbers] == [int(count)]

@@ -1,12 +1,18 @@
-"""How many GE operators each operator of torch becomes, against the one that GE offers.
+"""How many GE operators each operator of torch becomes, and why it is not one.
 
     python -m tools.native              every OpInfo: its operators, what GE has instead, why it is not used
     python -m tools.native renorm glu   some of them
-    python -m tools.native --update     write the operators in the table of reasons anew; reasons are written by hand
+    python -m tools.native --update     write the operators in the table of reasons anew; reasons are chosen by hand
 
 Counted is what a float32 forward of the first sample leaves for an engine after all passes: inputs, constants and
-operators that nobody reads do not count. Where more than one is left, `tests/native/compositions.tsv` says why: an
-entry without a reason, one with more operators than its row admits, and a row with more than there are, are errors.
+operators that nobody reads do not count. Where more than one is left, `tests/native/compositions.tsv` lists them with
+the reasons, whose kinds and checks are those of `tools.native_reasons`.
+
+Against the incumbent: `tests/native/incumbent.tsv`, which `tools.native_peer` measured, has its operators for the same
+samples. The entries compared are those of which the incumbent hands GE a graph, 354. Of some nothing is left for GE (a
+view of an input, an empty result, a constant): they count 0 there, and ours, which keeps a view in the graph, count
+what they are; one by one they are not compared. In all others ours has no more operators, or a reason that says what
+the incumbent's operator computes differently or where it has none. All entries together ours has at most 800.
 """
 
 from __future__ import annotations
@@ -17,7 +23,6 @@ import contextlib
 import functools
 import multiprocessing
 import os
-import re
 import sys
 import warnings
 from dataclasses import dataclass
@@ -28,14 +33,14 @@ warnings.filterwarnings("ignore")
 
 import torch
 from torch._functorch.aot_autograd import aot_module_simplified
+from torch.utils import _pytree as pytree
 
 from ge_converters.decompose.table import decomposition_table
 from ge_converters.decompose.whole import KeepWhole
 from ge_graph import Graph, schema
 from ge_runtime.cpu import registry
-from tools import opinfo
-from torchair.config import CompilerConfig
-from torchair.pipeline import Pipeline
+from tools import native_peer, native_reasons, opinfo
+from tools.native_reasons import NativeReason, NativeRow, folded, hard, packed, read, unpacked
 
 TABLE = Path(__file__).resolve().parent.parent / "tests" / "native" / "compositions.tsv"
 _FREE = frozenset(["Data", "RefData", "Const", "Constant", "NetOutput"])
@@ -48,14 +53,16 @@ class Count:
 
     Attributes:
         name: The entry.
-        atens: ATen operators that reached the converters.
+        atens: ATen operators that reached the converters, without their namespace.
         emitted: GE operators, in order.
+        results: How many tensors eager returns.
         error: Why there is no count; empty if there is one.
     """
 
     name: str
     atens: tuple[str, ...] = ()
     emitted: tuple[str, ...] = ()
+    results: int = 1
     error: str = ""
 
 
@@ -80,6 +87,9 @@ class _Enough(Exception):
 
 def graphs_of(call: Any, args: Any, kwargs: Any) -> tuple[list[str], list[str]]:
     """ATen operators and GE operators of one call."""
+    from torchair.config import CompilerConfig  # here, as tools.native_peer has another torchair
+    from torchair.pipeline import Pipeline
+
     atens: list[str] = []
     emitted: list[str] = []
 
@@ -101,20 +111,32 @@ def graphs_of(call: Any, args: Any, kwargs: Any) -> tuple[list[str], list[str]]:
     return atens, emitted
 
 
+def first_sample(op: Any) -> tuple[Any, Any] | None:
+    """(arguments, keyword arguments) of the first float32 sample that eager takes; None if it takes none."""
+    torch.manual_seed(5)
+    for sample in op.sample_inputs("cpu", torch.float32, requires_grad=False):
+        args, kwargs = opinfo.clone(((sample.input, *sample.args), sample.kwargs))
+        try:
+            op.op(*opinfo.clone(args), **opinfo.clone(kwargs))
+        except (RuntimeError, ValueError, NotImplementedError, TypeError, IndexError):
+            continue
+        return args, kwargs
+    return None
+
+
 def count(op: Any) -> Count:
     """Of the first float32 sample that eager takes."""
     name = opinfo.full_name(op)
     try:
         with opinfo.time_limit(_SECONDS):
-            torch.manual_seed(5)
-            for sample in op.sample_inputs("cpu", torch.float32, requires_grad=False):
-                args, kwargs = opinfo.clone(((sample.input, *sample.args), sample.kwargs))
-                try:
-                    op.op(*opinfo.clone(args), **opinfo.clone(kwargs))
-                except (RuntimeError, ValueError, NotImplementedError, TypeError, IndexError):
-                    continue
+            sample = first_sample(op)
+            if sample is not None:
+                args, kwargs = sample
+                eager = pytree.tree_leaves(op.op(*opinfo.clone(args), **opinfo.clone(kwargs)))
                 atens, emitted = graphs_of(lambda *a, **k: op.op(*a, **k), args, kwargs)
-                return Count(name, tuple(atens), tuple(emitted))
+                results = sum(isinstance(t, torch.Tensor) for t in eager)
+                own = tuple(a.removeprefix("aten.") for a in atens if a.startswith("aten."))
+                return Count(name, own, tuple(emitted), results)
     except Exception as error:  # noqa: BLE001 -- listed as what it is
         return Count(name, error=opinfo.summarise(error))
     return Count(name, error="eager takes no sample")
@@ -143,67 +165,78 @@ def _count_by_index(index: int, names: tuple[str, ...]) -> Count:
 # -- the table -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class NativeRow:
-    """What the table says of an entry.
-
-    Attributes:
-        operators: How many operators are admitted.
-        peer: Whether the incumbent has a converter for each ATen operator that the entry became.
-        reason: Why it is more than one.
-    """
-
-    operators: int
-    peer: bool
-    reason: str
-
-
 def read_table() -> dict[str, NativeRow]:
     """Entry -> row."""
     lines = [line.split("\t") for line in TABLE.read_text().splitlines() if line and not line.startswith("#")]
-    return {name: NativeRow(int(operators), peer == "yes", reason) for name, operators, peer, reason in lines}
+    return {
+        name: NativeRow(int(results), unpacked(atens), unpacked(emitted), tuple(reasons.split()))
+        for name, results, atens, emitted, reasons in lines
+    }
 
 
 def write_table(table: dict[str, NativeRow]) -> None:
     """Replace the table."""
-    lines = ["# OpInfo\toperators\tpeer\treason; see tools/native.py"]
-    lines += [f"{n}\t{r.operators}\t{'yes' if r.peer else 'no'}\t{r.reason}" for n, r in sorted(table.items())]
+    lines = ["# OpInfo\tresults\tATen operators\tGE operators\treasons; see tools/native.py"]
+    for name, row in sorted(table.items()):
+        cells = (name, str(row.results), packed(row.atens), packed(row.emitted), " ".join(row.reasons))
+        lines.append("\t".join(cells))
     partial = TABLE.with_suffix(".part")
     partial.write_text("\n".join(lines) + "\n")
     os.replace(partial, TABLE)
 
 
 def problems(found: list[Count], table: dict[str, NativeRow]) -> list[str]:
-    """What is wrong about these counts against the table."""
+    """Where these counts are not what the table says."""
     said = []
     for each in found:
         row = table.get(each.name)
         if each.error:
             continue  # tools.opinfo is the judge of what is refused
-        if row is not None and (not row.reason or row.reason == _NO_REASON):
-            said.append(f"{each.name}: {len(each.emitted)} operators without a reason: {' '.join(each.emitted)}")
-        elif row is None and len(each.emitted) > 1:
+        if row is None and len(each.emitted) > 1:
             said.append(f"{each.name}: {len(each.emitted)} operators and no row: {' '.join(each.emitted)}")
-        elif row is not None and len(each.emitted) > row.operators:
-            said.append(f"{each.name}: {len(each.emitted)} operators, its row admits {row.operators}")
-        elif row is not None and len(each.emitted) < row.operators:
-            said.append(f"{each.name}: {len(each.emitted)} operators, its row says {row.operators}; run with --update")
+        elif row is not None and packed(sorted(each.emitted)) != packed(sorted(row.emitted)):
+            now = packed(each.emitted)
+            said.append(f"{each.name}: {now}, its row says {packed(row.emitted)}; run with --update")
+        elif row is not None and packed(sorted(each.atens)) != packed(sorted(row.atens)):
+            said.append(
+                f"{each.name}: made of {packed(each.atens)}, its row says {packed(row.atens)}; run with --update"
+            )
     return said
 
 
-_NO_REASON = "?"
-
-
 def updated(found: list[Count], table: dict[str, NativeRow]) -> dict[str, NativeRow]:
-    """The table with these counts; reasons are kept, what has none gets a question mark."""
-    made = {n: r for n, r in table.items() if n not in {c.name for c in found}}
+    """The table with these counts; reasons are kept, what has none is left without, which is an error."""
+    made = {n: r for n, r in table.items() if n not in {c.name for c in found if not c.error}}
     for each in found:
         old = table.get(each.name)
         if len(each.emitted) > 1:
-            made[each.name] = NativeRow(
-                len(each.emitted), old is not None and old.peer, old.reason if old else _NO_REASON
-            )
+            made[each.name] = NativeRow(each.results, each.atens, each.emitted, () if old is None else old.reasons)
     return made
+
+
+# -- against the incumbent -------------------------------------------------------------------------------------------
+
+MOST = 800  # operators, of all entries that the incumbent converts
+
+
+def ours(name: str, table: dict[str, NativeRow]) -> int:
+    """Operators of an entry, by the table: what has no row is one at most."""
+    return len(table[name].emitted) if name in table else 1
+
+
+def against(
+    table: dict[str, NativeRow], peers: dict[str, tuple[str, ...]], reasons: dict[str, NativeReason]
+) -> list[str]:
+    """Entries with more operators than the incumbent's and no reason that says why its operators would not do."""
+    said = []
+    for name, theirs in peers.items():
+        if theirs and ours(name, table) > len(theirs) and not hard(table[name], reasons):
+            row = table[name]
+            said.append(f"{name}: {packed(row.emitted)}; the incumbent has {packed(theirs)}; {' '.join(row.reasons)}")
+    total = sum(ours(name, table) for name in peers)
+    if total > MOST:
+        said.append(f"{total} operators in all, at most {MOST} are wanted")
+    return said
 
 
 # -- what GE offers --------------------------------------------------------------------------------------------------
@@ -212,17 +245,13 @@ def updated(found: list[Count], table: dict[str, NativeRow]) -> dict[str, Native
 @functools.cache
 def _offers() -> dict[str, str]:
     """Folded name -> GE operator that a schema and a kernel have."""
-    return {_folded(op): op for op in registry.registered() if schema.get(op) is not None}
-
-
-def _folded(name: str) -> str:
-    return re.sub(r"v\d+$", "", name.lower().replace("_", ""))
+    return {folded(op): op for op in registry.registered() if schema.get(op) is not None}
 
 
 def candidates(name: str, emitted: tuple[str, ...]) -> list[str]:
     """GE operators that are called like the entry and are not among those emitted."""
     last = name.removeprefix("torch.ops.aten.").removesuffix(".default").split(".")
-    words = {_folded(w) for w in (*last, "".join(last))}
+    words = {folded(w) for w in (*last, "".join(last))}
     found = [op for word in sorted(words) if (op := _offers().get(word)) is not None]
     return [op for op in found if op not in emitted]
 
@@ -236,14 +265,18 @@ def report(found: list[Count], table: dict[str, NativeRow]) -> None:
         row = table.get(each.name)
         names = collections.Counter(each.emitted)
         emitted = " ".join(f"{n} {op}" if n > 1 else op for op, n in names.items())
-        atens = " ".join(dict.fromkeys(a.removeprefix("aten.") for a in each.atens if a.startswith("aten.")))
-        reason = each.error or (row.reason if row else "")
+        atens = " ".join(dict.fromkeys(each.atens))
+        reason = each.error or (" ".join(row.reasons) if row else "")
         offer = " ".join(candidates(each.name, each.emitted))
         print(f"{len(each.emitted)}\t{each.name}\t{atens}\t{emitted}\t{offer}\t{reason}")
     done = [c for c in found if not c.error]
     total = sum(len(c.emitted) for c in done)
     several = sum(len(c.emitted) > 1 for c in done)
     print(f"{len(done)} entries, {total} operators; {several} entries with more than one")
+    peers = native_peer.read()
+    theirs = sum(map(len, peers.values()))
+    mine = sum(ours(name, table) for name in peers)
+    print(f"{len(peers)} entries that the incumbent converts: {mine} operators at most, its own {theirs}")
 
 
 def main() -> None:
@@ -258,7 +291,10 @@ def main() -> None:
         table = updated(found, table)
         write_table(table)
     report(found, table)
+    reasons = read()
     wrong = problems(found, table)
+    wrong += [line for name, row in table.items() for line in native_reasons.problems(name, row, reasons)]
+    wrong += against(table, native_peer.read(), reasons)
     for line in wrong:
         print(f"NOT EXPECTED {line}")
     sys.exit(bool(wrong))

@@ -399,6 +399,8 @@ def foreign_graph():
     sink.input_desc.add()
     vendor = graph.op.add(name="Vendor", type="VendorOp", input=["Concat:0", ""])
     vendor.attr["names"].list.s.extend([b"a", b"b"])
+    vendor.attr["layouts"].list.s.append(b"NCHW")
+    vendor.attr["layouts"].list.i.append(1)
     vendor.output_desc.add(dtype=1)
     concat = graph.op.add(name="Concat", type="ConcatD", input=["x:0", "x:0", "Const:0"])
     for i in range(3):
@@ -429,6 +431,7 @@ def test_foreign_file() -> None:
     assert graph.node("x").attr("_placement") == "CPU"
     assert graph.node("Vendor").inputs == [concat.outputs[0], None]
     assert graph.node("Vendor").attr("names") == ("a", "b")
+    assert "layouts" not in graph.node("Vendor").attrs  # two kinds and no type: GE drops it
     assert graph.outputs == [concat.outputs[0]]
     assert graph.output_control == [graph.node("Vendor")]
     data = serde.to_bytes(graph)

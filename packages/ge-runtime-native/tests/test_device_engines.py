@@ -84,6 +84,74 @@ def test_torch_npu_conforms(emulator: Path) -> None:
     _judge("torch_npu", *run(emulator, CONFORMANCE.format(name="torch_npu"), site=site))
 
 
+def test_a_call_like_the_last_costs_nothing_for_each_input(emulator: Path) -> None:
+    """What a run does in Python does not grow with its inputs: parameters, memory that it writes, frozen addresses."""
+    site = _torch_npu()
+    if site is None:
+        pytest.skip("torch_npu is not here; TAIR_TORCH_NPU names its wheel")
+    seen = run(
+        emulator,
+        """
+        import json, sys
+        import torch, torch_npu
+        from ge_graph import DataType, Graph, building, ops as ge
+        from ge_graph.attrs import Int
+        from ge_runtime.cann import library
+        from ge_runtime.discovery import load
+
+        def graph(count, written):
+            made = Graph(f"many{count}{written}")
+            first = made.add("RefData", [None], {"index": Int(0)}, [(DataType.DT_FLOAT, (2,))]) if written else None
+            with building(made):
+                xs = [ge.Data(index=i, dtype=DataType.DT_FLOAT, shape=(2,)) for i in range(written, count)]
+                xs = [*first.outputs, *xs] if first else xs
+                made.outputs = [ge.Assign(xs[0], ge.Add(xs[0], xs[1])) if written else ge.Add(xs[0], xs[1])]
+                made.outputs[0].record_shape((2,))
+            return made
+
+        def events(run, inputs):
+            found = []
+            sys.setprofile(lambda frame, event, argument: found.append(event))
+            run(inputs)
+            sys.setprofile(None)
+            return sum(event.endswith("call") for event in found)
+
+        library.native()
+        found = {}
+        for name in ("cann", "torch_npu"):
+            for case in ("tensors", "parameters", "written", "frozen"):
+                counts, right = [], True
+                for count in (3, 300):
+                    options = {}
+                    if case == "frozen":
+                        options["frozenInput"] = ",".join("1" * count)
+                    if case == "written":
+                        options["ge.exec.outputReuseInputMemIndexes"] = "0,0"
+                    executable = load(name).compile(graph(count, case == "written"), options)
+                    for at in range(4):
+                        if at == 0 or case != "frozen":
+                            xs = [torch.full((2,), float(at + i)).npu() for i in range(count)]
+                            if case == "parameters":
+                                xs = [torch.nn.Parameter(x) for x in xs]
+                        versions = [x._version for x in xs]
+                        want = (xs[0].detach() + xs[1].detach()).cpu()
+                        [result] = executable.run(xs)
+                        right &= torch.equal(result.cpu(), want) and result.requires_grad is False
+                        if case == "written":
+                            right &= torch.equal(xs[0].cpu(), want)
+                            right &= [x._version > v for x, v in zip(xs, versions)] == [True] + [False] * (count - 1)
+                    counts.append(events(executable.run, xs))
+                found[f"{name} {case}"] = [*counts, right]
+        print(json.dumps(found))
+        """,
+        site=site,
+    )
+    for case, (few, many, right) in seen.items():
+        assert right, case
+        limit = few + 300 if case == "cann frozen" else few  # it compares each address with GE's
+        assert many <= limit, f"{case}: {few} calls with 3 inputs, {many} with 300"
+
+
 GRAPH = """
     import json, os, sys
     import numpy as np
@@ -234,7 +302,7 @@ def test_more_cores_than_the_chip_has(emulator: Path) -> None:
     assert "5000 vector cores" in seen[1][1]
 
 
-@pytest.mark.parametrize(("chip", "cube", "vector"), [("Ascend910B1", 24, 48), ("Ascend910B3", 20, 40)])
+@pytest.mark.parametrize(("chip", "cube", "vector"), [("Ascend910B1", 24, 48), ("Ascend310P3", 8, 7)])
 def test_the_limit_is_what_the_device_says_of_itself(emulator: Path, chip: str, cube: int, vector: int) -> None:
     seen = program(
         emulator,
@@ -273,6 +341,33 @@ def test_ge_refuses_with_its_words_and_the_users_line(emulator: Path) -> None:
     assert "model.py:7" in seen[1]
 
 
+def test_collectives_are_refused_by_name(emulator: Path) -> None:
+    """All of them, before a session opens; also inside a branch."""
+    seen = program(
+        emulator,
+        """
+        from ge_graph.attrs import Attr, Kind
+
+        def reduce(name):
+            graph = Graph(name)
+            x = graph.add("Data", [None], {"index": Attr(Kind.INT, 0)}, [(DataType.DT_FLOAT, (2,))]).outputs[0]
+            attrs = {"reduction": Attr(Kind.STRING, "sum"), "group": Attr(Kind.STRING, name)}
+            graph.outputs = graph.add("HcomAllReduce", [x], attrs, [(DataType.DT_FLOAT, (2,))]).outputs
+            return graph
+
+        from ge_runtime.device_graphs import collectives
+        told = refused(lambda: engine.compile(reduce("tp_group"), {}))
+        outer = reduce("outer")
+        outer.nodes[0].subgraphs["then_branch"] = reduce("inner")
+        print(json.dumps([*told, session._current is None, [n.attr("group") for n in collectives(outer)]]))
+        """,
+    )
+    assert seen[0] == "GE4011"
+    assert "HcomAllReduce of group 'tp_group'" in seen[1]
+    assert seen[2]
+    assert seen[3] == ["outer", "inner"]
+
+
 @pytest.mark.parametrize(
     ("variable", "value", "code", "part"),
     [
@@ -291,12 +386,13 @@ def test_an_unknown_chip_runs_if_ge_takes_it(emulator: Path) -> None:
     seen = program(
         emulator,
         """
-        executable = engine.compile(add(), {})
-        print(json.dumps([session.current().facts.chip, executable.run([x])[0].tolist()]))
+        executable = engine.compile(add(), {"ge.aicoreNum": "500|5000"})
+        facts = session.current().facts
+        print(json.dumps([facts.chip, facts.cube_cores, facts.vector_cores, executable.run([x])[0].tolist()]))
         """,
         TAIR_EMULATOR_CHIP="Ascend911Z",
     )
-    assert seen == ["Ascend911Z", [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]]
+    assert seen == ["Ascend911Z", -1, -1, [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]]
 
 
 @pytest.mark.parametrize("kept", [[], ["libascendcl.so"], ["libascendcl.so", "libgraph.so"]])

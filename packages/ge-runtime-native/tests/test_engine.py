@@ -19,6 +19,7 @@ from ge_graph.attrs import Int
 from ge_graph.ir import Tensor
 from ge_runtime.api import boxed
 from ge_runtime.cpu import Call, CpuEngine, kernel, registered, unregister
+from ge_runtime.cpu.planner import Planner
 
 F, I64 = DataType.DT_FLOAT, DataType.DT_INT64
 
@@ -94,6 +95,26 @@ def test_dead_memory_is_overwritten() -> None:
 def _recorded(t: Tensor) -> Tensor:
     t.record_shape((4,))
     return t
+
+
+def test_a_graph_is_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    walks: list[str] = []
+    walk = Planner.walk
+    monkeypatch.setattr(Planner, "walk", lambda self: (walks.append(self.graph.name), walk(self))[1])
+    executable = compiled(lambda: ge.Relu(ge.Add(data(0, 3), 1.0)))
+    x, seen = torch.tensor([-2.0, 0.0, 2.0]), []
+    run = executable.boxed(guarded=True)
+    for _ in range(3):  # the first run is checked, by a program that reports and overwrites nothing
+        (y,) = run([x])
+        torch.testing.assert_close(y, torch.relu(x + 1))
+    executable.run_traced([x], lambda node, ins, outs: seen.append((node.op, [v.clone() for v in (*ins, *outs)])))
+    assert walks == ["g"]
+    assert "relu_" in executable.source
+    (_, (a, _, total)), (_, (before, after)) = seen
+    torch.testing.assert_close(a, x)
+    torch.testing.assert_close(total, x + 1)
+    torch.testing.assert_close(before, x + 1)  # not overwritten by Relu, as in a plain run
+    torch.testing.assert_close(after, torch.relu(x + 1))
 
 
 def test_values_are_freed_early() -> None:

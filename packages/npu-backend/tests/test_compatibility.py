@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ge_graph.errors import GeError
-from torchair.compatibility import find, markdown, names, state
+from torchair.compatibility import THEIRS, find, markdown, names, state
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "compatibility.md"
 ALL = [n.path for n in names()]
@@ -16,6 +16,8 @@ def test_name(path):
     if state(path).startswith("absent"):
         with pytest.raises(GeError, match="GE1066"):
             find(path)
+    elif path.startswith(THEIRS):
+        assert "stays there" in state(path)
     else:
         assert find(path) is not None
 
@@ -27,3 +29,4 @@ def test_nearly_all_are_there():
 
 def test_the_page_is_up_to_date():
     assert PAGE.read_text(encoding="utf-8") == markdown()
+    assert PAGE.with_suffix(".zh.md").read_text(encoding="utf-8") == markdown("zh")

@@ -173,6 +173,81 @@ def test_a_stand_in_that_comes_later_finds_the_name_taken(tmp_path, ours_first):
     assert python(code, *((ours, theirs) if ours_first else (theirs, ours))).split() == [torchair.__file__]
 
 
+WAITS_FOR_DYNAMO = """
+import sys, types
+
+class Finder:
+    busy = False
+
+    def find_spec(self, name, path=None, target=None):
+        if name != "torch._dynamo" or self.busy:
+            return None
+        self.busy = True
+        spec = next(filter(None, (f.find_spec(name, path, target) for f in sys.meta_path)))
+        self.busy = False
+        load = spec.loader.exec_module
+
+        def then_register(module):
+            load(module)
+            from torch._dynamo.backends.registry import register_backend
+
+            sys.modules["npugraph_ex"] = StandIn("npugraph_ex")
+            for name in ("npu", "npugraph_ex"):
+                register_backend(lambda gm, inputs: gm, name=name)
+
+        spec.loader.exec_module = then_register
+        return spec
+
+sys.meta_path.insert(0, Finder())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("imports", "autoload"),
+    [
+        ("import torch_npu", "1"),
+        ("import torchair, torch_npu", "0"),
+        ("import torch_npu, torchair_autoload; torchair_autoload.load()", "0"),
+    ],
+)
+def test_backends_and_modules_by_name_are_these(tmp_path, imports, autoload):
+    """torch_npu registers its own when dynamo has been imported, and stops if a name is taken by then."""
+    ours = entry_points(tmp_path / "ours", "ours", OURS)
+    theirs = entry_points(fake_torch_npu(tmp_path / "theirs"), "theirs", THEIRS)
+    module = tmp_path / "theirs" / "torch_npu" / "__init__.py"
+    unless_taken = module.read_text().replace('sys.modules["torchair"] = ', 'sys.modules.setdefault("torchair", ')
+    module.write_text(unless_taken.replace('StandIn("torchair")', 'StandIn("torchair"))') + WAITS_FOR_DYNAMO)
+    out = python(
+        f"""
+        import torch
+        {imports}
+        from torch._dynamo.backends.registry import list_backends, lookup_backend
+        for _ in range(2):
+            print(*(lookup_backend(name).__module__ for name in ("npu", "npugraph_ex")))
+            list_backends()  # reads the entry points
+        import npugraph_ex, torchair
+        print(npugraph_ex.__file__, torchair.__file__)
+        """,
+        ours,
+        theirs,
+        TORCH_DEVICE_BACKEND_AUTOLOAD=autoload,
+    )
+    package = os.path.dirname(os.path.dirname(torchair.__file__))
+    assert out.split("\n")[:2] == ["torchair.backend torchair.backend"] * 2
+    assert out.split("\n")[2] == f"{package}/npugraph_ex/__init__.py {torchair.__file__}"
+
+
+@pytest.mark.slow
+def test_the_bundled_one_on_the_path_stays(tmp_path):
+    """``tair emulate --bundled-torchair`` asks for it."""
+    ours = entry_points(tmp_path / "ours", "ours", OURS)
+    theirs = entry_points(fake_torch_npu(tmp_path / "theirs"), "theirs", THEIRS)
+    (tmp_path / "theirs" / "torchair.py").write_text("")
+    code = "import torch, torch_npu, torchair; print(torchair.__file__)"
+    assert python(code, theirs, ours).split() == [str(tmp_path / "theirs" / "torchair.py")]
+
+
 def test_a_torch_npu_that_fails_to_load_is_reported_by_torch(tmp_path):
     theirs = entry_points(tmp_path / "theirs", "theirs", "[torch.backends]\ntorch_npu = no_such_module:load\n")
     ours = entry_points(tmp_path / "ours", "ours", OURS)

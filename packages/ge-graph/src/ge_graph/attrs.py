@@ -32,6 +32,8 @@ class Kind(enum.Enum):
     LIST_LIST_INT = "ListListInt"
     LIST_LIST_FLOAT = "ListListFloat"
 
+    __hash__ = object.__hash__  # one object a kind; Enum's own hashes the name in Python, and attributes are keys
+
 
 class Attr(NamedTuple):
     """A typed attribute value. Lists are tuples; a Tensor is a numpy array or a ``ge_graph.ir.Literal``."""

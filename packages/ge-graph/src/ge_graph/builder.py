@@ -103,8 +103,12 @@ def constant(
     key = shortcut = None
     if name is None:
         # 0.0 equals -0.0 and True equals 1, so the type is part of the key and zero takes the long way
-        if type(value) in (int, float, bool) and value:
-            shortcut = (type(value), value, dtype)
+        kind = type(value)
+        if kind in (int, float, bool) and value:
+            shortcut = (kind, value, dtype)
+        elif kind is list and len(value) <= _READABLE_ITEMS and set(map(type, value)) == {int}:
+            shortcut = (kind, tuple(value), dtype)
+        if shortcut is not None:
             found = known.get(shortcut)
             if found is not None and _alive(graph, found):
                 return _with_text(found) if readable else found
@@ -137,7 +141,7 @@ def constant(
 
 def _alive(graph: Graph, tensor: Tensor) -> bool:
     """Passes may have dropped the node meanwhile."""
-    return tensor.node.name in graph and graph.node(tensor.node.name) is tensor.node
+    return graph._names.get(tensor.node.name) is tensor.node
 
 
 def _key(value: np.ndarray[Any, Any] | Literal) -> tuple[Any, ...]:

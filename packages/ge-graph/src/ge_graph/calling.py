@@ -23,6 +23,7 @@ _COUNT_ATTRS: Final = {"Unpack": "num", "Split": "num_split", "SplitV": "num_spl
 _INDEX: Final = frozenset((DataType.DT_INT32, DataType.DT_INT64))
 _NUMBERS: Final = (int, float, complex, np.generic)
 _RESERVED: Final = ("dependencies", "node_name")
+_ONLY_INT: Final = {int}
 
 
 def parameter_names(op: OpSchema) -> tuple[dict[str, int], dict[str, str]]:
@@ -238,6 +239,8 @@ class CallPlan:
         return tuple(parts)
 
     def _constant(self, graph: Graph, i: int, port: PortSchema, value: Any, operands: Sequence[Any]) -> Tensor:
+        if type(value) is list and set(map(type, value)) == _ONLY_INT and DataType.DT_INT64 in port.domain <= _INDEX:
+            return constant(graph, value, dtype=DataType.DT_INT64)  # sizes and axes, most constants of a model
         if not isinstance(value, (*_NUMBERS, list, tuple, np.ndarray, Literal)):
             raise GraphError(
                 "GE3013", f"input '{port.name}' of {self.op} must be a Tensor, a number, a list of numbers or a numpy "

@@ -145,6 +145,7 @@ BY_WIRE: Final = {d.wire: d for d in DataType}
 BY_TORCH_NAME: Final = {d.torch_name: d for d in DataType if d.torch_name}
 BY_NUMPY_NAME: Final = {d.numpy_name: d for d in DataType if d.numpy_name}
 BY_SHORT: Final = {d.short: d for d in DataType}
+_OF_NUMPY: Final[dict[np.dtype[np.generic], DataType]] = {}
 
 
 def from_numpy(dtype: np.dtype[np.generic]) -> DataType:
@@ -153,8 +154,12 @@ def from_numpy(dtype: np.dtype[np.generic]) -> DataType:
     Raises:
         GraphError: GE3001 if GE has no such type.
     """
+    found = _OF_NUMPY.get(dtype)
+    if found is not None:
+        return found
     try:
-        return BY_NUMPY_NAME[dtype.name]
+        found = _OF_NUMPY[dtype] = BY_NUMPY_NAME[dtype.name]  # numpy puts the name together in Python
+        return found
     except KeyError:
         raise GraphError(
             "GE3001", f"numpy type {dtype.name} has no GE type; GE knows {', '.join(sorted(BY_NUMPY_NAME))}"

@@ -65,6 +65,10 @@ class Provenance:
     source: str = ""
     code: str = ""
 
+    def texts(self) -> tuple[str, str, str, str, str, str]:
+        """All of it, in the order of the attributes; asked for at once by whoever writes every node."""
+        return self.fx_name, self.fx_target, self.fx_text, self.module, self.source, self.code
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Literal:
@@ -198,18 +202,23 @@ class Node:
         self.provenance: Provenance | None = None
         self.subgraphs: dict[str, Graph] = {}
 
-    def operands(self) -> Iterator[Tensor]:
+    def operands(self) -> list[Tensor]:
         """All tensors read, dynamic ports flattened, unfed ports left out."""
+        flat: list[Tensor] = []
         for entry in self.inputs:
-            if entry is None:
-                continue
-            if isinstance(entry, tuple):
-                yield from entry
-            else:
-                yield entry
+            if entry.__class__ is Tensor:
+                flat.append(entry)
+            elif entry is not None:
+                flat.extend(entry)
+        return flat
 
     def replace_operands(self, mapping: Mapping[Tensor, Tensor]) -> None:
         """Read ``mapping[t]`` wherever ``t`` was read."""
+        for entry in self.inputs:
+            if entry in mapping if entry.__class__ is Tensor else entry:
+                break
+        else:
+            return
         self.inputs = [
             tuple(mapping.get(t, t) for t in e) if isinstance(e, tuple) else (e if e is None else mapping.get(e, e))
             for e in self.inputs
@@ -318,6 +327,8 @@ class Graph:
     def remove(self, nodes: Iterable[Node]) -> None:
         """Drop nodes. The caller has made sure that nothing reads them."""
         gone = {id(n) for n in nodes}
+        if not gone:
+            return
         self.nodes = [n for n in self.nodes if id(n) not in gone]
         self._names = {n.name: n for n in self.nodes}
 
@@ -331,8 +342,7 @@ class Graph:
 
         resolved = {t: final(t) for t in mapping}
         for node in self.nodes:
-            if any(t in resolved for t in node.operands()):
-                node.replace_operands(resolved)
+            node.replace_operands(resolved)
         self.outputs = [resolved.get(t, t) for t in self.outputs]
 
     def replace_nodes(self, mapping: Mapping[Tensor, Tensor]) -> None:

@@ -2150,7 +2150,7 @@ def LayerNormUpdate(x1: TensorLike, beta: TensorLike, gamma: TensorLike, sum: Te
 def LayerNormV3(x: TensorLike, gamma: TensorLike, beta: TensorLike, *, begin_norm_axis: int = 0, begin_params_axis: int = 0, epsilon: float = 1e-05, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """x f32|f16|bf16, gamma f32|f16|bf16, beta f32|f16|bf16 -> y f32|f16|bf16, mean f32|f16|bf16, rstd f32|f16|bf16."""
 def LayerNormV4(x: TensorLike, normalized_shape: TensorLike, gamma: TensorLike | None = None, beta: TensorLike | None = None, *, epsilon: float = 1e-05, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """x T1, normalized_shape T2, gamma? T3, beta? T4 -> y T5, mean T6, rstd T6 with T1: f32|f16|bf16; T2: i32; T3: f32|f16|bf16; T4: f32|f16|bf16; T5: f32|f16|bf16; T6: f32|f16|bf16."""
+    """x T1, normalized_shape T2, gamma? T3, beta? T4 -> y T5, mean T6, rstd T6 with T1: f32|f16|bf16; T2: i32|i64; T3: f32|f16|bf16; T4: f32|f16|bf16; T5: f32|f16|bf16; T6: f32|f16|bf16."""
 def LayerNormXBackprop(dy: TensorLike, x: TensorLike, variance: TensorLike, mean: TensorLike, gamma: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """dy f32|f16, x f32|f16, variance f32|f16, mean f32|f16, gamma f32|f16 -> pd_x f32|f16."""
 def LayerNormXBackpropV2(dy: TensorLike, x: TensorLike, variance: TensorLike, mean: TensorLike, gamma: TensorLike, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> tuple[Tensor, Tensor]:

@@ -390,7 +390,7 @@ class _Program:
             parts.append(f"formats={formats}")
         if made.provenance is not None:
             p = made.provenance
-            texts = (p.fx_name, p.fx_target, p.fx_text, p.module, p.source, p.code)
+            texts = p.texts()
             parts.append(f"origin=({', '.join(map(_value, texts))})")
         extra = {k: a for k, a in made.attrs.items() if k not in twin.attrs or not _same(a, twin.attrs[k])}
         if extra:

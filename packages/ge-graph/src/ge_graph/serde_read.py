@@ -522,8 +522,8 @@ def _read_list(message: Any, where: str) -> Attr | None:
     filled = [m for m in _LIST_MEMBERS if len(getattr(message, m))]
     kind = _VAL_TYPES.get(message.val_type)
     if kind == "VT_LIST_NONE":
-        # the incumbent writes no type for lists of texts
-        if not filled:
+        # the incumbent writes no type for lists of texts; of a list of several kinds without one GE reads nothing
+        if len(filled) != 1:
             return None
         kind = next((k for k, (member, _) in _LIST_KINDS.items() if [member] == filled), None)
     if kind not in _LIST_KINDS:

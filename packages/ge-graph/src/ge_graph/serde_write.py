@@ -19,7 +19,7 @@ from ge_graph.attrs import Attr, Kind
 from ge_graph.dtypes import DataType, Format, from_numpy
 from ge_graph.errors import ArchiveError, GraphError
 from ge_graph.ir import Graph, Literal, Node, Provenance, Shape, Tensor
-from ge_graph.wire import enum_value, field_tag, varint
+from ge_graph.wire import SHORT, enum_value, field_tag, varint
 
 Chunk: TypeAlias = "bytes | memoryview"
 
@@ -68,7 +68,8 @@ def refuse(what: str, where: str, next: str = "") -> ArchiveError:
 
 def delimited(message: str, field: str, payload: bytes) -> bytes:
     """A field with a length."""
-    return field_tag(message, field) + varint(len(payload)) + payload
+    size = len(payload)
+    return field_tag(message, field) + (SHORT[size] if size < 0x1000 else varint(size)) + payload
 
 
 # --- attributes ------------------------------------------------------------------------------------------------------
@@ -194,7 +195,8 @@ def exact_text(kind: Kind, value: Any) -> str:
 def map_entry(message: str, key: str, payload: bytes) -> bytes:
     """An entry of an attribute map; key and value are fields 1 and 2 of every map entry."""
     name = key.encode("utf-8", "surrogatepass")
-    body = b"\x0a" + varint(len(name)) + name + b"\x12" + varint(len(payload)) + payload
+    size = len(payload)
+    body = b"\x0a" + varint(len(name)) + name + b"\x12" + (SHORT[size] if size < 0x1000 else varint(size)) + payload
     return delimited(message, "attr", body)
 
 
@@ -345,6 +347,15 @@ class GraphWriter:
         self._tag_name = field_tag("OpDef", "name")
         self._tag_input = field_tag("OpDef", "input")
         self._tag_op = field_tag("GraphDef", "op")
+        self._unfed = self._tag_input + b"\0"
+        # the parts of an origin's map entry that are the same for all: see ``_origin``
+        self._tag_text = field_tag("AttrDef.ListValue", "s")
+        self._tag_list = field_tag("AttrDef", "list")
+        self._tag_attr = field_tag("OpDef", "attr")
+        self._list_end = field_tag("AttrDef.ListValue", "val_type") + varint(
+            enum_value("AttrDef.ListValue.ListValueType", "VT_LIST_STRING")
+        )
+        self._origin_key = b"\x0a" + varint(len(PROVENANCE)) + PROVENANCE.encode() + b"\x12"
 
     def model(self, graph: Graph) -> list[Chunk]:
         """A ``ModelDef`` in pieces: the graph, then its subgraphs, then the checksum."""
@@ -381,7 +392,7 @@ class GraphWriter:
             out.add(delimited("GraphDef", "name", text_bytes(wire_name)))
         for node in graph.inputs:
             out.add(delimited("GraphDef", "input", text_bytes(f"{node.name}:0")))
-        for tensor in graph.outputs:
+        for tensor in dict.fromkeys(graph.outputs):  # GE keeps each once; NetOutput says which come twice
             out.add(delimited("GraphDef", "output", text_bytes(tensor.name)))
         for node in graph.nodes:
             if node.op == "NetOutput":
@@ -402,15 +413,13 @@ class GraphWriter:
         parts = [self._tag_name, varint(len(name)), name, self._head(node.op)]
         edges = self._edges
         for tensor in () if ports.is_fed_from_outside(node) else flat:
-            if tensor is None:
-                parts.append(self._tag_input + b"\0")
-            else:
-                parts.append(edges.get(tensor) or self._edge(tensor))
+            parts.append(self._unfed if tensor is None else edges.get(tensor) or self._edge(tensor))
         for before in node.control:
             parts.append(self._controls.get(before) or self._control(before))
-        if node.op == "Const" or any(a.kind is Kind.TENSOR for a in node.attrs.values()):
-            self._tensor_node(node, structure, flat, parts, out)
-            return
+        for attr in node.attrs.values():
+            if attr.kind is Kind.TENSOR or node.op == "Const":
+                self._tensor_node(node, structure, flat, parts, out)
+                return
         before_origin, after_origin = self._tail(node, structure)
         parts.append(before_origin)
         if node.provenance is not None and self._with_provenance:
@@ -429,7 +438,8 @@ class GraphWriter:
 
     def _edge(self, tensor: Tensor) -> bytes:
         name = f"{tensor.node.name}:{tensor.index}".encode()
-        found = self._edges[tensor] = self._tag_input + varint(len(name)) + name
+        size = len(name)
+        found = self._edges[tensor] = self._tag_input + (SHORT[size] if size < 0x1000 else varint(size)) + name
         return found
 
     def _control(self, node: Node) -> bytes:
@@ -447,19 +457,20 @@ class GraphWriter:
         """The map entry of an origin: the list of its six texts, most of which other nodes have as well."""
         found = self._origins.get(id(provenance))
         if found is None:
+            # map_entry("OpDef", PROVENANCE, _text_list(texts)), the constant parts made once: it is half of the bytes
             texts = self._texts
-            p = provenance
-            body = b"".join(
-                [
-                    texts.get(text) or self._text(text)
-                    for text in (p.fx_name, p.fx_target, p.fx_text, p.module, p.source, p.code)
-                ]
+            body = b"".join([texts.get(text) or self._text(text) for text in provenance.texts()]) + self._list_end
+            size = varint(len(body))
+            entry = b"".join(
+                (self._origin_key, varint(len(self._tag_list) + len(size) + len(body)), self._tag_list, size, body)
             )
-            found = self._origins[id(provenance)] = (provenance, map_entry("OpDef", PROVENANCE, _text_list(body)))
+            found = self._origins[id(provenance)] = (provenance, self._tag_attr + varint(len(entry)) + entry)
         return found[1]
 
     def _text(self, text: str) -> bytes:
-        found = self._texts[text] = delimited("AttrDef.ListValue", "s", text_bytes(text))
+        data = text.encode("utf-8", "surrogatepass")
+        size = len(data)
+        found = self._texts[text] = self._tag_text + (SHORT[size] if size < 0x1000 else varint(size)) + data
         return found
 
     def _tail(self, node: Node, structure: ports.Structure) -> tuple[bytes, bytes]:
@@ -542,7 +553,8 @@ class GraphWriter:
     def _descriptors(self, node: Node, structure: ports.Structure, flat: list[Tensor | None]) -> bytes:
         inputs = [None if t is None else (t.dtype.wire, t._shape, t.format._value_) for t in flat]
         outputs = [(t.dtype.wire, t._shape, t.format._value_) for t in node.outputs]
-        named = tuple(node.attrs[k].value for k in NAME_KEYS if k in node.attrs)
+        attrs = node.attrs
+        named = (attrs.get(NAME_KEYS[0]), attrs.get(NAME_KEYS[1]))
         counts = tuple(node.output_counts.items()) if node.output_counts else ()
         key = (node.op, structure, named, counts, _device(node), *inputs, None, *outputs)
         found = self._descs.get(key)

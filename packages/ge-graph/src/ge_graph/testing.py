@@ -72,7 +72,7 @@ def _names(node: Node) -> list[Any]:
 
 
 def _origin(p: Provenance | None) -> Any:
-    return p and (p.fx_name, p.fx_target, p.fx_text, p.module, p.source, p.code)
+    return p and p.texts()
 
 
 def _attrs(a: dict[str, Attr], b: dict[str, Attr], place: str, found: list[str]) -> None:

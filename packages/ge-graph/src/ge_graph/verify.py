@@ -167,6 +167,10 @@ _VALUE_TYPES: Final[dict[Kind, tuple[type, ...]]] = {
     Kind.LIST_LIST_FLOAT: (tuple,),
 }  # fmt: skip
 _LIST_KINDS: Final = frozenset(k for k in Kind if k.value.startswith("List"))
+# Kinds whose values need no look inside; a bool is no Int.
+_PLAIN: Final[dict[Kind, tuple[type, ...]]] = {
+    k: types for k, types in _VALUE_TYPES.items() if k not in _LIST_KINDS and k is not Kind.TENSOR
+}
 
 
 def _well_typed(attr: Attr) -> bool:
@@ -184,6 +188,8 @@ def _shown(value: object) -> str:
 
 def _attribute_values(node: Node, op: OpSchema) -> Iterator[str]:
     for name, attr in node.attrs.items():
+        if attr.__class__ is Attr and attr.value.__class__ in _PLAIN.get(attr.kind, ()):
+            continue
         if isinstance(attr, Attr) and not _well_typed(attr):
             yield f"attribute '{name}' of kind {attr.kind.value} holds {type(attr.value).__name__} {_shown(attr.value)}"
 

@@ -56,7 +56,7 @@ def table() -> tuple[dict[str, dict[str, Field]], dict[str, dict[str, int]]]:
 def varint(number: int) -> bytes:
     """Base-128 form; negative numbers take ten bytes as int64 does."""
     if 0 <= number < 0x1000:
-        return _SHORT[number]
+        return SHORT[number]
     number &= 0xFFFF_FFFF_FFFF_FFFF
     out = bytearray()
     while number > 0x7F:
@@ -67,7 +67,7 @@ def varint(number: int) -> bytes:
 
 
 # Lengths below 4 KiB, the great majority: a table costs less than the loop.
-_SHORT: Final = [bytes((n,)) if n < 0x80 else bytes((n & 0x7F | 0x80, n >> 7)) for n in range(0x1000)]
+SHORT: Final = [bytes((n,)) if n < 0x80 else bytes((n & 0x7F | 0x80, n >> 7)) for n in range(0x1000)]
 
 
 def wire_type(field: Field) -> int:

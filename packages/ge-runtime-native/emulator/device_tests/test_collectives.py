@@ -32,23 +32,17 @@ pair = dist.new_group([0, 1])
 if rank < 2: z = full(1, 1); dist.all_reduce(z, group=pair); assert z.item() == 2
 dist.barrier(); torch.npu.synchronize()
 print("collectives right", flush=True)
-if os.environ.get("LOSE_A_RANK"):
-    if rank == 1: os._exit(0)
-    try:
-        dist.all_reduce(x); torch.npu.synchronize(); print("no error", flush=True)
-    except RuntimeError as e: print("noticed" if "rank went away" in str(e) or "EI0006" in str(e) else e, flush=True)
-    os._exit(0)
-dist.destroy_process_group()
+if rank == 1: os._exit(0)
+try:
+    dist.all_reduce(x); torch.npu.synchronize(); print("no error", flush=True)
+except RuntimeError as e: print("noticed" if "rank went away" in str(e) or "EI0006" in str(e) else e, flush=True)
+os._exit(0)
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("ranks", "lose"), [(2, False), (2, True)])
-def test_ranks(ranks: int, lose: bool, run_ranks: Any):
-    env = {"HCCL_EXEC_TIMEOUT": "60", **({"LOSE_A_RANK": "1"} if lose else {})}
-    codes, logs = run_ranks(ranks, "-c", RANK, seconds=280, env_of=lambda rank: env)
+def test_ranks_and_the_loss_of_one(run_ranks: Any):
+    """All kinds right, then a rank goes away. That groups end well is part of test_graph_collectives."""
+    _, logs = run_ranks(2, "-c", RANK, seconds=280, env_of=lambda rank: {"HCCL_EXEC_TIMEOUT": "60"})
     assert all("collectives right" in text for text in logs), logs
-    if lose:
-        assert "noticed" in logs[0], logs[0]
-    else:
-        assert codes == [0] * ranks, logs
+    assert "noticed" in logs[0], logs[0]

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "bridge.h"
+#include "chips.h"
 #include "stream.h"
 
 namespace acl {
@@ -63,9 +64,8 @@ Settings read_settings() {
   if (const char* v = std::getenv("TAIR_EMULATOR_CANN")) s.cann = v;
   s.memory = bytes_from(std::getenv("TAIR_EMULATOR_MEMORY"), s.memory);
   s.fill = std::getenv("TAIR_EMULATOR_FILL") != nullptr;
-  if (s.chip.rfind("Ascend310", 0) == 0) s.cube_cores = 8, s.vector_cores = 8;
-  if (s.chip.rfind("Ascend910A", 0) == 0) s.cube_cores = 32, s.vector_cores = 32;
-  if (s.chip == "Ascend910B3" || s.chip.rfind("Ascend910B4", 0) == 0) s.cube_cores = 20, s.vector_cores = 40;
+  for (const Chip& chip : kChips)
+    if (s.chip == chip.name) s.cube_cores = chip.cube_cores, s.vector_cores = chip.vector_cores;
   return s;
 }
 
@@ -231,9 +231,12 @@ EMU_API aclError aclrtGetPrimaryCtxState(int32_t device, uint32_t* flags, int32_
 
 EMU_API aclError aclGetDeviceCapability(uint32_t device, int info, int64_t* value) {
   if (value == nullptr || device >= emu::settings().devices) return fail(acl::kRtParam, "aclGetDeviceCapability");
+  const auto& settings = emu::settings();
+  if (info < 2 && settings.cube_cores < 0)
+    return fail(acl::kRtParam, "aclGetDeviceCapability: the cores of %s are not known here", settings.chip.c_str());
   switch (info) {
-    case 0: *value = emu::settings().cube_cores; return acl::kOk;
-    case 1: *value = emu::settings().vector_cores; return acl::kOk;
+    case 0: *value = settings.cube_cores; return acl::kOk;
+    case 1: *value = settings.vector_cores; return acl::kOk;
     case 2: *value = 192 << 20; return acl::kOk;
     default: return fail(acl::kRtParam, "aclGetDeviceCapability: unknown question %d", info);
   }

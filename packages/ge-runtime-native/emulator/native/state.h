@@ -14,8 +14,8 @@ struct Settings {
   std::string chip = "Ascend910B1";
   std::string cann = "8.5.0";
   size_t memory = size_t{64} << 30;  // bytes a device; pages are only used when touched
-  int64_t cube_cores = 24;
-  int64_t vector_cores = 48;
+  int64_t cube_cores = -1;  // by the chip's name; -1 is not known
+  int64_t vector_cores = -1;
   bool fill = false;  // fresh device memory holds 0xA5 instead of what the system gives
 };
 const Settings& settings();

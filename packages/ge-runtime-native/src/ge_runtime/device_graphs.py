@@ -101,6 +101,12 @@ def check_cores(graph: Graph, options: Mapping[str, str], cube: int, vector: int
         raise errors.too_many_cores(chip, wrong)
 
 
+def collectives(graph: Graph) -> list[Node]:
+    """Nodes that name a process group, those of branches and loop bodies too."""
+    found = [n for n in graph.nodes if n.op.startswith("Hcom") and "group" in n.attrs]
+    return found + [n for node in graph.nodes for inner in node.subgraphs.values() for n in collectives(inner)]
+
+
 def external_data(node: Node, dtype: DataType, shape: tuple[int, ...], data: np.ndarray[Any, Any]) -> Any:
     """Where a constant lies in a file, by its absolute path: GE reads it from there instead of from the message.
 

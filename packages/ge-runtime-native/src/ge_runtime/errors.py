@@ -162,6 +162,15 @@ def no_group(name: str, why: str) -> EngineError:
     )
 
 
+def groups_unknown(engine: str, nodes: Sequence[Node]) -> EngineError:
+    """GE4011: a graph has collectives, and the engine knows no process groups."""
+    places = "".join(f"\n  {n.op} of group '{n.attr('group')}': {origin(n)}" for n in nodes)
+    return EngineError(
+        "GE4011", f"engine {engine} knows no process groups, the graph has collectives:{places}",
+        next="use engine torch_npu (NPU tensors as inputs, or TAIR_ENGINE=torch_npu), which knows HCCL's communicators",
+    )  # fmt: skip
+
+
 def device_refused(text: str, graph: Graph | None) -> EngineError:
     """GE4020: GE or the device's runtime refused; their words, with the lines of the nodes that they name."""
     if graph is None:

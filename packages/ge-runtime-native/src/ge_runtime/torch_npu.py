@@ -14,6 +14,7 @@ import functools
 import importlib
 import importlib.util
 import logging
+import operator
 import os
 import sys
 import threading
@@ -42,6 +43,7 @@ from ge_runtime.device_graphs import (
     InputRule,
     SameInputs,
     check_cores,
+    collectives,
     external_data,
     frozen_flags,
     late_options,
@@ -165,7 +167,7 @@ def _translated(graph: Graph | None) -> Any:
 @contextlib.contextmanager
 def _communicators(graph: Graph) -> Any:
     """Collectives name HCCL's communicators, as GE wants it, instead of torch's process groups while this lasts."""
-    kept = [(n, n.attrs["group"]) for n in graph.nodes if n.op.startswith("Hcom") and "group" in n.attrs]
+    kept = [(n, n.attrs["group"]) for n in collectives(graph)]
     try:
         for node, _ in kept:
             node.attrs["group"] = Str(_communicator(str(node.attr("group"))))
@@ -299,7 +301,10 @@ class TorchNpuExecutable:
         if os.getpid() != self._process.id:
             raise errors.no_session("the device belongs to the process that this one was forked from")
         if self._same is not None and self._same.match(inputs):
-            return self._launch(self._seen, [v.detach() if v.requires_grad else v for v in inputs])
+            results = self._launch(self._seen, inputs)
+            for i in self._written:
+                torch.autograd.graph.increment_version(inputs[i])
+            return results
         on_host = True
         given: list[torch.Tensor] = []
         placements: list[int] = []
@@ -308,18 +313,19 @@ class TorchNpuExecutable:
                 if value.dtype is not dtype or value.shape != size:
                     rule.check(BY_TORCH_NAME.get(str(value.dtype)[6:]), tuple(value.shape))
                 if value.is_cpu and rule.shape != ():
-                    value = value.npu()
+                    value = value.detach().npu()
                 elif not value.is_cpu:
                     on_host = False
                 if not value.is_contiguous():
-                    value = value.contiguous()
+                    value = value.detach().contiguous()
             else:
                 value = self._adopt(rule, value)
             placements.append(_HOST if value.is_cpu else _DEVICE)
-            given.append(value.detach())
+            given.append(value)
         results = self._launch(tuple(placements), given)
-        if inputs and not self._written and _HOST not in placements and not on_host:
-            plain = all(isinstance(v, torch.Tensor) and not v.is_cpu for v in inputs)
+        if inputs and _HOST not in placements and not on_host:
+            # dense tensors on the device: GE reads and writes their own memory, nothing is copied there or back
+            plain = all(map(operator.is_, inputs, given))
             places = (ctypes.c_uint64 * len(inputs))()
             self._same = (SeenInputs.of(inputs, places) or SameInputs(inputs)) if plain else None
             self._seen = tuple(placements)
@@ -328,11 +334,12 @@ class TorchNpuExecutable:
             return [r.cpu() for r in results]
         return results
 
-    def _launch(self, placements: tuple[int, ...], given: list[torch.Tensor]) -> list[torch.Tensor]:
+    def _launch(self, placements: tuple[int, ...], given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         compiled = self._on(placements)
         targets = self._no_targets
         if self._reuses:
-            targets = [None if r is None else given[r] for r in self._reuse]
+            # a result that lies in an input's memory has no part in the caller's autograd graph
+            targets = [None if r is None else given[r].detach() for r in self._reuse]
         handle = torch_tensors.current_stream()
         if self._stream is None or self._stream[0] != handle:
             self._stream = handle, torch.npu.current_stream()

@@ -1,13 +1,15 @@
 """PyTorch on Ascend NPUs in graph mode: torch.compile backend, configuration, FX passes, scopes.
 
-Names load on first use, so that importing this package costs next to nothing beside torch. The one thing done here is
-defining ``torch.ops.air.*``, for which torch has no later moment.
+Names load on first use, so that importing this package costs next to nothing beside torch. The things done here are
+defining ``torch.ops.air.*``, for which torch has no later moment, and keeping its names beside torch_npu.
 """
 
 from __future__ import annotations
 
 import importlib
 from typing import Any, Final
+
+import torchair_autoload
 
 from torchair import torch_ops as torch_ops  # defines torch.ops.air
 
@@ -46,6 +48,9 @@ def __getattr__(name: str) -> Any:
         raise missing("torchair", name, __all__)
     globals()[name] = found
     return found
+
+
+torchair_autoload.watch()  # nothing without torch_npu
 
 
 def __dir__() -> list[str]:

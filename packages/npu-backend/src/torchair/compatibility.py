@@ -17,7 +17,11 @@ from typing import Any, Final
 from torchair.names import INSTEAD
 
 # Names that are there and do less or something else than there; the first prefix that fits says why.
+THEIRS: Final = ("torch.npu.", "torch_npu.")
+"""Beginnings of names that torch_npu has of its own."""
 NOTES: Final = (
+    ("torch.npu.npugraph_ex.", "torch_npu's own, and stays there; `import npugraph_ex` has this package's"),
+    ("torch_npu.", "torch_npu's own, and stays there"),
     ("torchair.npu_fx_compiler._NpuGraphConverter", "accepted: replaced methods are not called, nothing needs repair"),
     ("torchair.llm_datadist.create_npu_tensors", "on a device; elsewhere GE4031"),
     ("torchair.ops.npu_fused_infer_attention_score", "in graphs only, as there"),
@@ -29,7 +33,7 @@ NOTES: Final = (
     ("torchair.inference.cache_compile", "in mode reduce-overhead it keeps nothing, with a warning"),
     ("npugraph_ex.inference.cache_compile", "runs and keeps nothing, with a warning"),
     ("torchair.ge._ge_graph.get_invalid_desc", "through the compatibility layer"),
-    ("torchair.register_replacement", "torch's own pattern matcher; torch 2.6 or newer"),
+    ("torchair.register_replacement", "torch's own pattern matcher"),
 )  # fmt: skip
 
 
@@ -81,9 +85,8 @@ def state(path: str) -> str:
     return "works"
 
 
-def markdown() -> str:
-    """The text of ``docs/compatibility.md``."""
-    lines = [
+_HEADS: Final = {
+    "en": (
         "# Compatibility",
         "",
         "Written by `python -m torchair.compatibility`; do not edit. A test imports every name.",
@@ -94,7 +97,25 @@ def markdown() -> str:
         "",
         "| Name | Documented | Projects | Uses | Here |",
         "|---|---|---|---|---|",
-    ]
+    ),
+    "zh": (
+        "# 兼容性",
+        "",
+        "由 `python -m torchair.compatibility` 生成，请勿手改。每个名字都有测试导入。",
+        "",
+        "为 torch_npu 自带的 torchair 编写的程序会导入这些名字。没有的名字会抛出 GE1066，并说明用什么代替。",
+        "“有文档”指其公开指南中有；“项目”和“使用”是 2026 年 11 月 24 个公开仓库中的数量。",
+        "最后一列的说明为英文，与报错文本一致；works 表示可用。",
+        "",
+        "| 名字 | 有文档 | 项目 | 使用 | 在这里 |",
+        "|---|---|---|---|---|",
+    ),
+}
+
+
+def markdown(language: str = "en") -> str:
+    """The text of ``docs/compatibility.md``, or of ``docs/compatibility.zh.md``."""
+    lines = list(_HEADS[language])
     rows = sorted(names(), key=lambda n: (n.path.split(".")[0], -n.projects, -n.uses, n.path))
     for n in rows:
         cells = (f"`{n.path}`", "yes" if n.documented else "", str(n.projects or ""), str(n.uses or ""), state(n.path))
@@ -108,15 +129,16 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="fail if the file differs")
     parser.add_argument("file", nargs="?", type=Path, default=Path("docs/compatibility.md"))
     args = parser.parse_args(argv)
-    text = markdown()
+    pages = {args.file: markdown(), args.file.with_suffix(".zh.md"): markdown("zh")}
     if not args.check:
-        args.file.parent.mkdir(parents=True, exist_ok=True)
-        args.file.write_text(text, encoding="utf-8")
+        for file, text in pages.items():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
         return 0
-    if args.file.is_file() and args.file.read_text(encoding="utf-8") == text:
-        return 0
-    sys.stderr.write(f"{args.file} is out of date: run python -m torchair.compatibility\n")
-    return 1
+    stale = [str(f) for f, text in pages.items() if not f.is_file() or f.read_text(encoding="utf-8") != text]
+    if stale:
+        sys.stderr.write(f"{', '.join(stale)}: out of date, run python -m torchair.compatibility\n")
+    return 1 if stale else 0
 
 
 if __name__ == "__main__":

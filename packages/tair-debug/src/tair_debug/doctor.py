@@ -109,8 +109,11 @@ def mismatches(found: dict[str, str | None], states: list[EngineState]) -> Itera
             f"torch_npu {npu} is built for torch {_minor(npu)}, installed is torch {ours}",
             f"pip install torch=={_minor(npu)}.*, or the torch_npu of torch {_minor(ours)}",
         )
-    if ours and tuple(map(int, _minor(ours).split("."))) < (2, 6):
-        yield Mismatch(f"torch {ours} is older than 2.6", "install torch 2.6 or newer")
+    if ours and tuple(map(int, _minor(ours).split("."))) < (2, 13):
+        yield Mismatch(
+            f"torch {ours} is older than 2.13, with which this was tested",
+            "install torch 2.13; docs/versions.md says more",
+        )
     if npu and found.get("CANN") is None:
         yield Mismatch(
             "torch_npu is installed, CANN is not found",

@@ -21,13 +21,21 @@ _ITEM: Final = re.compile(r"_modules\['([^']+)'\]|\['([^']+)'\]|\[(\d+)\]")
 
 
 class FxProvenance(Provenance):
-    """A ``Provenance`` that reads its FX node on demand."""
+    """A ``Provenance`` that reads its FX node on demand.
 
-    __slots__ = ("_node",)
+    Args:
+        node: The FX node.
+        typed: What is known of the texts of the graph's values, ``add_1: torch.float32[2]cpu``: each stands in the node
+            that makes it and in all that read it.
+    """
+
+    __slots__ = ("_node", "_texts")
     _node: torch.fx.Node
+    _texts: dict[torch.fx.Node, str]
 
-    def __init__(self, node: torch.fx.Node) -> None:
+    def __init__(self, node: torch.fx.Node, typed: dict[torch.fx.Node, str] | None = None) -> None:
         object.__setattr__(self, "_node", node)
+        object.__setattr__(self, "_texts", {} if typed is None else typed)
 
     @property
     def fx_name(self) -> str:
@@ -42,7 +50,7 @@ class FxProvenance(Provenance):
     @property
     def fx_text(self) -> str:
         """The FX node as one line of typed code."""
-        return fx_code(self._node)
+        return fx_code(self._node, self._texts)
 
     @property
     def module(self) -> str:
@@ -59,11 +67,13 @@ class FxProvenance(Provenance):
         """The text of that line."""
         return user_frame(self._node)[1]
 
+    def texts(self) -> tuple[str, str, str, str, str, str]:
+        node = self._node
+        target = fx_target(node)
+        return (str(node.name), target, fx_code(node, self._texts, target), module_path(node), *user_frame(node))
+
     def __reduce__(self) -> Any:
-        return (
-            Provenance,
-            (self.fx_name, self.fx_target, self.fx_text, self.module, self.source, self.code),
-        )
+        return Provenance, self.texts()
 
 
 def target_name(target: Any) -> str:
@@ -80,23 +90,34 @@ def fx_target(node: torch.fx.Node) -> str:
     return target_name(node.target) if node.op == "call_function" else f"{node.op} {node.target}"
 
 
-def fx_code(node: torch.fx.Node) -> str:
-    """``add_1: torch.float32[s0, s0]cpu = torch.ops.aten.add.Tensor(add: torch.float32[s0, s0]cpu, 1)``."""
+def fx_code(node: torch.fx.Node, typed: dict[torch.fx.Node, str] | None = None, target: str = "") -> str:
+    """``add_1: torch.float32[s0, s0]cpu = torch.ops.aten.add.Tensor(add: torch.float32[s0, s0]cpu, 1)``.
+
+    Args:
+        node: The FX node.
+        typed: What is known of the texts of values; new ones are added.
+        target: ``fx_target(node)``, where it is known.
+    """
+    known: dict[torch.fx.Node, str] = {} if typed is None else typed
+    result = known.get(node) or _typed(node, known)
     if node.op != "call_function":
-        return f"{_typed(node)} = {node.op}({node.target})"
-    arguments = [_code(a) for a in node.args] + [f"{name}={_code(a)}" for name, a in node.kwargs.items()]
-    is_op = isinstance(node.target, torch._ops.OperatorBase)
-    return f"{_typed(node)} = {'torch.ops.' if is_op else ''}{target_name(node.target)}({', '.join(arguments)})"
+        return f"{result} = {node.op}({node.target})"
+    arguments = [_code(a, known) for a in node.args]
+    if node.kwargs:
+        arguments += [f"{name}={_code(a, known)}" for name, a in node.kwargs.items()]
+    prefix = "torch.ops." if isinstance(node.target, (torch._ops.OpOverload, torch._ops.OperatorBase)) else ""
+    return f"{result} = {prefix}{target or target_name(node.target)}({', '.join(arguments)})"
 
 
-def _typed(node: torch.fx.Node) -> str:
+def _typed(node: torch.fx.Node, known: dict[torch.fx.Node, str]) -> str:
     kind = _type(node.meta.get("val"))
-    return f"{node.name}: {kind}" if kind else str(node.name)
+    text = known[node] = f"{node.name}: {kind}" if kind else str(node.name)
+    return text
 
 
 def _type(value: Any) -> str:
     if isinstance(value, torch.Tensor):
-        return f"{value.dtype}[{', '.join(str(s) for s in value.shape)}]{value.device}"
+        return f"{value.dtype}[{', '.join(map(str, value.shape))}]{value.device}"
     if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return f'"Sym({value.node.expr})"'
     if isinstance(value, (list, tuple)):
@@ -104,11 +125,11 @@ def _type(value: Any) -> str:
     return ""
 
 
-def _code(value: Any) -> str:
+def _code(value: Any, known: dict[torch.fx.Node, str]) -> str:
     if isinstance(value, torch.fx.Node):
-        return _typed(value)
+        return known.get(value) or _typed(value, known)
     if isinstance(value, (list, tuple)):
-        inner = ", ".join(map(_code, value))
+        inner = ", ".join([_code(v, known) for v in value])
         return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' if len(value) == 1 else ''})"
     return repr(value) if isinstance(value, (str, bool, int, float)) else str(value)
 

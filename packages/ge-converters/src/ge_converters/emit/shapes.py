@@ -41,7 +41,7 @@ def shape_operand(sizes: Sequence[int | Tensor], dtype: DataType = DataType.DT_I
 
 def ints(values: Sequence[int]) -> Tensor:
     """A 1-d INT64 constant, empty lists included."""
-    return ge.Const(np.asarray(values, dtype=np.int64))
+    return ge.Const([int(v) for v in values], dtype=_I64)
 
 
 def int_operand(sizes: Sequence[Any]) -> Any:

@@ -32,7 +32,7 @@ from ge_converters.lowering import (
 from ge_converters.lowering.calls import Caller, NoConverter
 from ge_converters.lowering.context import Context, Symbolic, Unproduced, constant
 from ge_converters.lowering.effects import Mark, OpenScopes, effect_of
-from ge_converters.registry import REGISTRY, Registry
+from ge_converters.registry import REGISTRY, Entry, Registry
 from ge_graph import DataType, Graph, Tensor, TensorSpec, builder, building
 from ge_graph import ops as ge
 from ge_graph.collection import no_collection
@@ -135,6 +135,9 @@ class GraphLowering:
         self.updates: dict[FxNode, Any] = {}
         self.inner_calls = 0  # call_function nodes in graphs of nodes
         self.items: set[Any] = set()  # symbols that stand for an element of a tensor
+        self.typed: dict[FxNode, str] = {}  # texts of values, made when somebody reads where a node comes from
+        self._plain: dict[Any, Entry] = {}  # targets that are calls of a converter and nothing else
+        self._missing = False  # whether something in ``env`` is a ``_Missing``
 
     def run(self) -> Lowered:
         """Walk the graph of ``gm``."""
@@ -194,7 +197,7 @@ class GraphLowering:
         if value.layout is not torch.strided:
             self._refuse(node, f"input of layout {value.layout}; GE knows dense tensors only, call to_dense() first")
             return
-        self.graph.provenance = FxProvenance(node)
+        self.graph.provenance = FxProvenance(node, self.typed)
         spec = self.context.full_spec(value)
         tensor = builder.data(
             self.graph, index=len(self.inputs), dtype=spec.dtype, shape=spec.size, placement=placement, name=node.name
@@ -224,15 +227,15 @@ class GraphLowering:
         value = self.held(node)
         if not isinstance(value, torch.Tensor):
             return value
-        self.graph.provenance = FxProvenance(node)
+        self.graph.provenance = FxProvenance(node, self.typed)
         return constant(self.graph, value)
 
     # -- nodes -----------------------------------------------------------------------------------------------
 
     def step(self, node: FxNode) -> None:
         """Lower one call_function node; what it becomes stands in ``env``."""
-        self.graph.provenance = FxProvenance(node)
-        if any(type(self.env.get(n)) is _Missing for n in node.all_input_nodes):
+        self.graph.provenance = FxProvenance(node, self.typed)
+        if self._missing and any(type(self.env.get(n)) is _Missing for n in node.all_input_nodes):
             self.env[node] = self.stand_in(node.meta.get("val"))  # its argument's refusal is the reason, said once
             return
         first = len(self.graph.nodes)
@@ -265,10 +268,12 @@ class GraphLowering:
             Refusal: The converter says no.
             NoConverter: There is none.
         """
-        target = node.target
+        target, value = node.target, node.meta.get("val")
+        plain = self._plain.get(target)
+        if plain is not None and (plain.layer == "user" or not symbols.is_symbolic(value)):
+            return self.caller.convert(node, plain, node.args, node.kwargs, value)
         if target is operator.getitem:
             return self._getitem(node)
-        value = node.meta.get("val")
         if symbols.is_symbolic(value) and not self._has_own_converter(target, value):
             return Symbolic(value.node.expr)
         if target in _OWN and not self._user_entry(target):
@@ -283,7 +288,8 @@ class GraphLowering:
             return control_flow.lower(self, node)
         if isinstance(target, torch._ops.HigherOrderOperator):
             return higher_order.lower(self.caller, self.effects, node)
-        return self.caller.convert(node, self.caller.entry(target, node), node.args, node.kwargs, value)
+        entry = self._plain[target] = self.caller.entry(target, node)
+        return self.caller.convert(node, entry, node.args, node.kwargs, value)
 
     # -- results ---------------------------------------------------------------------------------------------
 
@@ -302,6 +308,7 @@ class GraphLowering:
         if isinstance(value, (list, tuple)):
             return tuple(self.stand_in(v) for v in value)
         if value is None:
+            self._missing = True
             return _Missing()
         if symbols.is_symbolic(value):
             scalar = builder.data(self.graph, index=0, dtype=_SCALAR_DTYPES[type(value)], shape=())

@@ -182,7 +182,10 @@ def _divide(a: Any, b: Any, rounding_mode: str | None, dtype: DataType) -> Tenso
     if rounding_mode == "floor":
         divisor = cast(b, inner) if isinstance(b, Tensor) else b
         return cast(_floored(dtype_promote(a, target_dtype=inner), divisor), dtype)
-    return cast(_truncated(ge.RealDiv(*dtype_promote(a, b, target_dtype=inner))), dtype)
+    operands = dtype_promote(a, b, target_dtype=inner)
+    if inner in HALF_TYPES:  # eager rounds the quotient to the half type before it truncates
+        return _truncated(ge.RealDiv(*operands))
+    return cast(ge.TruncateDiv(*operands), dtype)
 
 
 _DIV = [
@@ -243,7 +246,7 @@ def div_mode(self: Tensor, other: Any, *, rounding_mode: str | None, meta_output
     """Division, then rounded down ('floor') or towards zero ('trunc').
 
     Dtypes: promoted as eager does; integers stay integers with a rounding mode.
-    Emits:  FloorDiv or RealDiv for integers; RealDiv with Trunc, or Python's floor division by Mod, for floats.
+    Emits:  FloorDiv or RealDiv for integers; for floats TruncateDiv (halves: RealDiv, Trunc) or Python's floor division
     """
     return _divide(self, other, rounding_mode, meta_outputs.dtype)
 
@@ -262,6 +265,44 @@ def div_scalar_mode(self: Tensor, other: Any, *, rounding_mode: str | None, meta
 def floor_divide(self: Tensor, other: Any, *, meta_outputs: TensorSpec) -> Tensor:
     """Division rounded down."""
     return _divide(self, other, "floor", meta_outputs.dtype)
+
+
+_XLOGY = [
+    Support(F32(value=[0.0, 0.0, 0.0, -1.0]), F32(value=[0.0, math.nan, -1.0, 2.0])),
+    Support(F32(2, 3), F32(3, low=0.1)),
+    Support(F64(4), F64(4, low=0.1)),
+    Support(F16(4), F16(4, low=0.1)),
+    Support(BF16(4), BF16(4, low=0.1)),
+    Support(I64(3), F32(2, 3, low=0.1)),
+    Support(I64(3), I64(3, low=1)),
+    Support(F32(), F32(0)),
+]
+
+
+@declare_supported(_XLOGY)
+@register_fx_node_ge_converter(aten.xlogy.Tensor, source="native_functions.yaml: xlogy; GE Xlogy")
+def xlogy(self: Any, other: Any, *, meta_outputs: TensorSpec) -> Tensor:
+    """self * log(other), 0 where self is 0, NaN where other is.
+
+    Dtypes: promoted as eager does; bfloat16 is computed in float32.
+    Emits:  Xlogy.
+    """
+    dtype = meta_outputs.dtype
+    return cast(ge.Xlogy(*dtype_promote(self, other, target_dtype=carrier("Xlogy", dtype))), dtype)
+
+
+@declare_supported([Support(F32(4), 2.0), Support(I64(4), 3), Support(F16(4), 0.5)])
+@register_fx_node_ge_converter(aten.xlogy.Scalar_Other, source="native_functions.yaml: xlogy.Scalar_Other; GE Xlogy")
+def xlogy_other(self: Tensor, other: Any, *, meta_outputs: TensorSpec) -> Tensor:
+    """self * log of a number."""
+    return xlogy(self, other, meta_outputs=meta_outputs)
+
+
+@declare_supported([Support(2.0, F32(4, low=0.1)), Support(0, F32(value=[0.0, math.nan])), Support(3, I64(4, low=1))])
+@register_fx_node_ge_converter(aten.xlogy.Scalar_Self, source="native_functions.yaml: xlogy.Scalar_Self; GE Xlogy")
+def xlogy_self(self: Any, other: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
+    """A number times log of a tensor."""
+    return xlogy(self, other, meta_outputs=meta_outputs)
 
 
 @declare_supported(
@@ -293,6 +334,8 @@ def round_decimals(self: Tensor, *, decimals: int, meta_outputs: TensorSpec) -> 
     if decimals == 0:
         (x,), back = carried("Round", self)
         return back(ge.Round(x))
+    if decimals > 0 and self.dtype not in HALF_TYPES:
+        return ge.Round(self, decimals=decimals)
     # Beside a half tensor eager rounds the power of ten to that type and computes in float32.
     inner = carrier("Round", _D.DT_FLOAT if self.dtype in HALF_TYPES else self.dtype)
     scale = cast(ge.Const(float(10 ** abs(decimals)), dtype=self.dtype), inner)

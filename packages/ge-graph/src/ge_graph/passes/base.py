@@ -77,8 +77,9 @@ class Pass(ABC):
 def walk(graph: Graph) -> Iterator[Graph]:
     """A graph and all graphs in its nodes, inner ones first."""
     for node in graph.nodes:
-        for inner in node.subgraphs.values():
-            yield from walk(inner)
+        if node.subgraphs:
+            for inner in node.subgraphs.values():
+                yield from walk(inner)
     yield graph
 
 

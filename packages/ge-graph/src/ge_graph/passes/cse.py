@@ -18,6 +18,8 @@ _ARITHMETIC: Final = frozenset(
      "Maximum", "Minimum", "ReduceProd", "ReduceProdD", "ReduceSum", "ReduceSumD", "Equal", "NotEqual", "Less",
      "LessEqual", "Greater", "GreaterEqual", "LogicalAnd", "LogicalOr", "LogicalNot", "Select", "SelectV2", "Identity"}
 )  # fmt: skip
+# Numbers that are equal and not the same (0.0 and -0.0), and what no dictionary can hold.
+_OWN: Final = frozenset({Kind.TENSOR, Kind.FLOAT, Kind.LIST_FLOAT})
 
 
 class MergeShapeArithmetic(Pass):
@@ -71,12 +73,13 @@ def first_like(first: dict[Any, Node], node: Node, mapping: dict[Tensor, Tensor]
         node: The next one.
         mapping: Tensors of nodes that were found to repeat others.
     """
-
-    def final(entry: Any) -> Any:
-        return tuple(mapping.get(t, t) for t in entry) if isinstance(entry, tuple) else mapping.get(entry, entry)
-
-    if any(a.kind is Kind.TENSOR or a.kind in (Kind.FLOAT, Kind.LIST_FLOAT) for a in node.attrs.values()):
-        return node
-    outputs = tuple((t.dtype, t.known_shape, t.format) for t in node.outputs)
-    key = (node.op, tuple(final(e) for e in node.inputs), tuple(sorted(node.attrs.items())), outputs)
+    for attr in node.attrs.values():
+        if attr.kind in _OWN:
+            return node
+    operands = [
+        tuple([mapping.get(t, t) for t in e]) if isinstance(e, tuple) else mapping.get(e, e)  # type: ignore[arg-type]
+        for e in node.inputs
+    ]
+    outputs = [(t.dtype, t._shape, t.format) for t in node.outputs]
+    key = (node.op, *operands, frozenset(node.attrs.items()), *outputs)
     return first.setdefault(key, node)

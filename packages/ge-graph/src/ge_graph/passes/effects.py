@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Final
 
 from ge_graph import schema
@@ -30,21 +31,33 @@ class Effects:
     """
 
     def __init__(self, graph: Graph) -> None:
+        self._graph = graph
         self._refs: dict[str, tuple[tuple[int, int], ...]] = {}
         self.ordered: set[Node] = set(graph.output_control)
         for node in graph.nodes:
-            self.ordered.update(node.control)
-        self._roots: dict[Tensor, Tensor] = {}
+            if node.control:
+                self.ordered.update(node.control)
         self._writers: set[Node] = set()
-        roots = self._find_roots(graph)
-        self._written_roots = roots
-        self.written: set[Tensor] = {t for t, root in self._roots.items() if root in roots} | roots
+        self._written_roots: set[Tensor] = set()
+        self.written: set[Tensor] = set()
+        if any(map(self.refs, {n.op for n in graph.nodes})):  # in most graphs nothing is written
+            roots = self._written_roots = self._writes()
+            self.written = {t for t, root in self._roots.items() if root in roots} | roots
 
-    def _find_roots(self, graph: Graph) -> set[Tensor]:
-        """Follow tensors through views and in-place operators; the tensors at the start that are written."""
-        roots = self._roots
+    @cached_property
+    def _roots(self) -> dict[Tensor, Tensor]:
+        """Tensors followed through views and in-place operators to the ones at the start."""
+        return self._find_roots()[0]
+
+    def _writes(self) -> set[Tensor]:
+        """The tensors at the start that are written."""
+        self._roots, written = self._find_roots()
+        return written
+
+    def _find_roots(self) -> tuple[dict[Tensor, Tensor], set[Tensor]]:
+        roots: dict[Tensor, Tensor] = {}
         written: set[Tensor] = set()
-        for node in graph.nodes:
+        for node in self._graph.nodes:
             refs = self.refs(node.op)
             if not refs and node.op not in VIEWS:
                 continue
@@ -60,7 +73,7 @@ class Effects:
                         written.add(root)
                         if root.node.op in PLACEHOLDERS:
                             self._writers.add(node)
-        return written
+        return roots, written
 
     def refs(self, op: str) -> tuple[tuple[int, int], ...]:
         """Pairs of input and output that are one variable: GE marks them by giving both one name."""
@@ -110,13 +123,16 @@ class Effects:
             node = waiting.pop()
             if node not in live:
                 live.add(node)
-                waiting.extend(t.node for t in node.operands())
-                waiting.extend(node.control)
+                waiting += [t.node for t in node.operands()]
+                if node.control:
+                    waiting += node.control
         return live
 
     def pinned(self, node: Node) -> bool:
         """Whether order or memory depends on the node, so that it cannot be replaced by its input."""
-        return bool(node.control) or node in self.ordered or any(t in self.written for t in node.outputs)
+        if node.control or node in self.ordered:
+            return True
+        return bool(self.written) and not self.written.isdisjoint(node.outputs)
 
 
 def _acts_inside(graph: Graph) -> bool:

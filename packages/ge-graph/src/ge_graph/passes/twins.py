@@ -38,7 +38,7 @@ class MergeTwins(Pass):
         for node in graph.nodes:
             if node.op not in _MOVES or node.subgraphs or effects.pinned(node) or not returned.isdisjoint(node.outputs):
                 continue
-            if any(t in effects.written for t in node.operands()):
+            if effects.written and not effects.written.isdisjoint(node.operands()):
                 continue
             kept = first_like(first, node, mapping)
             if kept is not node:

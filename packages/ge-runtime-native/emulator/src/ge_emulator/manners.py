@@ -6,10 +6,12 @@ without a word: fills defaults, drops values of a wrong kind, renumbers inputs, 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
+from ge_emulator import chips
 from ge_emulator.refusal import INVALID, CannRefusal
 from ge_graph import infer, schema
 from ge_graph.attrs import Attr, Kind
@@ -166,7 +168,7 @@ def _branches(graph: Graph, options: dict[str, str]) -> Iterator[str]:
 
 
 def _scopes(graph: Graph, options: dict[str, str]) -> Iterator[str]:
-    limits = {"_op_aicore_num": 24, "_op_vectorcore_num": 48}
+    limits = dict(zip(("_op_aicore_num", "_op_vectorcore_num"), chips.cores() or (math.inf, math.inf)))
     for node in graph.nodes:
         for name, cores in limits.items():
             attr = node.attrs.get(name)

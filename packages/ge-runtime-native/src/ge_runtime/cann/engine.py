@@ -28,6 +28,7 @@ from ge_runtime.device_graphs import (
     InputRule,
     SameInputs,
     check_cores,
+    collectives,
     external_data,
     frozen_flags,
     reuse_pairs,
@@ -72,10 +73,14 @@ class CannEngine:
 
         Errors: GraphError if the graph breaks its schemas; EngineError GE4010 if CANN is not whole, GE4020 with GE's
         words if it refuses the graph, GE4021 if the process cannot have a session, GE4007 for an engine option that is
-        not known, GE4023 if more cores are asked for than the chip has, GE4024 for a graph above two GiB.
+        not known, GE4011 for collectives, GE4023 if more cores are asked for than the chip has, GE4024 for a graph
+        above two GiB.
         """
         device = _device(options)
         verify(graph)
+        grouped = collectives(graph)
+        if grouped:
+            raise errors.groups_unknown("cann", grouped)
         levels = split(options)
         session = open_session(levels, device)
         check_cores(graph, options, session.facts.cube_cores, session.facts.vector_cores, session.facts.chip)
@@ -112,6 +117,7 @@ class CannExecutable:
         self._lock = threading.Lock()
         self._rules = [InputRule(i, node) for i, node in enumerate(graph.inputs)]
         self._written = [node.op == "RefData" for node in graph.inputs]
+        self._written_at = [i for i, written in enumerate(self._written) if written]
         self._options = {**_ALWAYS, **levels["graph"]}
         self._load_options = dict(levels["load"])
         self._frozen = frozen_flags(levels["engine"].get("frozenInput", ""), len(self._rules))
@@ -186,7 +192,7 @@ class CannExecutable:
 
     def _run(self, inputs: Sequence[Any]) -> list[Any]:
         session = self._session
-        if self._same is not None and self._same.match(inputs):
+        if self._same is not None and self._matches(inputs):
             return self._repeat(inputs)
         kind = self._kind(inputs)
         stream = torch_tensors.current_stream() if kind == "npu" else session.stream
@@ -201,18 +207,32 @@ class CannExecutable:
         self._launch(stream, placed)
         found = [r if r is not None else self._result(i, kind, stream) for i, r in enumerate(results)]
         plain = all(p.placement == library.ON_DEVICE and p.back is None for p in placed)
-        if kind == "npu" and inputs and plain and not self._frozen and not self._reuse:
+        if kind == "npu" and inputs and plain:
             self._same = None if any(map(_on_host, inputs)) else SeenInputs.of(inputs, self._ins) or SameInputs(inputs)
+        self._count_writes(inputs)
         return self._finish(found, placed, kind, stream)
+
+    def _matches(self, inputs: Sequence[Any]) -> bool:
+        """Whether inputs look as the last run's did, and frozen ones lie where they did; addresses are set then."""
+        if self._same is None or not self._same.match(inputs):
+            return False
+        if isinstance(self._same, SameInputs):
+            self._ins[:] = [value.data_ptr() for value in inputs]
+        return all(self._ins[i] == address for i, address in self._frozen_at.items())
+
+    def _count_writes(self, inputs: Sequence[Any]) -> None:
+        """Tell autograd which tensors the graph wrote in their own memory."""
+        for i in self._written_at:
+            if torch_tensors.is_tensor(inputs[i]):
+                torch_tensors.torch().autograd.graph.increment_version(inputs[i])
 
     def _repeat(self, inputs: Sequence[Any]) -> list[Any]:
         """A run whose inputs differ from those of the last one in their addresses alone."""
         stream = torch_tensors.current_stream()
-        if isinstance(self._same, SameInputs):
-            self._ins[:] = [value.data_ptr() for value in inputs]
         results = self._targets(inputs, "npu", stream)
         values = None if self.is_static else self._values
         check(library.native().gec_graph_run(self._handle, stream, self._ins, self._outs, values), self._graph)
+        self._count_writes(inputs)
         if self.is_static:
             return results
         return self._finish([self._result(i, "npu", stream) for i in range(len(results))], (), "npu", stream)

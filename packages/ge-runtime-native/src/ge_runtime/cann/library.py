@@ -19,7 +19,7 @@ from ge_runtime import errors
 from ge_runtime.cann import building
 from ge_runtime.cann.building import FLAGS, NAME, SOURCES, compiler
 
-VERSION: Final = 2
+VERSION: Final = 3
 
 OK, MISSING, DEVICE, ENGINE, STATE, ARGUMENT, MEMORY = range(7)
 ON_DEVICE, ON_HOST = 0, 1
@@ -84,7 +84,10 @@ _SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
 class TensorFunctions(ctypes.Structure):
     """``gec_tensor_functions``."""
 
-    _fields_ = [("item", _P), ("is_instance", _P), ("type", _P), ("describe", _P), ("device_type", ctypes.c_int64)]
+    _fields_ = [
+        *((name, _P) for name in ("item", "type_of", "is_subtype", "release", "type", "describe")),
+        ("device_type", ctypes.c_int64),
+    ]
 
 
 LOOK: Final = 2 + MAX_RANK

@@ -40,7 +40,8 @@ def _found() -> Any:
     if not table or ctypes.c_uint32.from_address(table).value != 1:
         return None
     describe = ctypes.c_void_p.from_address(table + 8 * _DESCRIBE).value
-    address = [ctypes.cast(f, ctypes.c_void_p).value for f in (api.PyList_GetItem, api.PyObject_IsInstance)]
+    used = (api.PyList_GetItem, api.PyObject_Type, api.PyType_IsSubtype, api.Py_DecRef)
+    address = [ctypes.cast(f, ctypes.c_void_p).value for f in used]
     return library.TensorFunctions(*address, id(torch.Tensor), describe, _EXTENSION)
 
 

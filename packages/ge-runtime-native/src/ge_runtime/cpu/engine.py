@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -84,7 +85,7 @@ class CpuExecutable:
         self._order = order
         self._check = check
         self._constants: dict[Tensor, torch.Tensor] = {}
-        self._program = self._plan(trace=False)
+        self._planner: Planner | None = self._plan(trace=False)
         self._traced: EngineProgram | None = None
         self._inputs = [_InputRule(i, node) for i, node in enumerate(graph.inputs)]
         self._rules = [(r.dtype, r.size, r.rank, r.pinned) for r in self._inputs]
@@ -92,9 +93,16 @@ class CpuExecutable:
         self._known = KnownInputs([r.shape for r in self._inputs])
         self._references = [i for i, node in enumerate(graph.inputs) if node.op == "RefData"]
 
-    def _plan(self, trace: bool) -> EngineProgram:
+    def _plan(self, trace: bool) -> Planner:
         with no_collection():
-            return Planner(self._graph, self._order, trace=trace, constants=self._constants, seed=self._seed).plan()
+            return Planner(self._graph, self._order, trace=trace, constants=self._constants, seed=self._seed).walk()
+
+    @cached_property
+    def _program(self) -> EngineProgram:
+        """Made when a run needs it: the first one is checked, with the traced program."""
+        planner = self._planner or self._plan(trace=False)
+        self._planner = None
+        return planner.program()
 
     @property
     def source(self) -> str:
@@ -110,14 +118,19 @@ class CpuExecutable:
     def boxed(self, *, guarded: bool) -> Callable[[list[Any]], list[torch.Tensor]]:
         """``run`` on a list that is emptied; see ``ge_runtime.api.boxed``."""
         numbers = [rule for rule in self._inputs if rule.shape == ()]
-        at_once = self._program.run if guarded and not numbers and not self._references else None
+        direct = guarded and not numbers and not self._references
+        at_once: Callable[[list[Any]], list[torch.Tensor]] | None = None
 
         def run_boxed(inputs: list[Any]) -> list[torch.Tensor]:
+            nonlocal at_once
             if self._check != "never":
                 results = self._run_checked(inputs)
                 inputs.clear()
                 return results
             if at_once is not None:
+                return at_once(inputs)
+            if direct:
+                at_once = self._program.run
                 return at_once(inputs)
             if not guarded:
                 inputs[:] = self._adopt(inputs)
@@ -141,7 +154,9 @@ class CpuExecutable:
         """Run and report every node but Data and Const, those of inner graphs as often as they run; values are freed
         as in ``run``."""
         if self._traced is None:
-            self._traced = self._plan(trace=True)
+            known = self._planner
+            planner = known if known is not None and known.traces else self._plan(trace=True)
+            self._traced = planner.traced()
         args = self._adopt(inputs)
         results = self._traced.run(*args, Reporter(on_node, self._order))
         self._written(args)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import ast
 import inspect
+import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from keyword import iskeyword
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import torch
 
@@ -30,6 +31,8 @@ from ge_runtime.cpu.program import EngineProgram, Line
 from ge_runtime.cpu.registry import Call, Kernel, Ref
 from ge_runtime.cpu.site import PlanSite, input_ports, said
 from ge_runtime.cpu.values import constant, too_large, torch_dtype
+
+logger: Final = logging.getLogger(__name__)
 
 # The root of everything that must never be overwritten or handed out: inputs, constants, expanded memory. Inputs of a
 # graph in a node have roots below it: not to be overwritten either, but handed on as they are.
@@ -120,13 +123,25 @@ def check_kernels(engine: str, nodes: Sequence[Node]) -> None:
         raise errors.missing_kernels(engine, missing)
 
 
+class DroppedShortcut(NamedTuple):
+    """A node whose short cut was given up.
+
+    Attributes:
+        node: The node.
+        unasked: Fed ports and attributes that the short cut did not look at.
+    """
+
+    node: Node
+    unasked: tuple[str, ...]
+
+
 class Planner:
-    """Plans one graph; ``plan`` gives the program.
+    """Plans one graph: ``walk`` once, then ``program``, and ``traced`` for the same steps with reports between them.
 
     Args:
         graph: A verified graph.
         order: Its nodes in the order to run them.
-        trace: Report every node to a callback. Such a program overwrites nothing, so that operands stay as they were.
+        trace: Report every node to a callback, those of graphs in nodes too.
         constants: Tensors of Const nodes already made, shared between the programs of one graph.
         seed: As for ``schedule``, for the graphs in nodes.
         lent: For a graph in a node: the inputs that it may overwrite. None for an outermost graph, whose inputs belong
@@ -150,8 +165,11 @@ class Planner:
         self.seed = seed
         self.lent = lent
         self.inner: list[tuple[str, EngineProgram]] = []
+        self.dropped: list[DroppedShortcut] = []
         self.values: dict[Tensor, PlannedValue] = {}
         self.lines: list[Line] = []
+        self._kept: dict[int, ast.stmt] = {}  # line that overwrites an operand to the one that does not
+        self._seen: list[tuple[int, Node, int, tuple[Any, ...], tuple[Any, ...]]] = []  # what is known after a node
         self.names = build.Names()
         self._node: Node | None = None
         self._uses: Counter[Tensor] = Counter(t for n in order for t in n.operands())
@@ -380,7 +398,8 @@ class Planner:
         made = Planner(
             graph, order, trace=self.trace, constants=self.constants, seed=self.seed, lent=owned
         )  # fmt: skip
-        program = made.plan()
+        program = made.walk().program()
+        self.dropped += made.dropped
         input_of = {root: index for index, root in made._root_of_input.items()}
         aliases, shared = [], []
         for edge in graph.outputs:
@@ -415,7 +434,7 @@ class Planner:
         if host_rules.hostable(node) and registry.is_builtin(node.op):
             found = host_rules.RULES[node.op](site)
             site.out_dtype()  # numbers become what the output declares
-            if found is not None and not site.unasked(() if kernel is None else kernel.ignores):
+            if found is not None and self._asked_all(site, () if kernel is None else kernel.ignores):
                 for edge, numbers in zip(node.outputs, found, strict=True):
                     self._define(edge, PlannedValue(host=numbers))
                 return
@@ -425,10 +444,22 @@ class Planner:
         self._call(node, site, kernel)
         self.values.update(replaced)
 
+    def _asked_all(self, site: PlanSite, ignores: Sequence[str]) -> bool:
+        """Whether a short cut looked at all that the node says; one that did not is dropped, and that is written down.
+
+        The general kernel takes its place: the same numbers, but slower.
+        """
+        unasked = site.unasked(ignores)
+        if unasked:
+            self.dropped.append(DroppedShortcut(site.node, tuple(unasked)))
+            logger.debug("%s '%s' runs its general kernel: the short cut does not ask for %s (%s)", site.node.op,
+                         site.node.name, ", ".join(unasked), site.node.provenance or "no origin")  # fmt: skip
+        return not unasked
+
     def _call(self, node: Node, site: PlanSite, kernel: Kernel) -> None:
         planned = kernel.plan(site) if kernel.plan is not None else None
-        if planned is not None and site.unasked(kernel.ignores):
-            planned = None  # a short cut that looked at less than the node says
+        if planned is not None and not self._asked_all(site, kernel.ignores):
+            planned = None
         if isinstance(planned, Ref):  # the result is the operand, or numbers only: nothing to call
             planned = Call(_same, (planned,), views=True)
         call = self._general_call(site, kernel) if planned is None else planned
@@ -467,6 +498,8 @@ class Planner:
         edge = node.inputs[0]
         if not isinstance(edge, Tensor) or not call.args or call.args[0] != Ref(self.values[edge].var):
             return False
+        if kernel.views if call.views is None else call.views:
+            return False
         exact = call.fn is getattr(torch, kernel.inplace.removesuffix("_"), None)
         if not exact or edge.dtype is not node.outputs[0].dtype or not self._dying(edge):
             return False
@@ -504,15 +537,15 @@ class Planner:
         if or_else:
             error = self.names.bind(RuntimeError, "RuntimeError")
             statement = build.otherwise(statement, error, build.assign(target, plain))
+        if written is not None:
+            self._kept[len(self.lines)] = build.assign(target, plain)
         self.emit(statement, reads, names)
 
-    def _report(self, node: Node, index: int) -> None:
-        """In a traced program: hand the node's operands and results to the callback."""
+    def _reported(self, node: Node, index: int, ins: tuple[Any, ...], outs: tuple[Any, ...]) -> Line:
+        """The line of a traced program that hands a node's operands and results to the callback."""
         reads: list[str] = []
-        ins = tuple(self._shown(e) for e in node.operands())
-        outs = tuple(self._shown(e) for e in node.outputs)
         shown = [self.render(a, reads) for a in (index, ins, outs)]
-        self.emit(build.do(build.call(build.name("report"), shown)), reads)
+        return Line(build.do(build.call(build.name("report"), shown)), tuple(reads), (), node)
 
     def _shown(self, edge: Tensor) -> Any:
         value = self.values[edge]
@@ -533,10 +566,9 @@ class Planner:
             taken |= roots
         self.emit(build.give(self.render(parts, reads)), reads)
 
-    def plan(self) -> EngineProgram:
-        """Plan the graph."""
-        inputs = self.graph.inputs
-        for index, node in enumerate(inputs):
+    def walk(self) -> Planner:
+        """Decide for every node what runs; the planner itself."""
+        for index, node in enumerate(self.graph.inputs):
             self._input(node, index)
         for index, node in enumerate(self.order):
             if node.op in _INPUTS or node.op in _SKIPPED:
@@ -550,15 +582,41 @@ class Planner:
                 raise
             except Exception as error:
                 raise errors.plan_failed(node, error) from error
-            if self.trace and node.op not in _CONSTS:
-                self._report(node, index)
+            if node.op not in _CONSTS:
+                ins, outs = (tuple(map(self._shown, edges)) for edges in (node.operands(), node.outputs))
+                self._seen.append((len(self.lines), node, index, ins, outs))
             self._release(node)
         self._node = None
         self._results()
-        boxed = not self.trace and self.lent is None
+        return self
+
+    def program(self) -> EngineProgram:
+        """The program of a graph that was walked."""
+        if self.trace:
+            return self.traced()
+        boxed = self.lent is None
         return EngineProgram(
-            self.graph.name, len(inputs), self.lines, self.names, traced=self.trace, boxed=boxed, inner=self.inner
+            self.graph.name, len(self.graph.inputs), self.lines, self.names, boxed=boxed, inner=self.inner
         )
+
+    @property
+    def traces(self) -> bool:
+        """Whether ``traced`` can be asked for: the programs of graphs in nodes report only if planned for it."""
+        return self.trace or not self.inner
+
+    def traced(self) -> EngineProgram:
+        """The program that reports every node: nothing is overwritten, so that operands stay as they were."""
+        lines: list[Line] = []
+        at = 0
+        plain = [
+            line if (kept := self._kept.get(place)) is None else replace(line, statement=kept)
+            for place, line in enumerate(self.lines)
+        ]
+        for end, node, index, ins, outs in self._seen:
+            lines += [*plain[at:end], self._reported(node, index, ins, outs)]
+            at = end
+        lines += plain[at:]
+        return EngineProgram(self.graph.name, len(self.graph.inputs), lines, self.names, traced=True, inner=self.inner)
 
 
 def _check_read(node: Node, kernel: Kernel) -> None:

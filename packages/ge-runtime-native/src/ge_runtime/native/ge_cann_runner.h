@@ -14,7 +14,7 @@ extern "C" {
 
 #pragma GCC visibility push(default)
 
-#define GEC_VERSION 2 /* of this interface */
+#define GEC_VERSION 3 /* of this interface */
 
 enum {
   GEC_OK = 0,
@@ -99,11 +99,13 @@ int gec_memory_free(void* address);
 /* kind: 1 host to device, 2 device to host, 3 device to device; queued on the stream. */
 int gec_copy(void* to, const void* from, uint64_t bytes, int kind, void* stream);
 
-/* Functions of the Python that calls, by address: PyList_GetItem, PyObject_IsInstance, the tensor type, and the
- * function dltensor_from_py_object_no_sync of its DLPack exchange table. */
+/* Functions of the Python that calls, by address: PyList_GetItem, PyObject_Type, PyType_IsSubtype, Py_DecRef, the
+ * tensor type, and the function dltensor_from_py_object_no_sync of its DLPack exchange table. */
 typedef struct {
   void* item;
-  void* is_instance;
+  void* type_of;
+  void* is_subtype;
+  void* release;
   void* type;
   void* describe;
   int64_t device_type; /* of DLPack, that all must be on */

@@ -23,7 +23,9 @@ struct DlTensor {
 
 using Describe = int (*)(void* object, DlTensor* out);
 using Item = void* (*)(void* list, intptr_t index);
-using TypeOf = int (*)(void* object, void* type);
+using TypeOf = void* (*)(void* object);
+using IsSubtype = int (*)(void* type, void* base);
+using Release = void (*)(void* object);
 
 bool IsDense(const DlTensor& tensor) {
   if (tensor.strides == nullptr) return true;
@@ -42,12 +44,20 @@ bool IsDense(const DlTensor& tensor) {
 extern "C" int gec_tensors_read(void* list, size_t n, const gec_tensor_functions* functions, int learn, int64_t* looks,
                                 uint64_t* addresses) {
   const auto item = reinterpret_cast<Item>(functions->item);
-  const auto is_instance = reinterpret_cast<TypeOf>(functions->is_instance);
+  const auto type_of = reinterpret_cast<TypeOf>(functions->type_of);
+  const auto is_subtype = reinterpret_cast<IsSubtype>(functions->is_subtype);
+  const auto release = reinterpret_cast<Release>(functions->release);
   const auto describe = reinterpret_cast<Describe>(functions->describe);
+  // isinstance() of the tensor type is Python code for a Parameter: what is asked is the type, and only when it changes
+  void* known = functions->type;
   int64_t* look = looks;  // packed, so that looking at many tensors touches little memory
   for (size_t i = 0; i < n; ++i) {
     void* object = item(list, static_cast<intptr_t>(i));
-    if (object == nullptr || is_instance(object, functions->type) != 1) return 0;
+    if (object == nullptr) return 0;
+    void* type = type_of(object);
+    release(type);  // the object keeps it
+    if (type != known && is_subtype(type, functions->type) != 1) return 0;
+    known = type;
     DlTensor tensor;
     if (describe(object, &tensor) != 0) return 0;
     if (tensor.rank < 0 || tensor.rank > 25 || tensor.device.type != functions->device_type || !IsDense(tensor)) return 0;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
@@ -35,10 +36,12 @@ class FusionSite:
         self._front: list[Node] = []
         live = effects.live(graph)
         self._gone = {n for n in graph.nodes if n not in live}
-        self._readers: dict[Tensor, list[Node]] = {}
-        for node in (n for n in graph.nodes if n in live):
-            for tensor in node.operands():
-                self._readers.setdefault(tensor, []).append(node)
+        readers: defaultdict[Tensor, list[Node]] = defaultdict(list)
+        for node in graph.nodes:
+            if node in live:
+                for tensor in node.operands():
+                    readers[tensor].append(node)
+        self._readers: dict[Tensor, list[Node]] = dict(readers)
 
     def alive(self, node: Node) -> bool:
         """Whether a node is neither replaced nor without a reader."""
@@ -58,10 +61,16 @@ class FusionSite:
 
     def free(self, *nodes: Node) -> bool:
         """Whether neither order nor memory hangs on these nodes, and nothing that they read is ever written."""
-        bound = any(n in self._gone or n.subgraphs or self._effects.pinned(n) for n in nodes)
-        if bound or any(t in self._effects.written for n in nodes for t in n.operands()):
-            return False
-        return all(t.format is Format.FORMAT_ND for n in nodes for t in n.outputs)
+        written = self._effects.written
+        for node in nodes:
+            if node in self._gone or node.subgraphs or self._effects.pinned(node):
+                return False
+            if written and not written.isdisjoint(node.operands()):
+                return False
+            for tensor in node.outputs:
+                if tensor.format is not Format.FORMAT_ND:
+                    return False
+        return True
 
     def inner(self, tensor: Any, *ops: str, reads: int = 1) -> Node | None:
         """The node that made a tensor, if it is one of these operators, free, and read only so often."""

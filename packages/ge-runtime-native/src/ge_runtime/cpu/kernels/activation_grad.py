@@ -98,6 +98,7 @@ def _plan_output_grad(site: Site) -> Call | None:
     dtype = site.dtype("y")
     if dtype is None or not dtype.is_float:
         return None
+    site.attr("complex_conj")  # says nothing about real numbers
     fn = _ATEN.sigmoid_backward.default if site.node.op == "SigmoidGrad" else _ATEN.tanh_backward.default
     return Call(fn, (site.tensor("dy"), site.tensor("y")))
 

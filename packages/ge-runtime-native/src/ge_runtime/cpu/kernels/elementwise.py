@@ -140,7 +140,7 @@ def div_no_nan(x1: Tensor, x2: Tensor) -> Tensor:
     )
 
 
-@kernel("Xlogy")
+@kernel("Xlogy", source="operator documentation of xlogy: NaN where x2 is NaN, 0 where x1 is 0")
 def xlogy(x1: Tensor, x2: Tensor) -> Tensor:
     """x1 * log(x2), 0 where x1 is 0 (NaN of x2 passes)."""
     return torch.special.xlogy(x1, x2)
@@ -326,12 +326,15 @@ def log_add_exp(x1: Tensor, x2: Tensor, *, base: float = -1.0, scale: float = 1.
     return (torch.logaddexp(a * factor, b * factor) / factor).to(x1.dtype)
 
 
-@kernel("Round")
+@kernel("Round", source="operator documentation of round: round(x * 10**d) / 10**d, for negative d too")
 def round_half_even(x: Tensor, *, decimals: int = 0) -> Tensor:
     """Nearest integer (or decimal place), ties to even."""
+    if decimals == 0:
+        return torch.round(x) if x.is_floating_point() else x.clone()
     if not x.is_floating_point():
         return torch.round(x.double(), decimals=decimals).to(x.dtype) if decimals < 0 else x.clone()
-    return torch.round(x) if decimals == 0 else torch.round(x, decimals=decimals)
+    scale = 10.0**decimals
+    return (torch.round(wide(x) * scale) / scale).to(x.dtype)
 
 
 @kernel("ApproximateEqual")

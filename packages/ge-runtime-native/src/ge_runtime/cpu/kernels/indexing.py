@@ -317,7 +317,9 @@ def masked_select(x: Tensor, mask: Tensor) -> Tensor:
 
 @kernel("MaskedScatter")
 def masked_scatter(x: Tensor, mask: Tensor, updates: Tensor) -> Tensor:
-    """x with its masked places filled from updates in order."""
+    """x with its masked places filled from updates in order; the prototype knows no broadcast of the mask."""
+    if x.shape != mask.shape:
+        raise errors.refused("MaskedScatter", f"a mask of shape {tuple(mask.shape)} for x {tuple(x.shape)}")
     return torch.masked_scatter(x, mask, updates)
 
 

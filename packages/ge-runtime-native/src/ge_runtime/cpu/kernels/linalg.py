@@ -45,6 +45,8 @@ def log_matrix_determinant(x: Tensor) -> tuple[Tensor, Tensor]:
 @kernel("MatrixSolve", source=_SOURCE)
 def matrix_solve(matrix: Tensor, rhs: Tensor, *, adjoint: bool = False) -> Tensor:
     """x with matrix @ x = rhs, rhs a matrix of columns; a singular matrix is an error."""
+    if rhs.dim() != matrix.dim():
+        raise errors.refused("MatrixSolve", f"rhs of rank {rhs.dim()} for matrices of rank {matrix.dim()}")
     return torch.linalg.solve(_adjoint(matrix, adjoint), rhs)
 
 

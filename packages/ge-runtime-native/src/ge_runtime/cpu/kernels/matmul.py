@@ -38,11 +38,18 @@ def _no_offset(op: str, offset_w: Tensor | None, offset_x: int) -> None:
         raise refuse(op, "offset_w and offset_x are reserved in the operator's definition", "leave both out")
 
 
+def _matrices(op: str, *operands: Tensor) -> None:
+    ranks = [t.dim() for t in operands]
+    if ranks != [2, 2]:
+        raise refuse(op, f"operands of rank {ranks[0]} and {ranks[1]}", "it takes matrices; BatchMatMulV2 takes more")
+
+
 @kernel("MatMul", source=_HEADER)
 def matmul(
     x1: Tensor, x2: Tensor, bias: Tensor | None = None, *, transpose_x1: bool = False, transpose_x2: bool = False
 ) -> Tensor:
     """(M, K) by (K, N); a flag says that the operand is stored transposed."""
+    _matrices("MatMul", x1, x2)
     return product(x1.mT if transpose_x1 else x1, x2.mT if transpose_x2 else x2, bias)
 
 
@@ -52,6 +59,7 @@ def matmul_v2(
     transpose_x1: bool = False, transpose_x2: bool = False, offset_x: int = 0,
 ) -> Tensor:  # fmt: skip
     """MatMul; 8-bit integers give int32."""
+    _matrices("MatMulV2", x1, x2)
     if offset_w is not None or offset_x:
         _no_offset("MatMulV2", offset_w, offset_x)
     return product(x1.mT if transpose_x1 else x1, x2.mT if transpose_x2 else x2, bias)
@@ -88,7 +96,9 @@ def _plan_matmul(site: Site) -> Call | None:
     if kind is None or not kind.is_float or site.dtype("x2") != kind or site.dtype("bias") not in (None, kind):
         return None
     ranks = [len(s) for s in shapes if s is not None]
-    if len(ranks) != 2 or min(ranks) < 2 or site.fed("offset_w") or site.attr("offset_x", 0):
+    if len(ranks) != 2 or min(ranks) < 2 or (max(ranks) > 2 and site.node.op in ("MatMul", "MatMulV2")):
+        return None
+    if site.fed("offset_w") or site.attr("offset_x", 0):
         return None
     a, b = (
         Call(torch.transpose, (site.tensor(port), -2, -1)) if site.attr(flag, False) else site.tensor(port)

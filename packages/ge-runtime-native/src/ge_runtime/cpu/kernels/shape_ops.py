@@ -430,6 +430,8 @@ def pad_v3(
         return _pad_constant(x, pairs, 0 if value is None else value)
     if mode not in ("reflect", "edge", "symmetric", "circular"):
         raise errors.refused("Pad", f"mode {mode!r}; accepted: constant, reflect, edge, symmetric, circular")
+    if min((n for pair in pairs for n in pair), default=0) < 0:
+        raise errors.refused("Pad", f"paddings {values} in mode {mode!r}; negative ones crop in mode constant only")
     return _pad_by_index(x, pairs, mode).clone()
 
 

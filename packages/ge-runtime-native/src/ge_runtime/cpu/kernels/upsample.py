@@ -11,7 +11,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from ge_runtime.cpu.kernels.numerics import ints, wide
+from ge_runtime.cpu.kernels.numerics import ints, refuse, wide
 from ge_runtime.cpu.kernels.resize import resize, resize_grad
 from ge_runtime.cpu.registry import kernel
 
@@ -24,6 +24,8 @@ def upsample_nearest(
     x: Tensor, *, output_size: Sequence[int], scales_h: float = 0.0, scales_w: float = 0.0, exact_mode: bool = False
 ) -> Tensor:
     """Nearest resize of (N, C, H, W); ``exact_mode`` samples at pixel centres."""
+    if x.dim() != 4:
+        raise refuse("UpsampleNearest", f"x of rank {x.dim()}", "it takes (N, C, H, W)")
     return resize(x, list(output_size), "nearest", False, exact_mode, [scales_h, scales_w])
 
 
