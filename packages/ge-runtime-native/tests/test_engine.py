@@ -340,7 +340,7 @@ def test_plan_hooks_may_nest_calls(own_op: str) -> None:
     from ge_runtime.cpu import registry
 
     kernel(own_op)(lambda x, *, factor=1.0: x)
-    hook = lambda site: Call(torch.add, (Call(torch.neg, (site.tensor("x"),)), 1.0))  # noqa: E731
+    hook = lambda ctx: Call(torch.add, (Call(torch.neg, (ctx.tensor("x"),)), 1.0))  # noqa: E731
     registry._user[own_op] = registry.replace(registry._user[own_op], plan=hook)
     assert compiled(lambda: ge.TestOwn(data(0, 2))).run([torch.ones(2)])[0].tolist() == [0.0, 0.0]
 

@@ -75,7 +75,7 @@ def test_texts_of_attributes_and_kernels_are_never_code(text: str, monkeypatch: 
         return x + 1
 
     run.__name__ = text.replace("\ud800", "") or "run"
-    hook = lambda site: Call(run, (site.tensor("x"), text))  # noqa: E731
+    hook = lambda ctx: Call(run, (ctx.tensor("x"), text))  # noqa: E731
     monkeypatch.setitem(registry._user, "Relu", registry.Kernel("Relu", run, plan=hook))
     executable = _compiled(lambda: ge.Relu(_data(0, 2)))
     for _ in range(2):

@@ -94,43 +94,43 @@ def _function(op: str, dtype: DataType) -> Callable[..., Any] | None:
     return _WITHIN.get(op) or _WRAPPED.get((op, dtype))
 
 
-def _apply(site: Any, fn: Callable[..., Any], args: Sequence[Number]) -> Number:
+def _apply(ctx: Any, fn: Callable[..., Any], args: Sequence[Number]) -> Number:
     if any(isinstance(a, Ref) for a in args):
-        number: Ref = site.number(fn, *args)
+        number: Ref = ctx.number(fn, *args)
         return number
     value: Number = fn(*args)
     return value
 
 
-def _binary(site: Any) -> list[Host] | None:
-    fn = _function(site.node.op, site.out_dtype())
-    names = site.ports
-    a, b = site.host(names[0]), site.host(names[1])
+def _binary(ctx: Any) -> list[Host] | None:
+    fn = _function(ctx.node.op, ctx.out_dtype())
+    names = ctx.ports
+    a, b = ctx.host(names[0]), ctx.host(names[1])
     if fn is None or a is None or b is None:
         return None
-    if site.node.op in _DIVISIONS and any(
+    if ctx.node.op in _DIVISIONS and any(
         not isinstance(d, Ref) and d == 0 for d in (b if isinstance(b, list) else [b])
     ):
         return None
     if not isinstance(a, list) and not isinstance(b, list):
-        return [_apply(site, fn, (a, b))]
+        return [_apply(ctx, fn, (a, b))]
     left = a if isinstance(a, list) else [a]
     right = b if isinstance(b, list) else [b]
     n = len(left) if len(right) == 1 else len(right)
     if {len(left), len(right)} - {1, n}:
         return None
     left, right = (left * n if len(left) == 1 else left), (right * n if len(right) == 1 else right)
-    return [[_apply(site, fn, pair) for pair in zip(left, right, strict=True)]]
+    return [[_apply(ctx, fn, pair) for pair in zip(left, right, strict=True)]]
 
 
-def _unary(site: Any) -> list[Host] | None:
-    fn = _function(site.node.op, site.out_dtype())
-    x = site.host(site.ports[0])
-    return None if fn is None or x is None else _map(site, x, fn)
+def _unary(ctx: Any) -> list[Host] | None:
+    fn = _function(ctx.node.op, ctx.out_dtype())
+    x = ctx.host(ctx.ports[0])
+    return None if fn is None or x is None else _map(ctx, x, fn)
 
 
-def _pass_through(site: Any) -> list[Host] | None:
-    x = site.host(site.ports[0])
+def _pass_through(ctx: Any) -> list[Host] | None:
+    x = ctx.host(ctx.ports[0])
     return None if x is None else [x]
 
 
@@ -150,101 +150,101 @@ def _rule(*ops: str) -> Callable[[Rule], Rule]:
 
 
 @_rule("Shape")
-def _shape(site: Any) -> list[Host] | None:
-    dims = site.dims(site.ports[0])
+def _shape(ctx: Any) -> list[Host] | None:
+    dims = ctx.dims(ctx.ports[0])
     return None if dims is None else [dims]
 
 
 @_rule("Size")
-def _size(site: Any) -> list[Host] | None:
-    dims = site.dims(site.ports[0])
+def _size(ctx: Any) -> list[Host] | None:
+    dims = ctx.dims(ctx.ports[0])
     if dims is None:
         return None
     total: Number = 1
     for d in dims:
-        total = _apply(site, _WRAPPED["Mul", site.out_dtype()], (total, d))
+        total = _apply(ctx, _WRAPPED["Mul", ctx.out_dtype()], (total, d))
     return [total]
 
 
 @_rule("Rank")
-def _rank(site: Any) -> list[Host] | None:
-    shape = site.shape(site.ports[0])
+def _rank(ctx: Any) -> list[Host] | None:
+    shape = ctx.shape(ctx.ports[0])
     return None if shape is None else [len(shape)]
 
 
 @_rule("Cast")
-def _cast(site: Any) -> list[Host] | None:
-    x, source, target = site.host("x"), site.dtype("x"), site.out_dtype()
+def _cast(ctx: Any) -> list[Host] | None:
+    x, source, target = ctx.host("x"), ctx.dtype("x"), ctx.out_dtype()
     if x is None:
         return None
     if target is DataType.DT_BOOL:
-        return _map(site, x, bool)
+        return _map(ctx, x, bool)
     if source is DataType.DT_BOOL:
-        return _map(site, x, int)
-    return [x] if target is DataType.DT_INT64 or source is target else _map(site, x, _WRAPPED["Cast", target])
+        return _map(ctx, x, int)
+    return [x] if target is DataType.DT_INT64 or source is target else _map(ctx, x, _WRAPPED["Cast", target])
 
 
-def _map(site: Any, x: Host, fn: Callable[[Any], Any]) -> list[Host]:
-    return [[_apply(site, fn, (v,)) for v in x] if isinstance(x, list) else _apply(site, fn, (x,))]
+def _map(ctx: Any, x: Host, fn: Callable[[Any], Any]) -> list[Host]:
+    return [[_apply(ctx, fn, (v,)) for v in x] if isinstance(x, list) else _apply(ctx, fn, (x,))]
 
 
 @_rule("Gather", "GatherV2")
-def _gather(site: Any) -> list[Host] | None:
-    x, index = site.host("x"), site.const("indices")
-    axis = site.const("axis") if site.node.op == "GatherV2" else 0
+def _gather(ctx: Any) -> list[Host] | None:
+    x, index = ctx.host("x"), ctx.const("indices")
+    axis = ctx.const("axis") if ctx.node.op == "GatherV2" else 0
     axis = axis[0] if isinstance(axis, list) and len(axis) == 1 else axis
-    if not isinstance(x, list) or index is None or axis not in (0, -1) or site.attr("batch_dims", 0) != 0:
+    if not isinstance(x, list) or index is None or axis not in (0, -1) or ctx.attr("batch_dims", 0) != 0:
         return None
     picked = index if isinstance(index, list) else [index]
-    lowest = -len(x) if site.attr("negative_index_support", False) else 0
+    lowest = -len(x) if ctx.attr("negative_index_support", False) else 0
     if not all(isinstance(i, int) and lowest <= i < len(x) for i in picked):
         return None
     return [[x[i] for i in index] if isinstance(index, list) else x[index]]
 
 
 @_rule("Pack")
-def _pack(site: Any) -> list[Host] | None:
-    parts = site.hosts("x")
-    if parts is None or any(isinstance(p, list) for p in parts) or site.attr("axis", 0) not in (0, -1):
+def _pack(ctx: Any) -> list[Host] | None:
+    parts = ctx.hosts("x")
+    if parts is None or any(isinstance(p, list) for p in parts) or ctx.attr("axis", 0) not in (0, -1):
         return None
     return [parts]
 
 
 @_rule("Concat", "ConcatD", "ConcatV2", "ConcatV2D")
-def _concat(site: Any) -> list[Host] | None:
-    parts = site.hosts("x")
+def _concat(ctx: Any) -> list[Host] | None:
+    parts = ctx.hosts("x")
     if parts is None or not all(isinstance(p, list) for p in parts):
         return None
     return [[v for p in parts for v in p]]
 
 
 @_rule("Unpack")
-def _unpack(site: Any) -> list[Host] | None:
-    x = site.host("x")
-    return list(x) if isinstance(x, list) and len(x) == len(site.node.outputs) else None
+def _unpack(ctx: Any) -> list[Host] | None:
+    x = ctx.host("x")
+    return list(x) if isinstance(x, list) and len(x) == len(ctx.node.outputs) else None
 
 
 @_rule("Squeeze", "SqueezeV2", "SqueezeV3")
-def _squeeze(site: Any) -> list[Host] | None:
-    x = site.host("x")
-    axes = site.attr("axis", ())
+def _squeeze(ctx: Any) -> list[Host] | None:
+    x = ctx.host("x")
+    axes = ctx.attr("axis", ())
     if not isinstance(x, list) or len(x) != 1 or tuple(axes) not in ((), (0,), (-1,)):
         return None
     return [x[0]]
 
 
 @_rule("Unsqueeze", "ExpandDims")
-def _unsqueeze(site: Any) -> list[Host] | None:
-    x = site.host("x")
-    axes = site.const("axis") if site.node.op == "ExpandDims" else list(site.attr("axes", (0,)))
+def _unsqueeze(ctx: Any) -> list[Host] | None:
+    x = ctx.host("x")
+    axes = ctx.const("axis") if ctx.node.op == "ExpandDims" else list(ctx.attr("axes", (0,)))
     single = axes[0] if isinstance(axes, list) and len(axes) == 1 else axes
     return None if x is None or isinstance(x, list) or single not in (0, -1) else [[x]]
 
 
 @_rule("Reshape")
-def _reshape(site: Any) -> list[Host] | None:
-    x, shape = site.host("x"), site.const("shape")
-    if x is None or not isinstance(shape, list) or site.attr("axis", 0) != 0 or site.attr("num_axes", -1) != -1:
+def _reshape(ctx: Any) -> list[Host] | None:
+    x, shape = ctx.host("x"), ctx.const("shape")
+    if x is None or not isinstance(shape, list) or ctx.attr("axis", 0) != 0 or ctx.attr("num_axes", -1) != -1:
         return None
     if shape == []:
         return None if isinstance(x, list) and len(x) != 1 else [x[0] if isinstance(x, list) else x]
@@ -253,36 +253,36 @@ def _reshape(site: Any) -> list[Host] | None:
 
 
 @_rule("ReduceProd", "ReduceSum", "ReduceMax", "ReduceMin")
-def _reduce(site: Any) -> list[Host] | None:
-    x, axes = site.host("x"), site.const("axes")
+def _reduce(ctx: Any) -> list[Host] | None:
+    x, axes = ctx.host("x"), ctx.const("axes")
     single = axes[0] if isinstance(axes, list) and len(axes) == 1 else axes
-    if not isinstance(x, list) or single not in (0, -1) or site.attr("keep_dims", False) or not x:
+    if not isinstance(x, list) or single not in (0, -1) or ctx.attr("keep_dims", False) or not x:
         return None
-    step = {"ReduceProd": "Mul", "ReduceSum": "Add", "ReduceMax": "Maximum", "ReduceMin": "Minimum"}[site.node.op]
-    fn = _function(step, site.out_dtype())
+    step = {"ReduceProd": "Mul", "ReduceSum": "Add", "ReduceMax": "Maximum", "ReduceMin": "Minimum"}[ctx.node.op]
+    fn = _function(step, ctx.out_dtype())
     if fn is None:
         return None
     total = x[0]
     for v in x[1:]:
-        total = _apply(site, fn, (total, v))
+        total = _apply(ctx, fn, (total, v))
     return [total]
 
 
 @_rule("Slice")
-def _slice(site: Any) -> list[Host] | None:
-    x, start, size = site.host("x"), site.const("offsets"), site.const("size")
+def _slice(ctx: Any) -> list[Host] | None:
+    x, start, size = ctx.host("x"), ctx.const("offsets"), ctx.const("size")
     if not isinstance(x, list) or not isinstance(start, list) or not isinstance(size, list) or len(start) != 1:
         return None
     return [x[start[0] :] if size[0] == -1 else x[start[0] : start[0] + size[0]]]
 
 
 @_rule("Select", "SelectV2")
-def _select(site: Any) -> list[Host] | None:
-    condition, a, b = (site.host(p) for p in site.ports[:3])
+def _select(ctx: Any) -> list[Host] | None:
+    condition, a, b = (ctx.host(p) for p in ctx.ports[:3])
     if condition is None or a is None or b is None or any(isinstance(v, list) for v in (condition, a, b)):
         return None
     if isinstance(condition, Ref):
-        return [site.number(_choose, condition, a, b)]
+        return [ctx.number(_choose, condition, a, b)]
     return [a if condition else b]
 
 

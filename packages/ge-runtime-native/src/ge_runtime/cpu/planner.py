@@ -27,9 +27,9 @@ from ge_graph.ir import Graph, Node, Tensor
 from ge_runtime import errors
 from ge_runtime.cpu import host as host_rules
 from ge_runtime.cpu import registry, subgraphs
+from ge_runtime.cpu.plan_context import NodePlanContext, input_ports, said
 from ge_runtime.cpu.program import EngineProgram, Line
 from ge_runtime.cpu.registry import Call, Kernel, Ref
-from ge_runtime.cpu.site import PlanSite, input_ports, said
 from ge_runtime.cpu.values import constant, too_large, torch_dtype
 
 logger: Final = logging.getLogger(__name__)
@@ -342,33 +342,33 @@ class Planner:
         bound.__name__ = node.op  # type: ignore[attr-defined]
         return bound
 
-    def _host_argument(self, edge: Tensor, site: PlanSite, port: str) -> Any:
-        for known in (site.host(port), site.const(port)):
+    def _host_argument(self, edge: Tensor, ctx: NodePlanContext, port: str) -> Any:
+        for known in (ctx.host(port), ctx.const(port)):
             if known is not None:
                 return known
         return Call(torch.Tensor.tolist, (self.tensor(edge),))
 
-    def _general_call(self, site: PlanSite, kernel: Kernel) -> Call:
+    def _general_call(self, ctx: NodePlanContext, kernel: Kernel) -> Call:
         args: list[Any] = []
-        for port, entry in zip(site.ports, site.node.inputs):
+        for port, entry in zip(ctx.ports, ctx.node.inputs):
             if port in kernel.host and isinstance(entry, Tensor):
-                args.append(self._host_argument(entry, site, port))
+                args.append(self._host_argument(entry, ctx, port))
             else:
-                args.append(site.tensor(port))
-        fn = self._bound(site.node, kernel)
+                args.append(ctx.tensor(port))
+        fn = self._bound(ctx.node, kernel)
         if fn is kernel.run and not registry.parameters(fn)[0]:
             while args and args[-1] is None:  # ATen functions know their own optional arguments
                 args.pop()
         return Call(fn, tuple(args))
 
-    def _own_updated(self, site: PlanSite, kernel: Kernel) -> dict[Tensor, PlannedValue]:
+    def _own_updated(self, ctx: NodePlanContext, kernel: Kernel) -> dict[Tensor, PlannedValue]:
         """Let an updating kernel write only to RefData, or to memory that dies here; anything else is copied first.
 
         Returns the values to put back after the node.
         """
         replaced: dict[Tensor, PlannedValue] = {}
         for port in kernel.updates:
-            edge = site.edge(port)
+            edge = ctx.edge(port)
             if edge is None or self._is_reference(edge) or (not self.trace and self._dying(edge)):
                 continue
             source, name = self.tensor(edge), self.names.fresh("t")
@@ -383,8 +383,8 @@ class Planner:
             kernel = registry.find(edge.node.op)
             if kernel is None or not kernel.updates:
                 return False
-            site = PlanSite(self, edge.node, kernel)
-            before = site.edge(kernel.updates[0])
+            ctx = NodePlanContext(self, edge.node, kernel)
+            before = ctx.edge(kernel.updates[0])
             if before is None:
                 return False
             edge = before
@@ -430,39 +430,39 @@ class Planner:
             self._keep_values(node)
             return
         kernel = registry.find(node.op)
-        site = PlanSite(self, node, kernel)
+        ctx = NodePlanContext(self, node, kernel)
         if host_rules.hostable(node) and registry.is_builtin(node.op):
-            found = host_rules.RULES[node.op](site)
-            site.out_dtype()  # numbers become what the output declares
-            if found is not None and self._asked_all(site, () if kernel is None else kernel.ignores):
+            found = host_rules.RULES[node.op](ctx)
+            ctx.out_dtype()  # numbers become what the output declares
+            if found is not None and self._asked_all(ctx, () if kernel is None else kernel.ignores):
                 for edge, numbers in zip(node.outputs, found, strict=True):
                     self._define(edge, PlannedValue(host=numbers))
                 return
         if kernel is None:
             raise errors.missing_kernels("cpu", [node])
-        replaced = self._own_updated(site, kernel) if kernel.updates else {}
-        self._call(node, site, kernel)
+        replaced = self._own_updated(ctx, kernel) if kernel.updates else {}
+        self._call(node, ctx, kernel)
         self.values.update(replaced)
 
-    def _asked_all(self, site: PlanSite, ignores: Sequence[str]) -> bool:
+    def _asked_all(self, ctx: NodePlanContext, ignores: Sequence[str]) -> bool:
         """Whether a short cut looked at all that the node says; one that did not is dropped, and that is written down.
 
         The general kernel takes its place: the same numbers, but slower.
         """
-        unasked = site.unasked(ignores)
+        unasked = ctx.unasked(ignores)
         if unasked:
-            self.dropped.append(DroppedShortcut(site.node, tuple(unasked)))
-            logger.debug("%s '%s' runs its general kernel: the short cut does not ask for %s (%s)", site.node.op,
-                         site.node.name, ", ".join(unasked), site.node.provenance or "no origin")  # fmt: skip
+            self.dropped.append(DroppedShortcut(ctx.node, tuple(unasked)))
+            logger.debug("%s '%s' runs its general kernel: the short cut does not ask for %s (%s)", ctx.node.op,
+                         ctx.node.name, ", ".join(unasked), ctx.node.provenance or "no origin")  # fmt: skip
         return not unasked
 
-    def _call(self, node: Node, site: PlanSite, kernel: Kernel) -> None:
-        planned = kernel.plan(site) if kernel.plan is not None else None
-        if planned is not None and not self._asked_all(site, kernel.ignores):
+    def _call(self, node: Node, ctx: NodePlanContext, kernel: Kernel) -> None:
+        planned = kernel.plan(ctx) if kernel.plan is not None else None
+        if planned is not None and not self._asked_all(ctx, kernel.ignores):
             planned = None
         if isinstance(planned, Ref):  # the result is the operand, or numbers only: nothing to call
             planned = Call(_same, (planned,), views=True)
-        call = self._general_call(site, kernel) if planned is None else planned
+        call = self._general_call(ctx, kernel) if planned is None else planned
         if call.fn in (torch.full, torch.Tensor.expand):
             self._check_size(node.outputs[0], next(a for a in call.args if isinstance(a, tuple)))
         if self._overwrite(node, kernel, call):
@@ -471,7 +471,7 @@ class Planner:
         roots: frozenset[int] = frozenset()
         self.render_call(call, reads)
         if kernel.updates:
-            updated = [e for e in map(site.edge, kernel.updates) if e is not None]
+            updated = [e for e in map(ctx.edge, kernel.updates) if e is not None]
             roots = roots.union(*(self.values[e].roots for e in updated))
         elif kernel.views if call.views is None else call.views:
             if self._may_change(node):

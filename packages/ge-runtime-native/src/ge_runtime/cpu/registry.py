@@ -60,7 +60,7 @@ class Call:
     views: bool | None = None
 
 
-class Site(Protocol):
+class PlanContext(Protocol):
     """One node as a plan hook sees it. Ports are named as in the schema."""
 
     node: Node
@@ -94,7 +94,7 @@ class Site(Protocol):
         """Whether a node or the graph's result reads an output."""
 
 
-PlanHook: TypeAlias = "Callable[[Site], Call | Ref | None]"  # a Ref: the result is that value, no call is needed
+PlanHook: TypeAlias = "Callable[[PlanContext], Call | Ref | None]"  # a Ref: the result is that value, no call is needed
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from ge_graph.ir import Graph, Node
 from ge_graph.passes.base import Pass
 from ge_graph.passes.effects import Effects
 from ge_graph.passes.fusion import activations, attention, norms, rotary, routing
-from ge_graph.passes.fusion.base import FusionSite
+from ge_graph.passes.fusion.base import FusionContext
 
-Rule = Callable[[FusionSite, Node], bool]
+Rule = Callable[[FusionContext, Node], bool]
 
 # The last operator of each pattern, and what it may be the end of; the order is that of trying.
 RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
@@ -43,13 +43,13 @@ class FuseOperators(Pass):
         if not any(n.op in RULES for n in graph.nodes):
             return []
         counts: dict[str, int] = {}
-        site = FusionSite(graph, Effects(graph))
+        ctx = FusionContext(graph, Effects(graph))
         for node in list(graph.nodes):
             for rule in RULES.get(node.op, ()):
-                if site.alive(node) and rule(site, node):
+                if ctx.alive(node) and rule(ctx, node):
                     what = rule.__doc__ or rule.__name__
                     counts[what] = counts.get(what, 0) + 1
                     break
         if counts:
-            site.finish()
+            ctx.finish()
         return [f"{count} x {what.splitlines()[0]}" for what, count in sorted(counts.items())]

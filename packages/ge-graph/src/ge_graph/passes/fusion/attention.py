@@ -9,7 +9,7 @@ import numpy as np
 from ge_graph import attrs as kinds
 from ge_graph.dtypes import DataType
 from ge_graph.ir import Node, Shape, Tensor
-from ge_graph.passes.fusion.base import FLOATS, FusionSite, array, factors, last_axis, number, rank_of, uncast
+from ge_graph.passes.fusion.base import FLOATS, FusionContext, array, factors, last_axis, number, rank_of, uncast
 
 _F32 = DataType.DT_FLOAT
 _FAR = 2**31 - 1
@@ -22,22 +22,22 @@ _MOVES = frozenset({"Unsqueeze", "Squeeze", "Reshape", "Transpose", "BroadcastTo
 _QUERY, _KEY, _VALUE, _BIAS = range(4)
 
 
-def written_out(site: FusionSite, node: Node) -> bool:
+def written_out(ctx: FusionContext, node: Node) -> bool:
     """FlashAttentionScore for softmax(q k^T * scale + bias) v"""
     out = node.outputs[0]
-    if rank_of(out) != 4 or out.dtype not in FLOATS or not _plain(node, False) or not site.free(node):
+    if rank_of(out) != 4 or out.dtype not in FLOATS or not _plain(node, False) or not ctx.free(node):
         return False
-    weights = uncast(site, node.inputs[0])
+    weights = uncast(ctx, node.inputs[0])
     value = node.inputs[1]
-    soft = site.inner(weights, "SoftmaxV2")
+    soft = ctx.inner(weights, "SoftmaxV2")
     if soft is None or not isinstance(value, Tensor) or not _over_last(soft):
         return False
-    found = _scores(site, uncast(site, soft.inputs[0]))
+    found = _scores(ctx, uncast(ctx, soft.inputs[0]))
     if found is None:
         return False
     product, scale, biases = found
     query, key = product.inputs[:2]
-    turned = _turned(site, product)
+    turned = _turned(ctx, product)
     if not isinstance(query, Tensor) or not isinstance(key, Tensor):
         return False
     shape = key.known_shape if turned is None else _swapped(key.known_shape)
@@ -45,12 +45,12 @@ def written_out(site: FusionSite, node: Node) -> bool:
         return False
     if biases and out.dtype is DataType.DT_FLOAT16:
         return False
-    bias = _stretched(site, node, biases, product.outputs[0]) if biases else None
+    bias = _stretched(ctx, node, biases, product.outputs[0]) if biases else None
     if biases and bias is None:
         return False
     if turned is not None:
-        perm = site.constant(np.asarray(turned, np.int64), DataType.DT_INT64)
-        (key,) = site.add(node, "Transpose", (key.node.inputs[0], perm), {}, [(key.dtype, shape)])
+        perm = ctx.constant(np.asarray(turned, np.int64), DataType.DT_INT64)
+        (key,) = ctx.add(node, "Transpose", (key.node.inputs[0], perm), {}, [(key.dtype, shape)])
     shape = query.known_shape
     assert shape is not None
     attrs = {
@@ -61,11 +61,11 @@ def written_out(site: FusionSite, node: Node) -> bool:
     statistics = (*shape[:3], _REPEATS)
     outputs = [(_F32, statistics), (_F32, statistics), (out.dtype, (0,)), (out.dtype, out.known_shape)]
     inputs = (query, key, value, bias, *[None] * 8)
-    made = site.add(node, "FlashAttentionScore", inputs, attrs, outputs)[3]
-    site.replace(out, made)
-    site.retire(node)
+    made = ctx.add(node, "FlashAttentionScore", inputs, attrs, outputs)[3]
+    ctx.replace(out, made)
+    ctx.retire(node)
     for rule in (grouped, by_position):
-        rule(site, made.node)
+        rule(ctx, made.node)
     return True
 
 
@@ -80,32 +80,29 @@ def _over_last(soft: Node) -> bool:
     return len(axes) == 1 and last_axis(axes[0], 4)
 
 
-def _scores(site: FusionSite, tensor: Any) -> tuple[Node, float, list[Tensor]] | None:
+def _scores(ctx: FusionContext, tensor: Any) -> tuple[Node, float, list[Tensor]] | None:
     """(product of query and key, factor, what is added)."""
-    for biases, rest in _added(site, tensor):
-        scale, inner = 1.0, uncast(site, rest)
-        scaled = site.inner(inner, "Mul", "Muls", "RealDiv")
+    for biases, rest in _added(ctx, tensor):
+        scale, inner = 1.0, uncast(ctx, rest)
+        scaled = ctx.inner(inner, "Mul", "Muls", "RealDiv")
         if scaled is not None:
             factor, inner = _factor(scaled)
             if factor is None:
                 continue
             scale = factor
-        product = site.inner(uncast(site, inner), "BatchMatMulV2")
-        if product is not None and (_plain(product, True) or _turned(site, product) is not None):
+        product = ctx.inner(uncast(ctx, inner), "BatchMatMulV2")
+        if product is not None and (_plain(product, True) or _turned(ctx, product) is not None):
             return product, scale, biases
     return None
 
 
-def _added(site: FusionSite, tensor: Any, depth: int = 2) -> list[tuple[list[Tensor], Any]]:
+def _added(ctx: FusionContext, tensor: Any, depth: int = 2) -> list[tuple[list[Tensor], Any]]:
     """(biases, rest), whichever operand of each sum is the bias."""
-    add = site.inner(tensor, "Add") if depth else None
+    add = ctx.inner(tensor, "Add") if depth else None
     if add is None:
         return [([], tensor)]
     return [
-        ([a, *more], rest)
-        for a, b in factors(add)
-        if isinstance(a, Tensor)
-        for more, rest in _added(site, b, depth - 1)
+        ([a, *more], rest) for a, b in factors(add) if isinstance(a, Tensor) for more, rest in _added(ctx, b, depth - 1)
     ]
 
 
@@ -122,13 +119,13 @@ def _factor(node: Node) -> tuple[float | None, Any]:
     return None, None
 
 
-def _turned(site: FusionSite, product: Node) -> list[int] | None:
+def _turned(ctx: FusionContext, product: Node) -> list[int] | None:
     """How to transpose what the key was made of, where that Transpose also swaps the last axes for the product."""
     key = product.inputs[1]
     if not _plain(product, False) or not isinstance(key, Tensor) or key.node.op != "Transpose":
         return None
     perm = array(key.node.inputs[1])
-    if perm is None or perm.size != 4 or not site.free(key.node):
+    if perm is None or perm.size != 4 or not ctx.free(key.node):
         return None
     a, b, c, d = (int(p) for p in perm.reshape(-1))
     return [a, b, d, c]
@@ -178,7 +175,7 @@ def _bounded(biases: list[Tensor]) -> bool:
     return most <= _LARGEST
 
 
-def _stretched(site: FusionSite, at: Node, biases: list[Tensor], scores: Tensor) -> Tensor | None:
+def _stretched(ctx: FusionContext, at: Node, biases: list[Tensor], scores: Tensor) -> Tensor | None:
     """The sum of biases with all heads and rows, as the operator takes it; layers share it."""
     wanted = scores.known_shape
     shapes = [t.known_shape for t in biases]
@@ -193,8 +190,8 @@ def _stretched(site: FusionSite, at: Node, biases: list[Tensor], scores: Tensor)
     if not bounded and wanted[-1] == 0:
         return None
     key = (*biases, wanted[1:])
-    known = site.shared.get(key)
-    if known is not None and site.earlier(known, at):
+    known = ctx.shared.get(key)
+    if known is not None and ctx.earlier(known, at):
         return known
     full = tuple(max(d, key=lambda n: n != 1) for d in zip(*fulls))
     rank = max(len(s) for s in shapes if s is not None)
@@ -203,17 +200,17 @@ def _stretched(site: FusionSite, at: Node, biases: list[Tensor], scores: Tensor)
     whole = full == target and rank == 4
     if not whole and not all(isinstance(n, int) for n in sizes):
         return None
-    (bias,) = biases if len(biases) == 1 else site.add(at, "Add", biases, {}, [(scores.dtype, full[4 - rank :])])
+    (bias,) = biases if len(biases) == 1 else ctx.add(at, "Add", biases, {}, [(scores.dtype, full[4 - rank :])])
     if not bounded:
-        bias = _with_nan_rows(site, at, bias)
+        bias = _with_nan_rows(ctx, at, bias)
     if not whole:
-        operand = site.constant(np.asarray(sizes, np.int64), DataType.DT_INT64)
-        (bias,) = site.add(at, "BroadcastTo", (bias, operand), {}, [(bias.dtype, target)])
-    site.shared[key] = bias
+        operand = ctx.constant(np.asarray(sizes, np.int64), DataType.DT_INT64)
+        (bias,) = ctx.add(at, "BroadcastTo", (bias, operand), {}, [(bias.dtype, target)])
+    ctx.shared[key] = bias
     return bias
 
 
-def _with_nan_rows(site: FusionSite, at: Node, bias: Tensor) -> Tensor:
+def _with_nan_rows(ctx: FusionContext, at: Node, bias: Tensor) -> Tensor:
     """A bias whose rows of nothing but -inf are NaN, and so are those with an inf.
 
     Written out they give NaN, in the fused operator a row of -inf gives zeros. The largest of a row less itself is 0
@@ -222,17 +219,17 @@ def _with_nan_rows(site: FusionSite, at: Node, bias: Tensor) -> Tensor:
     shape = bias.known_shape
     assert shape is not None
     one = [(bias.dtype, (*shape[:-1], 1))]
-    axis = site.constant(np.asarray([-1], np.int64), DataType.DT_INT64)
-    (most,) = site.add(at, "ReduceMax", (bias, axis), {"keep_dims": kinds.Bool(True)}, one)
-    (zero,) = site.add(at, "Sub", (most, most), {}, one)
-    (result,) = site.add(at, "Add", (bias, zero), {}, [(bias.dtype, shape)])
+    axis = ctx.constant(np.asarray([-1], np.int64), DataType.DT_INT64)
+    (most,) = ctx.add(at, "ReduceMax", (bias, axis), {"keep_dims": kinds.Bool(True)}, one)
+    (zero,) = ctx.add(at, "Sub", (most, most), {}, one)
+    (result,) = ctx.add(at, "Add", (bias, zero), {}, [(bias.dtype, shape)])
     return result
 
 
-def grouped(site: FusionSite, node: Node) -> bool:
+def grouped(ctx: FusionContext, node: Node) -> bool:
     """FlashAttentionScore reads key and value heads that were repeated for it once"""
-    sources = [_repeated(site, node.inputs[i]) for i in (_KEY, _VALUE)]
-    if node.attr("input_layout") not in ("BNSD", b"BNSD") or not site.free(node) or None in sources:
+    sources = [_repeated(ctx, node.inputs[i]) for i in (_KEY, _VALUE)]
+    if node.attr("input_layout") not in ("BNSD", b"BNSD") or not ctx.free(node) or None in sources:
         return False
     key, value = sources
     assert key is not None
@@ -240,14 +237,14 @@ def grouped(site: FusionSite, node: Node) -> bool:
     if key.known_shape != value.known_shape:
         return False
     old = [node.inputs[i] for i in (_KEY, _VALUE)]
-    site.feed(node, {_KEY: key, _VALUE: value})
+    ctx.feed(node, {_KEY: key, _VALUE: value})
     for t in old:
         if isinstance(t, Tensor):
-            site.retire(t.node)
+            ctx.retire(t.node)
     return True
 
 
-def _repeated(site: FusionSite, tensor: Any) -> Tensor | None:
+def _repeated(ctx: FusionContext, tensor: Any) -> Tensor | None:
     """[b, n, s, d] of Reshape(BroadcastTo(Unsqueeze(x, 2))) with each head g times in a row."""
     if not isinstance(tensor, Tensor) or tensor.node.op != "Reshape" or tensor.known_shape is None:
         return None
@@ -264,30 +261,30 @@ def _repeated(site: FusionSite, tensor: Any) -> Tensor | None:
     heads = isinstance(x[1], int) and isinstance(w[2], int) and t[1] == x[1] * w[2]
     if narrow.known_shape != (*x[:2], 1, *x[2:]) or w != (*x[:2], w[2], *x[2:]) or t != (x[0], t[1], *x[2:]):
         return None
-    return source if heads and site.free(tensor.node, wide.node, narrow.node) else None
+    return source if heads and ctx.free(tensor.node, wide.node, narrow.node) else None
 
 
-def by_position(site: FusionSite, node: Node) -> bool:
+def by_position(ctx: FusionContext, node: Node) -> bool:
     """FlashAttentionScore reads and writes heads behind positions, without a Transpose"""
-    if node.attr("input_layout") not in ("BNSD", b"BNSD") or not site.free(node):
+    if node.attr("input_layout") not in ("BNSD", b"BNSD") or not ctx.free(node):
         return False
     out = node.outputs[3]
-    readers = site.readers(out)
-    if len(readers) != 1 or site.returned(out) or not _swaps(readers[0]) or not site.free(readers[0]):
+    readers = ctx.readers(out)
+    if len(readers) != 1 or ctx.returned(out) or not _swaps(readers[0]) or not ctx.free(readers[0]):
         return False
     moved = [node.inputs[i] for i in (_QUERY, _KEY, _VALUE)]
-    if not all(isinstance(t, Tensor) and _swaps(t.node) and site.free(t.node) for t in moved):
+    if not all(isinstance(t, Tensor) and _swaps(t.node) and ctx.free(t.node) for t in moved):
         return False
     before = [t.node.inputs[0] for t in moved if isinstance(t, Tensor)]
-    site.feed(node, {i: t for i, t in enumerate(before) if isinstance(t, Tensor)})
+    ctx.feed(node, {i: t for i, t in enumerate(before) if isinstance(t, Tensor)})
     node.attrs["input_layout"] = kinds.Str("BSND")
     after = readers[0].outputs[0]
     out.record_shape(after.known_shape)
-    site.replace(after, out)
-    site.retire(readers[0])
+    ctx.replace(after, out)
+    ctx.retire(readers[0])
     for t in moved:
         if isinstance(t, Tensor):
-            site.retire(t.node)
+            ctx.retire(t.node)
     return True
 
 

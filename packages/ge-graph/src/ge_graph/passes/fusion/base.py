@@ -18,7 +18,7 @@ FLOATS = frozenset({DataType.DT_FLOAT, DataType.DT_FLOAT16, DataType.DT_BF16})
 Outputs: TypeAlias = "Sequence[tuple[DataType, Shape | None]]"
 
 
-class FusionSite:
+class FusionContext:
     """A graph while it is being fused.
 
     Attributes:
@@ -193,8 +193,8 @@ def rank_of(tensor: Tensor) -> int:
     return -1 if tensor.known_shape is None else len(tensor.known_shape)
 
 
-def uncast(site: FusionSite, tensor: Any) -> Any:
+def uncast(ctx: FusionContext, tensor: Any) -> Any:
     """What a Cast between float types read; fused operators compute in float32 anyway."""
-    node = site.inner(tensor, "Cast")
+    node = ctx.inner(tensor, "Cast")
     source = node.inputs[0] if node is not None else None
     return source if isinstance(source, Tensor) and source.dtype in FLOATS else tensor

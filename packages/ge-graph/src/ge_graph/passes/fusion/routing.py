@@ -5,15 +5,15 @@ from __future__ import annotations
 from ge_graph import attrs as kinds
 from ge_graph.dtypes import DataType
 from ge_graph.ir import Node, Tensor
-from ge_graph.passes.fusion.base import FLOATS, FusionSite, last_axis, number, rank_of
+from ge_graph.passes.fusion.base import FLOATS, FusionContext, last_axis, number, rank_of
 
 _I32 = DataType.DT_INT32
 _MOST = 1024  # of k
 
 
-def _softmax(site: FusionSite, tensor: object) -> Tensor | None:
+def _softmax(ctx: FusionContext, tensor: object) -> Tensor | None:
     """The logits of a softmax over the last axis that nobody else reads."""
-    node = site.inner(tensor, "SoftmaxV2")
+    node = ctx.inner(tensor, "SoftmaxV2")
     if node is None or not isinstance(node.inputs[0], Tensor) or not isinstance(tensor, Tensor):
         return None
     rank, axes = rank_of(tensor), node.attr("axes", (-1,))
@@ -22,11 +22,11 @@ def _softmax(site: FusionSite, tensor: object) -> Tensor | None:
     return x if alike and len(axes) == 1 and last_axis(axes[0], rank) else None
 
 
-def _experts(site: FusionSite, top: Node) -> tuple[Tensor, int] | None:
+def _experts(ctx: FusionContext, top: Node) -> tuple[Tensor, int] | None:
     """(logits, k) of the largest shares."""
     k = number(top.inputs[1])
-    x = _softmax(site, top.inputs[0])
-    if x is None or k is None or not site.free(top) or not top.attr("largest", True) or not top.attr("sorted", True):
+    x = _softmax(ctx, top.inputs[0])
+    if x is None or k is None or not ctx.free(top) or not top.attr("largest", True) or not top.attr("sorted", True):
         return None
     shape = x.known_shape
     if shape is None or not isinstance(shape[-1], int) or not 1 <= k <= min(shape[-1], _MOST):
@@ -34,55 +34,55 @@ def _experts(site: FusionSite, top: Node) -> tuple[Tensor, int] | None:
     return (x, int(k)) if last_axis(top.attr("dim", -1), len(shape)) else None
 
 
-def chosen(site: FusionSite, top: Node) -> bool:
+def chosen(ctx: FusionContext, top: Node) -> bool:
     """MoeGatingTopKSoftmax for the largest shares of a softmax"""
-    found = _experts(site, top)
-    if found is None or any(_renormalises(site, top, n) for n in site.readers(top.outputs[0])):
+    found = _experts(ctx, top)
+    if found is None or any(_renormalises(ctx, top, n) for n in ctx.readers(top.outputs[0])):
         return False
     x, k = found
-    return _replace(site, top, top.outputs[0], "MoeGatingTopKSoftmax", x, {"k": kinds.Int(k)}, _I32)
+    return _replace(ctx, top, top.outputs[0], "MoeGatingTopKSoftmax", x, {"k": kinds.Int(k)}, _I32)
 
 
-def renormalised(site: FusionSite, node: Node) -> bool:
+def renormalised(ctx: FusionContext, node: Node) -> bool:
     """MoeGatingTopKSoftmaxV2 for the largest shares of a softmax, made to sum up to one"""
     shares = node.inputs[0]
-    if not isinstance(shares, Tensor) or shares.node.op != "TopKV2" or not _renormalises(site, shares.node, node):
+    if not isinstance(shares, Tensor) or shares.node.op != "TopKV2" or not _renormalises(ctx, shares.node, node):
         return False
-    found = _experts(site, shares.node)
-    if found is None or not site.free(node):
+    found = _experts(ctx, shares.node)
+    if found is None or not ctx.free(node):
         return False
     x, k = found
     attrs = {"k": kinds.Int(k), "renorm": kinds.Int(1)}
-    return _replace(site, shares.node, node.outputs[0], "MoeGatingTopKSoftmaxV2", x, attrs, DataType.DT_FLOAT)
+    return _replace(ctx, shares.node, node.outputs[0], "MoeGatingTopKSoftmaxV2", x, attrs, DataType.DT_FLOAT)
 
 
-def _renormalises(site: FusionSite, top: Node, node: Node) -> bool:
+def _renormalises(ctx: FusionContext, top: Node, node: Node) -> bool:
     """Whether a node divides the shares by their sum, and nobody else reads them."""
     shares = top.outputs[0]
-    if node.op != "RealDiv" or node.inputs[0] is not shares or site.returned(shares):
+    if node.op != "RealDiv" or node.inputs[0] is not shares or ctx.returned(shares):
         return False
-    total = site.inner(node.inputs[1], "ReduceSum")
+    total = ctx.inner(node.inputs[1], "ReduceSum")
     if total is None or total.inputs[0] is not shares or not total.attr("keep_dims", False):
         return False
     axis = number(total.inputs[1])
-    return axis is not None and last_axis(axis, rank_of(shares)) and len(site.readers(shares)) == 2
+    return axis is not None and last_axis(axis, rank_of(shares)) and len(ctx.readers(shares)) == 2
 
 
 def _replace(
-    site: FusionSite, top: Node, shares: Tensor, op: str, x: Tensor, attrs: dict[str, kinds.Attr], third: DataType
+    ctx: FusionContext, top: Node, shares: Tensor, op: str, x: Tensor, attrs: dict[str, kinds.Attr], third: DataType
 ) -> bool:
     index = top.outputs[1]
     shape = index.known_shape
     last = shape if third is _I32 else x.known_shape
     found = [(shares.dtype, shape), (_I32, shape), (third, last)]
-    y, expert, _ = site.add(top, op, (x, None), attrs, found)
+    y, expert, _ = ctx.add(top, op, (x, None), attrs, found)
     if index.dtype is not _I32:
-        (expert,) = site.add(
+        (expert,) = ctx.add(
             top, "Cast", (expert,), {"dst_type": kinds.Int(int(index.dtype))}, [(index.dtype, shape)]
         )  # fmt: skip
-    site.replace(index, expert)
+    ctx.replace(index, expert)
     last_node = shares.node
-    site.replace(shares, y)
-    site.retire(last_node)
-    site.retire(top)
+    ctx.replace(shares, y)
+    ctx.retire(last_node)
+    ctx.retire(top)
     return True

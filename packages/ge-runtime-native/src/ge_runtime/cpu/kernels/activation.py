@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ge_runtime.cpu.kernels.elementwise import wide
-from ge_runtime.cpu.registry import Call, Site, kernel, plan, rows
+from ge_runtime.cpu.registry import Call, PlanContext, kernel, plan, rows
 
 rows({"Mish": F.mish, "LogSigmoid": F.logsigmoid, "Softsign": F.softsign, "Selu": torch.selu})
 
@@ -31,8 +31,8 @@ def gelu_v2(x: Tensor, *, approximate: str = "none") -> Tensor:
 
 
 @plan("GeluV2")
-def _gelu_v2_plan(site: Site) -> Call:
-    return Call(torch._C._nn.gelu, (site.tensor("x"),), {"approximate": site.attr("approximate", "none")})
+def _gelu_v2_plan(ctx: PlanContext) -> Call:
+    return Call(torch._C._nn.gelu, (ctx.tensor("x"),), {"approximate": ctx.attr("approximate", "none")})
 
 
 @kernel("FastGelu", "FastGeluV2", source="x / (1 + exp(-1.702x))")
@@ -52,8 +52,8 @@ def swish(x: Tensor, *, scale: float = 1.0) -> Tensor:
 
 
 @plan("Swish")
-def _swish_plan(site: Site) -> Call | None:
-    return Call(torch._C._nn.silu, (site.tensor("x"),)) if site.attr("scale", 1.0) == 1.0 else None
+def _swish_plan(ctx: PlanContext) -> Call | None:
+    return Call(torch._C._nn.silu, (ctx.tensor("x"),)) if ctx.attr("scale", 1.0) == 1.0 else None
 
 
 @kernel("Elu")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ge_runtime.cpu.kernels.numerics import sum_to, wide
-from ge_runtime.cpu.registry import Call, Site, kernel, plan
+from ge_runtime.cpu.registry import Call, PlanContext, kernel, plan
 
 _ATEN = torch.ops.aten
 _HEADER = "operator header: nonlinear_fuc_ops, elewise_calculation_ops"
@@ -94,13 +94,13 @@ def tanh_grad(y: Tensor, dy: Tensor, *, complex_conj: bool = False) -> Tensor:
 
 
 @plan("SigmoidGrad", "TanhGrad")
-def _plan_output_grad(site: Site) -> Call | None:
-    dtype = site.dtype("y")
+def _plan_output_grad(ctx: PlanContext) -> Call | None:
+    dtype = ctx.dtype("y")
     if dtype is None or not dtype.is_float:
         return None
-    site.attr("complex_conj")  # says nothing about real numbers
-    fn = _ATEN.sigmoid_backward.default if site.node.op == "SigmoidGrad" else _ATEN.tanh_backward.default
-    return Call(fn, (site.tensor("dy"), site.tensor("y")))
+    ctx.attr("complex_conj")  # says nothing about real numbers
+    fn = _ATEN.sigmoid_backward.default if ctx.node.op == "SigmoidGrad" else _ATEN.tanh_backward.default
+    return Call(fn, (ctx.tensor("dy"), ctx.tensor("y")))
 
 
 @kernel("ReluGradV2", source=_HEADER)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ge_runtime.cpu.kernels.numerics import ints, refuse, sum_to, wide
-from ge_runtime.cpu.registry import Call, Site, kernel, plan
+from ge_runtime.cpu.registry import Call, PlanContext, kernel, plan
 
 _SOURCE = "ops-transformer: attention/flash_attention_score, documentation"
 _FAR: Final = 2**31 - 1
@@ -278,16 +278,16 @@ def _fused_score(
 
 
 @plan(_Score)
-def _plan_score(site: Site) -> Call | None:
+def _plan_score(ctx: PlanContext) -> Call | None:
     """Without statistics, dropout, position term and lengths it is fused attention."""
-    attr = site.attr
-    if any(site.is_read(i) for i in range(3)) or attr("input_layout") == "TND":
+    attr = ctx.attr
+    if any(ctx.is_read(i) for i in range(3)) or attr("input_layout") == "TND":
         return None
-    if any(site.fed(p) for p in ("real_shift", "prefix")) or (site.fed("drop_mask") and attr("keep_prob", 1.0) != 1.0):
+    if any(ctx.fed(p) for p in ("real_shift", "prefix")) or (ctx.fed("drop_mask") and attr("keep_prob", 1.0) != 1.0):
         return None
     attr("pse_type", 1)  # says how a position term is added, of which there is none
     rule = Rule(attr("scale_value", 1.0), attr("sparse_mode", 0), attr("pre_tockens", _FAR), attr("next_tockens", _FAR))
-    operands = [site.tensor(p) for p in ("query", "key", "value", "atten_mask")]
+    operands = [ctx.tensor(p) for p in ("query", "key", "value", "atten_mask")]
     return Call(_fused_score, (*operands, rule, attr("head_num"), attr("input_layout")))
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from ge_graph import schema as schemas
 from ge_graph.dtypes import DataType, Format
 from ge_runtime.cpu.kernels.numerics import HALVES, refuse, wide
-from ge_runtime.cpu.registry import Call, Site, find, kernel, parameters, plan
+from ge_runtime.cpu.registry import Call, PlanContext, find, kernel, parameters, plan
 
 _ATEN = torch.ops.aten
 _HEADER = "operator header: nn_batch_norm_ops, reduce_ops"
@@ -247,23 +247,23 @@ _LAYOUT_FREE = (
 
 
 @plan(*_LAYOUT_FREE)
-def _plan_channels_last(site: Site) -> Call | None:
+def _plan_channels_last(ctx: PlanContext) -> Call | None:
     """These operators have no layout attribute: the descriptor of the data names the channel axis.
 
     float32 inference in the usual layout is one ATen call.
     """
-    first = next(iter(site.node.operands()), None)
+    first = next(iter(ctx.node.operands()), None)
     if first is None or first.format not in _LAST:
-        if site.node.op != "BNInfer" or site.dtype("x") is not DataType.DT_FLOAT:
+        if ctx.node.op != "BNInfer" or ctx.dtype("x") is not DataType.DT_FLOAT:
             return None
-        operands = [site.tensor(p) for p in ("x", "scale", "offset", "mean", "variance")]
-        return Call(torch.batch_norm, (*operands, False, 0.0, site.attr("epsilon"), False))
-    found, schema = find(site.node.op), schemas.get(site.node.op)
+        operands = [ctx.tensor(p) for p in ("x", "scale", "offset", "mean", "variance")]
+        return Call(torch.batch_norm, (*operands, False, 0.0, ctx.attr("epsilon"), False))
+    found, schema = find(ctx.node.op), schemas.get(ctx.node.op)
     if found is None or schema is None:
         return None
     accepted = parameters(found.run)[1] or set()
-    attrs: dict[str, Any] = {n: site.attr(n) for n in site.node.attrs if n in accepted}
-    return Call(found.run, tuple(site.tensor(p.name) for p in schema.inputs), {**attrs, "channel": -1})
+    attrs: dict[str, Any] = {n: ctx.attr(n) for n in ctx.node.attrs if n in accepted}
+    return Call(found.run, tuple(ctx.tensor(p.name) for p in schema.inputs), {**attrs, "channel": -1})
 
 
 @kernel("SyncBNTrainingUpdate", source=_HEADER)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ge_runtime.cpu.kernels.numerics import HALVES, ints, refuse, torch_dtype, unpack_quant_parameter, wide
-from ge_runtime.cpu.registry import Call, Site, kernel, plan
+from ge_runtime.cpu.registry import Call, PlanContext, kernel, plan
 
 _HEADER = "operator header: nn_calculation_ops"
 Numbers: TypeAlias = "Sequence[int]"
@@ -141,18 +141,18 @@ kernel("Conv2D", "Conv3D", source=_HEADER)(_convolution)
 
 
 @plan("Conv2D", "Conv3D")
-def _plan_convolution(site: Site) -> Call | None:
+def _plan_convolution(ctx: PlanContext) -> Call | None:
     """A channels-first convolution with symmetric pads is one ATen call."""
-    data_format, pads = site.attr("data_format", ""), list(site.attr("pads", ()))
-    x, w, b = site.dtype("x"), site.dtype("filter"), site.dtype("bias")
+    data_format, pads = ctx.attr("data_format", ""), list(ctx.attr("pads", ()))
+    x, w, b = ctx.dtype("x"), ctx.dtype("filter"), ctx.dtype("bias")
     begin, end = begin_end(pads)
     if not data_format.startswith("NC") or begin != end or x is None or not x.is_float or x != w or b not in (None, x):
         return None
-    if site.fed("offset_w") or site.attr("offset_x", 0):
+    if ctx.fed("offset_w") or ctx.attr("offset_x", 0):
         return None
-    strides, dilations = list(site.attr("strides"))[2:], list(site.attr("dilations"))[2:]
-    args = (site.tensor("x"), site.tensor("filter"), site.tensor("bias"), strides, begin, dilations, False)
-    return Call(torch.convolution, (*args, [0] * len(begin), site.attr("groups", 1)))
+    strides, dilations = list(ctx.attr("strides"))[2:], list(ctx.attr("dilations"))[2:]
+    args = (ctx.tensor("x"), ctx.tensor("filter"), ctx.tensor("bias"), strides, begin, dilations, False)
+    return Call(torch.convolution, (*args, [0] * len(begin), ctx.attr("groups", 1)))
 
 
 @kernel("DepthwiseConv2D", source="operator header: nn_calculation_ops; ops-nn: conv/depthwise_conv2d")

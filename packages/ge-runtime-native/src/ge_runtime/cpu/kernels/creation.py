@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ge_graph.dtypes import DataType
 from ge_runtime import errors
-from ge_runtime.cpu.registry import Call, Ref, Site, kernel, plan
+from ge_runtime.cpu.registry import Call, PlanContext, Ref, kernel, plan
 from ge_runtime.cpu.values import listed, one, torch_dtype
 
 
@@ -58,13 +58,13 @@ def fill_d(value: Tensor, *, dims: Sequence[int]) -> Tensor:
 
 
 @plan("Fill")
-def _fill_plan(site: Site) -> Call | None:
-    dims, value = site.host("dims"), site.const("value")
+def _fill_plan(ctx: PlanContext) -> Call | None:
+    dims, value = ctx.host("dims"), ctx.const("value")
     value = value[0] if isinstance(value, list) and len(value) == 1 else value
     if dims is None or isinstance(value, list) or value is None:
         return None
     sizes = tuple(dims) if isinstance(dims, list) else (dims,)
-    return Call(torch.full, (sizes, value), {"dtype": torch_dtype(site.out_dtype())})
+    return Call(torch.full, (sizes, value), {"dtype": torch_dtype(ctx.out_dtype())})
 
 
 @kernel("FillV2D")
@@ -128,17 +128,17 @@ def range_(start: Any, limit: Any, delta: Any, *, is_closed: bool = False, dtype
 
 
 @plan("Range")
-def _range_plan(site: Site) -> Call:
+def _range_plan(ctx: PlanContext) -> Call:
     args = []
     for port in ("start", "limit", "delta"):
-        known = site.host(port)
-        known = site.const(port) if known is None else known
-        args.append(Call(Tensor.tolist, (site.tensor(port),)) if known is None else known)
-    dtype = torch_dtype(site.out_dtype())
+        known = ctx.host(port)
+        known = ctx.const(port) if known is None else known
+        args.append(Call(Tensor.tolist, (ctx.tensor(port),)) if known is None else known)
+    dtype = torch_dtype(ctx.out_dtype())
     plain = [a[0] if isinstance(a, list) and len(a) == 1 else a for a in args]
-    if not site.attr("is_closed", False) and plain[0] == 0 and plain[2] == 1 and isinstance(plain[1], (int, Ref)):
+    if not ctx.attr("is_closed", False) and plain[0] == 0 and plain[2] == 1 and isinstance(plain[1], (int, Ref)):
         return Call(torch.arange, (plain[1],), {"dtype": dtype})
-    return Call(range_, tuple(args), {"is_closed": bool(site.attr("is_closed", False)), "dtype": dtype})
+    return Call(range_, tuple(args), {"is_closed": bool(ctx.attr("is_closed", False)), "dtype": dtype})
 
 
 @kernel("LinSpace", source="step (stop - start) / (num - 1), the last element is stop; num 1 gives start")

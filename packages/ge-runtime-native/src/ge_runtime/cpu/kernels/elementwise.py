@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ge_runtime.cpu.registry import Call, PlanHook, Ref, Site, kernel, plan, rows
+from ge_runtime.cpu.registry import Call, PlanContext, PlanHook, Ref, kernel, plan, rows
 from ge_runtime.cpu.values import torch_dtype
 
 _HALF = (torch.float16, torch.bfloat16)
@@ -39,12 +39,12 @@ def keeping(fn: Callable[..., Tensor]) -> Callable[..., Tensor]:
 def _direct(fn: Callable[..., Any], *, ints: bool = False) -> PlanHook:
     """Call ``fn`` itself when the operand is a float (or complex), where no type needs care."""
 
-    def hook(site: Site) -> Call | None:
-        names = site.ports
-        dtype = site.dtype(names[0])
+    def hook(ctx: PlanContext) -> Call | None:
+        names = ctx.ports
+        dtype = ctx.dtype(names[0])
         if dtype is None or not (dtype.is_float or dtype.is_complex or ints):
             return None
-        return Call(fn, tuple(site.tensor(p) for p in names))
+        return Call(fn, tuple(ctx.tensor(p) for p in names))
 
     return hook
 
@@ -292,10 +292,10 @@ def log(x: Tensor, *, base: float = -1.0, scale: float = 1.0, shift: float = 0.0
 
 
 def _plain(fn: Callable[..., Any]) -> PlanHook:
-    def hook(site: Site) -> Call | None:
-        defaults = (site.attr("base", -1.0), site.attr("scale", 1.0), site.attr("shift", 0.0))
-        dtype = site.dtype("x")
-        return Call(fn, (site.tensor("x"),)) if defaults == (-1.0, 1.0, 0.0) and dtype and dtype.is_float else None
+    def hook(ctx: PlanContext) -> Call | None:
+        defaults = (ctx.attr("base", -1.0), ctx.attr("scale", 1.0), ctx.attr("shift", 0.0))
+        dtype = ctx.dtype("x")
+        return Call(fn, (ctx.tensor("x"),)) if defaults == (-1.0, 1.0, 0.0) and dtype and dtype.is_float else None
 
     return hook
 
@@ -408,14 +408,14 @@ def cast(x: Tensor, *, dst_type: int) -> Tensor:
 
 
 @plan("Cast")
-def _cast_plan(site: Site) -> Call | Ref | None:
-    source, target = site.dtype("x"), site.out_dtype()
+def _cast_plan(ctx: PlanContext) -> Call | Ref | None:
+    source, target = ctx.dtype("x"), ctx.out_dtype()
     if source is target:
-        found: Ref = site.tensor("x")
+        found: Ref = ctx.tensor("x")
         return found
     if source is None or source.is_complex or (source.is_float and not target.is_float):
         return None
-    return Call(Tensor.to, (site.tensor("x"), torch_dtype(target)))
+    return Call(Tensor.to, (ctx.tensor("x"), torch_dtype(target)))
 
 
 @kernel("Select")

@@ -11,7 +11,7 @@ from torch import Tensor
 from ge_graph.dtypes import DataType
 from ge_runtime import errors
 from ge_runtime.cpu.kernels.elementwise import truncated, wide
-from ge_runtime.cpu.registry import Call, Site, kernel, plan
+from ge_runtime.cpu.registry import Call, PlanContext, kernel, plan
 from ge_runtime.cpu.values import listed, one, torch_dtype
 
 
@@ -57,24 +57,24 @@ def rows_of(x: Tensor, indices: Tensor) -> Tensor:
 
 
 @plan("Gather", "GatherV2")
-def _gather_plan(site: Site) -> Call | None:
+def _gather_plan(ctx: PlanContext) -> Call | None:
     """Rows of a matrix are an embedding; scalar positions are a select."""
-    shape, axis = site.shape("x"), 0
-    if site.node.op == "GatherV2":
-        found = site.const("axis")
+    shape, axis = ctx.shape("x"), 0
+    if ctx.node.op == "GatherV2":
+        found = ctx.const("axis")
         found = found[0] if isinstance(found, list) and len(found) == 1 else found
         if not isinstance(found, int) or shape is None:
             return None
         axis = found % max(len(shape), 1)
-    if not shape or site.attr("batch_dims", 0) or site.attr("negative_index_support", False):
+    if not shape or ctx.attr("batch_dims", 0) or ctx.attr("negative_index_support", False):
         return None
-    index, index_shape = site.const("indices"), site.shape("indices")
+    index, index_shape = ctx.const("indices"), ctx.shape("indices")
     if isinstance(index, int) and index >= 0:
-        return Call(torch.select, (site.tensor("x"), axis, index), views=True)
-    if index_shape is not None and len(index_shape) == 1 and site.dtype("indices") is DataType.DT_INT64:
-        return Call(torch.index_select, (site.tensor("x"), axis, site.tensor("indices")))
+        return Call(torch.select, (ctx.tensor("x"), axis, index), views=True)
+    if index_shape is not None and len(index_shape) == 1 and ctx.dtype("indices") is DataType.DT_INT64:
+        return Call(torch.index_select, (ctx.tensor("x"), axis, ctx.tensor("indices")))
     if len(shape) == 2 and axis == 0 and index_shape is not None and len(index_shape) > 1:
-        return Call(torch.embedding, (site.tensor("x"), site.tensor("indices")))
+        return Call(torch.embedding, (ctx.tensor("x"), ctx.tensor("indices")))
     return None
 
 

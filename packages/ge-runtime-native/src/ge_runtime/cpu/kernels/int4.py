@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ge_graph.dtypes import DataType
 from ge_runtime.cpu.kernels.numerics import refuse
-from ge_runtime.cpu.registry import Call, Site, plan
+from ge_runtime.cpu.registry import Call, PlanContext, plan
 
 
 def unpack(x: Tensor) -> Tensor:
@@ -27,12 +27,12 @@ def pack(x: Tensor) -> Tensor:
 
 
 @plan("Bitcast")
-def _plan_bitcast(site: Site) -> Call | None:
+def _plan_bitcast(ctx: PlanContext) -> Call | None:
     """Between int32 and int4; all else is the kernel's."""
-    before, after = site.dtype("x"), site.out_dtype()
+    before, after = ctx.dtype("x"), ctx.out_dtype()
     if DataType.DT_INT4 not in (before, after):
         return None
-    site.attr("type")
-    if not site.attr("keep_dim", False) or DataType.DT_INT32 not in (before, after):
+    ctx.attr("type")
+    if not ctx.attr("keep_dim", False) or DataType.DT_INT32 not in (before, after):
         raise refuse("Bitcast", f"{before} to {after}", "accepted with keep_dim between int32 and int4")
-    return Call(unpack if after is DataType.DT_INT4 else pack, (site.tensor("x"),), views=False)
+    return Call(unpack if after is DataType.DT_INT4 else pack, (ctx.tensor("x"),), views=False)

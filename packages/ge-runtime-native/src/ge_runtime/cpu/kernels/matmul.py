@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ge_runtime.cpu.kernels.numerics import HALVES, ints, number, refuse, saturate, unpack_quant_parameter, wide
-from ge_runtime.cpu.registry import Call, Site, kernel, plan
+from ge_runtime.cpu.registry import Call, PlanContext, kernel, plan
 
 _HEADER = "operator header: matrix_calculation_ops"
 
@@ -90,33 +90,33 @@ _TRANSPOSED = {
 
 
 @plan(*_TRANSPOSED)
-def _plan_matmul(site: Site) -> Call | None:
+def _plan_matmul(ctx: PlanContext) -> Call | None:
     """A product of floats of one type whose ranks are known is one ATen call on views."""
-    kind, shapes = site.dtype("x1"), [site.shape("x1"), site.shape("x2")]
-    if kind is None or not kind.is_float or site.dtype("x2") != kind or site.dtype("bias") not in (None, kind):
+    kind, shapes = ctx.dtype("x1"), [ctx.shape("x1"), ctx.shape("x2")]
+    if kind is None or not kind.is_float or ctx.dtype("x2") != kind or ctx.dtype("bias") not in (None, kind):
         return None
     ranks = [len(s) for s in shapes if s is not None]
-    if len(ranks) != 2 or min(ranks) < 2 or (max(ranks) > 2 and site.node.op in ("MatMul", "MatMulV2")):
+    if len(ranks) != 2 or min(ranks) < 2 or (max(ranks) > 2 and ctx.node.op in ("MatMul", "MatMulV2")):
         return None
-    if site.fed("offset_w") or site.attr("offset_x", 0):
+    if ctx.fed("offset_w") or ctx.attr("offset_x", 0):
         return None
     a, b = (
-        Call(torch.transpose, (site.tensor(port), -2, -1)) if site.attr(flag, False) else site.tensor(port)
-        for port, flag in zip(("x1", "x2"), _TRANSPOSED[site.node.op])
+        Call(torch.transpose, (ctx.tensor(port), -2, -1)) if ctx.attr(flag, False) else ctx.tensor(port)
+        for port, flag in zip(("x1", "x2"), _TRANSPOSED[ctx.node.op])
     )
-    if site.fed("bias"):
-        return _plan_biased(site, a, b) if ranks == [2, 2] else None
+    if ctx.fed("bias"):
+        return _plan_biased(ctx, a, b) if ranks == [2, 2] else None
     if ranks == [2, 2]:
         return Call(torch.mm, (a, b))
     same_batch = ranks == [3, 3] and shapes[0] is not None and shapes[1] is not None and shapes[0][0] == shapes[1][0]
     return Call(torch.bmm if same_batch else torch.matmul, (a, b))
 
 
-def _plan_biased(site: Site, a: Any, b: Any) -> Call:
-    bias = site.shape("bias")
-    if site.attr("transpose_x2", False) and bias is not None and len(bias) == 1:
-        return Call(torch.nn.functional.linear, (a, site.tensor("x2"), site.tensor("bias")))
-    return Call(torch.addmm, (site.tensor("bias"), a, b))
+def _plan_biased(ctx: PlanContext, a: Any, b: Any) -> Call:
+    bias = ctx.shape("bias")
+    if ctx.attr("transpose_x2", False) and bias is not None and len(bias) == 1:
+        return Call(torch.nn.functional.linear, (a, ctx.tensor("x2"), ctx.tensor("bias")))
+    return Call(torch.addmm, (ctx.tensor("bias"), a, b))
 
 
 @kernel("GEMM", source=_HEADER)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ge_runtime.cpu.kernels.numerics import HALVES, axis_list, ints, refuse, saturate, sum_to, torch_dtype, wide
-from ge_runtime.cpu.registry import Call, Site, kernel, plan
+from ge_runtime.cpu.registry import Call, PlanContext, kernel, plan
 
 _ATEN = torch.ops.aten
 
@@ -54,22 +54,22 @@ def _layer_norm_alone(
 
 
 @plan("LayerNormV4")
-def _plan_layer_norm(site: Site) -> Call | None:
+def _plan_layer_norm(ctx: PlanContext) -> Call | None:
     """One type throughout and a known shape: one ATen call; else the statistics follow the graph.
 
     The header lists every float type for mean and rstd, newer toolkits infer float32: what the edge says is taken.
     """
-    shape, known, edge = site.host("normalized_shape"), site.shape("x"), site.node.outputs[1].dtype
+    shape, known, edge = ctx.host("normalized_shape"), ctx.shape("x"), ctx.node.outputs[1].dtype
     if shape is None:
         return None
     axes = len(shape) if isinstance(shape, list) else 1
-    operands, epsilon = [site.tensor(p) for p in ("x", "gamma", "beta")], site.attr("epsilon", 1e-5)
-    kinds = {site.dtype(p) for p in ("x", "gamma", "beta") if site.fed(p)}
+    operands, epsilon = [ctx.tensor(p) for p in ("x", "gamma", "beta")], ctx.attr("epsilon", 1e-5)
+    kinds = {ctx.dtype(p) for p in ("x", "gamma", "beta") if ctx.fed(p)}
     trailing = [] if known is None else list(known[len(known) - axes :])
     if len(kinds) == 1 and trailing and all(isinstance(n, int) for n in trailing):
         if kinds == {edge}:
             return Call(torch.native_layer_norm, (operands[0], trailing, *operands[1:], epsilon))
-        if not (site.is_read(1) or site.is_read(2)):
+        if not (ctx.is_read(1) or ctx.is_read(2)):
             return Call(_layer_norm_alone, (operands[0], trailing, *operands[1:], epsilon))
     return Call(_layer_norm_as, (operands[0], axes, *operands[1:], epsilon, torch_dtype(edge)))
 
@@ -280,14 +280,14 @@ def rms_norm_kernel(x: Tensor, gamma: Tensor, *, epsilon: float = 1e-6) -> tuple
 
 
 @plan("RmsNorm")
-def _plan_rms_norm(site: Site) -> Call | None:
+def _plan_rms_norm(ctx: PlanContext) -> Call | None:
     """One type and a known gamma: one ATen call, which widens 16-bit floats and rounds once."""
-    x, gamma, shape = site.dtype("x"), site.dtype("gamma"), site.shape("gamma")
+    x, gamma, shape = ctx.dtype("x"), ctx.dtype("gamma"), ctx.shape("gamma")
     if x is None or not x.is_float or gamma != x or shape is None or not all(isinstance(n, int) for n in shape):
         return None
     return Call(
         torch._fused_rms_norm,
-        (site.tensor("x"), list(shape), site.tensor("gamma"), site.attr("epsilon", 1e-6)),
+        (ctx.tensor("x"), list(shape), ctx.tensor("gamma"), ctx.attr("epsilon", 1e-6)),
     )
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ge_runtime.cpu.kernels.conv import begin_end, from_channels_first, pad_spatial, spatial, to_channels_first
 from ge_runtime.cpu.kernels.numerics import ints, refuse, torch_dtype, wide
-from ge_runtime.cpu.registry import Call, Site, kernel, plan
+from ge_runtime.cpu.registry import Call, PlanContext, kernel, plan
 
 _ATEN = torch.ops.aten
 _HEADER = "operator header: nn_pooling_ops"
@@ -166,10 +166,10 @@ def max_pool_v3(
 
 
 @plan("MaxPoolV3", "AvgPoolV2")
-def _plan_pool(site: Site) -> Call | None:
+def _plan_pool(ctx: PlanContext) -> Call | None:
     """Known sizes and windows that ATen has: one call."""
-    shape, attr, op = site.shape("x"), site.attr, site.node.op
-    kind = site.dtype("x")
+    shape, attr, op = ctx.shape("x"), ctx.attr, ctx.node.op
+    kind = ctx.dtype("x")
     if shape is None or len(shape) != 4 or kind is None or not kind.is_float or attr("data_format", "NCHW") != "NCHW":
         return None
     if not all(isinstance(n, int) for n in shape):
@@ -181,9 +181,9 @@ def _plan_pool(site: Site) -> Call | None:
     if not w.native([int(n) for n in shape[2:]]):
         return None
     if op == "MaxPoolV3":
-        return Call(torch.max_pool2d, (site.tensor("x"), w.size, w.stride, w.begin))
+        return Call(torch.max_pool2d, (ctx.tensor("x"), w.size, w.stride, w.begin))
     form = (w.size, w.stride, w.begin, False, not attr("exclusive", True), attr("divisor_override", 0) or None)
-    return Call(_F.avg_pool2d, (site.tensor("x"), *form))
+    return Call(_F.avg_pool2d, (ctx.tensor("x"), *form))
 
 
 def _grad_by_maximum(x: Tensor, grad: Tensor, w: Window) -> Tensor:

@@ -24,10 +24,10 @@ def string_format(
 
 
 @plan("StringFormat")
-def _plan_string_format(site: Any) -> Call:
-    texts = [t.dtype is DataType.DT_STRING for t in site.node.operands()]
-    attrs = (site.attr("template", "%s"), site.attr("placeholder", "%s"), site.attr("summarize", 3))
-    return Call(_fill, (texts, site.tensor("x"), *attrs))
+def _plan_string_format(ctx: Any) -> Call:
+    texts = [t.dtype is DataType.DT_STRING for t in ctx.node.operands()]
+    attrs = (ctx.attr("template", "%s"), ctx.attr("placeholder", "%s"), ctx.attr("summarize", 3))
+    return Call(_fill, (texts, ctx.tensor("x"), *attrs))
 
 
 def _fill(texts: list[bool], values: list[torch.Tensor], template: str, placeholder: str, ends: int) -> torch.Tensor:

@@ -16,7 +16,7 @@ from ge_graph import schema
 from ge_graph.dtypes import DataType
 from ge_runtime import errors
 from ge_runtime.cpu.kernels.elementwise import wide
-from ge_runtime.cpu.registry import Call, PlanHook, Site, kernel, plan
+from ge_runtime.cpu.registry import Call, PlanContext, PlanHook, kernel, plan
 from ge_runtime.cpu.values import listed, one, torch_dtype
 
 Reduce = Callable[[Tensor, "tuple[int, ...]", bool], Tensor]
@@ -105,17 +105,17 @@ def _reducer(fn: Reduce, empty_is_all: bool) -> Callable[..., Tensor]:
 
 
 def _direct_reduction(fn: Callable[..., Any], typed: bool) -> PlanHook:
-    def hook(site: Site) -> Call | None:
-        axes, shape = site.const("axes"), site.shape("x")
+    def hook(ctx: PlanContext) -> Call | None:
+        axes, shape = ctx.const("axes"), ctx.shape("x")
         if axes is None or not shape:
             return None
         dims = axes if isinstance(axes, list) else [axes]
         clean = all(-len(shape) <= a < len(shape) for a in dims) and len({a % len(shape) for a in dims}) == len(dims)
         if not dims or not clean:
             return None
-        site.attr("noop_with_empty_axes")  # says nothing where there are axes
-        more = {"dtype": torch_dtype(site.out_dtype())} if typed and not site.out_dtype().is_float else {}
-        return Call(fn, (site.tensor("x"), tuple(dims), bool(site.attr("keep_dims", False))), more)
+        ctx.attr("noop_with_empty_axes")  # says nothing where there are axes
+        more = {"dtype": torch_dtype(ctx.out_dtype())} if typed and not ctx.out_dtype().is_float else {}
+        return Call(fn, (ctx.tensor("x"), tuple(dims), bool(ctx.attr("keep_dims", False))), more)
 
     return hook
 
@@ -133,9 +133,9 @@ plan("ReduceMin")(_direct_reduction(torch.amin, False))
 
 
 @plan("ReduceMean")
-def _mean_plan(site: Site) -> Call | None:
-    dtype = site.dtype("x")
-    return _direct_reduction(torch.mean, False)(site) if dtype is not None and dtype.is_float else None  # type: ignore[return-value]
+def _mean_plan(ctx: PlanContext) -> Call | None:
+    dtype = ctx.dtype("x")
+    return _direct_reduction(torch.mean, False)(ctx) if dtype is not None and dtype.is_float else None  # type: ignore[return-value]
 
 
 @kernel("ReduceMeanWithCast", host=("axes",))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ge_runtime import errors
-from ge_runtime.cpu.registry import Call, Ref, Site, kernel, plan
+from ge_runtime.cpu.registry import Call, PlanContext, Ref, kernel, plan
 from ge_runtime.cpu.values import listed, one, torch_dtype
 
 
@@ -41,11 +41,11 @@ def reshape(x: Tensor, shape: Any, *, axis: int = 0, num_axes: int = -1) -> Tens
 
 
 @plan("Reshape")
-def _reshape_plan(site: Site) -> Call | None:
-    sizes = site.host("shape")
-    if not isinstance(sizes, list) or site.attr("axis", 0) != 0 or site.attr("num_axes", -1) != -1 or 0 in sizes:
+def _reshape_plan(ctx: PlanContext) -> Call | None:
+    sizes = ctx.host("shape")
+    if not isinstance(sizes, list) or ctx.attr("axis", 0) != 0 or ctx.attr("num_axes", -1) != -1 or 0 in sizes:
         return None
-    return Call(torch.reshape, (site.tensor("x"), tuple(sizes)))
+    return Call(torch.reshape, (ctx.tensor("x"), tuple(sizes)))
 
 
 @kernel("FlattenV2", views=True)
@@ -71,10 +71,10 @@ def squeeze(x: Tensor, *, axis: Sequence[int] = ()) -> Tensor:
 
 
 @plan("Squeeze", "SqueezeV2")
-def _squeeze_plan(site: Site) -> Call | None:
-    axes, shape = site.attr("axis", ()), site.shape("x")
+def _squeeze_plan(ctx: PlanContext) -> Call | None:
+    axes, shape = ctx.attr("axis", ()), ctx.shape("x")
     if len(axes) == 1 and shape is not None and -len(shape) <= axes[0] < len(shape) and shape[axes[0]] == 1:
-        return Call(squeeze_one, (site.tensor("x"), axes[0]))
+        return Call(squeeze_one, (ctx.tensor("x"), axes[0]))
     return None
 
 
@@ -117,15 +117,15 @@ def expand_dims(x: Tensor, axis: Any) -> Tensor:
 
 
 @plan("Unsqueeze")
-def _unsqueeze_plan(site: Site) -> Call | None:
-    axes = site.attr("axes", ())
-    return Call(torch.unsqueeze, (site.tensor("x"), axes[0])) if len(axes) == 1 else None
+def _unsqueeze_plan(ctx: PlanContext) -> Call | None:
+    axes = ctx.attr("axes", ())
+    return Call(torch.unsqueeze, (ctx.tensor("x"), axes[0])) if len(axes) == 1 else None
 
 
 @plan("ExpandDims")
-def _expand_dims_plan(site: Site) -> Call | None:
-    axis = _single(site.const("axis"))
-    return None if axis is None else Call(torch.unsqueeze, (site.tensor("x"), axis))
+def _expand_dims_plan(ctx: PlanContext) -> Call | None:
+    axis = _single(ctx.const("axis"))
+    return None if axis is None else Call(torch.unsqueeze, (ctx.tensor("x"), axis))
 
 
 @kernel("Transpose", "TransposeD", host=("perm",), views=True)
@@ -141,19 +141,19 @@ def permute(x: Tensor, *, order: Sequence[int] = (0,)) -> Tensor:
 
 
 @plan("Transpose")
-def _transpose_plan(site: Site) -> Call | Ref | None:
-    perm = site.const("perm")
+def _transpose_plan(ctx: PlanContext) -> Call | Ref | None:
+    perm = ctx.const("perm")
     if not isinstance(perm, list):
         return None
     rank = len(perm)
     order = [p + rank if p < 0 else p for p in perm]
     moved = [i for i, p in enumerate(order) if i != p]
     if not moved:
-        found: Ref = site.tensor("x")
+        found: Ref = ctx.tensor("x")
         return found
     if len(moved) == 2:
-        return Call(torch.transpose, (site.tensor("x"), *moved))
-    return Call(torch.permute, (site.tensor("x"), tuple(order)))
+        return Call(torch.transpose, (ctx.tensor("x"), *moved))
+    return Call(torch.permute, (ctx.tensor("x"), tuple(order)))
 
 
 @kernel("BroadcastTo", "BroadcastToD", host=("shape",), source="-1 keeps the dim; a new leading -1 becomes 1")
@@ -178,15 +178,15 @@ def expand(x: Tensor, shape: Any) -> Tensor:
 
 
 @plan("BroadcastTo", "Expand")
-def _broadcast_plan(site: Site) -> Call | None:
-    sizes, shape = site.host("shape"), site.shape("x")
+def _broadcast_plan(ctx: PlanContext) -> Call | None:
+    sizes, shape = ctx.host("shape"), ctx.shape("x")
     if not isinstance(sizes, list) or shape is None or len(sizes) < len(shape):
         return None
     new = len(sizes) - len(shape)
     sizes = [1 if s == -1 and i < new else s for i, s in enumerate(sizes)]
-    if site.node.op == "Expand" and any(not isinstance(s, int) or s == 1 for s in sizes[new:]):
+    if ctx.node.op == "Expand" and any(not isinstance(s, int) or s == 1 for s in sizes[new:]):
         return None
-    return Call(Tensor.expand, (site.tensor("x"), tuple(sizes)), views=True)
+    return Call(Tensor.expand, (ctx.tensor("x"), tuple(sizes)), views=True)
 
 
 @kernel("Tile", "TileD", host=("multiples",))
@@ -213,9 +213,9 @@ def concat(concat_dim: Any, x: list[Tensor]) -> Tensor:
 
 
 @plan("ConcatV2", "ConcatD", "ConcatV2D")
-def _concat_plan(site: Site) -> Call | None:
-    axis = _single(site.const("concat_dim")) if site.fed("concat_dim") else site.attr("concat_dim")
-    parts = site.tensor("x")
+def _concat_plan(ctx: PlanContext) -> Call | None:
+    axis = _single(ctx.const("concat_dim")) if ctx.fed("concat_dim") else ctx.attr("concat_dim")
+    parts = ctx.tensor("x")
     return None if axis is None or len(parts) < 2 else Call(torch.cat, (tuple(parts), axis))
 
 
@@ -226,8 +226,8 @@ def pack(x: list[Tensor], *, axis: int = 0) -> Tensor:
 
 
 @plan("Pack")
-def _pack_plan(site: Site) -> Call:
-    return Call(torch.stack, (tuple(site.tensor("x")), site.attr("axis", 0)))
+def _pack_plan(ctx: PlanContext) -> Call:
+    return Call(torch.stack, (tuple(ctx.tensor("x")), ctx.attr("axis", 0)))
 
 
 @kernel("Unpack", views=True)
@@ -264,13 +264,13 @@ def split_v(x: Tensor, size_splits: Any, split_dim: Any, *, num_split: int) -> t
 
 
 @plan("SplitV")
-def _split_v_plan(site: Site) -> Call | None:
-    sizes, axis = site.host("size_splits"), _single(site.const("split_dim"))
+def _split_v_plan(ctx: PlanContext) -> Call | None:
+    sizes, axis = ctx.host("size_splits"), _single(ctx.const("split_dim"))
     if not isinstance(sizes, list) or axis is None or any(not isinstance(s, Ref) and s < 0 for s in sizes):
         return None
-    if len(sizes) != site.attr("num_split"):
+    if len(sizes) != ctx.attr("num_split"):
         return None
-    return Call(torch.split_with_sizes, (site.tensor("x"), tuple(sizes), axis))
+    return Call(torch.split_with_sizes, (ctx.tensor("x"), tuple(sizes), axis))
 
 
 # Slicing
@@ -358,23 +358,23 @@ def strided_slice_v2(
 
 
 @plan("StridedSliceV2", "StridedSlice")
-def _strided_slice_plan(site: Site) -> Call | None:
+def _strided_slice_plan(ctx: PlanContext) -> Call | None:
     """One axis, positive stride, no mask: one subscript."""
     masks = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
-    if any(site.attr(m, 0) for m in masks):
+    if any(ctx.attr(m, 0) for m in masks):
         return None
-    begin, end = site.host("begin"), site.host("end")
-    axes = site.const("axes") if site.fed("axes") else list(range(len(begin))) if isinstance(begin, list) else None
-    strides = site.const("strides") if site.fed("strides") else [1]
+    begin, end = ctx.host("begin"), ctx.host("end")
+    axes = ctx.const("axes") if ctx.fed("axes") else list(range(len(begin))) if isinstance(begin, list) else None
+    strides = ctx.const("strides") if ctx.fed("strides") else [1]
     if not (isinstance(axes, list) and isinstance(strides, list) and isinstance(begin, list) and isinstance(end, list)):
         return None
     if not len(begin) == len(end) == len(axes) == len(strides) == 1 or strides[0] <= 0:
         return None
-    shape = site.shape("x")
+    shape = ctx.shape("x")
     if shape is None or not -len(shape) <= axes[0] < len(shape):
         return None
     axis = axes[0] % len(shape)
-    return Call(operator.getitem, (site.tensor("x"), (slice(None),) * axis + (slice(begin[0], end[0], strides[0]),)))
+    return Call(operator.getitem, (ctx.tensor("x"), (slice(None),) * axis + (slice(begin[0], end[0], strides[0]),)))
 
 
 # Padding, reversing, rolling, diagonals

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ge_runtime.cpu.kernels.numerics import axis_list, wide
-from ge_runtime.cpu.registry import Call, Site, kernel, plan
+from ge_runtime.cpu.registry import Call, PlanContext, kernel, plan
 
 _ATEN = torch.ops.aten
 _HEADER = "operator header: nn_norm_ops"
@@ -33,11 +33,11 @@ def softmax_v2(x: Tensor, *, axes: Sequence[int] = (-1,), half_to_float: bool = 
 
 
 @plan("SoftmaxV2")
-def _plan_softmax(site: Site) -> Call | None:
-    axes = list(site.attr("axes", [-1]))
-    if len(axes) != 1 or site.attr("half_to_float", False):
+def _plan_softmax(ctx: PlanContext) -> Call | None:
+    axes = list(ctx.attr("axes", [-1]))
+    if len(axes) != 1 or ctx.attr("half_to_float", False):
         return None
-    return Call(torch._softmax, (site.tensor("x"), axes[0], False))
+    return Call(torch._softmax, (ctx.tensor("x"), axes[0], False))
 
 
 @kernel("LogSoftmaxV2", source=_HEADER)
@@ -47,9 +47,9 @@ def log_softmax_v2(logits: Tensor, *, axes: Sequence[int] = (-1,)) -> Tensor:
 
 
 @plan("LogSoftmaxV2")
-def _plan_log_softmax(site: Site) -> Call | None:
-    axes = list(site.attr("axes", [-1]))
-    return Call(torch._log_softmax, (site.tensor("logits"), axes[0], False)) if len(axes) == 1 else None
+def _plan_log_softmax(ctx: PlanContext) -> Call | None:
+    axes = list(ctx.attr("axes", [-1]))
+    return Call(torch._log_softmax, (ctx.tensor("logits"), axes[0], False)) if len(axes) == 1 else None
 
 
 @kernel("SoftmaxGrad", source=_HEADER)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ge_graph.dtypes import DataType
 from ge_runtime import errors
-from ge_runtime.cpu.registry import Call, Ref, Site, kernel, plan
+from ge_runtime.cpu.registry import Call, PlanContext, Ref, kernel, plan
 from ge_runtime.cpu.text import decode
 from ge_runtime.cpu.values import listed, one
 
@@ -22,8 +22,8 @@ def identity(x: Tensor) -> Tensor:
 
 
 @plan("Identity", "Snapshot", "StopGradient", "TensorRedirect", "PreventGradient")
-def _identity_plan(site: Site) -> Ref:
-    found: Ref = site.tensor(site.ports[0])
+def _identity_plan(ctx: PlanContext) -> Ref:
+    found: Ref = ctx.tensor(ctx.ports[0])
     return found
 
 
@@ -128,9 +128,9 @@ def assert_(input_condition: Tensor, input_data: list[Tensor], *, summarize: int
 
 
 @plan("Assert")
-def _plan_assert(site: Any) -> Call:
-    texts = [t.dtype is DataType.DT_STRING for t in list(site.node.operands())[1:]]
-    return Call(_checked, (site.tensor("input_condition"), site.tensor("input_data"), texts, site.attr("summarize", 3)))
+def _plan_assert(ctx: Any) -> Call:
+    texts = [t.dtype is DataType.DT_STRING for t in list(ctx.node.operands())[1:]]
+    return Call(_checked, (ctx.tensor("input_condition"), ctx.tensor("input_data"), texts, ctx.attr("summarize", 3)))
 
 
 def _checked(condition: Tensor, data: list[Tensor], texts: list[bool], summarize: int) -> None:

@@ -34,8 +34,8 @@ def said(node: Node, ports: Sequence[str]) -> Iterator[str]:
             yield name
 
 
-class PlanSite:
-    """What a plan hook or host rule sees; implements ``registry.Site``."""
+class NodePlanContext:
+    """What a plan hook or host rule sees; implements ``registry.PlanContext``."""
 
     __slots__ = ("planner", "node", "ports", "_operands", "asked")
 
