@@ -166,6 +166,33 @@ def test_gradients_are_those_of_eager(case):
         torch.testing.assert_close(a.grad, b.grad, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dtype", ALL, ids=str)
+@pytest.mark.parametrize(("fn", "shapes"), [(case[0], case[1]) for n, case in CASES.items() if "rotary" in n])
+def test_the_gradient_of_a_rotation_is_one_operator(fn, shapes, dtype, dynamic, recording):
+    def gradients(called, given):
+        inputs = [x.clone().requires_grad_(i < len(given) - 1) for i, x in enumerate(given)]  # angles are no parameters
+        results = _each(called(*inputs))
+        torch.autograd.backward(results, [torch.ones_like(r) * 0.7 + r.detach() for r in results])
+        return [x.grad for x in inputs[:-1]]
+
+    given = _inputs(shapes, dtype)
+    if dynamic:
+        for x in given:
+            torch._dynamo.mark_dynamic(x, x.dim() - 2)
+    with recording() as seen:
+        got = gradients(torch.compile(fn, backend="npu"), given)
+    ops = [n.op for n in seen.last_graph().nodes]
+    assert ops.count("RotaryPositionEmbeddingGrad") == len(got), ops
+    truth = gradients(fn, [x.double() for x in given])
+    for g, w, t in zip(got, gradients(fn, given), truth):
+        if dtype == torch.float32:
+            torch.testing.assert_close(g, w, atol=2e-6, rtol=2e-6)
+        else:  # as above, with what the rounded result gave to the gradient that comes in
+            bound = (w.double() - t).abs() + 4 * torch.finfo(dtype).eps * (1 + t.abs())
+            assert ((g.double() - t).abs() <= bound).all()
+
+
 def read_twice(q, k, v):
     weights = (heads(q, 4) @ heads(k, 4).transpose(2, 3)).softmax(-1)
     return weights @ heads(v, 4), weights

@@ -15,7 +15,7 @@ Rule = Callable[[FusionContext, Node], bool]
 
 # The last operator of each pattern, and what it may be the end of; the order is that of trying.
 RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
-    "Add": (rotary.rotated,),
+    "Add": (rotary.rotated, rotary.rotated_back),
     "BatchMatMulV2": (attention.written_out,),
     "FlashAttentionScore": (attention.grouped, attention.by_position),
     "LayerNormV4": (norms.layer_norm_of_sum,),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 from ge_graph import attrs as kinds
@@ -39,6 +41,79 @@ def rotated(ctx: FusionContext, node: Node) -> bool:
                     ctx.retire(node)
                     return True
     return False
+
+
+def rotated_back(ctx: FusionContext, node: Node) -> bool:
+    """RotaryPositionEmbeddingGrad for the gradient of x * cos + rotate_half(x) * sin"""
+    result = node.outputs[0]
+    shape = result.known_shape
+    if result.dtype not in FLOATS or shape is None or len(shape) != _RANK or not ctx.free(node):
+        return False
+    width = shape[-1]
+    if not isinstance(width, int) or width % 2 or width > _WIDEST:
+        return False
+    for plain, turned in _terms_back(ctx, node, width):
+        if turned.outputs[0].known_shape != shape:
+            continue
+        for dy, sin in factors(turned):
+            for same, cos in factors(plain):
+                if same is dy and dy.known_shape == shape and all(_angles(t, shape, result) for t in (cos, sin)):
+                    outputs = [(result.dtype, shape), (cos.dtype, cos.known_shape), (sin.dtype, sin.known_shape)]
+                    attrs = {"mode": kinds.Int(0)}
+                    made = ctx.add(node, "RotaryPositionEmbeddingGrad", (dy, cos, sin, None), attrs, outputs)
+                    ctx.replace(result, made[0])
+                    ctx.retire(node)
+                    return True
+    return False
+
+
+def _terms_back(ctx: FusionContext, node: Node, width: int) -> Iterator[tuple[Node, Node]]:
+    """dy * cos and dy * sin of a sum that also has the halves of the second product, changed round: joined, or each
+    between zeros, in any order."""
+    for first, second in factors(node):
+        plain, joined = ctx.inner(first, "Mul"), ctx.inner(second, "ConcatV2")
+        if plain is not None and joined is not None and isinstance(joined.inputs[0], tuple):
+            halves = joined.inputs[0]
+            if len(halves) == 2 and last_axis(number(joined.inputs[1]), _RANK):
+                turned = _turned_back(ctx, halves[0], halves[1], width)
+                if turned is not None:
+                    yield plain, turned
+        pair = ctx.inner(first, "Add")
+        if pair is None:
+            continue
+        three = (*pair.inputs[:2], second)
+        for a, b, c in itertools.permutations(three):
+            plain = ctx.inner(a, "Mul")
+            if plain is not None:
+                front, back = _between_zeros(ctx, b, (0, width // 2)), _between_zeros(ctx, c, (width // 2, 0))
+                turned = _turned_back(ctx, front, back, width)
+                if turned is not None:
+                    yield plain, turned
+
+
+def _turned_back(ctx: FusionContext, front: Any, back: Any, width: int) -> Node | None:
+    """The product whose second half is ``front``, and whose first half, negated, is ``back``."""
+    minus = ctx.inner(back, "Neg")
+    if minus is None:
+        return None
+    parts = ((minus.inputs[0], 0), (front, width // 2))
+    sources = [_slice(ctx, t, begin, begin + width // 2, width) for t, begin in parts]
+    if sources[0] is None or sources[0] is not sources[1]:
+        return None
+    return ctx.inner(sources[0], "Mul", reads=2)
+
+
+def _between_zeros(ctx: FusionContext, tensor: Any, widths: tuple[int, int]) -> Tensor | None:
+    """What PadV3 puts zeros around, along the last axis only."""
+    node = ctx.inner(tensor, "PadV3")
+    if node is None or node.attr("mode", "constant") not in ("constant", b"constant"):
+        return None
+    paddings, value = array(node.inputs[1]), number(node.inputs[2]) if len(node.inputs) > 2 else 0.0
+    if paddings is None or value != 0 or not node.attr("paddings_contiguous", True):
+        return None
+    source = node.inputs[0]
+    wanted = [0] * (2 * _RANK - 2) + list(widths)
+    return source if isinstance(source, Tensor) and paddings.reshape(-1).tolist() == wanted else None
 
 
 def _angles(t: Any, shape: tuple[Any, ...], result: Tensor) -> bool:
@@ -81,7 +156,7 @@ def _split(ctx: FusionContext, upper: Tensor, lower: Tensor, width: int) -> Tens
     return source if once and ctx.free(node) else None
 
 
-def _slice(ctx: FusionContext, part: Tensor, begin: int, end: int, width: int) -> Tensor | None:
+def _slice(ctx: FusionContext, part: Any, begin: int, end: int, width: int) -> Tensor | None:
     """What the part from ``begin`` to ``end`` of the last axis was taken from."""
     node = ctx.inner(part, "StridedSliceV2")
     if node is None or any(node.attr(m, 0) for m in ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask",
