@@ -41,7 +41,18 @@ def blocks(page):
     return re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.S | re.M)
 
 
-SHOWN = [p for p in PAGES if blocks(p) and name_of(p) not in ELSEWHERE]
+def claims(page):
+    """What the page says that its code prints."""
+    return re.findall(r"^(?:It prints|输出) `([^`]+)`", page.read_text(encoding="utf-8"), re.M)
+
+
+def twin(page):
+    """The English page of a Chinese one."""
+    return page.with_name(page.name.replace(".zh.md", ".md"))
+
+
+TRANSLATED = [p for p in PAGES if p.name.endswith(".zh.md")]
+SHOWN = [p for p in PAGES if blocks(p) and name_of(p) not in ELSEWHERE and p not in TRANSLATED]
 
 
 @pytest.fixture
@@ -76,8 +87,19 @@ def test_snippets(page, names, capsys):
         with torch.no_grad():
             exec(compile(block, f"{name_of(page)}:block {number}", "exec"), names)
     printed = capsys.readouterr().out
-    for claim in re.findall(r"^(?:It prints|输出) `([^`]+)`", page.read_text(encoding="utf-8"), re.M):
+    for claim in claims(page):
         assert claim in printed
+
+
+@pytest.mark.parametrize("page", TRANSLATED, ids=name_of)
+def test_a_translation_shows_and_claims_the_same(page):
+    """Comments aside; the English page's code is what is run."""
+
+    def code(path):
+        return [[re.sub(r"\s*#.*$", "", line) for line in block.splitlines()] for block in blocks(path)]
+
+    assert code(page) == code(twin(page))
+    assert claims(page) == claims(twin(page))
 
 
 def test_snippets_that_run_elsewhere_do():
