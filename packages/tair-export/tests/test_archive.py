@@ -232,12 +232,23 @@ def anonymous_kb():
 
 def test_weights_are_mapped_not_read(tmp_path, make, small_files):
     write_graph(make(size=1 << 19).captured, tmp_path)  # 16 MB
+    CompiledModel.load_graph(tmp_path, verify="fast")  # the engine and what it imports
     before = anonymous_kb()
     model = CompiledModel.load_graph(tmp_path, verify="fast")
     after = anonymous_kb()
     assert after - before < 8 << 10
     assert str(tmp_path / "weights/layer.w") in Path("/proc/self/maps").read_text(errors="surrogateescape")
     assert model.graph.node("layer.w").op == "Const"
+
+
+@pytest.mark.parametrize("copy", [False, True])
+def test_weights_beside_the_graph_take_no_room_in_its_message(tmp_path, make, small_files, monkeypatch, copy):
+    made = make()
+    write_graph(made.captured, tmp_path)
+    monkeypatch.setattr("ge_graph.rules.limits.MAX_MODEL_BYTES", made.w.nbytes - 1)
+    model = CompiledModel.load_graph(tmp_path, copy=copy)
+    x = np.ones((3, made.w.shape[0]), "f4")
+    np.testing.assert_allclose(model(x)["y"], made.expected(x), rtol=1e-5)
 
 
 # --- a process killed at any moment ----------------------------------------------------------------------------------

@@ -83,7 +83,12 @@ class Literal:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class FileLiteral(Literal):
+class WeightLiteral(Literal):
+    """A constant that stands in a file of its own, beside the graph: it takes no room in the graph's message."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FileLiteral(WeightLiteral):
     """A constant whose ``data`` is mapped from a file that stays as it is while the graph lives.
 
     An engine in front of a device may name the file instead of handing the bytes over.

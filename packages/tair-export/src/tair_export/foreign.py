@@ -15,7 +15,7 @@ import numpy as np
 from ge_graph import escape, names, schema, serde, txt
 from ge_graph.dtypes import DataType
 from ge_graph.errors import ArchiveError, GeError
-from ge_graph.ir import Graph, Literal, Node
+from ge_graph.ir import Graph, Literal, Node, WeightLiteral
 from ge_graph.serde_write import literal_bytes
 from ge_runtime.discovery import choose
 from tair_export import errors, weights
@@ -155,7 +155,7 @@ def _file_value(node: Node, where: Path, allow_outside: bool) -> Literal:
         view = map_file(handle, path, total, where)
     finally:
         os.close(handle)
-    return Literal(output.dtype, shape, np.frombuffer(view, np.uint8, size, offset))
+    return WeightLiteral(output.dtype, shape, np.frombuffer(view, np.uint8, size, offset))
 
 
 def _text(node: Node, name: str, where: Path) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from ge_graph import escape, names
 from ge_graph.attrs import Attr, Kind
 from ge_graph.dtypes import DataType
-from ge_graph.ir import FileLiteral, Graph, Literal, Node, Tensor
+from ge_graph.ir import FileLiteral, Graph, Literal, Node, Tensor, WeightLiteral
 from ge_graph.serde_write import literal_bytes
 from tair_export import errors
 from tair_export.archive import Archive
@@ -189,7 +189,7 @@ def _literals(archive: Archive) -> Iterator[tuple[str, Literal]]:
             )
         data = np.frombuffer(archive.data(file), np.uint8) if size else np.empty(0, np.uint8)
         place = archive.mapped_file(file)
-        yield name, Literal(dtype, fixed, data) if place is None else FileLiteral(dtype, fixed, data, place)
+        yield name, WeightLiteral(dtype, fixed, data) if place is None else FileLiteral(dtype, fixed, data, place)
 
 
 def outside(path: str, folder: Path, allow_outside: bool, where: Path) -> Path:

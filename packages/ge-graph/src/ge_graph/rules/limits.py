@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from ge_graph.dtypes import Format
-from ge_graph.ir import Graph, Literal, Node
+from ge_graph.ir import Graph, Literal, Node, WeightLiteral
 from ge_graph.rules.base import Scope
 from ge_graph.schema import OpSchema
 
@@ -87,7 +87,7 @@ def whole(scope: Scope) -> Iterator[tuple[Node | None, str]]:
 
 
 def constant_bytes(graph: Graph, seen: set[int]) -> int:
-    """Bytes of all constant values of a graph and the graphs in its nodes."""
+    """Bytes of all constant values of a graph and the graphs in its nodes; those beside the graph do not count."""
     seen.add(id(graph))
     total = 0
     for node in graph.nodes:
@@ -95,7 +95,7 @@ def constant_bytes(graph: Graph, seen: set[int]) -> int:
             value = node.attr("value")
             if isinstance(value, np.ndarray):
                 total += value.nbytes
-            elif isinstance(value, Literal):
+            elif isinstance(value, Literal) and not isinstance(value, WeightLiteral):
                 total += value.data.nbytes
         for inner in node.subgraphs.values():
             if id(inner) not in seen:
