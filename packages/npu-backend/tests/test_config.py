@@ -33,6 +33,8 @@ def allowed_by_row(row, value):
     """The row's own words, checked without the value classes."""
     if value is row.default:
         return True
+    if row.kind == "choice" and type(value) is int and value in (0, 1) and not any(type(c) is int for c in row.choices):
+        return bool(value) in row.choices  # 0 and 1 are taken for a switch's False and True
     if row.kind == "choice":
         return any(type(value) is type(c) and value == c for c in row.choices)
     if row.kind == "int":
