@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ge_graph.attrs import Attr
 from ge_graph.errors import GraphError
-from ge_graph.ir import Graph
+from ge_graph.ir import Graph, Node, Operand, Shape, Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,17 @@ class Pass(ABC):
                 )  # fmt: skip
             notes.extend(found)
         return PassResult(self.name, bool(notes), tuple(notes))
+
+
+def unplaced(
+    graph: Graph, op: str, inputs: Sequence[Operand], attrs: dict[str, Attr], like: Tensor, shape: Shape | None
+) -> Node:
+    """A node of one result with the type, the layout and the origin of another; the caller puts it in its place."""
+    made = graph.add(op, inputs, attrs, [(like.dtype, shape)])
+    graph.nodes.pop()
+    made.provenance = like.node.provenance
+    made.outputs[0].format = like.format
+    return made
 
 
 def walk(graph: Graph) -> Iterator[Graph]:

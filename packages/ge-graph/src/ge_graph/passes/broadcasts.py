@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Final
 
 from ge_graph.ir import Graph, Node, Tensor
-from ge_graph.passes.base import Pass
+from ge_graph.passes.base import Pass, unplaced
 from ge_graph.passes.effects import Effects
 
 # Arithmetic of two tensors that spreads the smaller one itself, by the rules of BroadcastTo.
@@ -46,17 +46,16 @@ class SpreadLate(Pass):
         for node in list(graph.nodes):
             if mapping:
                 node.replace_operands(mapping)
-            place = _spread(node, effects) if node.op in _PAIRS or node.op in _SINGLES else None
-            if place is None:
+            found = _spread(node, effects) if node.op in _PAIRS or node.op in _SINGLES else None
+            if found is None:
                 nodes.append(node)
                 continue
-            large = node.inputs[place]
-            small = large.node.inputs[0]  # type: ignore[union-attr]
+            place, large, small = found
             if len(node.inputs) == 2 and _has_all_sizes(node, 1 - place):
                 node.inputs[place] = small
                 past += 1
-            elif uses[large] == 1 and not effects.pinned(node) and _alone(node, 1 - place):  # type: ignore[index]
-                made = _swap(graph, nodes, node, place)
+            elif uses[large] == 1 and not effects.pinned(node) and _alone(node, 1 - place):
+                made = _swap(graph, nodes, node, place, large, small)
                 mapping[node.outputs[0]] = made
                 uses[made] = uses[node.outputs[0]]
                 late += 1
@@ -71,8 +70,8 @@ class SpreadLate(Pass):
         return [*notes, f"{late} BroadcastTo after arithmetic"] if late else notes
 
 
-def _spread(node: Node, effects: Effects) -> int | None:
-    """The place of an operand that a BroadcastTo made, and that can be had without."""
+def _spread(node: Node, effects: Effects) -> tuple[int, Tensor, Tensor] | None:
+    """The place of an operand that a BroadcastTo made and that can be had without, the operand, and what it spreads."""
     if not 1 <= len(node.inputs) <= 2 or len(node.outputs) != 1 or node.outputs[0].known_shape is None:
         return None
     for place, large in enumerate(node.inputs):
@@ -83,7 +82,7 @@ def _spread(node: Node, effects: Effects) -> int | None:
             isinstance(small, Tensor) and small.known_shape is not None and small not in effects.written
             and small.format is large.format is node.outputs[0].format
         ):  # fmt: skip
-            return place
+            return place, large, small
     return None
 
 
@@ -100,24 +99,12 @@ def _alone(node: Node, place: int) -> bool:
     return isinstance(other, Tensor) and other.known_shape == () and other.node.op == "Const"
 
 
-def _swap(graph: Graph, nodes: list[Node], node: Node, place: int) -> Tensor:
+def _swap(graph: Graph, nodes: list[Node], node: Node, place: int, large: Tensor, small: Tensor) -> Tensor:
     """The same arithmetic of the small tensor, and a BroadcastTo of its result."""
-    result, large = node.outputs[0], node.inputs[place]
-    assert isinstance(large, Tensor)
-    small = large.node.inputs[0]
-    assert isinstance(small, Tensor)
-    inputs = list(node.inputs)
+    result, inputs = node.outputs[0], list(node.inputs)
     inputs[place] = small
-    first = graph.add(node.op, inputs, dict(node.attrs), [(result.dtype, small.known_shape)])
-    spread = graph.add(
-        "BroadcastTo",
-        [first.outputs[0], large.node.inputs[1]],
-        dict(large.node.attrs),
-        [(result.dtype, result.known_shape)],
-    )
-    for made in (first, spread):
-        graph.nodes.pop()
-        made.provenance = node.provenance
-        made.outputs[0].format = result.format
-        nodes.append(made)
+    first = unplaced(graph, node.op, inputs, dict(node.attrs), result, small.known_shape)
+    onto = [first.outputs[0], large.node.inputs[1]]
+    spread = unplaced(graph, "BroadcastTo", onto, dict(large.node.attrs), result, result.known_shape)
+    nodes += (first, spread)
     return spread.outputs[0]

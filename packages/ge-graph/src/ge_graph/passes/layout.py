@@ -144,7 +144,7 @@ def _fold_reshape(node: Node, source: Tensor, effects: Effects) -> str:
 
 def new_shape(node: Node) -> np.ndarray[Any, Any] | None:
     """The shape that a Reshape gives whatever the rank of what it reads, if it is a constant without a 0."""
-    shape = _constant(node.inputs[1]) if len(node.inputs) > 1 else None
+    shape = integers(node.inputs[1]) if len(node.inputs) > 1 else None
     return shape if shape is not None and 0 not in shape.reshape(-1).tolist() and _whole(node) else None
 
 
@@ -163,7 +163,7 @@ def permutation(node: Node) -> tuple[int, ...] | None:
     if node.op == "TransposeD":
         perm = node.attr("perm")
     elif node.op == "Transpose" and len(node.inputs) > 1:
-        array = _constant(node.inputs[1])
+        array = integers(node.inputs[1])
         perm = None if array is None else array.reshape(-1).tolist()
     else:
         return None
@@ -178,7 +178,8 @@ def _last_two_swapped(rank: int) -> tuple[int, ...]:
     return (*range(rank - 2), rank - 1, rank - 2) if rank >= 2 else ()
 
 
-def _constant(operand: Any) -> np.ndarray[Any, Any] | None:
+def integers(operand: Any) -> np.ndarray[Any, Any] | None:
+    """The value of a constant of integers."""
     if not isinstance(operand, Tensor) or operand.node.op != "Const":
         return None
     value = operand.node.attr("value")

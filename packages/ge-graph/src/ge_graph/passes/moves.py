@@ -10,7 +10,7 @@ import numpy as np
 from ge_graph.attrs import Attr, Kind
 from ge_graph.dtypes import DataType
 from ge_graph.ir import Graph, Node, Tensor
-from ge_graph.passes.base import Pass
+from ge_graph.passes.base import Pass, unplaced
 from ge_graph.passes.effects import Effects
 from ge_graph.passes.layout import new_shape, permutation, replaceable
 
@@ -111,12 +111,7 @@ def _as_reshape(graph: Graph, nodes: list[Node], node: Node, sizes: tuple[int, .
     """The Reshape that gives what a Transpose does; marks of a scope stay."""
     attrs = {k: a for k, a in node.attrs.items() if k.startswith("_")}
     attrs |= {"axis": Attr(Kind.INT, 0), "num_axes": Attr(Kind.INT, -1)}
-    result = node.outputs[0]
-    made = graph.add("Reshape", [node.inputs[0], _const(graph, nodes, sizes)], attrs, [(result.dtype, sizes)])
-    graph.nodes.pop()
-    made.outputs[0].format = result.format
-    made.provenance = node.provenance
-    return made
+    return unplaced(graph, "Reshape", [node.inputs[0], _const(graph, nodes, sizes)], attrs, node.outputs[0], sizes)
 
 
 def _const(graph: Graph, nodes: list[Node], numbers: tuple[int, ...]) -> Tensor:

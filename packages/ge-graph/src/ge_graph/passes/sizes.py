@@ -10,9 +10,9 @@ import numpy as np
 from ge_graph.attrs import Attr, Kind
 from ge_graph.dtypes import DataType
 from ge_graph.ir import Graph, Node, Tensor
-from ge_graph.passes.base import Pass
+from ge_graph.passes.base import Pass, unplaced
 from ge_graph.passes.effects import Effects
-from ge_graph.passes.layout import replaceable
+from ge_graph.passes.layout import integers, replaceable
 
 _Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -58,7 +58,8 @@ class FoldSizes(Pass):
                     continue
             found = None if node.op not in _RULES or len(node.outputs) != 1 else _value(node, sizes)
             if found is not None and not effects.pinned(node):
-                made = _const(graph, node, found)
+                attrs = {"value": Attr(Kind.TENSOR, found)}
+                made = unplaced(graph, "Const", (), attrs, node.outputs[0], found.shape)
                 nodes.append(made)
                 sizes[made.outputs[0]] = found
                 mapping[node.outputs[0]] = made.outputs[0]
@@ -78,14 +79,6 @@ def _stays(node: Node, source: Tensor) -> bool:
     return wanted is not None and shape is not None and wanted.tolist() == shape.tolist()
 
 
-def _const(graph: Graph, node: Node, value: _Array) -> Node:
-    dtype = node.outputs[0].dtype
-    made = graph.add("Const", (), {"value": Attr(Kind.TENSOR, value)}, [(dtype, value.shape)])
-    graph.nodes.pop()
-    made.provenance = node.provenance
-    return made
-
-
 def _whole(tensor: Tensor) -> _Array | None:
     """The sizes of a tensor, if all are numbers."""
     shape = tensor.known_shape
@@ -95,12 +88,10 @@ def _whole(tensor: Tensor) -> _Array | None:
 
 
 def _constant(operand: Any) -> _Array | None:
-    """The value of a short constant of integers."""
-    if not isinstance(operand, Tensor) or operand.node.op != "Const" or operand.dtype not in _TYPES:
-        return None
-    attr = operand.node.attrs.get("value")
-    value = None if attr is None else attr.value
-    return value if isinstance(value, np.ndarray) and value.ndim <= 1 and value.size <= _MOST else None
+    """The value of a short constant of the types of sizes."""
+    value = integers(operand)
+    short = value is not None and value.ndim <= 1 and value.size <= _MOST
+    return value if short and operand.dtype in _TYPES else None
 
 
 def _value(node: Node, sizes: Mapping[Tensor, _Array]) -> _Array | None:

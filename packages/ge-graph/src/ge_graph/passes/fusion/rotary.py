@@ -16,12 +16,9 @@ _WIDEST = 896  # of a head, for RotaryPositionEmbedding
 
 def rotated(ctx: FusionContext, node: Node) -> bool:
     """RotaryPositionEmbedding for x * cos + rotate_half(x) * sin"""
-    result = node.outputs[0]
+    result, width = node.outputs[0], _width(ctx, node)
     shape = result.known_shape
-    if result.dtype not in FLOATS or shape is None or len(shape) != _RANK or not ctx.free(node):
-        return False
-    width = shape[-1]
-    if not isinstance(width, int) or width % 2 or width > _WIDEST:
+    if width is None or shape is None:
         return False
     for first, second in factors(node):
         plain, turned = ctx.inner(first, "Mul"), ctx.inner(second, "Mul")
@@ -43,14 +40,21 @@ def rotated(ctx: FusionContext, node: Node) -> bool:
     return False
 
 
-def rotated_back(ctx: FusionContext, node: Node) -> bool:
-    """RotaryPositionEmbeddingGrad for the gradient of x * cos + rotate_half(x) * sin"""
+def _width(ctx: FusionContext, node: Node) -> int | None:
+    """The width of a head that the operators take, if a sum may be the end of a rotation of such heads."""
     result = node.outputs[0]
     shape = result.known_shape
     if result.dtype not in FLOATS or shape is None or len(shape) != _RANK or not ctx.free(node):
-        return False
+        return None
     width = shape[-1]
-    if not isinstance(width, int) or width % 2 or width > _WIDEST:
+    return width if isinstance(width, int) and width % 2 == 0 and width <= _WIDEST else None
+
+
+def rotated_back(ctx: FusionContext, node: Node) -> bool:
+    """RotaryPositionEmbeddingGrad for the gradient of x * cos + rotate_half(x) * sin"""
+    result, width = node.outputs[0], _width(ctx, node)
+    shape = result.known_shape
+    if width is None or shape is None:
         return False
     for plain, turned in _terms_back(ctx, node, width):
         if turned.outputs[0].known_shape != shape:
