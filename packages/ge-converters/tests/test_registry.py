@@ -1,5 +1,6 @@
 """The authoring contract: what may be registered, what wins, what is explained."""
 
+import logging
 import math
 import operator
 import subprocess
@@ -160,6 +161,22 @@ def test_a_name_taken_twice_keeps_both_layers():
         library._destroy()
 
 
+def test_a_converter_by_name_serves_a_library_that_is_made_anew(registry):
+    def mine(x, *, meta_outputs=None): ...
+
+    registry.register("made_anew.same.default")(mine)
+    for _ in range(2):
+        library = torch.library.Library("made_anew", "DEF")
+        try:
+            library.define("same(Tensor x) -> Tensor")
+            op = torch.ops.made_anew.same.default
+            assert registry.find(op).fn is mine
+            registry.unregister(op)
+            assert registry.find(op) is None  # who was told to go stays away
+        finally:
+            library._destroy()
+
+
 def test_a_converter_by_name_of_a_loaded_op_is_registered_at_once(registry):
     registry._loading = True
     registry.register(aten.add.Tensor)(add)
@@ -194,6 +211,7 @@ def test_targets_that_no_graph_has_are_refused(registry, target, words):
 
 
 def test_converters_of_composite_ops_are_warned_about(registry, caplog):
+    caplog.set_level(logging.WARNING, "ge_converters")
     registry.register(aten.linear.default)(lambda input, weight, bias=None, *, meta_outputs=None: None)
     assert "aten.linear.default is composite" in caplog.text
     caplog.clear()

@@ -12,7 +12,7 @@ import torch
 
 import torchair
 from torchair.core.utils import EVENT_LEVEL
-from torchair.log import TorchairLogger
+from torchair.log import TorchairLogger, record_no_longer_to, record_to
 
 LINE = re.compile(
     r"^\[(\w+)\] TORCHAIR\(\d+,\w+\):\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}\.\d{3} \[\w+\.py:\d+\]\d+ (.*)$",
@@ -193,3 +193,12 @@ def test_no_text_is_made_while_the_level_is_off(monkeypatch):
     for module, name in ((conversion_log, "converted"), (records, "_tensor"), (records, "_address")):
         monkeypatch.setattr(module, name, never)
     torch.compile(lambda x: x.abs() + 1, backend=torchair.get_npu_backend())(torch.randn(3))
+
+
+def test_packages_are_left_as_they_were_when_nothing_records_any_more():
+    package, handler = logging.getLogger("ge_converters"), logging.NullHandler()
+    before = package.propagate
+    record_to(handler)
+    assert not package.propagate
+    record_no_longer_to(handler)
+    assert package.propagate is before

@@ -119,7 +119,9 @@ def record_to(handler: logging.Handler) -> None:
     logger.addHandler(handler)
     for name in _PACKAGES:
         _let_through(name, logging.DEBUG)
-        logging.getLogger(name).propagate = False  # a root handler would print what only the file asked for
+        package = logging.getLogger(name)
+        _propagated.setdefault(name, package.propagate)
+        package.propagate = False  # a root handler would print what only the file asked for
 
 
 def record_no_longer_to(handler: logging.Handler) -> None:
@@ -129,9 +131,14 @@ def record_no_longer_to(handler: logging.Handler) -> None:
     if handler in _files:
         _files.remove(handler)
         logger.setLevel(logger.level)
+    if not _files:
+        for name, propagated in _propagated.items():
+            logging.getLogger(name).propagate = propagated
+        _propagated.clear()
 
 
 _files: Final[list[logging.Handler]] = []
+_propagated: Final[dict[str, bool]] = {}  # what packages did before a file recorded them
 _native: int | None = _NATIVE_LEVELS.get(os.environ.get("TNG_LOG_LEVEL", ""))
 _handler = _CurrentStderr()
 _handler.setFormatter(LineFormatter())

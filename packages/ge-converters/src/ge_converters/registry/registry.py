@@ -50,6 +50,7 @@ class Registry:
         self._by_function: dict[Converter, list[Entry]] = {}
         self._declared: dict[Converter, tuple[Support, ...]] = {}
         self._awaited: dict[str, list[tuple[Converter, str]]] = {}
+        self._arrived: dict[str, torch._ops.OpOverload] = {}
         self.revision = 0
 
     # -- registration ---------------------------------------------------------------------------------------------
@@ -164,11 +165,13 @@ class Registry:
         found = self._user.get(target) or self._built_in.get(target)
         if found is not None or not isinstance(target, torch._ops.OpOverload):
             return found
-        awaited = self._awaited.get(str(target)) if self._awaited else None
-        if awaited is not None:
+        name = str(target) if self._awaited else ""
+        awaited = self._awaited.get(name)
+        # a library may be made anew, and its operators with it
+        if awaited is not None and self._arrived.get(name) is not target:
             for fn, source in awaited:
                 self.register(target, source=source)(fn)
-            del self._awaited[str(target)]
+            self._arrived[name] = target
             return self._user.get(target) or self._built_in[target]
         derived = self._derive(target)
         return derived if isinstance(derived, Entry) else None
@@ -212,7 +215,8 @@ class Registry:
     def awaited(self) -> Iterator[tuple[str, Converter]]:
         """Names that are registered as text and have not turned up yet, with the converter that wins; sorted."""
         self.load()
-        yield from sorted(((name, rows[-1][0]) for name, rows in self._awaited.items()), key=lambda row: row[0])
+        waiting = {name: rows for name, rows in self._awaited.items() if name not in self._arrived}
+        yield from sorted(((name, rows[-1][0]) for name, rows in waiting.items()), key=lambda row: row[0])
 
     def fingerprint(self) -> str:
         """A digest of what is registered by whom, for compile caches."""
