@@ -79,7 +79,7 @@ native: setup  ## every OpInfo by the GE operators it becomes, what GE has inste
 	@$(RUN) -m tools.native
 
 graphs: setup  ## operators in the graphs of real models against the incumbent's; written to docs/graphs.md
-	@$(RUN) -m benchmarks.graphs
+	@$(RUN) -m benchmarks.graphs && $(RUN) -m tools.docs.chinese
 
 bench: setup  ## ratios against eager and other exporters; written to benchmarks/results.md
 	@$(RUN) -m benchmarks.run

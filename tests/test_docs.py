@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tools.docs import chinese
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("packages/*/README.md")])
 
@@ -44,6 +46,38 @@ def test_links(page):
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{target} is missing"
+
+
+def pages_of_the_site():
+    """Every page that the navigation names, those that the build makes aside."""
+    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    return {p for p in re.findall(r"[\w/]+\.md", nav) if not p.startswith("api/")}
+
+
+def test_every_page_is_in_the_navigation():
+    ours = {p.relative_to(ROOT / "docs").as_posix() for p in ROOT.glob("docs/**/*.md") if ".zh." not in p.name}
+    assert pages_of_the_site() == ours | {"CONTRIBUTING.md", "SECURITY.md"}
+
+
+def test_every_page_is_there_in_chinese():
+    alone = {p for p in pages_of_the_site() if not (ROOT / "docs" / p).with_suffix(".zh.md").exists()}
+    assert alone == {"CONTRIBUTING.md", "SECURITY.md"}
+
+
+def test_chinese_twins_are_up_to_date():
+    for name in chinese.PAGES:
+        english = (ROOT / "docs" / name).read_text(encoding="utf-8")
+        twin = (ROOT / "docs" / name).with_suffix(".zh.md").read_text(encoding="utf-8")
+        assert chinese.page(name, english) == twin
+        assert len(twin.splitlines()) <= len(english.splitlines())
+        assert twin.count("\n| ") == english.count("\n| ")
+
+
+def test_a_text_without_translation_is_an_error():
+    page = "# Options\n\n| Option | Allowed |\n|---|---|\n| `x` | a new word |\n| `y` | 'a', None |\n"
+    with pytest.raises(ValueError, match="a new word"):
+        chinese.page("options.md", page)
+    assert "| `y` | 'a', None |" in chinese.page("options.md", page.replace("a new word", "a dict or None"))
 
 
 @pytest.mark.parametrize("code_range", ["1xxx", "2xxx", "3xxx", "4xxx", "5xxx"])

@@ -10,6 +10,7 @@ import torch
 
 from torchair.backend import NpuFxCompiler, compile_with
 from torchair.config import GraphExConfig, captured_config, captured_from
+from torchair.names import door
 from torchair.npu_fx_compiler import (
     _CompiledFxArtifacts,
     _CompiledFxGraph,
@@ -22,6 +23,8 @@ __all__ = [
     "_CompiledFxArtifacts", "_CompiledFxGraph", "_NpuFxCompiler", "_optimize_fx", "_unpack_meta", "_unpack_meta_list",
     "compile_fx", "get_compiler", "get_npu_backend",
 ]  # fmt: skip
+
+__getattr__ = door(__name__)
 
 
 class _NpuFxCompiler(NpuFxCompiler):

@@ -10,8 +10,11 @@ from typing import Any
 import torch
 
 from ge_graph.errors import ConfigError, EngineError
+from torchair.names import door
 
 __all__ = ["create_npu_tensors"]
+
+__getattr__ = door(__name__)
 
 
 def create_npu_tensors(shape: Sequence[int], dtype: torch.dtype, addresses: Sequence[int]) -> list[torch.Tensor]:

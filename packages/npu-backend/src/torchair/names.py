@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
-from typing import Final
+import importlib.util
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any, Final
 
 from ge_graph.errors import GeError
 
@@ -40,3 +42,19 @@ def missing(module: str, name: str, known: Iterable[str]) -> AttributeError:
         "GE1066", f"module {module!r} has no attribute {name!r}",
         next=found or "docs/compatibility.md lists the names that are there, and what stands for the others",
     )  # fmt: skip
+
+
+def door(module: str) -> Callable[[str], Any]:
+    """The ``__getattr__`` of a module: its submodules load when they are first named, other names are GE1066.
+
+    Args:
+        module: Its import path. Programs reach ``torchair.core.utils.logger`` after ``import torchair`` alone.
+    """
+
+    def find(name: str) -> Any:
+        loaded = vars(sys.modules[module])
+        if name.startswith("__") or "__path__" not in loaded or not importlib.util.find_spec(f"{module}.{name}"):
+            raise missing(module, name, [n for n in loaded if not n.startswith("_")])
+        return importlib.import_module(f"{module}.{name}")
+
+    return find

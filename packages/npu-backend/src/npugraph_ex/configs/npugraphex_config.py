@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from torchair.config import GraphExConfig, flat_options
+from torchair.names import door
 
 __all__ = ["GraphExConfig"]
+
+__getattr__ = door(__name__)
 
 
 def _process_kwargs_options(config: GraphExConfig, kwargs: Mapping[str, Any]) -> GraphExConfig:

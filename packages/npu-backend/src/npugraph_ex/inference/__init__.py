@@ -8,8 +8,11 @@ from typing import Any
 from torchair import inference as _inference
 from torchair.config import captured_config, captured_from
 from torchair.inference import readable_cache
+from torchair.names import door
 
 __all__ = ["cache_compile", "readable_cache"]
+
+__getattr__ = door(__name__)
 
 
 def cache_compile(

@@ -10,8 +10,11 @@ import torch
 
 from ge_graph.errors import ConfigError
 from torchair import scope as _scopes
+from torchair.names import door
 
 __all__ = ["deterministic", "limit_core_num"]
+
+__getattr__ = door(__name__)
 
 
 def limit_core_num(op_aicore_num: int | str, op_vectorcore_num: int | str, stream: Any = None):  # type: ignore[no-untyped-def]

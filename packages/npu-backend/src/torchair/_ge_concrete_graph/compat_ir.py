@@ -8,8 +8,11 @@ from typing import Any
 from ge_graph import DataType, Tensor, schema
 from ge_graph.attrs import Attr
 from ge_graph.ops import custom_op
+from torchair.names import door
 
 __all__ = ["IrDef", "ge_op"]
+
+__getattr__ = door(__name__)
 
 
 class IrDef:

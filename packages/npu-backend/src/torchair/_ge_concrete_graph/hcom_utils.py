@@ -9,8 +9,11 @@ import torch.distributed as dist
 
 from ge_converters.base.torch_compat import process_group
 from ge_graph.errors import ConfigError
+from torchair.names import door
 
 __all__ = ["get_group_name_and_record"]
+
+__getattr__ = door(__name__)
 
 
 def get_group_name_and_record(tag: str, ranklist: Sequence[int], group_size: int) -> str:

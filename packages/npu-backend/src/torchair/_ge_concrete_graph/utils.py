@@ -7,8 +7,11 @@ from typing import Any
 from ge_converters.base.dtypes import dtype_promote
 from ge_graph import Tensor
 from ge_graph import ops as ge
+from torchair.names import door
 
 __all__ = ["dtype_promote", "is_arch35", "normalize_reduceop_type", "specific_op_input_layout"]
+
+__getattr__ = door(__name__)
 
 
 def specific_op_input_layout(op: Any, *, indices: Any = None, layout: str = "ND") -> None:

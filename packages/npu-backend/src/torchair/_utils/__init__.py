@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from torchair.names import door
+
 __all__ = ["get_npu_default_decompositions"]
+
+__getattr__ = door(__name__)
 
 
 def get_npu_default_decompositions() -> dict[Any, Callable[..., Any]]:

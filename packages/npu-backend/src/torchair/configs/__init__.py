@@ -1,1 +1,5 @@
 """Import path of existing scripts; the code is in ``torchair.config``."""
+
+from torchair.names import door
+
+__getattr__ = door(__name__)

@@ -6,8 +6,11 @@ from collections.abc import Mapping
 
 from ge_graph.errors import ConfigError
 from torchair.log import logger
+from torchair.names import door
 
 __all__ = ["initialize_graph_engine"]
+
+__getattr__ = door(__name__)
 
 
 def initialize_graph_engine(global_compile_options: Mapping[str, str] | None = None) -> None:

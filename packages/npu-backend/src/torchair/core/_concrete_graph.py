@@ -7,7 +7,11 @@ from typing import Any
 
 import torch
 
+from torchair.names import door
+
 __all__ = ["ValuePack"]
+
+__getattr__ = door(__name__)
 
 
 @dataclass

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 from ge_graph import Format, GraphError, Tensor, TensorSpec, ops
@@ -36,6 +37,8 @@ def __getattr__(name: str) -> Any:
 
         globals()[name] = custom_op
         return custom_op
+    if name in ("_ge_graph", "data_type"):
+        return importlib.import_module(f"torchair.ge.{name}")
     return getattr(ops, name)
 
 

@@ -21,11 +21,14 @@ from ge_graph.attrs import (
     Tensor,
 )
 from ge_graph.dtypes import BY_WIRE
+from torchair.names import door
 
 __all__ = [
     "Attr", "Bool", "DataType", "Float", "Int", "ListBool", "ListDataType", "ListFloat", "ListInt", "ListListFloat",
     "ListListInt", "ListStr", "Str", "String", "Tensor", "Type",
 ]  # fmt: skip
+
+__getattr__ = door(__name__)
 
 String = Str
 """Older name of ``Str``."""

@@ -9,9 +9,12 @@ from typing import Any, NoReturn
 import torch
 
 from ge_graph.rules.attributes import super_kernel_problems
+from torchair.names import door
 from torchair.torch_ops import got, refuse
 
 __all__ = ["data_dump", "limit_core_num", "npu_stream_switch", "npu_wait_tensor", "op_never_timeout", "super_kernel"]
+
+__getattr__ = door(__name__)
 
 
 def _refuse(what: str) -> NoReturn:
