@@ -318,3 +318,35 @@ def test_the_import_loads_no_converter():
         "assert not any(m.startswith('ge_converters.ops') for m in sys.modules); assert len(sys.modules) - known < 60"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+PRINTS = """
+import torch
+from ge_converters.registry import REGISTRY
+from ge_converters.registry.registry import register_fx_node_ge_converter
+{before}
+print(REGISTRY.fingerprint(), len(REGISTRY._built_in))
+REGISTRY.load()
+print(REGISTRY.fingerprint(), len(REGISTRY._built_in))
+"""
+MINE = """
+def mine(self, *, meta_outputs): ...
+register_fx_node_ge_converter(torch.ops.aten.abs.default)(mine)
+"""
+BORROWED = """
+from ge_converters.ops.elementwise import abs_default as borrowed
+register_fx_node_ge_converter(torch.ops.aten.sgn.default)(borrowed)
+"""
+
+
+def test_the_fingerprint_needs_none_of_our_converters_and_knows_those_of_others():
+    """The same before and after our own load, another with a converter of somebody, be its function ours or not."""
+    found = []
+    for before in ("", MINE, BORROWED):
+        done = subprocess.run([sys.executable, "-c", PRINTS.format(before=before)], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        (first, few), (second, many) = (line.split() for line in done.stdout.splitlines())
+        assert first == second
+        assert int(few) < int(many)
+        found.append(first)
+    assert len(set(found)) == 3

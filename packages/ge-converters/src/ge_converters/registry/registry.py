@@ -12,8 +12,10 @@ import importlib.util
 import inspect
 import logging
 import pkgutil
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import FrameType
 from typing import Any, Final, NoReturn, TypeVar
 
 import torch
@@ -30,6 +32,7 @@ F = TypeVar("F", bound=Converter)
 
 BUILT_IN: Final = "ge_converters.ops"  # found by name, as the packages of others are: this module is below it
 FAMILY_ENTRY_POINTS: Final = "ge_converters.families"
+_OURS: Final = "ge_converters."
 
 
 class Registry:
@@ -51,6 +54,7 @@ class Registry:
         self._declared: dict[Converter, tuple[Support, ...]] = {}
         self._awaited: dict[str, list[tuple[Converter, str]]] = {}
         self._arrived: dict[str, torch._ops.OpOverload] = {}
+        self._foreign: set[str] = set()  # rows of the fingerprint that our own modules did not register
         self.revision = 0
 
     # -- registration ---------------------------------------------------------------------------------------------
@@ -88,6 +92,7 @@ class Registry:
                     next="delete one of them",
                 )  # fmt: skip
             layer[target] = entry
+            self._note_origin(_row(entry.name, entry.where), fn, sys._getframe(1))
             self._by_function.setdefault(inspect.unwrap(fn), []).append(entry)
             self.revision += 1
             return fn
@@ -100,10 +105,17 @@ class Registry:
     def _await(self, name: str, source: str) -> Callable[[F], F]:
         def decorate(fn: F) -> F:
             self._awaited.setdefault(name, []).append((fn, source))
+            self._note_origin(_row(name, where_is(fn)), fn, sys._getframe(1))
             self.revision += 1
             return fn
 
         return decorate
+
+    def _note_origin(self, row: str, fn: Converter, applied_by: FrameType) -> None:
+        """Whether other code registers this; both the function and who registers it have to be ours to be known."""
+        modules = (applied_by.f_globals.get("__name__", ""), getattr(inspect.unwrap(fn), "__module__", "") or "")
+        if not all(m.startswith(_OURS) for m in modules):
+            self._foreign.add(row)
 
     def _entry(self, target: Target, fn: Converter, source: str, where: str) -> Entry:
         wants_meta = check_signature(target, fn, where)
@@ -145,16 +157,19 @@ class Registry:
 
     def load(self) -> None:
         """Import the built-in families; done by every lookup, so there is seldom a need to call it."""
-        if self._loaded:
-            return
+        if not self._loaded:
+            self._load(ours=True)
+
+    def _load(self, ours: bool) -> None:
         with self._lock:  # another thread waits until all is there; this one may come back while a family loads
             if self._loaded or self._loading:
                 return
             self._loading = True
             try:
                 for name in self._families():
-                    _load_family(name)
-                self._loaded = True
+                    if ours or not name.startswith(_OURS):
+                        _load_family(name)
+                self._loaded = ours
             finally:
                 self._loading = False
 
@@ -215,16 +230,27 @@ class Registry:
     def awaited(self) -> Iterator[tuple[str, Converter]]:
         """Names that are registered as text and have not turned up yet, with the converter that wins; sorted."""
         self.load()
+        yield from self._waiting()
+
+    def _waiting(self) -> Iterator[tuple[str, Converter]]:
         waiting = {name: rows for name, rows in self._awaited.items() if name not in self._arrived}
         yield from sorted(((name, rows[-1][0]) for name, rows in waiting.items()), key=lambda row: row[0])
 
     def fingerprint(self) -> str:
-        """A digest of what is registered by whom, for compile caches."""
+        """A digest of what others registered, for compile caches; our own converters are known by our source files.
+
+        Those need not be loaded for it, which is most of what reading a cache would cost.
+        """
         import hashlib
 
-        rows = {f"{e.name} {e.where}" for e in self.entries()}
-        rows |= {f"{name} {where_is(fn)}" for name, fn in self.awaited()}  # the same row before and after it turns up
-        return hashlib.sha256("\n".join(sorted(rows)).encode()).hexdigest()[:16]
+        self._load(ours=False)
+        rows = {_row(e.name, e.where) for e in {**self._built_in, **self._user}.values()}
+        rows |= {_row(name, where_is(fn)) for name, fn in self._waiting()}  # the same row before and after it turns up
+        return hashlib.sha256("\n".join(sorted(rows & self._foreign)).encode()).hexdigest()[:16]
+
+
+def _row(name: str, where: str) -> str:
+    return f"{name} {where}"
 
 
 def _load_family(name: str) -> None:
