@@ -142,6 +142,12 @@ def test_as_aot_eager(fn, graphs, grad, dynamic, caplog):
         assert sum(p.startswith("GE: ") for p in forward.parts) == graphs
 
 
+def test_what_runs_eagerly_is_shown_at_the_default_level():
+    with pytest.warns(UserWarning, match=r'(?s)fallback = "split".*GE graphs.*eagerly') as seen:
+        run(one, backend(), False, False)
+    assert len([w for w in seen if "split" in str(w.message)]) == 1
+
+
 def test_without_it_nothing_runs_eagerly():
     with pytest.raises(Exception) as error:
         run(one, backend("error"), False, False)

@@ -120,6 +120,38 @@ def coverage(root: Path) -> str:
     return _svg(680, 20 + len(rows) * 34, parts, "Operators by the way they convert")
 
 
+_COLOURS: Final = ("#4f46e5", "#0891b2", "#16a34a", "#ca8a04", "#dc2626", "#9333ea", "#db2777", "#64748b")
+
+
+def trend(series: Sequence[Sequence[float]]) -> str:
+    """Lines over runs, numbered at their end as the list below the figure is; dashed where the target is."""
+    width, height, top = 600, 260, max(1.2, *(v for line in series for v in line))
+    runs = max(2, *map(len, series))
+
+    def at(run: int, value: float) -> tuple[float, float]:
+        return 50 + run * width / (runs - 1), 20 + height * (1 - max(value, 0.0) / top)
+
+    y = at(0, 1.0)[1]
+    parts = [f'<path d="M50 {y:.1f}H{50 + width}" stroke-dasharray="5 4"/>',
+             f'<text class="dim" x="44" y="{y + 5:.1f}" text-anchor="end">1</text>',
+             f'<path d="M50 20V{20 + height}H{50 + width}"/>',
+             f'<text class="dim" x="44" y="28" text-anchor="end">{top:.1f}</text>']  # fmt: skip
+    taken: list[float] = []
+    for number, line in enumerate(series, 1):
+        colour = _COLOURS[(number - 1) % len(_COLOURS)]
+        points = [at(run + runs - len(line), value) for run, value in enumerate(line)]
+        drawn = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        parts.append(f'<polyline points="{drawn}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        end = points[-1][1] + 5
+        column = sum(abs(end - other) < 14 for other in taken)
+        taken.append(end)
+        parts.append(
+            f'<text x="{58 + width + 26 * column}" y="{end:.1f}" style="fill:{colour};font-size:13px">{number}</text>'
+        )
+    most = max(sum(abs(a - b) < 14 for b in taken) for a in taken)
+    return _svg(80 + width + 26 * most, height + 40, parts, "Figures over runs, as parts of their targets")
+
+
 def _ways(page: Path) -> list[Any]:
     """The cell that says how, of every row of the page."""
     rows = (line.split(" | ") for line in page.read_text(encoding="utf-8").splitlines())

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import hashlib
 import os
 import re
 import shutil
@@ -42,6 +43,11 @@ API: Final = {
 }  # fmt: skip
 _LINK: Final = re.compile(r"\[([^\]]+)\]\(([^)#\s]+)(#[^)]*)?\)")
 
+_CHART: Final = re.compile(r"^```mermaid\nxychart-beta\n(.*?)^```", re.S | re.M)
+_BREAK: Final = re.compile(
+    r"(?<=[\u3001-\u301b\u4e00-\u9fff\uff01-\uff1f])\n *(?=[\u201c\u300a-\u301b\u4e00-\u9fff\uff08])"
+)
+
 
 def prepare() -> None:
     """Make ``build/docs``: pages, figures, API pages; links that leave the site become the path as text."""
@@ -55,8 +61,26 @@ def prepare() -> None:
     for package, modules in API.items():
         text = f"# {package}\n\n" + "\n".join(f"::: {module}\n" for module in modules)
         (api / f"{package}.md").write_text(text, encoding="utf-8")
+    shutil.copy(Path(__file__).with_name("site.css"), SOURCE)
     for page in SOURCE.rglob("*.md"):
-        page.write_text(_LINK.sub(functools.partial(_link, page), page.read_text(encoding="utf-8")), encoding="utf-8")
+        text = _CHART.sub(functools.partial(_chart, page), page.read_text(encoding="utf-8"))
+        text = _LINK.sub(functools.partial(_link, page), text)
+        page.write_text(_joined(text) if page.name.endswith(".zh.md") else text, encoding="utf-8")
+
+
+def _chart(page: Path, found: re.Match[str]) -> str:
+    """A chart that a forge draws, as a figure: to draw it here a page would need a script from the network."""
+    series = [[float(v) for v in line.split(",")] for line in re.findall(r"line \[(.*)\]", found[1])]
+    text = figures.trend(series)
+    name = f"trend_{hashlib.sha256(text.encode()).hexdigest()[:12]}.svg"
+    (SOURCE / "figures" / name).write_text(text, encoding="utf-8")
+    return f"![]({os.path.relpath(SOURCE / 'figures' / name, page.parent)})"
+
+
+def _joined(text: str) -> str:
+    """Chinese lines without the blank that a line break in a paragraph would put between them; code stays."""
+    parts = re.split(r"(^```.*?^```)", text, flags=re.S | re.M)
+    return "".join(p if i % 2 else _BREAK.sub("", p) for i, p in enumerate(parts))
 
 
 def _link(page: Path, found: re.Match[str]) -> str:

@@ -156,7 +156,7 @@ def test_damaged_entries_are_made_anew(tmp_path, lowered):
 
 def test_a_folder_that_cannot_be_made(tmp_path, lowered, monkeypatch):
     said = []
-    monkeypatch.setattr(cache.logger, "warning_once", lambda text, *args: said.append(text % args))
+    monkeypatch.setattr(cache.logger, "tell", lambda text, *args: said.append(text % args))
     (tmp_path / "file").write_text("")
     model = Net().eval()
     check(start(tmp_path / "file", model), model, 3)

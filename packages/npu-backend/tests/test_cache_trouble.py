@@ -89,7 +89,7 @@ TROUBLES = {"no room": no_room, "no folder": no_folder, "vanishing": vanishing, 
 @pytest.mark.parametrize("trouble", TROUBLES)
 def test_the_run_goes_on(trouble, door, tmp_path, monkeypatch):
     said = []
-    monkeypatch.setattr(cache.logger, "warning_once", lambda text, *args: said.append(text % args))
+    monkeypatch.setattr(cache.logger, "tell", lambda text, *args: said.append(text % args))
     model, x = Small().eval(), torch.randn(3, 4)
     with torch.no_grad(), TROUBLES[trouble](tmp_path / "cache", monkeypatch) as folder:
         run = DOORS[door](model, folder)

@@ -163,6 +163,7 @@ def warnings(monkeypatch):
     seen = []
     monkeypatch.setattr(torchair.logger, "warning", lambda text, *args: seen.append(text % args))
     monkeypatch.setattr(torchair.logger, "warning_once", lambda text, *args: seen.append(text % args if args else text))
+    monkeypatch.setattr(torchair.logger, "tell", lambda text, *args: seen.append(text % args if args else text))
     return seen
 
 

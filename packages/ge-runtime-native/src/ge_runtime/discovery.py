@@ -50,7 +50,7 @@ def survey(device: str) -> Iterator[tuple[str, Engine | None, Capability]]:
         try:
             engine = load(name)
         except EngineError as error:
-            yield name, None, Capability(False, error.what)
+            yield name, None, Capability(False, error.what.partition(f"\n  {name}: ")[2] or error.what)
             continue
         found = engine.probe()
         if found.available and device not in found.devices:

@@ -32,8 +32,11 @@ def no_such_engine(name: str, known: Sequence[str]) -> EngineError:
 def no_engine(device: str, rejections: Iterable[tuple[str, str]]) -> EngineError:
     """GE4002: engines are installed but none can serve the device."""
     lines = [f"no engine can run graphs whose inputs live on '{device}'"]
-    lines += [f"  {name}: {reason}" for name, reason in rejections]
-    return EngineError("GE4002", "\n".join(lines), next="fix one of the reasons above")
+    reasons = list(rejections)
+    lines += [f"  {name}: {reason}" for name, reason in reasons]
+    embedded = device == "cpu" and any(name == "cpu" and "'torch'" in reason for name, reason in reasons)
+    install = "install torch for the embedded engine: pip install 'ge-runtime-native[cpu]'; or " if embedded else ""
+    return EngineError("GE4002", "\n".join(lines), next=f"{install}fix one of the reasons above")
 
 
 def missing_kernels(engine: str, nodes: Sequence[Node]) -> EngineError:

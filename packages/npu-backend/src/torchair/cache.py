@@ -270,7 +270,7 @@ class CacheEntry:
 def cannot_write(root: Path, error: Exception) -> None:
     """Say once that a cache folder cannot be written."""
     reason = getattr(error, "strerror", None) or error
-    logger.warning_once("the compile cache cannot be written, runs go on without it: %s (%s)", reason, root)
+    logger.tell("the compile cache cannot be written, runs go on without it: %s (%s)", reason, root)
 
 
 def entry_for(config: CompilerConfig, gm: torch.fx.GraphModule, label: str, gears: str = "") -> CacheEntry | None:

@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 import time
+import warnings
 from typing import Any, Final, TextIO
 
 from ge_graph import escape
@@ -85,6 +86,20 @@ class TorchairLogger(logging.Logger):
             if len(self._said) < _MOST_SAID:
                 self._said.add(text)
             self._log(logging.WARNING, "%s", (text,), stacklevel=2)
+
+    def tell(self, msg: str, *args: Any) -> None:
+        """Say once what a user has to know: a warning of the log where its level prints them, else one of Python.
+
+        The log prints errors only unless it is told otherwise, and then nobody would see that a run is eager.
+        """
+        if self.isEnabledFor(logging.WARNING):
+            self.warning_once(msg, *args)
+            return
+        text = msg % args if args else msg
+        if text not in self._said:
+            if len(self._said) < _MOST_SAID:
+                self._said.add(text)
+            warnings.warn(f"torchair: {text}", UserWarning, stacklevel=3)
 
     def setLevel(self, level: int | str) -> None:
         """Set the level here and for the records of the sibling packages, which come out through this log."""

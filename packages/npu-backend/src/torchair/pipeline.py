@@ -207,7 +207,7 @@ class Pipeline(FxProgress):
         from torchair.fx_program import write_program
 
         lines = split.described(gm, refused, dict(refused))
-        logger.warning(
+        logger.tell(
             '%s: fallback = "split": %d GE graphs in the place of one, and eagerly between them:\n  %s',
             self._label, parts, "\n  ".join(lines),
         )  # fmt: skip
@@ -377,8 +377,8 @@ class Pipeline(FxProgress):
                 next="follow the advice of each line, or set config.check_soc_error = False to be warned only",
             )  # fmt: skip
         if report.troubles():
-            logger.warning("%s: %s (%s)\n%s", self._label, report.headline(), report.origin,
-                           check.text(report.troubles()))  # fmt: skip
+            logger.tell("%s: %s (%s)\n%s", self._label, report.headline(), report.origin,
+                        check.text(report.troubles()))  # fmt: skip
 
     def ge_graph(self, label: str, graph: Graph) -> None:
         """Show the GE graph to the observers and the log."""

@@ -237,7 +237,7 @@ class CapturedGraph:
             return False
         mine.exhausted = True
         mine.entries.clear()
-        logger.warning_once(
+        logger.tell(
             "%s: capture_limit = %d shapes are captured, all further runs are eager",
             self._title, self._switches.capture_limit,
         )  # fmt: skip

@@ -118,9 +118,9 @@ def cache_compile(
         if value is not None and (type(value) is not int or value < 0):
             raise _refuse(f"cache_compile: {name} must be an int of at least 0, got {value!r}")
     if fullgraph is not True:
-        logger.warning_once("cache_compile: fullgraph=%r is taken as True: a cached call is one graph", fullgraph)
+        logger.tell("cache_compile: fullgraph=%r is taken as True: a cached call is one graph", fullgraph)
     if ge_cache:
-        logger.warning_once("cache_compile: ge_cache=True only has an effect on a device's graph engine")
+        logger.tell("cache_compile: ge_cache=True only has an effect on a device's graph engine")
     parallel = (f"tp {tp_rank}", f"pp {pp_rank}")
     place = Place(function, bound, options, dynamic, decompositions, rank, parallel)
     folder = Path(cache_dir or DEFAULT_FOLDER) / place.model_info(ge_cache) / place.rank_folder / place.function_folder
