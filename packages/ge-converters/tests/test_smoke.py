@@ -99,6 +99,7 @@ def twice(x, *, k=2.0, meta_outputs=None):
 """
 
 
+@pytest.mark.slow
 def test_the_command_runs_converters_of_the_user(tmp_path):
     (tmp_path / "mine.py").write_text(USER_MODULE)
     command = [sys.executable, "-m", "ge_converters.smoke", "torch.ops.smoked"]
