@@ -1,4 +1,4 @@
-"""What converters emit: one graph for all sizes, no redundant nodes, refusals with reasons, types, known differences."""
+"""What converters emit: one graph for all sizes, no redundant nodes, refusals that say why, types, differences."""
 
 from __future__ import annotations
 
