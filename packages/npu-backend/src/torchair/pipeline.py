@@ -471,6 +471,26 @@ class Pipeline(FxProgress):
             logger.event("%s: %s took %.1f ms", self._label, stage, took_ms)
 
 
+def prepare_graph(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], phase: Phase, config: CompilerConfig | None = None
+) -> None:
+    """What a compilation does to an ATen graph before it is lowered, for tools that lower it themselves.
+
+    Args:
+        gm: ATen graph; edited.
+        example_inputs: Its fake inputs.
+        phase: Half of a training graph, or ``forward``.
+        config: The options; None means all defaults.
+
+    Errors: PassError for custom passes.
+    """
+    from torchair import converters
+    from torchair.config import CompilerConfig
+
+    converters.register()
+    run_all(gm, example_inputs, CompilerConfig() if config is None else config, phase)
+
+
 def _tasks(graph: Graph) -> int:
     """Operators that an engine has to run."""
     return sum(n.op not in _TASKLESS for n in graph.nodes)
