@@ -44,6 +44,8 @@ DOORS = {"torch.compile": through_torch_compile, "cache_compile": through_cache_
 @contextmanager
 def no_room(folder, monkeypatch):
     """Files may not grow: what a full disk or a quota does to a writer."""
+    # byte code that Python writes meanwhile would be cut short, and stay so for everybody
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (64, hard))
     try:

@@ -411,6 +411,7 @@ _FILL = """
 import resource, sys, torch
 from ge_graph.errors import ConfigError
 from tair_debug import artefacts, data_dump, tensor_dump
+sys.dont_write_bytecode = True  # it would be cut short
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 graph = torch.fx.symbolic_trace(lambda x: torch.relu(x))
 for make in (

@@ -127,6 +127,7 @@ from conftest import linear
 from tair_export.export import write_graph
 from ge_graph.errors import ArchiveError
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+sys.dont_write_bytecode = True  # it would be cut short
 resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))
 try:
     write_graph(linear().captured, {str(tmp_path)!r})
