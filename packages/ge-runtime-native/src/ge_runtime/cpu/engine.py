@@ -25,6 +25,8 @@ from ge_runtime.cpu.values import TORCH_OF, constant, describe, from_numpy, torc
 
 _OPTIONS = {
     "engine.shuffle_seed": "an integer: run the nodes in a random order that data and control edges permit",
+    "engine.written": "pairs '3:0,5:2' of an input and the result that the caller writes into it after each run: the "
+    "result may be computed there, and is that very tensor then",
     "engine.check": "'first' (check every result's type and size in the first run), 'always' or 'never'",
 }
 
@@ -49,17 +51,24 @@ class CpuEngine:
             GraphError if the graph breaks its schemas; EngineError GE4003 naming every operator without kernel,
             GE4007 for an engine option that is not known, GE4009 for a form of an operator that is refused.
         """
-        seed, check = _read_options(options)
+        seed, check, written = _read_options(options)
         with no_collection():
             verify(graph)
             order = schedule(graph, seed)
             check_kernels(self.name, order)
-            return CpuExecutable(graph, order, check, seed)
+            return CpuExecutable(graph, order, check, seed, _checked_pairs(graph, options, written))
 
 
-def _read_options(options: Mapping[str, str]) -> tuple[int | None, str]:
+def _checked_pairs(graph: Graph, options: Mapping[str, str], pairs: Mapping[int, int]) -> Mapping[int, int]:
+    """The pairs of ``engine.written`` if the graph has such inputs and results."""
+    if any(i >= len(graph.inputs) or o >= len(graph.outputs) for i, o in pairs.items()):
+        raise errors.bad_option("engine.written", options["engine.written"], _OPTIONS["engine.written"])
+    return pairs
+
+
+def _read_options(options: Mapping[str, str]) -> tuple[int | None, str, dict[int, int]]:
     """Options of other engines pass; a name under ``engine.`` must be ours."""
-    seed, check = None, "first"
+    seed, check, written = None, "first", dict[int, int]()
     for name, value in options.items():
         if not name.startswith("engine."):
             continue
@@ -69,18 +78,31 @@ def _read_options(options: Mapping[str, str]) -> tuple[int | None, str]:
             if not value.lstrip("-").isdigit():
                 raise errors.bad_option(name, value, _OPTIONS[name])
             seed = int(value)
+        elif name == "engine.written":
+            pairs = [pair.split(":") for pair in value.split(",")]
+            if not all(len(pair) == 2 and all(part.isdecimal() for part in pair) for pair in pairs):
+                raise errors.bad_option(name, value, _OPTIONS[name])
+            written = {int(i): int(o) for i, o in pairs}
         else:
             check = value
             if check not in ("first", "always", "never"):
                 raise errors.bad_option(name, value, _OPTIONS[name])
-    return seed, check
+    return seed, check, written
 
 
 class CpuExecutable:
     """A planned graph. Runs are independent of each other and may overlap in threads."""
 
-    def __init__(self, graph: Graph, order: Sequence[Node], check: str, seed: int | None = None) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        order: Sequence[Node],
+        check: str,
+        seed: int | None = None,
+        written: Mapping[int, int] = {},
+    ) -> None:
         self._graph = graph
+        self._written_over = written
         self._seed = seed
         self._order = order
         self._check = check
@@ -95,7 +117,10 @@ class CpuExecutable:
 
     def _plan(self, trace: bool) -> Planner:
         with no_collection():
-            return Planner(self._graph, self._order, trace=trace, constants=self._constants, seed=self._seed).walk()
+            return Planner(
+                self._graph, self._order, trace=trace, constants=self._constants, seed=self._seed,
+                written=self._written_over,
+            ).walk()  # fmt: skip
 
     @cached_property
     def _program(self) -> EngineProgram:
