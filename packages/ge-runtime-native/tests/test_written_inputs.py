@@ -163,3 +163,20 @@ def test_addcdiv_divides_and_then_multiplies(value: float, dtype: torch.dtype) -
     wide = [t.float() for t in (a, b, c)]
     expected = (wide[0] + (wide[1] / wide[2]) * torch.tensor(value, dtype=dtype).float()).to(dtype)
     assert torch.equal(found, expected)
+
+
+def test_what_a_normalisation_computes_beside_its_statistics_may_be_overwritten() -> None:
+    """Its result is memory of its own, so that the activation behind it needs none."""
+
+    def build() -> Sequence[Tensor]:
+        x, *vectors = data(0, 2, 3, 4, 4), *(data(i, 3) for i in range(1, 5))
+        y, mean, var, _, _ = ge.BatchNormV3(x, *vectors)
+        return [ge.Relu(y), mean, var]
+
+    run = made(build, "3:1,4:2")
+    assert ".relu_()" in run.source
+    inputs = [torch.randn(2, 3, 4, 4), *(torch.rand(3) for _ in range(4))]
+    mean, var = (v.clone() for v in inputs[3:])
+    y, *_ = torch.native_batch_norm(*inputs[:3], mean, var, True, 0.1, 1e-5)
+    results = run.run([x.clone() for x in inputs])
+    assert all(torch.equal(r, e) for r, e in zip(results, (y.relu(), mean, var), strict=True))

@@ -18,6 +18,7 @@ from ge_runtime import errors
 from ge_runtime.api import Capability
 from ge_runtime.cpu import registry
 from ge_runtime.cpu.known_inputs import KnownInputs
+from ge_runtime.cpu.plan_context import own_results
 from ge_runtime.cpu.planner import Planner, check_kernels, schedule
 from ge_runtime.cpu.program import EngineProgram
 from ge_runtime.cpu.subgraphs import Reporter, inside
@@ -327,11 +328,16 @@ class _Checker:
         """Check one node."""
         kernel = registry.find(node.op)
         may_alias = kernel is None or kernel.views or bool(kernel.updates)
-        for edge, value in zip(node.outputs, outputs):
+        own = own_results(node, kernel) if kernel is not None and kernel.updates else ()
+        for index, (edge, value) in enumerate(zip(node.outputs, outputs)):
             if value is None and edge not in self._used:
                 continue
             self._check(node, edge, value)
-            if not may_alias and value.numel() and not (kernel is not None and kernel.plan is not None):
+            if (
+                (not may_alias or index in own)
+                and value.numel()
+                and not (kernel is not None and kernel.plan is not None)
+            ):
                 memory = value.untyped_storage().data_ptr()
                 if any(isinstance(i, torch.Tensor) and i.untyped_storage().data_ptr() == memory for i in inputs):
                     raise errors.broken_result(

@@ -27,7 +27,7 @@ from ge_graph.ir import Graph, Node, Tensor
 from ge_runtime import errors
 from ge_runtime.cpu import host as host_rules
 from ge_runtime.cpu import registry, subgraphs
-from ge_runtime.cpu.plan_context import NodePlanContext, input_ports, said
+from ge_runtime.cpu.plan_context import NodePlanContext, input_ports, own_results, said
 from ge_runtime.cpu.program import EngineProgram, Line
 from ge_runtime.cpu.registry import Call, Kernel, Ref
 from ge_runtime.cpu.values import constant, too_large, torch_dtype
@@ -563,8 +563,10 @@ class Planner:
         reads: list[str] = []
         plain = self.render_call(call, reads)
         names = []
-        for edge in node.outputs:
-            own = roots or frozenset({self.new_root()})
+        kernel = registry.find(node.op) if roots else None
+        apart = own_results(node, kernel) if kernel is not None and kernel.updates else ()
+        for index, edge in enumerate(node.outputs):
+            own = roots if roots and index not in apart else frozenset({self.new_root()})
             value = PlannedValue(self.names.fresh("t"), roots=own)
             names.append(value.var)
             self._define(edge, value)
