@@ -186,7 +186,7 @@ class Planner:
         self._uses.update(graph.outputs)
         self._live: Counter[int] = Counter()
         self._root_of_input: dict[int, int] = {}
-        self._written = {} if any(map(_stops, order)) else dict(written)
+        self._written: Mapping[int, int] = {} if any(map(_stops, order)) else written
         self._home: dict[str, int] = {}  # variable that is the very tensor of a written input, to the input's root
         self._next_root = 1
 
