@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -9,39 +10,51 @@ import torch
 from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
 from torch._functorch.partitioners import default_partition  # noqa: F401 -- imported early, so that no measurement pays
 
+from ge_converters.base.torch_compat import boxed
 from ge_converters.decompose.table import decomposition_table
 from ge_converters.decompose.whole import KeepWhole
 from tools import models
 from torchair.module_numbers import module_numbers_fixed
 
 
-def _graphs(case: models.ModelCase, dynamic: bool, run: Callable[[Any], Any]) -> list[torch.fx.GraphModule]:
+class _Captured(Exception):
+    """The graph is there; running it would tell nothing."""
+
+
+def _stop(_: Any) -> None:
+    raise _Captured
+
+
+def _graphs(
+    case: models.ModelCase, dynamic: bool, run: Callable[[Any], Any], *, runs: bool
+) -> list[torch.fx.GraphModule]:
     found: list[torch.fx.GraphModule] = []
 
     def keep(gm: torch.fx.GraphModule, _: Any) -> Any:
         found.append(gm)
-        return make_boxed_func(gm.forward)
+        return make_boxed_func(gm.forward) if runs else boxed(_stop)
 
     def backend(gm: torch.fx.GraphModule, inputs: Any) -> Any:
         with module_numbers_fixed(gm), KeepWhole():
             return aot_module_simplified(gm, inputs, fw_compiler=keep, decompositions=decomposition_table({}))
 
     torch._dynamo.reset()
-    run(torch.compile(case.model, backend=backend, fullgraph=True, dynamic=dynamic))
+    with contextlib.suppress(_Captured):
+        run(torch.compile(case.model, backend=backend, fullgraph=True, dynamic=dynamic))
     return found
 
 
 def aot_graph(case: models.ModelCase, *, dynamic: bool = False) -> torch.fx.GraphModule:
     """The inference graph of a model after dynamo and AOTAutograd with our decompositions."""
     with torch.no_grad():
-        (graph,) = _graphs(case, dynamic, lambda call: call(*case.inputs))
+        (graph,) = _graphs(case, dynamic, lambda call: call(*case.inputs), runs=False)
     return graph
 
 
 def training_graphs(case: models.ModelCase) -> list[torch.fx.GraphModule]:
     """The forward and the backward graph of a model in training."""
     case.model.train()
-    forward, backward = _graphs(case, False, lambda call: call(*case.inputs)[0].square().mean().backward())
+    forward, backward = _graphs(case, False, lambda call: call(*case.inputs)[0].square().mean().backward(), runs=True)
     return [forward, backward]
 
 

@@ -50,7 +50,8 @@ _RUN_ONCE = (
     "test_printing",
     "test_faults",
     "test_host",
-)  # a run writes to the terminal, is stopped, or is repeated there
+    "test_written_inputs",
+)  # a run writes to the terminal or into its inputs, is stopped, or is repeated there
 
 
 def _other_values(inputs: Sequence[Any], shift: int) -> list[Any]:

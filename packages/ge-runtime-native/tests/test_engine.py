@@ -246,6 +246,9 @@ def test_refusals_of_kernels_are_located() -> None:
         ({"engine.nonsense": "1"}, "GE4007"),
         ({"engine.shuffle_seed": "x"}, "GE4007"),
         ({"engine.check": "sometimes"}, "GE4007"),
+        ({"engine.written": "0"}, "GE4007"),
+        ({"engine.written": "0:1"}, "GE4007"),
+        ({"engine.written": "-1:0"}, "GE4007"),
     ],
 )
 def test_unknown_options_are_refused(options: dict[str, str], code: str) -> None:

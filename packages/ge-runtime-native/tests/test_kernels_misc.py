@@ -450,3 +450,17 @@ def test_foreach_rounding_codes(run, code, want):
     x = torch.tensor([-2.5, 1.5, 2.5])
     got = run("ForeachRoundOffNumber", [x], torch.tensor([code], dtype=torch.int8), size_of_y=1)
     assert (got[0] if isinstance(got, list) else got).tolist() == want
+
+
+def test_gradients_of_relu_equal_a_selection(run):
+    """Bit by bit, with features that are NaN or infinite among them or not, of every element type and layout."""
+    torch.manual_seed(3)
+    odd = torch.tensor([math.inf, -math.inf, -0.0, 0.0, 1e-40, -1e-40])
+    for extra in ([], [math.nan]):
+        for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
+            x = torch.cat([odd, torch.randn(93), torch.tensor([*extra, 1.0][:1])]).to(dtype).reshape(10, 10)
+            dy = torch.cat([odd, torch.randn(94)]).flip(0).to(dtype).reshape(10, 10).t()
+            expected = torch.where(x > 0, dy, torch.zeros((), dtype=dtype))
+            assert run("ReluGrad", dy, x).view(torch.uint8).equal(expected.view(torch.uint8))
+            scaled = torch.where(x > 0, dy, (dy.float() * 0.3).to(dtype) if dtype.itemsize == 2 else dy * 0.3)
+            assert run("LeakyReluGrad", dy, x, negative_slope=0.3).equal(scaled)

@@ -184,6 +184,20 @@ def test_input_mutation():
     check(fn, torch.randn(3, 4), torch.randn(3, 4))
 
 
+def test_an_update_is_computed_in_the_tensor_that_it_updates():
+    def fn(x, y):
+        x.mul_(0.5).add_(y)
+
+    run = check(fn, torch.randn(64, 64), torch.randn(64, 64))
+    x, y = torch.randn(64, 64), torch.randn(64, 64)
+    run(x, y)
+    before = x._version
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as seen:
+        run(x, y)
+    assert not [e.name for e in seen.events() if e.cpu_memory_usage >= x.nbytes]
+    assert x._version > before
+
+
 def test_mutation_through_a_view():
     def fn(x):
         x[0].zero_()

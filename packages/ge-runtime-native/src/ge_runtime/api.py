@@ -40,7 +40,8 @@ class Executable(Protocol):
                 updated in place by Assign and its relatives, nothing else is written.
 
         Returns:
-            One tensor per graph output. They share memory neither with inputs nor constants nor each other.
+            One tensor per graph output. They share memory neither with inputs nor constants nor each other, unless the
+            caller asked an engine for a result in an input's place.
 
         Errors:
             EngineError GE4004 if number, type or size of the inputs is not the graph's; GE4005 if a kernel fails.

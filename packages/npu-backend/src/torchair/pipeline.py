@@ -427,7 +427,7 @@ class Pipeline(FxProgress):
         records.graph_added(lowered, number, dict(options), idle, engine.name)
         with self.timed("engine") as note:
             start = time.perf_counter()
-            executable = engine.compile(lowered.graph, options)
+            executable = engine.compile(lowered.graph, {**options, **_written(lowered, engine)})
             records.graph_compiled(lowered, number, engine.name, time.perf_counter() - start)
             executable = observers.with_data_dump(executable, lowered.graph, options, self.stage, engine)
             run = records.with_graph_runs(boxed_run(executable, guarded=self.guarded), number)
@@ -519,6 +519,20 @@ def without_write_backs(lowered: Lowered) -> tuple[Lowered, list[tuple[int, int]
         mutations=tuple(moved(m) for m in lowered.mutations if m not in inside),
     )
     return left, [(data[m.fx_index], m.ge_index) for m in inside]
+
+
+def _written(lowered: Lowered, engine: Engine) -> Mapping[str, str]:
+    """Tells the embedded engine which results are copied into arguments, so that it computes them there."""
+    if engine.name != "cpu":
+        return {}
+    data = {binding.fx_index: i for i, binding in enumerate(lowered.inputs)}
+    returned = {o.ge_index for o in lowered.outputs if hasattr(o, "ge_index")}
+    times = Counter(m.fx_index for m in lowered.mutations)
+    pairs = [
+        f"{data[m.fx_index]}:{m.ge_index}" for m in lowered.mutations
+        if m.fx_index in data and times[m.fx_index] == 1 and m.ge_index not in returned
+    ]  # fmt: skip
+    return {"engine.written": ",".join(pairs)} if pairs else {}
 
 
 def device_of(gm: torch.fx.GraphModule) -> str:

@@ -18,6 +18,7 @@ from ge_runtime import errors
 from ge_runtime.api import Capability
 from ge_runtime.cpu import registry
 from ge_runtime.cpu.known_inputs import KnownInputs
+from ge_runtime.cpu.plan_context import own_results
 from ge_runtime.cpu.planner import Planner, check_kernels, schedule
 from ge_runtime.cpu.program import EngineProgram
 from ge_runtime.cpu.subgraphs import Reporter, inside
@@ -25,6 +26,8 @@ from ge_runtime.cpu.values import TORCH_OF, constant, describe, from_numpy, torc
 
 _OPTIONS = {
     "engine.shuffle_seed": "an integer: run the nodes in a random order that data and control edges permit",
+    "engine.written": "pairs '3:0,5:2' of an input and the result that the caller writes into it after each run: the "
+    "result may be computed there, and is that very tensor then",
     "engine.check": "'first' (check every result's type and size in the first run), 'always' or 'never'",
 }
 
@@ -49,17 +52,24 @@ class CpuEngine:
             GraphError if the graph breaks its schemas; EngineError GE4003 naming every operator without kernel,
             GE4007 for an engine option that is not known, GE4009 for a form of an operator that is refused.
         """
-        seed, check = _read_options(options)
+        seed, check, written = _read_options(options)
         with no_collection():
             verify(graph)
             order = schedule(graph, seed)
             check_kernels(self.name, order)
-            return CpuExecutable(graph, order, check, seed)
+            return CpuExecutable(graph, order, check, seed, _checked_pairs(graph, options, written))
 
 
-def _read_options(options: Mapping[str, str]) -> tuple[int | None, str]:
+def _checked_pairs(graph: Graph, options: Mapping[str, str], pairs: Mapping[int, int]) -> Mapping[int, int]:
+    """The pairs of ``engine.written`` if the graph has such inputs and results."""
+    if any(i >= len(graph.inputs) or o >= len(graph.outputs) for i, o in pairs.items()):
+        raise errors.bad_option("engine.written", options["engine.written"], _OPTIONS["engine.written"])
+    return pairs
+
+
+def _read_options(options: Mapping[str, str]) -> tuple[int | None, str, dict[int, int]]:
     """Options of other engines pass; a name under ``engine.`` must be ours."""
-    seed, check = None, "first"
+    seed, check, written = None, "first", dict[int, int]()
     for name, value in options.items():
         if not name.startswith("engine."):
             continue
@@ -69,18 +79,31 @@ def _read_options(options: Mapping[str, str]) -> tuple[int | None, str]:
             if not value.lstrip("-").isdigit():
                 raise errors.bad_option(name, value, _OPTIONS[name])
             seed = int(value)
+        elif name == "engine.written":
+            pairs = [pair.split(":") for pair in value.split(",")]
+            if not all(len(pair) == 2 and all(part.isdecimal() for part in pair) for pair in pairs):
+                raise errors.bad_option(name, value, _OPTIONS[name])
+            written = {int(i): int(o) for i, o in pairs}
         else:
             check = value
             if check not in ("first", "always", "never"):
                 raise errors.bad_option(name, value, _OPTIONS[name])
-    return seed, check
+    return seed, check, written
 
 
 class CpuExecutable:
     """A planned graph. Runs are independent of each other and may overlap in threads."""
 
-    def __init__(self, graph: Graph, order: Sequence[Node], check: str, seed: int | None = None) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        order: Sequence[Node],
+        check: str,
+        seed: int | None = None,
+        written: Mapping[int, int] = {},
+    ) -> None:
         self._graph = graph
+        self._written_over = written
         self._seed = seed
         self._order = order
         self._check = check
@@ -95,7 +118,10 @@ class CpuExecutable:
 
     def _plan(self, trace: bool) -> Planner:
         with no_collection():
-            return Planner(self._graph, self._order, trace=trace, constants=self._constants, seed=self._seed).walk()
+            return Planner(
+                self._graph, self._order, trace=trace, constants=self._constants, seed=self._seed,
+                written=self._written_over,
+            ).walk()  # fmt: skip
 
     @cached_property
     def _program(self) -> EngineProgram:
@@ -302,11 +328,16 @@ class _Checker:
         """Check one node."""
         kernel = registry.find(node.op)
         may_alias = kernel is None or kernel.views or bool(kernel.updates)
-        for edge, value in zip(node.outputs, outputs):
+        own = own_results(node, kernel) if kernel is not None and kernel.updates else ()
+        for index, (edge, value) in enumerate(zip(node.outputs, outputs)):
             if value is None and edge not in self._used:
                 continue
             self._check(node, edge, value)
-            if not may_alias and value.numel() and not (kernel is not None and kernel.plan is not None):
+            if (
+                (not may_alias or index in own)
+                and value.numel()
+                and not (kernel is not None and kernel.plan is not None)
+            ):
                 memory = value.untyped_storage().data_ptr()
                 if any(isinstance(i, torch.Tensor) and i.untyped_storage().data_ptr() == memory for i in inputs):
                     raise errors.broken_result(

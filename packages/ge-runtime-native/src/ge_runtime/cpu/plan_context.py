@@ -9,7 +9,7 @@ from ge_graph import schema
 from ge_graph.dtypes import DataType
 from ge_graph.ir import Node, Tensor
 from ge_runtime.cpu.host import HOST_DTYPES, MAX_LIST
-from ge_runtime.cpu.registry import Kernel, Ref, parameters
+from ge_runtime.cpu.registry import Kernel, Ref, is_builtin, parameters
 
 _MAX_CONST = 4096
 _TYPES = ("dtype", "dst_type", "out_type", "DstT", "Tout", "T")
@@ -32,6 +32,15 @@ def said(node: Node, ports: Sequence[str]) -> Iterator[str]:
         spec = None if found is None else found.attr(name)
         if spec is not None and (spec.default is None or spec.default.value != attr.value):
             yield name
+
+
+def own_results(node: Node, kernel: Kernel) -> frozenset[int]:
+    """Results of an updating kernel of ours that are memory of their own: the updated ones bear their ports' names."""
+    found = schema.get(node.op)
+    names = [p.name for p in found.outputs] if found is not None and is_builtin(node.op) else []
+    if len(names) != len(node.outputs) or not set(kernel.updates) <= set(names):
+        return frozenset()
+    return frozenset(i for i, name in enumerate(names) if name not in kernel.updates)
 
 
 class NodePlanContext:

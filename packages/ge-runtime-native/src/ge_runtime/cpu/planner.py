@@ -12,7 +12,7 @@ import inspect
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from keyword import iskeyword
@@ -27,7 +27,7 @@ from ge_graph.ir import Graph, Node, Tensor
 from ge_runtime import errors
 from ge_runtime.cpu import host as host_rules
 from ge_runtime.cpu import registry, subgraphs
-from ge_runtime.cpu.plan_context import NodePlanContext, input_ports, said
+from ge_runtime.cpu.plan_context import NodePlanContext, input_ports, own_results, said
 from ge_runtime.cpu.program import EngineProgram, Line
 from ge_runtime.cpu.registry import Call, Kernel, Ref
 from ge_runtime.cpu.values import constant, too_large, torch_dtype
@@ -40,6 +40,7 @@ FIXED = 0
 _INPUTS = ("Data", "RefData")
 _CONSTS = ("Const", "Constant", "ConstPlaceHolder")
 _SKIPPED = ("NetOutput", "NoOp", "ControlTrigger")
+_COMMUTATIVE = (torch.add, torch.mul)
 
 
 @dataclass(slots=True)
@@ -114,6 +115,12 @@ def _acts(node: Node) -> bool:
     return own or any(map(_acts, (n for inner in node.subgraphs.values() for n in inner.nodes)))
 
 
+def _stops(node: Node) -> bool:
+    """Whether a node may end the run on purpose, or others see what it does: no input may be overwritten by then."""
+    found = registry.find(node.op)
+    return bool(node.subgraphs) or (found is not None and (found.acts or not node.outputs))
+
+
 def check_kernels(engine: str, nodes: Sequence[Node]) -> None:
     """Raise GE4003 with every node whose operator has no kernel; nodes of inner graphs included."""
     known = (*_INPUTS, *_CONSTS, *_SKIPPED, *subgraphs.OFFSETS)
@@ -146,6 +153,8 @@ class Planner:
         seed: As for ``schedule``, for the graphs in nodes.
         lent: For a graph in a node: the inputs that it may overwrite. None for an outermost graph, whose inputs belong
             to the caller and whose results share memory with nothing.
+        written: For an outermost graph: inputs that the caller overwrites after the run, with the result it takes for
+            each. Their old values are dead after the last read, so that the result may be computed in their place.
     """
 
     def __init__(
@@ -157,6 +166,7 @@ class Planner:
         constants: dict[Tensor, torch.Tensor],
         seed: int | None = None,
         lent: frozenset[int] | None = None,
+        written: Mapping[int, int] = {},
     ) -> None:
         self.graph = graph
         self.order = order
@@ -176,6 +186,8 @@ class Planner:
         self._uses.update(graph.outputs)
         self._live: Counter[int] = Counter()
         self._root_of_input: dict[int, int] = {}
+        self._written: Mapping[int, int] = {} if any(map(_stops, order)) else written
+        self._home: dict[str, int] = {}  # variable that is the very tensor of a written input, to the input's root
         self._next_root = 1
 
     # Names, numbers, tensors
@@ -305,6 +317,8 @@ class Planner:
         if self.lent is not None:
             root = self.new_root() if index in self.lent else -1 - index
             self._root_of_input[index] = root
+        elif index in self._written and node.op == "Data":
+            root = self._home[f"i{index}"] = self._root_of_input[index] = self.new_root()
         self._define(node.outputs[0], PlannedValue(f"i{index}", roots=frozenset({root})))
 
     def _const(self, node: Node) -> None:
@@ -495,20 +509,43 @@ class Planner:
         """
         if self.trace or not kernel.inplace or call.kwargs or not node.inputs:
             return False
-        edge = node.inputs[0]
-        if not isinstance(edge, Tensor) or not call.args or call.args[0] != Ref(self.values[edge].var):
-            return False
         if kernel.views if call.views is None else call.views:
             return False
-        exact = call.fn is getattr(torch, kernel.inplace.removesuffix("_"), None)
-        if not exact or edge.dtype is not node.outputs[0].dtype or not self._dying(edge):
+        if call.fn is not getattr(torch, kernel.inplace.removesuffix("_"), None):
             return False
+        if not self._writable(node, 0, call):
+            if call.fn not in _COMMUTATIVE or len(call.args) != 2 or not self._writable(node, 1, call):
+                return False
+            call = replace(call, args=call.args[::-1])
         reads: list[str] = []
         first, *rest = [self.render(a, reads) for a in call.args]
         written = build.call(build.attribute(first, build.member(kernel.inplace)), rest)
         grows = not all(isinstance(a, (bool, int, float)) or self._is_scalar(a) for a in call.args[1:])
-        self._assign(node, call, frozenset(), written, or_else=grows)
+        taken = next(v for e in node.operands() if (v := self.values[e]).var == reads[0])
+        self._assign(node, call, taken.roots & set(self._home.values()), written, or_else=grows)
+        if taken.var in self._home:
+            self._home[self.values[node.outputs[0]].var] = self._home[taken.var]
         return True
+
+    def _writable(self, node: Node, place: int, call: Call) -> bool:
+        """Whether an operand may take the result: it dies here, has the result's type and is the call's argument.
+
+        The first one is tried whatever its size. Of two that commute the first gives way if it is no input that the
+        result goes into, and the second is, or is as large as the result.
+        """
+        edge = node.inputs[place] if place < len(node.inputs) else None
+        if not isinstance(edge, Tensor) or place >= len(call.args) or call.args[place] != Ref(self.values[edge].var):
+            return False
+        out = node.outputs[0]
+        if edge.dtype is not out.dtype or not self._dying(edge):
+            return False
+        at_home = self.values[edge].var in self._home
+        if place:
+            return at_home or (edge.known_shape is not None and edge.known_shape == out.known_shape)
+        other = node.inputs[1] if call.fn in _COMMUTATIVE and len(node.inputs) == 2 else None
+        if not isinstance(other, Tensor) or self.values[other].var not in self._home or call.args[0] == call.args[1]:
+            return True
+        return at_home or not self._writable(node, 1, call)
 
     def _is_scalar(self, arg: Any) -> bool:
         """Whether an argument is a constant of rank 0."""
@@ -526,8 +563,10 @@ class Planner:
         reads: list[str] = []
         plain = self.render_call(call, reads)
         names = []
-        for edge in node.outputs:
-            own = roots or frozenset({self.new_root()})
+        kernel = registry.find(node.op) if roots else None
+        apart = own_results(node, kernel) if kernel is not None and kernel.updates else ()
+        for index, edge in enumerate(node.outputs):
+            own = roots if roots and index not in apart else frozenset({self.new_root()})
             value = PlannedValue(self.names.fresh("t"), roots=own)
             names.append(value.var)
             self._define(edge, value)
@@ -558,13 +597,19 @@ class Planner:
         reads: list[str] = []
         parts: list[Any] = []
         taken: set[int] = set()
-        for edge in self.graph.outputs:
+        for position, edge in enumerate(self.graph.outputs):
             found = self.tensor(edge)
             roots = self.values[edge].roots
-            copied = self.lent is None and (FIXED in roots or roots & taken)
+            copied = self.lent is None and (FIXED in roots or roots & taken or not self._at_home(position, edge))
             parts.append(Call(torch.clone, (found,)) if copied else found)
             taken |= roots
         self.emit(build.give(self.render(parts, reads)), reads)
+
+    def _at_home(self, position: int, edge: Tensor) -> bool:
+        """Whether a result lies in no written input, or is the very tensor of the one that it goes into."""
+        value = self.values[edge]
+        inputs = [i for i in self._written if self._root_of_input.get(i) in value.roots]
+        return not inputs or (value.var in self._home and len(inputs) == 1 and self._written[inputs[0]] == position)
 
     def walk(self) -> Planner:
         """Decide for every node what runs; the planner itself."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -71,7 +72,14 @@ for _op, _formula in _FORMULAS.items():
 
 @kernel("ReluGrad", source=_HEADER)
 def relu_grad(gradients: Tensor, features: Tensor) -> Tensor:
-    """The gradient where features > 0; a NaN feature stops it, unlike in PyTorch."""
+    """The gradient where features > 0; a NaN feature stops it, unlike in PyTorch.
+
+    A selection element by element costs ten times what ATen's own function does, which lets NaN pass: a sum that is not
+    NaN rules it out.
+    """
+    same = gradients.dtype is features.dtype and gradients.shape == features.shape
+    if same and features.is_floating_point() and not math.isnan(features.sum()):
+        return _ATEN.threshold_backward.default(gradients, features, 0)  # type: ignore[no-any-return]
     return _gated(gradients, features > 0)
 
 
@@ -170,6 +178,8 @@ def hardtanh_grad(result: Tensor, grad: Tensor, *, min_val: float = -1.0, max_va
 @kernel("LeakyReluGrad", source="ops-nn: activation/leaky_relu_grad, documentation")
 def leaky_relu_grad(gradients: Tensor, features: Tensor, *, negative_slope: float = 0.0) -> Tensor:
     """The gradient where features > 0, else times the slope."""
+    if gradients.dtype is features.dtype and features.is_floating_point():
+        return _ATEN.leaky_relu_backward.default(gradients, features, negative_slope, False)  # type: ignore[no-any-return]
     return torch.where(features > 0, gradients, (wide(gradients) * negative_slope).to(gradients.dtype))
 
 

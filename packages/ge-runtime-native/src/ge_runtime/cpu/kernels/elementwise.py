@@ -13,10 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ge_graph.dtypes import DataType
 from ge_runtime.cpu.registry import Call, PlanContext, PlanHook, Ref, kernel, plan, rows
 from ge_runtime.cpu.values import torch_dtype
 
 _HALF = (torch.float16, torch.bfloat16)
+_FULL = (DataType.DT_FLOAT, DataType.DT_DOUBLE)
 
 
 def wide(x: Tensor) -> Tensor:
@@ -229,14 +231,30 @@ def sxpy(x1: Tensor, x2: Tensor, alpha: Tensor | None = None) -> Tensor:
 def addcmul(input_data: Tensor, x1: Tensor, x2: Tensor, value: Tensor) -> Tensor:
     """input_data + value * x1 * x2, rounded once."""
     v = value.reshape(()).to(wide(input_data).dtype)
-    return (wide(input_data) + v * wide(x1) * wide(x2)).to(input_data.dtype)
+    return _plus(input_data, v * wide(x1) * wide(x2))
 
 
-@kernel("Addcdiv")
+def _plus(x: Tensor, term: Tensor) -> Tensor:
+    """x + term, in the memory of term where it has the size of the sum."""
+    wide_x = wide(x)
+    fits = term.dtype is wide_x.dtype and term.shape == torch.broadcast_shapes(term.shape, x.shape)
+    return (term.add_(wide_x) if fits else wide_x + term).to(x.dtype)
+
+
+@kernel("Addcdiv", inplace="addcdiv_")
 def addcdiv(input_data: Tensor, x1: Tensor, x2: Tensor, value: Tensor) -> Tensor:
     """input_data + value * (x1 / x2), rounded once."""
     v = value.reshape(()).to(wide(input_data).dtype)
-    return (wide(input_data) + real_div(wide(x1), wide(x2)) * v).to(input_data.dtype)
+    return _plus(input_data, real_div(wide(x1), wide(x2)) * v)
+
+
+@plan("Addcdiv")
+def _addcdiv_plan(ctx: PlanContext) -> Call | None:
+    """ATen multiplies x1 before it divides, which is the same for 1."""
+    value = ctx.const("value")
+    if ctx.dtype("input_data") not in _FULL or (value[0] if isinstance(value, list) and value else value) != 1:
+        return None
+    return Call(torch.addcdiv, tuple(ctx.tensor(p) for p in ("input_data", "x1", "x2")))
 
 
 @kernel("AddN", "AccumulateNV2", ignores=("N",))
@@ -248,11 +266,19 @@ def add_n(x: list[Tensor]) -> Tensor:
     return total.to(x[0].dtype)
 
 
-@kernel("Lerp")
+@kernel("Lerp", inplace="lerp_")
 def lerp(start: Tensor, end: Tensor, weight: Tensor) -> Tensor:
     """start + weight * (end - start)."""
     a, b, w = torch.broadcast_tensors(wide(start), wide(end), wide(weight))
     return torch.lerp(a, b, w).to(start.dtype)
+
+
+@plan("Lerp")
+def _lerp_plan(ctx: PlanContext) -> Call | None:
+    weight = ctx.const("weight")
+    if not isinstance(weight, float) or ctx.dtype("start") not in _FULL:
+        return None
+    return Call(torch.lerp, (ctx.tensor("start"), ctx.tensor("end"), weight))
 
 
 @kernel("ClipByValue", "ClipByValueV2", source="min(max(x, low), high): high wins")
