@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ge_graph import Graph
+    from ge_graph.kernels import Oracle
     from tair_debug.capture import Subject
     from tair_debug.compare import Comparison, ComparisonRow
 

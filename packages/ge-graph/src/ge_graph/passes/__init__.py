@@ -50,7 +50,7 @@ DEFAULT: Final[tuple[Pass, ...]] = (
 
 def for_chip(oracle: Oracle, chosen: Sequence[Pass] = DEFAULT) -> list[Pass]:
     """Passes, and the one that gives operators the form which a chip has a kernel for, in its place."""
-    at = next((i for i, p in enumerate(chosen) if isinstance(p, ProtectWrittenTensors)), len(chosen))
+    at = next((i for i, p in enumerate(chosen) if isinstance(p, DropDeadNodes)), len(chosen))
     return [*chosen[:at], FitChip(oracle), *chosen[at:]]
 
 

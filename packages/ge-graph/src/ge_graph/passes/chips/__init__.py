@@ -26,7 +26,7 @@ class FitChip(Pass):
 
     name = "fit_chip"
     reason = "compiling for a chip ends where an operator has no kernel, and AI CPU is slow"
-    place = "after drop_dead_nodes, so that nothing is changed for nobody; before protect_written_tensors"
+    place = "after all fusions; leaves casts that nobody reads for drop_dead_nodes"
 
     def __init__(self, oracle: Oracle) -> None:
         self.oracle = oracle
@@ -35,6 +35,7 @@ class FitChip(Pass):
         if not any(n.op in FORMS for n in graph.nodes):
             return []
         effects = Effects(graph)
+        read = {*graph.outputs, *(t for n in graph.nodes for t in n.operands())}
         nodes: list[Node] = []
         gone: list[Node] = []
         mapping: dict[Tensor, Tensor] = {}
@@ -43,7 +44,7 @@ class FitChip(Pass):
             if mapping:
                 node.replace_operands(mapping)
             free = node.op in FORMS and not effects.pinned(node) and not node.subgraphs
-            site = self._site(graph, node) if free else None
+            site = self._site(graph, node, read) if free else None
             if site is None:
                 nodes.append(node)
                 continue
@@ -64,14 +65,14 @@ class FitChip(Pass):
         found = (n for part in walk(graph) for n in part.nodes if n.op in FORMS)
         return any(self.oracle.verdict(n.op, types_of(n)).state in ("none", "aicpu") for n in found)
 
-    def _site(self, graph: Graph, node: Node) -> Site | None:
+    def _site(self, graph: Graph, node: Node, read: set[Tensor]) -> Site | None:
         """The nodes that take the place of one; None if it stays."""
         before = self.oracle.verdict(node.op, types_of(node)).state
         if before not in ("none", "aicpu"):
             return None
         worse = ("none",) if before == "none" else ("none", "aicpu")
         for form in FORMS[node.op]:
-            site = Site(graph, node)
+            site = Site(graph, node, read)
             site.results = form(site, node) or []
             found = [self.oracle.verdict(n.op, types_of(n)).state for n in site.made if n.op != "Const"]
             if site.results and not any(state in worse for state in found):

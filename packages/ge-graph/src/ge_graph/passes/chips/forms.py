@@ -35,7 +35,7 @@ def _retyped(
     made = site.add(node.op, inputs, dict(node.attrs), *zip(types, (t.known_shape for t in node.outputs)))
     for mine, old in zip(made, node.outputs):
         mine.format = old.format
-    return [move(site, mine, old.dtype) for mine, old in zip(made, node.outputs)]
+    return [move(site, mine, old.dtype) if site.reads(old) else mine for mine, old in zip(made, node.outputs)]
 
 
 def through(dtype: DataType, sources: tuple[DataType, ...], site: Site, node: Node) -> list[Tensor] | None:
@@ -99,7 +99,7 @@ def volume_places(site: Site, node: Node) -> list[Tensor] | None:
         (_D.DT_INT32, places.known_shape),
     )  # fmt: skip
     made[0].format, made[1].format = y.format, places.format
-    return [made[0], site.cast(made[1], places.dtype)]
+    return [made[0], site.cast(made[1], places.dtype) if site.reads(places) else made[1]]
 
 
 def filter_sizes(site: Site, node: Node) -> list[Tensor] | None:
@@ -178,14 +178,16 @@ def _deep(shape: Shape | None) -> Shape | None:
     return None if shape is None else (*shape[:2], 1, *shape[2:])
 
 
-def _flat(site: Site, deep: Tensor, like: Tensor) -> list[Tensor]:
-    flat = site.one("Squeeze", (deep,), {"axis": kinds.ListInt([2])}, deep.dtype, like.known_shape)
-    flat.format = like.format
-    return [flat]
-
-
-def _unsqueezed(site: Site, x: Tensor) -> Tensor:
-    return site.one("Unsqueeze", (x,), {"axes": kinds.ListInt([2])}, x.dtype, _deep(x.known_shape))
+def _on_volumes(site: Site, op: str, before: list[Tensor], x: Tensor, attrs: Any, y: Tensor) -> list[Tensor]:
+    """An operator on volumes of depth 1; in float32 where its definition does not list the type."""
+    dtype = x.dtype if x.dtype in schema.require(op).inputs[len(before)].domain else _D.DT_FLOAT
+    plane = site.cast(x, dtype)
+    deep = site.one("Unsqueeze", (plane,), {"axes": kinds.ListInt([2])}, dtype, _deep(x.known_shape))
+    made = site.one(op, (*before, deep), attrs, dtype, _deep(y.known_shape))
+    flat = site.one("Squeeze", (made,), {"axis": kinds.ListInt([2])}, dtype, y.known_shape)
+    result = site.cast(flat, y.dtype)
+    result.format = y.format
+    return [result]
 
 
 def _volume_attrs(node: Node) -> dict[str, Any] | None:
@@ -208,7 +210,7 @@ def planes_as_volumes(site: Site, node: Node) -> list[Tensor] | None:
     attrs, x, y = _volume_attrs(node), node.inputs[0], node.outputs[0]
     if attrs is None or not isinstance(x, Tensor):
         return None
-    return _flat(site, site.one("AvgPool3D", (_unsqueezed(site, x),), attrs, y.dtype, _deep(y.known_shape)), y)
+    return _on_volumes(site, "AvgPool3D", [], x, attrs, y)
 
 
 def gradient_of_volumes(site: Site, node: Node) -> list[Tensor] | None:
@@ -218,8 +220,7 @@ def gradient_of_volumes(site: Site, node: Node) -> list[Tensor] | None:
     if attrs is None or sizes is None or sizes.size != 4 or not isinstance(grad, Tensor):
         return None
     shape = site.constant(np.insert(sizes.reshape(-1), 2, 1).astype(np.int32), _D.DT_INT32)
-    inputs = (shape, _unsqueezed(site, grad))
-    return _flat(site, site.one("AvgPool3DGrad", inputs, attrs, y.dtype, _deep(y.known_shape)), y)
+    return _on_volumes(site, "AvgPool3DGrad", [shape], grad, attrs, y)
 
 
 def adaptive_volumes(site: Site, node: Node) -> list[Tensor] | None:
@@ -228,8 +229,7 @@ def adaptive_volumes(site: Site, node: Node) -> list[Tensor] | None:
     if not isinstance(x, Tensor) or x.known_shape is None or len(x.known_shape) != 4 or len(sizes) != 2:
         return None
     attrs = {"output_size": kinds.ListInt([1, *sizes]), "data_format": kinds.Str("NCDHW")}
-    deep = site.one("AdaptiveAvgPool3d", (_unsqueezed(site, x),), attrs, y.dtype, _deep(y.known_shape))
-    return _flat(site, deep, y)
+    return _on_volumes(site, "AdaptiveAvgPool3d", [], x, attrs, y)
 
 
 def batched_product(site: Site, node: Node) -> list[Tensor] | None:
@@ -266,7 +266,13 @@ def repeated_product(site: Site, node: Node) -> list[Tensor] | None:
     """Pow: integers to a constant power from 1 to 4 by products, which wrap around alike."""
     x, y, power = node.inputs[0], node.outputs[0], bounds.constant(node.inputs[1])
     same = isinstance(x, Tensor) and x.known_shape == y.known_shape is not None and x.dtype is y.dtype
-    if not same or not y.dtype.is_integer or power is None or power.size != 1 or not 2 <= int(power.reshape(-1)[0]) <= 4:
+    if (
+        not same
+        or not y.dtype.is_integer
+        or power is None
+        or power.size != 1
+        or not 2 <= int(power.reshape(-1)[0]) <= 4
+    ):
         return None
     square = site.one("Mul", (x, x), {}, y.dtype, y.known_shape)
     other = {3: x, 4: square}.get(int(power.reshape(-1)[0]))
@@ -325,7 +331,8 @@ def chosen_by_logic(site: Site, node: Node) -> list[Tensor] | None:
         return [logic("LogicalOr", other(), first)]
     if known(second) is False:
         return [logic("LogicalAnd", condition, first)]
-    return [logic("LogicalOr", logic("LogicalAnd", condition, first), logic("LogicalAnd", other(), second))]
+    parts = [site.one("LogicalAnd", p, {}, _D.DT_BOOL, None) for p in ((condition, first), (other(), second))]
+    return [logic("LogicalOr", *parts)]
 
 
 def drawn_as_bits(site: Site, node: Node) -> list[Tensor] | None:
@@ -334,7 +341,10 @@ def drawn_as_bits(site: Site, node: Node) -> list[Tensor] | None:
     y = node.outputs[0]
     value = chance.node.attr("value") if isinstance(chance, Tensor) and chance.node.op == "Const" else None
     fresh = [bounds.constant(t) for t in (seed, offset)]
-    if any(f is None or f.size != 1 for f in fresh) or [int(f.reshape(-1)[0]) for f in fresh if f is not None] != [-1, 0]:
+    if any(f is None or f.size != 1 for f in fresh) or [int(f.reshape(-1)[0]) for f in fresh if f is not None] != [
+        -1,
+        0,
+    ]:
         return None
     if not isinstance(value, np.ndarray) or value.size != 1 or not 0 < float(value.reshape(-1)[0]) <= 1:
         return None

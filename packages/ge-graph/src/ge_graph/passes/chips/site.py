@@ -10,6 +10,13 @@ from ge_graph import builder
 from ge_graph.attrs import Attr, Kind
 from ge_graph.dtypes import DataType
 from ge_graph.ir import Graph, Node, Operand, Shape, Tensor
+from ge_graph.passes.chips.bounds import of_type
+
+
+def _within(inner: DataType, outer: DataType) -> bool:
+    """Whether every value of an integer type or bool is one of another."""
+    a, b = of_type(inner), of_type(outer)
+    return a is not None and b is not None and b[0] <= a[0] and a[1] <= b[1]
 
 
 class Site:
@@ -18,16 +25,21 @@ class Site:
     Args:
         graph: The graph.
         node: The node that may go.
+        read: Tensors that somebody reads.
 
     Attributes:
         made: New nodes, in order.
         results: What stands for the outputs of the node, in order.
     """
 
-    def __init__(self, graph: Graph, node: Node) -> None:
+    def __init__(self, graph: Graph, node: Node, read: set[Tensor]) -> None:
         self.made: list[Node] = []
         self.results: list[Tensor] = []
-        self._graph, self._node = graph, node
+        self._graph, self._node, self._read = graph, node, read
+
+    def reads(self, tensor: Tensor) -> bool:
+        """Whether somebody reads a tensor of the old node."""
+        return tensor in self._read
 
     def add(
         self, op: str, inputs: Sequence[Operand], attrs: dict[str, Attr], *outputs: tuple[DataType, Shape | None]
@@ -53,9 +65,12 @@ class Site:
         return self.one("Const", (), {"value": Attr(Kind.TENSOR, array)}, dtype, tuple(array.shape))
 
     def cast(self, x: Tensor, dtype: DataType) -> Tensor:
-        """A tensor in another type."""
+        """A tensor in another type; from what it was cast from if that holds no more values than the type."""
         if x.dtype is dtype:
             return x
+        source = x.node.inputs[0] if x.node.op == "Cast" else None
+        if isinstance(source, Tensor) and _within(source.dtype, x.dtype) and _within(source.dtype, dtype):
+            x = source
         made = self.one("Cast", (x,), {"dst_type": kinds.Int(int(dtype))}, dtype, x.known_shape)
         made.format = x.format
         return made
