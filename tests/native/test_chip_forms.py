@@ -89,7 +89,8 @@ PROGRAMS = {
     "sign of int64": (torch.sign, lambda: (longs(9),)),
     "choice of bool": (torch.where, lambda: (torch.rand(9) > 0.5, torch.rand(3, 9) > 0.5, torch.rand(9) > 0.5)),
     "gradient of a gate in float64": (
-        lambda g, x: torch.ops.aten.glu_backward(g, x, 0), lambda: (torch.randn(2, 3).double(), torch.randn(4, 3).double())),
+        lambda g, x: torch.ops.aten.glu_backward(g, x, 0),
+        lambda: (torch.randn(2, 3).double(), torch.randn(4, 3).double())),
     "gradient of a bfloat16 loss": (
         lambda g, x, t, w: torch.ops.aten.nll_loss_backward(g, x, t, None, 2, -100, w),
         lambda: (half(), half(5, 4), torch.randint(0, 4, (5,)), half())),

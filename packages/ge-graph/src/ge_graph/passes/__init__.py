@@ -26,8 +26,8 @@ from ge_graph.passes.twins import MergeTwins
 from ge_graph.passes.written import ProtectWrittenTensors
 
 __all__ = [
-    "DEFAULT", "DropDeadNodes", "DropIdentities", "DropSymbolicInputs", "FitChip", "FoldLayout", "FoldSizes", "FuseOperators",
-    "JoinMoves", "MergeConstants", "MergeShapeArithmetic", "MergeTwins", "Pass", "PassResult",
+    "DEFAULT", "DropDeadNodes", "DropIdentities", "DropSymbolicInputs", "FitChip", "FoldLayout", "FoldSizes",
+    "FuseOperators", "JoinMoves", "MergeConstants", "MergeShapeArithmetic", "MergeTwins", "Pass", "PassResult",
     "ProtectWrittenTensors", "ReplaceDataWithRefData", "SortNodes", "SpreadLate", "UnjoinBatches",
     "WriteInputsInPlace", "for_chip", "run",
 ]  # fmt: skip

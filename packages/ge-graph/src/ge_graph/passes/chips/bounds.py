@@ -45,11 +45,10 @@ def bounds(tensor: Any, depth: int = _DEPTH) -> Bounds | None:
     if value is not None:
         return (int(value.min()), int(value.max())) if value.size else (0, 0)
     node = tensor.node
-    places = _PLACES.get(node.op)
     found = None
-    if places is not None and tensor.index == places[0]:
-        size = _size(node.inputs[0], node.attr(places[1], -1) if places[1] else -1)
-        found = None if size is None else (0, max(size - 1, 0))
+    if (axis := _PLACES.get(node.op)) is not None and tensor.index == 1:
+        size = _size(node.inputs[0], node.attr(axis, -1))
+        found = None if size is None else (0, size)
     elif depth and node.op in _KNOWN and tensor.index == 0:
         found = _KNOWN[node.op](node, lambda t: bounds(t, depth - 1))
     if found is None or found[0] < whole[0] or found[1] > whole[1]:  # the result wraps around
@@ -142,5 +141,6 @@ _KNOWN: Final[dict[str, _Finder]] = {
     "Range": _range,
     "Cumsum": lambda node, of: running(node),
 }  # fmt: skip
-# Output that holds places along an axis of the first input, and the attribute that names the axis.
-_PLACES: Final = {"Sort": (1, "axis"), "TopKV2": (1, "dim")}
+# Operators whose second output holds places along an axis of the first input, and the attribute that names the axis, the
+# last one by default. A row that is finished chooses the expert behind the last.
+_PLACES: Final = {"Sort": "axis", "TopKV2": "dim", "MoeGatingTopKSoftmax": "", "MoeGatingTopKSoftmaxV2": ""}

@@ -137,7 +137,7 @@ def _kept(node: Node) -> bool:
 
 def _sums_fit(node: Node) -> bool:
     found = bounds.running(node)
-    return found is not None and -_LARGEST <= found[0] and found[1] <= _LARGEST
+    return found is not None and found[0] >= -_LARGEST and found[1] <= _LARGEST
 
 
 def _powers_fit(node: Node) -> bool:

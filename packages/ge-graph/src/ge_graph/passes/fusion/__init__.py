@@ -25,6 +25,8 @@ RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
     "RmsNorm": (norms.rms_norm_of_sum,),
     "TopKV2": (routing.chosen,),
 }
+# Rules that look at what others have made.
+LATE_RULES: Final[Mapping[str, tuple[Rule, ...]]] = {"FlashAttentionScore": (attention.without_statistics,)}
 
 
 class FuseOperators(Pass):
@@ -41,16 +43,18 @@ class FuseOperators(Pass):
     place = "after merge_twins; leaves dead nodes for drop_dead_nodes"
 
     def rewrite(self, graph: Graph) -> list[str]:
-        if not any(n.op in RULES for n in graph.nodes):
-            return []
         counts: dict[str, int] = {}
-        ctx = FusionContext(graph, Effects(graph))
-        for node in list(graph.nodes):
-            for rule in RULES.get(node.op, ()):
-                if ctx.alive(node) and rule(ctx, node):
-                    what = rule.__doc__ or rule.__name__
-                    counts[what] = counts.get(what, 0) + 1
-                    break
-        if counts:
-            ctx.finish()
+        for rules in (RULES, LATE_RULES):
+            if not any(n.op in rules for n in graph.nodes):
+                continue
+            ctx = FusionContext(graph, Effects(graph))
+            before = sum(counts.values())
+            for node in list(graph.nodes):
+                for rule in rules.get(node.op, ()):
+                    if ctx.alive(node) and rule(ctx, node):
+                        what = rule.__doc__ or rule.__name__
+                        counts[what] = counts.get(what, 0) + 1
+                        break
+            if sum(counts.values()) > before:
+                ctx.finish()
         return [f"{count} x {what.splitlines()[0]}" for what, count in sorted(counts.items())]
