@@ -66,7 +66,7 @@ def row(model: str, dtype: str, plain: Graph, graph: Graph, report: check.CheckR
     counts = report.counts()
     gone = _ops(plain) - _ops(graph)
     made = _ops(graph) - _ops(plain)
-    other = f"{_listed(gone)} as {_listed(made)}" if made else ""
+    other = f"{_listed(gone) or 'nothing'} as {_listed(made)}" if made else ""
     troubles = collections.Counter[str]()
     unknown = collections.Counter[str]()
     for entry in report.rows:
@@ -90,10 +90,10 @@ def page(found: dict[tuple[str, str], dict[str, str]]) -> str:
         "# Graphs of real models on each chip",
         "",
         "Made by `make chips`: forward graphs of the models in [graphs](graphs.md), with few and narrow layers.",
-        "Each is made for the chip as `config.check_soc` does, and checked as `tair check --soc` does, by the facts that",
-        "the package carries ([check](check.md)). These are complete for ascend950 only: elsewhere *unknown* says that",
-        "no published library has the operator, not that the chip lacks it; `--cann` reads an installation, which has",
-        "all.",
+        "Each is made for the chip as `config.check_soc` does, and checked as `tair check --soc` does, by the facts",
+        "that the package carries ([check](check.md)). These are complete for ascend950 only: elsewhere *unknown* says",
+        "that no published library has the operator, not that the chip lacks it; `--cann` reads an installation, which",
+        "has all.",
     ]
     head = ("model", "type", "AI Core", "no kernel needed", "AI CPU", "no kernel", "unknown", "in another form",
             "AI CPU or no kernel", "unknown operators")  # fmt: skip

@@ -22,8 +22,9 @@ def of_type(dtype: DataType) -> Bounds | None:
         return 0, 1
     if not dtype.is_integer or dtype.bits < 8:
         return None
-    info = np.iinfo(dtype.numpy)
-    return int(info.min), int(info.max)
+    if dtype.name.startswith("DT_UINT"):
+        return 0, 2**dtype.bits - 1
+    return -(2 ** (dtype.bits - 1)), 2 ** (dtype.bits - 1) - 1
 
 
 def constant(tensor: Any) -> np.ndarray[Any, Any] | None:
@@ -66,7 +67,8 @@ def _size(tensor: Any, axis: Any) -> int | None:
     shape = tensor.known_shape if isinstance(tensor, Tensor) else None
     if shape is None or not isinstance(axis, int) or not -len(shape) <= axis < len(shape):
         return None
-    return shape[axis] if isinstance(shape[axis], int) else None
+    size = shape[axis]
+    return size if isinstance(size, int) else None
 
 
 def _same(node: Node, of: Any) -> Bounds | None:
