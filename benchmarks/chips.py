@@ -66,7 +66,7 @@ def row(model: str, dtype: str, plain: Graph, graph: Graph, report: check.CheckR
     counts = report.counts()
     gone = _ops(plain) - _ops(graph)
     made = _ops(graph) - _ops(plain)
-    other = f"{_listed(gone) or 'nothing'} as {_listed(made)}" if made else ""
+    other = f"{_listed(gone)} as {_listed(made)}" if gone else f"with {_listed(made)}" if made else ""
     troubles = collections.Counter[str]()
     unknown = collections.Counter[str]()
     for entry in report.rows:
