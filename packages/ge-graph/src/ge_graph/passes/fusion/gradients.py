@@ -134,7 +134,7 @@ def _become_gradient(
     )  # fmt: skip
     if more is not None:
         (made,) = ctx.add(node, "Add", (more, made), {}, [(_F32, shape)])
-    elif narrow is None:
+    if narrow is None:
         _weight_gradient(ctx, node, dy, x, root, weights)
     ctx.replace(last.outputs[0], made)
     ctx.retire(last)
