@@ -12,7 +12,7 @@ export HF_HUB_OFFLINE ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-npu test tiny quick unit system emulator-test torchvision-test opinfo fuzz fuzz-arguments torch-suites native graphs bench lint regen coverage configure wheels install uninstall package-test docs matrix release clean
+.PHONY: help setup demo demo-npu test tiny quick unit system emulator-test torchvision-test opinfo fuzz fuzz-arguments torch-suites native graphs chips bench lint regen coverage configure wheels install uninstall package-test docs matrix release clean
 
 help:  ## list these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -80,6 +80,9 @@ native: setup  ## every OpInfo by the GE operators it becomes, what GE has inste
 
 graphs: setup  ## operators in the graphs of real models against the incumbent's; written to docs/graphs.md
 	@$(RUN) -m benchmarks.graphs && $(RUN) -m tools.docs.chinese
+
+chips: setup  ## operators of real models by the unit of each chip that runs them; written to docs/chips.md
+	@$(RUN) -m benchmarks.chips
 
 bench: setup  ## ratios against eager and other exporters; written to benchmarks/results.md
 	@$(RUN) -m benchmarks.run

@@ -160,6 +160,8 @@ def _graph(op: str, inputs: dict[str, Any], attrs: dict[str, Any]) -> tuple[Grap
     graph = Graph("reason")
 
     def place(value: Any) -> Any:
+        if isinstance(value, list) and value and isinstance(value[0], dict):  # a port of several tensors
+            return [place(v) for v in value]
         feeds.append(_operand(value))
         dtype = BY_TORCH_NAME[str(feeds[-1].dtype).removeprefix("torch.")]
         return ops.Data(index=len(feeds) - 1, dtype=dtype, shape=tuple(feeds[-1].shape))

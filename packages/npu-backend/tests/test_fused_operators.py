@@ -305,3 +305,40 @@ def test_the_switch_of_fusions_holds_for_ge_operators_too(recording):
         got = torch.compile(swiglu, backend=torchair.get_npu_backend(compiler_config=config), dynamic=False)(*inputs)
     torch.testing.assert_close(got, swiglu(*inputs))
     assert FUSED.isdisjoint(n.op for n in seen.last_graph().nodes)
+
+
+def library_attention(q, k, v):
+    return F.scaled_dot_product_attention(q, k, v)
+
+
+def library_attention_with_mask(q, k, v):
+    seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(1)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+
+
+def grouped_library_attention(q, k, v):
+    return F.scaled_dot_product_attention(q, k[:, :2], v[:, :2], scale=0.3, enable_gqa=True)
+
+
+@pytest.mark.parametrize("trained", [False, True])
+@pytest.mark.parametrize("dtype", ALL, ids=str)
+@pytest.mark.parametrize("fn", [library_attention, library_attention_with_mask, grouped_library_attention])
+def test_attention_of_16_bits_without_gradients_makes_no_statistics(fn, dtype, trained, recording):
+    inputs = [x.requires_grad_(trained) for x in _inputs([(2, 4, 5, 16), (2, 4, 7, 16), (2, 4, 7, 16)], dtype)]
+    with recording() as seen:
+        got = torch.compile(fn, backend="npu", dynamic=False)(*inputs)
+    ops = [n.op for n in seen.last_graph().nodes]
+    # In bfloat16 the mask is a bias, whose sizes the other operator restricts.
+    biased = dtype == torch.bfloat16 and fn is library_attention_with_mask
+    wanted = "FlashAttentionScore" if trained or biased or dtype == torch.float32 else "FusedInferAttentionScore"
+    assert [op for op in ops if op in ("FlashAttentionScore", "FusedInferAttentionScore")] == [wanted], ops
+    torch.testing.assert_close(got, fn(*inputs), atol=2e-2 if dtype == torch.bfloat16 else 2e-3, rtol=2e-2)
+
+
+@pytest.mark.parametrize("width", [8, 528])
+def test_widths_of_heads_that_inference_attention_does_not_take(width, recording):
+    inputs = _inputs([(1, 2, 3, width)] * 3, torch.float16)
+    with recording() as seen, torch.no_grad():
+        got = torch.compile(library_attention, backend="npu", dynamic=False)(*inputs)
+    assert "FusedInferAttentionScore" not in [n.op for n in seen.last_graph().nodes]
+    torch.testing.assert_close(got, library_attention(*inputs), atol=2e-3, rtol=2e-2)

@@ -120,9 +120,10 @@ TOP: Final = (
         "Same; each change between GE and eager waits for the device.",
         choices=("error", "split"),
     ),
-    Option("check_soc", "text", None, "none", "here",
-           "The chip, such as ascend910b, for which every graph is checked: operators without a kernel, and operators "
-           "on AI CPU, are warned of with the line they come from. See docs/check.md.", "Same.",
+    Option("check_soc", "text", None, "graph", "here",
+           "The chip, such as ascend910b, for which every graph is made and checked: operators take the form that it "
+           "runs on AI Core; those without a kernel and those on AI CPU are warned of with the line they come from. "
+           "See docs/check.md.", "Same.",
            form=r"[A-Za-z0-9_]+", example="ascend910b"),
     _flag("check_soc_error", False, "none", "here",
           "With check_soc: an operator without a kernel is an error instead of a warning.", device="Same."),

@@ -21,8 +21,8 @@ import torch
 
 from ge_converters.base.provenance import not_the_user
 from ge_converters.base.torch_compat import boxed, real_values, static_input_positions
+from ge_graph import kernels, schema
 from ge_graph import passes as ge_passes
-from ge_graph import schema
 from ge_graph.collection import no_collection
 from ge_graph.errors import ConfigError, GraphError, LoweringError
 from ge_graph.rules.options import check_options
@@ -357,14 +357,14 @@ class Pipeline(FxProgress):
             passes = [ge_passes.WriteInputsInPlace(pairs), ge_passes.ReplaceDataWithRefData(), *passes]
         if not experimental.topology_sorting_strategy.is_default:
             passes.append(ge_passes.SortNodes(experimental.topology_sorting_strategy.value))
-        return lowered, passes
+        soc = self.config.check_soc.value
+        return lowered, passes if soc is None else ge_passes.for_chip(kernels.oracle(soc), passes)
 
     def _check_soc(self, graph: Graph) -> None:
         """The verdict of the chip that ``config.check_soc`` names, as a warning or, on request, an error."""
         soc = self.config.check_soc.value
         if soc is None:
             return
-        from ge_graph import kernels
         from tair_debug import check
 
         with self.timed("check_soc") as note:

@@ -17,13 +17,16 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from ge_converters.base.torch_compat import boxed, fake_mode, real_values, run_aot
 from ge_graph import Graph, escape
 from ge_graph.errors import ConfigError, GeError
+
+if TYPE_CHECKING:
+    from ge_graph.kernels import Oracle
 
 COMPILER: Final = "tair_debug.compiler"
 _INPUT: Final = re.compile(r"\s*([a-z_0-9]+)\(([\d,\s]*)\)\s*")
@@ -267,13 +270,21 @@ def _mode_of(subject: Subject) -> Any:
     return fake_mode(beside_real=True)
 
 
-def to_ge(gm: torch.fx.GraphModule, name: str) -> tuple[Graph, Graph]:
+def to_ge(gm: torch.fx.GraphModule, name: str, oracle: Oracle | None = None) -> tuple[Graph, Graph]:
     """The GE graph of an ATen graph as converted, and after the GE passes and verification.
+
+    Args:
+        gm: The ATen graph.
+        name: Name of the GE graph.
+        oracle: The chip whose forms of operators are taken; None leaves them as they are everywhere.
 
     Errors: LoweringError for what cannot be lowered, GraphError for what GE would refuse.
     """
     from ge_converters.conversion import convert_graph
     from ge_converters.lowering import lower
+    from ge_graph import passes
 
+    chosen = passes.DEFAULT if oracle is None else passes.for_chip(oracle)
     with real_values():
-        return lower(gm, name=name).graph, convert_graph(gm, name=name).graph
+        made = convert_graph(gm, name=name, prepare=lambda lowered: (lowered, chosen)).graph
+        return lower(gm, name=name).graph, made

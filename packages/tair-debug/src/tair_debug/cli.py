@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ge_graph import Graph
+    from ge_graph.kernels import Oracle
     from tair_debug.capture import Subject
     from tair_debug.compare import Comparison, ComparisonRow
 
@@ -371,7 +372,8 @@ def check(
 ) -> int:
     """Which operators of a model have a kernel on a chip, and on which unit: AI Core, AI CPU or none.
 
-    Exit code 1 if some operator has none. What no facts speak of is unknown.
+    Exit code 1 if some operator has none. What no facts speak of is unknown. A model is converted for each chip, as
+    config.check_soc does: operators take the form that the chip runs on AI Core. A graph is checked as it is.
     """
     from ge_graph import kernels
     from ge_graph.escape import line
@@ -380,8 +382,8 @@ def check(
 
     facts = kernels.facts(cann)
     oracles = [kernels.oracle(name, cann) for name in soc or facts.socs()]
-    graphs = _graphs_of(source, inputs or (), backward, dynamic, real)
-    reports = [work.examine(graphs, oracle) for oracle in oracles]
+    graphs_for = _graphs_of(source, inputs or (), backward, dynamic, real)
+    reports = [work.examine(graphs_for(oracle), oracle) for oracle in oracles]
     if write_facts is not None:
         artefacts.write_text(write_facts, facts.text(), "tair check --write-facts")
     good = all(r.ok for r in reports)
@@ -402,16 +404,29 @@ def check(
     return 0 if good else 1
 
 
-def _graphs_of(source: str, inputs: Sequence[str], backward: bool, dynamic: bool, real: bool) -> list[Graph]:
-    """The finished GE graphs of a model, or the graph of a file."""
+def _graphs_of(
+    source: str, inputs: Sequence[str], backward: bool, dynamic: bool, real: bool
+) -> Callable[[Oracle], list[Graph]]:
+    """Chip to the finished GE graphs of a model, or to the graph of a file, which no chip changes."""
+    from ge_graph.passes import FitChip
     from tair_debug import capture
     from tair_debug.graph_file import read_graph
 
     if ".py:" not in source:
-        return [read_graph(Path(source))]
+        graph = read_graph(Path(source))
+        return lambda oracle: [graph]
     subject = capture.load(source, inputs, fake=not real)
     found = capture.capture(subject, backward=backward, dynamic=dynamic, fake=not real)
-    return [capture.to_ge(g.gm, f"graph_{i}")[1] for i, g in enumerate(found, 1)]
+    plain = [capture.to_ge(g.gm, f"graph_{i}")[1] for i, g in enumerate(found, 1)]
+
+    def graphs(oracle: Oracle) -> list[Graph]:
+        step = FitChip(oracle)
+        return [
+            capture.to_ge(g.gm, f"graph_{i}", oracle)[1] if step.concerns(made) else made
+            for i, (g, made) in enumerate(zip(found, plain), 1)
+        ]
+
+    return graphs
 
 
 @command

@@ -54,6 +54,8 @@ def native_layer_norm(
     """  # noqa: E501
     need_floats("LayerNormV4", input, weight, bias)
     sizes = shape_operand(normalized_shape, DataType.DT_INT32)
+    if not isinstance(sizes, Tensor):  # chips have a kernel for int32 only
+        sizes = ge.Const(sizes, dtype=DataType.DT_INT32)
     y, mean, rstd = ge.LayerNormV4(input, sizes, weight, bias, epsilon=float(eps))
     specs = meta_outputs
     return cast(y, specs[0].dtype), cast(mean, specs[1].dtype), cast(rstd, specs[2].dtype)

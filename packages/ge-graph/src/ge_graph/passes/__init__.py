@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from ge_graph.ir import Graph
+from ge_graph.kernels import Oracle
 from ge_graph.passes.base import Pass, PassResult
 from ge_graph.passes.batches import UnjoinBatches
 from ge_graph.passes.broadcasts import SpreadLate
+from ge_graph.passes.chips import FitChip
 from ge_graph.passes.cleanup import DropDeadNodes
 from ge_graph.passes.constants import MergeConstants
 from ge_graph.passes.cse import MergeShapeArithmetic
@@ -24,10 +26,10 @@ from ge_graph.passes.twins import MergeTwins
 from ge_graph.passes.written import ProtectWrittenTensors
 
 __all__ = [
-    "DEFAULT", "DropDeadNodes", "DropIdentities", "DropSymbolicInputs", "FoldLayout", "FoldSizes", "FuseOperators",
-    "JoinMoves", "MergeConstants", "MergeShapeArithmetic", "MergeTwins", "Pass", "PassResult",
+    "DEFAULT", "DropDeadNodes", "DropIdentities", "DropSymbolicInputs", "FitChip", "FoldLayout", "FoldSizes",
+    "FuseOperators", "JoinMoves", "MergeConstants", "MergeShapeArithmetic", "MergeTwins", "Pass", "PassResult",
     "ProtectWrittenTensors", "ReplaceDataWithRefData", "SortNodes", "SpreadLate", "UnjoinBatches",
-    "WriteInputsInPlace", "run",
+    "WriteInputsInPlace", "for_chip", "run",
 ]  # fmt: skip
 
 DEFAULT: Final[tuple[Pass, ...]] = (
@@ -44,6 +46,12 @@ DEFAULT: Final[tuple[Pass, ...]] = (
     DropDeadNodes(),
     ProtectWrittenTensors(),
 )
+
+
+def for_chip(oracle: Oracle, chosen: Sequence[Pass] = DEFAULT) -> list[Pass]:
+    """Passes, and the one that gives operators the form which a chip has a kernel for, in its place."""
+    at = next((i for i, p in enumerate(chosen) if isinstance(p, DropDeadNodes)), len(chosen))
+    return [*chosen[:at], FitChip(oracle), *chosen[at:]]
 
 
 def run(

@@ -8,15 +8,16 @@ from typing import Final
 from ge_graph.ir import Graph, Node
 from ge_graph.passes.base import Pass
 from ge_graph.passes.effects import Effects
-from ge_graph.passes.fusion import activations, attention, norms, rotary, routing
+from ge_graph.passes.fusion import activations, attention, gradients, norms, rotary, routing
 from ge_graph.passes.fusion.base import FusionContext
 
 Rule = Callable[[FusionContext, Node], bool]
 
 # The last operator of each pattern, and what it may be the end of; the order is that of trying.
 RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
-    "Add": (rotary.rotated, rotary.rotated_back),
+    "Add": (rotary.rotated, rotary.rotated_back, gradients.rms_norm),
     "BatchMatMulV2": (attention.written_out,),
+    "ConcatV2": (gradients.gated,),
     "FlashAttentionScore": (attention.grouped, attention.by_position),
     "LayerNormV4": (norms.layer_norm_of_sum,),
     "Mul": (activations.tanh_gelu, activations.gated),
@@ -24,11 +25,13 @@ RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
     "RmsNorm": (norms.rms_norm_of_sum,),
     "TopKV2": (routing.chosen,),
 }
+# Rules that look at what others have made.
+LATE_RULES: Final[Mapping[str, tuple[Rule, ...]]] = {"FlashAttentionScore": (attention.without_statistics,)}
 
 
 class FuseOperators(Pass):
-    """Attention, rotary embeddings, gated activations, norms of sums and the choice of experts, written out in single
-    operators, become one.
+    """Attention, rotary embeddings, gated activations, norms of sums, the choice of experts and gradients of norms and
+    gates, written out in single operators, become one.
 
     The rules hold for every size of the symbols. Nothing is fused whose inner values somebody else reads, that changes
     order or memory, or that is not the same function: in float32 only the order of additions differs, in 16 bits the
@@ -40,16 +43,18 @@ class FuseOperators(Pass):
     place = "after merge_twins; leaves dead nodes for drop_dead_nodes"
 
     def rewrite(self, graph: Graph) -> list[str]:
-        if not any(n.op in RULES for n in graph.nodes):
-            return []
         counts: dict[str, int] = {}
-        ctx = FusionContext(graph, Effects(graph))
-        for node in list(graph.nodes):
-            for rule in RULES.get(node.op, ()):
-                if ctx.alive(node) and rule(ctx, node):
-                    what = rule.__doc__ or rule.__name__
-                    counts[what] = counts.get(what, 0) + 1
-                    break
-        if counts:
-            ctx.finish()
+        for rules in (RULES, LATE_RULES):
+            if not any(n.op in rules for n in graph.nodes):
+                continue
+            ctx = FusionContext(graph, Effects(graph))
+            before = sum(counts.values())
+            for node in list(graph.nodes):
+                for rule in rules.get(node.op, ()):
+                    if ctx.alive(node) and rule(ctx, node):
+                        what = rule.__doc__ or rule.__name__
+                        counts[what] = counts.get(what, 0) + 1
+                        break
+            if sum(counts.values()) > before:
+                ctx.finish()
         return [f"{count} x {what.splitlines()[0]}" for what, count in sorted(counts.items())]

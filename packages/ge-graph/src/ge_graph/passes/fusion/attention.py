@@ -294,3 +294,56 @@ def _swaps(node: Node) -> bool:
         return False
     perm = array(node.inputs[1])
     return perm is not None and tuple(int(p) % 4 for p in perm.reshape(-1)) == _SWAP
+
+
+# -- without gradients -----------------------------------------------------------------------------------------------
+
+# Attributes of FlashAttentionScore, and their names there.
+_RENAMED = {"scale_value": "scale", "head_num": "num_heads", "pre_tockens": "pre_tokens", "next_tockens": "next_tokens",
+            "input_layout": "input_layout", "inner_precise": "inner_precise"}  # fmt: skip
+_MASK = 6
+
+
+def without_statistics(ctx: FusionContext, node: Node) -> bool:
+    """FusedInferAttentionScore for a FlashAttentionScore of 16 bits whose statistics nobody reads"""
+    query, key, value = (node.inputs[i] for i in (_QUERY, _KEY, _VALUE))
+    out = node.outputs[3]
+    if not ctx.free(node) or not all(ctx.unread(t) for t in node.outputs[:3]) or out.dtype not in FLOATS - {_F32}:
+        return False
+    if node.attr("keep_prob", 1.0) != 1.0 or node.attr("sparse_mode", 0) != 0:
+        return False
+    if any(t is not None for i, t in enumerate(node.inputs) if i not in (_QUERY, _KEY, _VALUE, _MASK)):
+        return False
+    if not isinstance(query, Tensor) or not isinstance(key, Tensor) or not isinstance(value, Tensor):
+        return False
+    heads = _heads(node, query, key, value)
+    mask = node.inputs[_MASK]
+    if heads is None or any(t.dtype is not out.dtype for t in (query, key, value)) or not _one_for_all_heads(mask):
+        return False
+    attrs = {new: node.attrs[old] for old, new in _RENAMED.items() if old in node.attrs}
+    attrs |= {"num_key_value_heads": kinds.Int(heads)}
+    inputs = (query, (key,), (value,), None, mask, *[None] * 26)
+    outputs = [(out.dtype, out.known_shape), (_F32, None)]
+    made, _ = ctx.add(node, "FusedInferAttentionScore", inputs, attrs, outputs)
+    ctx.replace(out, made)
+    ctx.retire(node)
+    return True
+
+
+def _heads(node: Node, query: Tensor, key: Tensor, value: Tensor) -> int | None:
+    """The number of key heads, where all heads have one width that the operator takes."""
+    axis = {"BNSD": 1, b"BNSD": 1, "BSND": 2, b"BSND": 2}.get(node.attr("input_layout"))
+    shapes = [t.known_shape for t in (query, key, value)]
+    if axis is None or any(s is None or len(s) != 4 for s in shapes):
+        return None
+    widths = {s[3] for s in shapes if s is not None}
+    width, heads = widths.pop(), shapes[1][axis] if shapes[1] is not None else None
+    good = not widths and isinstance(width, int) and width % 16 == 0 and 0 < width <= _WIDEST
+    return heads if good and isinstance(heads, int) else None
+
+
+def _one_for_all_heads(mask: Any) -> bool:
+    if mask is None:
+        return True
+    shape = mask.known_shape if isinstance(mask, Tensor) else None
+    return shape is not None and (len(shape) == 2 or (len(shape) == 4 and shape[1] == 1))

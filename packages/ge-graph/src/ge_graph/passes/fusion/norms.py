@@ -19,7 +19,7 @@ def _sum(ctx: FusionContext, node: Node) -> Node | None:
     alike = all(
         isinstance(t, Tensor) and t.known_shape == x.known_shape is not None and t.dtype is x.dtype for t in (a, b)
     )
-    return x.node if alike and not ctx.returned(x) and ctx.all_later(x, node) else None
+    return x.node if alike and ctx.all_later(x, node) else None
 
 
 def _last(gamma: Any, x: Tensor) -> bool:
@@ -58,7 +58,7 @@ def layer_norm_of_sum(ctx: FusionContext, node: Node) -> bool:
     results = [(t.dtype, t.known_shape) for t in (y, mean, rstd, x)]
     attrs = {"epsilon": node.attrs["epsilon"]} if "epsilon" in node.attrs else {}
     others = [n for n in ctx.readers(x) if n is not node]
-    attrs |= {"additional_output": kinds.Bool(bool(others))}
+    attrs |= {"additional_output": kinds.Bool(bool(others) or ctx.returned(x))}
     inputs = (add.inputs[0], add.inputs[1], gamma, beta, None)
     made = ctx.add(node, "AddLayerNorm", inputs, attrs, results)
     _swap(ctx, node, add, dict(zip((y, mean, rstd, x), made)))

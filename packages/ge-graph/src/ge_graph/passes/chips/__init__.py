@@ -1,0 +1,81 @@
+"""Operators in the form that a chip has a kernel for."""
+
+from __future__ import annotations
+
+from ge_graph.ir import Graph, Node, Tensor
+from ge_graph.kernels import Oracle
+from ge_graph.kernels.verdicts import types_of
+from ge_graph.passes.base import Pass, walk
+from ge_graph.passes.chips.forms import FORMS
+from ge_graph.passes.chips.site import Site
+from ge_graph.passes.effects import Effects
+
+__all__ = ["FORMS", "FitChip"]
+
+
+class FitChip(Pass):
+    """Operators that a chip has no kernel for, or runs on AI CPU, take a form that it runs on AI Core.
+
+    A form has the same values: where it needs numbers that fit into a smaller type, the graph has to show that they
+    do. An operator without a kernel takes any form that has one or of which nothing is known; one that AI CPU runs
+    only a form of which no part is known to run there. All else stays as it is, for ``tair check`` to report.
+
+    Args:
+        oracle: The chip.
+    """
+
+    name = "fit_chip"
+    reason = "compiling for a chip ends where an operator has no kernel, and AI CPU is slow"
+    place = "after all fusions; leaves casts that nobody reads for drop_dead_nodes"
+
+    def __init__(self, oracle: Oracle) -> None:
+        self.oracle = oracle
+
+    def rewrite(self, graph: Graph) -> list[str]:
+        if not any(n.op in FORMS for n in graph.nodes):
+            return []
+        effects = Effects(graph)
+        read = {*graph.outputs, *(t for n in graph.nodes for t in n.operands())}
+        nodes: list[Node] = []
+        gone: list[Node] = []
+        mapping: dict[Tensor, Tensor] = {}
+        counts: dict[str, int] = {}
+        for node in graph.nodes:
+            if mapping:
+                node.replace_operands(mapping)
+            free = node.op in FORMS and not effects.pinned(node) and not node.subgraphs
+            site = self._site(graph, node, read) if free else None
+            if site is None:
+                nodes.append(node)
+                continue
+            nodes += site.made
+            gone.append(node)
+            mapping.update((old, new) for old, new in zip(node.outputs, site.results) if new is not None)
+            what = f"{node.op} as {', '.join(dict.fromkeys(n.op for n in site.made if n.op != 'Const'))}"
+            counts[what] = counts.get(what, 0) + 1
+        if not gone:
+            return []
+        graph.nodes[:] = [*nodes, *gone]
+        graph.remove(gone)
+        graph.outputs = [mapping.get(t, t) for t in graph.outputs]
+        return [f"{count} x {what} for {self.oracle.soc}" for what, count in sorted(counts.items())]
+
+    def concerns(self, graph: Graph) -> bool:
+        """Whether some operator that has other forms has no kernel, or runs on AI CPU."""
+        found = (n for part in walk(graph) for n in part.nodes if n.op in FORMS)
+        return any(self.oracle.verdict(n.op, types_of(n)).state in ("none", "aicpu") for n in found)
+
+    def _site(self, graph: Graph, node: Node, read: set[Tensor]) -> Site | None:
+        """The nodes that take the place of one; None if it stays."""
+        before = self.oracle.verdict(node.op, types_of(node)).state
+        if before not in ("none", "aicpu"):
+            return None
+        worse = ("none",) if before == "none" else ("none", "aicpu")
+        for form in FORMS[node.op]:
+            site = Site(graph, node, read)
+            site.results = form(site, node) or []
+            found = [self.oracle.verdict(n.op, types_of(n)).state for n in site.made if n.op != "Const"]
+            if site.results and not any(state in worse for state in found):
+                return site
+            graph.remove(site.made)  # their names
+        return None

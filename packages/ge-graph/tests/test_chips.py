@@ -1,0 +1,108 @@
+"""The pass that gives operators the form of a chip: what it may conclude of values, and what it leaves alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ge_graph import DataType, Graph, building, kernels, passes
+from ge_graph import ops as ge
+from ge_graph.passes import FitChip
+from ge_graph.passes.chips.bounds import bounds, fits
+from ge_graph.verify import verify
+
+D = DataType
+LONG = (-(2**63), 2**63 - 1)
+
+
+def _data(shape: tuple[Any, ...], dtype: DataType = D.DT_INT64) -> Any:
+    return ge.Data(index=0, dtype=dtype, shape=shape)
+
+
+def _cast(x: Any, dtype: DataType = D.DT_INT64) -> Any:
+    made = ge.Cast(x, dst_type=int(dtype))
+    made.record_shape(x.known_shape)
+    return made
+
+
+# name: what makes the tensor, its bounds
+BOUNDS = {
+    "unknown": (lambda: _data((3,)), LONG),
+    "constant": (lambda: ge.Const(np.array([5, -2])), (-2, 5)),
+    "empty constant": (lambda: ge.Const(np.zeros(0, np.int64)), (0, 0)),
+    "bool": (lambda: _cast(_data((3,), D.DT_BOOL)), (0, 1)),
+    "uint8": (lambda: _cast(_data((3,), D.DT_UINT8)), (0, 255)),
+    "float": (lambda: _cast(_data((3,), D.DT_FLOAT)), LONG),
+    "sum": (lambda: ge.Add(_cast(_data((3,), D.DT_INT8)), ge.Const(3, dtype=D.DT_INT64)), (-125, 130)),
+    "product": (lambda: ge.Mul(_cast(_data((3,), D.DT_INT8)), ge.Const(-2, dtype=D.DT_INT64)), (-254, 256)),
+    "sum that may wrap around": (lambda: ge.Add(_data((3,)), ge.Const(1, dtype=D.DT_INT64)), LONG),
+    "sum that may wrap around in its type": (
+        lambda: ge.Add(_data((3,), D.DT_INT8), ge.Const(1, dtype=D.DT_INT8)), (-128, 127)),
+    "clipped": (
+        lambda: ge.ClipByValueV2(_data((3,)), ge.Const(-4, dtype=D.DT_INT64), ge.Const(9, dtype=D.DT_INT64)), (-4, 9)),
+    "narrowed with loss": (lambda: _cast(_data((3,)), D.DT_INT32), (-(2**31), 2**31 - 1)),
+    "sums of a mask": (lambda: ge.Cumsum(_cast(_data((7,), D.DT_BOOL)), 0), (0, 7)),
+    "sums of a mask of any length": (lambda: ge.Cumsum(_cast(_data(("s0",), D.DT_BOOL)), 0), LONG),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_bounds(name: str) -> None:
+    make, wanted = BOUNDS[name]
+    with building(Graph()):
+        assert bounds(make()) == wanted
+
+
+def test_bounds_of_deep_sums_take_no_time() -> None:
+    with building(Graph()):
+        x = _cast(_data((3,), D.DT_BOOL))
+        for _ in range(200):
+            x = ge.Add(x, x)
+        assert bounds(x) == LONG
+        assert not fits(x, D.DT_INT32)
+
+
+def _graph(make: Any) -> Graph:
+    graph = Graph()
+    with building(graph):
+        graph.outputs = [make()]
+    return graph
+
+
+def _sorted(shape: tuple[Any, ...], dtype: DataType) -> Any:
+    return ge.Sort(_data(shape, dtype))[0]
+
+
+@pytest.mark.parametrize(
+    ("make", "soc", "left"),
+    [
+        (lambda: _sorted((9,), D.DT_UINT8), "ascend910b", ["Cast", "Sort", "Cast"]),
+        (lambda: _sorted((9,), D.DT_INT64), "ascend910b", ["Sort"]),
+        (lambda: _sorted((9,), D.DT_UINT8), "ascend950", ["Sort"]),
+        (lambda: ge.Sign(_data((9,))), "ascend950", ["Sign"]),
+        (lambda: ge.RealDiv(_data((9,)), ge.Const(2, dtype=D.DT_INT64)), "ascend950", ["TruncateDiv"]),
+        (lambda: ge.Relu(_data((9,), D.DT_FLOAT)), "ascend910b", ["Relu"]),
+    ],
+)
+def test_forms(make: Any, soc: str, left: list[str]) -> None:
+    graph = _graph(make)
+    step = FitChip(kernels.oracle(soc))
+    changed = step.concerns(graph) and left != ["Sort"]
+    result = step.run(graph, check=True)
+    passes.DropDeadNodes().run(graph)
+    verify(graph)
+    assert result.changed == changed
+    assert [n.op for n in graph.nodes if n.op not in ("Data", "Const")] == left
+
+
+def test_what_is_waited_for_stays() -> None:
+    graph = _graph(lambda: _sorted((9,), D.DT_UINT8))
+    graph.output_control.append(graph.outputs[0].node)
+    assert not FitChip(kernels.oracle("ascend910b")).run(graph, check=True).changed
+
+
+def test_the_place_among_the_passes() -> None:
+    names = [p.name for p in passes.for_chip(kernels.oracle("ascend910b"))]
+    assert names.index("fuse_operators") < names.index("fit_chip") < names.index("drop_dead_nodes")
