@@ -54,7 +54,7 @@ def test_a_seed_names_a_program_and_text_keeps_it():
         program = draw(seed)
         assert draw(seed) == program
         assert read(program.text()) == program
-        run(program, None)
+        run(program, program.module())
 
 
 def test_programs_use_every_operator():
@@ -68,7 +68,7 @@ PAIR = Program((Given((3, 4), "float32", (0, 1)),), (Step("transpose", (0,), (0,
 @pytest.mark.parametrize("what", ["values", "type", "sizes", "strides"])
 def test_a_difference_is_seen(what):
     """The comparison is not blind: each kind of difference is reported."""
-    want, got = run(PAIR, None), run(PAIR, None)
+    want, got = run(PAIR, PAIR.module()), run(PAIR, PAIR.module())
     changed = {
         "values": lambda t: t + 1,
         "type": lambda t: t.double(),
@@ -81,7 +81,7 @@ def test_a_difference_is_seen(what):
 
 
 def test_shared_memory_is_seen():
-    want, got = run(PAIR, None), run(PAIR, None)
+    want, got = run(PAIR, PAIR.module()), run(PAIR, PAIR.module())
     got = RunResult([got.results[0], got.results[1].clone()], got.inputs, got.grads)
     got.results[1] = want.results[1].clone().t().contiguous().t()
     assert _difference(PAIR, want, got).kind == "shared memory"
