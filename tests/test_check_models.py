@@ -14,6 +14,7 @@ def graphs(name):
     return [capture.to_ge(g.gm, name)[1] for g in capture.capture(subject, fake=False)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "bert", "resnet50"])
 def test_a_verdict_per_chip(name, monkeypatch):
     monkeypatch.delenv("ASCEND_HOME_PATH", raising=False)

@@ -133,6 +133,7 @@ def outcome(program: Program, backend: Any, dynamic: bool) -> list[list[Any]]:
     return runs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.name)
 def test_as_aot_eager(program, dynamic):
@@ -166,6 +167,7 @@ class Graphs:
         monkeypatch.setattr(CpuEngine, "compile", compile)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", [p for p in PROGRAMS if p.ops], ids=lambda p: p.name)
 def test_operators_and_forms_of_the_graph(program, monkeypatch):
     seen = Graphs()

@@ -138,12 +138,14 @@ def leaves(value):
     return torch.utils._pytree.tree_leaves(value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_archive(model, dynamic, tmp_path):
     torchair.CompiledModel.save_graph(model, (signs()[0],), dynamic=dynamic, save_path=tmp_path)
     assert_plain(torchair.CompiledModel.load_graph(tmp_path), model, (5, 3) if dynamic else (5,))
 
 
+@pytest.mark.slow
 def test_export(model, tmp_path):
     torchair.dynamo_export(signs()[0], model=model, export_path=tmp_path, dynamic=True)
     assert_plain(torchair.CompiledModel.load_graph(tmp_path), model, (5, 2))
@@ -155,6 +157,7 @@ def test_export(model, tmp_path):
     assert all(f'op: "{n.op}"' in shown for n in below(graph))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_associative_scan_and_the_length_it_is_made_for(dynamic, tmp_path):
     model = Totals()
@@ -169,6 +172,7 @@ def test_associative_scan_and_the_length_it_is_made_for(dynamic, tmp_path):
     ).ok
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["txt", "pbtxt", "py", "html"])
 def test_graph_dump(model, kind, tmp_path):
     config = torchair.CompilerConfig()
@@ -185,6 +189,7 @@ def test_graph_dump(model, kind, tmp_path):
             assert {n.op for n in below(graph)} >= INNER[type(model).__name__]
 
 
+@pytest.mark.slow
 def test_dumped_values(model, tmp_path):
     """What is dumped of the run as a GE graph names inner operators too; the eager dump has the node as a whole."""
     for folder in ("ge", "fx"):
@@ -216,6 +221,7 @@ def test_comparison(model, dynamic):
     assert {r.op for r in found.rows} & INNER[type(model).__name__]
 
 
+@pytest.mark.slow
 def test_commands(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     source = "\n".join([

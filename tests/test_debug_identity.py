@@ -69,6 +69,7 @@ def same_bits(a, b):
     return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FEATURES)
 def test_observers_change_nothing(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
@@ -78,6 +79,7 @@ def test_observers_change_nothing(tmp_path, monkeypatch, name):
     assert list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_debug_record_changes_nothing(tmp_path, monkeypatch):
     plain = train()
     monkeypatch.setenv("TORCH_COMPILE_DEBUG", "1")
@@ -87,6 +89,7 @@ def test_debug_record_changes_nothing(tmp_path, monkeypatch):
     assert list(tmp_path.rglob("*_aot_backward_optimized_ge_graph.txt"))
 
 
+@pytest.mark.slow
 def test_log_and_reports_change_nothing(capsys):
     plain = train()
     handler = logging.StreamHandler(io.StringIO())
@@ -101,6 +104,7 @@ def test_log_and_reports_change_nothing(capsys):
     assert "graph():" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EAGER)
 def test_eager_modes_are_eager(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)

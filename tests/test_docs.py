@@ -15,6 +15,7 @@ def python_blocks(page):
     return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.S | re.M)
 
 
+@pytest.mark.slow
 def test_adding_an_op_works_as_written(tmp_path):
     """The blocks of the page, one after another, then the declared forms of the converter that they register."""
     script = tmp_path / "page.py"
@@ -31,6 +32,7 @@ raise SystemExit(main(["aten.add.Tensor"]))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_collectives_work_as_written(tmp_path):
     script = tmp_path / "page.py"
     script.write_text("\n\n".join(python_blocks(ROOT / "docs" / "collectives.md")))

@@ -17,6 +17,7 @@ def run(*command, cwd):
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", ["example_custom_op_register_in_one_file.py", "example_use_import_new_custom_op.py"])
 def test_custom_op_examples(script):
     assert "equals eager" in run(script, cwd=CUSTOM)

@@ -31,6 +31,7 @@ def assert_same(got, want):
         torch.testing.assert_close(g, w, atol=ATOL, rtol=RTOL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", models.ZOO)
 def test_static(name, tmp_path):
     case = models.ZOO[name]("tiny")
@@ -42,6 +43,7 @@ def test_static(name, tmp_path):
     assert_same(loaded(*case.inputs), want)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", models.ZOO)
 def test_dynamic(name, tmp_path):
     case = models.ZOO[name]("tiny")
@@ -66,6 +68,7 @@ def net():
     return Net().eval(), torch.randn(3, 4), torch.randn(3, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model_first", [False, True])
 def test_export_tree(net, tmp_path, monkeypatch, model_first):
     monkeypatch.chdir(tmp_path)
@@ -85,6 +88,7 @@ def test_export_tree(net, tmp_path, monkeypatch, model_first):
     assert_same(loaded(x, y=y), model(x, y))
 
 
+@pytest.mark.slow
 def test_export_with_weight_files(net, tmp_path, monkeypatch):
     """Above the limit each parameter is a file called like it, and the graph names it by the path given."""
     monkeypatch.setattr("tair_export.export.weight_files.EXPORT_INLINE_BYTES", 100)
@@ -108,6 +112,7 @@ def test_export_with_weight_files(net, tmp_path, monkeypatch):
     assert_same(load_air("exp/net.air")(x, y), model(x, y))
 
 
+@pytest.mark.slow
 def test_export_options(net, tmp_path):
     model, x, y = net
     config = torchair.CompilerConfig()
@@ -172,6 +177,7 @@ class Scoped(torch.nn.Module):
         return y * 2
 
 
+@pytest.mark.slow
 def test_scopes_reach_the_file(tmp_path):
     torchair.dynamo_export(torch.ones(3), model=Scoped(), export_path=tmp_path)
     graph = serde.from_bytes((tmp_path / "export.air").read_bytes())
@@ -212,6 +218,7 @@ def mixed_inputs(rows):
     return {"x": torch.randn(rows, 4, dtype=torch.bfloat16), "image": torch.randn(rows, 2, 5, 5), "z": torch.ones(3)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("inline", [0, 1 << 30])
 def test_every_kind_of_value(tmp_path, monkeypatch, dynamic, inline):
@@ -267,6 +274,7 @@ class Moves(torch.nn.Module):
         return Point(point.x + 1, point.y * 2)
 
 
+@pytest.mark.slow
 def test_variable_arguments_and_dataclasses(tmp_path):
     x, more = torch.ones(3, 2), {"scale": torch.ones(2), "shift": {"by": torch.ones(3, 1)}}
     torchair.CompiledModel.save_graph(Anything(), (x, x), True, save_path=tmp_path / "a", **more)
@@ -288,6 +296,7 @@ class Squeezes(torch.nn.Module):
         return x.squeeze() * 2
 
 
+@pytest.mark.slow
 def test_size_one_is_refused_where_the_result_would_have_another_form(tmp_path):
     """torch traces as if no free size were 1; where that matters, a saved graph must not serve 1."""
     torchair.CompiledModel.save_graph(Squeezes(), (torch.ones(4, 3),), dynamic=True, save_path=tmp_path)
@@ -297,6 +306,7 @@ def test_size_one_is_refused_where_the_result_would_have_another_form(tmp_path):
         loaded(torch.ones(1, 3))
 
 
+@pytest.mark.slow
 def test_sizes_that_belong_together_are_checked(net, tmp_path):
     model, x, y = net
     torchair.CompiledModel.save_graph(model, (x, y), dynamic=True, save_path=tmp_path)
@@ -305,6 +315,7 @@ def test_sizes_that_belong_together_are_checked(net, tmp_path):
         loaded(x, y[:2])
 
 
+@pytest.mark.slow
 def test_model_outputs_become_records(tmp_path):
     transformers = pytest.importorskip("transformers")
     config = transformers.BertConfig(
@@ -328,12 +339,14 @@ class Unsupported(torch.nn.Module):
         return torch.linalg.eigvals(x)
 
 
+@pytest.mark.slow
 def test_what_has_no_converter_is_an_error_and_no_file(tmp_path):
     with pytest.raises(LoweringError, match="GE2001"):
         torchair.dynamo_export(torch.eye(3), model=Unsupported(), export_path=tmp_path / "e")
     assert not (tmp_path / "e").exists()
 
 
+@pytest.mark.slow
 def test_the_same_model_gives_the_same_bytes(net, tmp_path):
     model, x, y = net
     for folder in "ab":
@@ -417,6 +430,7 @@ class Seven(torch.nn.Module):
 R = torch.ones
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "sample", "good", "bad"),
     [
@@ -438,6 +452,7 @@ def test_guards(model, sample, good, bad, tmp_path):
             loaded(*inputs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("frozen", [False, True])
 @pytest.mark.parametrize("limit", [2**20, 0])
 def test_statistics_of_a_batch_norm_are_no_constants_that_an_operator_writes(limit, frozen, tmp_path, monkeypatch):

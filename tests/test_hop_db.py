@@ -43,6 +43,7 @@ def outcome(info: Any, backend: Any) -> list[Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("info", hop_db, ids=name_of)
 def test_as_aot_eager(info):
     name = name_of(info)

@@ -30,6 +30,7 @@ def assert_same(got, want):
         torch.testing.assert_close(g, w, atol=ATOL, rtol=RTOL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", models.ZOO)
 def test_static(name):
     case = models.ZOO[name]("tiny")
@@ -40,6 +41,7 @@ def test_static(name):
         assert_same(compiled(*case.inputs), want)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(models.ZOO))
 def test_dynamic_compiles_once_for_all_sizes(name):
     case = models.ZOO[name]("tiny")
@@ -54,6 +56,7 @@ def test_dynamic_compiles_once_for_all_sizes(name):
             assert_same(compiled(*inputs), case.model(*inputs))
 
 
+@pytest.mark.slow
 def test_llama_decodes_with_growing_cache_in_one_compile():
     decoder, prompt = models.llama_decoder("tiny", layers=2)
     compiled = compile_model(decoder, dynamic=True)
@@ -80,6 +83,7 @@ def train_step(model, inputs, labels, compiled):
     return loss.detach(), gradients, copy.deepcopy(model.state_dict())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_resnet_training_step(dynamic):
     case = models.resnet50("tiny")
@@ -93,6 +97,7 @@ def test_resnet_training_step(dynamic):
     torch.testing.assert_close(got, want, atol=ATOL, rtol=RTOL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "bert", "vit", "gpt2", "t5", "clip"])
 def test_gradients(name):
     case = models.ZOO[name]("tiny")
@@ -107,6 +112,7 @@ def test_gradients(name):
             torch.testing.assert_close(got.grad, want.grad, atol=ATOL, rtol=1e-3, msg=lambda m: f"{name_}: {m}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", ["llama", "bert", "gpt2"])
 def test_half_precision(name, dtype):

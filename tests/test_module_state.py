@@ -32,6 +32,7 @@ def compiled(module):
     return torch.compile(module, backend=BACKEND)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.double, torch.bfloat16, torch.half])
 def test_another_type_after_compiling(dtype):
     module, x = plain(), torch.randn(5, 4)
@@ -44,6 +45,7 @@ def test_another_type_after_compiling(dtype):
     assert_close(called(x), module(x))
 
 
+@pytest.mark.slow
 def test_a_copy_has_its_own_weights():
     module, x = net().eval(), torch.randn(5, 4)
     called = compiled(module)
@@ -69,6 +71,7 @@ def test_pickled(in_place):
     assert_close(pickle.loads(pickle.dumps(called))(x), want)
 
 
+@pytest.mark.slow
 def test_weights_that_are_loaded_or_replaced():
     module, other, x = net().eval(), net().eval(), torch.randn(5, 4)
     called = compiled(module)
@@ -92,6 +95,7 @@ def test_weights_that_are_loaded_or_replaced():
         assert_close(called(x), module(x))
 
 
+@pytest.mark.slow
 def test_inference_training_and_no_grad_in_turn():
     module, eager = net(), net()
     called = compiled(module)
@@ -110,6 +114,7 @@ def test_inference_training_and_no_grad_in_turn():
         module.train(), eager.train()
 
 
+@pytest.mark.slow
 def test_a_tensor_made_in_inference_mode():
     module = net().eval()
     called = compiled(module)
@@ -135,12 +140,14 @@ def hooked(is_compiled):
     return y, x.grad, [p.grad for p in module.parameters()], seen
 
 
+@pytest.mark.slow
 def test_hooks():
     got, want = hooked(True), hooked(False)
     assert len(want[3]) == 1
     assert_close(got, want)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", [False, True])
 def test_threads_that_compile_and_run(shared):
     modules = [net().eval()] * 4 if shared else [nn.Sequential(nn.Linear(4, k + 2), nn.ReLU()) for k in range(4)]
@@ -166,6 +173,7 @@ def test_threads_that_compile_and_run(shared):
     assert sorted(done) == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 def test_parametrizations():
     turned = parametrizations.orthogonal(nn.Linear(6, 6), orthogonal_map="cayley")
     module = nn.Sequential(nn.Linear(4, 6), parametrizations.spectral_norm(nn.Linear(6, 6)), turned).eval()
@@ -183,6 +191,7 @@ def test_a_weight_norm_at_inference():
         assert_close(compiled(module)(x), module(x))
 
 
+@pytest.mark.slow
 def test_averaged_copies():
     module = net()
     averaged = AveragedModel(module, multi_avg_fn=get_ema_multi_avg_fn(0.5)).eval()
@@ -197,6 +206,7 @@ def test_averaged_copies():
         assert_close(called_average(x), averaged(x))
 
 
+@pytest.mark.slow
 def test_parameters_given_as_arguments():
     module, x = net().eval(), torch.randn(5, 4)
     call = torch.compile(lambda p, x: torch.func.functional_call(module, p, x), backend=BACKEND)

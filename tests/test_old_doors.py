@@ -60,6 +60,7 @@ def test_a_bad_python_is_one_line():
     assert said == ["configure: TARGET_PYTHON_PATH=/no/such is not a Python interpreter"]
 
 
+@pytest.mark.slow
 def test_converter_test():
     done = run(sys.executable, "smoke/converter_test.py", "aten.add.Tensor")
     assert done.returncode == 0, done.stderr

@@ -81,6 +81,7 @@ def names(tmp_path, monkeypatch):
     torch._dynamo.reset()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", SHOWN, ids=name_of)
 def test_snippets(page, names, capsys):
     for number, block in enumerate(blocks(page), 1):

@@ -90,6 +90,7 @@ VIEWS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("written", ["row", "columns", "turned", "stepped", "diagonal"])
 def test_returned_views_of_written_storage(written, dynamic):
@@ -174,6 +175,7 @@ def test_no_generator_is_no_generator(draw):
 # -- activation checkpointing -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_checkpointed_attention(dynamic):
     def block(x, w):
@@ -330,6 +332,7 @@ def encoder(**options):
     return torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("options", [{}, {"norm_first": True, "activation": "gelu"}])
 def test_the_fast_path_of_an_encoder(options, dynamic):
@@ -340,6 +343,7 @@ def test_the_fast_path_of_an_encoder(options, dynamic):
         assert_eager(lambda x, m: model(x, src_key_padding_mask=m), torch.randn(2, 5, 16), hidden, dynamic=dynamic)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
 def test_the_gradient_of_a_resized_image_keeps_eager_s_order(mode, dynamic):
@@ -363,6 +367,7 @@ def test_windows_of_an_empty_batch(dynamic, batch):
     assert_eager(lambda x: F.fold(x, (4, 5), 2), torch.randn(batch, 12, 12), dynamic=dynamic)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("function", [torch.linalg.cholesky_ex, torch.linalg.inv_ex])
 def test_info_of_matrices_that_break_down(function, dynamic):

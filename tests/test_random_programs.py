@@ -49,6 +49,7 @@ def test_a_refusal_that_nobody_expects_is_a_finding(monkeypatch):
     assert finding.kind.startswith("LoweringError: refused: argument 'self'")
 
 
+@pytest.mark.slow
 def test_a_seed_names_a_program_and_text_keeps_it():
     for seed in range(20):
         program = draw(seed)
@@ -57,6 +58,7 @@ def test_a_seed_names_a_program_and_text_keeps_it():
         run(program, program.module())
 
 
+@pytest.mark.slow
 def test_programs_use_every_operator():
     used = {s.name for seed in range(400) for s in draw(seed).steps}
     assert not set(OPERATORS) - used

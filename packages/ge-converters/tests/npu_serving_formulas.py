@@ -7,17 +7,13 @@ from typing import Any
 
 import npu_expert_formulas
 import torch
-from npu_formulas import BF16, F16, F32, HALVES, RANDOM, Case, call, rand, up
+from npu_formulas import BF16, F16, F32, HALVES, RANDOM, Case, call, fake, rand, up
 from torch import Tensor
 from torch.nn import functional
 
 E4, E5 = torch.float8_e4m3fn, torch.float8_e5m2
 _CODES = {1: torch.int8, 23: E5, 24: E4, 291: E5, 292: E4}
 _EMAX = {E4: 8, E5: 15}
-
-
-def fake(x: Tensor) -> bool:
-    return isinstance(x, torch._subclasses.FakeTensor)
 
 
 def ints(low: int, high: int, *shape: int, dtype: torch.dtype = torch.int32) -> Tensor:

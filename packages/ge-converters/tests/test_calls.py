@@ -57,3 +57,31 @@ def test_a_converter_that_fails_for_another_reason_is_named():
     finally:
         REGISTRY.unregister(aten.relu.default)
     assert error.value.code == "GE2006"
+
+
+@pytest.mark.parametrize("op", [aten.zeros_like.default, aten._to_copy.default, aten.rand_like.default])
+def test_a_layout_that_graphs_do_not_know_is_refused(op):
+    gm = graph(op, F32(2))
+    (node,) = [n for n in gm.graph.nodes if n.op == "call_function"]
+    node.kwargs = {**node.kwargs, "layout": torch.sparse_coo}
+    with pytest.raises(LoweringError, match=r"layout=torch.sparse_coo; GE knows dense tensors only") as error:
+        lower(gm)
+    assert error.value.code == "GE2001"
+
+
+def test_a_converter_may_leave_out_where_a_result_lies_and_nothing_else():
+    taken, called = REGISTRY.find(aten.zeros.default), []
+
+    def zeros(size, *, dtype, meta_outputs):
+        called.append(size)
+        return taken.fn(size, dtype=dtype, meta_outputs=meta_outputs)
+
+    try:
+        REGISTRY.register(aten.zeros.default)(zeros)
+        lower(graph(aten.zeros.default, [2]))
+        assert called == [[2]]
+        with pytest.raises(LoweringError, match="parameter 'dtype' is missing") as error:
+            REGISTRY.register(aten.zeros.default)(lambda size, *, meta_outputs: None)
+        assert error.value.code == "GE2002"
+    finally:
+        REGISTRY.unregister(aten.zeros.default)

@@ -3,6 +3,7 @@
 import sys
 from collections import Counter
 
+import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -54,6 +55,7 @@ def nodes(gm):
     return sum(n.op == "call_function" for n in gm.graph.nodes)
 
 
+@pytest.mark.slow
 def test_python_calls_a_node_are_few_and_do_not_grow_with_the_graph():
     small, large = layers(4), layers(12)
     a_node = calls_of(small) / nodes(small)

@@ -283,6 +283,7 @@ def effectful():
     yield fn  # noqa: PT022 -- the library lives as long as its variable
 
 
+@pytest.mark.slow
 def test_ops_with_effects_run_in_their_order(effectful, aot, run):
     def note(text, x):
         line = ge.StringFormat([x], template=text + " {}", placeholder="{}", summarize=3)

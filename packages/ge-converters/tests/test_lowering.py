@@ -268,6 +268,7 @@ def test_a_refusal_inside_a_branch_names_the_node_around(aot):
     assert list(error.value.refused) == ["cond"]
 
 
+@pytest.mark.slow
 def test_the_cost_grows_with_the_graph_not_faster(registry):
     import time
 

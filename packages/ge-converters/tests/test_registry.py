@@ -312,6 +312,7 @@ def test_near_names_other_overloads_first(registry):
     assert registry.near(aten.cos.default) == ()
 
 
+@pytest.mark.slow
 def test_the_import_loads_no_converter():
     code = (
         "import torch, sys; known = len(sys.modules); import ge_converters;"

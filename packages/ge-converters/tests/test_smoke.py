@@ -1,4 +1,4 @@
-"""Every declared form of every built-in converter, on the embedded engine, against eager."""
+"""The runner of declared forms: what it reports of right and wrong converters, and its command."""
 
 import json
 import subprocess
@@ -13,29 +13,6 @@ from ge_converters.base.support import F32, I64, Support
 from ge_converters.registry import Registry
 from ge_converters.report import smoke
 from ge_graph import ops as ge
-
-CASES = list(smoke.cases())
-NAMES = sorted({c.entry.name for c in CASES})
-QUICK = 1  # forms of an op in the quick run
-
-
-def _param(value, name, *, quick):
-    return pytest.param(value, id=name, marks=() if quick else pytest.mark.slow)
-
-
-@pytest.mark.parametrize("case", [_param(c, c.name, quick=c.index < QUICK) for c in CASES])
-def test_a_declared_form_agrees_with_eager(case, engine):
-    outcome = smoke.run(case, engine)
-    assert outcome.status == "ok", outcome.detail
-
-
-@pytest.mark.parametrize("name", [_param(n, n, quick=i % 5 == 0) for i, n in enumerate(NAMES)])
-def test_the_first_form_agrees_with_symbolic_sizes(name, engine):
-    case = next(c for c in CASES if c.entry.name == name)
-    outcome = smoke.run(case, engine, dynamic=True)
-    if outcome.status == "untraced":
-        pytest.skip(outcome.detail)  # torch's own meta function does not know symbolic sizes
-    assert outcome.status == "ok", outcome.detail
 
 
 @pytest.fixture
@@ -122,6 +99,7 @@ def twice(x, *, k=2.0, meta_outputs=None):
 """
 
 
+@pytest.mark.slow
 def test_the_command_runs_converters_of_the_user(tmp_path):
     (tmp_path / "mine.py").write_text(USER_MODULE)
     command = [sys.executable, "-m", "ge_converters.smoke", "torch.ops.smoked"]

@@ -390,6 +390,7 @@ def cpp(row: schema.Row) -> str:
     return "\n    ".join([*calls, f".OP_END_FACTORY_REG({row['op']})"])
 
 
+@pytest.mark.slow
 def test_every_known_operator_survives_being_a_header():
     known = {name: schema._builtin_row(name) for name in schema._lines()}
     operators, problems = parse_header(
@@ -546,6 +547,7 @@ def test_infinite_defaults_are_python() -> None:
     ast.parse(module_text(operators))
 
 
+@pytest.mark.slow
 def test_macros_that_double_end() -> None:
     lines = ["#define A0 x x x x x x x x x x"] + [f"#define A{i} {' '.join([f'A{i - 1}'] * 10)}" for i in range(1, 15)]
     operators, problems = parse_header("\n".join([*lines, "A14"]), Path("h.h"))

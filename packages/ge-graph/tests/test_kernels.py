@@ -57,6 +57,7 @@ def state(oracle, op, *types):
     return oracle.verdict(op, dict(zip(("x", "y"), ((t,) for t in types)))).state
 
 
+@pytest.mark.slow
 def test_the_published_facts_are_whole():
     facts = data.published()
     assert len(facts) == 1377

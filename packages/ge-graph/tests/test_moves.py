@@ -97,6 +97,7 @@ def chains(draw: st.DrawFn) -> tuple[Graph, DataType]:
     return graph, dtype
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(chains(), st.booleans())
 def test_values_stay_to_the_bit(drawn: tuple[Graph, DataType], alone: bool) -> None:

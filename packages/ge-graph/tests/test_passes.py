@@ -94,12 +94,14 @@ def same(graph: Graph, change: Any) -> None:
         np.testing.assert_allclose(a, b, rtol=1e-5)
 
 
+@pytest.mark.slow
 @EXAMPLES
 @given(graphs())
 def test_default_passes_keep_the_meaning(graph: Graph) -> None:
     same(graph, lambda: passes.run(graph, check=True))
 
 
+@pytest.mark.slow
 @EXAMPLES
 @given(graphs(), st.sampled_from(sorted(topology.STRATEGIES)))
 def test_orders_keep_the_meaning(graph: Graph, strategy: str) -> None:
@@ -110,6 +112,7 @@ def test_orders_keep_the_meaning(graph: Graph, strategy: str) -> None:
         done.add(node)
 
 
+@pytest.mark.slow
 @EXAMPLES
 @given(graphs(max_nodes=8), st.data())
 def test_writing_inputs_in_place_keeps_the_meaning(graph: Graph, data: st.DataObject) -> None:

@@ -99,6 +99,7 @@ def test_failures_are_found_by_line() -> None:
     assert frame.tb_lineno == 2
 
 
+@pytest.mark.slow
 def test_nothing_else_in_the_packages_compiles_text(tmp_path: Path) -> None:
     found = subprocess.run(
         [sys.executable, "tools/checks.py", "--only", "compiled"], cwd=ROOT, capture_output=True, text=True

@@ -57,6 +57,7 @@ def with_subgraphs() -> Graph:
     return graph
 
 
+@pytest.mark.slow
 @EXAMPLES
 @given(graphs())
 def test_round_trip(graph: Graph) -> None:
@@ -142,6 +143,7 @@ def test_subgraphs() -> None:
         serde.to_graph_bytes(graph)
 
 
+@pytest.mark.slow
 def test_same_bytes_in_every_process() -> None:
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); import importlib.util as u;"
@@ -291,6 +293,7 @@ def test_mutations_of_our_files_are_noticed() -> None:
     assert all(error.code.startswith("GE50") and error.where for error in refused)
 
 
+@pytest.mark.slow
 def test_mutations_without_checksum_never_crash() -> None:
     """Files of others carry no checksum: all may come out but a crash, a hang, a graph that cannot be written."""
     rng = random.Random(8)
@@ -307,6 +310,7 @@ def test_mutations_without_checksum_never_crash() -> None:
     assert 0 < read_ones < 2000
 
 
+@pytest.mark.slow
 def test_mutations_of_messages() -> None:
     """Damage that leaves the wire format intact: edges, names, counts, numbers."""
     rng = random.Random(9)

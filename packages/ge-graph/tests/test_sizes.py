@@ -89,6 +89,7 @@ def graphs(draw: st.DrawFn) -> tuple[Graph, tuple[int, ...]]:
     return graph, shape
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(graphs())
 def test_what_is_left_gives_the_same(drawn: Any) -> None:

@@ -71,6 +71,7 @@ def with_subgraph() -> Graph:
 # --- txt -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @EXAMPLES
 @given(graphs(max_nodes=6))
 def test_txt_round_trip(graph: Graph) -> None:
@@ -111,6 +112,7 @@ def parse_pbtxt(text: str):
     return text_format.Parse(text, graph_pb2.GraphDef())
 
 
+@pytest.mark.slow
 @EXAMPLES
 @given(graphs(max_nodes=6))
 def test_pbtxt_is_a_tensorflow_graph(graph: Graph) -> None:
@@ -172,6 +174,7 @@ def test_pbtxt_of_graphs_in_nodes() -> None:
 # --- Python ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @EXAMPLES
 @given(graphs())
 def test_py_rebuilds_the_graph(graph: Graph) -> None:

@@ -343,6 +343,7 @@ def test_a_changed_schema_is_seen(monkeypatch):
     verify.verify(graph)
 
 
+@pytest.mark.slow
 def test_cost_is_linear_and_small():
     def calls_per_node(count: int) -> float:
         graph = Graph()

@@ -70,6 +70,7 @@ def _random_program(rng: random.Random, size: int) -> tuple[Graph, Callable[[lis
     return graph, reference
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None, derandomize=True)
 @given(st.integers(0, 10**6), st.integers(1, 25))
 def test_random_programs_agree_with_numpy(seed: int, size: int) -> None:

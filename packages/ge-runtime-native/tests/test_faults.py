@@ -233,6 +233,7 @@ def _in_child(executable: Any, pipe: Any) -> None:
         pipe.send((first, second, error))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_processes_after_compiling(method: str) -> None:
     executable = _compiled(lambda: ge.Add(_data(0, 3), 1.0))
@@ -269,6 +270,7 @@ def test_inputs_have_the_sizes_that_the_graph_names(case: str) -> None:
             executable.run(fed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["run", "compile"])
 def test_an_interrupt_and_then_again(what: str) -> None:
     def build() -> Tensor:
@@ -329,6 +331,7 @@ def test_runs_and_compilations_do_not_grow() -> None:
     assert work(20_000, 500) - before < 8 * 2**20
 
 
+@pytest.mark.slow
 def test_an_executable_goes_with_its_last_user() -> None:
     executable = _compiled(lambda: ge.Add(ge.Tanh(_data(0, 3)), ge.Const(np.ones(3, np.float32))))
     executable.run([torch.ones(3)])

@@ -72,6 +72,7 @@ def test_zero_d_and_empty(shape):
     check(lambda x: (x + 1, (x * x).sum(), x.abs()), torch.randn(shape))
 
 
+@pytest.mark.slow
 def test_non_contiguous_inputs():
     base = torch.randn(4, 6)
     for x in (base.t(), base[:, ::2], base[1:3, 1:], base[:1].expand(4, 6)):
@@ -271,6 +272,7 @@ def test_buffers_are_updated():
 # -- gradients --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_forward_and_backward(recording):
     ours = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
     theirs = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))

@@ -56,6 +56,7 @@ def check(run, model, batch):
     assert got[1].data_ptr() == got[0].data_ptr()
 
 
+@pytest.mark.slow
 def test_a_second_start_lowers_nothing(tmp_path, lowered):
     model = Net().eval()
     check(start(tmp_path, model), model, 3)
@@ -66,6 +67,7 @@ def test_a_second_start_lowers_nothing(tmp_path, lowered):
     assert len(lowered) == 1
 
 
+@pytest.mark.slow
 def test_training(tmp_path, lowered):
     model = Net()
     x = torch.randn(3, 4)
@@ -105,6 +107,7 @@ def test_another_program_is_another_entry(what, tmp_path, lowered):
     assert len(lowered) == 2
 
 
+@pytest.mark.slow
 def test_constants_count(tmp_path, lowered):
     for last in (4.0, 5.0):
         table = torch.tensor([1.0, last])
@@ -123,6 +126,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", OPTIONS)
 def test_options_count(what, tmp_path, lowered):
     model = Net().eval()
@@ -133,6 +137,7 @@ def test_options_count(what, tmp_path, lowered):
     assert len(lowered) == 2
 
 
+@pytest.mark.slow
 def test_converters_count(tmp_path, lowered, monkeypatch):
     model = Net().eval()
     check(start(tmp_path, model), model, 3)
@@ -141,6 +146,7 @@ def test_converters_count(tmp_path, lowered, monkeypatch):
     assert len(lowered) == 2
 
 
+@pytest.mark.slow
 def test_damaged_entries_are_made_anew(tmp_path, lowered):
     model = Net().eval()
     check(start(tmp_path, model), model, 3)
@@ -164,6 +170,7 @@ def test_a_folder_that_cannot_be_made(tmp_path, lowered, monkeypatch):
     assert len([s for s in said if "cannot be written" in s]) == 1
 
 
+@pytest.mark.slow
 def test_sizes_that_lowering_fixes_are_fixed_again(tmp_path, lowered):
     """The length of a transform is a constant in GE; another length must not meet the cached graph."""
 
@@ -186,6 +193,7 @@ def test_the_environment_switches_it_on(tmp_path, lowered, monkeypatch):
     assert len(lowered) == 1
 
 
+@pytest.mark.slow
 def test_observers_are_shown_every_stage(tmp_path, recording):
     model = Net().eval()
     check(start(tmp_path, model), model, 3)

@@ -42,6 +42,7 @@ def joined(*parts):
     return torch.cat(parts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 30, 300])
 def test_functions_entered_do_not_grow_with_the_inputs(count):
     seen = steady(joined, *(torch.ones(2) for _ in range(count)))

@@ -96,6 +96,7 @@ def entry_of(folder):
     return found
 
 
+@pytest.mark.slow
 def test_everything_a_call_can_be(tmp_path):
     model, reference = two_models()
     for expected_traces in (1, 0):
@@ -263,6 +264,7 @@ def test_a_model_of_other_sizes_is_stale(tmp_path, warnings):
     assert any("parameter fc.weight has size 6 in dimension 0, 4 was traced" in text for text in warnings)
 
 
+@pytest.mark.slow
 def test_inputs_that_do_not_fit_are_traced(tmp_path, warnings):
     model = Small().eval()
     fresh(model, tmp_path)(torch.randn(3, 4))
@@ -370,6 +372,7 @@ def test_a_full_disk(tmp_path, warnings, monkeypatch):
     assert any("No space left" in text for text in warnings)
 
 
+@pytest.mark.slow
 def test_names_of_the_folders(tmp_path, monkeypatch):
     model, x = Small().eval(), torch.randn(3, 4)
     fresh(model, tmp_path)(x)
@@ -393,6 +396,7 @@ def test_names_of_the_folders(tmp_path, monkeypatch):
     assert other.cached_call.traces == 1
 
 
+@pytest.mark.slow
 def test_options_and_dynamic_have_entries_of_their_own(tmp_path):
     model, x = Small().eval(), torch.randn(3, 4)
     config = torchair.CompilerConfig()

@@ -72,6 +72,7 @@ def test_the_flat_options_have_their_flat_names():
     assert "here: static_kernel_compile = True (this version compiles no kernels for captured graphs)" in text
 
 
+@pytest.mark.slow
 def test_an_export_says_it_too(tmp_path):
     made = config_of(ge_config__oo_level="O1", aclgraph_config__clone_output=True)
     (text,) = said(lambda: torchair.dynamo_export(
@@ -89,6 +90,7 @@ def test_options_that_act_are_not_named(made):
     assert not said(lambda: compiled(made)(torch.ones(2)))
 
 
+@pytest.mark.slow
 def test_the_default_filter_shows_it():
     code = (
         "import torch, torchair; c = torchair.CompilerConfig(); c.ge_config.oo_level = 'O1'\n"

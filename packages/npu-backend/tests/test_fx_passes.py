@@ -439,6 +439,7 @@ STEPS = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(
     steps=st.lists(st.integers(0, len(STEPS) - 1), min_size=1, max_size=10),
     outputs=st.lists(st.integers(0, 10), min_size=1, max_size=3),

@@ -186,6 +186,7 @@ def test_captured_graphs_and_ref_data_have_no_gears():
             run(x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["argument", "inside a list", "keyword"])
 def test_an_export_has_no_gears(place, tmp_path):
     class Sum(torch.nn.Module):

@@ -10,7 +10,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import torchair
 
 OURS = ("ge_graph", "ge_converters", "ge_runtime", "tair_debug", "torchair", "torch.fx.graph", "torch._subclasses")
-COMPILATIONS = 300
+COMPILATIONS = 60
 
 
 def kept():

@@ -76,6 +76,7 @@ def test_ops_are_there_after_import():
         assert isinstance(getattr(torch.ops.air, name).default, torch._ops.OpOverload)
 
 
+@pytest.mark.slow
 def test_import_is_cheap_and_pure():
     out = python(
         """
@@ -145,6 +146,7 @@ CODE = """
     """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ours_first", [True, False])
 def test_this_package_wins_beside_torch_npu(tmp_path, ours_first):
     ours = entry_points(tmp_path / "ours", "ours", OURS)
@@ -154,6 +156,7 @@ def test_this_package_wins_beside_torch_npu(tmp_path, ours_first):
     assert out == [torchair.__file__, "True", "True"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ours_first", [True, False])
 def test_a_stand_in_that_comes_later_finds_the_name_taken(tmp_path, ours_first):
     """torch_npu installs it when dynamo is first imported, which may be before the user imports torchair."""
@@ -248,6 +251,7 @@ def test_the_bundled_one_on_the_path_stays(tmp_path):
     assert python(code, theirs, ours).split() == [str(tmp_path / "theirs" / "torchair.py")]
 
 
+@pytest.mark.slow
 def test_a_torch_npu_that_fails_to_load_is_reported_by_torch(tmp_path):
     theirs = entry_points(tmp_path / "theirs", "theirs", "[torch.backends]\ntorch_npu = no_such_module:load\n")
     ours = entry_points(tmp_path / "ours", "ours", OURS)
@@ -302,6 +306,7 @@ def test_generated_operator_functions_work():
     assert first.node in node.control
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ours_first", [True, False])
 def test_ops_that_both_define(tmp_path, ours_first):
     """torch_npu defines ops of these names when its own torchair loads; neither order may raise."""

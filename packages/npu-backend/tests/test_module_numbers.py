@@ -45,6 +45,7 @@ def test_an_epsilon_is_an_attribute_of_the_norm_under_dynamic_true(recording):
     assert norm.attr("epsilon") == pytest.approx(1e-6)
 
 
+@pytest.mark.slow
 @torch.no_grad()
 @pytest.mark.parametrize("dynamic", [True, None])
 def test_a_number_that_changes_is_never_stale_and_becomes_an_input(dynamic):
@@ -67,6 +68,7 @@ def test_arguments_stay_inputs_from_the_start():
     assert len(reports) == 1
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_two_modules_of_one_class_keep_their_numbers():
     class Pair(torch.nn.Module):
@@ -87,6 +89,7 @@ def test_two_modules_of_one_class_keep_their_numbers():
         torch.testing.assert_close(c(x, 1.0), m(x, 1.0))
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_numbers_of_globals_and_of_captured_variables(monkeypatch, recording):
     half = 0.5
@@ -105,6 +108,7 @@ def test_numbers_of_globals_and_of_captured_variables(monkeypatch, recording):
     torch.testing.assert_close(compiled(x), gelu(x))
 
 
+@pytest.mark.slow
 def test_gradients_with_a_number_that_changes():
     model, x = Scaled(), torch.randn(4, 8)
     compiled = _compiled(model, dynamic=True)
@@ -114,6 +118,7 @@ def test_gradients_with_a_number_that_changes():
         torch.testing.assert_close(got, want)
 
 
+@pytest.mark.slow
 @torch.no_grad()
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, 0.0, -0.0])
 def test_special_numbers(value):
@@ -124,6 +129,7 @@ def test_special_numbers(value):
         torch.testing.assert_close(compiled(x, 2.0), model(x, 2.0), equal_nan=True)
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_a_compilation_that_fails_leaves_nothing_behind():
     model, x = Scaled(), torch.randn(4, 8)
@@ -135,6 +141,7 @@ def test_a_compilation_that_fails_leaves_nothing_behind():
     torch.testing.assert_close(_compiled(model, dynamic=True)(x, 2.0), model(x, 2.0))
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_scale_of_attention_and_of_dropout(recording):
     class Attention(torch.nn.Module):

@@ -125,6 +125,7 @@ def test_keep_inference_input_mutation(on, recording):
     assert ("aten.copy_.default" in seen.fx[0][2]) == on
 
 
+@pytest.mark.slow
 def test_the_sorting_strategy_is_visible_in_the_order(recording):
     def fn(x):
         return x.sin().cos() + x.exp().tanh()

@@ -282,6 +282,7 @@ _STEPS = st.lists(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(steps=_STEPS, also=st.integers(0, 7))
 @settings(max_examples=60, deadline=None)
 def test_random_chains_keep_values_and_memory(steps, also):

@@ -302,6 +302,7 @@ def test_a_device_without_capture_is_an_error(monkeypatch, module):
         find_capture("npu", pool=None, error_mode="global")
 
 
+@pytest.mark.slow
 def test_threads_do_not_overwrite_each_others_results():
     f = compiled(lambda x: (x * 2 + 1, x.sum(0)))
     f(torch.ones(64, 8))  # compiled before the threads begin
@@ -324,6 +325,7 @@ def test_threads_do_not_overwrite_each_others_results():
     assert wrong == []
 
 
+@pytest.mark.slow
 def test_the_captures_of_a_thread_go_with_it():
     plan = reduce_overhead.CapturePlan(
         lambda args: [args[0] + 1], ["user"], [], [-1], ViewPlan(["x"], [], ["x"]), False

@@ -19,6 +19,7 @@ def _compiled(call):
     return torch.compile(call, backend=counting, dynamic=True, fullgraph=True), counter
 
 
+@pytest.mark.slow
 def test_a_stride_given_as_argument():
     compiled, counter = _compiled(lambda x, w, s: F.conv2d(x, w, stride=s))
     x, w = torch.randn(1, 2, 9, 9), torch.randn(3, 2, 3, 3)
@@ -52,6 +53,7 @@ def test_an_index_from_the_end():
         torch.testing.assert_close(compiled(x, y, index), torch.select_scatter(x, y, 1, index))
 
 
+@pytest.mark.slow
 def test_gradients_through_a_window_computed_from_sizes():
     compiled, _ = _compiled(lambda x: F.max_pool2d(x, x.shape[2] // 2))
     for size in (6, 8):

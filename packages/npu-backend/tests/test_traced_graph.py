@@ -74,6 +74,7 @@ def check(run, model, batch):
     assert not got[0].requires_grad
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_a_second_start_runs_no_aot(dynamic, start, traced, tmp_path):
     model = Net().eval()
@@ -87,6 +88,7 @@ def test_a_second_start_runs_no_aot(dynamic, start, traced, tmp_path):
     assert len(traced) == 1
 
 
+@pytest.mark.slow
 def test_a_graph_of_parts_and_inputs_twice(start, traced):
     def f(x, y, z):
         y.mul_(2)
@@ -126,6 +128,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_what_was_found_out_about_sizes_stays_a_guard(name, start, traced):
     """The first start meets the first sizes only; the second meets the others first."""

@@ -32,6 +32,7 @@ def compile_graph(gm):
     return lambda *args: call(list(args))
 
 
+@pytest.mark.slow
 @given(
     names=st.lists(st.sampled_from(sorted(STEPS)), min_size=1, max_size=6),
     picks=st.lists(st.integers(0, 6), min_size=1, max_size=4),

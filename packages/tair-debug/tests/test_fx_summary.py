@@ -205,6 +205,7 @@ def rows_of(fn, *args, dynamic=False):
     return {r.target: r for r in summarize(*(c.gm for c in captured))}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_graphs_in_nodes_are_asked_too(unknown, dynamic):
     def good(x):

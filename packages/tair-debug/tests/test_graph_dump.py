@@ -109,6 +109,7 @@ def test_a_page_of_nothing():
     assert "<canvas" in to_html(Graph())
 
 
+@pytest.mark.slow
 def test_the_work_for_a_page_grows_as_its_graph():
     def work(size):
         graph, calls = chain(size, width=9), 0
@@ -228,6 +229,7 @@ def look(tmp_path, graph):
     return json.loads(run.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("node") is None, reason="runs the page's script in node")
 @pytest.mark.parametrize("size", [400, 5000])
 def test_the_script_of_a_page(tmp_path, size):

@@ -335,6 +335,7 @@ def test_view_of_a_hostile_graph(text, tmp_path):
     assert code == 2 or (tmp_path / "page.html").stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".air", ".txt"])
 def test_view_of_damaged_graphs(suffix, tmp_path):
     whole = serde.to_bytes(small()) if suffix == ".air" else txt.to_txt(small()).encode()
@@ -425,6 +426,7 @@ for make in (
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_our_error_and_leaves_nothing(tmp_path):
     run = subprocess.run([sys.executable, "-c", _FILL], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert run.stdout.split("\n")[:3] == ["GE1041 True"] * 3, run.stdout + run.stderr
@@ -438,6 +440,7 @@ artefacts.write("a.bin", lambda file: (file.write(b"half"), os.kill(os.getpid(),
 """
 
 
+@pytest.mark.slow
 def test_killed_while_writing(tmp_path):
     for _ in range(3):
         run = subprocess.run([sys.executable, "-c", _KILLED], cwd=tmp_path, timeout=120)

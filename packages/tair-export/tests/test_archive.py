@@ -268,6 +268,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_killed_writers_leave_the_old_archive_or_the_new(tmp_path, make, small_files):
     root = tmp_path / "a"
     write_graph(make(size=256, seed=0).captured, root)

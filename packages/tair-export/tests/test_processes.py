@@ -63,6 +63,7 @@ def test_two_processes_save_while_a_third_loads(tmp_path, make, small_files):
     assert not list(root.glob(".*"))
 
 
+@pytest.mark.slow
 def test_a_folder_that_vanishes_while_saving(tmp_path, make, small_files, monkeypatch):
     """The folder is removed before the n-th system call that names a file, for every n: saved, or our error."""
     x, outcomes = np.ones((1, 4), "f4"), []

@@ -29,11 +29,9 @@ class GraphCapture(Protocol):
 
     Attributes:
         name: For logs.
-        executes: Whether a replay runs Python, so that inputs may lie elsewhere each time.
     """
 
     name: str
-    executes: bool
 
     def capture(self, program: Program, inputs: Sequence[Any]) -> Recording:
         """Record the program on inputs that keep their place."""
@@ -43,7 +41,6 @@ class ProgramReplay:
     """The CPU has no launches to record: a replay runs the program and puts its results into the same memory."""
 
     name = "program replay"
-    executes = True
 
     def capture(self, program: Program, inputs: Sequence[Any]) -> Recording:
         """Bind the program; nothing runs yet."""
@@ -85,7 +82,6 @@ class NpuGraph:
     """
 
     name = "torch.npu.NPUGraph"
-    executes = False
 
     def __init__(self, npu: Any, pool: Any, error_mode: str, on_captured: Told | None = None) -> None:
         self._npu, self._pool, self._error_mode, self._on_captured = npu, pool, error_mode, on_captured

@@ -13,7 +13,7 @@ from ge_converters.base.errors import LoweringError, Refusal
 from ge_converters.base.provenance import user_frame
 from ge_converters.lowering.context import Context, Unproduced, constant
 from ge_converters.registry import Converter, Entry, Registry
-from ge_converters.registry.signatures import python_name
+from ge_converters.registry.signatures import keyword_arguments, python_name
 from ge_graph import GraphError, Tensor, TensorSpec
 
 _FORMATS = (torch.contiguous_format, torch.preserve_format, torch.channels_last, torch.channels_last_3d)
@@ -34,7 +34,7 @@ class Parameters:
 
     Attributes:
         positional: Name and default of every positional argument of the schema, in order.
-        keywords: Name, Python name and default of every keyword-only argument.
+        keywords: Name, Python name and default of every keyword-only argument that the converter takes.
         tensors: Positions of the arguments that are tensors.
         numbers: Names of the arguments that hold no tensors.
         choices: Positions of the arguments that number a choice, and how many choices there are.
@@ -42,10 +42,10 @@ class Parameters:
 
     __slots__ = ("positional", "keywords", "count", "tensors", "numbers", "choices")
 
-    def __init__(self, target: torch._ops.OpOverload) -> None:
+    def __init__(self, target: torch._ops.OpOverload, fn: Converter) -> None:
         arguments = target._schema.arguments
         self.positional = [(a.name, _default(a)) for a in arguments if not a.kwarg_only]
-        self.keywords = [(a.name, python_name(a.name), _default(a)) for a in arguments if a.kwarg_only]
+        self.keywords = [(a.name, python_name(a.name), _default(a)) for a in keyword_arguments(target, fn)]
         self.count = len(self.positional)
         self.tensors = [i for i, a in enumerate(a for a in arguments if not a.kwarg_only) if str(a.type) in _TENSORS]
         self.numbers = frozenset(a.name for a in arguments if "Tensor" not in str(a.type))
@@ -88,7 +88,7 @@ class Parameters:
 def parameters_of(entry: Entry) -> Parameters | None:
     """The parameters of a converter; None for Python functions, whose arguments are passed as they stand."""
     if entry.parameters is None and isinstance(entry.target, torch._ops.OpOverload):
-        entry.parameters = Parameters(entry.target)
+        entry.parameters = Parameters(entry.target, entry.fn)
     return entry.parameters  # type: ignore[no-any-return]
 
 
@@ -159,6 +159,8 @@ class Caller:
         parameters = parameters_of(entry)
         argument = self.context.argument
         if parameters is not None:
+            if kwargs.get("layout") not in (None, torch.strided):
+                raise Refusal(f"layout={kwargs['layout']}; GE knows dense tensors only")
             positional, keywords = parameters.bind(args, kwargs, argument)
         else:
             positional, keywords = [argument(a) for a in args], {k: argument(v) for k, v in kwargs.items()}

@@ -45,16 +45,7 @@ _LIKES = [F32(2, 3), F16(2), BF16(2), I64(2, 3), I32(), BOOL(2, 3), F32(0, 3)]
     + [Support([2], 1, dtype=d) for d in _DTYPES]
 )
 @register_fx_node_ge_converter(aten.full.default, source="aten full; GE Fill")
-def full(
-    size: Any,
-    fill_value: Any,
-    *,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-    meta_outputs: TensorSpec,
-) -> Tensor:
+def full(size: Any, fill_value: Any, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
     """A tensor full of one number.
 
     Dtypes: ``dtype``, else that of the number.
@@ -68,17 +59,7 @@ def full(
     + [Support(F32(2, 3), 1, dtype=torch.int64), Support(I64(2), True, dtype=torch.bool)]
 )
 @register_fx_node_ge_converter(aten.full_like.default, source="aten full_like; GE Fill")
-def full_like(
-    self: Tensor,
-    fill_value: Any,
-    *,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-    memory_format: Any = None,
-    meta_outputs: TensorSpec,
-) -> Tensor:
+def full_like(self: Tensor, fill_value: Any, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
     """A tensor of the shape of self, full of one number."""
     return filled_like(self, fill_value, meta_outputs)
 
@@ -98,15 +79,7 @@ def fill_tensor(self: Tensor, value: Tensor, *, meta_outputs: TensorSpec) -> Ten
 
 
 def _sized(value: int) -> Callable[..., Tensor]:
-    def convert(
-        size: Any,
-        *,
-        dtype: Any = None,
-        layout: Any = None,
-        device: Any = None,
-        pin_memory: Any = None,
-        meta_outputs: TensorSpec,
-    ) -> Tensor:
+    def convert(size: Any, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
         return filled(size, value, meta_outputs.dtype)
 
     return convert
@@ -115,16 +88,7 @@ def _sized(value: int) -> Callable[..., Tensor]:
 def _alike(value: int) -> Callable[..., Tensor]:
     ready = {0: "ZerosLike", 1: "OnesLike"}[value]
 
-    def convert(
-        self: Tensor,
-        *,
-        dtype: Any = None,
-        layout: Any = None,
-        device: Any = None,
-        pin_memory: Any = None,
-        memory_format: Any = None,
-        meta_outputs: TensorSpec,
-    ) -> Tensor:
+    def convert(self: Tensor, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
         static = all(isinstance(s, int) for s in meta_outputs.size)
         if static or self.dtype != meta_outputs.dtype or not _takes(ready, self.dtype):
             return filled_like(self, value, meta_outputs)
@@ -141,16 +105,7 @@ def _takes(op: str, dtype: DataType) -> bool:
 
 
 def _new(value: int) -> Callable[..., Tensor]:
-    def convert(
-        self: Tensor,
-        size: Any,
-        *,
-        dtype: Any = None,
-        layout: Any = None,
-        device: Any = None,
-        pin_memory: Any = None,
-        meta_outputs: TensorSpec,
-    ) -> Tensor:
+    def convert(self: Tensor, size: Any, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
         return filled(size, value, meta_outputs.dtype)
 
     return convert
@@ -177,49 +132,21 @@ _install_constants()
 
 @declare_supported([Support(*s).shape_only() for s in _SIZED] + [Support([2], dtype=d).shape_only() for d in _DTYPES])
 @register_fx_node_ge_converter(aten.empty.memory_format, source="aten empty.memory_format; GE Fill")
-def empty(
-    size: Any,
-    *,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-    memory_format: Any = None,
-    meta_outputs: TensorSpec,
-) -> Tensor:
+def empty(size: Any, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
     """Contents are undefined in eager; here they are zero."""
     return filled(size, 0, meta_outputs.dtype)
 
 
 @declare_supported([Support([2, 3], [3, 1]).shape_only(), Support([2, 3], [1, 2], dtype=torch.int64).shape_only()])
 @register_fx_node_ge_converter(aten.empty_strided.default, source="aten empty_strided; GE Fill")
-def empty_strided(
-    size: Any,
-    stride: Any,
-    *,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-    meta_outputs: TensorSpec,
-) -> Tensor:
+def empty_strided(size: Any, stride: Any, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
     """Zeros; strides matter at the rim of a graph only."""
     return filled(size, 0, meta_outputs.dtype)
 
 
 @declare_supported([Support(F32(2), [2, 3], [3, 1]).shape_only()])
 @register_fx_node_ge_converter(aten.new_empty_strided.default, source="aten new_empty_strided; GE Fill")
-def new_empty_strided(
-    self: Tensor,
-    size: Any,
-    stride: Any,
-    *,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-    meta_outputs: TensorSpec,
-) -> Tensor:
+def new_empty_strided(self: Tensor, size: Any, stride: Any, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
     """Zeros of the given sizes."""
     return filled(size, 0, meta_outputs.dtype)
 
@@ -228,17 +155,7 @@ def new_empty_strided(
     [Support(F32(2), [2, 3], 1.5), Support(F32(2), [2], 1, dtype=torch.int64), Support(BOOL(2), [], True)]
 )
 @register_fx_node_ge_converter(aten.new_full.default, source="aten new_full; GE Fill")
-def new_full(
-    self: Tensor,
-    size: Any,
-    fill_value: Any,
-    *,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-    meta_outputs: TensorSpec,
-) -> Tensor:
+def new_full(self: Tensor, size: Any, fill_value: Any, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
     """A tensor full of one number, in the type of self unless ``dtype`` says otherwise."""
     return filled(size, fill_value, meta_outputs.dtype)
 
@@ -247,15 +164,7 @@ def new_full(
     [Support(3), Support(2.5), Support(True), Support(float("nan")), *(Support(1, dtype=d) for d in _DTYPES)]
 )
 @register_fx_node_ge_converter(aten.scalar_tensor.default, source="aten scalar_tensor; GE Const")
-def scalar_tensor(
-    s: Any,
-    *,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-    meta_outputs: TensorSpec,
-) -> Tensor:
+def scalar_tensor(s: Any, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
     """A 0-d tensor."""
     return dtype_promote(as_number(s, meta_outputs.dtype), target_dtype=meta_outputs.dtype)  # type: ignore[no-any-return]
 
@@ -310,17 +219,7 @@ _RANGES = [
     + [Support(0.5, 5.5, 1.0, dtype=torch.int64)]
 )
 @register_fx_node_ge_converter(aten.arange.start_step, source="aten arange.start_step; GE Range")
-def arange(
-    start: Any,
-    end: Any,
-    step: Any = 1,
-    *,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-    meta_outputs: TensorSpec,
-) -> Tensor:
+def arange(start: Any, end: Any, step: Any = 1, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
     """start, start + step, ... before end.
 
     Dtypes: ``dtype``, else int64 or the default float.
@@ -331,31 +230,14 @@ def arange(
 
 @declare_supported([Support(1, 4), Support(0.5, 3)])
 @register_fx_node_ge_converter(aten.arange.start, source="aten arange.start; GE Range")
-def arange_start(
-    start: Any,
-    end: Any,
-    *,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-    meta_outputs: TensorSpec,
-) -> Tensor:
+def arange_start(start: Any, end: Any, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
     """start, start + 1, ... before end."""
     return _range(start, end, 1, meta_outputs)
 
 
 @declare_supported([Support(4), Support(2.5), Support(4, dtype=torch.float16), Support(0)])
 @register_fx_node_ge_converter(aten.arange.default, source="aten arange; GE Range")
-def arange_end(
-    end: Any,
-    *,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-    meta_outputs: TensorSpec,
-) -> Tensor:
+def arange_end(end: Any, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
     """0, 1, ... before end."""
     return _range(0, end, 1, meta_outputs)
 
@@ -368,9 +250,7 @@ def arange_end(
     ]
 )
 @register_fx_node_ge_converter(prims.iota.default, source="torch._prims: iota; GE Range")
-def iota(
-    length: Any, *, start: Any, step: Any, dtype: Any, device: Any, requires_grad: bool, meta_outputs: TensorSpec
-) -> Tensor:
+def iota(length: Any, *, start: Any, step: Any, dtype: Any, requires_grad: bool, meta_outputs: TensorSpec) -> Tensor:
     """start + step * i for i below length."""
     if any(isinstance(v, Tensor) for v in (length, start, step)):
         if isinstance(start, int) and start == 0 and isinstance(step, int) and step == 1:
@@ -395,31 +275,14 @@ def _identity(rows: Any, columns: Any, dtype: DataType) -> Tensor:
 
 @declare_supported([Support(3), Support(0), *(Support(2, dtype=d) for d in _DTYPES)])
 @register_fx_node_ge_converter(aten.eye.default, source="aten eye; GE Eye")
-def eye(
-    n: Any,
-    *,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-    meta_outputs: TensorSpec,
-) -> Tensor:
+def eye(n: Any, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
     """Ones on the diagonal of a square."""
     return _identity(n, n, meta_outputs.dtype)
 
 
 @declare_supported([Support(3, 2), Support(2, 0), Support(2, 4, dtype=torch.float16)])
 @register_fx_node_ge_converter(aten.eye.m, source="aten eye.m; GE Eye")
-def eye_m(
-    n: Any,
-    m: Any,
-    *,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-    meta_outputs: TensorSpec,
-) -> Tensor:
+def eye_m(n: Any, m: Any, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
     """Ones on the diagonal of a rectangle."""
     return _identity(n, m, meta_outputs.dtype)
 
@@ -465,17 +328,7 @@ def _whole_steps(start: int, end: int, steps: int) -> list[int]:
     ]
 )
 @register_fx_node_ge_converter(aten.linspace.default, source="aten linspace; GE LinSpace")
-def linspace(
-    start: Any,
-    end: Any,
-    steps: Any,
-    *,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-    meta_outputs: TensorSpec,
-) -> Tensor:
+def linspace(start: Any, end: Any, steps: Any, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
     """Evenly spaced values from start to end, both included.
 
     Emits:  LinSpace; a constant for integers, whose rounding GE does not define.
@@ -494,17 +347,7 @@ def linspace(
 
 
 def _triangle_indices(upper: bool) -> Callable[..., Tensor]:
-    def convert(
-        row: Any,
-        col: Any,
-        offset: Any = 0,
-        *,
-        dtype: Any = torch.int64,
-        layout: Any = None,
-        device: Any = None,
-        pin_memory: Any = None,
-        meta_outputs: TensorSpec,
-    ) -> Tensor:
+    def convert(row: Any, col: Any, offset: Any = 0, *, dtype: Any = torch.int64, meta_outputs: TensorSpec) -> Tensor:
         if any(isinstance(v, Tensor) for v in (row, col, offset)):
             raise Refusal("symbolic sizes of a triangle: compare two ranges and use nonzero")
         places = np.triu_indices(row, offset, col) if upper else np.tril_indices(row, offset, col)

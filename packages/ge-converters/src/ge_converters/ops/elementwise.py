@@ -668,17 +668,7 @@ def _converted(x: Tensor, dtype: DataType) -> Tensor:
     + [Support(F32(2, 3)), Support(F32(2, 3), dtype=torch.float16, memory_format=torch.contiguous_format)]
 )
 @register_fx_node_ge_converter(aten._to_copy.default, source="aten _to_copy; GE Cast")
-def to_copy(
-    self: Tensor,
-    *,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-    non_blocking: bool = False,
-    memory_format: Any = None,
-    meta_outputs: TensorSpec,
-) -> Tensor:
+def to_copy(self: Tensor, *, dtype: Any = None, non_blocking: bool = False, meta_outputs: TensorSpec) -> Tensor:
     """The same values in another type; device and memory layout are the engine's business.
 
     Emits:  Cast, or nothing if the type stays.

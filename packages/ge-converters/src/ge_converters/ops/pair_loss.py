@@ -1,4 +1,4 @@
-"""Losses of a prediction and a target of one shape, and their gradients: one GE operator each.
+"""Losses of a prediction and a target that take more than a row of ``one_operator``.
 
 Operands that broadcast, and element types that GE's operators do not take, are decomposed first, see
 ``decompose.formulas.beside_native``.
@@ -43,68 +43,6 @@ def _gradients(*rest: Any) -> list[Support]:
     return made + [Support(F32(), F32(2, 3), F32(2, 3), r, *rest) for r in (1, 2)]
 
 
-@declare_supported(_pairs())
-@register_fx_node_ge_converter(aten.mse_loss.default, source="native_functions.yaml: mse_loss; GE MseLoss")
-def mse_loss(self: Tensor, target: Tensor, reduction: int = 1, *, meta_outputs: TensorSpec) -> Tensor:
-    """mse_loss(Tensor self, Tensor target, int reduction=Mean) -> Tensor
-
-    Shapes: both equal -> the same, or [] when reduced.
-    Dtypes: float32, float16, bfloat16; halves are reduced in float32 and rounded once.
-    Emits:  MseLoss.
-    """
-    return _loss("MseLoss", (self, target), meta_outputs.dtype, reduction)
-
-
-@declare_supported(_gradients())
-@register_fx_node_ge_converter(
-    aten.mse_loss_backward.default, source="native_functions.yaml: mse_loss_backward; GE MseLossGrad"
-)
-def mse_loss_backward(
-    grad_output: Tensor, self: Tensor, target: Tensor, reduction: int, *, meta_outputs: TensorSpec
-) -> Tensor:
-    """mse_loss_backward(Tensor grad_output, Tensor self, Tensor target, int reduction) -> Tensor
-
-    Shapes: grad_output that of the loss -> that of self.
-    Dtypes: float32, float16, bfloat16.
-    Emits:  MseLossGrad.
-    """
-    return _loss("MseLossGrad", (self, target, grad_output), meta_outputs.dtype, reduction)
-
-
-@declare_supported([Support(*s.args, *b) for s in _pairs() for b in ((), (0.5,), (0.0,))])
-@register_fx_node_ge_converter(
-    aten.smooth_l1_loss.default, source="native_functions.yaml: smooth_l1_loss; GE SmoothL1LossV2"
-)
-def smooth_l1_loss(
-    self: Tensor, target: Tensor, reduction: int = 1, beta: float = 1.0, *, meta_outputs: TensorSpec
-) -> Tensor:
-    """smooth_l1_loss(Tensor self, Tensor target, int reduction=Mean, float beta=1.0) -> Tensor
-
-    Shapes: both equal -> the same, or [] when reduced.
-    Dtypes: float32, float16; bfloat16 through float32.
-    Emits:  SmoothL1LossV2, whose sigma is beta.
-    """
-    return _loss("SmoothL1LossV2", (self, target), meta_outputs.dtype, reduction, sigma=float(beta))
-
-
-@declare_supported([s for b in (1.0, 0.5) for s in _gradients(b)])
-@register_fx_node_ge_converter(
-    aten.smooth_l1_loss_backward.default,
-    source="native_functions.yaml: smooth_l1_loss_backward; GE SmoothL1LossGradV2",
-)
-def smooth_l1_loss_backward(
-    grad_output: Tensor, self: Tensor, target: Tensor, reduction: int, beta: float, *, meta_outputs: TensorSpec
-) -> Tensor:
-    """smooth_l1_loss_backward(Tensor grad_output, Tensor self, Tensor target, int reduction, float beta) -> Tensor
-
-    Shapes: grad_output that of the loss -> that of self.
-    Dtypes: float32, float16; bfloat16 through float32.
-    Emits:  SmoothL1LossGradV2.
-    """
-    operands = (self, target, grad_output)
-    return _loss("SmoothL1LossGradV2", operands, meta_outputs.dtype, reduction, sigma=float(beta))
-
-
 @declare_supported([Support(*s.args, *d) for s in _pairs() for d in ((), (0.5,), (2.0,))])
 @register_fx_node_ge_converter(
     aten.huber_loss.default, source="native_functions.yaml: huber_loss; GE SmoothL1LossV2, Mul"
@@ -145,61 +83,6 @@ def huber_loss_backward(
     Emits:  SmoothL1LossGradV2, times delta if that is not 1.
     """
     return _scaled("SmoothL1LossGradV2", (self, target, grad_output), meta_outputs.dtype, reduction, float(delta))
-
-
-@declare_supported(_pairs())
-@register_fx_node_ge_converter(
-    aten.soft_margin_loss.default, source="native_functions.yaml: soft_margin_loss; GE SoftMarginLoss"
-)
-def soft_margin_loss(self: Tensor, target: Tensor, reduction: int = 1, *, meta_outputs: TensorSpec) -> Tensor:
-    """soft_margin_loss(Tensor self, Tensor target, int reduction=Mean) -> Tensor
-
-    Shapes: both equal -> the same, or [] when reduced.
-    Dtypes: float32, float16; bfloat16 through float32.
-    Emits:  SoftMarginLoss.
-    """
-    return _loss("SoftMarginLoss", (self, target), meta_outputs.dtype, reduction)
-
-
-@declare_supported(_gradients())
-@register_fx_node_ge_converter(
-    aten.soft_margin_loss_backward.default,
-    source="native_functions.yaml: soft_margin_loss_backward; GE SoftMarginLossGrad",
-)
-def soft_margin_loss_backward(
-    grad_output: Tensor, self: Tensor, target: Tensor, reduction: int, *, meta_outputs: TensorSpec
-) -> Tensor:
-    """soft_margin_loss_backward(Tensor grad_output, Tensor self, Tensor target, int reduction) -> Tensor
-
-    Shapes: grad_output that of the loss -> that of self.
-    Dtypes: float32, float16; bfloat16 through float32.
-    Emits:  SoftMarginLossGrad.
-    """
-    return _loss("SoftMarginLossGrad", (self, target, grad_output), meta_outputs.dtype, reduction)
-
-
-def _probabilities(m: Any) -> tuple[Any, Any]:
-    return m(2, 3, low=0.1, high=0.9), m(2, 3, low=0, high=1)
-
-
-@declare_supported(
-    [Support(*_probabilities(m), None, r) for m, r in _CASES]
-    + [Support(*_probabilities(F32), F32(2, 3, low=0), r) for r in (0, 1)]
-    + [Support(F32(value=[0.0, 1.0, 1.0]), F32(value=[1.0, 1.0, 0.0]), None, 0)]
-)
-@register_fx_node_ge_converter(
-    aten.binary_cross_entropy.default, source="native_functions.yaml: binary_cross_entropy; GE BinaryCrossEntropy"
-)
-def binary_cross_entropy(
-    self: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1, *, meta_outputs: TensorSpec
-) -> Tensor:
-    """binary_cross_entropy(Tensor self, Tensor target, Tensor? weight=None, int reduction=Mean) -> Tensor
-
-    Shapes: all equal -> the same, or [] when reduced.
-    Dtypes: float32, float16; bfloat16 through float32.
-    Emits:  BinaryCrossEntropy.
-    """
-    return _loss("BinaryCrossEntropy", (self, target, weight), meta_outputs.dtype, reduction)
 
 
 @declare_supported(

@@ -64,15 +64,7 @@ _LIKE = [Support(f(2, 3)).shape_only() for f in (F32, F16, BF16, F64)]
 
 @declare_supported([*_SIZED, *_TYPED])
 @register_fx_node_ge_converter(aten.rand.default, source="aten rand; GE RandomUniform")
-def rand(
-    size: Any,
-    *,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-    meta_outputs: TensorSpec,
-) -> Tensor:
+def rand(size: Any, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
     """Uniform samples in [0, 1).
 
     Emits:  RandomUniform.
@@ -82,15 +74,7 @@ def rand(
 
 @declare_supported([*_SIZED, *_TYPED])
 @register_fx_node_ge_converter(aten.randn.default, source="aten randn; GE RandomStandardNormal")
-def randn(
-    size: Any,
-    *,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-    meta_outputs: TensorSpec,
-) -> Tensor:
+def randn(size: Any, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
     """Standard normal samples.
 
     Emits:  RandomStandardNormal.
@@ -100,32 +84,14 @@ def randn(
 
 @declare_supported([*_LIKE, Support(F32(2), dtype=torch.float16).shape_only()])
 @register_fx_node_ge_converter(aten.rand_like.default, source="aten rand_like; GE RandomUniform")
-def rand_like(
-    self: Tensor,
-    *,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-    memory_format: Any = None,
-    meta_outputs: TensorSpec,
-) -> Tensor:
+def rand_like(self: Tensor, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
     """Uniform samples in the shape of self."""
     return _uniform(_sizes_like(self, meta_outputs), meta_outputs.dtype)
 
 
 @declare_supported([*_LIKE, Support(F32(2), dtype=torch.float16).shape_only()])
 @register_fx_node_ge_converter(aten.randn_like.default, source="aten randn_like; GE RandomStandardNormal")
-def randn_like(
-    self: Tensor,
-    *,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-    memory_format: Any = None,
-    meta_outputs: TensorSpec,
-) -> Tensor:
+def randn_like(self: Tensor, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
     """Standard normal samples in the shape of self."""
     return _normal(_sizes_like(self, meta_outputs), meta_outputs.dtype)
 
@@ -143,33 +109,14 @@ def _integers(low: Any, high: Any, sizes: Any, dtype: DataType) -> Tensor:
     ]
 )
 @register_fx_node_ge_converter(aten.randint.default, source="aten randint; GE RandomUniformInt")
-def randint(
-    high: Any,
-    size: Any,
-    *,
-    dtype: Any = torch.int64,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-    meta_outputs: TensorSpec,
-) -> Tensor:
+def randint(high: Any, size: Any, *, dtype: Any = torch.int64, meta_outputs: TensorSpec) -> Tensor:
     """Whole numbers from 0 up to, not including, high."""
     return _integers(0, high, _sizes(size), meta_outputs.dtype)
 
 
 @declare_supported([Support(-3, 5, [2, 3]).shape_only(), Support(2, 9, [4], dtype=torch.int32).shape_only()])
 @register_fx_node_ge_converter(aten.randint.low, source="aten randint.low; GE RandomUniformInt")
-def randint_low(
-    low: Any,
-    high: Any,
-    size: Any,
-    *,
-    dtype: Any = torch.int64,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-    meta_outputs: TensorSpec,
-) -> Tensor:
+def randint_low(low: Any, high: Any, size: Any, *, dtype: Any = torch.int64, meta_outputs: TensorSpec) -> Tensor:
     """Whole numbers from low up to, not including, high."""
     return _integers(low, high, _sizes(size), meta_outputs.dtype)
 
@@ -178,15 +125,7 @@ def randint_low(
     [Support(5).shape_only(), Support(4, dtype=torch.int32).shape_only(), Support(0).shape_only(), Support(1)]
 )
 @register_fx_node_ge_converter(aten.randperm.default, source="aten randperm; GE StatelessRandperm")
-def randperm(
-    n: Any,
-    *,
-    dtype: Any = torch.int64,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-    meta_outputs: TensorSpec,
-) -> Tensor:
+def randperm(n: Any, *, dtype: Any = torch.int64, meta_outputs: TensorSpec) -> Tensor:
     """0 to n - 1 in random order.
 
     Emits:  StatelessRandperm with seed -1, offset 0: a fresh order each run.
@@ -371,32 +310,11 @@ define(
 )
 
 
-def _randint_like(
-    self: Tensor,
-    high: Any,
-    *,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-    memory_format: Any = None,
-    meta_outputs: TensorSpec,
-) -> Tensor:
+def _randint_like(self: Tensor, high: Any, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
     return _integers(0, high, _sizes_like(self, meta_outputs), meta_outputs.dtype)
 
 
-def _randint_like_low(
-    self: Tensor,
-    low: Any,
-    high: Any,
-    *,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-    memory_format: Any = None,
-    meta_outputs: TensorSpec,
-) -> Tensor:
+def _randint_like_low(self: Tensor, low: Any, high: Any, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
     return _integers(low, high, _sizes_like(self, meta_outputs), meta_outputs.dtype)
 
 
@@ -445,16 +363,7 @@ define(aten.normal.float_Tensor, "RandomStandardNormal", _normal_std, [Support(1
 @declare_supported([Support(0.5, 2.0, [2, 3]).shape_only(), Support(0.0, 1.0, [2], dtype=torch.float16).shape_only()])
 @register_fx_node_ge_converter(aten.normal.float_float, source="aten normal.float_float; GE RandomStandardNormal")
 def normal_numbers(
-    mean: Any,
-    std: Any,
-    size: Any,
-    *,
-    generator: Any = None,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-    meta_outputs: TensorSpec,
+    mean: Any, std: Any, size: Any, *, generator: Any = None, dtype: Any = None, meta_outputs: TensorSpec
 ) -> Tensor:
     """Normal samples of the given sizes."""
     _generator_is_default(generator)

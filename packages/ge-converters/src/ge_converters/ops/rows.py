@@ -386,21 +386,9 @@ prims.view_of.default
 def _pass_through(name: str) -> None:
     namespace, packet, overload = name.split(".")
     target = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
-    first = target._schema.arguments[0].name
-    if any(a.name == "memory_format" for a in target._schema.arguments):
 
-        def convert(self: Tensor, *, memory_format: Any = None, meta_outputs: TensorSpec) -> Tensor:
-            return self
-
-    elif first == "self":
-
-        def convert(self: Tensor, *, meta_outputs: TensorSpec) -> Tensor:  # type: ignore[misc]
-            return self
-
-    else:
-
-        def convert(a: Tensor, *, meta_outputs: TensorSpec) -> Tensor:  # type: ignore[misc]
-            return a
+    def convert(*args: Tensor, meta_outputs: TensorSpec) -> Tensor:
+        return args[0]
 
     supports = [Support(m) for m in (F32(2, 3), F16(2), BF16(2), I64(2), I32(), BOOL(0, 2), F32(2, 3, strides=(1, 2)))]
     if target is torch.ops.aten.clone.default:

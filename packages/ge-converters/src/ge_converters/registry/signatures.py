@@ -14,6 +14,9 @@ from ge_converters.registry.entry import Converter, Target, where_is
 
 # Parameters that a converter may have beside those of its op.
 _EXTRA_PARAMETERS: Final = frozenset({"meta_outputs", "out"})
+# Arguments that say where and how torch keeps a result. A converter may leave them out: a value of a graph has no
+# place, and a layout other than dense is refused before the converter is called.
+_PLACEMENT: Final = frozenset({"layout", "device", "pin_memory", "memory_format"})
 
 
 def loaded_op(name: str, *, strict: bool = True) -> torch._ops.OpOverload | None:
@@ -123,7 +126,8 @@ def _differences(target: torch._ops.OpOverload, parameters: Any) -> list[str]:
     for a in arguments:
         p = parameters.get(python_name(a.name))
         if p is None:
-            if not (any_keyword or (any_position and not a.kwarg_only)):
+            left_out = any_position and not a.kwarg_only or a.kwarg_only and a.name in _PLACEMENT
+            if not (any_keyword or left_out):
                 problems.append(f"parameter '{a.name}' is missing")
         elif a.kwarg_only and p.kind is not kind.KEYWORD_ONLY:
             problems.append(f"parameter '{a.name}' must be keyword-only (after *)")
@@ -141,6 +145,14 @@ def _differences(target: torch._ops.OpOverload, parameters: Any) -> list[str]:
     if not problems and own != [n for n in positional if n in own]:
         problems.append(f"parameters stand in the order {', '.join(own)}, the schema has {', '.join(positional)}")
     return problems
+
+
+def keyword_arguments(target: torch._ops.OpOverload, fn: Converter) -> list[Any]:
+    """The keyword-only arguments of the schema that a converter of ``target`` is called with."""
+    parameters = inspect.signature(fn).parameters
+    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    arguments = [a for a in target._schema.arguments if a.kwarg_only]
+    return [a for a in arguments if takes_any or python_name(a.name) in parameters]
 
 
 def python_name(name: str) -> str:

@@ -1,7 +1,6 @@
-"""Declared forms of products, windows, norms, attention and losses; what a converter folds; what it refuses.
+"""Attention, norms and products: ops that eager does not run here, what a converter folds, and what it refuses.
 
-Every declared form runs with fixed and with symbolic sizes against eager. Ops that eager cannot run on this machine
-come in as hand-made FX graphs and are compared with the definition.
+Ops that eager cannot run on this machine come in as hand-made FX graphs and are compared with the definition.
 """
 
 from __future__ import annotations
@@ -17,48 +16,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from ge_converters.base.errors import LoweringError
 from ge_converters.lowering import Lowered, lower
-from ge_converters.registry import REGISTRY
 from ge_converters.report import smoke
 from ge_graph import passes
 
-MODULES = (
-    "activation",
-    "activation_forward",
-    "attention",
-    "batch_norm",
-    "conv",
-    "distances",
-    "grid",
-    "grouped",
-    "linalg",
-    "loss",
-    "matmul",
-    "norm",
-    "padding",
-    "pair_loss",
-    "pool",
-    "resize",
-    "resize_backward",
-    "unfold",
-)
 aten = torch.ops.aten
-# Converters whose ops eager does not run here; the tests below cover them.
-BY_HAND = {
-    "aten._fused_rms_norm_backward.default",
-    "aten._scaled_dot_product_fused_attention_overrideable.default",
-}
-
-# Ops whose symbolic shapes torch itself does not know; they are served with fixed sizes.
-FIXED = {"aten.softshrink_backward.default", "aten.hardshrink_backward.default"}
-
-
-def _entries() -> Iterator[Any]:
-    for entry in REGISTRY.entries():
-        if entry.layer == "built-in" and entry.fn.__module__.rsplit(".", 1)[-1] in MODULES:
-            yield entry
-
-
-ENTRIES = list(_entries())
 
 
 @pytest.fixture(scope="module")
@@ -73,26 +34,6 @@ def one_thread() -> Iterator[None]:
     torch.manual_seed(0)
     yield
     torch.set_num_threads(before)
-
-
-def test_every_converter_has_a_proof() -> None:
-    bare = {e.name for e in ENTRIES if not e.supports and not e.name.startswith("transformers.")}
-    assert bare == BY_HAND
-
-
-@pytest.mark.parametrize("dynamic", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["static", "symbolic"])
-@pytest.mark.parametrize("entry", [e for e in ENTRIES if e.supports], ids=lambda e: e.name)
-def test_declared_forms(entry: Any, dynamic: bool, engine: Any) -> None:
-    if dynamic and entry.name in FIXED:
-        with pytest.raises(RuntimeError, match="does not support symbolic shapes"):
-            make_fx(entry.target, tracing_mode="symbolic")(torch.ones(2, 3), torch.ones(2, 3), 0.5)
-        return
-    outcomes = [
-        smoke.run(smoke.DeclaredForm(entry, support, i), engine, dynamic=dynamic)
-        for i, support in enumerate(entry.supports)
-    ]
-    failed = [f"{o.status} {o.form}\n{o.detail}" for o in outcomes if o.status != "ok"]
-    assert not failed, "\n".join(failed)
 
 
 # -- graphs by hand
