@@ -174,7 +174,7 @@ def _cond(x: torch.Tensor, y: torch.Tensor, number: float) -> torch.Tensor:
     pred = x.sum() > int(number)
     if not torch.compiler.is_compiling():
         return x * 2 - y if pred else x + y.flip(0)
-    return torch.cond(pred, lambda x, y: x * 2 - y, lambda x, y: x + y.flip(0), (x, y))  # type: ignore[no-any-return]
+    return torch.cond(pred, lambda x, y: x * 2 - y, lambda x, y: x + y.flip(0), (x, y))
 
 
 def _step_of_loop(n: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -184,7 +184,7 @@ def _step_of_loop(n: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch
 def _while(x: torch.Tensor, number: float) -> torch.Tensor:
     n, x, limit = torch.tensor(0), x.detach().clone(), abs(int(number)) + 1
     if torch.compiler.is_compiling():
-        return while_loop(lambda n, x: n < limit, _step_of_loop, (n, x))[1]  # type: ignore[no-any-return]
+        return while_loop(lambda n, x: n < limit, _step_of_loop, (n, x))[1]
     while n < limit:
         n, x = _step_of_loop(n, x)
     return x
@@ -196,7 +196,7 @@ def _scan(x: torch.Tensor) -> torch.Tensor:
         return after, after * 2
 
     if torch.compiler.is_compiling():
-        return scan(combine, x[0].clone(), x)[1]  # type: ignore[no-any-return]
+        return scan(combine, x[0].clone(), x)[1]
     carry, rows = x[0].clone(), []
     for row in x:
         carry, out = combine(carry, row)
@@ -211,7 +211,7 @@ def _map(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return row * 2 + total
 
     if torch.compiler.is_compiling():
-        return torch._higher_order_ops.map(one, x, total)  # type: ignore[no-any-return]
+        return torch._higher_order_ops.map(one, x, total)
     return torch.stack([one(row, total) for row in x])
 
 

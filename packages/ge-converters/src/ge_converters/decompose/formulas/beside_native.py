@@ -78,7 +78,7 @@ def _real(self: Tensor, *_: Any, **__: Any) -> bool:
 
 
 def _not_double(self: Tensor, *_: Any, **__: Any) -> bool:
-    return self.dtype != torch.float64
+    return self.dtype is not torch.float64
 
 
 def _batch_norm_in_use(input: Tensor, weight: Any, bias: Any, mean: Tensor, var: Tensor, *numbers: float) -> Any:
