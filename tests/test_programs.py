@@ -119,6 +119,32 @@ def test_returned_views_of_written_storage(written, dynamic):
         assert torch.equal(out, out_), read
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("cached", [False, True])
+def test_every_call_returns_the_memory_that_it_wrote(view, dynamic, cached, tmp_path):
+    """From the second call on nothing stands around a graph that needs nothing: here something has to."""
+
+    def fn(cache, x):
+        part = VIEWS[view](cache)
+        VIEWS["row"](cache).add_(x)
+        return part, part.clone()
+
+    config = torchair.CompilerConfig()
+    config.cache_dir = str(tmp_path) if cached else ""
+    for _ in range(1 + cached):
+        torch._dynamo.reset()
+        called = torch.compile(fn, backend=torchair.get_npu_backend(compiler_config=config), dynamic=dynamic)
+        for call in range(3):
+            cache = torch.arange(24.0).reshape(4, 6) + call
+            want = fn(cache.clone(), torch.ones(6))
+            part, copied = called(cache, torch.ones(6))
+            assert torch.equal(copied, want[1])
+            cache.add_(100)
+            assert torch.equal(part, want[1] + 100)
+            assert part.stride() == want[0].stride()
+
+
 # -- random numbers ---------------------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@
 """
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,7 @@ def test_a_seed_names_a_program_and_text_keeps_it():
         program = draw(seed)
         assert draw(seed) == program
         assert read(program.text()) == program
-        run(program, None)
+        run(program, program.module())
 
 
 @pytest.mark.slow
@@ -70,7 +71,7 @@ PAIR = Program((Given((3, 4), "float32", (0, 1)),), (Step("transpose", (0,), (0,
 @pytest.mark.parametrize("what", ["values", "type", "sizes", "strides"])
 def test_a_difference_is_seen(what):
     """The comparison is not blind: each kind of difference is reported."""
-    want, got = run(PAIR, None), run(PAIR, None)
+    want, got = run(PAIR, PAIR.module()), run(PAIR, PAIR.module())
     changed = {
         "values": lambda t: t + 1,
         "type": lambda t: t.double(),
@@ -83,10 +84,49 @@ def test_a_difference_is_seen(what):
 
 
 def test_shared_memory_is_seen():
-    want, got = run(PAIR, None), run(PAIR, None)
+    want, got = run(PAIR, PAIR.module()), run(PAIR, PAIR.module())
     got = RunResult([got.results[0], got.results[1].clone()], got.inputs, got.grads)
     got.results[1] = want.results[1].clone().t().contiguous().t()
     assert _difference(PAIR, want, got).kind == "shared memory"
+
+
+@pytest.mark.parametrize(("dynamic", "seen"), [(False, (3, 4)), (True, (6, 8))])
+def test_a_difference_of_a_later_call_is_seen(monkeypatch, dynamic, seen):
+    """A compilation is tried with other values, and with twice the sizes if they are dynamic."""
+    program = replace(PAIR, dynamic=dynamic)
+    shapes = []
+
+    def compiled(program, backend):
+        def call(x):
+            shapes.append(tuple(x.shape))
+            first = len(shapes) == 1
+            return [r if first or backend == "aot_eager" or backend is None else r + 1 for r in program.module()(x)]
+
+        return program.module() if backend is None else call
+
+    monkeypatch.setattr(compare, "compiled", compiled)
+    assert check(program).kind == "values of results"
+    assert shapes[1] == seen
+
+
+def test_a_difference_of_aot_eager_is_not_ours(monkeypatch):
+    def compiled(program, backend):
+        module = program.module()
+        return module if backend is None else lambda x: [r + 1 for r in module(x)]
+
+    monkeypatch.setattr(compare, "compiled", compiled)
+    assert compare._first_difference(PAIR, 1)[0].kind == "values of results"
+    assert check(PAIR) is None
+
+
+def test_every_kind_of_input_is_drawn():
+    inputs = [g for seed in range(400) for g in draw(seed).inputs]
+    assert {g.alias for g in inputs} == {"", "itself", "first", "rest", "turned", "flat"}
+    assert any(g.sizes == () for g in inputs)
+    assert any(0 in g.sizes for g in inputs)
+    assert any(g.stretched for g in inputs)
+    assert any(g.gaps for g in inputs)
+    assert {g.dtype for g in inputs if g.grad} == {"float32", "float16", "bfloat16", "float64"}
 
 
 def test_shrinking_keeps_what_fails():

@@ -21,15 +21,24 @@ def regions(boxes):
     return torch.cat([torch.randint(0, 2, (7, 1)).float(), boxes], 1)
 
 
-def assert_eager(fn, *args, dynamic, grad=False):
-    found = []
-    for called in (fn, torch.compile(fn, backend=torchair.get_npu_backend(), dynamic=dynamic, fullgraph=True)):
-        given = [a.clone().requires_grad_(grad and i == 0) for i, a in enumerate(args)]
-        result = called(*given)
-        if grad:
-            result.square().sum().backward()
-        found.append((result, given[0].grad))
-    torch.testing.assert_close(found[1], found[0])
+def outcome(fn, args, grad):
+    given = [a.clone().requires_grad_(i < grad) for i, a in enumerate(args)]
+    result = fn(*given)
+    if grad:
+        result.square().sum().backward()
+    return result, [g.grad for g in given[:grad]]
+
+
+def assert_eager(fn, *args, dynamic, grad=0):
+    """Results as in eager; gradients of the first ``grad`` arguments as near to those in float64 as eager's are."""
+    compiled = torch.compile(fn, backend=torchair.get_npu_backend(), dynamic=dynamic, fullgraph=True)
+    (want, eager), (got, ours) = outcome(fn, args, grad), outcome(compiled, args, grad)
+    torch.testing.assert_close(got, want)
+    truth = outcome(fn, [a.double() for a in args], grad)[1] if grad else []
+    for exact, e, o in zip(truth, eager, ours, strict=True):
+        assert o.dtype == e.dtype
+        allowed = 2 * (e - exact).abs().max() + 1e-6 * exact.abs().max()
+        assert (o - exact).abs().max() <= allowed
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -41,7 +50,7 @@ def test_roi_align(regions, samples, aligned, dynamic):
     def call(x, r):
         return ops.roi_align(x, r, (3, 4), 0.5, samples, aligned)
 
-    assert_eager(call, x, regions, dynamic=dynamic, grad=True)
+    assert_eager(call, x, regions, dynamic=dynamic, grad=1)
     assert_eager(call, x, regions[:0], dynamic=dynamic)
 
 
@@ -53,6 +62,28 @@ def test_pooled_regions(regions, scale, dynamic):
     first = regions * torch.tensor([0.0, 1.0, 1.0, 1.0, 1.0])
     assert_eager(lambda x, r: ops.ps_roi_pool(x, r, 2, scale), x[:1], first, dynamic=dynamic)
     assert_eager(lambda x, r: ops.ps_roi_pool(x, r, 2, scale), x[:1], first[:0], dynamic=dynamic)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("scale", [0.37, 1.0])
+def test_gradients_of_pooled_regions(regions, scale, dynamic):
+    x = torch.randn(2, 8, 12, 14)
+    assert_eager(lambda x, r: ops.roi_pool(x, r, (3, 4), scale), x, regions, dynamic=dynamic, grad=1)
+    first = regions * torch.tensor([0.0, 1.0, 1.0, 1.0, 1.0])
+    assert_eager(lambda x, r: ops.ps_roi_pool(x, r, 2, scale), x[:1], first, dynamic=dynamic, grad=1)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("samples", [-1, 2])
+@pytest.mark.parametrize("cells", [(2, 2), (1, 4)])
+def test_ps_roi_align(regions, samples, cells, dynamic):
+    x = torch.randn(2, 12, 12, 14)
+
+    def call(x, r):
+        return ops.ps_roi_align(x, r, cells, 0.4, samples)
+
+    assert_eager(call, x, regions, dynamic=dynamic, grad=1)
+    assert_eager(call, x, regions[:0], dynamic=dynamic)
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -85,9 +116,12 @@ def test_deform_conv2d(shared, groups, masked, window, dynamic):
             self.window = window
 
         def forward(self, x, weight, offset, mask):
-            return ops.deform_conv2d(x, offset, weight, torch.ones(6), *self.window, mask if masked else None)
+            return ops.deform_conv2d(
+                x, offset, weight, torch.ones(6, dtype=x.dtype), *self.window, mask if masked else None
+            )
 
     assert_eager(Deformed(), x, weight, offset, mask, dynamic=dynamic)
+    assert_eager(Deformed(), x, weight, offset, mask, dynamic=dynamic, grad=4 if masked else 3)
 
 
 def ssdlite():

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import torch
 import torch.nn.functional as F
+from torch._higher_order_ops import scan, while_loop
 
 Draw = Callable[..., list[Any]]
 
@@ -97,7 +98,8 @@ def _index(values: list[int]) -> torch.Tensor:
 
 
 def _dtype(rng: Random, *_: Any) -> list[Any]:
-    return [rng.choice(["float32", "float16", "bfloat16", "float64", "int32", "int64", "int8", "uint8", "bool"])]
+    names = ["float32", "float16", "bfloat16", "float64", "int32", "int64", "int16", "int8", "uint8", "bool"]
+    return [rng.choice(names)]
 
 
 def _filled(x: torch.Tensor) -> torch.Tensor:
@@ -140,6 +142,17 @@ def _put(x: torch.Tensor, dim: int, places: list[int], number: float) -> torch.T
     return x.index_fill_(dim, _index(places), int(number))
 
 
+def _write_masked(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    x[y.expand_as(x) > 0] = 2
+    return x
+
+
+def _write_turned(x: torch.Tensor, a: int, b: int) -> torch.Tensor:
+    turned = x.transpose(a, b)
+    turned[1:].mul_(2)
+    return turned
+
+
 def _of_masked(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return torch.where(x > 0, x, y)
 
@@ -151,6 +164,85 @@ def _attention(x: torch.Tensor, causal: bool) -> torch.Tensor:
 
 def _rows(rng: Random, x: torch.Tensor, *_: Any) -> list[Any]:
     return [*_places(rng, x), *_number(rng)]
+
+
+# -- control flow: in eager as Python has it, for torch's own eager form of it compiles -------------------------------
+
+
+def _cond(x: torch.Tensor, y: torch.Tensor, number: float) -> torch.Tensor:
+    x, y = torch.broadcast_tensors(x, y.to(x.dtype))
+    pred = x.sum() > int(number)
+    if not torch.compiler.is_compiling():
+        return x * 2 - y if pred else x + y.flip(0)
+    return torch.cond(pred, lambda x, y: x * 2 - y, lambda x, y: x + y.flip(0), (x, y))
+
+
+def _step_of_loop(n: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return n + 1, _filled(x + x.flip(0))
+
+
+def _while(x: torch.Tensor, number: float) -> torch.Tensor:
+    n, x, limit = torch.tensor(0), x.detach().clone(), abs(int(number)) + 1
+    if torch.compiler.is_compiling():
+        return while_loop(lambda n, x: n < limit, _step_of_loop, (n, x))[1]
+    while n < limit:
+        n, x = _step_of_loop(n, x)
+    return x
+
+
+def _scan(x: torch.Tensor) -> torch.Tensor:
+    def combine(carry: torch.Tensor, row: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        after = _filled(carry - row)
+        return after, after * 2
+
+    if torch.compiler.is_compiling():
+        return scan(combine, x[0].clone(), x)[1]
+    carry, rows = x[0].clone(), []
+    for row in x:
+        carry, out = combine(carry, row)
+        rows.append(out)
+    return torch.stack(rows)
+
+
+def _map(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    total = y.to(x.dtype).amax()
+
+    def one(row: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
+        return row * 2 + total
+
+    if torch.compiler.is_compiling():
+        return torch._higher_order_ops.map(one, x, total)
+    return torch.stack([one(row, total) for row in x])
+
+
+# -- sizes and places that stand in tensors ---------------------------------------------------------------------------
+
+
+def _masked(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    x, y = torch.broadcast_tensors(x, y)
+    return x[y > 0].sum().to(x.dtype) + x
+
+
+def _rows_found(x: torch.Tensor) -> torch.Tensor:
+    places = x.flatten(1).sum(1).nonzero().squeeze(1) if x.dim() > 1 else x.nonzero().squeeze(1)
+    return x[places].sum(0)
+
+
+def _at_tensor(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x[y.to(torch.int64).sum() % x.size(0)]
+
+
+def _pairs(x: torch.Tensor, dim: int, at: list[int]) -> torch.Tensor:
+    return x[_index(at) % x.size(0), _index(at).flip(0).unsqueeze(1) % x.size(1)]
+
+
+def _put_pairs(x: torch.Tensor, dim: int, at: list[int], add: bool) -> torch.Tensor:
+    rows = _index(at if add else at[:1]) % x.size(0)
+    return x.index_put((rows,), x[rows] + 1, accumulate=add)
+
+
+def _steps(rng: Random, x: torch.Tensor, *_: Any) -> list[Any]:
+    return [*_places(rng, x), rng.random() < 0.5]
 
 
 _UNARY_F: Final = (
@@ -269,16 +361,55 @@ OPERATORS: Final[dict[str, Operator]] = {
     "scatter": Operator(
         lambda x, d, at: x.scatter(d, _index(at[:1]).view([1] * x.dim()), 2), 1, _places),
     "masked_fill": Operator(lambda x, y, n: x.masked_fill(y > 0, int(n)), 2, _number),
+    "index pairs": Operator(_pairs, 1, _places),
+    "index_put": Operator(_put_pairs, 1, _steps, kinds="fi"),
+    "take": Operator(lambda x, d, at: x.take(_index(at)), 1, _places),
+    "scatter_add": Operator(
+        lambda x, d, at: x.scatter_add(d, torch.zeros_like(x, dtype=torch.int64), x), 1, _places),
+    "diagonal_scatter": Operator(lambda x: x.diagonal_scatter(torch.zeros_like(x.diagonal()))),
+    "bucketize": Operator(lambda x: torch.bucketize(x, torch.tensor([-1.0, 0.1, 2.0])), kinds="f"),
     "select_scatter": Operator(lambda x, d, at: x.select_scatter(x.select(d, 0), d, at), 1, _at),
     # writing
     "write part": Operator(_write_part, 2, _bounds, writes=True, kinds="fi"),
     "write row": Operator(_write_row, 1, lambda r, x: [*_at(r, x), *_number(r)], writes=True, kinds="fi"),
     "index_fill_": Operator(_put, 1, _rows, writes=True),
     "masked_fill_": Operator(lambda x, y, n: x.masked_fill_(y > 0, int(n)), 2, _number, writes=True),
+    "write masked": Operator(_write_masked, 2, writes=True, kinds="fi"),
+    "write turned": Operator(_write_turned, 1, _two_dims, writes=True, kinds="fi"),
+    "index_add_": Operator(
+        lambda x, d, at: x.index_add_(d, _index(at), x.index_select(d, _index(at)).clone()), 1, _places,
+        writes=True, kinds="fi"),
+    "cumsum_": Operator(lambda x, d: _filled(x.cumsum_(d)), 1, _dim, writes=True, kinds="f"),
+    "clamp_": Operator(lambda x, n: x.clamp_(min=-abs(n), max=2), 1, _number, writes=True, kinds="fi"),
+    "lerp_": Operator(lambda x, y: x.lerp_(y, 0.25), 2, writes=True, kinds="f"),
+    "addcmul_": Operator(lambda x, y: x.addcmul_(y, y, value=2), 2, writes=True, kinds="fi"),
     "fill_diagonal_": Operator(lambda x: x.fill_diagonal_(2), writes=True),
     # reductions
     "sum": Operator(lambda x, d, k: x.sum(d, keepdim=k), 1, _dims),
     "sum all": Operator(torch.sum),
+    "prod": Operator(lambda x, d, k: _filled(x.prod(d, keepdim=k)), 1, _dim_keep, kinds="fi"),
+    "nansum": Operator(lambda x, d, k: x.nansum(d, keepdim=k), 1, _dims, kinds="f"),
+    "std": Operator(lambda x, d, k: (x * 1.0).std(d, correction=1, keepdim=k).nan_to_num(0), 1, _dims, kinds="f"),
+    "amax all": Operator(lambda x: x.amax()),
+    "aminmax": Operator(lambda x, d, k: x.aminmax(dim=d, keepdim=k)[0], 1, _dim_keep),
+    "any all": Operator(torch.any),
+    "argmax all": Operator(torch.argmax, kinds="fi"),
+    "kthvalue": Operator(lambda x, d, k: x.kthvalue(1, d, k)[0], 1, _dim_keep, kinds="fi"),
+    "mode": Operator(lambda x, d, k: x.mode(d, k)[0], 1, _dim_keep, kinds="fi"),
+    "cummin": Operator(lambda x, d: x.cummin(d)[0], 1, _dim),
+    "logcumsumexp": Operator(torch.logcumsumexp, 1, _dim, kinds="f"),
+    "diff": Operator(lambda x, d: x.diff(dim=d), 1, _dim, kinds="fi"),
+    "trace": Operator(torch.trace),
+    # control flow
+    "cond": Operator(_cond, 2, _number, kinds="f"),
+    "while": Operator(_while, 1, _number, kinds="f"),
+    "scan": Operator(_scan, kinds="f"),
+    "map": Operator(_map, 2, kinds="f"),
+    # sizes and places that stand in tensors
+    "masked": Operator(_masked, 2, kinds="fi"),
+    "rows found": Operator(_rows_found, kinds="fi"),
+    "at tensor": Operator(_at_tensor, 2),
+    "split sizes": Operator(lambda x, d: torch.tensor_split(x, 2, d)[-1], 1, _dim),
     "mean": Operator(lambda x, d, k: x.mean(d, keepdim=k), 1, _dims, kinds="f"),
     "amax": Operator(lambda x, d, k: x.amax(d, keepdim=k), 1, _dims),
     "amin": Operator(lambda x, d, k: x.amin(d, keepdim=k), 1, _dims),

@@ -7,6 +7,7 @@ traces it as it traces a model; nothing of it is ever executed as text.
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass, field, replace
 from random import Random
 from typing import Any, Final
@@ -15,30 +16,67 @@ import torch
 
 from tools.fuzz.operators import OPERATORS
 
-_DTYPES: Final = ("float32",) * 6 + ("int64", "int32", "bool", "float16", "bfloat16")
+_DTYPES: Final = ("float32",) * 12 + (
+    *("int64", "int32", "bool", "float16", "bfloat16") * 2, "float64", "int16", "int8", "uint8",
+)  # fmt: skip
+_WITH_GRADIENT: Final = {"float32": 0.4, "float16": 0.2, "bfloat16": 0.2, "float64": 0.4}
 _LARGEST: Final = 4096
+_ALIASES: Final[dict[str, Any]] = {
+    "itself": lambda x: x,
+    "first": lambda x: x[:1],
+    "rest": lambda x: x[1:],
+    "turned": lambda x: x.transpose(0, -1),
+    "flat": lambda x: x.reshape(-1),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """An input: sizes, type, the order of its dimensions in memory, whether every second column only, a gradient."""
+    """An input.
+
+    Attributes:
+        sizes: Its sizes.
+        dtype: Its type.
+        order: The order of its dimensions in memory.
+        gaps: Whether it is every second column of its storage only.
+        grad: Whether its gradient is taken.
+        stretched: Whether its first dimension has stride 0.
+        base: The position of the earlier input that it is a view of, or -1.
+        alias: Which view of that.
+    """
 
     sizes: tuple[int, ...]
     dtype: str
     order: tuple[int, ...]
     gaps: bool = False
     grad: bool = False
+    stretched: bool = False
+    base: int = -1
+    alias: str = ""
 
-    def make(self, rng: Random, scale: float = 1.0) -> torch.Tensor:
-        """Its values: small, so that no type overflows soon."""
-        sizes = [self.sizes[d] for d in self.order]
+    def make(self, rng: Random, scale: float = 1.0, factor: int = 1) -> torch.Tensor:
+        """Its values: small, so that no type overflows soon.
+
+        Args:
+            rng: Gives the values.
+            scale: By which floating values are multiplied.
+            factor: By which sizes other than one are multiplied.
+        """
+        given = [n if n == 1 else n * factor for n in self.sizes]
+        count = given[0] if given else 1
+        if self.stretched:
+            given[0] = 1
+        sizes = [given[d] for d in self.order]
         if self.gaps and sizes:
             sizes[-1] *= 2
-        dense = torch.tensor([rng.randrange(-12, 13) for _ in range(int(torch.Size(sizes).numel()))]).view(sizes)
+        low, high = (0, 13) if self.dtype == "uint8" else (-12, 13)
+        numbers = [rng.randrange(low, high) for _ in range(math.prod(sizes))]
+        dense = torch.tensor(numbers, dtype=torch.int64).view(sizes)
         dtype = getattr(torch, self.dtype)
         value = (dense / 4 * scale).to(dtype) if dtype.is_floating_point else dense.to(dtype)
         value = value[..., ::2] if self.gaps and sizes else value
-        return value.permute(sorted(range(len(self.order)), key=self.order.__getitem__))
+        value = value.permute(sorted(range(len(self.order)), key=self.order.__getitem__))
+        return value.expand(count, *value.shape[1:]) if self.stretched else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +110,35 @@ class Program:
         graph.output(tuple(values[i] for i in self.returned))
         return torch.fx.GraphModule({}, graph)
 
-    def arguments(self, scale: float = 1.0) -> list[torch.Tensor]:
-        """Inputs of a run, the same in every run."""
-        rng = Random(self.seed)
-        return [g.make(rng, scale).requires_grad_(g.grad) for g in self.inputs]
+    def arguments(self, scale: float = 1.0, turn: int = 0) -> list[torch.Tensor]:
+        """Inputs of a run, the same in every run.
+
+        Args:
+            scale: By which floating values are multiplied.
+            turn: Which values; an odd turn of a program with dynamic sizes has twice the sizes.
+        """
+        rng = Random(self.seed + turn * 1_000_003)
+        factor = 2 if turn % 2 and self.dynamic else 1
+        found: list[torch.Tensor] = []
+        for given in self.inputs:
+            if given.base < 0:
+                found.append(given.make(rng, scale, factor).requires_grad_(given.grad))
+            else:
+                found.append(_ALIASES[given.alias](found[given.base]))
+        return found
+
+    def tame(self, turn: int) -> bool:
+        """Whether eager runs that turn with values that stay in the range in which results are compared."""
+        values: list[torch.Tensor] = [v.clone() if v.requires_grad else v for v in self.arguments(turn=turn)]
+        try:
+            for step in self.steps:
+                operands = [values[i] for i in step.operands]
+                values.append(OPERATORS[step.name].run(*operands, *step.numbers))
+                if not _tame(values[-1]) or not _tame(operands[0]):
+                    return False
+        except (RuntimeError, IndexError, ValueError):
+            return False
+        return turn == 0 or _differentiable(self, turn)
 
     def without(self, position: int) -> Program:
         """Without one step; who reads it reads its first operand."""
@@ -100,20 +163,36 @@ class Program:
 def read(text: str) -> Program:
     """What ``Program.text`` wrote."""
     found = json.loads(text)
-    inputs = tuple(
-        Given(tuple(g["sizes"]), g["dtype"], tuple(g["order"]), g["gaps"], g["grad"]) for g in found["inputs"]
-    )
+    inputs = tuple(Given(**{**g, "sizes": tuple(g["sizes"]), "order": tuple(g["order"])}) for g in found["inputs"])
     steps = tuple(Step(s["name"], tuple(s["operands"]), tuple(s["numbers"])) for s in found["steps"])
     rest = {k: found[k] for k in ("dynamic", "mode", "seed", "note")}
     return Program(inputs, steps, tuple(found["returned"]), **rest)
 
 
 def _given(rng: Random) -> Given:
-    rank = rng.choice([1, 2, 2, 3, 3, 4, 4])
+    rank = rng.choice([0, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4, 5])
     sizes = tuple(rng.choice([1, 2, 3, 4, 4, 5, 6]) for _ in range(rank))
+    if rank and rng.random() < 0.03:
+        at = rng.randrange(rank)
+        sizes = (*sizes[:at], 0, *sizes[at + 1 :])
     order = tuple(range(rank)) if rng.random() < 0.6 else tuple(rng.sample(range(rank), rank))
     dtype = rng.choice(_DTYPES)
-    return Given(sizes, dtype, order, rng.random() < 0.15, dtype == "float32" and rng.random() < 0.4)
+    grad = rng.random() < _WITH_GRADIENT.get(dtype, 0.0)
+    return Given(sizes, dtype, order, rng.random() < 0.15, grad, rank > 0 and rng.random() < 0.05)
+
+
+def _view(rng: Random, inputs: list[Given]) -> Given | None:
+    """Another input that shares memory with one of them."""
+    at = rng.randrange(len(inputs))
+    of = inputs[at]
+    if of.grad or not of.sizes or of.base >= 0:
+        return None
+    return replace(of, base=at, alias=rng.choice(sorted(_ALIASES)))
+
+
+def _tame(value: torch.Tensor) -> bool:
+    """Whether values are finite and small, so that a rounding difference stays one."""
+    return not value.is_floating_point() or bool((value.abs() < 1e4).all())
 
 
 def _kind(value: torch.Tensor) -> str:
@@ -131,6 +210,8 @@ def draw(seed: int, steps: int | None = None) -> Program:
     inputs = [_given(rng) for _ in range(rng.randrange(1, 4))]
     for _ in range(rng.randrange(2)):  # operands of one shape broadcast more often
         inputs.append(replace(rng.choice(inputs), grad=False))
+    if rng.random() < 0.1 and (shared := _view(rng, inputs)) is not None:
+        inputs.append(shared)
     program = Program(
         tuple(inputs), (), (), rng.random() < 0.4, rng.choice(["max-autotune"] * 4 + ["reduce-overhead"]), seed
     )
@@ -154,9 +235,9 @@ def draw(seed: int, steps: int | None = None) -> Program:
     return replace(program, inputs=tuple(replace(g, grad=False) for g in program.inputs))
 
 
-def _differentiable(program: Program) -> bool:
+def _differentiable(program: Program, turn: int = 0) -> bool:
     """Whether eager's backward runs too: it refuses values that were written after it had kept them."""
-    args = program.arguments()
+    args = program.arguments(turn=turn)
     leaves = [a for a in args if a.requires_grad]
     try:
         tracked = [r for r in program.module()(*args) if r.requires_grad]
@@ -174,7 +255,7 @@ def _step(
     # the newest values are read most, so that programs are deep
     at = [max(rng.randrange(len(values)), rng.randrange(len(values))) for _ in range(operator.operands)]
     operands = [values[i] for i in at]
-    if _kind(operands[0]) not in operator.kinds or not operands[0].numel():
+    if _kind(operands[0]) not in operator.kinds or (not operands[0].numel() and rng.random() < 0.5):
         return None
     if operator.writes and at[0] < inputs and program.inputs[at[0]].grad:
         return None
@@ -186,7 +267,7 @@ def _step(
         return None
     if not isinstance(value, torch.Tensor) or value.numel() > _LARGEST or value.dim() > 6:
         return None
-    if value.is_floating_point() and not bool(value.isfinite().all() and (value.abs() < 1e4).all()):
+    if not _tame(value):
         if operator.writes:
             operands[0].detach().copy_(kept[0].detach())
         return None

@@ -431,6 +431,10 @@ def around_the_graph(metadata: Any) -> str:
         return "an input is written in a way that stays outside the graph"
     if getattr(metadata, "tokens", None) or getattr(metadata, "num_graphsafe_rng_states", 0):
         return "operators with side effects of their own"
+    alias = (schemas.OutputType.alias_of_input, schemas.OutputType.is_input)
+    bases = [o.base_idx for o in metadata.output_info if o.output_type in alias and o.base_idx is not None]
+    if any(metadata.input_info[i].mutates_data for i in bases):
+        return "a result is a view of an input that is written"
     parts = (*metadata.subclass_inp_meta, *metadata.subclass_fw_graph_out_meta)
     return "tensor subclasses" if any(not isinstance(p, plain) for p in parts) else ""
 

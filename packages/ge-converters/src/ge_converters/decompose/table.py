@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 
 from ge_converters.decompose import formulas, memory_order
-from ge_converters.decompose.formulas import chunked_loss
+from ge_converters.decompose.formulas import chunked_loss, regions
 from ge_converters.decompose.formulas import prims as prims_formulas
 from ge_converters.registry import REGISTRY, Registry
 
@@ -52,8 +52,9 @@ def decomposition_table(
     if known is None:
         _cache.clear()
         known = _cache[key] = _built(used)
-    # torch registers these when they are first called, which may be after the table was made.
-    late = {op: f for op, f in chunked_loss.decompositions().items() if used.find(op) is None}
+    # Registered when they are first called, or with torchvision's import, which may be after the table was made.
+    found = {**chunked_loss.decompositions(), **regions.decompositions()}
+    late = {op: f for op, f in found.items() if used.find(op) is None}
     return {**known, **late, **(custom or {})}
 
 

@@ -183,19 +183,8 @@ def deform_conv2d(
     return y
 
 
-# Op: why it is refused.
-REFUSED: Final = {
-    "_ps_roi_pool_backward": "GE's gradient wants the same number of regions for each image; use roi_align",
-    "ps_roi_align": "GE has no operator for it; use roi_align",
-    "_ps_roi_align_backward": "GE has no operator for it; use roi_align",
-    "_roi_pool_backward": "GE RoiPoolingGradWithArgMax wants the input, which this call does not have; use roi_align",
-    "_deform_conv2d_backward": "no document defines GE DeformableOffsetsGrad; run the training step in eager mode",
-    "box_iou_rotated": "GE RotatedIou says in no document how it turns; compute it in eager mode",
-}
-
-
-for _name, _reason in REFUSED.items():
-    define_refusal(
-        f"torchvision.{_name}.default", f"torchvision.{_name}: {_reason}", module=__name__, source="torchvision.ops",
-        title=_name,
-    )  # fmt: skip
+define_refusal(
+    "torchvision.box_iou_rotated.default",
+    "torchvision.box_iou_rotated: GE RotatedIou says in no document how it turns; compute it in eager mode",
+    module=__name__, source="torchvision.ops", title="box_iou_rotated",
+)  # fmt: skip

@@ -14,6 +14,7 @@ import torch
 from ge_converters.decompose.formulas import (
     beside_native,
     complex_numbers,
+    double_pools,
     foreach,
     general,
     internal,
@@ -25,7 +26,7 @@ from ge_converters.decompose.formulas import (
 )
 
 _MODULES: Final = (general, internal, matrices, segments, special, view_gradients, windows)
-_BESIDE: Final = (windows, matrices, complex_numbers, beside_native)
+_BESIDE: Final = (windows, matrices, complex_numbers, double_pools, beside_native)
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:

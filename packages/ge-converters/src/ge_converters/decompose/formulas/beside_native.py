@@ -77,7 +77,25 @@ def _real(self: Tensor, *_: Any, **__: Any) -> bool:
     return not self.dtype.is_complex and self.dtype != torch.bool
 
 
+def _not_double(self: Tensor, *_: Any, **__: Any) -> bool:
+    return self.dtype is not torch.float64
+
+
+def _batch_norm_in_use(input: Tensor, weight: Any, bias: Any, mean: Tensor, var: Tensor, *numbers: float) -> Any:
+    return torch.ops.aten._native_batch_norm_legit_functional(input, weight, bias, mean, var, False, *numbers)[:3]
+
+
 Takes = Callable[..., bool]
+
+# GE's norms and their gradients take no float64; the statistics of the formulas are those of reductions, which do.
+_NORMS: Final = (
+    "native_layer_norm.default", "native_layer_norm_backward.default",
+    "native_group_norm.default", "native_group_norm_backward.default",
+    "_fused_rms_norm.default", "_fused_rms_norm_backward.default",
+    "_native_batch_norm_legit_functional.default",
+    "_native_batch_norm_legit.no_stats", "_batch_norm_with_update_functional.default", "_batch_norm_no_update.default",
+    "native_batch_norm_backward.default", "batch_norm_backward.default",
+)  # fmt: skip
 
 # op: which calls GE takes, and the formula for all others; None is torch's.
 ROWS: Final[dict[str, tuple[Takes, Callable[..., Any] | None]]] = {
@@ -127,6 +145,8 @@ ROWS: Final[dict[str, tuple[Takes, Callable[..., Any] | None]]] = {
     "_upsample_bilinear2d_aa.default": (_fixed, windows.FORMULAS["_upsample_bilinear2d_aa.default"]),
     "_upsample_bicubic2d_aa.default": (_fixed, windows.FORMULAS["_upsample_bicubic2d_aa.default"]),
     "adaptive_max_pool3d.default": (_fixed, windows.adaptive_max_pool3d),
+    **dict.fromkeys(_NORMS, (_not_double, None)),
+    "_native_batch_norm_legit_no_training.default": (_not_double, _batch_norm_in_use),  # torch's formula writes
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -44,7 +45,7 @@ def _largest(self: Tensor, positions: Tensor, count: int) -> tuple[Tensor, Tenso
     return values.squeeze(-1), spread.gather(-1, which).squeeze(-1)
 
 
-def _scattered(grad_output: Tensor, self: Tensor, indices: Tensor, count: int) -> Tensor:
+def scattered(grad_output: Tensor, self: Tensor, indices: Tensor, count: int) -> Tensor:
     """Each gradient added where its value came from."""
     flat = torch.zeros_like(self).flatten(-count)
     return flat.scatter_add(-1, indices.flatten(-count), grad_output.flatten(-count)).reshape(self.shape)
@@ -71,7 +72,7 @@ def adaptive_max_pool3d(self: Tensor, output_size: Sequence[int]) -> tuple[Tenso
 
 def adaptive_max_pool3d_backward(grad_output: Tensor, self: Tensor, indices: Tensor) -> Tensor:
     """Each gradient added where its value came from."""
-    return _scattered(grad_output, self, indices, 3)
+    return scattered(grad_output, self, indices, 3)
 
 
 def _fractional_table(sample: Tensor, length: Any, count: int, width: int) -> Tensor:
@@ -113,7 +114,7 @@ def fractional_max_pool_backward(
     grad_output: Tensor, self: Tensor, kernel_size: Sequence[int], output_size: Sequence[int], indices: Tensor
 ) -> Tensor:
     """Each gradient added where its value came from."""
-    return _scattered(grad_output, self, indices, len(kernel_size))
+    return scattered(grad_output, self, indices, len(kernel_size))
 
 
 # -- pooling of integers, by strided slices --------------------------------------------------------------------------
@@ -135,7 +136,7 @@ def _pooled_size(length: Any, kernel: int, stride: int, pad: int, dilation: int,
 
 
 class _Windows:
-    """The windows of an integer tensor: one strided slice for each offset in them."""
+    """The windows of a tensor: one strided slice for each offset in them."""
 
     def __init__(
         self,
@@ -145,7 +146,7 @@ class _Windows:
         pad: list[int],
         dilation: list[int],
         ceil_mode: bool,
-        fill: int,
+        fill: float,
     ) -> None:
         self.kernel, self.stride, self.pad, self.dilation = kernel, stride, pad, dilation
         self.sizes = list(x.shape[-len(kernel) :])
@@ -202,9 +203,10 @@ def _max_pool_with_indices(count: int) -> Callable[..., Any]:
         dilation: Sequence[int] = (1,),
         ceil_mode: bool = False,
     ) -> Any:
-        """The largest integer of each window and its position; of equal ones the first."""
-        if self.is_floating_point():
+        """The largest integer or double of each window and its position; of equal ones the first, NaN above all."""
+        if self.is_floating_point() and self.dtype != torch.float64:
             return NotImplemented
+        least = -math.inf if self.is_floating_point() else torch.iinfo(self.dtype).min
         kernel = _each(kernel_size, count)
         windows = _Windows(
             self,
@@ -213,14 +215,16 @@ def _max_pool_with_indices(count: int) -> Callable[..., Any]:
             _each(padding, count),
             _each(dilation, count),
             ceil_mode,
-            torch.iinfo(self.dtype).min,
+            least,
         )
         position = windows.positions()
-        best = torch.full_like(windows.at((0,) * count), torch.iinfo(self.dtype).min)
+        best = torch.full_like(windows.at((0,) * count), least)
         position = position.expand(best.shape)
         for offset in windows.offsets():
             value = windows.at(offset)
             larger = value > best
+            if self.is_floating_point():
+                larger = larger | torch.isnan(value)
             best = torch.where(larger, value, best)
             position = torch.where(larger, windows.positions(offset), position)
         return best, position
