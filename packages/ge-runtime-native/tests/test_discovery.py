@@ -76,7 +76,10 @@ def test_engine_that_cannot_be_imported_is_a_rejection(monkeypatch: pytest.Monke
     monkeypatch.setattr(discovery, "installed", lambda: {"cpu": entry})
     with pytest.raises(EngineError, match="GE4002") as caught:
         ge_runtime.choose("cpu")
-    assert "No module named 'torch'" in str(caught.value)
+    lines = str(caught.value).splitlines()
+    assert lines[1] == "  cpu: cannot be imported: No module named 'torch'"  # the reason, not an error inside another
+    assert len(lines) == 3
+    assert "pip install 'ge-runtime-native[cpu]'" in lines[2]
 
 
 def test_object_that_is_no_engine_is_a_rejection(monkeypatch: pytest.MonkeyPatch) -> None:
