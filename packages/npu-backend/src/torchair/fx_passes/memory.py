@@ -40,7 +40,8 @@ def shares(node: Node) -> list[Node]:
     for position, argument in enumerate(schema.arguments):
         info = argument.alias_info
         secret = node.target in _SECRET_VIEWS and position == 0
-        if secret or (info is not None and returned & info.before_set):
+        parts = info is not None and "*" in info.after_set  # results in a list, such as those of split
+        if secret or parts or (info is not None and returned & info.before_set):
             value = node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
             torch.fx.map_arg(value, found.append)
     return found
