@@ -46,8 +46,8 @@ def watch() -> None:
     """Take the names back whenever torch_npu or dynamo has loaded from now on; at once if they have."""
     if not _is_here("torch_npu"):
         return
-    found = PathFinder.find_spec("torchair")
-    if found is not None and found.origin != HOME:  # the bundled one was put on the path on purpose
+    spec = PathFinder.find_spec("torchair")
+    if spec is not None and spec.origin != HOME:  # the bundled one was put on the path on purpose
         return
     _watcher.first()
     settle()
@@ -78,8 +78,8 @@ def take_away_stand_in(name: str) -> None:
     Extension modules stay: their classes are registered once a process, and the engine ``torch_npu`` uses them.
     """
     global replaced
-    found = sys.modules.get(name)
-    if found is None or _file(found) == os.path.join(os.path.dirname(os.path.dirname(HOME)), name, "__init__.py"):
+    stand_in = sys.modules.get(name)
+    if stand_in is None or _file(stand_in) == os.path.join(os.path.dirname(os.path.dirname(HOME)), name, "__init__.py"):
         return
     for module in [n for n in sys.modules if n == name or n.startswith(f"{name}.")]:
         if not str(_file(sys.modules[module])).endswith(".so"):

@@ -109,14 +109,14 @@ def constant(
         elif kind is list and len(value) <= _READABLE_ITEMS and set(map(type, value)) == {int}:
             shortcut = (kind, tuple(value), dtype)
         if shortcut is not None:
-            found = known.get(shortcut)
-            if found is not None and _alive(graph, found):
-                return _with_text(found) if readable else found
+            existing = known.get(shortcut)
+            if existing is not None and _alive(graph, existing):
+                return _with_text(existing) if readable else existing
         converted = as_value(value, dtype)
         key = _key(converted)
-        found = known.get(key)
-        if found is not None and _alive(graph, found):
-            return _with_text(found) if readable else found
+        existing = known.get(key)
+        if existing is not None and _alive(graph, existing):
+            return _with_text(existing) if readable else existing
     else:
         converted = as_value(value, dtype)
     if isinstance(converted, np.ndarray) and converted is value and converted.nbytes <= _SHARED_BYTES:

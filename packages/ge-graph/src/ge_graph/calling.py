@@ -81,10 +81,10 @@ class CallPlan:
                 self.ports[old] = self.ports[new]
         self.template: dict[str, Any] = {a.name: a.default for a in op.attrs if a.required or a.default is not None}
         self.required = tuple(a.name for a in op.attrs if a.required)
-        found = infer.rules(op)
-        self.rules = [r.rule for r in found]
-        self.definite = [r.definite for r in found]
-        self.reads = tuple(sorted({name for r in found for name in r.reads}))
+        rules = infer.rules(op)
+        self.rules = [r.rule for r in rules]
+        self.definite = [r.definite for r in rules]
+        self.reads = tuple(sorted({name for r in rules for name in r.reads}))
         self.single = len(op.outputs) == 1 and op.outputs[0].kind != "dynamic"
         self.simple = all(p.kind != "dynamic" for p in op.outputs) and not op.subgraphs
         dynamic_inputs = [i for i, p in enumerate(op.inputs) if p.kind == "dynamic"]
@@ -264,21 +264,21 @@ class CallPlan:
         if isinstance(value, (list, tuple)) and not value:
             kind = "i"
         order = _DEFAULTS.get(kind, ())
-        found = next((d for d in order if d in domain), None)
-        if found is None and kind in "iu" and len(domain) == 1:
+        dtype = next((d for d in order if d in domain), None)
+        if dtype is None and kind in "iu" and len(domain) == 1:
             return port.dtypes[0]
-        return found if found is not None else order[0] if order else None
+        return dtype if dtype is not None else order[0] if order else None
 
     def _siblings(self, port: PortSchema, operands: Sequence[Any]) -> list[Tensor]:
         extra = len(operands) - self.arity  # parts of a dynamic port stand in front
-        found = [t for t in operands[:extra] if type(t) is Tensor] if extra > 0 else []
+        siblings = [t for t in operands[:extra] if type(t) is Tensor] if extra > 0 else []
         for other, operand in zip(self.schema.inputs, operands[max(extra, 0) :]):
             if other.domain == port.domain:
                 if type(operand) is Tensor:
-                    found.append(operand)
+                    siblings.append(operand)
                 elif type(operand) in (tuple, list):
-                    found += [t for t in operand if type(t) is Tensor]
-        return found
+                    siblings += [t for t in operand if type(t) is Tensor]
+        return siblings
 
     # -- result types ------------------------------------------------------------------------------------------------
 
@@ -291,12 +291,12 @@ class CallPlan:
         except KeyError:
             pass
         self.check_inputs(fed)
-        found = tuple(
+        outputs = tuple(
             (infer.check(self.schema, port, infer.first(rule(fed, attrs))), None)
             for port, rule in zip(self.schema.outputs, self.rules)
         )
-        self._legal[key] = found
-        return found
+        self._legal[key] = outputs
+        return outputs
 
     def check_inputs(self, fed: Sequence[Any]) -> None:
         """Are the types fed to the ports legal?
@@ -335,15 +335,15 @@ class CallPlan:
     def _group(
         self, node: Node, port: PortSchema, rule: infer.Rule, fed: list[Any], options: Mapping[str, Any]
     ) -> Tensor | list[Tensor]:
-        found = rule(fed, node.attrs)
+        inferred = rule(fed, node.attrs)
         if port.kind != "dynamic":
-            tensor = Tensor(node, len(node.outputs), infer.check(self.schema, port, infer.first(found)))
+            tensor = Tensor(node, len(node.outputs), infer.check(self.schema, port, infer.first(inferred)))
             node.outputs.append(tensor)
             return tensor
         if node.subgraphs:  # the last one: `else_branch` of If, `body` of While
-            found = tuple(t.dtype for t in list(node.subgraphs.values())[-1].outputs)
-        count = self._count(node, port, options, found)
-        dtypes = found if isinstance(found, tuple) else (found,) * count
+            inferred = tuple(t.dtype for t in list(node.subgraphs.values())[-1].outputs)
+        count = self._count(node, port, options, inferred)
+        dtypes = inferred if isinstance(inferred, tuple) else (inferred,) * count
         if len(dtypes) != count:
             dtypes = (dtypes[0],) * count if len(set(dtypes)) == 1 else dtypes
         if len(dtypes) != count:
@@ -354,12 +354,12 @@ class CallPlan:
             node.outputs.append(Tensor(node, start + k, infer.check(self.schema, port, dtype)))
         return node.outputs[start:]
 
-    def _count(self, node: Node, port: PortSchema, options: Mapping[str, Any], found: infer.Result) -> int:
+    def _count(self, node: Node, port: PortSchema, options: Mapping[str, Any], inferred: infer.Result) -> int:
         given = options.get(f"size_of_{port.name}")
         if given is None and self.op in _COUNT_ATTRS:
             given = node.attr(_COUNT_ATTRS[self.op])
-        if given is None and isinstance(found, tuple):
-            given = len(found)
+        if given is None and isinstance(inferred, tuple):
+            given = len(inferred)
         if type(given) is not int or given < 0:
             raise GraphError(
                 "GE3013", f"{self.op} has a dynamic output '{port.name}'; give the number of its parts as "
@@ -421,10 +421,10 @@ def plan_of(op: str) -> CallPlan:
     Raises:
         GraphError: GE3019 if GE has no such operator.
     """
-    found = _plans.get(op)
-    if found is None:
-        found = _plans[op] = CallPlan(schema.require(op))
-    return found
+    plan = _plans.get(op)
+    if plan is None:
+        plan = _plans[op] = CallPlan(schema.require(op))
+    return plan
 
 
 def wrapper(op: str) -> Callable[..., Any]:

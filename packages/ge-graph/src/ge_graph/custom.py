@@ -13,8 +13,8 @@ from ge_graph.ir import Tensor, current_graph
 
 def Clone(x: Tensor, *, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """A copy of ``x``, made after ``dependencies`` have run: a ``TensorMove`` node."""
-    found: Tensor = plan_of("TensorMove").call((x,), {"dependencies": dependencies, "node_name": node_name})
-    return found
+    y: Tensor = plan_of("TensorMove").call((x,), {"dependencies": dependencies, "node_name": node_name})
+    return y
 
 
 def custom_op(
@@ -105,10 +105,10 @@ def _keyword_form(
     sizes = {f"size_of_{o[0]}": o[1] for o in outputs or () if not isinstance(o, str)}
     keywords = {by_name[n]: v for n, v in inputs.items()}
     keywords |= {by_attr[n]: a.value for n, a in attrs.items() if n in by_attr}
-    found = plan.call((), {**keywords, **sizes, "node_name": node_name})
+    result = plan.call((), {**keywords, **sizes, "node_name": node_name})
     if extra:
-        _node_of(found).attrs.update(extra)
-    return found
+        _node_of(result).attrs.update(extra)
+    return result
 
 
 def _check_forms(op_type: str, inputs: Any, outputs: Any, attrs: Any) -> None:
@@ -121,11 +121,11 @@ def _check_forms(op_type: str, inputs: Any, outputs: Any, attrs: Any) -> None:
         raise GraphError("GE3013", f"outputs of {op_type} must be a list of names, got {outputs!r}")
 
 
-def _node_of(found: Any) -> Any:
-    while isinstance(found, (list, tuple)):
-        found = found[0]
-    return found.node if isinstance(found, Tensor) else found
+def _node_of(result: Any) -> Any:
+    while isinstance(result, (list, tuple)):
+        result = result[0]
+    return result.node if isinstance(result, Tensor) else result
 
 
-def _listed(found: Any) -> Any:
-    return list(found) if isinstance(found, tuple) else found
+def _listed(result: Any) -> Any:
+    return list(result) if isinstance(result, tuple) else result

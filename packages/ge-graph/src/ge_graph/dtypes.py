@@ -154,12 +154,12 @@ def from_numpy(dtype: np.dtype[np.generic]) -> DataType:
     Raises:
         GraphError: GE3001 if GE has no such type.
     """
-    found = _OF_NUMPY.get(dtype)
-    if found is not None:
-        return found
+    ge_dtype = _OF_NUMPY.get(dtype)
+    if ge_dtype is not None:
+        return ge_dtype
     try:
-        found = _OF_NUMPY[dtype] = BY_NUMPY_NAME[dtype.name]  # numpy puts the name together in Python
-        return found
+        ge_dtype = _OF_NUMPY[dtype] = BY_NUMPY_NAME[dtype.name]  # numpy puts the name together in Python
+        return ge_dtype
     except KeyError:
         raise GraphError(
             "GE3001", f"numpy type {dtype.name} has no GE type; GE knows {', '.join(sorted(BY_NUMPY_NAME))}"
@@ -254,5 +254,5 @@ def as_dtype(value: Any) -> DataType:
 
 def spelling(value: Any) -> str:
     """How to write a torch type as a GE one, as advice; empty if the value is none."""
-    found = BY_TORCH_NAME.get(str(value).removeprefix("torch."))
-    return f"write ge.DataType.{found.name}" if found is not None else ""
+    dtype = BY_TORCH_NAME.get(str(value).removeprefix("torch."))
+    return f"write ge.DataType.{dtype.name}" if dtype is not None else ""

@@ -25,8 +25,8 @@ _FORMULA: Final = tuple("=+-@\t\r\n")
 _RESERVED: Final = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)
 
 
-def _code(found: re.Match[str]) -> str:
-    point = ord(found[0])
+def _code(match: re.Match[str]) -> str:
+    point = ord(match[0])
     return f"\\x{point:02x}" if point < 0x100 else f"\\u{point:04x}"
 
 

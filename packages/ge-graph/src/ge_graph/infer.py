@@ -274,11 +274,11 @@ _SIGNED_ABOVE: Final = {
 
 def _attr_dtype(attrs: Attrs, name: str) -> DataType | None:
     """The type that an attribute names, ``None`` if it says undefined."""
-    found = attrs.get(name)
-    if found is None:
+    attr = attrs.get(name)
+    if attr is None:
         return None
-    value = found.value
-    if found.kind is Kind.STRING:
+    value = attr.value
+    if attr.kind is Kind.STRING:
         text = value.decode() if isinstance(value, bytes) else value
         return BY_TEXT.get(text.removeprefix("torch."))
     if value in (-1, int(DataType.DT_UNDEFINED)):
@@ -376,16 +376,16 @@ def _first_fed(indices: Sequence[int]) -> Rule:
 
 def _accumulated(index: int) -> Rule:
     def rule(fed: Sequence[Fed], attrs: Attrs) -> Result:
-        found = first(fed[index])
-        return DataType.DT_INT32 if found in _NARROW else found
+        dtype = first(fed[index])
+        return DataType.DT_INT32 if dtype in _NARROW else dtype
 
     return rule
 
 
 def _mapped(index: int, table: Mapping[DataType, DataType]) -> Rule:
     def rule(fed: Sequence[Fed], attrs: Attrs) -> Result:
-        found = first(fed[index])
-        return None if found is None else table.get(found, found)
+        dtype = first(fed[index])
+        return None if dtype is None else table.get(dtype, dtype)
 
     return rule
 
@@ -399,8 +399,8 @@ def _int8_if_fed(switch: int, index: int) -> Rule:
 
 def _from_attr(name: str, fallback: Rule) -> Rule:
     def rule(fed: Sequence[Fed], attrs: Attrs) -> Result:
-        found = _attr_dtype(attrs, name)
-        return fallback(fed, attrs) if found is None else found
+        dtype = _attr_dtype(attrs, name)
+        return fallback(fed, attrs) if dtype is None else dtype
 
     return rule
 
@@ -416,8 +416,8 @@ def _promotion(schema: OpSchema, variables: Sequence[str]) -> Rule:
     indices = [i for i, p in enumerate(schema.inputs) if p.typevar in variables]
 
     def rule(fed: Sequence[Fed], attrs: Attrs) -> Result:
-        found = [d for d in (first(fed[i]) for i in indices) if d is not None]
-        return promote(found) if found else None
+        dtypes = [d for d in (first(fed[i]) for i in indices) if d is not None]
+        return promote(dtypes) if dtypes else None
 
     return rule
 
@@ -450,8 +450,8 @@ def _switch(port: str, table: Mapping[DataType, DataType], otherwise: DataType |
 
     def build(index: Mapping[str, int]) -> PortRule:
         def rule(fed: Sequence[Fed], attrs: Attrs) -> Result:
-            found = first(fed[index[port]])
-            return None if found is None else table.get(found, found if otherwise is None else otherwise)
+            dtype = first(fed[index[port]])
+            return None if dtype is None else table.get(dtype, dtype if otherwise is None else otherwise)
 
         return PortRule(rule)
 
@@ -468,9 +468,9 @@ def _softmax(index: Mapping[str, int]) -> PortRule:
     """Only float16 becomes float32; bfloat16 stays whatever the attribute says."""
 
     def rule(fed: Sequence[Fed], attrs: Attrs) -> Result:
-        half_to_float, found = attrs.get("half_to_float"), first(fed[0])
-        wide = half_to_float is not None and half_to_float.value and found is DataType.DT_FLOAT16
-        return DataType.DT_FLOAT if wide else found
+        half_to_float, dtype = attrs.get("half_to_float"), first(fed[0])
+        wide = half_to_float is not None and half_to_float.value and dtype is DataType.DT_FLOAT16
+        return DataType.DT_FLOAT if wide else dtype
 
     return PortRule(rule, ("half_to_float",))
 
@@ -543,9 +543,9 @@ def _numbered(port: str, attr: str, table: Mapping[int, DataType]) -> _Special:
 
     def build(index: Mapping[str, int]) -> PortRule:
         def rule(fed: Sequence[Fed], attrs: Attrs) -> Result:
-            found = first(fed[index[port]])
-            if found is None or (found.is_float and found.bits > 8):
-                return found
+            dtype = first(fed[index[port]])
+            if dtype is None or (dtype.is_float and dtype.bits > 8):
+                return dtype
             number = attrs.get(attr)
             return None if number is None else table.get(number.value)
 
@@ -571,16 +571,16 @@ def _flat_quant(index: Mapping[str, int]) -> PortRule:
     """The default, INT32, stands for eight packed INT4."""
 
     def rule(fed: Sequence[Fed], attrs: Attrs) -> Result:
-        found = _attr_dtype(attrs, "dst_dtype")
-        return found if found is DataType.DT_FLOAT4_E2M1 else DataType.DT_INT4
+        dtype = _attr_dtype(attrs, "dst_dtype")
+        return dtype if dtype is DataType.DT_FLOAT4_E2M1 else DataType.DT_INT4
 
     return PortRule(rule, ("dst_dtype",))
 
 
 def _swiglu_y(index: Mapping[str, int]) -> PortRule:
     def rule(fed: Sequence[Fed], attrs: Attrs) -> Result:
-        found = _attr_dtype(attrs, "quant_dtype")
-        return found if found is not None and found.bits == 8 else first(fed[index["x"]])
+        dtype = _attr_dtype(attrs, "quant_dtype")
+        return dtype if dtype is not None and dtype.bits == 8 else first(fed[index["x"]])
 
     return PortRule(rule, ("quant_dtype",))
 
@@ -598,8 +598,8 @@ def _mla_query(index: Mapping[str, int]) -> PortRule:
 def _scale_of(attr: str, e8m0_for: Sequence[DataType]) -> _Special:
     def build(index: Mapping[str, int]) -> PortRule:
         def rule(fed: Sequence[Fed], attrs: Attrs) -> Result:
-            found = _attr_dtype(attrs, attr)
-            return DataType.DT_FLOAT8_E8M0 if found in e8m0_for else DataType.DT_FLOAT
+            dtype = _attr_dtype(attrs, attr)
+            return DataType.DT_FLOAT8_E8M0 if dtype in e8m0_for else DataType.DT_FLOAT
 
         return PortRule(rule, (attr,))
 
@@ -620,8 +620,8 @@ def _init_routing(index: Mapping[str, int]) -> PortRule:
 
 def _float_or_y_dtype(index: Mapping[str, int]) -> PortRule:
     def rule(fed: Sequence[Fed], attrs: Attrs) -> Result:
-        found = first(fed[index["x1"]])
-        return found if found is not None and found.is_float and found.bits > 8 else _attr_dtype(attrs, "y_dtype")
+        dtype = first(fed[index["x1"]])
+        return dtype if dtype is not None and dtype.is_float and dtype.bits > 8 else _attr_dtype(attrs, "y_dtype")
 
     return PortRule(rule, ("y_dtype",))
 

@@ -231,8 +231,8 @@ class Node:
 
     def attr(self, name: str, default: Any = None) -> Any:
         """The plain value of an attribute, ``default`` if it is not set."""
-        found = self.attrs.get(name)
-        return default if found is None else found.value
+        attr = self.attrs.get(name)
+        return default if attr is None else attr.value
 
     def __repr__(self) -> str:
         return f"<{self.op} {self.name}>"
@@ -268,8 +268,8 @@ class Graph:
     @property
     def inputs(self) -> list[Node]:
         """The Data and RefData nodes, ordered by their ``index`` attribute."""
-        found = [n for n in self.nodes if n.op in ("Data", "RefData")]
-        return sorted(found, key=lambda n: n.attr("index", 0))
+        inputs = [n for n in self.nodes if n.op in ("Data", "RefData")]
+        return sorted(inputs, key=lambda n: n.attr("index", 0))
 
     def node(self, name: str) -> Node:
         """The node of that name; KeyError if there is none."""

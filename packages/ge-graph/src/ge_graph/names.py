@@ -64,8 +64,8 @@ def broken(graph: Graph) -> Iterator[tuple[Node | None, str]]:
     for node in graph.nodes:
         if node.name and (why := problem(node.name)):  # an empty one is the business of GE3029
             yield node, f"the name '{shown(node.name)}' {why}"
-        for kind, found in (("attribute", node.attrs), ("subgraph slot", node.subgraphs)):
-            for name in found:
+        for kind, named in (("attribute", node.attrs), ("subgraph slot", node.subgraphs)):
+            for name in named:
                 if name not in seen and (why := symbol_problem(name)):
                     yield node, f"{kind} '{shown(name)}' {why}"
                 seen.add(name)
@@ -99,11 +99,11 @@ def _good(name: str) -> str:
     return escape.file_name(name)
 
 
-def _symbols(found: dict, owner: str, changes: list[str]) -> dict:  # type: ignore[type-arg]
-    if not any(symbol_problem(name) for name in found):
-        return found
+def _symbols(entries: dict, owner: str, changes: list[str]) -> dict:  # type: ignore[type-arg]
+    if not any(symbol_problem(name) for name in entries):
+        return entries
     result = {}
-    for name, value in found.items():
+    for name, value in entries.items():
         if symbol_problem(name):
             good = re.sub(r"[^A-Za-z0-9_]", "_", escape.file_name(name))
             changes.append(f"'{shown(name)}' of {owner} is now '_{good}'")

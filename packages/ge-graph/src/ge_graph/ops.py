@@ -54,11 +54,11 @@ def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
     try:
-        found = _calling.wrapper(name)
+        wrapper = _calling.wrapper(name)
     except _GraphError as error:
         raise _UnknownOperator(error.code, error.what, next=error.next) from None
-    globals()[name] = found
-    return found
+    globals()[name] = wrapper
+    return wrapper
 
 
 def __dir__() -> Sequence[str]:

@@ -53,13 +53,13 @@ def table() -> dict[str, OptionFacts]:
     data = pkgutil.get_data("ge_graph", "data/options.tsv")
     if data is None:
         raise GraphError("GE3011", "package data ge_graph/data/options.tsv cannot be read", next="reinstall ge-graph")
-    found = {}
+    options = {}
     for line in data.decode().splitlines()[1:]:
         key, values, default, levels, *_ = (*line.split("\t"), "", "", "")
         named = tuple(filter(None, levels.split(",")))
         narrowest: Level = next((level for level in ("graph", "session", "global", "load") if level in named), "graph")
-        found[key] = OptionFacts(key, values, default, named, _HOME.get(key, narrowest))
-    return found
+        options[key] = OptionFacts(key, values, default, named, _HOME.get(key, narrowest))
+    return options
 
 
 def home(key: str) -> Level:
@@ -75,7 +75,7 @@ def split(options: Mapping[str, str]) -> dict[Level, dict[str, str]]:
         >>> split({"ge.oo.level": "O1", "ge.jobType": "2"})["graph"]
         {'ge.oo.level': 'O1'}
     """
-    found: dict[Level, dict[str, str]] = {level: {} for level in LEVELS}
+    by_level: dict[Level, dict[str, str]] = {level: {} for level in LEVELS}
     for key, value in options.items():
-        found[home(key)][key] = value
-    return found
+        by_level[home(key)][key] = value
+    return by_level

@@ -70,9 +70,9 @@ def _node(node: Node, prefix: str) -> list[str]:
         attrs["_unfed_inputs"] = _texts(unfed)
     origin = node.provenance
     if origin is not None:
-        found = {"_fx_name": origin.fx_name, "_fx_target": origin.fx_target, "_module": origin.module,
+        texts = {"_fx_name": origin.fx_name, "_fx_target": origin.fx_target, "_module": origin.module,
                  "_source": origin.source, "_code": origin.code}  # fmt: skip
-        attrs.update((name, [f"s: {_quoted(text)}"]) for name, text in found.items() if text)
+        attrs.update((name, [f"s: {_quoted(text)}"]) for name, text in texts.items() if text)
     for name in sorted(attrs):
         body = [f"      {line}" for line in attrs[name]]
         lines += ["  attr {", f"    key: {_quoted(name)}", "    value {", *body, "    }", "  }"]

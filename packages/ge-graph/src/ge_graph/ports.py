@@ -46,8 +46,8 @@ def structure_of(node: Node) -> tuple[Structure, list[Tensor | None]]:
 
 def input_names(op: str, structure: Structure) -> list[str]:
     """Names of the flat inputs; ``x0``, ``x1`` … for ports that no schema names."""
-    found = schema.get(op)
-    ports = [p.name for p in found.inputs] if found else []
+    op_schema = schema.get(op)
+    ports = [p.name for p in op_schema.inputs] if op_schema else []
     names = []
     for at, size in enumerate(structure):
         port = ports[at] if at < len(ports) else f"x{at}"
@@ -63,11 +63,11 @@ def group_inputs(op: str, names: Sequence[str], unfed: Sequence[bool]) -> Struct
     plain = tuple(UNFED if u else FED for u in unfed)
     if op in PLACEHOLDERS and all(unfed):
         return (UNFED,)
-    found = schema.get(op)
-    if found is None:
+    op_schema = schema.get(op)
+    if op_schema is None:
         return plain
     structure, at = [], 0
-    for port in found.inputs:
+    for port in op_schema.inputs:
         if port.kind == "dynamic":
             size = 0
             while at < len(names) and names[at] == f"{port.name}{size}":
@@ -83,21 +83,21 @@ def group_inputs(op: str, names: Sequence[str], unfed: Sequence[bool]) -> Struct
 
 def positional_names(op: str, count: int) -> list[str]:
     """Names for a file that gives none: by position, all that is left over to the one dynamic port."""
-    found = schema.get(op)
-    if found is None:
+    op_schema = schema.get(op)
+    if op_schema is None:
         return [f"x{i}" for i in range(count)]
-    dynamic = [i for i, p in enumerate(found.inputs) if p.kind == "dynamic"]
+    dynamic = [i for i, p in enumerate(op_schema.inputs) if p.kind == "dynamic"]
     if len(dynamic) != 1:
-        return [found.inputs[i].name if i < len(found.inputs) else f"x{i}" for i in range(count)]
-    extra = max(count - len(found.inputs) + 1, 0)
-    return input_names(op, tuple(extra if i == dynamic[0] else FED for i in range(len(found.inputs))))[:count]
+        return [op_schema.inputs[i].name if i < len(op_schema.inputs) else f"x{i}" for i in range(count)]
+    extra = max(count - len(op_schema.inputs) + 1, 0)
+    return input_names(op, tuple(extra if i == dynamic[0] else FED for i in range(len(op_schema.inputs))))[:count]
 
 
 def output_names(op: str, count: int, counts: dict[str, int]) -> list[str]:
     """Names of the flat outputs; ``y0``, ``y1`` … for outputs that no schema names."""
-    found = schema.get(op)
+    op_schema = schema.get(op)
     names: list[str] = []
-    for port in found.outputs if found else ():
+    for port in op_schema.outputs if op_schema else ():
         if port.kind == "dynamic":
             names.extend(f"{port.name}{i}" for i in range(counts.get(port.name, 0)))
         else:
@@ -108,10 +108,10 @@ def output_names(op: str, count: int, counts: dict[str, int]) -> list[str]:
 
 def group_outputs(op: str, names: Sequence[str]) -> dict[str, int]:
     """How many tensors each dynamic output port has, told from the names."""
-    found = schema.get(op)
+    op_schema = schema.get(op)
     counts: dict[str, int] = {}
     at = 0
-    for port in found.outputs if found else ():
+    for port in op_schema.outputs if op_schema else ():
         if port.kind != "dynamic":
             at += 1
             continue

@@ -149,12 +149,12 @@ def _admit(tree: Any, line: int, known: set[str]) -> None:
     tree.lineno = tree.end_lineno = line
     tree.col_offset = tree.end_col_offset = 0
     for part in parts:
-        found = getattr(tree, part)
-        if isinstance(found, list):
-            for entry in found:
+        child = getattr(tree, part)
+        if isinstance(child, list):
+            for entry in child:
                 _admit(entry, line, known)
-        elif found is not None:
-            _admit(found, line, known)
+        elif child is not None:
+            _admit(child, line, known)
 
 
 @dataclass(slots=True)
@@ -185,13 +185,13 @@ class Names:
             shown: How people read it, "" for the name itself. A word is made unique, a literal stands as it is.
             prefix: What the name begins with.
         """
-        found = self._of.get(id(value))
-        if found is None:
-            found = self._of[id(value)] = self.fresh(prefix)
-            self.objects[found] = value
+        variable = self._of.get(id(value))
+        if variable is None:
+            variable = self._of[id(value)] = self.fresh(prefix)
+            self.objects[variable] = value
             if shown:
-                self.shown[found] = self._unique(escape.line(shown, 200))
-        return found
+                self.shown[variable] = self._unique(escape.line(shown, 200))
+        return variable
 
     def reserve(self, words: Iterable[str]) -> None:
         """Words that ``source`` must not give to anything else."""

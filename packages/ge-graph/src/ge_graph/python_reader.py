@@ -185,8 +185,8 @@ class _Reader:
             if node.attr == "Data":
                 return self._data
             if schema.get(node.attr) is not None:
-                found: Callable[..., Any] = getattr(ops, node.attr)
-                return found
+                function: Callable[..., Any] = getattr(ops, node.attr)
+                return function
         raise self._unknown(node)
 
     def _unknown(self, node: ast.AST) -> ArchiveError:

@@ -112,10 +112,10 @@ class OpSchema:
 
 
 def _read(name: str) -> bytes:
-    found = pkgutil.get_data("ge_graph", f"data/{name}")
-    if found is None:  # a loader that cannot read package data
+    content = pkgutil.get_data("ge_graph", f"data/{name}")
+    if content is None:  # a loader that cannot read package data
         raise GraphError("GE3011", f"package data ge_graph/data/{name} cannot be read", next="reinstall ge-graph")
-    return found
+    return content
 
 
 @lru_cache(maxsize=1)
@@ -138,13 +138,13 @@ def _lines() -> dict[str, bytes]:
 
 @lru_cache(maxsize=1)
 def _all_amendments() -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = {}
+    amendments: dict[str, list[Row]] = {}
     for file in ("amendments.jsonl", "revisions.jsonl"):
         for line in _read(file).splitlines():
             row = json.loads(line)
             for op in row["op"].split():
-                found.setdefault(op, []).append(row)
-    return found
+                amendments.setdefault(op, []).append(row)
+    return amendments
 
 
 _cann: tuple[int, ...] | None = None
@@ -192,11 +192,11 @@ def _amendments_of(op: str) -> list[Row]:
 
 def other_names(op: str) -> dict[str, str]:
     """Names of ports and attributes that another release has, to the names that hold now."""
-    found = {}
+    renamed = {}
     for row in _all_amendments().get(op, ()):
         for old, new in row.get("rename", {}).items():
-            found.update({old: new} if _holds(row, _cann) else {new: old})
-    return found
+            renamed.update({old: new} if _holds(row, _cann) else {new: old})
+    return renamed
 
 
 _parsed: dict[str, OpSchema | None] = {}
@@ -211,9 +211,9 @@ def get(op: str) -> OpSchema | None:
     except KeyError:
         pass
     row = row_of(op)
-    found = None if row is None else parse(row)
-    _parsed[op] = found
-    return found
+    op_schema = None if row is None else parse(row)
+    _parsed[op] = op_schema
+    return op_schema
 
 
 def require(op: str) -> OpSchema:
@@ -222,8 +222,8 @@ def require(op: str) -> OpSchema:
     Raises:
         GraphError: GE3019 if GE has no such operator; the message names close ones.
     """
-    found = get(op)
-    if found is None:
+    op_schema = get(op)
+    if op_schema is None:
         close = suggest(op)
         later = [row["since"] for row in _all_amendments().get(op, ()) if not _holds(row, _cann)]
         raise GraphError(
@@ -233,7 +233,7 @@ def require(op: str) -> OpSchema:
             else f"GE has no operator '{op}'",
             next=f"did you mean {', '.join(close)}?" if close else "register it with ge_graph.schema.register_schema",
         )
-    return found
+    return op_schema
 
 
 def names() -> list[str]:

@@ -125,9 +125,9 @@ class _ModelReader:
         if name in self.used:
             raise damaged("GE5012", f"graph '{name}' is used twice, or contains itself", "OpDef.subgraph_name")
         self.used.add(name)
-        found = _GraphReader(self, self._by_name[name]).read()
+        graph = _GraphReader(self, self._by_name[name]).read()
         self._depth -= 1
-        return found
+        return graph
 
     def has(self, name: str) -> bool:
         return name in self._by_name
@@ -328,10 +328,10 @@ def _possible(shape: tuple[int, ...]) -> bool:
 
 def wire_dtype(number: int, where: str) -> DataType:
     """The element type of a wire number."""
-    found = BY_WIRE.get(number)
-    if found is None:
+    dtype = BY_WIRE.get(number)
+    if dtype is None:
         raise damaged("GE5006", f"element type number {number} is not known", where)
-    return found
+    return dtype
 
 
 def _texts(attr: Attr | None, name: str, where: str) -> tuple[str, ...] | None:

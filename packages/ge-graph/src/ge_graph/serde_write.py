@@ -215,12 +215,12 @@ def _checked(name: str, attr: Attr, where: str) -> bytes:
 
 def with_exact_floats(attrs: dict[str, Attr]) -> dict[str, Attr]:
     """Add the companions of Floats that float32 cannot tell back."""
-    found = {
+    companions = {
         EXACT + name: Attr(Kind.STRING, exact_text(*attr))
         for name, attr in attrs.items()
         if attr.kind in _FLOAT_KINDS and not _same_floats(*attr)
     }
-    return {**attrs, **found} if found else attrs
+    return {**attrs, **companions} if companions else attrs
 
 
 # --- tensors ---------------------------------------------------------------------------------------------------------
@@ -431,20 +431,20 @@ class GraphWriter:
         out.add(self._tag_op + varint(len(body)) + body)
 
     def _head(self, op: str) -> bytes:
-        found = self._heads.get(op)
-        if found is None:
-            found = self._heads[op] = delimited("OpDef", "type", op.encode())
-        return found
+        encoded = self._heads.get(op)
+        if encoded is None:
+            encoded = self._heads[op] = delimited("OpDef", "type", op.encode())
+        return encoded
 
     def _edge(self, tensor: Tensor) -> bytes:
         name = f"{tensor.node.name}:{tensor.index}".encode()
         size = len(name)
-        found = self._edges[tensor] = self._tag_input + (SHORT[size] if size < 0x1000 else varint(size)) + name
-        return found
+        encoded = self._edges[tensor] = self._tag_input + (SHORT[size] if size < 0x1000 else varint(size)) + name
+        return encoded
 
     def _control(self, node: Node) -> bytes:
-        found = self._controls[node] = delimited("OpDef", "input", f"{node.name}:-1".encode())
-        return found
+        encoded = self._controls[node] = delimited("OpDef", "input", f"{node.name}:-1".encode())
+        return encoded
 
     def _queue_subgraphs(self, node: Node) -> bytes:
         names = []
@@ -455,8 +455,8 @@ class GraphWriter:
 
     def _origin(self, provenance: Provenance) -> bytes:
         """The map entry of an origin: the list of its six texts, most of which other nodes have as well."""
-        found = self._origins.get(id(provenance))
-        if found is None:
+        encoded = self._origins.get(id(provenance))
+        if encoded is None:
             # map_entry("OpDef", PROVENANCE, _text_list(texts)), the constant parts made once: it is half of the bytes
             texts = self._texts
             body = b"".join([texts.get(text) or self._text(text) for text in provenance.texts()]) + self._list_end
@@ -464,14 +464,14 @@ class GraphWriter:
             entry = b"".join(
                 (self._origin_key, varint(len(self._tag_list) + len(size) + len(body)), self._tag_list, size, body)
             )
-            found = self._origins[id(provenance)] = (provenance, self._tag_attr + varint(len(entry)) + entry)
-        return found[1]
+            encoded = self._origins[id(provenance)] = (provenance, self._tag_attr + varint(len(entry)) + entry)
+        return encoded[1]
 
     def _text(self, text: str) -> bytes:
         data = text.encode("utf-8", "surrogatepass")
         size = len(data)
-        found = self._texts[text] = self._tag_text + (SHORT[size] if size < 0x1000 else varint(size)) + data
-        return found
+        encoded = self._texts[text] = self._tag_text + (SHORT[size] if size < 0x1000 else varint(size)) + data
+        return encoded
 
     def _tail(self, node: Node, structure: ports.Structure) -> tuple[bytes, bytes]:
         """The attribute map before and after the place of the provenance."""
@@ -479,15 +479,15 @@ class GraphWriter:
         counts = tuple(node.output_counts.items()) if node.output_counts else ()
         key = (node.op, structure, len(node.outputs), slots, counts, tuple(node.attrs.items()))
         try:
-            found = self._tails.get(key)
+            tail = self._tails.get(key)
         except TypeError:  # a list where a tuple should be
             return _split(self._entries(node, structure))
-        if found is None:
-            found = _split(self._entries(node, structure))
+        if tail is None:
+            tail = _split(self._entries(node, structure))
             # 0.0 == -0.0 and both hash alike, though their bytes differ
             if not any(a.kind in _FLOAT_KINDS and _has_zero(a.value) for a in node.attrs.values()):
-                self._tails[key] = found
-        return found
+                self._tails[key] = tail
+        return tail
 
     def _entries(self, node: Node, structure: ports.Structure) -> dict[str, bytes]:
         """Encoded map entries of all attributes that are no Tensors, with those that describe the ports."""
@@ -557,10 +557,10 @@ class GraphWriter:
         named = (attrs.get(NAME_KEYS[0]), attrs.get(NAME_KEYS[1]))
         counts = tuple(node.output_counts.items()) if node.output_counts else ()
         key = (node.op, structure, named, counts, _device(node), *inputs, None, *outputs)
-        found = self._descs.get(key)
-        if found is None:
-            found = self._descs[key] = _encode_descriptors(node, structure, flat)
-        return found
+        encoded = self._descs.get(key)
+        if encoded is None:
+            encoded = self._descs[key] = _encode_descriptors(node, structure, flat)
+        return encoded
 
     def _net_output(self, graph: Graph, out: _Chunks) -> None:
         name = "NetOutput"

@@ -25,46 +25,50 @@ def assert_graphs_equal(actual: Graph, expected: Graph) -> None:
     Raises:
         AssertionError: Listing all differences.
     """
-    found = graph_differences(actual, expected)
-    if found:
-        raise AssertionError(f"{len(found)} differences (actual, expected):\n" + "\n".join(f"  {d}" for d in found))
+    differences = graph_differences(actual, expected)
+    if differences:
+        raise AssertionError(
+            f"{len(differences)} differences (actual, expected):\n" + "\n".join(f"  {d}" for d in differences)
+        )
 
 
 def graph_differences(actual: Graph, expected: Graph) -> list[str]:
     """All differences between two graphs, one text each; empty if they are equal."""
-    found: list[str] = []
-    _graph(actual, expected, f"graph '{expected.name}'", found)
-    return found
+    differences: list[str] = []
+    _graph(actual, expected, f"graph '{expected.name}'", differences)
+    return differences
 
 
-def _differ(found: list[str], place: str, a: Any, b: Any) -> None:
+def _differ(differences: list[str], place: str, a: Any, b: Any) -> None:
     if a != b:
-        found.append(f"{place}: {a!r}, {b!r}")
+        differences.append(f"{place}: {a!r}, {b!r}")
 
 
-def _graph(a: Graph, b: Graph, place: str, found: list[str]) -> None:
-    _differ(found, f"{place}, name", a.name, b.name)
-    _differ(found, f"{place}, nodes", [n.name for n in a.nodes], [n.name for n in b.nodes])
-    _differ(found, f"{place}, outputs", [t.name for t in a.outputs], [t.name for t in b.outputs])
-    _differ(found, f"{place}, output control", [n.name for n in a.output_control], [n.name for n in b.output_control])
-    _attrs(a.attrs, b.attrs, place, found)
+def _graph(a: Graph, b: Graph, place: str, differences: list[str]) -> None:
+    _differ(differences, f"{place}, name", a.name, b.name)
+    _differ(differences, f"{place}, nodes", [n.name for n in a.nodes], [n.name for n in b.nodes])
+    _differ(differences, f"{place}, outputs", [t.name for t in a.outputs], [t.name for t in b.outputs])
+    _differ(
+        differences, f"{place}, output control", [n.name for n in a.output_control], [n.name for n in b.output_control]
+    )
+    _attrs(a.attrs, b.attrs, place, differences)
     for node in b.nodes:
         if node.name in a:
-            _node(a.node(node.name), node, f"{place}, {node.op} '{node.name}'", found)
+            _node(a.node(node.name), node, f"{place}, {node.op} '{node.name}'", differences)
 
 
-def _node(a: Node, b: Node, place: str, found: list[str]) -> None:
-    _differ(found, f"{place}, op", a.op, b.op)
-    _differ(found, f"{place}, inputs", _names(a), _names(b))
-    _differ(found, f"{place}, control", [n.name for n in a.control], [n.name for n in b.control])
+def _node(a: Node, b: Node, place: str, differences: list[str]) -> None:
+    _differ(differences, f"{place}, op", a.op, b.op)
+    _differ(differences, f"{place}, inputs", _names(a), _names(b))
+    _differ(differences, f"{place}, control", [n.name for n in a.control], [n.name for n in b.control])
     outputs = [[(t.index, t.dtype.name, t.known_shape, t.format.name) for t in n.outputs] for n in (a, b)]
-    _differ(found, f"{place}, outputs", *outputs)
-    _differ(found, f"{place}, output counts", a.output_counts, b.output_counts)
-    _differ(found, f"{place}, origin", _origin(a.provenance), _origin(b.provenance))
-    _attrs(a.attrs, b.attrs, place, found)
-    _differ(found, f"{place}, subgraphs", list(a.subgraphs), list(b.subgraphs))
+    _differ(differences, f"{place}, outputs", *outputs)
+    _differ(differences, f"{place}, output counts", a.output_counts, b.output_counts)
+    _differ(differences, f"{place}, origin", _origin(a.provenance), _origin(b.provenance))
+    _attrs(a.attrs, b.attrs, place, differences)
+    _differ(differences, f"{place}, subgraphs", list(a.subgraphs), list(b.subgraphs))
     for slot in a.subgraphs.keys() & b.subgraphs.keys():
-        _graph(a.subgraphs[slot], b.subgraphs[slot], f"{place}.{slot}", found)
+        _graph(a.subgraphs[slot], b.subgraphs[slot], f"{place}.{slot}", differences)
 
 
 def _names(node: Node) -> list[Any]:
@@ -75,11 +79,11 @@ def _origin(p: Provenance | None) -> Any:
     return p and p.texts()
 
 
-def _attrs(a: dict[str, Attr], b: dict[str, Attr], place: str, found: list[str]) -> None:
+def _attrs(a: dict[str, Attr], b: dict[str, Attr], place: str, differences: list[str]) -> None:
     for name in sorted(a.keys() | b.keys()):
         mine, theirs = a.get(name), b.get(name)
         if mine is None or theirs is None or mine.kind is not theirs.kind or not _equal_values(mine, theirs):
-            found.append(f"{place}, attribute '{name}': {mine!r}, {theirs!r}")
+            differences.append(f"{place}, attribute '{name}': {mine!r}, {theirs!r}")
 
 
 def _equal_values(a: Attr, b: Attr) -> bool:
@@ -190,8 +194,8 @@ class _Maker:
         graph.scope_attrs = {"_user_stream_label": attr_kinds.Str("s1")} if self._draw(self._st.booleans()) else {}
 
     def _pick(self, graph: Graph, dtype: DataType = DataType.DT_FLOAT) -> Tensor:
-        found = [t for n in graph.nodes for t in n.outputs if t.dtype is dtype]
-        picked: Tensor = self._draw(self._st.sampled_from(found))
+        candidates = [t for n in graph.nodes for t in n.outputs if t.dtype is dtype]
+        picked: Tensor = self._draw(self._st.sampled_from(candidates))
         return picked
 
     def _append(self, graph: Graph) -> None:

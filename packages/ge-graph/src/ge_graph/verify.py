@@ -201,9 +201,9 @@ def _constant(node: Node, op: OpSchema) -> Iterator[str]:
     if not isinstance(value, (np.ndarray, Literal)):
         yield "has no value (E19999)"
         return
-    found, declared = infer.value_dtype(value), node.outputs[0]
-    if found != declared.dtype:
-        yield f"holds a {found.name} value, its output is {declared.dtype.name}"
+    dtype, declared = infer.value_dtype(value), node.outputs[0]
+    if dtype != declared.dtype:
+        yield f"holds a {dtype.name} value, its output is {declared.dtype.name}"
     if declared.known_shape is not None and tuple(value.shape) != tuple(declared.known_shape):
         yield f"holds a value of shape {list(value.shape)}, its output is recorded as {list(declared.known_shape)}"
     if isinstance(value, Literal):
@@ -271,9 +271,9 @@ def _ownership(scope: Scope) -> Iterator[tuple[Node | None, str]]:
 
 
 def _data_index(scope: Scope) -> Iterator[tuple[Node | None, str]]:
-    found = [n.attr("index", 0) for n in scope.graph.nodes if n.op in ("Data", "RefData")]
-    if sorted(found) != list(range(len(found))):
-        yield None, f"Data nodes have the indices {sorted(found)}; they must be 0 to {len(found) - 1}, each once"
+    indices = [n.attr("index", 0) for n in scope.graph.nodes if n.op in ("Data", "RefData")]
+    if sorted(indices) != list(range(len(indices))):
+        yield None, f"Data nodes have the indices {sorted(indices)}; they must be 0 to {len(indices) - 1}, each once"
 
 
 SIGNATURE_RULES: Final[tuple[tuple[str, Check], ...]] = (
@@ -334,9 +334,9 @@ def verify(graph: Graph) -> None:
     Raises:
         VerifyError: GE3010 listing all violations, each with its code, node and source line.
     """
-    found = tuple(violations(graph))
-    if found:
-        raise VerifyError(graph, found)
+    problems = tuple(violations(graph))
+    if problems:
+        raise VerifyError(graph, problems)
 
 
 def violations(graph: Graph) -> Iterator[Violation]:

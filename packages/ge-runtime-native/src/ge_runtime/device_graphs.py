@@ -103,8 +103,8 @@ def check_cores(graph: Graph, options: Mapping[str, str], cube: int, vector: int
 
 def collectives(graph: Graph) -> list[Node]:
     """Nodes that name a process group, those of branches and loop bodies too."""
-    found = [n for n in graph.nodes if n.op.startswith("Hcom") and "group" in n.attrs]
-    return found + [n for node in graph.nodes for inner in node.subgraphs.values() for n in collectives(inner)]
+    nodes = [n for n in graph.nodes if n.op.startswith("Hcom") and "group" in n.attrs]
+    return nodes + [n for node in graph.nodes for inner in node.subgraphs.values() for n in collectives(inner)]
 
 
 def external_data(node: Node, dtype: DataType, shape: tuple[int, ...], data: np.ndarray[Any, Any]) -> Any:
@@ -134,13 +134,13 @@ def reuse_pairs(text: str) -> dict[int, int]:
 
     Errors: EngineError GE4007 if it is malformed, which GE would skip in silence.
     """
-    found = {}
+    pairs = {}
     for pair in filter(None, text.split("|")):
         numbers = pair.split(",")
         if len(numbers) != 2 or not all(n.isdigit() for n in numbers):
             raise errors.bad_option("ge.exec.outputReuseInputMemIndexes", text, "pairs input,output joined by |")
-        found[int(numbers[1])] = int(numbers[0])
-    return found
+        pairs[int(numbers[1])] = int(numbers[0])
+    return pairs
 
 
 def late_options(in_force: Mapping[str, str], options: Mapping[str, str]) -> list[str]:

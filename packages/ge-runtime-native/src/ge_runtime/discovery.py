@@ -52,11 +52,11 @@ def survey(device: str) -> Iterator[tuple[str, Engine | None, Capability]]:
         except EngineError as error:
             yield name, None, Capability(False, error.what.partition(f"\n  {name}: ")[2] or error.what)
             continue
-        found = engine.probe()
-        if found.available and device not in found.devices:
-            serves = ", ".join(found.devices) or "no device"
-            found = Capability(False, f"serves tensors on {serves}, not on {device}", found.devices)
-        yield name, engine, found
+        capability = engine.probe()
+        if capability.available and device not in capability.devices:
+            serves = ", ".join(capability.devices) or "no device"
+            capability = Capability(False, f"serves tensors on {serves}, not on {device}", capability.devices)
+        yield name, engine, capability
 
 
 def choose(device: str = "cpu", forced: str | None = None) -> Engine:
@@ -74,9 +74,9 @@ def choose(device: str = "cpu", forced: str | None = None) -> Engine:
     name = forced if forced is not None else os.environ.get(VARIABLE) or "auto"
     if name != "auto":
         engine = load(name)
-        found = engine.probe()
-        if not found.available:
-            raise errors.no_engine(device, [(name, f"forced, but {found.reason}")])
+        probed = engine.probe()
+        if not probed.available:
+            raise errors.no_engine(device, [(name, f"forced, but {probed.reason}")])
         return engine
     rejected = []
     for candidate, found_engine, capability in survey(device):

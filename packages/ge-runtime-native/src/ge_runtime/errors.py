@@ -45,9 +45,9 @@ def missing_kernels(engine: str, nodes: Sequence[Node]) -> EngineError:
     for node in nodes:
         by_op.setdefault(node.op, []).append(node)
     lines = [f"the {engine} engine has no kernel for {len(by_op)} operator type(s)"]
-    for op, found in sorted(by_op.items()):
-        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-        lines.append(f"  {op:<24} {origin(found[0])}{more}")
+    for op, affected in sorted(by_op.items()):
+        more = f" and {len(affected) - 1} more" if len(affected) > 1 else ""
+        lines.append(f"  {op:<24} {origin(affected[0])}{more}")
     example = min(by_op)
     return EngineError(
         "GE4003",
@@ -189,10 +189,10 @@ def device_refused(text: str, graph: Graph | None) -> EngineError:
 def nodes_in(text: str, graph: Graph) -> list[Node]:
     """Nodes whose names stand in a text as whole words, in the order of the text."""
     by_name = {n.name: n for n in graph.nodes}
-    found = dict.fromkeys(w for w in re.findall(r"[A-Za-z0-9_.\-/]+", text) if w in by_name)
+    names = dict.fromkeys(w for w in re.findall(r"[A-Za-z0-9_.\-/]+", text) if w in by_name)
     trimmed = (w.strip(".-/") for w in re.findall(r"[A-Za-z0-9_.\-/]+", text))
-    found.update(dict.fromkeys(w for w in trimmed if w in by_name))
-    return [by_name[name] for name in found]
+    names.update(dict.fromkeys(w for w in trimmed if w in by_name))
+    return [by_name[name] for name in names]
 
 
 def no_session(what: str) -> EngineError:

@@ -187,10 +187,10 @@ def _communicator(name: str) -> str:
     group = group_of(name)
     try:
         backend = group._get_backend(torch.device("npu"))
-        found: str = backend.get_hccl_comm_name(torch.distributed.get_rank())
+        communicator: str = backend.get_hccl_comm_name(torch.distributed.get_rank())
     except (AttributeError, RuntimeError) as error:
         raise errors.no_group(name, f"it has no HCCL communicator: {error}") from error
-    return found
+    return communicator
 
 
 class TorchNpuEngine:
@@ -235,8 +235,8 @@ class TorchNpuEngine:
 
 def _cores() -> tuple[int, int]:
     """Cube and vector cores of the current device, -1 where torch_npu does not say."""
-    found = torch.npu.get_device_properties(torch.npu.current_device())
-    return getattr(found, "cube_core_num", -1), getattr(found, "vector_core_num", -1)
+    properties = torch.npu.get_device_properties(torch.npu.current_device())
+    return getattr(properties, "cube_core_num", -1), getattr(properties, "vector_core_num", -1)
 
 
 class TorchNpuExecutable:
@@ -276,19 +276,19 @@ class TorchNpuExecutable:
 
     def _on(self, placements: tuple[int, ...]) -> Any:
         """The graph compiled for inputs that lie there: GE wants to know which ones are on the host."""
-        found = self._compiled.get(placements)
-        if found is None:
+        graph = self._compiled.get(placements)
+        if graph is None:
             with self._lock, _translated(self._graph):
-                found = self._process.extension.TorchNpuGraphBase(self._graph.name)
+                graph = self._process.extension.TorchNpuGraphBase(self._graph.name)
                 results = [int(t.dtype) for t in self._graph.outputs]
-                found.load(self._data, self._options, list(placements), results, _ON_NPU)
+                graph.load(self._data, self._options, list(placements), results, _ON_NPU)
                 # where all sizes are known, GE's are compared with them
                 shapes = [_fixed(t.known_shape) for t in self._graph.outputs]
                 if None not in shapes and None not in self._sizes:
-                    found.set_hint_shape([list(s or ()) for s in self._sizes], [list(s or ()) for s in shapes])
-                found.compile()
-            self._compiled[placements] = found
-        return found
+                    graph.set_hint_shape([list(s or ()) for s in self._sizes], [list(s or ()) for s in shapes])
+                graph.compile()
+            self._compiled[placements] = graph
+        return graph
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
         """Run the graph; see ``ge_runtime.api.Executable.run``.

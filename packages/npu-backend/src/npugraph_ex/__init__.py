@@ -23,15 +23,15 @@ __all__ = sorted((*_HOMES, *_MODULES))
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        found = getattr(importlib.import_module(_HOMES[name]), name)
+        value = getattr(importlib.import_module(_HOMES[name]), name)
     elif name in _MODULES:
-        found = importlib.import_module(f"npugraph_ex.{name}")
+        value = importlib.import_module(f"npugraph_ex.{name}")
     else:
         from torchair.names import missing
 
         raise missing("npugraph_ex", name, __all__)
-    globals()[name] = found
-    return found
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

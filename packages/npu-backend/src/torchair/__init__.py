@@ -39,15 +39,15 @@ __all__ = sorted((*_HOMES, *(m for m in _MODULES if m[0] != "_")))
 def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is not None:
-        found = getattr(importlib.import_module(home), name)
+        value = getattr(importlib.import_module(home), name)
     elif name in _MODULES:
-        found = importlib.import_module(f"torchair.{name}")
+        value = importlib.import_module(f"torchair.{name}")
     else:
         from torchair.names import missing
 
         raise missing("torchair", name, __all__)
-    globals()[name] = found
-    return found
+    globals()[name] = value
+    return value
 
 
 torchair_autoload.watch()  # nothing without torch_npu

@@ -97,10 +97,10 @@ class CompiledFxGraph:
         options = CompilerConfig() if config is None else config
         with tempfile.TemporaryDirectory() as folder:
             _unpack(artifacts.content, Path(folder))
-            found = stored_graph.read(Path(folder) / f"{_NAME}.manifest.json", environment(options), _ALONE)
-        device = str(found.more.get("device", "cpu"))
-        call = Pipeline(options, "forward", new_number()).load_stored(found, device)
-        return CompiledFxGraph(call, found, device, options)
+            stored = stored_graph.read(Path(folder) / f"{_NAME}.manifest.json", environment(options), _ALONE)
+        device = str(stored.more.get("device", "cpu"))
+        call = Pipeline(options, "forward", new_number()).load_stored(stored, device)
+        return CompiledFxGraph(call, stored, device, options)
 
 
 def _unpack(content: bytes, folder: Path) -> None:

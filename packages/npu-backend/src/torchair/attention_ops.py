@@ -107,10 +107,10 @@ def npu_fused_infer_attention_score(
 
     Errors: EngineError GE4032 outside of a graph.
     """
-    found: tuple[torch.Tensor, torch.Tensor] = torch.ops.torchair.npu_fused_infer_attention_score(
+    result: tuple[torch.Tensor, torch.Tensor] = torch.ops.torchair.npu_fused_infer_attention_score(
         query, key, value, **kwargs
     )
-    return found
+    return result
 
 
 def npu_fused_infer_attention_score_v2(
@@ -120,7 +120,7 @@ def npu_fused_infer_attention_score_v2(
 
     Args and errors as above; the log-sum-exp is asked for by ``return_softmax_lse``.
     """
-    found: tuple[torch.Tensor, torch.Tensor] = torch.ops.torchair.npu_fused_infer_attention_score_v2(
+    result: tuple[torch.Tensor, torch.Tensor] = torch.ops.torchair.npu_fused_infer_attention_score_v2(
         query, key, value, **kwargs
     )
-    return found
+    return result

@@ -33,13 +33,13 @@ _PACKAGES: Final = ("torch", "torchair", "ge-graph", "ge-converters", "ge-runtim
 
 @functools.cache
 def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for name in _PACKAGES:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:  # an environment without metadata, such as a frozen application
-            found[name] = "unknown"
-    return found
+            versions[name] = "unknown"
+    return versions
 
 
 def environment(config: CompilerConfig) -> dict[str, str]:
@@ -96,10 +96,10 @@ def _code_digest() -> str:
 
 
 def _digest(rows: Any) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for row in rows:
-        found.update(row.encode("utf-8", "backslashreplace") + b"\n")
-    return found.hexdigest()[:32]
+        digest.update(row.encode("utf-8", "backslashreplace") + b"\n")
+    return digest.hexdigest()[:32]
 
 
 # --- the graph as text -----------------------------------------------------------------------------------------------
@@ -145,16 +145,16 @@ def _value(value: Any) -> str:
 
 
 def _attribute(gm: torch.fx.GraphModule, target: str) -> Iterator[str]:
-    found: Any = gm
+    value: Any = gm
     for part in target.split("."):
-        found = getattr(found, part)
-    if isinstance(found, torch.fx.GraphModule):
-        yield from (f"  {target}: {line}" for line in graph_text(found))
-    elif isinstance(found, torch.Tensor):
-        data = found.detach().cpu().contiguous().reshape(-1).view(torch.uint8) if found.numel() else found.new_empty(0)
-        yield f"  {target}: {_value(found)} {hashlib.sha256(data.numpy().tobytes()).hexdigest()}"
+        value = getattr(value, part)
+    if isinstance(value, torch.fx.GraphModule):
+        yield from (f"  {target}: {line}" for line in graph_text(value))
+    elif isinstance(value, torch.Tensor):
+        data = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8) if value.numel() else value.new_empty(0)
+        yield f"  {target}: {_value(value)} {hashlib.sha256(data.numpy().tobytes()).hexdigest()}"
     else:
-        yield f"  {target}: {found!r}"
+        yield f"  {target}: {value!r}"
 
 
 def _limits(gm: torch.fx.GraphModule) -> Iterator[str]:
@@ -174,7 +174,7 @@ def shape_env_of(gm: torch.fx.GraphModule) -> Any:
 
 def numbers_of(gm: torch.fx.GraphModule) -> dict[str, Any]:
     """The symbolic numbers among a graph's inputs and their sizes, by their text."""
-    found: dict[str, Any] = {}
+    by_text: dict[str, Any] = {}
     for node in gm.graph.nodes:
         if node.op != "placeholder":
             continue
@@ -182,14 +182,14 @@ def numbers_of(gm: torch.fx.GraphModule) -> dict[str, Any]:
         numbers = (*value.shape, *_strides(value)) if isinstance(value, torch.Tensor) else (value,)
         for number in numbers:
             if isinstance(number, torch.SymInt):
-                found.setdefault(str(number.node.expr), number)
-    return found
+                by_text.setdefault(str(number.node.expr), number)
+    return by_text
 
 
 def symbols_of(gm: torch.fx.GraphModule) -> dict[str, Any]:
     """The symbols in a graph's inputs and their sizes, by name."""
-    found = (n.node.expr for n in numbers_of(gm).values())
-    return {s.name: s for expr in found for s in expr.free_symbols}
+    expressions = (n.node.expr for n in numbers_of(gm).values())
+    return {s.name: s for expr in expressions for s in expr.free_symbols}
 
 
 def _strides(value: torch.Tensor) -> tuple[Any, ...]:
@@ -217,10 +217,10 @@ class Watch:
         Raises:
             Unstorable: Something else was decided about a size, which another process cannot repeat.
         """
-        found = {text: int(n.node.expr) for text, n in self._numbers.items() if n.node.expr.is_number}
-        if self._count() - self._guards > len(found):
+        fixed = {text: int(n.node.expr) for text, n in self._numbers.items() if n.node.expr.is_number}
+        if self._count() - self._guards > len(fixed):
             raise Unstorable("a condition on symbolic sizes that lowering added")
-        return found
+        return fixed
 
 
 def refix(gm: torch.fx.GraphModule, fixed: Mapping[str, int]) -> bool:

@@ -40,34 +40,34 @@ def patch_for_hcom() -> None:
 def _broadcast(tensor: Any, src: Any = None, group: Any = None, async_op: bool = False, group_src: Any = None) -> None:
     if async_op:
         raise NotImplementedError(_ASYNC)
-    found = dist.group.WORLD if group is None else group
-    root = dist.get_group_rank(found, src) if group_src is None else group_src
-    tensor.copy_(_ops.wait_tensor(_ops.broadcast(tensor, root, found.group_name)))
+    group_or_world = dist.group.WORLD if group is None else group
+    root = dist.get_group_rank(group_or_world, src) if group_src is None else group_src
+    tensor.copy_(_ops.wait_tensor(_ops.broadcast(tensor, root, group_or_world.group_name)))
 
 
 def _all_to_all(output_tensor_list: Any, input_tensor_list: Any, group: Any = None, async_op: bool = False) -> None:
     if async_op:
         raise NotImplementedError(_ASYNC)
-    found = dist.group.WORLD if group is None else group
+    group_or_world = dist.group.WORLD if group is None else group
     flat = torch.cat([t.reshape(-1) for t in input_tensor_list])
     received = [t.numel() for t in output_tensor_list]
     sent = [t.numel() for t in input_tensor_list]
-    result = _ops.wait_tensor(_ops.all_to_all_single(flat, received, sent, found.group_name))
+    result = _ops.wait_tensor(_ops.all_to_all_single(flat, received, sent, group_or_world.group_name))
     for tensor, part in zip(output_tensor_list, result.split(received)):
         tensor.copy_(part.reshape(tensor.shape))
 
 
 def _send(tensor: Any, dst: Any = None, group: Any = None, tag: int = 0, group_dst: Any = None) -> None:
-    found = dist.group.WORLD if group is None else group
-    rank = dist.get_global_rank(found, group_dst) if dst is None else dst
-    _ops.wait_tensor(_ops.isend(tensor, rank, tag, found.group_name))
+    group_or_world = dist.group.WORLD if group is None else group
+    rank = dist.get_global_rank(group_or_world, group_dst) if dst is None else dst
+    _ops.wait_tensor(_ops.isend(tensor, rank, tag, group_or_world.group_name))
 
 
 def _recv(tensor: Any, src: Any = None, group: Any = None, tag: int = 0, group_src: Any = None) -> int:
-    found = dist.group.WORLD if group is None else group
-    rank: int = dist.get_global_rank(found, group_src) if src is None else src
+    group_or_world = dist.group.WORLD if group is None else group
+    rank: int = dist.get_global_rank(group_or_world, group_src) if src is None else src
     fixed = torch.empty([int(s) for s in tensor.shape], dtype=tensor.dtype, device=tensor.device)
-    tensor.copy_(_ops.wait_tensor(_ops.irecv(fixed, rank, tag, found.group_name)))
+    tensor.copy_(_ops.wait_tensor(_ops.irecv(fixed, rank, tag, group_or_world.group_name)))
     return rank
 
 
@@ -81,11 +81,11 @@ def groups_of(graph: Graph) -> dict[str, list[int]]:
     A group that torch does not know in this process, such as HCCL's name of the world, has all ranks.
     """
     everyone = list(range(current().count))
-    found: dict[str, list[int]] = {}
+    groups: dict[str, list[int]] = {}
     for name in sorted(_names(graph)):
         group = None if name == _WORLD else process_group(name)
-        found[name] = everyone if group is None else list(dist.get_process_group_ranks(group))
-    return found
+        groups[name] = everyone if group is None else list(dist.get_process_group_ranks(group))
+    return groups
 
 
 def _names(graph: Graph) -> set[str]:

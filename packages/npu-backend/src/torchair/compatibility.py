@@ -64,12 +64,12 @@ def find(path: str) -> Any:
     parts = path.split(".")
     for length in range(len(parts), 0, -1):
         try:
-            found: Any = importlib.import_module(".".join(parts[:length]))
+            value: Any = importlib.import_module(".".join(parts[:length]))
         except ModuleNotFoundError:
             continue
         for part in parts[length:]:
-            found = getattr(found, part)
-        return found
+            value = getattr(value, part)
+        return value
     raise ModuleNotFoundError(path)
 
 

@@ -300,12 +300,12 @@ class MustExistedPathValue(_TypedValue):
         """The path as text, or ConfigError."""
         path = Path(super().check(new))
         try:
-            found = (
+            exists = (
                 path.is_dir() if self.kind == "directory" else path.is_file() if self.kind == "file" else path.exists()
             )
         except (OSError, ValueError):  # a NUL byte, a name that is too long
-            found = False
-        if not found:
+            exists = False
+        if not exists:
             self.refuse("GE1005", new, why="it does not exist")
         if not os.access(path, os.R_OK | (os.W_OK if self.kind == "directory" else 0)):
             self.refuse("GE1005", new, why="the rights are missing")
@@ -423,11 +423,11 @@ class NpuBaseConfig:
         if name == "_fixed_attrs":
             object.__setattr__(self, name, list(new))
             return
-        found = self._items.get(name, self._aliases.get(name))
-        if isinstance(found, OptionValue):
-            found.value = new
-        elif isinstance(found, NpuBaseConfig):
-            names = ", ".join(found._items)
+        item = self._items.get(name, self._aliases.get(name))
+        if isinstance(item, OptionValue):
+            item.value = new
+        elif isinstance(item, NpuBaseConfig):
+            names = ", ".join(item._items)
             raise ConfigError(
                 "GE1009", f"{self._place}.{name} is a group of options, got {new!r}",
                 next=f"set one of its options: {names}",

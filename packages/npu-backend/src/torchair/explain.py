@@ -91,7 +91,7 @@ def explain(config: Any, use: Use, *, on_device: bool, everything: bool = False)
         on_device: Whether tensors and engine are those of a device.
         everything: Also options that have their default.
     """
-    found = []
+    effects = []
     values = dict(config.values())
     for path, row in config._rows:
         option = values[path]
@@ -106,8 +106,8 @@ def explain(config: Any, use: Use, *, on_device: bool, everything: bool = False)
             why = "acts on a device only"
         flat = config.graph_ex is not None and path.startswith(_CAPTURED)
         value = escape.line(repr(option.value), 60)
-        found.append(Effect(path.removeprefix(_CAPTURED) if flat else path, value, not why, why or "acts"))
-    return Explanation(found)
+        effects.append(Effect(path.removeprefix(_CAPTURED) if flat else path, value, not why, why or "acts"))
+    return Explanation(effects)
 
 
 def _ignored(path: str, use: Use) -> str:

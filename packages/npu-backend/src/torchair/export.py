@@ -76,17 +76,17 @@ def dynamo_export(
     if model is None and args and isinstance(args[0], torch.nn.Module):
         model, args = args[0], args[1:]
     checked = _config(config)
-    found = capture(model, args, kwargs, dynamic=dynamic, config=checked)
+    traced = capture(model, args, kwargs, dynamic=dynamic, config=checked)
     atc_config = bool(checked.export.experimental.auto_atc_config_generated)
     if atc_config:
-        found.groups = groups_of_all_ranks(found.groups)
+        traced.groups = groups_of_all_ranks(traced.groups)
     # an argument left at its default gives way to the option that older scripts set
     if export_path == _PATH:
         export_path = checked.export.export_path_dir.value or _PATH
     if export_name == _NAME:
         export_name = checked.export.export_name.value or _NAME
-    path = write_export(found, export_path, export_name, atc_config=atc_config)
-    logger.info("exported %s: %d GE nodes", path, len(found.graph.nodes))
+    path = write_export(traced, export_path, export_name, atc_config=atc_config)
+    logger.info("exported %s: %d GE nodes", path, len(traced.graph.nodes))
 
 
 def use_internal_format_weight(model: torch.nn.Module) -> None:
@@ -253,10 +253,10 @@ def _dynamic(value: Any) -> Any:
 
 def _module_stacks(gm: torch.fx.GraphModule) -> dict[str, str]:
     """FX name to the modules that its line stands in, outermost first, as text."""
-    found = {}
+    stacks = {}
     for node in gm.graph.nodes:
         stack = node.meta.get("nn_module_stack") or {}
         parts = [f"{path}: {getattr(kind, '__name__', kind)}" for path, kind in stack.values() if path]
         if parts:
-            found[node.name] = "; ".join(parts)
-    return found
+            stacks[node.name] = "; ".join(parts)
+    return stacks

@@ -57,9 +57,9 @@ class _Writer:
             if node.op == "output":
                 self._add(build.give(self.tree(node.args[0])))
                 break
-            found = user_frame(node)[0] or ""
-            self._statement(node, found if found != where else "")
-            where = found or where
+            location = user_frame(node)[0] or ""
+            self._statement(node, location if location != where else "")
+            where = location or where
             self._delete(dead.get(node, []))
         return build.Program("call", ["args"], self.lines, self.names)
 

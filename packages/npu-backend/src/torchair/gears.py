@@ -54,7 +54,7 @@ def _checked(t: Any, dim_gears: Any) -> dict[int, tuple[int, ...]]:
         raise _refuse(f"t must be a tensor, got {type(t).__name__}")
     if not isinstance(dim_gears, Mapping) or not dim_gears:
         raise _refuse(f"dim_gears must map dimensions to lists of sizes, got {dim_gears!r}")
-    found = {}
+    checked = {}
     for dim, sizes in dim_gears.items():
         if type(dim) is not int or not 0 <= dim < t.dim():
             raise _refuse(f"dimension {dim!r} of a tensor with {t.dim()} dimensions")
@@ -66,8 +66,8 @@ def _checked(t: Any, dim_gears: Any) -> dict[int, tuple[int, ...]]:
             raise _refuse(f"sizes of dimension {dim} occur twice: {sizes!r}")
         if len(sizes) > LIMIT:
             raise _refuse(f"{len(sizes)} sizes of dimension {dim}, at most {LIMIT} are possible")
-        found[dim] = tuple(sizes)
-    return found
+        checked[dim] = tuple(sizes)
+    return checked
 
 
 def _refuse(what: str) -> ConfigError:
@@ -223,7 +223,7 @@ def _marked(inputs: Sequence[torch.fx.Node]) -> dict[int, dict[int, tuple[int, .
     tx = current_translation()
     if tx is None:  # a graph that does not come from dynamo
         return {}
-    found = {}
+    marked = {}
     code = tx.f_code
     remembered = _known.get(code, {})
     for position, node in enumerate(inputs):
@@ -234,9 +234,9 @@ def _marked(inputs: Sequence[torch.fx.Node]) -> dict[int, dict[int, tuple[int, .
         name = _source_name(node)
         gears = getattr(example, _MARK, None) or remembered.get(name)
         if gears and max(gears) < example.dim():
-            found[position] = gears
+            marked[position] = gears
             _known.setdefault(code, {})[name] = gears
-    return found
+    return marked
 
 
 def _source_name(node: torch.fx.Node) -> str:
@@ -263,24 +263,24 @@ def _combined(
                 "GE1063", f"policy 'zip' takes lists of one length, got {shown}",
                 next="give lists of one length, or set config.inference_config.dynamic_gears_merge_policy = 'product'",
             )  # fmt: skip
-        found = list(zip(*lists))
+        combinations = list(zip(*lists))
     else:
         count = 1
         for sizes in lists:
             count *= len(sizes)
         # dimensions that are one symbol move together, so far fewer combinations than the product may be left
-        found = list(itertools.product(*lists)) if count <= 1 << 16 else []
-        if not found:
+        combinations = list(itertools.product(*lists)) if count <= 1 << 16 else []
+        if not combinations:
             raise _too_many(count)
-    found = [c for c in dict.fromkeys(found) if _one_value_each(exprs, c)]
-    if not found:
+    combinations = [c for c in dict.fromkeys(combinations) if _one_value_each(exprs, c)]
+    if not combinations:
         raise ConfigError(
             "GE1063", "no combination of the gears is possible: dimensions that the model takes as equal have no size "
             "in common", next="give equal dimensions equal lists",
         )  # fmt: skip
-    if len(found) > LIMIT:
-        raise _too_many(len(found))
-    return found
+    if len(combinations) > LIMIT:
+        raise _too_many(len(combinations))
+    return combinations
 
 
 def _too_many(count: int) -> ConfigError:
@@ -307,5 +307,5 @@ _KEYS: Final = ("ge.inputShape", "ge.dynamicDims", "ge.dynamicNodeType")
 
 def gear_options(more: Mapping[str, Any]) -> dict[str, str]:
     """The engine options of the gears of a stored graph."""
-    found = more.get("gears") or {}
-    return {key: str(found[key]) for key in _KEYS if key in found}
+    gears = more.get("gears") or {}
+    return {key: str(gears[key]) for key in _KEYS if key in gears}

@@ -85,15 +85,15 @@ def of_program(
         return {}, ()
     known = {d for i in inputs for d in (*i.shape, i.value) if isinstance(d, str)}
     known |= {str(s) for text in sizes.values() for s in symbols(text)}
-    found: dict[str, Condition] = {}
+    conditions: dict[str, Condition] = {}
     for guard in env.guards:
         expr = guard.expr.xreplace(env.replacements) if env.replacements else guard.expr
         if expr is sympy.true or expr == True:  # noqa: E712  sympy's own truth
             continue
         if {str(s) for s in expr.free_symbols} <= known:
-            own = _is_own(guard) or (str(expr) in found and found[str(expr)].own)
-            found[str(expr)] = Condition(_data(expr), own)
-    return sizes, tuple(found.values())
+            own = _is_own(guard) or (str(expr) in conditions and conditions[str(expr)].own)
+            conditions[str(expr)] = Condition(_data(expr), own)
+    return sizes, tuple(conditions.values())
 
 
 _TORCH: Final = os.path.dirname(torch.__file__) + os.sep

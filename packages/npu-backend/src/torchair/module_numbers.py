@@ -38,10 +38,10 @@ def module_numbers_fixed(gm: torch.fx.GraphModule) -> Iterator[None]:
         yield
         return
     with constants_of_this_graph():
-        found = [each for each in float_inputs(gm) if not each.changed and _belongs_to_the_model(each.source)]
-        if found:
-            logger.debug("numbers that become constants under a guard: %s", ", ".join(each.name for each in found))
-            retrace_with_constants(each.symbol for each in found)
+        numbers = [each for each in float_inputs(gm) if not each.changed and _belongs_to_the_model(each.source)]
+        if numbers:
+            logger.debug("numbers that become constants under a guard: %s", ", ".join(each.name for each in numbers))
+            retrace_with_constants(each.symbol for each in numbers)
         yield
 
 

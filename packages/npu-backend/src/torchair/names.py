@@ -34,13 +34,13 @@ def missing(module: str, name: str, known: Iterable[str]) -> AttributeError:
     """
     if name.startswith("__"):
         return AttributeError(name)  # Python itself asks for these
-    found = INSTEAD.get(f"{module}.{name}")
+    advice = INSTEAD.get(f"{module}.{name}")
     near = difflib.get_close_matches(name, list(known), 3, 0.6)
-    if found is None and near:
-        found = f"did you mean {' or '.join(f'{module}.{n}' for n in near)}?"
+    if advice is None and near:
+        advice = f"did you mean {' or '.join(f'{module}.{n}' for n in near)}?"
     return MissingName(
         "GE1066", f"module {module!r} has no attribute {name!r}",
-        next=found or "docs/compatibility.md lists the names that are there, and what stands for the others",
+        next=advice or "docs/compatibility.md lists the names that are there, and what stands for the others",
     )  # fmt: skip
 
 

@@ -33,17 +33,17 @@ def dynamo_observers(config: CompilerConfig | None = None) -> tuple[CompileObser
 
 def compile_observers(config: CompilerConfig) -> tuple[CompileObserver, ...]:
     """Who sees the stages of one compilation."""
-    found = [*active()]
+    observers = [*active()]
     dump = config.debug.graph_dump
     name = _record_name(config)
     if _debug_record(name):
         code = config.mode.value == "reduce-overhead"
-        found.append(debug_tree.DebugTree(dump.type.value or "txt", code=code, name=name))
+        observers.append(debug_tree.DebugTree(dump.type.value or "txt", code=code, name=name))
     if dump.type.value is not None:
         from tair_debug.graph_dump import GraphDump
 
-        found.append(GraphDump(dump.type.value, dump.path.value))
-    return tuple(found)
+        observers.append(GraphDump(dump.type.value, dump.path.value))
+    return tuple(observers)
 
 
 def tell_unchanged(seeing: Iterable[CompileObserver], stage: Stage, label: str, kind: str) -> None:

@@ -171,16 +171,16 @@ def captured(
 
 
 def _tensor_of(program: Any, target: str) -> torch.Tensor:
-    found = program.state_dict.get(target)
-    return found if found is not None else program.constants[target]
+    tensor = program.state_dict.get(target)
+    return tensor if tensor is not None else program.constants[target]
 
 
 def _weight(name: str, tensor: torch.Tensor) -> Weight:
     tensor = tensor.detach()
 
     def data() -> Any:
-        found = tensor.resolve_conj().resolve_neg().cpu().contiguous()
-        return found.reshape(-1).view(torch.uint8).numpy() if found.numel() else _NO_BYTES.numpy()
+        dense = tensor.resolve_conj().resolve_neg().cpu().contiguous()
+        return dense.reshape(-1).view(torch.uint8).numpy() if dense.numel() else _NO_BYTES.numpy()
 
     return Weight(name, to_ge(tensor.dtype), tuple(tensor.shape), data, _identity(tensor))
 
@@ -263,15 +263,15 @@ def _symbols(
     """
     sizes = {d for i in inputs if i.kind == "tensor" for d in i.shape if isinstance(d, str)}
     wanted = sizes | {i.value for i in inputs if i.kind == "number" and isinstance(i.value, str)}
-    found: dict[str, tuple[int | None, int | None]] = {}
+    ranges: dict[str, tuple[int | None, int | None]] = {}
     for symbol, limits in program.range_constraints.items():
         if str(symbol) in wanted:
             low, high = (_limit(v) for v in (limits.lower, limits.upper))
             asked = low == 2 and str(symbol) in sizes and guards.may_be_one(conditions, str(symbol))
             if asked and _serves_one(model, program, {symbol}, args, kwargs):
                 low = 1
-            found[str(symbol)] = (low, high)
-    return found
+            ranges[str(symbol)] = (low, high)
+    return ranges
 
 
 def _limit(value: Any) -> int | None:
@@ -330,8 +330,8 @@ def _trial(
 
 def _returned(program: Any) -> Sequence[Any]:
     output = next(n for n in reversed(program.graph_module.graph.nodes) if n.op == "output")
-    found: Sequence[Any] = output.args[0]
-    return found
+    returned: Sequence[Any] = output.args[0]
+    return returned
 
 
 def _small(mode: Any, value: Any, meta: Any, values: dict[Any, int]) -> Any:
@@ -352,12 +352,12 @@ def _values(metas: Sequence[Any], symbols: set[Any]) -> dict[Any, int]:
 
 
 def _sizes(meta: torch.Tensor, values: dict[Any, int]) -> list[int]:
-    found = []
+    sizes = []
     for d in meta.shape:
         if isinstance(d, torch.SymInt):
             d = d.node.expr.subs(values)
-        found.append(int(d))
-    return found
+        sizes.append(int(d))
+    return sizes
 
 
 # --- structures ------------------------------------------------------------------------------------------------------
@@ -365,8 +365,8 @@ def _sizes(meta: torch.Tensor, values: dict[Any, int]) -> list[int]:
 
 def children_of(spec: Any) -> list[Any]:
     """Parts of a tree spec."""
-    found = getattr(spec, "children", None)  # torch 2.9 and older have children_specs only
-    return list(found() if callable(found) else spec.children_specs)
+    children = getattr(spec, "children", None)  # torch 2.9 and older have children_specs only
+    return list(children() if callable(children) else spec.children_specs)
 
 
 def tree_of(spec: Any) -> Tree:

@@ -188,11 +188,11 @@ class Pipeline(FxProgress):
                     self.stage = replace(whole, graph_id=next(_graph_ids))
                     part.run = self._on_ge(part.gm, engine)
             except LoweringError as error:
-                found = split.refused_nodes(gm, error)
+                names = split.refused_nodes(gm, error)
                 whole_only = self.on_stored is not None or self.gears is not None or split.must_stay_whole(gm)
-                if not found - refused.keys() or whole_only:
+                if not names - refused.keys() or whole_only:
                     raise
-                refused |= {name: error.refused.get(name, "reads what GE does not know") for name in found}
+                refused |= {name: error.refused.get(name, "reads what GE does not know") for name in names}
             else:
                 break
             finally:
@@ -223,14 +223,14 @@ class Pipeline(FxProgress):
         entry = cache.entry_for(self.config, gm, self._label, gears) if not self.observers else None
         if entry is not None:
             with self.timed("compile cache") as note:
-                found = entry.load()
-                hit = found is not None and cache.refix(gm, found.numbers())
+                cached = entry.load()
+                hit = cached is not None and cache.refix(gm, cached.numbers())
                 note("hit" if hit else "miss")
-            if found is not None and hit:
-                self.report.ge_ops += _tasks(found.lowered.graph)
+            if cached is not None and hit:
+                self.report.ge_ops += _tasks(cached.lowered.graph)
                 if self.on_saving is not None:
-                    self.on_saving(found, None)
-                return found
+                    self.on_saving(cached, None)
+                return cached
         watch = cache.Watch(gm)
         lowered = self._to_ge(gm, specialise=True)
         stored = Stored(lowered, plan, watch.fixed, self._static_inputs())
@@ -539,9 +539,9 @@ def device_of(gm: torch.fx.GraphModule) -> str:
     """Device type of a graph's tensors: that of its inputs, else of its results; a device wins over the CPU."""
     inputs = [value_of(n) for n in gm.graph.nodes if n.op == "placeholder"]
     for values in (inputs, [value_of(v) for v in output_values(gm.graph)]):
-        found = {v.device.type for v in values if isinstance(v, torch.Tensor)}
-        if found:
-            return str(min(found, key=lambda device: (device == "cpu", device)))
+        devices = {v.device.type for v in values if isinstance(v, torch.Tensor)}
+        if devices:
+            return str(min(devices, key=lambda device: (device == "cpu", device)))
     return "cpu"
 
 

@@ -206,10 +206,10 @@ class CapturedGraph:
 
     def _mine(self) -> _Captures:
         """The captures of this thread."""
-        found: _Captures | None = getattr(self._local, "captures", None)
-        if found is None:
-            found = self._local.captures = _Captures(self._make())
-        return found
+        captures: _Captures | None = getattr(self._local, "captures", None)
+        if captures is None:
+            captures = self._local.captures = _Captures(self._make())
+        return captures
 
     def __call__(self, args: list[Any]) -> Any:
         key, mine = self._key(args), self._mine()

@@ -50,26 +50,26 @@ def listed(expression: Any) -> Any:
     return tree(expression)
 
 
-def condition(found: Any, symbols: Mapping[str, Any], depth: int = _DEPTH) -> Any:
+def condition(content: Any, symbols: Mapping[str, Any], depth: int = _DEPTH) -> Any:
     """The condition that ``listed`` made JSON of.
 
     Args:
-        found: The tree, from a file.
+        content: The tree, from a file.
         symbols: The symbols of this process by their names.
         depth: How deep it may be.
 
     Raises:
         ValueError, KeyError, TypeError: It is no such tree, or names a symbol that is not there.
     """
-    if type(found) is bool:
-        return sympy.true if found else sympy.false
-    if type(found) is int:
-        return sympy.Integer(found)
-    if isinstance(found, dict):
-        ((kind, name),) = found.items()
+    if type(content) is bool:
+        return sympy.true if content else sympy.false
+    if type(content) is int:
+        return sympy.Integer(content)
+    if isinstance(content, dict):
+        ((kind, name),) = content.items()
         if kind != "size":
             raise ValueError(f"{str(kind)[:40]} in a condition")
         return symbols[name]
-    if not isinstance(found, list) or not found or not depth:
-        raise ValueError(f"condition {str(found)[:80]}")
-    return _table()[found[0]](*(condition(f, symbols, depth - 1) for f in found[1:]))
+    if not isinstance(content, list) or not content or not depth:
+        raise ValueError(f"condition {str(content)[:80]}")
+    return _table()[content[0]](*(condition(f, symbols, depth - 1) for f in content[1:]))

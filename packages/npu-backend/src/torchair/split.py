@@ -58,13 +58,13 @@ def copy_of(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
 def refused_nodes(gm: torch.fx.GraphModule, error: LoweringError) -> set[str]:
     """Names of the nodes of ``gm`` that an error is about; what reads an input that GE does not know is among them."""
     own = {n.name: n for n in gm.graph.nodes}
-    found: set[str] = set()
+    names: set[str] = set()
     for name in getattr(error, "refused", ()):
         node = own.get(name)
         if node is None or node.op == "output":
             continue
-        found |= {u.name for u in node.users if u.op != "output"} if node.op == "placeholder" else {name}
-    return found
+        names |= {u.name for u in node.users if u.op != "output"} if node.op == "placeholder" else {name}
+    return names
 
 
 def must_stay_whole(gm: torch.fx.GraphModule) -> bool:
@@ -113,13 +113,13 @@ def _take_writes(graph: torch.fx.Graph) -> list[tuple[str, list[int]]]:
     """
     output = output_node(graph)
     values = output_values(graph)
-    found: list[tuple[str, list[int]]] = []
+    writes: list[tuple[str, list[int]]] = []
     written: list[Node] = []
     for node in list(graph.nodes):
         if node.target is not torch.ops.aten.copy_.default or node.args[0].op != "placeholder":
             continue
         places = [i for i, v in enumerate(values) if v is node]
-        found.append((node.args[0].name, places))
+        writes.append((node.args[0].name, places))
         written.append(node.args[1])
         for i in places:
             values[i] = node.args[1]
@@ -127,7 +127,7 @@ def _take_writes(graph: torch.fx.Graph) -> list[tuple[str, list[int]]]:
     for node in reversed(list(graph.nodes)):
         if node.target is torch.ops.aten.copy_.default and node.args[0].op == "placeholder":
             graph.erase_node(node)
-    return found
+    return writes
 
 
 def _write_back(graph: torch.fx.Graph, writes: Sequence[tuple[str, list[int]]]) -> None:

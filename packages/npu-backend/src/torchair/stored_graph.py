@@ -103,8 +103,8 @@ def read(manifest: Path, key: Mapping[str, str], rank: Rank) -> Stored:
     Raises:
         ArchiveError: It is damaged, of another kind or version (GE502x), or stale (GE5050).
     """
-    found = open_archive(manifest, rank, verify="full")
-    body = found.manifest
+    archive = open_archive(manifest, rank, verify="full")
+    body = archive.manifest
     if body.get("kind") != KIND or body.get("form") != FORM:
         raise stale(
             manifest, f"it holds {body.get('kind')!r} in form {body.get('form')!r}, not {KIND!r} in form {FORM}"
@@ -112,7 +112,7 @@ def read(manifest: Path, key: Mapping[str, str], rank: Rank) -> Stored:
     if body.get("rank") != [rank.index, rank.count]:
         raise stale(manifest, f"it is of rank {body.get('rank')}, this process is {[rank.index, rank.count]}")
     differs(manifest, body.get("key"), key)
-    graph = serde.from_bytes(found.data(body["graph"]))
+    graph = serde.from_bytes(archive.data(body["graph"]))
     try:
         stored = _read_binding(graph, body["binding"])
         if not isinstance(body["more"], dict):
@@ -128,17 +128,17 @@ def read(manifest: Path, key: Mapping[str, str], rank: Rank) -> Stored:
     return stored
 
 
-def differs(manifest: Path, found: Any, wanted: Mapping[str, str]) -> None:
+def differs(manifest: Path, actual: Any, wanted: Mapping[str, str]) -> None:
     """Refuse an entry that depends on something else.
 
     Raises:
         ArchiveError: GE5050 naming what is different.
     """
-    if not isinstance(found, dict):
+    if not isinstance(actual, dict):
         raise stale(manifest, "it does not say what it depends on")
-    for name in sorted({*found, *wanted}):
-        if found.get(name) != wanted.get(name):
-            old, new = (str(d.get(name, "unset"))[:80] for d in (found, wanted))
+    for name in sorted({*actual, *wanted}):
+        if actual.get(name) != wanted.get(name):
+            old, new = (str(d.get(name, "unset"))[:80] for d in (actual, wanted))
             raise stale(manifest, f"{str(name)[:80]} was {old} and is {new}")
 
 
@@ -235,17 +235,17 @@ def plain(value: Any) -> Any:
     raise Unstorable(f"a value of type {type(value).__name__}")
 
 
-def unplain(found: Any) -> Any:
+def unplain(encoded: Any) -> Any:
     """The value that ``plain`` made JSON of.
 
     Raises:
         ValueError, TypeError, KeyError: It is none.
     """
-    if not isinstance(found, dict):
-        if found is None or type(found) in (bool, int, str):
-            return found
-        raise ValueError(f"{str(found)[:40]} is not a value")
-    ((kind, content),) = found.items()
+    if not isinstance(encoded, dict):
+        if encoded is None or type(encoded) in (bool, int, str):
+            return encoded
+        raise ValueError(f"{str(encoded)[:40]} is not a value")
+    ((kind, content),) = encoded.items()
     if kind == "float":
         return float.fromhex(content)
     if kind == "torch":
@@ -261,12 +261,12 @@ def unplain(found: Any) -> Any:
 # --- from JSON -------------------------------------------------------------------------------------------------------
 
 
-def _read_binding(graph: Any, found: Mapping[str, Any]) -> Stored:
-    inputs = tuple(_input(*row) for row in found["inputs"])
-    outputs = tuple(_read_output(*row) for row in found["outputs"])
-    count = _index(found["placeholders"], 1 << 24)
+def _read_binding(graph: Any, body: Mapping[str, Any]) -> Stored:
+    inputs = tuple(_input(*row) for row in body["inputs"])
+    outputs = tuple(_read_output(*row) for row in body["outputs"])
+    count = _index(body["placeholders"], 1 << 24)
     results = len(graph.outputs)
-    mutations = tuple(Mutation(_index(f, count), _index(g, results)) for f, g in found["mutations"])
+    mutations = tuple(Mutation(_index(f, count), _index(g, results)) for f, g in body["mutations"])
     for b in inputs:
         _index(b.fx_index, count)
     for o in outputs:
@@ -275,10 +275,10 @@ def _read_binding(graph: Any, found: Mapping[str, Any]) -> Stored:
         elif isinstance(o, (Result, ScalarResult)):
             _index(o.ge_index, results)
     _fit(graph, inputs, outputs)
-    lowered = Lowered(graph, inputs, outputs, mutations, count, _NESTED[found["nested"]])
-    fixed = {str(name): int(value) for name, value in found["fixed"].items()}
-    static = frozenset(_index(i, count) for i in found["static"])
-    plan = _read_plan(found)
+    lowered = Lowered(graph, inputs, outputs, mutations, count, _NESTED[body["nested"]])
+    fixed = {str(name): int(value) for name, value in body["fixed"].items()}
+    static = frozenset(_index(i, count) for i in body["static"])
+    plan = _read_plan(body)
     if len(plan.returned) != len(outputs):
         raise ValueError(f"{len(plan.returned)} results returned of {len(outputs)}")
     return Stored(lowered, plan, fixed, static)
@@ -332,7 +332,7 @@ def _read_output(kind: str, *rest: Any) -> Any:
     raise ValueError(f"result kind {str(kind)[:40]}")
 
 
-def _read_plan(found: Mapping[str, Any]) -> ViewPlan:
+def _read_plan(body: Mapping[str, Any]) -> ViewPlan:
     graph = torch.fx.Graph()
     nodes: dict[int, torch.fx.Node] = {}
 
@@ -348,13 +348,13 @@ def _read_plan(found: Mapping[str, Any]) -> ViewPlan:
             nodes[content] = graph.placeholder(f"value_{len(nodes)}")
         return nodes[content]
 
-    returned = [value(v, new=True) for v in found["returned"]]
+    returned = [value(v, new=True) for v in body["returned"]]
     views = []
-    for row in found["views"]:
+    for row in body["views"]:
         args = tuple(value(a) for a in row["args"])
         kwargs = {_keyword(k): value(a) for k, a in row["kwargs"].items()}
         views.append(View(value({"node": row["node"]}, new=True), _view_op(row["target"]), args, kwargs))
-    return ViewPlan(returned, views, [value(v) for v in found["wanted"]])
+    return ViewPlan(returned, views, [value(v) for v in body["wanted"]])
 
 
 def _keyword(name: str) -> str:
@@ -367,10 +367,10 @@ def _view_op(name: str) -> Callable[..., Any]:
     if name == "getitem":
         return operator.getitem
     space, packet, overload = name.split(".")
-    found = getattr(getattr(getattr(torch.ops, space), packet), overload)
-    if not isinstance(found, torch._ops.OpOverload) or found._schema.is_mutable or not _gives_view(found):
+    op = getattr(getattr(getattr(torch.ops, space), packet), overload)
+    if not isinstance(op, torch._ops.OpOverload) or op._schema.is_mutable or not _gives_view(op):
         raise ValueError(f"{name[:80]} is not a view")
-    view: Callable[..., Any] = found
+    view: Callable[..., Any] = op
     return view
 
 

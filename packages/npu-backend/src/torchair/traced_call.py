@@ -54,15 +54,15 @@ def inputs_of(gm: torch.fx.GraphModule, function: Callable[..., Any]) -> list[Gr
         raise Unstorable(f"the frame that is traced is '{tx.f_code.co_name}', not the function itself (a decorator?)")
     _check_effects(tx.output.side_effects)
     modules = dict(tx.output.import_sources)
-    found = []
+    inputs = []
     for node in gm.graph.nodes:
         if node.op != "placeholder":
             continue
         argument = node.meta.get("grapharg")
         if argument is None or getattr(argument, "pass_arg_as_tensor", False):
             raise Unstorable(f"input {node.name}, which dynamo makes itself")
-        found.append(GraphInput(_path(argument.source, modules), argument.example))
-    return found
+        inputs.append(GraphInput(_path(argument.source, modules), argument.example))
+    return inputs
 
 
 def _check_effects(effects: Any) -> None:
@@ -171,8 +171,8 @@ class PathRoots:
 
 def _attribute(value: Any, name: str) -> Any:
     # instance attributes without descriptors' help first: module.__getattr__ is slow and names hold no code this way
-    found = getattr(value, "__dict__", {}).get(name, _STEPS)
-    return getattr(value, name) if found is _STEPS else found
+    attribute = getattr(value, "__dict__", {}).get(name, _STEPS)
+    return getattr(value, name) if attribute is _STEPS else attribute
 
 
 _STEPS: Final[dict[str, Callable[[Any, Any], Any]]] = {
@@ -185,21 +185,21 @@ _STEPS: Final[dict[str, Callable[[Any, Any], Any]]] = {
 }
 
 
-def read_path(found: Any) -> Path:
+def read_path(path: Any) -> Path:
     """A path from a file, checked.
 
     Raises:
         ValueError: It is none.
     """
-    if not isinstance(found, list) or not 1 <= len(found) <= _DEPTH:
-        raise ValueError(f"path {str(found)[:80]}")
-    for position, step in enumerate(found):
+    if not isinstance(path, list) or not 1 <= len(path) <= _DEPTH:
+        raise ValueError(f"path {str(path)[:80]}")
+    for position, step in enumerate(path):
         kinds = _STEPS if position else ("local", "cell", "global", "module")
         if not isinstance(step, list) or len(step) != 2 or step[0] not in kinds:
             raise ValueError(f"path step {str(step)[:80]}")
         if step[0] == "attr" and not (isinstance(step[1], str) and step[1].isidentifier() and step[1][:2] != "__"):
             raise ValueError(f"path leads through {str(step[1])[:40]!r}")
-    return found
+    return path
 
 
 # --- results ---------------------------------------------------------------------------------------------------------
@@ -292,12 +292,12 @@ class ResultRecorder:
 def _fields(value: Any) -> list[tuple[str, Any]]:
     if isinstance(value, tuple):
         return list(zip(value._fields, value))  # type: ignore[attr-defined]
-    found = [f for f in dataclasses.fields(value) if f.init]
-    if len(found) < len(dataclasses.fields(value)):
+    fields = [f for f in dataclasses.fields(value) if f.init]
+    if len(fields) < len(dataclasses.fields(value)):
         raise Unstorable(
             f"a result of class {type(value).__qualname__}, whose fields are not all set by its constructor"
         )
-    return [(f.name, getattr(value, f.name)) for f in found]
+    return [(f.name, getattr(value, f.name)) for f in fields]
 
 
 def _class_name(kind: type) -> list[str]:
@@ -309,13 +309,13 @@ def _class_name(kind: type) -> list[str]:
 
 def _class_of(module: str, qualname: str) -> Any:
     """A class of a module that this process has imported itself; None if there is none."""
-    found: Any = sys.modules.get(module)
+    value: Any = sys.modules.get(module)
     for part in qualname.split("."):
-        found = getattr(found, part, None) if part.isidentifier() else None
-    ok = isinstance(found, type) and (
-        dataclasses.is_dataclass(found) or (issubclass(found, tuple) and hasattr(found, "_fields"))
+        value = getattr(value, part, None) if part.isidentifier() else None
+    ok = isinstance(value, type) and (
+        dataclasses.is_dataclass(value) or (issubclass(value, tuple) and hasattr(value, "_fields"))
     )
-    return found if ok else None
+    return value if ok else None
 
 
 Build = Callable[[Sequence[Any], Callable[[Path], Any]], Any]

@@ -66,14 +66,14 @@ class TracedGraph:
 
     def load(self, pipeline: Pipeline) -> Callable[..., Any] | None:
         """The compiled graph as AOTAutograd would hand it to dynamo; None if there is no entry of use."""
-        found = None if self.entry is None else self.entry.load()
-        if found is None:
+        stored = None if self.entry is None else self.entry.load()
+        if stored is None:
             return None
         try:
-            record = found.more["traced"]
+            record = stored.more["traced"]
             order = [int(i) for i in record["order"]]
             inputs = sum(n.op == "placeholder" for n in self._gm.graph.nodes)
-            if len(order) != found.lowered.placeholders or any(not 0 <= i < inputs for i in order):
+            if len(order) != stored.lowered.placeholders or any(not 0 <= i < inputs for i in order):
                 raise ValueError("order of the inputs")
             count, device = int(record["outputs"]), str(record["device"])
             conditions = [condition(c, cache.symbols_of(self._gm)) for c in record["conditions"]]
@@ -83,7 +83,7 @@ class TracedGraph:
         if not self._hold(conditions):
             return None
         with real_values():
-            call = pipeline.load_stored(found, device)
+            call = pipeline.load_stored(stored, device)
         return _outer(call, order, count)
 
     def _hold(self, conditions: Sequence[Any]) -> bool:

@@ -126,11 +126,11 @@ def _factory(target: str) -> Callable[[], Any]:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         raise _bad(target, f"{path} raised {_said(error)}") from error
-    found = getattr(module, name, None)
-    if not callable(found):
+    factory = getattr(module, name, None)
+    if not callable(factory):
         functions = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
         raise _bad(target, f"{path} has no function {name!r}; it has {', '.join(functions) or 'none'}")
-    return found  # type: ignore[no-any-return]
+    return factory  # type: ignore[no-any-return]
 
 
 def _subject(target: str, made: Any) -> Subject:
@@ -157,12 +157,12 @@ def parse_input(text: str) -> torch.Tensor:
 
     Errors: ConfigError GE1043 for another form.
     """
-    found = _INPUT.fullmatch(text)
-    dtype = getattr(torch, found[1], None) if found else None
-    if found is None or not isinstance(dtype, torch.dtype):
+    match = _INPUT.fullmatch(text)
+    dtype = getattr(torch, match[1], None) if match else None
+    if match is None or not isinstance(dtype, torch.dtype):
         raise _bad(text, "an input is written dtype(sizes), such as float32(4, 8)")
     try:
-        sizes = [int(d) for d in found[2].split(",") if d.strip()]
+        sizes = [int(d) for d in match[2].split(",") if d.strip()]
         return torch.randn(sizes).to(dtype) if dtype.is_floating_point else torch.zeros(sizes, dtype=dtype)
     except (RuntimeError, ValueError, TypeError) as error:  # no such type of numbers here, or too many of them
         raise _bad(text, f"this input cannot be made: {_said(error)}") from error
@@ -215,8 +215,8 @@ def run_with(subject: Subject, compiled: Compiled, *, backward: bool = False, dy
 
 def of_compiler(name: str) -> Callable[..., Any] | None:
     """``backend`` or ``prepare`` of the installed compiler (entry points ``tair_debug.compiler``), None without one."""
-    found = importlib.metadata.entry_points(group=COMPILER, name=name)
-    return next((point.load() for point in found), None)
+    points = importlib.metadata.entry_points(group=COMPILER, name=name)
+    return next((point.load() for point in points), None)
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
@@ -229,10 +229,10 @@ def capture(subject: Subject, *, backward: bool = False, dynamic: bool = False, 
 
     Errors: ConfigError GE1047 if the model cannot be traced.
     """
-    found: list[Captured] = []
+    graphs: list[Captured] = []
 
     def keep(gm: torch.fx.GraphModule, phase: str) -> Callable[..., Any]:
-        found.append(Captured(gm, phase))
+        graphs.append(Captured(gm, phase))
         return gm.forward  # type: ignore[no-any-return]
 
     with _mode_of(subject) if fake else contextlib.nullcontext():
@@ -242,16 +242,16 @@ def capture(subject: Subject, *, backward: bool = False, dynamic: bool = False, 
             raise
         except Exception as error:
             raise untraceable(subject, error, fake=fake) from error
-    return found
+    return graphs
 
 
 def untraceable(subject: Subject, error: Exception, *, fake: bool) -> GeError:
     """The error for a model that raises when it is traced or run; errors made on purpose stay as they are."""
-    found: BaseException | None = error
-    while found is not None and not isinstance(found, GeError):
-        found = getattr(found, "inner_exception", None) or found.__cause__
-    if found is not None:
-        return found
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, GeError):
+        cause = getattr(cause, "inner_exception", None) or cause.__cause__
+    if cause is not None:
+        return cause
     advice = "try it with real tensors (--real): fake ones have no values to decide by" if fake else "run it eagerly"
     said = (str(error).strip().splitlines() or [""])[0]
     return ConfigError(

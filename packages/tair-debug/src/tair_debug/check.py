@@ -70,10 +70,10 @@ class CheckReport:
 
     def counts(self) -> dict[str, int]:
         """State to number of operators."""
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for row in self.rows:
-            found[row.verdict.state] += len(row.nodes)
-        return {state: found[state] for state in WORDS}
+            counts[row.verdict.state] += len(row.nodes)
+        return {state: counts[state] for state in WORDS}
 
     def headline(self) -> str:
         """The verdict in one line."""
@@ -122,13 +122,13 @@ def _place(finding: Finding) -> str:
 
 def text(rows: Sequence[CheckRow]) -> str:
     """Rows for a log or an error: one line per operator, with the user's line and the way out."""
-    found = []
+    lines = []
     for row in rows:
         places = f" (from {'; '.join(row.places[:_SHOWN_PLACES])})" if row.places else f" ('{row.nodes[0]}')"
         advice = f"; instead: {row.verdict.advice}" if row.verdict.advice else ""
         many = f" {len(row.nodes)} times" if len(row.nodes) > 1 else ""
-        found.append(line(f"  {row.op}({row.types}){many}{places}: {row.verdict.reason}{advice}"))
-    return "\n".join(found)
+        lines.append(line(f"  {row.op}({row.types}){many}{places}: {row.verdict.reason}{advice}"))
+    return "\n".join(lines)
 
 
 def to_table(report: CheckReport, *, every: bool) -> Table | None:

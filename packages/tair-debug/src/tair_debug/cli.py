@@ -82,15 +82,24 @@ def command(fn: F) -> F:
         try:
             code = fn(*args, **kwargs)
         except Exception as error:
-            found = _ours(error)
-            if found is None:
+            ge_error = _ours(error)
+            if ge_error is None:
                 if os.environ.get(TRACEBACK):
                     raise
-                found = _unexpected(fn.__name__, error)
+                ge_error = _unexpected(fn.__name__, error)
             if kwargs.get("as_json"):
-                answer({"error": {"code": found.code, "what": found.what, "where": found.where, "next": found.next}})
+                answer(
+                    {
+                        "error": {
+                            "code": ge_error.code,
+                            "what": ge_error.what,
+                            "where": ge_error.where,
+                            "next": ge_error.next,
+                        }
+                    }
+                )
             else:
-                text = escape.block(str(found))
+                text = escape.block(str(ge_error))
                 console(errors=True).print(text, markup=False, style="red", soft_wrap=True)
             code = 2
         raise typer.Exit(code)
@@ -173,9 +182,9 @@ def dump(
 
     writer = GraphDump(kind, artefacts.folder(output, "tair dump --output"))
     subject = capture.load(target, inputs or (), fake=not real)
-    for number, found in enumerate(capture.capture(subject, backward=backward, dynamic=dynamic, fake=not real), 1):
-        stage = Stage(number - 1, found.phase, number)  # type: ignore[arg-type]
-        original, optimized = capture.to_ge(found.gm, f"graph_{number}")
+    for number, captured in enumerate(capture.capture(subject, backward=backward, dynamic=dynamic, fake=not real), 1):
+        stage = Stage(number - 1, captured.phase, number)  # type: ignore[arg-type]
+        original, optimized = capture.to_ge(captured.gm, f"graph_{number}")
         writer.ge_graph(stage, "original", original)
         writer.ge_graph(stage, "optimized", optimized)
     if as_json:
@@ -336,16 +345,16 @@ def ops(
     """
     from tair_debug import op_query
 
-    found = op_query.ge_operators(pattern) if ge else op_query.converters(pattern, state, core)
-    if not found and not ge and state is None and not core:
-        found = op_query.ge_operators(pattern)
+    rows = op_query.ge_operators(pattern) if ge else op_query.converters(pattern, state, core)
+    if not rows and not ge and state is None and not core:
+        rows = op_query.ge_operators(pattern)
     if as_json:
-        answer({"ok": bool(found), "rows": found})
-    elif found:
-        console().print(op_query.to_table(found))
+        answer({"ok": bool(rows), "rows": rows})
+    elif rows:
+        console().print(op_query.to_table(rows))
     else:
         say(f"nothing matches {pattern!r}")
-    return 0 if found else 1
+    return 0 if rows else 1
 
 
 @command
@@ -416,14 +425,14 @@ def _graphs_of(
         graph = read_graph(Path(source))
         return lambda oracle: [graph]
     subject = capture.load(source, inputs, fake=not real)
-    found = capture.capture(subject, backward=backward, dynamic=dynamic, fake=not real)
-    plain = [capture.to_ge(g.gm, f"graph_{i}")[1] for i, g in enumerate(found, 1)]
+    captured = capture.capture(subject, backward=backward, dynamic=dynamic, fake=not real)
+    plain = [capture.to_ge(g.gm, f"graph_{i}")[1] for i, g in enumerate(captured, 1)]
 
     def graphs(oracle: Oracle) -> list[Graph]:
         step = FitChip(oracle)
         return [
             capture.to_ge(g.gm, f"graph_{i}", oracle)[1] if step.concerns(made) else made
-            for i, (g, made) in enumerate(zip(found, plain), 1)
+            for i, (g, made) in enumerate(zip(captured, plain), 1)
         ]
 
     return graphs
@@ -445,28 +454,28 @@ def doctor(
     """
     from tair_debug.doctor import examine
 
-    found = examine()
+    report = examine()
     effects = None if config is None else _config(config).explain(everything=True)
     if effects is not None:
-        found["options"] = [{"option": e.option, "value": e.value, "acts": e.acts, "effect": e.why} for e in effects]
+        report["options"] = [{"option": e.option, "value": e.value, "acts": e.acts, "effect": e.why} for e in effects]
     if as_json:
-        answer(found)
-        return 0 if found["ok"] else 1
+        answer(report)
+        return 0 if report["ok"] else 1
     out = console()
-    for name, version in found["versions"].items():
+    for name, version in report["versions"].items():
         say(f"{name:<18} {version or 'not installed'}")
-    for state in found["engines"]:
+    for state in report["engines"]:
         mark = ("yes", "green") if state["available"] else ("no ", "yellow")
         out.print(f"engine {state['name']:<11} ", end="", markup=False)
         say(f" {state['reason']}", *mark)
-    for problem in found["mismatches"]:
+    for problem in report["mismatches"]:
         say(f" {problem['what']}", "\nmismatch:", "red")
         say(f"     {problem['cure']}", "cure:", "green")
-    if found["ok"]:
+    if report["ok"]:
         say("", "\neverything fits together", "green")
     if effects is not None:
         say(f"\n{effects}")
-    return 0 if found["ok"] else 1
+    return 0 if report["ok"] else 1
 
 
 def _add_commands() -> None:

@@ -119,13 +119,13 @@ def engine(name: str = "cpu") -> Any:
 
     Errors: ConfigError GE1044 if there is none of that name.
     """
-    found = {e.name: e for e in importlib.metadata.entry_points(group=ENGINES)}
-    if name not in found:
+    engines = {e.name: e for e in importlib.metadata.entry_points(group=ENGINES)}
+    if name not in engines:
         raise ConfigError(
-            "GE1044", f"no engine {name!r}; installed: {', '.join(sorted(found)) or 'none'}",
+            "GE1044", f"no engine {name!r}; installed: {', '.join(sorted(engines)) or 'none'}",
             next="install ge-runtime-native[cpu] for the embedded engine",
         )  # fmt: skip
-    return found[name].load()()
+    return engines[name].load()()
 
 
 def compare_model(
@@ -274,9 +274,9 @@ class SideBySide:
         if target.startswith(_UNDEFINED):
             return
         source, code = user_frame(fx)
-        found = measure(got, expected, self.tolerance)
+        measured = measure(got, expected, self.tolerance)
         row = ComparisonRow(
-            self.label, node.name, node.op, edge.index, fx.name, target, source, code, found, _is_random(fx)
+            self.label, node.name, node.op, edge.index, fx.name, target, source, code, measured, _is_random(fx)
         )  # fmt: skip
         self.add(row, got, expected)
 
@@ -291,7 +291,7 @@ Partner = tuple[torch.fx.Node, "int | None"]
 def _partners(gm: torch.fx.GraphModule, env: Any, graph: Graph) -> tuple[dict[Tensor, list[Partner]], int]:
     """GE edge to the ATen values that it is, and the number of ATen values that no edge is any more."""
     computed = {t for n in graph.nodes for t in n.outputs}
-    found: dict[Tensor, list[Partner]] = {}
+    partners: dict[Tensor, list[Partner]] = {}
     missing = 0
     for node in gm.graph.nodes:
         if node.op != "call_function" or getattr(node.target, "__name__", "") == "getitem":
@@ -302,10 +302,10 @@ def _partners(gm: torch.fx.GraphModule, env: Any, graph: Graph) -> tuple[dict[Te
         )
         for edge, index in pairs:
             if isinstance(edge, Tensor) and edge in computed:
-                found.setdefault(edge, []).append((node, index))
+                partners.setdefault(edge, []).append((node, index))
             elif isinstance(edge, Tensor):
                 missing += 1
-    return found, missing
+    return partners, missing
 
 
 class Stepwise(torch.fx.Interpreter):  # type: ignore[misc]

@@ -49,14 +49,14 @@ class EngineState:
 
 def versions() -> dict[str, str | None]:
     """Distribution to version, None if it is not installed."""
-    found: dict[str, str | None] = {"python": platform.python_version()}
+    installed: dict[str, str | None] = {"python": platform.python_version()}
     for name in _PACKAGES:
         try:
-            found[name] = importlib.metadata.version(name)
+            installed[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            found[name] = None
-    found["CANN"] = cann_version()
-    return found
+            installed[name] = None
+    installed["CANN"] = cann_version()
+    return installed
 
 
 def cann_home() -> Path | None:
@@ -77,33 +77,33 @@ def cann_version() -> str | None:
         for path in (home / name, *home.glob(f"*/{name}")):
             if path.is_file():
                 text = path.read_text(encoding="utf-8", errors="replace")
-                found = re.search(r"(?im)^\s*(?:version|\w*version)\s*=\s*\[?([^\s\]]+)", text)
-                if found:
-                    return found[1]
+                match = re.search(r"(?im)^\s*(?:version|\w*version)\s*=\s*\[?([^\s\]]+)", text)
+                if match:
+                    return match[1]
     return None
 
 
 def engines() -> list[EngineState]:
     """Every installed engine and what it says of itself."""
-    found = []
+    states = []
     for point in sorted(importlib.metadata.entry_points(group="ge_runtime.engines"), key=lambda e: e.name):
         try:
             capability = point.load()().probe()
             state = EngineState(point.name, bool(capability.available), capability.reason, tuple(capability.devices))
         except Exception as error:  # noqa: BLE001 - the point is to say what is wrong with it
             state = EngineState(point.name, False, f"cannot be loaded: {type(error).__name__}: {error}")
-        found.append(state)
-    return found
+        states.append(state)
+    return states
 
 
-def mismatches(found: dict[str, str | None], states: list[EngineState]) -> Iterator[Mismatch]:
+def mismatches(installed: dict[str, str | None], states: list[EngineState]) -> Iterator[Mismatch]:
     """What does not fit together.
 
     Args:
-        found: From ``versions``.
+        installed: From ``versions``.
         states: From ``engines``.
     """
-    ours, npu = found.get("torch") or "", found.get("torch_npu")
+    ours, npu = installed.get("torch") or "", installed.get("torch_npu")
     if npu and _minor(npu) != _minor(ours):
         yield Mismatch(
             f"torch_npu {npu} is built for torch {_minor(npu)}, installed is torch {ours}",
@@ -114,7 +114,7 @@ def mismatches(found: dict[str, str | None], states: list[EngineState]) -> Itera
             f"torch {ours} is older than 2.13, with which this was tested",
             "install torch 2.13; docs/versions.md says more",
         )
-    if npu and found.get("CANN") is None:
+    if npu and installed.get("CANN") is None:
         yield Mismatch(
             "torch_npu is installed, CANN is not found",
             "source set_env.sh of the CANN toolkit, so that ASCEND_HOME_PATH names its folder",
@@ -131,23 +131,24 @@ def mismatches(found: dict[str, str | None], states: list[EngineState]) -> Itera
             yield Mismatch(f"TAIR_ENGINE={forced}, but that engine cannot run: {state.reason}", "unset TAIR_ENGINE")
     if not any(s.available for s in states):
         yield Mismatch("no engine can run here", "pip install ge-runtime-native[cpu]")
-    if not found.get("torchair"):
+    if not installed.get("torchair"):
         yield Mismatch("torchair is not installed: torch.compile(backend='npu') is unknown", "pip install torchair")
     elif "npu" not in torch.compiler.list_backends():
         yield Mismatch("torchair is installed, but dynamo does not know the backend 'npu'", "reinstall torchair")
-    yield from _siblings(found)
+    yield from _siblings(installed)
     level = os.environ.get("TNG_LOG_LEVEL")
     if level is not None and level not in ("0", "1", "2", "3", "4"):
         yield Mismatch(f"TNG_LOG_LEVEL={level} is none of 0 to 4", "unset it, or set 0 (debug) to 4 (event)")
 
 
-def _siblings(found: dict[str, str | None]) -> Iterator[Mismatch]:
+def _siblings(installed: dict[str, str | None]) -> Iterator[Mismatch]:
     """The packages that this torchair was tested with, against those that are installed."""
-    for requirement in importlib.metadata.requires("torchair") or () if found.get("torchair") else ():
+    for requirement in importlib.metadata.requires("torchair") or () if installed.get("torchair") else ():
         pinned = re.match(r"([\w-]+)(?:\[[\w,-]+\])?==([\w.]+)", requirement)
-        if pinned and found.get(pinned[1]) not in (None, pinned[2]):
+        if pinned and installed.get(pinned[1]) not in (None, pinned[2]):
             yield Mismatch(
-                f"torchair {found['torchair']} is tested with {pinned[1]} {pinned[2]}, installed is {found[pinned[1]]}",
+                f"torchair {installed['torchair']} is tested with {pinned[1]} {pinned[2]}, "
+                f"installed is {installed[pinned[1]]}",
                 f"pip install {pinned[1]}=={pinned[2]}",
             )
 
@@ -158,10 +159,10 @@ def _minor(version: str) -> str:
 
 def examine() -> dict[str, Any]:
     """Everything, for the command and for JSON."""
-    found, states = versions(), engines()
-    problems = [*mismatches(found, states)]
+    installed, states = versions(), engines()
+    problems = [*mismatches(installed, states)]
     return {
-        "versions": found,
+        "versions": installed,
         "engines": [
             {"name": s.name, "available": s.available, "reason": s.reason, "devices": list(s.devices)} for s in states
         ],

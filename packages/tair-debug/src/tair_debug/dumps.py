@@ -81,7 +81,7 @@ def read_tree(root: str | os.PathLike[str], graph: str | os.PathLike[str] | None
     origins = _origins_of(graph) if graph is not None else {}
     beside: dict[Path, Origins] = {}
     numbers: dict[str, int] = {}
-    found = []
+    outputs = []
     for path in files:
         match = _FX.fullmatch(path.name) or _GE.fullmatch(path.name)
         if match is None or match["what"].lower() != "output":
@@ -90,15 +90,15 @@ def read_tree(root: str | os.PathLike[str], graph: str | os.PathLike[str] | None
         number = numbers.setdefault(os.fspath(home), len(numbers))
         if not origins and home not in beside:
             beside[home] = _beside(home)
-        found.append(_entry(path, match, number, origins or beside[home]))
-    if not found:
+        outputs.append(_entry(path, match, number, origins or beside[home]))
+    if not outputs:
         shown = escape.line(os.fspath(base))
         raise ConfigError(
             "GE1045", f"{shown}: no recorded outputs (<node>-<op>.OUTPUT.<i>.<time>.npy or "
             "<type>.<node>.<task>.<stream>.<time>.output.<i>.npy)" if base.is_dir() else f"{shown} is not a folder",
             next="give a folder written by debug.data_dump or dump_config, or converted from a device's dump",
         )  # fmt: skip
-    return sorted(found, key=lambda e: (e.time, e.index))
+    return sorted(outputs, key=lambda e: (e.time, e.index))
 
 
 def _entry(path: Path, match: re.Match[str], number: int, origins: Origins) -> DumpedOutput:
@@ -265,9 +265,9 @@ def _measure(got: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance) ->
     return measure(got.to(wide), expected.to(wide), Tolerance(rtol, atol))
 
 
-def _row(entry: DumpedOutput, partner: DumpedOutput, found: Measure) -> ComparisonRow:
+def _row(entry: DumpedOutput, partner: DumpedOutput, measured: Measure) -> ComparisonRow:
     known = partner if partner.source else entry
     return ComparisonRow(
         f"graph {entry.graph + 1} step {entry.step}", partner.node, partner.op, partner.index,
-        entry.fx or partner.fx, entry.target or partner.target, known.source, known.code, found,
+        entry.fx or partner.fx, entry.target or partner.target, known.source, known.code, measured,
     )  # fmt: skip

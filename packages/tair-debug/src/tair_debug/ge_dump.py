@@ -135,12 +135,12 @@ def _named(graph: Graph, path: str = "") -> Iterator[tuple[Node, str]]:
 
 def provenance_text(graph: Graph) -> str:
     """JSON: operator name to FX node, target and source line."""
-    found = {
+    origins = {
         clean(name): {"fx": p.fx_name, "target": p.fx_target, "module": p.module, "source": p.source, "code": p.code}
         for n, name in _named(graph)
         if (p := n.provenance) is not None
     }
-    return json.dumps(found, indent=1) + "\n"
+    return json.dumps(origins, indent=1) + "\n"
 
 
 def statistics(arrays: Sequence[tuple[str, int, np.ndarray[Any, Any]]]) -> str:

@@ -36,18 +36,18 @@ def ge_operators(pattern: str) -> list[dict[str, Any]]:
     """GE operators with ports and attributes."""
     from ge_graph import schema
 
-    found = []
+    rows = []
     for name in schema.names():
         if matches(name, pattern):
             row = schema.get(name)
             assert row is not None
-            found.append({
+            rows.append({
                 "name": name,
                 "inputs": [_port(p) for p in row.inputs],
                 "outputs": [_port(p) for p in row.outputs],
                 "attributes": [_attribute(a) for a in row.attrs],
             })  # fmt: skip
-    return found
+    return rows
 
 
 def _port(port: Any) -> str:

@@ -106,7 +106,7 @@ _RESERVED: Final = re.compile(r".*(\.air|\.manifest\.json|\.pbtxt)|(model_relati
 
 def file_names(names: Iterable[str], folder: str) -> dict[str, str]:
     """A file for each parameter, named after it; characters that file systems dislike become ``_``."""
-    found: dict[str, str] = {}
+    files: dict[str, str] = {}
     taken: set[str] = set()
     for name in names:
         base = re.sub(r"[^A-Za-z0-9._-]", "_", name)
@@ -120,8 +120,8 @@ def file_names(names: Iterable[str], folder: str) -> dict[str, str]:
             count += 1
             wanted = f"{base}-{count}"
         taken.add(wanted.lower())
-        found[name] = under(folder, wanted)
-    return found
+        files[name] = under(folder, wanted)
+    return files
 
 
 def check_name(name: Any, where: Path) -> str:
@@ -420,11 +420,11 @@ def _finish(root: Path, layout: Layout) -> dict[str, Mapping[str, Any]]:
     if not path.exists():
         return {}
     try:
-        found = read_manifest(path)
+        manifest = read_manifest(path)
     except ArchiveError:
         return {}  # damaged or of another version: it is replaced as a whole
-    listed = {f["name"]: f for f in found["files"]}
-    _settle(root, _staging(root, layout, found["digest"]), set(listed))
+    listed = {f["name"]: f for f in manifest["files"]}
+    _settle(root, _staging(root, layout, manifest["digest"]), set(listed))
     return listed
 
 
@@ -464,10 +464,10 @@ def _drop_stale(root: Path, old: Mapping[str, Mapping[str, Any]], new: set[str])
 def _is_written(path: Path, entry: Mapping[str, Any]) -> bool:
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     try:
-        found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode) or found.st_size != entry["bytes"]:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode) or status.st_size != entry["bytes"]:
             return False
-        edges, size = _Edges(), found.st_size
+        edges, size = _Edges(), status.st_size
         edges.head = os.pread(handle, EDGE_BYTES, 0)
         edges.tail = os.pread(handle, EDGE_BYTES, max(size - EDGE_BYTES, 0))
         return bool(edges.hexdigest(size) == entry["edges"])
@@ -541,30 +541,30 @@ def _parse(data: bytes, path: Path) -> dict[str, Any]:
     if sum(data.count(mark) for mark in b",:[{") > MANIFEST_VALUES:
         raise errors.too_large(f"a manifest of more than {MANIFEST_VALUES} values", path)
     try:
-        found = json.loads(data.decode("utf-8"), parse_constant=_no_constant)
+        manifest = json.loads(data.decode("utf-8"), parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise errors.bad_manifest(f"no JSON: {str(error)[:200]}", path) from None
-    if not isinstance(found, dict) or found.get("format") != FORMAT or type(found.get("version")) is not int:
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT or type(manifest.get("version")) is not int:
         raise errors.bad_manifest("not a manifest of an archive", path)
-    if not 1 <= found["version"] <= upgrade.VERSION:
-        raise errors.version(found["version"], upgrade.writer_of(found), upgrade.VERSION, path)
+    if not 1 <= manifest["version"] <= upgrade.VERSION:
+        raise errors.version(manifest["version"], upgrade.writer_of(manifest), upgrade.VERSION, path)
     try:
-        intact = data == render(found) and found.get("digest") == _digest(found)
+        intact = data == render(manifest) and manifest.get("digest") == _digest(manifest)
     except (ValueError, RecursionError) as error:
         raise errors.bad_manifest(f"no manifest: {error}", path) from None
     if not intact:
         raise errors.bad_manifest("the content does not fit its digest", path)
-    found = upgrade.to_current(found, path)
-    _check_files(found, path)
-    return found
+    manifest = upgrade.to_current(manifest, path)
+    _check_files(manifest, path)
+    return manifest
 
 
 def _no_constant(text: str) -> Any:
     raise ValueError(f"{text} is no JSON")
 
 
-def _check_files(found: Mapping[str, Any], path: Path) -> None:
-    files = found.get("files")
+def _check_files(manifest: Mapping[str, Any], path: Path) -> None:
+    files = manifest.get("files")
     if not isinstance(files, list):
         raise errors.bad_manifest("files is not a list", path)
     names = set()
@@ -577,8 +577,8 @@ def _check_files(found: Mapping[str, Any], path: Path) -> None:
         if name in names:
             raise errors.bad_manifest(f"'{name}' is listed twice", path)
         names.add(name)
-    if check_name(found.get("graph"), path) not in names:
-        raise errors.bad_manifest(f"the graph '{found['graph']}' is not among the files", path)
+    if check_name(manifest.get("graph"), path) not in names:
+        raise errors.bad_manifest(f"the graph '{manifest['graph']}' is not among the files", path)
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -782,13 +782,15 @@ def find(path: Path, rank: Rank) -> tuple[Path, Path]:
     for wanted in (path / layout.manifest, path / f"compiled_graph{SUFFIX}"):
         if wanted.is_file():
             return wanted, path
-    found = sorted(p for p in path.glob(f"*{SUFFIX}") if not p.name.startswith("."))
-    if not rank.alone and len(found) > 1:
-        found = [p for p in found if _index(read_manifest(p)) == rank.index] or found
-    if len(found) == 1:
-        return found[0], path
-    if found:
-        raise errors.missing(f"{len(found)} archives: {', '.join(p.name for p in found[:5])}", path, "name one of them")
+    manifests = sorted(p for p in path.glob(f"*{SUFFIX}") if not p.name.startswith("."))
+    if not rank.alone and len(manifests) > 1:
+        manifests = [p for p in manifests if _index(read_manifest(p)) == rank.index] or manifests
+    if len(manifests) == 1:
+        return manifests[0], path
+    if manifests:
+        raise errors.missing(
+            f"{len(manifests)} archives: {', '.join(p.name for p in manifests[:5])}", path, "name one of them"
+        )
     if inner := sorted(path.glob(f"rank_*/*{SUFFIX}")):
         raise errors.missing(
             f"archives of {len(inner)} ranks, and this process is rank {rank.index} of {rank.count}", path,

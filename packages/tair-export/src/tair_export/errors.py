@@ -22,13 +22,13 @@ def bad_manifest(what: str, where: Path | str) -> ArchiveError:
     return ArchiveError("GE5021", escape.line(what), where=escape.line(os.fspath(where)), next=AGAIN)
 
 
-def version(found: int, writer: str, newest: int, where: Path | str) -> ArchiveError:
+def version(got: int, writer: str, newest: int, where: Path | str) -> ArchiveError:
     """GE5022: a format that this version does not read."""
     writer = escape.line(writer)
     by = f", written by {writer}" if writer else ""
     return ArchiveError(
         "GE5022",
-        f"archive format {found}{by}; this version reads formats 1 to {newest}",
+        f"archive format {got}{by}; this version reads formats 1 to {newest}",
         where=escape.line(os.fspath(where)),
         next=f"install the tair-export that wrote it ({writer or 'unknown'}) or a newer one, or save the model again",
     )

@@ -65,13 +65,13 @@ def capture(
     Raises:
         ArchiveError: GE5031 if there is none.
     """
-    found = sorted(entry_points(group=GROUP), key=lambda e: e.name)
-    if not found:
+    tracers = sorted(entry_points(group=GROUP), key=lambda e: e.name)
+    if not tracers:
         raise errors.no_capture(f"no entry point in group '{GROUP}'")
     try:
-        trace: Callable[..., CapturedModel] = found[0].load()
+        trace: Callable[..., CapturedModel] = tracers[0].load()
     except ImportError as error:
-        raise errors.no_capture(f"{found[0].value}: {error}") from error
+        raise errors.no_capture(f"{tracers[0].value}: {error}") from error
     with _TRACING:
         return trace(model, args, dict(kwargs), dynamic=dynamic, config=config)
 

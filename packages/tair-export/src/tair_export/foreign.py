@@ -64,11 +64,11 @@ def _content(where: Path) -> bytes:
     try:
         handle = os.open(where, os.O_RDONLY | os.O_NONBLOCK)
         try:
-            found = os.fstat(handle)
-            if not stat.S_ISREG(found.st_mode):
+            status = os.fstat(handle)
+            if not stat.S_ISREG(status.st_mode):
                 raise errors.missing("is not a plain file", where, "give the path of a graph file")
-            if found.st_size > GRAPH_BYTES:
-                raise errors.too_large(f"{found.st_size} bytes, a graph file has at most {GRAPH_BYTES}", where)
+            if status.st_size > GRAPH_BYTES:
+                raise errors.too_large(f"{status.st_size} bytes, a graph file has at most {GRAPH_BYTES}", where)
             with open(handle, "rb", closefd=False) as file:
                 data = file.read(GRAPH_BYTES + 1)
         finally:
@@ -110,10 +110,10 @@ def _parse(data: bytes, where: Path) -> Graph:
 
 
 def _all(graph: Graph) -> list[Graph]:
-    found = [graph]
-    for part in found:
-        found += [inner for node in part.nodes for inner in node.subgraphs.values()]
-    return found
+    graphs = [graph]
+    for part in graphs:
+        graphs += [inner for node in part.nodes for inner in node.subgraphs.values()]
+    return graphs
 
 
 def _complete(node: Node) -> None:
@@ -199,8 +199,8 @@ def contract_of(graph: Graph, where: Path) -> Signature:
     """
     nodes = graph.inputs
     if [n.attr("index", 0) for n in nodes] != list(range(len(nodes))):
-        found = [(n.name, n.attr("index", 0)) for n in nodes]
-        raise errors.foreign(f"inputs {found[:5]} are not numbered 0, 1, 2 …", where, _AGAIN)
+        indices = [(n.name, n.attr("index", 0)) for n in nodes]
+        raise errors.foreign(f"inputs {indices[:5]} are not numbered 0, 1, 2 …", where, _AGAIN)
     inputs = []
     for node in nodes:
         if len(node.outputs) != 1:

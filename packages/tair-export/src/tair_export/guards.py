@@ -39,22 +39,22 @@ _MANY: Final[dict[str, Callable[[list[int]], int]]] = {
 _MARKS: Final = {"min", "max", "not"}
 
 
-def check(found: Any, depth: int = 0) -> int:
+def check(expr: Any, depth: int = 0) -> int:
     """The number of parts of an expression.
 
     Raises:
         ValueError: If it is none.
     """
-    if type(found) is int and -(1 << 63) <= found < 1 << 63:
+    if type(expr) is int and -(1 << 63) <= expr < 1 << 63:
         return 1
-    if isinstance(found, str) and 0 < len(found) <= 256:
+    if isinstance(expr, str) and 0 < len(expr) <= 256:
         return 1
-    if not isinstance(found, list) or len(found) < 2 or depth > _DEPTH or not isinstance(found[0], str):
-        raise ValueError(f"condition {str(found)[:80]}")
-    name, count = found[0], len(found) - 1
+    if not isinstance(expr, list) or len(expr) < 2 or depth > _DEPTH or not isinstance(expr[0], str):
+        raise ValueError(f"condition {str(expr)[:80]}")
+    name, count = expr[0], len(expr) - 1
     if not ((name in _TWO and count == 2) or name in _MANY or (name == "not" and count == 1)):
-        raise ValueError(f"condition {str(found)[:80]}")
-    parts = 1 + sum(check(part, depth + 1) for part in found[1:])
+        raise ValueError(f"condition {str(expr)[:80]}")
+    parts = 1 + sum(check(part, depth + 1) for part in expr[1:])
     if parts > _PARTS:
         raise ValueError(f"a condition of more than {_PARTS} parts")
     return parts

@@ -104,17 +104,17 @@ class CompiledModel:
         Errors: ArchiveError 502x for anything wrong with the files; EngineError if no engine can run the graph.
         """
         check_options(options)
-        found = open_archive(
+        archive = open_archive(
             path_of(load_path), current() if rank is None else rank, verify=verify, allow_outside=allow_outside,
             copy=copy, authenticate=authenticate,
         )  # fmt: skip
-        graph, contract = read_graph(found)
-        states = _states(found)
-        wanted = str(found.manifest.get("device", "cpu")) if device is None else device
+        graph, contract = read_graph(archive)
+        states = _states(archive)
+        wanted = str(archive.manifest.get("device", "cpu")) if device is None else device
         engine = choose(wanted)
         executable = engine.compile(graph, dict(options or {}))
         live = {name: engine.place(value) for name, value in states.items()}
-        return CompiledModel(graph, contract, executable, live, found.path.name)
+        return CompiledModel(graph, contract, executable, live, archive.path.name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run.
@@ -184,27 +184,27 @@ def _result(entry: Output, results: Sequence[Any], leaves: Sequence[Any], arrays
     return leaves[entry.index] if entry.kind == "input" else entry.value
 
 
-def read_graph(found: Archive) -> tuple[Graph, Signature]:
+def read_graph(archive: Archive) -> tuple[Graph, Signature]:
     """Graph and signature of an archive; the weights are attached.
 
     Raises:
         ArchiveError: 5xxx if they are damaged or contradict each other.
     """
     try:
-        contract = signature.from_json(found.manifest.get("signature"))
+        contract = signature.from_json(archive.manifest.get("signature"))
     except (ValueError, TypeError, RecursionError) as error:
-        raise errors.bad_manifest(f"signature: {error}", found.path) from None
-    name = found.manifest["graph"]
+        raise errors.bad_manifest(f"signature: {error}", archive.path) from None
+    name = archive.manifest["graph"]
     try:
-        graph = serde.from_bytes(found.data(name))
+        graph = serde.from_bytes(archive.data(name))
     except ArchiveError as error:
         raise ArchiveError(
-            error.code, error.what, where=f"{found.root / name}, {error.where}", next=error.next
+            error.code, error.what, where=f"{archive.root / name}, {error.where}", next=error.next
         ) from None
     for node in graph.nodes:
         node.attrs.pop("nn_module_stack", None)  # for ATC; no schema lists it
-    Mapped(found).attach(graph)
-    _fit(graph, contract, found.path)
+    Mapped(archive).attach(graph)
+    _fit(graph, contract, archive.path)
     return graph, contract
 
 
@@ -226,12 +226,12 @@ def _fit(graph: Graph, contract: Signature, where: Path) -> None:
             )
 
 
-def _states(found: Archive) -> dict[str, Literal]:
-    listed = found.manifest.get("states")
+def _states(archive: Archive) -> dict[str, Literal]:
+    listed = archive.manifest.get("states")
     if not isinstance(listed, dict):
-        raise errors.bad_manifest("states is not an object", found.path)
-    mapped = Mapped(found)
-    feeds = found.manifest["signature"]["feeds"]
+        raise errors.bad_manifest("states is not an object", archive.path)
+    mapped = Mapped(archive)
+    feeds = archive.manifest["signature"]["feeds"]
     if missing := [f for f in feeds if isinstance(f, str) and f not in listed]:
-        raise errors.bad_manifest(f"states {missing[:5]} are fed, but not listed", found.path)
+        raise errors.bad_manifest(f"states {missing[:5]} are fed, but not listed", archive.path)
     return {str(name): mapped[str(weight)] for name, weight in listed.items()}

@@ -37,9 +37,9 @@ def map_file(handle: int, name: str, size: int, where: Path, *, copy: bool = Fal
     Raises:
         ArchiveError: GE5023 if it has another size, is not a plain file, or cannot be mapped or read.
     """
-    found = os.fstat(handle)
-    if not stat.S_ISREG(found.st_mode) or found.st_size != size:
-        raise errors.checksum(name, f"has {found.st_size} bytes, not {size}", where)
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode) or status.st_size != size:
+        raise errors.checksum(name, f"has {status.st_size} bytes, not {size}", where)
     if size == 0:
         return memoryview(b"")
     try:
@@ -80,13 +80,13 @@ def _system() -> Any:
     if ctypes.sizeof(ctypes.c_void_p) < 8:
         return None
     try:
-        found = ctypes.CDLL(None, use_errno=True)
-        found.mmap.restype = ctypes.c_void_p
-        found.mmap.argtypes = (
+        library = ctypes.CDLL(None, use_errno=True)
+        library.mmap.restype = ctypes.c_void_p
+        library.mmap.argtypes = (
             ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64,
         )  # fmt: skip
-        found.munmap.restype = ctypes.c_int
-        found.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+        library.munmap.restype = ctypes.c_int
+        library.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
     except (OSError, AttributeError):
         return None
-    return found
+    return library

@@ -156,20 +156,20 @@ def _report(result: Any, folder: Path | None, as_json: bool) -> None:
 # --- describing ------------------------------------------------------------------------------------------------------
 
 
-def summary(found: Archive) -> dict[str, Any]:
+def summary(archive: Archive) -> dict[str, Any]:
     """What ``--info`` shows, as JSON values."""
-    graph, contract = read_graph(found)
-    manifest = found.manifest
-    sizes = found.sizes()
+    graph, contract = read_graph(archive)
+    manifest = archive.manifest
+    sizes = archive.sizes()
     ops = Counter(n.op for n in graph.nodes if n.op not in ("Data", "RefData", "Const"))
     return {
-        "archive": str(found.path),
+        "archive": str(archive.path),
         "kind": str(manifest.get("kind")),
         "format": manifest["version"],
         "writer": manifest.get("writer"),
         "device": manifest.get("device"),
         "checksum": f"SHA-256 of {len(sizes)} files and of the manifest, all equal"
-        if found.compared
+        if archive.compared
         else "not compared",
         "signature": contract.text(),
         "inputs": [describe(i) for i in contract.inputs],
@@ -210,9 +210,9 @@ def bare(path: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _show(found: dict[str, Any], as_json: bool) -> None:
+def _show(info: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(found, indent=1))
+        typer.echo(json.dumps(info, indent=1))
         return
     from rich.console import Console
     from rich.markup import escape
@@ -221,16 +221,16 @@ def _show(found: dict[str, Any], as_json: bool) -> None:
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    writer = found["writer"] if isinstance(found["writer"], dict) else {}
+    writer = info["writer"] if isinstance(info["writer"], dict) else {}
     rows = {
-        "archive": found["archive"],
-        "checksum": found["checksum"],
-        "format": f"{found['format']}, written by {', '.join(f'{k} {v}' for k, v in sorted(writer.items()))}",
-        "inputs": "\n".join(found["inputs"]) or "none",
-        "outputs": "\n".join(found["outputs"]) or "none",
-        "states": "\n".join(found["states"]),
-        "operators": "\n".join(f"{n:>6} {op}" for op, n in found["ops"].items()),
-        "size": f"{found['total_bytes']:,} bytes; graph {found['graph_bytes']:,}, {found['weight_files']} weight files",
+        "archive": info["archive"],
+        "checksum": info["checksum"],
+        "format": f"{info['format']}, written by {', '.join(f'{k} {v}' for k, v in sorted(writer.items()))}",
+        "inputs": "\n".join(info["inputs"]) or "none",
+        "outputs": "\n".join(info["outputs"]) or "none",
+        "states": "\n".join(info["states"]),
+        "operators": "\n".join(f"{n:>6} {op}" for op, n in info["ops"].items()),
+        "size": f"{info['total_bytes']:,} bytes; graph {info['graph_bytes']:,}, {info['weight_files']} weight files",
     }
     for name, text in rows.items():
         if text:

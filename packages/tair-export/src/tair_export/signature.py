@@ -348,20 +348,20 @@ def to_json(signature: Signature) -> dict[str, Any]:
 
 
 def _input_json(entry: Input) -> dict[str, Any]:
-    found: dict[str, Any] = {"kind": entry.kind, "name": entry.name}
+    fields: dict[str, Any] = {"kind": entry.kind, "name": entry.name}
     if entry.dtype is not None:
-        found |= {"dtype": entry.dtype.name, "shape": list(entry.shape)}
-    return found if entry.kind == "tensor" else found | {"value": plain(entry.value, f"argument '{entry.name}'")}
+        fields |= {"dtype": entry.dtype.name, "shape": list(entry.shape)}
+    return fields if entry.kind == "tensor" else fields | {"value": plain(entry.value, f"argument '{entry.name}'")}
 
 
 def _output_json(entry: Output) -> dict[str, Any]:
-    found: dict[str, Any] = {"kind": entry.kind}
+    fields: dict[str, Any] = {"kind": entry.kind}
     if entry.kind in ("tensor", "number", "input"):
-        found["index"] = entry.index
+        fields["index"] = entry.index
     if entry.dtype is not None:
         order = None if entry.order is None else list(entry.order)
-        found |= {"dtype": entry.dtype.name, "order": order, "shape": list(entry.shape)}
-    return found | {"value": plain(entry.value, "a result")} if entry.kind in ("constant", "number") else found
+        fields |= {"dtype": entry.dtype.name, "order": order, "shape": list(entry.shape)}
+    return fields | {"value": plain(entry.value, "a result")} if entry.kind in ("constant", "number") else fields
 
 
 def plain(value: Any, what: str) -> Any:
@@ -380,69 +380,69 @@ def plain(value: Any, what: str) -> Any:
     return value
 
 
-def _value(found: Any) -> Any:
-    if isinstance(found, dict):
-        if found.get("float") not in ("nan", "inf", "-inf"):
-            raise ValueError(f"value {found!r}")
-        return float(found["float"])
-    if type(found) not in _PLAIN:
-        raise ValueError(f"value {found!r}")
-    return found
+def _value(value: Any) -> Any:
+    if isinstance(value, dict):
+        if value.get("float") not in ("nan", "inf", "-inf"):
+            raise ValueError(f"value {value!r}")
+        return float(value["float"])
+    if type(value) not in _PLAIN:
+        raise ValueError(f"value {value!r}")
+    return value
 
 
-def from_json(found: Any) -> Signature:
+def from_json(content: Any) -> Signature:
     """The signature from JSON values, every part checked.
 
     Raises:
         ValueError: Saying what is wrong.
     """
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise ValueError("the signature is not an object")
-    inputs = tuple(_read_input(i) for i in _list(found, "inputs"))
-    outputs = tuple(_read_output(o, len(inputs)) for o in _list(found, "outputs"))
-    args, kwargs, result = (check_tree(found.get(k)) for k in ("args", "kwargs", "result"))
+    inputs = tuple(_read_input(i) for i in _list(content, "inputs"))
+    outputs = tuple(_read_output(o, len(inputs)) for o in _list(content, "outputs"))
+    args, kwargs, result = (check_tree(content.get(k)) for k in ("args", "kwargs", "result"))
     if not isinstance(args, dict) or "tuple" not in args or not isinstance(kwargs, dict) or "dict" not in kwargs:
         raise ValueError("args is not a tuple or kwargs no dict")
     if _leaves(args) + _leaves(kwargs) != len(inputs) or _leaves(result) != len(outputs):
         raise ValueError("structures and leaves do not add up")
-    feeds = _list(found, "feeds")
+    feeds = _list(content, "feeds")
     for feed in feeds:
         if not isinstance(feed, str) and not (type(feed) is int and 0 <= feed < len(inputs)):
             raise ValueError(f"feed {feed!r}")
-    names = tuple(_text(n) for n in _list(found, "names"))
-    return Signature(args, kwargs, names, result, inputs, outputs, tuple(feeds), _symbols(found.get("symbols")),
-                     _sizes(found.get("sizes", {})), _guards(found.get("guards", [])))  # fmt: skip
+    names = tuple(_text(n) for n in _list(content, "names"))
+    return Signature(args, kwargs, names, result, inputs, outputs, tuple(feeds), _symbols(content.get("symbols")),
+                     _sizes(content.get("sizes", {})), _guards(content.get("guards", [])))  # fmt: skip
 
 
-def _sizes(found: Any) -> dict[str, guards.Expr]:
-    if not isinstance(found, dict):
+def _sizes(sizes: Any) -> dict[str, guards.Expr]:
+    if not isinstance(sizes, dict):
         raise ValueError("sizes is not an object")
-    for expr in found.values():
+    for expr in sizes.values():
         guards.check(expr)
-    return found
+    return sizes
 
 
-def _guards(found: Any) -> tuple[guards.Expr, ...]:
-    if not isinstance(found, list) or len(found) > guards.MAX_GUARDS:
+def _guards(conditions: Any) -> tuple[guards.Expr, ...]:
+    if not isinstance(conditions, list) or len(conditions) > guards.MAX_GUARDS:
         raise ValueError("guards is not a list, or too long")
-    for expr in found:
+    for expr in conditions:
         guards.check(expr)
-    return tuple(found)
+    return tuple(conditions)
 
 
-def _symbols(found: Any) -> dict[str, tuple[int | None, int | None]]:
-    if not isinstance(found, dict):
+def _symbols(symbols: Any) -> dict[str, tuple[int | None, int | None]]:
+    if not isinstance(symbols, dict):
         raise ValueError("symbols is not an object")
     result = {}
-    for name, limits in found.items():
+    for name, limits in symbols.items():
         if not isinstance(limits, list) or len(limits) != 2 or not all(v is None or type(v) is int for v in limits):
             raise ValueError(f"limits of {name!r}")
         result[name] = (limits[0], limits[1])
     return result
 
 
-def _list(found: Mapping[str, Any], key: str) -> list[Any]:
-    value = found.get(key)
+def _list(content: Mapping[str, Any], key: str) -> list[Any]:
+    value = content.get(key)
     if not isinstance(value, list):
         raise ValueError(f"{key} is not a list")
     return value
@@ -480,33 +480,35 @@ def read_dtype(value: Any) -> DataType:
         raise ValueError(f"element type {value!r}") from None
 
 
-def _read_input(found: Any) -> Input:
-    kind = found.get("kind") if isinstance(found, dict) else None
+def _read_input(content: Any) -> Input:
+    kind = content.get("kind") if isinstance(content, dict) else None
     if kind == "tensor":
-        return Input(_text(found.get("name")), kind, read_dtype(found.get("dtype")), read_shape(found.get("shape")))
+        return Input(
+            _text(content.get("name")), kind, read_dtype(content.get("dtype")), read_shape(content.get("shape"))
+        )
     if kind in ("number", "constant", "opaque"):
-        return Input(_text(found.get("name")), kind, value=_value(found.get("value")))
-    raise ValueError(f"input {found!r}")
+        return Input(_text(content.get("name")), kind, value=_value(content.get("value")))
+    raise ValueError(f"input {content!r}")
 
 
-def _read_output(found: Any, inputs: int) -> Output:
-    kind = found.get("kind") if isinstance(found, dict) else None
-    index = found.get("index", -1) if isinstance(found, dict) else -1
+def _read_output(content: Any, inputs: int) -> Output:
+    kind = content.get("kind") if isinstance(content, dict) else None
+    index = content.get("index", -1) if isinstance(content, dict) else -1
     if type(index) is not int or index < -1 or (kind == "input" and not 0 <= index < inputs):
-        raise ValueError(f"output {found!r}")
+        raise ValueError(f"output {content!r}")
     if kind == "constant":
-        return Output(kind, value=_value(found.get("value")))
+        return Output(kind, value=_value(content.get("value")))
     if kind == "input":
         return Output(kind, index)
-    if kind == "number" and found.get("value") in NUMBERS and index >= 0:
-        return Output(kind, index, value=found["value"])
+    if kind == "number" and content.get("value") in NUMBERS and index >= 0:
+        return Output(kind, index, value=content["value"])
     if kind == "tensor" and index >= 0:
-        order = found.get("order")
-        shape = read_shape(found.get("shape"))
+        order = content.get("order")
+        shape = read_shape(content.get("shape"))
         if order is not None and (not isinstance(order, list) or sorted(map(int, order)) != list(range(len(shape)))):
             raise ValueError(f"order {order!r}")
-        return Output(kind, index, read_dtype(found.get("dtype")), shape, None if order is None else tuple(order))
-    raise ValueError(f"output {found!r}")
+        return Output(kind, index, read_dtype(content.get("dtype")), shape, None if order is None else tuple(order))
+    raise ValueError(f"output {content!r}")
 
 
 def check_tree(tree: Any, depth: int = 0) -> Tree:

@@ -31,8 +31,8 @@ def is_tensor(value: Any) -> bool:
 
 def only_arrays(values: Iterable[Any]) -> bool:
     """Whether there are arrays among the values, and no tensors."""
-    found = list(values)
-    return any(isinstance(v, np.ndarray) for v in found) and not any(map(is_tensor, found))
+    listed = list(values)
+    return any(isinstance(v, np.ndarray) for v in listed) and not any(map(is_tensor, listed))
 
 
 def to_numpy(value: Any) -> np.ndarray[Any, Any]:
@@ -47,8 +47,8 @@ def to_numpy(value: Any) -> np.ndarray[Any, Any]:
     value = value.detach().cpu()
     if value.dtype.is_floating_point and value.dtype not in (torch.float16, torch.float32, torch.float64):
         value = value.float()
-    found: np.ndarray[Any, Any] = value.numpy()
-    return found
+    result: np.ndarray[Any, Any] = value.numpy()
+    return result
 
 
 # numpy reads the header, a Python literal, with Python's own tokenizer and parser.
@@ -79,8 +79,8 @@ def read_npy(path: str) -> np.ndarray[Any, Any]:
             if math.prod(shape) * dtype.itemsize != left:
                 raise ValueError(f"{dtype}{list(shape)} takes {math.prod(shape) * dtype.itemsize} bytes, it has {left}")
             file.seek(0)
-            found: np.ndarray[Any, Any] = np.lib.format.read_array(file, allow_pickle=False)
-            return found
+            array: np.ndarray[Any, Any] = np.lib.format.read_array(file, allow_pickle=False)
+            return array
     except _NPY_FAULTS as error:
         raise errors.array(escape.line(path), escape.line(str(error), 300)) from None
 

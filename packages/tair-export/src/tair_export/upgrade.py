@@ -23,8 +23,8 @@ STEPS: Final[dict[int, Callable[[dict[str, Any]], dict[str, Any]]]] = {}
 def writer_of(manifest: Mapping[str, Any]) -> str:
     """Name and version of the package that wrote a manifest; empty if it does not say."""
     writer = manifest.get("writer")
-    found = writer.get("tair-export") if isinstance(writer, Mapping) else None
-    return f"tair-export {str(found)[:40]}" if found else ""
+    version = writer.get("tair-export") if isinstance(writer, Mapping) else None
+    return f"tair-export {str(version)[:40]}" if version else ""
 
 
 def to_current(manifest: dict[str, Any], where: Path) -> dict[str, Any]:

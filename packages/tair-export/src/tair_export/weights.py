@@ -51,10 +51,10 @@ class Weight:
     @property
     def bytes(self) -> int:
         """Size of the data."""
-        found = literal_bytes(self.dtype, self.shape)
-        if found is None:
+        size = literal_bytes(self.dtype, self.shape)
+        if size is None:
             raise errors.unwritable(f"'{self.name}' has elements of type {self.dtype.name}", "convert it first")
-        return found
+        return size
 
 
 def distinct(weights: Mapping[str, Weight]) -> dict[str, Weight]:

@@ -27,9 +27,9 @@ def to_ge(dtype: AnyDType) -> DataType:
         LoweringError: GE2011 if GE has no such type.
         GraphError: GE3001 if the value is not a type at all.
     """
-    found = _TO_GE.get(dtype)
-    if found is not None:
-        return found
+    ge_dtype = _TO_GE.get(dtype)
+    if ge_dtype is not None:
+        return ge_dtype
     if isinstance(dtype, DataType):
         return dtype
     if not isinstance(dtype, torch.dtype):
@@ -49,10 +49,10 @@ def to_torch(dtype: AnyDType) -> torch.dtype:
     """
     if isinstance(dtype, torch.dtype):
         return dtype
-    found = _TO_TORCH.get(dtype)
-    if found is None:
+    torch_dtype = _TO_TORCH.get(dtype)
+    if torch_dtype is None:
         raise LoweringError("GE2011", f"GE type {dtype.name} has no torch type", next="cast to another type first")
-    return found
+    return torch_dtype
 
 
 def part_type(dtype: DataType) -> DataType:

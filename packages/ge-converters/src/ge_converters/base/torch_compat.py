@@ -348,7 +348,7 @@ def float_inputs(gm: torch.fx.GraphModule) -> list[FloatInput]:
         for code_id, state in pgo.get_code_state().items()
         if (code_id.filename, code_id.firstlineno, code_id.name) == place
     ]
-    found = []
+    inputs = []
     for node in gm.graph.nodes:
         argument = node.meta.get("grapharg") if node.op == "placeholder" else None
         if argument is None or not argument.pass_arg_as_tensor:
@@ -359,8 +359,8 @@ def float_inputs(gm: torch.fx.GraphModule) -> list[FloatInput]:
             continue
         name = source_text(argument.source)
         changed = any(name in each and each[name].scalar is pgo.auto_dynamic for each in histories)
-        found.append(FloatInput(symbol, argument.source, changed))
-    return found
+        inputs.append(FloatInput(symbol, argument.source, changed))
+    return inputs
 
 
 def retrace_with_constants(symbols: Iterable[str]) -> None:
@@ -450,8 +450,8 @@ def aliasing_guards() -> int:
 def size_hint(environment: Any, expression: Any) -> Any:
     """The value of a condition for the sizes that are being traced, a bool; None if one of them has none."""
     values = getattr(environment, "backed_var_to_val", None) or getattr(environment, "var_to_val", {})
-    found = environment.replace(expression).xreplace(values)
-    return bool(found) if found in (True, False) else None
+    value = environment.replace(expression).xreplace(values)
+    return bool(value) if value in (True, False) else None
 
 
 def size_functions() -> dict[str, Any]:

@@ -80,13 +80,13 @@ ORDERED: Final[dict[str, Callable[..., Tensor | None]]] = {
 
 def ordered(table: dict[Any, Formula]) -> dict[Any, Formula]:
     """Formulas for these ops, in front of those that ``table`` has."""
-    found: dict[Any, Formula] = {}
+    formulas: dict[Any, Formula] = {}
     for name, like in ORDERED.items():
         packet, overload = name.split(".")
         op = getattr(getattr(aten, packet, None), overload, None)
         if op is not None:  # this torch has it
-            found[op] = _in_order(op, like, table.get(op))
-    return found
+            formulas[op] = _in_order(op, like, table.get(op))
+    return formulas
 
 
 def _in_order(op: Any, like: Callable[..., Tensor | None], plain: Formula | None) -> Formula:
@@ -129,9 +129,9 @@ def _order(value: Tensor) -> tuple[int, ...] | None:
         inner.append(fits[0])
         left.remove(fits[0])
         expected = expected * value.size(fits[0])
-    found = tuple(reversed(inner))
-    long = [d for d in found if not _is(value.size(d), 1)]
-    return tuple(range(value.dim())) if long == sorted(long) else found
+    order = tuple(reversed(inner))
+    long = [d for d in order if not _is(value.size(d), 1)]
+    return tuple(range(value.dim())) if long == sorted(long) else order
 
 
 def _is(a: Any, b: Any) -> bool:

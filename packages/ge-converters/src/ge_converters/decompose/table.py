@@ -53,8 +53,8 @@ def decomposition_table(
         _cache.clear()
         known = _cache[key] = _built(used)
     # Registered when they are first called, or with torchvision's import, which may be after the table was made.
-    found = {**chunked_loss.decompositions(), **regions.decompositions()}
-    late = {op: f for op, f in found.items() if used.find(op) is None}
+    formulas = {**chunked_loss.decompositions(), **regions.decompositions()}
+    late = {op: f for op, f in formulas.items() if used.find(op) is None}
     return {**known, **late, **(custom or {})}
 
 
@@ -128,13 +128,13 @@ def _own() -> dict[Any, Decomposition]:
 
 def _without_generator() -> dict[Any, Decomposition]:
     """Overloads with a generator, called without one, are the overloads without; a generator stays and is refused."""
-    found: dict[Any, Decomposition] = {}
+    table: dict[Any, Decomposition] = {}
     for packet in (getattr(torch.ops.aten, name) for name in _DRAWN):
         for name in packet.overloads():
             plain = name.replace("low_generator", "low").replace("_generator", "").replace("generator", "default")
             if plain != name and "out" not in name and plain in packet.overloads():
-                found[getattr(packet, name)] = _plainly(getattr(packet, plain))
-    return found
+                table[getattr(packet, name)] = _plainly(getattr(packet, plain))
+    return table
 
 
 def _plainly(op: Any) -> Decomposition:

@@ -16,19 +16,19 @@ _NUMBERS: Final = frozenset({torch.int8, torch.int16, torch.int32, torch.int64})
 
 def read(self: torch.Tensor, index: Any) -> Any:
     """``self[index]``; NotImplemented if no 0-d integer tensor stands in ``index``."""
-    found = _selected(self, index)
-    if found is None:
+    selected = _selected(self, index)
+    if selected is None:
         return NotImplemented
-    part, rest = found
+    part, rest = selected
     return part[rest] if rest else part
 
 
 def write(self: torch.Tensor, index: Any, value: Any) -> Any:
     """``self[index] = value``; NotImplemented if no 0-d integer tensor stands in ``index``."""
-    found = _selected(self, index)
-    if found is None:
+    selected = _selected(self, index)
+    if selected is None:
         return NotImplemented
-    part, rest = found
+    part, rest = selected
     operator.setitem(part, rest or (...,), value)
     return None
 

@@ -53,8 +53,8 @@ def carrier(op: str, dtype: DataType, port: int | str = 0, moves: bool = False) 
     Raises:
         Refusal: If neither the type itself nor an exact carrier is in the domain.
     """
-    found = schema.require(op)
-    ports = found.inputs if isinstance(port, int) else [p for p in found.inputs if p.name == port]
+    op_schema = schema.require(op)
+    ports = op_schema.inputs if isinstance(port, int) else [p for p in op_schema.inputs if p.name == port]
     domain = ports[port if isinstance(port, int) else 0].domain
     for candidate in (dtype, *(_SAME_BITS.get(dtype, ()) if moves else ()), *_WIDER.get(dtype, ())):
         if candidate in domain:

@@ -108,9 +108,9 @@ def memory_order(value: torch.Tensor) -> tuple[int, ...] | None:
     """
     if value.layout is not torch.strided or value.dim() < 2 or _same_strides(value):
         return None
-    found = _by_expressions(value)
-    if found is not None:
-        return found if found != tuple(range(value.dim())) else None
+    by_expressions = _by_expressions(value)
+    if by_expressions is not None:
+        return by_expressions if by_expressions != tuple(range(value.dim())) else None
     sizes = [_hint(s) for s in value.shape]
     strides = [_hint(s) for s in value.stride()]
     order = sorted(range(value.dim()), key=lambda i: (-strides[i], i if sizes[i] != 1 else -1))

@@ -131,17 +131,17 @@ class Caller:
             NoConverter: There is none, with the reason and the nearest names.
         """
         try:
-            found = self._entries[target]
+            entry = self._entries[target]
         except KeyError:
-            found = self._entries[target] = self.registry.find(target)
-        if found is None:
+            entry = self._entries[target] = self.registry.find(target)
+        if entry is None:
             near = self.registry.near(target)
             text = "no converter, no decomposition"
             derived = self.registry.why_not_derived(target)
             text += f"; {derived}" if derived else ""
             text += f"; near: {', '.join(near)}" if near else ""
             raise NoConverter(text, near)
-        return found
+        return entry
 
     def convert(self, node: torch.fx.Node, entry: Entry, args: Any, kwargs: Any, value: Any) -> Any:
         """Call a converter and check what it returns.
@@ -214,7 +214,7 @@ class Caller:
         A number does not widen the type of its kind, so it takes that of the first tensor of its kind or a higher one.
         Most converters take numbers as they are and round them where eager does; this is for those that do not.
         """
-        found = False
+        changed = False
         for i in parameters.tensors:
             value = positional[i]
             if isinstance(value, (bool, int, float, complex)):
@@ -222,8 +222,8 @@ class Caller:
                 types = [to_torch(t.dtype) for t in positional if isinstance(t, Tensor)]
                 dtype = next((t for t in types if _kind(t) >= kind), torch.tensor(value).dtype)
                 positional[i] = constant(self.graph, torch.tensor(value, dtype=dtype))
-                found = True
-        return found
+                changed = True
+        return changed
 
     def call(self, node: torch.fx.Node, entry: Entry, positional: list[Any], keywords: dict[str, Any]) -> Any:
         try:
@@ -294,9 +294,9 @@ class Caller:
 def raised_at(fn: Converter, where: str, error: BaseException) -> str:
     """``file.py:44`` of the converter's own line that led to an exception; where the converter starts if unknown."""
     file = getattr(getattr(inspect.unwrap(fn), "__code__", None), "co_filename", None)
-    found, frame = where, error.__traceback__
+    location, frame = where, error.__traceback__
     while frame is not None:
         if frame.tb_frame.f_code.co_filename == file:
-            found = f"{file}:{frame.tb_lineno}"
+            location = f"{file}:{frame.tb_lineno}"
         frame = frame.tb_next
-    return found
+    return location

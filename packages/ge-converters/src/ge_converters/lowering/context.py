@@ -63,18 +63,18 @@ class Context:
             return self.symbols.value(value.node.expr)
         return value
 
-    def usable(self, found: Any, node: Node) -> Any:
+    def usable(self, value: Any, node: Node) -> Any:
         """What a converter gets for the value of an FX node."""
-        kind = type(found)
+        kind = type(value)
         if kind is Tensor:
-            return found
+            return value
         if kind is Symbolic:
-            return self.symbols.value(found.expr)
+            return self.symbols.value(value.expr)
         if kind is Unproduced:
-            raise Refusal(found.reason)
+            raise Refusal(value.reason)
         if kind is tuple:
-            return [self.usable(f, node) for f in found]
-        return found
+            return [self.usable(f, node) for f in value]
+        return value
 
     def spec(self, value: torch.Tensor) -> TensorSpec:
         """Type and sizes of a meta value."""
@@ -97,19 +97,19 @@ class Context:
 
     def _search(self, symbol: Any) -> Callable[[], Tensor] | None:
         """A result lowered so far one of whose dimensions is ``symbol``."""
-        for node, found in self.env.items():
-            for value, tensor in _pairs(node.meta.get("val"), found):
+        for node, lowered in self.env.items():
+            for value, tensor in _pairs(node.meta.get("val"), lowered):
                 for i, size in enumerate(value.shape):
                     if symbols.is_symbolic(size) and size.node.expr == symbol:
                         return lambda t=tensor, i=i: self.symbols.size_of(t, i)  # type: ignore[misc]
         return None if self.outer is None else self.outer(symbol)
 
 
-def _pairs(value: Any, found: Any) -> list[tuple[torch.Tensor, Tensor]]:
+def _pairs(value: Any, lowered: Any) -> list[tuple[torch.Tensor, Tensor]]:
     if isinstance(value, torch.Tensor):
-        return [(value, found)] if isinstance(found, Tensor) else []
-    if isinstance(value, (list, tuple)) and isinstance(found, tuple):
-        return [pair for v, f in zip(value, found) for pair in _pairs(v, f)]
+        return [(value, lowered)] if isinstance(lowered, Tensor) else []
+    if isinstance(value, (list, tuple)) and isinstance(lowered, tuple):
+        return [pair for v, f in zip(value, lowered) for pair in _pairs(v, f)]
     return []
 
 

@@ -106,12 +106,12 @@ class Lowering:
             for k, placeholder in enumerate(placeholders):
                 inner.position[placeholder] = k
                 used = bool(placeholder.users) or keep(k)
-                found = row(inner, k) if used else None
-                if used and found is None:
+                operand = row(inner, k) if used else None
+                if used and operand is None:
                     walk.env[placeholder] = self._operand(walk, inner, k, placeholder)
                 else:
-                    walk.env[placeholder] = found
-                    _sizes_of(walk.context, found, placeholder.meta.get("val"))
+                    walk.env[placeholder] = operand
+                    _sizes_of(walk.context, operand, placeholder.meta.get("val"))
             returned = walk.nodes(gm.graph.nodes)
             self.walk.inner_calls += walk.inner_calls + sum(n.op == "call_function" for n in gm.graph.nodes)
             self.walk.problems += [replace(p, holder=self.node) for p in walk.problems]
@@ -145,14 +145,14 @@ class Lowering:
     def _symbol(self, inner: InnerGraph, symbol: Any) -> Callable[[], Tensor] | None:
         """A symbol that the function uses though it is not an operand."""
         with building(self.walk.graph):
-            found = self.context.symbols.value(symbol)
-        if not isinstance(found, Tensor):
+            scalar = self.context.symbols.value(symbol)
+        if not isinstance(scalar, Tensor):
             return None
-        self.symbols[symbol] = found
+        self.symbols[symbol] = scalar
 
         def make() -> Tensor:
             if symbol not in inner.data:
-                inner.data[symbol] = builder.data(inner.graph, index=0, dtype=found.dtype, shape=())
+                inner.data[symbol] = builder.data(inner.graph, index=0, dtype=scalar.dtype, shape=())
             return inner.data[symbol]
 
         return make
@@ -161,14 +161,14 @@ class Lowering:
 
     def value(self, argument: Any, dtype: DataType | None = None) -> Tensor:
         """An FX argument as an operand: a tensor; numbers become constants."""
-        found = self.context.argument(argument)
-        if isinstance(found, Tensor):
-            return found if dtype is None or found.dtype is dtype else cast(found, dtype)
-        if not isinstance(found, (bool, int, float)):
+        operand = self.context.argument(argument)
+        if isinstance(operand, Tensor):
+            return operand if dtype is None or operand.dtype is dtype else cast(operand, dtype)
+        if not isinstance(operand, (bool, int, float)):
             raise Refusal(
-                f"{self.node.target} has an operand of type {type(found).__name__}; GE's operands are tensors"
+                f"{self.node.target} has an operand of type {type(operand).__name__}; GE's operands are tensors"
             )
-        made: Tensor = ge.Const(found, dtype=_number_type(found) if dtype is None else dtype)
+        made: Tensor = ge.Const(operand, dtype=_number_type(operand) if dtype is None else dtype)
         return made
 
     def align(self, inner: Sequence[InnerGraph], keys: Sequence[Key], given: dict[Key, Tensor]) -> None:
@@ -192,14 +192,14 @@ class Lowering:
             for k, spec in wanted:
                 inner.graph.outputs.append(self.one(inner.results[k], spec))
 
-    def one(self, found: Any, spec: TensorSpec) -> Tensor:
+    def one(self, value: Any, spec: TensorSpec) -> Tensor:
         """A result of an inner graph as a tensor of the type that the node declares."""
-        if isinstance(found, Tensor):
-            return found if found.dtype is spec.dtype else cast(found, spec.dtype)
-        if isinstance(found, (bool, int, float)):
-            made: Tensor = ge.Const(found, dtype=spec.dtype)
+        if isinstance(value, Tensor):
+            return value if value.dtype is spec.dtype else cast(value, spec.dtype)
+        if isinstance(value, (bool, int, float)):
+            made: Tensor = ge.Const(value, dtype=spec.dtype)
             return made
-        raise Refusal(f"{self.node.target} gives {type(found).__name__} where another branch gives a tensor")
+        raise Refusal(f"{self.node.target} gives {type(value).__name__} where another branch gives a tensor")
 
     def named(self, tensors: Any, metas: Sequence[Any]) -> list[Any]:
         """Record what the node declares of its results; numbers among them are where their symbols come from."""
@@ -418,9 +418,9 @@ class _Rows:
         whole = self.low.context.spec(self.operands[k].meta["val"])
         inner.data[k] = data = builder.data(inner.graph, index=0, dtype=whole.dtype, shape=whole.size)
         (moved,), back = carried("GatherV2", data, moves=True)
-        found = ge.GatherV2(moved, inner.data[_NUMBER], 0)
-        found.record_shape(whole.size[1:])
-        return back(found)
+        row = ge.GatherV2(moved, inner.data[_NUMBER], 0)
+        row.record_shape(whole.size[1:])
+        return back(row)
 
     def _buffer(self, meta: torch.Tensor) -> Tensor:
         """Memory of all rows of a result, in a type that the operator that writes them takes."""

@@ -153,12 +153,12 @@ def _copy(caller: Caller, node: torch.fx.Node, view: Any, current: list[Any], me
     index, kind, own = view
     base = current[index]
     if kind == "alias":
-        found = base
+        source = base
     else:
         args, overload = _read_call(kind, own)
-        found = _through(caller, node, overload, (base, *args), _read_meta(kind, metas[index], args))
-    copy: Tensor = ge.Clone(found)
-    copy.record_shape(found.known_shape)
+        source = _through(caller, node, overload, (base, *args), _read_meta(kind, metas[index], args))
+    copy: Tensor = ge.Clone(source)
+    copy.record_shape(source.known_shape)
     return copy
 
 
@@ -186,8 +186,8 @@ def _write_view(
 
 
 def _through(caller: Caller, node: torch.fx.Node, overload: Any, args: Any, meta: torch.Tensor) -> Tensor:
-    found: Tensor = caller.convert(node, caller.entry(overload, node), args, {}, meta)
-    return found
+    result: Tensor = caller.convert(node, caller.entry(overload, node), args, {}, meta)
+    return result
 
 
 def _new_value(caller: Caller, copy: Tensor, first: int, name: str) -> Tensor:

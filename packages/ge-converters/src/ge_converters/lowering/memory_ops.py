@@ -127,12 +127,12 @@ def memory_order(value: torch.Tensor) -> list[int] | None:
     inner: list[int] = []
     expected: Any = 1
     while left:
-        found = [d for d in reversed(left) if strides[d] == expected]
-        if not found:
+        candidates = [d for d in reversed(left) if strides[d] == expected]
+        if not candidates:
             return None
-        inner.append(found[0])
-        left.remove(found[0])
-        expected = expected * sizes[found[0]]
+        inner.append(candidates[0])
+        left.remove(candidates[0])
+        expected = expected * sizes[candidates[0]]
     return [d for d in range(len(sizes)) if sizes[d] == 1] + inner[::-1]
 
 
@@ -192,8 +192,8 @@ def _index(source: torch.fx.Node, reads: np.ndarray[Any, Any] | None) -> np.ndar
     known, where = np.unique(places.reshape(-1), return_index=True)
     if known.size == 0:
         return None
-    found = np.minimum(np.searchsorted(known, reads), known.size - 1)
-    return where[found].astype(np.int64) if bool((known[found] == reads).all()) else None
+    slots = np.minimum(np.searchsorted(known, reads), known.size - 1)
+    return where[slots].astype(np.int64) if bool((known[slots] == reads).all()) else None
 
 
 def _why(source: torch.fx.Node) -> str:

@@ -86,12 +86,12 @@ def _symbolic(node: torch.fx.Node) -> dict[Any, Any]:
     Numbers that come from data have no value yet, and a trace whose guards are already made takes no more of them; both
     are left out.
     """
-    found: dict[Any, Any] = {}
+    by_expr: dict[Any, Any] = {}
     for value in pytree.tree_leaves([n.meta.get("val") for n in (*node.all_input_nodes, node)]):
         for number in value.shape if isinstance(value, torch.Tensor) else (value,):
             if is_symbolic(number) and number.node.has_hint() and not number.node.shape_env.frozen:
-                found.setdefault(number.node.expr, number)
-    return {expr: number for expr, number in found.items() if not expr.is_number}
+                by_expr.setdefault(number.node.expr, number)
+    return {expr: number for expr, number in by_expr.items() if not expr.is_number}
 
 
 @contextlib.contextmanager

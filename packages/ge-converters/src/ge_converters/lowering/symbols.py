@@ -123,10 +123,10 @@ class Symbols:
         if known is not None:
             return known
         with _outside_scopes(self._graph):
-            found = self._symbol(expr) if expr.is_Symbol else self._emit(expr)
-        if isinstance(found, Tensor):
-            self._values[expr] = found
-        return found
+            scalar = self._symbol(expr) if expr.is_Symbol else self._emit(expr)
+        if isinstance(scalar, Tensor):
+            self._values[expr] = scalar
+        return scalar
 
     def _symbol(self, symbol: Any) -> Tensor:
         source = self._sources.get(symbol) or self._search(symbol)

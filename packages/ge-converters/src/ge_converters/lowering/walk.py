@@ -255,11 +255,11 @@ class GraphLowering:
         try:
             return specialise.all_used_made(node, self.lower_call(node))
         except (Refusal, LoweringError) as refusal:
-            found = specialise.attempt(self.context, node, self.lower_call)
-            if found is None:
+            specialised = specialise.attempt(self.context, node, self.lower_call)
+            if specialised is None:
                 raise
-            logger.info("%s: sizes fixed to %s, because: %s", node.name, found.fixed, refusal)
-            return found.result
+            logger.info("%s: sizes fixed to %s, because: %s", node.name, specialised.fixed, refusal)
+            return specialised.result
 
     def lower_call(self, node: FxNode) -> Any:
         """What a call_function node becomes.
@@ -319,8 +319,8 @@ class GraphLowering:
     # -- ops that are the walk's own -------------------------------------------------------------------------
 
     def _user_entry(self, target: Any) -> bool:
-        found = self.registry.find(target)
-        return found is not None and found.layer == "user"
+        entry = self.registry.find(target)
+        return entry is not None and entry.layer == "user"
 
     def _has_own_converter(self, target: Any, value: Any) -> bool:
         """Whether a node with a symbolic number as value is more than an expression of known symbols."""
@@ -328,10 +328,10 @@ class GraphLowering:
 
     def _getitem(self, node: FxNode) -> Any:
         source, index = node.args
-        found = self.env[source]
-        if isinstance(found, (tuple, list)):
-            return found[index]
-        if found is None:
+        value = self.env[source]
+        if isinstance(value, (tuple, list)):
+            return value[index]
+        if value is None:
             return None
         raise Refusal(f"getitem on {source}, which has one output")
 
@@ -419,23 +419,23 @@ class GraphLowering:
         holder = self._holder(value)
         if holder is not None:
             return aliasing.InputAlias(self.fx_index[holder])
-        found = self.env[value]
+        lowered = self.env[value]
         meta = value.meta.get("val")
-        if isinstance(found, Symbolic) or symbols.is_symbolic(meta):
-            number = self.context.symbols.value(found.expr) if isinstance(found, Symbolic) else found
+        if isinstance(lowered, Symbolic) or symbols.is_symbolic(meta):
+            number = self.context.symbols.value(lowered.expr) if isinstance(lowered, Symbolic) else lowered
             if not isinstance(number, Tensor):
                 return aliasing.Constant(number)
             return aliasing.ScalarResult(table.index(number), _PYTYPES[type(meta)])
-        if isinstance(found, Tensor):
+        if isinstance(lowered, Tensor):
             spec = self.context.full_spec(meta)
-            return aliasing.Result(table.index(found), spec, aliasing.memory_order(meta))
-        if isinstance(found, Unproduced):
-            raise Refusal(found.reason)
-        if found is None:
+            return aliasing.Result(table.index(lowered), spec, aliasing.memory_order(meta))
+        if isinstance(lowered, Unproduced):
+            raise Refusal(lowered.reason)
+        if lowered is None:
             return aliasing.Nothing()
-        if isinstance(found, (Mark, tuple)):
+        if isinstance(lowered, (Mark, tuple)):
             raise Refusal(f"{fx_target(value)} is not a tensor and cannot be returned")
-        return aliasing.Constant(found)
+        return aliasing.Constant(lowered)
 
     def _inputs_first(self) -> None:
         """Scalar inputs are made when first needed; in the finished graph all inputs stand at the front."""

@@ -34,11 +34,11 @@ def _causal_template() -> np.ndarray[Any, Any]:
 def _hidden(seen: Tensor) -> Tensor:
     """GE masks say what is hidden, torch masks what is seen; all layers of a model share one inverted mask."""
     known: dict[Tensor, Tensor] = current_graph().memo.setdefault("inverted masks", {})
-    found = known.get(seen)
-    if found is None:
-        found = known[seen] = ge.LogicalNot(seen)
-        found.record_shape(seen.known_shape)
-    return found
+    mask = known.get(seen)
+    if mask is None:
+        mask = known[seen] = ge.LogicalNot(seen)
+        mask.record_shape(seen.known_shape)
+    return mask
 
 
 def _number(x: Any, wanted: float) -> bool:

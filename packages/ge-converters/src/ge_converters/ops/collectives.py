@@ -53,13 +53,13 @@ def _name(group: Any) -> str:
 
 
 def _size(group: Any) -> int:
-    found = torch_compat.process_group(group)
-    if found is None:
+    process_group = torch_compat.process_group(group)
+    if process_group is None:
         raise Refusal(
             f"the number of processes in group '{_name(group)}' is needed here and the group does not exist; call "
             "torch.distributed.init_process_group() before compiling"
         )
-    return int(found.size())
+    return int(process_group.size())
 
 
 def _reduction(reduce_op: str, dtype: DataType) -> tuple[str, str]:
@@ -256,10 +256,10 @@ def _counts(splits: Sequence[int | Tensor], row: int | Tensor) -> tuple[Any, Any
 
 def _peer(rank: int, group: Any) -> int:
     """Torch gives ranks of the world here, HCCL counts in the group."""
-    found = torch_compat.process_group(group)
-    if found is None:
+    process_group = torch_compat.process_group(group)
+    if process_group is None:
         raise Refusal(f"group '{_name(group)}' does not exist; call torch.distributed.init_process_group() first")
-    return int(torch.distributed.get_group_rank(found, rank))
+    return int(torch.distributed.get_group_rank(process_group, rank))
 
 
 @_converter("isend", "HcomSend")

@@ -135,9 +135,9 @@ def _pairs(x: Tensor, count: int | None) -> tuple[Tensor, Tensor]:
         return ge.Const(first.astype(np.int64)), ge.Const(second.astype(np.int64))
     points = axis_size(x, 0)
     square = ge.Fill(ge.Pack([points, points], N=2, axis=0), ge.Const(value=True, dtype=DataType.DT_BOOL))
-    found = ge.Where(ge.Triu(square, diagonal=1))
+    coordinates = ge.Where(ge.Triu(square, diagonal=1))
     last = ge.Const(1, dtype=DataType.DT_INT64)
-    return tuple(ge.GatherV2(found, ge.Const(i, dtype=DataType.DT_INT64), last) for i in (0, 1))  # type: ignore[return-value]
+    return tuple(ge.GatherV2(coordinates, ge.Const(i, dtype=DataType.DT_INT64), last) for i in (0, 1))  # type: ignore[return-value]
 
 
 def _points_of(pairs: Any) -> int | None:

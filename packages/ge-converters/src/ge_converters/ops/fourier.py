@@ -42,12 +42,12 @@ def _along(op: Any, x: Tensor, axis: int, rank: int) -> Tensor:
 
 
 def _count(sizes: Sequence[Any], dims: Sequence[int]) -> int:
-    found = [sizes[d] for d in dims]
-    if not all(isinstance(s, int) for s in found):
+    lengths = [sizes[d] for d in dims]
+    if not all(isinstance(s, int) for s in lengths):
         raise Refusal(
-            f"a transform over dims of symbolic sizes {found}; lengths and factors are constants, mark them static"
+            f"a transform over dims of symbolic sizes {lengths}; lengths and factors are constants, mark them static"
         )
-    return int(np.prod(found)) if found else 1
+    return int(np.prod(lengths)) if lengths else 1
 
 
 def _scaled(x: Tensor, factor: float) -> Tensor:

@@ -62,8 +62,8 @@ def gather(self: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False, 
     """
     axis = dim % self.rank if self.rank else 0
     (x,), back = carried("GatherElements", _at_least_1d(self), moves=True)
-    found = back(ge.GatherElements(x, _index_of(index), dim=axis))
-    return found if index.rank else ge.Reshape(found, ints([]))
+    result = back(ge.GatherElements(x, _index_of(index), dim=axis))
+    return result if index.rank else ge.Reshape(result, ints([]))
 
 
 @declare_supported(
@@ -82,8 +82,8 @@ def index_select(self: Tensor, dim: int, index: Tensor, *, meta_outputs: TensorS
     Emits:  GatherV2.
     """
     (x,), back = carried("GatherV2", _at_least_1d(self), moves=True)
-    found = back(ge.GatherV2(x, _index_of(index), dim % max(self.rank, 1)))
-    return found if self.rank else ge.Reshape(found, ints([]))
+    result = back(ge.GatherV2(x, _index_of(index), dim % max(self.rank, 1)))
+    return result if self.rank else ge.Reshape(result, ints([]))
 
 
 @declare_supported(
@@ -154,21 +154,21 @@ def embedding_dense_backward(
 
 def _resolved(indices: Sequence[Tensor | None]) -> list[Tensor | None]:
     """Integer indices: a bool mask becomes the positions of its true elements, one index for each of its dims."""
-    found: list[Tensor | None] = []
+    resolved: list[Tensor | None] = []
     for index in indices:
         if index is None:
-            found.append(None)
+            resolved.append(None)
         elif index.dtype in (_D.DT_BOOL, _D.DT_UINT8):
             if index.rank == 0:
                 raise Refusal("a 0-d bool index adds a dim of its truth; use torch.where or unsqueeze and a 1-d mask")
             positions = ge.NonZero(index, dtype=_D.DT_INT64)
             if index.rank == 1:
-                found.append(ge.Squeeze(positions, axis=[1]))
+                resolved.append(ge.Squeeze(positions, axis=[1]))
             else:
-                found.extend(ge.Unpack(positions, num=index.rank, axis=1, size_of_y=index.rank))
+                resolved.extend(ge.Unpack(positions, num=index.rank, axis=1, size_of_y=index.rank))
         else:
-            found.append(cast(index, _D.DT_INT64))
-    return found
+            resolved.append(cast(index, _D.DT_INT64))
+    return resolved
 
 
 def _mask(indices: Sequence[Tensor | None]) -> list[int]:
@@ -189,13 +189,13 @@ _INDEXED += [
 
 
 def _index(self: Tensor, indices: Any, *, meta_outputs: TensorSpec) -> Tensor:
-    found = _resolved(indices)
-    while found and found[-1] is None:
-        found.pop()
-    if not found:
+    resolved = _resolved(indices)
+    while resolved and resolved[-1] is None:
+        resolved.pop()
+    if not resolved:
         return self
     (x,), back = carried("IndexByTensor", self, moves=True)
-    return back(ge.IndexByTensor(x, [i for i in found if i is not None], indices_mask=_mask(found)))
+    return back(ge.IndexByTensor(x, [i for i in resolved if i is not None], indices_mask=_mask(resolved)))
 
 
 _MASKED = [
@@ -219,16 +219,16 @@ def unsafe_index(self: Tensor, indices: Any, *, meta_outputs: TensorSpec) -> Ten
     return _index(self, indices, meta_outputs=meta_outputs)
 
 
-def _value_shape(x: Tensor, rank: int, found: list[Tensor], first: int) -> Tensor:
-    """Shape of ``x[..., found, ...]`` with consecutive indices from dim ``first``."""
+def _value_shape(x: Tensor, rank: int, indices: list[Tensor], first: int) -> Tensor:
+    """Shape of ``x[..., indices, ...]`` with consecutive indices from dim ``first``."""
     sizes = ge.Shape(x, dtype=_D.DT_INT64)
-    joined = found[0]
-    for other in found[1:]:
+    joined = indices[0]
+    for other in indices[1:]:
         joined = ge.Add(joined, other)
     parts = [ge.Shape(joined, dtype=_D.DT_INT64)]
     if first:
         parts.insert(0, ge.GatherV2(sizes, ints(range(first)), 0))
-    after = range(first + len(found), rank)
+    after = range(first + len(indices), rank)
     if len(after):
         parts.append(ge.GatherV2(sizes, ints(after), 0))
     return ge.ConcatV2(parts, 0, N=len(parts)) if len(parts) > 1 else parts[0]
@@ -236,8 +236,8 @@ def _value_shape(x: Tensor, rank: int, found: list[Tensor], first: int) -> Tenso
 
 def put(self: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool) -> Tensor:
     """``self`` with ``self[indices] = values`` or ``+= values``."""
-    found = _resolved(indices)
-    chosen = [d for d, i in enumerate(found) if i is not None]
+    resolved = _resolved(indices)
+    chosen = [d for d, i in enumerate(resolved) if i is not None]
     if not chosen:
         return (
             arithmetic("Add", self, values, self.dtype)
@@ -248,7 +248,7 @@ def put(self: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumula
     order = chosen + [d for d in range(self.rank) if d not in chosen]
     x = self if adjacent else permuted(self, order)
     first = chosen[0] if adjacent else 0
-    used = [i for i in found if i is not None]
+    used = [i for i in resolved if i is not None]
     value = cast(values, self.dtype)
     (var, value), back = carried("IndexPutV2", x, value, moves=not accumulate)
     value = ge.BroadcastTo(value, _value_shape(x, self.rank, used, first))

@@ -37,13 +37,13 @@ def _at_rank(x: Tensor, axis: int, rank: Any, keepdim: bool, per_line: bool = Fa
     """Value and position at a place of the sorted dim: one place for all lines of the dim, or one for each."""
     values, positions = sorted_along(x, axis, False, False)
     if per_line:
-        found = [move("GatherElements", v, rank, dim=axis) for v in (values, positions)]
-        found = found if keepdim else [move("Squeeze", f, axis=[axis]) for f in found]
+        picked = [move("GatherElements", v, rank, dim=axis) for v in (values, positions)]
+        picked = picked if keepdim else [move("Squeeze", f, axis=[axis]) for f in picked]
     else:
         (place,) = [dtype_promote(rank, target_dtype=_D.DT_INT64)]
         place = ge.Reshape(place, ints([1])) if keepdim else place
-        found = [move("GatherV2", v, place, _long(axis)) for v in (values, positions)]
-    return found[0], found[1]
+        picked = [move("GatherV2", v, place, _long(axis)) for v in (values, positions)]
+    return picked[0], picked[1]
 
 
 @declare_supported(
@@ -149,13 +149,13 @@ def mode(self: Tensor, dim: int = -1, keepdim: bool = False, *, meta_outputs: An
     counts = ge.ReduceSum(cast(pairs, _D.DT_INT32), [-1], keep_dims=False)
     frequent = ge.Equal(counts, ge.ReduceMax(counts, [-1], keep_dims=True))
     largest = ge.ReduceMax(last, [-1], keep_dims=True)
-    found = ge.ReduceMin(ge.SelectV2(frequent, last, largest), [-1], keep_dims=True)
+    modes = ge.ReduceMin(ge.SelectV2(frequent, last, largest), [-1], keep_dims=True)
     places = ge.Range(_long(0), _size(x, axis), _long(1))
-    where = ge.SelectV2(ge.Equal(last, found), places, _long(-1))
+    where = ge.SelectV2(ge.Equal(last, modes), places, _long(-1))
     position = ge.ReduceMax(where, [-1], keep_dims=True)
     order = ints(_swapped(x.rank, axis))
-    found, position = back(move("Transpose", found, order)), move("Transpose", position, order)
-    return (found, position) if keepdim else (ge.Squeeze(found, axis=[axis]), ge.Squeeze(position, axis=[axis]))
+    modes, position = back(move("Transpose", modes, order)), move("Transpose", position, order)
+    return (modes, position) if keepdim else (ge.Squeeze(modes, axis=[axis]), ge.Squeeze(position, axis=[axis]))
 
 
 def _swapped(rank: int, axis: int) -> list[int]:
@@ -183,7 +183,7 @@ def nonzero_static(self: Tensor, *, size: Any, fill_value: int = -1, meta_output
     Emits:  NonZero, ConcatV2, Slice.
     """
     (x,), _ = carried("NonZero", self)
-    found = ge.NonZero(x, dtype=_D.DT_INT64)
+    positions = ge.NonZero(x, dtype=_D.DT_INT64)
     shape = [size, self.rank]
     filler = ge.Fill(shape_operand(shape), _long(fill_value))
-    return ge.Slice(ge.ConcatV2([found, filler], 0), ints([0, 0]), int_operand(shape))
+    return ge.Slice(ge.ConcatV2([positions, filler], 0), ints([0, 0]), int_operand(shape))

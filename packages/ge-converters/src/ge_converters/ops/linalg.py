@@ -487,8 +487,8 @@ def linalg_lu_solve(
         rhs, adjoint = _adjoint(rhs), not adjoint
     lower = _unit_lower(factors)
     if adjoint:
-        found = _triangular(lower, _triangular(factors, rhs, True, adjoint=True), False, adjoint=True)
-        result = _rows(found, _inverse(rows))
+        solution = _triangular(lower, _triangular(factors, rhs, True, adjoint=True), False, adjoint=True)
+        result = _rows(solution, _inverse(rows))
     else:
         result = _triangular(factors, _triangular(lower, _rows(rhs, rows), False), True)
     result.record_shape(rhs.known_shape)

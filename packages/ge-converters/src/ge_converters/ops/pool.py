@@ -626,9 +626,9 @@ def adaptive_max_pool3d(self: Tensor, output_size: Any, *, meta_outputs: list[Te
     """
     x = _batched(self, 5)
     size = numbers("output_size", output_size, 3)
-    y, found = ge.AdaptiveMaxPool3d(x, output_size=size, indices_dtype=_I64)
-    laid_out(3, x, y, found)
-    return _unbatched(y, self, 5), _unbatched(found, self, 5)
+    y, indices = ge.AdaptiveMaxPool3d(x, output_size=size, indices_dtype=_I64)
+    laid_out(3, x, y, indices)
+    return _unbatched(y, self, 5), _unbatched(indices, self, 5)
 
 
 @declare_supported(
@@ -652,10 +652,10 @@ def adaptive_max_pool2d(self: Tensor, output_size: Any, *, meta_outputs: list[Te
     """
     x = _batched(self, 4)
     x = cast(x, carrier("AdaptiveMaxPool2d", x.dtype))
-    y, found = ge.AdaptiveMaxPool2d(x, output_size=numbers("output_size", output_size, 2))
-    laid_out(2, x, y, found)
-    found = cast(found, DataType.DT_INT64)
-    return _unbatched(cast(y, self.dtype), self, 4), _unbatched(found, self, 4)
+    y, indices = ge.AdaptiveMaxPool2d(x, output_size=numbers("output_size", output_size, 2))
+    laid_out(2, x, y, indices)
+    indices = cast(indices, DataType.DT_INT64)
+    return _unbatched(cast(y, self.dtype), self, 4), _unbatched(indices, self, 4)
 
 
 def _scattered(grad: Tensor, like: Tensor, indices: Tensor, leading: int, spec: TensorSpec) -> Tensor:

@@ -176,16 +176,16 @@ def _with_position(largest: bool) -> Callable[..., tuple[Tensor, Tensor]]:
 def _position(largest: bool, x: Tensor, axis: int, keepdim: bool) -> Tensor:
     op = "ArgMaxV2" if largest else "ArgMin"
     (inner,), _ = carried(op, x)
-    found: Tensor = getattr(ge, op)(inner, axis, dtype=_D.DT_INT64)
-    return ge.Unsqueeze(found, axes=[axis]) if keepdim else found
+    position: Tensor = getattr(ge, op)(inner, axis, dtype=_D.DT_INT64)
+    return ge.Unsqueeze(position, axes=[axis]) if keepdim else position
 
 
 def _arg(largest: bool) -> Callable[..., Tensor]:
     def convert(self: Tensor, dim: int | None = None, keepdim: bool = False, *, meta_outputs: TensorSpec) -> Tensor:
         if dim is not None and self.rank:
             return _position(largest, self, _axis(dim, self.rank), keepdim)
-        found = _position(largest, ge.Reshape(self, [-1]), 0, False)
-        return ge.Reshape(found, [1] * self.rank) if keepdim and self.rank else found
+        position = _position(largest, ge.Reshape(self, [-1]), 0, False)
+        return ge.Reshape(position, [1] * self.rank) if keepdim and self.rank else position
 
     return convert
 
@@ -326,8 +326,8 @@ def _spread(
 ) -> tuple[Tensor, Tensor, list[int]]:
     axes = axes_of(dim, self.rank)
     inner = _D.DT_FLOAT if dtype in HALF_TYPES else dtype
-    found, mean = variance(cast(self, inner), axes, 1 if correction is None else correction, keepdim)
-    return found, mean, axes
+    variances, mean = variance(cast(self, inner), axes, 1 if correction is None else correction, keepdim)
+    return variances, mean, axes
 
 
 def _native_spread(
@@ -418,10 +418,10 @@ def var_mean(
     if native is not None:
         return native
     dtype = meta_outputs[0].dtype
-    found, mean, axes = _spread(self, dim, correction, keepdim, dtype)
+    variances, mean, axes = _spread(self, dim, correction, keepdim, dtype)
     if not keepdim and axes:
         mean = ge.Squeeze(mean, axis=axes)
-    return cast(found, dtype), cast(mean, dtype)
+    return cast(variances, dtype), cast(mean, dtype)
 
 
 # -- running reductions ----------------------------------------------------------------------------------------------

@@ -106,8 +106,8 @@ def _place(sequence: Tensor, values: Tensor, sorter: Tensor | None, right: bool,
     if values.rank == 0:
         row = ge.Reshape(values, [1])
         row.record_shape((1,))
-        found = _place(sequence, row, sorter, right, dtype)
-        return ge.Reshape(found, ge.Const(np.zeros(0, dtype=np.int64)))
+        place = _place(sequence, row, sorter, right, dtype)
+        return ge.Reshape(place, ge.Const(np.zeros(0, dtype=np.int64)))
     both = [torch.empty([1] * t.rank, dtype=to_torch(t.dtype), device="meta") for t in (sequence, values)]
     inner = carrier("SearchSorted", to_ge(torch.result_type(*both)))  # eager compares in the type of both
     return ge.SearchSorted(cast(sequence, inner), cast(values, inner), sorter, dtype=dtype, right=right)

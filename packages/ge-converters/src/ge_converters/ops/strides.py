@@ -115,8 +115,8 @@ def unfold(self: Tensor, dimension: int, size: int, step: int, *, meta_outputs: 
         starts = ge.Range(*dtype_promote(0, last, step, target_dtype=_D.DT_INT64))
         places = ge.Add(ge.Unsqueeze(starts, axes=[1]), ge.Const(within))
     (x,), back = carried("GatherV2", self, moves=True)
-    found = ge.GatherV2(x, places, axis)
+    unfolded = ge.GatherV2(x, places, axis)
     if axis != self.rank - 1:
         order = [d for d in range(self.rank + 1) if d != axis + 1] + [axis + 1]
-        found = ge.Transpose(found, ints(order))
-    return back(found)
+        unfolded = ge.Transpose(unfolded, ints(order))
+    return back(unfolded)

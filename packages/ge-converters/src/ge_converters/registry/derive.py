@@ -42,13 +42,13 @@ def derive(target: torch._ops.OpOverload) -> Entry | str:
     if target.namespace in _TORCH_OWN:
         return ""
     name = target._schema.name.split("::")[1]
-    found = schema.get(camel_case(name))
-    if found is None:
+    ge_op = schema.get(camel_case(name))
+    if ge_op is None:
         return f"no GE op {camel_case(name)} to derive one from"
-    problem = _mismatch(target._schema, found)
+    problem = _mismatch(target._schema, ge_op)
     if problem:
-        return f"GE op {found.name} exists, but {problem}"
-    return Entry(target, _converter(target._schema, found), f"derived from GE {found.name}", f"GE op {found.name}",
+        return f"GE op {ge_op.name} exists, but {problem}"
+    return Entry(target, _converter(target._schema, ge_op), f"derived from GE {ge_op.name}", f"GE op {ge_op.name}",
                  "automatic", wants_meta=True)  # fmt: skip
 
 

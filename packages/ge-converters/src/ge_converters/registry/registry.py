@@ -73,8 +73,10 @@ class Registry:
         if isinstance(target, str):
             # What a family names of another library is looked at when a graph has it: another version of that library
             # spoils one op only. Names of torch's own are those that an older torch may lack.
-            found = loaded_op(target, strict=not self._loading) if self._is_ready(target) else None
-            return self._await(target, source) if found is None else self.register(found, source=source, where=where)
+            overload = loaded_op(target, strict=not self._loading) if self._is_ready(target) else None
+            return (
+                self._await(target, source) if overload is None else self.register(overload, source=source, where=where)
+            )
         check_target(target)
 
         def decorate(fn: F) -> F:
@@ -177,9 +179,9 @@ class Registry:
         """The converter of a target: the user's, else the built-in one, else one derived from two schemas."""
         if not self._loaded:
             self.load()
-        found = self._user.get(target) or self._built_in.get(target)
-        if found is not None or not isinstance(target, torch._ops.OpOverload):
-            return found
+        entry = self._user.get(target) or self._built_in.get(target)
+        if entry is not None or not isinstance(target, torch._ops.OpOverload):
+            return entry
         name = str(target) if self._awaited else ""
         awaited = self._awaited.get(name)
         # a library may be made anew, and its operators with it

@@ -38,11 +38,11 @@ def loaded_op(name: str, *, strict: bool = True) -> torch._ops.OpOverload | None
         )
     namespace, operator, overload = parts
     packet = getattr(getattr(torch.ops, namespace), operator, None)
-    found = getattr(packet, overload, None)
-    if found is None and namespace == "aten" and strict:
+    op = getattr(packet, overload, None)
+    if op is None and namespace == "aten" and strict:
         near = ", ".join(f"{namespace}.{operator}.{o}" for o in packet.overloads()) if packet is not None else ""
         raise LoweringError("GE2003", f"torch has no operator {name}", next=f"it has {near}" if near else "")
-    return found if isinstance(found, torch._ops.OpOverload) else None
+    return op if isinstance(op, torch._ops.OpOverload) else None
 
 
 def is_composite(target: Any) -> bool:
@@ -76,9 +76,11 @@ def check_target(target: Any) -> None:
             next="write @register_fx_node_ge_converter(torch.ops.aten.sin.default) above it",
         )  # fmt: skip
     if isinstance(target, torch._ops.OpOverloadPacket):
-        found = [getattr(target, o) for o in target.overloads()]
-        found = [o for o in found if "Tensor" in str(o._schema) and not any(a.is_out for a in o._schema.arguments)]
-        overloads = ", ".join(f"torch.ops.{o}" for o in found)
+        candidates = [getattr(target, o) for o in target.overloads()]
+        candidates = [
+            o for o in candidates if "Tensor" in str(o._schema) and not any(a.is_out for a in o._schema.arguments)
+        ]
+        overloads = ", ".join(f"torch.ops.{o}" for o in candidates)
         raise LoweringError(
             "GE2003", f"torch.ops.{target} is the name of its overloads, a converter serves one overload",
             next=f"register one of {overloads}",

@@ -61,7 +61,7 @@ class CoverageRow:
 
 def core_overloads() -> list[torch._ops.OpOverload]:
     """The overloads that torch tags as core ATen, sorted by name."""
-    found = []
+    overloads = []
     for full in torch._C._dispatch_get_all_op_names():
         namespace, _, rest = full.partition("::")
         if namespace != "aten":
@@ -69,8 +69,8 @@ def core_overloads() -> list[torch._ops.OpOverload]:
         packet, _, overload = rest.partition(".")
         op = getattr(getattr(torch.ops.aten, packet), overload or "default", None)
         if op is not None and torch.Tag.core in op.tags:
-            found.append(op)
-    return sorted(found, key=str)
+            overloads.append(op)
+    return sorted(overloads, key=str)
 
 
 def row_of(target: Any, registry: Registry | None = None, decompositions: Any = None) -> CoverageRow:
@@ -114,8 +114,8 @@ def functional_form(target: Any) -> torch._ops.OpOverload | None:
     if packet.endswith("_") and not packet.startswith("_foreach"):
         packet = packet[:-1]
     overload = "default" if overload in ("out", "default") else overload.removesuffix("_out")
-    found = getattr(getattr(torch.ops.aten, packet, None), overload, None)
-    return found if found is not None and not found._schema.is_mutable else None
+    op = getattr(getattr(torch.ops.aten, packet, None), overload, None)
+    return op if op is not None and not op._schema.is_mutable else None
 
 
 def _converted(entry: Entry, core: bool) -> CoverageRow:
@@ -148,14 +148,14 @@ def rows(registry: Registry | None = None) -> list[CoverageRow]:
     core = core_overloads()
     known = set(core)
     others = [e.target for e in used.entries() if e.target not in known and e.layer == "built-in"]
-    found = [row_of(t, used, table) for t in [*core, *others]]
-    found += [CoverageRow(name, _how(fn), False, where=_module(fn)) for name, fn in used.awaited()]
-    return sorted(found, key=lambda r: (not r.core, r.name))
+    coverage = [row_of(t, used, table) for t in [*core, *others]]
+    coverage += [CoverageRow(name, _how(fn), False, where=_module(fn)) for name, fn in used.awaited()]
+    return sorted(coverage, key=lambda r: (not r.core, r.name))
 
 
-def markdown(found: Iterable[CoverageRow]) -> str:
+def markdown(coverage: Iterable[CoverageRow]) -> str:
     """The rows as a document."""
-    listed = list(found)
+    listed = list(coverage)
     core = [r for r in listed if r.core]
     served = [r for r in core if r.state not in ("absent", "refused")]
     counts = Counter(r.state for r in core)

@@ -26,15 +26,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     )  # fmt: skip
     options = parser.parse_args(argv)
     try:
-        found = read_headers(options.headers)
-        written = write_module(found.operators, options.output, replace=options.replace)
+        parsed = read_headers(options.headers)
+        written = write_module(parsed.operators, options.output, replace=options.replace)
     except GraphError as error:
         print(error, file=sys.stderr)  # noqa: T201 - a command line tool
         return 1
-    for note in found.notes:
+    for note in parsed.notes:
         print(f"note: {note}", file=sys.stderr)  # noqa: T201
-    noun = "operator" if len(found.operators) == 1 else "operators"
-    print(f"{len(found.operators)} {noun}: {', '.join(str(p) for p in written)}")  # noqa: T201
+    noun = "operator" if len(parsed.operators) == 1 else "operators"
+    print(f"{len(parsed.operators)} {noun}: {', '.join(str(p) for p in written)}")  # noqa: T201
     return 0
 
 

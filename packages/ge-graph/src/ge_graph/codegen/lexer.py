@@ -146,24 +146,24 @@ def _expand(tokens: list[Token], macros: dict[str, Macro], depth: int, budget: l
     budget[0] -= len(tokens)
     if not macros or depth > _DEEPEST:  # a macro that uses itself
         return tokens
-    found: list[Token] = []
+    expanded: list[Token] = []
     i = 0
     while i < len(tokens) and budget[0] >= 0:
         token = tokens[i]
         i += 1
         macro = macros.get(token.text) if token.kind == "name" else None
-        if macro is None or (found and found[-1].text == "."):  # .INPUT(...) is a call, whatever is defined
-            found.append(token)
+        if macro is None or (expanded and expanded[-1].text == "."):  # .INPUT(...) is a call, whatever is defined
+            expanded.append(token)
             continue
         arguments: dict[str, list[Token]] = {}
         if macro.parameters is not None:
             if i >= len(tokens) or tokens[i].text != "(":
-                found.append(token)
+                expanded.append(token)
                 continue
             given, i = _arguments(tokens, i + 1)
             arguments = dict(zip(macro.parameters, given))
-        found += _expand(_body(macro.body, arguments, token.line), macros, depth + 1, budget)
-    return found
+        expanded += _expand(_body(macro.body, arguments, token.line), macros, depth + 1, budget)
+    return expanded
 
 
 def _arguments(tokens: list[Token], i: int) -> tuple[list[list[Token]], int]:
@@ -185,7 +185,7 @@ def _arguments(tokens: list[Token], i: int) -> tuple[list[list[Token]], int]:
 
 def _body(text: str, arguments: dict[str, list[Token]], line: int) -> list[Token]:
     """A macro's body with its arguments put in; ``#a`` is the argument's text, ``a##b`` joins two names."""
-    found: list[Token] = []
+    replacement: list[Token] = []
     stringify = paste = False
     for match in _TOKEN.finditer(text):
         kind, piece = match.lastgroup or "mark", match.group()
@@ -197,8 +197,8 @@ def _body(text: str, arguments: dict[str, list[Token]], line: int) -> list[Token
         part = [t._replace(line=line) for t in arguments[piece]] if piece in arguments else [Token(kind, piece, line)]
         if stringify and piece in arguments:
             part = [Token("string", f'"{"".join(t.text for t in part)}"', line)]
-        if paste and found and part:
-            part[0] = Token("name", found.pop().text + part[0].text, line)
+        if paste and replacement and part:
+            part[0] = Token("name", replacement.pop().text + part[0].text, line)
         stringify = paste = False
-        found += part
-    return found
+        replacement += part
+    return replacement

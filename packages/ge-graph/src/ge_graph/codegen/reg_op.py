@@ -92,7 +92,7 @@ def read_headers(paths: Iterable[Path]) -> ParsedHeaders:
     Raises:
         GraphError: GE3040 listing every line that cannot be read, GE3041 if a path is missing or holds no operator.
     """
-    found, problems = ParsedHeaders(), []
+    parsed, problems = ParsedHeaders(), []
     best: dict[str, HeaderOperator] = {}
     for path in paths:
         files, named = _files(path)
@@ -102,7 +102,7 @@ def read_headers(paths: Iterable[Path]) -> ParsedHeaders:
             problems += wrong
             count += len(operators) + len(wrong)
             for operator in operators:
-                _keep(best, operator, found.notes)
+                _keep(best, operator, parsed.notes)
         if not count:
             kind = "header" if named else "directory"
             raise GraphError("GE3041", f"{kind} {path} holds no REG_OP", next="give a header with REG_OP(Name)… in it")
@@ -112,8 +112,8 @@ def read_headers(paths: Iterable[Path]) -> ParsedHeaders:
             "GE3040", f"{len(problems)} place{'s' if len(problems) > 1 else ''} cannot be read:\n{listing}",
             next="correct the header; nothing was written",
         )  # fmt: skip
-    found.operators = [best[name] for name in sorted(best)]
-    return found
+    parsed.operators = [best[name] for name in sorted(best)]
+    return parsed
 
 
 def _files(path: Path) -> tuple[list[Path], bool]:
@@ -351,10 +351,10 @@ def _types(tokens: Sequence[Token], line: int) -> str:
             continue
         if token.text in _TYPE_WORDS:
             continue
-        found = _type(token)
-        if isinstance(found, str):
-            sets.append(found)
-        dtypes.extend(schema.dtype_sets()[found] if isinstance(found, str) else (found,))
+        dtype_or_set = _type(token)
+        if isinstance(dtype_or_set, str):
+            sets.append(dtype_or_set)
+        dtypes.extend(schema.dtype_sets()[dtype_or_set] if isinstance(dtype_or_set, str) else (dtype_or_set,))
     if not dtypes:
         raise _Unreadable(line, "no element types, expected TensorType({DT_FLOAT, …}) or TensorType::ALL()")
     if len(sets) == 1 and set(dtypes) == set(schema.dtype_sets()[sets[0]]):
@@ -412,9 +412,9 @@ class _Values:
             raise self.fail("the end of the default")
 
     def brace(self, depth: int) -> list[Any]:
-        found = self._braced(depth)
+        items = self._braced(depth)
         self.done()
-        return found
+        return items
 
     def _braced(self, depth: int) -> list[Any]:
         if self.tokens and self.tokens[0].text in _KINDS:
@@ -422,9 +422,9 @@ class _Values:
         if not self.tokens or self.tokens[0].text != "{":
             raise self.fail("{…}")
         self.tokens.pop(0)
-        found: list[Any] = []
+        items: list[Any] = []
         while self.tokens and self.tokens[0].text != "}":
-            found.append(self._braced(depth - 1) if depth > 1 else self.item())
+            items.append(self._braced(depth - 1) if depth > 1 else self.item())
             if self.tokens and self.tokens[0].text == ",":
                 self.tokens.pop(0)
             elif not self.tokens or self.tokens[0].text != "}":
@@ -432,7 +432,7 @@ class _Values:
         if not self.tokens:
             raise self.fail("}")
         self.tokens.pop(0)
-        return found
+        return items
 
     def item(self) -> Any:
         if not self.tokens:

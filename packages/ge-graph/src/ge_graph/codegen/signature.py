@@ -24,13 +24,13 @@ def parameters(op: OpSchema) -> list[str]:
     ports, attributes = parameter_names(op)
     by_name = {a.name: a for a in op.attrs}
     last_needed = max((i for i, p in enumerate(op.inputs) if p.kind == "required"), default=-1)
-    found = [_input(name, op.inputs[i], i > last_needed) for name, i in ports.items()]
+    positional = [_input(name, op.inputs[i], i > last_needed) for name, i in ports.items()]
     counted = counts_itself(op)
     keywords = [_attribute(name, by_name[attr], counted and attr == "N") for name, attr in attributes.items()]
     keywords += [_size(op, p) for p in op.outputs if p.kind == "dynamic"]
     keywords += [f"{s}: {'Graph' if kind == 'required' else 'Sequence[Graph]'}" for s, kind in op.subgraphs.items()]
     keywords += ["dependencies: Sequence[Tensor] = ()", "node_name: str | None = None"]
-    return [*found, "*", *keywords]
+    return [*positional, "*", *keywords]
 
 
 def result(op: OpSchema) -> str:

@@ -53,9 +53,9 @@ def oracle(soc: str, cann: str | os.PathLike[str] | None = None) -> Oracle:
     Raises:
         GraphError: GE3067 as in ``facts``, GE3068 for a chip without facts.
     """
-    found = facts(cann)
-    published = found is data.published()
-    return Oracle(found, data.chip(soc, found.socs()), data.limits() if published else ())
+    kernel_facts = facts(cann)
+    published = kernel_facts is data.published()
+    return Oracle(kernel_facts, data.chip(soc, kernel_facts.socs()), data.limits() if published else ())
 
 
 def socs(cann: str | os.PathLike[str] | None = None) -> list[str]:

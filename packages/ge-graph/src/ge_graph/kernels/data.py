@@ -34,10 +34,10 @@ class Limit:
 
 
 def _read(name: str) -> bytes:
-    found = pkgutil.get_data("ge_graph", f"data/{name}")
-    if found is None:
+    content = pkgutil.get_data("ge_graph", f"data/{name}")
+    if content is None:
         raise GraphError("GE3011", f"package data ge_graph/data/{name} cannot be read", next="reinstall ge-graph")
-    return found
+    return content
 
 
 @lru_cache(maxsize=1)
@@ -49,13 +49,13 @@ def published() -> KernelFacts:
 @lru_cache(maxsize=1)
 def limits() -> tuple[Limit, ...]:
     """All limits."""
-    found = []
+    entries = []
     for line in _read("kernel_limits.tsv").decode().splitlines()[1:]:
         soc, op, when, unit, instead = line.split("\t")
         parts = tuple((part.split(":")[0], frozenset(BY_SHORT[t] for t in part.split(":")[1].split(",")))
                       for part in when.split())  # fmt: skip
-        found.append(Limit(soc, op, parts, unit, instead))
-    return tuple(found)
+        entries.append(Limit(soc, op, parts, unit, instead))
+    return tuple(entries)
 
 
 # Names that people use for a family of chips.

@@ -112,12 +112,12 @@ def _set(text: str) -> frozenset[DataType]:
 
 @lru_cache(maxsize=4096)
 def _combo(text: str, ports: int) -> tuple[DataType, ...]:
-    found = tuple(BY_SHORT[t] for t in text.split(","))
-    if len(found) == 1:
-        found *= ports
-    if len(found) != ports:
-        raise ValueError(f"{len(found)} types for {ports} ports")
-    return found
+    dtypes = tuple(BY_SHORT[t] for t in text.split(","))
+    if len(dtypes) == 1:
+        dtypes *= ports
+    if len(dtypes) != ports:
+        raise ValueError(f"{len(dtypes)} types for {ports} ports")
+    return dtypes
 
 
 class KernelFacts:
@@ -144,11 +144,11 @@ class KernelFacts:
 
     def kernels(self, op: str, soc: str) -> list[ChipKernel]:
         """The kernels of an operator on a chip, in the order in which GE asks the units."""
-        found = self._parsed.get(op)
-        if found is None:
-            found = tuple(_checked(line, self.origin) for line in self._lines.get(op, ()))
-            self._parsed[op] = found
-        fit = [k for k in found if soc in k.socs or ANY in k.socs]
+        kernels = self._parsed.get(op)
+        if kernels is None:
+            kernels = tuple(_checked(line, self.origin) for line in self._lines.get(op, ()))
+            self._parsed[op] = kernels
+        fit = [k for k in kernels if soc in k.socs or ANY in k.socs]
         return sorted(fit, key=lambda k: (k.experimental, UNITS.index(k.unit)))
 
     def socs(self) -> list[str]:
@@ -210,8 +210,8 @@ def read(data: bytes, name: str) -> KernelFacts:
 
 def by_op(lines: Iterable[str]) -> dict[str, list[str]]:
     """Lines by operator."""
-    found: dict[str, list[str]] = {}
+    grouped: dict[str, list[str]] = {}
     for line in lines:
         if line:
-            found.setdefault(line.split("\t", 1)[0], []).append(line)
-    return found
+            grouped.setdefault(line.split("\t", 1)[0], []).append(line)
+    return grouped

@@ -86,11 +86,11 @@ def version(opp: Path) -> str:
     """Name and version of an installation as it calls itself."""
     for file in (opp / "version.info", opp.parent / "version.cfg", opp.parent / "opp" / "version.info"):
         try:
-            found = re.search(r"(?im)^\s*version\s*=\s*\[?([\w.\-]+)", file.read_text("utf-8", "replace"))
+            match = re.search(r"(?im)^\s*version\s*=\s*\[?([\w.\-]+)", file.read_text("utf-8", "replace"))
         except OSError:
             continue
-        if found:
-            return f"CANN {found[1]}"
+        if match:
+            return f"CANN {match[1]}"
     return "CANN of unknown version"
 
 
@@ -154,12 +154,12 @@ def _kernels(file: Path, opp: Path, ai_core: bool) -> Iterator[ChipKernel]:
 
 def _ports(row: Mapping[str, Any]) -> tuple[int, list[Mapping[str, Any]]]:
     """Number of inputs, and the descriptions of all ports in order."""
-    found: dict[str, list[tuple[int, Mapping[str, Any]]]] = {"input": [], "output": []}
+    ports: dict[str, list[tuple[int, Mapping[str, Any]]]] = {"input": [], "output": []}
     for key, value in row.items():
         match = _PORT.fullmatch(key)
         if match:
-            found[match[1]].append((int(match[2]), value))
-    inputs, outputs = ([v for _, v in sorted(found[side], key=lambda e: e[0])] for side in ("input", "output"))
+            ports[match[1]].append((int(match[2]), value))
+    inputs, outputs = ([v for _, v in sorted(ports[side], key=lambda e: e[0])] for side in ("input", "output"))
     return len(inputs), inputs + outputs
 
 

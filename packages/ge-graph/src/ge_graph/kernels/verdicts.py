@@ -113,15 +113,15 @@ class Oracle:
                 return limited
         whole = self.soc in self.facts.complete or any(k.unit == AI_CORE for k in usual)
         for kernel in usual:
-            found = _takes(kernel, types)
-            if found is not None and found.state == "aicpu":
+            verdict = _takes(kernel, types)
+            if verdict is not None and verdict.state == "aicpu":
                 if not whole:
                     return Verdict(
                         "unknown", f"AI CPU takes it; whether {self.soc} has an AI Core kernel is not known", slow=True
                     )
-                return Verdict("aicpu", found.reason, advice=self._advice(usual, types))
-            if found is not None:
-                return found
+                return Verdict("aicpu", verdict.reason, advice=self._advice(usual, types))
+            if verdict is not None:
+                return verdict
         if usual and whole:
             more = "" if any(k.unit == AI_CPU for k in usual) else "; AI CPU has none that is listed"
             return Verdict("none", _refusal(usual, types) + more, advice=self._advice(usual, types))
@@ -131,10 +131,10 @@ class Oracle:
 
     def has(self, op: str, types: Types) -> Literal["yes", "no", "unknown"]:
         """Whether some unit of the chip takes the operator."""
-        found = self.verdict(op, types)
-        if found.state == "unknown":
-            return "yes" if found.slow else "unknown"
-        return "no" if found.state == "none" else "yes"
+        verdict = self.verdict(op, types)
+        if verdict.state == "unknown":
+            return "yes" if verdict.slow else "unknown"
+        return "no" if verdict.state == "none" else "yes"
 
     def check(self, graph: Graph) -> Iterator[Finding]:
         """The verdict on every operator of a graph and of the graphs in its nodes; inputs and constants left out."""
@@ -147,13 +147,13 @@ class Oracle:
             if node.op not in _NO_WORK:
                 types = types_of(node)
                 shown = ", ".join(f"{p} {'+'.join(dict.fromkeys(d.short for d in ds))}" for p, ds in types.items())
-                found = known.get((node.op, shown))
-                if found is None:
-                    found = known[node.op, shown] = self.verdict(node.op, types)
+                verdict = known.get((node.op, shown))
+                if verdict is None:
+                    verdict = known[node.op, shown] = self.verdict(node.op, types)
                 origin = node.provenance
                 yield Finding(
                     node.op, path + node.name, shown, origin.source if origin else "", origin.code if origin else "",
-                    _with_rank(found, node),
+                    _with_rank(verdict, node),
                 )  # fmt: skip
             for slot, inner in node.subgraphs.items():
                 if id(inner) not in above:
@@ -173,9 +173,9 @@ class Oracle:
             if kernel.unit != AI_CORE:
                 continue
             for combo in kernel.combos:
-                found = _way(kernel, combo, types)
-                if found is not None and (best is None or found[0] < best[0]):
-                    best = found
+                way = _way(kernel, combo, types)
+                if way is not None and (best is None or way[0] < best[0]):
+                    best = way
         return "" if best is None else best[1]
 
 
@@ -186,12 +186,12 @@ def types_of(node: Node) -> dict[str, tuple[DataType, ...]]:
     """Port name to element types, inputs then outputs, unfed ports left out; unknown operators' ports are numbered."""
     row = schema.get(node.op)
     ins = [p.name for p in row.inputs] if row and len(row.inputs) == len(node.inputs) else []
-    found: dict[str, tuple[DataType, ...]] = {}
+    types: dict[str, tuple[DataType, ...]] = {}
     for at, entry in enumerate(node.inputs):
         if entry is not None:
             parts = entry if isinstance(entry, tuple) else (entry,)
             if parts:
-                found[ins[at] if ins else f"input{at}"] = tuple(t.dtype for t in parts)
+                types[ins[at] if ins else f"input{at}"] = tuple(t.dtype for t in parts)
     if row is not None and any(node.output_counts.get(p.name) is None for p in row.outputs if p.kind == "dynamic"):
         row = None
     at = 0
@@ -199,10 +199,10 @@ def types_of(node: Node) -> dict[str, tuple[DataType, ...]]:
         count = node.output_counts[port.name] if port.kind == "dynamic" else 1
         given = tuple(t.dtype for t in node.outputs[at : at + count])
         if given:
-            found.setdefault(port.name, given)
+            types.setdefault(port.name, given)
         at += count
         del k
-    return found
+    return types
 
 
 def _with_rank(verdict: Verdict, node: Node) -> Verdict:

@@ -59,11 +59,11 @@ class Pass(ABC):
         for part in walk(graph):
             before = fingerprint(part) if check else None
             size = len(part.nodes)
-            found = self.rewrite(part)
-            changed = fingerprint(part) != before if check else len(part.nodes) != size or bool(found)
-            if changed != bool(found):
+            changes = self.rewrite(part)
+            changed = fingerprint(part) != before if check else len(part.nodes) != size or bool(changes)
+            if changed != bool(changes):
                 raise GraphError(
-                    "GE3051", f"pass '{self.name}' says changed={bool(found)}, the graph says changed={changed}",
+                    "GE3051", f"pass '{self.name}' says changed={bool(changes)}, the graph says changed={changed}",
                     where=f"graph '{part.name}'", next="report this as a bug in the pass",
                 )  # fmt: skip
             if check and (again := self.rewrite(part)):
@@ -71,7 +71,7 @@ class Pass(ABC):
                     "GE3051", f"pass '{self.name}' changes its own result: {'; '.join(again)}",
                     where=f"graph '{part.name}'", next="report this as a bug in the pass",
                 )  # fmt: skip
-            notes.extend(found)
+            notes.extend(changes)
         return PassResult(self.name, bool(notes), tuple(notes))
 
 

@@ -44,8 +44,8 @@ class UnjoinBatches(Pass):
             split = after[0].outputs[0]
             if any(effects.pinned(n) for n in (node, after[0])):
                 continue
-            found = [_unjoined(entry, effects) for entry in node.inputs[:2]]
-            sources = [_split_as(f, entry, split) for f, entry in zip(found, node.inputs[:2])]
+            unjoined = [_unjoined(entry, effects) for entry in node.inputs[:2]]
+            sources = [_split_as(f, entry, split) for f, entry in zip(unjoined, node.inputs[:2])]
             if not any(isinstance(s, Tensor) for s in sources) or not _fit(sources, node, split):
                 continue
             node.inputs[:2] = [s if isinstance(s, Tensor) else _reshaped(graph, node, s) for s in sources]

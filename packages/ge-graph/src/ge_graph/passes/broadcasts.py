@@ -46,11 +46,11 @@ class SpreadLate(Pass):
         for node in list(graph.nodes):
             if mapping:
                 node.replace_operands(mapping)
-            found = _spread(node, effects) if node.op in _PAIRS or node.op in _SINGLES else None
-            if found is None:
+            spread = _spread(node, effects) if node.op in _PAIRS or node.op in _SINGLES else None
+            if spread is None:
                 nodes.append(node)
                 continue
-            place, large, small = found
+            place, large, small = spread
             if len(node.inputs) == 2 and _has_all_sizes(node, 1 - place):
                 node.inputs[place] = small
                 past += 1

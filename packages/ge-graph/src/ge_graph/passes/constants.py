@@ -81,10 +81,10 @@ class _Content:
 def _untouchable(graph: Graph) -> set[Node]:
     """Constants that are waited for, or that an in-place operator writes."""
     effects = Effects(graph)
-    found = set(effects.ordered)
+    untouchable = set(effects.ordered)
     for node in graph.nodes:
         for source, _ in effects.refs(node.op):
             operand = node.inputs[source] if source < len(node.inputs) else None
             if isinstance(operand, Tensor):
-                found.add(operand.node)
-    return found
+                untouchable.add(operand.node)
+    return untouchable

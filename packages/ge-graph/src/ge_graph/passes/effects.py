@@ -77,13 +77,13 @@ class Effects:
 
     def refs(self, op: str) -> tuple[tuple[int, int], ...]:
         """Pairs of input and output that are one variable: GE marks them by giving both one name."""
-        found = self._refs.get(op)
-        if found is None:
+        pairs = self._refs.get(op)
+        if pairs is None:
             row = schema.get(op)
             outputs = {p.name: i for i, p in enumerate(row.outputs)} if row else {}
-            found = tuple((i, outputs[p.name]) for i, p in enumerate(row.inputs) if p.name in outputs) if row else ()
-            self._refs[op] = found
-        return found
+            pairs = tuple((i, outputs[p.name]) for i, p in enumerate(row.inputs) if p.name in outputs) if row else ()
+            self._refs[op] = pairs
+        return pairs
 
     def root(self, tensor: Tensor) -> Tensor:
         """The tensor whose memory this one may be."""

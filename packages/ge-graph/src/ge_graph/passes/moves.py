@@ -66,9 +66,9 @@ class JoinMoves(Pass):
             if mapping:
                 node.replace_operands(mapping)
             while True:
-                found = _before(node, effects)
-                change = None if found is None else _RULES[node.op](node, *found)
-                if found is None or change is None:
+                pair = _before(node, effects)
+                change = None if pair is None else _RULES[node.op](node, *pair)
+                if pair is None or change is None:
                     sizes = _keeps_order(node, effects)
                     if sizes is None:
                         break
@@ -77,13 +77,13 @@ class JoinMoves(Pass):
                     shortened += 1
                     node = made
                     continue
-                if change == _NOTHING and not replaceable(node, found[1], effects, outputs):
+                if change == _NOTHING and not replaceable(node, pair[1], effects, outputs):
                     break
                 counts[node.op] = counts.get(node.op, 0) + 1
                 if change == _NOTHING:
-                    mapping[node.outputs[0]] = found[1]
+                    mapping[node.outputs[0]] = pair[1]
                     break
-                _join(graph, nodes, node, found[1], change)
+                _join(graph, nodes, node, pair[1], change)
             nodes.append(node)
         graph.nodes[:] = nodes
         if mapping:
@@ -158,8 +158,8 @@ def _transpose(node: Node, middle: Tensor, first: Tensor) -> _Change:
 
 def _axes(node: Node, rank: int) -> tuple[int, ...] | None:
     """Axes of an Unsqueeze in its result, or of a Squeeze in what it reads, of that rank."""
-    found = node.attr("axes" if node.op == "Unsqueeze" else "axis", ())
-    axes = tuple(sorted(a + rank if a < 0 else a for a in found))
+    given = node.attr("axes" if node.op == "Unsqueeze" else "axis", ())
+    axes = tuple(sorted(a + rank if a < 0 else a for a in given))
     return axes if len(set(axes)) == len(axes) and all(0 <= a < rank for a in axes) else None
 
 

@@ -84,11 +84,11 @@ def _keep_old_values(graph: Graph, effects: Effects, assigned: list[tuple[Tensor
 
 def _readers(graph: Graph, effects: Effects, targets: set[Tensor]) -> dict[Tensor, list[Node]]:
     """Nodes that may read the memory of each input, in order."""
-    found: dict[Tensor, list[Node]] = {target: [] for target in targets}
+    readers: dict[Tensor, list[Node]] = {target: [] for target in targets}
     for node in graph.nodes:
         for root in {effects.root(t) for t in node.operands()} & targets:
-            found[root].append(node)
-    return found
+            readers[root].append(node)
+    return readers
 
 
 def _assign(graph: Graph, target: Tensor, value: Tensor, readers: list[Node]) -> None:
@@ -115,11 +115,11 @@ class ReplaceDataWithRefData(Pass):
     place = "after everything that adds or removes in-place operators"
 
     def rewrite(self, graph: Graph) -> list[str]:
-        found = [n for n in Effects(graph).written_inputs() if n.op == "Data"]
-        for node in sorted(found, key=_index):
+        written = [n for n in Effects(graph).written_inputs() if n.op == "Data"]
+        for node in sorted(written, key=_index):
             node.op = "RefData"
             logger.debug("Replace %s:RefData with %s:Data in graph %s", node.name, node.name, graph.name)
-        return [f"{len(found)} Data replaced with RefData"] if found else []
+        return [f"{len(written)} Data replaced with RefData"] if written else []
 
 
 def _index(node: Node) -> int:

@@ -56,12 +56,12 @@ class FoldSizes(Pass):
                     mapping[node.outputs[0]] = source
                     counts["BroadcastTo"] = counts.get("BroadcastTo", 0) + 1
                     continue
-            found = None if node.op not in _RULES or len(node.outputs) != 1 else _value(node, sizes)
-            if found is not None and not effects.pinned(node):
-                attrs = {"value": Attr(Kind.TENSOR, found)}
-                made = unplaced(graph, "Const", (), attrs, node.outputs[0], found.shape)
+            value = None if node.op not in _RULES or len(node.outputs) != 1 else _value(node, sizes)
+            if value is not None and not effects.pinned(node):
+                attrs = {"value": Attr(Kind.TENSOR, value)}
+                made = unplaced(graph, "Const", (), attrs, node.outputs[0], value.shape)
                 nodes.append(made)
-                sizes[made.outputs[0]] = found
+                sizes[made.outputs[0]] = value
                 mapping[node.outputs[0]] = made.outputs[0]
                 counts[node.op] = counts.get(node.op, 0) + 1
                 continue
@@ -101,7 +101,7 @@ def _value(node: Node, sizes: Mapping[Tensor, _Array]) -> _Array | None:
         return None
     if node.op == "Shape":
         operand = node.inputs[0]
-        found = _whole(operand) if isinstance(operand, Tensor) else None
+        value = _whole(operand) if isinstance(operand, Tensor) else None
     else:
         operands = list(node.operands())
         if not any(t in sizes for t in operands):
@@ -111,13 +111,13 @@ def _value(node: Node, sizes: Mapping[Tensor, _Array]) -> _Array | None:
         if len(known) != len(given):
             return None
         # wide, so that no step overflows unseen
-        found = _RULES[node.op](node, [k.astype(np.int64) for k in known])
-    if found is None or found.ndim > 1 or found.size > _MOST:
+        value = _RULES[node.op](node, [k.astype(np.int64) for k in known])
+    if value is None or value.ndim > 1 or value.size > _MOST:
         return None
     limits = np.iinfo(dtype)
-    if found.size and not (limits.min <= found.min() and found.max() <= limits.max):
+    if value.size and not (limits.min <= value.min() and value.max() <= limits.max):
         return None
-    return found.astype(dtype)
+    return value.astype(dtype)
 
 
 def _gather(node: Node, given: Sequence[_Array]) -> _Array | None:

@@ -62,12 +62,12 @@ def node_attributes(node: Node, op: OpSchema) -> Iterator[str]:
 
 def super_kernel_problems(text: str) -> list[str]:
     """What GE does not take in the options of a super kernel."""
-    found = []
+    problems = []
     for pair in text.split(":"):
         key, _, value = pair.partition("=")
         if key.strip() == "strict-scope-check" and value.strip() not in _STRICT:
-            found.append(f"super kernel option strict-scope-check is {value!r}; GE takes bypass and abort (E19999)")
-    return found
+            problems.append(f"super kernel option strict-scope-check is {value!r}; GE takes bypass and abort (E19999)")
+    return problems
 
 
 def _text(attr: Attr) -> str:

@@ -48,13 +48,13 @@ schema.on_register(_forget)
 
 def in_place_ports(op: str) -> tuple[tuple[int, str], ...]:
     """Position and name of the inputs that an output is named after: GE takes both for one variable."""
-    found = _ports.get(op)
-    if found is None:
+    ports = _ports.get(op)
+    if ports is None:
         row = schema.get(op)
         outputs = set() if row is None else {p.name for p in row.outputs}
-        found = () if row is None else tuple((i, p.name) for i, p in enumerate(row.inputs) if p.name in outputs)
-        _ports[op] = found
-    return found
+        ports = () if row is None else tuple((i, p.name) for i, p in enumerate(row.inputs) if p.name in outputs)
+        _ports[op] = ports
+    return ports
 
 
 Check: TypeAlias = "Callable[[Node, OpSchema], Iterable[str]]"

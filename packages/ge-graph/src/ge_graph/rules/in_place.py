@@ -52,32 +52,32 @@ def contested(scope: Scope) -> Iterator[tuple[Node, str, Tensor, list[Node]]]:
 
 def users_of(tensors: set[int], graph: Graph) -> dict[int, list[Node]]:
     """Identity of a tensor to the nodes that read it, in order, each once."""
-    found: dict[int, dict[int, Node]] = {t: {} for t in tensors}
+    users: dict[int, dict[int, Node]] = {t: {} for t in tensors}
     for node in graph.nodes:
         for t in node.operands():
             if id(t) in tensors:
-                found[id(t)][id(node)] = node
-    return {t: list(nodes.values()) for t, nodes in found.items()}
+                users[id(t)][id(node)] = node
+    return {t: list(nodes.values()) for t, nodes in users.items()}
 
 
 def ancestors(node: Node, wanted: list[Node], scope: Scope) -> set[int]:
     """Identities of the nodes that run before ``node``, as far back as the first of ``wanted``."""
     first = min(scope.position.get(id(n), 0) for n in wanted)
-    found: set[int] = set()
+    reached: set[int] = set()
     waiting = [node]
     while waiting:
         at = waiting.pop()
         for before in (*(t.node for t in at.operands()), *at.control):
-            if id(before) not in found and scope.position.get(id(before), -1) >= first:
-                found.add(id(before))
+            if id(before) not in reached and scope.position.get(id(before), -1) >= first:
+                reached.add(id(before))
                 waiting.append(before)
-    return found
+    return reached
 
 
 def descendants(node: Node, scope: Scope) -> set[int]:
     """Identities of the nodes that run after ``node``."""
-    found = {id(node)}
+    reached = {id(node)}
     for later in scope.graph.nodes[scope.position[id(node)] + 1 :]:
-        if any(id(t.node) in found for t in later.operands()) or any(id(n) in found for n in later.control):
-            found.add(id(later))
-    return found - {id(node)}
+        if any(id(t.node) in reached for t in later.operands()) or any(id(n) in reached for n in later.control):
+            reached.add(id(later))
+    return reached - {id(node)}

@@ -27,10 +27,10 @@ def check_options(graph: Graph, options: Mapping[str, str]) -> None:
     Raises:
         GraphError: GE3070 listing all of them, each with the code that GE answers with.
     """
-    found = list(problems(graph, options))
-    if found:
+    refused = list(problems(graph, options))
+    if refused:
         raise GraphError(
-            "GE3070", f"{len(found)} options do not fit graph '{graph.name}': " + "; ".join(found),
+            "GE3070", f"{len(refused)} options do not fit graph '{graph.name}': " + "; ".join(refused),
             next="correct the options, or leave them out",
         )  # fmt: skip
 

@@ -102,8 +102,8 @@ class _Call:
         self.run: Callable[[dict[str, Any], list[Any]], Any]
         if row.form == "py":
             name, _, variant = row.target.partition(".")
-            found = getattr(aclnn_forms, name)
-            self.run = found(variant) if variant else found
+            form = getattr(aclnn_forms, name)
+            self.run = form(variant) if variant else form
         elif row.form == "aten":
             self.run = self._aten()
         else:
@@ -134,7 +134,7 @@ class _Call:
     def _ge(self) -> Callable[[dict[str, Any], list[Any]], Any]:
         """A graph of one operator. Results have the types of what is written, so the schema decides what is allowed."""
         row = self.row
-        found = schema.require(row.target)
+        op_schema = schema.require(row.target)
         kinds = {a.name: v for a, v in zip(row.arguments, self.values)}
         inputs = []
         fed = []
@@ -149,12 +149,12 @@ class _Call:
         written = [v for a, v in zip(row.arguments, self.values) if a.written and v is not None]
         in_type = inputs[0]["dtype"] if inputs else 0
         outputs = [
-            {"dtype": written[i][1] if i < len(written) else in_type, "rank": 0} for i in range(len(found.outputs))
+            {"dtype": written[i][1] if i < len(written) else in_type, "rank": 0} for i in range(len(op_schema.outputs))
         ]
         plain = {a.name: v for a, v in zip(row.arguments, self.values)}
         attrs = {}
         for name, node in row.keywords.items():
-            spec = found.attr(name)
+            spec = op_schema.attr(name)
             if spec is None:
                 raise CannRefusal(INTERNAL, f"{row.function}: {row.target} has no attribute '{name}'")
             attrs[name] = [spec.kind.value, _value(node, plain)]
@@ -179,16 +179,16 @@ _calls: OrderedDict[bytes, _Call] = OrderedDict()
 
 
 def _call_of(data: bytes) -> _Call:
-    found = _calls.get(data)
-    if found is None:
+    call = _calls.get(data)
+    if call is None:
         try:
-            found = _Call(data)
+            call = _Call(data)
         except GeError as error:
             raise CannRefusal(INTERNAL, f"EZ9999: {error}") from error
         if len(_calls) >= _KEPT:
             _calls.popitem(last=False)
-        _calls[data] = found
-    return found
+        _calls[data] = call
+    return call
 
 
 def prepare(data: bytes, words: list[int]) -> int:

@@ -40,21 +40,21 @@ def sources() -> Path:
 
 def libraries(folder: Path) -> list[Library]:
     """What is to be built, in an order that dependencies permit."""
-    found = []
+    listed = []
     for line in (folder / "libraries.txt").read_text().splitlines():
         parts = re.fullmatch(r"([a-z_]+) <([a-z_ ]*)> (.+)", line)
         if parts:
-            found.append(Library(parts[1], tuple(parts[2].split()), tuple(parts[3].split())))
-    return found
+            listed.append(Library(parts[1], tuple(parts[2].split()), tuple(parts[3].split())))
+    return listed
 
 
 def compiler() -> str:
     """The C++ compiler: ``$CXX``, else g++."""
     name = os.environ.get("CXX") or "g++"
-    found = shutil.which(name)
-    if found is None:
+    path = shutil.which(name)
+    if path is None:
         raise EngineError("GE4061", f"no C++ compiler '{name}' found", next="install g++ or set CXX")
-    return found
+    return path
 
 
 def home() -> Path:

@@ -21,12 +21,12 @@ _CALLBACK: Final = ctypes.CFUNCTYPE(
 
 
 def _library() -> ctypes.CDLL:
-    found = ctypes.CDLL("libascendcl.so")
-    found.TairEmulatorReply.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
-    found.TairEmulatorReply.restype = None
-    found.TairEmulatorError.argtypes = [ctypes.c_int, ctypes.c_char_p]
-    found.TairEmulatorError.restype = None
-    return found
+    library = ctypes.CDLL("libascendcl.so")
+    library.TairEmulatorReply.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+    library.TairEmulatorReply.restype = None
+    library.TairEmulatorError.argtypes = [ctypes.c_int, ctypes.c_char_p]
+    library.TairEmulatorError.restype = None
+    return library
 
 
 _native: Final = _library()

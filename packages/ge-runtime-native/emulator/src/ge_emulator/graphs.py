@@ -155,12 +155,12 @@ def drop(data: bytes, words: list[int]) -> int:
 
 
 def _tensors(words: list[int], at: int, count: int) -> tuple[list[tuple[int, int, int, list[int]]], int]:
-    found = []
+    tensors = []
     for _ in range(count):
         address, size, dtype, rank = words[at : at + 4]
-        found.append((address, size, dtype, words[at + 4 : at + 4 + rank]))
+        tensors.append((address, size, dtype, words[at + 4 : at + 4 + rank]))
         at += 4 + rank
-    return found, at
+    return tensors, at
 
 
 def run(data: bytes, words: list[int]) -> int | bytes:

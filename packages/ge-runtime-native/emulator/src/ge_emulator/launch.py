@@ -116,12 +116,12 @@ def command(args: Sequence[str], module: str | None) -> list[str]:
         return [sys.executable, "-m", *args]
     if first in ("python", "python3"):
         return [sys.executable, *args[1:]]
-    found = shutil.which(first)
-    if found is None:
+    executable = shutil.which(first)
+    if executable is None:
         raise EngineError(
             "GE4063", f"no command '{first}'", next="give a script that ends in .py, -m MODULE or -- COMMAND"
         )
-    return [found, *args[1:]]
+    return [executable, *args[1:]]
 
 
 def check(given: str | None) -> int:
@@ -161,8 +161,8 @@ def check(given: str | None) -> int:
 def _describe(site: Path | None) -> str:
     if site is None:
         return f"{importlib.metadata.version('torch_npu')}, installed"
-    found = next(iter(importlib.metadata.distributions(path=[str(site)], name="torch_npu")), None)
-    return f"{found.version if found else 'unknown version'}, in {site}"
+    distribution = next(iter(importlib.metadata.distributions(path=[str(site)], name="torch_npu")), None)
+    return f"{distribution.version if distribution else 'unknown version'}, in {site}"
 
 
 def _split(args: list[str]) -> tuple[list[str], list[str]]:

@@ -120,22 +120,22 @@ def _operators(graph: Graph, options: dict[str, str]) -> Iterator[str]:
             yield f"E19999: {node.op} node {node.name} has no value"
         if node.op in _NO_SCHEMA:
             continue
-        found = schema.get(node.op)
-        if found is None:
+        op_schema = schema.get(node.op)
+        if op_schema is None:
             yield f"EZ3003: node {node.name}: no operator information library supports {node.op}"
             continue
         if node.subgraphs and node.op not in _WITH_SUBGRAPHS:
             yield f"E19999: node {node.name} of type {node.op} has a subgraph"
-        if len(node.inputs) != len(found.inputs):
-            yield f"E19999: node {node.name}: {len(node.inputs)} input ports, {node.op} has {len(found.inputs)}"
+        if len(node.inputs) != len(op_schema.inputs):
+            yield f"E19999: node {node.name}: {len(node.inputs)} input ports, {node.op} has {len(op_schema.inputs)}"
             continue
-        yield from _ports(node, found)
+        yield from _ports(node, op_schema)
 
 
-def _ports(node: Node, found: schema.OpSchema) -> Iterator[str]:
-    outputs = {p.name for p in found.outputs}
+def _ports(node: Node, op_schema: schema.OpSchema) -> Iterator[str]:
+    outputs = {p.name for p in op_schema.outputs}
     fed: list[Any] = []
-    for port, entry in zip(found.inputs, node.inputs):
+    for port, entry in zip(op_schema.inputs, node.inputs):
         edges = entry if isinstance(entry, tuple) else () if entry is None else (entry,)
         if port.kind == "required" and entry is None:
             yield f"E11019: node {node.name} of type {node.op}: input {port.name} is not linked"
@@ -147,8 +147,8 @@ def _ports(node: Node, found: schema.OpSchema) -> Iterator[str]:
             yield f"E19999: node {node.name} ({node.op}) writes {port.name}, which a constant feeds (PARAM_INVALID)"
         types = tuple(DataType.DT_FLOAT if e.dtype in _HALF and e.dtype not in port.domain else e.dtype for e in edges)
         fed.append(types if port.kind == "dynamic" else types[0] if types else None)
-    if not any(p.kind == "required" and e is None for p, e in zip(found.inputs, node.inputs)):
-        yield from (f"EZ9999: node {node.name} of type {node.op}: {text}" for text in input_problems(found, fed))
+    if not any(p.kind == "required" and e is None for p, e in zip(op_schema.inputs, node.inputs)):
+        yield from (f"EZ9999: node {node.name} of type {node.op}: {text}" for text in input_problems(op_schema, fed))
 
 
 def _branches(graph: Graph, options: dict[str, str]) -> Iterator[str]:
@@ -240,8 +240,8 @@ def _prune(graph: Graph) -> None:
 
 def _defaults(node: Node) -> None:
     """Absent optional attributes get their default; one of another kind is not read, so it has the default too."""
-    found = schema.get(node.op)
-    for spec in found.attrs if found is not None else ():
+    op_schema = schema.get(node.op)
+    for spec in op_schema.attrs if op_schema is not None else ():
         given = node.attrs.get(spec.name)
         if given is None or given.kind is not spec.kind:
             node.attrs.pop(spec.name, None)
@@ -251,15 +251,15 @@ def _defaults(node: Node) -> None:
 
 def _infer_types(node: Node) -> None:
     """The type that inputs and attributes make a result replaces the one that the graph recorded."""
-    found = schema.get(node.op)
-    if found is None or node.subgraphs or node.op in _NO_SCHEMA or len(node.outputs) != len(found.outputs):
+    op_schema = schema.get(node.op)
+    if op_schema is None or node.subgraphs or node.op in _NO_SCHEMA or len(node.outputs) != len(op_schema.outputs):
         return
     fed: list[Any] = [
         tuple(t.dtype for t in e) if isinstance(e, tuple) else e.dtype if isinstance(e, Tensor) else None
         for e in node.inputs
     ]
     plan = plan_of(node.op)
-    for port, edge, rule, definite in zip(found.outputs, node.outputs, plan.rules, plan.definite):
+    for port, edge, rule, definite in zip(op_schema.outputs, node.outputs, plan.rules, plan.definite):
         if not definite or port.kind == "dynamic":
             continue
         try:

@@ -19,8 +19,8 @@ def exists(data: bytes, words: list[int]) -> int:
 def has_input(data: bytes, words: list[int]) -> int:
     """1 if the operator of the first line has the input of the second."""
     op, _, name = data.decode().partition("\n")
-    found = schema.get(op)
-    return int(found is not None and found.input(name) is not None)
+    op_schema = schema.get(op)
+    return int(op_schema is not None and op_schema.input(name) is not None)
 
 
 def attributes(data: bytes, words: list[int]) -> bytes:
@@ -35,11 +35,11 @@ def _upper(kind: str) -> str:
 
 def ports(data: bytes, words: list[int]) -> bytes:
     """Inputs, outputs and attributes of an operator, each list with its kinds."""
-    found = schema.require(data.decode())
+    op_schema = schema.require(data.decode())
     lists = (
-        [(p.name, p.kind) for p in found.inputs],
-        [(p.name, p.kind) for p in found.outputs],
-        [(a.name, f"VT_{_upper(a.kind.value)}") for a in found.attrs],
+        [(p.name, p.kind) for p in op_schema.inputs],
+        [(p.name, p.kind) for p in op_schema.outputs],
+        [(a.name, f"VT_{_upper(a.kind.value)}") for a in op_schema.attrs],
     )
     return reply(0, b"".join(_names(entries) + b"\0" for entries in lists))
 

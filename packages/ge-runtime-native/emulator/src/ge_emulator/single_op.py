@@ -41,19 +41,19 @@ class Prepared:
     def __init__(self, call: dict[str, Any]) -> None:
         self.op: str = call["op"]
         self.sizes_back: bool = call.get("sizes_back", False)
-        found = schema.get(self.op)
-        if found is None:
+        op_schema = schema.get(self.op)
+        if op_schema is None:
             raise CannRefusal(OP_NOT_FOUND, f"EZ3003: no operator '{self.op}' is registered")
         graph = Graph(self.op)
         self.fed: list[int] = []
         self.in_dtypes = [_dtype(i) for i in call["inputs"]]
         self.out_dtypes = [_dtype(o) for o in call["outputs"]]
         edges = [self._edge(graph, i, entry) for i, entry in enumerate(call["inputs"])]
-        inputs = _by_port(found, call["inputs"], edges)
-        counts = _output_counts(found, len(call["outputs"]))
+        inputs = _by_port(op_schema, call["inputs"], edges)
+        counts = _output_counts(op_schema, len(call["outputs"]))
         outputs = [(DataType(o["dtype"]), None) for o in call["outputs"] if o["dtype"] not in UNDEFINED]
         self.taken = [i for i, o in enumerate(call["outputs"]) if o["dtype"] not in UNDEFINED]
-        node = graph.add(self.op, inputs, _attributes(found, call["attrs"]), outputs)
+        node = graph.add(self.op, inputs, _attributes(op_schema, call["attrs"]), outputs)
         node.output_counts = counts
         graph.outputs = list(node.outputs)
         order = schedule(graph)
@@ -80,17 +80,17 @@ def _dtype(entry: dict[str, Any]) -> torch.dtype | None:
     return None if entry["dtype"] in UNDEFINED else torch_dtype(DataType(entry["dtype"]))
 
 
-def _by_port(found: OpSchema, entries: Sequence[dict[str, Any]], edges: Sequence[Tensor | None]) -> list[Operand]:
+def _by_port(op_schema: OpSchema, entries: Sequence[dict[str, Any]], edges: Sequence[Tensor | None]) -> list[Operand]:
     """Inputs in schema order. Members of a dynamic port are named ``x0``, ``x1`` …, or are all that is left."""
     inputs: list[Operand] = []
     at = 0
-    for position, port in enumerate(found.inputs):
+    for position, port in enumerate(op_schema.inputs):
         if port.kind == "dynamic":
-            count = _members(port, entries[at:], len(found.inputs) - position - 1)
+            count = _members(port, entries[at:], len(op_schema.inputs) - position - 1)
             members = edges[at : at + count]
             if any(m is None for m in members):
                 raise CannRefusal(
-                    INVALID, f"{found.name}: a member of the dynamic input '{port.name}' is not described"
+                    INVALID, f"{op_schema.name}: a member of the dynamic input '{port.name}' is not described"
                 )
             inputs.append(tuple(m for m in members if m is not None))
             at += count
@@ -100,15 +100,15 @@ def _by_port(found: OpSchema, entries: Sequence[dict[str, Any]], edges: Sequence
         else:
             inputs.append(None)
     if at < len(edges):
-        raise CannRefusal(INVALID, f"{found.name} takes {at} inputs, got {len(edges)}")
-    for port, entry in zip(found.inputs, inputs):
+        raise CannRefusal(INVALID, f"{op_schema.name} takes {at} inputs, got {len(edges)}")
+    for port, entry in zip(op_schema.inputs, inputs):
         if port.kind == "required" and entry is None:
-            raise CannRefusal(INVALID, f"EZ3002: {found.name}: required input '{port.name}' is not fed")
+            raise CannRefusal(INVALID, f"EZ3002: {op_schema.name}: required input '{port.name}' is not fed")
         for edge in entry if isinstance(entry, tuple) else (entry,):
             if edge is not None and edge.dtype not in port.domain:
                 allowed = ", ".join(d.short for d in port.dtypes)
                 raise CannRefusal(
-                    INVALID, f"EZ3002: {found.name}: input '{port.name}' is {edge.dtype.short}; it takes {allowed}"
+                    INVALID, f"EZ3002: {op_schema.name}: input '{port.name}' is {edge.dtype.short}; it takes {allowed}"
                 )
     return inputs
 
@@ -122,19 +122,19 @@ def _members(port: PortSchema, rest: Sequence[dict[str, Any]], after: int) -> in
     return named if named else max(len(rest) - after, 0)
 
 
-def _output_counts(found: OpSchema, given: int) -> dict[str, int]:
-    dynamic = [p for p in found.outputs if p.kind == "dynamic"]
+def _output_counts(op_schema: OpSchema, given: int) -> dict[str, int]:
+    dynamic = [p for p in op_schema.outputs if p.kind == "dynamic"]
     if not dynamic:
         return {}
     if len(dynamic) > 1:
-        raise CannRefusal(INTERNAL, f"{found.name} has two dynamic outputs; how many belong to each is not known")
-    return {dynamic[0].name: given - len(found.outputs) + 1}
+        raise CannRefusal(INTERNAL, f"{op_schema.name} has two dynamic outputs; how many belong to each is not known")
+    return {dynamic[0].name: given - len(op_schema.outputs) + 1}
 
 
-def _attributes(found: OpSchema, given: dict[str, list[Any]]) -> dict[str, Attr]:
+def _attributes(op_schema: OpSchema, given: dict[str, list[Any]]) -> dict[str, Attr]:
     """Attributes of the schema. As GE does: unknown names are ignored, a value of another kind leaves the default."""
     attrs: dict[str, Attr] = {}
-    for spec in found.attrs:
+    for spec in op_schema.attrs:
         kind, value = given.get(spec.name, ("", 0))
         if (
             kind == spec.kind.value
@@ -146,7 +146,7 @@ def _attributes(found: OpSchema, given: dict[str, list[Any]]) -> dict[str, Attr]
             attrs[spec.name] = spec.default
         elif spec.required:
             raise CannRefusal(
-                INVALID, f"{found.name}: required attribute '{spec.name}' is missing or not {spec.kind.value}"
+                INVALID, f"{op_schema.name}: required attribute '{spec.name}' is missing or not {spec.kind.value}"
             )
     return attrs
 
@@ -156,17 +156,17 @@ _prepared: OrderedDict[bytes, Prepared] = OrderedDict()
 
 def _form(data: bytes) -> Prepared:
     """The form of a call with this description; made on first sight."""
-    found = _prepared.get(data)
-    if found is None:
+    prepared = _prepared.get(data)
+    if prepared is None:
         call = json.loads(data)
         try:
-            found = Prepared(call)
+            prepared = Prepared(call)
         except GeError as error:
             raise CannRefusal(INTERNAL, f"EZ3003: {call['op']}: {error}") from error
         if len(_prepared) >= _KEPT:
             _prepared.popitem(last=False)
-        _prepared[data] = found
-    return found
+        _prepared[data] = prepared
+    return prepared
 
 
 def prepare(data: bytes, words: list[int]) -> int:

@@ -104,8 +104,8 @@ class DeviceArray:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         if copy is False:
             raise ValueError("memory on the device cannot be seen by numpy without a copy")
-        found = self.numpy()
-        return found if dtype is None else found.astype(dtype)
+        array = self.numpy()
+        return array if dtype is None else array.astype(dtype)
 
     def __dlpack__(self, *, stream: Any = None, **_: Any) -> Any:
         self.check()

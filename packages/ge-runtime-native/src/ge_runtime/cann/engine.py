@@ -159,12 +159,12 @@ class CannExecutable:
     def _known(self, index: int) -> tuple[DataType, tuple[int, ...]]:
         value = library.Value()
         check(library.native().gec_graph_output(self._handle, index, value), self._graph)
-        found, declared = DataType(value.dtype), self._graph.outputs[index].dtype
-        if found is not declared:
+        dtype, declared = DataType(value.dtype), self._graph.outputs[index].dtype
+        if dtype is not declared:
             raise errors.device_refused(
-                f"GE found result {index} to be {found.name}, the graph says {declared.name}", self._graph
+                f"GE found result {index} to be {dtype.name}, the graph says {declared.name}", self._graph
             )
-        return found, tuple(value.dims[: value.rank])
+        return dtype, tuple(value.dims[: value.rank])
 
     # -- running ------------------------------------------------------------------------------------------------------
 
@@ -205,12 +205,12 @@ class CannExecutable:
                 self._describe(i, p)
         results = self._targets(inputs, kind, stream)
         self._launch(stream, placed)
-        found = [r if r is not None else self._result(i, kind, stream) for i, r in enumerate(results)]
+        values = [r if r is not None else self._result(i, kind, stream) for i, r in enumerate(results)]
         plain = all(p.placement == library.ON_DEVICE and p.back is None for p in placed)
         if kind == "npu" and inputs and plain:
             self._same = None if any(map(_on_host, inputs)) else SeenInputs.of(inputs, self._ins) or SameInputs(inputs)
         self._count_writes(inputs)
-        return self._finish(found, placed, kind, stream)
+        return self._finish(values, placed, kind, stream)
 
     def _matches(self, inputs: Sequence[Any]) -> bool:
         """Whether inputs look as the last run's did, and frozen ones lie where they did; addresses are set then."""
@@ -257,15 +257,15 @@ class CannExecutable:
 
     def _kind(self, inputs: Sequence[Any]) -> str:
         """Where results go: ``npu`` (torch), ``cpu`` (torch), ``device`` or ``host``."""
-        found = "host" if inputs or "npu" not in dir(torch_tensors.torch()) else "npu"
+        kind = "host" if inputs or "npu" not in dir(torch_tensors.torch()) else "npu"
         for value in inputs:
             if torch_tensors.is_tensor(value):
                 if torch_tensors.on_device(value):
                     return "npu"
-                found = "cpu" if found == "host" else found
+                kind = "cpu" if kind == "host" else kind
             elif isinstance(value, DeviceArray) or _lives_on_device(value):
-                found = "device"
-        return found
+                kind = "device"
+        return kind
 
     def _place(self, rule: InputRule, value: Any, stream: int, written: bool) -> _Placed:
         if isinstance(value, DeviceArray):
@@ -370,20 +370,20 @@ class CannExecutable:
             return made
         return DeviceArray(self._session, address, dtype, shape, stream, owner)
 
-    def _finish(self, found: list[Any], placed: Sequence[_Placed], kind: str, stream: int) -> list[Any]:
+    def _finish(self, values: list[Any], placed: Sequence[_Placed], kind: str, stream: int) -> list[Any]:
         for p in placed:
             if p.back is not None:
                 p.back()
         if kind == "npu":
             self._session.hold(stream, [p.keep for p in placed if p.placement == library.ON_HOST])
-            return [self._as_tensor(v, stream) if isinstance(v, DeviceArray) else v for v in found]
+            return [self._as_tensor(v, stream) if isinstance(v, DeviceArray) else v for v in values]
         if kind == "device":
             self._session.hold(stream, [p.keep for p in placed])
-            return found
+            return values
         self._session.wait(stream)
         if kind == "cpu":
-            return [self._as_host_tensor(v) for v in found]
-        return [v.numpy() if v.dtype.numpy_name is not None else v for v in found]
+            return [self._as_host_tensor(v) for v in values]
+        return [v.numpy() if v.dtype.numpy_name is not None else v for v in values]
 
     def _as_tensor(self, value: DeviceArray, stream: int) -> Any:
         """A copy in torch's memory of what lies in the graph engine's."""

@@ -138,8 +138,8 @@ def _find() -> Path:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         build(target, command)
     for path in (target.parent, target):
-        found = path.stat()
-        if found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        status = path.stat()
+        if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise errors.engine_missing("cann", [f"{path} can be written by others than its user, and is not loaded"])
     return target
 

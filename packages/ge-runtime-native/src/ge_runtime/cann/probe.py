@@ -23,9 +23,9 @@ def missing() -> list[str]:
     Libraries are looked up by plain name on the loader's path, as everything that uses CANN does. Those that load stay
     loaded. Only where all are there is the native runner built, if need be, and asked which functions they have.
     """
-    found = missing_libraries()
-    if found:
-        return found
+    libraries = missing_libraries()
+    if libraries:
+        return libraries
     lacking = library.lacking()
     if lacking:
         return [lacking]
@@ -34,8 +34,8 @@ def missing() -> list[str]:
 
 def missing_libraries() -> list[str]:
     """Libraries of CANN that cannot be loaded, with where they were looked for; empty if all can."""
-    found = [text for name in LIBRARIES if (text := _library(name)) is not None]
-    return [*found, *_where(), *_environment()] if found else []
+    problems = [text for name in LIBRARIES if (text := _library(name)) is not None]
+    return [*problems, *_where(), *_environment()] if problems else []
 
 
 def _library(name: str) -> str | None:
@@ -70,10 +70,10 @@ def _environment() -> list[str]:
     if not home:
         return ["ASCEND_HOME_PATH is not set; source CANN's set_env.sh"]
     needed = [Path(home), Path(home) / "runtime", Path(home) / "compiler"]
-    found = [f"{p} does not exist, although ASCEND_HOME_PATH points there" for p in needed if not p.exists()]
+    problems = [f"{p} does not exist, although ASCEND_HOME_PATH points there" for p in needed if not p.exists()]
     if "ASCEND_OPP_PATH" not in os.environ:
-        found.append("ASCEND_OPP_PATH is not set; source CANN's set_env.sh")
-    return found
+        problems.append("ASCEND_OPP_PATH is not set; source CANN's set_env.sh")
+    return problems
 
 
 def findings() -> list[tuple[str, str, str, bool, bool, str]]:

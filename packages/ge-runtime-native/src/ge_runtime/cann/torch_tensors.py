@@ -58,8 +58,8 @@ def _raw_stream() -> Any:
 
 def host_bytes(value: Any) -> np.ndarray[Any, Any]:
     """The bytes of a dense tensor on the host, on its memory."""
-    found: np.ndarray[Any, Any] = value.detach().reshape(-1).view(torch().uint8).numpy()
-    return found
+    array: np.ndarray[Any, Any] = value.detach().reshape(-1).view(torch().uint8).numpy()
+    return array
 
 
 # -- memory for the graph engine, from torch's allocator --------------------------------------------------------------

@@ -71,8 +71,8 @@ class Case:
 
     def expected(self) -> list[Array]:
         """The results as arrays."""
-        found = self.expect(*self.inputs) if callable(self.expect) else self.expect
-        return [np.asarray(v) for v in (found if isinstance(found, (tuple, list)) else (found,))]
+        results = self.expect(*self.inputs) if callable(self.expect) else self.expect
+        return [np.asarray(v) for v in (results if isinstance(results, (tuple, list)) else (results,))]
 
 
 def _number_array(value: Any, port: PortSchema) -> Array:

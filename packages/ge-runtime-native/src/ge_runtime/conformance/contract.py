@@ -38,8 +38,8 @@ def _numbers(*shape: int) -> Array:
 def _graph(build: Callable[[], Tensor | Sequence[Tensor]]) -> Graph:
     graph = Graph("contract")
     with building(graph):
-        found = build()
-    graph.outputs = [found] if isinstance(found, Tensor) else list(found)
+        outputs = build()
+    graph.outputs = [outputs] if isinstance(outputs, Tensor) else list(outputs)
     return graph
 
 

@@ -308,12 +308,12 @@ class _InputRule:
         """A Python number as a scalar of the declared type, if that type holds it."""
         fits = self.ge_dtype.is_float or self.ge_dtype.is_complex or isinstance(value, int)
         try:
-            found = torch.tensor(value, dtype=self.dtype) if fits else None
+            scalar = torch.tensor(value, dtype=self.dtype) if fits else None
         except (ValueError, RuntimeError, OverflowError):
-            found = None
-        if found is None or (isinstance(value, int) and not self.ge_dtype.is_float and found.item() != value):
+            scalar = None
+        if scalar is None or (isinstance(value, int) and not self.ge_dtype.is_float and scalar.item() != value):
             raise self._refused(f"is {value!r:.60}, which {self.ge_dtype.name} does not hold")
-        return found
+        return scalar
 
 
 class _Checker:

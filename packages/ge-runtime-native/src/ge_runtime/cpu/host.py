@@ -58,9 +58,9 @@ def _wrapping(fn: Callable[..., int], bits: int) -> Callable[..., int]:
         value = fn(a, b)
         return value if low <= value <= high else (value - low) % span + low
 
-    found = unary if fn in _ONE_OPERAND else binary
-    found.__name__ = f"{fn.__name__}{bits}"
-    return found
+    wrapped = unary if fn in _ONE_OPERAND else binary
+    wrapped.__name__ = f"{fn.__name__}{bits}"
+    return wrapped
 
 
 # Operator type to function, order of operands as in the schema. Arithmetic may leave the range of its type and wraps.

@@ -17,9 +17,9 @@ _TYPES = ("dtype", "dst_type", "out_type", "DstT", "Tout", "T")
 
 def input_ports(node: Node, kernel: Kernel | None) -> tuple[str, ...]:
     """Names of the input ports: the schema's, or the kernel's own parameter names for operators without one."""
-    found = schema.get(node.op)
-    if found is not None:
-        return tuple(p.name for p in found.inputs)
+    op_schema = schema.get(node.op)
+    if op_schema is not None:
+        return tuple(p.name for p in op_schema.inputs)
     names = parameters(kernel.run)[0] if kernel is not None else []
     return tuple(names) + tuple(f"input{i}" for i in range(len(names), len(node.inputs)))
 
@@ -27,17 +27,17 @@ def input_ports(node: Node, kernel: Kernel | None) -> tuple[str, ...]:
 def said(node: Node, ports: Sequence[str]) -> Iterator[str]:
     """Ports that are fed and attributes of the schema whose value is not the default."""
     yield from (port for port, entry in zip(ports, node.inputs) if entry is not None and entry != ())
-    found = schema.get(node.op)
+    op_schema = schema.get(node.op)
     for name, attr in node.attrs.items():
-        spec = None if found is None else found.attr(name)
+        spec = None if op_schema is None else op_schema.attr(name)
         if spec is not None and (spec.default is None or spec.default.value != attr.value):
             yield name
 
 
 def own_results(node: Node, kernel: Kernel) -> frozenset[int]:
     """Results of an updating kernel of ours that are memory of their own: the updated ones bear their ports' names."""
-    found = schema.get(node.op)
-    names = [p.name for p in found.outputs] if found is not None and is_builtin(node.op) else []
+    op_schema = schema.get(node.op)
+    names = [p.name for p in op_schema.outputs] if op_schema is not None and is_builtin(node.op) else []
     if len(names) != len(node.outputs) or not set(kernel.updates) <= set(names):
         return frozenset()
     return frozenset(i for i, name in enumerate(names) if name not in kernel.updates)
@@ -114,8 +114,8 @@ class NodePlanContext:
         entry = self._operands.get(port)
         if not isinstance(entry, tuple):
             return None
-        found = [self._host(e) for e in entry]
-        return None if any(f is None for f in found) else found
+        values = [self._host(e) for e in entry]
+        return None if any(f is None for f in values) else values
 
     def dims(self, port: str) -> list[Any] | None:
         """The operand's sizes as numbers and Refs; None if its rank is not known."""
@@ -124,8 +124,8 @@ class NodePlanContext:
 
     def number(self, fn: Callable[..., Any], *args: Any) -> Ref:
         """Compute a Python number in the program: ``fn`` of numbers and Refs."""
-        found: Ref = self.planner.number(fn, *args)
-        return found
+        ref: Ref = self.planner.number(fn, *args)
+        return ref
 
     def attr(self, name: str, default: Any = None) -> Any:
         """An attribute's value."""

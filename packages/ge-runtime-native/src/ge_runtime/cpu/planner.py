@@ -110,15 +110,15 @@ def schedule(graph: Graph, seed: int | None = None) -> list[Node]:
 
 def _acts(node: Node) -> bool:
     """Whether a node runs although nobody reads its results."""
-    found = registry.find(node.op)
-    own = found is not None and bool(found.updates or found.acts)
+    kernel = registry.find(node.op)
+    own = kernel is not None and bool(kernel.updates or kernel.acts)
     return own or any(map(_acts, (n for inner in node.subgraphs.values() for n in inner.nodes)))
 
 
 def _stops(node: Node) -> bool:
     """Whether a node may end the run on purpose, or others see what it does: no input may be overwritten by then."""
-    found = registry.find(node.op)
-    return bool(node.subgraphs) or (found is not None and (found.acts or not node.outputs))
+    kernel = registry.find(node.op)
+    return bool(node.subgraphs) or (kernel is not None and (kernel.acts or not node.outputs))
 
 
 def check_kernels(engine: str, nodes: Sequence[Node]) -> None:
@@ -255,8 +255,8 @@ class Planner:
         """An argument as an expression; variables read are added to ``reads``."""
         if isinstance(arg, Ref):
             reads.append(arg.name)
-            found = build.name(arg.name)
-            return found if arg.index is None else build.item(found, build.constant(arg.index))
+            variable = build.name(arg.name)
+            return variable if arg.index is None else build.item(variable, build.constant(arg.index))
         if isinstance(arg, Call):
             return self.render_call(arg, reads)
         if isinstance(arg, (list, tuple)):
@@ -333,11 +333,11 @@ class Planner:
     def _bound(self, node: Node, kernel: Kernel) -> Callable[..., Any]:
         """The kernel with the node's attributes filled in."""
         positional, keywords = registry.parameters(kernel.run)
-        found, attrs = schema.get(node.op), {}
-        ports = {p.name for p in found.inputs} if found is not None else set(positional)
+        op_schema, attrs = schema.get(node.op), {}
+        ports = {p.name for p in op_schema.inputs} if op_schema is not None else set(positional)
         for name, attr in node.attrs.items():
-            spec = found.attr(name) if found is not None else None
-            if name.startswith("_") or (found is not None and spec is None) or name in kernel.ignores:
+            spec = op_schema.attr(name) if op_schema is not None else None
+            if name.startswith("_") or (op_schema is not None and spec is None) or name in kernel.ignores:
                 continue
             key = f"attr_{name}" if name in ports else f"{name}_" if iskeyword(name) else name
             if keywords is None or key in keywords or key in positional:  # D forms: an attribute in a port's place
@@ -346,8 +346,8 @@ class Planner:
                 raise errors.unfit_kernel(
                     node, kernel.run, f"the kernel does not take attribute {name}={attr.value!r}", f"add '{key}' to it"
                 )
-        if found is not None and not registry.is_builtin(node.op):
-            _check_ports(node, kernel.run, [p.name for p in found.inputs], attrs)
+        if op_schema is not None and not registry.is_builtin(node.op):
+            _check_ports(node, kernel.run, [p.name for p in op_schema.inputs], attrs)
         if registry.is_builtin(node.op):
             _check_read(node, kernel)
         if not attrs:
@@ -446,10 +446,10 @@ class Planner:
         kernel = registry.find(node.op)
         ctx = NodePlanContext(self, node, kernel)
         if host_rules.hostable(node) and registry.is_builtin(node.op):
-            found = host_rules.RULES[node.op](ctx)
+            values = host_rules.RULES[node.op](ctx)
             ctx.out_dtype()  # numbers become what the output declares
-            if found is not None and self._asked_all(ctx, () if kernel is None else kernel.ignores):
-                for edge, numbers in zip(node.outputs, found, strict=True):
+            if values is not None and self._asked_all(ctx, () if kernel is None else kernel.ignores):
+                for edge, numbers in zip(node.outputs, values, strict=True):
                     self._define(edge, PlannedValue(host=numbers))
                 return
         if kernel is None:
@@ -549,8 +549,8 @@ class Planner:
 
     def _is_scalar(self, arg: Any) -> bool:
         """Whether an argument is a constant of rank 0."""
-        found = self.names.objects.get(arg.name) if isinstance(arg, Ref) else None
-        return isinstance(found, torch.Tensor) and found.dim() == 0
+        value = self.names.objects.get(arg.name) if isinstance(arg, Ref) else None
+        return isinstance(value, torch.Tensor) and value.dim() == 0
 
     @staticmethod
     def _several(node: Node) -> bool:
@@ -598,10 +598,10 @@ class Planner:
         parts: list[Any] = []
         taken: set[int] = set()
         for position, edge in enumerate(self.graph.outputs):
-            found = self.tensor(edge)
+            result = self.tensor(edge)
             roots = self.values[edge].roots
             copied = self.lent is None and (FIXED in roots or roots & taken or not self._at_home(position, edge))
-            parts.append(Call(torch.clone, (found,)) if copied else found)
+            parts.append(Call(torch.clone, (result,)) if copied else result)
             taken |= roots
         self.emit(build.give(self.render(parts, reads)), reads)
 

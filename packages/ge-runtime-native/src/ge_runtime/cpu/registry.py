@@ -232,10 +232,10 @@ def find(op: str) -> Kernel | None:
         return _user[op]
     if op not in _builtin:
         _load_until(op)
-    found = _builtin.get(op)
-    if found is not None and found.plan is None and op in _plans:
-        found = _builtin[op] = replace(found, plan=_plans[op])
-    return found
+    entry = _builtin.get(op)
+    if entry is not None and entry.plan is None and op in _plans:
+        entry = _builtin[op] = replace(entry, plan=_plans[op])
+    return entry
 
 
 def is_builtin(op: str) -> bool:
@@ -285,9 +285,9 @@ def unread(fn: Callable[..., Any]) -> frozenset[str]:
     loaded: set[str] = set()
     stack = [code]
     while stack:
-        found = stack.pop()
-        stack += [c for c in found.co_consts if inspect.iscode(c)]
-        for step in dis.get_instructions(found):
+        current = stack.pop()
+        stack += [c for c in current.co_consts if inspect.iscode(c)]
+        for step in dis.get_instructions(current):
             if step.opname.startswith("LOAD_") and not step.opname.startswith(
                 ("LOAD_ATTR", "LOAD_GLOBAL", "LOAD_CONST")
             ):

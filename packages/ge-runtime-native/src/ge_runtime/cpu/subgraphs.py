@@ -113,14 +113,14 @@ def sources(node: Node, slot: str, graph: Graph) -> list[int]:
     """
     offset = OFFSETS[node.op]
     count = sum(1 for _ in node.operands()) - offset
-    found = []
+    positions = []
     for data in graph.inputs:
         parent = data.attr(PARENT_INDEX)
         position = data.attr("index", 0) if parent is None else parent - offset
         if not 0 <= position < count:
             raise errors.refused(node.op, f"'{data.name}' of {slot} asks for value {position} of {count}")
-        found.append(position)
-    return found
+        positions.append(position)
+    return positions
 
 
 def truth(value: torch.Tensor) -> bool:
@@ -216,7 +216,7 @@ def _inner(planner: _Planner, node: Node, slot: str, owned: frozenset[int] = fro
     positions = sources(node, slot, graph)
     made = planner.plan_inside(graph, frozenset(k for k, p in enumerate(positions) if p in owned))
     made.sources = positions
-    made.aliases = [frozenset(-1 if k < 0 else positions[k] for k in found) for found in made.aliases]
+    made.aliases = [frozenset(-1 if k < 0 else positions[k] for k in aliases) for aliases in made.aliases]
     planner.inner.append((f"{node.name} {slot}", made.program))
     return made
 
@@ -260,14 +260,14 @@ def _updated(node: Node, count: int) -> frozenset[int]:
     """Values that the body updates in place and hands on in the same position."""
     graph = node.subgraphs["body"]
     positions = sources(node, "body", graph)
-    found = set()
+    updated = set()
     for data, position in zip(graph.inputs, positions):
         edge = data.outputs[0]
         readers = [n for n in graph.nodes if any(t is edge for t in n.operands())]
         kernels = [registry.find(n.op) for n in readers]
         if position < count and any(k is not None and k.updates for k in kernels):
-            found.add(position)
-    return frozenset(found)
+            updated.add(position)
+    return frozenset(updated)
 
 
 def _separate(body: InnerPlan, owned: frozenset[int]) -> bool:
@@ -279,11 +279,11 @@ def _separate(body: InnerPlan, owned: frozenset[int]) -> bool:
 
 def _reached(body: InnerPlan, k: int) -> set[int]:
     """The positions of the values that result ``k`` may be after any number of rounds; -1 as in ``aliases``."""
-    found: set[int] = set()
+    reached: set[int] = set()
     waiting = set(body.aliases[k])
     while waiting:
         position = waiting.pop()
-        if position not in found:
-            found.add(position)
+        if position not in reached:
+            reached.add(position)
             waiting |= body.aliases[position] if position >= 0 else set()
-    return found
+    return reached

@@ -203,28 +203,28 @@ def _inputs(op: str, named: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     known = schema.get(op)
     dynamic = {p.name for p in known.inputs if p.kind == "dynamic"} if known is not None else set()
     exact = {p.name for p in known.inputs} if known is not None else {n for n, _ in named}
-    found: dict[str, Any] = {}
+    inputs: dict[str, Any] = {}
     for name, tensor in named:
         match = _INDEXED.fullmatch(name)
         if name not in exact and match and match[1] in dynamic:
-            found.setdefault(match[1], []).append(tensor)
+            inputs.setdefault(match[1], []).append(tensor)
         else:
-            found[name] = tensor
+            inputs[name] = tensor
     if known is None:
-        return found
-    return {p.name: found.get(p.name, [] if p.kind == "dynamic" else None) for p in known.inputs} | {
-        n: v for n, v in found.items() if n not in exact
+        return inputs
+    return {p.name: inputs.get(p.name, [] if p.kind == "dynamic" else None) for p in known.inputs} | {
+        n: v for n, v in inputs.items() if n not in exact
     }
 
 
 def _outputs(op: str, names: Sequence[str]) -> list[str | tuple[str, int]]:
     known = schema.get(op)
     dynamic = {p.name for p in known.outputs if p.kind == "dynamic"} if known is not None else set()
-    found: list[str | tuple[str, int]] = []
+    outputs: list[str | tuple[str, int]] = []
     for base, group in itertools.groupby(names, lambda n: m[1] if (m := _INDEXED.fullmatch(n)) else n):
         parts = list(group)
-        found += [(base, len(parts))] if base in dynamic else parts
-    return found
+        outputs += [(base, len(parts))] if base in dynamic else parts
+    return outputs
 
 
 class OpList:

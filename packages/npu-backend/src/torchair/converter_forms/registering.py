@@ -168,8 +168,8 @@ class _Plan:
 
     def named(self, values: Mapping[str, Any], meta_outputs: Any) -> dict[str, Any]:
         """Keywords of the call."""
-        found = {parameter: values[n] for n, parameter in self._by_name.items() if n in values}
-        found |= {n: values[n] for n in self._rest if n in values}
+        keywords = {parameter: values[n] for n, parameter in self._by_name.items() if n in values}
+        keywords |= {n: values[n] for n in self._rest if n in values}
         if self.wants_meta:
-            found["meta_outputs"] = meta_outputs
-        return found
+            keywords["meta_outputs"] = meta_outputs
+        return keywords

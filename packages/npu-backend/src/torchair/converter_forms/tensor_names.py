@@ -9,9 +9,9 @@ from torchair.converter_forms.op_builder import Controller, Desc
 
 
 def _desc(self: Tensor) -> Desc:
-    found = Desc()
-    found.dtype, found.layout = self.dtype.wire, self.format.name.removeprefix("FORMAT_")
-    return found
+    desc = Desc()
+    desc.dtype, desc.layout = self.dtype.wire, self.format.name.removeprefix("FORMAT_")
+    return desc
 
 
 def _symsize(self: Tensor) -> Any:

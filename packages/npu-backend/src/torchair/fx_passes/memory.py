@@ -19,13 +19,13 @@ def writes(node: Node) -> list[Node]:
     schema = getattr(node.target, "_schema", None)
     if node.op != "call_function" or schema is None or not schema.is_mutable:
         return []
-    found: list[Node] = []
+    written: list[Node] = []
     for position, argument in enumerate(schema.arguments):
         if argument.alias_info is None or not argument.alias_info.is_write:
             continue
         value = node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
-        torch.fx.map_arg(value, found.append)
-    return found
+        torch.fx.map_arg(value, written.append)
+    return written
 
 
 def shares(node: Node) -> list[Node]:
@@ -36,15 +36,15 @@ def shares(node: Node) -> list[Node]:
     if schema is None:  # getitem, higher-order operators: nothing is known
         return list(node.all_input_nodes)
     returned = {s for r in schema.returns if r.alias_info is not None for s in r.alias_info.before_set}
-    found: list[Node] = []
+    shared: list[Node] = []
     for position, argument in enumerate(schema.arguments):
         info = argument.alias_info
         secret = node.target in _SECRET_VIEWS and position == 0
         parts = info is not None and "*" in info.after_set  # results in a list, such as those of split
         if secret or parts or (info is not None and returned & info.before_set):
             value = node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
-            torch.fx.map_arg(value, found.append)
-    return found
+            torch.fx.map_arg(value, shared.append)
+    return shared
 
 
 class Memory:

@@ -115,17 +115,17 @@ class RemoveNoops:
         if rule is None:
             return None
         applies, position = rule
-        found: Any = node.args[position]
-        if isinstance(found, (list, tuple)):
-            found = found[0] if len(found) == 1 else None
-        if not isinstance(found, torch.fx.Node):
+        source: Any = node.args[position]
+        if isinstance(source, (list, tuple)):
+            source = source[0] if len(source) == 1 else None
+        if not isinstance(source, torch.fx.Node):
             return None
-        old, new = value_of(found), value_of(node)
+        old, new = value_of(source), value_of(node)
         if not isinstance(old, torch.Tensor) or not isinstance(new, torch.Tensor):
             return None
         same = old.dtype == new.dtype and old.device == new.device and same_sizes(old.shape, new.shape)
         # the copy that makes a transposed tensor dense stays: a view behind it needs that, and GE has no layouts anyway
-        return found if same and same_layout(old, new) and applies(*node.args) else None
+        return source if same and same_layout(old, new) and applies(*node.args) else None
 
 
 class _Roots:

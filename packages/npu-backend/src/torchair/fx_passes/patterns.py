@@ -106,8 +106,8 @@ def register_replacement(
     if trace_fn is _torch_fwd_only():
         trace_fn = fwd_only
     scalars = dict(scalar_workaround or {})
-    found = _compared(name, search_fn, replace_fn, examples or [], trace_fn, scalars)
-    key = str(search_fn_pattern) if search_fn_pattern is not None else found
+    text = _compared(name, search_fn, replace_fn, examples or [], trace_fn, scalars)
+    key = str(search_fn_pattern) if search_fn_pattern is not None else text
     if key in RULES.seen:
         if skip_duplicates:
             return
@@ -243,7 +243,7 @@ def _failed(code: str, why: str, cause: BaseException | None = None) -> ConfigEr
 
 def _scopes(graph: torch.fx.Graph) -> dict[torch.fx.Node, tuple[torch.fx.Node, ...]]:
     """Each node's open scopes; empty if the graph has none."""
-    found: dict[torch.fx.Node, tuple[torch.fx.Node, ...]] = {}
+    scopes: dict[torch.fx.Node, tuple[torch.fx.Node, ...]] = {}
     opened: list[torch.fx.Node] = []
     any_scope = False
     for node in graph.nodes:
@@ -254,5 +254,5 @@ def _scopes(graph: torch.fx.Graph) -> dict[torch.fx.Node, tuple[torch.fx.Node, .
         elif name.startswith("scope_exit") and opened:
             opened.pop()
         else:
-            found[node] = tuple(opened)
-    return found if any_scope else {}
+            scopes[node] = tuple(opened)
+    return scopes if any_scope else {}

@@ -78,8 +78,8 @@ def _match(rsqrt: Node) -> _Match | None:
     dims = _trailing(mean.args[1], value.dim())
     if value.dtype != torch.float32 or not dims or not all(isinstance(n, int) and n for n in value.shape[-dims:]):
         return None
-    found = _Match(x, dims, float(eps), None, rsqrt, [normal, rsqrt, add, mean, square])
-    return _rounded(found) or _weighted(found, torch.float32) or found
+    match = _Match(x, dims, float(eps), None, rsqrt, [normal, rsqrt, add, mean, square])
+    return _rounded(match) or _weighted(match, torch.float32) or match
 
 
 def _trailing(axes: Any, rank: int) -> int:
@@ -88,32 +88,32 @@ def _trailing(axes: Any, rank: int) -> int:
     return len(chosen) if chosen == list(range(rank - len(chosen), rank)) else 0
 
 
-def _weighted(found: _Match, dtype: torch.dtype) -> _Match | None:
+def _weighted(match: _Match, dtype: torch.dtype) -> _Match | None:
     """With the weight by which the result is multiplied, if it has this type and the size of the dims."""
-    normal = found.nodes[0]
+    normal = match.nodes[0]
     product = _only_user(normal, aten.mul.Tensor)
     weight = _other(product, normal) if product is not None else None
     known = value_of(weight) if isinstance(weight, torch.fx.Node) else None
-    sizes = value_of(found.x).shape[-found.dims :]
+    sizes = value_of(match.x).shape[-match.dims :]
     if not isinstance(known, torch.Tensor) or known.dtype != dtype or known.shape != sizes:
         return None
     assert isinstance(weight, torch.fx.Node)
-    return replace(found, weight=weight, nodes=[product, *found.nodes])
+    return replace(match, weight=weight, nodes=[product, *match.nodes])
 
 
-def _rounded(found: _Match) -> _Match | None:
+def _rounded(match: _Match) -> _Match | None:
     """From a 16-bit tensor, widened before, to one rounded to its type at the end."""
-    if found.x.target is not aten._to_copy.default:
+    if match.x.target is not aten._to_copy.default:
         return None
-    narrow = found.x.args[0]
+    narrow = match.x.args[0]
     known = value_of(narrow) if isinstance(narrow, torch.fx.Node) else None
     if not isinstance(known, torch.Tensor) or known.dtype not in (torch.float16, torch.bfloat16):
         return None
-    for form in (found, _weighted(found, known.dtype)):
+    for form in (match, _weighted(match, known.dtype)):
         last = _only_user(form.nodes[0], aten._to_copy.default) if form is not None else None
         if form is not None and last is not None and value_of(last).dtype == known.dtype:
             assert isinstance(narrow, torch.fx.Node)
-            return replace(form, x=narrow, nodes=[last, *form.nodes, found.x])
+            return replace(form, x=narrow, nodes=[last, *form.nodes, match.x])
     return None
 
 

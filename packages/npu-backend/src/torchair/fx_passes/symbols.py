@@ -42,11 +42,11 @@ class DeriveSymbols:
         logger.debug("symbolic inputs before: %s", ", ".join(f"{n.name}: {value_of(n)}" for n in symbols))
         edits = 0
         for node in symbols:
-            found = sources.get(value_of(node).node.expr)
+            source = sources.get(value_of(node).node.expr)
             readers = [u for u in node.users if u.op != "output"]
-            if found is None or not readers:
+            if source is None or not readers:
                 continue
-            tensor, dim = found
+            tensor, dim = source
             with graph.inserting_after(inputs[-1]):
                 size = graph.call_function(torch.ops.aten.sym_size.int, (tensor, dim))
             size.meta["val"] = value_of(node)
@@ -59,11 +59,11 @@ class DeriveSymbols:
 
 
 def _sources(inputs: list[Node]) -> dict[Any, tuple[Node, int]]:
-    found: dict[Any, tuple[Node, int]] = {}
+    sources: dict[Any, tuple[Node, int]] = {}
     for node in inputs:
         value = value_of(node)
         if isinstance(value, torch.Tensor):
             for dim, size in enumerate(value.shape):
                 if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
-                    found.setdefault(size.node.expr, (node, dim))
-    return found
+                    sources.setdefault(size.node.expr, (node, dim))
+    return sources

@@ -17,10 +17,10 @@ class _TypeNames(type):
     """Names of element types, in all spellings that are in use."""
 
     def __getattr__(cls, name: str) -> Any:
-        found = getattr(_DataType, _SPELLINGS.get(name, name), None)
-        if found is None or name.startswith("__"):
+        dtype = getattr(_DataType, _SPELLINGS.get(name, name), None)
+        if dtype is None or name.startswith("__"):
             raise missing("torchair.ge.DataType", name, [m.name for m in _DataType])
-        return found
+        return dtype
 
     def __instancecheck__(cls, value: Any) -> bool:
         return isinstance(value, _DataType)

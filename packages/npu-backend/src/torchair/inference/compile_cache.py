@@ -414,8 +414,8 @@ def readable_cache(cache_bin: Any, print_output: bool = True, file: Any = None) 
     """
     path = Path(cache_bin)
     manifest = (path if path.is_dir() else path.parent) / f"{FILE}.manifest.json"
-    found = read_manifest(manifest)
-    stored = stored_graph.read(manifest, found.get("key") or {}, Rank(*_checked_rank(found, manifest)))
+    body = read_manifest(manifest)
+    stored = stored_graph.read(manifest, body.get("key") or {}, Rank(*_checked_rank(body, manifest)))
     if not isinstance(stored.more.get("call"), dict):
         raise ArchiveError(
             "GE5021", "this is not an entry of cache_compile", where=str(manifest), next="give another file"
@@ -428,8 +428,8 @@ def readable_cache(cache_bin: Any, print_output: bool = True, file: Any = None) 
     return text
 
 
-def _checked_rank(found: Mapping[str, Any], where: Path) -> tuple[int, int]:
-    rank = found.get("rank")
+def _checked_rank(body: Mapping[str, Any], where: Path) -> tuple[int, int]:
+    rank = body.get("rank")
     if not (isinstance(rank, list) and len(rank) == 2 and all(type(r) is int for r in rank)):
         raise ArchiveError("GE5021", "rank is not a pair of ints", where=str(where), next="delete the entry")
     return rank[0], rank[1]

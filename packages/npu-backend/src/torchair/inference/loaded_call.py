@@ -74,10 +74,10 @@ class LoadedCall:
         if path[0] != ["local", first] or path[-2] not in (["attr", "_parameters"], ["attr", "_buffers"]):
             return None
         try:
-            found = self._names.value(path[:-1], {first: self._place.bound[0]})
+            holder = self._names.value(path[:-1], {first: self._place.bound[0]})
         except (LookupError, AttributeError, TypeError) as error:
             raise stored_graph.stale(self._manifest, f"the module has no {path[-1][1]!r}: {error}") from None
-        return (found, path[-1][1]) if isinstance(found, dict) else None
+        return (holder, path[-1][1]) if isinstance(holder, dict) else None
 
     def _check_weights(self, where: Path) -> None:
         for at, (holder, rule) in enumerate(zip(self._holders, self._rules)):
@@ -118,11 +118,11 @@ class LoadedCall:
         return self._build(outs[: self._count], find_path)
 
 
-def _read_gears(found: Any, inputs: int) -> Gears | None:
-    if found is None:
+def _read_gears(content: Any, inputs: int) -> Gears | None:
+    if content is None:
         return None
-    places = [(int(at), int(dim), str(name)) for at, dim, name in found[0]]
-    combinations = [tuple(int(s) for s in sizes) for sizes in found[1]]
+    places = [(int(at), int(dim), str(name)) for at, dim, name in content[0]]
+    combinations = [tuple(int(s) for s in sizes) for sizes in content[1]]
     if any(not 0 <= at < inputs for at, _, _ in places) or any(len(c) != len(places) for c in combinations):
         raise ValueError("gears")
     return Gears(places, combinations)
@@ -164,11 +164,11 @@ def _rules(stored: Stored, order: Sequence[int]) -> list[_Rule | None]:
     """A rule for each of dynamo's inputs that the graph reads."""
     from ge_converters.base.dtypes import to_torch
 
-    found: list[_Rule | None] = [None] * (max(order, default=-1) + 1)
+    rules: list[_Rule | None] = [None] * (max(order, default=-1) + 1)
     for binding in stored.lowered.inputs:
         dtype = to_torch(binding.spec.dtype) if binding.kind == "tensor" else None
-        found[order[binding.fx_index]] = _Rule(dtype, binding.spec.size, stored.numbers())
-    return found
+        rules[order[binding.fx_index]] = _Rule(dtype, binding.spec.size, stored.numbers())
+    return rules
 
 
 # --- looking at entries ----------------------------------------------------------------------------------------------

@@ -94,9 +94,9 @@ def loss_and_gradients(
             by_matrix = by_matrix + slope.mT @ x if compute_linear_weight_grad else by_matrix
             by_bias = by_bias + slope.sum(0) if compute_linear_bias_grad else by_bias
     rows = torch.cat(by_input) if compute_input_grad and by_input else torch.zeros_like(input)
-    found = [g.to(input.dtype) for g in (rows, by_matrix, by_bias)]
+    computed = [g.to(input.dtype) for g in (rows, by_matrix, by_bias)]
     nothing = [input.new_zeros(shape) for shape in ((0, 0), (0, 0), (0,))]
-    gradients = [g if w else n for g, w, n in zip(found, wanted, nothing)]
+    gradients = [g if w else n for g, w, n in zip(computed, wanted, nothing)]
     return loss.to(input.dtype), gradients[0], gradients[1], gradients[2]
 
 
@@ -113,11 +113,11 @@ def losses(
 ) -> Tensor:
     """The loss of each sample."""
     layer = _Layer(input, linear_weight, target, linear_bias, weight, ignore_index, acc_dtype)
-    found = []
+    chunks = []
     for start, length in _chunks(input.shape[0], batch_chunk_size):
         _, logits, place = layer.chunk(start, length)
-        found.append(_losses(logits, place) * layer.weights.narrow(0, start, length))
-    return (torch.cat(found) if found else layer.weights).to(input.dtype)
+        chunks.append(_losses(logits, place) * layer.weights.narrow(0, start, length))
+    return (torch.cat(chunks) if chunks else layer.weights).to(input.dtype)
 
 
 _FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {

@@ -33,14 +33,14 @@ def variance(self: Tensor, dim: Any = None, *, correction: Any = None, keepdim: 
 
 def variance_mean(self: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
     """``variance`` and the mean."""
-    found = variance(self, dim, correction=correction, keepdim=keepdim)
-    return found if found is NotImplemented else (found, torch.mean(self, dim, keepdim=keepdim))
+    var = variance(self, dim, correction=correction, keepdim=keepdim)
+    return var if var is NotImplemented else (var, torch.mean(self, dim, keepdim=keepdim))
 
 
 def deviation(self: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
     """The root of ``variance``."""
-    found = variance(self, dim, correction=correction, keepdim=keepdim)
-    return found if found is NotImplemented else torch.sqrt(found)
+    var = variance(self, dim, correction=correction, keepdim=keepdim)
+    return var if var is NotImplemented else torch.sqrt(var)
 
 
 def nonzero(self: Tensor) -> Any:

@@ -33,8 +33,8 @@ def masked_softmax_backward(grad_output: Tensor, output: Tensor, mask: Tensor, d
     """The gradient of a softmax, zero where it was masked."""
     axis, hidden = output.dim() - 1 if dim is None else dim, mask.to(torch.bool)
     shown = torch.where(hidden, torch.zeros_like(grad_output), grad_output)
-    found = aten._softmax_backward_data(shown, output, axis, output.dtype)
-    return torch.where(hidden, torch.zeros_like(found), found)
+    gradient = aten._softmax_backward_data(shown, output, axis, output.dtype)
+    return torch.where(hidden, torch.zeros_like(gradient), gradient)
 
 
 def transform_bias_rescale_qkv(qkv: Tensor, qkv_bias: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -190,8 +190,8 @@ def sgd(
         return (x - g * lr, scaled, *buffer)
 
     with_buffers = bool(momentum) and bool(momentum_buffer_list)
-    found = _steps(step, [self, grads, *([momentum_buffer_list] if with_buffers else [])], found_inf)
-    return found if with_buffers else [*found, []]
+    updated = _steps(step, [self, grads, *([momentum_buffer_list] if with_buffers else [])], found_inf)
+    return updated if with_buffers else [*updated, []]
 
 
 def adagrad(
@@ -208,8 +208,8 @@ def adagrad(
         total = total + g * g
         return x - lr / (1 + (count - 1) * lr_decay) * g / (torch.sqrt(total) + eps), scaled, total, count
 
-    found: Lists = _steps(step, [self, grads, state_sums, state_steps], found_inf)
-    return found
+    updated: Lists = _steps(step, [self, grads, state_sums, state_steps], found_inf)
+    return updated
 
 
 def adagrad_of_tensor_lr(*args: Any, **kwargs: Any) -> Lists:
@@ -219,10 +219,10 @@ def adagrad_of_tensor_lr(*args: Any, **kwargs: Any) -> Lists:
 
 def check_and_unscale(self: list[Tensor], found_inf: Tensor, inv_scale: Tensor) -> tuple[list[Tensor], Tensor]:
     """Gradients times a factor, and 1 if one of them was not finite."""
-    found = found_inf
+    overflow = found_inf
     for grad in self:
-        found = torch.where(torch.isfinite(grad).all(), found, torch.ones_like(found))
-    return [(g * inv_scale).to(g.dtype) for g in self], found
+        overflow = torch.where(torch.isfinite(grad).all(), overflow, torch.ones_like(overflow))
+    return [(g * inv_scale).to(g.dtype) for g in self], overflow
 
 
 def update_scale(

@@ -128,8 +128,8 @@ def _reduction(name: str) -> Callable[..., Any]:
             for dim in sorted((d % inp.dim() for d in (range(inp.dim()) if dims is None else dims)), reverse=True):
                 x = aten.prod.dim_int(x, dim, dtype=x.dtype)
             return x
-        found = aten.sum(x, dims, dtype=x.dtype) if name == "sum" else getattr(aten, name)(x, dims or [])
-        return found if output_dtype is None else found.to(output_dtype)
+        reduced = aten.sum(x, dims, dtype=x.dtype) if name == "sum" else getattr(aten, name)(x, dims or [])
+        return reduced if output_dtype is None else reduced.to(output_dtype)
 
     return reduce
 
@@ -158,17 +158,17 @@ _FORMULAS: Final[dict[str, Callable[..., Any]]] = {
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """Prims by overload, for the table of AOTAutograd."""
-    found: dict[Any, Callable[..., Any]] = {}
+    table: dict[Any, Callable[..., Any]] = {}
     for name in {*dir(torch._prims), *_FORMULAS}:
         op = getattr(getattr(torch.ops.prims, name, None), "default", None)
         if op is None or op._schema.is_mutable:
             continue
         named = getattr(aten, _NAMES.get(name, name), None)
         if name in _FORMULAS:
-            found[op] = _FORMULAS[name]
+            table[op] = _FORMULAS[name]
         elif named is not None and _same_arguments(op, named):
-            found[op] = named
-    return found
+            table[op] = named
+    return table
 
 
 def _same_arguments(op: Any, packet: Any) -> bool:

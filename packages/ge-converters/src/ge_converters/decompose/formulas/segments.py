@@ -79,12 +79,12 @@ def segment_reduce(
     """Consecutive elements along an axis reduced; a mean of nothing is not a number unless a start is given."""
     segments = _Segments(data, lengths, offsets, axis)
     name, start = _REDUCTIONS[reduce]
-    found = segments.reduced(data, name, start if initial is None else initial)
+    reduced = segments.reduced(data, name, start if initial is None else initial)
     if reduce != "mean":
-        return found
+        return reduced
     filled = segments.lengths > 0
-    mean = found / torch.where(filled, segments.lengths, 1).to(data.dtype)
-    return torch.where(filled, mean, math.nan if initial is None else found)
+    mean = reduced / torch.where(filled, segments.lengths, 1).to(data.dtype)
+    return torch.where(filled, mean, math.nan if initial is None else reduced)
 
 
 def segment_reduce_backward(
@@ -104,13 +104,13 @@ def segment_reduce_backward(
         chosen = (data == segments.spread(output)) | torch.isnan(data)
         ties = torch.clamp(segments.reduced(chosen.to(data.dtype), "sum", 0.0), min=1.0)
         share = torch.where(grad > 0, grad / ties, grad)  # eager does not divide a negative gradient
-        found = torch.where(chosen, segments.spread(share), 0.0)
+        gradient = torch.where(chosen, segments.spread(share), 0.0)
     elif reduce == "prod":
-        found = segments.spread(grad) * _product_of_others(data, segments, 1.0 if initial is None else initial)
+        gradient = segments.spread(grad) * _product_of_others(data, segments, 1.0 if initial is None else initial)
     else:
         whole = torch.clamp(segments.lengths, min=1).to(grad.dtype)
-        found = segments.spread(grad / whole if reduce == "mean" else grad)
-    return torch.where(segments.numbers < segments.count, found, 0.0)
+        gradient = segments.spread(grad / whole if reduce == "mean" else grad)
+    return torch.where(segments.numbers < segments.count, gradient, 0.0)
 
 
 def _product_of_others(data: Tensor, segments: _Segments, start: Any) -> Tensor:

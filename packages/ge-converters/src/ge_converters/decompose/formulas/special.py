@@ -92,14 +92,14 @@ def _j1(x: Tensor) -> Tensor:
     z = size * size
     near = _ratio(rows.BESSEL_1_NEAR_TOP, rows.BESSEL_1_NEAR_BOTTOM, z) * size
     near = near * (z - 1.46819706421238932572e01) * (z - 4.92184563216946036703e01)
-    found = torch.where(size <= 5.0, near, _wave_1(size, second=False))
-    return torch.where(x < 0, -found, found)
+    y = torch.where(size <= 5.0, near, _wave_1(size, second=False))
+    return torch.where(x < 0, -y, y)
 
 
-def _defined_above_zero(x: Tensor, found: Tensor, pole: float) -> Tensor:
+def _defined_above_zero(x: Tensor, y: Tensor, pole: float) -> Tensor:
     """The pole at zero, and nothing below it."""
-    found = torch.where(x < 0, math.nan, found)
-    return torch.where(x == 0, pole, found)
+    y = torch.where(x < 0, math.nan, y)
+    return torch.where(x == 0, pole, y)
 
 
 def _y0(x: Tensor) -> Tensor:
@@ -138,8 +138,8 @@ def _second_kind(x: Tensor, near: Tensor, far: Tensor, scaled: bool) -> Tensor:
 
 def _spherical_j0(x: Tensor) -> Tensor:
     near = _polynomial(_SPHERICAL, x * x)
-    found = torch.where(x.abs() < 0.5, near, torch.sin(x) / x)
-    return torch.where(torch.isinf(x), 0.0, found)
+    y = torch.where(x.abs() < 0.5, near, torch.sin(x) / x)
+    return torch.where(torch.isinf(x), 0.0, y)
 
 
 _SPHERICAL: Final[Row] = tuple((-1.0) ** k / math.factorial(2 * k + 1) for k in reversed(range(7)))
@@ -162,12 +162,12 @@ _AIRY_ODD: Final = _airy_series(1)
 
 def _airy(x: Tensor) -> Tensor:
     cube = x * x * x
-    found = 0.355028053887817239260 * _polynomial(_AIRY_EVEN, cube)
-    found = found - 0.258819403792806798405 * (x * _polynomial(_AIRY_ODD, cube))
-    found = torch.where(x < -2.09, _airy_wave(x), found)
-    found = torch.where(x >= 2.09, _airy_decay(x), found)
-    found = torch.where(x > 103.892, 0.0, found)
-    return torch.where(torch.isfinite(x), found, math.nan)
+    y = 0.355028053887817239260 * _polynomial(_AIRY_EVEN, cube)
+    y = y - 0.258819403792806798405 * (x * _polynomial(_AIRY_ODD, cube))
+    y = torch.where(x < -2.09, _airy_wave(x), y)
+    y = torch.where(x >= 2.09, _airy_decay(x), y)
+    y = torch.where(x > 103.892, 0.0, y)
+    return torch.where(torch.isfinite(x), y, math.nan)
 
 
 def _airy_wave(x: Tensor) -> Tensor:

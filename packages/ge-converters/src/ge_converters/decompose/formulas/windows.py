@@ -158,10 +158,10 @@ class _Windows:
 
     def offsets(self) -> list[tuple[int, ...]]:
         """All offsets, row by row."""
-        found: list[tuple[int, ...]] = [()]
+        offsets: list[tuple[int, ...]] = [()]
         for k in self.kernel:
-            found = [(*o, i) for o in found for i in range(k)]
-        return found
+            offsets = [(*o, i) for o in offsets for i in range(k)]
+        return offsets
 
     def at(self, offset: tuple[int, ...]) -> Tensor:
         """The element at one offset of every window."""
@@ -181,8 +181,8 @@ class _Windows:
             else:
                 places = places + offset[axis] * d
             total = places if axis == 0 else total.unsqueeze(-1) * n + places
-        found: Tensor = total
-        return found
+        positions: Tensor = total
+        return positions
 
     def counted(self, axis: int, include_pad: bool) -> Tensor:
         """How many elements of each window count along an axis: those of the input, or of the padded input."""

@@ -88,9 +88,9 @@ def emit(op: str, operands: Mapping[str, Any], count: int = 1) -> list[Any]:
     Raises:
         Refusal: What the operator does not take: an element type, or a symbolic number for an attribute.
     """
-    found = schema.require(op)
-    kinds = {a.name: a.kind for a in found.attrs}
-    ports = {p.name: p.kind for p in found.inputs}
+    op_schema = schema.require(op)
+    kinds = {a.name: a.kind for a in op_schema.attrs}
+    ports = {p.name: p.kind for p in op_schema.inputs}
     now = schema.other_names(op)  # rows may use the names of any release
     call: dict[str, Any] = {}
     for given_name, value in operands.items():
@@ -102,7 +102,7 @@ def emit(op: str, operands: Mapping[str, Any], count: int = 1) -> list[Any]:
             call[name] = _operand(value, ports[name])
         else:
             call[name] = _attribute(op, name, value, kinds[name])
-    call.update({f"size_of_{p.name}": count for p in found.outputs if p.kind == "dynamic"})
+    call.update({f"size_of_{p.name}": count for p in op_schema.outputs if p.kind == "dynamic"})
     try:
         made = getattr(ge, op)(**call)
     except GraphError as e:

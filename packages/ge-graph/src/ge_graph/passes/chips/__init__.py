@@ -6,8 +6,8 @@ from ge_graph.ir import Graph, Node, Tensor
 from ge_graph.kernels import Oracle
 from ge_graph.kernels.verdicts import types_of
 from ge_graph.passes.base import Pass, walk
+from ge_graph.passes.chips.context import FormContext
 from ge_graph.passes.chips.forms import FORMS
-from ge_graph.passes.chips.site import Site
 from ge_graph.passes.effects import Effects
 
 __all__ = ["FORMS", "FitChip"]
@@ -44,14 +44,14 @@ class FitChip(Pass):
             if mapping:
                 node.replace_operands(mapping)
             free = node.op in FORMS and not effects.pinned(node) and not node.subgraphs
-            site = self._site(graph, node, read) if free else None
-            if site is None:
+            ctx = self._replacement(graph, node, read) if free else None
+            if ctx is None:
                 nodes.append(node)
                 continue
-            nodes += site.made
+            nodes += ctx.made
             gone.append(node)
-            mapping.update((old, new) for old, new in zip(node.outputs, site.results) if new is not None)
-            what = f"{node.op} as {', '.join(dict.fromkeys(n.op for n in site.made if n.op != 'Const'))}"
+            mapping.update((old, new) for old, new in zip(node.outputs, ctx.results) if new is not None)
+            what = f"{node.op} as {', '.join(dict.fromkeys(n.op for n in ctx.made if n.op != 'Const'))}"
             counts[what] = counts.get(what, 0) + 1
         if not gone:
             return []
@@ -62,20 +62,20 @@ class FitChip(Pass):
 
     def concerns(self, graph: Graph) -> bool:
         """Whether some operator that has other forms has no kernel, or runs on AI CPU."""
-        found = (n for part in walk(graph) for n in part.nodes if n.op in FORMS)
-        return any(self.oracle.verdict(n.op, types_of(n)).state in ("none", "aicpu") for n in found)
+        candidates = (n for part in walk(graph) for n in part.nodes if n.op in FORMS)
+        return any(self.oracle.verdict(n.op, types_of(n)).state in ("none", "aicpu") for n in candidates)
 
-    def _site(self, graph: Graph, node: Node, read: set[Tensor]) -> Site | None:
+    def _replacement(self, graph: Graph, node: Node, read: set[Tensor]) -> FormContext | None:
         """The nodes that take the place of one; None if it stays."""
         before = self.oracle.verdict(node.op, types_of(node)).state
         if before not in ("none", "aicpu"):
             return None
         worse = ("none",) if before == "none" else ("none", "aicpu")
         for form in FORMS[node.op]:
-            site = Site(graph, node, read)
-            site.results = form(site, node) or []
-            found = [self.oracle.verdict(n.op, types_of(n)).state for n in site.made if n.op != "Const"]
-            if site.results and not any(state in worse for state in found):
-                return site
-            graph.remove(site.made)  # their names
+            ctx = FormContext(graph, node, read)
+            ctx.results = form(ctx, node) or []
+            states = [self.oracle.verdict(n.op, types_of(n)).state for n in ctx.made if n.op != "Const"]
+            if ctx.results and not any(state in worse for state in states):
+                return ctx
+            graph.remove(ctx.made)  # their names
         return None

@@ -46,21 +46,21 @@ def bounds(tensor: Any, depth: int = _DEPTH) -> Bounds | None:
     if value is not None:
         return (int(value.min()), int(value.max())) if value.size else (0, 0)
     node = tensor.node
-    found = None
+    interval = None
     if (axis := _PLACES.get(node.op)) is not None and tensor.index == 1:
         size = _size(node.inputs[0], node.attr(axis, -1))
-        found = None if size is None else (0, size)
+        interval = None if size is None else (0, size)
     elif depth and node.op in _KNOWN and tensor.index == 0:
-        found = _KNOWN[node.op](node, lambda t: bounds(t, depth - 1))
-    if found is None or found[0] < whole[0] or found[1] > whole[1]:  # the result wraps around
+        interval = _KNOWN[node.op](node, lambda t: bounds(t, depth - 1))
+    if interval is None or interval[0] < whole[0] or interval[1] > whole[1]:  # the result wraps around
         return whole
-    return found
+    return interval
 
 
 def fits(tensor: Any, dtype: DataType) -> bool:
     """Whether all values of an integer tensor are values of another type."""
-    found, whole = bounds(tensor), of_type(dtype)
-    return found is not None and whole is not None and whole[0] <= found[0] and found[1] <= whole[1]
+    interval, whole = bounds(tensor), of_type(dtype)
+    return interval is not None and whole is not None and whole[0] <= interval[0] and interval[1] <= whole[1]
 
 
 def _size(tensor: Any, axis: Any) -> int | None:
@@ -72,17 +72,17 @@ def _size(tensor: Any, axis: Any) -> int | None:
 
 
 def _same(node: Node, of: Any) -> Bounds | None:
-    found: Bounds | None = of(node.inputs[0])
-    return found
+    interval: Bounds | None = of(node.inputs[0])
+    return interval
 
 
 def _union(*ports: int) -> _Finder:
     def find(node: Node, of: Any) -> Bounds | None:
         entries = [node.inputs[p] for p in ports]
-        found = [of(t) for e in entries for t in (e if isinstance(e, tuple) else (e,))]
-        if not found or any(f is None for f in found):
+        intervals = [of(t) for e in entries for t in (e if isinstance(e, tuple) else (e,))]
+        if not intervals or any(f is None for f in intervals):
             return None
-        return min(f[0] for f in found), max(f[1] for f in found)
+        return min(f[0] for f in intervals), max(f[1] for f in intervals)
 
     return find
 

@@ -13,45 +13,48 @@ from ge_graph import schema
 from ge_graph.dtypes import DataType
 from ge_graph.ir import Node, Shape, Tensor
 from ge_graph.passes.chips import bounds
-from ge_graph.passes.chips.site import Site
+from ge_graph.passes.chips.context import FormContext
 
-Form: TypeAlias = Callable[[Site, Node], "list[Tensor] | None"]
+Form: TypeAlias = Callable[[FormContext, Node], "list[Tensor] | None"]
 _D = DataType
 _LARGEST: Final = 2**31 - 1
 
 
 def _retyped(
-    site: Site, node: Node, new: Callable[[str, Tensor], DataType], move: Callable[[Site, Tensor, DataType], Tensor]
+    ctx: FormContext,
+    node: Node,
+    new: Callable[[str, Tensor], DataType],
+    move: Callable[[FormContext, Tensor, DataType], Tensor],
 ) -> list[Tensor]:
     """The same operator with other types: ``new`` says which a port gets, ``move`` leads there and back."""
     ports = schema.require(node.op)
     inputs: list[Any] = []
     for port, entry in zip(ports.inputs, node.inputs):
         if isinstance(entry, tuple):
-            inputs.append(tuple(move(site, t, new(port.name, t)) for t in entry))
+            inputs.append(tuple(move(ctx, t, new(port.name, t)) for t in entry))
         else:
-            inputs.append(entry if entry is None else move(site, entry, new(port.name, entry)))
+            inputs.append(entry if entry is None else move(ctx, entry, new(port.name, entry)))
     types = [new(port.name, t) for port, t in zip(ports.outputs, node.outputs)]
-    made = site.add(node.op, inputs, dict(node.attrs), *zip(types, (t.known_shape for t in node.outputs)))
+    made = ctx.add(node.op, inputs, dict(node.attrs), *zip(types, (t.known_shape for t in node.outputs)))
     for mine, old in zip(made, node.outputs):
         mine.format = old.format
-    return [move(site, mine, old.dtype) if site.reads(old) else mine for mine, old in zip(made, node.outputs)]
+    return [move(ctx, mine, old.dtype) if ctx.reads(old) else mine for mine, old in zip(made, node.outputs)]
 
 
-def through(dtype: DataType, sources: tuple[DataType, ...], site: Site, node: Node) -> list[Tensor] | None:
+def through(dtype: DataType, sources: tuple[DataType, ...], ctx: FormContext, node: Node) -> list[Tensor] | None:
     """In a type that holds every value: an operator that moves or compares gives the same elements there."""
-    return _retyped(site, node, lambda _, t: dtype if t.dtype in sources else t.dtype, Site.cast)
+    return _retyped(ctx, node, lambda _, t: dtype if t.dtype in sources else t.dtype, FormContext.cast)
 
 
-def as_bits(site: Site, node: Node) -> list[Tensor] | None:
+def as_bits(ctx: FormContext, node: Node) -> list[Tensor] | None:
     """An operator that only moves elements moves float64 as int64."""
     if any(t.dtype is _D.DT_DOUBLE and t.known_shape is None for t in (*node.operands(), *node.outputs)):
         return None
 
-    def move(site: Site, tensor: Tensor, dtype: DataType) -> Tensor:
-        return tensor if tensor.dtype is dtype else site.bits(tensor, dtype)
+    def move(ctx: FormContext, tensor: Tensor, dtype: DataType) -> Tensor:
+        return tensor if tensor.dtype is dtype else ctx.bits(tensor, dtype)
 
-    return _retyped(site, node, lambda _, t: _D.DT_INT64 if t.dtype is _D.DT_DOUBLE else t.dtype, move)
+    return _retyped(ctx, node, lambda _, t: _D.DT_INT64 if t.dtype is _D.DT_DOUBLE else t.dtype, move)
 
 
 # -- int32 for int64 -------------------------------------------------------------------------------------------------
@@ -75,58 +78,58 @@ def _in_range(tensor: Any, *axes: int) -> bool:
     return count is not None and count <= _LARGEST
 
 
-def _narrow(site: Site, node: Node, *ports: str) -> list[Tensor]:
+def _narrow(ctx: FormContext, node: Node, *ports: str) -> list[Tensor]:
     def new(port: str, tensor: Tensor) -> DataType:
         return _D.DT_INT32 if port in ports and tensor.dtype is _D.DT_INT64 else tensor.dtype
 
-    return _retyped(site, node, new, Site.cast)
+    return _retyped(ctx, node, new, FormContext.cast)
 
 
-def bag_places(site: Site, node: Node) -> list[Tensor] | None:
+def bag_places(ctx: FormContext, node: Node) -> list[Tensor] | None:
     """EmbeddingBag: indices are rows of the table, offsets places in the indices."""
     if not _in_range(node.inputs[0], 0) or not _in_range(node.inputs[1]):
         return None
-    return _narrow(site, node, "indices", "offsets", "offset2bag", "bag_size", "max_indices")
+    return _narrow(ctx, node, "indices", "offsets", "offset2bag", "bag_size", "max_indices")
 
 
-def volume_places(site: Site, node: Node) -> list[Tensor] | None:
+def volume_places(ctx: FormContext, node: Node) -> list[Tensor] | None:
     """MaxPool3DWithArgmaxV2: places are those of one volume."""
     if not _in_range(node.inputs[0], -3, -2, -1) or node.attr("data_format", "NCDHW") not in ("NCDHW", b"NCDHW"):
         return None
     y, places = node.outputs
-    made = site.add(
+    made = ctx.add(
         node.op, node.inputs, node.attrs | {"dtype": kinds.Int(int(_D.DT_INT32))}, (y.dtype, y.known_shape),
         (_D.DT_INT32, places.known_shape),
     )  # fmt: skip
     made[0].format, made[1].format = y.format, places.format
-    return [made[0], site.cast(made[1], places.dtype) if site.reads(places) else made[1]]
+    return [made[0], ctx.cast(made[1], places.dtype) if ctx.reads(places) else made[1]]
 
 
-def filter_sizes(site: Site, node: Node) -> list[Tensor] | None:
+def filter_sizes(ctx: FormContext, node: Node) -> list[Tensor] | None:
     """Conv3DBackpropFilter: the sizes of the filter, which the result has."""
     if not bounds.fits(node.inputs[1], _D.DT_INT32) and not _in_range(node.outputs[0]):
         return None
-    return _narrow(site, node, "filter_size")
+    return _narrow(ctx, node, "filter_size")
 
 
-def classes(site: Site, node: Node) -> list[Tensor] | None:
+def classes(ctx: FormContext, node: Node) -> list[Tensor] | None:
     """NLLLossGrad: targets are classes, or the class to be ignored."""
     x, ignored = node.inputs[0], node.attr("ignore_index", -100)
     axis = 1 if isinstance(x, Tensor) and x.known_shape is not None and len(x.known_shape) > 1 else 0
     if not _in_range(x, axis) or not -_LARGEST - 1 <= ignored <= _LARGEST:
         return None
-    return _narrow(site, node, "target")
+    return _narrow(ctx, node, "target")
 
 
 def small_integers(*ports: str, results: Callable[[Node], bool]) -> Form:
     """In int32 where the graph shows that operands and results fit."""
 
-    def form(site: Site, node: Node) -> list[Tensor] | None:
+    def form(ctx: FormContext, node: Node) -> list[Tensor] | None:
         names = [p.name for p in schema.require(node.op).inputs]
         wide = [e for p, e in zip(names, node.inputs) if p in ports and e is not None]
         if not all(isinstance(e, Tensor) and bounds.fits(e, _D.DT_INT32) for e in wide) or not results(node):
             return None
-        return _narrow(site, node, *ports, *(p.name for p in schema.require(node.op).outputs[:1]))
+        return _narrow(ctx, node, *ports, *(p.name for p in schema.require(node.op).outputs[:1]))
 
     return form
 
@@ -136,8 +139,8 @@ def _kept(node: Node) -> bool:
 
 
 def _sums_fit(node: Node) -> bool:
-    found = bounds.running(node)
-    return found is not None and found[0] >= -_LARGEST and found[1] <= _LARGEST
+    sums = bounds.running(node)
+    return sums is not None and sums[0] >= -_LARGEST and sums[1] <= _LARGEST
 
 
 def _powers_fit(node: Node) -> bool:
@@ -148,44 +151,46 @@ def _powers_fit(node: Node) -> bool:
 
 
 def _quotients_fit(node: Node) -> bool:
-    found = bounds.bounds(node.inputs[0])
-    return found is not None and found[0] > -_LARGEST - 1  # its quotient by -1 is none
+    dividends = bounds.bounds(node.inputs[0])
+    return dividends is not None and dividends[0] > -_LARGEST - 1  # its quotient by -1 is none
 
 
-def ordered_as_float(site: Site, node: Node) -> list[Tensor] | None:
+def ordered_as_float(ctx: FormContext, node: Node) -> list[Tensor] | None:
     """Integers below 2^24 are float32 numbers in the same order."""
-    found = bounds.bounds(node.inputs[0])
-    if found is None or found[0] < -(2**24) or found[1] > 2**24:
+    interval = bounds.bounds(node.inputs[0])
+    if interval is None or interval[0] < -(2**24) or interval[1] > 2**24:
         return None
     source = node.inputs[0].dtype  # type: ignore[union-attr]  # bounds are those of a tensor
     names = (schema.require(node.op).inputs[0].name, schema.require(node.op).outputs[0].name)
-    return _retyped(site, node, lambda p, t: _D.DT_FLOAT if p in names and t.dtype is source else t.dtype, Site.cast)
+    return _retyped(
+        ctx, node, lambda p, t: _D.DT_FLOAT if p in names and t.dtype is source else t.dtype, FormContext.cast
+    )
 
 
 # -- other operators -------------------------------------------------------------------------------------------------
 
 
-def identity_in_float32(site: Site, node: Node) -> list[Tensor] | None:
+def identity_in_float32(ctx: FormContext, node: Node) -> list[Tensor] | None:
     """Eye: ones and zeros are the same in every type."""
     y = node.outputs[0]
     if y.dtype is not _D.DT_DOUBLE:
         return None
     attrs = node.attrs | {"dtype": kinds.Int(int(_D.DT_FLOAT))}
-    return [site.cast(site.one("Eye", (), attrs, _D.DT_FLOAT, y.known_shape), y.dtype)]
+    return [ctx.cast(ctx.one("Eye", (), attrs, _D.DT_FLOAT, y.known_shape), y.dtype)]
 
 
 def _deep(shape: Shape | None) -> Shape | None:
     return None if shape is None else (*shape[:2], 1, *shape[2:])
 
 
-def _on_volumes(site: Site, op: str, before: list[Tensor], x: Tensor, attrs: Any, y: Tensor) -> list[Tensor]:
+def _on_volumes(ctx: FormContext, op: str, before: list[Tensor], x: Tensor, attrs: Any, y: Tensor) -> list[Tensor]:
     """An operator on volumes of depth 1; in float32 where its definition does not list the type."""
     dtype = x.dtype if x.dtype in schema.require(op).inputs[len(before)].domain else _D.DT_FLOAT
-    plane = site.cast(x, dtype)
-    deep = site.one("Unsqueeze", (plane,), {"axes": kinds.ListInt([2])}, dtype, _deep(x.known_shape))
-    made = site.one(op, (*before, deep), attrs, dtype, _deep(y.known_shape))
-    flat = site.one("Squeeze", (made,), {"axis": kinds.ListInt([2])}, dtype, y.known_shape)
-    result = site.cast(flat, y.dtype)
+    plane = ctx.cast(x, dtype)
+    deep = ctx.one("Unsqueeze", (plane,), {"axes": kinds.ListInt([2])}, dtype, _deep(x.known_shape))
+    made = ctx.one(op, (*before, deep), attrs, dtype, _deep(y.known_shape))
+    flat = ctx.one("Squeeze", (made,), {"axis": kinds.ListInt([2])}, dtype, y.known_shape)
+    result = ctx.cast(flat, y.dtype)
     result.format = y.format
     return [result]
 
@@ -205,64 +210,62 @@ def _volume_attrs(node: Node) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
-def planes_as_volumes(site: Site, node: Node) -> list[Tensor] | None:
+def planes_as_volumes(ctx: FormContext, node: Node) -> list[Tensor] | None:
     """AvgPoolV2: a plane is a volume of depth 1."""
     attrs, x, y = _volume_attrs(node), node.inputs[0], node.outputs[0]
     if attrs is None or not isinstance(x, Tensor):
         return None
-    return _on_volumes(site, "AvgPool3D", [], x, attrs, y)
+    return _on_volumes(ctx, "AvgPool3D", [], x, attrs, y)
 
 
-def gradient_of_volumes(site: Site, node: Node) -> list[Tensor] | None:
+def gradient_of_volumes(ctx: FormContext, node: Node) -> list[Tensor] | None:
     """AvgPoolV2Grad: as planes_as_volumes, where the sizes are a constant."""
     attrs, sizes, grad = _volume_attrs(node), bounds.constant(node.inputs[0]), node.inputs[1]
     y = node.outputs[0]
     if attrs is None or sizes is None or sizes.size != 4 or not isinstance(grad, Tensor):
         return None
-    shape = site.constant(np.insert(sizes.reshape(-1), 2, 1).astype(np.int32), _D.DT_INT32)
-    return _on_volumes(site, "AvgPool3DGrad", [shape], grad, attrs, y)
+    shape = ctx.constant(np.insert(sizes.reshape(-1), 2, 1).astype(np.int32), _D.DT_INT32)
+    return _on_volumes(ctx, "AvgPool3DGrad", [shape], grad, attrs, y)
 
 
-def adaptive_volumes(site: Site, node: Node) -> list[Tensor] | None:
+def adaptive_volumes(ctx: FormContext, node: Node) -> list[Tensor] | None:
     """AdaptiveAvgPool2d: a plane is a volume of depth 1."""
     x, y, sizes = node.inputs[0], node.outputs[0], list(node.attr("output_size", ()))
     if not isinstance(x, Tensor) or x.known_shape is None or len(x.known_shape) != 4 or len(sizes) != 2:
         return None
     attrs = {"output_size": kinds.ListInt([1, *sizes]), "data_format": kinds.Str("NCDHW")}
-    return _on_volumes(site, "AdaptiveAvgPool3d", [], x, attrs, y)
+    return _on_volumes(ctx, "AdaptiveAvgPool3d", [], x, attrs, y)
 
 
-def batched_product(site: Site, node: Node) -> list[Tensor] | None:
+def batched_product(ctx: FormContext, node: Node) -> list[Tensor] | None:
     """MatMulV2 as a batched product of no batch axes."""
     if node.inputs[3] is not None or node.attr("offset_x", 0):
         return None
     x1, x2, bias = node.inputs[:3]
     attrs = {f"adj_x{i}": kinds.Bool(node.attr(f"transpose_x{i}", False)) for i in (1, 2)}
     y = node.outputs[0]
-    made = site.one("BatchMatMulV2", (x1, x2, None, None), attrs, y.dtype, y.known_shape)
-    return [made if bias is None else site.one("Add", (made, bias), {}, y.dtype, y.known_shape)]
+    made = ctx.one("BatchMatMulV2", (x1, x2, None, None), attrs, y.dtype, y.known_shape)
+    return [made if bias is None else ctx.one("Add", (made, bias), {}, y.dtype, y.known_shape)]
 
 
-def filled_by_choice(site: Site, node: Node) -> list[Tensor] | None:
+def filled_by_choice(ctx: FormContext, node: Node) -> list[Tensor] | None:
     """MaskedFill: one of two tensors where a condition holds."""
     x, mask, value = node.inputs[:3]
     y = node.outputs[0]
-    return [site.one("SelectV2", (mask, value, x), {}, y.dtype, y.known_shape)]
+    return [ctx.one("SelectV2", (mask, value, x), {}, y.dtype, y.known_shape)]
 
 
-def sign_by_comparison(site: Site, node: Node) -> list[Tensor] | None:
+def sign_by_comparison(ctx: FormContext, node: Node) -> list[Tensor] | None:
     """Sign: what is above zero less what is below."""
     x, y = node.inputs[0], node.outputs[0]
     if not isinstance(x, Tensor) or x.dtype is not _D.DT_INT64:
         return None
-    zero = site.constant(0, x.dtype)
-    parts = [
-        site.cast(site.one(op, (x, zero), {}, _D.DT_BOOL, y.known_shape), _D.DT_INT32) for op in ("Greater", "Less")
-    ]
-    return [site.cast(site.one("Sub", parts, {}, _D.DT_INT32, y.known_shape), y.dtype)]
+    zero = ctx.constant(0, x.dtype)
+    parts = [ctx.cast(ctx.one(op, (x, zero), {}, _D.DT_BOOL, y.known_shape), _D.DT_INT32) for op in ("Greater", "Less")]
+    return [ctx.cast(ctx.one("Sub", parts, {}, _D.DT_INT32, y.known_shape), y.dtype)]
 
 
-def repeated_product(site: Site, node: Node) -> list[Tensor] | None:
+def repeated_product(ctx: FormContext, node: Node) -> list[Tensor] | None:
     """Pow: integers to a constant power from 1 to 4 by products, which wrap around alike."""
     x, y, power = node.inputs[0], node.outputs[0], bounds.constant(node.inputs[1])
     same = isinstance(x, Tensor) and x.known_shape == y.known_shape is not None and x.dtype is y.dtype
@@ -274,20 +277,20 @@ def repeated_product(site: Site, node: Node) -> list[Tensor] | None:
         or not 2 <= int(power.reshape(-1)[0]) <= 4
     ):
         return None
-    square = site.one("Mul", (x, x), {}, y.dtype, y.known_shape)
+    square = ctx.one("Mul", (x, x), {}, y.dtype, y.known_shape)
     other = {3: x, 4: square}.get(int(power.reshape(-1)[0]))
-    return [square if other is None else site.one("Mul", (square, other), {}, y.dtype, y.known_shape)]
+    return [square if other is None else ctx.one("Mul", (square, other), {}, y.dtype, y.known_shape)]
 
 
-def truncated(site: Site, node: Node) -> list[Tensor] | None:
+def truncated(ctx: FormContext, node: Node) -> list[Tensor] | None:
     """RealDiv of integers truncates."""
     y = node.outputs[0]
     if not y.dtype.is_integer:
         return None
-    return [site.one("TruncateDiv", node.inputs, {}, y.dtype, y.known_shape)]
+    return [ctx.one("TruncateDiv", node.inputs, {}, y.dtype, y.known_shape)]
 
 
-def padded_halves(site: Site, node: Node) -> list[Tensor] | None:
+def padded_halves(ctx: FormContext, node: Node) -> list[Tensor] | None:
     """PadV3 of int64 moves pairs of int32, where both halves of the fill are alike: 0 or -1."""
     x, y, pads, fill = node.inputs[0], node.outputs[0], bounds.constant(node.inputs[1]), node.inputs[2]
     mode, value = node.attr("mode", "constant"), bounds.constant(fill)
@@ -297,16 +300,16 @@ def padded_halves(site: Site, node: Node) -> list[Tensor] | None:
         return None
     if not constant or number not in (0, -1) or not node.attr("paddings_contiguous", True) or y.known_shape is None:
         return None
-    halves = site.one("Bitcast", (x,), {"type": kinds.Type(_D.DT_INT32)}, _D.DT_INT32, (*x.known_shape, 2))
+    halves = ctx.one("Bitcast", (x,), {"type": kinds.Type(_D.DT_INT32)}, _D.DT_INT32, (*x.known_shape, 2))
     inputs = (
-        halves, site.constant(np.append(pads.reshape(-1), (0, 0)).astype(pads.dtype), node.inputs[1].dtype),  # type: ignore[union-attr]  # a constant is a tensor
-        site.constant(number, _D.DT_INT32),
+        halves, ctx.constant(np.append(pads.reshape(-1), (0, 0)).astype(pads.dtype), node.inputs[1].dtype),  # type: ignore[union-attr]  # a constant is a tensor
+        ctx.constant(number, _D.DT_INT32),
     )  # fmt: skip
-    made = site.one("PadV3", inputs, dict(node.attrs), _D.DT_INT32, (*y.known_shape, 2))
-    return [site.one("Bitcast", (made,), {"type": kinds.Type(_D.DT_INT64)}, _D.DT_INT64, y.known_shape)]
+    made = ctx.one("PadV3", inputs, dict(node.attrs), _D.DT_INT32, (*y.known_shape, 2))
+    return [ctx.one("Bitcast", (made,), {"type": kinds.Type(_D.DT_INT64)}, _D.DT_INT64, y.known_shape)]
 
 
-def chosen_by_logic(site: Site, node: Node) -> list[Tensor] | None:
+def chosen_by_logic(ctx: FormContext, node: Node) -> list[Tensor] | None:
     """SelectV2 of bool: the condition and the first, or not the condition and the second."""
     condition, first, second = node.inputs[:3]
     y = node.outputs[0]
@@ -318,10 +321,10 @@ def chosen_by_logic(site: Site, node: Node) -> list[Tensor] | None:
         return bool(value.reshape(-1)[0]) if value is not None and value.shape == () else None
 
     def logic(op: str, *parts: Any) -> Tensor:
-        return site.one(op, parts, {}, _D.DT_BOOL, y.known_shape)
+        return ctx.one(op, parts, {}, _D.DT_BOOL, y.known_shape)
 
     def other() -> Tensor:
-        return site.one("LogicalNot", (condition,), {}, _D.DT_BOOL, condition.known_shape)
+        return ctx.one("LogicalNot", (condition,), {}, _D.DT_BOOL, condition.known_shape)
 
     if known(first) is True:
         return [logic("LogicalOr", condition, second)]
@@ -331,11 +334,11 @@ def chosen_by_logic(site: Site, node: Node) -> list[Tensor] | None:
         return [logic("LogicalOr", other(), first)]
     if known(second) is False:
         return [logic("LogicalAnd", condition, first)]
-    parts = [site.one("LogicalAnd", p, {}, _D.DT_BOOL, None) for p in ((condition, first), (other(), second))]
+    parts = [ctx.one("LogicalAnd", p, {}, _D.DT_BOOL, None) for p in ((condition, first), (other(), second))]
     return [logic("LogicalOr", *parts)]
 
 
-def drawn_as_bits(site: Site, node: Node) -> list[Tensor] | None:
+def drawn_as_bits(ctx: FormContext, node: Node) -> list[Tensor] | None:
     """StatelessBernoulli: fresh coins of one constant probability, drawn as the bits of a dropout."""
     shape, chance, seed, offset = node.inputs[:4]
     y = node.outputs[0]
@@ -349,12 +352,12 @@ def drawn_as_bits(site: Site, node: Node) -> list[Tensor] | None:
     if not isinstance(value, np.ndarray) or value.size != 1 or not 0 < float(value.reshape(-1)[0]) <= 1:
         return None
     number = float(value.reshape(-1)[0])
-    prob, one = site.constant(number, _D.DT_FLOAT), site.constant(1.0, _D.DT_FLOAT)
-    bits = site.one("DropOutGenMask", (shape, prob), {"seed": kinds.Int(0), "seed2": kinds.Int(0)}, _D.DT_UINT8, None)
-    ones = site.one("Fill", (shape, one), {}, _D.DT_FLOAT, y.known_shape)
-    kept = site.one("DropOutDoMask", (ones, bits, prob), {}, _D.DT_FLOAT, y.known_shape)
-    zero = site.constant(0.0, _D.DT_FLOAT)
-    return [site.cast(site.one("NotEqual", (kept, zero), {}, _D.DT_BOOL, y.known_shape), y.dtype)]
+    prob, one = ctx.constant(number, _D.DT_FLOAT), ctx.constant(1.0, _D.DT_FLOAT)
+    bits = ctx.one("DropOutGenMask", (shape, prob), {"seed": kinds.Int(0), "seed2": kinds.Int(0)}, _D.DT_UINT8, None)
+    ones = ctx.one("Fill", (shape, one), {}, _D.DT_FLOAT, y.known_shape)
+    kept = ctx.one("DropOutDoMask", (ones, bits, prob), {}, _D.DT_FLOAT, y.known_shape)
+    zero = ctx.constant(0.0, _D.DT_FLOAT)
+    return [ctx.cast(ctx.one("NotEqual", (kept, zero), {}, _D.DT_BOOL, y.known_shape), y.dtype)]
 
 
 _FROM_BF16: Final = partial(through, _D.DT_FLOAT, (_D.DT_BF16,))

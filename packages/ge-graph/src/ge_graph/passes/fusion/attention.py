@@ -32,10 +32,10 @@ def written_out(ctx: FusionContext, node: Node) -> bool:
     soft = ctx.inner(weights, "SoftmaxV2")
     if soft is None or not isinstance(value, Tensor) or not _over_last(soft):
         return False
-    found = _scores(ctx, uncast(ctx, soft.inputs[0]))
-    if found is None:
+    scores = _scores(ctx, uncast(ctx, soft.inputs[0]))
+    if scores is None:
         return False
-    product, scale, biases = found
+    product, scale, biases = scores
     query, key = product.inputs[:2]
     turned = _turned(ctx, product)
     if not isinstance(query, Tensor) or not isinstance(key, Tensor):

@@ -104,14 +104,14 @@ class FusionContext:
 
     def constant(self, value: Any, dtype: DataType) -> Tensor:
         """A constant, in front of everything."""
-        found = builder.constant(self.graph, np.asarray(value), dtype=dtype)
-        if self._position.get(found.node, 0) >= 0:
-            if found.node in self._position:
-                found = self.graph.add("Const", (), dict(found.node.attrs), [(dtype, found.known_shape)]).outputs[0]
+        tensor = builder.constant(self.graph, np.asarray(value), dtype=dtype)
+        if self._position.get(tensor.node, 0) >= 0:
+            if tensor.node in self._position:
+                tensor = self.graph.add("Const", (), dict(tensor.node.attrs), [(dtype, tensor.known_shape)]).outputs[0]
             self.graph.nodes.pop()
-            self._front.append(found.node)
-            self._position[found.node] = -1
-        return found
+            self._front.append(tensor.node)
+            self._position[tensor.node] = -1
+        return tensor
 
     def replace(self, old: Tensor, new: Tensor) -> None:
         """Let all read another tensor."""

@@ -44,8 +44,8 @@ def rms_norm(ctx: FusionContext, node: Node) -> bool:
 def _other(product: Node, one: Any) -> Tensor | None:
     """The other factor; of a square the factor."""
     a, b = product.inputs[:2]
-    found = b if a is one else a if b is one else None
-    return found if isinstance(found, Tensor) else None
+    factor = b if a is one else a if b is one else None
+    return factor if isinstance(factor, Tensor) else None
 
 
 def _product_of(direct: Node, root: Tensor, inner: Node) -> bool:
@@ -70,10 +70,10 @@ def _times(node: Node | None, by: float) -> Tensor | None:
     if node is None:
         return None
     if node.op == "Muls":
-        found = node.inputs[0] if node.attr("value") == by else None
+        operand = node.inputs[0] if node.attr("value") == by else None
     else:
-        found = next((a for a, b in factors(node) if number(b) == by), None)
-    return found if isinstance(found, Tensor) else None
+        operand = next((a for a, b in factors(node) if number(b) == by), None)
+    return operand if isinstance(operand, Tensor) else None
 
 
 def _through_root(ctx: FusionContext, tensor: Any) -> tuple[Tensor, Tensor, Node] | None:

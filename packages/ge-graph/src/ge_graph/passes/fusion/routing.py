@@ -36,10 +36,10 @@ def _experts(ctx: FusionContext, top: Node) -> tuple[Tensor, int] | None:
 
 def chosen(ctx: FusionContext, top: Node) -> bool:
     """MoeGatingTopKSoftmax for the largest shares of a softmax"""
-    found = _experts(ctx, top)
-    if found is None or any(_renormalises(ctx, top, n) for n in ctx.readers(top.outputs[0])):
+    experts = _experts(ctx, top)
+    if experts is None or any(_renormalises(ctx, top, n) for n in ctx.readers(top.outputs[0])):
         return False
-    x, k = found
+    x, k = experts
     return _replace(ctx, top, top.outputs[0], "MoeGatingTopKSoftmax", x, {"k": kinds.Int(k)}, _I32)
 
 
@@ -48,10 +48,10 @@ def renormalised(ctx: FusionContext, node: Node) -> bool:
     shares = node.inputs[0]
     if not isinstance(shares, Tensor) or shares.node.op != "TopKV2" or not _renormalises(ctx, shares.node, node):
         return False
-    found = _experts(ctx, shares.node)
-    if found is None or not ctx.free(node):
+    experts = _experts(ctx, shares.node)
+    if experts is None or not ctx.free(node):
         return False
-    x, k = found
+    x, k = experts
     attrs = {"k": kinds.Int(k), "renorm": kinds.Int(1)}
     return _replace(ctx, shares.node, node.outputs[0], "MoeGatingTopKSoftmaxV2", x, attrs, DataType.DT_FLOAT)
 
@@ -74,8 +74,8 @@ def _replace(
     index = top.outputs[1]
     shape = index.known_shape
     last = shape if third is _I32 else x.known_shape
-    found = [(shares.dtype, shape), (_I32, shape), (third, last)]
-    y, expert, _ = ctx.add(top, op, (x, None), attrs, found)
+    outputs = [(shares.dtype, shape), (_I32, shape), (third, last)]
+    y, expert, _ = ctx.add(top, op, (x, None), attrs, outputs)
     if index.dtype is not _I32:
         (expert,) = ctx.add(
             top, "Cast", (expert,), {"dst_type": kinds.Int(int(index.dtype))}, [(index.dtype, shape)]

@@ -258,12 +258,12 @@ def _plan_channels_last(ctx: PlanContext) -> Call | None:
             return None
         operands = [ctx.tensor(p) for p in ("x", "scale", "offset", "mean", "variance")]
         return Call(torch.batch_norm, (*operands, False, 0.0, ctx.attr("epsilon"), False))
-    found, schema = find(ctx.node.op), schemas.get(ctx.node.op)
-    if found is None or schema is None:
+    entry, schema = find(ctx.node.op), schemas.get(ctx.node.op)
+    if entry is None or schema is None:
         return None
-    accepted = parameters(found.run)[1] or set()
+    accepted = parameters(entry.run)[1] or set()
     attrs: dict[str, Any] = {n: ctx.attr(n) for n in ctx.node.attrs if n in accepted}
-    return Call(found.run, tuple(ctx.tensor(p.name) for p in schema.inputs), {**attrs, "channel": -1})
+    return Call(entry.run, tuple(ctx.tensor(p.name) for p in schema.inputs), {**attrs, "channel": -1})
 
 
 @kernel("SyncBNTrainingUpdate", source=_HEADER)

@@ -30,8 +30,8 @@ def _group(name: str) -> Any:
         EngineError: GE4011 if there is none.
     """
     for find in finders:
-        if (found := find(name)) is not None:
-            return found
+        if (process_group := find(name)) is not None:
+            return process_group
     if not dist.is_available() or not dist.is_initialized():
         raise errors.no_group(name, "torch.distributed is not initialised in this process")
     if name == _WORLD:
@@ -85,9 +85,9 @@ def all_reduce(x: torch.Tensor, *, reduction: str, group: str) -> torch.Tensor:
 @kernel("HcomReduce", acts=True, ignores=("fusion", "fusion_id"), source="REG_OP(HcomReduce)")
 def reduce(x: torch.Tensor, *, root_rank: int, reduction: str, group: str) -> torch.Tensor:
     """Reduction over all ranks on the root; on the others, where GE leaves it open, x."""
-    y, found = _own(x), _group(group)
-    dist.reduce(y, op=_reduction("HcomReduce", reduction), group=found, group_dst=root_rank)
-    return y if found.rank() == root_rank else _own(x)
+    y, process_group = _own(x), _group(group)
+    dist.reduce(y, op=_reduction("HcomReduce", reduction), group=process_group, group_dst=root_rank)
+    return y if process_group.rank() == root_rank else _own(x)
 
 
 @kernel(
@@ -98,11 +98,11 @@ def reduce(x: torch.Tensor, *, root_rank: int, reduction: str, group: str) -> to
 )
 def all_gather(x: torch.Tensor, *, rank_size: int, group: str) -> torch.Tensor:
     """The parts of all ranks, one after the other."""
-    found = _sized("HcomAllGather", group, rank_size)
+    process_group = _sized("HcomAllGather", group, rank_size)
     if x.dim() == 0:
         raise errors.refused("HcomAllGather", "x is a scalar, which has no dim 0 to gather along")
     y = x.new_empty((x.shape[0] * rank_size, *x.shape[1:]))
-    dist.all_gather_into_tensor(y, x.contiguous(), group=found)
+    dist.all_gather_into_tensor(y, x.contiguous(), group=process_group)
     return y
 
 
@@ -114,9 +114,9 @@ def all_gather(x: torch.Tensor, *, rank_size: int, group: str) -> torch.Tensor:
 )
 def reduce_scatter(x: torch.Tensor, *, reduction: str, group: str, rank_size: int) -> torch.Tensor:
     """This rank's block of the reduction."""
-    found = _sized("HcomReduceScatter", group, rank_size)
+    process_group = _sized("HcomReduceScatter", group, rank_size)
     y = x.new_empty((_rows("HcomReduceScatter", x, rank_size), *x.shape[1:]))
-    dist.reduce_scatter_tensor(y, _own(x), _reduction("HcomReduceScatter", reduction), group=found)
+    dist.reduce_scatter_tensor(y, _own(x), _reduction("HcomReduceScatter", reduction), group=process_group)
     return y
 
 
@@ -128,19 +128,19 @@ def reduce_scatter(x: torch.Tensor, *, reduction: str, group: str, rank_size: in
 )
 def broadcast(x: list[torch.Tensor], *, root_rank: int, group: str) -> tuple[torch.Tensor, ...]:
     """Every tensor of the root."""
-    ys, found = tuple(map(_own, x)), _group(group)
+    ys, process_group = tuple(map(_own, x)), _group(group)
     for y in ys:
-        dist.broadcast(y, group=found, group_src=root_rank)
+        dist.broadcast(y, group=process_group, group_src=root_rank)
     return ys
 
 
 @kernel("HcomAllToAll", acts=True, source="REG_OP(HcomAllToAll): equal blocks along dim 0")
 def all_to_all(x: torch.Tensor, *, group: str) -> torch.Tensor:
     """Block j goes to rank j."""
-    found = _group(group)
-    rows = [_rows("HcomAllToAll", x, found.size())] * found.size()
+    process_group = _group(group)
+    rows = [_rows("HcomAllToAll", x, process_group.size())] * process_group.size()
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
-    dist.all_to_all_single(y, x.contiguous(), rows, rows, group=found)
+    dist.all_to_all_single(y, x.contiguous(), rows, rows, group=process_group)
     return y
 
 
@@ -160,14 +160,14 @@ def all_to_all_v(
     group: str,
 ) -> torch.Tensor:
     """As many elements as told from and to each rank."""
-    found = _group(group)
+    process_group = _group(group)
     for name, counts in (("send_counts", send_counts), ("recv_counts", recv_counts)):
-        if len(counts) != found.size():
-            raise errors.refused("HcomAllToAllV", f"{len(counts)} {name} for {found.size()} ranks")
+        if len(counts) != process_group.size():
+            raise errors.refused("HcomAllToAllV", f"{len(counts)} {name} for {process_group.size()} ranks")
     flat = send_data.reshape(-1)
     sent = torch.cat([flat[d : d + c] for d, c in zip(send_displacements, send_counts)])
     received = sent.new_empty(sum(recv_counts))
-    dist.all_to_all_single(received, sent, list(recv_counts), list(send_counts), group=found)
+    dist.all_to_all_single(received, sent, list(recv_counts), list(send_counts), group=process_group)
     parts = received.split(list(recv_counts))
     y = received.new_empty(max((d + c for d, c in zip(recv_displacements, recv_counts)), default=0))
     for start, part in zip(recv_displacements, parts):
@@ -201,16 +201,17 @@ def all_gather_v(
     x: torch.Tensor, send_count: Any, recv_counts: Sequence[int], recv_displacements: Any = None, *, group: str
 ) -> torch.Tensor:
     """The parts of all ranks, one after the other."""
-    found, most = _group(group), max(recv_counts)
-    if len(recv_counts) != found.size() or recv_counts[found.rank()] != x.shape[0]:
+    process_group, most = _group(group), max(recv_counts)
+    if len(recv_counts) != process_group.size() or recv_counts[process_group.rank()] != x.shape[0]:
         raise errors.refused(
-            "HcomAllGatherV", f"recv_counts are {list(recv_counts)} for {found.size()} ranks and {x.shape[0]} own rows"
+            "HcomAllGatherV",
+            f"recv_counts are {list(recv_counts)} for {process_group.size()} ranks and {x.shape[0]} own rows",
         )
     _packed("HcomAllGatherV", recv_counts, recv_displacements)
     padded = x.new_zeros((most, *x.shape[1:]))
     padded[: x.shape[0]] = x
     parts = [torch.empty_like(padded) for _ in recv_counts]
-    dist.all_gather(parts, padded, group=found)
+    dist.all_gather(parts, padded, group=process_group)
     return torch.cat([part[:count] for part, count in zip(parts, recv_counts)])
 
 
@@ -228,14 +229,15 @@ def reduce_scatter_v(
     group: str,
 ) -> torch.Tensor:
     """This rank's rows of the reduction."""
-    found, y = _group(group), _own(x)
-    if len(send_counts) != found.size() or sum(send_counts) != x.shape[0]:
+    process_group, y = _group(group), _own(x)
+    if len(send_counts) != process_group.size() or sum(send_counts) != x.shape[0]:
         raise errors.refused(
-            "HcomReduceScatterV", f"send_counts are {list(send_counts)} for {found.size()} ranks and {x.shape[0]} rows"
+            "HcomReduceScatterV",
+            f"send_counts are {list(send_counts)} for {process_group.size()} ranks and {x.shape[0]} rows",
         )
     _packed("HcomReduceScatterV", send_counts, send_displacements)
-    dist.all_reduce(y, _reduction("HcomReduceScatterV", reduction), group=found)
-    return _own(y.split(list(send_counts))[found.rank()])
+    dist.all_reduce(y, _reduction("HcomReduceScatterV", reduction), group=process_group)
+    return _own(y.split(list(send_counts))[process_group.rank()])
 
 
 # --- between two ranks -----------------------------------------------------------------------------------------------

@@ -25,10 +25,10 @@ def _step(s: Tensor, k: Tensor, v: Tensor, beta: Tensor) -> Tensor:
 
 
 def _lengths(op: str, value: Any, tokens: int) -> list[int]:
-    found = ints(value)
-    if any(n < 0 for n in found) or sum(found) > tokens:
-        raise refuse(op, f"actual_seq_lengths is {found} for {tokens} tokens", "give the length of each sequence")
-    return found
+    lengths = ints(value)
+    if any(n < 0 for n in lengths) or sum(lengths) > tokens:
+        raise refuse(op, f"actual_seq_lengths is {lengths} for {tokens} tokens", "give the length of each sequence")
+    return lengths
 
 
 @kernel(

@@ -437,8 +437,8 @@ def cast(x: Tensor, *, dst_type: int) -> Tensor:
 def _cast_plan(ctx: PlanContext) -> Call | Ref | None:
     source, target = ctx.dtype("x"), ctx.out_dtype()
     if source is target:
-        found: Ref = ctx.tensor("x")
-        return found
+        x: Ref = ctx.tensor("x")
+        return x
     if source is None or source.is_complex or (source.is_float and not target.is_float):
         return None
     return Call(Tensor.to, (ctx.tensor("x"), torch_dtype(target)))

@@ -154,15 +154,15 @@ def _dispatch(
     came = _exchange(sent, [1] * world, [1] * world, group)  # (ranks, own experts)
     outgoing, incoming = sent.sum(1).tolist(), came.sum(1).tolist()
     size = (global_bs or tokens * world) * min(local, k)
-    at, found = _expert_major(came), []
+    at, padded = _expert_major(came), []
     if len(at) > size:
         raise refuse(op, f"{len(at)} rows came, the result has {size}", "give the right global_bs")
     for part in (rows, row_scales, origin, weights):
         moved = _exchange(part, outgoing, incoming, group)[at]
-        found.append(torch.cat((moved, moved.new_zeros(size - len(at), *moved.shape[1:]))))
+        padded.append(torch.cat((moved, moved.new_zeros(size - len(at), *moved.shape[1:]))))
     sums = came.t().reshape(-1).cumsum(0).to(torch.int32)
     each = came.sum(0)
-    return found[0], found[1], found[2], each if counted else each.cumsum(0), sums, found[3]
+    return padded[0], padded[1], padded[2], each if counted else each.cumsum(0), sums, padded[3]
 
 
 @kernel(

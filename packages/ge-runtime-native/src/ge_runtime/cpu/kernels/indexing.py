@@ -61,11 +61,11 @@ def _gather_plan(ctx: PlanContext) -> Call | None:
     """Rows of a matrix are an embedding; scalar positions are a select."""
     shape, axis = ctx.shape("x"), 0
     if ctx.node.op == "GatherV2":
-        found = ctx.const("axis")
-        found = found[0] if isinstance(found, list) and len(found) == 1 else found
-        if not isinstance(found, int) or shape is None:
+        dim = ctx.const("axis")
+        dim = dim[0] if isinstance(dim, list) and len(dim) == 1 else dim
+        if not isinstance(dim, int) or shape is None:
             return None
-        axis = found % max(len(shape), 1)
+        axis = dim % max(len(shape), 1)
     if not shape or ctx.attr("batch_dims", 0) or ctx.attr("negative_index_support", False):
         return None
     index, index_shape = ctx.const("indices"), ctx.shape("indices")
@@ -268,8 +268,8 @@ def _as_index(index: Tensor) -> Tensor:
 
 def _picked(x: Tensor, where: tuple[Any, ...]) -> Tensor:
     """x[where] in memory of its own; indices of rank 0 alone would give a view."""
-    found = x[where]
-    return found.clone() if found.untyped_storage().data_ptr() == x.untyped_storage().data_ptr() else found
+    picked = x[where]
+    return picked.clone() if picked.untyped_storage().data_ptr() == x.untyped_storage().data_ptr() else picked
 
 
 @kernel("IndexByTensor", source="torch's advanced indexing: indices_mask says which dims have an index")
@@ -332,8 +332,8 @@ def where(x: Tensor) -> Tensor:
 @kernel("NonZero")
 def non_zero(x: Tensor, *, transpose: bool = False, dtype: int = DataType.DT_INT64) -> Tensor:
     """Coordinates of non-zero elements, one a row, or one a column if transposed."""
-    found = torch.nonzero(x).to(torch_dtype(dtype))
-    return found.t().contiguous() if transpose else found
+    coordinates = torch.nonzero(x).to(torch_dtype(dtype))
+    return coordinates.t().contiguous() if transpose else coordinates
 
 
 # Sorting and searching
@@ -414,8 +414,8 @@ def search_sorted(
     right: bool = False,
 ) -> Tensor:  # fmt: skip
     """Where each value would be inserted into its sorted row."""
-    found = torch.searchsorted(sorted_sequence.contiguous(), values.contiguous(), right=right, sorter=sorter)
-    return found.to(torch_dtype(dtype))
+    positions = torch.searchsorted(sorted_sequence.contiguous(), values.contiguous(), right=right, sorter=sorter)
+    return positions.to(torch_dtype(dtype))
 
 
 @kernel("Bincount", host=("size",))

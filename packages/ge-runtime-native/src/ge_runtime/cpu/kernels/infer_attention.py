@@ -81,26 +81,26 @@ def _lengths(op: str, name: str, value: Any, batch: int, most: int) -> list[int]
     """A length a sequence: as given, one for all, or the first of more than enough."""
     if value is None:
         return None
-    found = ints(value)
-    if len(found) == 1:
-        found = found * batch
-    if len(found) < batch:
-        raise refuse(op, f"{name} holds {len(found)} lengths for {batch} sequences", "give one, or one each")
-    wrong = [n for n in found[:batch] if not 0 <= n <= most]
+    lengths = ints(value)
+    if len(lengths) == 1:
+        lengths = lengths * batch
+    if len(lengths) < batch:
+        raise refuse(op, f"{name} holds {len(lengths)} lengths for {batch} sequences", "give one, or one each")
+    wrong = [n for n in lengths[:batch] if not 0 <= n <= most]
     if wrong:
         raise refuse(op, f"{name} holds {wrong[0]}, the sequences have 0 to {most} tokens")
-    return found[:batch]
+    return lengths[:batch]
 
 
 def _ends(op: str, name: str, value: Any, tokens: int) -> list[tuple[int, int]]:
     """(start, end) of each packed sequence out of the running sums of their lengths."""
     if value is None:
         raise refuse(op, f"layout TND needs {name}", "feed the running sums of the lengths")
-    found = ints(value)
-    starts = [0, *found[:-1]]
-    if any(end < start for start, end in zip(starts, found)) or (found and not 0 <= found[-1] <= tokens):
-        raise refuse(op, f"{name} is {found} for {tokens} tokens", "give running sums: they never fall, none is larger")
-    return list(zip(starts, found))
+    ends = ints(value)
+    starts = [0, *ends[:-1]]
+    if any(end < start for start, end in zip(starts, ends)) or (ends and not 0 <= ends[-1] <= tokens):
+        raise refuse(op, f"{name} is {ends} for {tokens} tokens", "give running sums: they never fall, none is larger")
+    return list(zip(starts, ends))
 
 
 def _quantised(out: Tensor, scale: Tensor | None, offset: Tensor | None) -> Tensor:

@@ -109,12 +109,12 @@ class Cache:
     def _split(self, layout: str) -> list[Tensor]:
         """The parts as (B, N, S, D); packed ones as (1, N, T, D)."""
         if layout in ("TND", "NTD"):
-            found = [(p.transpose(0, 1) if layout == "TND" else p).unsqueeze(0) for p in self.parts]
+            parts = [(p.transpose(0, 1) if layout == "TND" else p).unsqueeze(0) for p in self.parts]
         else:
-            found = [split_heads(p, layout, self.heads) for p in self.parts]
-        if found[0].shape[1] != self.heads:
-            raise refuse(self.op, f"{found[0].shape[1]} heads of keys or values, num_key_value_heads is {self.heads}")
-        return found
+            parts = [split_heads(p, layout, self.heads) for p in self.parts]
+        if parts[0].shape[1] != self.heads:
+            raise refuse(self.op, f"{parts[0].shape[1]} heads of keys or values, num_key_value_heads is {self.heads}")
+        return parts
 
     def width(self, layout: str) -> int:
         """Size of a head."""
@@ -136,20 +136,20 @@ class Cache:
             return x
 
         def cut(value: Tensor) -> Tensor:
-            found = self.how.of(self.op, value, x, self.heads)  # type: ignore[union-attr]
+            part = self.how.of(self.op, value, x, self.heads)  # type: ignore[union-attr]
             if self.how.mode in _PAGED and pages is not None:  # type: ignore[union-attr]
-                found = found[pages].transpose(1, 2).flatten(0, 1).transpose(0, 1).unsqueeze(0)
-            elif b is not None and found.shape[0] > 1:
-                found = found[b : b + 1]
-            return found[:, :, start:end] if found.shape[2] > 1 else found
+                part = part[pages].transpose(1, 2).flatten(0, 1).transpose(0, 1).unsqueeze(0)
+            elif b is not None and part.shape[0] > 1:
+                part = part[b : b + 1]
+            return part[:, :, start:end] if part.shape[2] > 1 else part
 
         data = x.float() if self.how.offset is None else x.float() + cut(self.how.offset)
         return (data * cut(self.how.scale)).to(self.dtype)
 
     def whole(self, layout: str) -> Tensor:
         """All of a dense cache as (B, N, S, D)."""
-        found = self._split(layout)[0]
-        return self._widened(found, None, 0, found.shape[2])
+        dense = self._split(layout)[0]
+        return self._widened(dense, None, 0, dense.shape[2])
 
     def entry(self, layout: str, b: int, length: int, pad: int = 0) -> Tensor:
         """The ``length`` tokens of sequence ``b`` as (1, N, S, D); with ``pad`` they end that far before the end."""
@@ -158,12 +158,12 @@ class Cache:
                 raise refuse(self.op, "kv_padding_size with block_table", "leave one of them out")
             return self._paged(b, length)
         split = self._split(layout)
-        found = split[0][b : b + 1] if len(split) == 1 else split[b]
-        end = found.shape[2] - pad if pad else length
+        sequence = split[0][b : b + 1] if len(split) == 1 else split[b]
+        end = sequence.shape[2] - pad if pad else length
         start = end - length
         if start < 0:
             start = end = 0
-        return self._widened(found[:, :, start:end], b, start, end)
+        return self._widened(sequence[:, :, start:end], b, start, end)
 
     def tokens(self, layout: str, b: int, start: int, end: int) -> Tensor:
         """Tokens ``start`` to ``end`` of packed sequences, or those of sequence ``b`` in pages."""
@@ -181,5 +181,5 @@ class Cache:
         wrong = used[(used < 0) | (used >= pages.shape[0])]
         if wrong.numel():
             raise refuse(self.op, f"block_table names page {int(wrong[0])} of {pages.shape[0]} for sequence {b}")
-        found = pages[used].transpose(1, 2).flatten(0, 1)[:length].transpose(0, 1).unsqueeze(0)
-        return self._widened(found, b, 0, length, used)
+        sequence = pages[used].transpose(1, 2).flatten(0, 1)[:length].transpose(0, 1).unsqueeze(0)
+        return self._widened(sequence, b, 0, length, used)

@@ -33,10 +33,10 @@ def torch_dtype(code: int) -> torch.dtype:
         EngineError: GE4009 if torch has no such type.
     """
     name = DataType(code).torch_name
-    found = getattr(torch, name, None) if name else None
-    if not isinstance(found, torch.dtype):
+    dtype = getattr(torch, name, None) if name else None
+    if not isinstance(dtype, torch.dtype):
         raise refuse("element type", f"{DataType(code).name} has no torch type")
-    return found
+    return dtype
 
 
 def refuse(op: str, what: str, next: str = "") -> EngineError:

@@ -26,12 +26,12 @@ def _axes(x: Tensor, axes: Any) -> tuple[int, ...]:
     """Normalised axes, each once; rank 0 tolerates 0 and -1."""
     if x.dim() == 0:
         return ()
-    found = []
+    normalised = []
     for a in listed(axes):
         if not -x.dim() <= a < x.dim():
             raise errors.refused("Reduce", f"axis {a} is outside of {x.dim()} dims")
-        found.append(a % x.dim())
-    return tuple(dict.fromkeys(found))
+        normalised.append(a % x.dim())
+    return tuple(dict.fromkeys(normalised))
 
 
 def _sum(x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:

@@ -27,7 +27,7 @@ def _corners(rois: Tensor, spatial_scale: float, mode: int) -> Tensor:
 def _weights(start: Tensor, end: Tensor, bins: int, size: int, samples: int, mode: int) -> list[Tensor]:
     """For each region the weight (bins, size) of each cell along one axis: bilinear, averaged over the samples."""
     length = end - start if mode == _FREE else (end - start).clamp(min=1.0)
-    found = []
+    weights = []
     for first, step in zip(start.tolist(), (length / bins).tolist()):
         count = samples if samples > 0 else max(-int(-step // 1), 0)
         weight = start.new_zeros(bins, size)
@@ -41,8 +41,8 @@ def _weights(start: Tensor, end: Tensor, bins: int, size: int, samples: int, mod
             weight.index_put_((row, low), torch.where(inside, 1 - part, 0.0) / count, accumulate=True)
             high = (low + 1).clamp(max=size - 1)
             weight.index_put_((row, high), torch.where(inside, part, 0.0) / count, accumulate=True)
-        found.append(weight)
-    return found
+        weights.append(weight)
+    return weights
 
 
 def _both(rois: Tensor, scale: float, pooled: Sequence[int], sizes: Sequence[int], samples: int, mode: int) -> list[
@@ -127,7 +127,7 @@ def psroi_pooling_v2(x: Tensor, rois: Tensor, *, spatial_scale: float, output_di
     if channels != output_dim * group_size**2 or rois.shape[0] != n:
         raise refuse("PSROIPoolingV2", f"x is {tuple(x.shape)}, rois {tuple(rois.shape)}, group_size {group_size}")
     maps = wide(x).view(n, output_dim, group_size, group_size, height, width)
-    found = []
+    pooled = []
     for region in wide(rois).transpose(1, 2).reshape(-1, 5).round().tolist():
         image, left, top = int(region[0]), region[1] * spatial_scale, region[2] * spatial_scale
         across, down = ((region[i] + 1) * spatial_scale - first for i, first in ((3, left), (4, top)))
@@ -136,8 +136,8 @@ def psroi_pooling_v2(x: Tensor, rois: Tensor, *, spatial_scale: float, output_di
             for j, (w1, w2) in enumerate(_bins(left, max(across, 0.1), group_size, width)):
                 if h2 > h1 and w2 > w1:
                     y[:, i, j] = maps[image, :, i, j, h1:h2, w1:w2].mean((1, 2))
-        found.append(y)
-    return (torch.stack(found) if found else maps.new_zeros(0, output_dim, group_size, group_size)).to(x.dtype)
+        pooled.append(y)
+    return (torch.stack(pooled) if pooled else maps.new_zeros(0, output_dim, group_size, group_size)).to(x.dtype)
 
 
 def _bilinear(x: Tensor, at_y: Tensor, at_x: Tensor) -> Tensor:

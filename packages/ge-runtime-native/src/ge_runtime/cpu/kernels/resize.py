@@ -32,10 +32,10 @@ def nearest_index(n: int, out: int, align: bool, half_pixel: bool, factor: float
     position = torch.arange(out, dtype=torch.float32)
     scale = torch.tensor(_scale(n, out, align, factor), dtype=torch.float32)
     if align:
-        found = torch.floor(position * scale + 0.5)
+        index = torch.floor(position * scale + 0.5)
     else:
-        found = torch.floor((position + 0.5) * scale if half_pixel else position * scale)
-    return found.long().clamp(0, n - 1)
+        index = torch.floor((position + 0.5) * scale if half_pixel else position * scale)
+    return index.long().clamp(0, n - 1)
 
 
 def _coordinates(n: int, out: int, align: bool, half_pixel: bool, factor: float, clamp: bool) -> Tensor:

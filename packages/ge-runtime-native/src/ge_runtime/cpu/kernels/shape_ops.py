@@ -149,8 +149,8 @@ def _transpose_plan(ctx: PlanContext) -> Call | Ref | None:
     order = [p + rank if p < 0 else p for p in perm]
     moved = [i for i, p in enumerate(order) if i != p]
     if not moved:
-        found: Ref = ctx.tensor("x")
-        return found
+        x: Ref = ctx.tensor("x")
+        return x
     if len(moved) == 2:
         return Call(torch.transpose, (ctx.tensor("x"), *moved))
     return Call(torch.permute, (ctx.tensor("x"), tuple(order)))

@@ -107,9 +107,9 @@ def _index(
             score = score.masked_fill(late, float("-inf"))
         order = torch.sort(score, dim=-1, descending=True, stable=True)
         take = min(count, columns)
-        found, at_ = order.values[:, :take], order.indices[:, :take].to(torch.int32)
-        best[start:end, 0, :take] = torch.where(found == float("-inf"), torch.full_like(at_, -1), at_)
-        values[start:end, 0, :take] = found
+        top_scores, at_ = order.values[:, :take], order.indices[:, :take].to(torch.int32)
+        best[start:end, 0, :take] = torch.where(top_scores == float("-inf"), torch.full_like(at_, -1), at_)
+        values[start:end, 0, :take] = top_scores
     return best, values
 
 
@@ -132,9 +132,9 @@ def lightning_indexer(
     )
     q, k = _flat(query, layout_query), _flat(key, layout_key)
     w = wide(weights).reshape(q.shape[0], -1).float()
-    found, values = _index(seqs, q, k, w, None, sparse_count, causal)
+    indices, values = _index(seqs, q, k, w, None, sparse_count, causal)
     shown = values.to(query.dtype) if return_values else torch.zeros(values.shape, dtype=query.dtype)
-    return _like(found, query, layout_query), _like(shown, query, layout_query)
+    return _like(indices, query, layout_query), _like(shown, query, layout_query)
 
 
 @kernel(
@@ -157,8 +157,8 @@ def quant_lightning_indexer(
     )
     q, k = _flat(query, layout_query).float(), _flat(key, layout_key).float()
     w = wide(weights).float().reshape(q.shape[0], -1) * wide(query_dequant_scale).float().reshape(q.shape[0], -1)
-    found, _ = _index(seqs, q, k, w, wide(key_dequant_scale).reshape(-1), sparse_count, causal)
-    return _like(found, query, layout_query)
+    indices, _ = _index(seqs, q, k, w, wide(key_dequant_scale).reshape(-1), sparse_count, causal)
+    return _like(indices, query, layout_query)
 
 
 def _attend(

@@ -23,8 +23,8 @@ def identity(x: Tensor) -> Tensor:
 
 @plan("Identity", "Snapshot", "StopGradient", "TensorRedirect", "PreventGradient")
 def _identity_plan(ctx: PlanContext) -> Ref:
-    found: Ref = ctx.tensor(ctx.ports[0])
-    return found
+    x: Ref = ctx.tensor(ctx.ports[0])
+    return x
 
 
 @kernel("IdentityN", views=True)

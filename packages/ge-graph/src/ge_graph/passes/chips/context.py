@@ -19,7 +19,7 @@ def _within(inner: DataType, outer: DataType) -> bool:
     return a is not None and b is not None and b[0] <= a[0] and a[1] <= b[1]
 
 
-class Site:
+class FormContext:
     """New nodes in the place of one.
 
     Args:
