@@ -4,14 +4,14 @@ import pytest
 import torch
 
 from ge_graph import kernels
-from tair_debug import capture, check
+from tair_debug import check
 from tools import models
 
 
 def graphs(name):
     case = models.ZOO[name]("tiny")
-    subject = capture.Subject(case.model, tuple(case.inputs), {}, name)
-    return [capture.to_ge(g.gm, name)[1] for g in capture.capture(subject, fake=False)]
+    subject = tracing.Subject(case.model, tuple(case.inputs), {}, name)
+    return [tracing.to_ge(g.gm, name)[1] for g in tracing.capture(subject, fake=False)]
 
 
 @pytest.mark.slow

@@ -36,7 +36,7 @@ API: Final = {
         "torchair.patterns", "torchair.converters", "torchair.log",
     ),
     "tair_export": ("tair_export.load", "tair_export.export", "tair_export.signing", "tair_export.foreign"),
-    "tair_debug": ("tair_debug.capture", "tair_debug.compare", "tair_debug.check", "tair_debug.observer"),
+    "tair_debug": ("tair_debug.tracing", "tair_debug.compare", "tair_debug.check", "tair_debug.observer"),
     "ge_converters": ("ge_converters.registry", "ge_converters.base.support", "ge_converters.report.smoke"),
     "ge_runtime": ("ge_runtime.api", "ge_runtime.discovery", "ge_runtime.cpu.registry"),
     "ge_graph": ("ge_graph.ir", "ge_graph.builder", "ge_graph.verify", "ge_graph.serde", "ge_graph.escape"),

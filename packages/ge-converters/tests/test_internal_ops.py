@@ -11,7 +11,7 @@ import torch
 import torch._prims
 
 from ge_converters.decompose.table import decomposition_table
-from ge_converters.lowering.walk import handled_by_walk
+from ge_converters.lowering.graph_lowering import handled_by_walk
 from ge_converters.registry import REGISTRY
 
 # What no graph of this backend holds, by name, and why.

@@ -14,7 +14,7 @@ from torchair.fx_passes.memory import Memory
 from torchair.fx_passes.noops import RemoveNoops
 from torchair.fx_passes.reinplace import ReinplaceInputs, ReinplaceOps, in_place_form
 from torchair.fx_passes.rms_norm import FUSED, FuseRmsNorm
-from torchair.fx_passes.symbols import DeriveSymbols
+from torchair.fx_passes.symbolic_inputs import DeriveSymbols
 from torchair.fx_passes.view_chains import MergeViews
 
 aten = torch.ops.aten

@@ -15,8 +15,8 @@ import torch
 import torchair
 from ge_graph.errors import EngineError
 from torchair import reduce_overhead
-from torchair.capture import NpuGraph, ProgramReplay, find_capture
 from torchair.fx_program import write_program
+from torchair.graph_capture import NpuGraph, ProgramReplay, find_capture
 from torchair.views import ViewPlan
 
 HOSTILE = (

@@ -10,10 +10,10 @@ from ge_converters.registry import REGISTRY, register_fx_node_ge_converter
 from ge_graph import ops as ge
 from ge_graph.errors import ConfigError
 from tair_debug import compare as work
-from tair_debug.capture import Subject
 from tair_debug.compare import compare_model, compare_whole
 from tair_debug.dumps import compare_dumps
 from tair_debug.measure import Tolerance
+from tair_debug.tracing import Subject
 
 
 def net(x):

@@ -12,8 +12,8 @@ from ge_converters.base.errors import Refusal
 from ge_converters.registry import Registry
 from ge_graph.errors import ConfigError
 from tair_debug import fx_summary
-from tair_debug.capture import Subject, capture
 from tair_debug.fx_summary import COLUMNS, summarize
+from tair_debug.tracing import Subject, capture
 
 aten = torch.ops.aten
 

@@ -18,10 +18,10 @@ from typing import Any, Final, TypeAlias
 
 import torch
 
-from torchair.capture import GraphCapture, Program, Recording, Told, find_capture
 from torchair.fx_passes.base import output_values, value_of
 from torchair.fx_passes.memory import Memory
 from torchair.fx_program import write_program
+from torchair.graph_capture import GraphCapture, Program, Recording, Told, find_capture
 from torchair.log import logger
 from torchair.views import View, ViewPlan, take_views
 
@@ -106,7 +106,7 @@ def compile_captured(
         title: First line of the program.
         static: Positions of parameters and buffers.
         capture: False for graphs of a training step, whose results must outlive the next run.
-        on_captured: Told of each graph that the device captures, see ``torchair.capture.NpuGraph``.
+        on_captured: Told of each graph that the device captures, see ``torchair.graph_capture.NpuGraph``.
 
     Returns:
         A function of one list of arguments, which it empties, and the text of the program.

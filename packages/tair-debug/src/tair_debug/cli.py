@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from ge_graph import Graph
     from ge_graph.kernels import Oracle
-    from tair_debug.capture import Subject
     from tair_debug.compare import Comparison, ComparisonRow
+    from tair_debug.tracing import Subject
 
 app = typer.Typer(
     name="tair", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
@@ -143,10 +143,10 @@ def summary(
 
     Exit code 1 if some call cannot be converted.
     """
-    from tair_debug import artefacts, capture, fx_summary, summary_forms
+    from tair_debug import artefacts, fx_summary, summary_forms, tracing
 
-    subject = capture.load(target, inputs or (), fake=not real)
-    graphs = capture.capture(subject, backward=backward, dynamic=dynamic, fake=not real)
+    subject = tracing.load(target, inputs or (), fake=not real)
+    graphs = tracing.capture(subject, backward=backward, dynamic=dynamic, fake=not real)
     rows = fx_summary.summarize(*(g.gm for g in graphs))
     written = [fx_summary.write_csv(rows, option="tair summary --csv")] if csv else []
     if html is not None:
@@ -176,15 +176,15 @@ def dump(
     as_json: Json = False,
 ) -> int:
     """Write the GE graphs of a model, as converted and after the GE passes; nothing is computed."""
-    from tair_debug import artefacts, capture
+    from tair_debug import artefacts, tracing
     from tair_debug.graph_dump import GraphDump
     from tair_debug.observer import Stage
 
     writer = GraphDump(kind, artefacts.folder(output, "tair dump --output"))
-    subject = capture.load(target, inputs or (), fake=not real)
-    for number, captured in enumerate(capture.capture(subject, backward=backward, dynamic=dynamic, fake=not real), 1):
+    subject = tracing.load(target, inputs or (), fake=not real)
+    for number, captured in enumerate(tracing.capture(subject, backward=backward, dynamic=dynamic, fake=not real), 1):
         stage = Stage(number - 1, captured.phase, number)  # type: ignore[arg-type]
-        original, optimized = capture.to_ge(captured.gm, f"graph_{number}")
+        original, optimized = tracing.to_ge(captured.gm, f"graph_{number}")
         writer.ge_graph(stage, "original", original)
         writer.ge_graph(stage, "optimized", optimized)
     if as_json:
@@ -203,13 +203,13 @@ def view(
     as_json: Json = False,
 ) -> int:
     """Make an interactive page of a GE graph: zoom, search, click a node for attributes, types and source."""
-    from tair_debug import artefacts, capture
+    from tair_debug import artefacts, tracing
     from tair_debug.graph_file import read_graph
     from tair_debug.graph_page import to_html
 
     if ".py:" in source:
-        subject = capture.load(source)
-        graphs = [capture.to_ge(g.gm, f"graph_{i}")[1] for i, g in enumerate(capture.capture(subject), 1)]
+        subject = tracing.load(source)
+        graphs = [tracing.to_ge(g.gm, f"graph_{i}")[1] for i, g in enumerate(tracing.capture(subject), 1)]
         base = Path(f"{escape.file_name(subject.name)}.html")
     else:
         graphs, base = [read_graph(Path(source))], Path(f"{escape.file_name(Path(source).stem)}.html")
@@ -252,7 +252,7 @@ def compare(
     One model: eager against its GE graphs, operator by operator. Two folders: recorded dumps. Exit code 1 if something
     is out of tolerance.
     """
-    from tair_debug import artefacts, capture
+    from tair_debug import artefacts, tracing
     from tair_debug import compare as work
     from tair_debug.dumps import compare_dumps
     from tair_debug.measure import Tolerance
@@ -261,7 +261,7 @@ def compare(
     if output is not None:
         artefacts.folder(output, work.OPTION)
     if second is None:
-        subject = capture.load(first, inputs or (), fake=False)
+        subject = tracing.load(first, inputs or (), fake=False)
         subject.config = None if config is None else _config(config)
         result = _compare_model(subject, tolerance, engine, backward, dynamic, output)
     else:
@@ -279,13 +279,13 @@ def _compare_model(
 ) -> Comparison:
     import torch
 
-    from tair_debug import capture
     from tair_debug import compare as work
+    from tair_debug import tracing
 
     result = work.compare_model(
         subject, engine=work.engine(engine), tolerance=tolerance, backward=backward, dynamic=dynamic, output=output
     )
-    backend = capture.of_compiler("backend")
+    backend = tracing.of_compiler("backend")
     if backend is not None:
         torch.compiler.reset()
         compiled = torch.compile(subject.model, backend=backend(compiler_config=subject.config), dynamic=dynamic)
@@ -418,20 +418,20 @@ def _graphs_of(
 ) -> Callable[[Oracle], list[Graph]]:
     """Chip to the finished GE graphs of a model, or to the graph of a file, which no chip changes."""
     from ge_graph.passes import FitChip
-    from tair_debug import capture
+    from tair_debug import tracing
     from tair_debug.graph_file import read_graph
 
     if ".py:" not in source:
         graph = read_graph(Path(source))
         return lambda oracle: [graph]
-    subject = capture.load(source, inputs, fake=not real)
-    captured = capture.capture(subject, backward=backward, dynamic=dynamic, fake=not real)
-    plain = [capture.to_ge(g.gm, f"graph_{i}")[1] for i, g in enumerate(captured, 1)]
+    subject = tracing.load(source, inputs, fake=not real)
+    captured = tracing.capture(subject, backward=backward, dynamic=dynamic, fake=not real)
+    plain = [tracing.to_ge(g.gm, f"graph_{i}")[1] for i, g in enumerate(captured, 1)]
 
     def graphs(oracle: Oracle) -> list[Graph]:
         step = FitChip(oracle)
         return [
-            capture.to_ge(g.gm, f"graph_{i}", oracle)[1] if step.concerns(made) else made
+            tracing.to_ge(g.gm, f"graph_{i}", oracle)[1] if step.concerns(made) else made
             for i, (g, made) in enumerate(zip(captured, plain), 1)
         ]
 
@@ -496,9 +496,9 @@ def _passed_on(point: importlib.metadata.EntryPoint) -> Callable[[typer.Context]
 
 def _config(target: str) -> Any:
     """The CompilerConfig that a factory makes."""
-    from tair_debug import capture
+    from tair_debug import tracing
 
-    made = capture.made_by(target)
+    made = tracing.made_by(target)
     if not callable(getattr(made, "explain", None)):
         raise ConfigError(
             "GE1043", f"{escape.line(target, 500)}: the factory returned a {type(made).__name__}, no CompilerConfig",

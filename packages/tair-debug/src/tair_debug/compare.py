@@ -21,9 +21,9 @@ from ge_converters.base.torch_compat import real_values
 from ge_graph import Graph, Node, Tensor, escape
 from ge_graph.errors import ConfigError, GeError
 from tair_debug import artefacts
-from tair_debug.capture import Subject, run_with, untraceable
 from tair_debug.data_dump import as_numpy, write_npy
 from tair_debug.measure import Measure, Tolerance, measure
+from tair_debug.tracing import Subject, run_with, untraceable
 
 OPTION: Final = "tair compare --output"
 ENGINES: Final = "ge_runtime.engines"

@@ -129,7 +129,7 @@ class _Judge:
 def _problems(gm: torch.fx.GraphModule, registry: Registry) -> dict[torch.fx.Node, str]:
     """What lowering the whole graph runs into: a call may be fine by itself and have a result nobody can make."""
     from ge_converters.base.errors import LoweringError
-    from ge_converters.lowering.walk import GraphLowering
+    from ge_converters.lowering.graph_lowering import GraphLowering
     from ge_graph import building
 
     walk = GraphLowering(gm, "scratch", registry)

@@ -9,7 +9,7 @@ import torch
 
 from ge_converters.base.errors import LoweringError, Refusal
 from ge_converters.lowering.calls import NoConverter
-from ge_converters.lowering.walk import GraphLowering
+from ge_converters.lowering.graph_lowering import GraphLowering
 from ge_converters.registry import Entry, Registry
 from ge_graph import building
 

@@ -18,7 +18,7 @@ import torch
 
 from ge_converters.base.support import short_name
 from ge_converters.decompose.table import decomposition_table
-from ge_converters.lowering.walk import handled_by_walk
+from ge_converters.lowering.graph_lowering import handled_by_walk
 from ge_converters.registry import REGISTRY, Entry, Registry
 
 # Overloads that are neither converted nor decomposed, with what stands in the way.

@@ -19,8 +19,8 @@ from ge_graph.passes.identities import DropIdentities
 from ge_graph.passes.layout import FoldLayout
 from ge_graph.passes.moves import JoinMoves
 from ge_graph.passes.ref_data import ReplaceDataWithRefData, WriteInputsInPlace
+from ge_graph.passes.size_inputs import DropSymbolicInputs
 from ge_graph.passes.sizes import FoldSizes
-from ge_graph.passes.symbols import DropSymbolicInputs
 from ge_graph.passes.topology import SortNodes
 from ge_graph.passes.twins import MergeTwins
 from ge_graph.passes.written import ProtectWrittenTensors

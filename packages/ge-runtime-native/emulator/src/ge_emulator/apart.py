@@ -65,7 +65,7 @@ _kernels: _Kernels | None = None
 
 
 def answer(verb: bytes, data: bytes, words: Sequence[int]) -> tuple[int, bytes, int]:
-    """Value, reply or text, error number; see ``ge_emulator.verbs.Answer``."""
+    """Value, reply or text, error number; see ``ge_emulator.verbs.Response``."""
     global _kernels
     try:
         with _start:

@@ -39,7 +39,7 @@ VERBS: Final[dict[bytes, Verb]] = {
 }
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     """What the library gets.
 
     Attributes:
@@ -53,19 +53,19 @@ class Answer(NamedTuple):
     error: int = 0
 
 
-def answer(verb: bytes, data: bytes, words: list[int]) -> Answer:
+def answer(verb: bytes, data: bytes, words: list[int]) -> Response:
     """Run a verb; a failure is an answer too, its reply the text."""
     try:
         with torch.no_grad():
             given = VERBS[verb](data, words)
     except CannRefusal as refused:
-        return Answer(-1, str(refused).encode(), refused.code)
+        return Response(-1, str(refused).encode(), refused.code)
     except GeError as error:
-        return Answer(-1, str(error).encode(), INTERNAL)
+        return Response(-1, str(error).encode(), INTERNAL)
     except BaseException as error:  # noqa: BLE001 - nothing may unwind into the library
         if os.environ.get("TAIR_EMULATOR_LOG"):
             traceback.print_exc()
-        return Answer(-1, f"{type(error).__name__}: {error}".encode(), INTERNAL)
+        return Response(-1, f"{type(error).__name__}: {error}".encode(), INTERNAL)
     if isinstance(given, bytes):  # a number first: eight bytes, then the reply
-        return Answer(int.from_bytes(given[:8], "little", signed=True), given[8:])
-    return Answer(given)
+        return Response(int.from_bytes(given[:8], "little", signed=True), given[8:])
+    return Response(given)

@@ -16,7 +16,7 @@ from torchair.fx_passes.patterns import FusePatterns
 from torchair.fx_passes.reinplace import ReinplaceInputs, ReinplaceOps
 from torchair.fx_passes.rms_norm import FuseRmsNorm
 from torchair.fx_passes.scopes import check_scopes
-from torchair.fx_passes.symbols import DeriveSymbols
+from torchair.fx_passes.symbolic_inputs import DeriveSymbols
 from torchair.fx_passes.view_chains import MergeViews
 from torchair.fx_passes.waits import ThreadWaits
 
