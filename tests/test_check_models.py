@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ge_graph import kernels
-from tair_debug import check
+from tair_debug import check, tracing
 from tools import models
 
 
