@@ -16,7 +16,10 @@ from typing import Final
 HERE: Final = Path(__file__).resolve().parent
 DOCS: Final = HERE.parent.parent / "docs"
 # page -> columns that are the same in both languages: names, numbers, and reasons, which are the texts of errors
-PAGES: Final = {"options.md": (0, 2, 5), "coverage.md": (0, 1, 2, 3, 4), "graphs.md": (0, 2, 3, 4, 5, 6, 7)}
+PAGES: Final = {
+    "options.md": (0, 2, 5), "coverage.md": (0, 1, 2, 3, 4), "graphs.md": (0, 2, 3, 4, 5, 6, 7),
+    "chips.md": (0, 1, 2, 3, 4, 5, 6, 8, 9),
+}  # fmt: skip
 _CELLS: Final = re.compile(r"(?<!\\) \| ")
 _NO_WORDS: Final = re.compile(r"`[^`]*`|'[^']*'|None|True|False")
 
@@ -32,10 +35,10 @@ def rows() -> tuple[tuple[re.Pattern[str], str], ...]:
 def translate(text: str) -> str | None:
     """The Chinese text, the text itself where it holds no word, None where no row fits."""
     for pattern, chinese in rows():
-        found = pattern.fullmatch(text)
-        if found is not None:
+        match = pattern.fullmatch(text)
+        if match is not None:
             parts = chinese.split("{}")
-            inner = [translate(group) or group for group in found.groups()]
+            inner = [translate(group) or group for group in match.groups()]
             return "".join(p + g for p, g in zip(parts, [*inner, ""]))
     return None if re.search(r"[A-Za-z]{2}", _NO_WORDS.sub("", text)) else text
 
@@ -49,10 +52,10 @@ def page(name: str, english: str) -> str:
     done, missing, keep = [], [], PAGES[name]
 
     def of(text: str) -> str:
-        found = translate(text)
-        if found is None:
+        chinese = translate(text)
+        if chinese is None:
             missing.append(text)
-        return found or ""
+        return chinese or ""
 
     for part in english.rstrip("\n").split("\n\n"):
         lines = part.split("\n")

@@ -315,11 +315,12 @@ schema.on_register(_forget)
 
 def _signature(node: Node) -> Any:
     plan = plan_of(node.op)
+    # Lists first: a generator is entered again for each element.
     return (
         node.op,
         tuple(_fed(node)),
-        tuple(t.dtype for t in node.outputs),
-        tuple((name, a.kind) for name, a in node.attrs.items()),
+        tuple([t.dtype for t in node.outputs]),
+        tuple([(name, a.kind) for name, a in node.attrs.items()]),
         tuple(node.attrs.get(name) for name in plan.reads)
         if plan.reads and node.op not in ("Const", "Constant")
         else None,

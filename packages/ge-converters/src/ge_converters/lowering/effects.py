@@ -183,7 +183,9 @@ def order_collectives(graph: Graph) -> None:
 
 
 def _communicates(node: Node) -> bool:
-    return node.op.startswith("Hcom") or any(_communicates(n) for g in node.subgraphs.values() for n in g.nodes)
+    if not node.subgraphs:
+        return node.op.startswith("Hcom")
+    return any(_communicates(n) for g in node.subgraphs.values() for n in g.nodes)
 
 
 def _attribute(key: str, value: str) -> ge_attrs.Attr:
