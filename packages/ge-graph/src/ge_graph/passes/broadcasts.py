@@ -35,7 +35,7 @@ class SpreadLate(Pass):
     place = "after merge_constants, so that readers are counted; before join_moves; leaves dead nodes"
 
     def rewrite(self, graph: Graph) -> list[str]:
-        if not any(n.op == "BroadcastTo" for n in graph.nodes):
+        if "BroadcastTo" not in [n.op for n in graph.nodes]:
             return []
         effects = Effects(graph)
         uses = Counter(t for n in graph.nodes for t in n.operands())
