@@ -88,16 +88,7 @@ def command(fn: F) -> F:
                     raise
                 ge_error = _unexpected(fn.__name__, error)
             if kwargs.get("as_json"):
-                answer(
-                    {
-                        "error": {
-                            "code": ge_error.code,
-                            "what": ge_error.what,
-                            "where": ge_error.where,
-                            "next": ge_error.next,
-                        }
-                    }
-                )
+                answer({"error": {part: getattr(ge_error, part) for part in ("code", "what", "where", "next")}})
             else:
                 text = escape.block(str(ge_error))
                 console(errors=True).print(text, markup=False, style="red", soft_wrap=True)

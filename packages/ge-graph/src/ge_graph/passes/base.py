@@ -5,11 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
+
+import numpy as np
 
 from ge_graph.attrs import Attr
+from ge_graph.dtypes import DataType
 from ge_graph.errors import GraphError
-from ge_graph.ir import Graph, Node, Operand, Shape, Tensor
+from ge_graph.ir import Graph, Literal, Node, Operand, Shape, Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,17 @@ def unplaced(
     made.provenance = like.node.provenance
     made.outputs[0].format = like.format
     return made
+
+
+def array(operand: Any) -> np.ndarray[Any, Any] | None:
+    """The value of a constant, bfloat16 as float32; None for anything else."""
+    if not isinstance(operand, Tensor) or operand.node.op != "Const":
+        return None
+    value = operand.node.attr("value")
+    if isinstance(value, Literal) and value.dtype is DataType.DT_BF16:
+        wide = value.data.view("<u2").astype("<u4") << 16
+        return wide.view("<f4").reshape(value.shape)
+    return value if isinstance(value, np.ndarray) else None
 
 
 def walk(graph: Graph) -> Iterator[Graph]:

@@ -9,7 +9,7 @@ import numpy as np
 from ge_graph.attrs import Attr, Kind
 from ge_graph.dtypes import Format
 from ge_graph.ir import Graph, Node, Tensor
-from ge_graph.passes.base import Pass
+from ge_graph.passes.base import Pass, array
 from ge_graph.passes.effects import Effects
 from ge_graph.ports import PLACEHOLDERS
 
@@ -180,7 +180,5 @@ def _last_two_swapped(rank: int) -> tuple[int, ...]:
 
 def integers(operand: Any) -> np.ndarray[Any, Any] | None:
     """The value of a constant of integers."""
-    if not isinstance(operand, Tensor) or operand.node.op != "Const":
-        return None
-    value = operand.node.attr("value")
-    return value if isinstance(value, np.ndarray) and value.dtype.kind in "iu" else None
+    value = array(operand)
+    return value if value is not None and value.dtype.kind in "iu" else None

@@ -10,6 +10,7 @@ import numpy as np
 
 from ge_graph.dtypes import DataType
 from ge_graph.ir import Node, Tensor
+from ge_graph.passes.base import array
 
 Bounds: TypeAlias = tuple[int, int]
 _Finder: TypeAlias = Callable[[Node, "Callable[[Any], Bounds | None]"], "Bounds | None"]
@@ -29,10 +30,14 @@ def of_type(dtype: DataType) -> Bounds | None:
 
 def constant(tensor: Any) -> np.ndarray[Any, Any] | None:
     """The value of an integer or boolean constant."""
-    if not isinstance(tensor, Tensor) or tensor.node.op != "Const":
-        return None
-    value = tensor.node.attr("value")
-    return value if isinstance(value, np.ndarray) and value.dtype.kind in "iub" else None
+    value = array(tensor)
+    return value if value is not None and value.dtype.kind in "iub" else None
+
+
+def number(tensor: Any) -> int | None:
+    """The value of such a constant of one element."""
+    value = constant(tensor)
+    return int(value.reshape(-1)[0]) if value is not None and value.size == 1 else None
 
 
 def bounds(tensor: Any, depth: int = _DEPTH) -> Bounds | None:
@@ -120,8 +125,7 @@ def _range(node: Node, of: Any) -> Bounds | None:
 
 def running(node: Node) -> Bounds | None:
     """Bounds of the sums of a Cumsum, whatever its type."""
-    terms, axis = bounds(node.inputs[0]), constant(node.inputs[1])
-    count = _size(node.inputs[0], int(axis.reshape(-1)[0])) if axis is not None and axis.size == 1 else None
+    terms, count = bounds(node.inputs[0]), _size(node.inputs[0], number(node.inputs[1]))
     return None if terms is None or count is None else (min(0, count * terms[0]), max(0, count * terms[1]))
 
 

@@ -12,6 +12,7 @@ from ge_graph import attrs as kinds
 from ge_graph import schema
 from ge_graph.dtypes import DataType
 from ge_graph.ir import Node, Shape, Tensor
+from ge_graph.passes.base import array
 from ge_graph.passes.chips import bounds
 from ge_graph.passes.chips.context import FormContext
 
@@ -266,19 +267,13 @@ def sign_by_comparison(ctx: FormContext, node: Node) -> list[Tensor] | None:
 
 
 def repeated_product(ctx: FormContext, node: Node) -> list[Tensor] | None:
-    """Pow: integers to a constant power from 1 to 4 by products, which wrap around alike."""
-    x, y, power = node.inputs[0], node.outputs[0], bounds.constant(node.inputs[1])
+    """Pow: integers to a constant power from 2 to 4 by products, which wrap around alike."""
+    x, y, power = node.inputs[0], node.outputs[0], bounds.number(node.inputs[1])
     same = isinstance(x, Tensor) and x.known_shape == y.known_shape is not None and x.dtype is y.dtype
-    if (
-        not same
-        or not y.dtype.is_integer
-        or power is None
-        or power.size != 1
-        or not 2 <= int(power.reshape(-1)[0]) <= 4
-    ):
+    if not same or not y.dtype.is_integer or power not in (2, 3, 4):
         return None
     square = ctx.one("Mul", (x, x), {}, y.dtype, y.known_shape)
-    other = {3: x, 4: square}.get(int(power.reshape(-1)[0]))
+    other = {2: None, 3: x, 4: square}[power]
     return [square if other is None else ctx.one("Mul", (square, other), {}, y.dtype, y.known_shape)]
 
 
@@ -293,9 +288,8 @@ def truncated(ctx: FormContext, node: Node) -> list[Tensor] | None:
 def padded_halves(ctx: FormContext, node: Node) -> list[Tensor] | None:
     """PadV3 of int64 moves pairs of int32, where both halves of the fill are alike: 0 or -1."""
     x, y, pads, fill = node.inputs[0], node.outputs[0], bounds.constant(node.inputs[1]), node.inputs[2]
-    mode, value = node.attr("mode", "constant"), bounds.constant(fill)
-    constant = mode in ("constant", b"constant")
-    number = 0 if fill is None else int(value.reshape(-1)[0]) if value is not None and value.size == 1 else None
+    constant = node.attr("mode", "constant") in ("constant", b"constant")
+    number = 0 if fill is None else bounds.number(fill)
     if not isinstance(x, Tensor) or x.dtype is not _D.DT_INT64 or pads is None or x.known_shape is None:
         return None
     if not constant or number not in (0, -1) or not node.attr("paddings_contiguous", True) or y.known_shape is None:
@@ -342,16 +336,12 @@ def drawn_as_bits(ctx: FormContext, node: Node) -> list[Tensor] | None:
     """StatelessBernoulli: fresh coins of one constant probability, drawn as the bits of a dropout."""
     shape, chance, seed, offset = node.inputs[:4]
     y = node.outputs[0]
-    value = chance.node.attr("value") if isinstance(chance, Tensor) and chance.node.op == "Const" else None
-    fresh = [bounds.constant(t) for t in (seed, offset)]
-    if any(f is None or f.size != 1 for f in fresh) or [int(f.reshape(-1)[0]) for f in fresh if f is not None] != [
-        -1,
-        0,
-    ]:
-        return None
-    if not isinstance(value, np.ndarray) or value.size != 1 or not 0 < float(value.reshape(-1)[0]) <= 1:
+    value = array(chance)
+    if (bounds.number(seed), bounds.number(offset)) != (-1, 0) or value is None or value.size != 1:
         return None
     number = float(value.reshape(-1)[0])
+    if not 0 < number <= 1:
+        return None
     prob, one = ctx.constant(number, _D.DT_FLOAT), ctx.constant(1.0, _D.DT_FLOAT)
     bits = ctx.one("DropOutGenMask", (shape, prob), {"seed": kinds.Int(0), "seed2": kinds.Int(0)}, _D.DT_UINT8, None)
     ones = ctx.one("Fill", (shape, one), {}, _D.DT_FLOAT, y.known_shape)

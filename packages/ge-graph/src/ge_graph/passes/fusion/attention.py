@@ -9,7 +9,8 @@ import numpy as np
 from ge_graph import attrs as kinds
 from ge_graph.dtypes import DataType
 from ge_graph.ir import Node, Shape, Tensor
-from ge_graph.passes.fusion.base import FLOATS, FusionContext, array, factors, last_axis, number, rank_of, uncast
+from ge_graph.passes.base import array
+from ge_graph.passes.fusion.base import FLOATS, FusionContext, factors, last_axis, number, rank_of, uncast
 
 _F32 = DataType.DT_FLOAT
 _FAR = 2**31 - 1

@@ -11,7 +11,8 @@ import numpy as np
 from ge_graph import builder
 from ge_graph.attrs import Attr
 from ge_graph.dtypes import DataType, Format
-from ge_graph.ir import Graph, Literal, Node, Operand, Shape, Tensor
+from ge_graph.ir import Graph, Node, Operand, Shape, Tensor
+from ge_graph.passes.base import array
 from ge_graph.passes.effects import Effects
 
 FLOATS = frozenset({DataType.DT_FLOAT, DataType.DT_FLOAT16, DataType.DT_BF16})
@@ -164,17 +165,6 @@ def number(operand: Any) -> float | None:
     """The value of a constant of one element."""
     value = array(operand)
     return float(value.reshape(-1)[0]) if value is not None and value.size == 1 else None
-
-
-def array(operand: Any) -> np.ndarray[Any, Any] | None:
-    """The value of a constant, bfloat16 as float32; None for anything else."""
-    if not isinstance(operand, Tensor) or operand.node.op != "Const":
-        return None
-    value = operand.node.attr("value")
-    if isinstance(value, Literal) and value.dtype is DataType.DT_BF16:
-        wide = value.data.view("<u2").astype("<u4") << 16
-        return wide.view("<f4").reshape(value.shape)
-    return value if isinstance(value, np.ndarray) else None
 
 
 def factors(node: Node) -> Iterable[tuple[Any, Any]]:

@@ -9,7 +9,8 @@ import numpy as np
 from ge_graph import attrs as kinds
 from ge_graph.dtypes import DataType
 from ge_graph.ir import Node, Tensor
-from ge_graph.passes.fusion.base import FLOATS, FusionContext, array, factors, number
+from ge_graph.passes.base import array
+from ge_graph.passes.fusion.base import FLOATS, FusionContext, factors, number
 
 _F32 = DataType.DT_FLOAT
 

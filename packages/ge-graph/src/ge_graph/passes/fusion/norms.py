@@ -7,7 +7,8 @@ from typing import Any
 from ge_graph import attrs as kinds
 from ge_graph.dtypes import DataType
 from ge_graph.ir import Node, Tensor
-from ge_graph.passes.fusion.base import FLOATS, FusionContext, array
+from ge_graph.passes.base import array
+from ge_graph.passes.fusion.base import FLOATS, FusionContext
 
 
 def _sum(ctx: FusionContext, node: Node) -> Node | None:

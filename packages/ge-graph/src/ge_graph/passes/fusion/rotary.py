@@ -8,7 +8,8 @@ from typing import Any
 
 from ge_graph import attrs as kinds
 from ge_graph.ir import Node, Tensor
-from ge_graph.passes.fusion.base import FLOATS, FusionContext, array, factors, last_axis, number
+from ge_graph.passes.base import array
+from ge_graph.passes.fusion.base import FLOATS, FusionContext, factors, last_axis, number
 
 _RANK = 4
 _WIDEST = 896  # of a head, for RotaryPositionEmbedding
