@@ -20,9 +20,9 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from ge_graph.attrs import Attr, Kind, make
 from ge_graph.calling import plan_of
 from ge_graph.dtypes import DataType, Format, from_numpy
 from ge_graph.errors import ArchiveError, GraphError
+from ge_graph.files import whole
 from ge_graph.ir import Graph, Literal, Node, Operand, Provenance, Shape, Tensor, _current, building, current_graph
 from ge_graph.serde_write import literal_bytes, tensor_data
 
@@ -200,43 +201,20 @@ def to_py(graph: Graph) -> str:
 def write_py(graph: Graph, path: str | os.PathLike[str]) -> None:
     """Write the program, readable by its owner only, and ``<name>.weights`` beside it if large constants ask for it."""
     target = Path(path)
-    weights = _Weights(target.with_suffix(".weights"))
-    try:
-        text = _Program(weights.add).text(graph)
-        weights.close()
-        temporary = target.with_name(f".{target.name}.{os.getpid()}")
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-            file.write(text)
-        temporary.replace(target)
-    finally:
-        weights.abandon()
+    weights = target.with_suffix(".weights")
+    opened: list[IO[bytes]] = []
+    with ExitStack() as complete:
 
+        def store(data: np.ndarray[Any, Any]) -> tuple[str, int]:
+            if not opened:  # made with the first constant
+                opened.append(complete.enter_context(whole(weights, 0o600)))
+            offset = opened[0].tell()
+            opened[0].write(data.data)
+            return weights.name, offset
 
-class _Weights:
-    """The sibling file, made with the first constant and named when it is complete."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        self._file: Any = None
-
-    def add(self, data: np.ndarray[Any, Any]) -> tuple[str, int]:
-        if self._file is None:
-            self._file = open(os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")  # noqa: SIM115
-        offset = self._file.tell()
-        self._file.write(data.data)
-        return self._path.name, offset
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-            self._temporary.replace(self._path)
-
-    def abandon(self) -> None:
-        if self._file is not None:
-            self._file.close()
-        self._temporary.unlink(missing_ok=True)
+        text = _Program(store).text(graph)
+    with whole(target, 0o600) as file:
+        file.write(text.encode())
 
 
 Store = Callable[[np.ndarray[Any, Any]], tuple[str, int]]

@@ -6,13 +6,12 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from ge_graph.files import generate
 from ge_graph.option_levels import Level, home
 
 INT64_MAX: Final = 9223372036854775807
@@ -461,10 +460,6 @@ CONFLICTS: Final = (
 )  # fmt: skip
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
-
-
 def _table(rows: Iterable[Option]) -> list[str]:
     lines = [
         "| Option | Allowed | Default | Effect here | Effect on a device | GE key |",
@@ -476,10 +471,15 @@ def _table(rows: Iterable[Option]) -> list[str]:
             here += " **Not built yet: refused when compiling.**"
         key = f"`{row.ge_key}` ({row.ge_level})" if row.ge_key else ""
         cells = (f"`{row.path}`", row.allowed, f"`{row.default!r}`", here, row.device, key)
-        lines.append("| " + " | ".join(_cell(c) for c in cells) + " |")
+        lines.append(table_row(cells))
         lines[-1] += "".join(f"\n| `{old}` | older name of `{row.path}` | | | | |" for old in row.also)
         lines[-1] += "".join(f"\n| `{old}` | turns `{row.path}` off | | | | |" for old in row.opposite)
     return lines
+
+
+def table_row(cells: Iterable[str]) -> str:
+    """A row of a table in Markdown."""
+    return "| " + " | ".join(c.replace("|", "\\|").replace("\n", " ") for c in cells) + " |"
 
 
 def markdown() -> str:
@@ -514,19 +514,7 @@ def markdown() -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Write ``docs/options.md``, or compare with it under ``--check``; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m torchair.options", description=main.__doc__)
-    parser.add_argument("--check", action="store_true", help="fail if the file differs")
-    parser.add_argument("file", nargs="?", type=Path, default=Path("docs/options.md"))
-    args = parser.parse_args(argv)
-    text = markdown()
-    if not args.check:
-        args.file.parent.mkdir(parents=True, exist_ok=True)
-        args.file.write_text(text, encoding="utf-8")
-        return 0
-    if args.file.is_file() and args.file.read_text(encoding="utf-8") == text:
-        return 0
-    sys.stderr.write(f"{args.file} is out of date: run python -m torchair.options\n")
-    return 1
+    return generate("torchair.options", Path("docs/options.md"), lambda file: {file: markdown()}, argv)
 
 
 if __name__ == "__main__":

@@ -10,10 +10,10 @@ from typing import Final
 
 from ge_graph import escape, schema
 from ge_graph.calling import parameter_names
-from ge_graph.codegen.files import write_atomically
 from ge_graph.codegen.reg_op import HeaderOperator
 from ge_graph.codegen.signature import literal, parameters, result
 from ge_graph.errors import GraphError
+from ge_graph.files import write_text
 from ge_graph.schema import OpSchema
 
 _HEAD: Final = '''\
@@ -72,9 +72,9 @@ def write_module(
     if not replace:
         _refuse_conflicts(operators)
     stub, rows = output.with_suffix(".pyi"), output.with_suffix(".jsonl")
-    write_atomically(rows, "".join(row_text(op.row) + "\n" for op in operators))
-    write_atomically(stub, _stub(operators))
-    write_atomically(output, module_text(operators, replace=replace))
+    write_text(rows, "".join(row_text(op.row) + "\n" for op in operators))
+    write_text(stub, _stub(operators))
+    write_text(output, module_text(operators, replace=replace))
     return output, stub, rows
 
 
