@@ -31,7 +31,6 @@ class OptionFacts:
     """What GE knows of an option.
 
     Attributes:
-        key: Name, ``ge.oo.level``.
         values: Values it takes, in short; empty if not known.
         default: Value when it is not given; empty if not known or none.
         levels: Levels whose lists name it: ``global``, ``session``, ``graph``, ``load``, ``build`` (offline). Empty:

@@ -39,7 +39,6 @@ class PortSchema:
     """An input or output of an operator.
 
     Attributes:
-        name: Port name.
         kind: ``required``, ``optional`` (inputs only) or ``dynamic``.
         dtypes: Element types that the port takes, in header order.
         typevar: Name of the type variable that the port shares with others, empty if none.
@@ -60,8 +59,6 @@ class AttrSchema:
     """An attribute of an operator.
 
     Attributes:
-        name: Attribute name.
-        kind: Kind of its value.
         required: Whether a call must give it.
         default: Typed value used when a call leaves it out, ``None`` for "absent".
         symbol: GE type name under which the header writes an Int default, empty otherwise.
@@ -79,10 +76,6 @@ class OpSchema:
     """An operator as GE registers it.
 
     Attributes:
-        name: Operator type.
-        inputs: Input ports in order.
-        outputs: Output ports in order.
-        attrs: Attributes in order.
         subgraphs: Slot name to kind, ``required`` or ``dynamic``.
         typevars: Type variable to the types it ranges over; promoted variables are left out.
         promotions: Promoted variable to the variables whose promoted type it is.

@@ -161,7 +161,6 @@ def bind(
     """The function that runs a compiled graph, and its text.
 
     Args:
-        lowered: Graph and bindings.
         run: Runs the graph on a list of its inputs, which it empties.
         engine: Name of the engine, for errors.
         plan: What the caller expects of the graph's results.

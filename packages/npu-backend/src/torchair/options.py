@@ -37,8 +37,6 @@ class Option:
         here: Effect on the embedded engine, one sentence.
         device: Effect on a device, one sentence.
         choices: Allowed values of a ``choice``; may hold None.
-        low: Smallest int.
-        high: Largest int.
         holes: Ints inside the range that are refused.
         form: Regular expression of a ``text``.
         example: A value of that form, shown in errors.

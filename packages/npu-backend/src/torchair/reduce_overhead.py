@@ -100,7 +100,6 @@ def compile_captured(
     """Make a graph ready to run in mode reduce-overhead.
 
     Args:
-        gm: ATen graph after all passes; edited.
         device: Device type of its tensors.
         options: The group of options of captured graphs.
         title: First line of the program.
@@ -194,8 +193,6 @@ class CapturedGraph:
     Args:
         plan: What was decided when compiling.
         make: Gives the device's capture, with a memory pool for one thread.
-        switches: Options.
-        title: Name for the log.
     """
 
     def __init__(self, plan: CapturePlan, make: Callable[[], GraphCapture], switches: Switches, title: str) -> None:

@@ -33,7 +33,6 @@ class Part:
     """One GE graph of a split graph, in the place of its nodes.
 
     Attributes:
-        gm: Its ATen graph.
         run: What it was compiled to: a function of one list of arguments.
     """
 

@@ -34,7 +34,6 @@ class GraphInput:
     """An input of dynamo's graph.
 
     Attributes:
-        path: Where it comes from.
         value: The value in the call that is traced.
     """
 

@@ -45,8 +45,6 @@ class TracedGraph:
     """One graph of dynamo's.
 
     Args:
-        gm: The graph.
-        label: Name for the log.
         entry: Its place in the cache; None if it has none.
     """
 
@@ -212,12 +210,7 @@ def traced_graph(
     """How a graph is run and kept; None if gradients are wanted.
 
     Args:
-        config: Options.
-        gm: The graph.
-        example_inputs: Its fake inputs.
-        decompositions: The user's.
         gears: Sizes that are known beforehand.
-        label: Name for the log.
     """
     if torch.is_grad_enabled() and any(isinstance(v, torch.Tensor) and v.requires_grad for v in example_inputs):
         return None

@@ -106,9 +106,7 @@ class DataDump:
     """Runs an ATen graph operator by operator and saves what goes in and out.
 
     Args:
-        gm: The graph.
         graph_id: Number of the graph in this process.
-        path: An existing folder.
         keep: Returns a node to keep it, None to drop it.
 
     Errors: ConfigError GE1042 for the filter; GE1041 if a file cannot be written.

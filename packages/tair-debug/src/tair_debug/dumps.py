@@ -40,12 +40,9 @@ class DumpedOutput:
     """One output in a recorded tree.
 
     Attributes:
-        path: The npy file.
         graph: Which graph of the process, from 0, in the order of their numbers.
         step: Iteration as its folder says.
-        node: Operator.
         op: Its type or target.
-        index: Which output.
         time: When it was written.
         fx: FX node it comes from, empty if nobody knows.
         target: Target of that node.
@@ -70,7 +67,6 @@ def read_tree(root: str | os.PathLike[str], graph: str | os.PathLike[str] | None
     """The outputs in a recorded tree, in the order they were written.
 
     Args:
-        root: Folder.
         graph: ``txt`` graph dump that says where the operators of a device's tree come from.
 
     Errors: ConfigError GE1045 if there is nothing to compare in the folder.
@@ -156,7 +152,6 @@ def compare_dumps(
 
     Args:
         expected: The tree that counts as right; its order is the order of the rows.
-        got: The other.
         tolerance: When a value counts as wrong.
         graph: ``txt`` graph dump for a tree recorded on a device.
         output: Existing folder for the first wrong pair.

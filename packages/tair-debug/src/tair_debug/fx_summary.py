@@ -36,7 +36,6 @@ class TargetRow:
     Attributes:
         target: ``aten.add.Tensor``, or the repr of a Python function.
         kind: Namespace of the op, or ``builtin``.
-        calls: Number of calls.
         good: How many of them can be converted.
         inputs: Signature to number of calls.
         outputs: Results to number of calls.

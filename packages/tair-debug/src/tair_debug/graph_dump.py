@@ -41,9 +41,6 @@ def write_graph(graph: Graph, path: str | os.PathLike[str], kind: str, option: s
     """Write one graph, readable by its owner only.
 
     Args:
-        graph: The graph.
-        path: The file.
-        kind: One of ``TYPES``.
         option: Who asked for it, for errors.
 
     Errors: ConfigError GE1041 naming option and path, GE1040 for an unknown kind.
@@ -70,10 +67,6 @@ class GraphDump(Silent):
     """Writes the GE graph as converted and as optimized.
 
     Files: ``dynamo_original_graph_<k>_rank_<r>_pid_<p>_ts_<20 digits>.<kind>`` and ``dynamo_optimized_graph_…``.
-
-    Args:
-        kind: One of ``TYPES``.
-        path: An existing folder.
 
     Errors: ConfigError GE1040 for an unknown kind; GE1041 if a file cannot be written.
     """

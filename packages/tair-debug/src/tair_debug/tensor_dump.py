@@ -21,10 +21,6 @@ OPTION: Final = "data_dump_dir"
 class TensorDump:
     """Runs an ATen graph operator by operator and saves what comes out of each.
 
-    Args:
-        gm: The graph.
-        path: An existing folder.
-
     Errors: ConfigError GE1041 if a file cannot be written.
     """
 

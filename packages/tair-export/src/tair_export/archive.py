@@ -151,7 +151,6 @@ class FileRecord:
 
     Attributes:
         name: Place below the root.
-        bytes: Size.
         sha256: Of the content.
         edges: SHA-256 of the first and last 4 KiB, for a fast look.
     """
@@ -169,7 +168,6 @@ class Writer:
 
     Args:
         root: Folder; made if missing.
-        layout: Names.
     """
 
     def __init__(self, root: Path, layout: Layout) -> None:
@@ -575,7 +573,6 @@ class Archive:
     """An archive opened for reading: the manifest and its files, mapped.
 
     Attributes:
-        path: The manifest.
         root: Folder that the names are relative to.
         manifest: Content of the manifest, in the current format.
         compared: Whether every byte has been compared with its checksum.

@@ -16,7 +16,6 @@ def model_relation(name: str, ranks: int, groups: Mapping[str, Sequence[int]]) -
 
     Args:
         name: ``export_name``; files are ``<name><rank>.air``.
-        ranks: Number of processes.
         groups: Communication group to its ranks.
     """
     files = [f"{name}{r}.air" if ranks > 1 else f"{name}.air" for r in range(ranks)]

@@ -45,10 +45,8 @@ def map_file(handle: int, name: str, size: int, where: Path, *, copy: bool = Fal
     """The content of an open file of the given size; the handle may be closed afterwards.
 
     Args:
-        handle: The open file.
         name: Its name, for errors.
         size: Bytes that it must have.
-        where: The archive.
         copy: Read it instead of mapping it.
 
     Raises:

@@ -36,8 +36,6 @@ class Weight:
 
     Attributes:
         name: Parameter name, ``layers.0.weight``.
-        dtype: Element type.
-        shape: Sizes.
         data: Gives its bytes, flat, row-major, little-endian; a view of the model's memory where that is so laid out.
         identity: Equal for parameters that are one tensor.
     """
@@ -71,7 +69,6 @@ def place(
     """Turn the Data nodes of weights into constants; afterwards the graph has the other inputs only.
 
     Args:
-        graph: Changed in place.
         weights: Name of the Data node to its weight.
         files: Weight name to file, for those that lie outside the graph.
         path_of: File to the path that the graph shall name.

@@ -60,8 +60,6 @@ def write_module(
     """Write ``output``, its ``.pyi`` and its ``.jsonl``; each file appears whole or not at all.
 
     Args:
-        operators: What ``read_headers`` found.
-        output: Python file.
         replace: Let these definitions win over known ones with other ports or attributes.
 
     Raises:

@@ -19,8 +19,6 @@ class Limit:
     """What an older installation says of an operator that the published libraries leave out.
 
     Attributes:
-        soc: Chip.
-        op: Operator type.
         when: Port and element types that have to meet, ``*`` for any port; empty: always.
         unit: ``none`` or ``aicpu``.
         instead: What runs on AI Core.

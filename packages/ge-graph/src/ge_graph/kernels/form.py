@@ -31,18 +31,15 @@ class ChipKernel:
     """One kernel of an operator.
 
     Attributes:
-        op: Operator type.
         socs: Chips, as GE writes them; ``*`` for any.
         unit: ``aicore``, ``aicpu``, ``ge_local`` (no work on the device), ``rts`` (copies, streams), ``hccl``.
         inputs: Number of input ports; the others are outputs.
-        ports: Names in order.
         kinds: ``required``, ``optional``, ``dynamic`` or ``virtual``, parallel to ports.
         combos: AI Core: supported combinations of element types, parallel to ports. Empty: not said.
         sets: Other units: element types of each port by itself, parallel to ports; of ``hccl`` one set for all.
         formats: Layout names, one row per combination; empty: ND or not said.
         checks: The kernel may still refuse shapes and attributes.
         experimental: Contributed, not part of an installation.
-        source: Library or file.
     """
 
     op: str
@@ -127,10 +124,6 @@ class KernelFacts:
         lines: Operator to the lines of its kernels.
         origin: Where the facts come from, for reports.
         complete: Chips whose AI Core kernels are all listed; of the others an operator may have one that is not.
-
-    Attributes:
-        origin: As given.
-        complete: As given.
     """
 
     def __init__(self, lines: Mapping[str, list[str]], origin: str, complete: Iterable[str] = ()) -> None:
@@ -189,10 +182,6 @@ def damaged(name: str, what: str) -> GraphError:
 
 def read(data: bytes, name: str) -> KernelFacts:
     """Facts from a file.
-
-    Args:
-        data: Its content.
-        name: For errors.
 
     Raises:
         GraphError: GE3067 if the file is none of facts, or of another version.

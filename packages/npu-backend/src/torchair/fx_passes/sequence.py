@@ -47,11 +47,7 @@ def run_all(
     """Run every pass that the configuration asks for; edits ``gm``.
 
     Args:
-        gm: ATen graph.
-        example_inputs: Its fake inputs.
-        config: The options.
         phase: ``forward`` or ``backward``.
-        progress: Who follows it.
 
     Errors: PassError for the user's passes, and for scopes that do not nest.
     """

@@ -23,10 +23,6 @@ class LoadedCall:
     """A call from the cache.
 
     Args:
-        place: Which call it is.
-        manifest: The entry.
-        stored: What the entry holds.
-        names: Where paths begin.
         retrace: Called with arguments and a reason if a call is not the recorded one.
 
     Raises:
@@ -140,7 +136,6 @@ class _Rule:
         """Why a value is not what was traced, empty if it is.
 
         Args:
-            value: The value.
             sizes: Symbols seen in this call so far, with their values; added to.
         """
         if self.dtype is None:

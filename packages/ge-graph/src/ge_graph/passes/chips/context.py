@@ -23,12 +23,10 @@ class FormContext:
     """New nodes in the place of one.
 
     Args:
-        graph: The graph.
         node: The node that may go.
         read: Tensors that somebody reads.
 
     Attributes:
-        made: New nodes, in order.
         results: What stands for the outputs of the node, in order.
     """
 

@@ -23,7 +23,6 @@ class FusionContext:
     """A graph while it is being fused.
 
     Attributes:
-        graph: The graph.
         shared: Tensors that several fusions use, such as a mask stretched to all heads.
     """
 
