@@ -86,7 +86,6 @@ def field_tag(message: str, field: str) -> bytes:
 
 
 def enum_value(enum: str, name: str) -> int:
-    """Number of an enum value."""
     return table()[1][enum][name]
 
 
@@ -188,7 +187,6 @@ def parse(message: str, data: bytes | bytearray | memoryview) -> Any:
 
 
 def to_text(message: Any) -> str:
-    """Text form of a message."""
     from google.protobuf import text_format
 
     # the printer escapes quotes and line feeds only; what else does not print is inside a quoted text, so it may be

@@ -46,7 +46,6 @@ class CompiledFxGraph:
         self._call, self._stored, self._device, self._config = call, stored, device, config
 
     def __call__(self, *args: Any) -> Any:
-        """Run."""
         if len(args) == 1 and type(args[0]) is list:
             return self._call(args[0])
         return self._call(list(args))

@@ -63,7 +63,6 @@ class _Writer:
         self.local: dict[Any, str] = {}
 
     def program(self) -> build.Program:
-        """``call(args)``."""
         lowered = self.lowered
         needed = {m.fx_index for m in lowered.mutations}
         needed |= {o.fx_index for o in lowered.outputs if isinstance(o, InputAlias)}

@@ -79,7 +79,6 @@ class Option:
 
     @property
     def allowed(self) -> str:
-        """The allowed values in words."""
         none = " or None" if self.default is None else ""
         words = {
             "choice": ", ".join(map(repr, self.choices)),

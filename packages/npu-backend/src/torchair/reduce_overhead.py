@@ -157,8 +157,6 @@ def _shared_pool(device: str, switches: Switches) -> Any:
 
 
 class _Uncaptured:
-    """Runs the program as it stands."""
-
     def __init__(self, plan: CapturePlan) -> None:
         self._plan = plan
 
@@ -202,7 +200,6 @@ class CapturedGraph:
         self.captures = 0
 
     def _mine(self) -> _Captures:
-        """The captures of this thread."""
         captures: _Captures | None = getattr(self._local, "captures", None)
         if captures is None:
             captures = self._local.captures = _Captures(self._make())

@@ -175,7 +175,6 @@ def _is_number(node: Node) -> bool:
 
 
 def _call_part(gm: torch.fx.GraphModule, node: Node) -> Part:
-    """Call a part like an operator."""
     name = str(node.target)
     part = Part(getattr(gm, name))
     delattr(gm, name)

@@ -40,7 +40,6 @@ def stamp() -> str:
 
 
 def is_distributed() -> bool:
-    """Whether a process group is up."""
     return bool(torch.distributed.is_available() and torch.distributed.is_initialized())
 
 

@@ -43,7 +43,6 @@ class CheckRow:
     places: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """For ``--json``."""
         v = self.verdict
         return {"op": self.op, "types": self.types, "state": v.state, "reason": v.reason, "casts": v.casts,
                 "advice": v.advice, "nodes": self.nodes, "source": self.places}  # fmt: skip
@@ -65,7 +64,6 @@ class CheckReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is without a kernel."""
         return not any(r.verdict.state == "none" for r in self.rows)
 
     def counts(self) -> dict[str, int]:
@@ -93,13 +91,11 @@ class CheckReport:
         return [r for r in self.rows if r.verdict.state in ("none", "aicpu")]
 
     def as_dict(self) -> dict[str, Any]:
-        """For ``--json``."""
         return {"soc": self.soc, "ok": self.ok, "facts": self.origin, "counts": self.counts(),
                 "rows": [r.as_dict() for r in self.rows]}  # fmt: skip
 
 
 def examine(graphs: Iterable[Graph], oracle: Oracle) -> CheckReport:
-    """The report on graphs."""
     rows: dict[tuple[Any, ...], CheckRow] = {}
     for graph in graphs:
         for finding in oracle.check(graph):

@@ -285,7 +285,6 @@ def _compare_model(
 
 
 def show_comparison(result: Comparison, report: Path | None) -> None:
-    """The result for people."""
     worst = max((r.measure.max_rel for r in result.rows), default=0.0)
     say(f"{len(result.rows)} values compared, {result.unmatched} without partner, largest relative error {worst:.1e}")
     row = result.first
@@ -499,7 +498,6 @@ def _config(target: str) -> Any:
 
 
 def main() -> None:
-    """Entry point of the script."""
     _add_commands()
     warnings.filterwarnings("ignore")
     logging.getLogger("torch").setLevel(logging.ERROR)

@@ -122,7 +122,6 @@ class DataDump:
         self.step = 0
 
     def __call__(self, *args: Any) -> Any:
-        """One execution."""
         place = self.path / artefacts.rank_folder() / f"graph_{self.graph_id}" / str(self.step)
         self.step += 1
         return _Dumper(self.gm, self.nodes, artefacts.folder(place, OPTION)).run(*args)

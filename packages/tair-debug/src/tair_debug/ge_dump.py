@@ -77,7 +77,6 @@ class DumpingExecutable:
 
     @property
     def source(self) -> str:
-        """The program of the executable within."""
         return str(self.inner.source)
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:

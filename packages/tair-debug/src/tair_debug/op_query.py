@@ -33,7 +33,6 @@ def converters(pattern: str, state: str | None = None, core: bool = False) -> li
 
 
 def ge_operators(pattern: str) -> list[dict[str, Any]]:
-    """GE operators with ports and attributes."""
     from ge_graph import schema
 
     rows = []
@@ -60,7 +59,6 @@ def _attribute(attr: Any) -> str:
 
 
 def to_table(rows: Sequence[dict[str, Any]]) -> Table:
-    """For the terminal."""
     from rich.table import Table
     from rich.text import Text
 

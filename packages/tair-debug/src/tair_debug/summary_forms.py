@@ -95,7 +95,6 @@ def _cells(row: TargetRow) -> dict[str, Any]:
 
 
 def as_dict(row: TargetRow) -> dict[str, Any]:
-    """For JSON."""
     return {
         "target": row.target, "kind": row.kind, "status": ENGLISH[row.status], "calls": row.calls,
         "convertible": row.good, "inputs": dict(row.inputs), "outputs": dict(row.outputs),

@@ -30,7 +30,6 @@ class TensorDump:
         self.run = 0
 
     def __call__(self, *args: Any) -> Any:
-        """One execution."""
         place = artefacts.folder(self.path / artefacts.rank_folder(), OPTION)
         dumper = _Dumper(self.gm, place, self.run)
         self.run += 1

@@ -75,12 +75,10 @@ class Layout:
 
     @property
     def graph(self) -> str:
-        """Name of the graph file."""
         return under(self.graphs, f"{self.name}.air")
 
     @property
     def manifest(self) -> str:
-        """Name of the manifest."""
         return under(self.graphs, self.name + SUFFIX)
 
 
@@ -600,7 +598,6 @@ class Archive:
         return self._maps[name]
 
     def sizes(self) -> dict[str, int]:
-        """Name and size of every file."""
         return {f["name"]: f["bytes"] for f in self.manifest["files"]}
 
     def verify(self, mode: Verify) -> None:

@@ -71,7 +71,6 @@ def command(
 
 
 def main() -> None:
-    """The console script."""
     app()
 
 

@@ -161,7 +161,6 @@ class Signature:
         return tuple(positional), given
 
     def unflatten(self, leaves: Sequence[Any]) -> Any:
-        """The results in the model's structure."""
         return _unflatten(self.result, iter(leaves))
 
     def check_sizes(self, shapes: Sequence[tuple[int, ...] | None], numbers: Mapping[int, int] = {}) -> None:
@@ -328,7 +327,6 @@ def _unflatten(tree: Tree, leaves: Iterator[Any]) -> Any:
 
 
 def to_json(signature: Signature) -> dict[str, Any]:
-    """The signature as JSON values."""
     return {
         "args": signature.args,
         "feeds": list(signature.feeds),

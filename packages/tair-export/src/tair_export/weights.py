@@ -48,7 +48,6 @@ class Weight:
 
     @property
     def bytes(self) -> int:
-        """Size of the data."""
         size = literal_bytes(self.dtype, self.shape)
         if size is None:
             raise errors.unwritable(f"'{self.name}' has elements of type {self.dtype.name}", "convert it first")

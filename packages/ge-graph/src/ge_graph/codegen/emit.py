@@ -96,7 +96,6 @@ def row_text(row: schema.Row) -> str:
 
 
 def module_text(operators: Sequence[HeaderOperator], *, replace: bool = False) -> str:
-    """The Python module."""
     files = _in_docstring(", ".join(dict.fromkeys(escape.line(op.file.name, 200) for op in operators)))
     parts = [_HEAD.format(count=len(operators), files=files)]
     parts.append(

@@ -39,7 +39,6 @@ def published() -> KernelFacts:
 
 @lru_cache(maxsize=1)
 def limits() -> tuple[Limit, ...]:
-    """All limits."""
     entries = []
     for line in package_data("kernel_limits.tsv").decode().splitlines()[1:]:
         soc, op, when, unit, instead = line.split("\t")

@@ -67,7 +67,6 @@ _KINDS: Final = {mark: kind for kind, mark in _MARKS.items() if mark}
 
 
 def to_line(kernel: ChipKernel) -> str:
-    """The line of a kernel."""
     ports = " ".join(name + _MARKS[kind] for name, kind in zip(kernel.ports, kernel.kinds))
     if kernel.sets:
         types = "|".join(",".join(sorted(d.short for d in dtypes)) for dtypes in kernel.sets)
@@ -198,7 +197,6 @@ def read(data: bytes, name: str) -> KernelFacts:
 
 
 def by_op(lines: Iterable[str]) -> dict[str, list[str]]:
-    """Lines by operator."""
     grouped: dict[str, list[str]] = {}
     for line in lines:
         if line:

@@ -38,7 +38,6 @@ class Desc:
         self.attr: dict[str, Any] = _Attributes()
 
     def CopyFrom(self, other: Desc) -> None:
-        """Take over another description."""
         self.name, self.dtype, self.layout = other.name, other.dtype, other.layout
 
 
@@ -50,7 +49,6 @@ class _Repeated(list[Any]):
         self._kind = kind
 
     def add(self) -> Any:
-        """A new entry at the end."""
         made = self._kind()
         self.append(made)
         return made
@@ -231,6 +229,5 @@ class OpList:
     """``graph.op``: where operators are added."""
 
     def add(self) -> OpDef:
-        """A new operator in the graph under construction."""
         current_graph()
         return OpDef()

@@ -91,7 +91,6 @@ def viewed(node: torch.fx.Node) -> torch.fx.Node | None:
 
 
 def output_node(graph: torch.fx.Graph) -> torch.fx.Node:
-    """The node that returns."""
     return next(iter(reversed(graph.nodes)))
 
 

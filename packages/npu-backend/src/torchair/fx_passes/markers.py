@@ -24,7 +24,6 @@ class DropForwardMarkers(FxPass):
     """
 
     def enabled(self, config: NpuBaseConfig, phase: str) -> bool:
-        """In backward graphs."""
         return phase == "backward"
 
     def run(self, gm: torch.fx.GraphModule) -> int:

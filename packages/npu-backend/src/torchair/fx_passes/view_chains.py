@@ -48,7 +48,6 @@ class MergeViews(FxPass):
     """
 
     def enabled(self, config: NpuBaseConfig, phase: str) -> bool:
-        """By ``experimental_config.enable_view_optimize`` in mode max-autotune."""
         return config.mode.value == "max-autotune" and switched_on(config, "enable_view_optimize")
 
     def run(self, gm: torch.fx.GraphModule) -> int:

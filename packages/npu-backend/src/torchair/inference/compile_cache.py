@@ -235,7 +235,6 @@ class CachedCall:
         return self._run(*args, **kwargs)
 
     def discard(self, why: str) -> None:
-        """Remove the entry."""
         logger.warning("%s: the cache entry is discarded: %s", self.place.label, why)
         try:
             self.manifest.unlink(missing_ok=True)
@@ -261,7 +260,6 @@ class _Trace:
         self._gears: Gears | None = None
 
     def backend(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        """The backend for dynamo."""
         if self._done:
             self._call.traces += 1
             if self._call.manifest.exists():

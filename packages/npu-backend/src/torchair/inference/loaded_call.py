@@ -88,7 +88,6 @@ class LoadedCall:
         return line(".".join(parts[1:] if len(parts) > 1 else parts), 200)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run."""
         local = self._names.locals_of(args, kwargs)
 
         def find_path(path: traced_call.Path) -> Any:

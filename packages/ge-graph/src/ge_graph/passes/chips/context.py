@@ -54,11 +54,9 @@ class FormContext:
     def one(
         self, op: str, inputs: Sequence[Operand], attrs: dict[str, Attr], dtype: DataType, shape: Shape | None
     ) -> Tensor:
-        """A node of one output."""
         return self.add(op, inputs, attrs, (dtype, shape))[0]
 
     def constant(self, value: Any, dtype: DataType) -> Tensor:
-        """A constant."""
         array = builder.as_value(value, dtype)
         return self.one("Const", (), {"value": Attr(Kind.TENSOR, array)}, dtype, tuple(array.shape))
 
