@@ -18,7 +18,7 @@ INT64_MAX: Final = 9223372036854775807
 ON_OFF: Final = {True: "1", False: "0"}
 TRUE_FALSE: Final = {True: "true", False: "false"}
 
-Kind = Literal["choice", "int", "text", "name", "directory", "file", "callable", "int_list", "dict", "tuple"]
+Kind = Literal["choice", "int", "text", "name", "directory", "file", "path", "callable", "int_list", "dict", "tuple"]
 Affects = Literal["graph", "runtime", "none"]
 Effective = Literal["here", "device", "later"]
 
@@ -77,23 +77,25 @@ class Option:
         """The level of GE that the key is sent to."""
         return home(self.ge_key)
 
-    @property
-    def allowed(self) -> str:
-        none = " or None" if self.default is None else ""
-        words = {
-            "choice": ", ".join(map(repr, self.choices)),
-            "int": f"int in [{self.low}, {self.high}]"
-            + (f" except {', '.join(map(str, self.holes))}" if self.holes else ""),
-            "text": f"text such as {self.example!r}",
-            "name": "text",
-            "directory": "an existing folder with read and write rights",
-            "file": "an existing readable file",
-            "callable": "a callable",
-            "int_list": "a list of ints",
-            "dict": "a dict",
-            "tuple": "a tuple",
-        }[self.kind]
-        return words + ("" if self.kind == "choice" else none)
+
+def words(value: Any) -> str:
+    """What an option may be, from its row or its value object: kind, default and what the kind has besides."""
+    if value.kind == "choice":
+        return "anything" if value.choices is None else ", ".join(map(repr, value.choices))
+    said = _WORDS.get(value.kind, "")
+    if value.kind == "int":
+        holes = f" except {', '.join(map(str, value.holes))}" if value.holes else ""
+        said = f"int in [{value.low}, {value.high}]{holes}"
+    elif value.kind == "text" and value.example:
+        said = f"text such as {value.example!r}"
+    return said + (" or None" if value.default is None else "")
+
+
+_WORDS: Final = {
+    "text": "text", "name": "text", "directory": "an existing folder with read and write rights",
+    "file": "an existing readable file", "path": "an existing path", "callable": "a callable",
+    "int_list": "a list of ints", "dict": "a dict", "tuple": "a tuple",
+}  # fmt: skip
 
 
 def _flag(path: str, default: bool, affects: Affects, effective: Effective, here: str, **more: Any) -> Option:
@@ -467,7 +469,7 @@ def _table(rows: Iterable[Option]) -> list[str]:
         if row.effective == "later":
             here += " **Not built yet: refused when compiling.**"
         key = f"`{row.ge_key}` ({row.ge_level})" if row.ge_key else ""
-        cells = (f"`{row.path}`", row.allowed, f"`{row.default!r}`", here, row.device, key)
+        cells = (f"`{row.path}`", words(row), f"`{row.default!r}`", here, row.device, key)
         lines.append(table_row(cells))
         lines[-1] += "".join(f"\n| `{old}` | older name of `{row.path}` | | | | |" for old in row.also)
         lines[-1] += "".join(f"\n| `{old}` | turns `{row.path}` off | | | | |" for old in row.opposite)
