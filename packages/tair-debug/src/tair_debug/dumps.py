@@ -97,16 +97,10 @@ def read_tree(root: str | os.PathLike[str], graph: str | os.PathLike[str] | None
 
 
 def _entry(path: Path, match: re.Match[str], number: int, origins: Origins) -> DumpedOutput:
-    node, is_fx = match["node"], "task" not in match.groupdict()
-    if is_fx:
-        return DumpedOutput(
-            path, number, path.parent.name, node, match["op"], int(match["index"]), match["time"], node, match["op"]
-        )
-    origin = origins.get(node, {})
-    return DumpedOutput(
-        path, number, path.parent.name, node, match["op"], int(match["index"]), match["time"], origin.get("fx", ""),
-        origin.get("target", ""), origin.get("source", ""), origin.get("code", ""),
-    )  # fmt: skip
+    node, op = match["node"], match["op"]
+    origin = origins.get(node, {}) if "task" in match.groupdict() else {"fx": node, "target": op}
+    about = (origin.get(key, "") for key in _ORIGIN)
+    return DumpedOutput(path, number, path.parent.name, node, op, int(match["index"]), match["time"], *about)
 
 
 def _beside(home: Path) -> Origins:
