@@ -365,12 +365,10 @@ class _Trace:
 
     def _order(self) -> list[int]:
         """Which of dynamo's inputs is which of the ATen graph's."""
-        if len(self._inner) == len(self._flat) and all(a is b for a, b in zip(self._inner, self._flat)):
-            return list(range(len(self._flat)))
-        place = {id(v): i for i, v in reversed(list(enumerate(self._flat)))}
-        if any(id(v) not in place or not isinstance(v, torch.Tensor) for v in self._inner):
+        order = traced_call.order_of(self._inner, self._flat)
+        if order is None:
             raise Unstorable("inputs that share memory")
-        return [place[id(v)] for v in self._inner]
+        return order
 
 
 def _meta(more: Mapping[str, Any]) -> ModelCacheMeta:
