@@ -49,10 +49,22 @@ class CompileObserver(Protocol):
         """The program that the engine runs, as text."""
 
 
-class Silent(CompileObserver):
+class Silent:
     """An observer that ignores every event; others override what they care for."""
 
+    def dynamo_graph(self, model_id: int, gm: torch.fx.GraphModule) -> None:
+        """Ignored."""
+
+    def fx_graph(self, stage: Stage, label: str, gm: torch.fx.GraphModule) -> None:
+        """Ignored."""
+
+    def ge_graph(self, stage: Stage, label: str, graph: Graph) -> None:
+        """Ignored."""
+
     def unchanged(self, stage: Stage, label: str, kind: Literal["fx", "ge"]) -> None:
+        """Ignored."""
+
+    def output_code(self, stage: Stage, code: str) -> None:
         """Ignored."""
 
 
