@@ -51,7 +51,7 @@ def Data(
 
 
 def __getattr__(name: str) -> Any:
-    if name.startswith("__"):
+    if name.startswith("_"):
         raise AttributeError(name)
     try:
         wrapper = _calling.wrapper(name)
