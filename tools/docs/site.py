@@ -33,7 +33,7 @@ COPIED: Final = ("CONTRIBUTING.md", "SECURITY.md")
 API: Final = {
     "torchair": (
         "torchair.backend", "torchair.config", "torchair.inference", "torchair.scope", "torchair.ops", "torchair.export",
-        "torchair.fx_passes.patterns", "torchair.converters", "torchair.log",
+        "torchair.patterns", "torchair.converters", "torchair.log",
     ),
     "tair_export": ("tair_export.load", "tair_export.export", "tair_export.signing", "tair_export.foreign"),
     "tair_debug": ("tair_debug.tracing", "tair_debug.compare", "tair_debug.check", "tair_debug.observer"),

@@ -8,8 +8,6 @@ from __future__ import annotations
 import importlib
 from typing import Any, Final
 
-from torchair import import_paths
-
 _HOMES: Final = {
     "CompilerConfig": "npugraph_ex.configs.compiler_config",
     "compile_fx": "npugraph_ex.npu_fx_compiler",
@@ -34,9 +32,6 @@ def __getattr__(name: str) -> Any:
         raise missing("npugraph_ex", name, __all__)
     globals()[name] = value
     return value
-
-
-import_paths.register("npugraph_ex")
 
 
 def __dir__() -> list[str]:

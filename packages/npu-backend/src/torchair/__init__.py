@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import torchair_autoload
 
-from torchair import import_paths
 from torchair import torch_ops as torch_ops  # defines torch.ops.air
 
 __version__ = "0.1.0"
@@ -51,7 +50,6 @@ def __getattr__(name: str) -> Any:
     return value
 
 
-import_paths.register("torchair")
 torchair_autoload.watch()  # nothing without torch_npu
 
 

@@ -1,0 +1,1 @@
+"""Import path of existing scripts: operators of torch_npu that have a converter here are known without this import."""

@@ -1,0 +1,10 @@
+"""Import path of existing scripts; the code is in ``ge_converters``."""
+
+from ge_converters.base.dtypes import dtype_promote
+from ge_converters.registry import declare_supported
+from torchair.converter_forms.registering import register_fx_node_ge_converter
+from torchair.names import door
+
+__all__ = ["declare_supported", "dtype_promote", "register_fx_node_ge_converter"]
+
+__getattr__ = door(__name__)

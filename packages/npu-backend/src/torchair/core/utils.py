@@ -1,0 +1,8 @@
+"""Import path of existing scripts; the code is in ``torchair.log``."""
+
+from torchair.log import EVENT_LEVEL, logger
+from torchair.names import door
+
+__all__ = ["EVENT_LEVEL", "logger"]
+
+__getattr__ = door(__name__)
