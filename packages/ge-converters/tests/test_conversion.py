@@ -66,13 +66,13 @@ def test_python_calls_a_node_are_few_and_do_not_grow_with_the_graph():
 def test_the_text_of_a_value_is_made_once(monkeypatch):
     gm = layers(2)
     made = Counter()
-    kept = provenance._typed
+    kept = provenance.Texts._type
 
-    def counting(node, known):
-        made[node.name] += 1
-        return kept(node, known)
+    def counting(texts, value):
+        made[id(value)] += 1
+        return kept(texts, value)
 
-    monkeypatch.setattr(provenance, "_typed", counting)
+    monkeypatch.setattr(provenance.Texts, "_type", counting)
     serde.to_bytes(convert_graph(gm).graph)
     assert made
     assert max(made.values()) == 1

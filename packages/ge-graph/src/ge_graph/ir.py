@@ -219,15 +219,12 @@ class Node:
 
     def replace_operands(self, mapping: Mapping[Tensor, Tensor]) -> None:
         """Read ``mapping[t]`` wherever ``t`` was read."""
-        for entry in self.inputs:
-            if entry in mapping if entry.__class__ is Tensor else entry:
-                break
-        else:
-            return
-        self.inputs = [
-            tuple(mapping.get(t, t) for t in e) if isinstance(e, tuple) else (e if e is None else mapping.get(e, e))
-            for e in self.inputs
-        ]
+        inputs = self.inputs
+        for i, entry in enumerate(inputs):
+            if entry in mapping:  # a tuple, or nothing, never is
+                inputs[i] = mapping[entry]
+            elif entry.__class__ is tuple and not mapping.keys().isdisjoint(entry):
+                inputs[i] = tuple([mapping.get(t, t) for t in entry])
 
     def attr(self, name: str, default: Any = None) -> Any:
         """The plain value of an attribute, ``default`` if it is not set."""
@@ -302,14 +299,22 @@ class Graph:
             GraphError: GE3005 if the name is taken.
         """
         if name is None:
-            name = self.unique_name(op)
+            count = self._counters.get(op, 0)
+            name = f"{op}_{count}" if count else op
+            if name in self._names:
+                name = self.unique_name(op)
+            else:
+                self._counters[op] = count + 1
         elif name in self._names:
             raise GraphError(
                 "GE3005", f"graph '{self.name}' has a node '{name}' already ({self._names[name].op})",
                 next="choose another node_name or leave it out",
             )  # fmt: skip
         node = Node(self, name, op, inputs, {} if attrs is None else attrs)
-        node.outputs = [Tensor(node, i, dtype, shape) for i, (dtype, shape) in enumerate(outputs)]
+        index = 0
+        for dtype, shape in outputs:
+            node.outputs.append(Tensor(node, index, dtype, shape))
+            index += 1
         node.provenance = self.provenance
         if self.scope_attrs:
             node.attrs.update(self.scope_attrs)
@@ -346,8 +351,11 @@ class Graph:
             return t
 
         resolved = {t: final(t) for t in mapping}
-        for node in self.nodes:
-            node.replace_operands(resolved)
+        for node in self.nodes:  # as replace_operands, whose call would cost more than what it does here
+            for entry in node.inputs:
+                if entry in resolved or entry.__class__ is tuple:
+                    node.replace_operands(resolved)
+                    break
         self.outputs = [resolved.get(t, t) for t in self.outputs]
 
     def replace_nodes(self, mapping: Mapping[Tensor, Tensor]) -> None:

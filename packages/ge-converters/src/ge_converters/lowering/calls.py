@@ -156,10 +156,10 @@ class Caller:
         Raises:
             Refusal: The converter says no.
         """
-        parameters = parameters_of(entry)
+        parameters = entry.parameters or parameters_of(entry)
         argument = self.context.argument
         if parameters is not None:
-            if kwargs.get("layout") not in (None, torch.strided):
+            if kwargs and kwargs.get("layout") not in (None, torch.strided):
                 raise Refusal(f"layout={kwargs['layout']}; GE knows dense tensors only")
             positional, keywords = parameters.bind(args, kwargs, argument)
         else:
@@ -176,6 +176,8 @@ class Caller:
                 raise
             result = self._once_more(node, entry, parameters, positional, keywords, error)
         if type(result) is Tensor and type(meta) is TensorSpec:
+            if result._shape is not None and result.dtype is meta.dtype and result.node.graph is self.graph:
+                return result
             return self.checked(node, entry, result, meta)
         return self.checked_many(node, entry, result, meta)
 

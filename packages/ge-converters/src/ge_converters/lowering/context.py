@@ -48,6 +48,9 @@ class Context:
         self.graph = graph
         self.symbols = symbols.Symbols(graph, self._search)
         self.env: dict[Node, Any] = {}
+        self._specs: dict[Any, TensorSpec] = {}
+        self._static = True  # until a size is a symbol, which has no hash
+        self._tensors: set[type] = set()  # kinds of tensors met so far; torch answers isinstance in Python
         self.outer: Callable[[Any], Callable[[], Tensor] | None] | None = None
 
     def argument(self, value: Any) -> Any:
@@ -78,8 +81,18 @@ class Context:
 
     def spec(self, value: torch.Tensor) -> TensorSpec:
         """Type and sizes of a meta value."""
+        dtype, shape = value.dtype, value.shape
+        if self._static:
+            try:
+                known = self._specs.get((dtype, shape))
+            except TypeError:
+                self._static = False
+            else:
+                if known is None:
+                    known = self._specs[dtype, shape] = TensorSpec(to_ge(dtype), tuple(shape))
+                return known
         dim = self.symbols.dim
-        return TensorSpec(to_ge(value.dtype), tuple([d if type(d) is int else dim(d) for d in value.shape]))
+        return TensorSpec(to_ge(dtype), tuple([d if type(d) is int else dim(d) for d in shape]))
 
     def full_spec(self, value: torch.Tensor) -> TensorSpec:
         """Like ``spec``, with strides."""
@@ -89,7 +102,10 @@ class Context:
 
     def meta_outputs(self, value: Any) -> Any:
         """The ``meta_outputs`` of a node: a spec, or a list of specs with None for what is not a tensor."""
+        if type(value) in self._tensors:
+            return self.spec(value)
         if isinstance(value, torch.Tensor):
+            self._tensors.add(type(value))
             return self.spec(value)
         if isinstance(value, (list, tuple)):
             return [self.meta_outputs(v) for v in value]

@@ -63,6 +63,9 @@ class JoinMoves(Pass):
         nodes: list[Node] = []
         shortened = 0
         for node in list(graph.nodes):
+            if node.op not in _RULES:
+                nodes.append(node)
+                continue
             if mapping:
                 node.replace_operands(mapping)
             while True:

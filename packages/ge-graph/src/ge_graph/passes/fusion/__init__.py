@@ -27,6 +27,8 @@ RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
 }
 # Rules that look at what others have made.
 LATE_RULES: Final[Mapping[str, tuple[Rule, ...]]] = {"FlashAttentionScore": (attention.without_statistics,)}
+# What a node must be for its late rules to be worth the look at the whole graph that they need.
+_WORTH: Final[Mapping[str, Callable[[Node], bool]]] = {"FlashAttentionScore": attention.is_narrow}
 
 
 class FuseOperators(Pass):
@@ -45,7 +47,7 @@ class FuseOperators(Pass):
     def rewrite(self, graph: Graph) -> list[str]:
         counts: dict[str, int] = {}
         for rules in (RULES, LATE_RULES):
-            if not any(n.op in rules for n in graph.nodes):
+            if not any(n.op in rules and (rules is RULES or _WORTH[n.op](n)) for n in graph.nodes):
                 continue
             ctx = FusionContext(graph, Effects(graph))
             before = sum(counts.values())

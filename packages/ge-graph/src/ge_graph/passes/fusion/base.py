@@ -35,14 +35,8 @@ class FusionContext:
         self._position = {n: i for i, n in enumerate(graph.nodes)}
         self._before: dict[Node, list[Node]] = {}
         self._front: list[Node] = []
-        live = effects.live(graph)
-        self._gone = {n for n in graph.nodes if n not in live}
-        readers: defaultdict[Tensor, list[Node]] = defaultdict(list)
-        for node in graph.nodes:
-            if node in live:
-                for tensor in node.operands():
-                    readers[tensor].append(node)
-        self._readers: dict[Tensor, list[Node]] = dict(readers)
+        self._gone = set(graph.nodes) - effects.live(graph)
+        self._readers: dict[Tensor, list[Node]] = readers_of(n for n in graph.nodes if n not in self._gone)
 
     def alive(self, node: Node) -> bool:
         """Whether a node is neither replaced nor without a reader."""
@@ -80,6 +74,8 @@ class FusionContext:
         node = tensor.node
         if len(self.readers(tensor)) != reads or not self.free(node):
             return None
+        if len(node.outputs) == 1:
+            return node
         return node if all(self.unread(t) for t in node.outputs if t is not tensor) else None
 
     def earlier(self, tensor: Tensor, node: Node) -> bool:
@@ -159,6 +155,19 @@ class FusionContext:
     def _enter(self, node: Node) -> None:
         for tensor in node.operands():
             self._readers.setdefault(tensor, []).append(node)
+
+
+def readers_of(nodes: Iterable[Node]) -> dict[Tensor, list[Node]]:
+    """Tensors to the nodes that read them, once a port."""
+    readers: defaultdict[Tensor, list[Node]] = defaultdict(list)
+    for node in nodes:
+        for entry in node.inputs:
+            if entry.__class__ is Tensor:
+                readers[entry].append(node)
+            elif entry:
+                for tensor in entry:
+                    readers[tensor].append(node)
+    return dict(readers)
 
 
 def number(operand: Any) -> float | None:
