@@ -228,8 +228,7 @@ class Node:
 
     def attr(self, name: str, default: Any = None) -> Any:
         """The plain value of an attribute, ``default`` if it is not set."""
-        attr = self.attrs.get(name)
-        return default if attr is None else attr.value
+        return self.attrs[name].value if name in self.attrs else default
 
     def __repr__(self) -> str:
         return f"<{self.op} {self.name}>"
@@ -311,10 +310,8 @@ class Graph:
                 next="choose another node_name or leave it out",
             )  # fmt: skip
         node = Node(self, name, op, inputs, {} if attrs is None else attrs)
-        index = 0
-        for dtype, shape in outputs:
+        for index, (dtype, shape) in enumerate(outputs):
             node.outputs.append(Tensor(node, index, dtype, shape))
-            index += 1
         node.provenance = self.provenance
         if self.scope_attrs:
             node.attrs.update(self.scope_attrs)
@@ -336,11 +333,13 @@ class Graph:
 
     def remove(self, nodes: Iterable[Node]) -> None:
         """Drop nodes. The caller has made sure that nothing reads them."""
-        gone = {id(n) for n in nodes}
+        gone = set(nodes)
         if not gone:
             return
-        self.nodes = [n for n in self.nodes if id(n) not in gone]
-        self._names = {n.name: n for n in self.nodes}
+        self.nodes = [n for n in self.nodes if n not in gone]
+        for node in gone:
+            if self._names.get(node.name) is node:
+                del self._names[node.name]
 
     def replace_all_uses(self, mapping: Mapping[Tensor, Tensor]) -> None:
         """Read ``mapping[t]`` wherever ``t`` was read, graph outputs included; chains in the mapping are followed."""

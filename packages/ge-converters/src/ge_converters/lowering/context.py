@@ -13,7 +13,10 @@ from ge_converters.lowering import symbols
 from ge_graph import DataType, Graph, Tensor, TensorSpec, builder
 
 Node: TypeAlias = torch.fx.Node
-_DIRECT: Final = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+_DIRECT: Final = frozenset(
+    {int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format}
+)
+_ONLY_INT: Final = {int}
 
 
 class Unproduced:
@@ -57,10 +60,13 @@ class Context:
         """An FX argument as a converter gets it."""
         kind = type(value)
         if kind is Node:
-            return self.usable(self.env[value], value)
+            known = self.env[value]
+            return known if type(known) is Tensor else self.usable(known, value)
         if kind in _DIRECT:
             return value
         if isinstance(value, (list, tuple)):
+            if set(map(type, value)) == _ONLY_INT:
+                return list(value)
             return [self.argument(v) for v in value]
         if symbols.is_symbolic(value):
             return self.symbols.value(value.node.expr)

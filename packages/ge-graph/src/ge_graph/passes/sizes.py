@@ -72,7 +72,7 @@ class FoldSizes(Pass):
         if not mapping:
             return []
         graph.nodes[:] = nodes
-        graph.replace_all_uses(mapping)
+        graph.replace_nodes(mapping)
         return [f"{count} {op} of known sizes" for op, count in sorted(counts.items())]
 
 

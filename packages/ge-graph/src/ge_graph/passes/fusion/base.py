@@ -52,7 +52,7 @@ class FusionContext:
 
     def unread(self, tensor: Tensor) -> bool:
         """Whether nobody reads it."""
-        return not self.readers(tensor) and tensor not in self._returned
+        return not self._readers.get(tensor) and tensor not in self._returned
 
     def free(self, *nodes: Node) -> bool:
         """Whether neither order nor memory hangs on these nodes, and nothing that they read is ever written."""
@@ -134,14 +134,18 @@ class FusionContext:
         waiting = [node]
         while waiting:
             gone = waiting.pop()
-            if gone in self._gone or not all(self.unread(t) for t in gone.outputs):
+            if gone in self._gone or not all([self.unread(t) for t in gone.outputs]):
                 continue
             if self._effects.acts(gone) or self._effects.pinned(gone):
                 continue
             self._gone.add(gone)
             for tensor in gone.operands():
-                self._readers[tensor] = [n for n in self._readers.get(tensor, ()) if n is not gone]
-                waiting.append(tensor.node)
+                readers = self._readers.get(tensor, [])
+                if readers.count(gone) == len(readers):
+                    self._readers[tensor] = []
+                    waiting.append(tensor.node)
+                else:
+                    self._readers[tensor] = [n for n in readers if n is not gone]
 
     def finish(self) -> None:
         """Put the new nodes in their places and take out the old ones."""
