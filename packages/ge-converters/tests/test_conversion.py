@@ -59,7 +59,7 @@ def nodes(gm):
 def test_python_calls_a_node_are_few_and_do_not_grow_with_the_graph():
     small, large = layers(4), layers(12)
     a_node = calls_of(small) / nodes(small)
-    assert a_node <= 160  # 253 before users and effects were found once, values written once
+    assert a_node <= 110  # 160 before what nodes share was made once and passes looked at their own operators only
     assert calls_of(large) / nodes(large) <= a_node  # what is made once a graph weighs less
 
 

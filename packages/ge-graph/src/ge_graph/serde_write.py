@@ -353,6 +353,7 @@ class GraphWriter:
         self._ports: dict[Any, dict[str, bytes]] = {}
         self._origins: dict[int, tuple[Provenance, bytes]] = {}
         self._shared: dict[tuple[str, ...], bytes] = {}
+        self._texts: dict[str, bytes] = {}
         self._heads: dict[str, bytes] = {}
         self._names: set[str] = set()
         self._subgraphs: list[tuple[Graph, str]] = []
@@ -467,7 +468,8 @@ class GraphWriter:
             before, after = _split(self._entries(node, structure))
             form = before, after + self._descriptors(node, structure, flat)
             # 0.0 == -0.0 and both hash alike, though their bytes differ
-            if key is not None and not any(a.kind in _FLOAT_KINDS and _has_zero(a.value) for a in node.attrs.values()):
+            floats = [a for a in node.attrs.values() if a.kind in _FLOAT_KINDS]
+            if key is not None and not (floats and any(_has_zero(a.value) for a in floats)):
                 self._forms[key] = form
         return form
 
@@ -519,7 +521,11 @@ class GraphWriter:
         return self._tag_text + (SHORT[size] if size < 0x1000 else varint(size)) + data
 
     def _share(self, texts: tuple[str, ...]) -> bytes:
-        encoded = self._shared[texts] = b"".join(map(self._text, texts))
+        known = self._texts
+        for text in texts:
+            if text not in known:
+                known[text] = self._text(text)
+        encoded = self._shared[texts] = b"".join([known[text] for text in texts])
         return encoded
 
     def _entries(self, node: Node, structure: ports.Structure) -> dict[str, bytes]:

@@ -217,7 +217,7 @@ def _constant(node: Node, op: OpSchema) -> Iterator[str]:
 
 
 def _names(scope: Scope) -> Iterator[tuple[Node | None, str]]:
-    counts = Counter(n.name for n in scope.graph.nodes)
+    counts = Counter([n.name for n in scope.graph.nodes])
     for name, count in counts.items():
         if count > 1:
             yield None, f"{count} nodes are called '{name}'"

@@ -179,7 +179,9 @@ class Caller:
                 raise failure from error
             result = self._once_more(node, entry, parameters, positional, keywords, failure)
         if type(result) is Tensor and type(meta) is TensorSpec:
-            if result._shape is not None and result.dtype is meta.dtype and result.node.graph is self.graph:
+            if result.dtype is meta.dtype and result.node.graph is self.graph:
+                if result.known_shape is None:
+                    result.record_shape(meta.size)
                 return result
             return self.checked(node, entry, result, meta)
         return self.checked_many(node, entry, result, meta)

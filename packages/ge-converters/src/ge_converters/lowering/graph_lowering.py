@@ -146,7 +146,8 @@ class GraphLowering:
         placeholders = [n for n in nodes if n.op == "placeholder"]
         self._place_inputs(placeholders)
         returned = self.nodes(nodes)
-        problems.raise_all(self.problems, sum(n.op == "call_function" for n in nodes) + self.inner_calls)
+        if self.problems:
+            problems.raise_all(self.problems, sum(n.op == "call_function" for n in nodes) + self.inner_calls)
         return self._finish(returned, placeholders)
 
     def nodes(self, nodes: Iterable[FxNode]) -> Any:

@@ -47,12 +47,13 @@ class FuseOperators(Pass):
     def rewrite(self, graph: Graph) -> list[str]:
         counts: dict[str, int] = {}
         for rules in (RULES, LATE_RULES):
-            if not any(n.op in rules and (rules is RULES or _WORTH[n.op](n)) for n in graph.nodes):
+            ends = [n for n in graph.nodes if n.op in rules]
+            if not ends or (rules is LATE_RULES and not any(_WORTH[n.op](n) for n in ends)):
                 continue
             ctx = FusionContext(graph, Effects(graph))
             before = sum(counts.values())
-            for node in list(graph.nodes):
-                for rule in rules.get(node.op, ()):
+            for node in ends:
+                for rule in rules[node.op]:
                     if ctx.alive(node) and rule(ctx, node):
                         what = rule.__doc__ or rule.__name__
                         counts[what] = counts.get(what, 0) + 1

@@ -36,7 +36,7 @@ class FusionContext:
         self._before: dict[Node, list[Node]] = {}
         self._front: list[Node] = []
         self._gone = set(graph.nodes) - effects.live(graph)
-        self._readers: dict[Tensor, list[Node]] = readers_of(n for n in graph.nodes if n not in self._gone)
+        self._readers: dict[Tensor, list[Node]] = readers_of([n for n in graph.nodes if n not in self._gone])
 
     def alive(self, node: Node) -> bool:
         """Whether a node is neither replaced nor without a reader."""
