@@ -222,7 +222,7 @@ class Node:
         inputs = self.inputs
         for i, entry in enumerate(inputs):
             if entry in mapping:  # a tuple, or nothing, never is
-                inputs[i] = mapping[entry]
+                inputs[i] = mapping[entry]  # type: ignore[index]
             elif entry.__class__ is tuple and not mapping.keys().isdisjoint(entry):
                 inputs[i] = tuple([mapping.get(t, t) for t in entry])
 

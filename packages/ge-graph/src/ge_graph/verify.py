@@ -332,7 +332,7 @@ def _signature(node: Node) -> Any:
     return (
         node.op,
         *[
-            e.dtype if e.__class__ is Tensor else None if e is None else tuple([t.dtype for t in e])
+            e.dtype if isinstance(e, Tensor) else None if e is None else tuple([t.dtype for t in e])
             for e in node.inputs
         ],
         tuple([t.dtype for t in node.outputs]),

@@ -33,7 +33,7 @@ def shape_operand(sizes: Sequence[int | Tensor], dtype: DataType = DataType.DT_I
         The list itself if all entries are ints (a constant, once it reaches a tensor port), else one packed tensor.
     """
     if set(map(type, sizes)) == _ONLY_INT:
-        return list(sizes)
+        return list(sizes)  # type: ignore[arg-type]
     if not any(isinstance(s, Tensor) for s in sizes):
         return [int(s) for s in sizes]
     scalars = [dtype_promote(s, target_dtype=dtype) for s in sizes]

@@ -48,7 +48,7 @@ class MergeShapeArithmetic(Pass):
                 continue
             if op in _ARITHMETIC:
                 entry = node.inputs[0] if node.inputs else None
-                if entry.__class__ is Tensor and mapping.get(entry, entry) not in sizes:  # type: ignore[arg-type]
+                if entry.__class__ is Tensor and mapping.get(entry, entry) not in sizes:
                     continue  # most are, and the rest of the question costs more
                 if not all(mapping.get(t, t) in sizes for t in node.operands()):
                     continue
@@ -84,7 +84,7 @@ class Likes:
         """The first node like this one, which may be itself; nodes come in a topological order."""
         mapped = self._mapping.get
         entry = node.inputs[0] if node.inputs else None
-        start = (node.op, mapped(entry, entry) if entry.__class__ is Tensor else None)  # type: ignore[arg-type]
+        start = (node.op, mapped(entry, entry) if entry.__class__ is Tensor else None)
         if start not in self._alone:  # few nodes have a like, and all of a node is much to compare
             self._alone[start] = node
             return node

@@ -132,7 +132,7 @@ class Effects:
                 if entry.__class__ is Tensor:
                     if entry.node not in live:
                         waiting.append(entry.node)
-                elif entry:
+                elif isinstance(entry, tuple):
                     waiting += [t.node for t in entry]
             if node.control:
                 waiting += node.control

@@ -168,7 +168,7 @@ def readers_of(nodes: Iterable[Node]) -> dict[Tensor, list[Node]]:
         for entry in node.inputs:
             if entry.__class__ is Tensor:
                 readers[entry].append(node)
-            elif entry:
+            elif isinstance(entry, tuple):
                 for tensor in entry:
                     readers[tensor].append(node)
     return dict(readers)
