@@ -117,9 +117,9 @@ def registered_twice(op: str, source: str) -> EngineError:
     )  # fmt: skip
 
 
-def refused(op: str, what: str) -> EngineError:
+def refused(op: str, what: str, advice: str = "") -> EngineError:
     """GE4009: the operator is known but this form of it is not defined or not offered; raised by kernels."""
-    return EngineError("GE4009", f"{op}: {what}")
+    return EngineError("GE4009", f"{op}: {what}; {advice}" if advice else f"{op}: {what}")
 
 
 def unfit_kernel(node: Node, run: Callable[..., Any], what: str, advice: str) -> EngineError:

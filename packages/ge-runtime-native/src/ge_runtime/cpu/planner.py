@@ -370,6 +370,8 @@ class Planner:
             else:
                 args.append(ctx.tensor(port))
         fn = self._bound(ctx.node, kernel)
+        if isinstance(fn, partial) and not {*registry.parameters(kernel.run)[0][: len(args)]}.isdisjoint(fn.keywords):
+            return Call(fn, (), dict(zip(ctx.ports, args)))  # a D form: the attribute stands before a port
         if fn is kernel.run and not registry.parameters(fn)[0]:
             while args and args[-1] is None:  # ATen functions know their own optional arguments
                 args.pop()

@@ -199,9 +199,10 @@ def kernel(
 
 
 def rows(table: Mapping[str, Callable[..., Any]], **flags: Any) -> None:
-    """Register built-in kernels that are one ATen function each: operator type to function, same flags for all."""
-    for op, fn in table.items():
-        _enter(_builtin, Kernel(op, fn, **flags), override=False)
+    """Register built-in kernels by rows: operator types, with a space between them, to function; same flags for all."""
+    for ops, fn in table.items():
+        for op in ops.split():
+            _enter(_builtin, Kernel(op, fn, **flags), override=False)
 
 
 def plan(*ops: str) -> Callable[[PlanHook], PlanHook]:

@@ -14,8 +14,10 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from ge_runtime.cpu.kernels.numerics import ints, refuse, sum_to, wide
+from ge_runtime.cpu.kernels.numerics import sum_to, wide
 from ge_runtime.cpu.registry import Call, PlanContext, kernel, plan
+from ge_runtime.cpu.values import listed
+from ge_runtime.errors import refused
 
 _SOURCE = "ops-transformer: attention/flash_attention_score, documentation"
 _FAR: Final = 2**31 - 1
@@ -36,7 +38,7 @@ def split_heads(x: Tensor, layout: str, heads: int) -> Tensor:
         return x.unsqueeze(0)
     if layout == "SH":
         return x.reshape(1, x.shape[0], heads, -1).transpose(1, 2)
-    raise refuse("attention", f"input_layout is {layout!r}, accepted: BNSD, BSND, BSH, SBH, NSD, SH, TND")
+    raise refused("attention", f"input_layout is {layout!r}, accepted: BNSD, BSND, BSH, SBH, NSD, SH, TND")
 
 
 def join_heads(y: Tensor, layout: str) -> Tensor:
@@ -106,7 +108,7 @@ def hidden(rule: Rule, mask: Tensor | None, rows: int, columns: int, prefix: int
         return (shifted > rule.after) | (shifted < -rule.before)
     if rule.mode in (5, 6) and prefix is not None:
         return (shifted > 0) & (torch.arange(columns) >= prefix)
-    raise refuse("attention", f"sparse_mode is {rule.mode}, accepted: 0 to 4, and 5, 6 with prefix")
+    raise refused("attention", f"sparse_mode is {rule.mode}, accepted: 0 to 4, and 5, 6 with prefix")
 
 
 def is_causal(rule: Rule, mask: Tensor | None, rows: int, columns: int) -> bool:
@@ -180,7 +182,7 @@ def _bias(real_shift: Tensor | None, scale: float, pse_type: int) -> Tensor | No
     if real_shift is None:
         return None
     if pse_type not in (0, 1):
-        raise refuse("FlashAttentionScore", f"pse_type is {pse_type}, accepted: 0, 1")
+        raise refused("FlashAttentionScore", f"pse_type is {pse_type}, accepted: 0, 1")
     return real_shift if pse_type == 0 else real_shift.float() * scale
 
 
@@ -206,15 +208,15 @@ def _blocks(
         if prefix is None:
             yield _Block(q4, k4, v4, whole, whole, None)
             return
-        for b, count in enumerate(ints(prefix)):
+        for b, count in enumerate(listed(prefix)):
             one = slice(b, b + 1)
             yield _Block(q4[one], k4[one], v4[one], whole, whole, count)
         return
     if ends is None or kv_ends is None:
-        raise refuse("attention", "layout TND needs actual_seq_qlen and actual_seq_kvlen", "feed both")
+        raise refused("attention", "layout TND needs actual_seq_qlen and actual_seq_kvlen", "feed both")
     start, kv_start = 0, 0
-    counts = None if prefix is None else ints(prefix)
-    for i, (end, kv_end) in enumerate(zip(ints(ends), ints(kv_ends))):
+    counts = None if prefix is None else listed(prefix)
+    for i, (end, kv_end) in enumerate(zip(listed(ends), listed(kv_ends))):
         rows, columns = slice(start, end), slice(kv_start, kv_end)
         q4, k4, v4 = (t.transpose(0, 1).unsqueeze(0) for t in (q[rows], k[columns], v[columns]))
         yield _Block(q4, k4, v4, rows, columns, None if counts is None else counts[i])
@@ -306,7 +308,7 @@ def flash_attention_score_grad(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """(dq, dk, dv, dpse); probabilities are rebuilt from the scores and the saved row statistics."""
     if softmax_max is None or softmax_sum is None or attention_in is None:
-        raise refuse(
+        raise refused(
             "FlashAttentionScoreGrad", "softmax_max, softmax_sum and attention_in are needed", "feed all three"
         )
     rule = Rule(scale_value, sparse_mode, pre_tockens, next_tockens)
@@ -380,7 +382,7 @@ def attention_update(
 ) -> tuple[Tensor, Tensor]:
     """Merge partial attention results by their log-sum-exp; the second output is the merged one."""
     if update_type not in (0, 1) or sp != len(lse):
-        raise refuse("AttentionUpdate", f"update_type {update_type}, sp {sp} of {len(lse)} parts; accepted: 0, 1; all")
+        raise refused("AttentionUpdate", f"update_type {update_type}, sp {sp} of {len(lse)} parts; accepted: 0, 1; all")
     parts = torch.stack(list(lse)).float()
     total = torch.logsumexp(parts, 0)
     weights = torch.exp(parts - total).unsqueeze(-1)
@@ -395,7 +397,7 @@ def ring_attention_update(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Merge two partial results of layout SBH (S, B, H) by their maxima and sums (B, N, S, 8)."""
     if input_layout != "SBH":
-        raise refuse("RingAttentionUpdate", f"input_layout is {input_layout!r}, accepted: SBH")
+        raise refused("RingAttentionUpdate", f"input_layout is {input_layout!r}, accepted: SBH")
     top = torch.maximum(prev_softmax_max, cur_softmax_max)
     prev, cur = (
         s * torch.exp(m - top) for s, m in ((prev_softmax_sum, prev_softmax_max), (cur_softmax_sum, cur_softmax_max))

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ge_runtime.cpu.kernels.numerics import ints, refuse, saturate, wide
+from ge_runtime.cpu.kernels.numerics import saturate, wide
 from ge_runtime.cpu.registry import kernel
+from ge_runtime.cpu.values import listed
+from ge_runtime.errors import refused
 
 _HIDDEN: Final = -10000.0
 
@@ -36,9 +38,9 @@ def ffn(
     """``act(x @ w1 + b1) @ w2 + b2``; with experts each range of rows has its own weights."""
     fed = (scale, offset, deq_scale1, deq_scale2, antiquant_scale1, antiquant_scale2, antiquant_offset1)
     if any(t is not None for t in (*fed, antiquant_offset2)) or not x.is_floating_point():
-        raise refuse("FFN", "a quantised form", "feed float operands")
+        raise refused("FFN", "a quantised form", "feed float operands")
     if activation not in _ACTIVATIONS:
-        raise refuse("FFN", f"activation is {activation!r}, accepted: {', '.join(_ACTIVATIONS)}")
+        raise refused("FFN", f"activation is {activation!r}, accepted: {', '.join(_ACTIVATIONS)}")
     act, rows = _ACTIVATIONS[activation], x.reshape(-1, x.shape[-1])
 
     def block(part: Tensor, w1: Tensor, w2: Tensor, b1: Tensor | None, b2: Tensor | None) -> Tensor:
@@ -48,8 +50,8 @@ def ffn(
     if weight1.dim() == 2:
         return block(rows, weight1, weight2, bias1, bias2).reshape(*x.shape[:-1], weight2.shape[-1])
     if expert_tokens is None:
-        raise refuse("FFN", "weights of several experts need expert_tokens", "feed expert_tokens")
-    tokens, start = ints(expert_tokens), 0
+        raise refused("FFN", "weights of several experts need expert_tokens", "feed expert_tokens")
+    tokens, start = listed(expert_tokens), 0
     y = x.new_zeros(rows.shape[0], weight2.shape[-1])
     for e, count in enumerate(tokens):
         end = count if tokens_index_flag else start + count
@@ -100,7 +102,7 @@ def kv_rms_norm_rope_cache(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """(k_cache, ckv_cache, k_rope, c_kv): the first part of kv normalised, the last one rotated, both into caches."""
     if v is not None or cache_mode not in ("Norm", "PA", "PA_BNSD"):
-        raise refuse("KvRmsNormRopeCache", f"cache_mode is {cache_mode!r}; accepted: Norm, PA, PA_BNSD, without v")
+        raise refused("KvRmsNormRopeCache", f"cache_mode is {cache_mode!r}; accepted: Norm, PA, PA_BNSD, without v")
     latent, rope = wide(kv).split([gamma.shape[-1], kv.shape[-1] - gamma.shape[-1]], -1)
     normed = functional.rms_norm(latent, gamma.shape, wide(gamma), epsilon)
     even, odd = rope[..., 0::2], rope[..., 1::2]
@@ -117,12 +119,12 @@ def scatter_list(
 ) -> list[Tensor]:  # fmt: skip
     """``updates[i]`` into ``var[i]`` from ``indice[i]`` on along ``axis`` of updates; entries masked with 0 stay."""
     if reduce != "update":
-        raise refuse("ScatterList", f"reduce is {reduce!r}, accepted: update")
+        raise refused("ScatterList", f"reduce is {reduce!r}, accepted: update")
     dim = axis % updates.dim() - 1
     for i, target in enumerate(var):
         if mask is not None and not mask[i]:
             continue
-        place = ints(indice[i])
+        place = listed(indice[i])
         length = place[1] if len(place) > 1 else updates.shape[dim + 1]
         target.narrow(dim, place[0], length).copy_(updates[i].narrow(dim, 0, length))
     return list(var)

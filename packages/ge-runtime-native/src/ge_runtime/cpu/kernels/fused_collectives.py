@@ -10,16 +10,17 @@ from torch import Tensor
 
 from ge_runtime.cpu.kernels import collectives
 from ge_runtime.cpu.kernels.matmul import product
-from ge_runtime.cpu.kernels.numerics import refuse, unpack_quant_parameter, wide
+from ge_runtime.cpu.kernels.numerics import unpack_quant_parameter, wide
 from ge_runtime.cpu.kernels.quant import symmetric
 from ge_runtime.cpu.registry import kernel
+from ge_runtime.errors import refused
 
 _TRIPLE: Final = 128  # int32 entries that a row of assist_info_for_combine has
 
 
 def _sum_only(op: str, reduce_op: str) -> None:
     if reduce_op != "sum":
-        raise refuse(op, f"reduce_op is {reduce_op!r}, accepted: sum")
+        raise refused(op, f"reduce_op is {reduce_op!r}, accepted: sum")
 
 
 def _product(a: Tensor, b: Tensor, bias: Tensor | None, trans_a: bool, trans_b: bool) -> Tensor:
@@ -43,23 +44,23 @@ def matmul_all_reduce(
     op = "MatmulAllReduce"
     _sum_only(op, reduce_op)
     if comm_quant_scale_1 is not None or comm_quant_scale_2 is not None or antiquant_group_size:
-        raise refuse(op, "quantised communication, or scales of groups", "leave them out")
+        raise refused(op, "quantised communication, or scales of groups", "leave them out")
     a, b = x1.mT if is_trans_a else x1, x2.mT if is_trans_b else x2
     if x1.dtype == torch.int8:
         if dequant_scale is None:
-            raise refuse(op, "int8 operands need dequant_scale", "feed it")
+            raise refused(op, "int8 operands need dequant_scale", "feed it")
         acc = product(a, b)
         acc = (acc if bias is None else acc + bias).float() * unpack_quant_parameter(dequant_scale)[0].reshape(-1)
         y = acc if pertoken_scale is None else acc * pertoken_scale.unsqueeze(-1)
         to = torch.bfloat16 if dequant_scale.dtype == torch.bfloat16 else torch.float16
     else:
         if dequant_scale is not None or pertoken_scale is not None:
-            raise refuse(op, "dequant_scale or pertoken_scale with float rows", "leave them out")
+            raise refused(op, "dequant_scale or pertoken_scale with float rows", "leave them out")
         w, to = wide(b).float(), x1.dtype
         if antiquant_scale is not None:
             w = (w if antiquant_offset is None else w + wide(antiquant_offset)) * wide(antiquant_scale)
         elif not b.is_floating_point():
-            raise refuse(op, "an int8 weight needs antiquant_scale", "feed it")
+            raise refused(op, "an int8 weight needs antiquant_scale", "feed it")
         y = wide(a) @ w
         y = y if bias is None else y + wide(bias)
     y = y if x3 is None else y + wide(x3)
@@ -76,7 +77,7 @@ def all_gather_matmul(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """(gather_out @ x2 + bias, gather_out): the rows of all ranks one after the other."""
     if is_trans_a or gather_index:
-        raise refuse("AllGatherMatmul", "is_trans_a, or gather_index 1", "leave them at their defaults")
+        raise refused("AllGatherMatmul", "is_trans_a, or gather_index 1", "leave them at their defaults")
     gathered = collectives.all_gather(x1, rank_size=rank_size or collectives.group_size(group), group=group)
     return _product(gathered, x2, bias, False, is_trans_b), gathered
 
@@ -127,9 +128,9 @@ def _expert_major(blocks: Tensor) -> Tensor:
 def _check_world(op: str, world: int, experts: int, tp: int, shard: int, shared_ranks: int) -> int:
     """How many experts a rank has."""
     if tp > 1 or shard or shared_ranks:
-        raise refuse(op, "a tensor-parallel group or ranks for shared experts", "leave tp_* and shared_expert_* out")
+        raise refused(op, "a tensor-parallel group or ranks for shared experts", "leave tp_* and shared_expert_* out")
     if world < 1 or experts % world:
-        raise refuse(op, f"{experts} experts do not divide among {world} ranks")
+        raise refused(op, f"{experts} experts do not divide among {world} ranks")
     return experts // world
 
 
@@ -140,14 +141,14 @@ def _dispatch(
     """(expand_x, dynamic_scales, (rank, token, k) of each row, tokens of each expert, running sums, expand_scales)."""
     local, (tokens, k) = experts // world, expert_ids.shape
     if quant not in (0, 2) or counted not in (0, 1):
-        raise refuse(op, f"quant_mode {quant}, expert_token_nums_type {counted}", "accepted: 0, 2; 0, 1")
+        raise refused(op, f"quant_mode {quant}, expert_token_nums_type {counted}", "accepted: 0, 2; 0, 1")
     order, counts = _pairs(expert_ids, active, experts)
     rows, row_scales = x[order // k], torch.ones(len(order))
     if quant:
         smooth = None if scales is None else wide(scales)[expert_ids.reshape(-1)[order].long()]
         rows, row_scales = symmetric(wide(rows) if smooth is None else wide(rows) * smooth, torch.int8)
     elif scales is not None:
-        raise refuse(op, "scales without quant_mode 2", "leave them out")
+        raise refused(op, "scales without quant_mode 2", "leave them out")
     weights = torch.zeros(len(order)) if expert_scales is None else expert_scales.reshape(-1)[order].float()
     origin = torch.stack((torch.full_like(order, rank), order // k, order % k), -1).to(torch.int32)
     sent = counts.reshape(world, local)
@@ -156,7 +157,7 @@ def _dispatch(
     size = (global_bs or tokens * world) * min(local, k)
     at, padded = _expert_major(came), []
     if len(at) > size:
-        raise refuse(op, f"{len(at)} rows came, the result has {size}", "give the right global_bs")
+        raise refused(op, f"{len(at)} rows came, the result has {size}", "give the right global_bs")
     for part in (rows, row_scales, origin, weights):
         moved = _exchange(part, outgoing, incoming, group)[at]
         padded.append(torch.cat((moved, moved.new_zeros(size - len(at), *moved.shape[1:]))))
@@ -181,7 +182,7 @@ def moe_distribute_dispatch(
     """
     op = "MoeDistributeDispatch"
     if group_tp:
-        raise refuse(op, "group_tp is given", "leave it out")
+        raise refused(op, "group_tp is given", "leave it out")
     _check_world(op, ep_world_size, moe_expert_num, tp_world_size, expert_shard_type, shared_expert_rank_num)
     rows, scale, _, nums, sums, weights = _dispatch(
         op, x, expert_ids, scales, x_active_mask, expert_scales, group_ep, ep_world_size, moe_expert_num, quant_mode,
@@ -207,7 +208,7 @@ def moe_distribute_dispatch_v2(
     """As the first version; a row of assist_info_for_combine begins with (rank, token, k) of the row."""
     op = "MoeDistributeDispatchV2"
     if group_tp or const_expert_num or y_dtype != 28 or not x.is_floating_point():
-        raise refuse(op, "group_tp, constant experts, y_dtype or packed rows", "leave them out")
+        raise refused(op, "group_tp, constant experts, y_dtype or packed rows", "leave them out")
     _check_world(op, ep_world_size, moe_expert_num, tp_world_size, expert_shard_type, shared_expert_rank_num)
     rows, scale, origin, nums, sums, weights = _dispatch(
         op, x, expert_ids, scales, x_active_mask, expert_scales, group_ep, ep_world_size, moe_expert_num, quant_mode,
@@ -229,7 +230,7 @@ def _combine(
     order, counts = _pairs(expert_ids, active, experts)
     at = _expert_major(came)
     if len(at) > expand_x.shape[0]:
-        raise refuse(op, f"ep_send_counts names {len(at)} rows, expand_x has {expand_x.shape[0]}")
+        raise refused(op, f"ep_send_counts names {len(at)} rows, expand_x has {expand_x.shape[0]}")
     by_rank = torch.empty(len(at), *expand_x.shape[1:], dtype=expand_x.dtype)
     by_rank[at] = expand_x[: len(at)]
     sent = counts.reshape(world, local).sum(1).tolist()
@@ -256,7 +257,7 @@ def moe_distribute_combine(
     """``sum_k expert_scales[t, k] * (row of token t at its expert k)``, (tokens, H)."""
     op = "MoeDistributeCombine"
     if group_tp:
-        raise refuse(op, "group_tp is given", "leave it out")
+        raise refused(op, "group_tp is given", "leave it out")
     _check_world(op, ep_world_size, moe_expert_num, tp_world_size, expert_shard_type, shared_expert_rank_num)
     y = _combine(
         op, expand_x, expert_ids, ep_send_counts, expert_scales, x_active_mask, group_ep, ep_world_size, moe_expert_num
@@ -286,14 +287,14 @@ def moe_distribute_combine_v2(
     """As the first version; ``shared_expert_x`` is added as it is, copying experts give ``ori_x``, zero ones 0."""
     op = "MoeDistributeCombineV2"
     if group_tp or const_expert_num:
-        raise refuse(op, "group_tp, or constant experts", "leave them out")
+        raise refused(op, "group_tp, or constant experts", "leave them out")
     _check_world(op, ep_world_size, moe_expert_num, tp_world_size, expert_shard_type, shared_expert_rank_num)
     y = _combine(
         op, expand_x, expert_ids, ep_send_counts, expert_scales, x_active_mask, group_ep, ep_world_size, moe_expert_num
     )
     if copy_expert_num:
         if ori_x is None:
-            raise refuse(op, "copying experts need ori_x", "feed it")
+            raise refused(op, "copying experts need ori_x", "feed it")
         first = moe_expert_num + zero_expert_num
         copied = (expert_ids >= first) & (expert_ids < first + copy_expert_num)
         y = y + (expert_scales.float() * copied).sum(1, keepdim=True) * wide(ori_x)

@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ge_runtime.cpu.kernels.numerics import HALVES, ints, number, refuse, saturate, unpack_quant_parameter, wide
+from ge_runtime.cpu.kernels.numerics import HALVES, number, saturate, unpack_quant_parameter, wide
 from ge_runtime.cpu.registry import Call, PlanContext, kernel, plan
+from ge_runtime.cpu.values import listed
+from ge_runtime.errors import refused
 
 _HEADER = "operator header: matrix_calculation_ops"
 
@@ -35,13 +37,13 @@ def _wide_integer(a: Tensor, b: Tensor) -> Tensor:
 
 def _no_offset(op: str, offset_w: Tensor | None, offset_x: int) -> None:
     if offset_w is not None or offset_x:
-        raise refuse(op, "offset_w and offset_x are reserved in the operator's definition", "leave both out")
+        raise refused(op, "offset_w and offset_x are reserved in the operator's definition", "leave both out")
 
 
 def _matrices(op: str, *operands: Tensor) -> None:
     ranks = [t.dim() for t in operands]
     if ranks != [2, 2]:
-        raise refuse(op, f"operands of rank {ranks[0]} and {ranks[1]}", "it takes matrices; BatchMatMulV2 takes more")
+        raise refused(op, f"operands of rank {ranks[0]} and {ranks[1]}", "it takes matrices; BatchMatMulV2 takes more")
 
 
 @kernel("MatMul", source=_HEADER)
@@ -154,13 +156,13 @@ def fused_matmul(
     a, b = x1.mT if transpose_x1 else x1, x2.mT if transpose_x2 else x2
     if fused_op_type in ("add", "mul"):
         if x3 is None:
-            raise refuse("FusedMatMul", f"fused_op_type is {fused_op_type!r} and x3 is not fed", "feed x3")
+            raise refused("FusedMatMul", f"fused_op_type is {fused_op_type!r} and x3 is not fed", "feed x3")
         t = wide(product(a, b, bias))
         return (t + wide(x3) if fused_op_type == "add" else t * wide(x3)).to(x1.dtype)
     if not fused_op_type:
         return product(a, b, bias)
     if fused_op_type not in _FUSED_ACTIVATION:
-        raise refuse(
+        raise refused(
             "FusedMatMul", f"fused_op_type is {fused_op_type!r}, accepted: add, mul, {', '.join(_FUSED_ACTIVATION)}"
         )
     t = product(wide(a), wide(b), None if bias is None else wide(bias))
@@ -228,8 +230,8 @@ def add_lora(
 def group_ends(group_list: Tensor, kind: int) -> list[tuple[int, int]]:
     """(group, end row) pairs of a ``group_list``: kind 0 running ends, 1 counts, 2 rows of (group, count)."""
     if kind == 0:
-        return list(enumerate(ints(group_list)))
-    pairs = enumerate(ints(group_list)) if kind == 1 else [(int(g), int(n)) for g, n in group_list.tolist()]
+        return list(enumerate(listed(group_list)))
+    pairs = enumerate(listed(group_list)) if kind == 1 else [(int(g), int(n)) for g, n in group_list.tolist()]
     ends, end = [], 0
     for group, count in pairs:
         end += count
@@ -304,7 +306,7 @@ def grouped_matmul(
     Rows after the last group are zero: the definition leaves them unwritten.
     """
     if act_type not in _GROUPED_ACTIVATION:
-        raise refuse("GroupedMatmul", f"act_type is {act_type}, accepted: {sorted(_GROUPED_ACTIVATION)}")
+        raise refused("GroupedMatmul", f"act_type is {act_type}, accepted: {sorted(_GROUPED_ACTIVATION)}")
     out_dtype = _grouped_dtype(x[0], dtype)
     extras = {
         "bias": bias, "scale": scale, "offset": offset,
@@ -349,7 +351,7 @@ def _grouped_rows(
 def _grouped_k(x: Tensor, weight: Sequence[Tensor], group_list: Tensor | None, kind: int, dtype: torch.dtype) -> Tensor:
     """K axis cut into groups: (G, M, N), one product of the columns of ``x`` and rows of the weight a group."""
     if group_list is None:
-        raise refuse("GroupedMatmul", "group_type 2 needs group_list", "feed group_list")
+        raise refused("GroupedMatmul", "group_type 2 needs group_list", "feed group_list")
     whole = weight[0] if len(weight) == 1 else torch.cat(list(weight))
     outs, start = [], 0
     for _, end in group_ends(group_list, kind):
@@ -368,7 +370,7 @@ def grouped_matmul_finalize_routing(
 ) -> Tensor:  # fmt: skip
     """Grouped product whose rows are weighted by ``logit`` and added into the rows named by ``row_index``."""
     if group_list is None or row_index is None or offset is not None or dtype:
-        raise refuse("GroupedMatmulFinalizeRouting", "needs group_list and row_index, no offset, dtype 0 (float32)")
+        raise refused("GroupedMatmulFinalizeRouting", "needs group_list and row_index, no offset, dtype 0 (float32)")
     y = torch.zeros(output_bs or x.shape[0], (w.shape[-2] if transpose_w else w.shape[-1]), dtype=torch.float32)
     rows, start = (x.mT if transpose_x else x), 0
     if shared_input is not None:

@@ -7,8 +7,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from ge_runtime.cpu.kernels.numerics import refuse, wide
+from ge_runtime.cpu.kernels.numerics import wide
 from ge_runtime.cpu.registry import kernel
+from ge_runtime.errors import refused
 
 _SOURCE: Final = "ops-transformer: attention/mla_prolog_v3, documentation"
 
@@ -29,7 +30,7 @@ def _write(op: str, cache: Tensor, rows: Tensor, index: Tensor | None, mode: str
         cache.copy_(rows.to(cache.dtype).reshape(cache.shape))
         return
     if index is None or mode not in ("PA_BSND", "PA_NZ"):
-        raise refuse(
+        raise refused(
             op, f"cache_mode {mode!r}, or no cache_index", "accepted: PA_BSND, PA_NZ with cache_index; BSND, TND"
         )
     slots = index.reshape(-1).long()
@@ -52,7 +53,7 @@ def _prolog(
     x, w_dq, w_uq_qr, w_uk, w_dkv_kr, gamma_cq, gamma_ckv, sin, cos = tensors
     given = [name for name, value in fed.items() if value is not None]
     if given or not all(t.is_floating_point() for t in (*tensors, kv_cache, kr_cache)):
-        raise refuse(
+        raise refused(
             op, f"a quantised form ({', '.join(given) or 'int8 operands'})", "feed float operands without scales"
         )
     dtype, heads, width = x.dtype, w_uk.shape[0], w_uk.shape[1]

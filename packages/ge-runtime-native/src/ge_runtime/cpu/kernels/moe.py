@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ge_runtime.cpu.kernels.numerics import refuse, wide
+from ge_runtime.cpu.kernels.numerics import wide
 from ge_runtime.cpu.kernels.quant import symmetric
 from ge_runtime.cpu.registry import kernel
+from ge_runtime.errors import refused
 
 
 def _topk(x: Tensor, k: int) -> Tensor:
@@ -59,7 +60,7 @@ def moe_gating_top_k(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """(y, expert_idx, out): experts are picked by biased scores, returned with unbiased ones."""
     if norm_type not in (0, 1) or renorm:
-        raise refuse("MoeGatingTopK", f"norm_type {norm_type}, renorm {renorm}; accepted: norm_type 0, 1 and renorm 0")
+        raise refused("MoeGatingTopK", f"norm_type {norm_type}, renorm {renorm}; accepted: norm_type 0, 1 and renorm 0")
     scores = torch.softmax(wide(x), -1) if norm_type == 0 else torch.sigmoid(wide(x))
     ranked = scores if bias is None else scores + wide(bias)
     if group_count > 1:
@@ -107,7 +108,7 @@ def moe_init_routing_v3(
     Pairs are row-major: pair ``i * K + k`` belongs to row i. Rows after the available ones are zero, their place -1.
     """
     if drop_pad_mode or quant_mode not in (-1, 1) or expert_tokens_num_type not in (0, 1):
-        raise refuse("MoeInitRoutingV3", "accepted: drop_pad_mode 0, quant_mode -1 or 1, expert_tokens_num_type 0 or 1")
+        raise refused("MoeInitRoutingV3", "accepted: drop_pad_mode 0, quant_mode -1, 1, expert_tokens_num_type 0, 1")
     k = expert_idx.shape[1]
     first, last = list(active_expert_range) or [0, expert_num if expert_num > 0 else 2**31 - 1]
     experts, order, valid = _ranked_experts(expert_idx, first, last)
@@ -179,7 +180,7 @@ def moe_re_routing(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Blocks (rank, expert) to expert-major order; (tokens, scales, source row of each row, tokens of each expert)."""
     if expert_token_num_type != 1 or idx_type != 0:
-        raise refuse("MoeReRouting", "accepted: expert_token_num_type 1, idx_type 0")
+        raise refused("MoeReRouting", "accepted: expert_token_num_type 1, idx_type 0")
     counts = expert_token_num_per_rank.long()
     starts = (counts.reshape(-1).cumsum(0) - counts.reshape(-1)).reshape(counts.shape)
     blocks = [
@@ -204,7 +205,7 @@ def scatter_pa_kv_cache(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Write tokens into a paged cache (blocks, block_size, H, D) at their slots; slots out of range are skipped."""
     if cache_mode != "Norm" or scatter_mode != "None":
-        raise refuse(
+        raise refused(
             "ScatterPaKvCache", f"cache_mode {cache_mode!r}, scatter_mode {scatter_mode!r}; accepted: Norm, None"
         )
     slots = slot_mapping.reshape(-1).long()
@@ -224,7 +225,7 @@ def scatter_pa_cache(
 ) -> Tensor:  # fmt: skip
     """ScatterPaKvCache of one cache."""
     if cache_mode != "Norm":
-        raise refuse("ScatterPaCache", f"cache_mode {cache_mode!r}; accepted: Norm")
+        raise refused("ScatterPaCache", f"cache_mode {cache_mode!r}; accepted: Norm")
     slots = slot_mapping.reshape(-1).long()
     keep = (slots >= 0) & (slots < key_cache.shape[0] * key_cache.shape[1])
     at = slots[keep]

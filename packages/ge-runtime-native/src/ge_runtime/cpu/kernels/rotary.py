@@ -8,8 +8,9 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from ge_runtime.cpu.kernels.numerics import refuse, sum_to, wide
+from ge_runtime.cpu.kernels.numerics import sum_to, wide
 from ge_runtime.cpu.registry import kernel
+from ge_runtime.errors import refused
 
 _ROPE = "ops-transformer: posembedding/rotary_position_embedding, documentation"
 
@@ -51,7 +52,7 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor, mode: object) -> Tensor:
     if mode == _INTERLEAVE_HALF:
         x32, mode = _split_pairs(x32), 0
     if mode not in _ROTATIONS:
-        raise refuse("rotary embedding", f"mode is {mode!r}, accepted: 0 to 3, half, interleave, quarter")
+        raise refused("rotary embedding", f"mode is {mode!r}, accepted: 0 to 3, half, interleave, quarter")
     return torch.addcmul(x32 * wide(cos), _ROTATIONS[mode](x32), wide(sin)).to(x.dtype)
 
 
@@ -131,12 +132,12 @@ def rope_with_sin_cos_cache(
     if positions.dim() == 2:
         sizes = list(mropeSection)
         if len(sizes) != positions.shape[0] or sum(sizes) != cos.shape[-1]:
-            raise refuse(
+            raise refused(
                 "RopeWithSinCosCache", f"mropeSection {sizes} of {positions.shape[0]} x {cos.shape[-1]} angles"
             )
         cos, sin = (torch.cat([part[i] for i, part in enumerate(t.split(sizes, -1))], -1) for t in (cos, sin))
     elif any(mropeSection):
-        raise refuse("RopeWithSinCosCache", f"mropeSection {list(mropeSection)} with positions of one axis")
+        raise refused("RopeWithSinCosCache", f"mropeSection {list(mropeSection)} with positions of one axis")
 
     def turn(x: Tensor, heads: int) -> Tensor:
         data = wide(x).reshape(-1, heads, headSize)
@@ -171,7 +172,7 @@ def swiglu_grad(y_grad: Tensor, x: Tensor, *, dim: int = -1) -> Tensor:
 
 def _halves(op: str, x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     if x.shape[dim] % 2:
-        raise refuse(op, f"axis {dim} has the odd size {x.shape[dim]}", "give an even size")
+        raise refused(op, f"axis {dim} has the odd size {x.shape[dim]}", "give an even size")
     a, b = x.chunk(2, dim)
     return a, b
 
