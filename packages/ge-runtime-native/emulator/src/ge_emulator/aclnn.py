@@ -5,7 +5,7 @@ A row names the function, its arguments in C order (``>`` before what it writes)
 * ``ge:Op(x, y, attr=value)``: a GE operator of the embedded engine; operands in port order, attributes by name;
 * ``aten:name.overload(self, dim, keepdim=keepDim)``: the ATen operator that the function is modelled on, where GE has
   several operators for it or none with the function's rules of type promotion. Without brackets: all arguments that are
-  not written, in order;
+  not written, in order. ``name or None`` leaves out what is 0 or empty, ``name.dtype`` is a tensor's type;
 * ``py:name``: a function of ``ge_emulator.aclnn_forms``.
 
 A last word ``sizes`` says that the sizes of the results depend on data and go back to the caller.
@@ -172,6 +172,10 @@ def _in_place(row: AclnnRow, argument: Argument) -> bool:
 
 
 def _value(node: ast.expr, arguments: dict[str, Any]) -> Any:
+    if isinstance(node, ast.BoolOp):
+        return _value(node.values[0], arguments) or None
+    if isinstance(node, ast.Attribute) and node.attr == "dtype":
+        return _value(node.value, arguments).dtype
     return arguments[node.id] if isinstance(node, ast.Name) else ast.literal_eval(node)
 
 

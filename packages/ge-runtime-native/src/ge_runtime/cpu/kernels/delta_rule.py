@@ -33,10 +33,9 @@ def _lengths(op: str, value: Any, tokens: int) -> list[int]:
 
 
 @kernel(
-    "ChunkGatedDeltaRule",
-    host=("actual_seq_lengths",),
+    "ChunkGatedDeltaRule", host=("actual_seq_lengths",),
     source="ops-transformer: chunk_gated_delta_rule, documentation; chunks change rounding only",
-)
+)  # fmt: skip
 def chunk_gated_delta_rule(
     query: Tensor, key: Tensor, value: Tensor, beta: Tensor, initial_state: Tensor, actual_seq_lengths: Any,
     g: Tensor | None = None, *, scale_value: float = 1.0,
@@ -58,11 +57,9 @@ def chunk_gated_delta_rule(
 
 
 @kernel(
-    "RecurrentGatedDeltaRule",
-    host=("actual_seq_lengths", "ssm_state_indices", "num_accepted_tokens"),
-    updates=("state",),
-    source="ops-transformer: recurrent_gated_delta_rule, documentation",
-)
+    "RecurrentGatedDeltaRule", host=("actual_seq_lengths", "ssm_state_indices", "num_accepted_tokens"),
+    updates=("state",), source="ops-transformer: recurrent_gated_delta_rule, documentation",
+)  # fmt: skip
 def recurrent_gated_delta_rule(
     query: Tensor, key: Tensor, value: Tensor, beta: Tensor, state: Tensor, actual_seq_lengths: Any,
     ssm_state_indices: Any, g: Tensor | None = None, gk: Tensor | None = None, num_accepted_tokens: Any = None, *,

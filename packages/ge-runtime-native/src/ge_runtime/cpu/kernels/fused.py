@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ge_runtime.cpu.kernels.numerics import saturate, wide
+from ge_runtime.cpu.kernels.numerics import rounded, saturate, wide
+from ge_runtime.cpu.kernels.rotary import rope_of_pairs
 from ge_runtime.cpu.registry import kernel
 from ge_runtime.cpu.values import listed
 from ge_runtime.errors import refused
-
-_HIDDEN: Final = -10000.0
 
 # -- feed-forward -----------------------------------------------------------------------------------------------------
 
@@ -74,12 +73,8 @@ def _write(cache: Tensor, value: Tensor, index: Tensor, mode: str) -> None:
         batch = torch.arange(b).repeat_interleave(s)
         cache[batch[keep], 0, at[keep]] = rows[keep]
         return
-    size = cache.shape[2] if mode == "PA_BNSD" else cache.shape[1]
-    block, place = at[keep] // size, at[keep] % size
-    if mode == "PA_BNSD":
-        cache[block, 0, place] = rows[keep]
-    else:
-        cache[block, place, 0] = rows[keep]
+    pages = cache[:, 0] if mode == "PA_BNSD" else cache[:, :, 0]  # (blocks, size, D)
+    pages[at[keep] // pages.shape[1], at[keep] % pages.shape[1]] = rows[keep]
 
 
 def _stored(x: Tensor, cache: Tensor, scale: Tensor | None, offset: Tensor | None) -> Tensor:
@@ -92,7 +87,7 @@ def _stored(x: Tensor, cache: Tensor, scale: Tensor | None, offset: Tensor | Non
 @kernel(
     "KvRmsNormRopeCache",
     updates=("k_cache", "ckv_cache"),
-    source="ops-transformer: posembedding/kv_rms_norm_rope_cache, documentation",
+    source="ops-transformer: posembedding/kv_rms_norm_rope_cache",
 )
 def kv_rms_norm_rope_cache(
     kv: Tensor, gamma: Tensor, cos: Tensor, sin: Tensor, index: Tensor, k_cache: Tensor, ckv_cache: Tensor,
@@ -105,8 +100,7 @@ def kv_rms_norm_rope_cache(
         raise refused("KvRmsNormRopeCache", f"cache_mode is {cache_mode!r}; accepted: Norm, PA, PA_BNSD, without v")
     latent, rope = wide(kv).split([gamma.shape[-1], kv.shape[-1] - gamma.shape[-1]], -1)
     normed = functional.rms_norm(latent, gamma.shape, wide(gamma), epsilon)
-    even, odd = rope[..., 0::2], rope[..., 1::2]
-    turned = torch.cat((even, odd), -1) * wide(cos) + torch.cat((-odd, even), -1) * wide(sin)
+    turned = rope_of_pairs(rope, sin, cos)
     _write(k_cache, _stored(turned, k_cache, k_rope_scale, k_rope_offset), index, cache_mode)
     _write(ckv_cache, _stored(normed, ckv_cache, c_kv_scale, c_kv_offset), index, cache_mode)
     return k_cache, ckv_cache, turned.to(kv.dtype), normed.to(kv.dtype)
@@ -134,16 +128,15 @@ def scatter_list(
 
 
 @kernel("ScaledMaskedSoftmax", source="operator header: nn_norm_ops; ops-nn: norm/scaled_masked_softmax_v2")
+@rounded
 def scaled_masked_softmax(
     x: Tensor, mask: Tensor | None = None, *, scale: float = 1.0, fixed_triu_mask: bool = False
 ) -> Tensor:
     """Softmax over the last axis of ``scale * x``, -10000 where the mask, or the upper triangle, is true."""
-    scores = wide(x) * scale
+    scores = x * scale
     if fixed_triu_mask:
         mask = torch.ones(x.shape[-2:], dtype=torch.bool).triu(1)
-    if mask is not None:
-        scores = scores.masked_fill(mask.bool(), _HIDDEN)
-    return torch.softmax(scores, -1).to(x.dtype)
+    return torch.softmax(scores if mask is None else scores.masked_fill(mask.bool(), -10000.0), -1)
 
 
 @kernel("DeepNormGrad", source="derivative of DeepNorm")
@@ -157,5 +150,5 @@ def deep_norm_grad(
     slope = wide(dy) * wide(gamma)
     centred = slope - slope.mean(inner, True) - normed * (slope * normed).mean(inner, True)
     dgx = centred * rstd
-    dbeta, dgamma = ((t.sum(outer) if outer else t) for t in (wide(dy), wide(dy) * normed))
+    dbeta, dgamma = (t.sum(outer) if outer else t for t in (wide(dy), wide(dy) * normed))
     return (dgx * alpha).to(x.dtype), dgx.to(x.dtype), dbeta, dgamma

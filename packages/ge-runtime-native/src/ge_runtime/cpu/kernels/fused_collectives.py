@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import torch
@@ -12,7 +13,7 @@ from ge_runtime.cpu.kernels import collectives
 from ge_runtime.cpu.kernels.matmul import product
 from ge_runtime.cpu.kernels.numerics import unpack_quant_parameter, wide
 from ge_runtime.cpu.kernels.quant import symmetric
-from ge_runtime.cpu.registry import kernel
+from ge_runtime.cpu.registry import kernel, rows
 from ge_runtime.errors import refused
 
 _TRIPLE: Final = 128  # int32 entries that a row of assist_info_for_combine has
@@ -21,10 +22,6 @@ _TRIPLE: Final = 128  # int32 entries that a row of assist_info_for_combine has
 def _sum_only(op: str, reduce_op: str) -> None:
     if reduce_op != "sum":
         raise refused(op, f"reduce_op is {reduce_op!r}, accepted: sum")
-
-
-def _product(a: Tensor, b: Tensor, bias: Tensor | None, trans_a: bool, trans_b: bool) -> Tensor:
-    return product(a.mT if trans_a else a, b.mT if trans_b else b, bias)
 
 
 @kernel(
@@ -79,7 +76,7 @@ def all_gather_matmul(
     if is_trans_a or gather_index:
         raise refused("AllGatherMatmul", "is_trans_a, or gather_index 1", "leave them at their defaults")
     gathered = collectives.all_gather(x1, rank_size=rank_size or collectives.group_size(group), group=group)
-    return _product(gathered, x2, bias, False, is_trans_b), gathered
+    return product(gathered, x2.mT if is_trans_b else x2, bias), gathered
 
 
 @kernel("MatmulReduceScatter", acts=True, ignores=("comm_turn",), source="ops-transformer: mc2/matmul_reduce_scatter")
@@ -166,57 +163,51 @@ def _dispatch(
     return padded[0], padded[1], padded[2], each if counted else each.cumsum(0), sums, padded[3]
 
 
-@kernel(
-    "MoeDistributeDispatch", acts=True, ignores=("tp_rank_id", "shared_expert_num"),
-    source="ops-transformer: mc2/moe_distribute_dispatch, documentation",
-)  # fmt: skip
-def moe_distribute_dispatch(
-    x: Tensor, expert_ids: Tensor, scales: Tensor | None = None, x_active_mask: Tensor | None = None,
-    expert_scales: Tensor | None = None, *, group_ep: str, ep_world_size: int, ep_rank_id: int, moe_expert_num: int,
-    group_tp: str = "", tp_world_size: int = 0, expert_shard_type: int = 0, shared_expert_rank_num: int = 0,
-    quant_mode: int = 0, global_bs: int = 0, expert_token_nums_type: int = 1,
-) -> tuple[Tensor, ...]:  # fmt: skip
+def _dispatching(op: str, told: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., tuple[Tensor, ...]]:
     """Tokens to the ranks of their experts; rows by expert, by rank they came from, by token, then zeros.
 
-    ``expand_idx`` counts how many pairs before one go to the same expert: (tokens * K).
+    ``told`` makes the third result, which the way back needs, of the expert numbers and (rank, token, k) of each row.
     """
-    op = "MoeDistributeDispatch"
-    if group_tp:
-        raise refused(op, "group_tp is given", "leave it out")
-    _check_world(op, ep_world_size, moe_expert_num, tp_world_size, expert_shard_type, shared_expert_rank_num)
-    rows, scale, _, nums, sums, weights = _dispatch(
-        op, x, expert_ids, scales, x_active_mask, expert_scales, group_ep, ep_world_size, moe_expert_num, quant_mode,
-        global_bs, expert_token_nums_type, ep_rank_id,
-    )  # fmt: skip
+
+    def run(
+        x: Tensor, expert_ids: Tensor, scales: Tensor | None = None, x_active_mask: Tensor | None = None,
+        expert_scales: Tensor | None = None, elastic_info: Tensor | None = None,
+        performance_info: Tensor | None = None, *, group_ep: str, ep_world_size: int, ep_rank_id: int,
+        moe_expert_num: int, group_tp: str = "", tp_world_size: int = 0, expert_shard_type: int = 0,
+        shared_expert_rank_num: int = 0, quant_mode: int = 0, global_bs: int = 0, expert_token_nums_type: int = 1,
+        const_expert_num: int = 0, y_dtype: int = 28,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
+        if group_tp or const_expert_num or y_dtype != 28 or not x.is_floating_point():
+            raise refused(op, "group_tp, constant experts, y_dtype or packed rows", "leave them out")
+        _check_world(op, ep_world_size, moe_expert_num, tp_world_size, expert_shard_type, shared_expert_rank_num)
+        rows, scale, origin, nums, sums, weights = _dispatch(
+            op, x, expert_ids, scales, x_active_mask, expert_scales, group_ep, ep_world_size, moe_expert_num,
+            quant_mode, global_bs, expert_token_nums_type, ep_rank_id,
+        )  # fmt: skip
+        return rows, scale, told(expert_ids, origin), nums, sums, torch.zeros(1, dtype=torch.int32), weights
+
+    return run
+
+
+def _earlier(expert_ids: Tensor, origin: Tensor) -> Tensor:
+    """expand_idx (tokens * K): how many pairs before one go to the same expert."""
     same = expert_ids.reshape(-1, 1) == expert_ids.reshape(1, -1)
-    index = torch.tril(same, -1).sum(1).to(torch.int32)
-    return rows, scale, index, nums, sums, torch.zeros(1, dtype=torch.int32), weights
+    return torch.tril(same, -1).sum(1).to(torch.int32)
 
 
-@kernel(
-    "MoeDistributeDispatchV2", acts=True,
-    ignores=("tp_rank_id", "shared_expert_num", "comm_alg", "zero_expert_num", "copy_expert_num", "performance_info"),
-    source="ops-transformer: mc2/moe_distribute_dispatch_v2, documentation",
-)  # fmt: skip
-def moe_distribute_dispatch_v2(
-    x: Tensor, expert_ids: Tensor, scales: Tensor | None = None, x_active_mask: Tensor | None = None,
-    expert_scales: Tensor | None = None, elastic_info: Tensor | None = None, performance_info: Tensor | None = None, *,
-    group_ep: str, ep_world_size: int, ep_rank_id: int, moe_expert_num: int, group_tp: str = "",
-    tp_world_size: int = 0, expert_shard_type: int = 0, shared_expert_rank_num: int = 0, quant_mode: int = 0,
-    global_bs: int = 0, expert_token_nums_type: int = 1, const_expert_num: int = 0, y_dtype: int = 28,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    """As the first version; a row of assist_info_for_combine begins with (rank, token, k) of the row."""
-    op = "MoeDistributeDispatchV2"
-    if group_tp or const_expert_num or y_dtype != 28 or not x.is_floating_point():
-        raise refused(op, "group_tp, constant experts, y_dtype or packed rows", "leave them out")
-    _check_world(op, ep_world_size, moe_expert_num, tp_world_size, expert_shard_type, shared_expert_rank_num)
-    rows, scale, origin, nums, sums, weights = _dispatch(
-        op, x, expert_ids, scales, x_active_mask, expert_scales, group_ep, ep_world_size, moe_expert_num, quant_mode,
-        global_bs, expert_token_nums_type, ep_rank_id,
-    )  # fmt: skip
+def _assist(expert_ids: Tensor, origin: Tensor) -> Tensor:
+    """assist_info_for_combine: a row of it begins with (rank, token, k) of the row."""
     assist = torch.zeros(origin.shape[0], _TRIPLE, dtype=torch.int32)
     assist[:, :3] = origin
-    return rows, scale, assist.reshape(-1), nums, sums, torch.zeros(1, dtype=torch.int32), weights
+    return assist.reshape(-1)
+
+
+rows({
+    "MoeDistributeDispatch": _dispatching("MoeDistributeDispatch", _earlier),
+    "MoeDistributeDispatchV2": _dispatching("MoeDistributeDispatchV2", _assist),
+}, acts=True, source="ops-transformer: mc2/moe_distribute_dispatch, documentation",
+   ignores=("tp_rank_id", "shared_expert_num", "comm_alg", "zero_expert_num", "copy_expert_num", "performance_info"),
+)  # fmt: skip
 
 
 def _combine(
@@ -241,39 +232,14 @@ def _combine(
 
 
 @kernel(
-    "MoeDistributeCombine", acts=True,
+    "MoeDistributeCombine", "MoeDistributeCombineV2", acts=True,
     ignores=(
-        "ep_rank_id", "tp_rank_id", "shared_expert_num", "global_bs", "expand_idx", "expand_scales", "tp_send_counts",
-    ),
-    source="ops-transformer: mc2/moe_distribute_combine, documentation",
-)  # fmt: skip
-def moe_distribute_combine(
-    expand_x: Tensor, expert_ids: Tensor, expand_idx: Tensor, ep_send_counts: Tensor, expert_scales: Tensor,
-    tp_send_counts: Tensor | None = None, x_active_mask: Tensor | None = None, activation_scale: Tensor | None = None,
-    weight_scale: Tensor | None = None, group_list: Tensor | None = None, expand_scales: Tensor | None = None, *,
-    group_ep: str, ep_world_size: int, moe_expert_num: int, group_tp: str = "", tp_world_size: int = 0,
-    expert_shard_type: int = 0, shared_expert_rank_num: int = 0,
-) -> Tensor:  # fmt: skip
-    """``sum_k expert_scales[t, k] * (row of token t at its expert k)``, (tokens, H)."""
-    op = "MoeDistributeCombine"
-    if group_tp:
-        raise refused(op, "group_tp is given", "leave it out")
-    _check_world(op, ep_world_size, moe_expert_num, tp_world_size, expert_shard_type, shared_expert_rank_num)
-    y = _combine(
-        op, expand_x, expert_ids, ep_send_counts, expert_scales, x_active_mask, group_ep, ep_world_size, moe_expert_num
-    )
-    return y.to(expand_x.dtype)
-
-
-@kernel(
-    "MoeDistributeCombineV2", acts=True,
-    ignores=(
-        "ep_rank_id", "tp_rank_id", "shared_expert_num", "global_bs", "assist_info_for_combine", "expand_scales",
-        "comm_alg", "tp_send_counts", "performance_info",
+        "ep_rank_id", "tp_rank_id", "shared_expert_num", "global_bs", "expand_idx", "assist_info_for_combine",
+        "expand_scales", "comm_alg", "tp_send_counts", "performance_info",
     ),
     source="ops-transformer: mc2/moe_distribute_combine_v2, documentation",
 )  # fmt: skip
-def moe_distribute_combine_v2(
+def moe_distribute_combine(
     expand_x: Tensor, expert_ids: Tensor, assist_info_for_combine: Tensor, ep_send_counts: Tensor,
     expert_scales: Tensor, tp_send_counts: Tensor | None = None, x_active_mask: Tensor | None = None,
     activation_scale: Tensor | None = None, weight_scale: Tensor | None = None, group_list: Tensor | None = None,
@@ -284,8 +250,11 @@ def moe_distribute_combine_v2(
     group_tp: str = "", tp_world_size: int = 0, expert_shard_type: int = 0, shared_expert_rank_num: int = 0,
     zero_expert_num: int = 0, copy_expert_num: int = 0, const_expert_num: int = 0,
 ) -> Tensor:  # fmt: skip
-    """As the first version; ``shared_expert_x`` is added as it is, copying experts give ``ori_x``, zero ones 0."""
-    op = "MoeDistributeCombineV2"
+    """``sum_k expert_scales[t, k] * (row of token t at its expert k)``, (tokens, H).
+
+    ``shared_expert_x`` is added as it is, copying experts give ``ori_x``, zero ones 0.
+    """
+    op = "MoeDistributeCombine"
     if group_tp or const_expert_num:
         raise refused(op, "group_tp, or constant experts", "leave them out")
     _check_world(op, ep_world_size, moe_expert_num, tp_world_size, expert_shard_type, shared_expert_rank_num)

@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from ge_runtime.cpu.kernels.attention import Rule, fused, join_heads, scores, split_heads
+from ge_runtime.cpu.kernels.attention import Rule, for_queries, fused, join_heads, scores, split_heads
 from ge_runtime.cpu.kernels.kv_cache import Cache, Quantised
 from ge_runtime.cpu.kernels.numerics import saturate, wide
 from ge_runtime.cpu.registry import kernel
@@ -76,7 +76,7 @@ def _with_sink(q: Tensor, k: Tensor, v: Tensor, s: _Setting, mask: Tensor | None
     given = scores(q, k, s.rule, mask, pse)
     joined = torch.cat((given, extra.expand(*given.shape[:3], 1).to(given.dtype)), -1)
     p = torch.softmax(joined, -1)[..., :-1]
-    return torch.matmul(p, wide(v).repeat_interleave(q.shape[1] // v.shape[1], 1)).to(v.dtype)
+    return torch.matmul(p, for_queries(v, q.shape[1])).to(v.dtype)
 
 
 def _lengths(op: str, name: str, value: Any, batch: int, most: int) -> list[int] | None:
@@ -122,12 +122,10 @@ def _refuse_fed(op: str, **ports: Any) -> None:
         raise refused(op, f"input {', '.join(fed)} is fed; this quantised or shared-prefix form is not computed")
 
 
-@kernel(
-    "PromptFlashAttention",
-    host=("actual_seq_lengths", "actual_seq_lengths_kv"),
-    ignores=("inner_precise",),
-    source="ops-transformer: attention/prompt_flash_attention, documentation",
-)
+_DOC: Final = "ops-transformer: attention, documentation; torch_npu, npu_fused_infer_attention_score_v2"
+
+
+@kernel("PromptFlashAttention", host=_LENGTHS[:2], ignores=("inner_precise",), source=_DOC)
 def prompt_flash_attention(
     query: Tensor, key: Tensor, value: Tensor, pse_shift: Tensor | None = None, atten_mask: Tensor | None = None,
     actual_seq_lengths: Any = None, actual_seq_lengths_kv: Any = None, deq_scale1: Tensor | None = None,
@@ -253,12 +251,7 @@ def _both(scale: Tensor | None, offset: Tensor | None, mode: int, which: int) ->
     return None if scale is None else Quantised(scale[which], None if offset is None else offset[which], mode)
 
 
-@kernel(
-    "IncreFlashAttention",
-    host=("actual_seq_lengths", "kv_padding_size"),
-    ignores=("inner_precise",),
-    source="ops-transformer: attention/incre_flash_attention, documentation",
-)
+@kernel("IncreFlashAttention", host=("actual_seq_lengths", "kv_padding_size"), ignores=("inner_precise",), source=_DOC)
 def incre_flash_attention(
     query: Tensor, key: Sequence[Tensor], value: Sequence[Tensor], pse_shift: Tensor | None = None,
     atten_mask: Tensor | None = None, actual_seq_lengths: Any = None, dequant_scale1: Tensor | None = None,
@@ -281,12 +274,7 @@ def incre_flash_attention(
     )[0]  # fmt: skip
 
 
-@kernel(
-    "FusedInferAttentionScore",
-    host=_LENGTHS,
-    ignores=("inner_precise",),
-    source="ops-transformer: attention/fused_infer_attention_score; torch_npu, npu_fused_infer_attention_score_v2",
-)
+@kernel("FusedInferAttentionScore", host=_LENGTHS, ignores=("inner_precise",), source=_DOC)
 def fused_infer_attention_score(
     query: Tensor, key: Sequence[Tensor], value: Sequence[Tensor], pse_shift: Tensor | None = None,
     atten_mask: Tensor | None = None, actual_seq_lengths: Any = None, actual_seq_lengths_kv: Any = None,
