@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ge_runtime.cpu.kernels.matmul import ACTIVATIONS
 from ge_runtime.cpu.kernels.numerics import rounded, saturate, wide
 from ge_runtime.cpu.kernels.rotary import rope_of_pairs
 from ge_runtime.cpu.registry import kernel
@@ -17,12 +18,7 @@ from ge_runtime.errors import refused
 
 # -- feed-forward -----------------------------------------------------------------------------------------------------
 
-_ACTIVATIONS: Final[dict[str, Callable[[Tensor], Tensor]]] = {
-    "relu": torch.relu,
-    "silu": functional.silu,
-    "gelu": lambda x: functional.gelu(x, approximate="tanh"),
-    "fastgelu": lambda x: x * torch.sigmoid(1.702 * x),
-}
+_ACTIVATIONS: Final = ("relu", "silu", "gelu", "fastgelu")
 
 
 @kernel("FFN", host=("expert_tokens",), ignores=("inner_precise",), source="ops-transformer: ffn/ffn, documentation")
@@ -40,7 +36,7 @@ def ffn(
         raise refused("FFN", "a quantised form", "feed float operands")
     if activation not in _ACTIVATIONS:
         raise refused("FFN", f"activation is {activation!r}, accepted: {', '.join(_ACTIVATIONS)}")
-    act, rows = _ACTIVATIONS[activation], x.reshape(-1, x.shape[-1])
+    act, rows = ACTIVATIONS[activation], x.reshape(-1, x.shape[-1])
 
     def block(part: Tensor, w1: Tensor, w2: Tensor, b1: Tensor | None, b2: Tensor | None) -> Tensor:
         inner = wide(part) @ wide(w1) + (0 if b1 is None else wide(b1))

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ge_runtime.cpu.kernels import collectives
-from ge_runtime.cpu.kernels.matmul import product
+from ge_runtime.cpu.kernels.matmul import product, turned
 from ge_runtime.cpu.kernels.numerics import unpack_quant_parameter, wide
 from ge_runtime.cpu.kernels.quant import symmetric
 from ge_runtime.cpu.registry import kernel, rows
@@ -42,7 +42,7 @@ def matmul_all_reduce(
     _sum_only(op, reduce_op)
     if comm_quant_scale_1 is not None or comm_quant_scale_2 is not None or antiquant_group_size:
         raise refused(op, "quantised communication, or scales of groups", "leave them out")
-    a, b = x1.mT if is_trans_a else x1, x2.mT if is_trans_b else x2
+    a, b = turned(x1, is_trans_a), turned(x2, is_trans_b)
     if x1.dtype == torch.int8:
         if dequant_scale is None:
             raise refused(op, "int8 operands need dequant_scale", "feed it")
@@ -76,7 +76,7 @@ def all_gather_matmul(
     if is_trans_a or gather_index:
         raise refused("AllGatherMatmul", "is_trans_a, or gather_index 1", "leave them at their defaults")
     gathered = collectives.all_gather(x1, rank_size=rank_size or collectives.group_size(group), group=group)
-    return product(gathered, x2.mT if is_trans_b else x2, bias), gathered
+    return product(gathered, turned(x2, is_trans_b), bias), gathered
 
 
 @kernel("MatmulReduceScatter", acts=True, ignores=("comm_turn",), source="ops-transformer: mc2/matmul_reduce_scatter")
@@ -86,7 +86,7 @@ def matmul_reduce_scatter(
 ) -> Tensor:  # fmt: skip
     """This rank's block of rows of the sum over the ranks of ``x1 @ x2 + bias``."""
     _sum_only("MatmulReduceScatter", reduce_op)
-    a, b = (wide(t.mT if turned else t) for t, turned in ((x1, is_trans_a), (x2, is_trans_b)))
+    a, b = (wide(turned(t, flag)) for t, flag in ((x1, is_trans_a), (x2, is_trans_b)))
     y = a @ b if bias is None else a @ b + wide(bias)
     size = rank_size or collectives.group_size(group)
     return collectives.reduce_scatter(y, reduction="sum", group=group, rank_size=size).to(x1.dtype)

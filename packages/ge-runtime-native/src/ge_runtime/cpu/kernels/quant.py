@@ -8,7 +8,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from ge_runtime.cpu.kernels.matmul import group_ends, product
+from ge_runtime.cpu.kernels.matmul import group_ends, product, turned
 from ge_runtime.cpu.kernels.numerics import saturate, unpack_quant_parameter, wide
 from ge_runtime.cpu.registry import kernel, rows
 from ge_runtime.cpu.values import listed, torch_dtype
@@ -184,7 +184,7 @@ def quant_batch_matmul_v3(
     pertoken_scale: Tensor | None = None, *, dtype: int, transpose_x1: bool = False, transpose_x2: bool = False,
 ) -> Tensor:  # fmt: skip
     """int8 product in int32, times scale and row scale; an int32 bias is added before scaling, a float one after."""
-    acc = product(x1.mT if transpose_x1 else x1, x2.mT if transpose_x2 else x2)
+    acc = product(turned(x1, transpose_x1), turned(x2, transpose_x2))
     if bias is not None and bias.dtype == torch.int32:
         acc = acc + bias
     out = torch_dtype(dtype)
@@ -210,7 +210,7 @@ def weight_quant_batch_matmul_v2(
     if antiquant_group_size:
         s, o = (None if t is None else t.repeat_interleave(antiquant_group_size, 0)[: w.shape[0]] for t in (s, o))
     w = w.float() if o is None else w.float() + wide(o)
-    y = torch.matmul(wide(x.mT if transpose_x else x), w * wide(s))  # type: ignore[arg-type]
+    y = torch.matmul(wide(turned(x, transpose_x)), w * wide(s))  # type: ignore[arg-type]
     y = y if bias is None else y + wide(bias)
     if quant_scale is not None:
         return _finish(y * unpack_quant_parameter(quant_scale)[0], torch.int8, quant_offset)
@@ -230,7 +230,7 @@ def quant_matmul_dequant(
     top = data.abs().max().reshape(1, 1) if x_quant_mode == "pertensor" else data.abs().amax(-1, keepdim=True)
     row = top / 127 if x_scale is None else wide(x_scale).reshape(-1, 1)
     q = saturate(torch.where(row > 0, data / row, torch.zeros_like(data)), torch.int8)
-    acc = product(q, quantized_weight.mT if transpose_weight else quantized_weight).float()
+    acc = product(q, turned(quantized_weight, transpose_weight)).float()
     y = acc * unpack_quant_parameter(weight_scale)[0]
     return (y if weight_scale.dtype in (torch.int64, torch.uint64) else y * row).to(x.dtype)
 
@@ -264,7 +264,7 @@ def quant_matmul_reduce_sum(
     """Sum over the batch of ``(x1_b @ x2_b) * x1_scale_b * x2_scale``; scaled before it is summed."""
     if listed(dims) != [0]:
         raise refused("QuantMatmulReduceSum", f"dims is {listed(dims)}, accepted: [0]")
-    acc = product(x1.mT if transpose_x1 else x1, x2.mT if transpose_x2 else x2).float()
+    acc = product(turned(x1, transpose_x1), turned(x2, transpose_x2)).float()
     acc = acc if x1_scale is None else acc * wide(x1_scale).unsqueeze(-1)
     acc = acc if x2_scale is None else acc * wide(x2_scale)
     return acc.sum(0, keepdim=keep_dims).to(torch_dtype(dtype))

@@ -24,12 +24,10 @@ class _Sequences:
     """Where the tokens of each sequence stand.
 
     Attributes:
-        op: Whom a refusal names.
         query: (start, end) of each in the flattened queries.
         keys: Positions of each one's keys in the flattened keys.
     """
 
-    op: str
     query: list[tuple[int, int]]
     keys: list[Tensor]
 
@@ -58,8 +56,11 @@ def _spans(op: str, layout: str, x: Tensor, lengths: Any) -> list[tuple[int, int
 
 def _sequences(
     op: str, query: Tensor, key: Tensor, layout_query: str, layout_key: str, lengths: Any, kv_lengths: Any,
-    table: Tensor | None,
-) -> _Sequences:  # fmt: skip
+    table: Tensor | None, mode: int, before: int, after: int,
+) -> tuple[_Sequences, bool]:  # fmt: skip
+    """The sequences, and whether a query sees up to its own place only, counted from the end."""
+    if mode not in (0, 3) or before != _FAR or after != _FAR:
+        raise refused(op, f"sparse_mode {mode}, pre_tokens {before}, next_tokens {after}", "accepted: 0, 3; no limits")
     rows = _spans(op, layout_query, query, lengths)
     if layout_key != "PA_BSND":
         if table is not None:
@@ -76,19 +77,12 @@ def _sequences(
             keys.append((pages.unsqueeze(1) * page + torch.arange(page)).flatten()[:n])
     if len(keys) != len(rows):
         raise refused(op, f"{len(rows)} sequences of queries, {len(keys)} of keys")
-    return _Sequences(op, rows, keys)
+    return _Sequences(rows, keys), mode == 3
 
 
 def _flat(x: Tensor, layout: str) -> Tensor:
     """Tokens in one axis: (T, N, D)."""
     return x if layout == "TND" else x.flatten(0, 1)
-
-
-def _limit(op: str, mode: int, before: int, after: int) -> bool:
-    """Whether a query sees up to its own place only, counted from the end."""
-    if mode not in (0, 3) or before != _FAR or after != _FAR:
-        raise refused(op, f"sparse_mode {mode}, pre_tokens {before}, next_tokens {after}", "accepted: 0, 3; no limits")
-    return mode == 3
 
 
 def _index(
@@ -99,9 +93,8 @@ def _index(
     values = torch.full((q.shape[0], 1, count), float("-inf"))
     for start, end, at in seqs:
         keys = wide(k[at, 0]).float()
-        score = (torch.relu(torch.einsum("tnd,sd->tns", wide(q[start:end]).float(), keys)) * w[start:end, :, None]).sum(
-            1
-        )
+        near = torch.relu(torch.einsum("tnd,sd->tns", wide(q[start:end]).float(), keys))
+        score = (near * w[start:end, :, None]).sum(1)
         score = score if key_scale is None else score * key_scale[at].float()
         rows, columns = score.shape
         if causal:
@@ -128,10 +121,10 @@ def lightning_indexer(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """(sparse_indices, sparse_values): the keys that score best for each query, best first, -1 after the last."""
     op = "LightningIndexer"
-    causal = _limit(op, sparse_mode, pre_tokens, next_tokens)
-    seqs = _sequences(
-        op, query, key, layout_query, layout_key, actual_seq_lengths_query, actual_seq_lengths_key, block_table
-    )
+    seqs, causal = _sequences(
+        op, query, key, layout_query, layout_key, actual_seq_lengths_query, actual_seq_lengths_key, block_table,
+        sparse_mode, pre_tokens, next_tokens,
+    )  # fmt: skip
     q, k = _flat(query, layout_query), _flat(key, layout_key)
     w = wide(weights).reshape(q.shape[0], -1).float()
     indices, values = _index(seqs, q, k, w, None, sparse_count, causal)
@@ -151,12 +144,12 @@ def quant_lightning_indexer(
 ) -> Tensor:  # fmt: skip
     """LightningIndexer of quantised operands: ``k_scale sum_n (w q_scale)_n relu(q_n . k)``."""
     op = "QuantLightningIndexer"
-    causal = _limit(op, sparse_mode, pre_tokens, next_tokens)
     if query_quant_mode or key_quant_mode:
         raise refused(op, f"quant modes {query_quant_mode}, {key_quant_mode}, accepted: 0")
-    seqs = _sequences(
-        op, query, key, layout_query, layout_key, actual_seq_lengths_query, actual_seq_lengths_key, block_table
-    )
+    seqs, causal = _sequences(
+        op, query, key, layout_query, layout_key, actual_seq_lengths_query, actual_seq_lengths_key, block_table,
+        sparse_mode, pre_tokens, next_tokens,
+    )  # fmt: skip
     q, k = _flat(query, layout_query).float(), _flat(key, layout_key).float()
     w = wide(weights).float().reshape(q.shape[0], -1) * wide(query_dequant_scale).float().reshape(q.shape[0], -1)
     indices, _ = _index(seqs, q, k, w, wide(key_dequant_scale).reshape(-1), sparse_count, causal)
@@ -213,12 +206,12 @@ def sparse_flash_attention(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """(attention_out, softmax_max, softmax_sum) over the tokens that ``sparse_indices`` names for each query."""
     op = "SparseFlashAttention"
-    causal = _limit(op, sparse_mode, pre_tokens, next_tokens)
     if attention_mode not in (0, 2) or (query_rope is None) != (key_rope is None):
         raise refused(op, f"attention_mode {attention_mode}, or one of two rope parts", "accepted: 0, 2; both, none")
-    seqs = _sequences(
-        op, query, key, layout_query, layout_kv, actual_seq_lengths_query, actual_seq_lengths_kv, block_table
-    )
+    seqs, causal = _sequences(
+        op, query, key, layout_query, layout_kv, actual_seq_lengths_query, actual_seq_lengths_kv, block_table,
+        sparse_mode, pre_tokens, next_tokens,
+    )  # fmt: skip
     q, k, v = (wide(_flat(t, la)) for t, la in ((query, layout_query), (key, layout_kv), (value, layout_kv)))
     if query_rope is not None and key_rope is not None:
         q = torch.cat((q, wide(_flat(query_rope, layout_query))), -1)
@@ -243,15 +236,15 @@ def kv_quant_sparse_flash_attention(
     Shapes: query (.., N, D + rope) -> (.., N, D); key (.., 1, D + 2 rope + 4 D / tile) bytes, value the same memory.
     """
     op = "KvQuantSparseFlashAttention"
-    causal = _limit(op, sparse_mode, pre_tokens, next_tokens)
     fed = key_dequant_scale is not None or value_dequant_scale is not None
     if (key_quant_mode, value_quant_mode, attention_mode, quant_scale_repo_mode) != (2, 2, 2, 1) or fed:
         raise refused(op, "scales beside the cache, or other modes", "accepted: quant modes 2, attention 2, repo 1")
     if key.dtype != torch.int8 or not torch.equal(key, value):
         raise refused(op, "key and value are two tensors, or not int8", "feed the same int8 cache twice")
-    seqs = _sequences(
-        op, query, key, layout_query, layout_kv, actual_seq_lengths_query, actual_seq_lengths_kv, block_table
-    )
+    seqs, causal = _sequences(
+        op, query, key, layout_query, layout_kv, actual_seq_lengths_query, actual_seq_lengths_kv, block_table,
+        sparse_mode, pre_tokens, next_tokens,
+    )  # fmt: skip
     width = query.shape[-1] - rope_head_dim
     rows = _flat(key, layout_kv).contiguous()
     scales = rows[..., width + 2 * rope_head_dim :].contiguous().view(torch.float32)
