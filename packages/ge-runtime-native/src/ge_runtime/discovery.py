@@ -19,11 +19,9 @@ _PREFERRED: Final = ("cpu", "torch_npu", "cann")
 
 def installed() -> dict[str, EntryPoint]:
     """Engine names and their entry points, those to prefer first; nothing is imported."""
-    return {e.name: e for e in sorted(entry_points(group=GROUP), key=lambda e: (_rank(e.name), e.name))}
-
-
-def _rank(name: str) -> int:
-    return _PREFERRED.index(name) if name in _PREFERRED else len(_PREFERRED)
+    first = {name: rank for rank, name in enumerate(_PREFERRED)}
+    found = sorted(entry_points(group=GROUP), key=lambda e: (first.get(e.name, len(first)), e.name))
+    return {e.name: e for e in found}
 
 
 def load(name: str) -> Engine:

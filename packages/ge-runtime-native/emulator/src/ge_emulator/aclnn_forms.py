@@ -25,7 +25,7 @@ def _refuse(text: str) -> CannRefusal:
 
 def _itself(a: Arguments) -> torch.Tensor:
     """The first operand, which an in-place function calls by another name."""
-    return a["self"] if "self" in a else a["selfRef"]  # type: ignore[no-any-return]
+    return a["self"] if "self" in a else a["selfRef"]
 
 
 def _packed(bits: torch.Tensor) -> torch.Tensor:

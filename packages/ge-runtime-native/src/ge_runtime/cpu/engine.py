@@ -95,12 +95,7 @@ class CpuExecutable:
     """A planned graph. Runs are independent of each other and may overlap in threads."""
 
     def __init__(
-        self,
-        graph: Graph,
-        order: Sequence[Node],
-        check: str,
-        seed: int | None = None,
-        written: Mapping[int, int] = {},
+        self, graph: Graph, order: Sequence[Node], check: str, seed: int | None = None, written: Mapping[int, int] = {}
     ) -> None:
         self._graph = graph
         self._written_over = written

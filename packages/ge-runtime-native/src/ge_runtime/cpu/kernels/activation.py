@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ge_runtime.cpu.kernels.numerics import rounded, wide
-from ge_runtime.cpu.registry import Call, PlanContext, kernel, plan, rows
+from ge_runtime.cpu.plan_context import PlanContext
+from ge_runtime.cpu.registry import Call, kernel, plan, rows
 
 # One ATen function each, which widens by itself.
 rows({

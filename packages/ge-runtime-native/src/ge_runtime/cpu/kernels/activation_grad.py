@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from ge_runtime.cpu.kernels.numerics import rounded, sum_to, wide
-from ge_runtime.cpu.registry import Call, PlanContext, kernel, plan, rows
+from ge_runtime.cpu.plan_context import PlanContext
+from ge_runtime.cpu.registry import Call, kernel, plan, rows
 
 _ATEN = torch.ops.aten
 _HEADER = "operator header: nonlinear_fuc_ops, elewise_calculation_ops"

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from ge_runtime.cpu.kernels.numerics import sum_to, wide
-from ge_runtime.cpu.registry import Call, PlanContext, kernel, plan
+from ge_runtime.cpu.plan_context import PlanContext
+from ge_runtime.cpu.registry import Call, kernel, plan
 from ge_runtime.cpu.values import listed
 from ge_runtime.errors import refused
 

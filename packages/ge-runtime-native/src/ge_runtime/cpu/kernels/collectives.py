@@ -19,7 +19,7 @@ from ge_runtime.cpu.values import torch_dtype
 
 _WORLD = "hccl_world_group"
 _REDUCTIONS = ("sum", "prod", "max", "min")
-_FUSION: Final = {"acts": True, "ignores": ("fusion", "fusion_id")}
+_FUSION: Final[dict[str, Any]] = {"acts": True, "ignores": ("fusion", "fusion_id")}
 
 finders: list[Callable[[str], Any]] = []
 """Who knows process groups besides torch.distributed; asked first, None means unknown."""

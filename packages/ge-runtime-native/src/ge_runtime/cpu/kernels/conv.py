@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from ge_runtime.cpu.kernels.numerics import HALVES, unpack_quant_parameter, wide
-from ge_runtime.cpu.registry import Call, PlanContext, kernel, plan, rows
+from ge_runtime.cpu.plan_context import PlanContext
+from ge_runtime.cpu.registry import Call, kernel, plan, rows
 from ge_runtime.cpu.values import listed, torch_dtype
 from ge_runtime.errors import refused
 
@@ -97,7 +98,8 @@ def _transposed(
             "give an input_size that the forward convolution maps to the shape of x",
         )
     y = torch.convolution(x, w, bias, strides, padding, dilations, True, extra, groups)
-    return y if begin == end else y[(..., *(slice(b, b + n) for b, n in zip(begin, size)))]
+    inner = (..., *(slice(b, b + n) for b, n in zip(begin, size)))
+    return y if begin == end else y[inner]
 
 
 def no_offset(op: str, offset_w: Tensor | None, offset_x: int) -> None:

@@ -10,19 +10,19 @@ import torch
 from torch import Tensor
 
 from ge_graph.dtypes import DataType
-from ge_runtime.cpu.registry import Call, PlanContext, Ref, kernel, plan, rows
+from ge_runtime.cpu.plan_context import PlanContext
+from ge_runtime.cpu.registry import Call, Ref, kernel, plan, rows
 from ge_runtime.cpu.values import listed, one, torch_dtype
 from ge_runtime.errors import refused
 
 
-@kernel("Shape")
-def shape(x: Tensor, *, dtype: int = DataType.DT_INT32) -> Tensor:
-    """The sizes of x as a vector."""
+def _sizes(x: Tensor, dtype: int) -> Tensor:
     return torch.tensor(x.shape, dtype=torch_dtype(dtype))
 
 
 rows({
-    "ShapeN": lambda x, *, dtype=DataType.DT_INT32: tuple(shape(v, dtype=dtype) for v in x),
+    "Shape": lambda x, *, dtype=DataType.DT_INT32: _sizes(x, dtype),
+    "ShapeN": lambda x, *, dtype=DataType.DT_INT32: tuple(_sizes(v, dtype) for v in x),
     "GetShape": lambda x: torch.tensor([s for v in x for s in v.shape], dtype=torch.int32),  # of all in one vector
     "Size": lambda x, *, dtype=DataType.DT_INT32: torch.tensor(x.numel(), dtype=torch_dtype(dtype)),
     "Rank": lambda x: torch.tensor(x.dim(), dtype=torch.int32),
@@ -32,10 +32,13 @@ rows({
 })  # fmt: skip
 
 
-@kernel("Fill", "FillD", host=("dims",), source="a single number as dims gives rank 1")
-def fill(dims: Any, value: Tensor) -> Tensor:
-    """A tensor of one value."""
-    return value.reshape(()).expand(listed(dims)).clone(memory_format=torch.contiguous_format)
+rows({  # a single number as dims gives rank 1
+    "Fill FillD": lambda dims, value: (
+        value.reshape(()).expand(listed(dims)).clone(memory_format=torch.contiguous_format)),
+}, host=("dims",))  # fmt: skip
+# Undefined contents are made reproducible: zeros.
+rows({"Empty": lambda shape, *, dtype=DataType.DT_INT32: torch.zeros(listed(shape), dtype=torch_dtype(dtype))},
+     host=("shape",), ignores=("init",))  # fmt: skip
 
 
 @plan("Fill")
@@ -46,12 +49,6 @@ def _fill_plan(ctx: PlanContext) -> Call | None:
         return None
     sizes = tuple(dims) if isinstance(dims, list) else (dims,)
     return Call(torch.full, (sizes, value), {"dtype": torch_dtype(ctx.out_dtype())})
-
-
-@kernel("Empty", host=("shape",), source="contents are undefined unless init; zeros are legal", ignores=("init",))
-def empty(shape: Any, *, dtype: int = DataType.DT_INT32) -> Tensor:
-    """A tensor of zeros: undefined contents are made reproducible."""
-    return torch.zeros(listed(shape), dtype=torch_dtype(dtype))
 
 
 @kernel("Eye")

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from ge_graph.dtypes import DataType
 from ge_runtime.cpu.kernels.numerics import rounded, wide
-from ge_runtime.cpu.registry import Call, PlanContext, PlanHook, Ref, kernel, plan, rows
+from ge_runtime.cpu.plan_context import PlanContext
+from ge_runtime.cpu.registry import Call, PlanHook, Ref, kernel, plan, rows
 from ge_runtime.cpu.values import torch_dtype
 
 _FULL = (DataType.DT_FLOAT, DataType.DT_DOUBLE)
@@ -115,15 +116,18 @@ rows({
         torch.isclose(x1, x2, rtol, atol, equal_nan)),
     "TensorEqual": lambda x, y: torch.eq(x, y).all().reshape(1),  # NaN equals nothing
 })  # fmt: skip
-rows({op: rounded(formula) for op, formula in {
+_ROUNDED: dict[str, Callable[..., Tensor]] = {
     "SquaredDifference": lambda x1, x2: torch.square(x1 - x2),
     "Power": lambda x, *, power=1.0, scale=1.0, shift=0.0: torch.pow(x * scale + shift, power),
     "Logit": lambda x, *, eps=-1.0: torch.logit(x, None if eps < 0 else eps),  # x held to [eps, 1 - eps], -1: free
     "NanToNum": lambda x, *, nan, posinf, neginf: (
         torch.nan_to_num(x, nan, posinf, neginf) if x.is_floating_point() else x.clone()),
+    "AxpyV2": lambda x1, x2, alpha: (  # alpha is a one-element tensor
+        x1 + x2 * (alpha.reshape(()).to(x1.dtype) if x1.is_floating_point() else alpha.reshape(()))),
     "Addcmul": lambda input_data, x1, x2, value: (
         _plus(input_data, value.reshape(()).to(input_data.dtype) * x1 * x2)),
-}.items()})  # fmt: skip
+}  # fmt: skip
+rows({op: rounded(formula) for op, formula in _ROUNDED.items()})
 
 
 def _plus(x: Tensor, term: Tensor) -> Tensor:
@@ -191,13 +195,6 @@ def axpy(x1: Tensor, x2: Tensor, *, alpha: float) -> Tensor:
     return x1 + x2 if alpha == 1 else (x1.float() + x2.float() * alpha).to(x1.dtype)
 
 
-@kernel("AxpyV2")
-@rounded
-def axpy_v2(x1: Tensor, x2: Tensor, alpha: Tensor) -> Tensor:
-    """x1 + alpha * x2 with alpha a one-element tensor, rounded once."""
-    return x1 + x2 * (alpha.reshape(()).to(x1.dtype) if x1.is_floating_point() else alpha.reshape(()))
-
-
 @kernel("Sxpy")
 def sxpy(x1: Tensor, x2: Tensor, alpha: Tensor | None = None) -> Tensor:
     """x1 - alpha * x2, types promoted."""
@@ -224,11 +221,8 @@ def add_n(x: list[Tensor]) -> Tensor:
     return total.to(x[0].dtype)
 
 
-@kernel("Lerp", inplace="lerp_")
-@rounded
-def lerp(start: Tensor, end: Tensor, weight: Tensor) -> Tensor:
-    """start + weight * (end - start)."""
-    return torch.lerp(*torch.broadcast_tensors(start, end, weight))
+rows({"Lerp": rounded(lambda start, end, weight: torch.lerp(*torch.broadcast_tensors(start, end, weight)))},
+     inplace="lerp_")  # fmt: skip
 
 
 @plan("Lerp")
@@ -284,13 +278,10 @@ def round_half_even(x: Tensor, *, decimals: int = 0) -> Tensor:
     return (torch.round(wide(x) * scale) / scale).to(x.dtype)
 
 
-# Complex numbers. Tout only names the part's type, which follows from the operand's.
-@kernel("Complex")
-def complex_(real: Tensor, imag: Tensor, *, Tout: int = 16) -> Tensor:
-    """real + i * imag."""
-    return torch.complex(*torch.broadcast_tensors(real, imag)).to(torch_dtype(Tout))
-
-
+# Complex numbers. For their parts Tout only names the part's type, which follows from the operand's.
+rows({
+    "Complex": lambda real, imag, *, Tout=16: torch.complex(*torch.broadcast_tensors(real, imag)).to(torch_dtype(Tout)),
+})  # fmt: skip
 rows({
     "Real": lambda x: torch.real(x).clone(),
     "Imag": lambda x: torch.imag(x).clone() if x.is_complex() else torch.zeros_like(x),
@@ -334,7 +325,7 @@ def select(condition: Tensor, x1: Tensor, x2: Tensor) -> Tensor:
     return torch.where(condition, x1, x2)
 
 
-@kernel("MaskedFill")
-def masked_fill(x: Tensor, mask: Tensor, value: Tensor) -> Tensor:
-    """value where mask else x; the mask may be larger than x."""
-    return torch.where(mask, (value.reshape(()) if value.numel() == 1 else value).to(x.dtype), x)
+rows({  # the mask may be larger than x
+    "MaskedFill": lambda x, mask, value: (
+        torch.where(mask, (value.reshape(()) if value.numel() == 1 else value).to(x.dtype), x)),
+})  # fmt: skip

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from ge_graph.dtypes import DataType
-from ge_runtime.cpu.kernels.elementwise import quotient, wide
-from ge_runtime.cpu.registry import Call, PlanContext, kernel, plan, rows
+from ge_runtime.cpu.kernels.elementwise import quotient
+from ge_runtime.cpu.kernels.numerics import wide
+from ge_runtime.cpu.plan_context import PlanContext
+from ge_runtime.cpu.registry import Call, kernel, plan, rows
 from ge_runtime.cpu.values import listed, one, torch_dtype
 from ge_runtime.errors import refused
 

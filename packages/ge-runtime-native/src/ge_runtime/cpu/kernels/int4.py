@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from ge_graph.dtypes import DataType
-from ge_runtime.cpu.registry import Call, PlanContext, plan
+from ge_runtime.cpu.plan_context import PlanContext
+from ge_runtime.cpu.registry import Call, plan
 from ge_runtime.errors import refused
 
 

@@ -132,11 +132,10 @@ _FORMULAS: Final[dict[str, Callable[..., Tensor]]] = {
 rows({op: rounded(formula) for op, formula in _FORMULAS.items()}, source=_HEADER)
 
 
-@kernel("L1LossGrad", source=_HEADER)
-def l1_loss_grad(grads: Tensor, predict: Tensor, label: Tensor, *, reduction: str = "mean") -> Tensor:
-    """``sign(predict - label) * grads``; the gradient comes first."""
-    g = torch.sign(wide(predict) - wide(label)) * _share(wide(grads), predict, reduction)
-    return g.to(predict.dtype)
+rows({  # the gradient comes first
+    "L1LossGrad": rounded(lambda grads, predict, label, *, reduction="mean": (
+        torch.sign(predict - label) * _share(grads, predict, reduction))),
+}, source=_HEADER)  # fmt: skip
 
 
 @kernel("KlDivLossGrad", source=_HEADER)
@@ -234,10 +233,8 @@ def ctc_loss_v2(
     reduction: str = "mean", zero_infinity: bool = False,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """(negative log likelihood of each sequence, log_alpha); the caller reduces."""
-    y, alpha = _ATEN._ctc_loss.Tensor(
-        log_probs, targets.long(), input_lengths.long(), target_lengths.long(), blank, zero_infinity
-    )
-    return y, alpha
+    lengths = input_lengths.long(), target_lengths.long()
+    return tuple(_ATEN._ctc_loss.Tensor(log_probs, targets.long(), *lengths, blank, zero_infinity))
 
 
 @kernel("CTCLossV2Grad", source=_HEADER)
@@ -247,7 +244,5 @@ def ctc_loss_v2_grad(
     zero_infinity: bool = False,
 ) -> Tensor:  # fmt: skip
     """Gradient of CTCLossV2 for log_probs."""
-    return _ATEN._ctc_loss_backward.Tensor(  # type: ignore[no-any-return]
-        grad_out, log_probs, targets.long(), input_lengths.long(), target_lengths.long(), neg_log_likelihood,
-        log_alpha, blank, zero_infinity,
-    )  # fmt: skip
+    operands = log_probs, targets.long(), input_lengths.long(), target_lengths.long(), neg_log_likelihood, log_alpha
+    return _ATEN._ctc_loss_backward.Tensor(grad_out, *operands, blank, zero_infinity)  # type: ignore[no-any-return]

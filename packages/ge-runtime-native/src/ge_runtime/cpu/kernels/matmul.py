@@ -11,7 +11,8 @@ from torch.nn import functional
 
 from ge_runtime.cpu.kernels.conv import no_offset
 from ge_runtime.cpu.kernels.numerics import HALVES, number, rounded, saturate, unpack_quant_parameter, wide
-from ge_runtime.cpu.registry import Call, PlanContext, kernel, plan, rows
+from ge_runtime.cpu.plan_context import PlanContext
+from ge_runtime.cpu.registry import Call, kernel, plan, rows
 from ge_runtime.cpu.values import listed
 from ge_runtime.errors import refused
 

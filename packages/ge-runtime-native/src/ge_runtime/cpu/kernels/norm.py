@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ge_runtime.cpu.kernels.numerics import HALVES, axis_list, rounded, saturate, sum_to, wide
-from ge_runtime.cpu.registry import Call, PlanContext, kernel, plan, rows
+from ge_runtime.cpu.plan_context import PlanContext
+from ge_runtime.cpu.registry import Call, kernel, plan, rows
 from ge_runtime.cpu.values import listed, torch_dtype
 from ge_runtime.errors import refused
 
@@ -34,12 +34,10 @@ def layer_norm(
     return torch.native_layer_norm(x, shape, gamma, beta, epsilon)  # type: ignore[no-any-return]
 
 
-@kernel("LayerNormV4", host=("normalized_shape",), source="ops-nn: norm/layer_norm_v4, documentation")
-def layer_norm_v4(
-    x: Tensor, normalized_shape: Any, gamma: Tensor | None = None, beta: Tensor | None = None, *, epsilon: float = 1e-5
-) -> tuple[Tensor, Tensor, Tensor]:
-    """LayerNorm over as many trailing axes as ``normalized_shape`` has entries; third output is 1/sqrt(var + eps)."""
-    return layer_norm(x, _trailing(x, len(listed(normalized_shape))), gamma, beta, epsilon)
+rows({  # over as many trailing axes as ``normalized_shape`` has entries; third output is 1/sqrt(var + eps)
+    "LayerNormV4": lambda x, normalized_shape, gamma=None, beta=None, *, epsilon=1e-5: (
+        layer_norm(x, _trailing(x, len(listed(normalized_shape))), gamma, beta, epsilon)),
+}, host=("normalized_shape",), source="ops-nn: norm/layer_norm_v4, documentation")  # fmt: skip
 
 
 def _layer_norm_as(

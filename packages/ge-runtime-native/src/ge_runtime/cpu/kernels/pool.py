@@ -15,7 +15,8 @@ from torch import Tensor
 
 from ge_runtime.cpu.kernels.conv import Numbers, begin_end, from_channels_first, pad_spatial, spatial, to_channels_first
 from ge_runtime.cpu.kernels.numerics import rounded, wide
-from ge_runtime.cpu.registry import Call, PlanContext, kernel, plan, rows
+from ge_runtime.cpu.plan_context import PlanContext
+from ge_runtime.cpu.registry import Call, kernel, plan, rows
 from ge_runtime.cpu.values import listed, torch_dtype
 from ge_runtime.errors import refused
 

@@ -16,7 +16,8 @@ from torch import Tensor
 from ge_graph import schema
 from ge_graph.dtypes import DataType
 from ge_runtime.cpu.kernels.numerics import rounded, wide
-from ge_runtime.cpu.registry import Call, PlanContext, PlanHook, kernel, plan, rows
+from ge_runtime.cpu.plan_context import PlanContext
+from ge_runtime.cpu.registry import Call, PlanHook, kernel, plan, rows
 from ge_runtime.cpu.values import listed, one, torch_dtype
 from ge_runtime.errors import refused
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
@@ -57,7 +57,7 @@ def _first_of_three(x: Tensor, dim: int) -> int:
     return list(x.shape).index(3) if dim == -65530 else dim
 
 
-rows({op: rounded(formula) for op, formula in {
+_ROUNDED: Final[dict[str, Callable[..., Tensor]]] = {
     # p-norm distances (.., P, R) of rows (.., P, M) and (.., R, M); of all pairs of rows, those of the first row first
     "Cdist": lambda x1, x2, *, p=2.0: torch.cdist(x1, x2, p, compute_mode="donot_use_mm_for_euclid_dist"),
     "Pdist": lambda x, *, p=2.0: torch.pdist(x.contiguous(), p),
@@ -65,7 +65,9 @@ rows({op: rounded(formula) for op, formula in {
     "Renorm": lambda x, *, p, dim, maxnorm: torch.renorm(x, p, dim, maxnorm),
     "ShuffleChannel": lambda x, *, group=1: (  # axis 1 read as (group, rest) and transposed
         x.reshape(x.shape[0], group, -1, *x.shape[2:]).transpose(1, 2).reshape(x.shape).clone()),
-}.items()}, source="operator headers: cdist, pdist, selection_ops, nn_norm_ops, nn_detect_ops")  # fmt: skip
+}  # fmt: skip
+rows({op: rounded(formula) for op, formula in _ROUNDED.items()},
+     source="operator headers: cdist, pdist, selection_ops, nn_norm_ops, nn_detect_ops")  # fmt: skip
 
 
 def _iou(box: Tensor, others: Tensor, offset: int) -> Tensor:

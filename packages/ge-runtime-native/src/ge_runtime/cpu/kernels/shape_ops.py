@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ge_runtime.cpu.registry import Call, PlanContext, Ref, kernel, plan, rows
+from ge_runtime.cpu.plan_context import PlanContext
+from ge_runtime.cpu.registry import Call, Ref, kernel, plan, rows
 from ge_runtime.cpu.values import listed, one, torch_dtype
 from ge_runtime.errors import refused
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from ge_graph.dtypes import DataType
-from ge_runtime.cpu.registry import Call, PlanContext, Ref, kernel, plan, rows
+from ge_runtime.cpu.plan_context import PlanContext
+from ge_runtime.cpu.registry import Call, Ref, kernel, plan, rows
 from ge_runtime.cpu.text import decode
 from ge_runtime.cpu.values import listed, one
 from ge_runtime.errors import refused
