@@ -198,9 +198,8 @@ def run(data: bytes, words: list[int]) -> int | bytes:
             continue
         if result.shape != output.shape:
             if result.numel() != output.numel():
-                raise CannRefusal(
-                    KERNEL_FAILED, f"{call.row.function} gives {list(result.shape)}, output {i} is {list(output.shape)}"
-                )
+                what = f"gives {list(result.shape)}, output {i} is {list(output.shape)}"
+                raise CannRefusal(KERNEL_FAILED, f"{call.row.function} {what}")
             result = result.reshape(output.shape)
         output.copy_(result)
     return reply(0, ";".join(sizes).encode()) if call.row.sizes else 0

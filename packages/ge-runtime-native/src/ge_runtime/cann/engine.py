@@ -7,14 +7,14 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from ge_graph import serde
 from ge_graph.dtypes import DataType
 from ge_graph.errors import EngineError
-from ge_graph.ir import Graph, Literal, Node
+from ge_graph.ir import Graph, Literal
 from ge_graph.option_levels import split
 from ge_graph.verify import verify
 from ge_runtime import errors
@@ -24,18 +24,17 @@ from ge_runtime.cann.arrays import DeviceArray, size_of
 from ge_runtime.cann.reading import SeenInputs
 from ge_runtime.cann.session import Session, check, open_session
 from ge_runtime.device_graphs import (
+    ALWAYS,
     MAX_MODEL_BYTES,
     InputRule,
     SameInputs,
+    WholeGraph,
     check_cores,
     collectives,
     external_data,
     frozen_flags,
     reuse_pairs,
 )
-
-# GE takes unknown sizes only with this: operators are picked by whether sizes are known.
-_ALWAYS: Final = {"ge.jit_compile": "2"}
 
 
 class CannEngine:
@@ -106,10 +105,10 @@ class _Placed:
     back: Callable[[], None] | None = None
 
 
-class CannExecutable:
+class CannExecutable(WholeGraph):
     """A graph that GE has compiled. Runs from several threads take turns, as GE runs a graph once at a time."""
 
-    source = ""
+    engine = "cann"
 
     def __init__(self, graph: Graph, levels: Mapping[Any, Mapping[str, str]], session: Session) -> None:
         self._graph = graph
@@ -117,7 +116,7 @@ class CannExecutable:
         self._lock = threading.Lock()
         self._rules = [InputRule(i, node) for i, node in enumerate(graph.inputs)]
         self._written = [node.op == "RefData" for node in graph.inputs]
-        self._options = {**_ALWAYS, **levels["graph"]}
+        self._options = {**ALWAYS, **levels["graph"]}
         self._load_options = dict(levels["load"])
         self._frozen = frozen_flags(levels["engine"].get("frozenInput", ""), len(self._rules))
         self._reuse = reuse_pairs(self._options.get("ge.exec.outputReuseInputMemIndexes", ""))
@@ -178,15 +177,6 @@ class CannExecutable:
             raise errors.bad_input(f"graph '{self._graph.name}' takes {len(self._rules)} inputs, got {len(inputs)}")
         with self._lock:
             return self._run(inputs)
-
-    def run_traced(
-        self, inputs: Sequence[Any], on_node: Callable[[Node, Sequence[Any], Sequence[Any]], None]
-    ) -> list[Any]:
-        """Refuse: GE runs a graph as a whole.
-
-        Errors: EngineError GE4025, always.
-        """
-        raise errors.not_traceable("cann")
 
     def _run(self, inputs: Sequence[Any]) -> list[Any]:
         session = self._session

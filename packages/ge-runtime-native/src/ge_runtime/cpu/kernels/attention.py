@@ -289,13 +289,16 @@ def flash_attention_score_grad(
     used = 0
     for i, block in enumerate(_blocks(query, key, value, *args)):
         s = scores(block.q, block.k, rule, mask, bias, block.prefix)
-        top, total = _statistics(softmax_max, block, i, args), _statistics(softmax_sum, block, i, args)
+        stats_layout = "TND" if input_layout == "TND" else "BNSD"
+        top, total = (
+            _of_block(t, block, i, stats_layout, head_num, prefix)[..., :1] for t in (softmax_max, softmax_sum)
+        )
         p = torch.exp(s - top) / torch.where(total == 0, torch.ones_like(total), total)
         keep = None
         if drop_mask is not None and keep_prob != 1.0:
             keep = keep_bits(drop_mask.reshape(-1)[used // 8 :], s.shape) / keep_prob
             used += s.numel()
-        gradient, output = _like_query(dy, attention_in, block, i, args)
+        gradient, output = (_of_block(t, block, i, input_layout, head_num, prefix) for t in (dy, attention_in))
         dq, dk, dv, ds = _block_grad(block, gradient, output, p, keep, rule.scale)
         for store, g in zip(grads, (dq, dk, dv)):
             store.append(g)
@@ -310,21 +313,12 @@ def flash_attention_score_grad(
     return dq, dk, dv, shift
 
 
-def _statistics(saved: Tensor, block: _Block, index: int, args: tuple[Any, ...]) -> Tensor:
-    """The rows of softmax_max or softmax_sum that belong to a block, as (B, N, Sq, 1)."""
-    layout, prefix = args[0], args[4]
+def _of_block(x: Tensor, block: _Block, index: int, layout: str, heads: int, prefix: Any) -> Tensor:
+    """The part of a tensor in the query's layout, or of (B, N, Sq, D) statistics, that belongs to a block."""
     if layout == "TND":
-        return saved[block.rows, :, :1].transpose(0, 1).unsqueeze(0)
-    return saved[index : index + 1, ..., :1] if prefix is not None else saved[..., :1]
-
-
-def _like_query(dy: Tensor, out: Tensor, block: _Block, index: int, args: tuple[Any, ...]) -> list[Tensor]:
-    """The gradient and the forward output of a block, as (B, N, Sq, D)."""
-    layout, heads, prefix = args[0], args[1], args[4]
-    if layout == "TND":
-        return [t[block.rows].transpose(0, 1).unsqueeze(0) for t in (dy, out)]
-    whole = [split_heads(t, layout, heads) for t in (dy, out)]
-    return whole if prefix is None else [t[index : index + 1] for t in whole]
+        return x[block.rows].transpose(0, 1).unsqueeze(0)
+    whole = split_heads(x, layout, heads)
+    return whole if prefix is None else whole[index : index + 1]
 
 
 def _block_grad(

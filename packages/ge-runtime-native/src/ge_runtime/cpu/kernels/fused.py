@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ge_runtime.cpu.kernels.matmul import ACTIVATIONS
+from ge_runtime.cpu.kernels.matmul import ACTIVATIONS, spans
 from ge_runtime.cpu.kernels.numerics import rounded, saturate, wide
 from ge_runtime.cpu.kernels.rotary import rope_of_pairs
 from ge_runtime.cpu.registry import kernel
@@ -46,13 +47,11 @@ def ffn(
         return block(rows, weight1, weight2, bias1, bias2).reshape(*x.shape[:-1], weight2.shape[-1])
     if expert_tokens is None:
         raise refused("FFN", "weights of several experts need expert_tokens", "feed expert_tokens")
-    tokens, start = listed(expert_tokens), 0
+    tokens = listed(expert_tokens)
     y = x.new_zeros(rows.shape[0], weight2.shape[-1])
-    for e, count in enumerate(tokens):
-        end = count if tokens_index_flag else start + count
+    for e, start, end in spans(enumerate(tokens if tokens_index_flag else itertools.accumulate(tokens))):
         biases = (None if b is None else b[e] for b in (bias1, bias2))
         y[start:end] = block(rows[start:end], weight1[e], weight2[e], *biases)
-        start = end
     return y.reshape(*x.shape[:-1], weight2.shape[-1])
 
 

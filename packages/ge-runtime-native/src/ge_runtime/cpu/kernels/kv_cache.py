@@ -47,11 +47,6 @@ class Quantised:
         raise refused(op, f"antiquant mode {self.mode}, accepted: 0 to 5")
 
 
-def _nz_to_plain(x: Tensor) -> Tensor:
-    """(pages, N, D / x, page, x) as (pages, N, page, D)."""
-    return x.permute(0, 1, 3, 2, 4).flatten(3)
-
-
 @dataclass(frozen=True, slots=True)
 class Cache:
     """One side of attention, keys or values.
@@ -96,7 +91,7 @@ class Cache:
                 raise refused(self.op, f"pages of width {cache.shape[2]} for {self.heads} heads")
             plain = cache.unflatten(2, (self.heads, -1)).transpose(1, 2)
         elif cache.dim() in (4, 5):
-            plain = _nz_to_plain(cache) if cache.dim() == 5 else cache
+            plain = cache.permute(0, 1, 3, 2, 4).flatten(3) if cache.dim() == 5 else cache
         else:
             raise refused(self.op, f"a paged cache of rank {cache.dim()}, accepted: 3 to 5")
         if plain.shape[1] != self.heads or (self.block and plain.shape[2] != self.block):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import torch
@@ -208,16 +209,19 @@ def add_lora(
     return out
 
 
-def group_ends(group_list: Tensor, kind: int) -> list[tuple[int, int]]:
-    """(group, end row) pairs of a ``group_list``: kind 0 running ends, 1 counts, 2 rows of (group, count)."""
-    if kind == 0:
-        return list(enumerate(listed(group_list)))
-    pairs = enumerate(listed(group_list)) if kind == 1 else [(int(g), int(n)) for g, n in group_list.tolist()]
-    ends, end = [], 0
-    for group, count in pairs:
-        end += count
-        ends.append((group, end))
-    return ends
+def spans(ends: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
+    """(group, start, end) of the rows of groups of which the ends are known."""
+    start = 0
+    for group, end in ends:
+        yield group, start, end
+        start = max(start, end)
+
+
+def group_spans(group_list: Tensor, kind: int) -> Iterator[tuple[int, int, int]]:
+    """Those of a ``group_list``: kind 0 running ends, 1 counts, 2 rows of (group, count)."""
+    numbers = list(enumerate(listed(group_list))) if kind < 2 else [(int(g), int(n)) for g, n in group_list.tolist()]
+    sums = itertools.accumulate(n for _, n in numbers)
+    return spans(numbers if kind == 0 else [(group, end) for (group, _), end in zip(numbers, sums)])
 
 
 def _pick(parts: Sequence[Tensor] | None, group: int) -> Tensor | None:
@@ -302,15 +306,14 @@ def _grouped_rows(
     weight_of: Any,
 ) -> list[Tensor]:  # fmt: skip
     if group_list is None:
-        bounds = [(i, sum(t.shape[0] for t in x[: i + 1])) for i in range(len(x))]
+        groups = spans(enumerate(itertools.accumulate(t.shape[0] for t in x)))
     else:
-        bounds = group_ends(group_list, kind)
+        groups = group_spans(group_list, kind)
     rows = x[0] if len(x) == 1 else torch.cat(list(x))
-    outs, start = [], 0
-    for group, end in bounds:
-        tokens = None if token_scale is None else token_scale[start:end]
-        outs.append(part(rows[start:end], group, tokens))
-        start = max(start, end)
+    outs = [
+        part(rows[start:end], group, None if token_scale is None else token_scale[start:end])
+        for group, start, end in groups
+    ]
     if split_item in (0, 1):
         return outs
     y = torch.cat(outs) if outs else rows.new_zeros(0, weight_of(0).shape[-1])
@@ -322,11 +325,10 @@ def _grouped_k(x: Tensor, weight: Sequence[Tensor], group_list: Tensor | None, k
     if group_list is None:
         raise refused("GroupedMatmul", "group_type 2 needs group_list", "feed group_list")
     whole = weight[0] if len(weight) == 1 else torch.cat(list(weight))
-    outs, start = [], 0
-    for _, end in group_ends(group_list, kind):
-        outs.append(torch.matmul(wide(x[:, start:end]), wide(whole[start:end])).to(dtype))
-        start = max(start, end)
-    return torch.stack(outs)
+    return torch.stack([
+        torch.matmul(wide(x[:, start:end]), wide(whole[start:end])).to(dtype)
+        for _, start, end in group_spans(group_list, kind)
+    ])  # fmt: skip
 
 
 @kernel("GroupedMatmulFinalizeRouting", source="ops-transformer: gmm/grouped_matmul_finalize_routing, documentation")
@@ -341,10 +343,10 @@ def grouped_matmul_finalize_routing(
     if group_list is None or row_index is None or offset is not None or dtype:
         raise refused("GroupedMatmulFinalizeRouting", "needs group_list and row_index, no offset, dtype 0 (float32)")
     y = torch.zeros(output_bs or x.shape[0], w.shape[-2] if transpose_w else w.shape[-1])
-    tokens, start = turned(x, transpose_x), 0
+    tokens = turned(x, transpose_x)
     if shared_input is not None:
         y.narrow(0, shared_input_offset, len(shared_input)).add_(shared_input.float() * shared_input_weight)
-    for g, end in group_ends(group_list, group_list_type):
+    for g, start, end in group_spans(group_list, group_list_type):
         z = product(tokens[start:end], turned(w[g], transpose_w)).float()
         if scale is not None:
             z = z * unpack_quant_parameter(scale[g].reshape(-1))[0]
@@ -355,5 +357,4 @@ def grouped_matmul_finalize_routing(
         if logit is not None:
             z = z * logit[start:end].float().unsqueeze(-1)
         y.index_add_(0, row_index[start:end].long(), z)
-        start = max(start, end)
     return y

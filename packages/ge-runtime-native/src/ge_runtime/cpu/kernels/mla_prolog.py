@@ -7,16 +7,13 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from ge_runtime.cpu.kernels.norm import rms_norm_of_rows
 from ge_runtime.cpu.kernels.numerics import wide
 from ge_runtime.cpu.kernels.rotary import rope_of_pairs
 from ge_runtime.cpu.registry import kernel
 from ge_runtime.errors import refused
 
 _SOURCE: Final = "ops-transformer: attention/mla_prolog_v3, documentation"
-
-
-def _norm(x: Tensor, gamma: Tensor, epsilon: float) -> Tensor:
-    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + epsilon) * wide(gamma)
 
 
 def _write(op: str, cache: Tensor, rows: Tensor, index: Tensor | None, mode: str) -> None:
@@ -63,13 +60,13 @@ def mla_prolog_v3(
     if given or not all(t.is_floating_point() for t in (*operands, rmsnorm_gamma_cq, rmsnorm_gamma_ckv)):
         raise refused(op, f"a quantised form ({', '.join(given) or 'int8 operands'})", "feed float operands, no scales")
     dtype, data, width, rope = token_x.dtype, wide(token_x), weight_uk.shape[1], kr_cache.shape[-1]
-    latent = _norm(data @ wide(weight_dq), rmsnorm_gamma_cq, rmsnorm_epsilon_cq) * qc_qr_scale
+    latent = rms_norm_of_rows(data @ wide(weight_dq), rmsnorm_gamma_cq, rmsnorm_epsilon_cq)[0] * qc_qr_scale
     both = (latent @ wide(weight_uq_qr)).unflatten(-1, (weight_uk.shape[0], width + rope))
     query = torch.einsum("...nd,ndh->...nh", both[..., :width], wide(weight_uk))
     query_rope = rope_of_pairs(both[..., width:], rope_sin.unsqueeze(-2), rope_cos.unsqueeze(-2))
     row = data @ wide(weight_dkv_kr)
     c_kv, k_rope = row[..., : weight_uk.shape[2]], row[..., weight_uk.shape[2] :]
-    c_kv = _norm(c_kv, rmsnorm_gamma_ckv, rmsnorm_epsilon_ckv) * kc_scale
+    c_kv = rms_norm_of_rows(c_kv, rmsnorm_gamma_ckv, rmsnorm_epsilon_ckv)[0] * kc_scale
     k_rope = rope_of_pairs(k_rope, rope_sin, rope_cos)
     _write(op, kv_cache, c_kv.reshape(-1, c_kv.shape[-1]), cache_index, cache_mode)
     _write(op, kr_cache, k_rope.reshape(-1, rope), cache_index, cache_mode)

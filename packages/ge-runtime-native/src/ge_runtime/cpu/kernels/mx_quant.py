@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ge_runtime.cpu.kernels.matmul import spans
+from ge_runtime.cpu.kernels.norm import rms_norm_of_rows
 from ge_runtime.cpu.kernels.numerics import FLOAT8, wide
 from ge_runtime.cpu.kernels.quant import swiglu, to_quantised
 from ge_runtime.cpu.registry import kernel
@@ -109,13 +111,11 @@ def grouped_dynamic_mx_quant(
     ends = listed(group_index)
     y = torch.zeros(x.shape, dtype=torch.uint8).view(dtype)
     scales = e8m0(torch.full((x.shape[0] // 64 + len(ends), x.shape[1], 2), _LOWEST, dtype=torch.int32))
-    start = 0
-    for g, end in enumerate(ends):
+    for g, start, end in spans(enumerate(ends)):
         if end > start:
             part, scale = mx(x[start:end], dtype, scale_alg, 0)
             y[start:end] = part
             scales.view(torch.uint8)[start // 64 + g :][: scale.shape[0]] = scale.view(torch.uint8)
-        start = max(start, end)
     return y, scales
 
 
@@ -138,10 +138,8 @@ def dynamic_block_mx_quant(
 
 
 def _rms(x: Tensor, gamma: Tensor, beta: Tensor | None, epsilon: float) -> tuple[Tensor, Tensor]:
-    x32 = wide(x)
-    rstd = torch.rsqrt(x32.square().mean(-1) + epsilon)
-    y = x32 * rstd.unsqueeze(-1) * wide(gamma)
-    return (y if beta is None else y + wide(beta)), rstd
+    y, rstd = rms_norm_of_rows(x, gamma, epsilon)
+    return (y if beta is None else y + wide(beta)).to(x.dtype), rstd
 
 
 @kernel("RmsNormDynamicMxQuant", ignores=("output_rstd",), source="ops-nn: norm/rms_norm_dynamic_mx_quant, README")
@@ -152,7 +150,7 @@ def rms_norm_dynamic_mx_quant(
     """(y, mxscale, rstd): RMS norm, then runs of 32 along the last axis."""
     y, rstd = _rms(x, gamma, beta, epsilon)
     dtype = _format("RmsNormDynamicMxQuant", dst_type, round_mode, scale_alg, 0.0)
-    return *mx(y.to(x.dtype), dtype, scale_alg), rstd.unsqueeze(-1)
+    return *mx(y, dtype, scale_alg), rstd
 
 
 @kernel("AddRmsNormDynamicMxQuant", ignores=("output_rstd",), source="ops-nn: norm/add_rms_norm_dynamic_mx_quant")
@@ -164,8 +162,8 @@ def add_rms_norm_dynamic_mx_quant(
     x = (wide(x1) + wide(x2)).to(x1.dtype)
     y, rstd = _rms(x, gamma, beta, epsilon)
     dtype = _format("AddRmsNormDynamicMxQuant", dst_type, round_mode, scale_alg, 0.0)
-    values, scales = mx(y.to(x.dtype), dtype, scale_alg)
-    return values, x, scales, rstd
+    values, scales = mx(y, dtype, scale_alg)
+    return values, x, scales, rstd.squeeze(-1)
 
 
 @kernel("SwigluMxQuant", source="ops-nn: activation/swiglu_mx_quant, documentation and kernel")

@@ -247,6 +247,13 @@ def rms_norm(x: Tensor, gamma: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
     return y if y.dtype == x.dtype else y.to(x.dtype), rstd
 
 
+def rms_norm_of_rows(x: Tensor, gamma: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+    """(y, rstd (.., 1)) over the last axis, neither of them rounded."""
+    x32 = wide(x)
+    rstd = torch.rsqrt(x32.square().mean(-1, keepdim=True) + epsilon)
+    return x32 * rstd * wide(gamma), rstd
+
+
 rows({"RmsNorm": lambda x, gamma, *, epsilon=1e-6: rms_norm(x, gamma, epsilon)},
      source="ops-nn: norm/rms_norm, documentation and kernel")  # fmt: skip
 

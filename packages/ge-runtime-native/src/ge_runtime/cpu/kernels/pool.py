@@ -89,19 +89,27 @@ def by_padding(extent: Numbers, size: Numbers, stride: Numbers, padding: str) ->
     return Window(list(size), list(stride), begin, [t - b for t, b in zip(total, begin)], [1] * len(size), out)
 
 
+# What the windows over data of an extent are, by the attributes of a group of operators.
+Windows: TypeAlias = "Callable[[Numbers], Window]"
+
+
 def from_mode(
-    extent: Numbers, ksize: Numbers, strides: Numbers, mode: str, pads: Numbers, data_format: str,
-    global_pooling: bool, ceil_mode: bool, drop_last: bool,
-) -> Window:  # fmt: skip
+    ksize: Numbers, strides: Numbers, mode: str, pads: Numbers, data_format: str, global_pooling: bool,
+    ceil_mode: bool, drop_last: bool,
+) -> Windows:  # fmt: skip
     """Windows of the V2 and V3 operators; only maximum pooling drops a window of padding."""
-    if global_pooling:
-        return calculated(extent, extent, extent, [0, 0] * len(extent))
-    size, stride = spatial(ksize, data_format), spatial(strides, data_format)
-    if mode == "CALCULATED":
-        return calculated(extent, size, stride, pads, ceil=ceil_mode, drop_last=drop_last)
-    if mode == "VALID" and ceil_mode:
-        return calculated(extent, size, stride, [0, 0] * len(size), ceil=True)
-    return by_padding(extent, size, stride, mode)
+
+    def windows(extent: Numbers) -> Window:
+        if global_pooling:
+            return calculated(extent, extent, extent, [0, 0] * len(extent))
+        size, stride = spatial(ksize, data_format), spatial(strides, data_format)
+        if mode == "CALCULATED":
+            return calculated(extent, size, stride, pads, ceil=ceil_mode, drop_last=drop_last)
+        if mode == "VALID" and ceil_mode:
+            return calculated(extent, size, stride, [0, 0] * len(size), ceil=True)
+        return by_padding(extent, size, stride, mode)
+
+    return windows
 
 
 def _three(values: Numbers, data_format: str) -> list[int]:
@@ -112,18 +120,8 @@ def _three(values: Numbers, data_format: str) -> list[int]:
     return values * 3 if len(values) == 1 else values
 
 
-# What the windows over data of an extent are, by the attributes of a group of operators.
-Windows: TypeAlias = "Callable[[Numbers], Window]"
-
-
 def _padded(ksize: Any, strides: Any, padding: str, layout: str) -> Windows:
     return lambda extent: by_padding(extent, spatial(listed(ksize), layout), spatial(listed(strides), layout), padding)
-
-
-def _moded(
-    ksize: Numbers, strides: Numbers, mode: str, pads: Numbers, layout: str, whole: bool, ceil: bool, drop_last: bool
-) -> Windows:
-    return lambda extent: from_mode(extent, ksize, strides, mode, pads, layout, whole, ceil, drop_last)
 
 
 def _volumes(ksize: Numbers, strides: Numbers, pads: Numbers, layout: str, ceil: bool) -> Windows:
@@ -212,7 +210,7 @@ def max_pool_v3(
     data_format: str = "NCHW", global_pooling: bool = False, ceil_mode: bool = False,
 ) -> Tensor:  # fmt: skip
     """Maximum of each window with explicit pads [top, bottom, left, right], SAME or VALID."""
-    windows = _moded(ksize, strides, padding_mode, pads, data_format, global_pooling, ceil_mode, True)
+    windows = from_mode(ksize, strides, padding_mode, pads, data_format, global_pooling, ceil_mode, True)
     return _max(x, data_format, windows)
 
 
@@ -223,7 +221,7 @@ def max_pool_v3_grad(
     global_pooling: bool = False, ceil_mode: bool = False,
 ) -> Tensor:  # fmt: skip
     """Gradient of MaxPoolV3."""
-    windows = _moded(ksize, strides, padding_mode, pads, data_format, global_pooling, ceil_mode, True)
+    windows = from_mode(ksize, strides, padding_mode, pads, data_format, global_pooling, ceil_mode, True)
     return _max_grad(orig_input, grad, data_format, windows)
 
 
@@ -247,10 +245,11 @@ def _plan_pool(ctx: PlanContext) -> Call | None:
     if not all(isinstance(n, int) for n in shape):
         return None
     extent = [int(n) for n in shape[2:]]
-    w = from_mode(
-        extent, attr("ksize"), attr("strides"), attr("padding_mode", "CALCULATED"),
+    windows = from_mode(
+        attr("ksize"), attr("strides"), attr("padding_mode", "CALCULATED"),
         attr("pads", [0, 0, 0, 0]), "NCHW", attr("global_pooling", False), attr("ceil_mode", False), op == "MaxPoolV3",
     )  # fmt: skip
+    w = windows(extent)
     if not w.native(extent):
         return None
     if op == "MaxPoolV3":
@@ -371,7 +370,7 @@ def avg_pool_v2(
     divisor_override: int = 0,
 ) -> Tensor:  # fmt: skip
     """Mean of each window; ``exclusive`` leaves padding out of the divisor."""
-    windows = _moded(ksize, strides, padding_mode, pads, data_format, global_pooling, ceil_mode, False)
+    windows = from_mode(ksize, strides, padding_mode, pads, data_format, global_pooling, ceil_mode, False)
     return _mean(x, data_format, windows, exclusive, divisor_override)
 
 
@@ -384,7 +383,7 @@ def avg_pool_v2_grad(
     exclusive: bool = True, divisor_override: int = 0,
 ) -> Tensor:  # fmt: skip
     """Gradient of AvgPoolV2; without ``exclusive`` the divisor is the whole window, also where it leaves the image."""
-    windows = _moded(ksize, strides, padding_mode, pads, data_format, global_pooling, ceil_mode, False)
+    windows = from_mode(ksize, strides, padding_mode, pads, data_format, global_pooling, ceil_mode, False)
     return _mean_grad(orig_input_shape, input_grad, data_format, windows, exclusive, divisor_override, clip=False)
 
 

@@ -8,7 +8,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from ge_runtime.cpu.kernels.matmul import group_ends, product, turned
+from ge_runtime.cpu.kernels.matmul import group_spans, product, turned
 from ge_runtime.cpu.kernels.numerics import saturate, unpack_quant_parameter, wide
 from ge_runtime.cpu.registry import kernel, rows
 from ge_runtime.cpu.values import listed, torch_dtype
@@ -243,14 +243,13 @@ def quant_grouped_matmul_dequant(
 ) -> Tensor:  # fmt: skip
     """QuantMatmulDequant of row ranges that end at ``group_list``; rows after the last are zero."""
     n = quantized_weight.shape[1] if transpose_weight else quantized_weight.shape[2]
-    y, start = x.new_zeros(x.shape[0], n), 0
-    for g, end in group_ends(group_list, 0):
+    y = x.new_zeros(x.shape[0], n)
+    for g, start, end in group_spans(group_list, 0):
         part = x_scale[start:end] if x_scale is not None and x_scale.numel() == x.shape[0] else x_scale
         y[start:end] = quant_matmul_dequant(
             x[start:end], quantized_weight[g], weight_scale[g], bias, part, x_offset, smooth_scale,
             x_quant_mode=x_quant_mode, transpose_weight=transpose_weight,
         )  # fmt: skip
-        start = max(start, end)
     return y
 
 

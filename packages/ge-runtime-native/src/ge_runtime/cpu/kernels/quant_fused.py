@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ge_runtime.cpu.kernels.matmul import group_ends, product
+from ge_runtime.cpu.kernels.matmul import group_spans, product
+from ge_runtime.cpu.kernels.norm import rms_norm_of_rows
 from ge_runtime.cpu.kernels.numerics import FLOAT8, saturate, wide
 from ge_runtime.cpu.kernels.quant import symmetric
 from ge_runtime.cpu.registry import kernel
@@ -27,8 +28,8 @@ def rms_norm_quant(
     """``round((rms_norm(x) * gamma + beta) * scale + offset)``, saturated to int8."""
     if gemma_mode or dst_type != _INT8:
         raise refused("RmsNormQuant", f"gemma_mode, or dst_type {dst_type}", "accepted: dst_type 2 (int8)")
-    x32 = wide(x)
-    y = x32 * torch.rsqrt(x32.square().mean(-1, keepdim=True) + epsilon) * wide(gamma) + wide(beta)
+    y, _ = rms_norm_of_rows(x, gamma, epsilon)
+    y = y + wide(beta)
     return saturate(y * wide(scale) + offset.float(), torch.int8)
 
 
@@ -54,13 +55,12 @@ def _swiglu_groups(
     if x.dtype != torch.int8 or weights[0].dtype != torch.int8 or kind not in (0, 1):
         raise refused(op, f"{x.dtype} rows, {weights[0].dtype} weights, group_list_type {kind}", "accepted: int8; 0, 1")
     width = weights[0].shape[-1]
-    y, y_scale, start = torch.zeros(x.shape[0], width // 2, dtype=torch.int8), torch.zeros(x.shape[0]), 0
-    for g, end in group_ends(group_list, kind):
+    y, y_scale = torch.zeros(x.shape[0], width // 2, dtype=torch.int8), torch.zeros(x.shape[0])
+    for g, start, end in group_spans(group_list, kind):
         acc = product(x[start:end], weights[g]).float()
         acc = acc * wide(scales[g]).reshape(1, -1) * x_scale[start:end].reshape(-1, 1)
         a, b = acc.chunk(2, -1)
         y[start:end], y_scale[start:end] = symmetric(functional.silu(a) * b, torch.int8)
-        start = max(start, end)
     return y, y_scale
 
 
