@@ -202,11 +202,13 @@ def _assist(expert_ids: Tensor, origin: Tensor) -> Tensor:
     return assist.reshape(-1)
 
 
+_DISPATCH: Final = "ops-transformer: mc2/moe_distribute_dispatch, documentation"
+rows({"MoeDistributeDispatch": _dispatching("MoeDistributeDispatch", _earlier)},
+     acts=True, ignores=("tp_rank_id", "shared_expert_num"), source=_DISPATCH)  # fmt: skip
 rows({
-    "MoeDistributeDispatch": _dispatching("MoeDistributeDispatch", _earlier),
     "MoeDistributeDispatchV2": _dispatching("MoeDistributeDispatchV2", _assist),
-}, acts=True, source="ops-transformer: mc2/moe_distribute_dispatch, documentation",
-   ignores=("tp_rank_id", "shared_expert_num", "comm_alg", "zero_expert_num", "copy_expert_num", "performance_info"),
+}, acts=True, source=_DISPATCH, ignores=(
+    "tp_rank_id", "shared_expert_num", "comm_alg", "zero_expert_num", "copy_expert_num", "performance_info"),
 )  # fmt: skip
 
 
@@ -231,13 +233,16 @@ def _combine(
     return y
 
 
+_COMBINE: Final = "ops-transformer: mc2/moe_distribute_combine, documentation"
+_NOT_NEEDED: Final = (
+    "ep_rank_id", "tp_rank_id", "shared_expert_num", "global_bs", "expand_scales", "tp_send_counts",
+)  # fmt: skip
+
+
+@kernel("MoeDistributeCombine", acts=True, ignores=(*_NOT_NEEDED, "expand_idx"), source=_COMBINE)
 @kernel(
-    "MoeDistributeCombine", "MoeDistributeCombineV2", acts=True,
-    ignores=(
-        "ep_rank_id", "tp_rank_id", "shared_expert_num", "global_bs", "expand_idx", "assist_info_for_combine",
-        "expand_scales", "comm_alg", "tp_send_counts", "performance_info",
-    ),
-    source="ops-transformer: mc2/moe_distribute_combine_v2, documentation",
+    "MoeDistributeCombineV2", acts=True, source=_COMBINE,
+    ignores=(*_NOT_NEEDED, "assist_info_for_combine", "comm_alg", "performance_info"),
 )  # fmt: skip
 def moe_distribute_combine(
     expand_x: Tensor, expert_ids: Tensor, assist_info_for_combine: Tensor, ep_send_counts: Tensor,
