@@ -108,13 +108,9 @@ def bernoulli(a: Arguments, outs: Outputs) -> Any:
 
 
 def random(a: Arguments, outs: Outputs) -> Any:
-    """Whole numbers from an interval."""
-    return _like(outs[0]).random_(a["from"], a["to"], generator=_generator(a))
-
-
-def random_full(a: Arguments, outs: Outputs) -> Any:
-    """Whole numbers from the whole range of the type."""
-    return _like(outs[0]).random_(generator=_generator(a))
+    """Whole numbers from an interval, or from the whole range of the type."""
+    interval = (a["from"], a["to"]) if "from" in a else ()
+    return _like(outs[0]).random_(*interval, generator=_generator(a))
 
 
 def randperm(a: Arguments, outs: Outputs) -> Any:
@@ -161,13 +157,8 @@ def dropout_v3(a: Arguments, outs: Outputs) -> Any:
 
 
 def aminmax(a: Arguments, _: Outputs) -> Any:
-    """Smallest and largest."""
-    dim = a.get("dim")
-    if isinstance(dim, list):
-        if len(dim) > 1:
-            return torch.amin(a["self"], dim, a["keepDim"]), torch.amax(a["self"], dim, a["keepDim"])
-        dim = dim[0] if dim else None
-    return torch.aminmax(a["self"], dim=dim, keepdim=a.get("keepDim", False))
+    """Smallest and largest over dimensions; none given: all."""
+    return torch.amin(a["self"], a["dim"], a["keepDim"]), torch.amax(a["self"], a["dim"], a["keepDim"])
 
 
 # -- indexing --------------------------------------------------------------------------------------------------------
