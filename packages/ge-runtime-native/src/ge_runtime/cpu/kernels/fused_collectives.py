@@ -203,7 +203,8 @@ def _assist(expert_ids: Tensor, origin: Tensor) -> Tensor:
 
 
 _DISPATCH: Final = "ops-transformer: mc2/moe_distribute_dispatch, documentation"
-rows({"MoeDistributeDispatch": _dispatching("MoeDistributeDispatch", _earlier)},
+moe_distribute_dispatch = _dispatching("MoeDistributeDispatch", _earlier)
+rows({"MoeDistributeDispatch": moe_distribute_dispatch},
      acts=True, ignores=("tp_rank_id", "shared_expert_num"), source=_DISPATCH)  # fmt: skip
 rows({
     "MoeDistributeDispatchV2": _dispatching("MoeDistributeDispatchV2", _assist),
