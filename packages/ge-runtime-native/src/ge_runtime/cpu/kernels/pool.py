@@ -172,9 +172,9 @@ def max_pool_indices(x: Tensor, w: Window) -> tuple[Tensor, Tensor]:
 def scatter_to(grad: Tensor, index: Tensor, shape: Numbers, rank: int = 0) -> Tensor:
     """Add each gradient element at its position in the last ``rank`` axes (all but two) of zeros; sums in float32."""
     rank = rank or len(shape) - 2
-    flat = wide(grad).flatten(-rank)
+    flat = wide(grad).reshape(*shape[:-rank], grad.shape[-rank:].numel())
     y = torch.zeros(*shape[:-rank], torch.Size(shape[-rank:]).numel(), dtype=flat.dtype)
-    return y.scatter_add_(-1, index.long().flatten(-rank), flat).reshape(tuple(shape)).to(grad.dtype)
+    return y.scatter_add_(-1, index.long().reshape(flat.shape), flat).reshape(tuple(shape)).to(grad.dtype)
 
 
 def _max(x: Tensor, layout: str, windows: Windows) -> Tensor:

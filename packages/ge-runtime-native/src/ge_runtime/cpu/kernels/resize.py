@@ -94,6 +94,8 @@ def apply_matrices(x: Tensor, matrices: Sequence[Tensor]) -> Tensor:
 
 def _steps(factors: Sequence[float], rank: int) -> list[float]:
     """A scale an axis, 0 where it follows from the sizes."""
+    if len(factors) not in (0, rank):
+        raise refused("resize", f"{len(factors)} scales for {rank} sizes", "give one scale an axis, or none")
     return list(factors) if any(f > 0 for f in factors) else [0.0] * rank
 
 

@@ -379,7 +379,7 @@ rows({
     "Triu": lambda x, *, diagonal=0: torch.triu(x, diagonal),
     "Diag": lambda x: torch.diag(x.reshape(-1)).reshape([*x.shape, *x.shape]),  # rank k gives rank 2k
     "DiagPart": lambda x: (  # the inverse of Diag
-        _as_matrix(x, x.dim() // 2).diagonal().reshape(x.shape[: x.dim() // 2]).clone()),
+        x.reshape([math.prod(x.shape[: x.dim() // 2])] * 2).diagonal().reshape(x.shape[: x.dim() // 2]).clone()),
     "DiagV2": lambda x, *, diagonal=0: torch.diag(x, diagonal).clone(),
     "MatrixDiag": torch.diag_embed,
     "MatrixDiagPart": lambda x: torch.diagonal(x, dim1=-2, dim2=-1).clone(),
