@@ -182,6 +182,13 @@ def test_conv2d_int8_is_exact(run):
     close(got, conv_reference(f64(x), f64(w), None, [1, 1], [1, 0, 1, 1], [1, 1], 1))
 
 
+@pytest.mark.parametrize("dtype", [F16, BF16])
+def test_conv2d_pads_once_beside_a_bias_of_another_type(run, dtype):
+    x, w, b = rand(1, 2, 5, 6, dtype=dtype), rand(3, 2, 3, 3, dtype=dtype), rand(3)
+    got = run("Conv2D", x, w, b, strides=[1, 1, 1, 1], pads=[1, 0, 2, 1], data_format="NCHW")
+    close(got, conv_reference(f64(x), f64(w), f64(b), [1, 1], [1, 0, 2, 1], [1, 1], 1))
+
+
 def test_conv3d(run):
     x, w = rand(1, 2, 5, 6, 7, dtype=F16), rand(3, 2, 2, 3, 2, dtype=F16)
     pads, stride, dilation = [1, 0, 1, 1, 0, 2], [1, 2, 1], [1, 1, 2]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ast
+import json
 
 import pytest
 import torch
 
 from ge_emulator import aclnn, aclnn_forms, trampolines
 from ge_emulator.build import sources
+from ge_emulator.refusal import CannRefusal
 from ge_graph import schema
+from ge_graph.dtypes import DataType
 from ge_runtime.cpu import registry
 
 ROWS = aclnn.table()
@@ -62,3 +65,18 @@ def test_trampolines_are_pairs():
 def test_a_name_that_is_no_name_is_refused():
     with pytest.raises(ValueError, match="is not a function name"):
         trampolines.function('aclnnX"); system("', ">out:t")
+
+
+def test_an_argument_that_a_row_does_not_pass_is_refused():
+    row = ROWS["aclnnFlashAttentionScore"]
+    size = ["t", int(DataType.DT_FLOAT16), 4]
+    filled = {"t": size, "ia": None, "d": 1.0, "i64": 1, "str": "BNSD"}
+    values = {a.name: filled[a.kind] for a in row.arguments}
+    values |= {n: None for n in values if n.endswith("Optional")} | {"sparseMode": 0}
+
+    def call(**changed):
+        return aclnn._Call(json.dumps({"function": row.function, "args": [*(values | changed).values()]}).encode())
+
+    assert call().row is row
+    with pytest.raises(CannRefusal, match="aclnnFlashAttentionScore: the emulator computes without prefixOptional"):
+        call(prefixOptional=[3])

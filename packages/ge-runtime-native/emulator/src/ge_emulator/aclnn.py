@@ -31,7 +31,7 @@ from ge_graph.errors import GeError
 from ge_runtime.cpu.values import torch_dtype
 
 _KEPT: Final = 4096
-_NOT_PASSED: Final = ("cubeMathType",)  # how a core multiplies, not what
+_NOT_PASSED: Final = ("cubeMathType", "innerPrecise", "buffer")  # how a core computes, and what follows from the rest
 
 
 class Argument(NamedTuple):
@@ -128,6 +128,10 @@ class _Call:
         op_schema = schema.require(row.target)
         kinds = {a.name: v for a, v in zip(row.arguments, self.values)}
         names = [operand.id for operand in row.operands or () if isinstance(operand, ast.Name)]
+        passed = {n.id for v in row.keywords.values() for n in ast.walk(v) if isinstance(n, ast.Name)}.union(names)
+        for argument, value in zip(row.arguments, self.values):
+            if value and not argument.written and argument.name not in (*passed, *_NOT_PASSED):
+                raise CannRefusal(INVALID, f"EZ9999: {row.function}: the emulator computes without {argument.name}")
         fed = [name for name in names if kinds[name] is not None]
         given = [kinds[name] or ("t", -1, 0) for name in names]
         inputs = [{"dtype": dtype, "rank": rank} for _, dtype, rank in given]
