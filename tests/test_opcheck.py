@@ -99,7 +99,10 @@ def _(x, other, by=2.0):
 
 scaled.register_autograd(
     lambda ctx, g: (g * ctx.by, g if ctx.added else None, None),
-    setup_context=lambda ctx, inputs, output: (setattr(ctx, "by", inputs[2]), setattr(ctx, "added", inputs[1] is not None))[0],  # noqa: E501
+    setup_context=lambda ctx, inputs, output: (
+        setattr(ctx, "by", inputs[2]),
+        setattr(ctx, "added", inputs[1] is not None),
+    )[0],  # noqa: E501
 )
 
 

@@ -142,7 +142,7 @@ def _first_difference(program: Program, turns: int, way: Way) -> tuple[Differenc
             continue
         want = run(program, compiled(program, None), turn=turn)
         try:
-            call = call or way(program, ours(program))
+            call = way(program, ours(program)) if call is None else call
             got = run(program, call, turn=turn)
         except Exception as error:  # noqa: BLE001 - any error is a finding
             return _failure(error), turn
