@@ -102,7 +102,7 @@ scaled.register_autograd(
     setup_context=lambda ctx, inputs, output: (
         setattr(ctx, "by", inputs[2]),
         setattr(ctx, "added", inputs[1] is not None),
-    )[0],  # noqa: E501
+    )[0],
 )
 
 

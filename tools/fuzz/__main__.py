@@ -57,7 +57,8 @@ def main(argv: list[str] | None = None) -> int:
     differ, expected = sum(found.values()), sum(refused.values())
     rate = (seed - given.seed) / max(given.seconds, 1e-9)
     print(
-        f"{seed - given.seed} programs, {rate:.2f} a second, {differ} differ in {len(found)} kinds, {expected} are refused as expected"
+        f"{seed - given.seed} programs, {rate:.2f} a second, {differ} differ in {len(found)} kinds, "
+        f"{expected} are refused as expected"
     )
     for kind, count in found.most_common():
         print(f"{count:6} {kind}")

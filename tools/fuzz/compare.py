@@ -77,8 +77,8 @@ def compiled(program: Program, backend: Any) -> Any:
 def handed_over(program: Program, backend: Any) -> Any:
     """The program as dynamo would hand it to the backend, without dynamo: it costs less than half.
 
-    Only for static sizes. Dynamo inlines and guards; all else is as in ``compiled``: AOTAutograd traces the program with
-    sizes that data decide, and gives its results, aliases, written inputs and gradients.
+    Only for static sizes. Dynamo inlines and guards; all else is as in ``compiled``: AOTAutograd traces the program,
+    with sizes that data decide, and gives its results, aliases, written inputs and gradients.
     """
     mode = FakeTensorMode(shape_env=ShapeEnv())
     fakes = [mode.from_tensor(a, static_shapes=True) for a in program.arguments()]

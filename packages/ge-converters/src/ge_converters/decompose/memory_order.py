@@ -75,6 +75,9 @@ ORDERED: Final[dict[str, Callable[..., Tensor | None]]] = {
     "ldexp.Tensor": _of_both,
     "_native_batch_norm_legit_functional.default": _row_major,
     "_native_batch_norm_legit.no_stats": _row_major,
+    "_native_batch_norm_legit_no_training.default": _row_major,
+    "_batch_norm_with_update_functional.default": _row_major,
+    "_batch_norm_no_update.default": _row_major,
 }
 
 
