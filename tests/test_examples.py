@@ -32,11 +32,11 @@ def test_generated_wrappers_are_up_to_date(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("more", [[], ["--experts"]])
-def test_serving(more, tmp_path):
+@pytest.mark.parametrize(("more", "starts"), [([], (2, 0)), (["--experts"], (2,))])
+def test_serving(more, starts, tmp_path):
     """Tokens equal eager's, and the second start traces nothing."""
     serve = ROOT / "examples" / "serving"
-    for traced in (2, 0):
+    for traced in starts:
         out = run("serve.py", "--cache-dir", str(tmp_path), *more, cwd=serve)
         assert "every answer equals eager" in out
         assert f"functions traced: {traced}" in out

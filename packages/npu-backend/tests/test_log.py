@@ -117,14 +117,35 @@ with torch.no_grad():
 """
 
 
-def told(tmp_path, *, before="", dynamic=False, **environment):
-    """What a process that runs the model writes, as pairs of level and text, and as one normal text."""
-    (tmp_path / "model.py").write_text(_MODEL.format(before=before, dynamic=dynamic))
-    run = subprocess.run(
-        [sys.executable, "model.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=True,
-        env={**{k: v for k, v in os.environ.items() if k != "TNG_LOG_LEVEL"}, **environment},
+_EACH_LEVEL = """
+import os, runpy
+import torch._dynamo
+for level in "01234":
+    child = os.fork()
+    if not child:
+        os.dup2(os.open(f"{level}.log", os.O_CREAT | os.O_WRONLY), 2)
+        os.environ["TNG_LOG_LEVEL"] = level
+        runpy.run_path("model.py")
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+def run_python(folder, script, **environment):
+    """What a process that runs a script in a folder writes to stderr."""
+    kept = {k: v for k, v in os.environ.items() if k != "TNG_LOG_LEVEL"}
+    done = subprocess.run(
+        [sys.executable, script], cwd=folder, capture_output=True, text=True, timeout=300, check=True,
+        env={**kept, **environment},
     )  # fmt: skip
-    text = re.sub(r"TORCHAIR\(\d+,\w+\):[\d-]+[ -][\d:.]+ \[([\w/]+\.py):\d+\]\d+", r"TORCHAIR [\1]", run.stderr)
+    return done.stderr
+
+
+def told(tmp_path, *, before="", dynamic=False, **environment):
+    """What a process that runs the model writes, without what differs from run to run."""
+    (tmp_path / "model.py").write_text(_MODEL.format(before=before, dynamic=dynamic))
+    written = run_python(tmp_path, "model.py", **environment)
+    text = re.sub(r"TORCHAIR\(\d+,\w+\):[\d-]+[ -][\d:.]+ \[([\w/]+\.py):\d+\]\d+", r"TORCHAIR [\1]", written)
     text = re.sub(r"[\d.]+ ms", "<time> ms", re.sub(r"0x[0-9a-f]+", "<address>", text))
     return text.replace(str(tmp_path), "<folder>")
 
@@ -152,7 +173,12 @@ def test_nothing_is_told_by_default(tmp_path):
 
 @pytest.mark.slow
 def test_each_level_of_the_native_layer_is_another(tmp_path):
-    levels = {n: set(re.findall(r"^\[(\w+)\]", told(tmp_path, TNG_LOG_LEVEL=n), re.MULTILINE)) for n in "01234"}
+    """torchair is imported anew for each level, torch once."""
+    (tmp_path / "model.py").write_text(_MODEL.format(before="", dynamic=False))
+    (tmp_path / "each_level.py").write_text(_EACH_LEVEL)
+    assert run_python(tmp_path, "each_level.py") == ""
+    logs = {n: (tmp_path / f"{n}.log").read_text() for n in "01234"}
+    levels = {n: set(re.findall(r"^\[(\w+)\]", text, re.MULTILINE)) for n, text in logs.items()}
     assert levels == {
         "0": {"DEBUG", "INFO", "EVENT"}, "1": {"INFO", "EVENT"}, "2": {"EVENT"}, "3": set(), "4": {"EVENT"},
     }  # fmt: skip

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Final
 
@@ -19,6 +21,12 @@ _PREFERRED: Final = ("cpu", "torch_npu", "cann")
 
 def installed() -> dict[str, EntryPoint]:
     """Engine names and their entry points, those to prefer first; nothing is imported."""
+    return _installed(tuple(sys.path))
+
+
+@cache
+def _installed(path: tuple[str, ...]) -> dict[str, EntryPoint]:
+    """Read once for a search path: it opens a file of every installed distribution, twice in each compilation."""
     return {e.name: e for e in sorted(entry_points(group=GROUP), key=lambda e: (_rank(e.name), e.name))}
 
 

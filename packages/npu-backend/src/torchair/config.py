@@ -444,6 +444,9 @@ class NpuBaseConfig:
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *self._items]
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._items or name in self._aliases
+
     def __repr__(self) -> str:
         changed = (f"{_short(v)}={v!r}" for _, v in self.values() if not v.is_default)
         return f"{type(self).__name__}({', '.join(changed)})"

@@ -34,7 +34,7 @@ class FxPass(Protocol):
 def switched_on(config: NpuBaseConfig, name: str) -> bool:
     """Whether an option of captured graphs is on: under ``aclgraph_config`` and, where it is known, in mode
     reduce-overhead also under ``experimental_config``."""
-    places = [config.experimental_config] if hasattr(config.experimental_config, name) else []
+    places = [config.experimental_config] if name in config.experimental_config else []
     if config.mode.value == "reduce-overhead":
         places.append(config.aclgraph_config)
     return bool(places) and all(bool(getattr(place, name, True)) for place in places)
