@@ -44,6 +44,13 @@ GAPS: dict[str, str] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _recurrent_ones_too():
+    """Left to itself, dynamo hands no backend a recurrent module."""
+    with torch._dynamo.config.patch(allow_rnn=True):
+        yield
+
+
 def rows() -> list[Any]:
     """Module and training or not."""
     chosen = module_db if WHOLE else module_db[::PART]
