@@ -3,9 +3,20 @@
 What one test leaves in the process must not reach the next: all folders run in one.
 """
 
+import gc
 import sys
 
 import pytest
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Nothing that is collected goes away, so nothing is gained by looking for garbage: a sixth of the time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_runtest_setup():

@@ -225,19 +225,6 @@ def test_ranks(tmp_path, kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("level", ["1", "4", "7"])
-def test_level_of_the_native_layer(tmp_path, level):
-    code = """
-        import torch, torchair, logging
-        torchair.logger.setLevel(logging.ERROR)
-        torch.compile(lambda x: x + 1, backend="npu", dynamic=False)(torch.ones(2))
-    """
-    text = run(code, tmp_path, TNG_LOG_LEVEL=level).stderr
-    assert ("Compiling concrete graph 1 with options:" in text) is (level == "1")
-    assert ("TNG_LOG_LEVEL is '7', known are 0 to 4" in text) is (level == "7")
-
-
-@pytest.mark.slow
 def test_two_processes_in_one_folder(tmp_path):
     code = """
         import torch, torchair

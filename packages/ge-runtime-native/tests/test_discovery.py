@@ -87,3 +87,19 @@ def test_object_that_is_no_engine_is_a_rejection(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(discovery, "installed", lambda: {"odd": entry})
     with pytest.raises(EngineError, match="does not implement"):
         ge_runtime.choose("cpu")
+
+
+def test_engines_are_read_once_for_a_search_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[str] = []
+    original = discovery.entry_points
+    monkeypatch.setattr(discovery, "entry_points", lambda group: reads.append(group) or original(group=group))
+    discovery._installed.cache_clear()
+    first = discovery.installed()
+    assert discovery.installed() == first
+    assert len(reads) == 1
+    info = tmp_path / "odd-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: odd\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[ge_runtime.engines]\nodd = odd:thing\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert discovery.installed().keys() == {*first, "odd"}

@@ -135,7 +135,6 @@ class _Followed(Loader):
         return getattr(self._loader, name)
 
     def create_module(self, spec: Any) -> Any:
-        """As the loader does."""
         return self._loader.create_module(spec)
 
     def exec_module(self, module: Any) -> None:

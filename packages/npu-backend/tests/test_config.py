@@ -144,6 +144,8 @@ def test_refusals_name_path_and_way_out(write, code, hint):
 def test_unknown_names_behave_as_attributes():
     config = CompilerConfig()
     assert not hasattr(config, "nonsense")
+    assert "nonsense" not in config
+    assert "debug" in config
     assert getattr(config.debug, "nonsense", 7) == 7
 
 

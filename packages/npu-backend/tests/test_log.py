@@ -120,7 +120,7 @@ with torch.no_grad():
 _EACH_LEVEL = """
 import os, runpy
 import torch._dynamo
-for level in "01234":
+for level in "012347":
     child = os.fork()
     if not child:
         os.dup2(os.open(f"{level}.log", os.O_CREAT | os.O_WRONLY), 2)
@@ -177,11 +177,13 @@ def test_each_level_of_the_native_layer_is_another(tmp_path):
     (tmp_path / "model.py").write_text(_MODEL.format(before="", dynamic=False))
     (tmp_path / "each_level.py").write_text(_EACH_LEVEL)
     assert run_python(tmp_path, "each_level.py") == ""
-    logs = {n: (tmp_path / f"{n}.log").read_text() for n in "01234"}
+    logs = {n: (tmp_path / f"{n}.log").read_text() for n in "012347"}
+    assert "TNG_LOG_LEVEL is '7', known are 0 to 4" in logs.pop("7")
     levels = {n: set(re.findall(r"^\[(\w+)\]", text, re.MULTILINE)) for n, text in logs.items()}
     assert levels == {
         "0": {"DEBUG", "INFO", "EVENT"}, "1": {"INFO", "EVENT"}, "2": {"EVENT"}, "3": set(), "4": {"EVENT"},
     }  # fmt: skip
+    assert [n for n, text in logs.items() if "Compiling concrete graph 1 with options:" in text] == ["0", "1"]
 
 
 @pytest.mark.slow

@@ -53,7 +53,6 @@ class CallPlan:
     """Everything about an operator that a call needs, worked out once.
 
     Attributes:
-        schema: The operator.
         ports: Parameter name to input position.
         attributes: Parameter name to attribute schema.
     """

@@ -13,101 +13,57 @@ import numpy as np
 
 from ge_graph.errors import GraphError
 
-# name, header number, wire number, bits an element (0: no fixed size), torch name, numpy name, short name, kind.
-# kind: f floating, i signed, u unsigned, b bool, c complex, q quantised, - other.
-_DTYPE_ROWS: Final = """
-DT_FLOAT          0  1  32 float32       float32    f32   f
-DT_FLOAT16        1  2  16 float16       float16    f16   f
-DT_INT8           2  3   8 int8          int8       i8    i
-DT_INT32          3  7  32 int32         int32      i32   i
-DT_UINT8          4  4   8 uint8         uint8      u8    u
-DT_INT16          6  5  16 int16         int16      i16   i
-DT_UINT16         7  6  16 uint16        uint16     u16   u
-DT_UINT32         8  9  32 uint32        uint32     u32   u
-DT_INT64          9  8  64 int64         int64      i64   i
-DT_UINT64        10 10  64 uint64        uint64     u64   u
-DT_DOUBLE        11 12  64 float64       float64    f64   f
-DT_BOOL          12 11   8 bool          bool       b8    b
-DT_STRING        13 13   0 -             -          str   -
-DT_DUAL_SUB_INT8 14 14   8 -             -          dsi8  -
-DT_DUAL_SUB_UINT8 15 15  8 -             -          dsu8  -
-DT_COMPLEX64     16 16  64 complex64     complex64  c64   c
-DT_COMPLEX128    17 17 128 complex128    complex128 c128  c
-DT_QINT8         18 18   8 qint8         -          qi8   q
-DT_QINT16        19 19  16 -             -          qi16  q
-DT_QINT32        20 20  32 qint32        -          qi32  q
-DT_QUINT8        21 21   8 quint8        -          qu8   q
-DT_QUINT16       22 22  16 -             -          qu16  q
-DT_RESOURCE      23 23  64 -             -          res   -
-DT_STRING_REF    24 24   0 -             -          sref  -
-DT_DUAL          25 25  40 -             -          dual  -
-DT_VARIANT       26 26  64 -             -          var   -
-DT_BF16          27 27  16 bfloat16      -          bf16  f
-DT_UNDEFINED     28  0   0 -             -          undef -
-DT_INT4          29 28   4 quint4x2      -          i4    i
-DT_UINT1         30 29   1 -             -          u1    u
-DT_INT2          31 30   2 -             -          i2    i
-DT_UINT2         32 31   2 -             -          u2    u
-DT_COMPLEX32     33 32  32 complex32     -          c32   c
-DT_HIFLOAT8      34 33   8 -             -          hif8  f
-DT_FLOAT8_E5M2   35 34   8 float8_e5m2   -          f8e5  f
-DT_FLOAT8_E4M3FN 36 35   8 float8_e4m3fn -          f8e4  f
-DT_FLOAT8_E8M0   37 36   8 float8_e8m0fnu -         f8e8  f
-DT_FLOAT6_E3M2   38 37   6 -             -          f6e3  f
-DT_FLOAT6_E2M3   39 38   6 -             -          f6e2  f
-DT_FLOAT4_E2M1   40 39   4 -             -          f4e2  f
-DT_FLOAT4_E1M2   41 40   4 -             -          f4e1  f
-"""
-
-_ROWS: Final = {r[0]: r for r in (line.split() for line in _DTYPE_ROWS.strip().splitlines())}
-
 
 class DataType(enum.IntEnum):
-    """GE element type; the integer is the header number, as attributes carry it."""
+    """GE element type; the integer is the header number, as attributes carry it.
 
-    DT_FLOAT = 0
-    DT_FLOAT16 = 1
-    DT_INT8 = 2
-    DT_INT32 = 3
-    DT_UINT8 = 4
-    DT_INT16 = 6
-    DT_UINT16 = 7
-    DT_UINT32 = 8
-    DT_INT64 = 9
-    DT_UINT64 = 10
-    DT_DOUBLE = 11
-    DT_BOOL = 12
-    DT_STRING = 13
-    DT_DUAL_SUB_INT8 = 14
-    DT_DUAL_SUB_UINT8 = 15
-    DT_COMPLEX64 = 16
-    DT_COMPLEX128 = 17
-    DT_QINT8 = 18
-    DT_QINT16 = 19
-    DT_QINT32 = 20
-    DT_QUINT8 = 21
-    DT_QUINT16 = 22
-    DT_RESOURCE = 23
-    DT_STRING_REF = 24
-    DT_DUAL = 25
-    DT_VARIANT = 26
-    DT_BF16 = 27
-    DT_UNDEFINED = 28
-    DT_INT4 = 29
-    DT_UINT1 = 30
-    DT_INT2 = 31
-    DT_UINT2 = 32
-    DT_COMPLEX32 = 33
-    DT_HIFLOAT8 = 34
-    DT_FLOAT8_E5M2 = 35
-    DT_FLOAT8_E4M3FN = 36
-    DT_FLOAT8_E8M0 = 37
-    DT_FLOAT6_E3M2 = 38
-    DT_FLOAT6_E2M3 = 39
-    DT_FLOAT4_E2M1 = 40
-    DT_FLOAT4_E1M2 = 41
+    A row has header number, wire number, bits an element (0: no fixed size), torch name, numpy name, short name, and
+    kind: f floating, i signed, u unsigned, b bool, c complex, q quantised, - other.
+    """
 
-    # Set once below from the row of each member; plain attributes, because these are read for every edge.
+    DT_FLOAT = 0, 1, 32, "float32", "float32", "f32", "f"
+    DT_FLOAT16 = 1, 2, 16, "float16", "float16", "f16", "f"
+    DT_INT8 = 2, 3, 8, "int8", "int8", "i8", "i"
+    DT_INT32 = 3, 7, 32, "int32", "int32", "i32", "i"
+    DT_UINT8 = 4, 4, 8, "uint8", "uint8", "u8", "u"
+    DT_INT16 = 6, 5, 16, "int16", "int16", "i16", "i"
+    DT_UINT16 = 7, 6, 16, "uint16", "uint16", "u16", "u"
+    DT_UINT32 = 8, 9, 32, "uint32", "uint32", "u32", "u"
+    DT_INT64 = 9, 8, 64, "int64", "int64", "i64", "i"
+    DT_UINT64 = 10, 10, 64, "uint64", "uint64", "u64", "u"
+    DT_DOUBLE = 11, 12, 64, "float64", "float64", "f64", "f"
+    DT_BOOL = 12, 11, 8, "bool", "bool", "b8", "b"
+    DT_STRING = 13, 13, 0, None, None, "str", "-"
+    DT_DUAL_SUB_INT8 = 14, 14, 8, None, None, "dsi8", "-"
+    DT_DUAL_SUB_UINT8 = 15, 15, 8, None, None, "dsu8", "-"
+    DT_COMPLEX64 = 16, 16, 64, "complex64", "complex64", "c64", "c"
+    DT_COMPLEX128 = 17, 17, 128, "complex128", "complex128", "c128", "c"
+    DT_QINT8 = 18, 18, 8, "qint8", None, "qi8", "q"
+    DT_QINT16 = 19, 19, 16, None, None, "qi16", "q"
+    DT_QINT32 = 20, 20, 32, "qint32", None, "qi32", "q"
+    DT_QUINT8 = 21, 21, 8, "quint8", None, "qu8", "q"
+    DT_QUINT16 = 22, 22, 16, None, None, "qu16", "q"
+    DT_RESOURCE = 23, 23, 64, None, None, "res", "-"
+    DT_STRING_REF = 24, 24, 0, None, None, "sref", "-"
+    DT_DUAL = 25, 25, 40, None, None, "dual", "-"
+    DT_VARIANT = 26, 26, 64, None, None, "var", "-"
+    DT_BF16 = 27, 27, 16, "bfloat16", None, "bf16", "f"
+    DT_UNDEFINED = 28, 0, 0, None, None, "undef", "-"
+    DT_INT4 = 29, 28, 4, "quint4x2", None, "i4", "i"
+    DT_UINT1 = 30, 29, 1, None, None, "u1", "u"
+    DT_INT2 = 31, 30, 2, None, None, "i2", "i"
+    DT_UINT2 = 32, 31, 2, None, None, "u2", "u"
+    DT_COMPLEX32 = 33, 32, 32, "complex32", None, "c32", "c"
+    DT_HIFLOAT8 = 34, 33, 8, None, None, "hif8", "f"
+    DT_FLOAT8_E5M2 = 35, 34, 8, "float8_e5m2", None, "f8e5", "f"
+    DT_FLOAT8_E4M3FN = 36, 35, 8, "float8_e4m3fn", None, "f8e4", "f"
+    DT_FLOAT8_E8M0 = 37, 36, 8, "float8_e8m0fnu", None, "f8e8", "f"
+    DT_FLOAT6_E3M2 = 38, 37, 6, None, None, "f6e3", "f"
+    DT_FLOAT6_E2M3 = 39, 38, 6, None, None, "f6e2", "f"
+    DT_FLOAT4_E2M1 = 40, 39, 4, None, None, "f4e2", "f"
+    DT_FLOAT4_E1M2 = 41, 40, 4, None, None, "f4e1", "f"
+
+    # Plain attributes, because these are read for every edge.
     wire: int
     bits: int
     torch_name: str | None
@@ -116,6 +72,16 @@ class DataType(enum.IntEnum):
     is_float: bool
     is_integer: bool
     is_complex: bool
+
+    def __new__(
+        cls, header: int, wire: int = 0, bits: int = 0, torch: str | None = None, numpy: str | None = None,
+        short: str = "", kind: str = "-",
+    ) -> DataType:  # fmt: skip
+        made = int.__new__(cls, header)
+        made._value_ = header
+        made.wire, made.bits, made.torch_name, made.numpy_name, made.short = wire, bits, torch, numpy, short
+        made.is_float, made.is_integer, made.is_complex = kind == "f", kind in "iu", kind == "c"
+        return made
 
     @property
     def numpy(self) -> np.dtype[np.generic]:
@@ -128,18 +94,6 @@ class DataType(enum.IntEnum):
             raise GraphError("GE3001", f"{self.name} has no numpy type", next="cast to float32 first")
         return np.dtype(self.numpy_name)
 
-
-def _text(cell: str) -> str | None:
-    return None if cell == "-" else cell
-
-
-for _name, _header, _wire, _bits, _torch, _numpy, _short, _kind in _ROWS.values():
-    _member = DataType[_name]
-    if int(_header) != int(_member):
-        raise AssertionError(f"row of {_name} disagrees with the enum")
-    _member.wire, _member.bits = int(_wire), int(_bits)
-    _member.torch_name, _member.numpy_name, _member.short = _text(_torch), _text(_numpy), _short
-    _member.is_float, _member.is_integer, _member.is_complex = _kind == "f", _kind in "iu", _kind == "c"
 
 BY_WIRE: Final = {d.wire: d for d in DataType}
 BY_TORCH_NAME: Final = {d.torch_name: d for d in DataType if d.torch_name}

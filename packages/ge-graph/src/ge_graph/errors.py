@@ -48,6 +48,17 @@ def _restored(kind: type[GeError], args: tuple[Any, ...], fields: dict[str, Any]
     return error
 
 
+def on_purpose(error: BaseException | None) -> GeError | None:
+    """The error of ours that an exception is, wraps (dynamo's do) or follows; None if there is none."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, GeError):
+            return error
+        seen.add(id(error))
+        error = getattr(error, "inner_exception", None) or error.__cause__ or error.__context__
+    return None
+
+
 class ConfigError(GeError, ValueError):
     """A configuration value is refused (1xxx)."""
 

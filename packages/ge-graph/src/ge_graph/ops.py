@@ -51,7 +51,7 @@ def Data(
 
 
 def __getattr__(name: str) -> Any:
-    if name.startswith("__"):
+    if name.startswith("_") and not name[1:2].isupper():  # GE has _If; tools that look for private names get no search
         raise AttributeError(name)
     try:
         wrapper = _calling.wrapper(name)

@@ -7,13 +7,12 @@ narrowest level that its lists name.
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal
 
-from ge_graph.errors import GraphError
+from ge_graph.files import package_data
 
 Level = Literal["global", "session", "graph", "load", "engine"]
 
@@ -32,7 +31,6 @@ class OptionFacts:
     """What GE knows of an option.
 
     Attributes:
-        key: Name, ``ge.oo.level``.
         values: Values it takes, in short; empty if not known.
         default: Value when it is not given; empty if not known or none.
         levels: Levels whose lists name it: ``global``, ``session``, ``graph``, ``load``, ``build`` (offline). Empty:
@@ -50,11 +48,8 @@ class OptionFacts:
 @lru_cache(maxsize=1)
 def table() -> dict[str, OptionFacts]:
     """Every option of GE by its key."""
-    data = pkgutil.get_data("ge_graph", "data/options.tsv")
-    if data is None:
-        raise GraphError("GE3011", "package data ge_graph/data/options.tsv cannot be read", next="reinstall ge-graph")
     options = {}
-    for line in data.decode().splitlines()[1:]:
+    for line in package_data("options.tsv").decode().splitlines()[1:]:
         key, values, default, levels, *_ = (*line.split("\t"), "", "", "")
         named = tuple(filter(None, levels.split(",")))
         narrowest: Level = next((level for level in ("graph", "session", "global", "load") if level in named), "graph")

@@ -30,7 +30,6 @@ def to_text(graph: Graph) -> str:
 
 
 def node_text(node: Node) -> str:
-    """The line of one node."""
     line = _node_line(node)
     return escape.line(line, len(line))
 

@@ -220,14 +220,11 @@ class Program:
 
     Args:
         kind: What it is, a name of ours; stands in tracebacks.
-        parameters: Names of its parameters.
         statements: With a comment each, printed above it in ``source``; a comment may be any text.
         names: What the other names stand for. A builtin that is not among them is refused like any unknown name.
 
     Attributes:
-        function: To be called.
         file: What tracebacks call it.
-        statements: As given.
 
     Errors:
         GraphError GE3053 if a statement holds anything but the listed constructs, our names and integers.

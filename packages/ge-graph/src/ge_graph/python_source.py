@@ -20,9 +20,9 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from ge_graph.attrs import Attr, Kind, make
 from ge_graph.calling import plan_of
 from ge_graph.dtypes import DataType, Format, from_numpy
 from ge_graph.errors import ArchiveError, GraphError
+from ge_graph.files import whole
 from ge_graph.ir import Graph, Literal, Node, Operand, Provenance, Shape, Tensor, _current, building, current_graph
 from ge_graph.serde_write import literal_bytes, tensor_data
 
@@ -200,43 +201,20 @@ def to_py(graph: Graph) -> str:
 def write_py(graph: Graph, path: str | os.PathLike[str]) -> None:
     """Write the program, readable by its owner only, and ``<name>.weights`` beside it if large constants ask for it."""
     target = Path(path)
-    weights = _Weights(target.with_suffix(".weights"))
-    try:
-        text = _Program(weights.add).text(graph)
-        weights.close()
-        temporary = target.with_name(f".{target.name}.{os.getpid()}")
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-            file.write(text)
-        temporary.replace(target)
-    finally:
-        weights.abandon()
+    weights = target.with_suffix(".weights")
+    opened: list[IO[bytes]] = []
+    with ExitStack() as complete:
 
+        def store(data: np.ndarray[Any, Any]) -> tuple[str, int]:
+            if not opened:  # made with the first constant
+                opened.append(complete.enter_context(whole(weights, 0o600)))
+            offset = opened[0].tell()
+            opened[0].write(data.data)
+            return weights.name, offset
 
-class _Weights:
-    """The sibling file, made with the first constant and named when it is complete."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        self._file: Any = None
-
-    def add(self, data: np.ndarray[Any, Any]) -> tuple[str, int]:
-        if self._file is None:
-            self._file = open(os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")  # noqa: SIM115
-        offset = self._file.tell()
-        self._file.write(data.data)
-        return self._path.name, offset
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-            self._temporary.replace(self._path)
-
-    def abandon(self) -> None:
-        if self._file is not None:
-            self._file.close()
-        self._temporary.unlink(missing_ok=True)
+        text = _Program(store).text(graph)
+    with whole(target, 0o600) as file:
+        file.write(text.encode())
 
 
 Store = Callable[[np.ndarray[Any, Any]], tuple[str, int]]
@@ -341,12 +319,9 @@ class _Program:
         """Arguments of the ``ge`` call, ``None`` if there is no such call."""
         named = f"node_name={_value(made.name)}"
         if made.op == "Data":
-            shape = made.outputs[0].known_shape if made.outputs else None
-            if shape is None:
+            if not made.outputs or made.outputs[0].known_shape is None:
                 return None
-            dims = [-1 if isinstance(d, str) else d for d in shape]
-            return [f"index={_value(made.attr('index', 0))}", f"dtype={int(made.outputs[0].dtype)}", f"shape={dims}",
-                    f"placement={_value(made.attr('_placement', 'NPU'))}", named]  # fmt: skip
+            return [*(f"{name}={_value(value)}" for name, value in _of_data(made).items()), named]
         if made.op == "Const":
             value = made.attr("value")
             if value is None:
@@ -358,13 +333,8 @@ class _Program:
         return [*self._operation(made), named]
 
     def _operation(self, made: Node) -> list[str]:
-        plan = plan_of(made.op)
         result = [self._operand(e) for e in made.inputs]
-        for parameter, row in plan.attributes.items():
-            attr = made.attrs.get(row.name)
-            if attr is not None and row.kind is attr.kind and attr.kind is not Kind.TENSOR and attr != row.default:
-                result.append(f"{parameter}={_value(attr.value)}")
-        result += [f"size_of_{port}={count}" for port, count in made.output_counts.items()]
+        result += [f"{parameter}={_value(value)}" for parameter, value in _options(made).items()]
         if made.control and all(n.outputs for n in made.control):
             result.append(f"dependencies=[{', '.join(self._handle(n) for n in made.control)}]")
         return result
@@ -389,9 +359,7 @@ class _Program:
         if any(f != Format.FORMAT_ND for f in formats):
             parts.append(f"formats={formats}")
         if made.provenance is not None:
-            p = made.provenance
-            texts = p.texts()
-            parts.append(f"origin=({', '.join(map(_value, texts))})")
+            parts.append(f"origin=({', '.join(map(_value, made.provenance.texts()))})")
         extra = {k: a for k, a in made.attrs.items() if k not in twin.attrs or not _same(a, twin.attrs[k])}
         if extra:
             parts.append(f"attrs={{{', '.join(f'{_value(k)}: {self._attr(a)}' for k, a in extra.items())}}}")
@@ -403,11 +371,8 @@ class _Program:
         return f"restore({_value(made.name)}, {', '.join(parts)})" if parts else ""
 
     def _attr(self, attr: Attr) -> str:
-        if attr.kind is Kind.TENSOR:
-            value = "None" if attr.value is None else self._raw(attr.value)
-        else:
-            value = _value(attr.value)
-        return f"({_value(attr.kind.value)}, {value})"
+        tensor = attr.kind is Kind.TENSOR and attr.value is not None
+        return f"({_value(attr.kind.value)}, {self._raw(attr.value) if tensor else _value(attr.value)})"
 
     def _constant(self, value: Any) -> list[str]:
         if isinstance(value, np.ndarray) and value.size <= INLINE_ITEMS and _reads_back(value):
@@ -448,36 +413,47 @@ def _try(made: Node, scratch: Graph, twins: dict[Tensor, Tensor]) -> Node | None
 def _made_by_call(made: Node, twins: dict[Tensor, Tensor]) -> Node | None:
     graph = current_graph()
     if made.op == "Data":
-        dims = tuple(-1 if isinstance(d, str) else d for d in made.outputs[0].known_shape or ())
-        builder.data(graph, index=made.attr("index", 0), dtype=made.outputs[0].dtype, shape=dims,
-                     placement=made.attr("_placement", "NPU"), name=made.name)  # fmt: skip
+        builder.data(graph, **_of_data(made), name=made.name)
     elif made.op == "Const":
         builder.constant(graph, made.attr("value"), made.name, readable="_readable_value" in made.attrs)
     else:
         plan = plan_of(made.op)
         if len(made.inputs) != plan.arity:
             return None
-        args = [
-            tuple(twins[t] for t in e) if isinstance(e, tuple) else None if e is None else twins[e] for e in made.inputs
-        ]
-        options: dict[str, Any] = {"node_name": made.name}
-        for parameter, row in plan.attributes.items():
-            attr = made.attrs.get(row.name)
-            if attr is not None and row.kind is attr.kind and attr.kind is not Kind.TENSOR and attr != row.default:
-                options[parameter] = attr.value
-        options.update((f"size_of_{port}", count) for port, count in made.output_counts.items())
+        options = {"node_name": made.name, **_options(made)}
         if made.control and all(n.outputs for n in made.control):
             options["dependencies"] = [twins[n.outputs[0]] for n in made.control]
-        plan.call(tuple(args), options)
+        plan.call(tuple(_twin_inputs(made, twins)), options)
     return graph.nodes[-1] if graph.nodes else None
 
 
-def _same_form(made: Node, twin: Node, twins: dict[Tensor, Tensor]) -> bool:
-    inputs = [
+def _of_data(made: Node) -> dict[str, Any]:
+    """What the call that makes an input says."""
+    (tensor,) = made.outputs[:1]
+    dims = tuple(-1 if isinstance(d, str) else d for d in tensor.known_shape or ())
+    return {"index": made.attr("index", 0), "dtype": tensor.dtype, "shape": dims,
+            "placement": made.attr("_placement", "NPU")}  # fmt: skip
+
+
+def _options(made: Node) -> dict[str, Any]:
+    """What the call that makes a node says of attributes and of dynamic outputs."""
+    said = {}
+    for parameter, row in plan_of(made.op).attributes.items():
+        attr = made.attrs.get(row.name)
+        if attr is not None and row.kind is attr.kind and attr.kind is not Kind.TENSOR and attr != row.default:
+            said[parameter] = attr.value
+    return said | {f"size_of_{port}": count for port, count in made.output_counts.items()}
+
+
+def _twin_inputs(made: Node, twins: dict[Tensor, Tensor]) -> list[Operand]:
+    return [
         tuple(twins[t] for t in e) if isinstance(e, tuple) else None if e is None else twins[e] for e in made.inputs
     ]
+
+
+def _same_form(made: Node, twin: Node, twins: dict[Tensor, Tensor]) -> bool:
     return (
-        twin.name == made.name and twin.op == made.op and twin.inputs == inputs
+        twin.name == made.name and twin.op == made.op and twin.inputs == _twin_inputs(made, twins)
         and twin.output_counts == made.output_counts
         and [t.dtype for t in twin.outputs] == [t.dtype for t in made.outputs]
     )  # fmt: skip

@@ -18,7 +18,6 @@ from __future__ import annotations
 import difflib
 import json
 import keyword
-import pkgutil
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ from typing import Any, Final
 from ge_graph.attrs import Attr, Kind, make
 from ge_graph.dtypes import BY_SHORT, DataType
 from ge_graph.errors import GraphError
+from ge_graph.files import package_data
 
 Row = dict[str, Any]
 
@@ -39,7 +39,6 @@ class PortSchema:
     """An input or output of an operator.
 
     Attributes:
-        name: Port name.
         kind: ``required``, ``optional`` (inputs only) or ``dynamic``.
         dtypes: Element types that the port takes, in header order.
         typevar: Name of the type variable that the port shares with others, empty if none.
@@ -60,8 +59,6 @@ class AttrSchema:
     """An attribute of an operator.
 
     Attributes:
-        name: Attribute name.
-        kind: Kind of its value.
         required: Whether a call must give it.
         default: Typed value used when a call leaves it out, ``None`` for "absent".
         symbol: GE type name under which the header writes an Int default, empty otherwise.
@@ -79,10 +76,6 @@ class OpSchema:
     """An operator as GE registers it.
 
     Attributes:
-        name: Operator type.
-        inputs: Input ports in order.
-        outputs: Output ports in order.
-        attrs: Attributes in order.
         subgraphs: Slot name to kind, ``required`` or ``dynamic``.
         typevars: Type variable to the types it ranges over; promoted variables are left out.
         promotions: Promoted variable to the variables whose promoted type it is.
@@ -111,17 +104,10 @@ class OpSchema:
         return next((a for a in self.attrs if a.name == name), None)
 
 
-def _read(name: str) -> bytes:
-    content = pkgutil.get_data("ge_graph", f"data/{name}")
-    if content is None:  # a loader that cannot read package data
-        raise GraphError("GE3011", f"package data ge_graph/data/{name} cannot be read", next="reinstall ge-graph")
-    return content
-
-
 @lru_cache(maxsize=1)
 def dtype_sets() -> dict[str, tuple[DataType, ...]]:
     """The named sets of element types of GE headers, such as ``BasicType``."""
-    return {name: _short_list(text) for name, text in json.loads(_read("dtype_sets.json")).items()}
+    return {name: _short_list(text) for name, text in json.loads(package_data("dtype_sets.json")).items()}
 
 
 def _short_list(text: str) -> tuple[DataType, ...]:
@@ -132,7 +118,7 @@ def _short_list(text: str) -> tuple[DataType, ...]:
 def _lines() -> dict[str, bytes]:
     """Operator to its line, not parsed: every line starts with ``{"op":"Name"``, so finding the names takes 0.5 ms."""
     skip = len(b'{"op":"')
-    lines = _read("ops.jsonl").splitlines()
+    lines = package_data("ops.jsonl").splitlines()
     return {line[skip : line.index(b'"', skip)].decode(): line for line in lines}
 
 
@@ -140,7 +126,7 @@ def _lines() -> dict[str, bytes]:
 def _all_amendments() -> dict[str, list[Row]]:
     amendments: dict[str, list[Row]] = {}
     for file in ("amendments.jsonl", "revisions.jsonl"):
-        for line in _read(file).splitlines():
+        for line in package_data(file).splitlines():
             row = json.loads(line)
             for op in row["op"].split():
                 amendments.setdefault(op, []).append(row)

@@ -48,8 +48,6 @@ class ExternalData(NamedTuple):
 
     Attributes:
         path: File, as it shall stand in the graph.
-        offset: First byte.
-        length: Number of bytes.
     """
 
     path: str
@@ -241,7 +239,6 @@ def descriptor(
     Args:
         symbols: Write the text of symbolic dimensions too, which GE sees as -1.
         unfed: Mark an optional input that nothing feeds.
-        device: Where the tensor lives.
     """
     dims = (_UNKNOWN_RANK,) if shape is None else shape
     numbers = b"".join([varint(-1 if isinstance(d, str) else d) for d in dims])

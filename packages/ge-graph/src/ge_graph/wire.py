@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import Any, Final
 
 from ge_graph import escape
+from ge_graph.files import package_data
 
 PACKAGE: Final = "ge.proto"
 
@@ -41,8 +41,7 @@ def table() -> tuple[dict[str, dict[str, Field]], dict[str, dict[str, int]]]:
     """Fields by message and name, and enum values by enum and name."""
     fields: dict[str, dict[str, Field]] = {}
     enums: dict[str, dict[str, int]] = {}
-    text = files("ge_graph").joinpath("data/wire.tsv").read_text(encoding="utf-8")
-    for line in text.splitlines():
+    for line in package_data("wire.tsv").decode().splitlines():
         if line.startswith("#"):
             continue
         kind, owner, name, number, *rest = line.split("\t")
@@ -87,7 +86,6 @@ def field_tag(message: str, field: str) -> bytes:
 
 
 def enum_value(enum: str, name: str) -> int:
-    """Number of an enum value."""
     return table()[1][enum][name]
 
 
@@ -189,7 +187,6 @@ def parse(message: str, data: bytes | bytearray | memoryview) -> Any:
 
 
 def to_text(message: Any) -> str:
-    """Text form of a message."""
     from google.protobuf import text_format
 
     # the printer escapes quotes and line feeds only; what else does not print is inside a quoted text, so it may be

@@ -36,10 +36,8 @@ class CompiledFxGraph:
     """A compiled ATen graph: call it with one list of arguments, which it empties, or with the arguments.
 
     Args:
-        call: Runs it.
         stored: The graph, None if the mode makes none that a file can hold.
         device: Device type of its tensors.
-        config: Options.
     """
 
     _boxed_call = True
@@ -48,7 +46,6 @@ class CompiledFxGraph:
         self._call, self._stored, self._device, self._config = call, stored, device, config
 
     def __call__(self, *args: Any) -> Any:
-        """Run."""
         if len(args) == 1 and type(args[0]) is list:
             return self._call(args[0])
         return self._call(list(args))
@@ -79,7 +76,6 @@ class CompiledFxGraph:
         """Load what ``dump_artifacts`` gave.
 
         Args:
-            artifacts: The data.
             config: The options that the graph was compiled with; None means all defaults.
 
         Errors: ConfigError GE1011 for another type; ArchiveError GE502x if the data is damaged, GE5050 if versions,

@@ -148,7 +148,8 @@ def _npu_backend(
     """
     config = _config(compiler_config)
     mode = kwargs.pop("mode", None)
-    _only_options(kwargs)
+    advice = "use backend=torchair.get_npu_backend(compiler_config=config), or options={...}"
+    _only_options(kwargs, "mode= and options=", advice)
     if mode is not None:
         options = _with_mode(config, options or {}, mode)
     if options:
@@ -294,13 +295,10 @@ def _with_mode(config: CompilerConfig, options: Mapping[str, Any], mode: Any) ->
     return {"mode": wanted, **options}
 
 
-def _only_options(kwargs: Mapping[str, Any]) -> None:
+def _only_options(kwargs: Mapping[str, Any], taken: str, advice: str) -> None:
     given = {name: value for name, value in kwargs.items() if value is not None}
     if given:
-        raise ConfigError(
-            "GE1012", f"torch.compile got {given}, this backend takes mode= and options=",
-            next="use backend=torchair.get_npu_backend(compiler_config=config), or options={...}",
-        )  # fmt: skip
+        raise ConfigError("GE1012", f"torch.compile got {given}, this backend only takes {taken}", next=advice)
 
 
 def npugraph_ex(
@@ -322,12 +320,7 @@ def npugraph_ex(
     """
     from torchair.config import captured_config
 
-    given = {name: value for name, value in kwargs.items() if value is not None}
-    if given:
-        raise ConfigError(
-            "GE1012", f"torch.compile(backend='npugraph_ex') got {given}, this backend only takes options=",
-            next="put the settings into options={...}",
-        )  # fmt: skip
+    _only_options(kwargs, "options=", "put the settings into options={...}")
     return _npu_backend(gm, example_inputs, compiler_config=captured_config(options))
 
 

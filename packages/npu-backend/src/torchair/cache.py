@@ -238,9 +238,7 @@ class CacheEntry:
     """The place of one compiled graph in the cache.
 
     Args:
-        root: Folder of the entry.
         key: What the graph depends on.
-        label: Name for the log.
     """
 
     def __init__(self, root: Path, key: Mapping[str, str], label: str, rank: Rank) -> None:
@@ -277,9 +275,7 @@ def entry_for(config: CompilerConfig, gm: torch.fx.GraphModule, label: str, gear
     """The cache entry of an ATen graph after its passes, None if caching is off.
 
     Args:
-        config: Options.
         gm: The graph as it will be lowered.
-        label: Name for the log.
         gears: Sizes that are known beforehand, as text.
     """
     folder = config.cache_dir.value

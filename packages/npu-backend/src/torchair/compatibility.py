@@ -5,16 +5,16 @@ Written by ``python -m torchair.compatibility``; with ``--check`` it fails if th
 
 from __future__ import annotations
 
-import argparse
 import importlib
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
+from ge_graph.files import generate
 from torchair.names import INSTEAD
+from torchair.options import table_row
 
 # Names that are there and do less or something else than there; the first prefix that fits says why.
 THEIRS: Final = ("torch.npu.", "torch_npu.")
@@ -119,26 +119,17 @@ def markdown(language: str = "en") -> str:
     rows = sorted(names(), key=lambda n: (n.path.split(".")[0], -n.projects, -n.uses, n.path))
     for n in rows:
         cells = (f"`{n.path}`", "yes" if n.documented else "", str(n.projects or ""), str(n.uses or ""), state(n.path))
-        lines.append("| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |")
+        lines.append(table_row(cells))
     return "\n".join(lines) + "\n"
 
 
 def main(argv: list[str] | None = None) -> int:
     """Write the file, or compare with it under ``--check``; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m torchair.compatibility", description=main.__doc__)
-    parser.add_argument("--check", action="store_true", help="fail if the file differs")
-    parser.add_argument("file", nargs="?", type=Path, default=Path("docs/compatibility.md"))
-    args = parser.parse_args(argv)
-    pages = {args.file: markdown(), args.file.with_suffix(".zh.md"): markdown("zh")}
-    if not args.check:
-        for file, text in pages.items():
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text, encoding="utf-8")
-        return 0
-    stale = [str(f) for f, text in pages.items() if not f.is_file() or f.read_text(encoding="utf-8") != text]
-    if stale:
-        sys.stderr.write(f"{', '.join(stale)}: out of date, run python -m torchair.compatibility\n")
-    return 1 if stale else 0
+
+    def pages(file: Path) -> dict[Path, str]:
+        return {file: markdown(), file.with_suffix(".zh.md"): markdown("zh")}
+
+    return generate("torchair.compatibility", Path("docs/compatibility.md"), pages, argv)
 
 
 if __name__ == "__main__":

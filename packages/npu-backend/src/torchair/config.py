@@ -12,29 +12,18 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from ge_graph.errors import ConfigError
-from torchair.options import CONFLICTS, GRAPH_EX, INT64_MAX, OPTIONS, Effective, Option
+from torchair.options import CONFLICTS, GRAPH_EX, INT64_MAX, OPTIONS, Effective, Kind, Option, words
 
 if TYPE_CHECKING:
     from torchair.explain import Explanation
 
 __all__ = [
-    "INT64_MAX",
-    "CallableValue",
-    "CompilerConfig",
-    "DictOptionValue",
-    "GraphExConfig",
-    "IntListValue",
-    "IntRangeValue",
-    "MustExistedPathValue",
-    "NpuBaseConfig",
-    "OptionValue",
-    "TextValue",
-]
-
-_MISSING: Any = object()
+    "INT64_MAX", "CallableValue", "CompilerConfig", "DictOptionValue", "GraphExConfig", "IntListValue", "IntRangeValue",
+    "MustExistedPathValue", "NpuBaseConfig", "OptionValue", "TextValue",
+]  # fmt: skip
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -51,6 +40,8 @@ class OptionValue:
 
     Errors: ConfigError GE1002 for a value outside ``choices``.
     """
+
+    kind: Kind = "choice"
 
     def __init__(self, default: Any, choices: Iterable[Any] | None = None) -> None:
         self.path = "option"
@@ -72,12 +63,12 @@ class OptionValue:
     @property
     def is_default(self) -> bool:
         """Whether the option still has its default."""
-        return _same(self._value, self.default)
+        return _same(self.value, self.default)
 
     @property
     def allowed(self) -> str:
         """What may be assigned, in words."""
-        return "anything" if self.choices is None else ", ".join(map(repr, self.choices))
+        return words(self)
 
     def check(self, new: Any) -> Any:
         """The value to store, or ConfigError; 0 and 1 are taken for a switch's False and True."""
@@ -105,15 +96,15 @@ class OptionValue:
         )
 
     def __bool__(self) -> bool:
-        return bool(self._value)
+        return bool(self.value)
 
     def __eq__(self, other: object) -> bool:
-        return bool(self._value == (other.value if isinstance(other, OptionValue) else other))
+        return bool(self.value == (other.value if isinstance(other, OptionValue) else other))
 
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return repr(self._value)
+        return repr(self.value)
 
 
 class OppositeValue(OptionValue):
@@ -138,22 +129,6 @@ class OppositeValue(OptionValue):
     def value(self, new: Any) -> None:
         self._other.value = not self.check(new.value if isinstance(new, OptionValue) else new)
 
-    @property
-    def is_default(self) -> bool:
-        """Whether the newer switch still has its default."""
-        return self._other.is_default
-
-    def __bool__(self) -> bool:
-        return self.value
-
-    def __eq__(self, other: object) -> bool:
-        return bool(self.value == (other.value if isinstance(other, OptionValue) else other))
-
-    __hash__ = None
-
-    def __repr__(self) -> str:
-        return repr(self.value)
-
 
 class IntRangeValue(OptionValue):
     """An int in ``low..high`` without ``holes``.
@@ -161,15 +136,11 @@ class IntRangeValue(OptionValue):
     Errors: ConfigError GE1003 for another type, GE1004 outside the range.
     """
 
+    kind = "int"
+
     def __init__(self, default: int | None, low: int, high: int, holes: tuple[int, ...] = ()) -> None:
         super().__init__(default)
         self.low, self.high, self.holes = low, high, holes
-
-    @property
-    def allowed(self) -> str:
-        """The range in words."""
-        holes = f" except {', '.join(map(str, self.holes))}" if self.holes else ""
-        return f"int in [{self.low}, {self.high}]{holes}" + (" or None" if self.default is None else "")
 
     def check(self, new: Any) -> int:
         """The int, or ConfigError."""
@@ -180,63 +151,47 @@ class IntRangeValue(OptionValue):
         return new
 
 
+# Kinds of values that are told by their type alone.
+_FITS: dict[str, Callable[[Any], bool]] = {
+    "int_list": lambda new: isinstance(new, list) and all(isinstance(i, int) and not isinstance(i, bool) for i in new),
+    "callable": callable,
+    "dict": lambda new: isinstance(new, dict),
+    "tuple": lambda new: isinstance(new, tuple),
+    "text": lambda new: isinstance(new, str),
+    "path": lambda new: isinstance(new, (str, os.PathLike)) and isinstance(os.fspath(new), str),
+}
+
+
 class _TypedValue(OptionValue):
-    words: ClassVar[str] = ""
-
-    @property
-    def allowed(self) -> str:
-        """The type in words."""
-        return self.words + (" or None" if self.default is None else "")
-
-    def fits(self, new: Any) -> bool:
-        """Whether ``new`` has the type."""
-        raise NotImplementedError
-
     def check(self, new: Any) -> Any:
         """The value, or ConfigError GE1003."""
-        if not self.fits(new):
+        if not _FITS[self.kind](new):
             self.refuse("GE1003", new)
         return new
 
 
 class IntListValue(_TypedValue):
-    """A list of ints. Errors: ConfigError GE1003."""
+    """A list of ints, bools excluded. Errors: ConfigError GE1003."""
 
-    words = "a list of ints"
-
-    def fits(self, new: Any) -> bool:
-        """A list of ints, bools excluded."""
-        return isinstance(new, list) and all(isinstance(i, int) and not isinstance(i, bool) for i in new)
+    kind = "int_list"
 
 
 class CallableValue(_TypedValue):
     """A callable. Errors: ConfigError GE1003."""
 
-    words = "a callable"
-
-    def fits(self, new: Any) -> bool:
-        """Anything that can be called."""
-        return callable(new)
+    kind = "callable"
 
 
 class DictOptionValue(_TypedValue):
     """A dict. Errors: ConfigError GE1003."""
 
-    words = "a dict"
-
-    def fits(self, new: Any) -> bool:
-        """A dict."""
-        return isinstance(new, dict)
+    kind = "dict"
 
 
 class TupleValue(_TypedValue):
     """A tuple, such as a memory pool handle. Errors: ConfigError GE1003."""
 
-    words = "a tuple"
-
-    def fits(self, new: Any) -> bool:
-        """A tuple."""
-        return isinstance(new, tuple)
+    kind = "tuple"
 
 
 class TextValue(_TypedValue):
@@ -245,19 +200,11 @@ class TextValue(_TypedValue):
     Errors: ConfigError GE1003 for another type, GE1006 for another form.
     """
 
+    kind = "text"
+
     def __init__(self, default: str | None, form: str = "", example: str = "") -> None:
         super().__init__(default)
         self.form, self.example = form, example
-
-    @property
-    def allowed(self) -> str:
-        """The form by example."""
-        text = f"text such as {self.example!r}" if self.example else "text"
-        return text + (" or None" if self.default is None else "")
-
-    def fits(self, new: Any) -> bool:
-        """A str."""
-        return isinstance(new, str)
 
     def check(self, new: Any) -> str:
         """The text, or ConfigError."""
@@ -267,7 +214,7 @@ class TextValue(_TypedValue):
         return text
 
 
-class MustExistedPathValue(_TypedValue):
+class MustExistedPathValue(OptionValue):
     """A path that exists: a folder with read and write rights, or a readable file.
 
     Args:
@@ -279,30 +226,21 @@ class MustExistedPathValue(_TypedValue):
     content is refused.
     """
 
-    def __init__(self, default: str | None, kind: str = "", content: Callable[[Path], None] | None = None) -> None:
+    def __init__(
+        self, default: str | None, kind: Literal["directory", "file", ""] = "",
+        content: Callable[[Path], None] | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(default)
-        self.kind, self.content = kind, content
-        self._words = {
-            "directory": "an existing folder with read and write rights",
-            "file": "an existing readable file",
-        }
-
-    @property
-    def allowed(self) -> str:
-        """What has to exist."""
-        return self._words.get(self.kind, "an existing path") + (" or None" if self.default is None else "")
-
-    def fits(self, new: Any) -> bool:
-        """A str or a Path."""
-        return isinstance(new, (str, os.PathLike)) and isinstance(os.fspath(new), str)
+        self.kind, self.content = kind or "path", content
 
     def check(self, new: Any) -> str:
         """The path as text, or ConfigError."""
-        path = Path(super().check(new))
+        if not _FITS["path"](new):
+            self.refuse("GE1003", new)
+        path = Path(new)
+        look = {"directory": path.is_dir, "file": path.is_file}.get(self.kind, path.exists)
         try:
-            exists = (
-                path.is_dir() if self.kind == "directory" else path.is_file() if self.kind == "file" else path.exists()
-            )
+            exists = look()
         except (OSError, ValueError):  # a NUL byte, a name that is too long
             exists = False
         if not exists:
@@ -383,9 +321,7 @@ def make_value(row: Option) -> OptionValue:
     elif row.kind in ("directory", "file"):
         made = MustExistedPathValue(row.default, row.kind, _CONTENT.get(row.content))
     else:
-        made = {"callable": CallableValue, "int_list": IntListValue, "dict": DictOptionValue, "tuple": TupleValue}[
-            row.kind
-        ](row.default)
+        made = next(c for c in _TypedValue.__subclasses__() if c.kind == row.kind)(row.default)
     made.path = "config." + row.path
     return made
 
@@ -471,16 +407,11 @@ class NpuBaseConfig:
             if isinstance(item, NpuBaseConfig):
                 yield from item.values()
             else:
-                yield item.path.removeprefix("config."), item
+                yield _short(item), item
 
     def as_dict(self) -> dict[str, Any]:
         """Option path to plain value. Names in ``_fixed_attrs`` (callables, handles) are left out."""
-        return {
-            path: item.value
-            for name, entry in self._items.items()
-            if name not in self._fixed_attrs
-            for path, item in (entry._plain() if isinstance(entry, NpuBaseConfig) else [(_short(entry), entry)])
-        }
+        return {path: item.value for path, item in self._plain()}
 
     def _plain(self) -> Iterator[tuple[str, OptionValue]]:
         for name, entry in self._items.items():

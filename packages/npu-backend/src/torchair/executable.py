@@ -63,7 +63,6 @@ class _Writer:
         self.local: dict[Any, str] = {}
 
     def program(self) -> build.Program:
-        """``call(args)``."""
         lowered = self.lowered
         needed = {m.fx_index for m in lowered.mutations}
         needed |= {o.fx_index for o in lowered.outputs if isinstance(o, InputAlias)}
@@ -161,7 +160,6 @@ def bind(
     """The function that runs a compiled graph, and its text.
 
     Args:
-        lowered: Graph and bindings.
         run: Runs the graph on a list of its inputs, which it empties.
         engine: Name of the engine, for errors.
         plan: What the caller expects of the graph's results.

@@ -56,7 +56,6 @@ class Effect:
 
     Attributes:
         option: Its path, or its name in the flat options of npugraph_ex.
-        value: Its value as text.
         acts: Whether it does something here.
         why: ``acts``, ``acts on a device only``, or ``ignored: `` and the reason.
     """

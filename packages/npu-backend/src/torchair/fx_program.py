@@ -26,8 +26,6 @@ _RESERVED: Final = frozenset({*dir(builtins), *keyword.kwlist, "torch", "operato
 
 
 class _Writer:
-    """Builds one program."""
-
     def __init__(self, gm: torch.fx.GraphModule) -> None:
         self.gm = gm
         self.names = build.Names()
@@ -39,7 +37,6 @@ class _Writer:
         self.variable: dict[Node, str] = {}
 
     def build(self) -> build.Program:
-        """The program ``call(args)``."""
         nodes = list(self.gm.graph.nodes)
         dead = _last_reads(nodes)
         for number, node in enumerate(nodes):
@@ -107,7 +104,6 @@ class _Writer:
         return build.name(name)
 
     def tree(self, value: Any) -> ast.expr:
-        """A value as an expression."""
         if isinstance(value, torch.fx.Node):
             return build.name(self.variable[value])
         if isinstance(value, tuple) and hasattr(value, "_fields"):

@@ -56,7 +56,6 @@ class Condition:
     """A guard.
 
     Attributes:
-        expr: As data.
         own: Whether the model's own code asked, rather than torch on its way through an operator.
     """
 

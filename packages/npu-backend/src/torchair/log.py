@@ -75,7 +75,6 @@ class TorchairLogger(logging.Logger):
         self._said: set[str] = set()
 
     def event(self, msg: str, *args: Any) -> None:
-        """Log at EVENT_LEVEL."""
         if self.isEnabledFor(EVENT_LEVEL):
             self._log(EVENT_LEVEL, msg, args, stacklevel=2)
 

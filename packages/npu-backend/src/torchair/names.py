@@ -28,8 +28,6 @@ def missing(module: str, name: str, known: Iterable[str]) -> AttributeError:
     """The error for a name that a module does not have.
 
     Args:
-        module: Its import path.
-        name: The name.
         known: The names that it has.
     """
     if name.startswith("__"):

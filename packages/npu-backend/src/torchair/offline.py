@@ -129,8 +129,6 @@ def captured(
         program: What ``torch.export`` made of it.
         lowered: The finished graph and its bindings.
         device: Device type of the model.
-        args: Sample inputs.
-        kwargs: Sample inputs by keyword.
 
     Errors: ArchiveError GE5030 for a result that has no form in an archive.
     """

@@ -6,20 +6,19 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from ge_graph.files import generate
 from ge_graph.option_levels import Level, home
 
 INT64_MAX: Final = 9223372036854775807
 ON_OFF: Final = {True: "1", False: "0"}
 TRUE_FALSE: Final = {True: "true", False: "false"}
 
-Kind = Literal["choice", "int", "text", "name", "directory", "file", "callable", "int_list", "dict", "tuple"]
+Kind = Literal["choice", "int", "text", "name", "directory", "file", "path", "callable", "int_list", "dict", "tuple"]
 Affects = Literal["graph", "runtime", "none"]
 Effective = Literal["here", "device", "later"]
 
@@ -38,8 +37,6 @@ class Option:
         here: Effect on the embedded engine, one sentence.
         device: Effect on a device, one sentence.
         choices: Allowed values of a ``choice``; may hold None.
-        low: Smallest int.
-        high: Largest int.
         holes: Ints inside the range that are refused.
         form: Regular expression of a ``text``.
         example: A value of that form, shown in errors.
@@ -80,24 +77,25 @@ class Option:
         """The level of GE that the key is sent to."""
         return home(self.ge_key)
 
-    @property
-    def allowed(self) -> str:
-        """The allowed values in words."""
-        none = " or None" if self.default is None else ""
-        words = {
-            "choice": ", ".join(map(repr, self.choices)),
-            "int": f"int in [{self.low}, {self.high}]"
-            + (f" except {', '.join(map(str, self.holes))}" if self.holes else ""),
-            "text": f"text such as {self.example!r}",
-            "name": "text",
-            "directory": "an existing folder with read and write rights",
-            "file": "an existing readable file",
-            "callable": "a callable",
-            "int_list": "a list of ints",
-            "dict": "a dict",
-            "tuple": "a tuple",
-        }[self.kind]
-        return words + ("" if self.kind == "choice" else none)
+
+def words(value: Any) -> str:
+    """What an option may be, from its row or its value object: kind, default and what the kind has besides."""
+    if value.kind == "choice":
+        return "anything" if value.choices is None else ", ".join(map(repr, value.choices))
+    said = _WORDS.get(value.kind, "")
+    if value.kind == "int":
+        holes = f" except {', '.join(map(str, value.holes))}" if value.holes else ""
+        said = f"int in [{value.low}, {value.high}]{holes}"
+    elif value.kind == "text" and value.example:
+        said = f"text such as {value.example!r}"
+    return said + (" or None" if value.default is None else "")
+
+
+_WORDS: Final = {
+    "text": "text", "name": "text", "directory": "an existing folder with read and write rights",
+    "file": "an existing readable file", "path": "an existing path", "callable": "a callable",
+    "int_list": "a list of ints", "dict": "a dict", "tuple": "a tuple",
+}  # fmt: skip
 
 
 def _flag(path: str, default: bool, affects: Affects, effective: Effective, here: str, **more: Any) -> Option:
@@ -461,10 +459,6 @@ CONFLICTS: Final = (
 )  # fmt: skip
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
-
-
 def _table(rows: Iterable[Option]) -> list[str]:
     lines = [
         "| Option | Allowed | Default | Effect here | Effect on a device | GE key |",
@@ -475,11 +469,16 @@ def _table(rows: Iterable[Option]) -> list[str]:
         if row.effective == "later":
             here += " **Not built yet: refused when compiling.**"
         key = f"`{row.ge_key}` ({row.ge_level})" if row.ge_key else ""
-        cells = (f"`{row.path}`", row.allowed, f"`{row.default!r}`", here, row.device, key)
-        lines.append("| " + " | ".join(_cell(c) for c in cells) + " |")
+        cells = (f"`{row.path}`", words(row), f"`{row.default!r}`", here, row.device, key)
+        lines.append(table_row(cells))
         lines[-1] += "".join(f"\n| `{old}` | older name of `{row.path}` | | | | |" for old in row.also)
         lines[-1] += "".join(f"\n| `{old}` | turns `{row.path}` off | | | | |" for old in row.opposite)
     return lines
+
+
+def table_row(cells: Iterable[str]) -> str:
+    """A row of a table in Markdown."""
+    return "| " + " | ".join(c.replace("|", "\\|").replace("\n", " ") for c in cells) + " |"
 
 
 def markdown() -> str:
@@ -514,19 +513,7 @@ def markdown() -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Write ``docs/options.md``, or compare with it under ``--check``; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m torchair.options", description=main.__doc__)
-    parser.add_argument("--check", action="store_true", help="fail if the file differs")
-    parser.add_argument("file", nargs="?", type=Path, default=Path("docs/options.md"))
-    args = parser.parse_args(argv)
-    text = markdown()
-    if not args.check:
-        args.file.parent.mkdir(parents=True, exist_ok=True)
-        args.file.write_text(text, encoding="utf-8")
-        return 0
-    if args.file.is_file() and args.file.read_text(encoding="utf-8") == text:
-        return 0
-    sys.stderr.write(f"{args.file} is out of date: run python -m torchair.options\n")
-    return 1
+    return generate("torchair.options", Path("docs/options.md"), lambda file: {file: markdown()}, argv)
 
 
 if __name__ == "__main__":

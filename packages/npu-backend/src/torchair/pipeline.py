@@ -88,7 +88,6 @@ class Pipeline(FxProgress):
     """One compilation of one ATen graph.
 
     Args:
-        config: The options.
         phase: Half of a training graph, or ``forward`` for inference.
         model_id: Number of the dynamo graph.
         training: Whether the graph is half of a training step.
@@ -115,7 +114,6 @@ class Pipeline(FxProgress):
 
         Args:
             gm: ATen graph from AOTAutograd; the passes edit it.
-            example_inputs: Its fake inputs.
 
         Returns:
             A function of one list of arguments, which it empties.
@@ -250,7 +248,6 @@ class Pipeline(FxProgress):
 
         Args:
             gm: ATen graph; the passes edit it.
-            example_inputs: Its fake inputs.
             prepare: Called with the bindings before the GE passes.
 
         Errors: as ``compile``, but for EngineError.
@@ -397,7 +394,6 @@ class Pipeline(FxProgress):
         """A graph that was compiled before, ready to run.
 
         Args:
-            stored: The graph.
             device: Device type of its tensors.
 
         Errors: EngineError if the engine refuses.
@@ -477,8 +473,6 @@ def prepare_graph(
     """What a compilation does to an ATen graph before it is lowered, for tools that lower it themselves.
 
     Args:
-        gm: ATen graph; edited.
-        example_inputs: Its fake inputs.
         phase: Half of a training graph, or ``forward``.
         config: The options; None means all defaults.
 

@@ -83,7 +83,6 @@ def with_graph_runs(run: Call, graph_id: int) -> Call:
 
     Args:
         run: A function of a list of inputs, which it empties.
-        graph_id: Number of the graph.
     """
 
     def told(inputs: list[Any]) -> Any:

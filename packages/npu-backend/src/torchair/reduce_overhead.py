@@ -100,7 +100,6 @@ def compile_captured(
     """Make a graph ready to run in mode reduce-overhead.
 
     Args:
-        gm: ATen graph after all passes; edited.
         device: Device type of its tensors.
         options: The group of options of captured graphs.
         title: First line of the program.
@@ -158,8 +157,6 @@ def _shared_pool(device: str, switches: Switches) -> Any:
 
 
 class _Uncaptured:
-    """Runs the program as it stands."""
-
     def __init__(self, plan: CapturePlan) -> None:
         self._plan = plan
 
@@ -194,8 +191,6 @@ class CapturedGraph:
     Args:
         plan: What was decided when compiling.
         make: Gives the device's capture, with a memory pool for one thread.
-        switches: Options.
-        title: Name for the log.
     """
 
     def __init__(self, plan: CapturePlan, make: Callable[[], GraphCapture], switches: Switches, title: str) -> None:
@@ -205,7 +200,6 @@ class CapturedGraph:
         self.captures = 0
 
     def _mine(self) -> _Captures:
-        """The captures of this thread."""
         captures: _Captures | None = getattr(self._local, "captures", None)
         if captures is None:
             captures = self._local.captures = _Captures(self._make())

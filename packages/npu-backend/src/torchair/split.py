@@ -33,7 +33,6 @@ class Part:
     """One GE graph of a split graph, in the place of its nodes.
 
     Attributes:
-        gm: Its ATen graph.
         run: What it was compiled to: a function of one list of arguments.
     """
 
@@ -176,7 +175,6 @@ def _is_number(node: Node) -> bool:
 
 
 def _call_part(gm: torch.fx.GraphModule, node: Node) -> Part:
-    """Call a part like an operator."""
     name = str(node.target)
     part = Part(getattr(gm, name))
     delattr(gm, name)

@@ -39,7 +39,6 @@ class Stored:
     """What is known of a compiled graph.
 
     Attributes:
-        lowered: GE graph and bindings.
         plan: How the caller's results come from the graph's.
         fixed: Symbolic sizes that were fixed while lowering, by their text; a function that finds out while the graph
             is still being compiled.
@@ -66,11 +65,9 @@ def write(stored: Stored, root: Path, name: str, key: Mapping[str, str], rank: R
     """Write the archive of a compiled graph.
 
     Args:
-        stored: The graph.
         root: Folder; made if missing.
         name: Base name of the files.
         key: What the graph depends on; a reader that has another key refuses it.
-        rank: Which process this is.
         text: A description for people, a file of its own called like ``name`` if it is not empty.
 
     Returns:
@@ -96,9 +93,7 @@ def read(manifest: Path, key: Mapping[str, str], rank: Rank) -> Stored:
     """Read what ``write`` wrote.
 
     Args:
-        manifest: The manifest.
         key: What the graph must depend on.
-        rank: Which process this is.
 
     Raises:
         ArchiveError: It is damaged, of another kind or version (GE502x), or stale (GE5050).

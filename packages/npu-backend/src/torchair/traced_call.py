@@ -34,12 +34,20 @@ class GraphInput:
     """An input of dynamo's graph.
 
     Attributes:
-        path: Where it comes from.
         value: The value in the call that is traced.
     """
 
     path: Path
     value: Any
+
+
+def order_of(inner: Sequence[Any], flat: Sequence[Any]) -> list[int] | None:
+    """Which of dynamo's inputs is which of the ATen graph's; None if there are others among these."""
+    if len(inner) == len(flat) and all(a is b for a, b in zip(inner, flat)):
+        return list(range(len(flat)))
+    place = {id(v): i for i, v in reversed(list(enumerate(flat)))}
+    found = all(isinstance(v, torch.Tensor) and id(v) in place for v in inner)
+    return [place[id(v)] for v in inner] if found else None
 
 
 def inputs_of(gm: torch.fx.GraphModule, function: Callable[..., Any]) -> list[GraphInput]:

@@ -26,6 +26,7 @@ from torchair.config import find
 from torchair.log import logger
 from torchair.size_conditions import condition, listed
 from torchair.stored_graph import Stored, Unstorable
+from torchair.traced_call import order_of
 
 if TYPE_CHECKING:
     from torchair.config import CompilerConfig
@@ -45,8 +46,6 @@ class TracedGraph:
     """One graph of dynamo's.
 
     Args:
-        gm: The graph.
-        label: Name for the log.
         entry: Its place in the cache; None if it has none.
     """
 
@@ -155,12 +154,8 @@ class TracedGraph:
     def _first(self, flat: Sequence[Any], conditions: list[Any]) -> Callable[..., Any] | None:
         """After the first run: write the entry, and say how to call the graph directly; None if there is no way."""
         call, inner, self._inner, self._open = self._call, self._inner, [], False
-        place = {id(v): i for i, v in reversed(list(enumerate(flat)))}
-        if len(inner) == len(flat) and all(a is b for a, b in zip(inner, flat)):
-            order = list(range(len(flat)))
-        elif inner and all(isinstance(v, torch.Tensor) and id(v) in place for v in inner):
-            order = [place[id(v)] for v in inner]
-        else:
+        order = order_of(inner, flat) if inner or not flat else None
+        if order is None:
             self._behind("inputs that are made anew in each call")
             return None
         stored, self._stored = self._stored, None
@@ -212,12 +207,7 @@ def traced_graph(
     """How a graph is run and kept; None if gradients are wanted.
 
     Args:
-        config: Options.
-        gm: The graph.
-        example_inputs: Its fake inputs.
-        decompositions: The user's.
         gears: Sizes that are known beforehand.
-        label: Name for the log.
     """
     if torch.is_grad_enabled() and any(isinstance(v, torch.Tensor) and v.requires_grad for v in example_inputs):
         return None

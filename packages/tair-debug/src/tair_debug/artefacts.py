@@ -40,7 +40,6 @@ def stamp() -> str:
 
 
 def is_distributed() -> bool:
-    """Whether a process group is up."""
     return bool(torch.distributed.is_available() and torch.distributed.is_initialized())
 
 
@@ -101,7 +100,6 @@ def write(path: str | os.PathLike[str], fill: Callable[[IO[bytes]], Any], option
 
     Args:
         path: Its name; an existing file is replaced.
-        fill: Writes the content.
         option: Who asked for it, for the error.
 
     Errors: ConfigError GE1041 naming option and path; the half-written file is gone then.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ge_graph import Graph
 from ge_graph.escape import line
 from ge_graph.kernels import Finding, Oracle, Verdict
+from tair_debug.terminal import table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -43,7 +44,6 @@ class CheckRow:
     places: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """For ``--json``."""
         v = self.verdict
         return {"op": self.op, "types": self.types, "state": v.state, "reason": v.reason, "casts": v.casts,
                 "advice": v.advice, "nodes": self.nodes, "source": self.places}  # fmt: skip
@@ -65,7 +65,6 @@ class CheckReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is without a kernel."""
         return not any(r.verdict.state == "none" for r in self.rows)
 
     def counts(self) -> dict[str, int]:
@@ -93,13 +92,11 @@ class CheckReport:
         return [r for r in self.rows if r.verdict.state in ("none", "aicpu")]
 
     def as_dict(self) -> dict[str, Any]:
-        """For ``--json``."""
         return {"soc": self.soc, "ok": self.ok, "facts": self.origin, "counts": self.counts(),
                 "rows": [r.as_dict() for r in self.rows]}  # fmt: skip
 
 
 def examine(graphs: Iterable[Graph], oracle: Oracle) -> CheckReport:
-    """The report on graphs."""
     rows: dict[tuple[Any, ...], CheckRow] = {}
     for graph in graphs:
         for finding in oracle.check(graph):
@@ -138,19 +135,14 @@ def to_table(report: CheckReport, *, every: bool) -> Table | None:
         report: The report.
         every: Also what runs well, and what is unknown.
     """
-    from rich.table import Table
-    from rich.text import Text
-
     rows = report.rows if every else report.troubles()
     if not rows:
         return None
-    table = Table()
-    for name in ("verdict", "operator", "number", "types", "your line", "why", "instead"):
-        table.add_column(name, overflow="fold")
+    cells = []
     for row in rows:
         places = row.places[:_SHOWN_PLACES] + (["…"] if len(row.places) > _SHOWN_PLACES else [])
         v = row.verdict
-        cells = (WORDS[v.state], row.op, str(len(row.nodes)), row.types, *(places or row.nodes[:1]))
-        shown = [line(cell) for cell in cells]
-        table.add_row(*map(Text, (*shown[:4], "\n".join(shown[4:]), line(v.reason), line(v.advice))))
-    return table
+        first = (WORDS[v.state], row.op, str(len(row.nodes)), row.types)
+        where = "\n".join(map(line, places or row.nodes[:1]))
+        cells.append([*map(line, first), where, line(v.reason), line(v.advice)])
+    return table(("verdict", "operator", "number", "types", "your line", "why", "instead"), cells)

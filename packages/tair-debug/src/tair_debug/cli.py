@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 import typer
 
 from ge_graph import escape
-from ge_graph.errors import ConfigError, GeError
+from ge_graph.errors import ConfigError, GeError, on_purpose
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -82,7 +82,7 @@ def command(fn: F) -> F:
         try:
             code = fn(*args, **kwargs)
         except Exception as error:
-            ge_error = _ours(error)
+            ge_error = on_purpose(error)
             if ge_error is None:
                 if os.environ.get(TRACEBACK):
                     raise
@@ -97,17 +97,6 @@ def command(fn: F) -> F:
 
     app.command(fn.__name__)(run)
     return fn
-
-
-def _ours(error: BaseException | None) -> GeError | None:
-    """The error made on purpose, also if dynamo has wrapped it."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        if isinstance(error, GeError):
-            return error
-        seen.add(id(error))
-        error = getattr(error, "inner_exception", None) or error.__cause__ or error.__context__
-    return None
 
 
 def _unexpected(name: str, error: Exception) -> GeError:
@@ -285,7 +274,6 @@ def _compare_model(
 
 
 def show_comparison(result: Comparison, report: Path | None) -> None:
-    """The result for people."""
     worst = max((r.measure.max_rel for r in result.rows), default=0.0)
     say(f"{len(result.rows)} values compared, {result.unmatched} without partner, largest relative error {worst:.1e}")
     row = result.first
@@ -503,7 +491,6 @@ def _config(target: str) -> Any:
 
 
 def main() -> None:
-    """Entry point of the script."""
     _add_commands()
     warnings.filterwarnings("ignore")
     logging.getLogger("torch").setLevel(logging.ERROR)

@@ -71,7 +71,6 @@ class ComparisonRow:
         return not self.measure.ok and not self.random
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
         plain = {name: getattr(self, name) for name in self.__slots__ if name != "measure"}
         return {**plain, **self.measure.as_dict()}
 
@@ -106,11 +105,9 @@ class Comparison:
 
     @property
     def ok(self) -> bool:
-        """Whether everything is within tolerance."""
         return self.first is None and not any(r.wrong for r in self.totals)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
         return {
             "ok": self.ok,
             "compared": len(self.rows),
@@ -309,7 +306,6 @@ class SideBySide:
         self.executable = engine.compile(self.lowered.graph, {})
 
     def __call__(self, *args: Any) -> Any:
-        """Run both, in step."""
         with real_values():
             for home in self.homes.values():
                 home.round = 0

@@ -106,9 +106,7 @@ class DataDump:
     """Runs an ATen graph operator by operator and saves what goes in and out.
 
     Args:
-        gm: The graph.
         graph_id: Number of the graph in this process.
-        path: An existing folder.
         keep: Returns a node to keep it, None to drop it.
 
     Errors: ConfigError GE1042 for the filter; GE1041 if a file cannot be written.
@@ -124,7 +122,6 @@ class DataDump:
         self.step = 0
 
     def __call__(self, *args: Any) -> Any:
-        """One execution."""
         place = self.path / artefacts.rank_folder() / f"graph_{self.graph_id}" / str(self.step)
         self.step += 1
         return _Dumper(self.gm, self.nodes, artefacts.folder(place, OPTION)).run(*args)

@@ -82,17 +82,14 @@ class DebugTree(Silent):
         self._next_number: dict[Path, int] = {}
 
     def dynamo_graph(self, model_id: int, gm: torch.fx.GraphModule) -> None:
-        """Write ``dynamo_out_graph.txt``."""
         place = artefacts.folder(self.root / f"model__{model_id}", VARIABLE)
         artefacts.write_text(place / "dynamo_out_graph.txt", readable(gm), VARIABLE)
 
     def fx_graph(self, stage: Stage, label: str, gm: torch.fx.GraphModule) -> None:
-        """Write the graph after AOT or after a pass."""
         name = f"graph_after_{escape.file_name(label)}" if label else "graph"
         artefacts.write_text(self._next(stage, f"{name}.txt", "fx"), readable(gm), VARIABLE)
 
     def ge_graph(self, stage: Stage, label: str, graph: Graph) -> None:
-        """Write the GE graph."""
         whole = label in ("original", "optimized")
         name = f"{label}_ge_graph" if whole else f"graph_after_{escape.file_name(label)}"
         write_graph(graph, self._next(stage, f"{name}.{self.kind}", "ge"), self.kind, VARIABLE)
@@ -107,7 +104,6 @@ class DebugTree(Silent):
         artefacts.write_text(place, text, VARIABLE)
 
     def output_code(self, stage: Stage, code: str) -> None:
-        """Write ``output_code.py``."""
         if self.code:
             artefacts.write_text(self._phase(stage) / "output_code.py", code, VARIABLE)
 

@@ -97,12 +97,7 @@ def engines() -> list[EngineState]:
 
 
 def mismatches(installed: dict[str, str | None], states: list[EngineState]) -> Iterator[Mismatch]:
-    """What does not fit together.
-
-    Args:
-        installed: From ``versions``.
-        states: From ``engines``.
-    """
+    """What does not fit together."""
     ours, npu = installed.get("torch") or "", installed.get("torch_npu")
     if npu and _minor(npu) != _minor(ours):
         yield Mismatch(

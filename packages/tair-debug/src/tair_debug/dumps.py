@@ -8,10 +8,8 @@ recorded on a device, a ``txt`` graph dump says it.
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
-import stat
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,8 +19,9 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from ge_graph import escape
+from ge_graph import escape, npy
 from ge_graph.errors import ConfigError
+from ge_graph.files import read_plain
 from tair_debug.compare import Comparison, ComparisonRow, save_pair
 from tair_debug.ge_dump import PROVENANCE, clean
 from tair_debug.measure import DEFAULTS, Measure, Tolerance, measure
@@ -42,12 +41,9 @@ class DumpedOutput:
     """One output in a recorded tree.
 
     Attributes:
-        path: The npy file.
         graph: Which graph of the process, from 0, in the order of their numbers.
         step: Iteration as its folder says.
-        node: Operator.
         op: Its type or target.
-        index: Which output.
         time: When it was written.
         fx: FX node it comes from, empty if nobody knows.
         target: Target of that node.
@@ -74,7 +70,6 @@ def read_tree(root: str | os.PathLike[str], graph: str | os.PathLike[str] | None
     """The outputs in a recorded tree, in the order they were written.
 
     Args:
-        root: Folder.
         graph: ``txt`` graph dump that says where the operators of a device's tree come from.
 
     Errors: ConfigError GE1045 if there is nothing to compare in the folder.
@@ -105,17 +100,10 @@ def read_tree(root: str | os.PathLike[str], graph: str | os.PathLike[str] | None
 
 
 def _entry(path: Path, match: re.Match[str], number: int, origins: Origins) -> DumpedOutput:
-    node, is_fx = match["node"], "task" not in match.groupdict()
-    if is_fx:
-        return DumpedOutput(
-            path, number, path.parent.name, node, match["op"], int(match["index"]), match["time"], node, match["op"]
-        )
-    origin = origins.get(node, {})
-    return DumpedOutput(
-        path, number, path.parent.name, node, match["op"], int(match["index"]), match["time"], origin.get("fx", ""),
-        origin.get("target", ""), origin.get("source", ""), origin.get("code", ""),
-        origin.get("inside", ""),
-    )  # fmt: skip
+    node, op = match["node"], match["op"]
+    origin = origins.get(node, {}) if "task" in match.groupdict() else {"fx": node, "target": op}
+    about = (origin.get(key, "") for key in _ORIGIN)
+    return DumpedOutput(path, number, path.parent.name, node, op, int(match["index"]), match["time"], *about)
 
 
 def _beside(home: Path) -> Origins:
@@ -124,22 +112,13 @@ def _beside(home: Path) -> Origins:
     if not path.exists():
         return {}
     try:
-        _check_regular(path)
-        if path.stat().st_size > _MOST_PROVENANCE:
-            raise ValueError(f"larger than {_MOST_PROVENANCE} bytes")
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(read_plain(path, _MOST_PROVENANCE))
         if not isinstance(data, dict):
             raise ValueError("no JSON object")
     except (OSError, ValueError, RecursionError) as error:
         raise _unreadable(path, "not readable", error) from error
     rows = {name: row for name, row in data.items() if isinstance(row, dict)}
     return {name: {key: str(row.get(key, "")) for key in _ORIGIN} for name, row in rows.items()}
-
-
-def _check_regular(path: Path) -> None:
-    """Refuse pipes and devices, which may have no end."""
-    if not stat.S_ISREG(path.stat().st_mode):
-        raise OSError("not a regular file")
 
 
 def _unreadable(path: Path, what: str, error: BaseException) -> ConfigError:
@@ -170,7 +149,6 @@ def compare_dumps(
 
     Args:
         expected: The tree that counts as right; its order is the order of the rows.
-        got: The other.
         tolerance: When a value counts as wrong.
         graph: ``txt`` graph dump for a tree recorded on a device.
         output: Existing folder for the first wrong pair.
@@ -227,45 +205,20 @@ class _Index:
         return alike[-1] if alike else None
 
 
+def _read(path: Path, *, header_only: bool = False) -> tuple[tuple[int, ...], np.ndarray[Any, Any]]:
+    """Shape and array. Errors: ConfigError GE1045 for everything that is not a plain array of numbers."""
+    try:
+        return npy.read_npy(path, header_only=header_only)
+    except ValueError as error:
+        raise _unreadable(path, "no readable npy file", error) from error
+
+
 def _shape(path: Path) -> tuple[int, ...]:
-    return _read_npy(path, header_only=True)[0]
+    return _read(path, header_only=True)[0]
 
 
 def _load(path: Path) -> torch.Tensor:
-    return torch.from_numpy(_read_npy(path)[1])
-
-
-def _read_npy(path: Path, *, header_only: bool = False) -> tuple[tuple[int, ...], np.ndarray[Any, Any]]:
-    """Shape and array; nothing is allocated before the file's length agrees with its header.
-
-    Errors: ConfigError GE1045 for everything that is not a plain array of numbers.
-    """
-    form = np.lib.format
-    empty = np.empty(0)
-    try:
-        _check_regular(path)
-        with path.open("rb") as file:
-            version = form.read_magic(file)
-            reader = {(1, 0): form.read_array_header_1_0, (2, 0): form.read_array_header_2_0}.get(version)
-            if reader is None:
-                raise ValueError(f"format version {version}")
-            shape, by_column, dtype = reader(file)
-            if dtype.kind not in "biufc" or dtype.itemsize > (16 if dtype.kind == "c" else 8):
-                raise ValueError(f"type {dtype}, which torch lacks")
-            if any(isinstance(d, bool) or d < 0 for d in shape):
-                raise ValueError(f"shape {shape}")
-            wanted, there = math.prod(shape) * dtype.itemsize, os.fstat(file.fileno()).st_size - file.tell()
-            if wanted != there:
-                raise ValueError(f"{there} bytes of data, shape and type say {wanted}")
-            if header_only:
-                return shape, empty
-            data = np.fromfile(file, dtype, math.prod(shape))
-            if data.size != math.prod(shape):
-                raise ValueError("cut off while it was read")
-            array = data.reshape(shape, order="F" if by_column else "C")
-            return shape, np.ascontiguousarray(array.astype(dtype.newbyteorder("="), copy=False)).reshape(shape)
-    except Exception as error:  # the header of a damaged file makes numpy's parser fail in many ways
-        raise _unreadable(path, "no readable npy file", error) from error
+    return torch.from_numpy(_read(path)[1])
 
 
 def _measure(got: torch.Tensor, expected: torch.Tensor, tolerance: Tolerance) -> Measure:

@@ -36,7 +36,6 @@ class TargetRow:
     Attributes:
         target: ``aten.add.Tensor``, or the repr of a Python function.
         kind: Namespace of the op, or ``builtin``.
-        calls: Number of calls.
         good: How many of them can be converted.
         inputs: Signature to number of calls.
         outputs: Results to number of calls.
@@ -59,7 +58,6 @@ class TargetRow:
         return SUPPORTED if self.good == self.calls else PARTIAL if self.good else MISSING
 
     def cells(self) -> list[str]:
-        """The six cells of the csv."""
         return [self.target, self.kind, self.status, str(self.calls), _groups(self.inputs), _groups(self.outputs)]
 
 
@@ -187,7 +185,6 @@ def value_text(value: Any) -> str:
 
 
 def to_csv(rows: Iterable[TargetRow]) -> str:
-    """The csv, header first."""
     out = io.StringIO(newline="")
     writer = csv.writer(out)
     writer.writerow(COLUMNS)

@@ -52,9 +52,7 @@ class DumpingExecutable:
 
     Args:
         inner: The executable; ``run_traced`` gives its values.
-        graph: Its graph.
         options: GE options; those that begin with ``ge.exec.dump`` count.
-        model_id: Number of the graph.
 
     Errors: ConfigError GE1041 if a file cannot be written.
     """
@@ -79,7 +77,6 @@ class DumpingExecutable:
 
     @property
     def source(self) -> str:
-        """The program of the executable within."""
         return str(self.inner.source)
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -15,25 +15,10 @@ from tair_debug.observer import Silent, Stage
 OPTION: Final = "config.debug.graph_dump.path"
 
 
-def _txt(graph: Graph) -> str:
-    from ge_graph.txt import to_txt
-
-    return to_txt(graph)
-
-
-def _pbtxt(graph: Graph) -> str:
-    from ge_graph.pbtxt import to_pbtxt
-
-    return to_pbtxt(graph)
-
-
-def _html(graph: Graph) -> str:
-    from tair_debug.graph_page import to_html
-
-    return to_html(graph)
-
-
-_FORMS: Final[dict[str, Callable[[Graph], str]]] = {"txt": _txt, "pbtxt": _pbtxt, "html": _html}
+_FORMS: Final = {  # form to module and function, which load on first use
+    "txt": ("ge_graph.txt", "to_txt"), "pbtxt": ("ge_graph.pbtxt", "to_pbtxt"),
+    "html": ("tair_debug.graph_page", "to_html"),
+}  # fmt: skip
 TYPES: Final = ("txt", "pbtxt", "py", "html")
 
 
@@ -41,9 +26,6 @@ def write_graph(graph: Graph, path: str | os.PathLike[str], kind: str, option: s
     """Write one graph, readable by its owner only.
 
     Args:
-        graph: The graph.
-        path: The file.
-        kind: One of ``TYPES``.
         option: Who asked for it, for errors.
 
     Errors: ConfigError GE1041 naming option and path, GE1040 for an unknown kind.
@@ -58,7 +40,8 @@ def write_graph(graph: Graph, path: str | os.PathLike[str], kind: str, option: s
         return
     if kind not in _FORMS:
         raise unknown_type("config.debug.graph_dump.type", kind, TYPES)
-    artefacts.write_text(path, _FORMS[kind](graph), option)
+    module, function = _FORMS[kind]
+    artefacts.write_text(path, getattr(importlib.import_module(module), function)(graph), option)
 
 
 def unknown_type(option: str, got: object, known: tuple[str, ...]) -> ConfigError:
@@ -70,10 +53,6 @@ class GraphDump(Silent):
     """Writes the GE graph as converted and as optimized.
 
     Files: ``dynamo_original_graph_<k>_rank_<r>_pid_<p>_ts_<20 digits>.<kind>`` and ``dynamo_optimized_graph_…``.
-
-    Args:
-        kind: One of ``TYPES``.
-        path: An existing folder.
 
     Errors: ConfigError GE1040 for an unknown kind; GE1041 if a file cannot be written.
     """

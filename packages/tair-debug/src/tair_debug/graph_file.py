@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import stat
 from pathlib import Path
 from typing import Final
 
 from ge_graph import Graph, escape
 from ge_graph.errors import ArchiveError, ConfigError, GeError
+from ge_graph.files import read_plain
 
 _MOST_BYTES: Final = 2 << 30  # protobuf's own limit
 
@@ -27,12 +27,7 @@ def read_graph(path: Path) -> Graph:
             next="dump as txt, or give FILE.py:factory for a model",
         )  # fmt: skip
     try:
-        about = path.stat()
-        if not stat.S_ISREG(about.st_mode):
-            raise OSError("not a regular file")
-        if about.st_size > _MOST_BYTES:
-            raise OSError(f"{about.st_size} bytes, more than {_MOST_BYTES}")
-        data = path.read_bytes()
+        data = read_plain(path, _MOST_BYTES)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigError(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ge_graph import escape
+from tair_debug.terminal import table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -33,7 +33,6 @@ def converters(pattern: str, state: str | None = None, core: bool = False) -> li
 
 
 def ge_operators(pattern: str) -> list[dict[str, Any]]:
-    """GE operators with ports and attributes."""
     from ge_graph import schema
 
     rows = []
@@ -60,17 +59,8 @@ def _attribute(attr: Any) -> str:
 
 
 def to_table(rows: Sequence[dict[str, Any]]) -> Table:
-    """For the terminal."""
-    from rich.table import Table
-    from rich.text import Text
-
     keys = [k for k in rows[0] if k not in ("core", "converter")]
-    table = Table()
-    for key in keys:
-        table.add_column(key, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(escape.block(_cell(row[k]))) for k in keys))
-    return table
+    return table(keys, [[_cell(row[k]) for k in keys] for row in rows])
 
 
 def _cell(value: Any) -> str:

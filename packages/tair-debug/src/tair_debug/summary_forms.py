@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from ge_graph import escape
 from tair_debug.fx_summary import COLUMNS, MISSING, PARTIAL, SUPPORTED, TargetRow
+from tair_debug.terminal import shown, table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -32,24 +32,13 @@ def lead(rows: Sequence[TargetRow]) -> str:
 
 def to_table(rows: Sequence[TargetRow], title: str) -> Table:
     """For the terminal; what is missing stands first."""
-    from rich.table import Table
-    from rich.text import Text
-
-    def shown(text: str, style: str = "") -> Text:
-        return Text(escape.block(text), style)
-
-    table = Table(title=shown(title), caption=lead(rows), show_lines=False)
-    for name in ("target", "support"):
-        table.add_column(name, overflow="fold")
-    table.add_column("calls", justify="right")
-    for name in ("most frequent call", "reason", "source"):
-        table.add_column(name, overflow="fold")
+    cells: list[list[Any]] = []
     for row in sorted(rows, key=lambda r: (_STYLES[r.status][2], -r.calls, r.target)):
-        style = _STYLES[row.status][0]
-        frequent = row.inputs.most_common(1)[0][0]
-        cells = [frequent, _lines(row.reasons, 2), _lines(row.sources, 1) if row.reasons else ""]
-        table.add_row(shown(row.target), shown(ENGLISH[row.status], style), str(row.calls), *map(shown, cells))
-    return table
+        support = shown(ENGLISH[row.status], _STYLES[row.status][0])
+        frequent, why = row.inputs.most_common(1)[0][0], _lines(row.reasons, 2)
+        cells.append([row.target, support, str(row.calls), frequent, why, _lines(row.sources, 1) if why else ""])
+    columns = ("target", "support", "calls", "most frequent call", "reason", "source")
+    return table(columns, cells, title=title, caption=lead(rows))
 
 
 def _lines(counts: Counter[str], most: int = 20) -> str:
@@ -95,7 +84,6 @@ def _cells(row: TargetRow) -> dict[str, Any]:
 
 
 def as_dict(row: TargetRow) -> dict[str, Any]:
-    """For JSON."""
     return {
         "target": row.target, "kind": row.kind, "status": ENGLISH[row.status], "calls": row.calls,
         "convertible": row.good, "inputs": dict(row.inputs), "outputs": dict(row.outputs),

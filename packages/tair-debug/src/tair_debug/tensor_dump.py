@@ -21,10 +21,6 @@ OPTION: Final = "data_dump_dir"
 class TensorDump:
     """Runs an ATen graph operator by operator and saves what comes out of each.
 
-    Args:
-        gm: The graph.
-        path: An existing folder.
-
     Errors: ConfigError GE1041 if a file cannot be written.
     """
 
@@ -34,7 +30,6 @@ class TensorDump:
         self.run = 0
 
     def __call__(self, *args: Any) -> Any:
-        """One execution."""
         place = artefacts.folder(self.path / artefacts.rank_folder(), OPTION)
         dumper = _Dumper(self.gm, place, self.run)
         self.run += 1

@@ -23,7 +23,7 @@ import torch
 
 from ge_converters.base.torch_compat import boxed, fake_mode, real_values, run_aot
 from ge_graph import Graph, escape
-from ge_graph.errors import ConfigError, GeError
+from ge_graph.errors import ConfigError, GeError, on_purpose
 
 if TYPE_CHECKING:
     from ge_graph.kernels import Oracle
@@ -247,11 +247,9 @@ def capture(subject: Subject, *, backward: bool = False, dynamic: bool = False, 
 
 def untraceable(subject: Subject, error: Exception, *, fake: bool) -> GeError:
     """The error for a model that raises when it is traced or run; errors made on purpose stay as they are."""
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, GeError):
-        cause = getattr(cause, "inner_exception", None) or cause.__cause__
-    if cause is not None:
-        return cause
+    ours = on_purpose(error)
+    if ours is not None:
+        return ours
     advice = "try it with real tensors (--real): fake ones have no values to decide by" if fake else "run it eagerly"
     said = (str(error).strip().splitlines() or [""])[0]
     return ConfigError(

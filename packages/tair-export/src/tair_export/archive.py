@@ -36,7 +36,7 @@ from typing import Any, Final, Literal, TypeAlias
 from ge_graph import escape
 from ge_graph.errors import ArchiveError, GeError
 from tair_export import errors, upgrade
-from tair_export.mapping import map_file
+from tair_export.mapping import map_file, opened, system_says
 from tair_export.ranks import Rank
 
 FORMAT: Final = "tair-archive"
@@ -75,12 +75,10 @@ class Layout:
 
     @property
     def graph(self) -> str:
-        """Name of the graph file."""
         return under(self.graphs, f"{self.name}.air")
 
     @property
     def manifest(self) -> str:
-        """Name of the manifest."""
         return under(self.graphs, self.name + SUFFIX)
 
 
@@ -151,7 +149,6 @@ class FileRecord:
 
     Attributes:
         name: Place below the root.
-        bytes: Size.
         sha256: Of the content.
         edges: SHA-256 of the first and last 4 KiB, for a fast look.
     """
@@ -169,7 +166,6 @@ class Writer:
 
     Args:
         root: Folder; made if missing.
-        layout: Names.
     """
 
     def __init__(self, root: Path, layout: Layout) -> None:
@@ -392,22 +388,16 @@ def _write_synced(path: Path, data: bytes) -> None:
 
 
 def _sync_folder(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
+    with opened(path) as handle:
         os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 @contextlib.contextmanager
 def _locked(root: Path) -> Iterator[None]:
     """One commit at a time in a folder; the system drops the lock with the process."""
-    handle = os.open(root, os.O_RDONLY)
-    try:
+    with opened(root) as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(handle)
 
 
 def _staging(root: Path, layout: Layout, digest: str) -> Path:
@@ -462,8 +452,7 @@ def _drop_stale(root: Path, old: Mapping[str, Mapping[str, Any]], new: set[str])
 
 
 def _is_written(path: Path, entry: Mapping[str, Any]) -> bool:
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
-    try:
+    with opened(path, os.O_NONBLOCK | os.O_NOFOLLOW) as handle:
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode) or status.st_size != entry["bytes"]:
             return False
@@ -471,8 +460,6 @@ def _is_written(path: Path, entry: Mapping[str, Any]) -> bool:
         edges.head = os.pread(handle, EDGE_BYTES, 0)
         edges.tail = os.pread(handle, EDGE_BYTES, max(size - EDGE_BYTES, 0))
         return bool(edges.hexdigest(size) == entry["edges"])
-    finally:
-        os.close(handle)
 
 
 def _drop_abandoned(root: Path, layout: Layout) -> None:
@@ -481,13 +468,9 @@ def _drop_abandoned(root: Path, layout: Layout) -> None:
     for path in list(root.iterdir()):
         if not form.fullmatch(path.name):
             continue
-        with contextlib.suppress(OSError):
-            handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                _remove(path)
-            finally:
-                os.close(handle)
+        with contextlib.suppress(OSError), opened(path, os.O_NOFOLLOW) as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _remove(path)
 
 
 def _remove(path: Path) -> None:
@@ -588,7 +571,6 @@ class Archive:
     """An archive opened for reading: the manifest and its files, mapped.
 
     Attributes:
-        path: The manifest.
         root: Folder that the names are relative to.
         manifest: Content of the manifest, in the current format.
         compared: Whether every byte has been compared with its checksum.
@@ -616,7 +598,6 @@ class Archive:
         return self._maps[name]
 
     def sizes(self) -> dict[str, int]:
-        """Name and size of every file."""
         return {f["name"]: f["bytes"] for f in self.manifest["files"]}
 
     def verify(self, mode: Verify) -> None:
@@ -638,8 +619,7 @@ class Archive:
         full = mode in (True, "full") or (mode == "auto" and sum(f["bytes"] for f in files) <= FULL_BYTES)
         whole = [f for f in files if full or f["name"] == self.manifest["graph"]]
         for entry in files:
-            edges = _Edges()
-            data = self._maps[entry["name"]]
+            edges, data = _Edges(), self._maps[entry["name"]]
             edges.add(data)
             if edges.hexdigest(len(data)) != entry["edges"]:
                 raise errors.checksum(entry["name"], "the content is not what was written", self.path)
@@ -712,13 +692,11 @@ def _readable(path: Path | str) -> Iterator[None]:
     """What the system has against a path, as our error: no such name, a working directory that is gone."""
     try:
         yield
-    except (OSError, TypeError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise errors.missing(f"cannot be read: {why}", str(path), "give the path of an archive") from error
-    except ValueError as error:
-        if isinstance(error, GeError):
-            raise
-        raise errors.missing(f"no path: {error}", str(path), "give the path of an archive") from error
+    except GeError:
+        raise
+    except (OSError, TypeError, ValueError) as error:
+        why = f"no path: {error}" if isinstance(error, ValueError) else f"cannot be read: {system_says(error)}"
+        raise errors.missing(why, str(path), "give the path of an archive") from error
 
 
 def _still(path: Path, data: bytes) -> bool:
@@ -734,13 +712,12 @@ def _map_all(
 ) -> dict[str, memoryview]:
     name = path.name.removesuffix(SUFFIX)
     staged = root / f".staging-{name}-{manifest['digest'][:16]}"
-    has_staged = staged.is_dir()
+    folders = [staged, root] if staged.is_dir() else [root]
     base = root.resolve()
-    maps = {}
-    for entry in manifest["files"]:
-        candidates = [staged / entry["name"], root / entry["name"]] if has_staged else [root / entry["name"]]
-        maps[entry["name"]] = _map_first(candidates, entry, base, allow_outside, copy, path)
-    return maps
+    return {
+        entry["name"]: _map_first([f / entry["name"] for f in folders], entry, base, allow_outside, copy, path)
+        for entry in manifest["files"]
+    }
 
 
 def _map_first(
@@ -748,17 +725,14 @@ def _map_first(
 ) -> memoryview:
     for candidate in candidates:
         try:
-            handle = os.open(candidate, os.O_RDONLY | os.O_NONBLOCK)
+            with opened(candidate, os.O_NONBLOCK) as handle:
+                if not allow and not candidate.resolve().is_relative_to(base):
+                    raise errors.unsafe_name(entry["name"], f"is a link to {candidate.resolve()}", where)
+                return map_file(handle, entry["name"], entry["bytes"], where, copy=copy)
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
             raise errors.checksum(entry["name"], f"cannot be opened: {error.strerror}", where) from error
-        try:
-            if not allow and not candidate.resolve().is_relative_to(base):
-                raise errors.unsafe_name(entry["name"], f"is a link to {candidate.resolve()}", where)
-            return map_file(handle, entry["name"], entry["bytes"], where, copy=copy)
-        finally:
-            os.close(handle)
     raise errors.checksum(entry["name"], "is missing", where)
 
 

@@ -12,51 +12,48 @@ from ge_graph.errors import ArchiveError
 AGAIN = "the file is damaged: copy or write the archive again"
 
 
+def _about(code: str, what: str, where: Path | str, next: str = AGAIN) -> ArchiveError:
+    """An error about a file; what a file or a name says is shown on one line."""
+    return ArchiveError(code, escape.line(what), where=escape.line(os.fspath(where)), next=next)
+
+
 def missing(what: str, where: Path | str, next: str) -> ArchiveError:
     """GE5020: no archive there."""
-    return ArchiveError("GE5020", escape.line(what), where=escape.line(os.fspath(where)), next=next)
+    return _about("GE5020", what, where, next)
 
 
 def bad_manifest(what: str, where: Path | str) -> ArchiveError:
     """GE5021: the manifest is not what a manifest must be."""
-    return ArchiveError("GE5021", escape.line(what), where=escape.line(os.fspath(where)), next=AGAIN)
+    return _about("GE5021", what, where)
 
 
 def version(got: int, writer: str, newest: int, where: Path | str) -> ArchiveError:
     """GE5022: a format that this version does not read."""
     writer = escape.line(writer)
     by = f", written by {writer}" if writer else ""
-    return ArchiveError(
-        "GE5022",
-        f"archive format {got}{by}; this version reads formats 1 to {newest}",
-        where=escape.line(os.fspath(where)),
-        next=f"install the tair-export that wrote it ({writer or 'unknown'}) or a newer one, or save the model again",
-    )
+    advice = f"install the tair-export that wrote it ({writer or 'unknown'}) or a newer one, or save the model again"
+    return _about("GE5022", f"archive format {got}{by}; this version reads formats 1 to {newest}", where, advice)
 
 
 def checksum(name: str, what: str, where: Path | str) -> ArchiveError:
     """GE5023: a file is not the one that was written."""
-    return ArchiveError("GE5023", escape.line(f"'{name}': {what}"), where=escape.line(os.fspath(where)), next=AGAIN)
+    return _about("GE5023", f"'{name}': {what}", where)
 
 
 def unsafe_name(name: str, why: str, where: Path | str) -> ArchiveError:
     """GE5024: a name leads out of the archive."""
-    return ArchiveError(
-        "GE5024", escape.line(f"name {name!r} {why}"), where=escape.line(os.fspath(where)),
-        next="take the archive from its source again; allow_outside=True permits such names if you trust it",
-    )  # fmt: skip
+    advice = "take the archive from its source again; allow_outside=True permits such names if you trust it"
+    return _about("GE5024", f"name {name!r} {why}", where, advice)
 
 
 def too_large(what: str, where: Path | str) -> ArchiveError:
     """GE5025: a count or a size is beyond what such a file can have."""
-    return ArchiveError("GE5025", escape.line(what), where=escape.line(os.fspath(where)), next=AGAIN)
+    return _about("GE5025", what, where)
 
 
 def weight(name: str, what: str, where: Path | str) -> ArchiveError:
     """GE5026: graph, manifest and weight files contradict each other."""
-    return ArchiveError(
-        "GE5026", escape.line(f"weight '{name}': {what}"), where=escape.line(os.fspath(where)), next=AGAIN
-    )
+    return _about("GE5026", f"weight '{name}': {what}", where)
 
 
 def unwritable(what: str, next: str) -> ArchiveError:
@@ -85,10 +82,8 @@ def io(error: OSError, what: str, where: Path | str) -> ArchiveError:
 
 def linked_out(name: str, where: Path | str) -> ArchiveError:
     """GE5034: a link in the folder would lead what is written elsewhere."""
-    return ArchiveError(
-        "GE5034", f"'{escape.line(name, 200)}' lies behind a link that leads out of the folder",
-        where=escape.line(os.fspath(where)), next="remove the link, or save to another folder",
-    )  # fmt: skip
+    what = f"'{escape.line(name, 200)}' lies behind a link that leads out of the folder"
+    return _about("GE5034", what, where, "remove the link, or save to another folder")
 
 
 def no_capture(reason: str) -> ArchiveError:
@@ -101,12 +96,7 @@ def no_capture(reason: str) -> ArchiveError:
 
 def bad_call(what: str, expected: str) -> ArchiveError:
     """GE5040: the arguments of a call are not those that the graph was saved for."""
-    return ArchiveError(
-        "GE5040",
-        escape.line(what),
-        where=escape.line(f"expected {expected}"),
-        next="`tair-run --info ARCHIVE` shows the signature",
-    )
+    return _about("GE5040", what, f"expected {expected}", "`tair-run --info ARCHIVE` shows the signature")
 
 
 def bad_argument(name: str, value: object, expected: str) -> ArchiveError:
@@ -117,25 +107,21 @@ def bad_argument(name: str, value: object, expected: str) -> ArchiveError:
 
 def om(where: Path | str) -> ArchiveError:
     """GE5043: an offline model of ATC, which only a device runs."""
-    return ArchiveError(
-        "GE5043", "this is an .om, an offline model that ATC has compiled for one chip; it holds no graph to read",
-        where=escape.line(os.fspath(where)),
-        next="load the .air that ATC was given; an .om runs on its device, through ACL",
-    )  # fmt: skip
+    what = "this is an .om, an offline model that ATC has compiled for one chip; it holds no graph to read"
+    advice = "load the .air that ATC was given; an .om runs on its device, through ACL"
+    return _about("GE5043", what, where, advice)
 
 
 def untrusted(what: str, where: Path | str) -> ArchiveError:
     """GE5044: nobody known has signed the archive."""
-    return ArchiveError(
-        "GE5044", what, where=escape.line(os.fspath(where)), next="take the archive and its .sig from their source"
-    )
+    return _about("GE5044", what, where, "take the archive and its .sig from their source")
 
 
 def array(path: str, what: str) -> ArchiveError:
     """GE5045: an array file is not what it must be."""
-    return ArchiveError("GE5045", f"no array can be read: {what}", where=path, next="write it with numpy.save")
+    return _about("GE5045", f"no array can be read: {what}", path, "write it with numpy.save")
 
 
 def foreign(what: str, where: Path | str, next: str) -> ArchiveError:
     """GE5041: a graph file of others lacks what running it needs."""
-    return ArchiveError("GE5041", escape.line(what), where=escape.line(os.fspath(where)), next=next)
+    return _about("GE5041", what, where, next)

@@ -22,7 +22,7 @@ from tair_export import errors, weights
 from tair_export.archive import GRAPH_BYTES
 from tair_export.export import path_of
 from tair_export.load import CompiledModel, check_options
-from tair_export.mapping import map_file
+from tair_export.mapping import map_file, opened, system_says
 from tair_export.signature import LEAF, Input, Output, Signature, Tree
 
 logger = logging.getLogger(__name__)
@@ -62,22 +62,18 @@ def read_air(path: str | os.PathLike[str], *, allow_outside: bool = False) -> Gr
 def _content(where: Path) -> bytes:
     """The bytes of a plain file of a possible size; pipes and devices are never read."""
     try:
-        handle = os.open(where, os.O_RDONLY | os.O_NONBLOCK)
-        try:
+        with opened(where, os.O_NONBLOCK) as handle, open(handle, "rb", closefd=False) as file:
             status = os.fstat(handle)
             if not stat.S_ISREG(status.st_mode):
                 raise errors.missing("is not a plain file", where, "give the path of a graph file")
             if status.st_size > GRAPH_BYTES:
                 raise errors.too_large(f"{status.st_size} bytes, a graph file has at most {GRAPH_BYTES}", where)
-            with open(handle, "rb", closefd=False) as file:
-                data = file.read(GRAPH_BYTES + 1)
-        finally:
-            os.close(handle)
+            data = file.read(GRAPH_BYTES + 1)
     except GeError:
         raise
     except (OSError, ValueError, MemoryError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise errors.missing(f"cannot be read: {why}", where, "give the path of a graph file") from error
+        why = f"cannot be read: {system_says(error)}"
+        raise errors.missing(why, where, "give the path of a graph file") from error
     if data[:4] in (_OM_MAGIC, _OM_MAGIC[::-1]):
         raise errors.om(where)
     return data
@@ -142,19 +138,15 @@ def _file_value(node: Node, where: Path, allow_outside: bool) -> Literal:
     offset = node.attr("offset", 0)
     size = literal_bytes(output.dtype, shape)
     try:
-        file = weights.outside(path, where.parent, allow_outside, where)
-        handle = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
+        with opened(weights.outside(path, where.parent, allow_outside, where), os.O_NONBLOCK) as handle:
+            total = os.fstat(handle).st_size
+            if size is None or type(offset) is not int or offset < 0 or offset + size > total:
+                raise errors.weight(node.name, f"{output.dtype.name}{list(shape)} at {offset} of {total} bytes", where)
+            view = map_file(handle, path, total, where)
+    except GeError:
+        raise
     except (OSError, ValueError) as error:
-        if isinstance(error, GeError):
-            raise
         raise errors.weight(node.name, f"'{path}' cannot be read: {error}", where) from error
-    try:
-        total = os.fstat(handle).st_size
-        if size is None or type(offset) is not int or offset < 0 or offset + size > total:
-            raise errors.weight(node.name, f"{output.dtype.name}{list(shape)} at {offset} of {total} bytes", where)
-        view = map_file(handle, path, total, where)
-    finally:
-        os.close(handle)
     return WeightLiteral(output.dtype, shape, np.frombuffer(view, np.uint8, size, offset))
 
 

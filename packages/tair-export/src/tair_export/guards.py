@@ -114,7 +114,6 @@ def solve(expr: Expr, symbol: str, size: int) -> int | None:
 
     Args:
         expr: A linear expression of that one symbol.
-        symbol: The symbol.
         size: What the expression shall be.
     """
     at = function(expr)

@@ -9,6 +9,7 @@ Where files may change under a running process, copy them.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import mmap
@@ -16,6 +17,7 @@ import os
 import stat
 import sys
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,14 +26,27 @@ from tair_export import errors
 _FAILED: Final = ctypes.c_void_p(-1).value
 
 
+@contextlib.contextmanager
+def opened(path: str | os.PathLike[str], more: int = 0) -> Iterator[int]:
+    """A handle for reading a file or a folder; with ``O_NONBLOCK`` in ``more`` no pipe holds us up."""
+    handle = os.open(path, os.O_RDONLY | more)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def system_says(error: BaseException) -> str:
+    """Why the system refused, in its own words."""
+    return getattr(error, "strerror", None) or str(error)
+
+
 def map_file(handle: int, name: str, size: int, where: Path, *, copy: bool = False) -> memoryview:
     """The content of an open file of the given size; the handle may be closed afterwards.
 
     Args:
-        handle: The open file.
         name: Its name, for errors.
         size: Bytes that it must have.
-        where: The archive.
         copy: Read it instead of mapping it.
 
     Raises:

@@ -13,6 +13,7 @@ import typer
 
 from ge_graph.errors import GeError
 from ge_graph.escape import block, line
+from ge_graph.ir import Graph
 from tair_export.archive import SUFFIX, Archive, Verify, open_archive
 from tair_export.foreign import contract_of, read_air
 from tair_export.load import CompiledModel, read_graph
@@ -70,7 +71,6 @@ def command(
 
 
 def main() -> None:
-    """The console script."""
     app()
 
 
@@ -161,28 +161,24 @@ def summary(archive: Archive) -> dict[str, Any]:
     graph, contract = read_graph(archive)
     manifest = archive.manifest
     sizes = archive.sizes()
+    compared = f"SHA-256 of {len(sizes)} files and of the manifest, all equal" if archive.compared else "not compared"
+    return {
+        **_described(archive.path, graph, contract), "kind": str(manifest.get("kind")), "format": manifest["version"],
+        "writer": manifest.get("writer"), "device": manifest.get("device"), "checksum": compared,
+        "states": sorted(map(str, manifest.get("states", {}))), "graph_bytes": sizes[manifest["graph"]],
+        "weight_files": len(manifest.get("weights", [])), "total_bytes": sum(sizes.values()),
+        "sha256": {f["name"]: f["sha256"] for f in manifest["files"]},
+    }  # fmt: skip
+
+
+def _described(path: Path, graph: Graph, contract: Signature) -> dict[str, Any]:
     ops = Counter(n.op for n in graph.nodes if n.op not in ("Data", "RefData", "Const"))
     return {
-        "archive": str(archive.path),
-        "kind": str(manifest.get("kind")),
-        "format": manifest["version"],
-        "writer": manifest.get("writer"),
-        "device": manifest.get("device"),
-        "checksum": f"SHA-256 of {len(sizes)} files and of the manifest, all equal"
-        if archive.compared
-        else "not compared",
-        "signature": contract.text(),
-        "inputs": [describe(i) for i in contract.inputs],
+        "archive": str(path), "signature": contract.text(), "inputs": [describe(i) for i in contract.inputs],
         "outputs": [describe_output(o) for o in contract.outputs],
-        "states": sorted(map(str, manifest.get("states", {}))),
         "ops": dict(sorted(ops.items(), key=lambda item: (-item[1], item[0]))),
-        "nodes": len(graph.nodes),
-        "constants": sum(n.op == "Const" for n in graph.nodes),
-        "graph_bytes": sizes[manifest["graph"]],
-        "weight_files": len(manifest.get("weights", [])),
-        "total_bytes": sum(sizes.values()),
-        "sha256": {f["name"]: f["sha256"] for f in manifest["files"]},
-    }
+        "nodes": len(graph.nodes), "constants": sum(n.op == "Const" for n in graph.nodes),
+    }  # fmt: skip
 
 
 def is_bare(path: Path) -> bool:
@@ -193,20 +189,12 @@ def is_bare(path: Path) -> bool:
 def bare(path: Path) -> dict[str, Any]:
     """What ``--info`` shows of a graph file alone, which has no SHA-256 that anything could be compared with."""
     graph = read_air(path)
-    contract = contract_of(graph, path)
-    ops = Counter(n.op for n in graph.nodes if n.op not in ("Data", "RefData", "Const"))
     size = path.stat().st_size
     return {
-        "archive": str(path), "kind": "graph file alone", "format": "ge.proto", "writer": None, "device": None,
+        **_described(path, graph, contract_of(graph, path)), "kind": "graph file alone", "format": "ge.proto",
+        "writer": None, "device": None,
         "checksum": "none: a graph file without a manifest cannot show whether it, or its weights, were changed",
-        "signature": contract.text(),
-        "inputs": [describe(i) for i in contract.inputs],
-        "outputs": [describe_output(o) for o in contract.outputs],
-        "states": [],
-        "ops": dict(sorted(ops.items(), key=lambda item: (-item[1], item[0]))),
-        "nodes": len(graph.nodes),
-        "constants": sum(n.op == "Const" for n in graph.nodes),
-        "graph_bytes": size, "weight_files": 0, "total_bytes": size, "sha256": {},
+        "states": [], "graph_bytes": size, "weight_files": 0, "total_bytes": size, "sha256": {},
     }  # fmt: skip
 
 

@@ -28,7 +28,6 @@ class Record(tuple):  # type: ignore[type-arg]
 
     Attributes:
         _type: Name of the class that the model returned.
-        _fields: Names of the values.
     """
 
     _type: str
@@ -93,7 +92,6 @@ class Output:
         kind: ``tensor``, ``number``, ``input`` (argument ``index`` itself), ``constant``.
         index: Output of the graph, or leaf of the arguments.
         dtype: Element type of a tensor.
-        shape: Sizes of a tensor.
         order: Dimensions from outermost to innermost in memory where the model's result is not row-major.
         value: The constant, or the Python type of a number.
     """
@@ -114,9 +112,7 @@ class Signature:
         args: Structure of the positional arguments, a tuple.
         kwargs: Structure of the keyword arguments, a dict.
         names: Parameter names of the positional arguments; they may be given by keyword too.
-        result: Structure of the results.
         inputs: Leaves of ``args``, then of ``kwargs``.
-        outputs: Leaves of ``result``.
         feeds: What each Data node reads: the number of a leaf, or the name of a state.
         symbols: Symbol to smallest and largest value, None for no limit.
         sizes: Text of a size that is not a plain symbol, ``2*s0``, to the expression (see ``guards``).
@@ -165,7 +161,6 @@ class Signature:
         return tuple(positional), given
 
     def unflatten(self, leaves: Sequence[Any]) -> Any:
-        """The results in the model's structure."""
         return _unflatten(self.result, iter(leaves))
 
     def check_sizes(self, shapes: Sequence[tuple[int, ...] | None], numbers: Mapping[int, int] = {}) -> None:
@@ -332,7 +327,6 @@ def _unflatten(tree: Tree, leaves: Iterator[Any]) -> Any:
 
 
 def to_json(signature: Signature) -> dict[str, Any]:
-    """The signature as JSON values."""
     return {
         "args": signature.args,
         "feeds": list(signature.feeds),

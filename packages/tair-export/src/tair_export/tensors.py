@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import math
-import os
-import stat
 import sys
-import tokenize
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
-from ge_graph import escape
+from ge_graph import escape, npy
 from tair_export import errors
 
 
@@ -51,38 +47,16 @@ def to_numpy(value: Any) -> np.ndarray[Any, Any]:
     return result
 
 
-# numpy reads the header, a Python literal, with Python's own tokenizer and parser.
-_NPY_FAULTS: Final = (
-    OSError, ValueError, EOFError, TypeError, OverflowError, MemoryError, SyntaxError, RecursionError, KeyError,
-    tokenize.TokenError,
-)  # fmt: skip
-
-
 def read_npy(path: str) -> np.ndarray[Any, Any]:
-    """The array of a ``.npy`` file, its size compared with the file's before memory is taken.
+    """The array of a ``.npy`` file.
 
     Raises:
         ArchiveError: GE5045 if it is no such file, is cut off or holds objects.
     """
     try:
-        with open(path, "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise ValueError("it is not a plain file")
-            version = np.lib.format.read_magic(file)
-            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            if version not in ((1, 0), (2, 0)):
-                raise ValueError(f"its version is {version}")
-            shape, _, dtype = read(file)
-            left = os.fstat(file.fileno()).st_size - file.tell()
-            if dtype.hasobject or dtype.kind not in "biufc" or min(shape, default=0) < 0:
-                raise ValueError(f"it holds {dtype}{list(shape)}")
-            if math.prod(shape) * dtype.itemsize != left:
-                raise ValueError(f"{dtype}{list(shape)} takes {math.prod(shape) * dtype.itemsize} bytes, it has {left}")
-            file.seek(0)
-            array: np.ndarray[Any, Any] = np.lib.format.read_array(file, allow_pickle=False)
-            return array
-    except _NPY_FAULTS as error:
-        raise errors.array(escape.line(path), escape.line(str(error), 300)) from None
+        return npy.read_npy(path)[1]
+    except ValueError as error:
+        raise errors.array(path, escape.line(str(error), 300)) from None
 
 
 def in_order(value: Any, order: tuple[int, ...] | None) -> Any:

@@ -36,8 +36,6 @@ class Weight:
 
     Attributes:
         name: Parameter name, ``layers.0.weight``.
-        dtype: Element type.
-        shape: Sizes.
         data: Gives its bytes, flat, row-major, little-endian; a view of the model's memory where that is so laid out.
         identity: Equal for parameters that are one tensor.
     """
@@ -50,7 +48,6 @@ class Weight:
 
     @property
     def bytes(self) -> int:
-        """Size of the data."""
         size = literal_bytes(self.dtype, self.shape)
         if size is None:
             raise errors.unwritable(f"'{self.name}' has elements of type {self.dtype.name}", "convert it first")
@@ -71,7 +68,6 @@ def place(
     """Turn the Data nodes of weights into constants; afterwards the graph has the other inputs only.
 
     Args:
-        graph: Changed in place.
         weights: Name of the Data node to its weight.
         files: Weight name to file, for those that lie outside the graph.
         path_of: File to the path that the graph shall name.

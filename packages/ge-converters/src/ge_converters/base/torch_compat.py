@@ -203,15 +203,18 @@ def _without_generator_states(gm: torch.fx.GraphModule) -> None:
     gm.recompile()
 
 
-def fake_mode(*, dynamic: bool = False, beside_real: bool = False) -> Any:
+def fake_mode(*, dynamic: bool = False, beside_real: bool = False, one_op: bool = False) -> Any:
     """A mode in which tensors have metas but no data; data-dependent sizes are symbols, others if ``dynamic``.
 
-    ``beside_real``: real tensors that meet fake ones, such as constants of a graph, count as fake ones.
+    ``beside_real``: real tensors that meet fake ones, such as constants of a graph, count as fake ones. ``one_op``: the
+    mode serves a single op; what torch keeps for the next equal one is not made, a quarter of the time.
     """
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    return FakeTensorMode(shape_env=ShapeEnv(), static_shapes=not dynamic, allow_non_fake_inputs=beside_real)
+    mode = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=not dynamic, allow_non_fake_inputs=beside_real)
+    mode.cache_enabled = mode.cache_enabled and not one_op
+    return mode
 
 
 def graph_break(reason: str) -> None:

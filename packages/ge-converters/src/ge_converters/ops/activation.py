@@ -30,9 +30,7 @@ def _called(op: str, *xs: Tensor, **attrs: Any) -> Tensor:
     aten.log_sigmoid_forward.default, source="native_functions.yaml: log_sigmoid_forward; GE LogSigmoid"
 )
 def log_sigmoid_forward(self: Tensor, *, meta_outputs: list[TensorSpec]) -> tuple[Tensor, Tensor]:
-    """log_sigmoid_forward(Tensor self) -> (Tensor output, Tensor buffer)
-
-    Dtypes: float32, float16, bfloat16.
+    """Dtypes: float32, float16, bfloat16.
     Emits:  LogSigmoid; buffer is exp(-abs(self)), which is dropped where nobody reads it.
     """
     (x,), back = carried("Exp", self)
@@ -56,9 +54,7 @@ def nan_to_num(
     *,
     meta_outputs: TensorSpec,
 ) -> Tensor:
-    """nan_to_num(Tensor self, float? nan=None, float? posinf=None, float? neginf=None) -> Tensor
-
-    Dtypes: float32, float16, bfloat16; None is 0 and the largest and the smallest number of the type.
+    """Dtypes: float32, float16, bfloat16; None is 0 and the largest and the smallest number of the type.
     Emits:  NanToNum.
     """
     limits = torch.finfo(to_torch(self.dtype))
@@ -73,9 +69,7 @@ def nan_to_num(
     aten.linalg_cross.default, source="native_functions.yaml: linalg_cross; GE Cross, CrossV2"
 )
 def linalg_cross(self: Tensor, other: Tensor, *, dim: int = -1, meta_outputs: TensorSpec) -> Tensor:
-    """linalg_cross(Tensor self, Tensor other, *, int dim=-1) -> Tensor
-
-    Shapes: both equal; operands that broadcast are decomposed.
+    """Shapes: both equal; operands that broadcast are decomposed.
     Dtypes: floats and integers.
     Emits:  CrossV2; Cross for the types that it lacks, int64 and float64.
     """
@@ -93,9 +87,7 @@ def linalg_cross(self: Tensor, other: Tensor, *, dim: int = -1, meta_outputs: Te
     source="native_functions.yaml: threshold_backward; GE ReluGrad, LessEqual, SelectV2",
 )
 def threshold_backward(grad_output: Tensor, self: Tensor, threshold: Number, *, meta_outputs: TensorSpec) -> Tensor:
-    """threshold_backward(Tensor grad_output, Tensor self, Scalar threshold) -> Tensor
-
-    Shapes: all equal.
+    """Shapes: all equal.
     Dtypes: floats and integers, kept.
     Emits:  ReluGrad for threshold 0, else LessEqual and SelectV2.
     """
@@ -116,9 +108,7 @@ def threshold_backward(grad_output: Tensor, self: Tensor, threshold: Number, *, 
     aten.native_dropout_backward.default, source="native_functions.yaml: native_dropout_backward; GE Mul"
 )
 def native_dropout_backward(grad_output: Tensor, mask: Tensor, scale: float, *, meta_outputs: TensorSpec) -> Tensor:
-    """native_dropout_backward(Tensor grad_output, Tensor mask, float scale) -> Tensor
-
-    Shapes: all equal.
+    """Shapes: all equal.
     Dtypes: floats, integers, bool; the mask is bool.
     Emits:  Cast, Mul, Mul; all but float64 is scaled in float32, as in eager.
     """

@@ -213,9 +213,7 @@ def _scaled_dot_product_flash_attention_for_cpu(
     scale: float | None = None,
     meta_outputs: list[TensorSpec],
 ) -> tuple[Tensor, Tensor]:
-    """_scaled_dot_product_flash_attention_for_cpu(Tensor query, Tensor key, Tensor value, float dropout_p=0., bool is_causal=False, *, Tensor? attn_mask=None, float? scale=None) -> (Tensor output, Tensor logsumexp)
-
-    Shapes: query [b, heads, rows, width]; key, value [b, key heads, columns, width] -> query's shape; [b, heads, rows].
+    """Shapes: query [b, heads, rows, width]; key, value [b, key heads, columns, width] -> query's shape; [b, heads, rows].
     Dtypes: float32, float16, bfloat16; attn_mask bool or of the query's type.
     Emits:  FlashAttentionScore. A mask that torch made out of a boolean one goes in as that, inverted; a bias as
             real_shift; is_causal as sparse mode 2 with its template.
@@ -258,12 +256,10 @@ def _scaled_dot_product_flash_attention_for_cpu_backward(
     scale: float | None = None,
     meta_outputs: list[TensorSpec],
 ) -> tuple[Tensor, ...]:
-    """_scaled_dot_product_flash_attention_for_cpu_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, Tensor logsumexp, float dropout_p, bool is_causal, *, Tensor? attn_mask=None, float? scale=None) -> (Tensor grad_query, Tensor grad_key, Tensor grad_value)
-
-    Shapes: gradients of query, key and value, each of the shape of what it belongs to.
+    """Shapes: gradients of query, key and value, each of the shape of what it belongs to.
     Dtypes: float32, float16, bfloat16.
     Emits:  FlashAttentionScoreGrad; logsumexp stands for the row maxima, with row sums of one.
-    """  # noqa: E501
+    """
     made = attention_gradient(
         grad_out, query, key, value, out, logsumexp, attn_mask, dropout_p, is_causal, scale, meta_outputs[0]
     )
@@ -286,14 +282,12 @@ def _scaled_dot_product_fused_attention_overrideable(
     scale: float | None = None,
     meta_outputs: Any,
 ) -> tuple[Any, ...]:
-    """_scaled_dot_product_fused_attention_overrideable(Tensor query, Tensor key, Tensor value, Tensor? attn_bias=None, float dropout_p=0., bool is_causal=False, bool return_debug_mask=False, *, float? scale=None) -> (Tensor output, Tensor logsumexp, Tensor cum_seq_q, Tensor cum_seq_k, SymInt max_q, SymInt max_k, Tensor philox_seed, Tensor philox_offset, Tensor debug_attn_mask)
-
-    What scaled_dot_product_attention is on a device of its own. Only the first two results are produced.
+    """What scaled_dot_product_attention is on a device of its own. Only the first two results are produced.
 
     Shapes: as _scaled_dot_product_flash_attention_for_cpu.
     Dtypes: float32, float16, bfloat16.
     Emits:  FlashAttentionScore.
-    """  # noqa: E501
+    """
     spec = meta_outputs[0]
     result, lse = attention(query, key, value, attn_bias, dropout_p, is_causal, scale, spec)
     return cast(result, spec.dtype), cast(lse, meta_outputs[1].dtype), *[None] * 7

@@ -117,12 +117,10 @@ def _native_batch_norm_legit_no_training(
     *,
     meta_outputs: list[TensorSpec],
 ) -> tuple[Tensor, ...]:
-    """_native_batch_norm_legit_no_training(Tensor input, Tensor? weight, Tensor? bias, Tensor running_mean, Tensor running_var, float momentum, float eps) -> (Tensor, Tensor, Tensor)
-
-    Shapes: input [n, c, ..] -> the same; the other results are empty.
+    """Shapes: input [n, c, ..] -> the same; the other results are empty.
     Dtypes: float32, float16, bfloat16; statistics in float32.
     Emits:  BNInfer for [n, c, h, w] in float32 and float16, BatchNormV3 for the rest.
-    """  # noqa: E501
+    """
     y = _inference(input, weight, bias, running_mean, running_var, eps)
     empty = _empty()
     return _as(meta_outputs, y, empty, empty)
@@ -154,12 +152,10 @@ def _native_batch_norm_legit_functional(
     *,
     meta_outputs: list[TensorSpec],
 ) -> tuple[Tensor, ...]:
-    """_native_batch_norm_legit_functional(Tensor input, Tensor? weight, Tensor? bias, Tensor running_mean, Tensor running_var, bool training, float momentum, float eps) -> (Tensor, Tensor, Tensor, Tensor running_mean_out, Tensor running_var_out)
-
-    Shapes: input [n, c, ..] -> the same; all statistics [c].
+    """Shapes: input [n, c, ..] -> the same; all statistics [c].
     Dtypes: float32, float16, bfloat16; statistics in float32.
     Emits:  BatchNormV3; without training as _native_batch_norm_legit_no_training.
-    """  # noqa: E501
+    """
     if not training:
         y = _inference(input, weight, bias, running_mean, running_var, eps)
         return _as(meta_outputs, y, _empty(), _empty(), running_mean, running_var)
@@ -187,12 +183,10 @@ def _native_batch_norm_legit_no_stats(
     *,
     meta_outputs: list[TensorSpec],
 ) -> tuple[Tensor, ...]:
-    """_native_batch_norm_legit.no_stats(Tensor input, Tensor? weight, Tensor? bias, bool training, float momentum, float eps) -> (Tensor, Tensor, Tensor)
-
-    Shapes: input [n, c, ..] -> the same, batch statistics [c].
+    """Shapes: input [n, c, ..] -> the same, batch statistics [c].
     Dtypes: float32, float16, bfloat16; statistics in float32.
     Emits:  BatchNormV3 with neutral running statistics.
-    """  # noqa: E501
+    """
     return _as(meta_outputs, *_training(input, weight, bias, None, None, momentum, eps)[:3])
 
 
@@ -212,12 +206,10 @@ def _batch_norm_with_update_functional(
     *,
     meta_outputs: list[TensorSpec],
 ) -> tuple[Tensor, ...]:
-    """_batch_norm_with_update_functional(Tensor input, Tensor? weight, Tensor? bias, Tensor running_mean, Tensor running_var, float momentum, float eps) -> (Tensor, Tensor, Tensor, Tensor, Tensor running_mean_out, Tensor running_var_out)
-
-    Shapes: input [n, c, ..] -> the same; all statistics [c]; the reserved result is empty.
+    """Shapes: input [n, c, ..] -> the same; all statistics [c]; the reserved result is empty.
     Dtypes: float32, float16, bfloat16; statistics in float32.
     Emits:  BatchNormV3.
-    """  # noqa: E501
+    """
     made = _training(input, weight, bias, running_mean, running_var, momentum, eps)
     reserve = ge.Const(np.zeros((0,), np.uint8))
     return _as(meta_outputs, *made[:3], reserve, *made[3:])
@@ -238,12 +230,10 @@ def _batch_norm_no_update(
     *,
     meta_outputs: list[TensorSpec],
 ) -> tuple[Tensor, ...]:
-    """_batch_norm_no_update(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, float momentum, float eps) -> (Tensor, Tensor, Tensor, Tensor)
-
-    Shapes: input [n, c, ..] -> the same; the other results are empty.
+    """Shapes: input [n, c, ..] -> the same; the other results are empty.
     Dtypes: float32, float16, bfloat16; statistics in float32.
     Emits:  BNInfer or BatchNormV3; without running statistics the batch's own.
-    """  # noqa: E501
+    """
     reserve = ge.Const(np.zeros((0,), np.uint8))
     if running_mean is None or running_var is None:
         made = _training(input, weight, bias, None, None, momentum, eps)
@@ -308,12 +298,10 @@ def native_batch_norm_backward(
     *,
     meta_outputs: Any,
 ) -> list[Tensor | None]:
-    """native_batch_norm_backward(Tensor grad_out, Tensor input, Tensor? weight, Tensor? running_mean, Tensor? running_var, Tensor? save_mean, Tensor? save_invstd, bool train, float eps, bool[3] output_mask) -> (Tensor, Tensor, Tensor)
-
-    Shapes: gradients of input, weight and bias, each of the shape of what it belongs to.
+    """Shapes: gradients of input, weight and bias, each of the shape of what it belongs to.
     Dtypes: float32, float16, bfloat16; summed in float32.
     Emits:  BatchNormGradV3.
-    """  # noqa: E501
+    """
     running, saved = (running_mean, running_var), (save_mean, save_invstd)
     return _gradients(grad_out, input, weight, running, saved, train, eps, output_mask, meta_outputs)
 
@@ -354,11 +342,9 @@ def batch_norm_backward(
     *,
     meta_outputs: Any,
 ) -> list[Tensor | None]:
-    """batch_norm_backward(Tensor grad_out, Tensor input, Tensor weight, Tensor? running_mean, Tensor? running_var, Tensor? save_mean, Tensor? save_var, bool update, float eps, bool[3] output_mask, Tensor reserve) -> (Tensor, Tensor, Tensor)
-
-    Shapes: gradients of input, weight and bias, each of the shape of what it belongs to.
+    """Shapes: gradients of input, weight and bias, each of the shape of what it belongs to.
     Dtypes: float32, float16, bfloat16; summed in float32.
     Emits:  BatchNormGradV3.
-    """  # noqa: E501
+    """
     running, saved = (running_mean, running_var), (save_mean, save_var)
     return _gradients(grad_out, input, weight, running, saved, update, eps, output_mask, meta_outputs)

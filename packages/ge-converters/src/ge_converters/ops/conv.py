@@ -139,13 +139,11 @@ def convolution(
     *,
     meta_outputs: TensorSpec,
 ) -> Tensor:
-    """convolution(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups) -> Tensor
-
-    Shapes: input [n, c, ..]; weight [o, c/groups, ..], transposed [c, o/groups, ..]; bias [o]; 1 to 3 spatial axes.
+    """Shapes: input [n, c, ..]; weight [o, c/groups, ..], transposed [c, o/groups, ..]; bias [o]; 1 to 3 spatial axes.
     Dtypes: float32, float16, bfloat16; a bfloat16 bias goes to float32, in which it is added.
     Emits:  Conv2D or Conv3D, transposed Conv2DTranspose or Conv3DTranspose; 1-d between Unsqueeze and Squeeze.
     Errors: refused if a window number is symbolic (a GE attribute holds it), or for float64.
-    """  # noqa: E501
+    """
     g = _geometry(input.rank, stride, padding, dilation, output_padding, groups)
     x, w = g.lift(input), g.lift(weight)
     y = _transposed(x, w, bias, g, meta_outputs) if transposed else _forward(x, w, bias, g)
@@ -217,9 +215,7 @@ def convolution_backward(
     *,
     meta_outputs: Any,
 ) -> list[Tensor | None]:
-    """convolution_backward(Tensor grad_output, Tensor input, Tensor weight, SymInt[]? bias_sizes, SymInt[] stride, SymInt[] padding, SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups, bool[3] output_mask) -> (Tensor, Tensor, Tensor)
-
-    Shapes: gradients of input, weight and bias, each of the shape of what it belongs to; None where the mask says so.
+    """Shapes: gradients of input, weight and bias, each of the shape of what it belongs to; None where the mask says so.
     Dtypes: float32, float16, bfloat16; the filter gradient is summed in float32 and rounded once.
     Emits:  Conv2DBackpropInput, Conv2DBackpropFilter, ReduceSum (3-d likewise); for a transposed convolution the roles
             of input and gradient change: Conv2D and Conv2DBackpropFilter.

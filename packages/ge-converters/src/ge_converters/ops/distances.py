@@ -77,9 +77,7 @@ _ORDERS = (0.0, 1.0, 2.0, 3.0, 1.5, math.inf)
 )
 @register_fx_node_ge_converter(aten._cdist_forward.default, source="native_functions.yaml: _cdist_forward; GE Cdist")
 def _cdist_forward(x1: Tensor, x2: Tensor, p: float, compute_mode: int | None, *, meta_outputs: TensorSpec) -> Tensor:
-    """_cdist_forward(Tensor x1, Tensor x2, float p, int? compute_mode) -> Tensor
-
-    Shapes: x1 [.., n, d]; x2 [.., m, d], leading dims broadcast -> [.., n, m].
+    """Shapes: x1 [.., n, d]; x2 [.., m, d], leading dims broadcast -> [.., n, m].
     Dtypes: float32; halves through float32.
     Emits:  Cdist; for p = inf, which it has no sign for, and leading dims that broadcast Sub of all pairs and the norm
             of order p. compute_mode chooses between equal ways and is not read.
@@ -108,9 +106,7 @@ def _same_batches(x1: Tensor, x2: Tensor) -> bool:
 def _cdist_backward(
     grad: Tensor, x1: Tensor, x2: Tensor, p: float, cdist: Tensor, *, meta_outputs: TensorSpec
 ) -> Tensor:
-    """_cdist_backward(Tensor grad, Tensor x1, Tensor x2, float p, Tensor cdist) -> Tensor
-
-    Shapes: that of x1, with the leading dims of grad.
+    """Shapes: that of x1, with the leading dims of grad.
     Dtypes: float32; halves through float32.
     Emits:  the slope of each difference, times grad, summed over the points of x2.
     """
@@ -154,9 +150,7 @@ def _pair_differences(x: Tensor, count: int | None) -> tuple[Tensor, Tensor, Ten
 @declare_supported([Support(F32(5, 3), p) for p in _ORDERS])
 @register_fx_node_ge_converter(aten._pdist_forward.default, source="native_functions.yaml: _pdist_forward; GE Pdist")
 def _pdist_forward(self: Tensor, p: float = 2.0, *, meta_outputs: TensorSpec) -> Tensor:
-    """_pdist_forward(Tensor self, float p=2) -> Tensor
-
-    Shapes: self [n, d] -> [n * (n - 1) / 2], the pairs of the upper triangle row by row.
+    """Shapes: self [n, d] -> [n * (n - 1) / 2], the pairs of the upper triangle row by row.
     Dtypes: float32; halves through float32.
     Emits:  Pdist; for p = inf GatherV2 of both points of each pair, Sub, and the norm.
     """
@@ -174,9 +168,7 @@ def _pdist_forward(self: Tensor, p: float = 2.0, *, meta_outputs: TensorSpec) ->
     aten._pdist_backward.default, source="native_functions.yaml: _pdist_backward; GE GatherV2, InplaceIndexAdd"
 )
 def _pdist_backward(grad: Tensor, self: Tensor, p: float, pdist: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
-    """_pdist_backward(Tensor grad, Tensor self, float p, Tensor pdist) -> Tensor
-
-    Shapes: grad and pdist [n * (n - 1) / 2]; self [n, d] -> [n, d].
+    """Shapes: grad and pdist [n * (n - 1) / 2]; self [n, d] -> [n, d].
     Dtypes: float32; halves through float32.
     Emits:  the slope of each pair, added to one point and taken from the other by UnsortedSegmentSum.
     """

@@ -50,12 +50,10 @@ def grid_sampler_2d(
     *,
     meta_outputs: TensorSpec,
 ) -> Tensor:
-    """grid_sampler_2d(Tensor input, Tensor grid, int interpolation_mode, int padding_mode, bool align_corners) -> Tensor
-
-    Shapes: input [n, c, h, w]; grid [n, oh, ow, 2] -> [n, c, oh, ow].
+    """Shapes: input [n, c, h, w]; grid [n, oh, ow, 2] -> [n, c, oh, ow].
     Dtypes: float32, float16, float64; bfloat16 through float32.
     Emits:  GridSampler2D.
-    """  # noqa: E501
+    """
     (x, at), back = carried("GridSampler2D", input, cast(grid, input.dtype))
     y = ge.GridSampler2D(x, at, **_grid_attrs(interpolation_mode, padding_mode, align_corners))
     laid_out(2, x, y)
@@ -84,12 +82,10 @@ def grid_sampler_2d_backward(
     *,
     meta_outputs: Any,
 ) -> list[Tensor | None]:
-    """grid_sampler_2d_backward(Tensor grad_output, Tensor input, Tensor grid, int interpolation_mode, int padding_mode, bool align_corners, bool[2] output_mask) -> (Tensor, Tensor)
-
-    Shapes: gradients of input and grid, each of the shape of what it belongs to.
+    """Shapes: gradients of input and grid, each of the shape of what it belongs to.
     Dtypes: float32, float16, float64, bfloat16.
     Emits:  GridSampler2DGrad.
-    """  # noqa: E501
+    """
     operands = (grad_output, input, grid)
     return _grid_gradients(
         "GridSampler2DGrad", 2, operands, (interpolation_mode, padding_mode, align_corners), output_mask, meta_outputs
@@ -129,12 +125,10 @@ def grid_sampler_3d(
     *,
     meta_outputs: TensorSpec,
 ) -> Tensor:
-    """grid_sampler_3d(Tensor input, Tensor grid, int interpolation_mode, int padding_mode, bool align_corners) -> Tensor
-
-    Shapes: input [n, c, d, h, w]; grid [n, od, oh, ow, 3] -> [n, c, od, oh, ow].
+    """Shapes: input [n, c, d, h, w]; grid [n, od, oh, ow, 3] -> [n, c, od, oh, ow].
     Dtypes: float32, float16, float64; bfloat16 through float32.
     Emits:  GridSampler3D.
-    """  # noqa: E501
+    """
     (x, at), back = carried("GridSampler3D", input, cast(grid, input.dtype))
     attrs = _grid_attrs(interpolation_mode, padding_mode, align_corners)
     y = ge.GridSampler3D(x, at, **attrs, data_format="NCDHW")
@@ -163,12 +157,10 @@ def grid_sampler_3d_backward(
     *,
     meta_outputs: Any,
 ) -> list[Tensor | None]:
-    """grid_sampler_3d_backward(Tensor grad_output, Tensor input, Tensor grid, int interpolation_mode, int padding_mode, bool align_corners, bool[2] output_mask) -> (Tensor, Tensor)
-
-    Shapes: gradients of input and grid, each of the shape of what it belongs to.
+    """Shapes: gradients of input and grid, each of the shape of what it belongs to.
     Dtypes: float32, float16, float64; bfloat16 through float32.
     Emits:  GridSampler3DGrad.
-    """  # noqa: E501
+    """
     operands = (grad_output, input, grid)
     return _grid_gradients(
         "GridSampler3DGrad", 3, operands, (interpolation_mode, padding_mode, align_corners), output_mask, meta_outputs

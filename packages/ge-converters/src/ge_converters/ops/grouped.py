@@ -41,9 +41,7 @@ def grouped_product(x: Tensor, weight: Tensor, ends: Tensor, group_type: int) ->
     "transformers.grouped_mm_fallback.default", source="transformers 5: grouped_mm_fallback; GE GroupedMatmul"
 )
 def grouped_mm_fallback(input: Tensor, weight: Tensor, offs: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
-    """transformers::grouped_mm_fallback(Tensor input, Tensor weight, Tensor offs) -> Tensor
-
-    Shapes: input [rows, k], sorted by group; weight [groups, k, n]; offs [groups], running ends -> [rows, n].
+    """Shapes: input [rows, k], sorted by group; weight [groups, k, n]; offs [groups], running ends -> [rows, n].
     Dtypes: float32, float16, bfloat16.
     Emits:  GroupedMatmul.
     """
@@ -57,12 +55,10 @@ def grouped_mm_fallback(input: Tensor, weight: Tensor, offs: Tensor, *, meta_out
 def grouped_mm_fallback_backward(
     input: Tensor, weight: Tensor, offs: Tensor, grad_output: Tensor, *, meta_outputs: list[TensorSpec]
 ) -> tuple[Tensor, Tensor]:
-    """transformers::grouped_mm_fallback_backward(Tensor input, Tensor weight, Tensor offs, Tensor grad_output) -> (Tensor, Tensor)
-
-    Shapes: gradients of input [rows, k] and weight [groups, k, n].
+    """Shapes: gradients of input [rows, k] and weight [groups, k, n].
     Dtypes: float32, float16, bfloat16.
     Emits:  Transpose and GroupedMatmul for each, grouped by rows and by the inner axis.
-    """  # noqa: E501
+    """
     along_input = grouped_product(grad_output, ge.Transpose(weight, [0, 2, 1]), offs, _ROWS)
     along_weight = grouped_product(ge.Transpose(input, [1, 0]), grad_output, offs, _INNER)
     return along_input, along_weight
@@ -85,9 +81,7 @@ def _grouped_mm(
     *,
     meta_outputs: TensorSpec,
 ) -> Tensor:
-    """_grouped_mm(Tensor self, Tensor mat2, Tensor? offs=None, Tensor? bias=None, ScalarType? out_dtype=None) -> Tensor
-
-    Shapes: self [rows, k] by mat2 [groups, k, n] -> [rows, n]; self [m, k] by mat2 [k, n] -> [groups, m, n];
+    """Shapes: self [rows, k] by mat2 [groups, k, n] -> [rows, n]; self [m, k] by mat2 [k, n] -> [groups, m, n];
             without offs [groups, m, k] by [groups, k, n].
     Dtypes: float32, float16, bfloat16.
     Emits:  GroupedMatmul, or BatchMatMulV2 without offs.
@@ -114,9 +108,7 @@ def _grouped_mm(
 )
 @register_fx_node_ge_converter(aten.histc.default, source="native_functions.yaml: histc; GE Histogram")
 def histc(self: Tensor, bins: int = 100, min: Number = 0, max: Number = 0, *, meta_outputs: TensorSpec) -> Tensor:
-    """histc(Tensor self, int bins=100, Scalar min=0, Scalar max=0) -> Tensor
-
-    Shapes: any -> [bins].
+    """Shapes: any -> [bins].
     Dtypes: float32, float16; bfloat16 through float32.
     Emits:  Histogram; equal bounds mean the range of the data.
     """

@@ -95,12 +95,10 @@ def nll_loss_forward(
     *,
     meta_outputs: list[TensorSpec],
 ) -> tuple[Tensor, Tensor]:
-    """nll_loss_forward(Tensor self, Tensor target, Tensor? weight, int reduction, SymInt ignore_index) -> (Tensor output, Tensor total_weight)
-
-    Shapes: self [n, c] or [c]; target [n] or []; weight [c] -> [n] or []; total_weight [].
+    """Shapes: self [n, c] or [c]; target [n] or []; weight [c] -> [n] or []; total_weight [].
     Dtypes: float32, float16, bfloat16; target int64 or int32.
     Emits:  NLLLoss.
-    """  # noqa: E501
+    """
     return _loss(self, target, weight, reduction, ignore_index, meta_outputs)
 
 
@@ -122,12 +120,10 @@ def nll_loss2d_forward(
     *,
     meta_outputs: list[TensorSpec],
 ) -> tuple[Tensor, Tensor]:
-    """nll_loss2d_forward(Tensor self, Tensor target, Tensor? weight, int reduction, SymInt ignore_index) -> (Tensor output, Tensor total_weight)
-
-    Shapes: self [n, c, h, w]; target [n, h, w]; weight [c] -> [n, h, w] or []; total_weight [].
+    """Shapes: self [n, c, h, w]; target [n, h, w]; weight [c] -> [n, h, w] or []; total_weight [].
     Dtypes: float32, float16, bfloat16; target int64.
     Emits:  NLLLoss.
-    """  # noqa: E501
+    """
     return _loss(self, target, weight, reduction, ignore_index, meta_outputs)
 
 
@@ -157,12 +153,10 @@ def nll_loss_backward(
     *,
     meta_outputs: TensorSpec,
 ) -> Tensor:
-    """nll_loss_backward(Tensor grad_output, Tensor self, Tensor target, Tensor? weight, int reduction, SymInt ignore_index, Tensor total_weight) -> Tensor
-
-    Shapes: that of self.
+    """Shapes: that of self.
     Dtypes: float32, float16, bfloat16; target int64.
     Emits:  NLLLossGrad; a constant of ones stands in for an absent weight.
-    """  # noqa: E501
+    """
     return _loss_gradient(grad_output, self, target, weight, reduction, ignore_index, total_weight, meta_outputs)
 
 
@@ -186,12 +180,10 @@ def nll_loss2d_backward(
     *,
     meta_outputs: TensorSpec,
 ) -> Tensor:
-    """nll_loss2d_backward(Tensor grad_output, Tensor self, Tensor target, Tensor? weight, int reduction, SymInt ignore_index, Tensor total_weight) -> Tensor
-
-    Shapes: that of self.
+    """Shapes: that of self.
     Dtypes: float32, float16, bfloat16; target int64.
     Emits:  NLLLossGrad; a constant of ones stands in for an absent weight.
-    """  # noqa: E501
+    """
     return _loss_gradient(grad_output, self, target, weight, reduction, ignore_index, total_weight, meta_outputs)
 
 
@@ -252,12 +244,10 @@ def _embedding_bag_forward_only(
     *,
     meta_outputs: Any,
 ) -> list[Tensor | None]:
-    """_embedding_bag_forward_only(Tensor weight, Tensor indices, Tensor offsets, bool scale_grad_by_freq=False, int mode=0, bool sparse=False, Tensor? per_sample_weights=None, bool include_last_offset=False, int padding_idx=-1) -> (Tensor, Tensor, Tensor, Tensor)
-
-    Shapes: weight [v, d]; indices [n]; offsets [bags] -> [bags, d] and what the gradient needs.
+    """Shapes: weight [v, d]; indices [n]; offsets [bags] -> [bags, d] and what the gradient needs.
     Dtypes: float32, float16, bfloat16; indices int64 or int32.
     Emits:  EmbeddingBag.
-    """  # noqa: E501
+    """
     made: list[Tensor | None] = [*_bag(
         weight, indices, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights, include_last_offset,
         padding_idx, meta_outputs,
@@ -283,12 +273,10 @@ def _embedding_bag(
     *,
     meta_outputs: Any,
 ) -> list[Tensor]:
-    """_embedding_bag(Tensor weight, Tensor indices, Tensor offsets, bool scale_grad_by_freq=False, int mode=0, bool sparse=False, Tensor? per_sample_weights=None, bool include_last_offset=False, int padding_idx=-1) -> (Tensor, Tensor, Tensor, Tensor)
-
-    Shapes: weight [v, d]; indices [n]; offsets [bags] -> [bags, d] and what the gradient needs.
+    """Shapes: weight [v, d]; indices [n]; offsets [bags] -> [bags, d] and what the gradient needs.
     Dtypes: float32, float16, bfloat16; indices int64 or int32.
     Emits:  EmbeddingBag.
-    """  # noqa: E501
+    """
     return _bag(
         weight, indices, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights, include_last_offset,
         padding_idx, meta_outputs,
@@ -345,13 +333,11 @@ def _embedding_bag_dense_backward(
     *,
     meta_outputs: TensorSpec,
 ) -> Tensor:
-    """_embedding_bag_dense_backward(Tensor grad, Tensor indices, Tensor offset2bag, Tensor bag_size, Tensor maximum_indices, SymInt num_weights, bool scale_grad_by_freq, int mode, Tensor? per_sample_weights, int padding_idx=-1) -> Tensor
-
-    Shapes: grad [bags, d]; indices and offset2bag [n] -> [num_weights, d].
+    """Shapes: grad [bags, d]; indices and offset2bag [n] -> [num_weights, d].
     Dtypes: float32, float16, bfloat16.
     Emits:  GatherV2 of each index's bag and EmbeddingDenseGrad (UnsortedSegmentSum if num_weights is symbolic); for
         maxima MaskedFill and ScatterElements with add.
-    """  # noqa: E501
+    """
     need_floats("EmbeddingDenseGrad", grad)
     if mode == 2:
         width = meta_outputs.size[1]
@@ -395,13 +381,11 @@ def _embedding_bag_backward(
     *,
     meta_outputs: TensorSpec,
 ) -> Tensor:
-    """_embedding_bag_backward(Tensor grad, Tensor indices, Tensor offsets, Tensor offset2bag, Tensor bag_size, Tensor maximum_indices, SymInt num_weights, bool scale_grad_by_freq, int mode, bool sparse, Tensor? per_sample_weights, int padding_idx=-1) -> Tensor
-
-    Shapes: grad [bags, d]; indices [n] -> [num_weights, d].
+    """Shapes: grad [bags, d]; indices [n] -> [num_weights, d].
     Dtypes: float32, float16, bfloat16.
     Emits:  as _embedding_bag_dense_backward, with the bags found from offsets.
     Errors: refused for sparse gradients.
-    """  # noqa: E501
+    """
     if sparse:
         raise Refusal("sparse=True: a GE tensor is dense; use EmbeddingBag(sparse=False)")
     bags = offset2bag if mode == 2 else _bag_of(indices, offsets)
@@ -432,12 +416,10 @@ def _embedding_bag_per_sample_weights_backward(
     *,
     meta_outputs: TensorSpec,
 ) -> Tensor:
-    """_embedding_bag_per_sample_weights_backward(Tensor grad, Tensor weight, Tensor indices, Tensor offsets, Tensor offset2bag, int mode, int padding_idx=-1) -> Tensor
-
-    Shapes: grad [bags, d]; weight [v, d]; indices [n] -> [n].
+    """Shapes: grad [bags, d]; weight [v, d]; indices [n] -> [n].
     Dtypes: float32; halves through float32.
     Emits:  GatherV2 of both rows, Mul, ReduceSum.
-    """  # noqa: E501
+    """
     need_floats("Mul", grad, weight)
     terms = ge.Mul(cast(_rows(grad, _bag_of(indices, offsets)), _F32), cast(_rows(weight, indices), _F32))
     result = ge.ReduceSum(terms, [1], keep_dims=False)

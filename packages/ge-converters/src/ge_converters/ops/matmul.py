@@ -58,9 +58,7 @@ def _pairs(*shapes: tuple[int, ...]) -> list[list[TensorLike]]:
 )
 @register_fx_node_ge_converter(aten.mm.default, source="native_functions.yaml: mm; GE MatMulV2")
 def mm(self: Tensor, mat2: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
-    """mm(Tensor self, Tensor mat2) -> Tensor
-
-    Shapes: self [n, m]; mat2 [m, p] -> [n, p].
+    """Shapes: self [n, m]; mat2 [m, p] -> [n, p].
     Dtypes: floats, integers; see ``product``.
     Emits:  MatMulV2; a Transpose of an operand becomes its flag.
     """
@@ -77,9 +75,7 @@ def mm(self: Tensor, mat2: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
 )
 @register_fx_node_ge_converter(aten.bmm.default, source="native_functions.yaml: bmm; GE BatchMatMulV2")
 def bmm(self: Tensor, mat2: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
-    """bmm(Tensor self, Tensor mat2) -> Tensor
-
-    Shapes: self [b, n, m]; mat2 [b, m, p] -> [b, n, p].
+    """Shapes: self [b, n, m]; mat2 [b, m, p] -> [b, n, p].
     Dtypes: floats, integers; see ``product``.
     Emits:  BatchMatMulV2; a Transpose of an operand becomes its flag.
     """
@@ -103,9 +99,7 @@ def bmm(self: Tensor, mat2: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
 def addmm(
     self: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Number = 1, alpha: Number = 1, meta_outputs: TensorSpec
 ) -> Tensor:
-    """addmm(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1) -> Tensor
-
-    Shapes: self broadcasts to [n, p]; mat1 [n, m]; mat2 [m, p] -> [n, p].
+    """Shapes: self broadcasts to [n, p]; mat1 [n, m]; mat2 [m, p] -> [n, p].
     Dtypes: floats, integers; see ``product``.
     Emits:  MatMulV2 with bias if alpha == beta == 1 and self is [p]; else MatMulV2, Mul, Add, halves in float32.
     """
@@ -126,9 +120,7 @@ def addmm(
 def baddbmm(
     self: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Number = 1, alpha: Number = 1, meta_outputs: TensorSpec
 ) -> Tensor:
-    """baddbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor
-
-    Shapes: self broadcasts to [b, n, p]; batch1 [b, n, m]; batch2 [b, m, p] -> [b, n, p].
+    """Shapes: self broadcasts to [b, n, p]; batch1 [b, n, m]; batch2 [b, m, p] -> [b, n, p].
     Dtypes: floats, integers; see ``product``.
     Emits:  BatchMatMulV2, Mul, Add; halves in float32.
     """
@@ -149,9 +141,7 @@ def baddbmm(
 def addbmm(
     self: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Number = 1, alpha: Number = 1, meta_outputs: TensorSpec
 ) -> Tensor:
-    """addbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor
-
-    Shapes: self broadcasts to [n, p]; batch1 [b, n, m]; batch2 [b, m, p] -> [n, p].
+    """Shapes: self broadcasts to [n, p]; batch1 [b, n, m]; batch2 [b, m, p] -> [n, p].
     Dtypes: floats, integers; see ``product``.
     Emits:  BatchMatMulV2, ReduceSum, Mul, Add; halves in float32.
     """
@@ -167,9 +157,7 @@ def addbmm(
 @declare_supported([Support(*p) for p in _pairs((4, 8), (8,))])
 @register_fx_node_ge_converter(aten.mv.default, source="native_functions.yaml: mv; GE MatMulV2")
 def mv(self: Tensor, vec: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
-    """mv(Tensor self, Tensor vec) -> Tensor
-
-    Shapes: self [n, m]; vec [m] -> [n].
+    """Shapes: self [n, m]; vec [m] -> [n].
     Dtypes: floats, integers; see ``product``.
     Emits:  Unsqueeze, MatMulV2, Squeeze.
     """
@@ -190,9 +178,7 @@ def mv(self: Tensor, vec: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
 def addmv(
     self: Tensor, mat: Tensor, vec: Tensor, *, beta: Number = 1, alpha: Number = 1, meta_outputs: TensorSpec
 ) -> Tensor:
-    """addmv(Tensor self, Tensor mat, Tensor vec, *, Scalar beta=1, Scalar alpha=1) -> Tensor
-
-    Shapes: self broadcasts to [n]; mat [n, m]; vec [m] -> [n].
+    """Shapes: self broadcasts to [n]; mat [n, m]; vec [m] -> [n].
     Dtypes: floats, integers; see ``product``.
     Emits:  Unsqueeze, MatMulV2, Mul, Add, Squeeze; halves in float32.
     """
@@ -211,9 +197,7 @@ def _inner(self: Tensor, other: Tensor) -> Tensor:
 @declare_supported([*(Support(*p) for p in _pairs((8,), (8,))), Support(F32(0), F32(0))])
 @register_fx_node_ge_converter(aten.dot.default, source="native_functions.yaml: dot; GE Dot")
 def dot(self: Tensor, tensor: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
-    """dot(Tensor self, Tensor tensor) -> Tensor
-
-    Shapes: self [n]; tensor [n] -> [].
+    """Shapes: self [n]; tensor [n] -> [].
     Dtypes: any number type, both equal.
     Emits:  Dot, halves in float32 and rounded once; Mul, ReduceSum for the other types.
     """
@@ -225,9 +209,7 @@ def dot(self: Tensor, tensor: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
 )
 @register_fx_node_ge_converter(aten.vdot.default, source="native_functions.yaml: vdot; GE Dot")
 def vdot(self: Tensor, other: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
-    """vdot(Tensor self, Tensor other) -> Tensor
-
-    Shapes: self [n]; other [n] -> [].
+    """Shapes: self [n]; other [n] -> [].
     Dtypes: real number types; complex operands are conjugated first.
     Emits:  as dot.
     """
@@ -237,9 +219,7 @@ def vdot(self: Tensor, other: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
 @declare_supported([Support(I8(32, 8), I8(8, 16)), Support(I8(32, 8), I8(8, 16, strides=(1, 8)))])
 @register_fx_node_ge_converter(aten._int_mm.default, source="native_functions.yaml: _int_mm; GE MatMulV2")
 def _int_mm(self: Tensor, mat2: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
-    """_int_mm(Tensor self, Tensor mat2) -> Tensor
-
-    Shapes: self [n, m]; mat2 [m, p] -> [n, p].
+    """Shapes: self [n, m]; mat2 [m, p] -> [n, p].
     Dtypes: int8 -> int32.
     Emits:  MatMulV2.
     """
@@ -269,9 +249,7 @@ def _aligned(x: Tensor, rank: int) -> Tensor:
 )
 @register_fx_node_ge_converter(aten.matmul.default, source="native_functions.yaml: matmul; GE MatMulV2, BatchMatMulV2")
 def matmul(self: Tensor, other: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
-    """matmul(Tensor self, Tensor other) -> Tensor
-
-    Shapes: as torch.matmul: [.., n, m] by [.., m, p], leading dims broadcast, 1-d operands are rows or columns.
+    """Shapes: as torch.matmul: [.., n, m] by [.., m, p], leading dims broadcast, 1-d operands are rows or columns.
     Dtypes: floats, integers; see ``product``.
     Emits:  MatMulV2 or BatchMatMulV2, with Unsqueeze and Squeeze for 1-d operands and missing leading dims.
     """
@@ -302,9 +280,7 @@ def matmul(self: Tensor, other: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
 )
 @register_fx_node_ge_converter(aten.linear.default, source="native_functions.yaml: linear; GE MatMulV2, BatchMatMulV2")
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, meta_outputs: TensorSpec) -> Tensor:
-    """linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor
-
-    Shapes: input [.., m]; weight [p, m]; bias [p] -> [.., p].
+    """Shapes: input [.., m]; weight [p, m]; bias [p] -> [.., p].
     Dtypes: float32, float16, bfloat16.
     Emits:  MatMulV2 with bias for a matrix; BatchMatMulV2 and Add for more leading dims.
     """
@@ -336,12 +312,10 @@ def _trilinear(
     *,
     meta_outputs: TensorSpec,
 ) -> Tensor:
-    """_trilinear(Tensor i1, Tensor i2, Tensor i3, int[] expand1, int[] expand2, int[] expand3, int[] sumdim, int unroll_dim=1) -> Tensor
-
-    Shapes: each operand gets axes of size 1 at its expand places; the product of all three is summed over sumdim.
+    """Shapes: each operand gets axes of size 1 at its expand places; the product of all three is summed over sumdim.
     Dtypes: floats; halves in float32.
     Emits:  Unsqueeze, Mul, Mul, ReduceSum; unroll_dim chooses between equal ways and is not read.
-    """  # noqa: E501
+    """
     dtype = meta_outputs.dtype
     inner = DataType.DT_FLOAT if dtype in HALF_TYPES else dtype
     operands = []

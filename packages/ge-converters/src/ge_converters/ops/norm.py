@@ -46,12 +46,10 @@ def native_layer_norm(
     *,
     meta_outputs: list[TensorSpec],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """native_layer_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight, Tensor? bias, float eps) -> (Tensor, Tensor, Tensor)
-
-    Shapes: input [.., *normalized_shape] -> the same, and mean and rstd [.., 1, ..].
+    """Shapes: input [.., *normalized_shape] -> the same, and mean and rstd [.., 1, ..].
     Dtypes: float32, float16, bfloat16; statistics are computed in float32.
     Emits:  LayerNormV4.
-    """  # noqa: E501
+    """
     need_floats("LayerNormV4", input, weight, bias)
     sizes = shape_operand(normalized_shape, DataType.DT_INT32)
     if not isinstance(sizes, Tensor):  # chips have a kernel for int32 only
@@ -95,12 +93,10 @@ def native_layer_norm_backward(
     *,
     meta_outputs: Any,
 ) -> list[Tensor | None]:
-    """native_layer_norm_backward(Tensor grad_out, Tensor input, SymInt[] normalized_shape, Tensor mean, Tensor rstd, Tensor? weight, Tensor? bias, bool[3] output_mask) -> (Tensor, Tensor, Tensor)
-
-    Shapes: gradients of input, weight and bias, each of the shape of what it belongs to.
+    """Shapes: gradients of input, weight and bias, each of the shape of what it belongs to.
     Dtypes: float32, float16, bfloat16; summed in float32.
     Emits:  LayerNormGradV3; a constant of ones stands in for an absent weight.
-    """  # noqa: E501
+    """
     need_floats("LayerNormGradV3", grad_out, input, weight)
     gamma = weight if weight is not None else filled_constant(normalized_shape, 1.0, input.dtype)
     results = ge.LayerNormGradV3(grad_out, input, rstd, mean, gamma)
@@ -129,9 +125,7 @@ def _fused_rms_norm(
     *,
     meta_outputs: list[TensorSpec],
 ) -> tuple[Tensor, Tensor]:
-    """_fused_rms_norm(Tensor input, int[] normalized_shape, Tensor? weight, float? eps) -> (Tensor, Tensor)
-
-    Shapes: input [.., *normalized_shape] -> the same, and rstd [.., 1, ..].
+    """Shapes: input [.., *normalized_shape] -> the same, and rstd [.., 1, ..].
     Dtypes: float32, float16, bfloat16; computed in float32, rounded once.
     Emits:  RmsNorm; a constant of ones stands in for an absent weight, eps None is that of float32.
     """
@@ -155,12 +149,10 @@ def _fused_rms_norm_backward(
     *,
     meta_outputs: Any,
 ) -> list[Tensor | None]:
-    """_fused_rms_norm_backward(Tensor grad_out, Tensor input, int[] normalized_shape, Tensor rstd, Tensor? weight, bool[2] output_mask) -> (Tensor, Tensor)
-
-    Shapes: gradients of input and weight, each of the shape of what it belongs to.
+    """Shapes: gradients of input and weight, each of the shape of what it belongs to.
     Dtypes: float32, float16, bfloat16; the weight gradient is summed in float32 and rounded once.
     Emits:  RmsNormGrad.
-    """  # noqa: E501
+    """
     need_floats("RmsNormGrad", grad_out, input, weight)
     gamma = weight if weight is not None else filled_constant(normalized_shape, 1.0, input.dtype)
     results = ge.RmsNormGrad(grad_out, input, cast(rstd, _F32), gamma)
@@ -192,12 +184,10 @@ def native_group_norm(
     *,
     meta_outputs: list[TensorSpec],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """native_group_norm(Tensor input, Tensor? weight, Tensor? bias, SymInt N, SymInt C, SymInt HxW, int group, float eps) -> (Tensor, Tensor, Tensor)
-
-    Shapes: input [n, c, ..] -> the same, and mean and rstd [n, group].
+    """Shapes: input [n, c, ..] -> the same, and mean and rstd [n, group].
     Dtypes: float32, float16, bfloat16; computed in float32.
     Emits:  GroupNormV2; constants stand in for an absent weight or bias.
-    """  # noqa: E501
+    """
     need_floats("GroupNormV2", input, weight, bias)
     gamma = weight if weight is not None else filled_constant([C], 1.0, input.dtype)
     beta = bias if bias is not None else filled_constant([C], 0.0, input.dtype)
@@ -236,12 +226,10 @@ def native_group_norm_backward(
     *,
     meta_outputs: Any,
 ) -> list[Tensor | None]:
-    """native_group_norm_backward(Tensor grad_out, Tensor input, Tensor mean, Tensor rstd, Tensor? weight, SymInt N, SymInt C, SymInt HxW, int group, bool[3] output_mask) -> (Tensor, Tensor, Tensor)
-
-    Shapes: gradients of input, weight and bias, each of the shape of what it belongs to.
+    """Shapes: gradients of input, weight and bias, each of the shape of what it belongs to.
     Dtypes: float32, float16, bfloat16; summed in float32.
     Emits:  GroupNormGrad.
-    """  # noqa: E501
+    """
     need_floats("GroupNormGrad", grad_out, input, mean, rstd, weight)
     gamma = weight if weight is not None else filled_constant([C], 1.0, input.dtype)
     results = ge.GroupNormGrad(
@@ -265,9 +253,7 @@ _SOFTMAX_CASES = [
 @declare_supported(_SOFTMAX_CASES)
 @register_fx_node_ge_converter(aten._softmax.default, source="native_functions.yaml: _softmax; GE SoftmaxV2")
 def _softmax(self: Tensor, dim: int, half_to_float: bool, *, meta_outputs: TensorSpec) -> Tensor:
-    """_softmax(Tensor self, int dim, bool half_to_float) -> Tensor
-
-    Shapes: kept.
+    """Shapes: kept.
     Dtypes: float32, float16, bfloat16, float64; with half_to_float the result is float32.
     Emits:  SoftmaxV2.
     """
@@ -279,9 +265,7 @@ def _softmax(self: Tensor, dim: int, half_to_float: bool, *, meta_outputs: Tenso
 @declare_supported(_SOFTMAX_CASES)
 @register_fx_node_ge_converter(aten._log_softmax.default, source="native_functions.yaml: _log_softmax; GE LogSoftmaxV2")
 def _log_softmax(self: Tensor, dim: int, half_to_float: bool, *, meta_outputs: TensorSpec) -> Tensor:
-    """_log_softmax(Tensor self, int dim, bool half_to_float) -> Tensor
-
-    Shapes: kept.
+    """Shapes: kept.
     Dtypes: float32, float16, bfloat16, float64; with half_to_float the result is float32.
     Emits:  LogSoftmaxV2.
     """
@@ -304,9 +288,7 @@ _SOFTMAX_GRADIENT_CASES = [
 def _softmax_backward_data(
     grad_output: Tensor, output: Tensor, dim: int, input_dtype: Any, *, meta_outputs: TensorSpec
 ) -> Tensor:
-    """_softmax_backward_data(Tensor grad_output, Tensor output, int dim, ScalarType input_dtype) -> Tensor
-
-    Shapes: all equal.
+    """Shapes: all equal.
     Dtypes: float32, float16, bfloat16; float64 as Mul, ReduceSum, Sub, Mul.
     Emits:  SoftmaxGrad.
     """
@@ -325,9 +307,7 @@ def _softmax_backward_data(
 def _log_softmax_backward_data(
     grad_output: Tensor, output: Tensor, dim: int, input_dtype: Any, *, meta_outputs: TensorSpec
 ) -> Tensor:
-    """_log_softmax_backward_data(Tensor grad_output, Tensor output, int dim, ScalarType input_dtype) -> Tensor
-
-    Shapes: all equal.
+    """Shapes: all equal.
     Dtypes: float32, float16, bfloat16; float64 as Exp, ReduceSum, Mul, Sub.
     Emits:  LogSoftmaxGrad.
     """
@@ -365,30 +345,22 @@ _ORDERS: Final = (2, 1, 0, 3, 0.5, math.inf, -math.inf, -1)
 def linalg_vector_norm(
     self: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None, meta_outputs: TensorSpec
 ) -> Tensor:
-    """linalg_vector_norm(Tensor self, Scalar ord=2, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor
-
-    Shapes: self without dim, or with ones there; no dim means all.
+    """Shapes: self without dim, or with ones there; no dim means all.
     Dtypes: float32, float16, bfloat16; summed in float32 and rounded once. Other types are decomposed.
     Emits:  LpNormV2.
-    """  # noqa: E501
+    """
     return _vector_norm(self, ord, dim, keepdim)
 
 
 @declare_supported([Support(F32(2, 3, 4), p, [1], k) for p in (2, 1, 3, None) for k in (False, True)])
 @register_fx_node_ge_converter(aten.norm.ScalarOpt_dim, source="native_functions.yaml: norm.ScalarOpt_dim; GE LpNormV2")
 def norm_dim(self: Tensor, p: Any, dim: Any, keepdim: bool = False, *, meta_outputs: TensorSpec) -> Tensor:
-    """norm.ScalarOpt_dim(Tensor self, Scalar? p, int[1] dim, bool keepdim=False) -> Tensor
-
-    Emits:  LpNormV2.
-    """
+    """Emits:  LpNormV2."""
     return _vector_norm(self, p, dim, keepdim)
 
 
 @declare_supported([Support(F32(2, 3, 4), p) for p in (2, 1, 3)] + [Support(F32(2, 3))])
 @register_fx_node_ge_converter(aten.norm.Scalar, source="native_functions.yaml: norm.Scalar; GE LpNormV2")
 def norm_all(self: Tensor, p: Any = 2, *, meta_outputs: TensorSpec) -> Tensor:
-    """norm.Scalar(Tensor self, Scalar p=2) -> Tensor
-
-    Emits:  LpNormV2.
-    """
+    """Emits:  LpNormV2."""
     return _vector_norm(self, p, None, False)

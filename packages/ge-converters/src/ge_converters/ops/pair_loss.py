@@ -50,9 +50,7 @@ def _gradients(*rest: Any) -> list[Support]:
 def huber_loss(
     self: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0, *, meta_outputs: TensorSpec
 ) -> Tensor:
-    """huber_loss(Tensor self, Tensor target, int reduction=Mean, float delta=1.0) -> Tensor
-
-    Shapes: both equal -> the same, or [] when reduced.
+    """Shapes: both equal -> the same, or [] when reduced.
     Dtypes: float32, float16; bfloat16 through float32.
     Emits:  SmoothL1LossV2, times delta if that is not 1: smooth_l1 with beta = delta is huber / delta.
     """
@@ -76,9 +74,7 @@ def _scaled(op: str, tensors: tuple[Tensor, ...], dtype: DataType, reduction: in
 def huber_loss_backward(
     grad_output: Tensor, self: Tensor, target: Tensor, reduction: int, delta: float, *, meta_outputs: TensorSpec
 ) -> Tensor:
-    """huber_loss_backward(Tensor grad_output, Tensor self, Tensor target, int reduction, float delta) -> Tensor
-
-    Shapes: grad_output that of the loss -> that of self.
+    """Shapes: grad_output that of the loss -> that of self.
     Dtypes: float32, float16; bfloat16 through float32.
     Emits:  SmoothL1LossGradV2, times delta if that is not 1.
     """
@@ -103,12 +99,10 @@ def binary_cross_entropy_with_logits(
     *,
     meta_outputs: TensorSpec,
 ) -> Tensor:
-    """binary_cross_entropy_with_logits(Tensor self, Tensor target, Tensor? weight=None, Tensor? pos_weight=None, int reduction=Mean) -> Tensor
-
-    Shapes: self and target equal, weights broadcast to them -> the same, or [] when reduced.
+    """Shapes: self and target equal, weights broadcast to them -> the same, or [] when reduced.
     Dtypes: float32, float16; bfloat16 through float32.
     Emits:  SigmoidCrossEntropyWithLogitsV2; BroadcastTo for a weight of another shape.
-    """  # noqa: E501
+    """
     weights = [None if w is None else _spread(w, self) for w in (weight, pos_weight)]
     return _loss("SigmoidCrossEntropyWithLogitsV2", (self, target, *weights), meta_outputs.dtype, reduction)
 
@@ -134,9 +128,7 @@ def _spread(weight: Tensor, like: Tensor) -> Tensor:
 def multilabel_margin_loss_forward(
     self: Tensor, target: Tensor, reduction: int, *, meta_outputs: list[TensorSpec]
 ) -> tuple[Tensor, Tensor]:
-    """multilabel_margin_loss_forward(Tensor self, Tensor target, int reduction) -> (Tensor output, Tensor is_target)
-
-    Shapes: self and target [n, c] or [c] -> [n] or []; is_target that of target.
+    """Shapes: self and target [n, c] or [c] -> [n] or []; is_target that of target.
     Dtypes: float32, float16; bfloat16 through float32.
     Emits:  Cast of the int64 targets to int32, which GE takes; MultilabelMarginLoss.
     """

@@ -73,12 +73,10 @@ def max_pool2d_with_indices(
     *,
     meta_outputs: list[TensorSpec],
 ) -> tuple[Tensor, Tensor]:
-    """max_pool2d_with_indices(Tensor self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, int[2] dilation=1, bool ceil_mode=False) -> (Tensor, Tensor)
-
-    Shapes: self [n, c, h, w] or [c, h, w] -> windows, and their maxima as places h * W + w in the plane.
+    """Shapes: self [n, c, h, w] or [c, h, w] -> windows, and their maxima as places h * W + w in the plane.
     Dtypes: float32, float16; bfloat16 through float32, which changes no value; places int64.
     Emits:  MaxPoolWithArgmaxV1, Cast of the places.
-    """  # noqa: E501
+    """
     x = _batched(self, 4)
     x = cast(x, carrier("MaxPoolWithArgmaxV1", x.dtype))
     y, places = ge.MaxPoolWithArgmaxV1(x, **_max_attrs(kernel_size, stride, padding, dilation, ceil_mode))
@@ -114,12 +112,10 @@ def max_pool2d_with_indices_backward(
     *,
     meta_outputs: TensorSpec,
 ) -> Tensor:
-    """max_pool2d_with_indices_backward(Tensor grad_output, Tensor self, int[2] kernel_size, int[2] stride, int[2] padding, int[2] dilation, bool ceil_mode, Tensor indices) -> Tensor
-
-    Shapes: grad_output and indices of the pooled shape, self of the input's -> that of self.
+    """Shapes: grad_output and indices of the pooled shape, self of the input's -> that of self.
     Dtypes: float32, float16; bfloat16 through float32, so that windows which share a place are summed there.
     Emits:  Cast of the places, MaxPoolGradWithArgmaxV1.
-    """  # noqa: E501
+    """
     inner = carrier("MaxPoolGradWithArgmaxV1", self.dtype)
     x, grad = cast(_batched(self, 4), inner), cast(_batched(grad_output, 4), inner)
     places = cast(_batched(indices, 4), DataType.DT_INT32)
@@ -152,12 +148,10 @@ def max_pool3d_with_indices(
     *,
     meta_outputs: list[TensorSpec],
 ) -> tuple[Tensor, Tensor]:
-    """max_pool3d_with_indices(Tensor self, int[3] kernel_size, int[3] stride=[], int[3] padding=0, int[3] dilation=1, bool ceil_mode=False) -> (Tensor, Tensor)
-
-    Shapes: self [n, c, d, h, w] or [c, d, h, w] -> windows, and their maxima as places in the volume.
+    """Shapes: self [n, c, d, h, w] or [c, d, h, w] -> windows, and their maxima as places in the volume.
     Dtypes: float32, float16, bfloat16; places int64.
     Emits:  MaxPool3DWithArgmaxV2.
-    """  # noqa: E501
+    """
     kernel = numbers("kernel_size", kernel_size, 3)
     x = _batched(self, 5)
     x = cast(x, carrier("MaxPool3DWithArgmaxV2", x.dtype))
@@ -193,12 +187,10 @@ def max_pool3d_with_indices_backward(
     *,
     meta_outputs: TensorSpec,
 ) -> Tensor:
-    """max_pool3d_with_indices_backward(Tensor grad_output, Tensor self, int[3] kernel_size, int[3] stride, int[3] padding, int[3] dilation, bool ceil_mode, Tensor indices) -> Tensor
-
-    Shapes: grad_output and indices of the pooled shape, self of the input's -> that of self.
+    """Shapes: grad_output and indices of the pooled shape, self of the input's -> that of self.
     Dtypes: float32, float16, bfloat16; windows that share a place are summed in float32.
     Emits:  MaxPool3DGradWithArgmax.
-    """  # noqa: E501
+    """
     need_floats("MaxPool3DGradWithArgmax", grad_output, self)
     kernel = numbers("kernel_size", kernel_size, 3)
     x, grad, places = _batched(self, 5), _batched(grad_output, 5), _batched(indices, 5)
@@ -266,12 +258,10 @@ def avg_pool2d(
     *,
     meta_outputs: TensorSpec,
 ) -> Tensor:
-    """avg_pool2d(Tensor self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, bool ceil_mode=False, bool count_include_pad=True, int? divisor_override=None) -> Tensor
-
-    Shapes: self [n, c, h, w] or [c, h, w] -> one mean a window.
+    """Shapes: self [n, c, h, w] or [c, h, w] -> one mean a window.
     Dtypes: float32, float16, float64; bfloat16 through float32, in which eager sums too.
     Emits:  AvgPoolV2; AvgPool3D where GE's ceil_mode differs from torch's.
-    """  # noqa: E501
+    """
     kernel = numbers("kernel_size", kernel_size, 2)
     strides, pads = numbers("stride", stride, 2, kernel), numbers("padding", padding, 2)
     x = _batched(self, 4)
@@ -300,12 +290,10 @@ def avg_pool1d(
     *,
     meta_outputs: TensorSpec,
 ) -> Tensor:
-    """avg_pool1d(Tensor self, int[1] kernel_size, int[1] stride=[], int[1] padding=0, bool ceil_mode=False, bool count_include_pad=True) -> Tensor
-
-    Shapes: self [n, c, l] or [c, l] -> one mean a window.
+    """Shapes: self [n, c, l] or [c, l] -> one mean a window.
     Dtypes: as avg_pool2d.
     Emits:  AvgPoolV2 between Unsqueeze and Squeeze.
-    """  # noqa: E501
+    """
     kernel = numbers("kernel_size", kernel_size, 1)
     strides, pads = numbers("stride", stride, 1, kernel), numbers("padding", padding, 1)
     axes = [2] if self.rank == 3 else [0, 2]
@@ -342,12 +330,10 @@ def avg_pool2d_backward(
     *,
     meta_outputs: TensorSpec,
 ) -> Tensor:
-    """avg_pool2d_backward(Tensor grad_output, Tensor self, int[2] kernel_size, int[2] stride, int[2] padding, bool ceil_mode, bool count_include_pad, int? divisor_override) -> Tensor
-
-    Shapes: grad_output of the pooled shape, self of the input's -> that of self.
+    """Shapes: grad_output of the pooled shape, self of the input's -> that of self.
     Dtypes: float32, float16; bfloat16 through float32.
     Emits:  AvgPoolV2Grad, with the shape of self as a constant or a Shape node; AvgPool3DGrad for ceil_mode.
-    """  # noqa: E501
+    """
     kernel = numbers("kernel_size", kernel_size, 2)
     strides, pads = numbers("stride", stride, 2, kernel), numbers("padding", padding, 2)
     grad = _batched(grad_output, 4)
@@ -415,12 +401,10 @@ def avg_pool3d(
     *,
     meta_outputs: TensorSpec,
 ) -> Tensor:
-    """avg_pool3d(Tensor self, int[3] kernel_size, int[3] stride=[], int[3] padding=0, bool ceil_mode=False, bool count_include_pad=True, int? divisor_override=None) -> Tensor
-
-    Shapes: self [n, c, d, h, w] or [c, d, h, w] -> one mean a window.
+    """Shapes: self [n, c, d, h, w] or [c, d, h, w] -> one mean a window.
     Dtypes: float32, float16, float64; bfloat16 through float32.
     Emits:  AvgPool3D.
-    """  # noqa: E501
+    """
     kernel = numbers("kernel_size", kernel_size, 3)
     x = _batched(self, 5)
     x = cast(x, carrier("AvgPool3D", x.dtype))
@@ -451,12 +435,10 @@ def avg_pool3d_backward(
     *,
     meta_outputs: TensorSpec,
 ) -> Tensor:
-    """avg_pool3d_backward(Tensor grad_output, Tensor self, int[3] kernel_size, int[3] stride, int[3] padding, bool ceil_mode, bool count_include_pad, int? divisor_override) -> Tensor
-
-    Shapes: grad_output of the pooled shape, self of the input's -> that of self.
+    """Shapes: grad_output of the pooled shape, self of the input's -> that of self.
     Dtypes: float32, float16, float64; bfloat16 through float32.
     Emits:  AvgPool3DGrad.
-    """  # noqa: E501
+    """
     kernel = numbers("kernel_size", kernel_size, 3)
     grad = _batched(grad_output, 5)
     grad = cast(grad, carrier("AvgPool3DGrad", grad.dtype, "grads"))
@@ -509,9 +491,7 @@ def _adaptive_gradient(grad: Tensor, like: Tensor, spatial: int) -> Tensor:
     aten._adaptive_avg_pool2d.default, source="native_functions.yaml: _adaptive_avg_pool2d; GE AdaptiveAvgPool2d"
 )
 def _adaptive_avg_pool2d(self: Tensor, output_size: Any, *, meta_outputs: TensorSpec) -> Tensor:
-    """_adaptive_avg_pool2d(Tensor self, SymInt[2] output_size) -> Tensor
-
-    Shapes: self [n, c, h, w] or [c, h, w] -> the same with output_size.
+    """Shapes: self [n, c, h, w] or [c, h, w] -> the same with output_size.
     Dtypes: float32, float16, bfloat16.
     Emits:  AdaptiveAvgPool2d; products with averaging matrices if output_size is symbolic.
     """
@@ -538,9 +518,7 @@ def _adaptive_avg_pool2d(self: Tensor, output_size: Any, *, meta_outputs: Tensor
     source="native_functions.yaml: _adaptive_avg_pool2d_backward; GE AdaptiveAvgPool2dGrad",
 )
 def _adaptive_avg_pool2d_backward(grad_output: Tensor, self: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
-    """_adaptive_avg_pool2d_backward(Tensor grad_output, Tensor self) -> Tensor
-
-    Shapes: grad_output of the pooled shape, self of the input's -> that of self.
+    """Shapes: grad_output of the pooled shape, self of the input's -> that of self.
     Dtypes: float32, float16; bfloat16 through float32, in which eager sums too.
     Emits:  AdaptiveAvgPool2dGrad; products with transposed averaging matrices if a size is symbolic.
     """
@@ -567,9 +545,7 @@ def _adaptive_avg_pool2d_backward(grad_output: Tensor, self: Tensor, *, meta_out
     aten._adaptive_avg_pool3d.default, source="native_functions.yaml: _adaptive_avg_pool3d; GE AdaptiveAvgPool3d"
 )
 def _adaptive_avg_pool3d(self: Tensor, output_size: Any, *, meta_outputs: TensorSpec) -> Tensor:
-    """_adaptive_avg_pool3d(Tensor self, SymInt[3] output_size) -> Tensor
-
-    Shapes: self [n, c, d, h, w] or [c, d, h, w] -> the same with output_size.
+    """Shapes: self [n, c, d, h, w] or [c, d, h, w] -> the same with output_size.
     Dtypes: float32, float16, bfloat16; summed in float32, in which eager sums halves too.
     Emits:  AdaptiveAvgPool3d; products with averaging matrices if output_size is symbolic.
     """
@@ -594,9 +570,7 @@ def _adaptive_avg_pool3d(self: Tensor, output_size: Any, *, meta_outputs: Tensor
     source="native_functions.yaml: _adaptive_avg_pool3d_backward; GE AdaptiveAvgPool3dGrad",
 )
 def _adaptive_avg_pool3d_backward(grad_output: Tensor, self: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
-    """_adaptive_avg_pool3d_backward(Tensor grad_output, Tensor self) -> Tensor
-
-    Shapes: grad_output of the pooled shape, self of the input's -> that of self.
+    """Shapes: grad_output of the pooled shape, self of the input's -> that of self.
     Dtypes: float32, float16, bfloat16; summed in float32.
     Emits:  AdaptiveAvgPool3dGrad.
     """
@@ -618,9 +592,7 @@ def _adaptive_avg_pool3d_backward(grad_output: Tensor, self: Tensor, *, meta_out
     aten.adaptive_max_pool3d.default, source="native_functions.yaml: adaptive_max_pool3d; GE AdaptiveMaxPool3d"
 )
 def adaptive_max_pool3d(self: Tensor, output_size: Any, *, meta_outputs: list[TensorSpec]) -> tuple[Tensor, Tensor]:
-    """adaptive_max_pool3d(Tensor self, int[3] output_size) -> (Tensor, Tensor)
-
-    Shapes: self [n, c, d, h, w] or [c, d, h, w] -> windows, and their maxima as places in the volume.
+    """Shapes: self [n, c, d, h, w] or [c, d, h, w] -> windows, and their maxima as places in the volume.
     Dtypes: float32, float16, bfloat16; places int64. Other types are decomposed.
     Emits:  AdaptiveMaxPool3d.
     """
@@ -644,9 +616,7 @@ def adaptive_max_pool3d(self: Tensor, output_size: Any, *, meta_outputs: list[Te
     aten.adaptive_max_pool2d.default, source="native_functions.yaml: adaptive_max_pool2d; GE AdaptiveMaxPool2d"
 )
 def adaptive_max_pool2d(self: Tensor, output_size: Any, *, meta_outputs: list[TensorSpec]) -> tuple[Tensor, Tensor]:
-    """adaptive_max_pool2d(Tensor self, int[2] output_size) -> (Tensor, Tensor)
-
-    Shapes: self [n, c, h, w] or [c, h, w] -> windows, and their maxima as places h * W + w in the plane.
+    """Shapes: self [n, c, h, w] or [c, h, w] -> windows, and their maxima as places h * W + w in the plane.
     Dtypes: float32, float16, float64; bfloat16 through float32, which changes no value; places int64.
     Emits:  AdaptiveMaxPool2d, Cast of the places.
     """
@@ -680,9 +650,7 @@ def _scattered(grad: Tensor, like: Tensor, indices: Tensor, leading: int, spec: 
 def adaptive_max_pool2d_backward(
     grad_output: Tensor, self: Tensor, indices: Tensor, *, meta_outputs: TensorSpec
 ) -> Tensor:
-    """adaptive_max_pool2d_backward(Tensor grad_output, Tensor self, Tensor indices) -> Tensor
-
-    Shapes: grad_output and indices of the pooled shape, self of the input's -> that of self.
+    """Shapes: grad_output and indices of the pooled shape, self of the input's -> that of self.
     Dtypes: float32; halves through float32, in which shared places are summed.
     Emits:  ZerosLike, Reshape, ScatterElements with add.
     """

@@ -95,9 +95,7 @@ def upsample_nearest2d(
     *,
     meta_outputs: TensorSpec,
 ) -> Tensor:
-    """upsample_nearest2d(Tensor self, SymInt[2] output_size, float? scales_h=None, float? scales_w=None) -> Tensor
-
-    Shapes: self [n, c, h, w] -> [n, c, *output_size].
+    """Shapes: self [n, c, h, w] -> [n, c, *output_size].
     Dtypes: floats; float64 only without a fractional factor.
     Emits:  ResizeNearestNeighborV2; UpsampleNearest for a fractional factor, products with selection matrices if the
             size is symbolic then.
@@ -118,12 +116,10 @@ def _upsample_nearest_exact2d(
     *,
     meta_outputs: TensorSpec,
 ) -> Tensor:
-    """_upsample_nearest_exact2d(Tensor self, SymInt[2] output_size, float? scales_h=None, float? scales_w=None) -> Tensor
-
-    Shapes: self [n, c, h, w] -> [n, c, *output_size].
+    """Shapes: self [n, c, h, w] -> [n, c, *output_size].
     Dtypes: floats; float64 only without a fractional factor.
     Emits:  as upsample_nearest2d, with half pixel centres.
-    """  # noqa: E501
+    """
     return _nearest(self, output_size, (scales_h, scales_w), True)
 
 
@@ -153,12 +149,10 @@ def upsample_bilinear2d(
     *,
     meta_outputs: TensorSpec,
 ) -> Tensor:
-    """upsample_bilinear2d(Tensor self, SymInt[2] output_size, bool align_corners, float? scales_h=None, float? scales_w=None) -> Tensor
-
-    Shapes: self [n, c, h, w] -> [n, c, *output_size].
+    """Shapes: self [n, c, h, w] -> [n, c, *output_size].
     Dtypes: float32; halves through float32, in which eager computes too.
     Emits:  ResizeBilinearV2; UpsampleBilinear2d for a fractional factor.
-    """  # noqa: E501
+    """
     x = through_float32(self, "bilinear interpolation")
     if align_corners or steps_agree((scales_h, scales_w)):
         y = ge.ResizeBilinearV2(
@@ -204,9 +198,7 @@ _VOLUME_CASES = [Support(m(1, 2, 3, 4, 5), [4, 6, 7]) for m in (F32, F16, BF16)]
 def upsample_nearest1d(
     self: Tensor, output_size: Any, scales: float | None = None, *, meta_outputs: TensorSpec
 ) -> Tensor:
-    """upsample_nearest1d(Tensor self, SymInt[1] output_size, float? scales=None) -> Tensor
-
-    Shapes: self [n, c, l] -> [n, c, *output_size]; a symbolic size is decomposed.
+    """Shapes: self [n, c, l] -> [n, c, *output_size]; a symbolic size is decomposed.
     Dtypes: floats.
     Emits:  UpsampleNearest1d.
     """
@@ -222,9 +214,7 @@ def upsample_nearest1d(
 def _upsample_nearest_exact1d(
     self: Tensor, output_size: Any, scales: float | None = None, *, meta_outputs: TensorSpec
 ) -> Tensor:
-    """_upsample_nearest_exact1d(Tensor self, SymInt[1] output_size, float? scales=None) -> Tensor
-
-    Shapes: self [n, c, l] -> [n, c, *output_size]; a symbolic size is decomposed.
+    """Shapes: self [n, c, l] -> [n, c, *output_size]; a symbolic size is decomposed.
     Dtypes: float32, float16, bfloat16.
     Emits:  UpsampleNearest in exact mode between Unsqueeze and Squeeze.
     """
@@ -247,12 +237,10 @@ def upsample_nearest3d(
     *,
     meta_outputs: TensorSpec,
 ) -> Tensor:
-    """upsample_nearest3d(Tensor self, SymInt[3] output_size, float? scales_d=None, float? scales_h=None, float? scales_w=None) -> Tensor
-
-    Shapes: self [n, c, d, h, w] -> [n, c, *output_size]; a symbolic size is decomposed.
+    """Shapes: self [n, c, d, h, w] -> [n, c, *output_size]; a symbolic size is decomposed.
     Dtypes: floats.
     Emits:  UpsampleNearest3d.
-    """  # noqa: E501
+    """
     (x,), back = carried("UpsampleNearest3d", self)
     scales = [scale_of(s) for s in (scales_d, scales_h, scales_w)]
     y = ge.UpsampleNearest3d(x, output_size=list(output_size), scales=scales)
@@ -274,12 +262,10 @@ def _upsample_nearest_exact3d(
     *,
     meta_outputs: TensorSpec,
 ) -> Tensor:
-    """_upsample_nearest_exact3d(Tensor self, SymInt[3] output_size, float? scales_d=None, float? scales_h=None, float? scales_w=None) -> Tensor
-
-    Shapes: self [n, c, d, h, w] -> [n, c, *output_size]; a symbolic size is decomposed.
+    """Shapes: self [n, c, d, h, w] -> [n, c, *output_size]; a symbolic size is decomposed.
     Dtypes: float32, float16, bfloat16.
     Emits:  UpsampleNearestExact3d.
-    """  # noqa: E501
+    """
     y: Tensor = ge.UpsampleNearestExact3d(
         self, output_size=list(output_size), scale_d=scale_of(scales_d), scale_h=scale_of(scales_h),
         scale_w=scale_of(scales_w),
@@ -298,9 +284,7 @@ def _upsample_nearest_exact3d(
 def upsample_linear1d(
     self: Tensor, output_size: Any, align_corners: bool, scales: float | None = None, *, meta_outputs: TensorSpec
 ) -> Tensor:
-    """upsample_linear1d(Tensor self, SymInt[1] output_size, bool align_corners, float? scales=None) -> Tensor
-
-    Shapes: self [n, c, l] -> [n, c, *output_size].
+    """Shapes: self [n, c, l] -> [n, c, *output_size].
     Dtypes: float32, float16, bfloat16; computed in float32.
     Emits:  UpsampleLinear1d.
     """
@@ -326,12 +310,10 @@ def upsample_trilinear3d(
     *,
     meta_outputs: TensorSpec,
 ) -> Tensor:
-    """upsample_trilinear3d(Tensor self, SymInt[3] output_size, bool align_corners, float? scales_d=None, float? scales_h=None, float? scales_w=None) -> Tensor
-
-    Shapes: self [n, c, d, h, w] -> [n, c, *output_size]; a symbolic size is decomposed.
+    """Shapes: self [n, c, d, h, w] -> [n, c, *output_size]; a symbolic size is decomposed.
     Dtypes: float32, float16, bfloat16; computed in float32.
     Emits:  ResizeUpsampleTrilinear.
-    """  # noqa: E501
+    """
     y: Tensor = ge.ResizeUpsampleTrilinear(
         self, output_size=list(output_size), align_corners=align_corners, scales_d=scale_of(scales_d),
         scales_h=scale_of(scales_h), scales_w=scale_of(scales_w),

@@ -65,13 +65,11 @@ def upsample_bilinear2d_backward(
     *,
     meta_outputs: TensorSpec,
 ) -> Tensor:
-    """upsample_bilinear2d_backward(Tensor grad_output, SymInt[2] output_size, SymInt[4] input_size, bool align_corners, float? scales_h=None, float? scales_w=None) -> Tensor
-
-    Shapes: grad_output [n, c, *output_size] -> input_size.
+    """Shapes: grad_output [n, c, *output_size] -> input_size.
     Dtypes: float32; halves through float32.
     Emits:  ResizeBilinearV2Grad; UpsampleBilinear2dGrad for a fractional factor, products with interpolation
             matrices if a size is symbolic then.
-    """  # noqa: E501
+    """
     factors = (scales_h, scales_w)
     if not align_corners and not steps_agree(factors):
         if fixed([*input_size, *output_size]):

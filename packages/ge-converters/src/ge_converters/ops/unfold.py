@@ -26,9 +26,7 @@ aten = torch.ops.aten
 def im2col(
     self: Tensor, kernel_size: Any, dilation: Any, padding: Any, stride: Any, *, meta_outputs: TensorSpec
 ) -> Tensor:
-    """im2col(Tensor self, int[2] kernel_size, int[2] dilation, int[2] padding, int[2] stride) -> Tensor
-
-    Shapes: self [n, c, h, w] or [c, h, w] -> [n, c * kh * kw, windows].
+    """Shapes: self [n, c, h, w] or [c, h, w] -> [n, c * kh * kw, windows].
     Dtypes: numbers; complex and bool are decomposed.
     Emits:  Im2col, and Reshape that joins the axes of its rows and columns of windows.
     """
@@ -70,12 +68,10 @@ def col2im(
     *,
     meta_outputs: TensorSpec,
 ) -> Tensor:
-    """col2im(Tensor self, SymInt[2] output_size, int[2] kernel_size, int[2] dilation, int[2] padding, int[2] stride) -> Tensor
-
-    Shapes: self [n, c * kh * kw, windows] or [c * kh * kw, windows] -> [n, c, *output_size].
+    """Shapes: self [n, c * kh * kw, windows] or [c * kh * kw, windows] -> [n, c, *output_size].
     Dtypes: float32, float16; bfloat16 through float32, in which overlaps are summed.
     Emits:  Reshape that splits the window off the channels; Col2im.
-    """  # noqa: E501
+    """
     kernel = numbers("kernel_size", kernel_size, 2)
     volume = kernel[0] * kernel[1]
     channels = meta_outputs.size[-3]

@@ -10,10 +10,10 @@ from typing import Final
 
 from ge_graph import escape, schema
 from ge_graph.calling import parameter_names
-from ge_graph.codegen.files import write_atomically
 from ge_graph.codegen.reg_op import HeaderOperator
 from ge_graph.codegen.signature import literal, parameters, result
 from ge_graph.errors import GraphError
+from ge_graph.files import write_text
 from ge_graph.schema import OpSchema
 
 _HEAD: Final = '''\
@@ -60,8 +60,6 @@ def write_module(
     """Write ``output``, its ``.pyi`` and its ``.jsonl``; each file appears whole or not at all.
 
     Args:
-        operators: What ``read_headers`` found.
-        output: Python file.
         replace: Let these definitions win over known ones with other ports or attributes.
 
     Raises:
@@ -72,9 +70,9 @@ def write_module(
     if not replace:
         _refuse_conflicts(operators)
     stub, rows = output.with_suffix(".pyi"), output.with_suffix(".jsonl")
-    write_atomically(rows, "".join(row_text(op.row) + "\n" for op in operators))
-    write_atomically(stub, _stub(operators))
-    write_atomically(output, module_text(operators, replace=replace))
+    write_text(rows, "".join(row_text(op.row) + "\n" for op in operators))
+    write_text(stub, _stub(operators))
+    write_text(output, module_text(operators, replace=replace))
     return output, stub, rows
 
 
@@ -98,7 +96,6 @@ def row_text(row: schema.Row) -> str:
 
 
 def module_text(operators: Sequence[HeaderOperator], *, replace: bool = False) -> str:
-    """The Python module."""
     files = _in_docstring(", ".join(dict.fromkeys(escape.line(op.file.name, 200) for op in operators)))
     parts = [_HEAD.format(count=len(operators), files=files)]
     parts.append(

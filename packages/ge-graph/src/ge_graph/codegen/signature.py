@@ -34,7 +34,6 @@ def parameters(op: OpSchema) -> list[str]:
 
 
 def result(op: OpSchema) -> str:
-    """The return type."""
     parts = ["list[Tensor]" if p.kind == "dynamic" else "Tensor" for p in op.outputs]
     if not parts:
         return "Node"

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from ge_graph import schema
-from ge_graph.codegen.files import write_atomically
 from ge_graph.codegen.signature import domains, parameters, result
+from ge_graph.files import generate
 
 STUB: Final = Path(__file__).resolve().parents[1] / "ops.pyi"
 
@@ -53,17 +51,7 @@ def render() -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the stub, or with ``--check`` say whether it is up to date."""
-    parser = argparse.ArgumentParser(prog="python -m ge_graph.codegen.stubs", description=main.__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if the file is out of date")
-    options = parser.parse_args(argv)
-    text = render()
-    if not options.check:
-        write_atomically(STUB, text)
-        return 0
-    if STUB.exists() and STUB.read_text(encoding="utf-8") == text:
-        return 0
-    print(f"{STUB} is out of date; run `python -m ge_graph.codegen.stubs`", file=sys.stderr)  # noqa: T201
-    return 1
+    return generate("ge_graph.codegen.stubs", STUB, lambda file: {file: render()}, argv)
 
 
 if __name__ == "__main__":

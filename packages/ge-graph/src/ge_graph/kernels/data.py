@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pkgutil
 import re
 from dataclasses import dataclass
 from functools import lru_cache
@@ -10,6 +9,7 @@ from typing import Final
 
 from ge_graph.dtypes import BY_SHORT, DataType
 from ge_graph.errors import GraphError
+from ge_graph.files import package_data
 from ge_graph.kernels import form
 from ge_graph.kernels.form import KernelFacts
 
@@ -19,8 +19,6 @@ class Limit:
     """What an older installation says of an operator that the published libraries leave out.
 
     Attributes:
-        soc: Chip.
-        op: Operator type.
         when: Port and element types that have to meet, ``*`` for any port; empty: always.
         unit: ``none`` or ``aicpu``.
         instead: What runs on AI Core.
@@ -33,24 +31,16 @@ class Limit:
     instead: str
 
 
-def _read(name: str) -> bytes:
-    content = pkgutil.get_data("ge_graph", f"data/{name}")
-    if content is None:
-        raise GraphError("GE3011", f"package data ge_graph/data/{name} cannot be read", next="reinstall ge-graph")
-    return content
-
-
 @lru_cache(maxsize=1)
 def published() -> KernelFacts:
     """Kernels of the published libraries: complete for ascend950, the open ones for others."""
-    return form.read(_read("kernels.tsv"), "ge_graph/data/kernels.tsv")
+    return form.read(package_data("kernels.tsv"), "ge_graph/data/kernels.tsv")
 
 
 @lru_cache(maxsize=1)
 def limits() -> tuple[Limit, ...]:
-    """All limits."""
     entries = []
-    for line in _read("kernel_limits.tsv").decode().splitlines()[1:]:
+    for line in package_data("kernel_limits.tsv").decode().splitlines()[1:]:
         soc, op, when, unit, instead = line.split("\t")
         parts = tuple((part.split(":")[0], frozenset(BY_SHORT[t] for t in part.split(":")[1].split(",")))
                       for part in when.split())  # fmt: skip

@@ -31,18 +31,15 @@ class ChipKernel:
     """One kernel of an operator.
 
     Attributes:
-        op: Operator type.
         socs: Chips, as GE writes them; ``*`` for any.
         unit: ``aicore``, ``aicpu``, ``ge_local`` (no work on the device), ``rts`` (copies, streams), ``hccl``.
         inputs: Number of input ports; the others are outputs.
-        ports: Names in order.
         kinds: ``required``, ``optional``, ``dynamic`` or ``virtual``, parallel to ports.
         combos: AI Core: supported combinations of element types, parallel to ports. Empty: not said.
         sets: Other units: element types of each port by itself, parallel to ports; of ``hccl`` one set for all.
         formats: Layout names, one row per combination; empty: ND or not said.
         checks: The kernel may still refuse shapes and attributes.
         experimental: Contributed, not part of an installation.
-        source: Library or file.
     """
 
     op: str
@@ -70,7 +67,6 @@ _KINDS: Final = {mark: kind for kind, mark in _MARKS.items() if mark}
 
 
 def to_line(kernel: ChipKernel) -> str:
-    """The line of a kernel."""
     ports = " ".join(name + _MARKS[kind] for name, kind in zip(kernel.ports, kernel.kinds))
     if kernel.sets:
         types = "|".join(",".join(sorted(d.short for d in dtypes)) for dtypes in kernel.sets)
@@ -127,10 +123,6 @@ class KernelFacts:
         lines: Operator to the lines of its kernels.
         origin: Where the facts come from, for reports.
         complete: Chips whose AI Core kernels are all listed; of the others an operator may have one that is not.
-
-    Attributes:
-        origin: As given.
-        complete: As given.
     """
 
     def __init__(self, lines: Mapping[str, list[str]], origin: str, complete: Iterable[str] = ()) -> None:
@@ -190,10 +182,6 @@ def damaged(name: str, what: str) -> GraphError:
 def read(data: bytes, name: str) -> KernelFacts:
     """Facts from a file.
 
-    Args:
-        data: Its content.
-        name: For errors.
-
     Raises:
         GraphError: GE3067 if the file is none of facts, or of another version.
     """
@@ -209,7 +197,6 @@ def read(data: bytes, name: str) -> KernelFacts:
 
 
 def by_op(lines: Iterable[str]) -> dict[str, list[str]]:
-    """Lines by operator."""
     grouped: dict[str, list[str]] = {}
     for line in lines:
         if line:

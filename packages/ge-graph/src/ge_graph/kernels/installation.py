@@ -6,17 +6,18 @@ packages in ``opp/vendors/*/…``, AI CPU kernels in ``opp/built-in/op_impl/aicp
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import re
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from ge_graph.dtypes import BY_LAYOUT, BY_SHORT, BY_TORCH_NAME, DataType
 from ge_graph.errors import GraphError
+from ge_graph.files import whole
 from ge_graph.kernels import form
 from ge_graph.kernels.form import AI_CORE, AI_CPU, ANY, ChipKernel, KernelFacts
 
@@ -113,18 +114,11 @@ def _key(opp: Path, files: list[Path]) -> str:
 
 
 def _keep(path: Path, text: str) -> None:
-    """Write a file whole or not at all; a cache may fail."""
-    try:
+    """Write a file; a cache may fail."""
+    with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".kernels-")
-    except OSError:
-        return
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
-            file.write(text)
-        os.replace(name, path)
-    except OSError:
-        Path(name).unlink(missing_ok=True)
+        with whole(path, 0o600) as file:
+            file.write(text.encode("utf-8", "replace"))
 
 
 def _bytes(path: Path) -> bytes:

@@ -64,12 +64,10 @@ class Finding:
     """The verdict on one node.
 
     Attributes:
-        op: Operator type.
         node: Name, with the path through inner graphs.
         types: Element types fed and given, ``x f32, y f32``.
         source: The user's line, empty if not known.
         code: Its text.
-        verdict: The verdict.
     """
 
     op: str
@@ -84,7 +82,6 @@ class Oracle:
     """Verdicts for one chip.
 
     Args:
-        facts: Kernels.
         soc: The chip, as the facts name it.
         limits: What is known of operators that the facts leave out for this chip.
     """
@@ -101,7 +98,6 @@ class Oracle:
         """The verdict on an operator.
 
         Args:
-            op: Operator type.
             types: Port name to the element types of its tensors; ports that are not fed are left out. Output ports may
                 be left out too.
         """

@@ -65,7 +65,6 @@ def run(
     """Run passes in order.
 
     Args:
-        graph: Changed in place.
         passes: What to run; ``DEFAULT`` needs nothing but the graph.
         on_pass: Called with the name of a pass and the graph after each pass that changed something.
         on_idle: Called with the name of each pass that changed nothing.

@@ -20,7 +20,6 @@ class PassResult:
     """What a pass did.
 
     Attributes:
-        name: Name of the pass.
         changed: Whether the graph is another one now.
         notes: One line per kind of change, for logs.
     """
@@ -35,7 +34,6 @@ class Pass(ABC):
 
     Attributes:
         name: Identifier in logs, dumps and options.
-        reason: Why it exists.
         place: Where it stands in the order, and why there.
     """
 
@@ -51,7 +49,6 @@ class Pass(ABC):
         """Run on a graph and on the graphs in its nodes.
 
         Args:
-            graph: Changed in place.
             check: Compare the graph before and after with the claim of the pass, and run it again: for tests, it costs
                 more than the pass.
 

@@ -70,7 +70,6 @@ def first_like(first: dict[Any, Node], node: Node, mapping: dict[Tensor, Tensor]
 
     Args:
         first: What was met so far, by what makes nodes equal.
-        node: The next one.
         mapping: Tensors of nodes that were found to repeat others.
     """
     for attr in node.attrs.values():

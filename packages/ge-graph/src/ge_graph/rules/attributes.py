@@ -44,7 +44,6 @@ _STRICT: Final = ("bypass", "abort")
 
 
 def node_attributes(node: Node, op: OpSchema) -> Iterator[str]:
-    """Attributes of nodes."""
     for name, attr in node.attrs.items():
         if name[0:1] != "_" or not isinstance(attr, Attr):
             continue
@@ -76,7 +75,6 @@ def _text(attr: Attr) -> str:
 
 
 def graph_attributes(scope: Scope) -> Iterator[tuple[Node | None, str]]:
-    """Attributes of the graph."""
     for name in scope.graph.attrs:
         if name in _OWN_OF_GRAPH:
             yield None, f"the graph has attribute '{name}': {_OWN_OF_GRAPH[name]}"

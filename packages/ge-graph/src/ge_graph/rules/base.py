@@ -15,7 +15,6 @@ class Scope:
     """What graph rules share about one graph.
 
     Attributes:
-        graph: The graph.
         root: Whether it is the graph that is handed over, not one inside a node.
         position: Identity of a node to its place.
     """

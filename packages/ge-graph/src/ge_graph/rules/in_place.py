@@ -15,13 +15,11 @@ def constants_written(scope: Scope) -> Iterator[tuple[Node | None, str]]:
     """A constant fed to a port that is updated in place."""
     for node, port, tensor in scope.writes:
         if tensor.node.op in CONSTANTS:
-            yield (
-                node,
-                (
-                    f"updates its input '{port}' in place, which is the constant '{tensor.node.name}'; GE refuses that "
-                    "(E19999), run the pass ProtectWrittenTensors"
-                ),
+            what = (
+                f"updates its input '{port}' in place, which is the constant '{tensor.node.name}'; GE refuses that "
+                "(E19999), run the pass ProtectWrittenTensors"
             )
+            yield node, what
 
 
 def unordered_writes(scope: Scope) -> Iterator[tuple[Node | None, str]]:
@@ -30,13 +28,11 @@ def unordered_writes(scope: Scope) -> Iterator[tuple[Node | None, str]]:
         before, after = ancestors(node, others, scope), descendants(node, scope)
         for other in others:
             if id(other) not in before and id(other) not in after:
-                yield (
-                    node,
-                    (
-                        f"updates its input '{port}' in place, '{other.name}' uses {tensor.name} too, and no edge "
-                        "orders the two; the result is undefined on a device (W18888)"
-                    ),
+                what = (
+                    f"updates its input '{port}' in place, '{other.name}' uses {tensor.name} too, and no edge "
+                    "orders the two; the result is undefined on a device (W18888)"
                 )
+                yield node, what
 
 
 def contested(scope: Scope) -> Iterator[tuple[Node, str, Tensor, list[Node]]]:

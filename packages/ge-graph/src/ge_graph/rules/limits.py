@@ -58,13 +58,11 @@ def graph_inputs(scope: Scope) -> Iterator[tuple[Node | None, str]]:
             if not tensor.dtype.bits:
                 yield node, f"is {tensor.dtype.name}, whose elements have no fixed size (E13025)"
             if tensor.format not in PUBLIC_FORMATS:
-                yield (
-                    node,
-                    (
-                        f"has the layout {tensor.format.layout}, the chip's own; GE takes ND, NCHW and the like at "
-                        "graph inputs (E13025)"
-                    ),
+                what = (
+                    f"has the layout {tensor.format.layout}, the chip's own; GE takes ND, NCHW and the like at "
+                    "graph inputs (E13025)"
                 )
+                yield node, what
 
 
 def whole(scope: Scope) -> Iterator[tuple[Node | None, str]]:
@@ -77,13 +75,11 @@ def whole(scope: Scope) -> Iterator[tuple[Node | None, str]]:
         return
     size = constant_bytes(scope.graph, set())
     if size > MAX_MODEL_BYTES:
-        yield (
-            None,
-            (
-                f"the constants of the graph take {size} bytes, a model may take {MAX_MODEL_BYTES} (E18888); "
-                "make the large ones inputs or FileConstant"
-            ),
+        what = (
+            f"the constants of the graph take {size} bytes, a model may take {MAX_MODEL_BYTES} (E18888); "
+            "make the large ones inputs or FileConstant"
         )
+        yield None, what
 
 
 def constant_bytes(graph: Graph, seen: set[int]) -> int:

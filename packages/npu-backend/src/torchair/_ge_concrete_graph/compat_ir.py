@@ -32,11 +32,9 @@ class IrDef:
         return self
 
     def input(self, name: str, dtypes: str) -> IrDef:
-        """Add a required input."""
         return self._port("in", name, "", dtypes)
 
     def optional_input(self, name: str, dtypes: str) -> IrDef:
-        """Add an optional input."""
         return self._port("in", name, "?", dtypes)
 
     def dynamic_input(self, name: str, dtypes: str) -> IrDef:
@@ -44,7 +42,6 @@ class IrDef:
         return self._port("in", name, "*", dtypes)
 
     def output(self, name: str, dtypes: str) -> IrDef:
-        """Add an output."""
         return self._port("out", name, "", dtypes)
 
     def dynamic_output(self, name: str, dtypes: str) -> IrDef:
@@ -52,7 +49,6 @@ class IrDef:
         return self._port("out", name, "*", dtypes)
 
     def attr(self, name: str, default: Attr) -> IrDef:
-        """Add an attribute with a default."""
         value = list(default.value) if isinstance(default.value, tuple) else default.value
         self._row["attr"].append([name, default.kind.value, value])
         return self

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from ge_graph import DataType, GraphError, Tensor, current_graph, schema
 from ge_graph import attrs as ge_attrs
 from ge_graph.attrs import Attr, Kind
 from ge_graph.dtypes import BY_WIRE
-from torchair.converter_forms.unverified import custom_op
+from torchair.converter_forms.unverified import custom_op, tensors_in
 
 
 class WireType(int):
@@ -38,7 +38,6 @@ class Desc:
         self.attr: dict[str, Any] = _Attributes()
 
     def CopyFrom(self, other: Desc) -> None:
-        """Take over another description."""
         self.name, self.dtype, self.layout = other.name, other.dtype, other.layout
 
 
@@ -50,7 +49,6 @@ class _Repeated(list[Any]):
         self._kind = kind
 
     def add(self) -> Any:
-        """A new entry at the end."""
         made = self._kind()
         self.append(made)
         return made
@@ -173,7 +171,7 @@ class OpDef:
             self.type, inputs=_inputs(self.type, named), outputs=outputs,
             attrs={n: a.value() for n, a in self.attr.items()}, node_name=self.name or None,
         )  # fmt: skip
-        flat = list(_flat(made))
+        flat = list(tensors_in(made))
         control = [e.node for e in self.input if isinstance(e, Controller)]
         if flat:
             flat[0].node.control += [n for n in control if n not in flat[0].node.control]
@@ -185,14 +183,6 @@ class Controller:
 
     def __init__(self, node: Any) -> None:
         self.node = node
-
-
-def _flat(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, (list, tuple)):
-        for each in value:
-            yield from _flat(each)
-    elif isinstance(value, Tensor):
-        yield value
 
 
 _INDEXED: Final = re.compile(r"(.*?)([0-9]+)")
@@ -231,6 +221,5 @@ class OpList:
     """``graph.op``: where operators are added."""
 
     def add(self) -> OpDef:
-        """A new operator in the graph under construction."""
         current_graph()
         return OpDef()

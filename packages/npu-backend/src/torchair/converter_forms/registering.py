@@ -120,7 +120,6 @@ class _Plan:
     Attributes:
         by_position: Arguments of the op that go to the function's first parameters.
         left_out: Arguments of the op that the function has no parameter for.
-        differences: In words.
         impossible: Whether no call fits.
     """
 

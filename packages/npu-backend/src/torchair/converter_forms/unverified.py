@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from ge_graph import DataType, GraphError, Tensor, TensorSpec, schema
@@ -54,7 +54,7 @@ def custom_op(
         op_type, inputs={n: inputs[n] for n in order if n in inputs}, outputs=list(outputs), attrs=attrs or {},
         node_name=node_name,
     )  # fmt: skip
-    for tensor, spec in zip(_tensors(made), specs):
+    for tensor, spec in zip(tensors_in(made), specs):
         tensor.dtype = spec.dtype
         tensor.record_shape(spec.size)
     return made
@@ -68,12 +68,13 @@ def _specs(meta: Any) -> Any:
             yield from _specs(each)
 
 
-def _tensors(value: Any) -> Any:
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """The tensors of nested lists."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (list, tuple)):
         for each in value:
-            yield from _tensors(each)
+            yield from tensors_in(each)
 
 
 def _describe(op: str, inputs: Mapping[str, Any], outputs: Sequence[Any], attrs: Mapping[str, Attr]) -> None:

@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
 if TYPE_CHECKING:
     from torchair.config import NpuBaseConfig
 
-Target = Any
 
-
-class FxPass(Protocol):
-    """A rewrite of an ATen graph that keeps its results.
+class FxPass:
+    """A rewrite of an ATen graph that keeps its results; the docstring says what it is good for and why there.
 
     Attributes:
-        name: ``VerbObject``, as the log and the debug record show it.
-        why: What it is good for, and why it stands where it stands.
+        option: Option of captured graphs that switches it on; without one it always runs.
     """
 
-    name: str
-    why: str
+    option: ClassVar[str] = ""
+
+    @property
+    def name(self) -> str:
+        """``VerbObject``, as the log and the debug record show it."""
+        return type(self).__name__
 
     def enabled(self, config: NpuBaseConfig, phase: str) -> bool:
         """Whether to run under this configuration; ``phase`` is ``forward`` or ``backward``."""
+        return not self.option or switched_on(config, self.option)
 
     def run(self, gm: torch.fx.GraphModule) -> int:
         """Edit ``gm.graph`` in place; returns the number of edits."""
+        raise NotImplementedError
 
 
 def switched_on(config: NpuBaseConfig, name: str) -> bool:
@@ -88,7 +91,6 @@ def viewed(node: torch.fx.Node) -> torch.fx.Node | None:
 
 
 def output_node(graph: torch.fx.Graph) -> torch.fx.Node:
-    """The node that returns."""
     return next(iter(reversed(graph.nodes)))
 
 
@@ -96,3 +98,9 @@ def output_values(graph: torch.fx.Graph) -> list[Any]:
     """What the graph returns, one entry per output."""
     returned = output_node(graph).args[0]
     return list(returned) if isinstance(returned, (tuple, list)) else [returned]
+
+
+def place_of(fn: Any) -> str:
+    """File and line of a function, for errors; empty for what has none."""
+    code = getattr(fn, "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else ""

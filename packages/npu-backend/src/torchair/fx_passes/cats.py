@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import torch
 
-from torchair.fx_passes.base import same_sizes, switched_on, value_of
+from torchair.fx_passes.base import FxPass, same_sizes, value_of
 from torchair.fx_passes.memory import Memory
 from torchair.log import logger
-
-if TYPE_CHECKING:
-    from torchair.config import NpuBaseConfig
 
 aten = torch.ops.aten
 Node: TypeAlias = torch.fx.Node
@@ -39,23 +36,19 @@ def out_form(target: Any) -> Any:
     return None
 
 
-class RemoveCats:
+class RemoveCats(FxPass):
     """``cat([f(x), g(y)])`` -> a buffer, into whose parts ``f`` and ``g`` write.
 
     Only along dimension 0 with fixed sizes, where a part of a dense buffer is as dense as the operator's own result.
     Each operand must come from an operator with an ``out`` variant, stand in no other cat, and not be handed out: its
     memory is now part of the buffer's.
+
+    Saves reading and writing every operand again; behind the user's passes, before ReinplaceOps takes memory.
     """
 
-    name = "RemoveCats"
-    why = "saves reading and writing every operand again; behind the user's passes, before ReinplaceOps takes memory"
-
-    def enabled(self, config: NpuBaseConfig, phase: str) -> bool:
-        """By ``remove_cat_ops``."""
-        return switched_on(config, "remove_cat_ops")
+    option = "remove_cat_ops"
 
     def run(self, gm: torch.fx.GraphModule) -> int:
-        """Rewrite each cat that allows it."""
         graph = gm.graph
         cats = [n for n in graph.nodes if n.target is aten.cat.default]
         edits = 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ge_graph.errors import GeError
-from torchair.fx_passes.base import output_values, same_sizes, value_of
+from torchair.fx_passes.base import output_values, place_of, same_sizes, value_of
 from torchair.fx_passes.scopes import scope_problem
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def run_custom(
         fn(gm, example_inputs, getattr(config, "graph_ex", None) or config)
     except Exception as error:
         raise PassError(
-            "GE1021", f"{label} raised {type(error).__name__}: {error}", where=_place(fn),
+            "GE1021", f"{label} raised {type(error).__name__}: {error}", where=place_of(fn),
             next="repair the pass, or let it leave graphs alone that it cannot handle",
         ) from error  # fmt: skip
     order = list(gm.graph.nodes)
@@ -56,7 +56,7 @@ def run_custom(
 def _check(label: str, fn: Any, gm: torch.fx.GraphModule, before: Snapshot, outputs: list[Any]) -> None:
     def broken(code: str, why: str, cause: BaseException | None = None) -> PassError:
         made = PassError(
-            code, f"{label} left a broken graph: {why}", where=_place(fn),
+            code, f"{label} left a broken graph: {why}", where=place_of(fn),
             next="the graph after a pass must compute what it computed before",
         )  # fmt: skip
         made.__cause__ = cause
@@ -75,19 +75,17 @@ def _check(label: str, fn: Any, gm: torch.fx.GraphModule, before: Snapshot, outp
     new = output_values(gm.graph)
     if len(new) != len(outputs):
         raise broken("GE1023", f"it returns {len(new)} values, {len(outputs)} before the pass")
-    for node in refresh(gm, before, broken):
-        del node
+    refresh(gm, before, broken)
     for position, (value, old) in enumerate(zip(new, outputs)):
         got = _signature(value)
         if not _alike(got, old):
             raise broken("GE1023", f"output {position} is {_text(got)}, {_text(old)} before the pass")
 
 
-def refresh(gm: torch.fx.GraphModule, before: Snapshot, broken: Any) -> list[torch.fx.Node]:
-    """Give new and edited nodes, and what depends on them, the fake value they compute; returns those nodes."""
+def refresh(gm: torch.fx.GraphModule, before: Snapshot, broken: Any) -> None:
+    """Give new and edited nodes, and what depends on them, the fake value they compute."""
     mode = next((v.fake_mode for n in before if hasattr(v := n.meta.get("val"), "fake_mode")), None)
     changed: set[torch.fx.Node] = set()
-    done: list[torch.fx.Node] = []
     for node in gm.graph.nodes:
         if node.op == "get_attr" and "val" not in node.meta and mode is not None:
             held = getattr(gm, str(node.target))
@@ -108,8 +106,6 @@ def refresh(gm: torch.fx.GraphModule, before: Snapshot, broken: Any) -> list[tor
                 raise broken("GE1022", f"{shown} cannot be computed: {error}", error) from error
         if old is None or not _alike(_signature(node), old):
             changed.add(node)
-        done.append(node)
-    return done
 
 
 def _signature(node: Any) -> Any:
@@ -129,8 +125,3 @@ def _text(signature: Any) -> str:
     if isinstance(signature, tuple):
         return f"{str(signature[0]).removeprefix('torch.')}{list(signature[1])}"
     return "None" if signature is None else getattr(signature, "__name__", str(signature))
-
-
-def _place(fn: Any) -> str:
-    code = getattr(fn, "__code__", None)
-    return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else ""

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 
-from torchair.fx_passes.base import output_values, same_layout, same_sizes, switched_on, value_of, viewed
-
-if TYPE_CHECKING:
-    from torchair.config import NpuBaseConfig
+from torchair.fx_passes.base import FxPass, output_values, same_layout, same_sizes, value_of, viewed
 
 aten, prims = torch.ops.aten, torch.ops.prims
 Rule = Callable[..., bool]
@@ -78,22 +75,18 @@ RULES: Final[dict[Any, tuple[Rule, int]]] = {
 }  # fmt: skip
 
 
-class RemoveNoops:
+class RemoveNoops(FxPass):
     """``clone(x)``, ``x[:]``, ``x.to(x.dtype)`` … -> ``x``.
 
     Kept are nodes that the graph returns, directly or through views, and copies of inputs that are written later: there
     the copy is the point.
+
+    Fewer operators to lower; first, so that later passes see through copies.
     """
 
-    name = "RemoveNoops"
-    why = "fewer operators to lower; first, so that later passes see through copies"
-
-    def enabled(self, config: NpuBaseConfig, phase: str) -> bool:
-        """By ``remove_noop_ops``."""
-        return switched_on(config, "remove_noop_ops")
+    option = "remove_noop_ops"
 
     def run(self, gm: torch.fx.GraphModule) -> int:
-        """Replace each such node by its argument."""
         graph = gm.graph
         roots = _Roots(graph)
         returned = {n for n in output_values(graph) if isinstance(n, torch.fx.Node)}

@@ -17,8 +17,6 @@ class NpuRule:
 
     Attributes:
         needs: Operators of ``torch.ops.npu`` without which it does not exist.
-        search: The pattern.
-        replace: What takes its place.
         examples: Makes example inputs, under a fake mode.
         extra_check: Condition on a match.
     """

@@ -8,19 +8,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 
 from ge_graph.errors import ConfigError
-from torchair.fx_passes.base import switched_on, value_of
+from torchair.fx_passes.base import FxPass, output_values, place_of, value_of
 from torchair.fx_passes.custom import refresh
 from torchair.fx_passes.noops import RemoveNoops
-
-if TYPE_CHECKING:
-    from torchair.config import NpuBaseConfig
-
-_SCOPES: Final = ("scope_enter", "scope_exit")
+from torchair.torch_ops import name_of
 
 
 def fwd_only(fn: Callable[..., Any], args: Any, **ignored: Any) -> torch.fx.GraphModule:
@@ -112,7 +108,7 @@ def register_replacement(
         if skip_duplicates:
             return
         raise ConfigError(
-            "GE1053", f"register_replacement: the pattern of '{name}' is registered already", where=_place(search_fn),
+            "GE1053", f"register_replacement: the pattern of '{name}' is registered already", where=place_of(search_fn),
             next="register a rule once, or pass skip_duplicates=True",
         )  # fmt: skip
     RULES.add(
@@ -129,11 +125,6 @@ def _torch_fwd_only() -> Any:
     return getattr(module, "fwd_only", _return_true)
 
 
-def _place(fn: Any) -> str:
-    code = getattr(fn, "__code__", None)
-    return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else ""
-
-
 def _check_arguments(
     name: str, search_fn: Any, replace_fn: Any, examples: list[Any] | None, trace_fn: Any, extra_check: Any
 ) -> None:
@@ -147,7 +138,7 @@ def _check_arguments(
             wrong.append(f"search_fn takes {names}, replace_fn takes {others}")
     if wrong:
         raise ConfigError(
-            "GE1050", f"register_replacement of '{name}': " + "; ".join(wrong), where=_place(search_fn),
+            "GE1050", f"register_replacement of '{name}': " + "; ".join(wrong), where=place_of(search_fn),
             next="give two functions of the same parameters, and inputs for them",
         )  # fmt: skip
 
@@ -164,15 +155,15 @@ def _compared(
         except Exception as error:
             raise ConfigError(
                 "GE1051", f"register_replacement of '{name}': {label} cannot be traced with the example inputs: "
-                f"{type(error).__name__}: {error}", where=_place(fn),
+                f"{type(error).__name__}: {error}", where=place_of(fn),
                 next="give example inputs that the function takes; operators need a fake kernel to enter a graph",
             ) from error  # fmt: skip
         text = text or f"{gm.graph} {sorted(scalars.items())} {[_described(a) for a in args]}"
-        results.append([_described(value_of(v)) for v in torch.fx.node.map_arg(_returned(gm), lambda n: n)])
+        results.append([_described(value_of(v)) for v in torch.fx.node.map_arg(output_values(gm.graph), lambda n: n)])
     if results[0] != results[1]:
         raise ConfigError(
-            "GE1052", f"register_replacement of '{name}': search_fn returns {_listed(results[0])}, "
-            f"replace_fn returns {_listed(results[1])}", where=_place(replace_fn),
+            "GE1052", f"register_replacement of '{name}': search_fn returns [{', '.join(results[0])}], "
+            f"replace_fn returns [{', '.join(results[1])}]", where=place_of(replace_fn),
             next="return as many tensors of the same dtype and rank, with a cast at the end if need be",
         )  # fmt: skip
     return text
@@ -186,38 +177,24 @@ def _with_scalars(fn: Any, examples: list[Any], scalars: dict[str, Any]) -> list
     return [scalars[n] if n in scalars else next(rest) for n in inspect.signature(fn).parameters]
 
 
-def _returned(gm: torch.fx.GraphModule) -> list[Any]:
-    from torchair.fx_passes.base import output_values
-
-    return output_values(gm.graph)
-
-
 def _described(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return f"{str(value.dtype).removeprefix('torch.')} of rank {value.dim()}"
     return type(value).__name__
 
 
-def _listed(values: list[str]) -> str:
-    return f"[{', '.join(values)}]"
-
-
-class FusePatterns:
+class FusePatterns(FxPass):
     """Rules of ``torchair.register_replacement``, and those for fused operators of torch_npu if that is there.
 
     A match needs its inner values for itself: if anybody else reads one, nothing is replaced. Nodes of different scopes
     are never fused.
+
+    A fused operator is one launch; after RemoveNoops, so that casts and clones do not hide a pattern.
     """
 
-    name = "FusePatterns"
-    why = "a fused operator is one launch; after RemoveNoops, so that casts and clones do not hide a pattern"
-
-    def enabled(self, config: NpuBaseConfig, phase: str) -> bool:
-        """By ``pattern_fusion_pass``."""
-        return switched_on(config, "pattern_fusion_pass")
+    option = "pattern_fusion_pass"
 
     def run(self, gm: torch.fx.GraphModule) -> int:
-        """Apply every rule."""
         from torchair.fx_passes import npu_patterns
 
         npu_patterns.register(RULES, fwd_only)
@@ -242,17 +219,15 @@ def _failed(code: str, why: str, cause: BaseException | None = None) -> ConfigEr
 
 
 def _scopes(graph: torch.fx.Graph) -> dict[torch.fx.Node, tuple[torch.fx.Node, ...]]:
-    """Each node's open scopes; empty if the graph has none."""
+    """Each node's open scopes."""
     scopes: dict[torch.fx.Node, tuple[torch.fx.Node, ...]] = {}
     opened: list[torch.fx.Node] = []
-    any_scope = False
     for node in graph.nodes:
-        name = node.target.name().split("::")[-1] if isinstance(node.target, torch._ops.OpOverload) else ""
-        if name.startswith("scope_enter"):
+        name = name_of(node.target)
+        if name == "scope_enter":
             opened.append(node)
-            any_scope = True
-        elif name.startswith("scope_exit") and opened:
+        elif name == "scope_exit" and opened:
             opened.pop()
         else:
             scopes[node] = tuple(opened)
-    return scopes if any_scope else {}
+    return scopes

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import torch
 
-from torchair.fx_passes.base import same_sizes, switched_on, value_of
+from torchair.fx_passes.base import FxPass, same_sizes, value_of
 from torchair.fx_passes.memory import Memory
-
-if TYPE_CHECKING:
-    from torchair.config import NpuBaseConfig
 
 aten = torch.ops.aten
 Node: TypeAlias = torch.fx.Node
@@ -66,21 +63,17 @@ def _others_apart(node: Node, held: Node, memory: Memory) -> bool:
     return named.count(held) == 1 or torch.Tag.pointwise in node.target.tags
 
 
-class ReinplaceOps:
+class ReinplaceOps(FxPass):
     """``a = sin(x); b = add(a, 1)`` -> ``b = add_(a, 1)``, if nobody reads ``a`` later.
 
     The memory must be the graph's own and of the result's type, size and layout; the results stay the same bits.
+
+    Saves an allocation per operator; behind the user's passes, which see a graph without side effects.
     """
 
-    name = "ReinplaceOps"
-    why = "saves an allocation per operator; behind the user's passes, which see a graph without side effects"
-
-    def enabled(self, config: NpuBaseConfig, phase: str) -> bool:
-        """By ``inplace_pass``."""
-        return switched_on(config, "inplace_pass")
+    option = "inplace_pass"
 
     def run(self, gm: torch.fx.GraphModule) -> int:
-        """Put the in-place overload where it fits."""
         memory = Memory(gm.graph)
         edits = 0
         for node in gm.graph.nodes:
@@ -96,22 +89,18 @@ class ReinplaceOps:
         return edits
 
 
-class ReinplaceInputs:
+class ReinplaceInputs(FxPass):
     """``y = index_put(cache, …); copy_(cache, y)`` -> ``y = index_put_(cache, …)``.
 
     Undoes what functionalisation has done to operators that wrote an input. Kept is the copy if the old content is read
     later, if the result is handed out (it would become another name of the input), or if the input is written twice.
+
+    Saves a copy of a whole KV cache a step; before ReinplaceOps, which then sees what the inputs hold.
     """
 
-    name = "ReinplaceInputs"
-    why = "saves a copy of a whole KV cache a step; before ReinplaceOps, which then sees what the inputs hold"
-
-    def enabled(self, config: NpuBaseConfig, phase: str) -> bool:
-        """By ``input_inplace_pass``."""
-        return switched_on(config, "input_inplace_pass")
+    option = "input_inplace_pass"
 
     def run(self, gm: torch.fx.GraphModule) -> int:
-        """Merge operator and copy where it fits."""
         graph = gm.graph
         edits = 0
         memory = Memory(graph)

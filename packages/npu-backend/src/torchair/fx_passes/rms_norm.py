@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import torch
 
-from torchair.fx_passes.base import switched_on, value_of
+from torchair.fx_passes.base import FxPass, switched_on, value_of
 
 if TYPE_CHECKING:
     from torchair.config import NpuBaseConfig
@@ -18,7 +18,7 @@ Node: TypeAlias = torch.fx.Node
 FUSED: Final = getattr(getattr(aten, "_fused_rms_norm", None), "default", None)
 
 
-class FuseRmsNorm:
+class FuseRmsNorm(FxPass):
     """``x * rsqrt(mean(x**2, last dims) + eps)``, times a weight if one follows -> ``_fused_rms_norm``, GE RmsNorm.
 
     Only where the fused operator does the same roundings in the same order, so the results keep their bits: in float32
@@ -26,17 +26,15 @@ class FuseRmsNorm:
     ``torch.nn.RMSNorm`` does, or after, as language models do, whose weight then stays a product of its own. The
     reciprocal root may be read by others, such as a backward graph: it is the operator's second result. No fusion if
     somebody else reads another value in between.
-    """
 
-    name = "FuseRmsNorm"
-    why = "five operators and as many trips through memory become one; after RemoveNoops has cut casts that do nothing"
+    Five operators and as many trips through memory become one; after RemoveNoops has cut casts that do nothing.
+    """
 
     def enabled(self, config: NpuBaseConfig, phase: str) -> bool:
         """By ``pattern_fusion_pass``; the operator came with torch 2.9."""
         return FUSED is not None and switched_on(config, "pattern_fusion_pass")
 
     def run(self, gm: torch.fx.GraphModule) -> int:
-        """Replace each match."""
         graph = gm.graph
         edits = 0
         for node in [n for n in graph.nodes if n.target is aten.rsqrt.default]:

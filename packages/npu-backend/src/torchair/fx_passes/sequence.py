@@ -9,8 +9,7 @@ from ge_converters.base.progress import Progress
 from torchair.fx_passes.base import FxPass
 from torchair.fx_passes.cats import RemoveCats
 from torchair.fx_passes.custom import run_custom
-from torchair.fx_passes.events import PairTaggedEvents
-from torchair.fx_passes.markers import DropForwardMarkers
+from torchair.fx_passes.markers import DropForwardMarkers, PairTaggedEvents, ThreadWaits
 from torchair.fx_passes.noops import RemoveNoops
 from torchair.fx_passes.patterns import FusePatterns
 from torchair.fx_passes.reinplace import ReinplaceInputs, ReinplaceOps
@@ -18,7 +17,6 @@ from torchair.fx_passes.rms_norm import FuseRmsNorm
 from torchair.fx_passes.scopes import check_scopes
 from torchair.fx_passes.symbolic_inputs import DeriveSymbols
 from torchair.fx_passes.view_chains import MergeViews
-from torchair.fx_passes.waits import ThreadWaits
 
 if TYPE_CHECKING:
     import torch
@@ -49,11 +47,7 @@ def run_all(
     """Run every pass that the configuration asks for; edits ``gm``.
 
     Args:
-        gm: ATen graph.
-        example_inputs: Its fake inputs.
-        config: The options.
         phase: ``forward`` or ``backward``.
-        progress: Who follows it.
 
     Errors: PassError for the user's passes, and for scopes that do not nest.
     """

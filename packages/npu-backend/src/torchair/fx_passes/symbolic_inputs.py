@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
-from torchair.fx_passes.base import value_of
+from torchair.fx_passes.base import FxPass, value_of
 from torchair.log import logger
-
-if TYPE_CHECKING:
-    from torchair.config import NpuBaseConfig
 
 Node: TypeAlias = torch.fx.Node
 
 
-class DeriveSymbols:
+class DeriveSymbols(FxPass):
     """``f(s0: Sym(s0), x: f32[s0, 4])`` -> inside, ``sym_size(x, 0)`` instead of ``s0``.
 
     The inputs stay, since the caller passes them; those that nobody reads any more are left out of the GE graph. What
     remains are symbols that stand for numbers of their own.
+
+    A symbol as an input is a copy from the host each step; first, so that later passes see where sizes come from.
     """
 
-    name = "DeriveSymbols"
-    why = (
-        "a symbol as an input is a copy from the host each step; first, so that later passes see where sizes come from"
-    )
-
-    def enabled(self, config: NpuBaseConfig, phase: str) -> bool:
-        """Always; graphs without symbols are left alone."""
-        return True
-
     def run(self, gm: torch.fx.GraphModule) -> int:
-        """Replace the uses of each such input."""
         graph = gm.graph
         inputs = [n for n in graph.nodes if n.op == "placeholder"]
         symbols = [n for n in inputs if isinstance(value_of(n), torch.SymInt) and n.users]

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import torch
 
-from torchair.fx_passes.base import row_major, same_layout, same_sizes, switched_on, value_of
+from torchair.fx_passes.base import FxPass, row_major, same_layout, same_sizes, switched_on, value_of
 from torchair.fx_passes.memory import Memory
+from torchair.torch_ops import name_of
 
 if TYPE_CHECKING:
     from torchair.config import NpuBaseConfig
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 Node: TypeAlias = torch.fx.Node
 _RESHAPES: Final = frozenset({aten.view.default, aten._unsafe_view.default, aten.reshape.default})
-_SCOPES: Final = frozenset({"air::scope_enter", "npugraph_ex::scope_enter", "torchair::scope_enter"})
 
 
 def axes_order(node: Any) -> tuple[int, ...] | None:
@@ -38,24 +38,21 @@ def axes_order(node: Any) -> tuple[int, ...] | None:
     return None
 
 
-class MergeViews:
+class MergeViews(FxPass):
     """``view(view(x, a), b)`` -> ``view(x, b)``; permutations one after the other -> one, or none.
 
     A permutation that only moves dimensions of size 1 becomes a view first, since it moves no element; in a decoding
     step with one token that turns the transpositions around attention into nothing.
+
+    Each view is a Reshape or a Transpose, and the latter a copy, on a device; after RemoveNoops has cut clones.
     """
 
-    name = "MergeViews"
-    why = "each view is a Reshape or a Transpose, and the latter a copy, on a device; after RemoveNoops has cut clones"
-
     def enabled(self, config: NpuBaseConfig, phase: str) -> bool:
-        """By ``experimental_config.enable_view_optimize`` in mode max-autotune."""
         return config.mode.value == "max-autotune" and switched_on(config, "enable_view_optimize")
 
     def run(self, gm: torch.fx.GraphModule) -> int:
-        """Merge chains; nothing in a graph with scopes, whose nodes must stay where they are."""
         graph = gm.graph
-        if any(_name(n.target) in _SCOPES for n in graph.nodes):
+        if any(name_of(n.target) == "scope_enter" for n in graph.nodes):
             return 0
         memory = Memory(graph)
         edits = 0
@@ -98,22 +95,22 @@ class MergeViews:
         sizes = node.args[1] if node.target in _RESHAPES else list(value.shape)
         if old.numel() == 0 or not _viewable(old, value):
             return 0
-        with graph.inserting_before(node):
-            made = graph.call_function(aten.view.default, (source, sizes))
-        made.meta = dict(node.meta)
-        node.replace_all_uses_with(made)
-        return 1
+        return _replace(graph, node, aten.view.default, source, sizes)
 
     @staticmethod
     def _permute(graph: torch.fx.Graph, node: Node, source: Any, order: tuple[int, ...]) -> int:
         if order == tuple(range(len(order))):
             node.replace_all_uses_with(source)
             return 1
-        with graph.inserting_before(node):
-            made = graph.call_function(aten.permute.default, (source, list(order)))
-        made.meta = dict(node.meta)
-        node.replace_all_uses_with(made)
-        return 1
+        return _replace(graph, node, aten.permute.default, source, list(order))
+
+
+def _replace(graph: torch.fx.Graph, node: Node, target: Any, source: Any, argument: Any) -> int:
+    with graph.inserting_before(node):
+        made = graph.call_function(target, (source, argument))
+    made.meta = dict(node.meta)
+    node.replace_all_uses_with(made)
+    return 1
 
 
 def _viewable(old: torch.Tensor, value: torch.Tensor) -> bool:
@@ -134,8 +131,3 @@ def _moves_nothing(node: Any) -> bool:
         return False
     kept = [d for d, size in zip(order, value.shape) if size != 1]
     return kept == sorted(kept)
-
-
-def _name(target: Any) -> str:
-    schema = getattr(target, "_schema", None)
-    return schema.name if schema is not None else ""

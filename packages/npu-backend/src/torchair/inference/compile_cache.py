@@ -235,7 +235,6 @@ class CachedCall:
         return self._run(*args, **kwargs)
 
     def discard(self, why: str) -> None:
-        """Remove the entry."""
         logger.warning("%s: the cache entry is discarded: %s", self.place.label, why)
         try:
             self.manifest.unlink(missing_ok=True)
@@ -261,7 +260,6 @@ class _Trace:
         self._gears: Gears | None = None
 
     def backend(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        """The backend for dynamo."""
         if self._done:
             self._call.traces += 1
             if self._call.manifest.exists():
@@ -367,12 +365,10 @@ class _Trace:
 
     def _order(self) -> list[int]:
         """Which of dynamo's inputs is which of the ATen graph's."""
-        if len(self._inner) == len(self._flat) and all(a is b for a, b in zip(self._inner, self._flat)):
-            return list(range(len(self._flat)))
-        place = {id(v): i for i, v in reversed(list(enumerate(self._flat)))}
-        if any(id(v) not in place or not isinstance(v, torch.Tensor) for v in self._inner):
+        order = traced_call.order_of(self._inner, self._flat)
+        if order is None:
             raise Unstorable("inputs that share memory")
-        return [place[id(v)] for v in self._inner]
+        return order
 
 
 def _meta(more: Mapping[str, Any]) -> ModelCacheMeta:

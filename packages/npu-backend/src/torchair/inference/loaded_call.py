@@ -23,10 +23,6 @@ class LoadedCall:
     """A call from the cache.
 
     Args:
-        place: Which call it is.
-        manifest: The entry.
-        stored: What the entry holds.
-        names: Where paths begin.
         retrace: Called with arguments and a reason if a call is not the recorded one.
 
     Raises:
@@ -92,7 +88,6 @@ class LoadedCall:
         return line(".".join(parts[1:] if len(parts) > 1 else parts), 200)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run."""
         local = self._names.locals_of(args, kwargs)
 
         def find_path(path: traced_call.Path) -> Any:
@@ -140,7 +135,6 @@ class _Rule:
         """Why a value is not what was traced, empty if it is.
 
         Args:
-            value: The value.
             sizes: Symbols seen in this call so far, with their values; added to.
         """
         if self.dtype is None:

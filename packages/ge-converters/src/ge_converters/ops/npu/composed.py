@@ -36,9 +36,7 @@ def _mode(rotary_mode: str) -> int:
 def npu_rotary_mul(
     input: Tensor, r1: Tensor, r2: Tensor, rotary_mode: str = "half", rotate: Tensor | None = None, *, meta_outputs: Any
 ) -> Any:
-    """npu_rotary_mul(Tensor input, Tensor r1, Tensor r2, str rotary_mode='half', Tensor? rotate=None) -> Tensor
-
-    ``input * r1 + R(input) * r2``, R turns halves or pairs, or is a product with ``rotate``.
+    """``input * r1 + R(input) * r2``, R turns halves or pairs, or is a product with ``rotate``.
 
     Shapes: input [a, b, c, d]; r1 and r2 the same with sizes 1 where they repeat; rotate [d, d].
     Dtypes: float32, float16, bfloat16.
@@ -55,12 +53,10 @@ def npu_rotary_mul(
 def npu_rotary_mul_backward(
     grad: Tensor, input: Tensor, r1: Tensor, r2: Tensor, rotary_mode: str = "half", *, meta_outputs: Any
 ) -> Any:
-    """npu_rotary_mul_backward(Tensor grad, Tensor input, Tensor r1, Tensor r2, str rotary_mode='half') -> (Tensor, Tensor, Tensor)
-
-    Shapes: gradients of input, r1 and r2, each of the shape of what it belongs to.
+    """Shapes: gradients of input, r1 and r2, each of the shape of what it belongs to.
     Dtypes: float32, float16, bfloat16; summed in float32.
     Emits:  RotaryMulGrad for halves, RotaryPositionEmbeddingGrad otherwise.
-    """  # noqa: E501
+    """
     mode = _mode(rotary_mode)
     if mode == 0:
         return as_declared(emit("RotaryMulGrad", {"x": input, "r1": r1, "r2": r2, "dy": grad}), meta_outputs)
@@ -73,9 +69,7 @@ def npu_rotary_mul_backward(
 
 @_op("npu_gemma_rms_norm.default", "RmsNorm")
 def npu_gemma_rms_norm(input: Tensor, gamma: Tensor, epsilon: float = 1e-6, *, meta_outputs: Any) -> Any:
-    """npu_gemma_rms_norm(Tensor input, Tensor gamma, float epsilon=1e-06) -> (Tensor, Tensor)
-
-    RMS norm with the weight ``1 + gamma``.
+    """RMS norm with the weight ``1 + gamma``.
 
     Shapes: as npu_rms_norm.
     Dtypes: float32, float16, bfloat16; ``1 + gamma`` is taken in float32.
@@ -87,9 +81,7 @@ def npu_gemma_rms_norm(input: Tensor, gamma: Tensor, epsilon: float = 1e-6, *, m
 
 @_op("npu_gelu_mul.default", "GeluV2")
 def npu_gelu_mul(input: Tensor, *, approximate: str = "none", meta_outputs: TensorSpec) -> Any:
-    """npu_gelu_mul(Tensor input, *, str approximate="none") -> Tensor
-
-    ``gelu(a) * b`` of the halves a, b of the last axis.
+    """``gelu(a) * b`` of the halves a, b of the last axis.
 
     Shapes: [.., 2 d] -> [.., d].
     Dtypes: float32, float16, bfloat16; computed in float32, rounded once.
@@ -105,14 +97,12 @@ def npu_group_norm_swish(
     input: Tensor, num_groups: int, weight: Tensor, bias: Tensor, eps: float | None = 1e-5,
     swish_scale: float | None = 1.0, *, meta_outputs: Any,
 ) -> Any:  # fmt: skip
-    """npu_group_norm_swish(Tensor input, int num_groups, Tensor weight, Tensor bias, float? eps=1e-05, float? swish_scale=1.) -> (Tensor, Tensor, Tensor)
-
-    ``y * sigmoid(swish_scale * y)`` of the group norm y; mean and 1 / deviation of each group.
+    """``y * sigmoid(swish_scale * y)`` of the group norm y; mean and 1 / deviation of each group.
 
     Shapes: input [n, c, ..] -> the same, [n, groups] twice.
     Dtypes: float32, float16, bfloat16.
     Emits:  GroupNormSilu if swish_scale is 1; a different scale is refused.
-    """  # noqa: E501
+    """
     if swish_scale not in (None, 1, 1.0):
         raise Refusal(
             f"argument 'swish_scale' is {swish_scale}; GE operator GroupNormSilu knows 1, use group_norm and mul"
@@ -135,9 +125,7 @@ def npu_group_norm_swish(
 @_op("_npu_format_cast.input_dtype", "none")
 @_op("_npu_format_cast.default", "none")
 def npu_format_cast(input: Tensor, acl_format: int, *args: Any, meta_outputs: TensorSpec, **_: Any) -> Any:
-    """_npu_format_cast(Tensor input, int acl_format) -> Tensor
-
-    The same values: a format says how a device stores a tensor, and in a graph GE chooses that itself.
+    """The same values: a format says how a device stores a tensor, and in a graph GE chooses that itself.
 
     Shapes: kept.
     Dtypes: all; a form that packs the values in another type is refused.
@@ -152,18 +140,13 @@ def npu_format_cast(input: Tensor, acl_format: int, *args: Any, meta_outputs: Te
 
 @_op("npu_format_cast.Tensor", "none")
 def npu_format_cast_as(input: Tensor, dst: Tensor, *args: Any, meta_outputs: TensorSpec, **_: Any) -> Any:
-    """npu_format_cast.Tensor(Tensor input, Tensor dst, *, int? customize_dtype=None, int? input_dtype=None) -> Tensor
-
-    As npu_format_cast, with the format of ``dst``.
-    """
+    """As npu_format_cast, with the format of ``dst``."""
     return npu_format_cast(input, 0, meta_outputs=meta_outputs)
 
 
 @_op("npu_bmmV2.default", "BatchMatMulV2")
 def npu_bmm_v2(input: Tensor, mat2: Tensor, output_sizes: Any, *, meta_outputs: TensorSpec) -> Any:
-    """npu_bmmV2(Tensor input, Tensor mat2, int[] output_sizes) -> Tensor
-
-    Shapes: input [.., n, k], mat2 [.., k, m] -> [.., n, m]; ``output_sizes`` must be empty.
+    """Shapes: input [.., n, k], mat2 [.., k, m] -> [.., n, m]; ``output_sizes`` must be empty.
     Dtypes: float32, float16, bfloat16, int32.
     Emits:  BatchMatMulV2.
     """
@@ -174,9 +157,7 @@ def npu_bmm_v2(input: Tensor, mat2: Tensor, output_sizes: Any, *, meta_outputs: 
 
 @_op("npu_linear_backward.default", "MatMulV2")
 def npu_linear_backward(grad: Tensor, input: Tensor, weight: Tensor, *, meta_outputs: Any) -> Any:
-    """npu_linear_backward(Tensor grad, Tensor input, Tensor weight) -> (Tensor, Tensor)
-
-    Shapes: grad [n, m], input [n, k], weight [m, k] -> [n, k], [m, k].
+    """Shapes: grad [n, m], input [n, k], weight [m, k] -> [n, k], [m, k].
     Dtypes: float32, float16, bfloat16.
     Emits:  MatMulV2 twice.
     """
@@ -190,10 +171,7 @@ def npu_conv2d(
     input: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, groups: int,
     *, meta_outputs: TensorSpec,
 ) -> Any:  # fmt: skip
-    """npu_conv2d(Tensor input, Tensor weight, Tensor? bias, int[] stride, int[] padding, int[] dilation, int groups) -> Tensor
-
-    As aten.convolution, which also serves npu_convolution.
-    """  # noqa: E501
+    """As aten.convolution, which also serves npu_convolution."""
     return convolution(
         input, weight, bias, stride, padding, dilation, False, [0] * (input.rank - 2), groups, meta_outputs=meta_outputs
     )
@@ -207,10 +185,7 @@ def npu_convolution_transpose(
     input: Tensor, weight: Tensor, bias: Tensor | None, padding: Any, output_padding: Any, stride: Any, dilation: Any,
     groups: int, *, meta_outputs: TensorSpec,
 ) -> Any:  # fmt: skip
-    """npu_convolution_transpose(Tensor input, Tensor weight, Tensor? bias, int[] padding, int[] output_padding, int[] stride, int[] dilation, int groups) -> Tensor
-
-    As aten.convolution with ``transposed``; note the order of the arguments.
-    """  # noqa: E501
+    """As aten.convolution with ``transposed``; note the order of the arguments."""
     return convolution(
         input, weight, bias, stride, padding, dilation, True, output_padding, groups, meta_outputs=meta_outputs
     )
@@ -221,9 +196,7 @@ def npu_convolution_transpose(
 
 @_op("npu_attention_update.default", "AttentionUpdate")
 def npu_attention_update(lse: list[Tensor], local_out: list[Tensor], update_type: int, *, meta_outputs: Any) -> Any:
-    """npu_attention_update(Tensor[] lse, Tensor[] local_out, int update_type) -> (Tensor, Tensor)
-
-    Puts together what parts of the keys gave: weights from the logarithms of their sums.
+    """Puts together what parts of the keys gave: weights from the logarithms of their sums.
 
     Shapes: lists of [n] and of [n, d] -> [n, d] and [n].
     Dtypes: float32, float16, bfloat16; lse float32.
@@ -237,9 +210,7 @@ def npu_attention_update(lse: list[Tensor], local_out: list[Tensor], update_type
 def npu_softmax_cross_entropy_with_logits_backward(
     grad: Tensor, input: Tensor, labels: Tensor, *, meta_outputs: TensorSpec
 ) -> Any:
-    """npu_softmax_cross_entropy_with_logits_backward(Tensor grad, Tensor input, Tensor labels) -> Tensor
-
-    Shapes: grad [n], input and labels [n, c] -> [n, c].
+    """Shapes: grad [n], input and labels [n, c] -> [n, c].
     Dtypes: float32, float16, bfloat16.
     Emits:  SoftmaxCrossEntropyWithLogits for softmax(input) - labels, Unsqueeze, Mul.
     """
@@ -253,14 +224,12 @@ def npu_cross_entropy_loss(
     label_smoothing: float = 0.0, lse_square_scale_for_zloss: float = 0.0, return_zloss: bool = False,
     *, meta_outputs: Any,
 ) -> Any:  # fmt: skip
-    """npu_cross_entropy_loss(Tensor input, Tensor target, Tensor? weight=None, str reduction="mean", int ignore_index=-100, float label_smoothing=0., float lse_square_scale_for_zloss=0., bool return_zloss=False) -> (Tensor, Tensor, Tensor, Tensor)
-
-    The first two results; the documentation calls the others not enabled.
+    """The first two results; the documentation calls the others not enabled.
 
     Shapes: input [n, c], target [n] -> [1], or [n] without reduction; [n, c].
     Dtypes: float32, float16, bfloat16.
     Emits:  LogSoftmaxV2, NLLLoss.
-    """  # noqa: E501
+    """
     if label_smoothing or lse_square_scale_for_zloss or return_zloss:
         raise Refusal("label_smoothing, lse_square_scale_for_zloss and return_zloss are served at their defaults only")
     logs = ge.LogSoftmaxV2(cast(input, _D.DT_FLOAT), axes=[-1])

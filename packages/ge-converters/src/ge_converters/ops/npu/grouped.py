@@ -29,14 +29,12 @@ def npu_quantize(
     input: Tensor, scales: Tensor, zero_points: Tensor | None, dtype: Any, axis: int = 1, div_mode: bool = True,
     *, meta_outputs: TensorSpec,
 ) -> Any:  # fmt: skip
-    """npu_quantize(Tensor input, Tensor scales, Tensor? zero_points, int dtype, int axis=1, bool div_mode=True) -> Tensor
-
-    ``input / scales + zero_points``, or ``input * scales + zero_points`` without ``div_mode``, rounded to even.
+    """``input / scales + zero_points``, or ``input * scales + zero_points`` without ``div_mode``, rounded to even.
 
     Shapes: scales and zero_points [n] along ``axis``, or of one element -> as input.
     Dtypes: float32, float16, bfloat16 -> int8, with ``div_mode`` also uint8, int32. Eight int4 in an int32 are refused.
     Emits:  Quantize with ``div_mode``, AscendQuantV2 without.
-    """  # noqa: E501
+    """
     wanted = meta_outputs.dtype
     if div_mode:
         if wanted not in _QUANTISED:
@@ -90,28 +88,24 @@ def _grouped(name: str, values: dict[str, Any], meta_outputs: Any) -> Any:
 
 @_op("npu_grouped_matmul.default", "GroupedMatmul")
 def npu_grouped_matmul(*args: Any, meta_outputs: Any, **keywords: Any) -> Any:
-    """npu_grouped_matmul(Tensor[] x, Tensor[] weight, *, Tensor[]? bias=None, .., Tensor? group_list=None, ..) -> Tensor[]
-
-    One product a group: of the lists pair by pair, or of ranges of rows of x.
+    """One product a group: of the lists pair by pair, or of ranges of rows of x.
 
     Shapes: x [rows, k], weight [groups, k, n] or a list of [k, n]; group_list [groups], running ends or counts.
     Dtypes: float32, float16, bfloat16; int8 with scales, those of single tokens [rows] in a list of one.
     Emits:  GroupedMatmul, after Cumsum if group_list holds counts.
     Errors: refused with inputs of activations or packed types: GE's operator of this name has no port.
-    """  # noqa: E501
+    """
     return _grouped(_MATMUL, given(_MATMUL, args, keywords), meta_outputs)
 
 
 @_op("npu_ffn.default", "FFN")
 def npu_ffn(*args: Any, meta_outputs: TensorSpec, **keywords: Any) -> Any:
-    """npu_ffn(Tensor x, Tensor weight1, Tensor weight2, str activation, *, int[]? expert_tokens=None, int[]? expert_tokens_index=None, Tensor? bias1=None, ..) -> Tensor
-
-    ``activation(x @ weight1 + bias1) @ weight2 + bias2``, of ranges of rows with a weight each if there are experts.
+    """``activation(x @ weight1 + bias1) @ weight2 + bias2``, of ranges of rows with a weight each if there are experts.
 
     Shapes: x [.., k]; weights [k, n], [n, m], or with a leading axis of experts; biases [n], [m] likewise.
     Dtypes: float16, bfloat16; with scales int8.
     Emits:  FFN.
-    """  # noqa: E501
+    """
     values = given(_FFN, args, keywords)
     ports = (
         "x weight1 weight2 bias1 bias2 scale offset deq_scale1 deq_scale2 antiquant_scale1 antiquant_scale2 "
@@ -164,14 +158,12 @@ def _choices(indices: Tensor) -> Any:
 def npu_moe_token_permute(
     tokens: Tensor, indices: Tensor, num_out_tokens: int | None = None, padded_mode: bool = False, *, meta_outputs: Any
 ) -> Any:
-    """npu_moe_token_permute(Tensor tokens, Tensor indices, int? num_out_tokens=None, bool padded_mode=False) -> (Tensor, Tensor)
-
-    Each token once for each of its experts, sorted by expert; and where each of these copies went.
+    """Each token once for each of its experts, sorted by expert; and where each of these copies went.
 
     Shapes: tokens [t, h], indices [t, k] or [t] -> [t k, h], [t k].
     Dtypes: float32, float16, bfloat16; indices int32, int64.
     Emits:  Sort twice, FloorDiv, GatherV2.
-    """  # noqa: E501
+    """
     if padded_mode or num_out_tokens:
         raise Refusal("padded_mode and num_out_tokens are served at their defaults only; slice the result instead")
     order = _order(cast(_flat(indices), _D.DT_INT32))
@@ -184,12 +176,10 @@ def npu_moe_token_permute_grad(
     tokens: Tensor, grad_permuted_tokens: Tensor, indices: Tensor, sorted_indices: Tensor, padded_mode: bool = False,
     *, meta_outputs: TensorSpec,
 ) -> Any:  # fmt: skip
-    """npu_moe_token_permute_grad(Tensor tokens, Tensor grad_permuted_tokens, Tensor indices, Tensor sorted_indices, bool padded_mode=False) -> Tensor
-
-    Shapes: as tokens.
+    """Shapes: as tokens.
     Dtypes: float32, float16, bfloat16; summed in float32.
     Emits:  GatherV2, Reshape, ReduceSum.
-    """  # noqa: E501
+    """
     if padded_mode:
         raise Refusal("argument 'padded_mode' is True; the documentation knows False only")
     rows = cast(ge.GatherV2(grad_permuted_tokens, sorted_indices, 0), _D.DT_FLOAT)
@@ -202,14 +192,12 @@ def npu_moe_token_unpermute(
     permuted_tokens: Tensor, sorted_indices: Tensor, probs: Tensor | None = None, padded_mode: bool = False,
     restore_shape: Any = None, *, meta_outputs: TensorSpec,
 ) -> Any:  # fmt: skip
-    """npu_moe_token_unpermute(Tensor permuted_tokens, Tensor sorted_indices, Tensor? probs=None, bool padded_mode=False, int[]? restore_shape=None) -> Tensor
-
-    The way back from npu_moe_token_permute: the copies of a token, weighted by ``probs`` and added.
+    """The way back from npu_moe_token_permute: the copies of a token, weighted by ``probs`` and added.
 
     Shapes: permuted_tokens [t k, h], sorted_indices [t k], probs [t, k] -> [t, h].
     Dtypes: float32, float16, bfloat16; computed in float32.
     Emits:  GatherV2, Mul, ReduceSum.
-    """  # noqa: E501
+    """
     if padded_mode or restore_shape is not None:
         raise Refusal("padded_mode and restore_shape are served at their defaults only")
     rows = ge.GatherV2(permuted_tokens, sorted_indices, 0)
@@ -225,12 +213,10 @@ def npu_moe_token_unpermute_grad(
     permuted_tokens: Tensor, grad_unpermuted_tokens: Tensor, sorted_indices: Tensor, probs: Tensor | None = None,
     padded_mode: bool = False, restore_shape: Any = None, *, meta_outputs: Any,
 ) -> Any:  # fmt: skip
-    """npu_moe_token_unpermute_grad(Tensor permuted_tokens, Tensor grad_unpermuted_tokens, Tensor sorted_indices, Tensor? probs=None, bool padded_mode=False, int[]? restore_shape=None) -> (Tensor, Tensor)
-
-    Shapes: gradients of permuted_tokens and of probs, each of the shape of what it belongs to.
+    """Shapes: gradients of permuted_tokens and of probs, each of the shape of what it belongs to.
     Dtypes: float32, float16, bfloat16; computed in float32.
     Emits:  Mul, Reshape, GatherV2, ReduceSum; the order is inverted by Sort.
-    """  # noqa: E501
+    """
     if padded_mode or restore_shape is not None:
         raise Refusal("padded_mode and restore_shape are served at their defaults only")
     back = _order(cast(sorted_indices, _D.DT_INT32))

@@ -24,9 +24,7 @@ def _op(name: str, ge_op: str) -> Callable[[F], F]:
 
 @_op("npu_convert_weight_to_int4pack.default", "BitwiseAnd, LeftShift, ReduceSum")
 def npu_convert_weight_to_int4pack(weight: Tensor, inner_k_tiles: int = 0, *, meta_outputs: TensorSpec) -> Any:
-    """npu_convert_weight_to_int4pack(Tensor weight, int inner_k_tiles=0) -> Tensor
-
-    Eight numbers of -8 to 7 in one int32, the first in its lowest bits.
+    """Eight numbers of -8 to 7 in one int32, the first in its lowest bits.
 
     Shapes: [k, 8 n] -> [k, n].
     Dtypes: int32. ``inner_k_tiles`` is reserved.
@@ -44,14 +42,12 @@ def npu_convert_weight_to_int4pack(weight: Tensor, inner_k_tiles: int = 0, *, me
 
 @_op("npu_weight_quant_batchmatmul.default", "WeightQuantBatchMatmulV2")
 def npu_weight_quant_batchmatmul(*args: Any, meta_outputs: TensorSpec, **keywords: Any) -> Any:
-    """npu_weight_quant_batchmatmul(Tensor x, Tensor weight, Tensor antiquant_scale, Tensor? antiquant_offset=None, Tensor? quant_scale=None, Tensor? quant_offset=None, Tensor? bias=None, int antiquant_group_size=0, int inner_precise=0, ..) -> Tensor
-
-    ``x @ ((weight + antiquant_offset) * antiquant_scale) + bias``.
+    """``x @ ((weight + antiquant_offset) * antiquant_scale) + bias``.
 
     Shapes: x [m, k], weight [k, n], or [k, n / 8] of packs of eight int4.
     Dtypes: x float16, bfloat16; weight int8, or int32 for packs.
     Emits:  WeightQuantBatchMatmulV2; Bitcast to int4 before it for packs.
-    """  # noqa: E501
+    """
     values = given(_WEIGHT_ONLY, args, keywords)
     ports = "x weight antiquant_scale antiquant_offset quant_scale quant_offset bias antiquant_group_size"
     refuse_others(_WEIGHT_ONLY, values, {*ports.split(), "inner_precise"}, "WeightQuantBatchMatmulV2")
@@ -67,14 +63,12 @@ def npu_kronecker_quant(
     x: Tensor, kronecker_p1: Tensor, kronecker_p2: Tensor, clip_ratio: float | None = None,
     dst_dtype: int | None = None, dst_type_max: float | None = None, *, meta_outputs: Any,
 ) -> Any:  # fmt: skip
-    """npu_kronecker_quant(Tensor x, Tensor kronecker_p1, Tensor kronecker_p2, float? clip_ratio=None, int? dst_dtype=None, float? dst_type_max=None) -> (Tensor out, Tensor quant_scale)
-
-    ``p1 @ x @ p2``, each slice in int4 by its own scale, eight in an int32.
+    """``p1 @ x @ p2``, each slice in int4 by its own scale, eight in an int32.
 
     Shapes: x [k, m, n], p1 [m, m], p2 [n, n] -> [k, m, n / 8], [k].
     Dtypes: float16, bfloat16 -> int32, float32; other ``dst_dtype`` are refused.
     Emits:  FlatQuant, Bitcast.
-    """  # noqa: E501
+    """
     if dst_dtype is not None or dst_type_max:
         raise Refusal(f"dst_dtype is {dst_dtype}, dst_type_max {dst_type_max}; leave both out for packs of int4")
     operands = {"x": x, "kronecker_p1": kronecker_p1, "kronecker_p2": kronecker_p2, "clip_ratio": clip_ratio}
@@ -88,12 +82,10 @@ def npu_mrope(
     *, mrope_section: Any = None, rotary_mode: str | None = "half", cache_mode: str | None = "default",
     meta_outputs: Any,
 ) -> Any:  # fmt: skip
-    """npu_mrope(Tensor positions, Tensor query, Tensor key, Tensor cos_sin_cache, int head_size, *, int[]? mrope_section=None, str? rotary_mode="half", str? cache_mode="default") -> (Tensor, Tensor)
-
-    Shapes: positions [t] or [sections, t], query and key [t, heads head_size] with known width.
+    """Shapes: positions [t] or [sections, t], query and key [t, heads head_size] with known width.
     Dtypes: float32, float16, bfloat16.
     Emits:  RopeWithSinCosCache.
-    """  # noqa: E501
+    """
     if rotary_mode not in ("half", "interleave") or cache_mode not in (None, "default"):
         raise Refusal(
             f"rotary_mode is {rotary_mode!r}, cache_mode {cache_mode!r}; GE operator RopeWithSinCosCache knows half "
@@ -117,9 +109,7 @@ def npu_mrope(
 def npu_top_k_top_p(
     logits: Tensor, p: Tensor | None = None, k: Tensor | None = None, *, meta_outputs: TensorSpec
 ) -> Any:
-    """npu_top_k_top_p(Tensor logits, Tensor? p=None, Tensor? k=None) -> Tensor
-
-    -inf for scores outside the k largest, then for those outside the most probable ones that make up p.
+    """-inf for scores outside the k largest, then for those outside the most probable ones that make up p.
 
     Shapes: logits [b, v], p and k [b] -> as logits.
     Dtypes: float32, float16, bfloat16; k int32.
@@ -132,9 +122,7 @@ def npu_top_k_top_p(
 
 @_op("npu_prefetch.default", "Cmo")
 def npu_prefetch(input: Tensor, dependency: Tensor | None, max_size: int, offset: int = 0, *, meta_outputs: Any) -> Any:
-    """npu_prefetch(Tensor input, Tensor? dependency, int max_size, int offset=0) -> ()
-
-    Brings memory near; values stay. It runs after ``dependency``.
+    """Brings memory near; values stay. It runs after ``dependency``.
 
     Dtypes: those of GE's Cmo.
     Emits:  Cmo.

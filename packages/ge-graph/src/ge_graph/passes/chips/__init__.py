@@ -19,9 +19,6 @@ class FitChip(Pass):
     A form has the same values: where it needs numbers that fit into a smaller type, the graph has to show that they
     do. An operator without a kernel takes any form that has one or of which nothing is known; one that AI CPU runs
     only a form of which no part is known to run there. All else stays as it is, for ``tair check`` to report.
-
-    Args:
-        oracle: The chip.
     """
 
     name = "fit_chip"

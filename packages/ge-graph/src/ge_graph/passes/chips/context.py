@@ -23,12 +23,10 @@ class FormContext:
     """New nodes in the place of one.
 
     Args:
-        graph: The graph.
         node: The node that may go.
         read: Tensors that somebody reads.
 
     Attributes:
-        made: New nodes, in order.
         results: What stands for the outputs of the node, in order.
     """
 
@@ -56,11 +54,9 @@ class FormContext:
     def one(
         self, op: str, inputs: Sequence[Operand], attrs: dict[str, Attr], dtype: DataType, shape: Shape | None
     ) -> Tensor:
-        """A node of one output."""
         return self.add(op, inputs, attrs, (dtype, shape))[0]
 
     def constant(self, value: Any, dtype: DataType) -> Tensor:
-        """A constant."""
         array = builder.as_value(value, dtype)
         return self.one("Const", (), {"value": Attr(Kind.TENSOR, array)}, dtype, tuple(array.shape))
 

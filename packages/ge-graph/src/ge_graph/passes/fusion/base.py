@@ -23,7 +23,6 @@ class FusionContext:
     """A graph while it is being fused.
 
     Attributes:
-        graph: The graph.
         shared: Tensors that several fusions use, such as a mask stretched to all heads.
     """
 
@@ -53,11 +52,9 @@ class FusionContext:
         return self._readers.get(tensor, [])
 
     def returned(self, tensor: Tensor) -> bool:
-        """Whether the graph returns it."""
         return tensor in self._returned
 
     def unread(self, tensor: Tensor) -> bool:
-        """Whether nobody reads it."""
         return not self.readers(tensor) and tensor not in self._returned
 
     def free(self, *nodes: Node) -> bool:
@@ -104,7 +101,6 @@ class FusionContext:
         return tuple(node.outputs)
 
     def constant(self, value: Any, dtype: DataType) -> Tensor:
-        """A constant, in front of everything."""
         tensor = builder.constant(self.graph, np.asarray(value), dtype=dtype)
         if self._position.get(tensor.node, 0) >= 0:
             if tensor.node in self._position:
