@@ -30,6 +30,8 @@ ONE = {
     "instance_norm": lambda x: torch.nn.functional.instance_norm(x),
 }
 TWO = {
+    "ldexp of one number": lambda x, y: torch.ldexp(x[0, 0, 0, 0], y),
+    "ldexp of a slice": lambda x, y: torch.ldexp(x[:1], y),
     "ldexp": lambda x, y: torch.ldexp(x, y.int()),
     "logaddexp": torch.logaddexp,
     "floor division": lambda x, y: torch.div(x, y.abs() + 0.7, rounding_mode="floor"),
