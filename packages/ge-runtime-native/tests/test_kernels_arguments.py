@@ -11,7 +11,7 @@ from ge_graph import DataType, Graph, building, schema
 from ge_graph import ops as ge
 from ge_graph.errors import EngineError
 from ge_runtime.cpu import CpuEngine, ignored, registry
-from ge_runtime.cpu.plan_context import NodePlanContext, said
+from ge_runtime.cpu.plan_context import PlanContext, said
 from ge_runtime.cpu.registry import Call, Kernel, registered
 
 _REASONS = Path(__file__).with_name("ignored_arguments.tsv")
@@ -102,7 +102,7 @@ def test_a_port_that_is_never_read_is_refused() -> None:
 
 
 def test_a_short_cut_that_looks_at_less_is_not_taken(monkeypatch) -> None:
-    def hook(ctx: NodePlanContext) -> Call:
+    def hook(ctx: PlanContext) -> Call:
         return Call(torch.zeros_like, (ctx.tensor("x"),))
 
     plain = registered()["LeakyRelu"]

@@ -72,11 +72,12 @@ def test_kernels_fit_their_schemas():
             wrong.append(f"{op}: takes {positional}, the ports are {ports}")
         if keywords is None:
             continue
-        missing = attrs - keywords - set(k.ignores) - DEFAULT_ONLY.get(op, set())
+        in_place = attrs & set(positional)  # a D form: an attribute stands for the port of its name
+        missing = attrs - keywords - in_place - set(k.ignores) - DEFAULT_ONLY.get(op, set())
         unknown = keywords - attrs - NEWER.get(op, set()) - {"channel"}
         if missing or unknown:
             wrong.append(f"{op}: does not take {sorted(missing)}, takes {sorted(unknown)} that the schema lacks")
-        if not {*k.host, *k.updates} <= set(ports):
+        if not {*k.host, *k.updates} <= {*ports, *in_place}:
             wrong.append(f"{op}: host or updates name a port that is not there")
     assert not wrong, "\n".join(wrong)
 

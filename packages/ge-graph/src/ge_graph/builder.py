@@ -18,6 +18,7 @@ _SHARED_BYTES: Final = (
     64 * 1024
 )  # above that a constant is recognised by identity: hashing weights costs more than it saves
 _READABLE_ITEMS: Final = 64
+_ONLY_INT: Final = {int}
 
 
 def as_value(value: Any, dtype: DataType | None = None) -> np.ndarray[Any, Any] | Literal:
@@ -99,14 +100,16 @@ def constant(
         dtype: Element type to convert to.
         readable: Also keep the value as text in the attribute ``_readable_value``.
     """
-    known: dict[Any, Tensor] = graph.memo.setdefault("constants", {})
+    known: dict[Any, Tensor] | None = graph.memo.get("constants")
+    if known is None:
+        known = graph.memo["constants"] = {}
     key = shortcut = None
     if name is None:
         # 0.0 equals -0.0 and True equals 1, so the type is part of the key and zero takes the long way
         kind = type(value)
         if kind in (int, float, bool) and value:
             shortcut = (kind, value, dtype)
-        elif kind is list and len(value) <= _READABLE_ITEMS and set(map(type, value)) == {int}:
+        elif kind is list and len(value) <= _READABLE_ITEMS and set(map(type, value)) == _ONLY_INT:
             shortcut = (kind, tuple(value), dtype)
         if shortcut is not None:
             existing = known.get(shortcut)

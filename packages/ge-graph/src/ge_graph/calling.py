@@ -24,6 +24,9 @@ _INDEX: Final = frozenset((DataType.DT_INT32, DataType.DT_INT64))
 _NUMBERS: Final = (int, float, complex, np.generic)
 _RESERVED: Final = ("dependencies", "node_name")
 _ONLY_INT: Final = {int}
+# Types of attribute values that are equal only if they are the same: 0.0 equals -0.0.
+_KEPT: Final = frozenset({int, bool, str, DataType})
+_NO_OPTIONS: Final[dict[str, Any]] = {}
 
 
 def parameter_names(op: OpSchema) -> tuple[dict[str, int], dict[str, str]]:
@@ -59,7 +62,7 @@ class CallPlan:
 
     __slots__ = (
         "schema", "op", "arity", "ports", "attributes", "template", "required", "rules", "reads", "single", "_legal",
-        "simple", "counted", "definite",
+        "simple", "counted", "definite", "_made",
     )  # fmt: skip
 
     def __init__(self, op: OpSchema) -> None:
@@ -89,6 +92,7 @@ class CallPlan:
         dynamic_inputs = [i for i, p in enumerate(op.inputs) if p.kind == "dynamic"]
         self.counted = dynamic_inputs[0] if counts_itself(op) else -1
         self._legal: dict[Any, tuple[tuple[DataType, None], ...]] = {}
+        self._made: dict[tuple[str, type, Any], Attr] = {}
 
     def withdraw(self) -> None:
         """The chosen release has no such operator: calls are refused until a schema is loaded again."""
@@ -102,29 +106,34 @@ class CallPlan:
         """
         graph = _current.get() or current_graph()
         attrs: dict[str, Attr] = self.template.copy()
-        options: dict[str, Any] = {}
-        operands = self._bind(args, kwargs, attrs, options) if kwargs else list(args)
-        given = len(operands)
-        if given != self.arity:
+        options = _NO_OPTIONS
+        if kwargs:
+            options = {}
+            operands = self._bind(args, kwargs, attrs, options)
+        else:
+            operands = list(args)
+        if len(operands) != self.arity:
             self._complete(operands)
         fed: list[Any] = []
-        for i, operand in enumerate(operands):
-            if type(operand) is Tensor:
-                if operand.node.graph is not graph:
-                    raise self._foreign(i, operand)
-                fed.append(operand.dtype)
-            else:
+        for operand in operands:
+            if operand.__class__ is not Tensor:
                 fed = self._convert(graph, operands)
                 break
+            if operand.node.graph is not graph:
+                raise self._foreign(operands.index(operand), operand)
+            fed.append(operand.dtype)
         if self.counted >= 0 and "N" not in kwargs:
             attrs["N"] = Attr(Kind.INT, len(operands[self.counted]))
         if self.required:
             self._check_required(attrs)
         outputs = self._outputs(fed, attrs) if self.simple else ()
-        dependencies = options.get("dependencies")
-        before = producers(graph, dependencies) if dependencies else ()
-        node = graph.add(self.op, operands, attrs, outputs, name=options.get("node_name"))
-        node.control.extend(before)
+        if options:
+            dependencies = options.get("dependencies")
+            before = producers(graph, dependencies) if dependencies else ()
+            node = graph.add(self.op, operands, attrs, outputs, name=options.get("node_name"))
+            node.control.extend(before)
+        else:
+            node = graph.add(self.op, operands, attrs, outputs)
         if not self.simple:
             return self._finish(node, fed, options)
         if self.single:
@@ -160,6 +169,16 @@ class CallPlan:
         return operands
 
     def _attr(self, attribute: AttrSchema, value: Any) -> Attr:
+        kind = value.__class__
+        if kind in _KEPT:
+            key = (attribute.name, kind, value)
+            known = self._made.get(key)
+            if known is None:
+                known = self._made[key] = self._new_attr(attribute, value)
+            return known
+        return self._new_attr(attribute, value)
+
+    def _new_attr(self, attribute: AttrSchema, value: Any) -> Attr:
         try:
             return Attr(attribute.kind, CONVERT[attribute.kind](value))
         except (TypeError, ValueError):
@@ -214,13 +233,16 @@ class CallPlan:
                     raise GraphError("GE3013", f"{self.op} needs input '{port.name}'")
             elif type(operand) is not Tensor:
                 operands[i] = self._constant(graph, i, port, operand, operands)
+        fed: list[Any] = []
         for i, operand in enumerate(operands):
-            for tensor in operand if type(operand) is tuple else (operand,):
-                if tensor is not None and tensor.node.graph is not graph:
+            if operand is None:
+                fed.append(None)
+                continue
+            for tensor in operand if operand.__class__ is tuple else (operand,):
+                if tensor.node.graph is not graph:
                     raise self._foreign(i, tensor)
-        return [
-            tuple(t.dtype for t in o) if type(o) is tuple else None if o is None else o.dtype for o in operands
-        ]  # fmt: skip
+            fed.append(tuple([t.dtype for t in operand]) if operand.__class__ is tuple else operand.dtype)
+        return fed
 
     def _parts(self, graph: Graph, i: int, port: PortSchema, given: Any, operands: Sequence[Any]) -> tuple[Tensor, ...]:
         if given is None:

@@ -219,20 +219,16 @@ class Node:
 
     def replace_operands(self, mapping: Mapping[Tensor, Tensor]) -> None:
         """Read ``mapping[t]`` wherever ``t`` was read."""
-        for entry in self.inputs:
-            if entry in mapping if entry.__class__ is Tensor else entry:
-                break
-        else:
-            return
-        self.inputs = [
-            tuple(mapping.get(t, t) for t in e) if isinstance(e, tuple) else (e if e is None else mapping.get(e, e))
-            for e in self.inputs
-        ]
+        inputs = self.inputs
+        for i, entry in enumerate(inputs):
+            if entry in mapping:  # a tuple, or nothing, never is
+                inputs[i] = mapping[entry]  # type: ignore[index]
+            elif entry.__class__ is tuple and not mapping.keys().isdisjoint(entry):
+                inputs[i] = tuple([mapping.get(t, t) for t in entry])
 
     def attr(self, name: str, default: Any = None) -> Any:
         """The plain value of an attribute, ``default`` if it is not set."""
-        attr = self.attrs.get(name)
-        return default if attr is None else attr.value
+        return self.attrs[name].value if name in self.attrs else default
 
     def __repr__(self) -> str:
         return f"<{self.op} {self.name}>"
@@ -302,14 +298,20 @@ class Graph:
             GraphError: GE3005 if the name is taken.
         """
         if name is None:
-            name = self.unique_name(op)
+            count = self._counters.get(op, 0)
+            name = f"{op}_{count}" if count else op
+            if name in self._names:
+                name = self.unique_name(op)
+            else:
+                self._counters[op] = count + 1
         elif name in self._names:
             raise GraphError(
                 "GE3005", f"graph '{self.name}' has a node '{name}' already ({self._names[name].op})",
                 next="choose another node_name or leave it out",
             )  # fmt: skip
         node = Node(self, name, op, inputs, {} if attrs is None else attrs)
-        node.outputs = [Tensor(node, i, dtype, shape) for i, (dtype, shape) in enumerate(outputs)]
+        for index, (dtype, shape) in enumerate(outputs):
+            node.outputs.append(Tensor(node, index, dtype, shape))
         node.provenance = self.provenance
         if self.scope_attrs:
             node.attrs.update(self.scope_attrs)
@@ -331,11 +333,13 @@ class Graph:
 
     def remove(self, nodes: Iterable[Node]) -> None:
         """Drop nodes. The caller has made sure that nothing reads them."""
-        gone = {id(n) for n in nodes}
+        gone = set(nodes)
         if not gone:
             return
-        self.nodes = [n for n in self.nodes if id(n) not in gone]
-        self._names = {n.name: n for n in self.nodes}
+        self.nodes = [n for n in self.nodes if n not in gone]
+        for node in gone:
+            if self._names.get(node.name) is node:
+                del self._names[node.name]
 
     def replace_all_uses(self, mapping: Mapping[Tensor, Tensor]) -> None:
         """Read ``mapping[t]`` wherever ``t`` was read, graph outputs included; chains in the mapping are followed."""
@@ -346,8 +350,11 @@ class Graph:
             return t
 
         resolved = {t: final(t) for t in mapping}
-        for node in self.nodes:
-            node.replace_operands(resolved)
+        for node in self.nodes:  # as replace_operands, whose call would cost more than what it does here
+            for entry in node.inputs:
+                if entry in resolved or entry.__class__ is tuple:
+                    node.replace_operands(resolved)
+                    break
         self.outputs = [resolved.get(t, t) for t in self.outputs]
 
     def replace_nodes(self, mapping: Mapping[Tensor, Tensor]) -> None:

@@ -24,7 +24,7 @@ PLACEHOLDERS: Final = frozenset({"Data", "RefData", "Variable"})
 
 def is_fed_from_outside(node: Node) -> bool:
     """Whether the node is a graph input."""
-    return node.op in PLACEHOLDERS and all(i is None or i == () for i in node.inputs)
+    return node.op in PLACEHOLDERS and (node.inputs == [None] or all(i is None or i == () for i in node.inputs))
 
 
 def structure_of(node: Node) -> tuple[Structure, list[Tensor | None]]:

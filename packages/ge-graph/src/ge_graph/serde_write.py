@@ -240,12 +240,25 @@ def descriptor(
         symbols: Write the text of symbolic dimensions too, which GE sees as -1.
         unfed: Mark an optional input that nothing feeds.
     """
-    dims = (_UNKNOWN_RANK,) if shape is None else shape
-    numbers = b"".join([varint(-1 if isinstance(d, str) else d) for d in dims])
-    parts = [delimited("TensorDescriptor", "name", text_bytes(name))] if name else []
+    head = delimited("TensorDescriptor", "name", text_bytes(name)) if name else b""
+    return head + _nameless(dtype, shape, format, symbols, unfed, device)
+
+
+def _nameless(
+    dtype: DataType,
+    shape: Shape | None,
+    format: Format,
+    symbols: bool = False,
+    unfed: bool = False,
+    device: str = "NPU",
+) -> bytes:
+    """What follows the name in a ``TensorDescriptor``."""
+    parts = []
     if dtype.wire:
         parts.append(field_tag("TensorDescriptor", "dtype") + varint(dtype.wire))
     if not unfed:
+        dims = (_UNKNOWN_RANK,) if shape is None else shape
+        numbers = b"".join([varint(-1 if isinstance(d, str) else d) for d in dims])
         body = delimited("ShapeDef", "dim", numbers) if numbers else b""
         parts.append(delimited("TensorDescriptor", "shape", body))
         parts.append(delimited("TensorDescriptor", "layout", format.layout.encode()))
@@ -323,8 +336,6 @@ class _Chunks:
 
 # --- nodes -----------------------------------------------------------------------------------------------------------
 
-_DescKey: TypeAlias = "tuple[Any, ...]"
-
 
 class GraphWriter:
     """Encodes the graphs of one model; the caches live as long as the call."""
@@ -334,9 +345,11 @@ class GraphWriter:
         self._with_provenance = provenance
         self._edges: dict[Tensor, bytes] = {}
         self._controls: dict[Node, bytes] = {}
-        self._descs: dict[_DescKey, bytes] = {}
-        self._tails: dict[Any, tuple[bytes, bytes]] = {}
+        self._bodies: dict[Any, bytes] = {}
+        self._forms: dict[Any, tuple[bytes, bytes]] = {}
+        self._ports: dict[Any, dict[str, bytes]] = {}
         self._origins: dict[int, tuple[Provenance, bytes]] = {}
+        self._shared: dict[tuple[str, ...], bytes] = {}
         self._texts: dict[str, bytes] = {}
         self._heads: dict[str, bytes] = {}
         self._names: set[str] = set()
@@ -406,26 +419,56 @@ class GraphWriter:
 
     def _node(self, node: Node, out: _Chunks) -> None:
         structure, flat = ports.structure_of(node)
-        name = node.name.encode()
-        parts = [self._tag_name, varint(len(name)), name, self._head(node.op)]
+        name, op = node.name.encode(), node.op
+        size = len(name)
+        parts = [
+            self._tag_name, SHORT[size] if size < 0x1000 else varint(size), name, self._heads.get(op) or self._head(op)
+        ]  # fmt: skip
         edges = self._edges
-        for tensor in () if ports.is_fed_from_outside(node) else flat:
+        for tensor in () if op in ports.PLACEHOLDERS and ports.is_fed_from_outside(node) else flat:
             parts.append(self._unfed if tensor is None else edges.get(tensor) or self._edge(tensor))
         for before in node.control:
             parts.append(self._controls.get(before) or self._control(before))
-        for attr in node.attrs.values():
-            if attr.kind is Kind.TENSOR or node.op == "Const":
-                self._tensor_node(node, structure, flat, parts, out)
-                return
-        before_origin, after_origin = self._tail(node, structure)
-        parts.append(before_origin)
+        form = self._form(node, structure, flat)
+        if form is None:
+            self._tensor_node(node, structure, flat, parts, out)
+            return
         if node.provenance is not None and self._with_provenance:
-            parts.append(self._origin(node.provenance))
-        parts += (after_origin, self._descriptors(node, structure, flat))
+            parts += (form[0], self._origin(node.provenance), form[1])
+        else:
+            parts += form
         if node.subgraphs:
             parts.append(self._queue_subgraphs(node))
         body = b"".join(parts)
-        out.add(self._tag_op + varint(len(body)) + body)
+        size = len(body)
+        out.add(self._tag_op + (SHORT[size] if size < 0x1000 else varint(size)) + body)
+
+    def _form(self, node: Node, structure: ports.Structure, flat: list[Tensor | None]) -> tuple[bytes, bytes] | None:
+        """Attributes and descriptors before and after the place of the origin, which nodes of all layers have alike;
+        ``None`` for a node with Tensor attributes.
+        """
+        key: Any = (
+            node.op, structure, *node.attrs.items(),
+            *[None if t is None else (t.dtype, t._shape, t.format) for t in flat],
+            *[(t.dtype, t._shape, t.format) for t in node.outputs],
+            tuple(node.subgraphs) if node.subgraphs else (),
+            tuple(node.output_counts.items()) if node.output_counts else (),
+        )  # fmt: skip
+        try:
+            form = self._forms.get(key)
+        except TypeError:  # a list where a tuple should be
+            key = form = None
+        if form is None:
+            kinds = [a.kind for a in node.attrs.values()]
+            if node.op == "Const" and kinds or Kind.TENSOR in kinds:
+                return None
+            before, after = _split(self._entries(node, structure))
+            form = before, after + self._descriptors(node, structure, flat)
+            # 0.0 == -0.0 and both hash alike, though their bytes differ
+            floats = [a for a in node.attrs.values() if a.kind in _FLOAT_KINDS]
+            if key is not None and not (floats and any(_has_zero(a.value) for a in floats)):
+                self._forms[key] = form
+        return form
 
     def _head(self, op: str) -> bytes:
         encoded = self._heads.get(op)
@@ -455,8 +498,13 @@ class GraphWriter:
         encoded = self._origins.get(id(provenance))
         if encoded is None:
             # map_entry("OpDef", PROVENANCE, _text_list(texts)), the constant parts made once: it is half of the bytes
-            texts = self._texts
-            body = b"".join([texts.get(text) or self._text(text) for text in provenance.texts()]) + self._list_end
+            texts = provenance.texts()
+            target, place = self._shared.get(texts[1:2]), self._shared.get(texts[3:])
+            parts = (
+                self._text(texts[0]), target or self._share(texts[1:2]),
+                self._text(texts[2]), place or self._share(texts[3:]), self._list_end,
+            )  # fmt: skip
+            body = b"".join(parts)
             size = varint(len(body))
             entry = b"".join(
                 (self._origin_key, varint(len(self._tag_list) + len(size) + len(body)), self._tag_list, size, body)
@@ -467,24 +515,15 @@ class GraphWriter:
     def _text(self, text: str) -> bytes:
         data = text.encode("utf-8", "surrogatepass")
         size = len(data)
-        encoded = self._texts[text] = self._tag_text + (SHORT[size] if size < 0x1000 else varint(size)) + data
-        return encoded
+        return self._tag_text + (SHORT[size] if size < 0x1000 else varint(size)) + data
 
-    def _tail(self, node: Node, structure: ports.Structure) -> tuple[bytes, bytes]:
-        """The attribute map before and after the place of the provenance."""
-        slots = tuple(node.subgraphs) if node.subgraphs else ()
-        counts = tuple(node.output_counts.items()) if node.output_counts else ()
-        key = (node.op, structure, len(node.outputs), slots, counts, tuple(node.attrs.items()))
-        try:
-            tail = self._tails.get(key)
-        except TypeError:  # a list where a tuple should be
-            return _split(self._entries(node, structure))
-        if tail is None:
-            tail = _split(self._entries(node, structure))
-            # 0.0 == -0.0 and both hash alike, though their bytes differ
-            if not any(a.kind in _FLOAT_KINDS and _has_zero(a.value) for a in node.attrs.values()):
-                self._tails[key] = tail
-        return tail
+    def _share(self, texts: tuple[str, ...]) -> bytes:
+        known = self._texts
+        for text in texts:
+            if text not in known:
+                known[text] = self._text(text)
+        encoded = self._shared[texts] = b"".join([known[text] for text in texts])
+        return encoded
 
     def _entries(self, node: Node, structure: ports.Structure) -> dict[str, bytes]:
         """Encoded map entries of all attributes that are no Tensors, with those that describe the ports."""
@@ -492,8 +531,22 @@ class GraphWriter:
         attrs = {k: a for k, a in node.attrs.items() if a.kind is not Kind.TENSOR}
         if taken := sorted(k for k in attrs if k in RESERVED or k.startswith(EXACT)):
             raise refuse(f"attribute names {', '.join(taken)} are ours", where, "rename them")
-        attrs = {**with_exact_floats(attrs), **_port_attrs(node, structure)}
-        return {k: map_entry("OpDef", k, _checked(k, attrs[k], where)) for k in sorted(attrs)}
+        entries = {k: map_entry("OpDef", k, _checked(k, a, where)) for k, a in with_exact_floats(attrs).items()}
+        entries.update(self._port_entries(node, structure))
+        return {k: entries[k] for k in sorted(entries)}
+
+    def _port_entries(self, node: Node, structure: ports.Structure) -> dict[str, bytes]:
+        """Encoded map entries that describe the ports."""
+        key = (node.op, structure, len(node.outputs), tuple(node.subgraphs), tuple(node.output_counts.items()))
+        named = NAME_KEYS[0] in node.attrs or NAME_KEYS[1] in node.attrs
+        entries = None if named else self._ports.get(key)
+        if entries is None:
+            where = f"{node.op} '{node.name}'"
+            described = _port_attrs(node, structure)
+            entries = {k: map_entry("OpDef", k, _checked(k, a, where)) for k, a in described.items()}
+            if not named:
+                self._ports[key] = entries
+        return entries
 
     def _tensor_node(
         self, node: Node, structure: ports.Structure, flat: list[Tensor | None], parts: list[bytes], out: _Chunks
@@ -548,16 +601,32 @@ class GraphWriter:
         return twin
 
     def _descriptors(self, node: Node, structure: ports.Structure, flat: list[Tensor | None]) -> bytes:
-        inputs = [None if t is None else (t.dtype.wire, t._shape, t.format._value_) for t in flat]
-        outputs = [(t.dtype.wire, t._shape, t.format._value_) for t in node.outputs]
-        attrs = node.attrs
-        named = (attrs.get(NAME_KEYS[0]), attrs.get(NAME_KEYS[1]))
-        counts = tuple(node.output_counts.items()) if node.output_counts else ()
-        key = (node.op, structure, named, counts, _device(node), *inputs, None, *outputs)
-        encoded = self._descs.get(key)
-        if encoded is None:
-            encoded = self._descs[key] = _encode_descriptors(node, structure, flat)
-        return encoded
+        inputs, outputs = _names_of(node, structure)
+        device = _device(node)
+        outside = ports.is_fed_from_outside(node)
+        if outside and node.outputs:
+            # GE copies what it knows of a graph input from this descriptor, though no edge leads there
+            encoded = [self._described("input_desc", "x", node.outputs[0], False, device)]
+        else:
+            encoded = [self._described("input_desc", n, t) for n, t in zip(inputs, () if outside else flat)]
+        encoded += [self._described("output_desc", n, t, True, device) for n, t in zip(outputs, node.outputs)]
+        return b"".join(encoded)
+
+    def _described(
+        self, field: str, name: str, tensor: Tensor | None, symbols: bool = False, device: str = "NPU"
+    ) -> bytes:
+        """The field with the descriptor of a tensor, or of an input that nothing feeds."""
+        key = (None if tensor is None else (tensor.dtype, tensor._shape, tensor.format), symbols, device)
+        body = self._bodies.get(key)
+        if body is None:
+            if tensor is None:
+                body = _nameless(DataType.DT_UNDEFINED, None, Format.FORMAT_ND, unfed=True)
+            else:
+                body = _nameless(tensor.dtype, tensor._shape, tensor.format, symbols, device=device)
+            self._bodies[key] = body
+        return delimited(
+            "OpDef", field, (delimited("TensorDescriptor", "name", text_bytes(name)) if name else b"") + body
+        )
 
     def _net_output(self, graph: Graph, out: _Chunks) -> None:
         name = "NetOutput"
@@ -639,28 +708,6 @@ def _flat_unfed(structure: ports.Structure) -> list[bool]:
     for size in structure:
         flat.extend([False] * size if size >= 0 else [size == ports.UNFED])
     return flat
-
-
-def _encode_descriptors(node: Node, structure: ports.Structure, flat: list[Tensor | None]) -> bytes:
-    inputs, outputs = _names_of(node, structure)
-    parts = []
-    device = _device(node)
-    outside = ports.is_fed_from_outside(node)
-    if outside and node.outputs:
-        # GE copies what it knows of a graph input from this descriptor, though no edge leads there
-        t = node.outputs[0]
-        body = descriptor("x", t.dtype, t.known_shape, t.format, device=device)
-        parts.append(delimited("OpDef", "input_desc", body))
-    for name, source in () if outside else zip(inputs, flat):
-        if source is None:
-            body = descriptor(name, DataType.DT_UNDEFINED, None, Format.FORMAT_ND, unfed=True)
-        else:
-            body = descriptor(name, source.dtype, source.known_shape, source.format)
-        parts.append(delimited("OpDef", "input_desc", body))
-    for name, t in zip(outputs, node.outputs):
-        body = descriptor(name, t.dtype, t.known_shape, t.format, symbols=True, device=device)
-        parts.append(delimited("OpDef", "output_desc", body))
-    return b"".join(parts)
 
 
 def _add_tensor_entry(body: _Chunks, name: str, head: bytes, data: np.ndarray[Any, Any] | None) -> None:

@@ -11,6 +11,7 @@ import reprlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -216,7 +217,7 @@ def _constant(node: Node, op: OpSchema) -> Iterator[str]:
 
 
 def _names(scope: Scope) -> Iterator[tuple[Node | None, str]]:
-    counts = Counter(n.name for n in scope.graph.nodes)
+    counts = Counter([n.name for n in scope.graph.nodes])
     for name, count in counts.items():
         if count > 1:
             yield None, f"{count} nodes are called '{name}'"
@@ -313,12 +314,27 @@ def _forget(op: str) -> None:
 schema.on_register(_forget)
 
 
+# Rules that have something to say of these operators only.
+_OF_OPERATORS: Final[dict[Check, tuple[str, ...]]] = {
+    _constant: ("Const", "Constant"),
+    rules.file_constants: ("FileConstant",),
+}
+
+
+@lru_cache(maxsize=4096)
+def _node_rules(op: str) -> tuple[tuple[str, Check], ...]:
+    return tuple((code, check) for code, check in NODE_RULES if op in _OF_OPERATORS.get(check, (op,)))
+
+
 def _signature(node: Node) -> Any:
     plan = plan_of(node.op)
     # Lists first: a generator is entered again for each element.
     return (
         node.op,
-        tuple(_fed(node)),
+        *[
+            e.dtype if isinstance(e, Tensor) else None if e is None else tuple([t.dtype for t in e])
+            for e in node.inputs
+        ],
         tuple([t.dtype for t in node.outputs]),
         tuple([(name, a.kind) for name, a in node.attrs.items()]),
         tuple(node.attrs.get(name) for name in plan.reads)
@@ -381,7 +397,7 @@ def _node_violations(node: Node, path: str) -> Iterator[Violation]:
                 yield _violation(code, path, node, what)
         if clean and signature is not None:
             _legal.add(signature)
-    for code, check in NODE_RULES:
+    for code, check in _node_rules(node.op):
         for what in check(node, op):
             yield _violation(code, path, node, what)
 

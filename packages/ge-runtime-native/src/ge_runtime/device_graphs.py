@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
@@ -15,6 +15,8 @@ from ge_runtime import errors
 
 MAX_MODEL_BYTES: Final = 2147483647
 """GE reads no more from memory."""
+ALWAYS: Final = {"ge.jit_compile": "2"}
+"""GE takes unknown sizes only with this: operators are picked by whether sizes are known."""
 
 _CORES: Final = {"_op_aicore_num": "cube", "_op_vectorcore_num": "vector"}
 _EXTERNAL_BYTES: Final = 1 << 20
@@ -56,6 +58,22 @@ class InputRule:
         """
         name = value.dtype.newbyteorder("=").name
         self.check(DataType.DT_BF16 if name == "bfloat16" else BY_NUMPY_NAME.get(name), tuple(value.shape))
+
+
+class WholeGraph:
+    """A graph that GE runs as a whole, so that nothing can be shown of its inside."""
+
+    source = ""
+    engine = ""
+
+    def run_traced(
+        self, inputs: Sequence[Any], on_node: Callable[[Node, Sequence[Any], Sequence[Any]], None]
+    ) -> list[Any]:
+        """Refuse.
+
+        Errors: EngineError GE4025, always.
+        """
+        raise errors.not_traceable(self.engine)
 
 
 _READ: Final = tuple(map(attrgetter, ("dtype", "shape", "is_cpu")))

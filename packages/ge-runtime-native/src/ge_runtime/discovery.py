@@ -27,11 +27,9 @@ def installed() -> dict[str, EntryPoint]:
 @cache
 def _installed(path: tuple[str, ...]) -> dict[str, EntryPoint]:
     """Read once for a search path: it opens a file of every installed distribution, twice in each compilation."""
-    return {e.name: e for e in sorted(entry_points(group=GROUP), key=lambda e: (_rank(e.name), e.name))}
-
-
-def _rank(name: str) -> int:
-    return _PREFERRED.index(name) if name in _PREFERRED else len(_PREFERRED)
+    first = {name: rank for rank, name in enumerate(_PREFERRED)}
+    found = sorted(entry_points(group=GROUP), key=lambda e: (first.get(e.name, len(first)), e.name))
+    return {e.name: e for e in found}
 
 
 def load(name: str) -> Engine:

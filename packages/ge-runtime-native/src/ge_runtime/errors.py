@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from ge_graph.errors import EngineError
 from ge_graph.ir import Graph, Node
@@ -20,23 +20,48 @@ def origin(node: Node) -> str:
     return f"{known} (GE node '{node.name}')" if known else f"GE node '{node.name}' ({node.op})"
 
 
+# What to do about an error, where that depends on its code alone.
+_NEXT: Final = {
+    "GE4001": "set TAIR_ENGINE or the configuration to one of these, or install the package that brings the engine",
+    "GE4004": "pass one tensor per Data node, in index order, of the declared type and size",
+    "GE4005": "compare the operands with the operator's definition; `executable.source` shows the program that ran",
+    "GE4006": "correct the kernel or the graph's types",
+    "GE4008": "pass override=True to replace it on purpose",
+    "GE4010": "run on the embedded engine (TAIR_ENGINE=cpu), or repair the points above",
+    "GE4011": "call torch.distributed.init_process_group(), and new_group() in the same order as when the graph was "
+    "made, in every process before the graph runs; torchrun starts the processes",
+    "GE4012": 'write @kernel("AxpyV2") above the function',
+    "GE4013": "compare the node's attributes and constants with the operator's definition",
+    "GE4014": "correct the sizes that lead to this result",
+    "GE4020": "the text above is CANN's; its error code tells more",
+    "GE4021": "one process has one session on one device: compile and run in the same process, start further processes "
+    "with the method 'spawn', and compile the graph again after a session has ended",
+    "GE4022": "free results that are kept, or run smaller batches",
+    "GE4023": "lower the numbers, or leave them out to use all cores",
+    "GE4024": "pass weights as inputs, or save the model with tair_export, which puts them into files",
+    "GE4025": "trace on the embedded engine (TAIR_ENGINE=cpu), or use config.dump_config on the device",
+}
+
+
+def _error(code: str, what: str, *, where: str = "", next: str = "") -> EngineError:
+    return EngineError(code, what, where=where, next=next or _NEXT.get(code, ""))
+
+
 def no_such_engine(name: str, known: Sequence[str]) -> EngineError:
     """GE4001: the forced name is not an installed engine."""
-    return EngineError(
-        "GE4001",
-        f"no engine is called '{name}'; installed engines: {', '.join(known) or 'none'}",
-        next="set TAIR_ENGINE or the configuration to one of these, or install the package that brings the engine",
-    )
+    return _error("GE4001", f"no engine is called '{name}'; installed engines: {', '.join(known) or 'none'}")
 
 
 def no_engine(device: str, rejections: Iterable[tuple[str, str]]) -> EngineError:
     """GE4002: engines are installed but none can serve the device."""
-    lines = [f"no engine can run graphs whose inputs live on '{device}'"]
     reasons = list(rejections)
-    lines += [f"  {name}: {reason}" for name, reason in reasons]
+    lines = [
+        f"no engine can run graphs whose inputs live on '{device}'",
+        *(f"  {name}: {why}" for name, why in reasons),
+    ]
     embedded = device == "cpu" and any(name == "cpu" and "'torch'" in reason for name, reason in reasons)
     install = "install torch for the embedded engine: pip install 'ge-runtime-native[cpu]'; or " if embedded else ""
-    return EngineError("GE4002", "\n".join(lines), next=f"{install}fix one of the reasons above")
+    return _error("GE4002", "\n".join(lines), next=f"{install}fix one of the reasons above")
 
 
 def missing_kernels(engine: str, nodes: Sequence[Node]) -> EngineError:
@@ -48,97 +73,70 @@ def missing_kernels(engine: str, nodes: Sequence[Node]) -> EngineError:
     for op, affected in sorted(by_op.items()):
         more = f" and {len(affected) - 1} more" if len(affected) > 1 else ""
         lines.append(f"  {op:<24} {origin(affected[0])}{more}")
-    example = min(by_op)
-    return EngineError(
-        "GE4003",
-        "\n".join(lines),
-        next=f'register one: `from ge_runtime.cpu import kernel`, then `@kernel("{example}")` above a function that '
-        "takes the operator's inputs in schema order and its attributes as keywords",
-    )
+    advice = f'register one: `from ge_runtime.cpu import kernel`, then `@kernel("{min(by_op)}")` above a function that '
+    advice += "takes the operator's inputs in schema order and its attributes as keywords"
+    return _error("GE4003", "\n".join(lines), next=advice)
 
 
 def bad_input(what: str) -> EngineError:
     """GE4004: what was handed to ``run`` is not what the graph was compiled for."""
-    return EngineError(
-        "GE4004", what, next="pass one tensor per Data node, in index order, of the declared type and size"
-    )
+    return _error("GE4004", what)
 
 
 def kernel_failed(node: Node, operands: str, error: BaseException) -> EngineError:
     """GE4005: a kernel raised while the graph ran."""
-    return EngineError(
-        "GE4005",
-        f"{node.op} failed on ({operands}): {type(error).__name__}: {error}",
-        where=origin(node),
-        next="compare the operands with the operator's definition; `executable.source` shows the program that ran",
-    )
+    text = f"{node.op} failed on ({operands}): {type(error).__name__}: {error}"
+    return _error("GE4005", text, where=origin(node))
 
 
 def run_failed(graph: str, error: BaseException) -> EngineError:
     """GE4005: a run failed outside every kernel: while results were handed out, or because memory ran out."""
-    return EngineError(
-        "GE4005", f"{type(error).__name__}: {error}", where=f"graph '{graph}'",
-        next="run with fewer or smaller inputs if memory ran out; `run_traced` shows the last node that ran",
-    )  # fmt: skip
+    advice = "run with fewer or smaller inputs if memory ran out; `run_traced` shows the last node that ran"
+    return _error("GE4005", f"{type(error).__name__}: {error}", where=f"graph '{graph}'", next=advice)
 
 
 def too_large(node: Node, what: str) -> EngineError:
     """GE4014: a result needs more memory than there is; nothing was allocated."""
-    return EngineError(
-        "GE4014", f"{node.op}: {what}", where=origin(node), next="correct the sizes that lead to this result"
-    )
+    return _error("GE4014", f"{node.op}: {what}", where=origin(node))
 
 
 def plan_failed(node: Node, error: BaseException) -> EngineError:
     """GE4013: a node could not be planned: an attribute or constant has a value that its kernel cannot read."""
-    return EngineError(
-        "GE4013", f"{node.op} could not be planned: {type(error).__name__}: {error}", where=origin(node),
-        next="compare the node's attributes and constants with the operator's definition",
-    )  # fmt: skip
+    return _error("GE4013", f"{node.op} could not be planned: {type(error).__name__}: {error}", where=origin(node))
 
 
 def broken_result(node: Node, what: str) -> EngineError:
     """GE4006: a kernel returned something else than the graph declares."""
-    return EngineError(
-        "GE4006", f"{node.op}: {what}", where=origin(node), next="correct the kernel or the graph's types"
-    )
+    return _error("GE4006", f"{node.op}: {what}", where=origin(node))
 
 
 def bad_option(name: str, value: str, accepted: str) -> EngineError:
     """GE4007: an engine option is unknown or its value is refused."""
-    return EngineError("GE4007", f"engine option {name}={value!r} is refused; accepted: {accepted}")
+    return _error("GE4007", f"engine option {name}={value!r} is refused; accepted: {accepted}")
 
 
 def registered_twice(op: str, source: str) -> EngineError:
     """GE4008: two kernels for one operator type in one layer."""
-    return EngineError(
-        "GE4008", f"a kernel for {op} is registered already ({source})",
-        next="pass override=True to replace it on purpose",
-    )  # fmt: skip
+    return _error("GE4008", f"a kernel for {op} is registered already ({source})")
 
 
-def refused(op: str, what: str) -> EngineError:
+def refused(op: str, what: str, advice: str = "") -> EngineError:
     """GE4009: the operator is known but this form of it is not defined or not offered; raised by kernels."""
-    return EngineError("GE4009", f"{op}: {what}")
+    return _error("GE4009", f"{op}: {what}; {advice}" if advice else f"{op}: {what}")
 
 
 def unfit_kernel(node: Node, run: Callable[..., Any], what: str, advice: str) -> EngineError:
     """GE4009: a registered kernel does not fit the operator that it is registered for."""
     code = getattr(run, "__code__", None)
     place = f" at {code.co_filename}:{code.co_firstlineno}" if code is not None else ""
-    return EngineError(
-        "GE4009", f"{node.op}: {what}", where=origin(node),
-        next=f"correct the kernel {getattr(run, '__name__', run)}{place}: {advice}",
-    )  # fmt: skip
+    next_step = f"correct the kernel {getattr(run, '__name__', run)}{place}: {advice}"
+    return _error("GE4009", f"{node.op}: {what}", where=origin(node), next=next_step)
 
 
 def no_operator_type(given: object) -> EngineError:
     """GE4012: ``kernel`` was not given the name of an operator type."""
     got = "nothing" if given is None else getattr(given, "__name__", repr(given))
-    return EngineError(
-        "GE4012", f"kernel takes the names of GE operators, got {got}",
-        next='write @kernel("AxpyV2") above the function',
-    )  # fmt: skip
+    return _error("GE4012", f"kernel takes the names of GE operators, got {got}")
 
 
 def located(error: EngineError, node: Node) -> EngineError:
@@ -148,27 +146,18 @@ def located(error: EngineError, node: Node) -> EngineError:
 
 def engine_missing(engine: str, reasons: Sequence[str]) -> EngineError:
     """GE4010: the engine for a device was asked for and cannot serve."""
-    return EngineError(
-        "GE4010",
-        f"the {engine} engine cannot run here:\n" + "\n".join(f"  {r}" for r in reasons),
-        next="run on the embedded engine (TAIR_ENGINE=cpu), or repair the points above",
-    )
+    return _error("GE4010", f"the {engine} engine cannot run here:\n" + "\n".join(f"  {r}" for r in reasons))
 
 
 def no_group(name: str, why: str) -> EngineError:
     """GE4011: a collective names a process group that this process does not have."""
-    return EngineError(
-        "GE4011",
-        f"process group '{name}': {why}",
-        next="call torch.distributed.init_process_group(), and new_group() in the same order as when the graph was "
-        "made, in every process before the graph runs; torchrun starts the processes",
-    )
+    return _error("GE4011", f"process group '{name}': {why}")
 
 
 def groups_unknown(engine: str, nodes: Sequence[Node]) -> EngineError:
     """GE4011: a graph has collectives, and the engine knows no process groups."""
     places = "".join(f"\n  {n.op} of group '{n.attr('group')}': {origin(n)}" for n in nodes)
-    return EngineError(
+    return _error(
         "GE4011", f"engine {engine} knows no process groups, the graph has collectives:{places}",
         next="use engine torch_npu (NPU tensors as inputs, or TAIR_ENGINE=torch_npu), which knows HCCL's communicators",
     )  # fmt: skip
@@ -177,13 +166,9 @@ def groups_unknown(engine: str, nodes: Sequence[Node]) -> EngineError:
 def device_refused(text: str, graph: Graph | None) -> EngineError:
     """GE4020: GE or the device's runtime refused; their words, with the lines of the nodes that they name."""
     if graph is None:
-        return EngineError("GE4020", text, next="the text above is CANN's; its error code tells more")
-    named = nodes_in(text, graph)
+        return _error("GE4020", text)
     what = text if graph.name in text else f"graph '{graph.name}': {text}"
-    return EngineError(
-        "GE4020", what, where="; ".join(map(origin, named[:5])),
-        next="the text above is CANN's; its error code tells more",
-    )  # fmt: skip
+    return _error("GE4020", what, where="; ".join(map(origin, nodes_in(text, graph)[:5])))
 
 
 def nodes_in(text: str, graph: Graph) -> list[Node]:
@@ -197,37 +182,25 @@ def nodes_in(text: str, graph: Graph) -> list[Node]:
 
 def no_session(what: str) -> EngineError:
     """GE4021: there is no session to run in."""
-    return EngineError(
-        "GE4021", what,
-        next="one process has one session on one device: compile and run in the same process, start further processes "
-        "with the method 'spawn', and compile the graph again after a session has ended",
-    )  # fmt: skip
+    return _error("GE4021", what)
 
 
 def no_memory(what: str) -> EngineError:
     """GE4022: the device has no memory left."""
-    return EngineError("GE4022", what, next="free results that are kept, or run smaller batches")
+    return _error("GE4022", what)
 
 
 def too_many_cores(chip: str, places: Sequence[str]) -> EngineError:
     """GE4023: more cores are asked for than the chip has."""
-    return EngineError(
-        "GE4023", f"more cores are asked for than {chip or 'the chip'} has\n" + "\n".join(f"  {p}" for p in places),
-        next="lower the numbers, or leave them out to use all cores",
-    )  # fmt: skip
+    lines = [f"more cores are asked for than {chip or 'the chip'} has", *(f"  {p}" for p in places)]
+    return _error("GE4023", "\n".join(lines))
 
 
 def graph_too_large(name: str, size: int) -> EngineError:
     """GE4024: GE takes graphs up to two GiB; constants above that must lie in files."""
-    return EngineError(
-        "GE4024", f"graph '{name}' has {size:,} bytes with its constants, GE takes 2,147,483,647",
-        next="pass weights as inputs, or save the model with tair_export, which puts them into files",
-    )  # fmt: skip
+    return _error("GE4024", f"graph '{name}' has {size:,} bytes with its constants, GE takes 2,147,483,647")
 
 
 def not_traceable(engine: str) -> EngineError:
     """GE4025: the engine runs a graph as a whole."""
-    return EngineError(
-        "GE4025", f"the {engine} engine runs a graph as a whole and cannot show its nodes one by one",
-        next="trace on the embedded engine (TAIR_ENGINE=cpu), or use config.dump_config on the device",
-    )  # fmt: skip
+    return _error("GE4025", f"the {engine} engine runs a graph as a whole and cannot show its nodes one by one")

@@ -19,7 +19,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -30,7 +30,7 @@ import torch
 from ge_graph import serde
 from ge_graph.attrs import Str
 from ge_graph.dtypes import BY_TORCH_NAME, DataType
-from ge_graph.ir import Graph, Literal, Node
+from ge_graph.ir import Graph, Literal
 from ge_graph.option_levels import split
 from ge_graph.verify import verify
 from ge_runtime import errors
@@ -39,9 +39,11 @@ from ge_runtime.cann import torch_tensors
 from ge_runtime.cann.probe import missing_libraries
 from ge_runtime.cann.reading import SeenInputs
 from ge_runtime.device_graphs import (
+    ALWAYS,
     MAX_MODEL_BYTES,
     InputRule,
     SameInputs,
+    WholeGraph,
     check_cores,
     collectives,
     external_data,
@@ -57,8 +59,6 @@ _MODULES: Final = ("_torchair", "_npu_graph_executor")
 _FOLDER: Final = ("dynamo", "torchair", "core")
 _NAME: Final = "torchair.core"
 _HOST, _DEVICE, _ON_NPU = 0, 1, 1
-# GE takes unknown sizes only with this: operators are picked by whether sizes are known.
-_ALWAYS: Final = {"ge.jit_compile": "2"}
 
 
 def _package() -> Path | None:
@@ -239,10 +239,10 @@ def _cores() -> tuple[int, int]:
     return getattr(properties, "cube_core_num", -1), getattr(properties, "vector_core_num", -1)
 
 
-class TorchNpuExecutable:
+class TorchNpuExecutable(WholeGraph):
     """A graph that GE has compiled."""
 
-    source = ""
+    engine = "torch_npu"
 
     def __init__(self, graph: Graph, levels: Mapping[Any, Mapping[str, str]], process: _Process) -> None:
         self._graph, self._process = graph, process
@@ -252,7 +252,7 @@ class TorchNpuExecutable:
         self._written = [i for i, node in enumerate(graph.inputs) if node.op == "RefData"]
         engine = levels["engine"]
         frozen_flags(engine.get("frozenInput", ""), len(self._rules))
-        self._options = {**_ALWAYS, **levels["graph"], **levels["load"], **engine}
+        self._options = {**ALWAYS, **levels["graph"], **levels["load"], **engine}
         reuse = reuse_pairs(self._options.get("ge.exec.outputReuseInputMemIndexes", ""))
         self._reuse = [reuse.get(i) for i in range(len(graph.outputs))]
         self._reuses = any(r is not None for r in self._reuse)
@@ -366,15 +366,6 @@ class TorchNpuExecutable:
                 value.copy_(given[i])
             else:
                 torch.autograd.graph.increment_version(value)
-
-    def run_traced(
-        self, inputs: Sequence[Any], on_node: Callable[[Node, Sequence[Any], Sequence[Any]], None]
-    ) -> list[Any]:
-        """Refuse: GE runs a graph as a whole.
-
-        Errors: EngineError GE4025, always.
-        """
-        raise errors.not_traceable("torch_npu")
 
 
 def _fixed(shape: Any) -> tuple[int, ...] | None:

@@ -12,6 +12,7 @@ import torch
 
 from ge_converters.base.errors import LoweringError, Refusal
 from ge_graph import DataType, Tensor
+from ge_graph import ops as ge
 from ge_graph.dtypes import BY_TORCH_NAME, as_dtype
 
 AnyDType: TypeAlias = "torch.dtype | DataType"
@@ -27,11 +28,11 @@ def to_ge(dtype: AnyDType) -> DataType:
         LoweringError: GE2011 if GE has no such type.
         GraphError: GE3001 if the value is not a type at all.
     """
+    if isinstance(dtype, DataType):
+        return dtype
     ge_dtype = _TO_GE.get(dtype)
     if ge_dtype is not None:
         return ge_dtype
-    if isinstance(dtype, DataType):
-        return dtype
     if not isinstance(dtype, torch.dtype):
         return as_dtype(dtype)
     raise LoweringError(
@@ -66,10 +67,8 @@ def cast(x: Tensor, dtype: AnyDType) -> Tensor:
     Raises:
         Refusal: For a complex ``x`` and a real ``dtype``; bool says whether a number is not zero.
     """
-    from ge_graph import ops as ge
-
-    target = to_ge(dtype)
-    if x.dtype == target:
+    target = dtype if dtype.__class__ is DataType else to_ge(dtype)
+    if x.dtype is target:
         return x
     if x.dtype.is_complex and target == DataType.DT_BOOL:
         result: Tensor = ge.LogicalNot(ge.Equal(x, 0))
@@ -99,8 +98,9 @@ def dtype_promote(*values: Any, target_dtype: AnyDType) -> Any:
 
     Source: the converter contract, ``docs/adding_an_op.md``.
     """
-    from ge_graph import ops as ge
-
     target = to_ge(target_dtype)
-    done = [cast(v, target) if isinstance(v, Tensor) else ge.Const(v, dtype=target) for v in values]
+    done = [
+        (v if v.dtype is target else cast(v, target)) if isinstance(v, Tensor) else ge.Const(v, dtype=target)
+        for v in values
+    ]
     return done[0] if len(done) == 1 else done

@@ -17,7 +17,59 @@ _FRAME: Final = re.compile(
 )
 _LIBRARIES: Final = [os.path.dirname(torch.__file__) + os.sep, contextlib.__file__]
 _SELF: Final = re.compile(r"^L\['self'\]\.?|^L__self___?")
+_OPERATORS: Final = (torch._ops.OpOverload, torch._ops.OperatorBase)
+_ONLY_INT: Final = {int}
 _ITEM: Final = re.compile(r"_modules\['([^']+)'\]|\['([^']+)'\]|\[(\d+)\]")
+
+
+class Texts:
+    """Texts that many nodes of one graph have in common; each is made once.
+
+    Attributes:
+        values: FX node to its value, ``add_1: torch.float32[2]cpu``, which stands in the node and in all that read it.
+        types: Type, sizes and device of a tensor to ``torch.float32[2]cpu``.
+        targets: ``id`` of an operator to it, so that it lives as long, and its name; torch hashes operators in Python.
+    """
+
+    __slots__ = ("values", "types", "targets")
+
+    def __init__(self) -> None:
+        self.values: dict[torch.fx.Node, str] = {}
+        self.types: dict[Any, str] = {}
+        self.targets: dict[int, tuple[Any, str]] = {}
+
+    def value(self, node: torch.fx.Node) -> str:
+        """``add_1: torch.float32[2]cpu``, or the name alone where nothing is known of the value."""
+        text = self.values.get(node)
+        if text is None:
+            kind = self._type(node.meta.get("val"))
+            text = self.values[node] = f"{node.name}: {kind}" if kind else str(node.name)
+        return text
+
+    def target(self, node: torch.fx.Node) -> str:
+        """``fx_target(node)``."""
+        target = node.target
+        known = self.targets.get(id(target))
+        if known is None or node.op != "call_function":
+            text = fx_target(node)
+            if node.op == "call_function":
+                self.targets[id(target)] = (target, text)
+            return text
+        return known[1]
+
+    def _type(self, value: Any) -> str:
+        if not isinstance(value, torch.Tensor):
+            return _type(value)
+        key: Any = (value.dtype, value.shape, value.device)
+        try:
+            text = self.types.get(key)
+        except TypeError:  # symbols have no hash, their expressions do
+            sizes = tuple([d if type(d) is int else d.node.expr for d in key[1]])
+            key = (key[0], sizes, key[2])
+            text = self.types.get(key)
+        if text is None:
+            text = self.types[key] = _type(value)
+        return text
 
 
 class FxProvenance(Provenance):
@@ -25,17 +77,16 @@ class FxProvenance(Provenance):
 
     Args:
         node: The FX node.
-        typed: What is known of the texts of the graph's values, ``add_1: torch.float32[2]cpu``: each stands in the node
-            that makes it and in all that read it.
+        texts: Texts that the nodes of its graph have in common.
     """
 
     __slots__ = ("_node", "_texts")
     _node: torch.fx.Node
-    _texts: dict[torch.fx.Node, str]
+    _texts: Texts
 
-    def __init__(self, node: torch.fx.Node, typed: dict[torch.fx.Node, str] | None = None) -> None:
-        object.__setattr__(self, "_node", node)
-        object.__setattr__(self, "_texts", {} if typed is None else typed)
+    def __init__(self, node: torch.fx.Node, texts: Texts | None = None) -> None:
+        _set_node(self, node)
+        _set_texts(self, Texts() if texts is None else texts)
 
     @property
     def fx_name(self) -> str:
@@ -45,7 +96,7 @@ class FxProvenance(Provenance):
     @property
     def fx_target(self) -> str:
         """``aten.add.Tensor``."""
-        return fx_target(self._node)
+        return self._texts.target(self._node)
 
     @property
     def fx_text(self) -> str:
@@ -68,12 +119,18 @@ class FxProvenance(Provenance):
         return user_frame(self._node)[1]
 
     def texts(self) -> tuple[str, str, str, str, str, str]:
-        node = self._node
-        target = fx_target(node)
-        return (str(node.name), target, fx_code(node, self._texts, target), module_path(node), *user_frame(node))
+        node, shared = self._node, self._texts
+        source, code = last_user_frame(node.meta.get("stack_trace") or "")
+        target = shared.target(node)
+        return str(node.name), target, fx_code(node, shared, target), module_path(node), source, code
 
     def __reduce__(self) -> Any:
         return Provenance, self.texts()
+
+
+# The attributes do not change once they are set; setting them past the check of that is half of making one.
+_set_node: Final = FxProvenance.__dict__["_node"].__set__
+_set_texts: Final = FxProvenance.__dict__["_texts"].__set__
 
 
 def target_name(target: Any) -> str:
@@ -90,29 +147,23 @@ def fx_target(node: torch.fx.Node) -> str:
     return target_name(node.target) if node.op == "call_function" else f"{node.op} {node.target}"
 
 
-def fx_code(node: torch.fx.Node, typed: dict[torch.fx.Node, str] | None = None, target: str = "") -> str:
+def fx_code(node: torch.fx.Node, texts: Texts | None = None, target: str = "") -> str:
     """``add_1: torch.float32[s0, s0]cpu = torch.ops.aten.add.Tensor(add: torch.float32[s0, s0]cpu, 1)``.
 
     Args:
         node: The FX node.
-        typed: What is known of the texts of values; new ones are added.
+        texts: What is known of the texts of its graph; new ones are added.
         target: ``fx_target(node)``, where it is known.
     """
-    known: dict[torch.fx.Node, str] = {} if typed is None else typed
-    result = known.get(node) or _typed(node, known)
+    known = Texts() if texts is None else texts
+    result = known.values.get(node) or known.value(node)
     if node.op != "call_function":
         return f"{result} = {node.op}({node.target})"
     arguments = [_code(a, known) for a in node.args]
     if node.kwargs:
         arguments += [f"{name}={_code(a, known)}" for name, a in node.kwargs.items()]
-    prefix = "torch.ops." if isinstance(node.target, (torch._ops.OpOverload, torch._ops.OperatorBase)) else ""
-    return f"{result} = {prefix}{target or target_name(node.target)}({', '.join(arguments)})"
-
-
-def _typed(node: torch.fx.Node, known: dict[torch.fx.Node, str]) -> str:
-    kind = _type(node.meta.get("val"))
-    text = known[node] = f"{node.name}: {kind}" if kind else str(node.name)
-    return text
+    prefix = "torch.ops." if isinstance(node.target, _OPERATORS) else ""
+    return f"{result} = {prefix}{target or known.target(node)}({', '.join(arguments)})"
 
 
 def _type(value: Any) -> str:
@@ -125,10 +176,12 @@ def _type(value: Any) -> str:
     return ""
 
 
-def _code(value: Any, known: dict[torch.fx.Node, str]) -> str:
+def _code(value: Any, known: Texts) -> str:
     if isinstance(value, torch.fx.Node):
-        return known.get(value) or _typed(value, known)
+        return known.values.get(value) or known.value(value)
     if isinstance(value, (list, tuple)):
+        if set(map(type, value)) == _ONLY_INT:  # sizes and axes, most lists of a graph
+            return f"[{str(tuple(value))[1:-1].rstrip(',')}]" if isinstance(value, list) else str(tuple(value))
         inner = ", ".join([_code(v, known) for v in value])
         return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' if len(value) == 1 else ''})"
     return repr(value) if isinstance(value, (str, bool, int, float)) else str(value)

@@ -86,7 +86,7 @@ def carried(
     """
     dtype = xs[0].dtype
     inner = carrier(op, dtype, port, moves)
-    if inner == dtype:
+    if inner is dtype:
         return list(xs), _unchanged
     return [carry(x, inner) for x in xs], lambda y: carry(y, dtype)
 
@@ -103,6 +103,9 @@ def shaped(result: Tensor, like: Tensor) -> Tensor:
 
 def move(op: str, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """Call an operator that only moves elements of its first input, in a type that it takes."""
+    if carrier(op, x.dtype, 0, True) is x.dtype:
+        made: Tensor = getattr(ge, op)(x, *args, **kwargs)
+        return made
     (inner,), back = carried(op, x, moves=True)
     return back(getattr(ge, op)(inner, *args, **kwargs))
 

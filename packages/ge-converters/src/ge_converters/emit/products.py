@@ -24,7 +24,7 @@ def before_transpose(x: Tensor) -> tuple[Tensor, bool]:
     source, perm = node.inputs
     if not isinstance(source, Tensor) or not isinstance(perm, Tensor) or perm.node.op != "Const":
         return x, False
-    order = [int(i) for i in perm.node.attr("value").reshape(-1)]
+    order = perm.node.attr("value").reshape(-1).tolist()
     rank = len(order)
     order = [i % rank for i in order]
     swapped = [*range(rank - 2), rank - 1, rank - 2]

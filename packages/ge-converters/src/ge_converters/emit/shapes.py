@@ -14,6 +14,7 @@ from ge_graph import DataType, Tensor
 from ge_graph import ops as ge
 
 Size: TypeAlias = "int | Tensor"
+_ONLY_INT = {int}
 _F32 = DataType.DT_FLOAT
 _I64 = DataType.DT_INT64
 
@@ -31,6 +32,8 @@ def shape_operand(sizes: Sequence[int | Tensor], dtype: DataType = DataType.DT_I
     Returns:
         The list itself if all entries are ints (a constant, once it reaches a tensor port), else one packed tensor.
     """
+    if set(map(type, sizes)) == _ONLY_INT:
+        return list(sizes)  # type: ignore[arg-type]
     if not any(isinstance(s, Tensor) for s in sizes):
         return [int(s) for s in sizes]
     scalars = [dtype_promote(s, target_dtype=dtype) for s in sizes]

@@ -156,10 +156,10 @@ class Caller:
         Raises:
             Refusal: The converter says no.
         """
-        parameters = parameters_of(entry)
+        parameters = entry.parameters or parameters_of(entry)
         argument = self.context.argument
         if parameters is not None:
-            if kwargs.get("layout") not in (None, torch.strided):
+            if kwargs and kwargs.get("layout") not in (None, torch.strided):
                 raise Refusal(f"layout={kwargs['layout']}; GE knows dense tensors only")
             positional, keywords = parameters.bind(args, kwargs, argument)
         else:
@@ -170,12 +170,19 @@ class Caller:
         if parameters is not None and parameters.choices:
             parameters.check_choices(positional)
         try:
-            result = self.call(node, entry, positional, keywords)
-        except LoweringError as error:
-            if error.code != "GE2006" or parameters is None:
-                raise
-            result = self._once_more(node, entry, parameters, positional, keywords, error)
+            result = entry.fn(*positional, **keywords)
+        except Exception as error:
+            failure = self._failure(node, entry, error)
+            if parameters is None or not isinstance(failure, LoweringError) or failure.code != "GE2006":
+                if failure is error:
+                    raise
+                raise failure from error
+            result = self._once_more(node, entry, parameters, positional, keywords, failure)
         if type(result) is Tensor and type(meta) is TensorSpec:
+            if result.dtype is meta.dtype and result.node.graph is self.graph:
+                if result.known_shape is None:
+                    result.record_shape(meta.size)
+                return result
             return self.checked(node, entry, result, meta)
         return self.checked_many(node, entry, result, meta)
 
@@ -226,26 +233,40 @@ class Caller:
         return changed
 
     def call(self, node: torch.fx.Node, entry: Entry, positional: list[Any], keywords: dict[str, Any]) -> Any:
+        """What a converter returns.
+
+        Raises:
+            Refusal: The converter says no.
+        """
         try:
             return entry.fn(*positional, **keywords)
-        except Refusal:
-            raise
-        except NotImplementedError as e:
-            raise Refusal(str(e) or f"converter at {entry.where} does not implement this form") from e
-        except GraphError as e:
+        except Exception as error:
+            failure = self._failure(node, entry, error)
+            if failure is error:
+                raise
+            raise failure from error
+
+    def _failure(self, node: torch.fx.Node, entry: Entry, e: Exception) -> Exception:
+        """What an exception of a converter means: itself, or one that has it as its cause."""
+        if isinstance(e, (Refusal, LoweringError)):
+            return e
+        meaning: Exception
+        if isinstance(e, NotImplementedError):
+            meaning = Refusal(str(e) or f"converter at {entry.where} does not implement this form")
+        elif isinstance(e, GraphError):
             advice = f"; {e.next}" if e.next else ""
             place = raised_at(entry.fn, entry.where, e)
-            raise Refusal(f"{e.what} [{e.code}, converter at {place}]{advice}") from e
-        except LoweringError:
-            raise
-        except Exception as e:
-            raise LoweringError(
+            meaning = Refusal(f"{e.what} [{e.code}, converter at {place}]{advice}")
+        else:
+            meaning = LoweringError(
                 "GE2006",
                 f"the converter of {entry.name} failed on %{node.name}: {type(e).__name__}: {e}\n"
                 f"  converter: {raised_at(entry.fn, entry.where, e)}\n  node: {node.format_node()}",
                 where=user_frame(node)[0],
                 next="repair the converter; for a form it cannot serve let it raise ge_converters.Refusal(reason)",
-            ) from e
+            )
+        meaning.__cause__ = e
+        return meaning
 
     def checked(self, node: torch.fx.Node, entry: Entry, result: Tensor, spec: TensorSpec) -> Tensor:
         if result.node.graph is not self.graph:

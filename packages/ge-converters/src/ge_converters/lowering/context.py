@@ -13,7 +13,10 @@ from ge_converters.lowering import symbols
 from ge_graph import DataType, Graph, Tensor, TensorSpec, builder
 
 Node: TypeAlias = torch.fx.Node
-_DIRECT: Final = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+_DIRECT: Final = frozenset(
+    {int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format}
+)
+_ONLY_INT: Final = {int}
 
 
 class Unproduced:
@@ -48,16 +51,22 @@ class Context:
         self.graph = graph
         self.symbols = symbols.Symbols(graph, self._search)
         self.env: dict[Node, Any] = {}
+        self._specs: dict[Any, TensorSpec] = {}
+        self._static = True  # until a size is a symbol, which has no hash
+        self._tensors: set[type] = set()  # kinds of tensors met so far; torch answers isinstance in Python
         self.outer: Callable[[Any], Callable[[], Tensor] | None] | None = None
 
     def argument(self, value: Any) -> Any:
         """An FX argument as a converter gets it."""
         kind = type(value)
         if kind is Node:
-            return self.usable(self.env[value], value)
+            known = self.env[value]
+            return known if type(known) is Tensor else self.usable(known, value)
         if kind in _DIRECT:
             return value
         if isinstance(value, (list, tuple)):
+            if set(map(type, value)) == _ONLY_INT:
+                return list(value)
             return [self.argument(v) for v in value]
         if symbols.is_symbolic(value):
             return self.symbols.value(value.node.expr)
@@ -78,8 +87,18 @@ class Context:
 
     def spec(self, value: torch.Tensor) -> TensorSpec:
         """Type and sizes of a meta value."""
+        dtype, shape = value.dtype, value.shape
+        if self._static:
+            try:
+                known = self._specs.get((dtype, shape))
+            except TypeError:
+                self._static = False
+            else:
+                if known is None:
+                    known = self._specs[dtype, shape] = TensorSpec(to_ge(dtype), tuple(shape))
+                return known
         dim = self.symbols.dim
-        return TensorSpec(to_ge(value.dtype), tuple([d if type(d) is int else dim(d) for d in value.shape]))
+        return TensorSpec(to_ge(dtype), tuple([d if type(d) is int else dim(d) for d in shape]))
 
     def full_spec(self, value: torch.Tensor) -> TensorSpec:
         """Like ``spec``, with strides."""
@@ -89,7 +108,10 @@ class Context:
 
     def meta_outputs(self, value: Any) -> Any:
         """The ``meta_outputs`` of a node: a spec, or a list of specs with None for what is not a tensor."""
+        if type(value) in self._tensors:
+            return self.spec(value)
         if isinstance(value, torch.Tensor):
+            self._tensors.add(type(value))
             return self.spec(value)
         if isinstance(value, (list, tuple)):
             return [self.meta_outputs(v) for v in value]

@@ -172,7 +172,7 @@ def order_collectives(graph: Graph) -> None:
     what no edge holds. The tie to the end keeps a collective that only other ranks read.
     """
     last: Node | None = None
-    for node in graph.nodes:
+    for node in [n for n in graph.nodes if n.subgraphs or n.op.startswith("Hcom")]:
         if not _communicates(node):
             continue
         if last is not None and last not in _predecessors(node):

@@ -17,7 +17,7 @@ import torch
 
 from ge_converters.base.dtypes import cast
 from ge_converters.base.errors import LoweringError, Refusal
-from ge_converters.base.provenance import FxProvenance, fx_target, user_frame
+from ge_converters.base.provenance import FxProvenance, Texts, fx_target, user_frame
 from ge_converters.lowering import (
     aliasing,
     asserts,
@@ -138,8 +138,9 @@ class GraphLowering:
         self.bodies: list[control_flow.LoweredBody] = []
         self.inner_calls = 0  # call_function nodes in graphs of nodes
         self.items: set[Any] = set()  # symbols that stand for an element of a tensor
-        self.typed: dict[FxNode, str] = {}  # texts of values, made when somebody reads where a node comes from
-        self._plain: dict[Any, Entry] = {}  # targets that are calls of a converter and nothing else
+        self.texts = Texts()
+        self._plain: dict[int, Entry] = {}  # by id, for torch hashes in Python: calls of a converter and nothing else
+        self._logs = logger.isEnabledFor(logging.DEBUG)
         self._missing = False  # whether something in ``env`` is a ``_Missing``
 
     def run(self) -> Lowered:
@@ -148,7 +149,8 @@ class GraphLowering:
         placeholders = [n for n in nodes if n.op == "placeholder"]
         self._place_inputs(placeholders)
         returned = self.nodes(nodes)
-        problems.raise_all(self.problems, sum(n.op == "call_function" for n in nodes) + self.inner_calls)
+        if self.problems:
+            problems.raise_all(self.problems, sum(n.op == "call_function" for n in nodes) + self.inner_calls)
         return self._finish(returned, placeholders)
 
     def nodes(self, nodes: Iterable[FxNode]) -> Any:
@@ -200,7 +202,7 @@ class GraphLowering:
         if value.layout is not torch.strided:
             self._refuse(node, f"input of layout {value.layout}; GE knows dense tensors only, call to_dense() first")
             return
-        self.graph.provenance = FxProvenance(node, self.typed)
+        self.graph.provenance = FxProvenance(node, self.texts)
         spec = self.context.full_spec(value)
         tensor = builder.data(
             self.graph, index=len(self.inputs), dtype=spec.dtype, shape=spec.size, placement=placement, name=node.name
@@ -230,21 +232,21 @@ class GraphLowering:
         value = self.held(node)
         if not isinstance(value, torch.Tensor):
             return value
-        self.graph.provenance = FxProvenance(node, self.typed)
+        self.graph.provenance = FxProvenance(node, self.texts)
         return constant(self.graph, value)
 
     # -- nodes -----------------------------------------------------------------------------------------------
 
     def step(self, node: FxNode) -> None:
         """Lower one call_function node; what it becomes stands in ``env``."""
-        self.graph.provenance = FxProvenance(node, self.typed)
+        self.graph.provenance = FxProvenance(node, self.texts)
         if self._missing and any(type(self.env.get(n)) is _Missing for n in node.all_input_nodes):
             self.env[node] = self.stand_in(node.meta.get("val"))  # its argument's refusal is the reason, said once
             return
         first = len(self.graph.nodes)
         try:
-            self.env[node] = self._lower_call(node)
-            if logger.isEnabledFor(logging.DEBUG):
+            self.env[node] = self._lower_call(node) if self.specialise else self.lower_call(node)
+            if self._logs:
                 conversion_log.converted(node, self.env, self.graph, first)
         except Refusal as refusal:
             self._refuse(node, f"refused: {refusal.reason}")
@@ -252,9 +254,7 @@ class GraphLowering:
             self._refuse(node, missing.reason, absent=True)
 
     def _lower_call(self, node: FxNode) -> Any:
-        """``lower_call``; what is refused with symbolic numbers once more with their values, if that is allowed."""
-        if not self.specialise:
-            return self.lower_call(node)
+        """``lower_call``; what is refused with symbolic numbers once more with their values."""
         try:
             return specialise.all_used_made(node, self.lower_call(node))
         except (Refusal, LoweringError) as refusal:
@@ -272,8 +272,8 @@ class GraphLowering:
             NoConverter: There is none.
         """
         target, value = node.target, node.meta.get("val")
-        plain = self._plain.get(target)
-        if plain is not None and (plain.layer == "user" or not symbols.is_symbolic(value)):
+        plain = self._plain.get(id(target))
+        if plain is not None and (type(value) not in _SCALAR_DTYPES or plain.layer == "user"):
             return self.caller.convert(node, plain, node.args, node.kwargs, value)
         if target is operator.getitem:
             return self._getitem(node)
@@ -291,7 +291,7 @@ class GraphLowering:
             return control_flow.lower(self, node)
         if isinstance(target, torch._ops.HigherOrderOperator):
             return higher_order.lower(self.caller, self.effects, node)
-        entry = self._plain[target] = self.caller.entry(target, node)
+        entry = self._plain[id(target)] = self.caller.entry(target, node)
         return self.caller.convert(node, entry, node.args, node.kwargs, value)
 
     # -- results ---------------------------------------------------------------------------------------------

@@ -40,6 +40,8 @@ _LAID_OUT = F32(2, 3, 4, strides=(1, 2, 6))
 
 def reshape_operand(sizes: Sequence[Any], meta: TensorSpec) -> Any:
     """The shape operand of ``Reshape``: static dims as numbers, a single open dim as -1, several as graph values."""
+    if len(sizes) == len(meta.size) and set(map(type, meta.size)) == {int}:
+        return list(meta.size)
     wanted = [m if isinstance(m, int) else s for s, m in zip(sizes, meta.size, strict=True)]
     is_open = [i for i, s in enumerate(wanted) if not isinstance(s, int) or s < 0]
     if len(is_open) == 1 and 0 not in [s for s in wanted if isinstance(s, int)]:

@@ -35,7 +35,10 @@ class SpreadLate(Pass):
     place = "after merge_constants, so that readers are counted; before join_moves; leaves dead nodes"
 
     def rewrite(self, graph: Graph) -> list[str]:
-        if "BroadcastTo" not in [n.op for n in graph.nodes]:
+        wide = {t for n in graph.nodes if n.op == "BroadcastTo" for t in n.outputs}
+        if not wide or not any(
+            not wide.isdisjoint(n.inputs) for n in graph.nodes if n.op in _PAIRS or n.op in _SINGLES
+        ):
             return []
         effects = Effects(graph)
         uses = Counter(t for n in graph.nodes for t in n.operands())
@@ -44,9 +47,10 @@ class SpreadLate(Pass):
         nodes: list[Node] = []
         past = late = 0
         for node in list(graph.nodes):
-            if mapping:
+            arithmetic = node.op in _PAIRS or node.op in _SINGLES
+            if mapping and (arithmetic or node.op == "BroadcastTo"):
                 node.replace_operands(mapping)
-            spread = _spread(node, effects) if node.op in _PAIRS or node.op in _SINGLES else None
+            spread = _spread(node, effects) if arithmetic else None
             if spread is None:
                 nodes.append(node)
                 continue

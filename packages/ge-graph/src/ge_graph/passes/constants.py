@@ -82,7 +82,8 @@ def _untouchable(graph: Graph) -> set[Node]:
     """Constants that are waited for, or that an in-place operator writes."""
     effects = Effects(graph)
     untouchable = set(effects.ordered)
-    for node in graph.nodes:
+    writing = {op for op in {n.op for n in graph.nodes} if effects.refs(op)}
+    for node in graph.nodes if writing else ():
         for source, _ in effects.refs(node.op):
             operand = node.inputs[source] if source < len(node.inputs) else None
             if isinstance(operand, Tensor):

@@ -36,8 +36,8 @@ class MergeShapeArithmetic(Pass):
     def rewrite(self, graph: Graph) -> list[str]:
         effects = None
         sizes: set[Tensor] = set()
-        first: dict[Any, Node] = {}
         mapping: dict[Tensor, Tensor] = {}
+        likes = Likes(mapping)
         twins: list[Node] = []
         for node in graph.nodes:
             op = node.op
@@ -46,15 +46,18 @@ class MergeShapeArithmetic(Pass):
                 continue
             if op not in _SOURCES and op not in _ARITHMETIC:
                 continue
-            operands = [mapping.get(t, t) for t in node.operands()]
-            if op in _ARITHMETIC and not all(t in sizes for t in operands):
-                continue
+            if op in _ARITHMETIC:
+                entry = node.inputs[0] if node.inputs else None
+                if entry.__class__ is Tensor and mapping.get(entry, entry) not in sizes:
+                    continue  # most are, and the rest of the question costs more
+                if not all(mapping.get(t, t) in sizes for t in node.operands()):
+                    continue
             sizes.update(node.outputs)
             if effects is None:
                 effects = Effects(graph)
             if effects.pinned(node) or node.subgraphs:
                 continue
-            kept = first_like(first, node, mapping)
+            kept = likes.first(node)
             if kept is not node:
                 twins.append(node)
                 mapping.update(zip(node.outputs, kept.outputs))
@@ -65,20 +68,41 @@ class MergeShapeArithmetic(Pass):
         return [f"{len(twins)} duplicate shape computations merged"]
 
 
-def first_like(first: dict[Any, Node], node: Node, mapping: dict[Tensor, Tensor]) -> Node:
-    """The first node of the same operator, operands, attributes and results; numbers in attributes make a node its own.
+class Likes:
+    """The first node of each operator, operands, attributes and results; numbers in attributes make a node its own.
 
     Args:
-        first: What was met so far, by what makes nodes equal.
-        mapping: Tensors of nodes that were found to repeat others.
+        mapping: Tensors of nodes that were found to repeat others; the caller adds to it.
     """
-    for attr in node.attrs.values():
-        if attr.kind in _OWN:
+
+    def __init__(self, mapping: dict[Tensor, Tensor]) -> None:
+        self._mapping = mapping
+        self._alone: dict[Any, Node | None] = {}  # operator and first operand to the one node that has them
+        self._first: dict[Any, Node] = {}
+
+    def first(self, node: Node) -> Node:
+        """The first node like this one, which may be itself; nodes come in a topological order."""
+        mapped = self._mapping.get
+        entry = node.inputs[0] if node.inputs else None
+        start = (node.op, mapped(entry, entry) if entry.__class__ is Tensor else None)
+        if start not in self._alone:  # few nodes have a like, and all of a node is much to compare
+            self._alone[start] = node
             return node
-    operands = [
-        tuple([mapping.get(t, t) for t in e]) if isinstance(e, tuple) else mapping.get(e, e)  # type: ignore[arg-type]
-        for e in node.inputs
-    ]
-    outputs = [(t.dtype, t._shape, t.format) for t in node.outputs]
-    key = (node.op, *operands, frozenset(node.attrs.items()), *outputs)
-    return first.setdefault(key, node)
+        before = self._alone[start]
+        if before is not None:
+            self._enter(before)
+            self._alone[start] = None
+        return self._enter(node)
+
+    def _enter(self, node: Node) -> Node:
+        for attr in node.attrs.values():
+            if attr.kind in _OWN:
+                return node
+        mapped = self._mapping.get
+        operands = [
+            tuple([mapped(t, t) for t in e]) if isinstance(e, tuple) else mapped(e, e)  # type: ignore[arg-type]
+            for e in node.inputs
+        ]
+        outputs = [(t.dtype, t._shape, t.format) for t in node.outputs]
+        key = (node.op, *operands, frozenset(node.attrs.items()), *outputs)
+        return self._first.setdefault(key, node)

@@ -117,15 +117,25 @@ class Effects:
     def live(self, graph: Graph) -> set[Node]:
         """Nodes from which an output, a side effect or a control edge follows."""
         live: set[Node] = set()
+        acting = {op for op in {n.op for n in graph.nodes} if op in PLACEHOLDERS or op.startswith(_OUTSIDE)}
         waiting = [t.node for t in graph.outputs] + list(graph.output_control)
-        waiting += [n for n in graph.nodes if self.acts(n)]
+        waiting += [
+            n for n in graph.nodes
+            if n.op in acting or ((n.subgraphs or not n.outputs or n in self._writers) and self.acts(n))
+        ]  # fmt: skip
         while waiting:
             node = waiting.pop()
-            if node not in live:
-                live.add(node)
-                waiting += [t.node for t in node.operands()]
-                if node.control:
-                    waiting += node.control
+            if node in live:
+                continue
+            live.add(node)
+            for entry in node.inputs:
+                if entry.__class__ is Tensor:
+                    if entry.node not in live:
+                        waiting.append(entry.node)
+                elif isinstance(entry, tuple):
+                    waiting += [t.node for t in entry]
+            if node.control:
+                waiting += node.control
         return live
 
     def pinned(self, node: Node) -> bool:

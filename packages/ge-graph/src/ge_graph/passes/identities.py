@@ -50,9 +50,11 @@ class DropIdentities(Pass):
         mapping: dict[Tensor, Tensor] = {}
         counts: dict[str, int] = {}
         for node in graph.nodes:
+            if node.op not in _RULES:
+                continue
             if mapping:
                 node.replace_operands(mapping)
-            kept = _operand(node) if node.op in _RULES else None
+            kept = _operand(node)
             if kept is None:
                 continue
             effects = Effects(graph) if effects is None else effects

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -167,8 +168,11 @@ def permutation(node: Node) -> tuple[int, ...] | None:
         perm = None if array is None else array.reshape(-1).tolist()
     else:
         return None
-    if perm is None:
-        return None
+    return None if perm is None else _positive(tuple(perm))
+
+
+@lru_cache(maxsize=1024)
+def _positive(perm: tuple[int, ...]) -> tuple[int, ...] | None:
     rank = len(perm)
     positive = tuple(p + rank if p < 0 else p for p in perm)
     return positive if sorted(positive) == list(range(rank)) else None

@@ -63,6 +63,9 @@ class JoinMoves(Pass):
         nodes: list[Node] = []
         shortened = 0
         for node in list(graph.nodes):
+            if node.op not in _RULES:
+                nodes.append(node)
+                continue
             if mapping:
                 node.replace_operands(mapping)
             while True:
@@ -136,10 +139,10 @@ def _join(graph: Graph, nodes: list[Node], node: Node, first: Tensor, change: _C
 
 def _before(node: Node, effects: Effects) -> tuple[Tensor, Tensor] | None:
     """What a move reads, and what the move before it reads, if neither order nor memory hangs on either."""
-    if node.op not in _RULES or not node.inputs or len(node.outputs) != 1 or effects.pinned(node):
+    source = node.inputs[0] if node.inputs else None
+    if not isinstance(source, Tensor) or source.node.op not in _RULES or node.op not in _RULES:
         return None
-    source = node.inputs[0]
-    if not isinstance(source, Tensor) or source.node.op not in _RULES or effects.pinned(source.node):
+    if len(node.outputs) != 1 or effects.pinned(node) or effects.pinned(source.node):
         return None
     first = source.node.inputs[0]
     if not isinstance(first, Tensor) or first in effects.written or source in effects.written:

@@ -48,6 +48,9 @@ class FoldSizes(Pass):
         counts: dict[str, int] = {}
         nodes: list[Node] = []
         for node in list(graph.nodes):
+            if node.op not in _RULES and node.op != "BroadcastTo":
+                nodes.append(node)
+                continue
             if mapping:
                 node.replace_operands(mapping)
             if node.op == "BroadcastTo":
@@ -69,7 +72,7 @@ class FoldSizes(Pass):
         if not mapping:
             return []
         graph.nodes[:] = nodes
-        graph.replace_all_uses(mapping)
+        graph.replace_nodes(mapping)
         return [f"{count} {op} of known sizes" for op, count in sorted(counts.items())]
 
 

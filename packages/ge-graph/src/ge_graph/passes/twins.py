@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from ge_graph.ir import Graph, Node, Tensor
 from ge_graph.passes.base import Pass
-from ge_graph.passes.cse import first_like
+from ge_graph.passes.cse import Likes
 from ge_graph.passes.effects import Effects
 
 # What these give follows from their operands bit by bit, whatever the values.
@@ -32,15 +32,15 @@ class MergeTwins(Pass):
             return []
         effects = Effects(graph)
         returned = set(graph.outputs)
-        first: dict[Any, Node] = {}
         mapping: dict[Tensor, Tensor] = {}
+        likes = Likes(mapping)
         twins: list[Node] = []
         for node in graph.nodes:
             if node.op not in _MOVES or node.subgraphs or effects.pinned(node) or not returned.isdisjoint(node.outputs):
                 continue
             if effects.written and not effects.written.isdisjoint(node.operands()):
                 continue
-            kept = first_like(first, node, mapping)
+            kept = likes.first(node)
             if kept is not node:
                 twins.append(node)
                 mapping.update(zip(node.outputs, kept.outputs))

@@ -14,7 +14,7 @@ from ge_graph.rules.in_place import constants_written, unordered_writes
 from ge_graph.rules.limits import file_constants, graph_inputs, sizes, whole
 from ge_graph.rules.subgraphs import below_parent
 
-__all__ = ["GRAPH_RULES", "NODE_RULES", "Check", "GraphCheck"]
+__all__ = ["GRAPH_RULES", "NODE_RULES", "Check", "GraphCheck", "file_constants"]
 
 NODE_RULES: Final[tuple[tuple[str, Check], ...]] = (
     ("GE3061", sizes),

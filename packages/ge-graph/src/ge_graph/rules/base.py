@@ -27,9 +27,11 @@ class Scope:
     @cached_property
     def writes(self) -> list[tuple[Node, str, Tensor]]:
         """Nodes that update an input in place, with the port and the tensor fed to it."""
+        writing = {op for op in {n.op for n in self.graph.nodes} if in_place_ports(op)}
         return [
             (node, port, entry)
             for node in self.graph.nodes
+            if node.op in writing
             for at, port in in_place_ports(node.op)
             if at < len(node.inputs) and isinstance(entry := node.inputs[at], Tensor)
         ]

@@ -15,6 +15,7 @@ from ge_graph.schema import OpSchema
 MAX_MODEL_BYTES: Final = 2**31 - 1
 MAX_RANK: Final = 25
 UNKNOWN_RANK: Final = -2
+_CONSTANTS: Final = ("Const", "Constant")
 
 INPUTS: Final = frozenset(("Data", "RefData", "AnnData", "QueueData", "AippData"))
 # Layouts that frameworks and users may name; all others are the chip's own.
@@ -86,8 +87,8 @@ def constant_bytes(graph: Graph, seen: set[int]) -> int:
     """Bytes of all constant values of a graph and the graphs in its nodes; those beside the graph do not count."""
     seen.add(id(graph))
     total = 0
-    for node in graph.nodes:
-        if node.op in ("Const", "Constant"):
+    for node in [n for n in graph.nodes if n.subgraphs or n.op in _CONSTANTS]:
+        if node.op in _CONSTANTS:
             value = node.attr("value")
             if isinstance(value, np.ndarray):
                 total += value.nbytes

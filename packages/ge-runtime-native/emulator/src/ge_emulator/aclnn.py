@@ -5,7 +5,7 @@ A row names the function, its arguments in C order (``>`` before what it writes)
 * ``ge:Op(x, y, attr=value)``: a GE operator of the embedded engine; operands in port order, attributes by name;
 * ``aten:name.overload(self, dim, keepdim=keepDim)``: the ATen operator that the function is modelled on, where GE has
   several operators for it or none with the function's rules of type promotion. Without brackets: all arguments that are
-  not written, in order;
+  not written, in order. ``name or None`` leaves out what is 0 or empty, ``name.dtype`` is a tensor's type;
 * ``py:name``: a function of ``ge_emulator.aclnn_forms``.
 
 A last word ``sizes`` says that the sizes of the results depend on data and go back to the caller.
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import ast
 import json
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -114,81 +113,53 @@ class _Call:
         op = getattr(getattr(torch.ops.aten, name), overload or "default")
         row = self.row
         if row.operands is None:
-            names = [
-                a.name for a in row.arguments if a.name not in _NOT_PASSED and (not a.written or _in_place(row, a))
-            ]
-
-            def positional(arguments: dict[str, Any], _: list[Any]) -> Any:
-                return op(*[arguments[n] for n in names])
-
-            return positional
+            # the first argument of an in-place function is read as well as written
+            first = row.arguments[0]
+            read = [a.name for a in row.arguments if a.name not in _NOT_PASSED and (not a.written or a is first)]
+            return lambda arguments, _: op(*[arguments[n] for n in read])
         operands, keywords = row.operands, row.keywords
-
-        def bound(arguments: dict[str, Any], _: list[Any]) -> Any:
-            return op(
-                *[_value(o, arguments) for o in operands], **{k: _value(v, arguments) for k, v in keywords.items()}
-            )
-
-        return bound
+        return lambda arguments, _: op(
+            *[_value(o, arguments) for o in operands], **{k: _value(v, arguments) for k, v in keywords.items()}
+        )
 
     def _ge(self) -> Callable[[dict[str, Any], list[Any]], Any]:
         """A graph of one operator. Results have the types of what is written, so the schema decides what is allowed."""
         row = self.row
         op_schema = schema.require(row.target)
         kinds = {a.name: v for a, v in zip(row.arguments, self.values)}
-        inputs = []
-        fed = []
-        for operand in row.operands or ():
-            assert isinstance(operand, ast.Name)
-            described = kinds[operand.id]
-            if described is None:
-                inputs.append({"dtype": -1, "rank": 0})
-            else:
-                inputs.append({"dtype": described[1], "rank": described[2]})
-                fed.append(operand.id)
+        names = [operand.id for operand in row.operands or () if isinstance(operand, ast.Name)]
+        fed = [name for name in names if kinds[name] is not None]
+        given = [kinds[name] or ("t", -1, 0) for name in names]
+        inputs = [{"dtype": dtype, "rank": rank} for _, dtype, rank in given]
         written = [v for a, v in zip(row.arguments, self.values) if a.written and v is not None]
         in_type = inputs[0]["dtype"] if inputs else 0
         outputs = [
             {"dtype": written[i][1] if i < len(written) else in_type, "rank": 0} for i in range(len(op_schema.outputs))
         ]
-        plain = {a.name: v for a, v in zip(row.arguments, self.values)}
         attrs = {}
         for name, node in row.keywords.items():
             spec = op_schema.attr(name)
             if spec is None:
                 raise CannRefusal(INTERNAL, f"{row.function}: {row.target} has no attribute '{name}'")
-            attrs[name] = [spec.kind.value, _value(node, plain)]
+            attrs[name] = [spec.kind.value, _value(node, kinds)]
         program = Prepared({"op": row.target, "inputs": inputs, "outputs": outputs, "attrs": attrs}).program
-
-        def run(arguments: dict[str, Any], _: list[Any]) -> Any:
-            return program.run([arguments[n] for n in fed])
-
-        return run
-
-
-def _in_place(row: AclnnRow, argument: Argument) -> bool:
-    """Whether what is written is read too: the first argument of an in-place function."""
-    return argument is row.arguments[0] and argument.written
+        return lambda arguments, _: program.run([arguments[n] for n in fed])
 
 
 def _value(node: ast.expr, arguments: dict[str, Any]) -> Any:
+    if isinstance(node, ast.BoolOp):
+        return _value(node.values[0], arguments) or None
+    if isinstance(node, ast.Attribute) and node.attr == "dtype":
+        return _value(node.value, arguments).dtype
     return arguments[node.id] if isinstance(node, ast.Name) else ast.literal_eval(node)
 
 
-_calls: OrderedDict[bytes, _Call] = OrderedDict()
-
-
+@lru_cache(maxsize=_KEPT)
 def _call_of(data: bytes) -> _Call:
-    call = _calls.get(data)
-    if call is None:
-        try:
-            call = _Call(data)
-        except GeError as error:
-            raise CannRefusal(INTERNAL, f"EZ9999: {error}") from error
-        if len(_calls) >= _KEPT:
-            _calls.popitem(last=False)
-        _calls[data] = call
-    return call
+    try:
+        return _Call(data)
+    except GeError as error:
+        raise CannRefusal(INTERNAL, f"EZ9999: {error}") from error
 
 
 def prepare(data: bytes, words: list[int]) -> int:
@@ -227,9 +198,8 @@ def run(data: bytes, words: list[int]) -> int | bytes:
             continue
         if result.shape != output.shape:
             if result.numel() != output.numel():
-                raise CannRefusal(
-                    KERNEL_FAILED, f"{call.row.function} gives {list(result.shape)}, output {i} is {list(output.shape)}"
-                )
+                what = f"gives {list(result.shape)}, output {i} is {list(output.shape)}"
+                raise CannRefusal(KERNEL_FAILED, f"{call.row.function} {what}")
             result = result.reshape(output.shape)
         output.copy_(result)
     return reply(0, ";".join(sizes).encode()) if call.row.sizes else 0

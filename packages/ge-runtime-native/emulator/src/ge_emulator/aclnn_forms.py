@@ -6,6 +6,7 @@ the functions' public documentation; where a function has a counterpart in torch
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -22,6 +23,20 @@ def _refuse(text: str) -> CannRefusal:
     return CannRefusal(INVALID, text)
 
 
+def _itself(a: Arguments) -> torch.Tensor:
+    """The first operand, which an in-place function calls by another name."""
+    return a["self"] if "self" in a else a["selfRef"]
+
+
+def _packed(bits: torch.Tensor) -> torch.Tensor:
+    """Eight bits a byte, the lowest first."""
+    return (bits.view(-1, 8) << torch.arange(8, dtype=torch.uint8)).sum(-1, dtype=torch.uint8)
+
+
+def _unpacked(mask: torch.Tensor) -> torch.Tensor:
+    return ((mask.reshape(-1, 1) >> torch.arange(8, dtype=torch.uint8)) & 1).reshape(-1)
+
+
 # -- elementwise -----------------------------------------------------------------------------------------------------
 
 
@@ -34,8 +49,7 @@ def div_mode(a: Arguments, _: Outputs) -> Any:
     """Division: mode 0 true, 1 towards zero, 2 downwards."""
     if a["mode"] not in (0, 1, 2):
         raise _refuse(f"division mode {a['mode']}")
-    x = a["self"] if "self" in a else a["selfRef"]
-    return torch.div(x, a["other"], rounding_mode=(None, "trunc", "floor")[a["mode"]])
+    return torch.div(_itself(a), a["other"], rounding_mode=(None, "trunc", "floor")[a["mode"]])
 
 
 def gelu_v2(a: Arguments, _: Outputs) -> Any:
@@ -48,44 +62,13 @@ def equal(a: Arguments, _: Outputs) -> Any:
     return torch.tensor(torch.equal(a["self"], a["other"]))
 
 
-def copy(a: Arguments, _: Outputs) -> Any:
-    """A copy with cast and broadcast."""
-    source = a["src"] if "src" in a else a["source"]
-    return source.expand(a["selfRef"].shape).clone()
-
-
-def zero(a: Arguments, outs: Outputs) -> Any:
-    """Zeros."""
-    return torch.zeros(outs[0].shape, dtype=outs[0].dtype)
-
-
-def one(a: Arguments, outs: Outputs) -> Any:
-    """Ones."""
-    return torch.ones(outs[0].shape, dtype=outs[0].dtype)
-
-
-def fill_diagonal(a: Arguments, _: Outputs) -> Any:
-    """A number on the diagonal."""
-    return a["selfRef"].clone().fill_diagonal_(a["fillValue"], wrap=a["wrap"])
-
-
 # -- making ----------------------------------------------------------------------------------------------------------
-
-
-def arange(a: Arguments, outs: Outputs) -> Any:
-    """From start up to, not including, end."""
-    return torch.arange(a["start"], a["end"], a["step"], dtype=outs[0].dtype)
 
 
 def range_inclusive(a: Arguments, outs: Outputs) -> Any:
     """From start up to and including end."""
     count = int((a["end"] - a["start"]) / a["step"]) + 1
     return (torch.arange(count, dtype=torch.float64) * a["step"] + a["start"]).to(outs[0].dtype)
-
-
-def eye(a: Arguments, outs: Outputs) -> Any:
-    """The identity matrix."""
-    return torch.eye(a["n"], a["m"], dtype=outs[0].dtype)
 
 
 # -- random numbers: the same seed and offset give the same numbers, other than a device's -----------------------------
@@ -125,13 +108,9 @@ def bernoulli(a: Arguments, outs: Outputs) -> Any:
 
 
 def random(a: Arguments, outs: Outputs) -> Any:
-    """Whole numbers from an interval."""
-    return _like(outs[0]).random_(a["from"], a["to"], generator=_generator(a))
-
-
-def random_full(a: Arguments, outs: Outputs) -> Any:
-    """Whole numbers from the whole range of the type."""
-    return _like(outs[0]).random_(generator=_generator(a))
+    """Whole numbers from an interval, or from the whole range of the type."""
+    interval = (a["from"], a["to"]) if "from" in a else ()
+    return _like(outs[0]).random_(*interval, generator=_generator(a))
 
 
 def randperm(a: Arguments, outs: Outputs) -> Any:
@@ -146,63 +125,40 @@ def multinomial(a: Arguments, _: Outputs) -> Any:
 
 def dropout_gen_mask(a: Arguments, outs: Outputs) -> Any:
     """Bits that say what is kept, eight a byte, padded to 128."""
-    count = 1
-    for d in a["shape"]:
-        count *= d
-    kept = torch.rand(count, generator=_generator(a)) >= a["prob"]
+    count = math.prod(a["shape"])
     bits = torch.zeros(outs[0].numel() * 8, dtype=torch.uint8)
-    bits[:count] = kept.to(torch.uint8)
-    weights = torch.tensor([1, 2, 4, 8, 16, 32, 64, 128], dtype=torch.uint8)
-    return (bits.view(-1, 8) * weights).sum(-1, dtype=torch.uint8)
+    bits[:count] = (torch.rand(count, generator=_generator(a)) >= a["prob"]).to(torch.uint8)
+    return _packed(bits)
 
 
-def _bits(mask: torch.Tensor, count: int) -> torch.Tensor:
-    shifts = torch.arange(8, dtype=torch.uint8)
-    return ((mask.reshape(-1, 1) >> shifts) & 1).reshape(-1)[:count].bool()
+def _scaled(x: torch.Tensor, kept: torch.Tensor, keep: float) -> torch.Tensor:
+    return torch.where(kept, x / keep if keep else torch.zeros_like(x), torch.zeros_like(x))
 
 
 def dropout_do_mask(a: Arguments, _: Outputs) -> Any:
     """What the bits keep, scaled."""
     x = a["self"]
-    kept = _bits(a["mask"], x.numel()).view(x.shape)
-    keep = 1 - a["prob"]
-    return torch.where(kept, x / keep if keep else torch.zeros_like(x), torch.zeros_like(x))
+    return _scaled(x, _unpacked(a["mask"])[: x.numel()].bool().view(x.shape), 1 - a["prob"])
 
 
 def dropout_v3(a: Arguments, outs: Outputs) -> Any:
     """Dropout with its mask, as bits or as bytes, whichever the mask's size says."""
     x = a["input"]
     kept = torch.rand(x.shape, generator=_generator(a)) >= a["p"]
-    keep = 1 - a["p"]
-    result = torch.where(kept, x / keep if keep else torch.zeros_like(x), torch.zeros_like(x))
+    result = _scaled(x, kept, 1 - a["p"])
     if outs[1].numel() == x.numel():
         return result, kept.to(outs[1].dtype)
     bits = torch.zeros(outs[1].numel() * 8, dtype=torch.uint8)
     bits[: x.numel()] = kept.reshape(-1).to(torch.uint8)
-    return result, (bits.view(-1, 8) << torch.arange(8, dtype=torch.uint8)).sum(-1, dtype=torch.uint8)
+    return result, _packed(bits)
 
 
 # -- reductions ------------------------------------------------------------------------------------------------------
 
 
-def mean(a: Arguments, _: Outputs) -> Any:
-    """Mean over dimensions; none given: all."""
-    return torch.mean(a["self"], dim=a["dim"] or None, keepdim=a["keepDim"], dtype=a["dtype"])
-
-
-def reduce_sum(a: Arguments, _: Outputs) -> Any:
-    """Sum over dimensions; none given: all."""
-    return torch.sum(a["self"], dim=a["dims"] or None, keepdim=a["keepDims"], dtype=a["dtype"])
-
-
 def aminmax(a: Arguments, _: Outputs) -> Any:
-    """Smallest and largest."""
-    dim = a.get("dim")
-    if isinstance(dim, list):
-        if len(dim) > 1:
-            return torch.amin(a["self"], dim, a["keepDim"]), torch.amax(a["self"], dim, a["keepDim"])
-        dim = dim[0] if dim else None
-    return torch.aminmax(a["self"], dim=dim, keepdim=a.get("keepDim", False))
+    """Smallest and largest over dimensions; none given: all."""
+    return torch.amin(a["self"], a["dim"], a["keepDim"]), torch.amax(a["self"], a["dim"], a["keepDim"])
 
 
 # -- indexing --------------------------------------------------------------------------------------------------------
@@ -236,19 +192,9 @@ def index_put(a: Arguments, _: Outputs) -> Any:
 
 
 def scatter(a: Arguments, _: Outputs) -> Any:
-    """Scatter: 0 replaces, 1 adds, 2 multiplies."""
-    x = a["self"] if "self" in a else a["selfRef"]
-    if a["reduce"] == 0:
-        return aten.scatter.src(x, a["dim"], a["index"], a["src"])
-    return aten.scatter.reduce(x, a["dim"], a["index"], a["src"], reduce={1: "add", 2: "multiply"}[a["reduce"]])
-
-
-def scatter_value(a: Arguments, _: Outputs) -> Any:
-    """Scatter of one number."""
-    x = a["self"] if "self" in a else a["selfRef"]
-    if a["reduce"] == 0:
-        return aten.scatter.value(x, a["dim"], a["index"], a["value"])
-    return aten.scatter.value_reduce(x, a["dim"], a["index"], a["value"], reduce={1: "add", 2: "multiply"}[a["reduce"]])
+    """Scatter of a tensor or one number: 0 replaces, 1 adds, 2 multiplies."""
+    how = {0: {}, 1: {"reduce": "add"}, 2: {"reduce": "multiply"}}[a["reduce"]]
+    return torch.scatter(_itself(a), a["dim"], a["index"], a["src"] if "src" in a else a["value"], **how)
 
 
 def one_hot(a: Arguments, outs: Outputs) -> Any:
@@ -262,31 +208,7 @@ def one_hot(a: Arguments, outs: Outputs) -> Any:
     return torch.where(hot, a["onValue"], a["offValue"]).to(outs[0].dtype)
 
 
-def search_sorted(a: Arguments, _: Outputs) -> Any:
-    """Where a value would go in a sorted sequence."""
-    return torch.searchsorted(
-        a["sortedSequence"], a["self"], out_int32=a["outInt32"], right=a["right"], sorter=a["sorter"]
-    )
-
-
 # -- softmax and norms -----------------------------------------------------------------------------------------------
-
-
-def softmax_backward(a: Arguments, _: Outputs) -> Any:
-    """Gradient of softmax."""
-    return aten._softmax_backward_data(a["gradOutput"], a["output"], a["dim"], a["output"].dtype)
-
-
-def log_softmax_backward(a: Arguments, _: Outputs) -> Any:
-    """Gradient of log-softmax."""
-    return aten._log_softmax_backward_data(a["gradOutput"], a["output"], a["dim"], a["output"].dtype)
-
-
-def scaled_masked_softmax(a: Arguments, _: Outputs) -> Any:
-    """Softmax of scaled values; what the mask names becomes very small."""
-    x = a["x"].float() * a["scale"]
-    mask = torch.ones(x.shape[-2:], dtype=torch.bool).triu(1) if a["fixedTriuMask"] else a["mask"].bool()
-    return torch.softmax(x.masked_fill(mask, -10000.0), -1).to(a["x"].dtype)
 
 
 def layer_norm(a: Arguments, outs: Outputs) -> Any:
@@ -330,63 +252,10 @@ def batch_norm(a: Arguments, outs: Outputs) -> Any:
 # -- convolution, pooling, resizing ----------------------------------------------------------------------------------
 
 
-def convolution(a: Arguments, _: Outputs) -> Any:
-    """Convolution, transposed or not."""
-    return aten.convolution(
-        a["input"], a["weight"], a["bias"], a["stride"], a["padding"], a["dilation"], a["transposed"],
-        a["outputPadding"], a["groups"],
-    )  # fmt: skip
-
-
-def convolution_backward(a: Arguments, _: Outputs) -> Any:
-    """Gradients of a convolution."""
-    return aten.convolution_backward(
-        a["gradOutput"], a["input"], a["weight"], a["biasSizes"], a["stride"], a["padding"], a["dilation"],
-        a["transposed"], a["outputPadding"], a["groups"], a["outputMask"],
-    )  # fmt: skip
-
-
 def conv_depthwise(a: Arguments, _: Outputs) -> Any:
     """Depthwise convolution."""
     return F.conv2d(
         a["self"], a["weight"], a["bias"], a["stride"], a["padding"], a["dilation"], groups=a["self"].shape[1]
-    )
-
-
-def avg_pool2d(a: Arguments, _: Outputs) -> Any:
-    """Average pooling; divisor 0: the window's size."""
-    return aten.avg_pool2d(
-        a["self"], a["kernelSize"], a["strides"], a["paddings"], a["ceilMode"], a["countIncludePad"],
-        a["divisorOverride"] or None,
-    )  # fmt: skip
-
-
-def avg_pool2d_backward(a: Arguments, _: Outputs) -> Any:
-    """Gradient of average pooling."""
-    return aten.avg_pool2d_backward(
-        a["gradOutput"], a["self"], a["kernelSize"], a["stride"], a["padding"], a["ceilMode"], a["countIncludePad"],
-        a["divisorOverride"] or None,
-    )  # fmt: skip
-
-
-def upsample_nearest(a: Arguments, _: Outputs) -> Any:
-    """Nearest neighbour; a scale of 0 is not given."""
-    if len(a["outputSize"]) == 1:
-        return aten.upsample_nearest1d(a["self"], a["outputSize"], a["scaleL"] or None)
-    return aten.upsample_nearest2d(a["self"], a["outputSize"], a["scalesH"] or None, a["scalesW"] or None)
-
-
-def upsample_bilinear(a: Arguments, _: Outputs) -> Any:
-    """Bilinear; a scale of 0 is not given."""
-    return aten.upsample_bilinear2d(
-        a["self"], a["outputSize"], a["alignCorners"], a["scalesH"] or None, a["scalesW"] or None
-    )
-
-
-def upsample_bicubic(a: Arguments, _: Outputs) -> Any:
-    """Bicubic; a scale of 0 is not given."""
-    return aten.upsample_bicubic2d(
-        a["self"], a["outputSize"], a["alignCorners"], a["scalesH"] or None, a["scalesW"] or None
     )
 
 
@@ -412,9 +281,7 @@ def max_pool_mask(a: Arguments, outs: Outputs) -> Any:
     )
     bits = _one_bit_a_window({**a, "stride": a["stride"] or a["kernelSize"]}, indices, x.shape[-1]).to(torch.uint8)
     room = outs[1].numel() * outs[1].element_size() * 8 // (bits.shape[0] * bits.shape[1] * bits.shape[2])
-    padded = F.pad(bits, (0, room - bits.shape[-1])).view(-1, 8)
-    packed = (padded << torch.arange(8, dtype=torch.uint8)).sum(-1, dtype=torch.uint8)
-    return y.view(outs[0].shape), packed.view(outs[1].dtype)
+    return y.view(outs[0].shape), _packed(F.pad(bits, (0, room - bits.shape[-1]))).view(outs[1].dtype)
 
 
 def max_pool_mask_backward(a: Arguments, outs: Outputs) -> Any:
@@ -422,33 +289,17 @@ def max_pool_mask_backward(a: Arguments, outs: Outputs) -> Any:
     grad = a["gradOutput"] if a["gradOutput"].dim() == 4 else a["gradOutput"].unsqueeze(0)
     n, c, oh, ow = grad.shape
     k = _pair(a["kernelSize"])
-    raw = a["indices"].contiguous().view(torch.uint8).reshape(-1)
-    bits = ((raw.view(-1, 1) >> torch.arange(8, dtype=torch.uint8)) & 1).reshape(n, c, k[0] * k[1], -1)[..., : oh * ow]
+    raw = a["indices"].contiguous().view(torch.uint8)
+    bits = _unpacked(raw).reshape(n, c, k[0] * k[1], -1)[..., : oh * ow]
     columns = (bits * grad.flatten(2).unsqueeze(2)).reshape(n, c * k[0] * k[1], oh * ow)
-    stride = a["stride"] or a["kernelSize"]
-    size = a["self"].shape[-2:]
-    step, pad, spread = _pair(stride), _pair(a["padding"]), _pair(a["dilation"])
+    size, step = a["self"].shape[-2:], _pair(a["stride"] or a["kernelSize"])
+    pad, spread = _pair(a["padding"]), _pair(a["dilation"])
     # ceil mode may have windows beyond the edge: fold into a larger image, then cut
     whole = [
         max((o - 1) * s + d * (e - 1) + 1 - 2 * p, z) for o, s, d, e, p, z in zip((oh, ow), step, spread, k, pad, size)
     ]
-    folded = (
-        F.fold(columns.float(), whole, k, spread, pad, step)
-        if whole == list(size)
-        else _fold_cut(columns.float(), whole, size, k, spread, pad, step)
-    )
+    folded = F.fold(columns.float(), whole, k, spread, pad, step)[..., : size[0], : size[1]].contiguous()
     return folded.view(outs[0].shape).to(outs[0].dtype)
-
-
-def _fold_cut(
-    columns: torch.Tensor, whole: list[int], size: Any, k: Any, spread: Any, pad: Any, step: Any
-) -> torch.Tensor:
-    return F.fold(columns, whole, k, spread, pad, step)[..., : size[0], : size[1]].contiguous()
-
-
-def l1_loss(a: Arguments, _: Outputs) -> Any:
-    """Mean absolute error: reduction 0 none, 1 mean, 2 sum."""
-    return F.l1_loss(a["self"], a["target"], reduction=("none", "mean", "sum")[a["reduction"]])
 
 
 # -- transformers ----------------------------------------------------------------------------------------------------
@@ -466,75 +317,9 @@ def apply_rotary(a: Arguments, _: Outputs) -> Any:
     return turned(a["queryRef"]), turned(a["keyRef"])
 
 
-def _attend(a: Arguments, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Largest score and sum of each row, and the result in the caller's layout."""
-    if a["prefixOptional"] or a["keepProb"] != 1.0 or a["sparseMode"] not in (0, 1, 2, 3):
-        raise _refuse(f"attention with sparse mode {a['sparseMode']}, keep probability {a['keepProb']} or a prefix")
-    layout, heads = a["inputLayout"], a["headNum"]
-    size = q.shape[-1] // heads if layout in ("BSH", "SBH") else 0
-    q, k, v = (_heads_first(x, layout, size) for x in (q, k, v))
-    if k.shape[1] != q.shape[1]:
-        k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], 1) for t in (k, v))
-    scores = q.float() @ k.float().transpose(-1, -2) * a["scaleValue"]
-    shift = a.get("realShiftOptional", a.get("pseShiftOptional"))
-    if shift is not None:
-        scores = scores + shift.float()
-    mask = a["attenMaskOptional"]
-    if a["sparseMode"] in (2, 3):  # the mask that comes along is a compressed triangle of fixed size
-        rows, columns = scores.shape[-2:]
-        mask = torch.ones(rows, columns, dtype=torch.bool).triu(1 + (columns - rows if a["sparseMode"] == 3 else 0))
-    if mask is not None:
-        scores = scores.masked_fill(mask.bool(), torch.finfo(torch.float32).min)
-    top = scores.amax(-1, keepdim=True)
-    weights = torch.exp(scores - top)
-    total = weights.sum(-1, keepdim=True)
-    result = (weights / total) @ v.float()
-    if layout == "BSH":
-        result = result.transpose(1, 2).flatten(2)
-    elif layout == "SBH":
-        result = result.permute(2, 0, 1, 3).flatten(2)
-    elif layout == "BSND":
-        result = result.transpose(1, 2)
-    return top, total, result
-
-
-def flash_attention(a: Arguments, outs: Outputs) -> Any:
-    """Attention; true elements of the mask are left out. Statistics are repeated eight times, as kernels do.
-
-    Sparse modes 0 and 1 use the mask, 2 and 3 are causal from the upper left and from the lower right.
-    """
-    top, total, result = _attend(a, a["query"], a["key"], a["value"])
-    repeated = (*top.shape[:-1], 8)
-    return top.expand(repeated), total.expand(repeated), None, result
-
-
-def flash_attention_grad(a: Arguments, outs: Outputs) -> Any:
-    """Gradients of attention."""
-    with torch.enable_grad():
-        leaves = [a[n].float().clone().requires_grad_() for n in ("query", "keyIn", "value")]
-        result = _attend(a, *leaves)[-1]
-        return torch.autograd.grad(result, leaves, a["dy"].float().reshape(result.shape))
-
-
 def log_sigmoid_forward(a: Arguments, _: Outputs) -> Any:
     """Logarithm of the sigmoid; the buffer serves some kernels and is not written."""
     return F.logsigmoid(a["self"]), None
-
-
-def log_sigmoid_backward(a: Arguments, _: Outputs) -> Any:
-    """Its gradient."""
-    return a["gradOutput"] * (1 - torch.sigmoid(a["self"]))
-
-
-def _heads_first(x: torch.Tensor, layout: str, size: int) -> torch.Tensor:
-    """Batch, heads, sequence, size; ``size`` splits merged heads."""
-    if layout == "BNSD":
-        return x
-    if layout == "BSND":
-        return x.transpose(1, 2)
-    if layout not in ("BSH", "SBH"):
-        raise _refuse(f"attention with layout {layout}")
-    return (x.transpose(0, 1) if layout == "SBH" else x).unflatten(-1, (-1, size)).transpose(1, 2)
 
 
 # -- lists of tensors ------------------------------------------------------------------------------------------------
@@ -554,9 +339,8 @@ def foreach_of(name: str) -> Any:
         lists = [a[k] for k in ("x", "x1", "x2", "x3") if k in a]
         if isinstance(a.get("weight"), list):
             lists.append(a["weight"])
-        number = next(
-            (_number(a[k]) for k in ("scalar", "alpha", "weight") if k in a and not isinstance(a[k], list)), None
-        )
+        given = [a[k] for k in ("scalar", "alpha", "weight") if k in a and not isinstance(a[k], list)]
+        number = next((n.item() if isinstance(n, torch.Tensor) else n for n in given), None)
         results = []
         for entries in zip(*lists, strict=True):
             if number is None:
@@ -570,10 +354,6 @@ def foreach_of(name: str) -> Any:
         return results
 
     return run
-
-
-def _number(value: Any) -> Any:
-    return value.item() if isinstance(value, torch.Tensor) else value
 
 
 def foreach_copy(a: Arguments, _: Outputs) -> Any:

@@ -37,12 +37,8 @@ class Compiled:
         self.program = CpuExecutable(graph, order, "first")
         self.inputs = graph.inputs
         self.shapes = [t.known_shape for t in graph.outputs]
-        gears = bool(options.get("ge.dynamicDims"))
-        self.fixed = (
-            gears
-            or all(_is_fixed(n.outputs[0].known_shape) for n in self.inputs)
-            and all(_is_fixed(s) for s in self.shapes)
-        )
+        known = [*(n.outputs[0].known_shape for n in self.inputs), *self.shapes]
+        self.fixed = bool(options.get("ge.dynamicDims")) or all(map(_is_fixed, known))
         self.same_memory = manners.reused_inputs(options, len(self.inputs), len(graph.outputs))
 
     def summary(self) -> bytes:
@@ -127,11 +123,8 @@ def _read_constant(node: Node) -> None:
     except OSError as error:
         raise CannRefusal(INVALID, f"E13001: FileConstant {node.name}: {path}: {error.strerror}") from error
     if needed is None or length != needed or offset + length > size:
-        raise CannRefusal(
-            INVALID,
-            f"EZ9999: FileConstant {node.name}: {edge.dtype.name}{list(shape)} takes {needed} bytes, asked for are "
-            f"{length} from {offset} on, {path} has {size}",
-        )
+        what = f"{edge.dtype.name}{list(shape)} takes {needed} bytes, asked for are {length} from {offset} on"
+        raise CannRefusal(INVALID, f"EZ9999: FileConstant {node.name}: {what}, {path} has {size}")
     data = np.memmap(path, np.uint8, "r", offset, (length,)) if length else np.empty(0, np.uint8)
     node.op = "Const"
     node.attrs = {"value": Attr(Kind.TENSOR, Literal(edge.dtype, shape, data))}
@@ -192,9 +185,8 @@ def _input(index: int, node: Any, entry: tuple[int, int, int, list[int]]) -> tor
     address, _, dtype, dims = entry
     edge = node.outputs[0]
     if DataType(dtype) is not edge.dtype:
-        raise CannRefusal(
-            INVALID, f"E13025: input {index} ({node.name}) is {DataType(dtype).name}, the graph says {edge.dtype.name}"
-        )
+        what = f"input {index} ({node.name}) is {DataType(dtype).name}, the graph says {edge.dtype.name}"
+        raise CannRefusal(INVALID, f"E13025: {what}")
     if edge.known_shape == () and dims == [1]:
         dims = []  # a symbolic size comes as one element though it is declared a scalar
     return contiguous(address, torch_dtype(edge.dtype), dims)

@@ -22,43 +22,24 @@ from ge_graph.ir import Graph, Node, Tensor
 _DATA: Final = ("Data", "RefData", "AnnData", "QueueData", "AippData")
 _CONSTS: Final = ("Const", "Constant", "FileConstant")
 _NO_SCHEMA: Final = (*_DATA, *_CONSTS, "NetOutput", "NoOp", "ControlTrigger", "ConstPlaceHolder")
-_WITH_SUBGRAPHS: Final = frozenset(
-    [
-        "For",
-        "Case",
-        "StatelessCase",
-        "If",
-        "_If",
-        "StatelessIf",
-        "While",
-        "_While",
-        "StatelessWhile",
-        "PartitionedCall",
-        "StatefulPartitionedCall",
-        "FlowNode",
-    ]
-)
 _BRANCHING: Final = ("If", "_If", "StatelessIf", "Case", "StatelessCase")
+_WITH_SUBGRAPHS: Final = (
+    *_BRANCHING, "For", "While", "_While", "StatelessWhile", "PartitionedCall", "StatefulPartitionedCall", "FlowNode",
+)  # fmt: skip
 _HALF: Final = (DataType.DT_FLOAT16, DataType.DT_BF16)
 
 # Option values that GE checks; anything else passes, also names that GE does not know.
-_VALUES: Final[dict[str, frozenset[str]]] = {
-    "ge.featureBaseRefreshable": frozenset(("0", "1")),
-    "ge.constLifecycle": frozenset(("graph", "session")),
-    "ge.tiling_schedule_optimize": frozenset(("", "0", "1")),
-    "ge.oo.level": frozenset(("O1", "O3")),
-    "ge.topoSortingMode": frozenset(("", "0", "1", "2", "3")),
-    "ge.exportCompileStat": frozenset(("0", "1", "2")),
-    "ge.autoTuneMode": frozenset(("",)),
-}
+_VALUES: Final[dict[str, tuple[str, ...]]] = {
+    "ge.featureBaseRefreshable": ("0", "1"), "ge.constLifecycle": ("graph", "session"), "ge.oo.level": ("O1", "O3"),
+    "ge.tiling_schedule_optimize": ("", "0", "1"), "ge.topoSortingMode": ("", "0", "1", "2", "3"),
+    "ge.exportCompileStat": ("0", "1", "2"), "ge.autoTuneMode": ("",),
+}  # fmt: skip
 
 
 def check_options(options: dict[str, str], level: str) -> None:
     """Refuse option values that GE refuses when it gets them."""
     for name, value in options.items():
-        allowed = _VALUES.get(name)
-        if allowed is None and name.startswith("ge.oo."):
-            allowed = frozenset(("true", "false"))
+        allowed = _VALUES.get(name, ("true", "false") if name.startswith("ge.oo.") else None)
         if allowed is not None and value not in allowed:
             listed = ", ".join(sorted(allowed)) or "nothing"
             raise CannRefusal(INVALID, f"E10001: value '{value}' of option {name} is invalid; taken are: {listed}")
@@ -78,9 +59,8 @@ def reused_inputs(options: dict[str, str], inputs: int, outputs: int) -> list[tu
         if not comma or not a.strip().isdigit() or not b.strip().isdigit():
             continue
         if int(a) >= inputs or int(b) >= outputs:
-            raise CannRefusal(
-                INVALID, f"E19999: outputReuseInputMemIndexes {pair}: the graph has {inputs} inputs, {outputs} outputs"
-            )
+            what = f"outputReuseInputMemIndexes {pair}: the graph has {inputs} inputs, {outputs} outputs"
+            raise CannRefusal(INVALID, f"E19999: {what}")
         pairs.append((int(a), int(b)))
     return pairs
 
@@ -198,13 +178,8 @@ def _gears(graph: Graph, options: dict[str, str]) -> list[str]:
     unknown = sum(
         d.strip() == "-1" for s in options.get("ge.inputShape", "").split(";") for d in s.rpartition(":")[2].split(",")
     )
-    if (
-        len(gears) < 2
-        or any(len(g) != unknown for g in gears)
-        or not all(d.strip().isdigit() for g in gears for d in g)
-    ):
-        return [f"E10001: ge.dynamicDims '{text}': at least two gears of {unknown} sizes each"]
-    return []
+    fine = len(gears) >= 2 and all(len(g) == unknown and all(d.strip().isdigit() for d in g) for g in gears)
+    return [] if fine else [f"E10001: ge.dynamicDims '{text}': at least two gears of {unknown} sizes each"]
 
 
 def rewrite(graph: Graph) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
+import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -65,11 +66,9 @@ class Prepared:
             return None
         dtype = DataType(entry["dtype"])
         if "value" in entry:
-            data = np.frombuffer(bytes.fromhex(entry["value"]), dtype=np.uint8)
-            literal = Literal(dtype, tuple(entry["dims"]), data)
-            return graph.add(
-                "Const", (), {"value": Attr(Kind.TENSOR, literal)}, [(dtype, tuple(entry["dims"]))]
-            ).outputs[0]
+            dims, data = tuple(entry["dims"]), np.frombuffer(bytes.fromhex(entry["value"]), dtype=np.uint8)
+            value = Attr(Kind.TENSOR, Literal(dtype, dims, data))
+            return graph.add("Const", (), {"value": value}, [(dtype, dims)]).outputs[0]
         shape = tuple(f"n{position}_{axis}" for axis in range(entry["rank"]))
         index = len(self.fed)
         self.fed.append(position)
@@ -88,10 +87,9 @@ def _by_port(op_schema: OpSchema, entries: Sequence[dict[str, Any]], edges: Sequ
         if port.kind == "dynamic":
             count = _members(port, entries[at:], len(op_schema.inputs) - position - 1)
             members = edges[at : at + count]
-            if any(m is None for m in members):
-                raise CannRefusal(
-                    INVALID, f"{op_schema.name}: a member of the dynamic input '{port.name}' is not described"
-                )
+            if None in members:
+                what = f"a member of the dynamic input '{port.name}' is not described"
+                raise CannRefusal(INVALID, f"{op_schema.name}: {what}")
             inputs.append(tuple(m for m in members if m is not None))
             at += count
         elif at < len(edges):
@@ -107,9 +105,8 @@ def _by_port(op_schema: OpSchema, entries: Sequence[dict[str, Any]], edges: Sequ
         for edge in entry if isinstance(entry, tuple) else (entry,):
             if edge is not None and edge.dtype not in port.domain:
                 allowed = ", ".join(d.short for d in port.dtypes)
-                raise CannRefusal(
-                    INVALID, f"EZ3002: {op_schema.name}: input '{port.name}' is {edge.dtype.short}; it takes {allowed}"
-                )
+                what = f"input '{port.name}' is {edge.dtype.short}; it takes {allowed}"
+                raise CannRefusal(INVALID, f"EZ3002: {op_schema.name}: {what}")
     return inputs
 
 
@@ -136,37 +133,24 @@ def _attributes(op_schema: OpSchema, given: dict[str, list[Any]]) -> dict[str, A
     attrs: dict[str, Attr] = {}
     for spec in op_schema.attrs:
         kind, value = given.get(spec.name, ("", 0))
-        if (
-            kind == spec.kind.value
-            or (kind == "Int" and spec.kind is Kind.TYPE)
-            or (kind == "Type" and spec.kind is Kind.INT)
-        ):
+        if kind == spec.kind.value or (kind, spec.kind) in (("Int", Kind.TYPE), ("Type", Kind.INT)):
             attrs[spec.name] = make(spec.kind, DataType(value) if spec.kind is Kind.TYPE else value, spec.name)
         elif spec.default is not None:
             attrs[spec.name] = spec.default
         elif spec.required:
-            raise CannRefusal(
-                INVALID, f"{op_schema.name}: required attribute '{spec.name}' is missing or not {spec.kind.value}"
-            )
+            what = f"required attribute '{spec.name}' is missing or not {spec.kind.value}"
+            raise CannRefusal(INVALID, f"{op_schema.name}: {what}")
     return attrs
 
 
-_prepared: OrderedDict[bytes, Prepared] = OrderedDict()
-
-
+@lru_cache(maxsize=_KEPT)
 def _form(data: bytes) -> Prepared:
     """The form of a call with this description; made on first sight."""
-    prepared = _prepared.get(data)
-    if prepared is None:
-        call = json.loads(data)
-        try:
-            prepared = Prepared(call)
-        except GeError as error:
-            raise CannRefusal(INTERNAL, f"EZ3003: {call['op']}: {error}") from error
-        if len(_prepared) >= _KEPT:
-            _prepared.popitem(last=False)
-        _prepared[data] = prepared
-    return prepared
+    call = json.loads(data)
+    try:
+        return Prepared(call)
+    except GeError as error:
+        raise CannRefusal(INTERNAL, f"EZ3003: {call['op']}: {error}") from error
 
 
 def prepare(data: bytes, words: list[int]) -> int:
@@ -203,17 +187,8 @@ def run(data: bytes, words: list[int]) -> int | bytes:
         if call.sizes_back:
             contiguous(address, dtype, list(result.shape)).copy_(result)
             sizes.append(",".join(map(str, result.shape)))
-        elif list(result.shape) != dims:
-            if result.numel() != _count(dims):
-                raise CannRefusal(KERNEL_FAILED, f"{call.op} gives {list(result.shape)}, output {position} is {dims}")
-            contiguous(address, dtype, dims).copy_(result.reshape(dims))
-        else:
-            contiguous(address, dtype, dims).copy_(result)
+            continue
+        if result.numel() != math.prod(dims):
+            raise CannRefusal(KERNEL_FAILED, f"{call.op} gives {list(result.shape)}, output {position} is {dims}")
+        contiguous(address, dtype, dims).copy_(result.reshape(dims))
     return reply(0, ";".join(sizes).encode()) if call.sizes_back else 0
-
-
-def _count(dims: Sequence[int]) -> int:
-    total = 1
-    for d in dims:
-        total *= d
-    return total

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from typing import Any, Final
 
 import numpy as np
@@ -18,10 +19,7 @@ _WIDEN: Final = {DataType.DT_BF16: 16}  # numpy lacks it; float32 holds every su
 
 def size_of(dtype: DataType, shape: tuple[int, ...]) -> int:
     """Bytes of a dense array; types below one byte are packed."""
-    count = 1
-    for size in shape:
-        count *= size
-    return (count * dtype.bits + 7) // 8
+    return (math.prod(shape) * dtype.bits + 7) // 8
 
 
 class DeviceArray:

@@ -7,14 +7,14 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from ge_graph import serde
 from ge_graph.dtypes import DataType
 from ge_graph.errors import EngineError
-from ge_graph.ir import Graph, Literal, Node
+from ge_graph.ir import Graph, Literal
 from ge_graph.option_levels import split
 from ge_graph.verify import verify
 from ge_runtime import errors
@@ -24,18 +24,17 @@ from ge_runtime.cann.arrays import DeviceArray, size_of
 from ge_runtime.cann.reading import SeenInputs
 from ge_runtime.cann.session import Session, check, open_session
 from ge_runtime.device_graphs import (
+    ALWAYS,
     MAX_MODEL_BYTES,
     InputRule,
     SameInputs,
+    WholeGraph,
     check_cores,
     collectives,
     external_data,
     frozen_flags,
     reuse_pairs,
 )
-
-# GE takes unknown sizes only with this: operators are picked by whether sizes are known.
-_ALWAYS: Final = {"ge.jit_compile": "2"}
 
 
 class CannEngine:
@@ -106,10 +105,10 @@ class _Placed:
     back: Callable[[], None] | None = None
 
 
-class CannExecutable:
+class CannExecutable(WholeGraph):
     """A graph that GE has compiled. Runs from several threads take turns, as GE runs a graph once at a time."""
 
-    source = ""
+    engine = "cann"
 
     def __init__(self, graph: Graph, levels: Mapping[Any, Mapping[str, str]], session: Session) -> None:
         self._graph = graph
@@ -117,8 +116,7 @@ class CannExecutable:
         self._lock = threading.Lock()
         self._rules = [InputRule(i, node) for i, node in enumerate(graph.inputs)]
         self._written = [node.op == "RefData" for node in graph.inputs]
-        self._written_at = [i for i, written in enumerate(self._written) if written]
-        self._options = {**_ALWAYS, **levels["graph"]}
+        self._options = {**ALWAYS, **levels["graph"]}
         self._load_options = dict(levels["load"])
         self._frozen = frozen_flags(levels["engine"].get("frozenInput", ""), len(self._rules))
         self._reuse = reuse_pairs(self._options.get("ge.exec.outputReuseInputMemIndexes", ""))
@@ -161,9 +159,8 @@ class CannExecutable:
         check(library.native().gec_graph_output(self._handle, index, value), self._graph)
         dtype, declared = DataType(value.dtype), self._graph.outputs[index].dtype
         if dtype is not declared:
-            raise errors.device_refused(
-                f"GE found result {index} to be {dtype.name}, the graph says {declared.name}", self._graph
-            )
+            what = f"GE found result {index} to be {dtype.name}, the graph says {declared.name}"
+            raise errors.device_refused(what, self._graph)
         return dtype, tuple(value.dims[: value.rank])
 
     # -- running ------------------------------------------------------------------------------------------------------
@@ -180,15 +177,6 @@ class CannExecutable:
             raise errors.bad_input(f"graph '{self._graph.name}' takes {len(self._rules)} inputs, got {len(inputs)}")
         with self._lock:
             return self._run(inputs)
-
-    def run_traced(
-        self, inputs: Sequence[Any], on_node: Callable[[Node, Sequence[Any], Sequence[Any]], None]
-    ) -> list[Any]:
-        """Refuse: GE runs a graph as a whole.
-
-        Errors: EngineError GE4025, always.
-        """
-        raise errors.not_traceable("cann")
 
     def _run(self, inputs: Sequence[Any]) -> list[Any]:
         session = self._session
@@ -208,7 +196,8 @@ class CannExecutable:
         values = [r if r is not None else self._result(i, kind, stream) for i, r in enumerate(results)]
         plain = all(p.placement == library.ON_DEVICE and p.back is None for p in placed)
         if kind == "npu" and inputs and plain:
-            self._same = None if any(map(_on_host, inputs)) else SeenInputs.of(inputs, self._ins) or SameInputs(inputs)
+            hosted = any(not torch_tensors.is_tensor(v) or v.is_cpu for v in inputs)
+            self._same = None if hosted else SeenInputs.of(inputs, self._ins) or SameInputs(inputs)
         self._count_writes(inputs)
         return self._finish(values, placed, kind, stream)
 
@@ -222,8 +211,8 @@ class CannExecutable:
 
     def _count_writes(self, inputs: Sequence[Any]) -> None:
         """Tell autograd which tensors the graph wrote in their own memory."""
-        for i in self._written_at:
-            if torch_tensors.is_tensor(inputs[i]):
+        for i, written in enumerate(self._written):
+            if written and torch_tensors.is_tensor(inputs[i]):
                 torch_tensors.torch().autograd.graph.increment_version(inputs[i])
 
     def _repeat(self, inputs: Sequence[Any]) -> list[Any]:
@@ -325,12 +314,8 @@ class CannExecutable:
     def _describe(self, index: int, placed: _Placed) -> None:
         rank = len(placed.shape)
         sizes = (ctypes.c_int64 * library.MAX_RANK)(*placed.shape[: library.MAX_RANK])
-        check(
-            library.native().gec_graph_describe(
-                self._handle, index, placed.placement, self._rules[index].dtype, rank, sizes
-            ),
-            self._graph,
-        )
+        description = placed.placement, self._rules[index].dtype, rank, sizes
+        check(library.native().gec_graph_describe(self._handle, index, *description), self._graph)
         self._described[index] = (placed.placement, placed.shape)
 
     def _targets(self, inputs: Sequence[Any], kind: str, stream: int) -> list[Any]:
@@ -409,10 +394,6 @@ class CannExecutable:
     def __del__(self) -> None:
         if getattr(self, "_handle", None) is not None and not sys.is_finalizing():  # the session has ended by then
             self._free()
-
-
-def _on_host(value: Any) -> bool:
-    return not torch_tensors.is_tensor(value) or bool(value.is_cpu)
 
 
 def _lives_on_device(value: Any) -> bool:

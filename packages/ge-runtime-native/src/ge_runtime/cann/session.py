@@ -145,7 +145,12 @@ def open_session(options: Mapping[Any, Mapping[str, str]], device: int | None = 
     global _current
     with _lock:
         if _current is not None and not _current.ended:
-            _report_lost(_current, options)
+            late = [
+                text for level in ("global", "session")
+                for text in late_options(_current.options[level], options.get(level, {}))
+            ]  # fmt: skip
+            if late:  # GE takes these once
+                logger.warning("without effect, because the session is open already: %s", ", ".join(late))
             if device is not None and device != _current.device:
                 raise errors.no_session(
                     f"the session of this process is open on device {_current.device}, device {device} was asked for"
@@ -159,6 +164,7 @@ def open_session(options: Mapping[Any, Mapping[str, str]], device: int | None = 
 
 def _open(options: Mapping[Any, Mapping[str, str]], device: int) -> Session:
     from ge_runtime.cann.probe import missing
+    from ge_runtime.cann.torch_tensors import memory_functions
 
     lacking = missing()
     if lacking:
@@ -167,20 +173,13 @@ def _open(options: Mapping[Any, Mapping[str, str]], device: int) -> Session:
     levels = {level: dict(options.get(level, {})) for level in ("global", "session")}
     # a session that has nothing of torch may use the runner's own pool
     native.gec_use_allocator(library.MALLOC(), library.FREE(), None)
-    memory = _torch_memory()
+    memory = memory_functions()
     if memory is not None:
         native.gec_use_allocator(memory[0], memory[1], None)
     check(native.gec_session_open(device, *library.pairs(levels["global"]), *library.pairs(levels["session"])))
     session = Session(device, levels, _facts())
     logger.info("session on device %d, %s, CANN %s", device, session.facts.chip, session.facts.version or "unknown")
     return session
-
-
-def _report_lost(session: Session, options: Mapping[Any, Mapping[str, str]]) -> None:
-    """GE takes global and session options once; say which of a later graph come too late."""
-    late = [t for level in ("global", "session") for t in late_options(session.options[level], options.get(level, {}))]
-    if late:
-        logger.warning("without effect, because the session is open already: %s", ", ".join(late))
 
 
 def _default_device() -> int:
@@ -194,19 +193,12 @@ def _default_device() -> int:
     return int(npu.current_device()) if npu is not None and "torch_npu" in sys.modules else 0
 
 
-def _torch_memory() -> Any:
-    from ge_runtime.cann.torch_tensors import memory_functions
-
-    return memory_functions()
-
-
 def _facts() -> DeviceFacts:
     chip, version = ctypes.create_string_buffer(128), ctypes.create_string_buffer(128)
     cube, vector = ctypes.c_int64(-1), ctypes.c_int64(-1)
     check(library.native().gec_device_facts(chip, 128, version, 128, ctypes.byref(cube), ctypes.byref(vector)))
-    return DeviceFacts(
-        chip.value.decode(errors="replace"), version.value.decode(errors="replace"), cube.value, vector.value
-    )
+    chip_name, cann = (text.value.decode(errors="replace") for text in (chip, version))
+    return DeviceFacts(chip_name, cann, cube.value, vector.value)
 
 
 def close() -> None:
@@ -247,12 +239,7 @@ def check(code: int, graph: Graph | None = None) -> None:
     if code == library.OK:
         return
     text = library.last_error()
-    if code == library.ARGUMENT:
-        raise errors.bad_input(text)
-    if code == library.STATE:
-        raise errors.no_session(text)
-    if code == library.MEMORY:
-        raise errors.no_memory(text)
     if code == library.MISSING:
         raise errors.engine_missing("cann", [f"not found: {text}"])
-    raise errors.device_refused(text, graph)
+    kinds = {library.ARGUMENT: errors.bad_input, library.STATE: errors.no_session, library.MEMORY: errors.no_memory}
+    raise kinds[code](text) if code in kinds else errors.device_refused(text, graph)

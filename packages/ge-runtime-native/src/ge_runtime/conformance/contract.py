@@ -18,13 +18,7 @@ from ge_runtime.api import Engine
 from ge_runtime.conformance.case import Array, as_array, mismatch
 
 Rule = Callable[[Engine], str]
-RULES: dict[str, Rule] = {}
 _F = DataType.DT_FLOAT
-
-
-def _rule(fn: Rule) -> Rule:
-    RULES[fn.__name__] = fn
-    return fn
 
 
 def _data(index: int, shape: Shape, dtype: DataType = _F) -> Tensor:
@@ -57,7 +51,6 @@ def _overlap(arrays: Sequence[Array]) -> str:
     return ""
 
 
-@_rule
 def results_own_their_memory(engine: Engine) -> str:
     """An input, a constant, views of both, one edge twice, two views of one value: nothing is shared."""
 
@@ -81,7 +74,6 @@ def results_own_their_memory(engine: Engine) -> str:
     )  # fmt: skip
 
 
-@_rule
 def constants_survive_runs(engine: Engine) -> str:
     """A caller that writes into a result changes no later run."""
     graph = _graph(lambda: [ge.Const(_numbers(3)), ge.Add(_data(0, (3,)), ge.Const(_numbers(3)))])
@@ -96,7 +88,6 @@ def constants_survive_runs(engine: Engine) -> str:
     return ""
 
 
-@_rule
 def earlier_results_survive_later_runs(engine: Engine) -> str:
     """Runs do not share buffers."""
     executable = engine.compile(_graph(lambda: ge.Mul(ge.Add(_data(0, (4,)), 1.0), 2.0)), {})
@@ -104,7 +95,6 @@ def earlier_results_survive_later_runs(engine: Engine) -> str:
     return mismatch(kept, [(_numbers(4) * k + 1) * 2 for k in range(4)], None)
 
 
-@_rule
 def strides_do_not_matter(engine: Engine) -> str:
     """Transposed, sliced, reversed-copy and repeated inputs give the values of dense ones."""
     graph = _graph(lambda: ge.Add(ge.Mul(_data(0, (3, 2)), 2.0), _data(1, (3, 2))))
@@ -113,7 +103,6 @@ def strides_do_not_matter(engine: Engine) -> str:
     return mismatch(_run(engine, graph, [x, y]), [2 * x + y], None)
 
 
-@_rule
 def one_array_for_two_inputs(engine: Engine) -> str:
     """The same array may be passed twice; it is not written to."""
     graph = _graph(lambda: ge.Mul(ge.Sub(ge.Add(_data(0, (3,)), _data(1, (3,))), 1.0), 3.0))
@@ -121,7 +110,6 @@ def one_array_for_two_inputs(engine: Engine) -> str:
     return mismatch(_run(engine, graph, [x, x]), [(2 * x - 1) * 3], None) or mismatch([x], [_numbers(3)], None)
 
 
-@_rule
 def empty_and_scalar(engine: Engine) -> str:
     """Tensors without elements and of rank 0 pass."""
     graph = _graph(lambda: [ge.Add(_data(0, (0, 3)), 1.0), ge.Mul(_data(1, ()), 2.0)])
@@ -129,7 +117,6 @@ def empty_and_scalar(engine: Engine) -> str:
     return mismatch(_run(engine, graph, inputs), [inputs[0], np.array(6.0, np.float32)], None)
 
 
-@_rule
 def one_program_for_every_size(engine: Engine) -> str:
     """Sizes are read from the data, not from the first run."""
 
@@ -160,20 +147,12 @@ def _refused(action: Callable[[], Any], code: str) -> str:
     return f"expected {code}, nothing was raised"
 
 
-@_rule
 def wrong_inputs_are_refused(engine: Engine) -> str:
     """Number, element type, rank and size of inputs are checked, in later runs too."""
     executable = engine.compile(_graph(lambda: ge.Add(_data(0, (2, "s0")), 1.0)), {})
     good = _numbers(2, 3)
-    for bad in (
-        [],
-        [good, good],
-        [good.astype(np.float64)],
-        [good.astype(np.int32)],
-        [good[0]],
-        [_numbers(3, 2)],
-        ["x"],
-    ):
+    others = ([good.astype(np.float64)], [good.astype(np.int32)], [good[0]], [_numbers(3, 2)], ["x"])
+    for bad in ([], [good, good], *others):
         executable.run([good])
         wrong = _refused(lambda bad=bad: executable.run(bad), "GE4004")  # type: ignore[misc]
         if wrong:
@@ -181,7 +160,6 @@ def wrong_inputs_are_refused(engine: Engine) -> str:
     return ""
 
 
-@_rule
 def broken_graphs_are_refused(engine: Engine) -> str:
     """A graph that breaks its schema does not compile."""
     graph = Graph("broken")
@@ -191,7 +169,6 @@ def broken_graphs_are_refused(engine: Engine) -> str:
     return _refused(lambda: engine.compile(graph, {}), "GE3")
 
 
-@_rule
 def missing_kernels_are_listed_when_compiling(engine: Engine) -> str:
     """Every operator without a kernel is named at once, before anything runs."""
 
@@ -214,7 +191,6 @@ def missing_kernels_are_listed_when_compiling(engine: Engine) -> str:
     return "nothing was raised"
 
 
-@_rule
 def bfloat16_constants(engine: Engine) -> str:
     """Raw bytes of a type that numpy lacks."""
     raw = np.array([0x3F80, 0xC000, 0x7F80], "<u2").view(np.uint8)
@@ -222,16 +198,11 @@ def bfloat16_constants(engine: Engine) -> str:
     return mismatch(_run(engine, graph, []), [np.array([1.0, -2.0, np.inf], np.float32)], None)
 
 
-def _reference(graph: Graph, index: int, shape: Shape) -> Tensor:
-    return graph.add("RefData", [None], {"index": Int(index)}, [(_F, shape)]).outputs[0]
-
-
-@_rule
 def references_are_updated_in_place(engine: Engine) -> str:
     """Assign writes through to the caller's array; a view taken before keeps its values; results are copies."""
     graph = Graph("reference")
     with building(graph):
-        state = _reference(graph, 0, (2, 2))
+        state = graph.add("RefData", [None], {"index": Int(0)}, [(_F, (2, 2))]).outputs[0]
         before = ge.Transpose(state, [1, 0])
         early = ge.Add(before, 0.0)
         written = ge.Assign(state, ge.Add(state, 1.0), dependencies=[early])
@@ -247,7 +218,6 @@ def references_are_updated_in_place(engine: Engine) -> str:
     return ""
 
 
-@_rule
 def plain_inputs_are_never_written(engine: Engine) -> str:
     """An updating operator on a plain input or a value that others read works on a copy."""
 
@@ -270,7 +240,6 @@ def plain_inputs_are_never_written(engine: Engine) -> str:
     return wrong or mismatch([x], [_numbers(3, 2)], None)
 
 
-@_rule
 def traced_runs_show_every_node(engine: Engine) -> str:
     """The callback sees each computing node once, in an order that data permits, with true operands and results."""
 
@@ -295,3 +264,14 @@ def traced_runs_show_every_node(engine: Engine) -> str:
     values = [2 * x, 2 * x - 3, np.maximum(2 * x - 3, 0), np.maximum(2 * x - 3, 0) * 2]
     wrong = mismatch([s[2][0] for s in seen], values, None) or mismatch([result], values[-1:], None)
     return wrong or mismatch([s[1][0] for s in seen], [x, *values[:3]], None)
+
+
+RULES: dict[str, Rule] = {
+    rule.__name__: rule
+    for rule in (
+        results_own_their_memory, constants_survive_runs, earlier_results_survive_later_runs, strides_do_not_matter,
+        one_array_for_two_inputs, empty_and_scalar, one_program_for_every_size, wrong_inputs_are_refused,
+        broken_graphs_are_refused, missing_kernels_are_listed_when_compiling, bfloat16_constants,
+        references_are_updated_in_place, plain_inputs_are_never_written, traced_runs_show_every_node,
+    )
+}  # fmt: skip

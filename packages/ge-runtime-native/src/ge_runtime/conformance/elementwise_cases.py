@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ge_graph import DataType
 from ge_runtime.conformance.case import Array, Case
 
 _RNG_SEED = 20240229
@@ -59,32 +60,22 @@ UNARY: dict[str, tuple[Callable[[Any], Any], float, float]] = {
 }  # fmt: skip
 
 # Operator: the function on the operands' own type, range, types.
+_NUMBERS, _SIGNED, _WHOLE = ("float32", "float16", "int32", "int64"), ("float32", "int32", "int64"), ("int32", "int64")
+_REAL = ("float32",)
 BINARY: dict[str, tuple[Callable[[Any, Any], Any], float, float, tuple[str, ...]]] = {
-    "Add": (np.add, -9, 9, ("float32", "float16", "int32", "int64")),
-    "Sub": (np.subtract, -9, 9, ("float32", "int32", "int64")),
-    "Mul": (np.multiply, -9, 9, ("float32", "float16", "int32", "int64")),
-    "RealDiv": (np.divide, 1, 9, ("float32", "float16")),
-    "Div": (np.divide, 1, 9, ("float32",)),
-    "Maximum": (np.maximum, -9, 9, ("float32", "int32", "int64")),
-    "Minimum": (np.minimum, -9, 9, ("float32", "int32", "int64")),
-    "FloorDiv": (lambda a, b: np.floor(a / b).astype(a.dtype), 1, 9, ("float32", "int32", "int64")),
-    "FloorMod": (np.mod, 1, 9, ("float32", "int32", "int64")),
-    "Mod": (np.fmod, 1, 9, ("float32", "int32", "int64")),
-    "Pow": (np.power, 1, 3, ("float32", "int32")),
+    "Add": (np.add, -9, 9, _NUMBERS), "Sub": (np.subtract, -9, 9, _SIGNED), "Mul": (np.multiply, -9, 9, _NUMBERS),
+    "RealDiv": (np.divide, 1, 9, ("float32", "float16")), "Div": (np.divide, 1, 9, _REAL),
+    "Maximum": (np.maximum, -9, 9, _SIGNED), "Minimum": (np.minimum, -9, 9, _SIGNED),
+    "FloorDiv": (lambda a, b: np.floor(a / b).astype(a.dtype), 1, 9, _SIGNED),
+    "FloorMod": (np.mod, 1, 9, _SIGNED), "Mod": (np.fmod, 1, 9, _SIGNED), "Pow": (np.power, 1, 3, ("float32", "int32")),
     "SquaredDifference": (lambda a, b: (a - b) ** 2, -4, 4, ("float32", "int32")),
-    "Atan2": (np.arctan2, -4, 4, ("float32",)),
-    "Xdivy": (np.divide, 1, 4, ("float32",)),
-    "Xlogy": (lambda a, b: a * np.log(b), 1, 4, ("float32",)),
-    "DivNoNan": (np.divide, 1, 4, ("float32",)),
-    "Less": (np.less, -3, 3, ("float32", "int32", "int64")),
-    "LessEqual": (np.less_equal, -3, 3, ("float32", "int32", "int64")),
-    "Greater": (np.greater, -3, 3, ("float32", "int32", "int64")),
-    "GreaterEqual": (np.greater_equal, -3, 3, ("float32", "int32", "int64")),
-    "Equal": (np.equal, -3, 3, ("float32", "int32", "int64")),
-    "NotEqual": (np.not_equal, -3, 3, ("float32", "int32", "int64")),
-    "BitwiseAnd": (np.bitwise_and, 0, 99, ("int32", "int64")),
-    "BitwiseOr": (np.bitwise_or, 0, 99, ("int32", "int64")),
-    "BitwiseXor": (np.bitwise_xor, 0, 99, ("int32", "int64")),
+    "Atan2": (np.arctan2, -4, 4, _REAL), "Xdivy": (np.divide, 1, 4, _REAL), "DivNoNan": (np.divide, 1, 4, _REAL),
+    "Xlogy": (lambda a, b: a * np.log(b), 1, 4, _REAL),
+    "Less": (np.less, -3, 3, _SIGNED), "LessEqual": (np.less_equal, -3, 3, _SIGNED),
+    "Greater": (np.greater, -3, 3, _SIGNED), "GreaterEqual": (np.greater_equal, -3, 3, _SIGNED),
+    "Equal": (np.equal, -3, 3, _SIGNED), "NotEqual": (np.not_equal, -3, 3, _SIGNED),
+    "BitwiseAnd": (np.bitwise_and, 0, 99, _WHOLE), "BitwiseOr": (np.bitwise_or, 0, 99, _WHOLE),
+    "BitwiseXor": (np.bitwise_xor, 0, 99, _WHOLE),
 }  # fmt: skip
 
 _SHAPES = (((2, 3), (2, 3)), ((2, 3), (3,)), ((2, 1), (1, 3)), ((), (2,)), ((), ()), ((0, 3), (1, 3)))
@@ -109,7 +100,7 @@ def _binary() -> Iterator[Case]:
                 yield Case(op, (a, b), lambda a, b, fn=fn: np.asarray(fn(a, b)), name=name)
 
 
-def _f(*values: float) -> Array:
+def floats(*values: float) -> Array:
     return np.array(values, np.float32)
 
 
@@ -121,37 +112,40 @@ def _edges() -> Iterator[Case]:
     """Where definitions and habits differ."""
     yield Case("Div", (_i(-7, 7, -7), _i(2, -2, -2)), _i(-4, -4, 3), name="ints round down")
     yield Case("RealDiv", (_i(-7, 7), _i(2, -2)), _i(-3, -3), name="ints truncate")
-    yield Case("FloorDiv", (_f(1.0, -7.0), _f(0.1, 2.0)), _f(10.0, -4.0), name="floor of the rounded quotient")
+    yield Case(
+        "FloorDiv", (floats(1.0, -7.0), floats(0.1, 2.0)), floats(10.0, -4.0), name="floor of the rounded quotient"
+    )
     yield Case("FloorMod", (_i(-7, 7), _i(3, -3)), _i(2, -2), name="sign of the divisor")
     yield Case("Mod", (_i(-7, 7), _i(3, -3)), _i(-1, 1), name="sign of the dividend")
-    yield Case("Mod", (_f(5.0), _f(_INF)), _f(5.0), name="infinite divisor")
+    yield Case("Mod", (floats(5.0), floats(_INF)), floats(5.0), name="infinite divisor")
     yield Case("Pow", (_i(2, -1, 1, -1), _i(-1, -1, -5, -2)), _i(0, -1, 1, 1), name="negative exponents of ints")
-    yield Case("Maximum", (_f(_NAN, 1), _f(2, _NAN)), _f(_NAN, _NAN), name="NaN passes")
-    yield Case("Equal", (_f(_NAN, 0.0), _f(_NAN, -0.0)), np.array([False, True]), name="NaN, -0")
-    yield Case("ClipByValueV2", (_f(-5, 0, 5, _NAN), _f(2), _f(1)), _f(1, 1, 1, _NAN), name="max wins")
-    yield Case("Exp", (_f(0, 1, 3),), _f(1, 2, 8), {"base": 2.0}, name="base 2")
-    yield Case("Exp", (_f(0, 1),), np.exp(_f(1, 3)), {"scale": 2.0, "shift": 1.0}, name="affine")
-    yield Case("Log", (_f(1, 8),), _f(0, 3), {"base": 2.0}, name="base 2", tolerance=None)
-    yield Case("Log", (_f(1, 4),), np.log(_f(3, 9)), {"scale": 2.0, "shift": 1.0}, name="affine")
+    yield Case("Maximum", (floats(_NAN, 1), floats(2, _NAN)), floats(_NAN, _NAN), name="NaN passes")
+    yield Case("Equal", (floats(_NAN, 0.0), floats(_NAN, -0.0)), np.array([False, True]), name="NaN, -0")
+    yield Case("ClipByValueV2", (floats(-5, 0, 5, _NAN), floats(2), floats(1)), floats(1, 1, 1, _NAN), name="max wins")
+    yield Case("Exp", (floats(0, 1, 3),), floats(1, 2, 8), {"base": 2.0}, name="base 2")
+    yield Case("Exp", (floats(0, 1),), np.exp(floats(1, 3)), {"scale": 2.0, "shift": 1.0}, name="affine")
+    yield Case("Log", (floats(1, 8),), floats(0, 3), {"base": 2.0}, name="base 2", tolerance=None)
+    yield Case("Log", (floats(1, 4),), np.log(floats(3, 9)), {"scale": 2.0, "shift": 1.0}, name="affine")
     yield Case("Muls", (_i(-3, 3),), _i(-1, 1), {"value": 0.5}, name="int32 truncates")
     yield Case("Muls", (_i(-3, 3, dtype="int64"),), _i(-2, 2, dtype="int64"), {"value": 0.5}, name="int64 half away")
-    yield Case("Axpy", (_f(1, 2), _f(3, 4)), _f(7, 10), {"alpha": 2.0})
-    yield Case("AxpyV2", (_f(1, 2), _f(3, 4), np.array(2, np.float32)), _f(7, 10))
-    yield Case("Addcmul", (_f(1, 2), _f(3, 4), _f(5, 6), _f(2)), _f(31, 50))
-    yield Case("Addcdiv", (_f(1, 2), _f(3, 4), _f(2, 8), _f(2)), _f(4, 3))
-    yield Case("AddN", ((_f(1, 2), _f(3, 4), _f(5, 6)),), _f(9, 12), {"N": 3})
-    yield Case("Lerp", (_f(0, 10), _f(10, 20), _f(0.5, 0.25)), _f(5, 12.5))
-    yield Case("NanToNum", (_f(_NAN, _INF, -_INF, 1),), _f(7, 8, 9, 1), {"nan": 7.0, "posinf": 8.0, "neginf": 9.0})
-    yield Case("LeakyRelu", (_f(-2, 2, _NAN),), _f(-4, 2, _NAN), {"negative_slope": 2.0}, name="slope above 1")
-    channels = (sample((2, 3, 4), -1, 1), _f(0.1, 0.2, 0.3))
-    yield Case("PRelu", channels, lambda x, w: np.where(x > 0, x, w[None, :, None] * x), name="channel is dim 1")
-    yield Case("ThresholdV2", (_f(1, 2, 3), _f(2), _f(9)), _f(9, 9, 3), name="equality takes value")
-    yield Case("ThresholdV2", (_f(1, 3), _f(2)), _f(0, 3), name="value defaults to 0")
-    yield Case("Swish", (_f(1, -1),), lambda x: (x / (1 + np.exp(-2 * x))).astype(np.float32), {"scale": 2.0})
+    yield Case("Axpy", (floats(1, 2), floats(3, 4)), floats(7, 10), {"alpha": 2.0})
+    yield Case("AxpyV2", (floats(1, 2), floats(3, 4), np.array(2, np.float32)), floats(7, 10))
+    yield Case("Addcmul", (floats(1, 2), floats(3, 4), floats(5, 6), floats(2)), floats(31, 50))
+    yield Case("Addcdiv", (floats(1, 2), floats(3, 4), floats(2, 8), floats(2)), floats(4, 3))
+    yield Case("AddN", ((floats(1, 2), floats(3, 4), floats(5, 6)),), floats(9, 12), {"N": 3})
+    yield Case("Lerp", (floats(0, 10), floats(10, 20), floats(0.5, 0.25)), floats(5, 12.5))
     yield Case(
-        "GeluV2", (_f(1, -2),), lambda x: _gelu_tanh(x.astype(float)).astype(np.float32), {"approximate": "tanh"}
+        "NanToNum", (floats(_NAN, _INF, -_INF, 1),), floats(7, 8, 9, 1), {"nan": 7.0, "posinf": 8.0, "neginf": 9.0}
     )
-    yield Case("Elu", (_f(1, -1),), lambda x: np.where(x > 0, 3 * x, 6 * np.expm1(0.5 * x)).astype(np.float32),
+    yield Case("LeakyRelu", (floats(-2, 2, _NAN),), floats(-4, 2, _NAN), {"negative_slope": 2.0}, name="slope above 1")
+    channels = (sample((2, 3, 4), -1, 1), floats(0.1, 0.2, 0.3))
+    yield Case("PRelu", channels, lambda x, w: np.where(x > 0, x, w[None, :, None] * x), name="channel is dim 1")
+    yield Case("ThresholdV2", (floats(1, 2, 3), floats(2), floats(9)), floats(9, 9, 3), name="equality takes value")
+    yield Case("ThresholdV2", (floats(1, 3), floats(2)), floats(0, 3), name="value defaults to 0")
+    yield Case("Swish", (floats(1, -1),), lambda x: (x / (1 + np.exp(-2 * x))).astype(np.float32), {"scale": 2.0})
+    yield Case("GeluV2", (floats(1, -2),), lambda x: _gelu_tanh(x.astype(float)).astype(np.float32),
+               {"approximate": "tanh"})  # fmt: skip
+    yield Case("Elu", (floats(1, -1),), lambda x: np.where(x > 0, 3 * x, 6 * np.expm1(0.5 * x)).astype(np.float32),
                {"alpha": 2.0, "scale": 3.0, "input_scale": 0.5})  # fmt: skip
     yield Case("Invert", (_i(0, 5, -1),), _i(-1, -6, 0))
     yield Case("RightShift", (_i(8, -8), _i(1, 1)), _i(4, -4))
@@ -159,45 +153,38 @@ def _edges() -> Iterator[Case]:
     for op, fn in (("LogicalAnd", np.logical_and), ("LogicalOr", np.logical_or)):
         yield Case(op, (np.array([[True], [False]]), np.array([True, False])), lambda a, b, fn=fn: fn(a, b))
     for op, test in (("IsNan", np.isnan), ("IsInf", np.isinf), ("IsFinite", np.isfinite)):
-        yield Case(op, (_f(_NAN, _INF, -_INF, 0),), lambda x, test=test: test(x))
+        yield Case(op, (floats(_NAN, _INF, -_INF, 0),), lambda x, test=test: test(x))
     yield Case("TensorEqual", (_i(1, 2), _i(1, 2)), np.array([True]))
-    yield Case("Complex", (_f(1, 2), _f(3, 4)), np.array([1 + 3j, 2 + 4j], np.complex64))
-    yield Case("Real", (np.array([1 + 3j], np.complex64),), _f(1))
-    yield Case("Imag", (np.array([1 + 3j], np.complex64),), _f(3))
+    yield Case("Complex", (floats(1, 2), floats(3, 4)), np.array([1 + 3j, 2 + 4j], np.complex64))
+    yield Case("Real", (np.array([1 + 3j], np.complex64),), floats(1))
+    yield Case("Imag", (np.array([1 + 3j], np.complex64),), floats(3))
 
 
 def _casts() -> Iterator[Case]:
-    numbers = {
-        "DT_FLOAT": 0,
-        "DT_FLOAT16": 1,
-        "DT_INT32": 3,
-        "DT_INT8": 2,
-        "DT_INT64": 9,
-        "DT_BOOL": 12,
-        "DT_DOUBLE": 11,
-    }
     for name, source, target, want in (
-        ("float to int truncates", _f(-1.7, 1.7, 2.0), "DT_INT32", _i(-1, 1, 2)),
-        ("NaN to int is 0", _f(_NAN, 3.0), "DT_INT64", _i(0, 3, dtype="int64")),
-        ("to bool is not zero", _f(0, 0.5, _NAN), "DT_BOOL", np.array([False, True, True])),
+        ("float to int truncates", floats(-1.7, 1.7, 2.0), "DT_INT32", _i(-1, 1, 2)),
+        ("NaN to int is 0", floats(_NAN, 3.0), "DT_INT64", _i(0, 3, dtype="int64")),
+        ("to bool is not zero", floats(0, 0.5, _NAN), "DT_BOOL", np.array([False, True, True])),
         ("narrowing ints wrap", _i(257, -129, 5), "DT_INT8", _i(1, 127, 5, dtype="int8")),
-        ("half even", _f(2049, 2051), "DT_FLOAT16", np.array([2048, 2052], np.float16)),
-        ("same type", _f(1, 2), "DT_FLOAT", _f(1, 2)),
-        ("bool to float", np.array([True, False]), "DT_FLOAT", _f(1, 0)),
+        ("half even", floats(2049, 2051), "DT_FLOAT16", np.array([2048, 2052], np.float16)),
+        ("same type", floats(1, 2), "DT_FLOAT", floats(1, 2)),
+        ("bool to float", np.array([True, False]), "DT_FLOAT", floats(1, 0)),
         ("int to double", _i(3), "DT_DOUBLE", np.array([3.0])),
     ):
-        yield Case("Cast", (source,), want, {"dst_type": numbers[target]}, name=name, tolerance=None)
+        yield Case("Cast", (source,), want, {"dst_type": DataType[target]}, name=name, tolerance=None)
 
 
 def _choices() -> Iterator[Case]:
     a, b = sample((2, 3), -1, 1), sample((3,), 2, 3)
     condition = np.array([[True], [False]])
     yield Case("SelectV2", (condition, a, b), lambda c, a, b: np.where(c, a, b), name="three-way broadcast")
-    yield Case("SelectV2", (np.array([True, False]), _f(1, 2), _f(_NAN, 5)), _f(1, 5), name="NaN does not leak")
+    yield Case(
+        "SelectV2", (np.array([True, False]), floats(1, 2), floats(_NAN, 5)), floats(1, 5), name="NaN does not leak"
+    )
     rows = np.array([False, True])
     yield Case("Select", (rows, a, a + 1), lambda c, a, b: np.where(c[:, None], a, b), name="vector chooses rows")
     mask = np.array([[True, False, False], [False, True, False]])
-    yield Case("MaskedFill", (b, mask, _f(-9)), lambda x, m, v: np.where(m, v, x), name="mask larger than x")
+    yield Case("MaskedFill", (b, mask, floats(-9)), lambda x, m, v: np.where(m, v, x), name="mask larger than x")
 
 
 def cases() -> Iterator[Case]:

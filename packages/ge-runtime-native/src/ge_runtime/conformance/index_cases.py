@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ge_runtime.conformance.case import Array, Case
-from ge_runtime.conformance.elementwise_cases import sample
+from ge_runtime.conformance.elementwise_cases import floats, sample
 
 _X = sample((3, 4), -2, 2)
 _INT64, _INT32 = 9, 3
@@ -16,10 +16,6 @@ _INT64, _INT32 = 9, 3
 
 def _i(values: Any, dtype: str = "int64") -> Array:
     return np.array(values, dtype)
-
-
-def _f(*values: float) -> Array:
-    return np.array(values, np.float32)
 
 
 def _gathers() -> Iterator[Case]:
@@ -63,12 +59,20 @@ def _scatters() -> Iterator[Case]:
     yield Case("ScatterElements", (_X, index, updates), want)
     wide = np.pad(updates, ((0, 1), (0, 2)))
     yield Case("ScatterElements", (_X, index, wide), want, name="iterates over indices")
-    twice = _f(1, 2, 3)
+    twice = floats(1, 2, 3)
     yield Case(
-        "ScatterElements", (np.zeros(2, np.float32), _i([1, 1, 0]), twice), _f(3, 3), {"reduction": "add"}, name="add"
+        "ScatterElements",
+        (np.zeros(2, np.float32), _i([1, 1, 0]), twice),
+        floats(3, 3),
+        {"reduction": "add"},
+        name="add",
     )
     yield Case(
-        "ScatterElements", (np.full(2, 2, np.float32), _i([1, 1, 0]), twice), _f(6, 4), {"reduction": "mul"}, name="mul"
+        "ScatterElements",
+        (np.full(2, 2, np.float32), _i([1, 1, 0]), twice),
+        floats(6, 4),
+        {"reduction": "mul"},
+        name="mul",
     )
     rows = _i([[2], [0]])
     values = np.array([[1, 2, 3, 4], [5, 6, 7, 8]], np.float32)
@@ -79,7 +83,7 @@ def _scatters() -> Iterator[Case]:
     yield Case("ScatterUpdate", (_X, _i([2, 0]), values), _scattered(_X, [2, 0], values))
     yield Case("ScatterAdd", (_X, _i([1, 1]), values), _scattered(_X, [1, 1], values, True))
     yield Case(
-        "InplaceIndexAdd", (_X, _i([1, 1]), values, _f(2.0)), _scattered(_X, [1, 1], 2 * values, True), {"axis": 0}
+        "InplaceIndexAdd", (_X, _i([1, 1]), values, floats(2.0)), _scattered(_X, [1, 1], 2 * values, True), {"axis": 0}
     )
     cache, new = np.zeros((2, 5, 3), np.float32), sample((2, 2, 3), 1, 2)
     filled = cache.copy()
@@ -90,7 +94,7 @@ def _scatters() -> Iterator[Case]:
     yield Case("Scatter", (cache, _i([[1, 1], [0, 3]]), new), swapped, {"reduce": "update", "axis": -2}, name="rows")
     yield Case("Assign", (_X, _X + 1), _X + 1)
     flat = np.zeros(6, np.float32)
-    yield Case("ViewCopy", (flat, [2], [2], [1], _f(8, 9), [2], [1], [0]), _f(0, 8, 0, 9, 0, 0))
+    yield Case("ViewCopy", (flat, [2], [2], [1], floats(8, 9), [2], [1], [0]), floats(0, 8, 0, 9, 0, 0))
 
 
 def _sorts() -> Iterator[Case]:
@@ -109,11 +113,13 @@ def _sorts() -> Iterator[Case]:
     for right in (False, True):
         want = np.searchsorted(rising[0], [2, 0, 9], "right" if right else "left").astype(np.int64)[None]
         yield Case("SearchSorted", (rising, np.array([[2, 0, 9]], np.float32)), want, {"right": right}, name=str(right))
-    yield Case("UniqueWithCountsAndSorting", (_f(3, 1, 3),), (_f(1, 3), _i([1, 0, 1]), _i([1, 2])),
+    yield Case("UniqueWithCountsAndSorting", (floats(3, 1, 3),), (floats(1, 3), _i([1, 0, 1]), _i([1, 2])),
                {"return_inverse": True, "return_counts": True})  # fmt: skip
-    yield Case("Unique", (_f(3, 1, 3),), (_f(3, 1), _i([0, 1, 0], "int32")), name="order of appearance")
+    yield Case("Unique", (floats(3, 1, 3),), (floats(3, 1), _i([0, 1, 0], "int32")), name="order of appearance")
     keep = np.array([0b00000101] + [0] * 15, np.uint8)
-    yield Case("DropOutDoMask", (_f(1, 2, 3, 4), keep, np.array(0.5, np.float32)), _f(2, 0, 6, 0), name="low bit first")
+    yield Case(
+        "DropOutDoMask", (floats(1, 2, 3, 4), keep, np.array(0.5, np.float32)), floats(2, 0, 6, 0), name="low bit first"
+    )
 
 
 def cases() -> Iterator[Case]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ge_runtime.conformance.case import Array, Case
-from ge_runtime.conformance.elementwise_cases import sample
+from ge_runtime.conformance.elementwise_cases import floats, sample
 
 _X = sample((2, 3, 4), -2, 2)
 _INT64, _INT32 = 9, 3
@@ -18,17 +18,9 @@ def _i(*values: Any, dtype: str = "int64") -> Array:
     return np.array(values, dtype)
 
 
-def _f(*values: float) -> Array:
-    return np.array(values, np.float32)
-
-
 REDUCTIONS: dict[str, Callable[..., Any]] = {
-    "ReduceSum": np.sum,
-    "ReduceMean": np.mean,
-    "ReduceMax": np.max,
-    "ReduceMin": np.min,
-    "ReduceProd": np.prod,
-}
+    "ReduceSum": np.sum, "ReduceMean": np.mean, "ReduceMax": np.max, "ReduceMin": np.min, "ReduceProd": np.prod,
+}  # fmt: skip
 
 
 def _reductions() -> Iterator[Case]:
@@ -50,25 +42,21 @@ def _reductions() -> Iterator[Case]:
         yield Case(op, (signs, [1]), fn(signs, axis=1))
         yield Case(op, (signs, []), np.asarray(fn(signs)), name="empty axes reduce everything")
     yield Case("ReduceLogSumExp", (_X, [2]), np.log(np.exp(_X).sum(2)))
-    yield Case("ReduceStdV2Update", (_X, np.broadcast_to(_X.mean(1, keepdims=True), _X.shape).copy()),
-               _X.var(1, ddof=1), {"dim": [1]})  # fmt: skip
     mean = np.broadcast_to(_X.mean(1, keepdims=True), _X.shape).copy()
+    yield Case("ReduceStdV2Update", (_X, mean), _X.var(1, ddof=1), {"dim": [1]})
     yield Case("ReduceStdWithMean", (_X, mean), _X.std(1, ddof=1), {"dim": [1]}, name="a root")
     yield Case("ReduceStdWithMean", (_X, mean), 1 / np.sqrt(_X.var(1) + 1e-3),
                {"dim": [1], "unbiased": False, "invert": True, "epsilon": 1e-3}, name="inverted")  # fmt: skip
     yield Case("ArgMaxV2", (_X, 1), _X.argmax(1), name="position")
     yield Case("ArgMin", (_X, -1), _X.argmin(-1).astype(np.int32), {"dtype": _INT32}, name="int32")
     yield Case("ArgMaxWithValue", (_X,), (_X.argmax(1).astype(np.int32), _X.max(1)), {"dimension": 1})
-    for exclusive, reverse in ((False, False), (True, False), (False, True), (True, True)):
+    for exclusive, reverse, want in (
+        (False, False, floats(1, 3, 6)), (True, False, floats(0, 1, 3)), (False, True, floats(6, 5, 3)),
+        (True, True, floats(5, 3, 0)),
+    ):  # fmt: skip
         flags = {"exclusive": exclusive, "reverse": reverse}
-        yield Case("Cumsum", (_f(1, 2, 3), 0), _running(exclusive, reverse), flags, name=f"{exclusive} {reverse}")
+        yield Case("Cumsum", (floats(1, 2, 3), 0), want, flags, name=f"{exclusive} {reverse}")
     yield Case("Cumsum", (_i(100, 100, dtype="int8"), 0), _i(100, -56, dtype="int8"), name="wraps")
-
-
-def _running(exclusive: bool, reverse: bool) -> Array:
-    return {
-        (False, False): _f(1, 3, 6), (True, False): _f(0, 1, 3), (False, True): _f(6, 5, 3), (True, True): _f(5, 3, 0),
-    }[exclusive, reverse]  # fmt: skip
 
 
 def _moves() -> Iterator[Case]:
@@ -77,7 +65,7 @@ def _moves() -> Iterator[Case]:
     yield Case("Reshape", (_X, [0, -1]), _X.reshape(2, 12), name="0 copies")
     yield Case("Reshape", (_X, [12]), _X.reshape(2, 12), {"axis": 1}, name="axis")
     yield Case("Reshape", (_X, [6]), _X.reshape(6, 4), {"axis": 0, "num_axes": 2}, name="num_axes")
-    yield Case("Reshape", (_f(5), []), np.array(5, np.float32), name="to rank 0")
+    yield Case("Reshape", (floats(5), []), np.array(5, np.float32), name="to rank 0")
     yield Case("Reshape", (np.zeros((0, 3), np.float32), [3, 0]), np.zeros((3, 0), np.float32), name="0 of an empty")
     yield Case("FlattenV2", (_X,), _X.reshape(2, 12))
     yield Case("FlattenV2", (_X,), _X.reshape(6, 4), {"axis": 0, "end_axis": 1}, name="range")
@@ -90,17 +78,19 @@ def _moves() -> Iterator[Case]:
     yield Case("Transpose", (_X, [0, 1, 2]), _X, name="identity")
     yield Case("Transpose", (_X, [0, -1, 1]), _X.transpose(0, 2, 1), name="negative")
     yield Case("Permute", (_X,), _X.transpose(1, 2, 0), {"order": [1, 2, 0]})
-    yield Case("BroadcastTo", (_f(1, 2), [3, 2]), np.broadcast_to(_f(1, 2), (3, 2)))
-    yield Case("BroadcastTo", (_f(1, 2), [3, -1]), np.broadcast_to(_f(1, 2), (3, 2)), name="-1 keeps")
+    yield Case("BroadcastTo", (floats(1, 2), [3, 2]), np.broadcast_to(floats(1, 2), (3, 2)))
+    yield Case("BroadcastTo", (floats(1, 2), [3, -1]), np.broadcast_to(floats(1, 2), (3, 2)), name="-1 keeps")
     yield Case("Expand", (_X, [1, 3, 1]), _X, name="1 against n keeps n")
     yield Case("Tile", (_X, [1, 2, 1]), np.tile(_X, (1, 2, 1)))
     yield Case("Tile", (_X, [2]), np.tile(_X, (1, 1, 2)), name="fewer multiples")
-    yield Case("Tile", (_f(1, 2), [2, 0]), np.zeros((2, 0), np.float32), name="0 empties")
+    yield Case("Tile", (floats(1, 2), [2, 0]), np.zeros((2, 0), np.float32), name="0 empties")
     yield Case("ConcatV2", ((_X, _X[:, :1]), 1), np.concatenate([_X, _X[:, :1]], 1), {"N": 2})
-    yield Case("ConcatV2", ((_f(1), _f(2, 3)), -1), _f(1, 2, 3), {"N": 2}, name="negative axis")
-    yield Case("ConcatV2", ((_f(1),), 0), _f(1), {"N": 1}, name="one part")
+    yield Case("ConcatV2", ((floats(1), floats(2, 3)), -1), floats(1, 2, 3), {"N": 2}, name="negative axis")
+    yield Case("ConcatV2", ((floats(1),), 0), floats(1), {"N": 1}, name="one part")
     yield Case("Pack", ((_X, _X + 1),), np.stack([_X, _X + 1], -1), {"axis": -1, "N": 2}, name="counts on the result")
-    yield Case("Pack", ((np.array(1.0, np.float32), np.array(2.0, np.float32)),), _f(1, 2), {"N": 2}, name="scalars")
+    yield Case(
+        "Pack", ((np.array(1.0, np.float32), np.array(2.0, np.float32)),), floats(1, 2), {"N": 2}, name="scalars"
+    )
     yield Case("Unpack", (_X,), tuple(_X[:, k] for k in range(3)), {"num": 3, "axis": 1}, keywords={"size_of_y": 3})
     yield Case("SplitV", (_X, [1, -1], 2), (_X[..., :1], _X[..., 1:]), {"num_split": 2}, keywords={"size_of_y": 2})
     yield Case(
@@ -155,12 +145,12 @@ def _pads() -> Iterator[Case]:
     for diagonal in (0, 1, -2, 9):
         yield Case("Tril", (square,), np.tril(square, diagonal), {"diagonal": diagonal}, name=str(diagonal))
         yield Case("Triu", (square,), np.triu(square, diagonal), {"diagonal": diagonal}, name=str(diagonal))
-    yield Case("Diag", (_f(1, 2),), np.diag(_f(1, 2)))
+    yield Case("Diag", (floats(1, 2),), np.diag(floats(1, 2)))
     yield Case("DiagPart", (_X[0, :3, :3].copy(),), np.diag(_X[0, :3, :3]))
     yield Case("AsStrided", (np.arange(6, dtype=np.float32), [2, 2], [1, 2], 1), np.array([[1, 3], [2, 4]], np.float32))
-    yield Case("Bitcast", (_f(1.0),), np.array([0x3F800000], np.int32), {"type": _INT32})
-    yield Case("Bitcast", (_f(1.0),), np.array([[0, 0, 0x80, 0x3F]], np.uint8), {"type": 4}, name="smaller")
-    yield Case("Bitcast", (np.array([[0, 0, 0x80, 0x3F]], np.uint8),), _f(1.0), {"type": 0}, name="larger")
+    yield Case("Bitcast", (floats(1.0),), np.array([0x3F800000], np.int32), {"type": _INT32})
+    yield Case("Bitcast", (floats(1.0),), np.array([[0, 0, 0x80, 0x3F]], np.uint8), {"type": 4}, name="smaller")
+    yield Case("Bitcast", (np.array([[0, 0, 0x80, 0x3F]], np.uint8),), floats(1.0), {"type": 0}, name="larger")
 
 
 def _creations() -> Iterator[Case]:
@@ -171,26 +161,24 @@ def _creations() -> Iterator[Case]:
     yield Case("Rank", (_X,), np.array(3, np.int32))
     yield Case("Fill", ([2, 3], np.array(2.5, np.float32)), np.full((2, 3), 2.5, np.float32))
     yield Case("Fill", ([], np.array(2.5, np.float32)), np.array(2.5, np.float32), name="rank 0")
-    yield Case("ZerosLike", (_f(float("nan"), 1),), _f(0, 0))
+    yield Case("ZerosLike", (floats(float("nan"), 1),), floats(0, 0))
     yield Case("OnesLike", (_X,), np.ones_like(_X))
     yield Case("Eye", (), np.broadcast_to(np.eye(2, 3, dtype=np.float32), (2, 2, 3)),
                {"num_rows": 2, "num_columns": 3, "batch_shape": [2]})  # fmt: skip
     for start, limit, delta in ((0, 5, 1), (2, 9, 3), (5, 0, -2), (3, 3, 1)):
-        ends = (_scalar(start), _scalar(limit), _scalar(delta))
+        ends = tuple(np.array(v, np.int64) for v in (start, limit, delta))
         yield Case("Range", ends, np.arange(start, limit, delta, dtype=np.int64), name=f"{start} {limit} {delta}")
-    yield Case("Range", tuple(np.array(v, np.float32) for v in (0.0, 1.0, 0.25)), _f(0, 0.25, 0.5, 0.75), name="floats")
-    yield Case("LinSpace", (_f(0.0), _f(1.0), np.array([5], np.int32)), np.linspace(0, 1, 5, dtype=np.float32))
-    yield Case("LinSpace", (_f(3.0), _f(1.0), np.array([1], np.int32)), _f(3.0), name="one")
+    yield Case(
+        "Range", tuple(np.array(v, np.float32) for v in (0.0, 1.0, 0.25)), floats(0, 0.25, 0.5, 0.75), name="floats"
+    )
+    yield Case("LinSpace", (floats(0.0), floats(1.0), np.array([5], np.int32)), np.linspace(0, 1, 5, dtype=np.float32))
+    yield Case("LinSpace", (floats(3.0), floats(1.0), np.array([1], np.int32)), floats(3.0), name="one")
     one_hot = np.array([[0, 1, 0], [0, 0, 0], [0, 0, 1]], np.float32)
     args = (np.array([1, -1, 2], np.int32), 3, np.array(1, np.float32), np.array(0, np.float32))
     yield Case("OneHot", (args[0], np.array(3, np.int32), *args[2:]), one_hot)
     yield Case("OneHot", (args[0], np.array(3, np.int32), *args[2:]), one_hot.T, {"axis": 0}, name="axis 0")
     yield Case("TensorMove", (_X,), _X)
     yield Case("Identity", (_X,), _X)
-
-
-def _scalar(value: int) -> Array:
-    return np.array(value, np.int64)
 
 
 def cases() -> Iterator[Case]:

@@ -52,55 +52,37 @@ class CpuEngine:
             GraphError if the graph breaks its schemas; EngineError GE4003 naming every operator without kernel,
             GE4007 for an engine option that is not known, GE4009 for a form of an operator that is refused.
         """
-        seed, check, written = _read_options(options)
         with no_collection():
             verify(graph)
+            seed, check, written = _read_options(graph, options)
             order = schedule(graph, seed)
             check_kernels(self.name, order)
-            return CpuExecutable(graph, order, check, seed, _checked_pairs(graph, options, written))
+            return CpuExecutable(graph, order, check, seed, written)
 
 
-def _checked_pairs(graph: Graph, options: Mapping[str, str], pairs: Mapping[int, int]) -> Mapping[int, int]:
-    """The pairs of ``engine.written`` if the graph has such inputs and results."""
-    if any(i >= len(graph.inputs) or o >= len(graph.outputs) for i, o in pairs.items()):
-        raise errors.bad_option("engine.written", options["engine.written"], _OPTIONS["engine.written"])
-    return pairs
-
-
-def _read_options(options: Mapping[str, str]) -> tuple[int | None, str, dict[int, int]]:
+def _read_options(graph: Graph, options: Mapping[str, str]) -> tuple[int | None, str, dict[int, int]]:
     """Options of other engines pass; a name under ``engine.`` must be ours."""
-    seed, check, written = None, "first", dict[int, int]()
-    for name, value in options.items():
-        if not name.startswith("engine."):
-            continue
-        if name not in _OPTIONS:
-            raise errors.bad_option(name, value, ", ".join(sorted(_OPTIONS)))
-        if name == "engine.shuffle_seed":
-            if not value.lstrip("-").isdigit():
-                raise errors.bad_option(name, value, _OPTIONS[name])
-            seed = int(value)
-        elif name == "engine.written":
-            pairs = [pair.split(":") for pair in value.split(",")]
-            if not all(len(pair) == 2 and all(part.isdecimal() for part in pair) for pair in pairs):
-                raise errors.bad_option(name, value, _OPTIONS[name])
-            written = {int(i): int(o) for i, o in pairs}
-        else:
-            check = value
-            if check not in ("first", "always", "never"):
-                raise errors.bad_option(name, value, _OPTIONS[name])
-    return seed, check, written
+    own = {name: value for name, value in options.items() if name.startswith("engine.")}
+    seed, check = own.get("engine.shuffle_seed", ""), own.get("engine.check", "first")
+    pairs = [pair.split(":") for pair in own.get("engine.written", "").split(",") if pair]
+    written = {int(p[0]): int(p[1]) for p in pairs if len(p) == 2 and all(n.isdecimal() for n in p)}
+    within = all(i < len(graph.inputs) and o < len(graph.outputs) for i, o in written.items())
+    fits = {
+        "engine.shuffle_seed": seed.lstrip("-").isdigit(),
+        "engine.check": check in ("first", "always", "never"),
+        "engine.written": bool(pairs) and len(written) == len(pairs) and within,
+    }
+    for name, value in own.items():
+        if not fits.get(name, False):
+            raise errors.bad_option(name, value, _OPTIONS.get(name) or ", ".join(sorted(_OPTIONS)))
+    return int(seed) if seed else None, check, written
 
 
 class CpuExecutable:
     """A planned graph. Runs are independent of each other and may overlap in threads."""
 
     def __init__(
-        self,
-        graph: Graph,
-        order: Sequence[Node],
-        check: str,
-        seed: int | None = None,
-        written: Mapping[int, int] = {},
+        self, graph: Graph, order: Sequence[Node], check: str, seed: int | None = None, written: Mapping[int, int] = {}
     ) -> None:
         self._graph = graph
         self._written_over = written

@@ -129,15 +129,10 @@ def _unary(ctx: Any) -> list[Host] | None:
     return None if fn is None or x is None else _map(ctx, x, fn)
 
 
-def _pass_through(ctx: Any) -> list[Host] | None:
-    x = ctx.host(ctx.ports[0])
-    return None if x is None else [x]
-
-
 for _op in (*_ARITHMETIC, *_WITHIN, *_PREDICATES):
     RULES[_op] = _unary if _op in ("Neg", "Abs", "LogicalNot") else _binary
 for _op in _PASS:
-    RULES[_op] = _pass_through
+    RULES[_op] = lambda ctx: _known(ctx.host(ctx.ports[0]))
 
 
 def _rule(*ops: str) -> Callable[[Rule], Rule]:
@@ -149,10 +144,17 @@ def _rule(*ops: str) -> Callable[[Rule], Rule]:
     return enter
 
 
-@_rule("Shape")
-def _shape(ctx: Any) -> list[Host] | None:
-    dims = ctx.dims(ctx.ports[0])
-    return None if dims is None else [dims]
+def _known(value: Any) -> list[Host] | None:
+    return None if value is None else [value]
+
+
+def _only(value: Any) -> Any:
+    """The number of a list of one; anything else is itself."""
+    return value[0] if isinstance(value, list) and len(value) == 1 else value
+
+
+RULES["Shape"] = lambda ctx: _known(ctx.dims(ctx.ports[0]))
+RULES["Rank"] = lambda ctx: _known(None if (shape := ctx.shape(ctx.ports[0])) is None else len(shape))
 
 
 @_rule("Size")
@@ -164,12 +166,6 @@ def _size(ctx: Any) -> list[Host] | None:
     for d in dims:
         total = _apply(ctx, _WRAPPED["Mul", ctx.out_dtype()], (total, d))
     return [total]
-
-
-@_rule("Rank")
-def _rank(ctx: Any) -> list[Host] | None:
-    shape = ctx.shape(ctx.ports[0])
-    return None if shape is None else [len(shape)]
 
 
 @_rule("Cast")
@@ -191,8 +187,7 @@ def _map(ctx: Any, x: Host, fn: Callable[[Any], Any]) -> list[Host]:
 @_rule("Gather", "GatherV2")
 def _gather(ctx: Any) -> list[Host] | None:
     x, index = ctx.host("x"), ctx.const("indices")
-    axis = ctx.const("axis") if ctx.node.op == "GatherV2" else 0
-    axis = axis[0] if isinstance(axis, list) and len(axis) == 1 else axis
+    axis = _only(ctx.const("axis")) if ctx.node.op == "GatherV2" else 0
     if not isinstance(x, list) or index is None or axis not in (0, -1) or ctx.attr("batch_dims", 0) != 0:
         return None
     picked = index if isinstance(index, list) else [index]
@@ -218,10 +213,9 @@ def _concat(ctx: Any) -> list[Host] | None:
     return [[v for p in parts for v in p]]
 
 
-@_rule("Unpack")
-def _unpack(ctx: Any) -> list[Host] | None:
-    x = ctx.host("x")
-    return list(x) if isinstance(x, list) and len(x) == len(ctx.node.outputs) else None
+RULES["Unpack"] = lambda ctx: (
+    list(x) if isinstance(x := ctx.host("x"), list) and len(x) == len(ctx.node.outputs) else None
+)
 
 
 @_rule("Squeeze", "SqueezeV2", "SqueezeV3")
@@ -236,9 +230,8 @@ def _squeeze(ctx: Any) -> list[Host] | None:
 @_rule("Unsqueeze", "ExpandDims")
 def _unsqueeze(ctx: Any) -> list[Host] | None:
     x = ctx.host("x")
-    axes = ctx.const("axis") if ctx.node.op == "ExpandDims" else list(ctx.attr("axes", (0,)))
-    single = axes[0] if isinstance(axes, list) and len(axes) == 1 else axes
-    return None if x is None or isinstance(x, list) or single not in (0, -1) else [[x]]
+    axis = _only(ctx.const("axis") if ctx.node.op == "ExpandDims" else list(ctx.attr("axes", (0,))))
+    return None if x is None or isinstance(x, list) or axis not in (0, -1) else [[x]]
 
 
 @_rule("Reshape")
@@ -254,9 +247,8 @@ def _reshape(ctx: Any) -> list[Host] | None:
 
 @_rule("ReduceProd", "ReduceSum", "ReduceMax", "ReduceMin")
 def _reduce(ctx: Any) -> list[Host] | None:
-    x, axes = ctx.host("x"), ctx.const("axes")
-    single = axes[0] if isinstance(axes, list) and len(axes) == 1 else axes
-    if not isinstance(x, list) or single not in (0, -1) or ctx.attr("keep_dims", False) or not x:
+    x, axis = ctx.host("x"), _only(ctx.const("axes"))
+    if not isinstance(x, list) or axis not in (0, -1) or ctx.attr("keep_dims", False) or not x:
         return None
     step = {"ReduceProd": "Mul", "ReduceSum": "Add", "ReduceMax": "Maximum", "ReduceMin": "Minimum"}[ctx.node.op]
     fn = _function(step, ctx.out_dtype())

@@ -43,8 +43,8 @@ def own_results(node: Node, kernel: Kernel) -> frozenset[int]:
     return frozenset(i for i, name in enumerate(names) if name not in kernel.updates)
 
 
-class NodePlanContext:
-    """What a plan hook or host rule sees; implements ``registry.PlanContext``."""
+class PlanContext:
+    """One node as a plan hook or host rule sees it. Ports are named as in the schema."""
 
     __slots__ = ("planner", "node", "ports", "_operands", "asked")
 

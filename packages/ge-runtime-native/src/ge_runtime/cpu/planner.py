@@ -27,7 +27,7 @@ from ge_graph.ir import Graph, Node, Tensor
 from ge_runtime import errors
 from ge_runtime.cpu import host as host_rules
 from ge_runtime.cpu import registry, subgraphs
-from ge_runtime.cpu.plan_context import NodePlanContext, input_ports, own_results, said
+from ge_runtime.cpu.plan_context import PlanContext, input_ports, own_results, said
 from ge_runtime.cpu.program import EngineProgram, Line
 from ge_runtime.cpu.registry import Call, Kernel, Ref
 from ge_runtime.cpu.values import constant, too_large, torch_dtype
@@ -158,22 +158,11 @@ class Planner:
     """
 
     def __init__(
-        self,
-        graph: Graph,
-        order: Sequence[Node],
-        *,
-        trace: bool,
-        constants: dict[Tensor, torch.Tensor],
-        seed: int | None = None,
-        lent: frozenset[int] | None = None,
-        written: Mapping[int, int] = {},
-    ) -> None:
-        self.graph = graph
-        self.order = order
-        self.trace = trace
-        self.constants = constants
-        self.seed = seed
-        self.lent = lent
+        self, graph: Graph, order: Sequence[Node], *, trace: bool, constants: dict[Tensor, torch.Tensor],
+        seed: int | None = None, lent: frozenset[int] | None = None, written: Mapping[int, int] = {},
+    ) -> None:  # fmt: skip
+        self.graph, self.order, self.trace, self.constants = graph, order, trace, constants
+        self.seed, self.lent = seed, lent
         self.inner: list[tuple[str, EngineProgram]] = []
         self.dropped: list[DroppedShortcut] = []
         self.values: dict[Tensor, PlannedValue] = {}
@@ -356,13 +345,13 @@ class Planner:
         bound.__name__ = node.op  # type: ignore[attr-defined]
         return bound
 
-    def _host_argument(self, edge: Tensor, ctx: NodePlanContext, port: str) -> Any:
+    def _host_argument(self, edge: Tensor, ctx: PlanContext, port: str) -> Any:
         for known in (ctx.host(port), ctx.const(port)):
             if known is not None:
                 return known
         return Call(torch.Tensor.tolist, (self.tensor(edge),))
 
-    def _general_call(self, ctx: NodePlanContext, kernel: Kernel) -> Call:
+    def _general_call(self, ctx: PlanContext, kernel: Kernel) -> Call:
         args: list[Any] = []
         for port, entry in zip(ctx.ports, ctx.node.inputs):
             if port in kernel.host and isinstance(entry, Tensor):
@@ -370,12 +359,14 @@ class Planner:
             else:
                 args.append(ctx.tensor(port))
         fn = self._bound(ctx.node, kernel)
+        if isinstance(fn, partial) and not {*registry.parameters(kernel.run)[0][: len(args)]}.isdisjoint(fn.keywords):
+            return Call(fn, (), dict(zip(ctx.ports, args)))  # a D form: the attribute stands before a port
         if fn is kernel.run and not registry.parameters(fn)[0]:
             while args and args[-1] is None:  # ATen functions know their own optional arguments
                 args.pop()
         return Call(fn, tuple(args))
 
-    def _own_updated(self, ctx: NodePlanContext, kernel: Kernel) -> dict[Tensor, PlannedValue]:
+    def _own_updated(self, ctx: PlanContext, kernel: Kernel) -> dict[Tensor, PlannedValue]:
         """Let an updating kernel write only to RefData, or to memory that dies here; anything else is copied first.
 
         Returns the values to put back after the node.
@@ -397,7 +388,7 @@ class Planner:
             kernel = registry.find(edge.node.op)
             if kernel is None or not kernel.updates:
                 return False
-            ctx = NodePlanContext(self, edge.node, kernel)
+            ctx = PlanContext(self, edge.node, kernel)
             before = ctx.edge(kernel.updates[0])
             if before is None:
                 return False
@@ -409,9 +400,7 @@ class Planner:
     def plan_inside(self, graph: Graph, owned: frozenset[int] = frozenset()) -> subgraphs.InnerPlan:
         """Plan a graph in a node; ``owned`` are the inputs that it may overwrite."""
         order = schedule(graph, self.seed)
-        made = Planner(
-            graph, order, trace=self.trace, constants=self.constants, seed=self.seed, lent=owned
-        )  # fmt: skip
+        made = Planner(graph, order, trace=self.trace, constants=self.constants, seed=self.seed, lent=owned)
         program = made.walk().program()
         self.dropped += made.dropped
         input_of = {root: index for index, root in made._root_of_input.items()}
@@ -444,7 +433,7 @@ class Planner:
             self._keep_values(node)
             return
         kernel = registry.find(node.op)
-        ctx = NodePlanContext(self, node, kernel)
+        ctx = PlanContext(self, node, kernel)
         if host_rules.hostable(node) and registry.is_builtin(node.op):
             values = host_rules.RULES[node.op](ctx)
             ctx.out_dtype()  # numbers become what the output declares
@@ -458,7 +447,7 @@ class Planner:
         self._call(node, ctx, kernel)
         self.values.update(replaced)
 
-    def _asked_all(self, ctx: NodePlanContext, ignores: Sequence[str]) -> bool:
+    def _asked_all(self, ctx: PlanContext, ignores: Sequence[str]) -> bool:
         """Whether a short cut looked at all that the node says; one that did not is dropped, and that is written down.
 
         The general kernel takes its place: the same numbers, but slower.
@@ -470,7 +459,7 @@ class Planner:
                          ctx.node.name, ", ".join(unasked), ctx.node.provenance or "no origin")  # fmt: skip
         return not unasked
 
-    def _call(self, node: Node, ctx: NodePlanContext, kernel: Kernel) -> None:
+    def _call(self, node: Node, ctx: PlanContext, kernel: Kernel) -> None:
         planned = kernel.plan(ctx) if kernel.plan is not None else None
         if planned is not None and not self._asked_all(ctx, kernel.ignores):
             planned = None
@@ -488,7 +477,7 @@ class Planner:
             updated = [e for e in map(ctx.edge, kernel.updates) if e is not None]
             roots = roots.union(*(self.values[e].roots for e in updated))
         elif kernel.views if call.views is None else call.views:
-            if self._may_change(node):
+            if any(map(self._is_reference, node.operands())):  # a later update would be seen: GE hands on values
                 call = Call(_copies if self._several(node) else torch.clone, (call,))
             else:
                 read = (self.values[e] for e in node.operands())
@@ -496,10 +485,6 @@ class Planner:
                 if call.fn is torch.Tensor.expand or not registry.is_builtin(node.op):
                     roots |= {FIXED}  # one element may stand for several: never to be written or handed out
         self._assign(node, call, roots)
-
-    def _may_change(self, node: Node) -> bool:
-        """Whether a view would see a later update: GE hands on values, so views of RefData are copied."""
-        return any(self._is_reference(e) for e in node.operands())
 
     def _overwrite(self, node: Node, kernel: Kernel, call: Call) -> bool:
         """Compute into the first operand if it dies here and the in-place method is the very function of the call.
@@ -639,10 +624,8 @@ class Planner:
         """The program of a graph that was walked."""
         if self.trace:
             return self.traced()
-        boxed = self.lent is None
-        return EngineProgram(
-            self.graph.name, len(self.graph.inputs), self.lines, self.names, boxed=boxed, inner=self.inner
-        )
+        takes, boxed = len(self.graph.inputs), self.lent is None
+        return EngineProgram(self.graph.name, takes, self.lines, self.names, boxed=boxed, inner=self.inner)
 
     @property
     def traces(self) -> bool:
@@ -652,11 +635,9 @@ class Planner:
     def traced(self) -> EngineProgram:
         """The program that reports every node: nothing is overwritten, so that operands stay as they were."""
         lines: list[Line] = []
-        at = 0
-        plain = [
-            line if (kept := self._kept.get(place)) is None else replace(line, statement=kept)
-            for place, line in enumerate(self.lines)
-        ]
+        at, plain = 0, list(self.lines)
+        for place, kept in self._kept.items():
+            plain[place] = replace(plain[place], statement=kept)
         for end, node, index, ins, outs in self._seen:
             lines += [*plain[at:end], self._reported(node, index, ins, outs)]
             at = end
@@ -682,5 +663,5 @@ def _check_ports(node: Node, run: Callable[..., Any], ports: list[str], attrs: d
     try:
         signature.bind(*ports, **attrs)
     except TypeError as e:
-        taken = ", ".join(ports) or "none"
-        raise errors.unfit_kernel(node, run, f"the kernel cannot be called: {e}", f"its inputs are {taken}") from None
+        advice = f"its inputs are {', '.join(ports) or 'none'}"
+        raise errors.unfit_kernel(node, run, f"the kernel cannot be called: {e}", advice) from None

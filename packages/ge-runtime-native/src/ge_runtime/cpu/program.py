@@ -50,12 +50,6 @@ def _freed_after(lines: Sequence[Line], given: Iterable[str] = ()) -> list[list[
     return freed
 
 
-def _unpacked(given: Sequence[str]) -> list[ast.stmt]:
-    """Variables out of the list ``given``, which is then empty: the variables alone keep the inputs alive."""
-    taken = [build.assign(given, build.name("given"))] if given else []
-    return [*taken, build.do(build.call(build.attribute(build.name("given"), "clear"), ()))]
-
-
 class EngineProgram:
     """A straight-line function made from lines.
 
@@ -70,34 +64,23 @@ class EngineProgram:
     """
 
     def __init__(
-        self,
-        graph: str,
-        inputs: int,
-        lines: Sequence[Line],
-        names: build.Names,
-        *,
-        traced: bool = False,
-        boxed: bool = False,
-        inner: Sequence[tuple[str, EngineProgram]] = (),
-    ) -> None:
-        self._inner = inner
-        self._graph = graph
-        self._lines = lines
-        self._names = names
+        self, graph: str, inputs: int, lines: Sequence[Line], names: build.Names, *, traced: bool = False,
+        boxed: bool = False, inner: Sequence[tuple[str, EngineProgram]] = (),
+    ) -> None:  # fmt: skip
+        self._inner, self._graph, self._names = inner, graph, names
         given = [f"i{k}" for k in range(inputs)]
         self._parameters = ["given"] if boxed else given + (["report"] if traced else [])
-        self._line_at: list[Line] = []
-        statements: list[tuple[ast.stmt, str]] = []
-        for statement in _unpacked(given) if boxed else ():
-            self._line_at.append(Line(statement, (), (), None))
-            statements.append((statement, ""))
+        whole: list[tuple[ast.stmt, Line]] = []
+        if boxed:  # variables out of the list, which is then empty: they alone keep the inputs alive
+            taken = [build.assign(given, build.name("given"))] if given else []
+            taken.append(build.do(build.call(build.attribute(build.name("given"), "clear"), ())))
+            whole = [(statement, Line(statement, (), (), None)) for statement in taken]
         for line, dead in zip(lines, _freed_after(lines, given if boxed else ())):
-            self._line_at.append(line)
-            statements.append((line.statement, ""))
+            whole.append((line.statement, line))
             if dead and not isinstance(line.statement, ast.Return):
-                self._line_at.append(line)
-                statements.append((build.drop(dead), ""))
-        self._compiled = build.Program("program", self._parameters, statements, names)
+                whole.append((build.drop(dead), line))
+        self._line_at = [line for _, line in whole]
+        self._compiled = build.Program("program", self._parameters, [(made, "") for made, _ in whole], names)
         self.function = self._compiled.function
 
     @cached_property
@@ -141,10 +124,8 @@ class EngineProgram:
         frame = error.__traceback__
         while frame is not None and frame.tb_frame.f_code.co_filename != self._compiled.file:
             frame = frame.tb_next
-        if frame is None:
-            return error if isinstance(error, EngineError) else errors.run_failed(self._graph, error)
-        line = self._line_at[frame.tb_lineno - 1]
-        if line.node is None:
+        line = None if frame is None else self._line_at[frame.tb_lineno - 1]
+        if frame is None or line is None or line.node is None:
             return error if isinstance(error, EngineError) else errors.run_failed(self._graph, error)
         if isinstance(error, EngineError):
             return errors.located(error, line.node)

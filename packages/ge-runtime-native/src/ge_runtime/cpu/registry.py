@@ -20,10 +20,8 @@ import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
-from ge_graph.dtypes import DataType
-from ge_graph.ir import Node
 from ge_runtime import errors
 from ge_runtime.cpu import ignored
 
@@ -60,41 +58,8 @@ class Call:
     views: bool | None = None
 
 
-class PlanContext(Protocol):
-    """One node as a plan hook sees it. Ports are named as in the schema."""
-
-    node: Node
-    ports: tuple[str, ...]
-
-    def fed(self, port: str) -> bool:
-        """Whether the port has an operand."""
-
-    def tensor(self, port: str) -> Any:
-        """The operand as a tensor: a Ref, a list of Refs for a dynamic port, None if not fed."""
-
-    def const(self, port: str) -> Any:
-        """The operand as a Python number or list if it is a small constant, else None."""
-
-    def host(self, port: str) -> Any:
-        """Like ``const``, but numbers may also be Refs that the program computes without tensors; None if neither."""
-
-    def attr(self, name: str, default: Any = None) -> Any:
-        """An attribute's value."""
-
-    def dtype(self, port: str) -> DataType | None:
-        """Element type of the operand."""
-
-    def out_dtype(self, index: int = 0) -> DataType:
-        """Element type of an output."""
-
-    def shape(self, port: str) -> tuple[int | str, ...] | None:
-        """Recorded shape of the operand: ints and texts of symbols; None if unknown."""
-
-    def is_read(self, index: int) -> bool:
-        """Whether a node or the graph's result reads an output."""
-
-
-PlanHook: TypeAlias = "Callable[[PlanContext], Call | Ref | None]"  # a Ref: the result is that value, no call is needed
+# Given a ``plan_context.PlanContext``; a Ref: the result is that value, no call is needed.
+PlanHook: TypeAlias = "Callable[[Any], Call | Ref | None]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,17 +100,11 @@ _plans: dict[str, PlanHook] = {}
 _pending: list[str] | None = None
 
 
-def _layer(module: str) -> dict[str, Kernel]:
-    return _builtin if module.startswith(_BUILTIN_PACKAGE) else _user
-
-
 def _same_place(old: Callable[..., Any], new: Callable[..., Any]) -> bool:
     """Whether two functions are one that was defined again, as by a notebook cell."""
     name = getattr(new, "__qualname__", "<")
-    return "<" not in name and (getattr(old, "__module__", ""), getattr(old, "__qualname__", "")) == (
-        new.__module__,
-        name,
-    )
+    place = getattr(old, "__module__", ""), getattr(old, "__qualname__", "")
+    return "<" not in name and place == (new.__module__, name)
 
 
 def _enter(layer: dict[str, Kernel], entry: Kernel, override: bool) -> None:
@@ -157,28 +116,15 @@ def _enter(layer: dict[str, Kernel], entry: Kernel, override: bool) -> None:
 
 
 def kernel(
-    *ops: str,
-    host: tuple[str, ...] = (),
-    views: bool = False,
-    updates: tuple[str, ...] = (),
-    inplace: str = "",
-    ignores: tuple[str, ...] = (),
-    source: str = "",
-    acts: bool = False,
-    override: bool = False,
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    *ops: str, host: tuple[str, ...] = (), views: bool = False, updates: tuple[str, ...] = (), inplace: str = "",
+    ignores: tuple[str, ...] = (), source: str = "", acts: bool = False, override: bool = False,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:  # fmt: skip
     """Register the decorated function for these operator types; it serves built-in and user kernels alike.
 
     Args:
         ops: GE operator types that the function computes.
-        host: See ``Kernel``; the same for the other flags.
-        views: See ``Kernel``.
-        updates: See ``Kernel``.
-        inplace: See ``Kernel``.
-        ignores: See ``Kernel``.
-        source: Where the definition comes from.
-        acts: See ``Kernel``.
         override: Replace a kernel of the same layer. A user kernel always wins over a built-in one.
+        others: See ``Kernel``.
 
     Errors:
         EngineError GE4008 if the layer has a kernel for the type already, unless it is the function of the same
@@ -190,7 +136,7 @@ def kernel(
         raise errors.no_operator_type(wrong[0])
 
     def register(fn: Callable[..., Any]) -> Callable[..., Any]:
-        layer = _layer(getattr(fn, "__module__", "") or "")
+        layer = _builtin if (getattr(fn, "__module__", "") or "").startswith(_BUILTIN_PACKAGE) else _user
         for op in ops:
             _enter(layer, Kernel(op, fn, host, views, updates, inplace, None, ignores, source, acts), override)
         return fn
@@ -199,9 +145,10 @@ def kernel(
 
 
 def rows(table: Mapping[str, Callable[..., Any]], **flags: Any) -> None:
-    """Register built-in kernels that are one ATen function each: operator type to function, same flags for all."""
-    for op, fn in table.items():
-        _enter(_builtin, Kernel(op, fn, **flags), override=False)
+    """Register built-in kernels by rows: operator types, with a space between them, to function; same flags for all."""
+    for ops, fn in table.items():
+        for op in ops.split():
+            _enter(_builtin, Kernel(op, fn, **flags), override=False)
 
 
 def plan(*ops: str) -> Callable[[PlanHook], PlanHook]:
@@ -288,9 +235,8 @@ def unread(fn: Callable[..., Any]) -> frozenset[str]:
         current = stack.pop()
         stack += [c for c in current.co_consts if inspect.iscode(c)]
         for step in dis.get_instructions(current):
-            if step.opname.startswith("LOAD_") and not step.opname.startswith(
-                ("LOAD_ATTR", "LOAD_GLOBAL", "LOAD_CONST")
-            ):
+            elsewhere = step.opname.startswith(("LOAD_ATTR", "LOAD_GLOBAL", "LOAD_CONST"))
+            if step.opname.startswith("LOAD_") and not elsewhere:
                 loaded.update([step.argval] if isinstance(step.argval, str) else step.argval or ())
     named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     return frozenset(named) - loaded

@@ -44,8 +44,7 @@ class Reporter:
     __slots__ = ("_on_node", "_order")
 
     def __init__(self, on_node: OnNode, order: Sequence[Node]) -> None:
-        self._on_node = on_node
-        self._order = order
+        self._on_node, self._order = on_node, order
 
     def __call__(self, index: int, ins: Values, outs: Values) -> None:
         self._on_node(self._order[index], ins, outs)
@@ -134,9 +133,7 @@ class Branches:
     __slots__ = ("_inner", "_choose", "__name__")
 
     def __init__(self, name: str, inner: Sequence[InnerPlan], choose: Callable[[torch.Tensor], int] | None) -> None:
-        self.__name__ = name
-        self._inner = inner
-        self._choose = choose
+        self.__name__, self._inner, self._choose = name, inner, choose
 
     def __call__(self, values: Values, report: Reporter | None = None) -> Values:
         if self._choose is None:
@@ -160,11 +157,7 @@ class Loop:
     def __init__(
         self, name: str, cond: InnerPlan, body: InnerPlan, owned: frozenset[int], fresh: frozenset[int]
     ) -> None:
-        self.__name__ = name
-        self._cond = cond
-        self._body = body
-        self._owned = owned
-        self._fresh = fresh
+        self.__name__, self._cond, self._body, self._owned, self._fresh = name, cond, body, owned, fresh
 
     def __call__(self, values: Values, report: Reporter | None = None) -> Values:
         cond, body = self._cond, self._body
@@ -175,18 +168,6 @@ class Loop:
             values = body.run(values, report)
             rounds += 1
         return values if rounds else [v.clone() if k in self._fresh else v for k, v in enumerate(values)]
-
-
-def _chosen_branch(value: torch.Tensor) -> int:
-    return 0 if truth(value) else 1
-
-
-def _indexed(count: int) -> Callable[[torch.Tensor], int]:
-    def choose(value: torch.Tensor) -> int:
-        index = int(value)
-        return index if 0 <= index < count else count - 1
-
-    return choose
 
 
 def plan(planner: _Planner, node: Node) -> None:
@@ -223,9 +204,11 @@ def _inner(planner: _Planner, node: Node, slot: str, owned: frozenset[int] = fro
 
 def _branches(planner: _Planner, node: Node) -> tuple[Any, list[frozenset[int]], list[frozenset[int]]]:
     inner = [_inner(planner, node, slot) for slot in node.subgraphs]
-    choose = None
-    if OFFSETS[node.op]:
-        choose = _indexed(len(inner)) if "Case" in node.op else _chosen_branch
+    choose: Callable[[torch.Tensor], int] | None = None
+    if "Case" in node.op:
+        choose = lambda value: i if 0 <= (i := int(value)) < len(inner) else len(inner) - 1  # noqa: E731
+    elif OFFSETS[node.op]:
+        choose = lambda value: 0 if truth(value) else 1  # noqa: E731
     count = len(node.outputs)
     if not inner or any(len(i.aliases) != count for i in inner):
         raise errors.refused(node.op, f"{count} outputs; its graphs give {[len(i.aliases) for i in inner]}")
@@ -245,9 +228,8 @@ def _loop(planner: _Planner, node: Node) -> tuple[Any, list[frozenset[int]], lis
         owned = frozenset()
         body = _inner(planner, node, "body")
     if len(body.aliases) != count or len(cond.aliases) != 1:
-        raise errors.refused(
-            node.op, f"{count} outputs; its body gives {len(body.aliases)}, its condition {len(cond.aliases)}"
-        )
+        given = f"its body gives {len(body.aliases)}, its condition {len(cond.aliases)}"
+        raise errors.refused(node.op, f"{count} outputs; {given}")
     reached = [_reached(body, k) for k in range(count)]
     # after no round a result is the first value itself, which the loop then copies unless a round may hand it on too
     aliases = [frozenset((r - owned) | {k}) if r - owned else frozenset() for k, r in enumerate(reached)]

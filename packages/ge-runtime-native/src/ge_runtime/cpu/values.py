@@ -75,7 +75,9 @@ def describe(value: Any) -> str:
 
 
 def listed(value: Any) -> list[int]:
-    """A number or a list as a list of ints; nested lists are flattened."""
+    """A number, a list or a small tensor as a list of ints; nested lists are flattened."""
+    if isinstance(value, torch.Tensor):
+        value = value.tolist()
     if isinstance(value, (list, tuple)):
         return [v for item in value for v in listed(item)]
     return [int(value)]

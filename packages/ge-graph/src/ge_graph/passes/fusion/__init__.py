@@ -27,6 +27,8 @@ RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
 }
 # Rules that look at what others have made.
 LATE_RULES: Final[Mapping[str, tuple[Rule, ...]]] = {"FlashAttentionScore": (attention.without_statistics,)}
+# What a node must be for its late rules to be worth the look at the whole graph that they need.
+_WORTH: Final[Mapping[str, Callable[[Node], bool]]] = {"FlashAttentionScore": attention.is_narrow}
 
 
 class FuseOperators(Pass):
@@ -45,12 +47,13 @@ class FuseOperators(Pass):
     def rewrite(self, graph: Graph) -> list[str]:
         counts: dict[str, int] = {}
         for rules in (RULES, LATE_RULES):
-            if not any(n.op in rules for n in graph.nodes):
+            ends = [n for n in graph.nodes if n.op in rules]
+            if not ends or (rules is LATE_RULES and not any(_WORTH[n.op](n) for n in ends)):
                 continue
             ctx = FusionContext(graph, Effects(graph))
             before = sum(counts.values())
-            for node in list(graph.nodes):
-                for rule in rules.get(node.op, ()):
+            for node in ends:
+                for rule in rules[node.op]:
                     if ctx.alive(node) and rule(ctx, node):
                         what = rule.__doc__ or rule.__name__
                         counts[what] = counts.get(what, 0) + 1

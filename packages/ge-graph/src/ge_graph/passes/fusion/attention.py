@@ -305,11 +305,16 @@ _RENAMED = {"scale_value": "scale", "head_num": "num_heads", "pre_tockens": "pre
 _MASK = 6
 
 
+def is_narrow(node: Node) -> bool:
+    """Whether a FlashAttentionScore has a result of 16 bits."""
+    return node.outputs[3].dtype in FLOATS - {_F32}
+
+
 def without_statistics(ctx: FusionContext, node: Node) -> bool:
     """FusedInferAttentionScore for a FlashAttentionScore of 16 bits whose statistics nobody reads"""
     query, key, value = (node.inputs[i] for i in (_QUERY, _KEY, _VALUE))
     out = node.outputs[3]
-    if not ctx.free(node) or not all(ctx.unread(t) for t in node.outputs[:3]) or out.dtype not in FLOATS - {_F32}:
+    if not ctx.free(node) or not all(ctx.unread(t) for t in node.outputs[:3]) or not is_narrow(node):
         return False
     if node.attr("keep_prob", 1.0) != 1.0 or node.attr("sparse_mode", 0) != 0:
         return False

@@ -34,14 +34,8 @@ class FusionContext:
         self._position = {n: i for i, n in enumerate(graph.nodes)}
         self._before: dict[Node, list[Node]] = {}
         self._front: list[Node] = []
-        live = effects.live(graph)
-        self._gone = {n for n in graph.nodes if n not in live}
-        readers: defaultdict[Tensor, list[Node]] = defaultdict(list)
-        for node in graph.nodes:
-            if node in live:
-                for tensor in node.operands():
-                    readers[tensor].append(node)
-        self._readers: dict[Tensor, list[Node]] = dict(readers)
+        self._gone = set(graph.nodes) - effects.live(graph)
+        self._readers: dict[Tensor, list[Node]] = readers_of([n for n in graph.nodes if n not in self._gone])
 
     def alive(self, node: Node) -> bool:
         """Whether a node is neither replaced nor without a reader."""
@@ -55,7 +49,7 @@ class FusionContext:
         return tensor in self._returned
 
     def unread(self, tensor: Tensor) -> bool:
-        return not self.readers(tensor) and tensor not in self._returned
+        return not self._readers.get(tensor) and tensor not in self._returned
 
     def free(self, *nodes: Node) -> bool:
         """Whether neither order nor memory hangs on these nodes, and nothing that they read is ever written."""
@@ -77,6 +71,8 @@ class FusionContext:
         node = tensor.node
         if len(self.readers(tensor)) != reads or not self.free(node):
             return None
+        if len(node.outputs) == 1:
+            return node
         return node if all(self.unread(t) for t in node.outputs if t is not tensor) else None
 
     def earlier(self, tensor: Tensor, node: Node) -> bool:
@@ -134,14 +130,18 @@ class FusionContext:
         waiting = [node]
         while waiting:
             gone = waiting.pop()
-            if gone in self._gone or not all(self.unread(t) for t in gone.outputs):
+            if gone in self._gone or not all([self.unread(t) for t in gone.outputs]):
                 continue
             if self._effects.acts(gone) or self._effects.pinned(gone):
                 continue
             self._gone.add(gone)
             for tensor in gone.operands():
-                self._readers[tensor] = [n for n in self._readers.get(tensor, ()) if n is not gone]
-                waiting.append(tensor.node)
+                readers = self._readers.get(tensor, [])
+                if readers.count(gone) == len(readers):
+                    self._readers[tensor] = []
+                    waiting.append(tensor.node)
+                else:
+                    self._readers[tensor] = [n for n in readers if n is not gone]
 
     def finish(self) -> None:
         """Put the new nodes in their places and take out the old ones."""
@@ -155,6 +155,19 @@ class FusionContext:
     def _enter(self, node: Node) -> None:
         for tensor in node.operands():
             self._readers.setdefault(tensor, []).append(node)
+
+
+def readers_of(nodes: Iterable[Node]) -> dict[Tensor, list[Node]]:
+    """Tensors to the nodes that read them, once a port."""
+    readers: defaultdict[Tensor, list[Node]] = defaultdict(list)
+    for node in nodes:
+        for entry in node.inputs:
+            if entry.__class__ is Tensor:
+                readers[entry].append(node)
+            elif isinstance(entry, tuple):
+                for tensor in entry:
+                    readers[tensor].append(node)
+    return dict(readers)
 
 
 def number(operand: Any) -> float | None:

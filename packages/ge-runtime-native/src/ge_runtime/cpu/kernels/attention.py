@@ -7,60 +7,52 @@ statistics nobody reads are one call of ATen's fused attention.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
-from ge_runtime.cpu.kernels.numerics import ints, refuse, sum_to, wide
-from ge_runtime.cpu.registry import Call, PlanContext, kernel, plan
+from ge_runtime.cpu.kernels.numerics import sum_to, wide
+from ge_runtime.cpu.plan_context import PlanContext
+from ge_runtime.cpu.registry import Call, kernel, plan
+from ge_runtime.cpu.values import listed
+from ge_runtime.errors import refused
 
 _SOURCE = "ops-transformer: attention/flash_attention_score, documentation"
 _FAR: Final = 2**31 - 1
 _WIDTH: Final = 8  # softmax_max and softmax_sum repeat each value this often
 
 
+# Layout: the (B, N, S, D) view of a query, key or value with N heads, and the way back.
+_LAYOUTS: Final[dict[str, tuple[Callable[[Tensor, int], Tensor], Callable[[Tensor], Tensor]]]] = {
+    "BNSD": (lambda x, n: x, lambda y: y),
+    "BSND": (lambda x, n: x.transpose(1, 2), lambda y: y.transpose(1, 2)),
+    "BSH": (lambda x, n: x.unflatten(2, (n, -1)).transpose(1, 2), lambda y: y.transpose(1, 2).flatten(2)),
+    "SBH": (lambda x, n: x.unflatten(2, (n, -1)).permute(1, 2, 0, 3), lambda y: y.permute(2, 0, 1, 3).flatten(2)),
+    "NSD": (lambda x, n: x.unsqueeze(0), lambda y: y.squeeze(0)),
+    "SH": (lambda x, n: x.unflatten(1, (n, -1)).transpose(0, 1).unsqueeze(0),
+           lambda y: y.squeeze(0).transpose(0, 1).flatten(1)),
+}  # fmt: skip
+
+
 def split_heads(x: Tensor, layout: str, heads: int) -> Tensor:
     """(B, N, S, D) view of a query, key or value."""
-    if layout == "BNSD":
-        return x
-    if layout == "BSND":
-        return x.transpose(1, 2)
-    if layout == "BSH":
-        return x.reshape(x.shape[0], x.shape[1], heads, -1).transpose(1, 2)
-    if layout == "SBH":
-        return x.reshape(x.shape[0], x.shape[1], heads, -1).permute(1, 2, 0, 3)
-    if layout == "NSD":
-        return x.unsqueeze(0)
-    if layout == "SH":
-        return x.reshape(1, x.shape[0], heads, -1).transpose(1, 2)
-    raise refuse("attention", f"input_layout is {layout!r}, accepted: BNSD, BSND, BSH, SBH, NSD, SH, TND")
+    if layout not in _LAYOUTS:
+        raise refused("attention", f"input_layout is {layout!r}, accepted: {', '.join(_LAYOUTS)}, TND")
+    return _LAYOUTS[layout][0](x, heads)
 
 
 def join_heads(y: Tensor, layout: str) -> Tensor:
     """(B, N, S, D) back to ``layout``."""
-    if layout == "BSND":
-        return y.transpose(1, 2)
-    if layout == "BSH":
-        return y.transpose(1, 2).flatten(2)
-    if layout == "SBH":
-        return y.permute(2, 0, 1, 3).flatten(2)
-    if layout == "NSD":
-        return y.squeeze(0)
-    if layout == "SH":
-        return y.squeeze(0).transpose(0, 1).flatten(1)
-    return y
+    return _LAYOUTS[layout][1](y) if layout in _LAYOUTS else y
 
 
-def key_heads(key: Tensor, query: Tensor, layout: str, heads: int, given: int = 0) -> int:
-    """Number of key heads: as given, else from the width of the key beside that of the query."""
-    if given:
-        return given
-    if layout in ("BSH", "SBH", "SH"):
-        return key.shape[-1] * heads // query.shape[-1]
-    return heads
+def key_heads(key: Tensor, query: Tensor, layout: str, heads: int) -> int:
+    """Number of key heads, from the width of the key beside that of the query."""
+    return key.shape[-1] * heads // query.shape[-1] if layout in ("BSH", "SBH", "SH") else heads
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +98,7 @@ def hidden(rule: Rule, mask: Tensor | None, rows: int, columns: int, prefix: int
         return (shifted > rule.after) | (shifted < -rule.before)
     if rule.mode in (5, 6) and prefix is not None:
         return (shifted > 0) & (torch.arange(columns) >= prefix)
-    raise refuse("attention", f"sparse_mode is {rule.mode}, accepted: 0 to 4, and 5, 6 with prefix")
-
-
-def is_causal(rule: Rule, mask: Tensor | None, rows: int, columns: int) -> bool:
-    """Whether the rule is the plain lower triangle, which ATen needs no mask for."""
-    return mask is not None and (rule.mode == 2 or (rule.mode == 3 and rows == columns))
+    raise refused("attention", f"sparse_mode is {rule.mode}, accepted: 0 to 4, and 5, 6 with prefix")
 
 
 def mask_rank4(mask: Tensor | None) -> Tensor | None:
@@ -124,27 +111,28 @@ def fused(q: Tensor, k: Tensor, v: Tensor, rule: Rule, mask: Tensor | None, bias
     rows, columns = q.shape[2], k.shape[2]
     if not columns:
         return q.new_zeros(*q.shape[:3], v.shape[3])
-    grouped = q.shape[1] != k.shape[1]
-    sdpa = torch.nn.functional.scaled_dot_product_attention
-    if bias is None and is_causal(rule, mask, rows, columns):
-        return sdpa(q, k, v, is_causal=True, scale=rule.scale, enable_gqa=grouped)
-    hide = hidden(rule, mask, rows, columns)
+    # the plain lower triangle, which ATen needs no mask for
+    causal = bias is None and mask is not None and (rule.mode == 2 or (rule.mode == 3 and rows == columns))
+    hide = None if causal else hidden(rule, mask, rows, columns)
     if bias is None:
-        keep = None if hide is None else ~hide
-        return sdpa(q, k, v, attn_mask=keep, scale=rule.scale, enable_gqa=grouped)
-    extra = bias.to(q.dtype)
-    if hide is not None:
-        extra = extra.masked_fill(hide, float("-inf"))
-    return sdpa(q, k, v, attn_mask=extra, scale=rule.scale, enable_gqa=grouped)
+        shown = None if hide is None else ~hide
+    else:
+        shown = bias.to(q.dtype) if hide is None else bias.to(q.dtype).masked_fill(hide, float("-inf"))
+    return torch.nn.functional.scaled_dot_product_attention(
+        q, k, v, attn_mask=shown, is_causal=causal, scale=rule.scale, enable_gqa=q.shape[1] != k.shape[1]
+    )
+
+
+def for_queries(x: Tensor, heads: int) -> Tensor:
+    """Keys or values, widened, with each head as often as query heads read it."""
+    return wide(x) if x.shape[1] == heads else wide(x).repeat_interleave(heads // x.shape[1], 1)
 
 
 def scores(
     q: Tensor, k: Tensor, rule: Rule, mask: Tensor | None, bias: Tensor | None, prefix: int | None = None
 ) -> Tensor:
     """float32 scores of (B, N, S, D) operands, hidden ones at -inf."""
-    group = q.shape[1] // k.shape[1]
-    k32 = wide(k).repeat_interleave(group, 1) if group > 1 else wide(k)
-    s = torch.matmul(wide(q), k32.mT) * rule.scale
+    s = torch.matmul(wide(q), for_queries(k, q.shape[1]).mT) * rule.scale
     if bias is not None:
         s = s + bias.to(s.dtype)
     hide = hidden(rule, mask, q.shape[2], k.shape[2], prefix)
@@ -153,12 +141,8 @@ def scores(
 
 def keep_bits(drop_mask: Tensor, shape: Sequence[int]) -> Tensor:
     """The first bits of a byte array, least significant first, as booleans of ``shape``."""
-    flat = drop_mask.reshape(-1)
-    count = 1
-    for n in shape:
-        count *= n
-    bits = (flat.unsqueeze(1) >> torch.arange(8, dtype=torch.uint8)) & 1
-    return bits.reshape(-1)[:count].reshape(tuple(shape)).bool()
+    bits = (drop_mask.reshape(-1, 1) >> torch.arange(8, dtype=torch.uint8)) & 1
+    return bits.reshape(-1)[: math.prod(shape)].reshape(tuple(shape)).bool()
 
 
 def explicit(s: Tensor, v: Tensor, keep: Tensor | None, keep_prob: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -170,9 +154,7 @@ def explicit(s: Tensor, v: Tensor, keep: Tensor | None, keep_prob: float) -> tup
     p = e / torch.where(total == 0, torch.ones_like(total), total)
     if keep is not None:
         p = p * keep / keep_prob
-    group = s.shape[1] // v.shape[1]
-    v32 = wide(v).repeat_interleave(group, 1) if group > 1 else wide(v)
-    return torch.matmul(p, v32).to(v.dtype), top, total
+    return torch.matmul(p, for_queries(v, s.shape[1])).to(v.dtype), top, total
 
 
 def _bias(real_shift: Tensor | None, scale: float, pse_type: int) -> Tensor | None:
@@ -180,7 +162,7 @@ def _bias(real_shift: Tensor | None, scale: float, pse_type: int) -> Tensor | No
     if real_shift is None:
         return None
     if pse_type not in (0, 1):
-        raise refuse("FlashAttentionScore", f"pse_type is {pse_type}, accepted: 0, 1")
+        raise refused("FlashAttentionScore", f"pse_type is {pse_type}, accepted: 0, 1")
     return real_shift if pse_type == 0 else real_shift.float() * scale
 
 
@@ -206,15 +188,15 @@ def _blocks(
         if prefix is None:
             yield _Block(q4, k4, v4, whole, whole, None)
             return
-        for b, count in enumerate(ints(prefix)):
+        for b, count in enumerate(listed(prefix)):
             one = slice(b, b + 1)
             yield _Block(q4[one], k4[one], v4[one], whole, whole, count)
         return
     if ends is None or kv_ends is None:
-        raise refuse("attention", "layout TND needs actual_seq_qlen and actual_seq_kvlen", "feed both")
+        raise refused("attention", "layout TND needs actual_seq_qlen and actual_seq_kvlen", "feed both")
     start, kv_start = 0, 0
-    counts = None if prefix is None else ints(prefix)
-    for i, (end, kv_end) in enumerate(zip(ints(ends), ints(kv_ends))):
+    counts = None if prefix is None else listed(prefix)
+    for i, (end, kv_end) in enumerate(zip(listed(ends), listed(kv_ends))):
         rows, columns = slice(start, end), slice(kv_start, kv_end)
         q4, k4, v4 = (t.transpose(0, 1).unsqueeze(0) for t in (q[rows], k[columns], v[columns]))
         yield _Block(q4, k4, v4, rows, columns, None if counts is None else counts[i])
@@ -228,15 +210,10 @@ def _together(parts: list[Tensor], layout: str) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-_Score = "FlashAttentionScore"
+_HOST: Final = ("prefix", "actual_seq_qlen", "actual_seq_kvlen")
 
 
-@kernel(
-    _Score,
-    host=("prefix", "actual_seq_qlen", "actual_seq_kvlen"),
-    ignores=("is_flash", "inner_precise"),
-    source=_SOURCE,
-)
+@kernel("FlashAttentionScore", host=_HOST, ignores=("is_flash", "inner_precise"), source=_SOURCE)
 def flash_attention_score(
     query: Tensor, key: Tensor, value: Tensor, real_shift: Tensor | None = None, drop_mask: Tensor | None = None,
     padding_mask: Tensor | None = None, atten_mask: Tensor | None = None, prefix: Any = None,
@@ -277,7 +254,7 @@ def _fused_score(
     return None, None, None, join_heads(fused(q, k, v, rule, mask_rank4(mask)), layout)
 
 
-@plan(_Score)
+@plan("FlashAttentionScore")
 def _plan_score(ctx: PlanContext) -> Call | None:
     """Without statistics, dropout, position term and lengths it is fused attention."""
     attr = ctx.attr
@@ -291,10 +268,7 @@ def _plan_score(ctx: PlanContext) -> Call | None:
     return Call(_fused_score, (*operands, rule, attr("head_num"), attr("input_layout")))
 
 
-@kernel(
-    "FlashAttentionScoreGrad", host=("prefix", "actual_seq_qlen", "actual_seq_kvlen"),
-    ignores=("inner_precise",), source=_SOURCE,
-)  # fmt: skip
+@kernel("FlashAttentionScoreGrad", host=_HOST, ignores=("inner_precise",), source=_SOURCE)
 def flash_attention_score_grad(
     query: Tensor, key: Tensor, value: Tensor, dy: Tensor, pse_shift: Tensor | None = None,
     drop_mask: Tensor | None = None, padding_mask: Tensor | None = None, atten_mask: Tensor | None = None,
@@ -306,9 +280,7 @@ def flash_attention_score_grad(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """(dq, dk, dv, dpse); probabilities are rebuilt from the scores and the saved row statistics."""
     if softmax_max is None or softmax_sum is None or attention_in is None:
-        raise refuse(
-            "FlashAttentionScoreGrad", "softmax_max, softmax_sum and attention_in are needed", "feed all three"
-        )
+        raise refused("FlashAttentionScoreGrad", "softmax_max, softmax_sum, attention_in are needed", "feed all three")
     rule = Rule(scale_value, sparse_mode, pre_tockens, next_tockens)
     bias, mask = _bias(pse_shift, scale_value, pse_type), mask_rank4(atten_mask)
     args = (input_layout, head_num, actual_seq_qlen, actual_seq_kvlen, prefix)
@@ -317,13 +289,16 @@ def flash_attention_score_grad(
     used = 0
     for i, block in enumerate(_blocks(query, key, value, *args)):
         s = scores(block.q, block.k, rule, mask, bias, block.prefix)
-        top, total = _statistics(softmax_max, block, i, args), _statistics(softmax_sum, block, i, args)
+        stats_layout = "TND" if input_layout == "TND" else "BNSD"
+        top, total = (
+            _of_block(t, block, i, stats_layout, head_num, prefix)[..., :1] for t in (softmax_max, softmax_sum)
+        )
         p = torch.exp(s - top) / torch.where(total == 0, torch.ones_like(total), total)
         keep = None
         if drop_mask is not None and keep_prob != 1.0:
             keep = keep_bits(drop_mask.reshape(-1)[used // 8 :], s.shape) / keep_prob
             used += s.numel()
-        gradient, output = _like_query(dy, attention_in, block, i, args)
+        gradient, output = (_of_block(t, block, i, input_layout, head_num, prefix) for t in (dy, attention_in))
         dq, dk, dv, ds = _block_grad(block, gradient, output, p, keep, rule.scale)
         for store, g in zip(grads, (dq, dk, dv)):
             store.append(g)
@@ -338,21 +313,12 @@ def flash_attention_score_grad(
     return dq, dk, dv, shift
 
 
-def _statistics(saved: Tensor, block: _Block, index: int, args: tuple[Any, ...]) -> Tensor:
-    """The rows of softmax_max or softmax_sum that belong to a block, as (B, N, Sq, 1)."""
-    layout, prefix = args[0], args[4]
+def _of_block(x: Tensor, block: _Block, index: int, layout: str, heads: int, prefix: Any) -> Tensor:
+    """The part of a tensor in the query's layout, or of (B, N, Sq, D) statistics, that belongs to a block."""
     if layout == "TND":
-        return saved[block.rows, :, :1].transpose(0, 1).unsqueeze(0)
-    return saved[index : index + 1, ..., :1] if prefix is not None else saved[..., :1]
-
-
-def _like_query(dy: Tensor, out: Tensor, block: _Block, index: int, args: tuple[Any, ...]) -> list[Tensor]:
-    """The gradient and the forward output of a block, as (B, N, Sq, D)."""
-    layout, heads, prefix = args[0], args[1], args[4]
-    if layout == "TND":
-        return [t[block.rows].transpose(0, 1).unsqueeze(0) for t in (dy, out)]
-    whole = [split_heads(t, layout, heads) for t in (dy, out)]
-    return whole if prefix is None else [t[index : index + 1] for t in whole]
+        return x[block.rows].transpose(0, 1).unsqueeze(0)
+    whole = split_heads(x, layout, heads)
+    return whole if prefix is None else whole[index : index + 1]
 
 
 def _block_grad(
@@ -360,8 +326,7 @@ def _block_grad(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of one block; heads of key and value collect what their query heads give."""
     heads, kv = block.q.shape[1], block.k.shape[1]
-    group = heads // kv
-    k32, v32 = (wide(t).repeat_interleave(group, 1) if group > 1 else wide(t) for t in (block.k, block.v))
+    k32, v32 = for_queries(block.k, heads), for_queries(block.v, heads)
     dy, out = wide(dy), wide(out)
     dropped = p if keep is None else p * keep
     dv = torch.matmul(dropped.mT, dy)
@@ -369,8 +334,8 @@ def _block_grad(
     dp = dp if keep is None else dp * keep
     ds = p * (dp - (dy * out).sum(-1, keepdim=True))
     dq, dk = torch.matmul(ds, k32) * scale, torch.matmul(ds.mT, wide(block.q)) * scale
-    if group > 1:
-        dk, dv = (g.reshape(g.shape[0], kv, group, *g.shape[2:]).sum(2) for g in (dk, dv))
+    if heads != kv:
+        dk, dv = (g.unflatten(1, (kv, -1)).sum(2) for g in (dk, dv))
     return dq, dk, dv, ds
 
 
@@ -380,7 +345,7 @@ def attention_update(
 ) -> tuple[Tensor, Tensor]:
     """Merge partial attention results by their log-sum-exp; the second output is the merged one."""
     if update_type not in (0, 1) or sp != len(lse):
-        raise refuse("AttentionUpdate", f"update_type {update_type}, sp {sp} of {len(lse)} parts; accepted: 0, 1; all")
+        raise refused("AttentionUpdate", f"update_type {update_type}, sp {sp} of {len(lse)} parts; accepted: 0, 1; all")
     parts = torch.stack(list(lse)).float()
     total = torch.logsumexp(parts, 0)
     weights = torch.exp(parts - total).unsqueeze(-1)
@@ -395,7 +360,7 @@ def ring_attention_update(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Merge two partial results of layout SBH (S, B, H) by their maxima and sums (B, N, S, 8)."""
     if input_layout != "SBH":
-        raise refuse("RingAttentionUpdate", f"input_layout is {input_layout!r}, accepted: SBH")
+        raise refused("RingAttentionUpdate", f"input_layout is {input_layout!r}, accepted: SBH")
     top = torch.maximum(prev_softmax_max, cur_softmax_max)
     prev, cur = (
         s * torch.exp(m - top) for s, m in ((prev_softmax_sum, prev_softmax_max), (cur_softmax_sum, cur_softmax_max))

@@ -12,8 +12,10 @@ from torch import Tensor
 
 from ge_graph import schema as schemas
 from ge_graph.dtypes import DataType, Format
-from ge_runtime.cpu.kernels.numerics import HALVES, refuse, wide
-from ge_runtime.cpu.registry import Call, PlanContext, find, kernel, parameters, plan
+from ge_runtime.cpu.kernels.numerics import HALVES, rounded, wide
+from ge_runtime.cpu.plan_context import PlanContext
+from ge_runtime.cpu.registry import Call, find, kernel, parameters, plan, rows
+from ge_runtime.errors import refused
 
 _ATEN = torch.ops.aten
 _HEADER = "operator header: nn_batch_norm_ops, reduce_ops"
@@ -54,9 +56,7 @@ def _aten_form(x: Tensor, *vectors: Tensor | None) -> list[Tensor | None]:
 
 
 @kernel(
-    "BatchNormV3",
-    updates=("running_mean", "running_var"),
-    source="ops-nn: norm/batch_norm_v3, documentation and kernel",
+    "BatchNormV3", updates=("running_mean", "running_var"), source="ops-nn: norm/batch_norm_v3, documentation, kernel"
 )
 def batch_norm_v3(
     x: Tensor, weight: Tensor, bias: Tensor, running_mean: Tensor, running_var: Tensor, *, epsilon: float = 1e-5,
@@ -106,10 +106,6 @@ def batch_norm_grad_v3(
     return dx.movedim(1, channel), dw.to(weight.dtype), db.to(weight.dtype)
 
 
-def _channel_of(x: Tensor, data_format: str) -> int:
-    return x.dim() - 1 if data_format.endswith("C") else 1
-
-
 @kernel("BatchNorm", "BatchNorm3D", source=_HEADER)
 def batch_norm(
     x: Tensor, scale: Tensor, offset: Tensor, mean: Tensor | None = None, variance: Tensor | None = None, *,
@@ -119,10 +115,10 @@ def batch_norm(
 
     In training the batch variance is the unbiased one, the reserves hold mean and biased variance for the gradient.
     """
-    channel = _channel_of(x, data_format)
+    channel = x.dim() - 1 if data_format.endswith("C") else 1
     if not is_training:
         if mean is None or variance is None:
-            raise refuse("BatchNorm", "is_training is false and mean or variance is not fed", "feed both")
+            raise refused("BatchNorm", "is_training is false and mean or variance is not fed", "feed both")
         y = _affine(x, mean, torch.rsqrt(variance + epsilon), scale, offset, channel)
         return y, mean.clone(), variance.clone(), mean.clone(), variance.clone(), variance.clone()
     var, batch = torch.var_mean(wide(x), _others(x, channel), correction=0)
@@ -143,13 +139,50 @@ def batch_norm_grad(
     is_training: bool = True,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Gradients for x, scale and offset, and two empty reserves; the reserves read are mean and variance."""
-    channel = _channel_of(x, data_format)
+    channel = x.dim() - 1 if data_format.endswith("C") else 1
     rstd = torch.rsqrt(reserve_space_2 + epsilon)
     dx, dw, db = batch_norm_grad_v3(
         y_backprop, x, scale, reserve_space_1, reserve_space_2, reserve_space_1, rstd,
         is_training=is_training, epsilon=epsilon, channel=channel,
     )  # fmt: skip
     return dx, dw, db, torch.zeros_like(scale), torch.zeros_like(scale)
+
+
+def _moments(x: Tensor, sum: Tensor, square_sum: Tensor, channel: int) -> tuple[Tensor, Tensor, float]:
+    n = _count(x, channel)
+    mean = sum.float() / n
+    return mean, square_sum.float() / n - mean.square(), (n / (n - 1) if n > 1 else 0.0)
+
+
+def _updated(
+    x: Tensor, sum: Tensor, square_sum: Tensor, scale: Tensor, offset: Tensor, epsilon: float, channel: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(y, mean of the batch, its biased variance, its unbiased one) out of the sums."""
+    batch, var, unbias = _moments(x, sum, square_sum, channel)
+    return _affine(x, batch, torch.rsqrt(var + epsilon), scale, offset, channel), batch, var, var * unbias
+
+
+@kernel("BNTrainingUpdate", "BN3DTrainingUpdate", source=_HEADER)
+def bn_training_update(
+    x: Tensor, sum: Tensor, square_sum: Tensor, scale: Tensor, offset: Tensor, mean: Tensor, variance: Tensor, *,
+    factor: float, epsilon: float, channel: int = 1,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """(y, mean, variance, batch_mean, batch_variance): moving statistics take ``factor`` of the batch's.
+
+    The moving variance takes the unbiased variance, batch_variance is the biased one.
+    """
+    y, batch, var, unbiased = _updated(x, sum, square_sum, scale, offset, epsilon, channel)
+    new_mean = mean * (1 - factor) + batch * factor
+    return y, new_mean, variance * (1 - factor) + unbiased * factor, batch, var
+
+
+@kernel("BNTrainingUpdateV3", source=_HEADER)
+def bn_training_update_v3(
+    x: Tensor, sum: Tensor, square_sum: Tensor, scale: Tensor, offset: Tensor, *, epsilon: float, channel: int = 1
+) -> tuple[Tensor, ...]:
+    """(y, batch_mean, batch_variance, reserve_1, reserve_2): batch_variance unbiased, the reserves as in V2."""
+    y, batch, var, unbiased = _updated(x, sum, square_sum, scale, offset, epsilon, channel)
+    return y, batch, unbiased, batch.clone(), var
 
 
 @kernel("BNInfer", source=_HEADER)
@@ -162,59 +195,18 @@ def bn_infer(
     return y.movedim(1, channel)  # type: ignore[no-any-return]
 
 
-@kernel("BNInferGrad", source="ops-nn: norm/bn_infer_grad, documentation")
-def bn_infer_grad(
-    grads: Tensor, scale: Tensor, batch_variance: Tensor, *, epsilon: float = 1e-4, channel: int = 1
-) -> Tensor:
-    """``grads * scale / sqrt(batch_variance + epsilon)``."""
-    return (wide(grads) * _view(grads, scale * torch.rsqrt(batch_variance + epsilon), channel)).to(grads.dtype)
-
-
-@kernel("BNTrainingReduce", "BN3DTrainingReduce", source=_HEADER)
-def bn_training_reduce(x: Tensor, *, channel: int = 1) -> tuple[Tensor, Tensor]:
-    """Per-channel sums of x and x squared, float32."""
-    x32, axes = x.float(), _others(x, channel)
-    return x32.sum(axes), x32.square().sum(axes)
-
-
-def _moments(x: Tensor, sum: Tensor, square_sum: Tensor, channel: int) -> tuple[Tensor, Tensor, float]:
-    n = _count(x, channel)
-    mean = sum.float() / n
-    return mean, square_sum.float() / n - mean.square(), (n / (n - 1) if n > 1 else 0.0)
-
-
-@kernel("BNTrainingUpdate", "BN3DTrainingUpdate", source=_HEADER)
-def bn_training_update(
-    x: Tensor, sum: Tensor, square_sum: Tensor, scale: Tensor, offset: Tensor, mean: Tensor, variance: Tensor, *,
-    factor: float, epsilon: float, channel: int = 1,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    """(y, mean, variance, batch_mean, batch_variance): moving statistics take ``factor`` of the batch's.
-
-    The moving variance takes the unbiased variance, batch_variance is the biased one.
-    """
-    batch, var, unbias = _moments(x, sum, square_sum, channel)
-    y = _affine(x, batch, torch.rsqrt(var + epsilon), scale, offset, channel)
-    new_mean = mean * (1 - factor) + batch * factor
-    return y, new_mean, variance * (1 - factor) + var * unbias * factor, batch, var
-
-
-@kernel("BNTrainingUpdateV2", source=_HEADER)
-def bn_training_update_v2(
-    x: Tensor, sum: Tensor, square_sum: Tensor, scale: Tensor, offset: Tensor, *, epsilon: float, channel: int = 1
-) -> tuple[Tensor, Tensor, Tensor]:
-    """(y, batch_mean, batch_variance), the biased variance."""
-    batch, var, _ = _moments(x, sum, square_sum, channel)
-    return _affine(x, batch, torch.rsqrt(var + epsilon), scale, offset, channel), batch, var
-
-
-@kernel("BNTrainingUpdateV3", source=_HEADER)
-def bn_training_update_v3(
-    x: Tensor, sum: Tensor, square_sum: Tensor, scale: Tensor, offset: Tensor, *, epsilon: float, channel: int = 1
-) -> tuple[Tensor, ...]:
-    """(y, batch_mean, batch_variance, reserve_1, reserve_2): batch_variance unbiased, the reserves as in V2."""
-    batch, var, unbias = _moments(x, sum, square_sum, channel)
-    y = _affine(x, batch, torch.rsqrt(var + epsilon), scale, offset, channel)
-    return y, batch, var * unbias, batch.clone(), var
+rows({
+    # (y, batch_mean, batch_variance), the biased variance
+    "BNTrainingUpdateV2": lambda x, sum, square_sum, scale, offset, *, epsilon, channel=1: (
+        _updated(x, sum, square_sum, scale, offset, epsilon, channel)[:3]),
+    # per-channel sums of x and x squared, float32
+    "BNTrainingReduce BN3DTrainingReduce": lambda x, *, channel=1: (
+        x.float().sum(_others(x, channel)), x.float().square().sum(_others(x, channel))),
+    "BNInferGrad": lambda grads, scale, batch_variance, *, epsilon=1e-4, channel=1: (
+        (wide(grads) * _view(grads, scale * torch.rsqrt(batch_variance + epsilon), channel)).to(grads.dtype)),
+    "SyncBNTrainingUpdate": rounded(lambda mean, running_mean, *, momentum=0.1: (
+        mean * momentum + running_mean * (1 - momentum))),
+}, source=_HEADER)  # fmt: skip
 
 
 @kernel("BNTrainingUpdateGrad", "BN3DTrainingUpdateGrad", source=_HEADER)
@@ -266,21 +258,14 @@ def _plan_channels_last(ctx: PlanContext) -> Call | None:
     return Call(entry.run, tuple(ctx.tensor(p.name) for p in schema.inputs), {**attrs, "channel": -1})
 
 
-@kernel("SyncBNTrainingUpdate", source=_HEADER)
-def sync_bn_training_update(mean: Tensor, running_mean: Tensor, *, momentum: float = 0.1) -> Tensor:
-    """``mean * momentum + running_mean * (1 - momentum)``."""
-    return (wide(mean) * momentum + wide(running_mean) * (1 - momentum)).to(mean.dtype)
-
-
 @kernel("SyncBatchNormBackwardElemt", source="operator documentation of sync_batch_norm_backward_elemt")
+@rounded
 def sync_batch_norm_backward_elemt(
     grad_output: Tensor, save_input: Tensor, mean: Tensor, invstd: Tensor, weight: Tensor, mean_dy: Tensor,
     mean_dy_xmu: Tensor,
 ) -> Tensor:  # fmt: skip
     """``((dy - mean_dy) - (x - mean) * invstd**2 * mean_dy_xmu) * invstd * weight``, all operands of one shape."""
-    r = wide(invstd)
-    inner = (wide(grad_output) - wide(mean_dy)) - (wide(save_input) - wide(mean)) * r * r * wide(mean_dy_xmu)
-    return (inner * r * wide(weight)).to(grad_output.dtype)
+    return ((grad_output - mean_dy) - (save_input - mean) * invstd * invstd * mean_dy_xmu) * invstd * weight
 
 
 @kernel("SyncBatchNormBackwardReduce", source="operator documentation of sync_batch_norm_backward_reduce")

@@ -5,8 +5,9 @@ Every kernel makes new memory; an operand is never written, although torch.distr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
@@ -18,12 +19,13 @@ from ge_runtime.cpu.values import torch_dtype
 
 _WORLD = "hccl_world_group"
 _REDUCTIONS = ("sum", "prod", "max", "min")
+_FUSION: Final[dict[str, Any]] = {"acts": True, "ignores": ("fusion", "fusion_id")}
 
 finders: list[Callable[[str], Any]] = []
 """Who knows process groups besides torch.distributed; asked first, None means unknown."""
 
 
-def _group(name: str) -> Any:
+def group_of(name: str) -> Any:
     """The process group of that name.
 
     Raises:
@@ -42,16 +44,13 @@ def _group(name: str) -> Any:
         raise errors.no_group(name, "torch.distributed knows no process group of that name") from None
 
 
-group_of = _group
-
-
 def group_size(name: str) -> int:
     """Processes of a group."""
-    return int(_group(name).size())
+    return int(group_of(name).size())
 
 
 def _sized(op: str, name: str, rank_size: int) -> Any:
-    group = _group(name)
+    group = group_of(name)
     if rank_size != group.size():
         raise errors.refused(op, f"rank_size is {rank_size}, the group '{name}' has {group.size()} ranks")
     return group
@@ -74,28 +73,23 @@ def _rows(op: str, x: torch.Tensor, count: int) -> int:
     return x.shape[0] // count
 
 
-@kernel("HcomAllReduce", acts=True, ignores=("fusion", "fusion_id"), source="REG_OP(HcomAllReduce)")
+@kernel("HcomAllReduce", **_FUSION, source="REG_OP(HcomAllReduce)")
 def all_reduce(x: torch.Tensor, *, reduction: str, group: str) -> torch.Tensor:
     """Reduction over all ranks."""
     y = _own(x)
-    dist.all_reduce(y, _reduction("HcomAllReduce", reduction), group=_group(group))
+    dist.all_reduce(y, _reduction("HcomAllReduce", reduction), group=group_of(group))
     return y
 
 
-@kernel("HcomReduce", acts=True, ignores=("fusion", "fusion_id"), source="REG_OP(HcomReduce)")
+@kernel("HcomReduce", **_FUSION, source="REG_OP(HcomReduce)")
 def reduce(x: torch.Tensor, *, root_rank: int, reduction: str, group: str) -> torch.Tensor:
     """Reduction over all ranks on the root; on the others, where GE leaves it open, x."""
-    y, process_group = _own(x), _group(group)
+    y, process_group = _own(x), group_of(group)
     dist.reduce(y, op=_reduction("HcomReduce", reduction), group=process_group, group_dst=root_rank)
     return y if process_group.rank() == root_rank else _own(x)
 
 
-@kernel(
-    "HcomAllGather",
-    acts=True,
-    ignores=("fusion", "fusion_id"),
-    source="REG_OP(HcomAllGather): along dim 0, in rank order",
-)
+@kernel("HcomAllGather", **_FUSION, source="REG_OP(HcomAllGather): along dim 0, in rank order")
 def all_gather(x: torch.Tensor, *, rank_size: int, group: str) -> torch.Tensor:
     """The parts of all ranks, one after the other."""
     process_group = _sized("HcomAllGather", group, rank_size)
@@ -106,12 +100,7 @@ def all_gather(x: torch.Tensor, *, rank_size: int, group: str) -> torch.Tensor:
     return y
 
 
-@kernel(
-    "HcomReduceScatter",
-    acts=True,
-    ignores=("fusion", "fusion_id"),
-    source="REG_OP(HcomReduceScatter): blocks along dim 0",
-)
+@kernel("HcomReduceScatter", **_FUSION, source="REG_OP(HcomReduceScatter): blocks along dim 0")
 def reduce_scatter(x: torch.Tensor, *, reduction: str, group: str, rank_size: int) -> torch.Tensor:
     """This rank's block of the reduction."""
     process_group = _sized("HcomReduceScatter", group, rank_size)
@@ -120,15 +109,10 @@ def reduce_scatter(x: torch.Tensor, *, reduction: str, group: str, rank_size: in
     return y
 
 
-@kernel(
-    "HcomBroadcast",
-    acts=True,
-    ignores=("fusion", "fusion_id"),
-    source="REG_OP(HcomBroadcast): root_rank counts in the group",
-)
+@kernel("HcomBroadcast", **_FUSION, source="REG_OP(HcomBroadcast): root_rank counts in the group")
 def broadcast(x: list[torch.Tensor], *, root_rank: int, group: str) -> tuple[torch.Tensor, ...]:
     """Every tensor of the root."""
-    ys, process_group = tuple(map(_own, x)), _group(group)
+    ys, process_group = tuple(map(_own, x)), group_of(group)
     for y in ys:
         dist.broadcast(y, group=process_group, group_src=root_rank)
     return ys
@@ -137,7 +121,7 @@ def broadcast(x: list[torch.Tensor], *, root_rank: int, group: str) -> tuple[tor
 @kernel("HcomAllToAll", acts=True, source="REG_OP(HcomAllToAll): equal blocks along dim 0")
 def all_to_all(x: torch.Tensor, *, group: str) -> torch.Tensor:
     """Block j goes to rank j."""
-    process_group = _group(group)
+    process_group = group_of(group)
     rows = [_rows("HcomAllToAll", x, process_group.size())] * process_group.size()
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
     dist.all_to_all_single(y, x.contiguous(), rows, rows, group=process_group)
@@ -145,22 +129,15 @@ def all_to_all(x: torch.Tensor, *, group: str) -> torch.Tensor:
 
 
 @kernel(
-    "HcomAllToAllV",
-    acts=True,
-    host=("send_counts", "send_displacements", "recv_counts", "recv_displacements"),
+    "HcomAllToAllV", acts=True, host=("send_counts", "send_displacements", "recv_counts", "recv_displacements"),
     source="REG_OP(HcomAllToAllV): counts and displacements in elements of the flattened tensor",
-)
+)  # fmt: skip
 def all_to_all_v(
-    send_data: torch.Tensor,
-    send_counts: Sequence[int],
-    send_displacements: Sequence[int],
-    recv_counts: Sequence[int],
-    recv_displacements: Sequence[int],
-    *,
-    group: str,
-) -> torch.Tensor:
+    send_data: torch.Tensor, send_counts: Sequence[int], send_displacements: Sequence[int],
+    recv_counts: Sequence[int], recv_displacements: Sequence[int], *, group: str,
+) -> torch.Tensor:  # fmt: skip
     """As many elements as told from and to each rank."""
-    process_group = _group(group)
+    process_group = group_of(group)
     for name, counts in (("send_counts", send_counts), ("recv_counts", recv_counts)):
         if len(counts) != process_group.size():
             raise errors.refused("HcomAllToAllV", f"{len(counts)} {name} for {process_group.size()} ranks")
@@ -172,15 +149,8 @@ def all_to_all_v(
     y = received.new_empty(max((d + c for d, c in zip(recv_displacements, recv_counts)), default=0))
     for start, part in zip(recv_displacements, parts):
         y[start : start + part.numel()] = part
-    row = max(send_data[:1].numel(), 1) if send_data.shape[0] else _product(send_data.shape[1:])
+    row = max(send_data[:1].numel(), 1) if send_data.shape[0] else math.prod(send_data.shape[1:])
     return y.reshape(y.numel() // row if row else 0, *send_data.shape[1:])
-
-
-def _product(sizes: Sequence[int]) -> int:
-    product = 1
-    for size in sizes:
-        product *= size
-    return product
 
 
 # --- blocks of different sizes, in rows ------------------------------------------------------------------------------
@@ -201,12 +171,11 @@ def all_gather_v(
     x: torch.Tensor, send_count: Any, recv_counts: Sequence[int], recv_displacements: Any = None, *, group: str
 ) -> torch.Tensor:
     """The parts of all ranks, one after the other."""
-    process_group, most = _group(group), max(recv_counts)
-    if len(recv_counts) != process_group.size() or recv_counts[process_group.rank()] != x.shape[0]:
-        raise errors.refused(
-            "HcomAllGatherV",
-            f"recv_counts are {list(recv_counts)} for {process_group.size()} ranks and {x.shape[0]} own rows",
-        )
+    process_group, most = group_of(group), max(recv_counts)
+    ranks = process_group.size()
+    if len(recv_counts) != ranks or recv_counts[process_group.rank()] != x.shape[0]:
+        what = f"recv_counts are {list(recv_counts)} for {ranks} ranks and {x.shape[0]} own rows"
+        raise errors.refused("HcomAllGatherV", what)
     _packed("HcomAllGatherV", recv_counts, recv_displacements)
     padded = x.new_zeros((most, *x.shape[1:]))
     padded[: x.shape[0]] = x
@@ -220,21 +189,14 @@ def all_gather_v(
     source="REG_OP(HcomReduceScatterV): rank i keeps send_counts[i] rows",
 )  # fmt: skip
 def reduce_scatter_v(
-    x: torch.Tensor,
-    recv_count: Any,
-    send_counts: Sequence[int],
-    send_displacements: Any = None,
-    *,
-    reduction: str,
+    x: torch.Tensor, recv_count: Any, send_counts: Sequence[int], send_displacements: Any = None, *, reduction: str,
     group: str,
-) -> torch.Tensor:
+) -> torch.Tensor:  # fmt: skip
     """This rank's rows of the reduction."""
-    process_group, y = _group(group), _own(x)
+    process_group, y = group_of(group), _own(x)
     if len(send_counts) != process_group.size() or sum(send_counts) != x.shape[0]:
-        raise errors.refused(
-            "HcomReduceScatterV",
-            f"send_counts are {list(send_counts)} for {process_group.size()} ranks and {x.shape[0]} rows",
-        )
+        what = f"send_counts are {list(send_counts)} for {process_group.size()} ranks and {x.shape[0]} rows"
+        raise errors.refused("HcomReduceScatterV", what)
     _packed("HcomReduceScatterV", send_counts, send_displacements)
     dist.all_reduce(y, _reduction("HcomReduceScatterV", reduction), group=process_group)
     return _own(y.split(list(send_counts))[process_group.rank()])
@@ -246,12 +208,12 @@ def reduce_scatter_v(
 @kernel("HcomSend", acts=True, source="REG_OP(HcomSend): to dest_rank of the group, under sr_tag")
 def send(x: torch.Tensor, *, group: str, sr_tag: int, dest_rank: int) -> None:
     """Hand x to another rank."""
-    dist.send(x.contiguous(), group=_group(group), tag=sr_tag, group_dst=dest_rank)
+    dist.send(x.contiguous(), group=group_of(group), tag=sr_tag, group_dst=dest_rank)
 
 
 @kernel("HcomReceive", acts=True, source="REG_OP(HcomReceive): from src_rank of the group, under sr_tag")
 def receive(*, group: str, sr_tag: int, src_rank: int, shape: Sequence[int], dtype: DataType) -> torch.Tensor:
     """What another rank sent."""
     y = torch.empty(tuple(shape), dtype=torch_dtype(DataType(dtype)))
-    dist.recv(y, group=_group(group), tag=sr_tag, group_src=src_rank)
+    dist.recv(y, group=group_of(group), tag=sr_tag, group_src=src_rank)
     return y

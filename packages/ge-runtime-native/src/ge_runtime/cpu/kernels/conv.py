@@ -12,8 +12,11 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from ge_runtime.cpu.kernels.numerics import HALVES, ints, refuse, torch_dtype, unpack_quant_parameter, wide
-from ge_runtime.cpu.registry import Call, PlanContext, kernel, plan
+from ge_runtime.cpu.kernels.numerics import HALVES, unpack_quant_parameter, wide
+from ge_runtime.cpu.plan_context import PlanContext
+from ge_runtime.cpu.registry import Call, kernel, plan, rows
+from ge_runtime.cpu.values import listed, torch_dtype
+from ge_runtime.errors import refused
 
 _HEADER = "operator header: nn_calculation_ops"
 Numbers: TypeAlias = "Sequence[int]"
@@ -33,8 +36,10 @@ def _filter_first(w: Tensor, data_format: str) -> Tensor:
     return w.movedim((-1, -2), (0, 1)) if data_format.endswith("C") else w
 
 
-def _filter_back(w: Tensor, data_format: str) -> Tensor:
-    return w.movedim((0, 1), (-1, -2)) if data_format.endswith("C") else w
+def _layout(x: Tensor, data_format: str, dilations: Numbers) -> tuple[str, list[int]]:
+    """The layout, channels last where the attribute is absent, and dilations of the spatial axes, 1 where absent."""
+    layout = data_format or ("NHWC" if x.dim() == 4 else "NDHWC")
+    return layout, spatial(dilations or [1] * x.dim(), layout)
 
 
 def spatial(values: Numbers, data_format: str) -> list[int]:
@@ -60,16 +65,13 @@ def _forward(
 ) -> Tensor:
     """Cross-correlation of channels-first operands; 16-bit accumulates in float32, int8 gives int32."""
     begin, end = begin_end(pads)
-    if begin != end:
-        x, begin = pad_spatial(x, pads), [0] * len(begin)
     if x.dtype == torch.int8:
-        exact = torch.convolution(
-            x.double(), w.double(), None, strides, begin, dilations, False, [0] * len(begin), groups
-        )
-        y = exact.to(torch.int32)
+        y = _forward(x.double(), w.double(), None, strides, pads, dilations, groups).to(torch.int32)  # exact
         return y if bias is None else y + bias.reshape(-1, *[1] * len(begin))
     if bias is not None and bias.dtype != x.dtype and x.dtype in HALVES:
         return _forward(x.float(), w.float(), bias.float(), strides, pads, dilations, groups).to(x.dtype)
+    if begin != end:
+        x, begin = pad_spatial(x, pads), [0] * len(begin)
     return torch.convolution(x, w, bias, strides, begin, dilations, False, [0] * len(begin), groups)
 
 
@@ -89,35 +91,21 @@ def _transposed(
         extra = [max(0, b + n - f) for n, f, b in zip(size, full, begin)]
         padding = [0] * rank
     if any(e < 0 or e >= max(s, d) for e, s, d in zip(extra, strides, dilations)):
-        raise refuse(
+        raise refused(
             "transposed convolution",
             f"spatial size {list(size)} does not follow from input {list(x.shape[2:])}, kernel {list(w.shape[2:])}, "
             f"strides {list(strides)}, pads {list(pads)}, dilations {list(dilations)}",
             "give an input_size that the forward convolution maps to the shape of x",
         )
     y = torch.convolution(x, w, bias, strides, padding, dilations, True, extra, groups)
-    if begin != end:
-        inner = (..., *(slice(b, b + n) for b, n in zip(begin, size)))
-        y = y[inner]
-    return y
+    inner = (..., *(slice(b, b + n) for b, n in zip(begin, size)))
+    return y if begin == end else y[inner]
 
 
-def _filter_gradient(
-    x: Tensor, grad: Tensor, shape: Numbers, strides: Numbers, pads: Numbers, dilations: Numbers, groups: int
-) -> Tensor:
-    begin, end = begin_end(pads)
-    if begin != end:
-        x, begin = pad_spatial(x, pads), [0] * len(begin)
-    x, grad = x.float(), grad.float()
-    empty = x.new_empty(()).expand(tuple(shape))
-    return torch.ops.aten.convolution_backward.default(
-        grad, x, empty, None, strides, begin, dilations, False, [0] * len(begin), groups, [False, True, False]
-    )[1]
-
-
-def _no_offset(op: str, offset_w: Tensor | None, offset_x: int) -> None:
+def no_offset(op: str, offset_w: Tensor | None, offset_x: int) -> None:
+    """Refuse operands that the definition reserves."""
     if offset_w is not None or offset_x:
-        raise refuse(op, "offset_w and offset_x are reserved in the operator's definition", "leave both out")
+        raise refused(op, "offset_w and offset_x are reserved in the operator's definition", "leave both out")
 
 
 def _convolution(
@@ -128,16 +116,13 @@ def _convolution(
 
     Shapes: floor((in + pads - (dilation * (k - 1) + 1)) / stride) + 1 an axis; strides and dilations in layout order.
     """
-    if offset_w is not None or offset_x:
-        _no_offset("convolution", offset_w, offset_x)
-    data_format = data_format or ("NHWC" if x.dim() == 4 else "NDHWC")
-    dilations = dilations or [1] * x.dim()
-    x, filter = to_channels_first(x, data_format), _filter_first(filter, data_format)
-    y = _forward(x, filter, bias, spatial(strides, data_format), pads, spatial(dilations, data_format), groups)
-    return from_channels_first(y, data_format)
+    no_offset("convolution", offset_w, offset_x)
+    layout, dilation = _layout(x, data_format, dilations)
+    x, filter = to_channels_first(x, layout), _filter_first(filter, layout)
+    return from_channels_first(_forward(x, filter, bias, spatial(strides, layout), pads, dilation, groups), layout)
 
 
-kernel("Conv2D", "Conv3D", source=_HEADER)(_convolution)
+rows({"Conv2D Conv3D": _convolution}, source=_HEADER)
 
 
 @plan("Conv2D", "Conv3D")
@@ -161,7 +146,7 @@ def depthwise_conv2d(
     dilations: Numbers = (1, 1, 1, 1), pads: Numbers, data_format: str = "NHWC", offset_x: int = 0,
 ) -> Tensor:  # fmt: skip
     """One filter bank a channel. NCHW filter (C * multiplier, 1, Kh, Kw); NHWC filter (Kh, Kw, C, multiplier)."""
-    _no_offset("DepthwiseConv2D", offset_w, offset_x)
+    no_offset("DepthwiseConv2D", offset_w, offset_x)
     x = to_channels_first(x, data_format)
     if data_format.endswith("C"):
         filter = filter.permute(2, 3, 0, 1).reshape(-1, 1, *filter.shape[:2])
@@ -169,23 +154,25 @@ def depthwise_conv2d(
     return from_channels_first(y, data_format)
 
 
-@kernel("Conv2DTranspose", "Conv3DTranspose", host=("input_size",), source="operator documentation and header")
+@kernel(
+    "Conv2DTranspose", "Conv3DTranspose", "Conv2DTransposeD", "Conv3DTransposeD", host=("input_size",),
+    source="operator documentation and header",
+)  # fmt: skip
 def conv_transpose(
     input_size: Any, x: Tensor, filter: Tensor, bias: Tensor | None = None, offset_w: Tensor | None = None, *,
     strides: Numbers, pads: Numbers, dilations: Numbers = (), groups: int = 1, data_format: str = "",
     output_padding: Numbers = (), offset_x: int = 0,
 ) -> Tensor:  # fmt: skip
     """Transposed convolution. ``input_size`` is the wanted output shape; all zeros derives it from output_padding."""
-    _no_offset("transposed convolution", offset_w, offset_x)
-    data_format = data_format or ("NHWC" if x.dim() == 4 else "NDHWC")
-    x, w = to_channels_first(x, data_format), _filter_first(filter, data_format)
-    stride, dilation = spatial(strides, data_format), spatial(dilations or [1] * x.dim(), data_format)
-    shape = ints(input_size)
+    no_offset("transposed convolution", offset_w, offset_x)
+    layout, dilation = _layout(x, data_format, dilations)
+    x, w, stride = to_channels_first(x, layout), _filter_first(filter, layout), spatial(strides, layout)
+    shape = listed(input_size)
     if any(shape):
-        size = spatial(shape, data_format) if len(shape) == x.dim() else shape
+        size = spatial(shape, layout) if len(shape) == x.dim() else shape
     else:
         begin, end = begin_end(pads)
-        extra = spatial(output_padding or [0] * x.dim(), data_format)
+        extra = spatial(output_padding or [0] * x.dim(), layout)
         size = [
             (n - 1) * s - b - e + d * (k - 1) + 1 + o
             for n, s, b, e, d, k, o in zip(x.shape[2:], stride, begin, end, dilation, w.shape[2:], extra)
@@ -194,75 +181,46 @@ def conv_transpose(
         y = _transposed(wide(x), wide(w), wide(bias), size, stride, pads, dilation, groups).to(x.dtype)
     else:
         y = _transposed(x, w, bias, size, stride, pads, dilation, groups)
-    return from_channels_first(y, data_format)
+    return from_channels_first(y, layout)
 
 
-@kernel("Conv2DTransposeD", "Conv3DTransposeD", source="operator documentation and header")
-def conv_transpose_d(
-    x: Tensor, filter: Tensor, bias: Tensor | None = None, offset_w: Tensor | None = None, *, input_size: Numbers,
-    strides: Numbers, pads: Numbers, dilations: Numbers = (), groups: int = 1, data_format: str = "",
-    output_padding: Numbers = (), offset_x: int = 0,
-) -> Tensor:  # fmt: skip
-    """Transposed convolution with the output shape in an attribute."""
-    return conv_transpose(
-        input_size, x, filter, bias, offset_w, strides=strides, pads=pads, dilations=dilations, groups=groups,
-        data_format=data_format, output_padding=output_padding, offset_x=offset_x,
-    )  # fmt: skip
-
-
-@kernel("Conv2DBackpropInput", "Conv3DBackpropInput", host=("input_size",), source="operator documentation and header")
+@kernel(
+    "Conv2DBackpropInput", "Conv3DBackpropInput", "Conv2DBackpropInputD", "Conv3DBackpropInputD",
+    host=("input_size",), source="operator documentation and header",
+)  # fmt: skip
 def conv_backprop_input(
     input_size: Any, filter: Tensor, out_backprop: Tensor, *, strides: Numbers, pads: Numbers, dilations: Numbers = (),
     groups: int = 1, data_format: str = "",
 ) -> Tensor:  # fmt: skip
     """Gradient of a convolution for its input of shape ``input_size``."""
-    data_format = data_format or ("NHWC" if out_backprop.dim() == 4 else "NDHWC")
-    grad, w = to_channels_first(out_backprop, data_format), _filter_first(filter, data_format)
-    size, dilation = spatial(ints(input_size), data_format), spatial(dilations or [1] * grad.dim(), data_format)
-    y = _transposed(grad, w, None, size, spatial(strides, data_format), pads, dilation, groups)
-    return from_channels_first(y, data_format)
-
-
-@kernel("Conv2DBackpropInputD", "Conv3DBackpropInputD", source="operator documentation and header")
-def conv_backprop_input_d(
-    filter: Tensor, out_backprop: Tensor, *, input_size: Numbers, strides: Numbers, pads: Numbers,
-    dilations: Numbers = (), groups: int = 1, data_format: str = "",
-) -> Tensor:  # fmt: skip
-    """Gradient of a convolution for its input, shape in an attribute."""
-    return conv_backprop_input(
-        input_size, filter, out_backprop, strides=strides, pads=pads, dilations=dilations, groups=groups,
-        data_format=data_format,
-    )  # fmt: skip
+    layout, dilation = _layout(out_backprop, data_format, dilations)
+    grad, w = to_channels_first(out_backprop, layout), _filter_first(filter, layout)
+    size = spatial(listed(input_size), layout)
+    y = _transposed(grad, w, None, size, spatial(strides, layout), pads, dilation, groups)
+    return from_channels_first(y, layout)
 
 
 @kernel(
-    "Conv2DBackpropFilter", "Conv3DBackpropFilter", host=("filter_size",), source="operator documentation and header"
-)
+    "Conv2DBackpropFilter", "Conv3DBackpropFilter", "Conv2DBackpropFilterD", "Conv3DBackpropFilterD",
+    host=("filter_size",), source="operator documentation and header",
+)  # fmt: skip
 def conv_backprop_filter(
     x: Tensor, filter_size: Any, out_backprop: Tensor, *, strides: Numbers, pads: Numbers, dilations: Numbers = (),
     groups: int = 1, data_format: str = "",
 ) -> Tensor:  # fmt: skip
     """Gradient of a convolution for its filter, float32 whatever the operands are."""
-    data_format = data_format or ("NHWC" if x.dim() == 4 else "NDHWC")
-    shape = ints(filter_size)
-    if data_format.endswith("C"):
-        shape = [shape[-1], shape[-2], *shape[:-2]]
-    x, grad = to_channels_first(x, data_format), to_channels_first(out_backprop, data_format)
-    dilation = spatial(dilations or [1] * x.dim(), data_format)
-    y = _filter_gradient(x, grad, shape, spatial(strides, data_format), pads, dilation, groups)
-    return _filter_back(y, data_format)
-
-
-@kernel("Conv2DBackpropFilterD", "Conv3DBackpropFilterD", source="operator documentation and header")
-def conv_backprop_filter_d(
-    x: Tensor, out_backprop: Tensor, *, filter_size: Numbers, strides: Numbers, pads: Numbers, dilations: Numbers = (),
-    groups: int = 1, data_format: str = "",
-) -> Tensor:  # fmt: skip
-    """Gradient of a convolution for its filter, shape in an attribute."""
-    return conv_backprop_filter(
-        x, filter_size, out_backprop, strides=strides, pads=pads, dilations=dilations, groups=groups,
-        data_format=data_format,
-    )  # fmt: skip
+    layout, dilation = _layout(x, data_format, dilations)
+    last, shape = layout.endswith("C"), listed(filter_size)
+    shape = [shape[-1], shape[-2], *shape[:-2]] if last else shape
+    x, grad = to_channels_first(x, layout).float(), to_channels_first(out_backprop, layout).float()
+    begin, end = begin_end(pads)
+    if begin != end:
+        x, begin = pad_spatial(x, pads), [0] * len(begin)
+    y = torch.ops.aten.convolution_backward.default(
+        grad, x, x.new_empty(()).expand(tuple(shape)), None, spatial(strides, layout), begin, dilation, False,
+        [0] * len(begin), groups, [False, True, False],
+    )[1]  # fmt: skip
+    return y.movedim((0, 1), (-1, -2)) if last else y  # type: ignore[no-any-return]
 
 
 @kernel("QuantConv2D", source="ops-nn: conv/quant_conv2d, documentation")
@@ -284,15 +242,14 @@ def _bias_axis(x: Tensor, data_format: str) -> int:
     return x.dim() - 1 if data_format.endswith("C") or x.dim() == 2 else 1
 
 
-@kernel("BiasAdd", source=_HEADER)
-def bias_add(x: Tensor, bias: Tensor, *, data_format: str = "NHWC") -> Tensor:
-    """Add a vector along the channel axis."""
-    return x + bias.reshape(-1, *[1] * (x.dim() - 1 - _bias_axis(x, data_format)))
+rows({  # a vector along the channel axis
+    "BiasAdd": lambda x, bias, *, data_format="NHWC": (
+        x + bias.reshape(-1, *[1] * (x.dim() - 1 - _bias_axis(x, data_format)))),
+}, source=_HEADER)  # fmt: skip
 
 
 @kernel("BiasAddGrad", views=True, source=_HEADER)
 def bias_add_grad(x: Tensor, *, data_format: str = "NHWC") -> Tensor:
     """Sum over all axes but the channel axis."""
-    axis = _bias_axis(x, data_format)
-    others = [i for i in range(x.dim()) if i != axis]
+    others = [i for i in range(x.dim()) if i != _bias_axis(x, data_format)]
     return wide(x).sum(others).to(x.dtype) if others else x

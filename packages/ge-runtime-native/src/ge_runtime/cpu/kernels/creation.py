@@ -10,51 +10,35 @@ import torch
 from torch import Tensor
 
 from ge_graph.dtypes import DataType
-from ge_runtime import errors
-from ge_runtime.cpu.registry import Call, PlanContext, Ref, kernel, plan
+from ge_runtime.cpu.plan_context import PlanContext
+from ge_runtime.cpu.registry import Call, Ref, kernel, plan, rows
 from ge_runtime.cpu.values import listed, one, torch_dtype
+from ge_runtime.errors import refused
 
 
-@kernel("Shape")
-def shape(x: Tensor, *, dtype: int = DataType.DT_INT32) -> Tensor:
-    """The sizes of x as a vector."""
+def _sizes(x: Tensor, dtype: int) -> Tensor:
     return torch.tensor(x.shape, dtype=torch_dtype(dtype))
 
 
-@kernel("ShapeN")
-def shape_n(x: list[Tensor], *, dtype: int = DataType.DT_INT32) -> tuple[Tensor, ...]:
-    """The sizes of each tensor."""
-    return tuple(shape(v, dtype=dtype) for v in x)
+rows({
+    "Shape": lambda x, *, dtype=DataType.DT_INT32: _sizes(x, dtype),
+    "ShapeN": lambda x, *, dtype=DataType.DT_INT32: tuple(_sizes(v, dtype) for v in x),
+    "GetShape": lambda x: torch.tensor([s for v in x for s in v.shape], dtype=torch.int32),  # of all in one vector
+    "Size": lambda x, *, dtype=DataType.DT_INT32: torch.tensor(x.numel(), dtype=torch_dtype(dtype)),
+    "Rank": lambda x: torch.tensor(x.dim(), dtype=torch.int32),
+    "FillV2D": lambda *, value=0.0, dims: torch.full(tuple(dims), value, dtype=torch.float32),
+    "ZerosLike": lambda x: torch.zeros(x.shape, dtype=x.dtype),
+    "OnesLike": lambda x: torch.ones(x.shape, dtype=x.dtype),
+})  # fmt: skip
 
 
-@kernel("GetShape")
-def get_shape(x: list[Tensor]) -> Tensor:
-    """The sizes of all tensors in one int32 vector."""
-    return torch.tensor([s for v in x for s in v.shape], dtype=torch.int32)
-
-
-@kernel("Size")
-def size(x: Tensor, *, dtype: int = DataType.DT_INT32) -> Tensor:
-    """The number of elements."""
-    return torch.tensor(x.numel(), dtype=torch_dtype(dtype))
-
-
-@kernel("Rank")
-def rank(x: Tensor) -> Tensor:
-    """The number of dims."""
-    return torch.tensor(x.dim(), dtype=torch.int32)
-
-
-@kernel("Fill", host=("dims",), source="a single number as dims gives rank 1")
-def fill(dims: Any, value: Tensor) -> Tensor:
-    """A tensor of one value."""
-    return value.reshape(()).expand(listed(dims)).clone(memory_format=torch.contiguous_format)
-
-
-@kernel("FillD")
-def fill_d(value: Tensor, *, dims: Sequence[int]) -> Tensor:
-    """Fill with the sizes as an attribute."""
-    return fill(list(dims), value)
+rows({  # a single number as dims gives rank 1
+    "Fill FillD": lambda dims, value: (
+        value.reshape(()).expand(listed(dims)).clone(memory_format=torch.contiguous_format)),
+}, host=("dims",))  # fmt: skip
+# Undefined contents are made reproducible: zeros.
+rows({"Empty": lambda shape, *, dtype=DataType.DT_INT32: torch.zeros(listed(shape), dtype=torch_dtype(dtype))},
+     host=("shape",), ignores=("init",))  # fmt: skip
 
 
 @plan("Fill")
@@ -65,32 +49,6 @@ def _fill_plan(ctx: PlanContext) -> Call | None:
         return None
     sizes = tuple(dims) if isinstance(dims, list) else (dims,)
     return Call(torch.full, (sizes, value), {"dtype": torch_dtype(ctx.out_dtype())})
-
-
-@kernel("FillV2D")
-def fill_v2_d(*, value: float = 0.0, dims: Sequence[int]) -> Tensor:
-    """A float32 tensor of one value."""
-    return torch.full(tuple(dims), value, dtype=torch.float32)
-
-
-@kernel(
-    "Empty", host=("shape",), source="contents are undefined unless init; zeros are one legal choice", ignores=("init",)
-)
-def empty(shape: Any, *, dtype: int = DataType.DT_INT32) -> Tensor:
-    """A tensor of zeros: undefined contents are made reproducible."""
-    return torch.zeros(listed(shape), dtype=torch_dtype(dtype))
-
-
-@kernel("ZerosLike")
-def zeros_like(x: Tensor) -> Tensor:
-    """Zeros of x's size and type."""
-    return torch.zeros(x.shape, dtype=x.dtype)
-
-
-@kernel("OnesLike")
-def ones_like(x: Tensor) -> Tensor:
-    """Ones of x's size and type."""
-    return torch.ones(x.shape, dtype=x.dtype)
 
 
 @kernel("Eye")
@@ -109,7 +67,7 @@ def range_length(start: float, limit: float, delta: float, closed: bool = False)
         EngineError GE4009 if delta is 0 or points away from the limit.
     """
     if delta == 0 or (limit - start) * delta < 0:
-        raise errors.refused("Range", f"from {start} to {limit} by {delta} does not end")
+        raise refused("Range", f"from {start} to {limit} by {delta} does not end")
     if closed:
         return math.trunc((limit - start) / delta) + 1
     if all(isinstance(v, int) for v in (start, limit, delta)):
@@ -146,19 +104,13 @@ def lin_space(start: Tensor, stop: Tensor, num: Tensor) -> Tensor:
     """num evenly spaced values from start to stop inclusive."""
     count = int(num.reshape(()))
     if count < 0:
-        raise errors.refused("LinSpace", f"num is {count}")
+        raise refused("LinSpace", f"num is {count}")
     return torch.linspace(start.reshape(()).item(), stop.reshape(()).item(), count, dtype=start.dtype)
 
 
-@kernel("OneHot", host=("depth",))
+@kernel("OneHot", "OneHotD", host=("depth",))
 def one_hot(x: Tensor, depth: Any, on_value: Tensor, off_value: Tensor, *, axis: int = -1) -> Tensor:
     """on_value where the new axis equals x, else off_value; numbers outside [0, depth) give off_value throughout."""
     place = x.dim() if axis == -1 else axis
     steps = torch.arange(one(depth), dtype=x.dtype).reshape([-1] + [1] * (x.dim() - place))
     return torch.where(x.unsqueeze(place) == steps, on_value.reshape(()), off_value.reshape(()))
-
-
-@kernel("OneHotD")
-def one_hot_d(x: Tensor, on_value: Tensor, off_value: Tensor, *, depth: int, axis: int = -1) -> Tensor:
-    """OneHot with the depth as an attribute."""
-    return one_hot(x, depth, on_value, off_value, axis=axis)

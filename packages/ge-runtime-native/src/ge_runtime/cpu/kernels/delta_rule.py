@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ge_runtime.cpu.kernels.numerics import ints, refuse
 from ge_runtime.cpu.registry import kernel
+from ge_runtime.cpu.values import listed
+from ge_runtime.errors import refused
 
 
 def _heads(x: Tensor, heads: int) -> Tensor:
@@ -25,17 +26,16 @@ def _step(s: Tensor, k: Tensor, v: Tensor, beta: Tensor) -> Tensor:
 
 
 def _lengths(op: str, value: Any, tokens: int) -> list[int]:
-    lengths = ints(value)
+    lengths = listed(value)
     if any(n < 0 for n in lengths) or sum(lengths) > tokens:
-        raise refuse(op, f"actual_seq_lengths is {lengths} for {tokens} tokens", "give the length of each sequence")
+        raise refused(op, f"actual_seq_lengths is {lengths} for {tokens} tokens", "give the length of each sequence")
     return lengths
 
 
 @kernel(
-    "ChunkGatedDeltaRule",
-    host=("actual_seq_lengths",),
+    "ChunkGatedDeltaRule", host=("actual_seq_lengths",),
     source="ops-transformer: chunk_gated_delta_rule, documentation; chunks change rounding only",
-)
+)  # fmt: skip
 def chunk_gated_delta_rule(
     query: Tensor, key: Tensor, value: Tensor, beta: Tensor, initial_state: Tensor, actual_seq_lengths: Any,
     g: Tensor | None = None, *, scale_value: float = 1.0,
@@ -57,11 +57,9 @@ def chunk_gated_delta_rule(
 
 
 @kernel(
-    "RecurrentGatedDeltaRule",
-    host=("actual_seq_lengths", "ssm_state_indices", "num_accepted_tokens"),
-    updates=("state",),
-    source="ops-transformer: recurrent_gated_delta_rule, documentation",
-)
+    "RecurrentGatedDeltaRule", host=("actual_seq_lengths", "ssm_state_indices", "num_accepted_tokens"),
+    updates=("state",), source="ops-transformer: recurrent_gated_delta_rule, documentation",
+)  # fmt: skip
 def recurrent_gated_delta_rule(
     query: Tensor, key: Tensor, value: Tensor, beta: Tensor, state: Tensor, actual_seq_lengths: Any,
     ssm_state_indices: Any, g: Tensor | None = None, gk: Tensor | None = None, num_accepted_tokens: Any = None, *,
@@ -73,10 +71,10 @@ def recurrent_gated_delta_rule(
     """
     op, heads = "RecurrentGatedDeltaRule", value.shape[1]
     q, k, v, b = _heads(query, heads) * scale_value, _heads(key, heads), value.float(), beta.float()
-    slots = ints(ssm_state_indices)
+    slots = listed(ssm_state_indices)
     if len(slots) < value.shape[0] or any(not 0 <= slot < state.shape[0] for slot in slots[: value.shape[0]]):
-        raise refuse(op, f"ssm_state_indices is {slots} for {value.shape[0]} tokens and {state.shape[0]} slots")
-    accepted = None if num_accepted_tokens is None else ints(num_accepted_tokens)
+        raise refused(op, f"ssm_state_indices is {slots} for {value.shape[0]} tokens and {state.shape[0]} slots")
+    accepted = None if num_accepted_tokens is None else listed(num_accepted_tokens)
     out, t = torch.zeros(value.shape), 0
     for i, length in enumerate(_lengths(op, actual_seq_lengths, value.shape[0])):
         if not length:

@@ -14,16 +14,12 @@ import torch
 from torch import Tensor
 
 from ge_graph.dtypes import DataType
-from ge_runtime.cpu.registry import Call, PlanContext, PlanHook, Ref, kernel, plan, rows
+from ge_runtime.cpu.kernels.numerics import rounded, wide
+from ge_runtime.cpu.plan_context import PlanContext
+from ge_runtime.cpu.registry import Call, PlanHook, Ref, kernel, plan, rows
 from ge_runtime.cpu.values import torch_dtype
 
-_HALF = (torch.float16, torch.bfloat16)
 _FULL = (DataType.DT_FLOAT, DataType.DT_DOUBLE)
-
-
-def wide(x: Tensor) -> Tensor:
-    """16-bit floats as float32, everything else as it is."""
-    return x.float() if x.dtype in _HALF else x
 
 
 def keeping(fn: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -31,56 +27,44 @@ def keeping(fn: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     @wraps(fn)
     def run(x: Tensor, *rest: Tensor) -> Tensor:
-        if x.is_floating_point() or x.is_complex():
+        if _real(x):
             return fn(x, *rest)
         return fn(x.double(), *(r.double() for r in rest)).to(x.dtype)
 
     return run
 
 
-def _direct(fn: Callable[..., Any], *, ints: bool = False) -> PlanHook:
+def _direct(fn: Callable[..., Any]) -> PlanHook:
     """Call ``fn`` itself when the operand is a float (or complex), where no type needs care."""
 
     def hook(ctx: PlanContext) -> Call | None:
-        names = ctx.ports
-        dtype = ctx.dtype(names[0])
-        if dtype is None or not (dtype.is_float or dtype.is_complex or ints):
-            return None
-        return Call(fn, tuple(ctx.tensor(p) for p in names))
+        dtype = ctx.dtype(ctx.ports[0])
+        floating = dtype is not None and (dtype.is_float or dtype.is_complex)
+        return Call(fn, tuple(map(ctx.tensor, ctx.ports))) if floating else None
 
     return hook
 
 
-def _floating(table: dict[str, Callable[..., Any]], inplace: bool = True) -> None:
-    for op, fn in table.items():
-        name = getattr(fn, "__name__", "")
-        method = f"{name}_" if inplace and hasattr(Tensor, f"{name}_") else ""
-        rows({op: keeping(fn)}, inplace=method, plan=_direct(fn))
-
-
-# Same function for every type.
-rows({"Add": torch.add, "AddV2": torch.add}, inplace="add_")
-rows({"Sub": torch.sub}, inplace="sub_")
-rows({"Mul": torch.mul}, inplace="mul_")
-rows({"Maximum": torch.maximum, "Minimum": torch.minimum, "Gcd": torch.gcd})
-rows({"FloorMod": torch.remainder}, inplace="remainder_")
-rows({"Mod": torch.fmod, "TruncateMod": torch.fmod}, inplace="fmod_")
-rows({"Pow": torch.pow}, inplace="pow_")
-rows({"Neg": torch.neg}, inplace="neg_")
-rows({"Abs": torch.abs}, inplace="abs_")
-rows({"Sign": torch.sgn})
-rows({"Square": torch.square}, inplace="square_")
-rows({"BitwiseAnd": torch.bitwise_and, "BitwiseOr": torch.bitwise_or, "BitwiseXor": torch.bitwise_xor})
-rows({"Invert": torch.bitwise_not, "LogicalNot": torch.logical_not})
-rows({"LogicalAnd": torch.logical_and, "LogicalOr": torch.logical_or})
+# Same function for every type: those that may be computed into their first operand, and the others.
+_IN_PLACE = {
+    "Add AddV2": torch.add, "Sub": torch.sub, "Mul": torch.mul, "FloorMod": torch.remainder,
+    "Mod TruncateMod": torch.fmod, "Pow": torch.pow, "Neg": torch.neg, "Abs": torch.abs, "Square": torch.square,
+    "Relu": torch.relu,
+}  # fmt: skip
+for _op, _fn in _IN_PLACE.items():
+    rows({_op: _fn}, inplace=f"{_fn.__name__}_")
 rows({
+    "Maximum": torch.maximum, "Minimum": torch.minimum, "Gcd": torch.gcd, "Sign": torch.sgn, "SelectV2": torch.where,
+    "BitwiseAnd": torch.bitwise_and, "BitwiseOr": torch.bitwise_or, "BitwiseXor": torch.bitwise_xor,
+    "Invert": torch.bitwise_not, "LogicalNot": torch.logical_not, "LogicalAnd": torch.logical_and,
+    "LogicalOr": torch.logical_or,
     "Equal": torch.eq, "NotEqual": torch.ne, "Less": torch.lt, "LessEqual": torch.le, "Greater": torch.gt,
     "GreaterEqual": torch.ge, "IsNan": torch.isnan, "IsInf": torch.isinf, "IsFinite": torch.isfinite,
 })  # fmt: skip
-rows({"Relu": torch.relu}, inplace="relu_")
+
 
 # Floating functions; integer operands that a header lists keep their type.
-_floating({
+_FLOATING = {
     "Acos": torch.acos, "Acosh": torch.acosh, "Asin": torch.asin, "Asinh": torch.asinh, "Atan": torch.atan,
     "Atanh": torch.atanh, "Cos": torch.cos, "Cosh": torch.cosh, "Sin": torch.sin, "Sinh": torch.sinh,
     "Tan": torch.tan, "Tanh": torch.tanh, "Erf": torch.erf, "Erfc": torch.erfc, "Erfinv": torch.erfinv,
@@ -90,7 +74,14 @@ _floating({
     "Rint": torch.round, "BesselI0e": torch.special.i0e, "BesselI1e": torch.special.i1e,
     "Ndtri": torch.special.ndtri, "Atan2": torch.atan2, "Igamma": torch.special.gammainc,
     "Igammac": torch.special.gammaincc, "Zeta": torch.special.zeta, "NextAfter": torch.nextafter,
-})  # fmt: skip
+}  # fmt: skip
+for _op, _fn in _FLOATING.items():
+    _method = f"{_fn.__name__}_"
+    rows({_op: keeping(_fn)}, inplace=_method if hasattr(Tensor, _method) else "", plan=_direct(_fn))
+
+
+def _real(x: Tensor) -> bool:
+    return x.is_floating_point() or x.is_complex()
 
 
 def truncated(x1: Tensor, x2: Tensor) -> Tensor:
@@ -101,29 +92,84 @@ def truncated(x1: Tensor, x2: Tensor) -> Tensor:
     return torch.where(turned, torch.neg(x1), torch.div(x1, x2.masked_fill(turned, 1), rounding_mode="trunc"))
 
 
-@kernel("Div", inplace="div_", source="quotient; signed integers round towards minus infinity")
-def div(x1: Tensor, x2: Tensor) -> Tensor:
-    """x1 / x2; integers give the floor of the quotient."""
-    if x1.is_floating_point() or x1.is_complex():
-        return torch.div(x1, x2)
-    return torch.div(x1, x2, rounding_mode="floor")
-
-
-@kernel("RealDiv", inplace="div_", source="quotient; integers truncate")
-def real_div(x1: Tensor, x2: Tensor) -> Tensor:
+def quotient(x1: Tensor, x2: Tensor) -> Tensor:
     """x1 / x2; integers drop the fraction."""
-    if x1.is_floating_point() or x1.is_complex():
-        return torch.div(x1, x2)
-    return truncated(x1, x2)
+    return torch.div(x1, x2) if _real(x1) else truncated(x1, x2)
 
 
-plan("Div", "RealDiv")(_direct(torch.div))
+# Quotients: those of integers differ in how they round.
+rows({
+    "Div": lambda x1, x2: torch.div(x1, x2) if _real(x1) else torch.div(x1, x2, rounding_mode="floor"),
+    "RealDiv": quotient,
+}, inplace="div_", plan=_direct(torch.div))  # fmt: skip
+rows({
+    "TruncateDiv": lambda x1, x2: (
+        torch.div(x1, x2, rounding_mode="trunc") if x1.is_floating_point() else truncated(x1, x2)),
+    "Xdivy": lambda x1, x2: torch.where(x1 == 0, torch.zeros((), dtype=x1.dtype), torch.div(x1, x2)),
+    "Xlogy": torch.special.xlogy,  # 0 where x1 is 0, but a NaN of x2 passes
+    "LeftShift": torch.bitwise_left_shift,
+    "RightShift": torch.bitwise_right_shift,  # sign bits are shifted in
+    "ClipByValue ClipByValueV2": lambda x, clip_value_min, clip_value_max: (  # the maximum wins, NaN of x stays
+        torch.minimum(torch.maximum(x, clip_value_min), clip_value_max)),
+    "ApproximateEqual": lambda x1, x2, *, tolerance=1e-5: torch.abs(wide(x1) - wide(x2)) < tolerance,
+    "IsClose": lambda x1, x2, *, rtol=1e-5, atol=1e-8, equal_nan=False: (
+        torch.isclose(x1, x2, rtol, atol, equal_nan)),
+    "TensorEqual": lambda x, y: torch.eq(x, y).all().reshape(1),  # NaN equals nothing
+})  # fmt: skip
+_ROUNDED: dict[str, Callable[..., Tensor]] = {
+    "SquaredDifference": lambda x1, x2: torch.square(x1 - x2),
+    "Power": lambda x, *, power=1.0, scale=1.0, shift=0.0: torch.pow(x * scale + shift, power),
+    "Logit": lambda x, *, eps=-1.0: torch.logit(x, None if eps < 0 else eps),  # x held to [eps, 1 - eps], -1: free
+    "NanToNum": lambda x, *, nan, posinf, neginf: (
+        torch.nan_to_num(x, nan, posinf, neginf) if x.is_floating_point() else x.clone()),
+    "AxpyV2": lambda x1, x2, alpha: (  # alpha is a one-element tensor
+        x1 + x2 * (alpha.reshape(()).to(x1.dtype) if x1.is_floating_point() else alpha.reshape(()))),
+    "Addcmul": lambda input_data, x1, x2, value: (
+        _plus(input_data, value.reshape(()).to(input_data.dtype) * x1 * x2)),
+}  # fmt: skip
+rows({op: rounded(formula) for op, formula in _ROUNDED.items()})
 
 
-@kernel("TruncateDiv")
-def truncate_div(x1: Tensor, x2: Tensor) -> Tensor:
-    """The quotient rounded towards zero, floats included."""
-    return torch.div(x1, x2, rounding_mode="trunc") if x1.is_floating_point() else truncated(x1, x2)
+def _plus(x: Tensor, term: Tensor) -> Tensor:
+    """x + term, in the memory of term where it has the size of the sum."""
+    fits = term.dtype is x.dtype and term.shape == torch.broadcast_shapes(term.shape, x.shape)
+    return term.add_(x) if fits else x + term
+
+
+@kernel("Addcdiv", inplace="addcdiv_")
+@rounded
+def addcdiv(input_data: Tensor, x1: Tensor, x2: Tensor, value: Tensor) -> Tensor:
+    """input_data + value * (x1 / x2), rounded once."""
+    return _plus(input_data, quotient(x1, x2) * value.reshape(()).to(input_data.dtype))
+
+
+def _with_number(fn: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
+    """x and a float32 attribute; integers go through float32: int64 rounds half away from zero, others truncate."""
+
+    def run(x: Tensor, *, value: float) -> Tensor:
+        number = torch.tensor(value, dtype=torch.float32)
+        if x.dtype is torch.float64 or x.is_complex():
+            return fn(x, number.to(x.dtype))
+        result = fn(x.float(), number)
+        if x.dtype is torch.int64:
+            result = torch.sign(result) * torch.floor(torch.abs(result) + 0.5)
+        return result.to(x.dtype)
+
+    return run
+
+
+rows({"Muls": _with_number(torch.mul), "Adds": _with_number(torch.add)})
+
+
+@kernel("LogAddExp")
+@rounded
+def log_add_exp(x1: Tensor, x2: Tensor, *, base: float = -1.0, scale: float = 1.0, shift: float = 0.0) -> Tensor:
+    """log(exp(x1) + exp(x2)) to the base."""
+    a, b = x1 * scale + shift, x2 * scale + shift
+    if base == 2.0:
+        return torch.logaddexp2(a, b)
+    factor = 1.0 if base == -1.0 else float(torch.log(torch.tensor(base, dtype=torch.float64)))
+    return torch.logaddexp(a * factor, b * factor) / factor
 
 
 @kernel("FloorDiv", source="floor of the rounded quotient; 1.0 by 0.1 gives 10")
@@ -137,86 +183,16 @@ def floor_div(x1: Tensor, x2: Tensor) -> Tensor:
 @kernel("DivNoNan")
 def div_no_nan(x1: Tensor, x2: Tensor) -> Tensor:
     """x1 / x2, and 0 where x2 is 0."""
-    return torch.where(
-        x2 == 0, torch.zeros((), dtype=x1.dtype), real_div(x1, torch.where(x2 == 0, torch.ones_like(x2), x2))
-    )
-
-
-@kernel("Xlogy", source="operator documentation of xlogy: NaN where x2 is NaN, 0 where x1 is 0")
-def xlogy(x1: Tensor, x2: Tensor) -> Tensor:
-    """x1 * log(x2), 0 where x1 is 0 (NaN of x2 passes)."""
-    return torch.special.xlogy(x1, x2)
-
-
-@kernel("Xdivy")
-def xdivy(x1: Tensor, x2: Tensor) -> Tensor:
-    """x1 / x2, 0 where x1 is 0."""
-    return torch.where(x1 == 0, torch.zeros((), dtype=x1.dtype), torch.div(x1, x2))
-
-
-@kernel("SquaredDifference")
-def squared_difference(x1: Tensor, x2: Tensor) -> Tensor:
-    """(x1 - x2)²."""
-    return torch.square(wide(x1) - wide(x2)).to(x1.dtype)
-
-
-@kernel("LeftShift")
-def left_shift(x: Tensor, y: Tensor) -> Tensor:
-    """x << y."""
-    return torch.bitwise_left_shift(x, y)
-
-
-@kernel("RightShift")
-def right_shift(x: Tensor, y: Tensor) -> Tensor:
-    """x >> y, sign bits shifted in."""
-    return torch.bitwise_right_shift(x, y)
-
-
-def _scaled_int(x: Tensor, value: Tensor) -> Tensor:
-    """Integers go through float32; int64 rounds half away from zero, the shorter ones truncate."""
-    product = value
-    if x.dtype is torch.int64:
-        product = torch.sign(product) * torch.floor(torch.abs(product) + 0.5)
-    return product.to(x.dtype)
-
-
-@kernel("Muls", source="value is a float32 attribute; integers go through float32")
-def muls(x: Tensor, *, value: float) -> Tensor:
-    """x * value."""
-    factor = torch.tensor(value, dtype=torch.float32)
-    if x.dtype is torch.float64 or x.is_complex():
-        return x * factor.to(x.dtype)
-    if x.is_floating_point():
-        return (x.float() * factor).to(x.dtype)
-    return _scaled_int(x, x.float() * factor)
-
-
-@kernel("Adds", source="value is a float32 attribute; integers go through float32")
-def adds(x: Tensor, *, value: float) -> Tensor:
-    """x + value."""
-    term = torch.tensor(value, dtype=torch.float32)
-    if x.dtype is torch.float64 or x.is_complex():
-        return x + term.to(x.dtype)
-    if x.is_floating_point():
-        return (x.float() + term).to(x.dtype)
-    return _scaled_int(x, x.float() + term)
+    none = x2 == 0
+    return torch.where(none, torch.zeros((), dtype=x1.dtype), quotient(x1, torch.where(none, torch.ones_like(x2), x2)))
 
 
 @kernel("Axpy")
 def axpy(x1: Tensor, x2: Tensor, *, alpha: float) -> Tensor:
     """x1 + alpha * x2, rounded once."""
-    if x1.is_floating_point() or x1.is_complex():
+    if _real(x1):
         return (wide(x1) + wide(x2) * alpha).to(x1.dtype)
     return x1 + x2 if alpha == 1 else (x1.float() + x2.float() * alpha).to(x1.dtype)
-
-
-@kernel("AxpyV2")
-def axpy_v2(x1: Tensor, x2: Tensor, alpha: Tensor) -> Tensor:
-    """x1 + alpha * x2 with alpha a one-element tensor, rounded once."""
-    factor = alpha.reshape(())
-    if x1.is_floating_point():
-        factor = factor.to(wide(x1).dtype)
-    return (wide(x1) + wide(x2) * factor).to(x1.dtype)
 
 
 @kernel("Sxpy")
@@ -225,27 +201,6 @@ def sxpy(x1: Tensor, x2: Tensor, alpha: Tensor | None = None) -> Tensor:
     factor = torch.ones((), dtype=x1.dtype) if alpha is None else alpha.reshape(())
     dtype = torch.result_type(torch.empty(0, dtype=torch.result_type(x1.reshape(-1)[:0], x2.reshape(-1)[:0])), factor)
     return (wide(x1) - wide(x2) * wide(factor)).to(dtype)
-
-
-@kernel("Addcmul")
-def addcmul(input_data: Tensor, x1: Tensor, x2: Tensor, value: Tensor) -> Tensor:
-    """input_data + value * x1 * x2, rounded once."""
-    v = value.reshape(()).to(wide(input_data).dtype)
-    return _plus(input_data, v * wide(x1) * wide(x2))
-
-
-def _plus(x: Tensor, term: Tensor) -> Tensor:
-    """x + term, in the memory of term where it has the size of the sum."""
-    wide_x = wide(x)
-    fits = term.dtype is wide_x.dtype and term.shape == torch.broadcast_shapes(term.shape, x.shape)
-    return (term.add_(wide_x) if fits else wide_x + term).to(x.dtype)
-
-
-@kernel("Addcdiv", inplace="addcdiv_")
-def addcdiv(input_data: Tensor, x1: Tensor, x2: Tensor, value: Tensor) -> Tensor:
-    """input_data + value * (x1 / x2), rounded once."""
-    v = value.reshape(()).to(wide(input_data).dtype)
-    return _plus(input_data, real_div(wide(x1), wide(x2)) * v)
 
 
 @plan("Addcdiv")
@@ -266,11 +221,8 @@ def add_n(x: list[Tensor]) -> Tensor:
     return total.to(x[0].dtype)
 
 
-@kernel("Lerp", inplace="lerp_")
-def lerp(start: Tensor, end: Tensor, weight: Tensor) -> Tensor:
-    """start + weight * (end - start)."""
-    a, b, w = torch.broadcast_tensors(wide(start), wide(end), wide(weight))
-    return torch.lerp(a, b, w).to(start.dtype)
+rows({"Lerp": rounded(lambda start, end, weight: torch.lerp(*torch.broadcast_tensors(start, end, weight)))},
+     inplace="lerp_")  # fmt: skip
 
 
 @plan("Lerp")
@@ -281,24 +233,10 @@ def _lerp_plan(ctx: PlanContext) -> Call | None:
     return Call(torch.lerp, (ctx.tensor("start"), ctx.tensor("end"), weight))
 
 
-@kernel("ClipByValue", "ClipByValueV2", source="min(max(x, low), high): high wins")
-def clip_by_value(x: Tensor, clip_value_min: Tensor, clip_value_max: Tensor) -> Tensor:
-    """x limited to [clip_value_min, clip_value_max]; NaN of x stays."""
-    return torch.minimum(torch.maximum(x, clip_value_min), clip_value_max)
-
-
-@kernel("NanToNum")
-def nan_to_num(x: Tensor, *, nan: float, posinf: float, neginf: float) -> Tensor:
-    """Replacements for NaN and the infinities, float32 values."""
-    if not x.is_floating_point():
-        return x.clone()
-    return torch.nan_to_num(wide(x), nan, posinf, neginf).to(x.dtype)
-
-
 @kernel("Exp")
 def exp(x: Tensor, *, base: float = -1.0, scale: float = 1.0, shift: float = 0.0) -> Tensor:
     """base ** (scale * x + shift); base -1 means e."""
-    inner = wide(x) if x.is_floating_point() or x.is_complex() else x.double()
+    inner = wide(x) if _real(x) else x.double()
     if scale != 1.0 or shift != 0.0:
         inner = inner * scale + shift
     result = torch.exp(inner) if base == -1.0 else torch.exp2(inner) if base == 2.0 else torch.pow(base, inner)
@@ -308,13 +246,12 @@ def exp(x: Tensor, *, base: float = -1.0, scale: float = 1.0, shift: float = 0.0
 @kernel("Log")
 def log(x: Tensor, *, base: float = -1.0, scale: float = 1.0, shift: float = 0.0) -> Tensor:
     """log(scale * x + shift) to the base; base -1 means e. Integers give float32."""
-    real = x.is_floating_point() or x.is_complex()
-    inner = wide(x) if real else x.float()
+    inner = wide(x) if _real(x) else x.float()
     if scale != 1.0 or shift != 0.0:
         inner = inner * scale + shift
     known = {-1.0: torch.log, 2.0: torch.log2, 10.0: torch.log10}.get(base)
     result = known(inner) if known is not None else torch.log(inner) / torch.log(torch.tensor(base, dtype=inner.dtype))
-    return result.to(x.dtype) if real else result
+    return result.to(x.dtype) if _real(x) else result
 
 
 def _plain(fn: Callable[..., Any]) -> PlanHook:
@@ -330,28 +267,6 @@ plan("Exp")(_plain(torch.exp))
 plan("Log")(_plain(torch.log))
 
 
-@kernel("Power")
-def power(x: Tensor, *, power: float = 1.0, scale: float = 1.0, shift: float = 0.0) -> Tensor:
-    """(scale * x + shift) ** power."""
-    return torch.pow(wide(x) * scale + shift, power).to(x.dtype)
-
-
-@kernel("Logit", source="operator prototypes of CANN 2026: log(x / (1 - x)), x held to [eps, 1 - eps] unless eps is -1")
-def logit(x: Tensor, *, eps: float = -1.0) -> Tensor:
-    """Logarithm of the odds."""
-    return torch.logit(wide(x), None if eps < 0 else eps).to(x.dtype)
-
-
-@kernel("LogAddExp")
-def log_add_exp(x1: Tensor, x2: Tensor, *, base: float = -1.0, scale: float = 1.0, shift: float = 0.0) -> Tensor:
-    """log(exp(x1) + exp(x2)) to the base."""
-    a, b = wide(x1) * scale + shift, wide(x2) * scale + shift
-    if base == 2.0:
-        return torch.logaddexp2(a, b).to(x1.dtype)
-    factor = 1.0 if base == -1.0 else float(torch.log(torch.tensor(base, dtype=torch.float64)))
-    return (torch.logaddexp(a * factor, b * factor) / factor).to(x1.dtype)
-
-
 @kernel("Round", source="operator documentation of round: round(x * 10**d) / 10**d, for negative d too")
 def round_half_even(x: Tensor, *, decimals: int = 0) -> Tensor:
     """Nearest integer (or decimal place), ties to even."""
@@ -363,60 +278,18 @@ def round_half_even(x: Tensor, *, decimals: int = 0) -> Tensor:
     return (torch.round(wide(x) * scale) / scale).to(x.dtype)
 
 
-@kernel("ApproximateEqual")
-def approximate_equal(x1: Tensor, x2: Tensor, *, tolerance: float = 1e-5) -> Tensor:
-    """|x1 - x2| < tolerance."""
-    return torch.abs(wide(x1) - wide(x2)) < tolerance
-
-
-@kernel("IsClose")
-def is_close(x1: Tensor, x2: Tensor, *, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Tensor:
-    """|x1 - x2| <= atol + rtol * |x2|."""
-    return torch.isclose(x1, x2, rtol, atol, equal_nan)
-
-
-@kernel("TensorEqual")
-def tensor_equal(input_x: Tensor, input_y: Tensor) -> Tensor:
-    """One bool in a rank-1 tensor: all elements equal, NaN equal to nothing."""
-    return torch.eq(input_x, input_y).all().reshape(1)
-
-
-# Complex numbers. Tout only names the part's type, which follows from the operand's.
-@kernel("Complex")
-def complex_(real: Tensor, imag: Tensor, *, Tout: int = 16) -> Tensor:
-    """real + i * imag."""
-    a, b = torch.broadcast_tensors(real, imag)
-    return torch.complex(a, b).to(torch_dtype(Tout))
-
-
-@kernel("Real", ignores=("Tout",))
-def real_part(input: Tensor) -> Tensor:
-    """Real part, a tensor of its own."""
-    return torch.real(input).clone()
-
-
-@kernel("Imag", ignores=("Tout",))
-def imaginary_part(input: Tensor) -> Tensor:
-    """Imaginary part, a tensor of its own; zeros for real numbers."""
-    return torch.imag(input).clone() if input.is_complex() else torch.zeros_like(input)
-
-
-@kernel("ComplexAbs", ignores=("Tout",))
-def complex_abs(x: Tensor) -> Tensor:
-    """Modulus."""
-    return torch.abs(x)
-
-
-@kernel("Angle", ignores=("Tout",))
-def angle(input: Tensor) -> Tensor:
-    """Argument in radians."""
-    return torch.angle(input)
-
-
-@kernel("Conj")
-def conj(input: Tensor) -> Tensor:
-    """Complex conjugate, computed rather than marked."""
-    return torch.conj_physical(input.resolve_conj()) if input.is_complex() else input.clone()
+# Complex numbers. For their parts Tout only names the part's type, which follows from the operand's.
+rows({
+    "Complex": lambda real, imag, *, Tout=16: torch.complex(*torch.broadcast_tensors(real, imag)).to(torch_dtype(Tout)),
+})  # fmt: skip
+rows({
+    "Real": lambda x: torch.real(x).clone(),
+    "Imag": lambda x: torch.imag(x).clone() if x.is_complex() else torch.zeros_like(x),
+    "ComplexAbs": torch.abs,
+    "Angle": torch.angle,
+}, ignores=("Tout",))  # fmt: skip
+# computed rather than marked
+rows({"Conj": lambda x: torch.conj_physical(x.resolve_conj()) if x.is_complex() else x.clone()})
 
 
 # Conversion and choice
@@ -452,12 +325,7 @@ def select(condition: Tensor, x1: Tensor, x2: Tensor) -> Tensor:
     return torch.where(condition, x1, x2)
 
 
-rows({"SelectV2": torch.where})
-
-
-@kernel("MaskedFill")
-def masked_fill(x: Tensor, mask: Tensor, value: Tensor) -> Tensor:
-    """value where mask else x; the mask may be larger than x."""
-    return torch.where(
-        mask, value.to(x.dtype) if value.dim() == 0 or value.numel() != 1 else value.reshape(()).to(x.dtype), x
-    )
+rows({  # the mask may be larger than x
+    "MaskedFill": lambda x, mask, value: (
+        torch.where(mask, (value.reshape(()) if value.numel() == 1 else value).to(x.dtype), x)),
+})  # fmt: skip

@@ -7,8 +7,9 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from ge_runtime.cpu.kernels.numerics import refuse, wide
+from ge_runtime.cpu.kernels.numerics import wide
 from ge_runtime.cpu.registry import kernel
+from ge_runtime.errors import refused
 
 _ATEN = torch.ops.aten
 _MODES: Final = {"sum": 0, "mean": 1, "max": 2}
@@ -20,7 +21,7 @@ def embedding_dense_grad(
 ) -> Tensor:
     """Sum of gradient rows by index into (num_weights, D); the row ``padding_idx`` stays zero, negative: none."""
     if scale_grad_by_freq and indices.numel() and not 0 <= int(indices.min()) <= int(indices.max()) < num_weights:
-        raise refuse("EmbeddingDenseGrad", f"an index lies outside of the {num_weights} rows, whose uses are counted")
+        raise refused("EmbeddingDenseGrad", f"an index lies outside of the {num_weights} rows, whose uses are counted")
     rows = grad.reshape(-1, grad.shape[-1])
     table = _ATEN.embedding_dense_backward.default(
         wide(rows), indices.reshape(-1).long(), num_weights, padding_idx, scale_grad_by_freq
@@ -35,14 +36,14 @@ def embedding_bag(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """(y, offset2bag, bag_size, max_indices); 2-D indices are one bag a row. An empty bag is zero."""
     if mode not in _MODES:
-        raise refuse("EmbeddingBag", f"mode is {mode!r}, accepted: {', '.join(_MODES)}")
+        raise refused("EmbeddingBag", f"mode is {mode!r}, accepted: {', '.join(_MODES)}")
     if indices.dim() == 2:
         count = indices.shape[1]
         offsets = torch.arange(0, indices.numel(), max(count, 1), dtype=indices.dtype)
         indices, include_last_offset = indices.reshape(-1), False
         per_sample_weights = None if per_sample_weights is None else per_sample_weights.reshape(-1)
     if offsets is None:
-        raise refuse("EmbeddingBag", "1-D indices need offsets", "feed offsets")
+        raise refused("EmbeddingBag", "1-D indices need offsets", "feed offsets")
     # ATen reads indices and offsets as if they were contiguous.
     indices, offsets = indices.contiguous(), offsets.to(indices.dtype).contiguous()
     y, bag_of, size, top = _ATEN._embedding_bag.default(

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ge_runtime.cpu.kernels.numerics import ints, refuse, saturate, wide
+from ge_runtime.cpu.kernels.matmul import ACTIVATIONS, spans
+from ge_runtime.cpu.kernels.numerics import rounded, saturate, wide
+from ge_runtime.cpu.kernels.rotary import rope_of_pairs
 from ge_runtime.cpu.registry import kernel
-
-_HIDDEN: Final = -10000.0
+from ge_runtime.cpu.values import listed
+from ge_runtime.errors import refused
 
 # -- feed-forward -----------------------------------------------------------------------------------------------------
 
-_ACTIVATIONS: Final[dict[str, Callable[[Tensor], Tensor]]] = {
-    "relu": torch.relu,
-    "silu": functional.silu,
-    "gelu": lambda x: functional.gelu(x, approximate="tanh"),
-    "fastgelu": lambda x: x * torch.sigmoid(1.702 * x),
-}
+_ACTIVATIONS: Final = ("relu", "silu", "gelu", "fastgelu")
 
 
 @kernel("FFN", host=("expert_tokens",), ignores=("inner_precise",), source="ops-transformer: ffn/ffn, documentation")
@@ -36,10 +34,10 @@ def ffn(
     """``act(x @ w1 + b1) @ w2 + b2``; with experts each range of rows has its own weights."""
     fed = (scale, offset, deq_scale1, deq_scale2, antiquant_scale1, antiquant_scale2, antiquant_offset1)
     if any(t is not None for t in (*fed, antiquant_offset2)) or not x.is_floating_point():
-        raise refuse("FFN", "a quantised form", "feed float operands")
+        raise refused("FFN", "a quantised form", "feed float operands")
     if activation not in _ACTIVATIONS:
-        raise refuse("FFN", f"activation is {activation!r}, accepted: {', '.join(_ACTIVATIONS)}")
-    act, rows = _ACTIVATIONS[activation], x.reshape(-1, x.shape[-1])
+        raise refused("FFN", f"activation is {activation!r}, accepted: {', '.join(_ACTIVATIONS)}")
+    act, rows = ACTIVATIONS[activation], x.reshape(-1, x.shape[-1])
 
     def block(part: Tensor, w1: Tensor, w2: Tensor, b1: Tensor | None, b2: Tensor | None) -> Tensor:
         inner = wide(part) @ wide(w1) + (0 if b1 is None else wide(b1))
@@ -48,14 +46,12 @@ def ffn(
     if weight1.dim() == 2:
         return block(rows, weight1, weight2, bias1, bias2).reshape(*x.shape[:-1], weight2.shape[-1])
     if expert_tokens is None:
-        raise refuse("FFN", "weights of several experts need expert_tokens", "feed expert_tokens")
-    tokens, start = ints(expert_tokens), 0
+        raise refused("FFN", "weights of several experts need expert_tokens", "feed expert_tokens")
+    tokens = listed(expert_tokens)
     y = x.new_zeros(rows.shape[0], weight2.shape[-1])
-    for e, count in enumerate(tokens):
-        end = count if tokens_index_flag else start + count
+    for e, start, end in spans(enumerate(tokens if tokens_index_flag else itertools.accumulate(tokens))):
         biases = (None if b is None else b[e] for b in (bias1, bias2))
         y[start:end] = block(rows[start:end], weight1[e], weight2[e], *biases)
-        start = end
     return y.reshape(*x.shape[:-1], weight2.shape[-1])
 
 
@@ -72,12 +68,8 @@ def _write(cache: Tensor, value: Tensor, index: Tensor, mode: str) -> None:
         batch = torch.arange(b).repeat_interleave(s)
         cache[batch[keep], 0, at[keep]] = rows[keep]
         return
-    size = cache.shape[2] if mode == "PA_BNSD" else cache.shape[1]
-    block, place = at[keep] // size, at[keep] % size
-    if mode == "PA_BNSD":
-        cache[block, 0, place] = rows[keep]
-    else:
-        cache[block, place, 0] = rows[keep]
+    pages = cache[:, 0] if mode == "PA_BNSD" else cache[:, :, 0]  # (blocks, size, D)
+    pages[at[keep] // pages.shape[1], at[keep] % pages.shape[1]] = rows[keep]
 
 
 def _stored(x: Tensor, cache: Tensor, scale: Tensor | None, offset: Tensor | None) -> Tensor:
@@ -90,7 +82,7 @@ def _stored(x: Tensor, cache: Tensor, scale: Tensor | None, offset: Tensor | Non
 @kernel(
     "KvRmsNormRopeCache",
     updates=("k_cache", "ckv_cache"),
-    source="ops-transformer: posembedding/kv_rms_norm_rope_cache, documentation",
+    source="ops-transformer: posembedding/kv_rms_norm_rope_cache",
 )
 def kv_rms_norm_rope_cache(
     kv: Tensor, gamma: Tensor, cos: Tensor, sin: Tensor, index: Tensor, k_cache: Tensor, ckv_cache: Tensor,
@@ -100,11 +92,10 @@ def kv_rms_norm_rope_cache(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """(k_cache, ckv_cache, k_rope, c_kv): the first part of kv normalised, the last one rotated, both into caches."""
     if v is not None or cache_mode not in ("Norm", "PA", "PA_BNSD"):
-        raise refuse("KvRmsNormRopeCache", f"cache_mode is {cache_mode!r}; accepted: Norm, PA, PA_BNSD, without v")
+        raise refused("KvRmsNormRopeCache", f"cache_mode is {cache_mode!r}; accepted: Norm, PA, PA_BNSD, without v")
     latent, rope = wide(kv).split([gamma.shape[-1], kv.shape[-1] - gamma.shape[-1]], -1)
     normed = functional.rms_norm(latent, gamma.shape, wide(gamma), epsilon)
-    even, odd = rope[..., 0::2], rope[..., 1::2]
-    turned = torch.cat((even, odd), -1) * wide(cos) + torch.cat((-odd, even), -1) * wide(sin)
+    turned = rope_of_pairs(rope, sin, cos)
     _write(k_cache, _stored(turned, k_cache, k_rope_scale, k_rope_offset), index, cache_mode)
     _write(ckv_cache, _stored(normed, ckv_cache, c_kv_scale, c_kv_offset), index, cache_mode)
     return k_cache, ckv_cache, turned.to(kv.dtype), normed.to(kv.dtype)
@@ -117,12 +108,12 @@ def scatter_list(
 ) -> list[Tensor]:  # fmt: skip
     """``updates[i]`` into ``var[i]`` from ``indice[i]`` on along ``axis`` of updates; entries masked with 0 stay."""
     if reduce != "update":
-        raise refuse("ScatterList", f"reduce is {reduce!r}, accepted: update")
+        raise refused("ScatterList", f"reduce is {reduce!r}, accepted: update")
     dim = axis % updates.dim() - 1
     for i, target in enumerate(var):
         if mask is not None and not mask[i]:
             continue
-        place = ints(indice[i])
+        place = listed(indice[i])
         length = place[1] if len(place) > 1 else updates.shape[dim + 1]
         target.narrow(dim, place[0], length).copy_(updates[i].narrow(dim, 0, length))
     return list(var)
@@ -132,16 +123,15 @@ def scatter_list(
 
 
 @kernel("ScaledMaskedSoftmax", source="operator header: nn_norm_ops; ops-nn: norm/scaled_masked_softmax_v2")
+@rounded
 def scaled_masked_softmax(
     x: Tensor, mask: Tensor | None = None, *, scale: float = 1.0, fixed_triu_mask: bool = False
 ) -> Tensor:
     """Softmax over the last axis of ``scale * x``, -10000 where the mask, or the upper triangle, is true."""
-    scores = wide(x) * scale
+    scores = x * scale
     if fixed_triu_mask:
         mask = torch.ones(x.shape[-2:], dtype=torch.bool).triu(1)
-    if mask is not None:
-        scores = scores.masked_fill(mask.bool(), _HIDDEN)
-    return torch.softmax(scores, -1).to(x.dtype)
+    return torch.softmax(scores if mask is None else scores.masked_fill(mask.bool(), -10000.0), -1)
 
 
 @kernel("DeepNormGrad", source="derivative of DeepNorm")
@@ -155,5 +145,5 @@ def deep_norm_grad(
     slope = wide(dy) * wide(gamma)
     centred = slope - slope.mean(inner, True) - normed * (slope * normed).mean(inner, True)
     dgx = centred * rstd
-    dbeta, dgamma = ((t.sum(outer) if outer else t) for t in (wide(dy), wide(dy) * normed))
+    dbeta, dgamma = (t.sum(outer) if outer else t for t in (wide(dy), wide(dy) * normed))
     return (dgx * alpha).to(x.dtype), dgx.to(x.dtype), dbeta, dgamma

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ge_graph.dtypes import DataType
-from ge_runtime import errors
-from ge_runtime.cpu.kernels.elementwise import truncated, wide
-from ge_runtime.cpu.registry import Call, PlanContext, kernel, plan
+from ge_runtime.cpu.kernels.elementwise import quotient
+from ge_runtime.cpu.kernels.numerics import wide
+from ge_runtime.cpu.plan_context import PlanContext
+from ge_runtime.cpu.registry import Call, kernel, plan, rows
 from ge_runtime.cpu.values import listed, one, torch_dtype
+from ge_runtime.errors import refused
 
 
 def _long(indices: Tensor) -> Tensor:
     return indices if indices.dtype is torch.int64 else indices.to(torch.int64)
-
-
-def _wrapped(indices: Tensor, size: int, allowed: bool) -> Tensor:
-    """Indices as int64; negative ones count from the end only where the operator says so."""
-    index = _long(indices)
-    return torch.where(index < 0, index + size, index) if allowed else index
 
 
 @kernel(
@@ -36,7 +32,9 @@ def gather_v2(
     source = x.reshape(1) if x.dim() == 0 else x
     dim = one(axis) % source.dim()
     shared = batch_dims + indices.dim() if batch_dims < 0 else batch_dims
-    index = _wrapped(indices, source.shape[dim], negative_index_support)
+    index = _long(indices)
+    if negative_index_support:
+        index = torch.where(index < 0, index + source.shape[dim], index)
     if shared == 0:
         picked = torch.index_select(source, dim, index.reshape(-1))
         return picked.reshape([*source.shape[:dim], *index.shape, *source.shape[dim + 1 :]])
@@ -45,10 +43,11 @@ def gather_v2(
     return torch.stack(rows).unflatten(0, batch)
 
 
-@kernel("Gather", source="GatherV2 along axis batch_dims", ignores=("validate_indices", "is_preprocessed"))
-def gather(x: Tensor, indices: Tensor, *, batch_dims: int = 0, negative_index_support: bool = False) -> Tensor:
-    """Rows of x chosen by indices."""
-    return gather_v2(x, indices, batch_dims, batch_dims=batch_dims, negative_index_support=negative_index_support)
+rows({
+    "Gather": lambda x, indices, *, batch_dims=0, negative_index_support=False: gather_v2(
+        x, indices, batch_dims, batch_dims=batch_dims, negative_index_support=negative_index_support),
+}, source="GatherV2 along axis batch_dims", ignores=("validate_indices", "is_preprocessed"))  # fmt: skip
+rows({"GatherElements": lambda x, index, *, dim=0: torch.gather(x, dim, _long(index))})
 
 
 def rows_of(x: Tensor, indices: Tensor) -> Tensor:
@@ -78,12 +77,6 @@ def _gather_plan(ctx: PlanContext) -> Call | None:
     return None
 
 
-@kernel("GatherElements")
-def gather_elements(x: Tensor, index: Tensor, *, dim: int = 0) -> Tensor:
-    """y at a position is x at the position with its coordinate on dim replaced by index."""
-    return torch.gather(x, dim, _long(index))
-
-
 @kernel("GatherD", host=("dim",), source="as GatherElements; the input port dim, if fed, is the axis")
 def gather_d(x: Tensor, dim: Any, index: Tensor, *, attr_dim: int = 0) -> Tensor:
     """GatherElements with the axis as a tensor."""
@@ -110,26 +103,33 @@ def gather_nd(x: Tensor, indices: Tensor, *, negative_index_support: bool = Fals
 def _check_nd(x: Tensor, index: Sequence[Tensor], negative: bool = False) -> None:
     for dim, part in enumerate(index):
         if part.numel() and (int(part.max()) >= x.shape[dim] or (int(part.min()) < 0 and not negative)):
-            raise errors.refused("indices", f"coordinate {dim} leaves [0, {x.shape[dim]})")
+            raise refused("indices", f"coordinate {dim} leaves [0, {x.shape[dim]})")
 
 
 # Scatter. In-place operators write into their first operand; the planner makes sure that it is theirs to write.
 
 
-@kernel("ScatterElements", source="iteration space is indices' shape, none negative; of equal indices the last wins")
-def scatter_elements(
-    data: Tensor, indices: Tensor, updates: Tensor, *, axis: int = 0, reduction: str = "none"
-) -> Tensor:
-    """data with updates written, added or multiplied at the positions where indices replace the axis coordinate."""
-    return _scatter(data.clone(memory_format=torch.contiguous_format), indices, updates, axis, reduction)
+def _put(var: Tensor, indices: Tensor, updates: Tensor, *, accumulate: bool = False) -> Tensor:
+    """var[indices[k]] = updates[k], or += where equal indices accumulate, in place."""
+    index = _nd(indices)
+    _check_nd(var, index)
+    return var.index_put_(index, updates, accumulate=accumulate)
 
 
-@kernel("ScatterElementsV2", updates=("var",))
-def scatter_elements_v2(
-    var: Tensor, indices: Tensor, updates: Tensor, *, axis: int = 0, reduction: str = "none"
-) -> Tensor:
-    """ScatterElements in place."""
-    return _scatter(var, indices, updates, axis, reduction)
+_LOCKED: dict[str, Any] = {"updates": ("var",), "ignores": ("use_locking",)}
+rows({
+    "ScatterNdUpdate": _put,
+    "ScatterNdAdd": lambda var, indices, updates: _put(var, indices, updates, accumulate=True),
+    "ScatterNdSub": lambda var, indices, updates: _put(var, indices, -updates, accumulate=True),
+}, **_LOCKED)  # fmt: skip
+rows({  # into a copy
+    "TensorScatterUpdate": lambda x, indices, updates: _put(x.clone(), indices, updates),
+    "TensorScatterAdd": lambda x, indices, updates: _put(x.clone(), indices, updates, accumulate=True),
+})  # fmt: skip
+rows({
+    "ScatterNd": lambda indices, x, shape: (  # into zeros
+        _put(torch.zeros(listed(shape), dtype=x.dtype), indices, x, accumulate=True)),
+}, host=("shape",))  # fmt: skip
 
 
 def _scatter(out: Tensor, indices: Tensor, updates: Tensor, axis: int, reduction: str | bytes) -> Tensor:
@@ -141,47 +141,19 @@ def _scatter(out: Tensor, indices: Tensor, updates: Tensor, axis: int, reduction
         return out.scatter_add_(axis, index, updates)
     if mode == "mul":
         return out.scatter_reduce_(axis, index, updates, "prod", include_self=True)
-    raise errors.refused("ScatterElements", f"reduction {mode!r}; accepted: none, add, mul")
+    raise refused("ScatterElements", f"reduction {mode!r}; accepted: none, add, mul")
 
 
-@kernel("ScatterNdUpdate", updates=("var",), ignores=("use_locking",))
-def scatter_nd_update(var: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
-    """var[indices[k]] = updates[k], in place."""
-    index = _nd(indices)
-    _check_nd(var, index)
-    return var.index_put_(index, updates)
-
-
-@kernel("ScatterNdAdd", updates=("var",), ignores=("use_locking",))
-def scatter_nd_add(var: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
-    """var[indices[k]] += updates[k], in place, equal indices accumulate."""
-    index = _nd(indices)
-    _check_nd(var, index)
-    return var.index_put_(index, updates, accumulate=True)
-
-
-@kernel("ScatterNdSub", updates=("var",), ignores=("use_locking",))
-def scatter_nd_sub(var: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
-    """var[indices[k]] -= updates[k], in place, equal indices accumulate."""
-    return scatter_nd_add(var, indices, -updates)
-
-
-@kernel("TensorScatterUpdate")
-def tensor_scatter_update(x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
-    """ScatterNdUpdate into a copy."""
-    return scatter_nd_update(x.clone(), indices, updates)
-
-
-@kernel("TensorScatterAdd")
-def tensor_scatter_add(x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
-    """ScatterNdAdd into a copy."""
-    return scatter_nd_add(x.clone(), indices, updates)
-
-
-@kernel("ScatterNd", host=("shape",), source="zeros of shape, equal indices accumulate")
-def scatter_nd(indices: Tensor, x: Tensor, shape: Any) -> Tensor:
-    """A tensor of zeros with x added at indices."""
-    return scatter_nd_add(torch.zeros(listed(shape), dtype=x.dtype), indices, x)
+# The iteration space is that of the indices, none of which is negative; of equal ones the last wins.
+rows({
+    "ScatterElements": lambda data, indices, updates, *, axis=0, reduction="none": (
+        _scatter(data.clone(memory_format=torch.contiguous_format), indices, updates, axis, reduction)),
+})  # fmt: skip
+rows({
+    "ScatterElementsV2": lambda var, indices, updates, *, axis=0, reduction="none": (
+        _scatter(var, indices, updates, axis, reduction)),
+    "ScatterAddWithAxis": lambda var, indices, updates, *, axis: _scatter(var, indices, updates, axis, "add"),
+}, updates=("var",))  # fmt: skip
 
 
 def _row_shape(var: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
@@ -189,53 +161,33 @@ def _row_shape(var: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
     return updates.broadcast_to([*indices.shape, *var.shape[1:]]).reshape([-1, *var.shape[1:]])
 
 
-_SCATTER_ROWS = {"Add": "sum", "Mul": "prod", "Max": "amax", "Min": "amin"}
-
-
-def _scatter_rows(name: str) -> None:
-    """ScatterAdd and friends: var[indices] op= updates along axis 0."""
+def _combined(reduction: str) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """var[indices] op= updates along axis 0, in place."""
 
     def run(var: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
-        rows, index = _row_shape(var, indices, updates), _long(indices).reshape(-1)
-        full = index.reshape([-1] + [1] * (var.dim() - 1)).expand(rows.shape)
-        return var.scatter_reduce_(0, full, rows, _SCATTER_ROWS[name], include_self=True)
+        values, index = _row_shape(var, indices, updates), _long(indices).reshape(-1)
+        full = index.reshape([-1] + [1] * (var.dim() - 1)).expand(values.shape)
+        return var.scatter_reduce_(0, full, values, reduction, include_self=True)
 
-    kernel(f"Scatter{name}", updates=("var",), ignores=("use_locking",))(_named(run))
-
-
-def _named(run: Any) -> Any:
-    run.__module__ = __name__
     return run
 
 
-for _name in _SCATTER_ROWS:
-    _scatter_rows(_name)
+rows({
+    "ScatterAdd": _combined("sum"), "ScatterMul": _combined("prod"), "ScatterMax": _combined("amax"),
+    "ScatterMin": _combined("amin"),
+    "ScatterUpdate": lambda var, indices, updates: (
+        var.index_copy_(0, _long(indices).reshape(-1), _row_shape(var, indices, updates))),
+    "ScatterSub": lambda var, indices, updates: (
+        var.index_add_(0, _long(indices).reshape(-1), _row_shape(var, indices, updates), alpha=-1)),
+}, **_LOCKED)  # fmt: skip
 
 
-@kernel("ScatterSub", updates=("var",), ignores=("use_locking",))
-def scatter_sub(var: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
-    """var[indices] -= updates, in place, equal indices accumulate."""
-    return var.index_add_(0, _long(indices).reshape(-1), _row_shape(var, indices, updates), alpha=-1)
-
-
-@kernel("ScatterDiv", updates=("var",), ignores=("use_locking",))
+@kernel("ScatterDiv", **_LOCKED)
 def scatter_div(var: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
     """var[indices] /= updates, in place."""
     for place, row in zip(_long(indices).reshape(-1).tolist(), _row_shape(var, indices, updates)):
-        var[place] = torch.div(var[place], row) if var.is_floating_point() else truncated(var[place], row)
+        var[place] = quotient(var[place], row)
     return var
-
-
-@kernel("ScatterUpdate", updates=("var",), ignores=("use_locking",))
-def scatter_update(var: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
-    """var[indices] = updates along axis 0, in place."""
-    return var.index_copy_(0, _long(indices).reshape(-1), _row_shape(var, indices, updates))
-
-
-@kernel("ScatterAddWithAxis", updates=("var",))
-def scatter_add_with_axis(var: Tensor, indices: Tensor, updates: Tensor, *, axis: int) -> Tensor:
-    """ScatterElements with reduction add, in place."""
-    return _scatter(var, indices, updates, axis, "add")
 
 
 @kernel("InplaceIndexAdd", updates=("var",))
@@ -247,16 +199,15 @@ def inplace_index_add(
     return var.index_add_(axis, _long(indices).reshape(-1), updates, alpha=scale)
 
 
-@kernel("IndexAdd")
-def index_add(var: Tensor, indices: Tensor, updates: Tensor, *, axis: int = 0) -> Tensor:
-    """InplaceIndexAdd into a copy."""
-    return inplace_index_add(var.clone(), indices, updates, axis=axis)
+rows({
+    "IndexAdd": lambda var, indices, updates, *, axis=0: inplace_index_add(var.clone(), indices, updates, axis=axis),
+})  # fmt: skip
 
 
 # Advanced indexing
 
 
-def _subscript(indices: Sequence[Tensor], chosen: Sequence[int]) -> tuple[Any, ...]:
+def _subscript(indices: Iterable[Tensor], chosen: Sequence[int]) -> tuple[Any, ...]:
     """indices spread over the dims whose entry in ``chosen`` is not 0, full slices elsewhere."""
     given = iter(indices)
     return tuple(next(given) if flag else slice(None) for flag in chosen)
@@ -272,31 +223,24 @@ def _picked(x: Tensor, where: tuple[Any, ...]) -> Tensor:
     return picked.clone() if picked.untyped_storage().data_ptr() == x.untyped_storage().data_ptr() else picked
 
 
-@kernel("IndexByTensor", source="torch's advanced indexing: indices_mask says which dims have an index")
-def index_by_tensor(x: Tensor, indices: list[Tensor], *, indices_mask: Sequence[int] = ()) -> Tensor:
-    """x[sel] where dims with mask 1 take the next index tensor, others are kept whole."""
-    return _picked(x, _subscript([_long(i) for i in indices], indices_mask))
-
-
-@kernel("Index", host=("indexed_sizes",), ignores=("indexed_strides",))
-def index(x: Tensor, indexed_sizes: Any, indexed_strides: Any, indices: list[Tensor]) -> Tensor:
-    """torch's advanced indexing: indexed_sizes[d] is 1 where dim d has an index tensor, 0 where it is kept whole."""
-    chosen = listed(indexed_sizes)
-    return _picked(x, _subscript([_as_index(i) for i in indices], chosen))
+# x[sel]: dims whose mask, or entry in indexed_sizes, is 1 take the next index tensor, others are kept whole.
+rows({
+    "IndexByTensor": lambda x, indices, *, indices_mask=(): (
+        _picked(x, _subscript([_long(i) for i in indices], indices_mask))),
+}, source="torch's advanced indexing")  # fmt: skip
+rows({
+    "Index": lambda x, indexed_sizes, indexed_strides, indices: (
+        _picked(x, _subscript(map(_as_index, indices), listed(indexed_sizes)))),
+}, host=("indexed_sizes",), ignores=("indexed_strides",))  # fmt: skip
 
 
 @kernel("IndexPutV2", updates=("x",), host=("indexed_sizes",))
 def index_put_v2(
-    x: Tensor,
-    value: Tensor,
-    indexed_sizes: Any,
-    indexed_strides: Any,
-    indices: list[Tensor],
-    *,
+    x: Tensor, value: Tensor, indexed_sizes: Any, indexed_strides: Any, indices: list[Tensor], *,
     accumulate: bool = False,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """x[sel] = value or += value, in place; see Index for sel."""
-    where = _subscript([_as_index(i) for i in indices], listed(indexed_sizes))
+    where = _subscript(map(_as_index, indices), listed(indexed_sizes))
     if accumulate:
         places = torch.arange(x.numel()).reshape(x.shape)[where]
         flat = x.view(-1) if x.is_contiguous() else x.reshape(-1)
@@ -309,31 +253,21 @@ def index_put_v2(
 # Masks
 
 
-@kernel("MaskedSelect", "MaskedSelectV2")
-def masked_select(x: Tensor, mask: Tensor) -> Tensor:
-    """The elements of x where mask is set, as a vector."""
-    return torch.masked_select(x, mask)
+def _coordinates(x: Tensor, *, transpose: bool = False, dtype: int = DataType.DT_INT64) -> Tensor:
+    """Of non-zero elements, one a row, or one a column if transposed."""
+    found = torch.nonzero(x).to(torch_dtype(dtype))
+    return found.t().contiguous() if transpose else found
+
+
+rows({"MaskedSelect MaskedSelectV2": torch.masked_select, "Where": torch.nonzero, "NonZero": _coordinates})
 
 
 @kernel("MaskedScatter")
 def masked_scatter(x: Tensor, mask: Tensor, updates: Tensor) -> Tensor:
     """x with its masked places filled from updates in order; the prototype knows no broadcast of the mask."""
     if x.shape != mask.shape:
-        raise errors.refused("MaskedScatter", f"a mask of shape {tuple(mask.shape)} for x {tuple(x.shape)}")
+        raise refused("MaskedScatter", f"a mask of shape {tuple(mask.shape)} for x {tuple(x.shape)}")
     return torch.masked_scatter(x, mask, updates)
-
-
-@kernel("Where", source="coordinates of elements that are not zero, [count, rank] int64")
-def where(x: Tensor) -> Tensor:
-    """Coordinates of non-zero elements."""
-    return torch.nonzero(x)
-
-
-@kernel("NonZero")
-def non_zero(x: Tensor, *, transpose: bool = False, dtype: int = DataType.DT_INT64) -> Tensor:
-    """Coordinates of non-zero elements, one a row, or one a column if transposed."""
-    coordinates = torch.nonzero(x).to(torch_dtype(dtype))
-    return coordinates.t().contiguous() if transpose else coordinates
 
 
 # Sorting and searching
@@ -349,7 +283,7 @@ def top_k_v2(
         return x.clone(), torch.zeros((), dtype=torch_dtype(indices_dtype))
     values, places = torch.sort(x, dim=dim, descending=largest, stable=True)
     if count > x.shape[dim]:
-        raise errors.refused("TopKV2", f"k={count} of {x.shape[dim]} elements")
+        raise refused("TopKV2", f"k={count} of {x.shape[dim]} elements")
     return values.narrow(dim, 0, count).clone(), places.narrow(dim, 0, count).to(torch_dtype(indices_dtype))
 
 
@@ -362,29 +296,24 @@ def sort(
     return values, places.to(torch_dtype(y2_dtype))
 
 
-@kernel("Unique")
-def unique(x: Tensor, *, out_idx: int = DataType.DT_INT32) -> tuple[Tensor, Tensor]:
-    """Distinct values in order of first appearance, and which of them each element is."""
-    values, inverse, _ = _unique_in_order(x)
-    return values, inverse.to(torch_dtype(out_idx))
-
-
-@kernel("UniqueWithCounts")
-def unique_with_counts(x: Tensor, *, out_idx: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Unique, and how often each value occurs."""
-    values, inverse, counts = _unique_in_order(x)
-    dtype = torch_dtype(out_idx)
-    return values, inverse.to(dtype), counts.to(dtype)
-
-
-def _unique_in_order(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _unique_in_order(x: Tensor, out_idx: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Distinct values in order of first appearance, which of them each element is, and how often each occurs."""
     values, inverse, counts = torch.unique(x.reshape(-1), sorted=True, return_inverse=True, return_counts=True)
     first = torch.full((values.numel(),), x.numel(), dtype=torch.int64)
     first.scatter_reduce_(0, inverse, torch.arange(x.numel()), "amin")
     order = torch.argsort(first)
     rank = torch.empty_like(order)
     rank[order] = torch.arange(order.numel())
-    return values[order], rank[inverse].reshape(x.shape), counts[order]
+    dtype = torch_dtype(out_idx)
+    return values[order], rank[inverse].reshape(x.shape).to(dtype), counts[order].to(dtype)
+
+
+rows({
+    "Unique": lambda x, *, out_idx=DataType.DT_INT32: _unique_in_order(x, out_idx)[:2],
+    "UniqueWithCounts": lambda x, *, out_idx: _unique_in_order(x, out_idx),
+    "UniqueConsecutive": lambda x, *, return_idx=False, return_counts=False, axis=1000: (  # 1000: flattened
+        tuple(torch.unique_consecutive(x, True, True, dim=None if axis == 1000 else axis))),
+})  # fmt: skip
 
 
 @kernel("UniqueWithCountsAndSorting", ignores=("sorted",))
@@ -397,25 +326,14 @@ def unique_with_counts_and_sorting(
     return values, inverse if return_inverse or return_counts else nothing, counts if return_counts else nothing.clone()
 
 
-@kernel("UniqueConsecutive")
-def unique_consecutive(
-    x: Tensor, *, return_idx: bool = False, return_counts: bool = False, axis: int = 1000
-) -> tuple[Tensor, Tensor, Tensor]:
-    """x without repeats of the neighbour; axis 1000 means flattened."""
-    values, inverse, counts = torch.unique_consecutive(
-        x, return_inverse=True, return_counts=True, dim=None if axis == 1000 else axis
-    )
-    return values, inverse, counts
-
-
-@kernel("SearchSorted", source="relative to the row; NaN lands at its end")
-def search_sorted(
-    sorted_sequence: Tensor, values: Tensor, sorter: Tensor | None = None, *, dtype: int = DataType.DT_INT64,
-    right: bool = False,
-) -> Tensor:  # fmt: skip
-    """Where each value would be inserted into its sorted row."""
-    positions = torch.searchsorted(sorted_sequence.contiguous(), values.contiguous(), right=right, sorter=sorter)
-    return positions.to(torch_dtype(dtype))
+rows({  # relative to the row; NaN lands at its end
+    "SearchSorted": lambda sorted_sequence, values, sorter=None, *, dtype=DataType.DT_INT64, right=False: (
+        torch.searchsorted(sorted_sequence.contiguous(), values.contiguous(), right=right, sorter=sorter)
+        .to(torch_dtype(dtype))),
+    # equal bins between min and max; both 0: the range of x; 16-bit floats give float32
+    "Histogram": lambda x, *, bins=100, min=0.0, max=0.0: (
+        torch.histc(wide(x) if x.is_floating_point() else x.float(), bins, min, max).to(wide(x).dtype)),
+})  # fmt: skip
 
 
 @kernel("Bincount", host=("size",))
@@ -426,13 +344,6 @@ def bincount(array: Tensor, size: Any, weights: Tensor) -> Tensor:
     inside = flat < count
     heavy = torch.ones(flat.shape, dtype=weights.dtype) if weights.numel() == 0 else weights.reshape(-1)
     return torch.zeros(count, dtype=weights.dtype).index_add_(0, flat[inside], heavy[inside])
-
-
-@kernel("Histogram")
-def histogram(x: Tensor, *, bins: int = 100, min: float = 0.0, max: float = 0.0) -> Tensor:
-    """How many elements fall into each of equal bins between min and max; both 0: the range of x. Halves: float32."""
-    data = wide(x) if x.is_floating_point() else x.float()
-    return torch.histc(data, bins, min, max).to(wide(x).dtype)
 
 
 @kernel("RepeatInterleave", source="axis 1000 (no axis): flattened; one repeat serves all")
@@ -454,8 +365,8 @@ def unsorted_segment_sum(x: Tensor, segment_ids: Tensor, num_segments: Any) -> T
     return out.index_add_(0, ids[kept], slices[kept])
 
 
-@kernel("SegmentSum")
-def segment_sum(x: Tensor, segment_ids: Tensor) -> Tensor:
-    """UnsortedSegmentSum whose number of segments is the last id plus one."""
-    last = int(segment_ids.max()) + 1 if segment_ids.numel() else 0
-    return unsorted_segment_sum(x, segment_ids, last)
+# The number of segments is the last id plus one.
+rows({
+    "SegmentSum": lambda x, segment_ids: (
+        unsorted_segment_sum(x, segment_ids, int(segment_ids.max()) + 1 if segment_ids.numel() else 0)),
+})  # fmt: skip

@@ -9,10 +9,12 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from ge_runtime.cpu.kernels.attention import Rule, fused, join_heads, scores, split_heads
+from ge_runtime.cpu.kernels.attention import Rule, for_queries, fused, join_heads, scores, split_heads
 from ge_runtime.cpu.kernels.kv_cache import Cache, Quantised
-from ge_runtime.cpu.kernels.numerics import ints, refuse, saturate, wide
+from ge_runtime.cpu.kernels.numerics import saturate, wide
 from ge_runtime.cpu.registry import kernel
+from ge_runtime.cpu.values import listed
+from ge_runtime.errors import refused
 
 _FAR: Final = 2**31 - 1
 _LENGTHS: Final = ("actual_seq_lengths", "actual_seq_lengths_kv", "query_padding_size", "kv_padding_size")
@@ -40,7 +42,7 @@ def _mask4(op: str, mask: Tensor | None, rows: int, batch: int) -> Tensor | None
     elif mask.dim() == 2 and rows == 1 and mask.shape[0] != 1:
         mask = mask[:, None, None, :]
     if mask.dim() == 4 and mask.shape[0] not in (1, batch):
-        raise refuse(op, f"atten_mask {list(mask.shape)} does not fit {batch} sequences", "give one mask each, or one")
+        raise refused(op, f"atten_mask {list(mask.shape)} does not fit {batch} sequences", "give one mask each, or one")
     return mask
 
 
@@ -56,7 +58,7 @@ def _attend(
     pse = None if pse is None else pse[..., :rows, :columns]
     if mask is not None and s.rule.mode in (0, 1):
         if mask.shape[-1] < columns or (mask.shape[-2] < rows and mask.shape[-2] != 1):
-            raise refuse(s.op, f"atten_mask {list(mask.shape)} is smaller than {rows} queries x {columns} keys")
+            raise refused(s.op, f"atten_mask {list(mask.shape)} is smaller than {rows} queries x {columns} keys")
         mask = mask[..., :rows, :columns]
     if s.sink is not None:
         return _with_sink(q, k, v, s, mask, pse), q.new_zeros(0)
@@ -74,32 +76,32 @@ def _with_sink(q: Tensor, k: Tensor, v: Tensor, s: _Setting, mask: Tensor | None
     given = scores(q, k, s.rule, mask, pse)
     joined = torch.cat((given, extra.expand(*given.shape[:3], 1).to(given.dtype)), -1)
     p = torch.softmax(joined, -1)[..., :-1]
-    return torch.matmul(p, wide(v).repeat_interleave(q.shape[1] // v.shape[1], 1)).to(v.dtype)
+    return torch.matmul(p, for_queries(v, q.shape[1])).to(v.dtype)
 
 
 def _lengths(op: str, name: str, value: Any, batch: int, most: int) -> list[int] | None:
     """A length a sequence: as given, one for all, or the first of more than enough."""
     if value is None:
         return None
-    lengths = ints(value)
+    lengths = listed(value)
     if len(lengths) == 1:
         lengths = lengths * batch
     if len(lengths) < batch:
-        raise refuse(op, f"{name} holds {len(lengths)} lengths for {batch} sequences", "give one, or one each")
+        raise refused(op, f"{name} holds {len(lengths)} lengths for {batch} sequences", "give one, or one each")
     wrong = [n for n in lengths[:batch] if not 0 <= n <= most]
     if wrong:
-        raise refuse(op, f"{name} holds {wrong[0]}, the sequences have 0 to {most} tokens")
+        raise refused(op, f"{name} holds {wrong[0]}, the sequences have 0 to {most} tokens")
     return lengths[:batch]
 
 
 def _ends(op: str, name: str, value: Any, tokens: int) -> list[tuple[int, int]]:
     """(start, end) of each packed sequence out of the running sums of their lengths."""
     if value is None:
-        raise refuse(op, f"layout TND needs {name}", "feed the running sums of the lengths")
-    ends = ints(value)
+        raise refused(op, f"layout TND needs {name}", "feed the running sums of the lengths")
+    ends = listed(value)
     starts = [0, *ends[:-1]]
     if any(end < start for start, end in zip(starts, ends)) or (ends and not 0 <= ends[-1] <= tokens):
-        raise refuse(op, f"{name} is {ends} for {tokens} tokens", "give running sums: they never fall, none is larger")
+        raise refused(op, f"{name} is {ends} for {tokens} tokens", "give running sums: they never fall, none is larger")
     return list(zip(starts, ends))
 
 
@@ -117,15 +119,13 @@ def _quantised(out: Tensor, scale: Tensor | None, offset: Tensor | None) -> Tens
 def _refuse_fed(op: str, **ports: Any) -> None:
     fed = [name for name, value in ports.items() if value is not None]
     if fed:
-        raise refuse(op, f"input {', '.join(fed)} is fed; this quantised or shared-prefix form is not computed")
+        raise refused(op, f"input {', '.join(fed)} is fed; this quantised or shared-prefix form is not computed")
 
 
-@kernel(
-    "PromptFlashAttention",
-    host=("actual_seq_lengths", "actual_seq_lengths_kv"),
-    ignores=("inner_precise",),
-    source="ops-transformer: attention/prompt_flash_attention, documentation",
-)
+_DOC: Final = "ops-transformer: attention, documentation; torch_npu, npu_fused_infer_attention_score_v2"
+
+
+@kernel("PromptFlashAttention", host=_LENGTHS[:2], ignores=("inner_precise",), source=_DOC)
 def prompt_flash_attention(
     query: Tensor, key: Tensor, value: Tensor, pse_shift: Tensor | None = None, atten_mask: Tensor | None = None,
     actual_seq_lengths: Any = None, actual_seq_lengths_kv: Any = None, deq_scale1: Tensor | None = None,
@@ -153,10 +153,10 @@ def _attention(
     read, _, write = layout.partition("_")
     write = write or read
     if s.rule.mode in _TEMPLATES and s.mask is None:
-        raise refuse(s.op, f"sparse_mode is {s.rule.mode} and atten_mask is not fed", "feed its template")
+        raise refused(s.op, f"sparse_mode is {s.rule.mode} and atten_mask is not fed", "feed its template")
     if read in ("TND", "NTD"):
         if s.pse is not None or kv_padding is not None or (s.mask is not None and s.rule.mode not in _TEMPLATES):
-            raise refuse(
+            raise refused(
                 s.op, f"layout {layout} with pse_shift, kv_padding_size or a full mask", "pack without, or use BNSD"
             )
         out, lse = _tokens(query, key, value, s, read, lengths, kv_lengths, rope, key_rope)
@@ -183,7 +183,7 @@ def _for_rows(s: _Setting, rows: int, batch: int, has_rope: bool) -> _Setting:
     if rows == 1 and not has_rope:
         if mask is not None and rule.mode in _TEMPLATES and mask.shape[-2:] == (2048, 2048):
             if rule.mode != 3:
-                raise refuse(s.op, f"sparse_mode {rule.mode} with one query row", "leave it 0 and give a mask (B, Skv)")
+                raise refused(s.op, f"sparse_mode {rule.mode} with one query row", "leave it 0, give a mask (B, Skv)")
             mask = None  # the last row sees every key
         rule = Rule(rule.scale, 1)
     mask = mask if rule.mode in _TEMPLATES else _mask4(s.op, mask, rows, batch)
@@ -198,9 +198,9 @@ def _per_batch(
     outs, stats, rows, batch = [], [], q.shape[2], q.shape[0]
     most = key.longest(layout)
     if key.table is not None and kv_lengths is None:
-        raise refuse(s.op, "block_table needs the lengths of the keys", "feed actual_seq_lengths_kv")
+        raise refused(s.op, "block_table needs the lengths of the keys", "feed actual_seq_lengths_kv")
     kv_used = _lengths(s.op, "actual_seq_lengths_kv", kv_lengths, batch, most)
-    pad = 0 if kv_padding is None else ints(kv_padding)[0]
+    pad = 0 if kv_padding is None else listed(kv_padding)[0]
     for b in range(batch):
         used = rows if q_used is None else q_used[b]
         length = key.length(layout, b) if kv_used is None else kv_used[b]
@@ -226,10 +226,10 @@ def _tokens(
     if key.table is None:
         kv_spans = _ends(s.op, "actual_seq_lengths_kv", kv_lengths, key.longest(layout))
         if len(kv_spans) != len(spans):
-            raise refuse(s.op, f"{len(spans)} sequences of queries, {len(kv_spans)} of keys", "give as many of both")
+            raise refused(s.op, f"{len(spans)} sequences of queries, {len(kv_spans)} of keys", "give as many of both")
     else:
         if kv_lengths is None:
-            raise refuse(s.op, "block_table needs the lengths of the keys", "feed actual_seq_lengths_kv")
+            raise refused(s.op, "block_table needs the lengths of the keys", "feed actual_seq_lengths_kv")
         counts = _lengths(s.op, "actual_seq_lengths_kv", kv_lengths, len(spans), key.longest(layout)) or []
         kv_spans = [(0, n) for n in counts]
     out, lse = q.new_zeros(q.shape[0], q.shape[1], value.width(layout)), torch.zeros(q.shape[0], q.shape[1], 1)
@@ -251,12 +251,7 @@ def _both(scale: Tensor | None, offset: Tensor | None, mode: int, which: int) ->
     return None if scale is None else Quantised(scale[which], None if offset is None else offset[which], mode)
 
 
-@kernel(
-    "IncreFlashAttention",
-    host=("actual_seq_lengths", "kv_padding_size"),
-    ignores=("inner_precise",),
-    source="ops-transformer: attention/incre_flash_attention, documentation",
-)
+@kernel("IncreFlashAttention", host=("actual_seq_lengths", "kv_padding_size"), ignores=("inner_precise",), source=_DOC)
 def incre_flash_attention(
     query: Tensor, key: Sequence[Tensor], value: Sequence[Tensor], pse_shift: Tensor | None = None,
     atten_mask: Tensor | None = None, actual_seq_lengths: Any = None, dequant_scale1: Tensor | None = None,
@@ -279,12 +274,7 @@ def incre_flash_attention(
     )[0]  # fmt: skip
 
 
-@kernel(
-    "FusedInferAttentionScore",
-    host=_LENGTHS,
-    ignores=("inner_precise",),
-    source="ops-transformer: attention/fused_infer_attention_score; torch_npu, npu_fused_infer_attention_score_v2",
-)
+@kernel("FusedInferAttentionScore", host=_LENGTHS, ignores=("inner_precise",), source=_DOC)
 def fused_infer_attention_score(
     query: Tensor, key: Sequence[Tensor], value: Sequence[Tensor], pse_shift: Tensor | None = None,
     atten_mask: Tensor | None = None, actual_seq_lengths: Any = None, actual_seq_lengths_kv: Any = None,
@@ -315,9 +305,9 @@ def fused_infer_attention_score(
         kv_start_idx=kv_start_idx,
     )  # fmt: skip
     if (query_rope is None) != (key_rope is None):
-        raise refuse(op, "one of query_rope and key_rope is fed", "feed both, or none")
+        raise refused(op, "one of query_rope and key_rope is fed", "feed both, or none")
     if learnable_sink is not None and softmax_lse_flag:
-        raise refuse(op, "softmax_lse with learnable_sink: the definition does not say whether the sink counts in it")
+        raise refused(op, "softmax_lse with learnable_sink: the definition does not say whether the sink counts in it")
     kv = num_key_value_heads or num_heads
     given = (
         (key_antiquant_scale, key_antiquant_offset, key_antiquant_mode),

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from ge_graph.dtypes import DataType
-from ge_runtime.cpu.kernels.numerics import refuse
-from ge_runtime.cpu.registry import Call, PlanContext, plan
+from ge_runtime.cpu.plan_context import PlanContext
+from ge_runtime.cpu.registry import Call, plan
+from ge_runtime.errors import refused
 
 
 def unpack(x: Tensor) -> Tensor:
@@ -34,5 +35,5 @@ def _plan_bitcast(ctx: PlanContext) -> Call | None:
         return None
     ctx.attr("type")
     if not ctx.attr("keep_dim", False) or DataType.DT_INT32 not in (before, after):
-        raise refuse("Bitcast", f"{before} to {after}", "accepted with keep_dim between int32 and int4")
+        raise refused("Bitcast", f"{before} to {after}", "accepted with keep_dim between int32 and int4")
     return Call(unpack if after is DataType.DT_INT4 else pack, (ctx.tensor("x"),), views=False)

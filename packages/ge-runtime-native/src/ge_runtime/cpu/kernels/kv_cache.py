@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from ge_runtime.cpu.kernels.attention import split_heads
-from ge_runtime.cpu.kernels.numerics import refuse, wide
+from ge_runtime.cpu.kernels.numerics import wide
+from ge_runtime.errors import refused
 
 _PER_CHANNEL, _PER_TOKEN, _PER_HEAD, _PER_TOKEN_HEAD, _PAGED_TOKEN, _PAGED_TOKEN_HEAD = range(6)
 _PAGED: Final = (_PAGED_TOKEN, _PAGED_TOKEN_HEAD)
@@ -35,7 +36,7 @@ class Quantised:
             if x.numel() == 1:
                 return wide(x).reshape(1, 1, 1, 1)
             if like is not None and x.numel() != heads * like.shape[-1]:
-                raise refuse(op, f"a scale {list(x.shape)} of channels for {heads} heads of {like.shape[-1]}")
+                raise refused(op, f"a scale {list(x.shape)} of channels for {heads} heads of {like.shape[-1]}")
             return wide(x).reshape(1, heads, 1, -1)
         if self.mode == _PER_HEAD:
             return wide(x).reshape(1, heads, 1, 1)
@@ -43,12 +44,7 @@ class Quantised:
             return wide(x).reshape(-1, 1, x.shape[-1], 1)
         if self.mode in (_PER_TOKEN_HEAD, _PAGED_TOKEN_HEAD):
             return wide(x).reshape(-1, heads, x.shape[-1], 1)
-        raise refuse(op, f"antiquant mode {self.mode}, accepted: 0 to 5")
-
-
-def _nz_to_plain(x: Tensor) -> Tensor:
-    """(pages, N, D / x, page, x) as (pages, N, page, D)."""
-    return x.permute(0, 1, 3, 2, 4).flatten(3)
+        raise refused(op, f"antiquant mode {self.mode}, accepted: 0 to 5")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +72,11 @@ class Cache:
     def __post_init__(self) -> None:
         packed = self.parts[0].dtype
         if not packed.is_floating_point and (self.how is None or packed != torch.int8):
-            raise refuse(self.op, f"a cache of {packed} with{'out' if self.how is None else ''} scales is not computed")
+            raise refused(self.op, f"a {packed} cache with{'out' if self.how is None else ''} scales is not computed")
         if self.how is not None and self.how.mode in _PAGED and self.table is None:
-            raise refuse(self.op, f"antiquant mode {self.how.mode} without block_table")
+            raise refused(self.op, f"antiquant mode {self.how.mode} without block_table")
         if self.table is not None and len(self.parts) != 1:
-            raise refuse(self.op, "block_table with a list of caches", "feed one cache")
+            raise refused(self.op, "block_table with a list of caches", "feed one cache")
 
     @property
     def dtype(self) -> torch.dtype:
@@ -92,14 +88,14 @@ class Cache:
         cache = self.parts[0]
         if cache.dim() == 3:  # (pages, page, N D)
             if cache.shape[2] % self.heads:
-                raise refuse(self.op, f"pages of width {cache.shape[2]} for {self.heads} heads")
+                raise refused(self.op, f"pages of width {cache.shape[2]} for {self.heads} heads")
             plain = cache.unflatten(2, (self.heads, -1)).transpose(1, 2)
         elif cache.dim() in (4, 5):
-            plain = _nz_to_plain(cache) if cache.dim() == 5 else cache
+            plain = cache.permute(0, 1, 3, 2, 4).flatten(3) if cache.dim() == 5 else cache
         else:
-            raise refuse(self.op, f"a paged cache of rank {cache.dim()}, accepted: 3 to 5")
+            raise refused(self.op, f"a paged cache of rank {cache.dim()}, accepted: 3 to 5")
         if plain.shape[1] != self.heads or (self.block and plain.shape[2] != self.block):
-            raise refuse(
+            raise refused(
                 self.op,
                 f"a paged cache {list(cache.shape)} for {self.heads} heads and block_size {self.block}",
                 "accepted: (pages, page, N D), (pages, N, page, D), (pages, N, D / x, page, x)",
@@ -113,7 +109,7 @@ class Cache:
         else:
             parts = [split_heads(p, layout, self.heads) for p in self.parts]
         if parts[0].shape[1] != self.heads:
-            raise refuse(self.op, f"{parts[0].shape[1]} heads of keys or values, num_key_value_heads is {self.heads}")
+            raise refused(self.op, f"{parts[0].shape[1]} heads of keys or values, num_key_value_heads is {self.heads}")
         return parts
 
     def width(self, layout: str) -> int:
@@ -155,7 +151,7 @@ class Cache:
         """The ``length`` tokens of sequence ``b`` as (1, N, S, D); with ``pad`` they end that far before the end."""
         if self.table is not None:
             if pad:
-                raise refuse(self.op, "kv_padding_size with block_table", "leave one of them out")
+                raise refused(self.op, "kv_padding_size with block_table", "leave one of them out")
             return self._paged(b, length)
         split = self._split(layout)
         sequence = split[0][b : b + 1] if len(split) == 1 else split[b]
@@ -170,16 +166,16 @@ class Cache:
         if self.table is not None:
             return self._paged(b, end - start)
         if self.how is not None and self.how.mode not in (_PER_CHANNEL, _PER_HEAD):
-            raise refuse(self.op, f"antiquant mode {self.how.mode} of packed sequences")
+            raise refused(self.op, f"antiquant mode {self.how.mode} of packed sequences")
         return self._widened(self._split(layout)[0][:, :, start:end], None, start, end)
 
     def _paged(self, b: int, length: int) -> Tensor:
         pages, table = self._pages(), self.table
         if table is None or b >= table.shape[0]:
-            raise refuse(self.op, f"block_table has no row for sequence {b}")
+            raise refused(self.op, f"block_table has no row for sequence {b}")
         used = table[b, : -(-length // pages.shape[2])].long()
         wrong = used[(used < 0) | (used >= pages.shape[0])]
         if wrong.numel():
-            raise refuse(self.op, f"block_table names page {int(wrong[0])} of {pages.shape[0]} for sequence {b}")
+            raise refused(self.op, f"block_table names page {int(wrong[0])} of {pages.shape[0]} for sequence {b}")
         sequence = pages[used].transpose(1, 2).flatten(0, 1)[:length].transpose(0, 1).unsqueeze(0)
         return self._widened(sequence, b, 0, length, used)

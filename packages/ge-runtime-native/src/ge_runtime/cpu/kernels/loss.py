@@ -9,18 +9,148 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from ge_runtime.cpu.kernels.numerics import reduced, refuse, wide
-from ge_runtime.cpu.registry import kernel
+from ge_runtime.cpu.kernels.numerics import rounded, wide
+from ge_runtime.cpu.registry import kernel, rows
+from ge_runtime.errors import refused
 
 _ATEN = torch.ops.aten
-_HEADER = "operator header: nn_norm_ops, loss operators"
+_HEADER = "operator header: nn_norm_ops, loss operators; ops-nn: loss, documentation"
 _REDUCTION: Final = {"none": 0, "mean": 1, "sum": 2}
 
 
-def _spread(dout: Tensor, like: Tensor, reduction: str) -> Tensor:
+def _reduced(loss: Tensor, reduction: str) -> Tensor:
+    """One loss of those of all elements, in their arithmetic type."""
+    if reduction not in _REDUCTION:
+        raise refused("loss", f"reduction is {reduction!r}, accepted: none, mean, sum")
+    return loss if reduction == "none" else loss.mean() if reduction == "mean" else loss.sum()
+
+
+def _share(dout: Tensor, like: Tensor, reduction: str) -> Tensor:
     """The gradient that reaches each element: ``dout``, divided by the number of elements for mean."""
-    g = wide(dout)
-    return g / max(like.numel(), 1) if reduction == "mean" else g
+    return dout / max(like.numel(), 1) if reduction == "mean" else dout
+
+
+def _weighted(x: Tensor, weight: Tensor | None) -> Tensor:
+    return x if weight is None else x * weight
+
+
+# -- losses of two tensors: widened operands, one rounding ------------------------------------------------------------
+
+
+def _absolute(predict: Tensor, label: Tensor, *, p: int, reduction: str = "mean") -> Tensor:
+    if p != 1:
+        raise refused("LpLoss", f"p is {p}, accepted: 1")
+    return _reduced((predict - label).abs(), reduction)
+
+
+def _smooth(predict: Tensor, label: Tensor, sigma: float) -> Tensor:
+    """Quadratic below ``sigma`` (PyTorch's beta), linear from there on."""
+    if sigma < 0:
+        raise refused("SmoothL1LossV2", f"sigma is {sigma}", "give a sigma of 0 or more")
+    a = (predict - label).abs()
+    return a if sigma == 0 else torch.where(a < sigma, 0.5 * a * a / sigma, a - 0.5 * sigma)
+
+
+def _smooth_slope(predict: Tensor, label: Tensor, sigma: float) -> Tensor:
+    d = predict - label
+    return torch.sign(d) if sigma == 0 else (d / sigma).clamp(-1, 1)
+
+
+def _divergence(x: Tensor, target: Tensor, *, reduction: str = "mean", log_target: bool = False) -> Tensor:
+    """``target * (log(target) - x)``; the target may be given as its logarithm; batchmean divides by the first axis."""
+    loss = target.exp() * (target - x) if log_target else torch.xlogy(target, target) - target * x
+    return loss.sum() / max(x.shape[0], 1) if reduction == "batchmean" else _reduced(loss, reduction)
+
+
+def _cross_entropy(x: Tensor, y: Tensor, weight: Tensor | None = None, *, reduction: str = "mean") -> Tensor:
+    """``-(y * log(x) + (1 - y) * log(1 - x)) * weight`` with logarithms clamped at -100."""
+    loss = -(y * x.log().clamp_min(-100.0) + (1 - y) * torch.log1p(-x).clamp_min(-100.0))
+    return _reduced(_weighted(loss, weight), reduction)
+
+
+def _cross_entropy_grad(
+    x: Tensor, y: Tensor, grad_output: Tensor, weight: Tensor | None = None, *, reduction: str = "mean"
+) -> Tensor:
+    """``(x - y) / max(x * (1 - x), 1e-12) * grad_output * weight``."""
+    return _weighted((x - y) / (x * (1 - x)).clamp_min(1e-12) * _share(grad_output, x, reduction), weight)
+
+
+def _logits(
+    p: Tensor, t: Tensor, weight: Tensor | None = None, pos_weight: Tensor | None = None, *, reduction: str = "mean"
+) -> Tensor:
+    """Binary cross entropy of ``sigmoid(p)``, with weights and a factor for positive labels."""
+    if pos_weight is None:
+        loss = torch.nn.functional.softplus(-p.abs()) + p.clamp_min(0) - p * t
+    else:
+        factor = (pos_weight - 1) * t + 1
+        loss = (1 - t) * p + factor * (torch.log1p(torch.exp(-p.abs())) + (-p).clamp_min(0))
+    return _reduced(_weighted(loss, weight), reduction)
+
+
+def _logits_grad(
+    predict: Tensor, target: Tensor, dout: Tensor, weight: Tensor | None = None, pos_weight: Tensor | None = None, *,
+    reduction: str = "mean",
+) -> Tensor:  # fmt: skip
+    s = torch.sigmoid(predict)
+    g = s - target if pos_weight is None else (pos_weight * target + 1 - target) * s - pos_weight * target
+    return _weighted(g * _share(dout, predict, reduction), weight)
+
+
+def _poisson(
+    x: Tensor, t: Tensor, *, log_input: bool = True, full: bool = False, eps: float = 1e-8, reduction: str = "mean"
+) -> Tensor:
+    """``exp(x) - t * x``, or ``x - t * log(x + eps)``; ``full`` adds Stirling's term where t > 1."""
+    loss = x.exp() - t * x if log_input else x - t * torch.log(x + eps)
+    if full:
+        stirling = t * t.log() - t + 0.5 * torch.log(2 * math.pi * t)
+        loss = loss + torch.where(t > 1, stirling, torch.zeros((), dtype=t.dtype))
+    return _reduced(loss, reduction)
+
+
+_FORMULAS: Final[dict[str, Callable[..., Tensor]]] = {
+    "MseLoss": lambda p, t, *, reduction="mean": _reduced((p - t).square(), reduction),
+    "MseLossGrad": lambda p, t, dout, *, reduction="mean": 2 * (p - t) * _share(dout, p, reduction),
+    "SoftMarginLoss": lambda p, t, *, reduction="mean": _reduced(torch.nn.functional.softplus(-p * t), reduction),
+    "SoftMarginLossGrad": lambda p, t, dout, *, reduction="mean": (
+        -t * torch.sigmoid(-p * t) * _share(dout, p, reduction)),
+    "LpLoss": _absolute,
+    "SmoothL1Loss": lambda p, t, *, sigma=1.0: _smooth(p, t, sigma),
+    "SmoothL1LossGrad": lambda p, t, dout, *, sigma=1.0: _smooth_slope(p, t, sigma) * dout,
+    "SmoothL1LossV2": lambda p, t, *, sigma=1.0, reduction="mean": _reduced(_smooth(p, t, sigma), reduction),
+    "SmoothL1LossGradV2": lambda p, t, dout, *, sigma=1.0, reduction="mean": (
+        _smooth_slope(p, t, sigma) * _share(dout, p, reduction)),
+    "KLDiv": lambda x, target, *, reduction: _divergence(x, target, reduction=reduction),
+    "KLDivV2": _divergence,
+    "BinaryCrossEntropy": _cross_entropy,
+    "BinaryCrossEntropyGrad": _cross_entropy_grad,
+    "SigmoidCrossEntropyWithLogits": lambda p, t: _logits(p, t, reduction="none"),
+    "SigmoidCrossEntropyWithLogitsGrad": lambda p, t, dout: (torch.sigmoid(p) - t) * dout,
+    "SigmoidCrossEntropyWithLogitsV2": _logits,
+    "SigmoidCrossEntropyWithLogitsGradV2": _logits_grad,
+    "PoissonNllLoss": _poisson,
+}  # fmt: skip
+rows({op: rounded(formula) for op, formula in _FORMULAS.items()}, source=_HEADER)
+
+
+rows({  # the gradient comes first
+    "L1LossGrad": rounded(lambda grads, predict, label, *, reduction="mean": (
+        torch.sign(predict - label) * _share(grads, predict, reduction))),
+}, source=_HEADER)  # fmt: skip
+
+
+@kernel("KlDivLossGrad", source=_HEADER)
+def kl_div_loss_grad(
+    grad: Tensor, input: Tensor, target: Tensor, *, reduction: str = "mean", log_target: bool = False
+) -> Tensor:
+    """``-target * grad``, zero where the target is not positive; over the element count (rows for batchmean)."""
+    t, g = wide(target), wide(grad)
+    if reduction in ("mean", "batchmean"):
+        g = g / max(input.numel() if reduction == "mean" else input.shape[0], 1)
+    y = -t.exp() * g if log_target else torch.where(t > 0, -t * g, torch.zeros((), dtype=t.dtype))
+    return y.to(input.dtype)
+
+
+# -- losses of classes ------------------------------------------------------------------------------------------------
 
 
 def _nll(x: Tensor, target: Tensor, weight: Tensor | None, reduction: str, ignore_index: int) -> tuple[Tensor, Tensor]:
@@ -61,189 +191,6 @@ def nll_loss_grad(
     return torch.zeros_like(wide(x)).scatter_(classes, safe, value).to(x.dtype)
 
 
-# name of the operator: loss of one element from widened predict and label
-_PAIRS: Final[dict[str, Callable[[Tensor, Tensor], Tensor]]] = {
-    "MseLoss": lambda p, t: (p - t).square(),
-    "SoftMarginLoss": lambda p, t: torch.nn.functional.softplus(-p * t),
-}
-_PAIR_GRADS: Final[dict[str, Callable[[Tensor, Tensor], Tensor]]] = {
-    "MseLossGrad": lambda p, t: 2 * (p - t),
-    "SoftMarginLossGrad": lambda p, t: -t * torch.sigmoid(-p * t),
-}
-
-
-def _pair_loss(formula: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
-    def run(predict: Tensor, label: Tensor, *, reduction: str = "mean") -> Tensor:
-        return reduced(formula(wide(predict), wide(label)), reduction, predict.dtype)
-
-    return run
-
-
-def _pair_grad(formula: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
-    def run(predict: Tensor, label: Tensor, dout: Tensor, *, reduction: str = "mean") -> Tensor:
-        return (formula(wide(predict), wide(label)) * _spread(dout, predict, reduction)).to(predict.dtype)
-
-    return run
-
-
-for _op, _formula in _PAIRS.items():
-    kernel(_op, source=_HEADER)(_pair_loss(_formula))
-for _op, _formula in _PAIR_GRADS.items():
-    kernel(_op, source=_HEADER)(_pair_grad(_formula))
-
-
-@kernel("LpLoss", source=_HEADER)
-def lp_loss(predict: Tensor, label: Tensor, *, p: int, reduction: str = "mean") -> Tensor:
-    """``|predict - label|``; p is 1."""
-    if p != 1:
-        raise refuse("LpLoss", f"p is {p}, accepted: 1")
-    return reduced((wide(predict) - wide(label)).abs(), reduction, predict.dtype)
-
-
-@kernel("L1LossGrad", source=_HEADER)
-def l1_loss_grad(grads: Tensor, predict: Tensor, label: Tensor, *, reduction: str = "mean") -> Tensor:
-    """``sign(predict - label) * grads``; the gradient comes first."""
-    g = torch.sign(wide(predict) - wide(label)) * _spread(grads, predict, reduction)
-    return g.to(predict.dtype)
-
-
-def _smooth(d: Tensor, sigma: float) -> Tensor:
-    a = d.abs()
-    return a if sigma == 0 else torch.where(a < sigma, 0.5 * a * a / sigma, a - 0.5 * sigma)
-
-
-def _smooth_slope(d: Tensor, sigma: float) -> Tensor:
-    return torch.sign(d) if sigma == 0 else (d / sigma).clamp(-1, 1)
-
-
-@kernel("SmoothL1LossV2", source="ops-nn: loss/smooth_l1_loss_v2, documentation")
-def smooth_l1_loss_v2(predict: Tensor, label: Tensor, *, sigma: float = 1.0, reduction: str = "mean") -> Tensor:
-    """Quadratic below ``sigma`` (PyTorch's beta), linear from there on."""
-    if sigma < 0:
-        raise refuse("SmoothL1LossV2", f"sigma is {sigma}", "give a sigma of 0 or more")
-    return reduced(_smooth(wide(predict) - wide(label), sigma), reduction, predict.dtype)
-
-
-@kernel("SmoothL1LossGradV2", source="derivative of SmoothL1LossV2")
-def smooth_l1_loss_grad_v2(
-    predict: Tensor, label: Tensor, dout: Tensor, *, sigma: float = 1.0, reduction: str = "mean"
-) -> Tensor:
-    """Gradient of SmoothL1LossV2 for predict."""
-    slope = _smooth_slope(wide(predict) - wide(label), sigma)
-    return (slope * _spread(dout, predict, reduction)).to(predict.dtype)
-
-
-@kernel("SmoothL1Loss", source=_HEADER)
-def smooth_l1_loss(predict: Tensor, label: Tensor, *, sigma: float = 1.0) -> Tensor:
-    """SmoothL1LossV2 without reduction."""
-    return _smooth(wide(predict) - wide(label), sigma).to(predict.dtype)
-
-
-@kernel("SmoothL1LossGrad", source=_HEADER)
-def smooth_l1_loss_grad(predict: Tensor, label: Tensor, dout: Tensor, *, sigma: float = 1.0) -> Tensor:
-    """Gradient of SmoothL1Loss for predict."""
-    return (_smooth_slope(wide(predict) - wide(label), sigma) * wide(dout)).to(predict.dtype)
-
-
-def _kl(x: Tensor, target: Tensor, reduction: str, log_target: bool) -> Tensor:
-    p, t = wide(x), wide(target)
-    loss = t.exp() * (t - p) if log_target else torch.xlogy(t, t) - t * p
-    if reduction == "batchmean":
-        return (loss.sum() / max(x.shape[0], 1)).to(x.dtype)
-    return reduced(loss, reduction, x.dtype)
-
-
-@kernel("KLDiv", source="operator header: loss operators")
-def kl_div(x: Tensor, target: Tensor, *, reduction: str) -> Tensor:
-    """``target * (log(target) - x)``; batchmean divides the sum by the first axis."""
-    return _kl(x, target, reduction, False)
-
-
-@kernel("KLDivV2", source="ops-nn: loss/kl_div_v2, documentation")
-def kl_div_v2(x: Tensor, target: Tensor, *, reduction: str = "mean", log_target: bool = False) -> Tensor:
-    """KLDiv with a target that may be given as its logarithm."""
-    return _kl(x, target, reduction, log_target)
-
-
-@kernel("KlDivLossGrad", source="operator header: loss operators")
-def kl_div_loss_grad(
-    grad: Tensor, input: Tensor, target: Tensor, *, reduction: str = "mean", log_target: bool = False
-) -> Tensor:
-    """``-target * grad``, zero where the target is not positive; over the element count (rows for batchmean)."""
-    t, g = wide(target), wide(grad)
-    if reduction in ("mean", "batchmean"):
-        g = g / max(input.numel() if reduction == "mean" else input.shape[0], 1)
-    y = -t.exp() * g if log_target else torch.where(t > 0, -t * g, torch.zeros((), dtype=t.dtype))
-    return y.to(input.dtype)
-
-
-# The logarithm of a binary cross entropy never falls below this.
-_LOG_FLOOR: Final = -100.0
-
-
-@kernel("BinaryCrossEntropy", source="ops-nn: loss/binary_cross_entropy, documentation")
-def binary_cross_entropy(x: Tensor, y: Tensor, weight: Tensor | None = None, *, reduction: str = "mean") -> Tensor:
-    """``-(y * log(x) + (1 - y) * log(1 - x)) * weight`` with logarithms clamped at -100."""
-    p, t = wide(x), wide(y)
-    loss = -(t * p.log().clamp_min(_LOG_FLOOR) + (1 - t) * torch.log1p(-p).clamp_min(_LOG_FLOOR))
-    return reduced(loss if weight is None else loss * wide(weight), reduction, x.dtype)
-
-
-@kernel("BinaryCrossEntropyGrad", source="ops-nn: loss/binary_cross_entropy_grad, documentation")
-def binary_cross_entropy_grad(
-    x: Tensor, y: Tensor, grad_output: Tensor, weight: Tensor | None = None, *, reduction: str = "mean"
-) -> Tensor:
-    """``(x - y) / max(x * (1 - x), 1e-12) * grad_output * weight``."""
-    p, t = wide(x), wide(y)
-    g = (p - t) / (p * (1 - p)).clamp_min(1e-12) * _spread(grad_output, x, reduction)
-    return (g if weight is None else g * wide(weight)).to(x.dtype)
-
-
-def _bce_logits(p: Tensor, t: Tensor, pos_weight: Tensor | None) -> Tensor:
-    if pos_weight is None:
-        return torch.nn.functional.softplus(-p.abs()) + p.clamp_min(0) - p * t
-    factor = (wide(pos_weight) - 1) * t + 1
-    return (1 - t) * p + factor * (torch.log1p(torch.exp(-p.abs())) + (-p).clamp_min(0))
-
-
-@kernel("SigmoidCrossEntropyWithLogits", source=_HEADER)
-def sigmoid_cross_entropy(predict: Tensor, target: Tensor) -> Tensor:
-    """Binary cross entropy of ``sigmoid(predict)``, no reduction."""
-    return _bce_logits(wide(predict), wide(target), None).to(predict.dtype)
-
-
-@kernel("SigmoidCrossEntropyWithLogitsGrad", source=_HEADER)
-def sigmoid_cross_entropy_grad(predict: Tensor, target: Tensor, dout: Tensor) -> Tensor:
-    """``(sigmoid(predict) - target) * dout``."""
-    return ((torch.sigmoid(wide(predict)) - wide(target)) * wide(dout)).to(predict.dtype)
-
-
-@kernel("SigmoidCrossEntropyWithLogitsV2", source="ops-nn: loss/sigmoid_cross_entropy_with_logits_v2, documentation")
-def sigmoid_cross_entropy_v2(
-    predict: Tensor, target: Tensor, weight: Tensor | None = None, pos_weight: Tensor | None = None, *,
-    reduction: str = "mean",
-) -> Tensor:  # fmt: skip
-    """Binary cross entropy with logits, weights and a factor for positive labels."""
-    loss = _bce_logits(wide(predict), wide(target), pos_weight)
-    return reduced(loss if weight is None else loss * wide(weight), reduction, predict.dtype)
-
-
-@kernel("SigmoidCrossEntropyWithLogitsGradV2", source="derivative of SigmoidCrossEntropyWithLogitsV2")
-def sigmoid_cross_entropy_grad_v2(
-    predict: Tensor, target: Tensor, dout: Tensor, weight: Tensor | None = None, pos_weight: Tensor | None = None, *,
-    reduction: str = "mean",
-) -> Tensor:  # fmt: skip
-    """Gradient of SigmoidCrossEntropyWithLogitsV2 for predict."""
-    s, t = torch.sigmoid(wide(predict)), wide(target)
-    if pos_weight is None:
-        g = s - t
-    else:
-        positive = wide(pos_weight) * t
-        g = (positive + 1 - t) * s - positive
-    g = g * _spread(dout, predict, reduction)
-    return (g if weight is None else g * wide(weight)).to(predict.dtype)
-
-
 @kernel("SoftmaxCrossEntropyWithLogits", source=_HEADER)
 def softmax_cross_entropy(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """(loss of each row, softmax - labels) over the class axis 1."""
@@ -259,20 +206,6 @@ def sparse_softmax_cross_entropy(features: Tensor, labels: Tensor) -> tuple[Tens
     loss = -logp.gather(1, index).squeeze(1)
     back = logp.exp().scatter_add_(1, index, torch.full_like(loss.unsqueeze(1), -1.0))
     return loss.to(features.dtype), back.to(features.dtype)
-
-
-@kernel("PoissonNllLoss", source=_HEADER)
-def poisson_nll_loss(
-    input_x: Tensor, target: Tensor, *, log_input: bool = True, full: bool = False, eps: float = 1e-8,
-    reduction: str = "mean",
-) -> Tensor:  # fmt: skip
-    """``exp(x) - t * x``, or ``x - t * log(x + eps)``; ``full`` adds Stirling's term where t > 1."""
-    x, t = wide(input_x), wide(target)
-    loss = x.exp() - t * x if log_input else x - t * torch.log(x + eps)
-    if full:
-        stirling = t * t.log() - t + 0.5 * torch.log(2 * math.pi * t)
-        loss = loss + torch.where(t > 1, stirling, torch.zeros((), dtype=t.dtype))
-    return reduced(loss, reduction, input_x.dtype)
 
 
 @kernel("CosineEmbeddingLoss", source=_HEADER)
@@ -300,10 +233,8 @@ def ctc_loss_v2(
     reduction: str = "mean", zero_infinity: bool = False,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """(negative log likelihood of each sequence, log_alpha); the caller reduces."""
-    y, alpha = _ATEN._ctc_loss.Tensor(
-        log_probs, targets.long(), input_lengths.long(), target_lengths.long(), blank, zero_infinity
-    )
-    return y, alpha
+    lengths = input_lengths.long(), target_lengths.long()
+    return tuple(_ATEN._ctc_loss.Tensor(log_probs, targets.long(), *lengths, blank, zero_infinity))
 
 
 @kernel("CTCLossV2Grad", source=_HEADER)
@@ -313,7 +244,5 @@ def ctc_loss_v2_grad(
     zero_infinity: bool = False,
 ) -> Tensor:  # fmt: skip
     """Gradient of CTCLossV2 for log_probs."""
-    return _ATEN._ctc_loss_backward.Tensor(  # type: ignore[no-any-return]
-        grad_out, log_probs, targets.long(), input_lengths.long(), target_lengths.long(), neg_log_likelihood,
-        log_alpha, blank, zero_infinity,
-    )  # fmt: skip
+    operands = log_probs, targets.long(), input_lengths.long(), target_lengths.long(), neg_log_likelihood, log_alpha
+    return _ATEN._ctc_loss_backward.Tensor(grad_out, *operands, blank, zero_infinity)  # type: ignore[no-any-return]

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from ge_runtime.cpu.kernels.numerics import HALVES, ints, number, refuse, saturate, unpack_quant_parameter, wide
-from ge_runtime.cpu.registry import Call, PlanContext, kernel, plan
+from ge_runtime.cpu.kernels.conv import no_offset
+from ge_runtime.cpu.kernels.numerics import HALVES, number, rounded, saturate, unpack_quant_parameter, wide
+from ge_runtime.cpu.plan_context import PlanContext
+from ge_runtime.cpu.registry import Call, kernel, plan, rows
+from ge_runtime.cpu.values import listed
+from ge_runtime.errors import refused
 
 _HEADER = "operator header: matrix_calculation_ops"
 
@@ -17,7 +23,10 @@ _HEADER = "operator header: matrix_calculation_ops"
 def product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
     """``a @ b + bias`` with float32 (int32 for 8-bit integers) accumulation and one rounding."""
     if a.dtype == torch.int8:
-        acc = torch._int_mm(a, b) if a.dim() == 2 and b.dim() == 2 and a.shape[1] else _wide_integer(a, b)
+        if a.dim() == 2 and b.dim() == 2 and a.shape[1]:
+            acc = torch._int_mm(a, b)
+        else:  # int32 has no vectorised product; one of 8-bit factors in float64 is exact below 2**39 terms
+            acc = torch.matmul(a.double(), b.double()).to(torch.int32)
         return acc if bias is None else acc + bias
     if bias is None:
         return torch.mm(a, b) if a.dim() == 2 and b.dim() == 2 else torch.matmul(a, b)
@@ -28,29 +37,16 @@ def product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
     return torch.matmul(a, b) + bias
 
 
-def _wide_integer(a: Tensor, b: Tensor) -> Tensor:
-    # int32 matmul has no vectorised path; a float64 product of 8-bit factors is exact below 2**39 terms.
-    return torch.matmul(a.double(), b.double()).to(torch.int32)
+def turned(x: Tensor, flag: bool) -> Tensor:
+    """A matrix that is stored transposed if the flag says so."""
+    return x.mT if flag else x
 
 
-def _no_offset(op: str, offset_w: Tensor | None, offset_x: int) -> None:
-    if offset_w is not None or offset_x:
-        raise refuse(op, "offset_w and offset_x are reserved in the operator's definition", "leave both out")
-
-
-def _matrices(op: str, *operands: Tensor) -> None:
-    ranks = [t.dim() for t in operands]
-    if ranks != [2, 2]:
-        raise refuse(op, f"operands of rank {ranks[0]} and {ranks[1]}", "it takes matrices; BatchMatMulV2 takes more")
-
-
-@kernel("MatMul", source=_HEADER)
-def matmul(
-    x1: Tensor, x2: Tensor, bias: Tensor | None = None, *, transpose_x1: bool = False, transpose_x2: bool = False
-) -> Tensor:
-    """(M, K) by (K, N); a flag says that the operand is stored transposed."""
-    _matrices("MatMul", x1, x2)
-    return product(x1.mT if transpose_x1 else x1, x2.mT if transpose_x2 else x2, bias)
+def _matrices(op: str, x1: Tensor, x2: Tensor, bias: Tensor | None, turn1: bool, turn2: bool) -> Tensor:
+    if (x1.dim(), x2.dim()) != (2, 2):
+        ranks = f"operands of rank {x1.dim()} and {x2.dim()}"
+        raise refused(op, ranks, "it takes matrices; BatchMatMulV2 takes more")
+    return product(turned(x1, turn1), turned(x2, turn2), bias)
 
 
 @kernel("MatMulV2", source=_HEADER)
@@ -58,17 +54,9 @@ def matmul_v2(
     x1: Tensor, x2: Tensor, bias: Tensor | None = None, offset_w: Tensor | None = None, *,
     transpose_x1: bool = False, transpose_x2: bool = False, offset_x: int = 0,
 ) -> Tensor:  # fmt: skip
-    """MatMul; 8-bit integers give int32."""
-    _matrices("MatMulV2", x1, x2)
-    if offset_w is not None or offset_x:
-        _no_offset("MatMulV2", offset_w, offset_x)
-    return product(x1.mT if transpose_x1 else x1, x2.mT if transpose_x2 else x2, bias)
-
-
-@kernel("BatchMatMul", source=_HEADER)
-def batch_matmul(x1: Tensor, x2: Tensor, *, adj_x1: bool = False, adj_x2: bool = False) -> Tensor:
-    """(.., M, K) by (.., K, N), batch axes broadcast; real types only, so adj is a plain transposition."""
-    return torch.matmul(x1.mT if adj_x1 else x1, x2.mT if adj_x2 else x2)
+    """(M, K) by (K, N); 8-bit integers give int32."""
+    no_offset("MatMulV2", offset_w, offset_x)
+    return _matrices("MatMulV2", x1, x2, bias, transpose_x1, transpose_x2)
 
 
 @kernel("BatchMatMulV2", source=_HEADER)
@@ -76,10 +64,20 @@ def batch_matmul_v2(
     x1: Tensor, x2: Tensor, bias: Tensor | None = None, offset_w: Tensor | None = None, *,
     adj_x1: bool = False, adj_x2: bool = False, offset_x: int = 0,
 ) -> Tensor:  # fmt: skip
-    """BatchMatMul with bias; 8-bit integers give int32."""
-    if offset_w is not None or offset_x:
-        _no_offset("BatchMatMulV2", offset_w, offset_x)
-    return product(x1.mT if adj_x1 else x1, x2.mT if adj_x2 else x2, bias)
+    """(.., M, K) by (.., K, N), batch axes broadcast; 8-bit integers give int32."""
+    no_offset("BatchMatMulV2", offset_w, offset_x)
+    return product(turned(x1, adj_x1), turned(x2, adj_x2), bias)
+
+
+rows({
+    "MatMul": lambda x1, x2, bias=None, *, transpose_x1=False, transpose_x2=False: (
+        _matrices("MatMul", x1, x2, bias, transpose_x1, transpose_x2)),
+    # real types only, so adj is a plain transposition
+    "BatchMatMul": lambda x1, x2, *, adj_x1=False, adj_x2=False: torch.matmul(turned(x1, adj_x1), turned(x2, adj_x2)),
+    "Einsum": lambda x, *, equation, N=0: torch.einsum(equation, *x),
+    "Dot": rounded(lambda x, y: torch.dot(x, y)),
+    "Ger": lambda x1, x2: torch.outer(x1, x2),
+}, source=_HEADER)  # fmt: skip
 
 
 # op: attributes that say an operand is stored transposed
@@ -115,7 +113,7 @@ def _plan_matmul(ctx: PlanContext) -> Call | None:
 def _plan_biased(ctx: PlanContext, a: Any, b: Any) -> Call:
     bias = ctx.shape("bias")
     if ctx.attr("transpose_x2", False) and bias is not None and len(bias) == 1:
-        return Call(torch.nn.functional.linear, (a, ctx.tensor("x2"), ctx.tensor("bias")))
+        return Call(functional.linear, (a, ctx.tensor("x2"), ctx.tensor("bias")))
     return Call(torch.addmm, (ctx.tensor("bias"), a, b))
 
 
@@ -129,20 +127,25 @@ def gemm(
     *,
     transpose_a: bool = False,
     transpose_b: bool = False,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """``alpha * a @ b + beta * c`` with one-element alpha and beta."""
-    a, b = a.mT if transpose_a else a, b.mT if transpose_b else b
+    a, b = turned(a, transpose_a), turned(b, transpose_b)
     if a.dtype.is_floating_point and c.dtype == a.dtype and a.dim() == 2:
         return torch.addmm(c, a, b, beta=number(beta), alpha=number(alpha))
     acc = wide(product(wide(a), wide(b)))
     return (acc * alpha.to(acc.dtype) + c.to(acc.dtype) * beta.to(acc.dtype)).to(c.dtype)
 
 
-_FUSED_ACTIVATION = {
+# Activations that operators name.
+ACTIVATIONS: Final[dict[str, Callable[[Tensor], Tensor]]] = {
     "relu": torch.relu,
-    "gelu_erf": torch.nn.functional.gelu,
-    "gelu_tanh": lambda t: torch.nn.functional.gelu(t, approximate="tanh"),
+    "silu": functional.silu,
+    "gelu": lambda t: functional.gelu(t, approximate="tanh"),
+    "gelu_tanh": lambda t: functional.gelu(t, approximate="tanh"),
+    "gelu_erf": functional.gelu,
+    "fastgelu": lambda t: t * torch.sigmoid(1.702 * t),
 }
+_AFTER_PRODUCT: Final = ("relu", "gelu_erf", "gelu_tanh")
 
 
 @kernel("FusedMatMul", source="ops-nn: matmul/fused_mat_mul, documentation")
@@ -151,20 +154,19 @@ def fused_matmul(
     transpose_x1: bool = False, transpose_x2: bool = False, enable_hf32: bool = False, fused_op_type: str = "",
 ) -> Tensor:  # fmt: skip
     """Product, then ``fused_op_type``; add and mul take the rounded product, activations the unrounded one."""
-    a, b = x1.mT if transpose_x1 else x1, x2.mT if transpose_x2 else x2
+    a, b = turned(x1, transpose_x1), turned(x2, transpose_x2)
     if fused_op_type in ("add", "mul"):
         if x3 is None:
-            raise refuse("FusedMatMul", f"fused_op_type is {fused_op_type!r} and x3 is not fed", "feed x3")
+            raise refused("FusedMatMul", f"fused_op_type is {fused_op_type!r} and x3 is not fed", "feed x3")
         t = wide(product(a, b, bias))
         return (t + wide(x3) if fused_op_type == "add" else t * wide(x3)).to(x1.dtype)
     if not fused_op_type:
         return product(a, b, bias)
-    if fused_op_type not in _FUSED_ACTIVATION:
-        raise refuse(
-            "FusedMatMul", f"fused_op_type is {fused_op_type!r}, accepted: add, mul, {', '.join(_FUSED_ACTIVATION)}"
-        )
+    if fused_op_type not in _AFTER_PRODUCT:
+        accepted = f"accepted: add, mul, {', '.join(_AFTER_PRODUCT)}"
+        raise refused("FusedMatMul", f"fused_op_type is {fused_op_type!r}, {accepted}")
     t = product(wide(a), wide(b), None if bias is None else wide(bias))
-    return _FUSED_ACTIVATION[fused_op_type](t).to(x1.dtype)
+    return ACTIVATIONS[fused_op_type](t).to(x1.dtype)
 
 
 @kernel("TransposeBatchMatMul", source="ops-nn: matmul/transpose_batch_mat_mul, shape inference and documentation")
@@ -190,24 +192,6 @@ def transpose_batch_matmul(
     return y
 
 
-@kernel("Einsum", source=_HEADER)
-def einsum(x: Sequence[Tensor], *, equation: str, N: int = 0) -> Tensor:
-    """Sum of products after the equation's labels."""
-    return torch.einsum(equation, *x)
-
-
-@kernel("Dot", source=_HEADER)
-def dot(input_x: Tensor, input_y: Tensor) -> Tensor:
-    """Inner product of two vectors, one element of shape ()."""
-    return torch.dot(wide(input_x), wide(input_y)).to(input_x.dtype)
-
-
-@kernel("Ger", source=_HEADER)
-def ger(x1: Tensor, x2: Tensor) -> Tensor:
-    """Outer product."""
-    return torch.outer(x1, x2)
-
-
 @kernel("AddLora", source="ops-transformer and torch_npu documentation of add_lora")
 def add_lora(
     y: Tensor, x: Tensor, weightB: Tensor, indices: Tensor, weightA: Tensor | None = None, *,
@@ -225,16 +209,19 @@ def add_lora(
     return out
 
 
-def group_ends(group_list: Tensor, kind: int) -> list[tuple[int, int]]:
-    """(group, end row) pairs of a ``group_list``: kind 0 running ends, 1 counts, 2 rows of (group, count)."""
-    if kind == 0:
-        return list(enumerate(ints(group_list)))
-    pairs = enumerate(ints(group_list)) if kind == 1 else [(int(g), int(n)) for g, n in group_list.tolist()]
-    ends, end = [], 0
-    for group, count in pairs:
-        end += count
-        ends.append((group, end))
-    return ends
+def spans(ends: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
+    """(group, start, end) of the rows of groups of which the ends are known."""
+    start = 0
+    for group, end in ends:
+        yield group, start, end
+        start = max(start, end)
+
+
+def group_spans(group_list: Tensor, kind: int) -> Iterator[tuple[int, int, int]]:
+    """Those of a ``group_list``: kind 0 running ends, 1 counts, 2 rows of (group, count)."""
+    numbers = list(enumerate(listed(group_list))) if kind < 2 else [(int(g), int(n)) for g, n in group_list.tolist()]
+    sums = itertools.accumulate(n for _, n in numbers)
+    return spans(numbers if kind == 0 else [(group, end) for (group, _), end in zip(numbers, sums)])
 
 
 def _pick(parts: Sequence[Tensor] | None, group: int) -> Tensor | None:
@@ -246,21 +233,9 @@ def _pick(parts: Sequence[Tensor] | None, group: int) -> Tensor | None:
     return parts[0][group] if parts[0].dim() > 1 else parts[0]
 
 
-def _grouped_dtype(x: Tensor, code: int) -> torch.dtype:
-    if x.dtype.is_floating_point:
-        return x.dtype
-    return {-1: torch.float16, 0: torch.float16, 1: torch.bfloat16, 2: torch.int8, 3: torch.int32}.get(
-        code, torch.float16
-    )
-
-
-_GROUPED_ACTIVATION = {
-    0: lambda t: t,
-    1: torch.relu,
-    2: lambda t: torch.nn.functional.gelu(t, approximate="tanh"),
-    4: lambda t: t * torch.sigmoid(1.702 * t),
-    5: torch.nn.functional.silu,
-}
+# GroupedMatmul's attribute dtype for integer operands, and its act_type.
+_GROUPED_DTYPE: Final = {1: torch.bfloat16, 2: torch.int8, 3: torch.int32}
+_GROUPED_ACTIVATION: Final = {0: "", 1: "relu", 2: "gelu", 4: "fastgelu", 5: "silu"}
 
 
 def _grouped_part(x: Tensor, w: Tensor, get: Any, row_scale: Tensor | None, dtype: torch.dtype, act: int) -> Tensor:
@@ -284,7 +259,7 @@ def _grouped_part(x: Tensor, w: Tensor, get: Any, row_scale: Tensor | None, dtyp
         acc = acc * row_scale.unsqueeze(-1)
     if bias is not None:
         acc = acc + bias.float()
-    acc = _GROUPED_ACTIVATION[act](acc)
+    acc = ACTIVATIONS[_GROUPED_ACTIVATION[act]](acc) if act else acc
     offset = get("offset")
     if dtype == torch.int8:
         return saturate(acc if offset is None else acc + offset.float(), dtype)
@@ -304,8 +279,8 @@ def grouped_matmul(
     Rows after the last group are zero: the definition leaves them unwritten.
     """
     if act_type not in _GROUPED_ACTIVATION:
-        raise refuse("GroupedMatmul", f"act_type is {act_type}, accepted: {sorted(_GROUPED_ACTIVATION)}")
-    out_dtype = _grouped_dtype(x[0], dtype)
+        raise refused("GroupedMatmul", f"act_type is {act_type}, accepted: {sorted(_GROUPED_ACTIVATION)}")
+    out_dtype = x[0].dtype if x[0].dtype.is_floating_point else _GROUPED_DTYPE.get(dtype, torch.float16)
     extras = {
         "bias": bias, "scale": scale, "offset": offset,
         "antiquant_scale": antiquant_scale, "antiquant_offset": antiquant_offset,
@@ -331,15 +306,14 @@ def _grouped_rows(
     weight_of: Any,
 ) -> list[Tensor]:  # fmt: skip
     if group_list is None:
-        bounds = [(i, sum(t.shape[0] for t in x[: i + 1])) for i in range(len(x))]
+        groups = spans(enumerate(itertools.accumulate(t.shape[0] for t in x)))
     else:
-        bounds = group_ends(group_list, kind)
+        groups = group_spans(group_list, kind)
     rows = x[0] if len(x) == 1 else torch.cat(list(x))
-    outs, start = [], 0
-    for group, end in bounds:
-        tokens = None if token_scale is None else token_scale[start:end]
-        outs.append(part(rows[start:end], group, tokens))
-        start = max(start, end)
+    outs = [
+        part(rows[start:end], group, None if token_scale is None else token_scale[start:end])
+        for group, start, end in groups
+    ]
     if split_item in (0, 1):
         return outs
     y = torch.cat(outs) if outs else rows.new_zeros(0, weight_of(0).shape[-1])
@@ -349,13 +323,12 @@ def _grouped_rows(
 def _grouped_k(x: Tensor, weight: Sequence[Tensor], group_list: Tensor | None, kind: int, dtype: torch.dtype) -> Tensor:
     """K axis cut into groups: (G, M, N), one product of the columns of ``x`` and rows of the weight a group."""
     if group_list is None:
-        raise refuse("GroupedMatmul", "group_type 2 needs group_list", "feed group_list")
+        raise refused("GroupedMatmul", "group_type 2 needs group_list", "feed group_list")
     whole = weight[0] if len(weight) == 1 else torch.cat(list(weight))
-    outs, start = [], 0
-    for _, end in group_ends(group_list, kind):
-        outs.append(torch.matmul(wide(x[:, start:end]), wide(whole[start:end])).to(dtype))
-        start = max(start, end)
-    return torch.stack(outs)
+    return torch.stack([
+        torch.matmul(wide(x[:, start:end]), wide(whole[start:end])).to(dtype)
+        for _, start, end in group_spans(group_list, kind)
+    ])  # fmt: skip
 
 
 @kernel("GroupedMatmulFinalizeRouting", source="ops-transformer: gmm/grouped_matmul_finalize_routing, documentation")
@@ -368,15 +341,13 @@ def grouped_matmul_finalize_routing(
 ) -> Tensor:  # fmt: skip
     """Grouped product whose rows are weighted by ``logit`` and added into the rows named by ``row_index``."""
     if group_list is None or row_index is None or offset is not None or dtype:
-        raise refuse("GroupedMatmulFinalizeRouting", "needs group_list and row_index, no offset, dtype 0 (float32)")
-    y = torch.zeros(output_bs or x.shape[0], (w.shape[-2] if transpose_w else w.shape[-1]), dtype=torch.float32)
-    rows, start = (x.mT if transpose_x else x), 0
+        raise refused("GroupedMatmulFinalizeRouting", "needs group_list and row_index, no offset, dtype 0 (float32)")
+    y = torch.zeros(output_bs or x.shape[0], w.shape[-2] if transpose_w else w.shape[-1])
+    tokens = turned(x, transpose_x)
     if shared_input is not None:
-        y[shared_input_offset : shared_input_offset + shared_input.shape[0]] += (
-            shared_input.float() * shared_input_weight
-        )
-    for g, end in group_ends(group_list, group_list_type):
-        z = product(rows[start:end], w[g].mT if transpose_w else w[g]).float()
+        y.narrow(0, shared_input_offset, len(shared_input)).add_(shared_input.float() * shared_input_weight)
+    for g, start, end in group_spans(group_list, group_list_type):
+        z = product(tokens[start:end], turned(w[g], transpose_w)).float()
         if scale is not None:
             z = z * unpack_quant_parameter(scale[g].reshape(-1))[0]
         if pertoken_scale is not None:
@@ -386,5 +357,4 @@ def grouped_matmul_finalize_routing(
         if logit is not None:
             z = z * logit[start:end].float().unsqueeze(-1)
         y.index_add_(0, row_index[start:end].long(), z)
-        start = max(start, end)
     return y

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ge_runtime.cpu.kernels.numerics import refuse, wide
+from ge_runtime.cpu.kernels.numerics import wide
 from ge_runtime.cpu.kernels.quant import symmetric
-from ge_runtime.cpu.registry import kernel
+from ge_runtime.cpu.registry import kernel, rows
+from ge_runtime.errors import refused
 
 
 def _topk(x: Tensor, k: int) -> Tensor:
@@ -17,38 +18,31 @@ def _topk(x: Tensor, k: int) -> Tensor:
     return torch.sort(x, dim=-1, descending=True, stable=True).indices[..., :k]
 
 
+def _experts(index: Tensor, finished: Tensor | None, count: int) -> Tensor:
+    """int32 numbers; those of finished rows name expert ``count``, which there is not."""
+    experts = index.to(torch.int32)
+    return experts if finished is None else experts.masked_fill(finished.unsqueeze(-1), count)
+
+
 @kernel("MoeGatingTopKSoftmax", source="ops-transformer: moe/moe_gating_top_k_softmax, documentation")
 def moe_gating_top_k_softmax(x: Tensor, finished: Tensor | None = None, *, k: int) -> tuple[Tensor, Tensor, Tensor]:
     """(y, expert_idx, row_idx); row_idx[i, j] = j * rows + i, and finished rows name expert E."""
     scores = torch.softmax(wide(x), -1)
-    index = _topk(scores, k)
-    y = scores.gather(-1, index).to(x.dtype)
-    rows = x.shape[:-1].numel()
-    row_idx = torch.arange(rows * k, dtype=torch.int32).reshape(k, rows).t().reshape(y.shape).contiguous()
-    expert = index.to(torch.int32)
-    if finished is not None:
-        expert = torch.where(finished.unsqueeze(-1), torch.full_like(expert, x.shape[-1]), expert)
-    return y, expert, row_idx
+    index, rows = _topk(scores, k), x.shape[:-1].numel()
+    row_idx = torch.arange(rows * k, dtype=torch.int32).reshape(k, rows).t().reshape(index.shape).contiguous()
+    return scores.gather(-1, index).to(x.dtype), _experts(index, finished, x.shape[-1]), row_idx
 
 
 @kernel("MoeGatingTopKSoftmaxV2", source="ops-transformer: moe/moe_gating_top_k_softmax_v2, documentation")
 def moe_gating_top_k_softmax_v2(
-    x: Tensor,
-    finished: Tensor | None = None,
-    *,
-    k: int,
-    renorm: int = 0,
-    output_softmax_result_flag: bool = False,
+    x: Tensor, finished: Tensor | None = None, *, k: int, renorm: int = 0, output_softmax_result_flag: bool = False,
     output_softmax: bool = False,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """(y, expert_idx, softmax_result); ``renorm`` 1 takes the softmax over the chosen logits."""
     scores = torch.softmax(wide(x), -1)
     index = _topk(wide(x) if renorm else scores, k)
     y = torch.softmax(wide(x).gather(-1, index), -1) if renorm else scores.gather(-1, index)
-    expert = index.to(torch.int32)
-    if finished is not None:
-        expert = torch.where(finished.unsqueeze(-1), torch.full_like(expert, x.shape[-1]), expert)
-    return y.to(x.dtype), expert, scores.float()
+    return y.to(x.dtype), _experts(index, finished, x.shape[-1]), scores.float()
 
 
 @kernel("MoeGatingTopK", source="ops-transformer: moe/moe_gating_top_k, documentation and reference")
@@ -59,7 +53,7 @@ def moe_gating_top_k(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """(y, expert_idx, out): experts are picked by biased scores, returned with unbiased ones."""
     if norm_type not in (0, 1) or renorm:
-        raise refuse("MoeGatingTopK", f"norm_type {norm_type}, renorm {renorm}; accepted: norm_type 0, 1 and renorm 0")
+        raise refused("MoeGatingTopK", f"norm_type {norm_type}, renorm {renorm}; accepted: norm_type 0, 1 and renorm 0")
     scores = torch.softmax(wide(x), -1) if norm_type == 0 else torch.sigmoid(wide(x))
     ranked = scores if bias is None else scores + wide(bias)
     if group_count > 1:
@@ -107,7 +101,7 @@ def moe_init_routing_v3(
     Pairs are row-major: pair ``i * K + k`` belongs to row i. Rows after the available ones are zero, their place -1.
     """
     if drop_pad_mode or quant_mode not in (-1, 1) or expert_tokens_num_type not in (0, 1):
-        raise refuse("MoeInitRoutingV3", "accepted: drop_pad_mode 0, quant_mode -1 or 1, expert_tokens_num_type 0 or 1")
+        raise refused("MoeInitRoutingV3", "accepted: drop_pad_mode 0, quant_mode -1, 1, expert_tokens_num_type 0, 1")
     k = expert_idx.shape[1]
     first, last = list(active_expert_range) or [0, expert_num if expert_num > 0 else 2**31 - 1]
     experts, order, valid = _ranked_experts(expert_idx, first, last)
@@ -133,15 +127,6 @@ def moe_init_routing_v3(
     return out, places.to(torch.int32), counts, expanded_scale
 
 
-@kernel("MoeFinalizeRouting", source="ops-transformer: moe/moe_finalize_routing, documentation")
-def moe_finalize_routing(
-    expanded_x: Tensor, x1: Tensor, x2: Tensor | None, bias: Tensor, scales: Tensor, expanded_row_idx: Tensor,
-    expanded_expert_idx: Tensor,
-) -> Tensor:  # fmt: skip
-    """Weighted sum of the experts' rows; the index table is k-major, scales and experts row-major."""
-    return moe_finalize_routing_v2(expanded_x, expanded_row_idx, x1, x2, bias, scales, expanded_expert_idx)
-
-
 @kernel("MoeFinalizeRoutingV2", source="ops-transformer: moe/moe_finalize_routing_v2, documentation and reference")
 def moe_finalize_routing_v2(
     expanded_x: Tensor, expanded_row_idx: Tensor, x1: Tensor | None = None, x2: Tensor | None = None,
@@ -164,12 +149,14 @@ def moe_finalize_routing_v2(
     return y.to(expanded_x.dtype)
 
 
-@kernel("MoeComputeExpertTokens", source="ops-transformer: moe/moe_compute_expert_tokens, kernel")
-def moe_compute_expert_tokens(sorted_experts: Tensor, *, num_experts: int) -> Tensor:
-    """Entry e: how many of the sorted experts are at most e."""
-    return torch.searchsorted(sorted_experts, torch.arange(num_experts, dtype=sorted_experts.dtype), right=True).to(
-        torch.int32
-    )
+rows({
+    # weighted sum of the experts' rows; the index table is k-major, scales and experts row-major
+    "MoeFinalizeRouting": lambda expanded_x, x1, x2, bias, scales, row_idx, expert_idx: (
+        moe_finalize_routing_v2(expanded_x, row_idx, x1, x2, bias, scales, expert_idx)),
+    # entry e: how many of the sorted experts are at most e
+    "MoeComputeExpertTokens": lambda sorted_experts, *, num_experts: torch.searchsorted(
+        sorted_experts, torch.arange(num_experts, dtype=sorted_experts.dtype), right=True).to(torch.int32),
+}, source="ops-transformer: moe, documentation and kernel")  # fmt: skip
 
 
 @kernel("MoeReRouting", source="ops-transformer: moe/moe_re_routing, documentation")
@@ -179,7 +166,7 @@ def moe_re_routing(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Blocks (rank, expert) to expert-major order; (tokens, scales, source row of each row, tokens of each expert)."""
     if expert_token_num_type != 1 or idx_type != 0:
-        raise refuse("MoeReRouting", "accepted: expert_token_num_type 1, idx_type 0")
+        raise refused("MoeReRouting", "accepted: expert_token_num_type 1, idx_type 0")
     counts = expert_token_num_per_rank.long()
     starts = (counts.reshape(-1).cumsum(0) - counts.reshape(-1)).reshape(counts.shape)
     blocks = [
@@ -192,28 +179,29 @@ def moe_re_routing(
     return tokens[order], scales, order.to(torch.int32), total
 
 
+def _into_pages(cache: Tensor, data: Tensor, slots: Tensor) -> None:
+    """Tokens into a paged cache (blocks, block_size, H, D) at their slots; slots out of range are skipped."""
+    at, size = slots.reshape(-1).long(), cache.shape[1]
+    keep = (at >= 0) & (at < cache.shape[0] * size)
+    cache[at[keep] // size, at[keep] % size] = data.reshape(-1, *cache.shape[2:])[keep]
+
+
 @kernel(
-    "ScatterPaKvCache",
-    updates=("key_cache", "value_cache"),
+    "ScatterPaKvCache", updates=("key_cache", "value_cache"),
     source="ops-transformer: attention/scatter_pa_kv_cache, kernel",
-)
+)  # fmt: skip
 def scatter_pa_kv_cache(
     key: Tensor, key_cache: Tensor, slot_mapping: Tensor, value: Tensor, value_cache: Tensor,
     compress_lens: Tensor | None = None, compress_seq_offset: Tensor | None = None, seq_lens: Tensor | None = None, *,
     cache_mode: str = "Norm", scatter_mode: str = "None",
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Write tokens into a paged cache (blocks, block_size, H, D) at their slots; slots out of range are skipped."""
+    """Write tokens of keys and values into their paged caches."""
+    op = "ScatterPaKvCache"
     if cache_mode != "Norm" or scatter_mode != "None":
-        raise refuse(
-            "ScatterPaKvCache", f"cache_mode {cache_mode!r}, scatter_mode {scatter_mode!r}; accepted: Norm, None"
-        )
-    slots = slot_mapping.reshape(-1).long()
+        raise refused(op, f"cache_mode {cache_mode!r}, scatter_mode {scatter_mode!r}; accepted: Norm, None")
     for data, cache in ((key, key_cache), (value, value_cache)):
-        if data.dim() == 0:
-            continue
-        keep = (slots >= 0) & (slots < cache.shape[0] * cache.shape[1])
-        at = slots[keep]
-        cache[at // cache.shape[1], at % cache.shape[1]] = data.reshape(-1, *cache.shape[2:])[keep]
+        if data.dim():
+            _into_pages(cache, data, slot_mapping)
     return key_cache, value_cache
 
 
@@ -224,9 +212,6 @@ def scatter_pa_cache(
 ) -> Tensor:  # fmt: skip
     """ScatterPaKvCache of one cache."""
     if cache_mode != "Norm":
-        raise refuse("ScatterPaCache", f"cache_mode {cache_mode!r}; accepted: Norm")
-    slots = slot_mapping.reshape(-1).long()
-    keep = (slots >= 0) & (slots < key_cache.shape[0] * key_cache.shape[1])
-    at = slots[keep]
-    key_cache[at // key_cache.shape[1], at % key_cache.shape[1]] = key.reshape(-1, *key_cache.shape[2:])[keep]
+        raise refused("ScatterPaCache", f"cache_mode {cache_mode!r}; accepted: Norm")
+    _into_pages(key_cache, key, slot_mapping)
     return key_cache

@@ -13,9 +13,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ge_runtime.cpu.kernels.numerics import FLOAT8, ints, refuse, torch_dtype, wide
-from ge_runtime.cpu.kernels.quant import to_quantised
+from ge_runtime.cpu.kernels.matmul import spans
+from ge_runtime.cpu.kernels.norm import rms_norm_of_rows
+from ge_runtime.cpu.kernels.numerics import FLOAT8, wide
+from ge_runtime.cpu.kernels.quant import swiglu, to_quantised
 from ge_runtime.cpu.registry import kernel
+from ge_runtime.cpu.values import listed, torch_dtype
+from ge_runtime.errors import refused
 
 _EMAX: Final = {torch.float8_e4m3fn: 8, torch.float8_e5m2: 15}
 _LOWEST: Final = -127
@@ -26,9 +30,9 @@ _DOC: Final = "ops-nn: quant/dynamic_mx_quant, documentation and kernel"
 def _format(op: str, code: int, round_mode: str, scale_alg: int, dst_type_max: float, size: int = 32) -> torch.dtype:
     dtype = torch_dtype(code) if code in (35, 36) else None
     if dtype not in FLOAT8:
-        raise refuse(op, f"dst_type is {code}, accepted: 35 (float8_e5m2), 36 (float8_e4m3fn); 4-bit floats are packed")
+        raise refused(op, f"dst_type is {code}, accepted: 35 (float8_e5m2), 36 (float8_e4m3fn); no 4-bit floats")
     if round_mode != "rint" or scale_alg not in (0, 1) or dst_type_max or size != 32:
-        raise refuse(
+        raise refused(
             op,
             f"round_mode {round_mode!r}, scale_alg {scale_alg}, dst_type_max {dst_type_max}, blocks of {size}",
             "accepted for 8-bit floats: 'rint', 0 and 1, 0, 32",
@@ -104,16 +108,14 @@ def grouped_dynamic_mx_quant(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """(y, mxscale (rows // 64 + groups, n, 2)): runs down the rows that begin anew at each group's end."""
     dtype = _format("GroupedDynamicMxQuant", dst_type, round_mode, scale_alg, dst_type_max, blocksize)
-    ends = ints(group_index)
+    ends = listed(group_index)
     y = torch.zeros(x.shape, dtype=torch.uint8).view(dtype)
     scales = e8m0(torch.full((x.shape[0] // 64 + len(ends), x.shape[1], 2), _LOWEST, dtype=torch.int32))
-    start = 0
-    for g, end in enumerate(ends):
+    for g, start, end in spans(enumerate(ends)):
         if end > start:
             part, scale = mx(x[start:end], dtype, scale_alg, 0)
             y[start:end] = part
             scales.view(torch.uint8)[start // 64 + g :][: scale.shape[0]] = scale.view(torch.uint8)
-        start = max(start, end)
     return y, scales
 
 
@@ -123,7 +125,7 @@ def dynamic_block_mx_quant(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(y, scale1, scale2): one scale a tile of 32 x 32, given along the rows and down the columns."""
     if scale_alg:
-        raise refuse("DynamicBlockMxQuant", f"scale_alg is {scale_alg}, accepted: 0")
+        raise refused("DynamicBlockMxQuant", f"scale_alg is {scale_alg}, accepted: 0")
     dtype = _format("DynamicBlockMxQuant", dst_type, round_mode, scale_alg, dst_type_max)
     rows, columns = x.shape[-2:]
     data = functional.pad(wide(x), (0, -columns % 32, 0, -rows % 32))
@@ -136,10 +138,8 @@ def dynamic_block_mx_quant(
 
 
 def _rms(x: Tensor, gamma: Tensor, beta: Tensor | None, epsilon: float) -> tuple[Tensor, Tensor]:
-    x32 = wide(x)
-    rstd = torch.rsqrt(x32.square().mean(-1) + epsilon)
-    y = x32 * rstd.unsqueeze(-1) * wide(gamma)
-    return (y if beta is None else y + wide(beta)), rstd
+    y, rstd = rms_norm_of_rows(x, gamma, epsilon)
+    return (y if beta is None else y + wide(beta)).to(x.dtype), rstd
 
 
 @kernel("RmsNormDynamicMxQuant", ignores=("output_rstd",), source="ops-nn: norm/rms_norm_dynamic_mx_quant, README")
@@ -150,7 +150,7 @@ def rms_norm_dynamic_mx_quant(
     """(y, mxscale, rstd): RMS norm, then runs of 32 along the last axis."""
     y, rstd = _rms(x, gamma, beta, epsilon)
     dtype = _format("RmsNormDynamicMxQuant", dst_type, round_mode, scale_alg, 0.0)
-    return *mx(y.to(x.dtype), dtype, scale_alg), rstd.unsqueeze(-1)
+    return *mx(y, dtype, scale_alg), rstd
 
 
 @kernel("AddRmsNormDynamicMxQuant", ignores=("output_rstd",), source="ops-nn: norm/add_rms_norm_dynamic_mx_quant")
@@ -162,8 +162,8 @@ def add_rms_norm_dynamic_mx_quant(
     x = (wide(x1) + wide(x2)).to(x1.dtype)
     y, rstd = _rms(x, gamma, beta, epsilon)
     dtype = _format("AddRmsNormDynamicMxQuant", dst_type, round_mode, scale_alg, 0.0)
-    values, scales = mx(y.to(x.dtype), dtype, scale_alg)
-    return values, x, scales, rstd
+    values, scales = mx(y, dtype, scale_alg)
+    return values, x, scales, rstd.squeeze(-1)
 
 
 @kernel("SwigluMxQuant", source="ops-nn: activation/swiglu_mx_quant, documentation and kernel")
@@ -173,20 +173,12 @@ def swiglu_mx_quant(
     group_mode: int = 0, axis: int = -1, dst_type: int = 40, round_mode: str = "rint", scale_alg: int = 0,
     max_dtype_value: float = 0.0,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """(y, mxscale): a gated activation rounded to the type of x, then runs of 32 along the last axis.
-
-    The right half is the activated one, with ``activate_left`` the left; mode 1 takes even and odd positions, clamped.
-    """
+    """(y, mxscale): a gated activation (``quant.swiglu``) rounded to the type of x, then runs of 32 at its end."""
     if group_index is not None or group_mode or axis not in (-1, x.dim() - 1) or swiglu_mode not in (0, 1):
-        raise refuse("SwigluMxQuant", "group_index, axis -2 or swiglu_mode above 1", "leave them at their defaults")
+        raise refused("SwigluMxQuant", "group_index, axis -2 or swiglu_mode above 1", "leave them at their defaults")
     dtype = _format("SwigluMxQuant", dst_type, round_mode, scale_alg, max_dtype_value)
-    rows = wide(x).movedim(activate_dim, -1)
-    if swiglu_mode == 1:
-        gate, linear = rows[..., 0::2].clamp(max=clamp_limit), rows[..., 1::2].clamp(-clamp_limit, clamp_limit)
-        y = gate * torch.sigmoid(glu_alpha * gate) * (linear + glu_bias)
-    else:
-        a, b = rows.chunk(2, -1)
-        y = functional.silu(a) * b if activate_left else a * functional.silu(b)
+    data = wide(x).movedim(activate_dim, -1)
+    y = swiglu(data, activate_left, swiglu_mode, clamp_limit, glu_alpha, glu_bias)
     return mx(y.movedim(-1, activate_dim).to(x.dtype), dtype, scale_alg)
 
 
@@ -201,7 +193,7 @@ def dynamic_block_quant(
     """
     op = "DynamicBlockQuant"
     if dst_type not in (2, 35, 36):
-        raise refuse(op, f"dst_type is {dst_type}, accepted: 2 (int8), 35 (float8_e5m2), 36 (float8_e4m3fn)")
+        raise refused(op, f"dst_type is {dst_type}, accepted: 2 (int8), 35 (float8_e5m2), 36 (float8_e4m3fn)")
     dtype = torch_dtype(dst_type)
     rows, columns = x.shape[-2:]
     data = functional.pad(wide(x), (0, -columns % col_block_size, 0, -rows % row_block_size))

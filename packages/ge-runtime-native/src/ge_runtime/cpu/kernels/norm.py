@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from ge_runtime.cpu.kernels.numerics import HALVES, axis_list, ints, refuse, saturate, sum_to, torch_dtype, wide
-from ge_runtime.cpu.registry import Call, PlanContext, kernel, plan
+from ge_runtime.cpu.kernels.numerics import HALVES, axis_list, rounded, saturate, sum_to, wide
+from ge_runtime.cpu.plan_context import PlanContext
+from ge_runtime.cpu.registry import Call, kernel, plan, rows
+from ge_runtime.cpu.values import listed, torch_dtype
+from ge_runtime.errors import refused
 
 _ATEN = torch.ops.aten
+_HEADER = "operator header: nn_norm_ops"
 
 
 def _trailing(x: Tensor, count: int) -> list[int]:
@@ -31,12 +34,10 @@ def layer_norm(
     return torch.native_layer_norm(x, shape, gamma, beta, epsilon)  # type: ignore[no-any-return]
 
 
-@kernel("LayerNormV4", host=("normalized_shape",), source="ops-nn: norm/layer_norm_v4, documentation")
-def layer_norm_v4(
-    x: Tensor, normalized_shape: Any, gamma: Tensor | None = None, beta: Tensor | None = None, *, epsilon: float = 1e-5
-) -> tuple[Tensor, Tensor, Tensor]:
-    """LayerNorm over as many trailing axes as ``normalized_shape`` has entries; third output is 1/sqrt(var + eps)."""
-    return layer_norm(x, _trailing(x, len(ints(normalized_shape))), gamma, beta, epsilon)
+rows({  # over as many trailing axes as ``normalized_shape`` has entries; third output is 1/sqrt(var + eps)
+    "LayerNormV4": lambda x, normalized_shape, gamma=None, beta=None, *, epsilon=1e-5: (
+        layer_norm(x, _trailing(x, len(listed(normalized_shape))), gamma, beta, epsilon)),
+}, host=("normalized_shape",), source="ops-nn: norm/layer_norm_v4, documentation")  # fmt: skip
 
 
 def _layer_norm_as(
@@ -75,9 +76,8 @@ def _plan_layer_norm(ctx: PlanContext) -> Call | None:
 
 
 def _layer_norm_from(
-    x: Tensor, gamma: Tensor, beta: Tensor, *, begin_norm_axis: int = 0, begin_params_axis: int = 0,
-    epsilon: float = 1e-5,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    x: Tensor, gamma: Tensor, beta: Tensor, begin_norm_axis: int, begin_params_axis: int, epsilon: float
+) -> tuple[Tensor, Tensor, Tensor]:
     """LayerNorm from ``begin_norm_axis`` on; gamma and beta cover the axes from ``begin_params_axis`` on."""
     begin = begin_norm_axis % max(x.dim(), 1)
     shape = list(x.shape[begin:])
@@ -89,45 +89,46 @@ def _layer_norm_from(
     return y.to(x.dtype), mean, rstd
 
 
-@kernel("LayerNormV3", source="operator header: nn_norm_ops")
+@kernel("LayerNormV3", source=_HEADER)
 def layer_norm_v3(
     x: Tensor, gamma: Tensor, beta: Tensor, *, begin_norm_axis: int = 0, begin_params_axis: int = 0,
     epsilon: float = 1e-5,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """(y, mean, rstd); statistics in the type of ``x``."""
-    y, mean, rstd = _layer_norm_from(
-        x, gamma, beta, begin_norm_axis=begin_norm_axis, begin_params_axis=begin_params_axis, epsilon=epsilon
-    )
+    y, mean, rstd = _layer_norm_from(x, gamma, beta, begin_norm_axis, begin_params_axis, epsilon)
     return y, mean.to(x.dtype), rstd.to(x.dtype)
 
 
-@kernel("LayerNorm", source="operator header: nn_norm_ops; third output is the variance")
+@kernel("LayerNorm", source=_HEADER)
 def layer_norm_v1(
     x: Tensor, gamma: Tensor, beta: Tensor, *, begin_norm_axis: int = 0, begin_params_axis: int = 0,
     epsilon: float = 1e-7,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """LayerNormV3 with the biased variance as third output; statistics in the type of ``x``."""
-    y, mean, _ = _layer_norm_from(
-        x, gamma, beta, begin_norm_axis=begin_norm_axis, begin_params_axis=begin_params_axis, epsilon=epsilon
-    )
+    y, mean, _ = _layer_norm_from(x, gamma, beta, begin_norm_axis, begin_params_axis, epsilon)
     axes = list(range(begin_norm_axis % max(x.dim(), 1), x.dim()))
-    variance = torch.var(wide(x), axes, correction=0, keepdim=True)
-    return y, mean.to(x.dtype), variance.to(x.dtype)
+    return y, mean.to(x.dtype), torch.var(wide(x), axes, correction=0, keepdim=True).to(x.dtype)
 
 
-# An epsilon of the gradient operators that take a variance; it keeps a constant row from dividing by zero.
-_GRAD_EPSILON = 1e-12
+def _of_variance(variance: Tensor) -> Tensor:
+    """1 / deviation, for the gradients that take a variance; the epsilon keeps a constant row from dividing by zero."""
+    return torch.rsqrt(wide(variance) + 1e-12)
+
+
+def _ones(x: Tensor, gamma: Tensor) -> list[int]:
+    """The shape of the statistics of ``x``: ones for gamma's axes."""
+    return [*x.shape[: x.dim() - gamma.dim()], *[1] * gamma.dim()]
 
 
 def _layer_norm_grad(
-    dy: Tensor, x: Tensor, rstd: Tensor, mean: Tensor, gamma: Tensor, mask: list[bool]
+    dy: Tensor, x: Tensor, rstd: Tensor, mean: Tensor, gamma: Tensor, params: bool = True
 ) -> tuple[Tensor, Tensor, Tensor]:
-    shape = list(gamma.shape)
-    ones = [*x.shape[: x.dim() - gamma.dim()], *[1] * gamma.dim()]
+    """Gradients of LayerNorm for x, gamma and beta, in their arithmetic types; the normalised axes are gamma's."""
+    shape, ones = list(gamma.shape), _ones(x, gamma)
     dy, x, gamma = wide(dy), wide(x), wide(gamma)
     mean, rstd = mean.to(x.dtype).reshape(ones), rstd.to(x.dtype).reshape(ones)
     return _ATEN.native_layer_norm_backward.default(  # type: ignore[no-any-return]
-        dy.contiguous(), x.contiguous(), shape, mean, rstd, gamma, gamma, mask
+        dy.contiguous(), x.contiguous(), shape, mean, rstd, gamma, gamma, [True, params, params]
     )
 
 
@@ -135,58 +136,20 @@ def _layer_norm_grad(
 def layer_norm_grad_v3(
     dy: Tensor, x: Tensor, rstd: Tensor, mean: Tensor, gamma: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of LayerNorm for x, gamma and beta; the normalised axes are gamma's."""
-    dx, dgamma, dbeta = _layer_norm_grad(dy, x, rstd, mean, gamma, [True, True, True])
+    """Gradients of LayerNorm for x, gamma and beta."""
+    dx, dgamma, dbeta = _layer_norm_grad(dy, x, rstd, mean, gamma)
     return dx.to(x.dtype), dgamma.to(gamma.dtype), dbeta.to(gamma.dtype)
 
 
-@kernel("LayerNormGrad", source="operator header: nn_norm_ops")
-def layer_norm_grad(
-    dy: Tensor, x: Tensor, variance: Tensor, mean: Tensor, gamma: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """LayerNormGradV3 from the variance."""
-    return layer_norm_grad_v3(dy, x, torch.rsqrt(wide(variance) + _GRAD_EPSILON), mean, gamma)
-
-
-def _x_backprop(dy: Tensor, x: Tensor, rstd: Tensor, mean: Tensor, gamma: Tensor) -> Tensor:
-    return _layer_norm_grad(dy, x, rstd, mean, gamma, [True, False, False])[0].to(x.dtype)
-
-
-def _res_for_gamma(x: Tensor, rstd: Tensor, mean: Tensor, gamma: Tensor) -> Tensor:
-    ones = [*x.shape[: x.dim() - gamma.dim()], *[1] * gamma.dim()]
-    return (x.float() - mean.float().reshape(ones)) * rstd.float().reshape(ones)
-
-
-@kernel("LayerNormXBackprop", source="operator header: nn_norm_ops")
-def layer_norm_x_backprop(dy: Tensor, x: Tensor, variance: Tensor, mean: Tensor, gamma: Tensor) -> Tensor:
-    """Gradient of LayerNorm for x."""
-    return _x_backprop(dy, x, torch.rsqrt(wide(variance) + _GRAD_EPSILON), mean, gamma)
-
-
-@kernel("LayerNormXBackpropV2", source="operator header: nn_norm_ops")
-def layer_norm_x_backprop_v2(
-    dy: Tensor, x: Tensor, variance: Tensor, mean: Tensor, gamma: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Gradient for x, and the normalised x that LayerNormBetaGammaBackpropV2 wants."""
-    return layer_norm_x_backprop_v3(dy, x, torch.rsqrt(wide(variance) + _GRAD_EPSILON), mean, gamma)
-
-
-@kernel("LayerNormXBackpropV3", source="operator header: nn_norm_ops")
+@kernel("LayerNormXBackpropV3", source=_HEADER)
 def layer_norm_x_backprop_v3(dy: Tensor, x: Tensor, rstd: Tensor, mean: Tensor, gamma: Tensor) -> tuple[Tensor, Tensor]:
-    """LayerNormXBackpropV2 from rstd."""
-    return _x_backprop(dy, x, rstd, mean, gamma), _res_for_gamma(x, rstd, mean, gamma)
+    """Gradient for x, and the normalised x that LayerNormBetaGammaBackpropV2 wants."""
+    ones = _ones(x, gamma)
+    normalised = (x.float() - mean.float().reshape(ones)) * rstd.float().reshape(ones)
+    return _layer_norm_grad(dy, x, rstd, mean, gamma, False)[0].to(x.dtype), normalised
 
 
-@kernel("LayerNormBetaGammaBackprop", source="operator header: nn_norm_ops")
-def layer_norm_beta_gamma_backprop(
-    dy: Tensor, x: Tensor, variance: Tensor, mean: Tensor, *, shape_gamma: Sequence[int]
-) -> tuple[Tensor, Tensor]:
-    """Gradients for gamma and beta, whose shape is an attribute."""
-    xhat = (wide(x) - wide(mean)) * torch.rsqrt(wide(variance) + _GRAD_EPSILON)
-    return layer_norm_beta_gamma_backprop_v2(dy, xhat, shape_gamma=shape_gamma)
-
-
-@kernel("LayerNormBetaGammaBackpropV2", source="operator header: nn_norm_ops")
+@kernel("LayerNormBetaGammaBackpropV2", source=_HEADER)
 def layer_norm_beta_gamma_backprop_v2(
     dy: Tensor, res_for_gamma: Tensor, *, shape_gamma: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
@@ -195,17 +158,28 @@ def layer_norm_beta_gamma_backprop_v2(
     return sum_to(dy32 * res_for_gamma, shape).to(dy.dtype), sum_to(dy32, shape).clone().to(dy.dtype)
 
 
+# The same from the variance.
+rows({
+    "LayerNormGrad": lambda dy, x, variance, mean, gamma: (
+        layer_norm_grad_v3(dy, x, _of_variance(variance), mean, gamma)),
+    "LayerNormXBackprop": lambda dy, x, variance, mean, gamma: (
+        _layer_norm_grad(dy, x, _of_variance(variance), mean, gamma, False)[0].to(x.dtype)),
+    "LayerNormXBackpropV2": lambda dy, x, variance, mean, gamma: (
+        layer_norm_x_backprop_v3(dy, x, _of_variance(variance), mean, gamma)),
+    "LayerNormBetaGammaBackprop": lambda dy, x, variance, mean, *, shape_gamma: layer_norm_beta_gamma_backprop_v2(
+        dy, (wide(x) - wide(mean)) * _of_variance(variance), shape_gamma=shape_gamma),
+}, source=_HEADER)  # fmt: skip
+
+
 def _group_norm(
     x: Tensor, gamma: Tensor | None, beta: Tensor | None, groups: int, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    n, c = x.shape[0], x.shape[1]
-    inner = math.prod(x.shape[2:])
+    n, c = x.shape[:2]
     if x.dtype in HALVES:
         gamma = torch.ones(c) if gamma is None else gamma.float()
         beta = torch.zeros(c) if beta is None else beta.float()
-    return torch.native_group_norm(  # type: ignore[no-any-return]
-        x.contiguous(), gamma, beta, n, c, inner, groups, eps
-    )
+    inner = math.prod(x.shape[2:])
+    return torch.native_group_norm(x.contiguous(), gamma, beta, n, c, inner, groups, eps)  # type: ignore[no-any-return]
 
 
 @kernel("GroupNormV2", source="ops-nn: norm/group_norm_v2, documentation")
@@ -242,10 +216,10 @@ def group_norm_silu(
     return y.to(x.dtype), mean.to(x.dtype), rstd.to(x.dtype)
 
 
-@kernel("GroupNormRelu", source="operator header: nn_norm_ops")
-def group_norm_relu(x: Tensor, gamma: Tensor, beta: Tensor, *, num_groups: int, eps: float = 1e-5) -> Tensor:
-    """GroupNorm and relu."""
-    return _group_norm(x, gamma, beta, num_groups, eps)[0].relu_()
+rows({
+    "GroupNormRelu": lambda x, gamma, beta, *, num_groups, eps=1e-5: (
+        _group_norm(x, gamma, beta, num_groups, eps)[0].relu_()),
+}, source=_HEADER)  # fmt: skip
 
 
 @kernel("GroupNormGrad", source="ops-nn: norm/group_norm_grad, documentation")
@@ -273,10 +247,15 @@ def rms_norm(x: Tensor, gamma: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
     return y if y.dtype == x.dtype else y.to(x.dtype), rstd
 
 
-@kernel("RmsNorm", source="ops-nn: norm/rms_norm, documentation and kernel")
-def rms_norm_kernel(x: Tensor, gamma: Tensor, *, epsilon: float = 1e-6) -> tuple[Tensor, Tensor]:
-    """``x / sqrt(mean(x**2) + epsilon) * gamma`` over gamma's axes."""
-    return rms_norm(x, gamma, epsilon)
+def rms_norm_of_rows(x: Tensor, gamma: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+    """(y, rstd (.., 1)) over the last axis, neither of them rounded."""
+    x32 = wide(x)
+    rstd = torch.rsqrt(x32.square().mean(-1, keepdim=True) + epsilon)
+    return x32 * rstd * wide(gamma), rstd
+
+
+rows({"RmsNorm": lambda x, gamma, *, epsilon=1e-6: rms_norm(x, gamma, epsilon)},
+     source="ops-nn: norm/rms_norm, documentation and kernel")  # fmt: skip
 
 
 @plan("RmsNorm")
@@ -285,10 +264,8 @@ def _plan_rms_norm(ctx: PlanContext) -> Call | None:
     x, gamma, shape = ctx.dtype("x"), ctx.dtype("gamma"), ctx.shape("gamma")
     if x is None or not x.is_float or gamma != x or shape is None or not all(isinstance(n, int) for n in shape):
         return None
-    return Call(
-        torch._fused_rms_norm,
-        (ctx.tensor("x"), list(shape), ctx.tensor("gamma"), ctx.attr("epsilon", 1e-6)),
-    )
+    args = (ctx.tensor("x"), list(shape), ctx.tensor("gamma"), ctx.attr("epsilon", 1e-6))
+    return Call(torch._fused_rms_norm, args)
 
 
 @kernel("RmsNormGrad", source="ops-nn: norm/rms_norm_grad, documentation")
@@ -296,7 +273,7 @@ def rms_norm_grad(dy: Tensor, x: Tensor, rstd: Tensor, gamma: Tensor) -> tuple[T
     """Gradients for x and gamma; the second is float32 always."""
     axes = list(range(x.dim() - gamma.dim(), x.dim()))
     lead = list(range(x.dim() - gamma.dim()))
-    r = rstd.float().reshape([*x.shape[: x.dim() - gamma.dim()], *[1] * gamma.dim()])
+    r = rstd.float().reshape(_ones(x, gamma))
     dy32, xhat = dy.float(), x.float() * r
     g = dy32 * gamma.float()
     dx = r * (g - xhat * (g * xhat).mean(axes, keepdim=True))
@@ -304,25 +281,11 @@ def rms_norm_grad(dy: Tensor, x: Tensor, rstd: Tensor, gamma: Tensor) -> tuple[T
     return dx.to(x.dtype), dgamma.sum(lead) if lead else dgamma
 
 
-def _add_rms_norm(x1: Tensor, x2: Tensor, gamma: Tensor, epsilon: float) -> tuple[Tensor, Tensor, Tensor]:
-    # x is rounded to its own type first, as the older parts do; for float32 both generations agree.
-    x = x1 + x2
-    y, rstd = rms_norm(x, gamma, epsilon)
-    return y, rstd, x
-
-
-@kernel("AddRmsNorm", source="ops-nn: norm/add_rms_norm, documentation and kernel")
+@kernel("AddRmsNorm", "InplaceAddRmsNorm", source="ops-nn: norm/add_rms_norm, documentation and kernel")
 def add_rms_norm(x1: Tensor, x2: Tensor, gamma: Tensor, *, epsilon: float = 1e-6) -> tuple[Tensor, Tensor, Tensor]:
-    """(y, rstd, x) with x = x1 + x2."""
-    return _add_rms_norm(x1, x2, gamma, epsilon)
-
-
-@kernel("InplaceAddRmsNorm", source="operator header: nn_norm_ops")
-def inplace_add_rms_norm(
-    x1: Tensor, x2: Tensor, gamma: Tensor, *, epsilon: float = 1e-6
-) -> tuple[Tensor, Tensor, Tensor]:
-    """AddRmsNorm whose y and sum take the places of x1 and x2 (values: y, rstd, x1 + x2)."""
-    return _add_rms_norm(x1, x2, gamma, epsilon)
+    """(y, rstd, x) with x = x1 + x2, rounded to its own type first, as the older parts do."""
+    x = x1 + x2
+    return *rms_norm(x, gamma, epsilon), x
 
 
 @kernel("AddRmsNormCast", source="ops-nn: norm/add_rms_norm_cast, documentation")
@@ -330,7 +293,7 @@ def add_rms_norm_cast(
     x1: Tensor, x2: Tensor, gamma: Tensor, *, epsilon: float = 1e-6
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """AddRmsNorm that hands out y in float32 too: the rounded value widened, as the older parts do."""
-    y, rstd, x = _add_rms_norm(x1, x2, gamma, epsilon)
+    y, rstd, x = add_rms_norm(x1, x2, gamma, epsilon=epsilon)
     return y.float() if y.dtype != torch.float32 else y.clone(), y, rstd, x
 
 
@@ -340,7 +303,7 @@ def add_rms_norm_quant(
     zero_points1: Tensor | None = None, zero_points2: Tensor | None = None, *, axis: int = -1, epsilon: float = 1e-6,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """AddRmsNorm and two int8 results: ``round(y / scale + zero_point)``; without scales2 the second is zero."""
-    y, _, x = _add_rms_norm(x1.float(), x2.float(), gamma.float(), epsilon)
+    y, _, x = add_rms_norm(x1.float(), x2.float(), gamma.float(), epsilon=epsilon)
 
     def branch(scale: Tensor | None, zero: Tensor | None) -> Tensor:
         if scale is None:
@@ -393,7 +356,7 @@ def add_layer_norm_grad(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of AddLayerNorm; ``dsum`` is the gradient that reaches the sum on another way. float32 parameters."""
     x = wide(x1) + wide(x2)
-    dx, dgamma, dbeta = _layer_norm_grad(wide(dy), x, rstd, mean, gamma, [True, True, True])
+    dx, dgamma, dbeta = _layer_norm_grad(wide(dy), x, rstd, mean, gamma)
     return (dx if dsum is None else dx + wide(dsum)).to(dy.dtype), dgamma.float(), dbeta.float()
 
 
@@ -420,17 +383,10 @@ def lp_norm(
     return (y.clamp_min(epsilon) if epsilon > 0 else y).to(x.dtype)
 
 
-@kernel("L2Normalize", source="operator header: nn_norm_ops")
-def l2_normalize(x: Tensor, *, axis: Sequence[int] = (), eps: float = 1e-4) -> Tensor:
-    """``x / max(sqrt(sum x**2), eps)`` over ``axis``."""
-    x32 = wide(x)
-    norm = torch.linalg.vector_norm(x32, 2, axis_list(axis, x.dim()), True)
-    return (x32 / norm.clamp_min(eps)).to(x.dtype)
-
-
-def _instance_axes(x: Tensor, data_format: str) -> tuple[int, list[int]]:
-    channel = x.dim() - 1 if data_format.endswith("C") else 1
-    return channel, [i for i in range(1, x.dim()) if i != channel]
+rows({  # ``x / max(sqrt(sum x**2), eps)`` over ``axis``
+    "L2Normalize": rounded(lambda x, *, axis=(), eps=1e-4: (
+        x / torch.linalg.vector_norm(x, 2, axis_list(axis, x.dim()), True).clamp_min(eps))),
+}, source=_HEADER)  # fmt: skip
 
 
 @kernel("InstanceNorm", source="operator header: nn_norm_ops; ops-nn: norm/instance_norm")
@@ -438,7 +394,8 @@ def instance_norm(
     x: Tensor, gamma: Tensor, beta: Tensor, *, data_format: str = "NDHWC", epsilon: float = 1e-6
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(y, mean, variance) over the spatial axes of each sample and channel; statistics keep the axes as ones."""
-    channel, axes = _instance_axes(x, data_format)
+    channel = x.dim() - 1 if data_format.endswith("C") else 1
+    axes = [i for i in range(1, x.dim()) if i != channel]
     variance, mean = torch.var_mean(wide(x), axes, correction=0, keepdim=True)
     view = [1] * x.dim()
     view[channel] = -1
@@ -446,14 +403,14 @@ def instance_norm(
     return y.to(x.dtype), mean.to(x.dtype), variance.to(x.dtype)
 
 
-@kernel("InstanceNormV2", source="operator header: nn_norm_ops")
+@kernel("InstanceNormV2", source=_HEADER)
 def instance_norm_v2(
     x: Tensor, gamma: Tensor | None = None, beta: Tensor | None = None, mean: Tensor | None = None,
     variance: Tensor | None = None, *, is_training: bool = True, momentum: float = 0.1, epsilon: float = 1e-5,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """InstanceNorm of channels-first data; out of training with the statistics fed."""
     if not is_training and (mean is None or variance is None):
-        raise refuse("InstanceNormV2", "is_training is false and mean or variance is not fed", "feed both")
+        raise refused("InstanceNormV2", "is_training is false and mean or variance is not fed", "feed both")
     axes = list(range(2, x.dim()))
     batch_var, batch_mean = torch.var_mean(wide(x), axes, correction=0, keepdim=True)
     use_mean, use_var = (batch_mean, batch_var) if is_training else (mean.float(), variance.float())  # type: ignore[union-attr]

@@ -1,21 +1,17 @@
 """Arithmetic rules that the kernels of neural-network operators share.
 
 16-bit floats are widened to float32, computed there and rounded once, unless the ATen operator does that itself. Which
-forms of an operator are not implemented is said by ``refuse``, never by a wrong number.
+forms of an operator are not implemented is said by ``errors.refused``, never by a wrong number.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any, Final
 
 import torch
 from torch import Tensor
-
-from ge_graph.dtypes import DataType
-from ge_graph.errors import EngineError
-from ge_runtime import errors
 
 HALVES: Final = (torch.float16, torch.bfloat16)
 FLOAT8: Final = (torch.float8_e4m3fn, torch.float8_e5m2)
@@ -26,31 +22,15 @@ def wide(x: Tensor) -> Tensor:
     return x.float() if x.dtype in HALVES or x.dtype in FLOAT8 else x
 
 
-def torch_dtype(code: int) -> torch.dtype:
-    """The torch type of a GE header number, as attributes such as ``dst_type`` carry it.
+def rounded(formula: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A kernel that computes ``formula`` on widened operands and rounds once, to the type of the first operand."""
 
-    Raises:
-        EngineError: GE4009 if torch has no such type.
-    """
-    name = DataType(code).torch_name
-    dtype = getattr(torch, name, None) if name else None
-    if not isinstance(dtype, torch.dtype):
-        raise refuse("element type", f"{DataType(code).name} has no torch type")
-    return dtype
+    @wraps(formula)
+    def run(*operands: Any, **attrs: Any) -> Tensor:
+        widened = (wide(x) if isinstance(x, Tensor) else x for x in operands)
+        return formula(*widened, **attrs).to(operands[0].dtype)
 
-
-def refuse(op: str, what: str, next: str = "") -> EngineError:
-    """The error for a form of ``op`` that is not defined or that the CPU engine does not compute."""
-    return errors.refused(op, f"{what}; {next}" if next else what)
-
-
-def ints(value: Any) -> list[int]:
-    """Numbers of a small integer operand, which reaches a kernel as a tensor or as plain Python ints."""
-    if isinstance(value, Tensor):
-        return [int(v) for v in value.reshape(-1).tolist()]
-    if isinstance(value, (int, float)):
-        return [int(value)]
-    return [int(v) for v in value]
+    return run
 
 
 def number(value: Any) -> float:
@@ -61,17 +41,6 @@ def number(value: Any) -> float:
 def axis_list(axes: Sequence[int], rank: int) -> list[int]:
     """Non-negative, sorted, unique axes; an empty list means every axis."""
     return sorted({a % max(rank, 1) for a in axes}) if axes else list(range(rank))
-
-
-def reduced(loss: Tensor, reduction: str, dtype: torch.dtype) -> Tensor:
-    """Apply a ``none``/``mean``/``sum`` attribute to a loss in its arithmetic type, then round to ``dtype``."""
-    if reduction == "mean":
-        return loss.mean().to(dtype)
-    if reduction == "sum":
-        return loss.sum().to(dtype)
-    if reduction != "none":
-        raise refuse("loss", f"reduction is {reduction!r}, accepted: none, mean, sum")
-    return loss.to(dtype)
 
 
 def sum_to(x: Tensor, shape: Sequence[int]) -> Tensor:
@@ -88,11 +57,6 @@ def saturate(x: Tensor, dtype: torch.dtype) -> Tensor:
         return x.clamp(-limit, limit).to(dtype)
     info = torch.iinfo(dtype)
     return torch.nan_to_num(torch.round(x)).clamp(info.min, info.max).to(dtype)
-
-
-def volume(shape: Sequence[int]) -> int:
-    """Number of elements."""
-    return math.prod(shape)
 
 
 def unpack_quant_parameter(scale: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ge_runtime.cpu.kernels.numerics import wide
-from ge_runtime.cpu.registry import kernel
+from ge_runtime.cpu.registry import kernel, rows
 
 _HEADER = "operator header: nn_training_ops"
 
@@ -17,30 +17,23 @@ def _n(x: Tensor) -> Tensor:
     return wide(x).reshape(())
 
 
-def _store(target: Tensor, value: Tensor) -> Tensor:
-    return target.copy_(value)
-
-
 def _adam(
     var: Tensor, m: Tensor, v: Tensor, beta1_power: Tensor, beta2_power: Tensor, lr: Tensor, beta1: Tensor,
     beta2: Tensor, epsilon: Tensor, grad: Tensor, *, use_nesterov: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Adam step with bias-corrected rate ``lr * sqrt(1 - beta2_power) / (1 - beta1_power)``."""
     g, b1, b2 = wide(grad), _n(beta1), _n(beta2)
     rate = _n(lr) * torch.sqrt(1 - _n(beta2_power)) / (1 - _n(beta1_power))
     m32 = wide(m) + (g - wide(m)) * (1 - b1)
     v32 = wide(v) + (g * g - wide(v)) * (1 - b2)
     direction = m32 * b1 + g * (1 - b1) if use_nesterov else m32
     value = wide(var) - rate * direction / (_n(epsilon) + v32.sqrt())
-    return _store(var, value), _store(m, m32), _store(v, v32)
+    return var.copy_(value), m.copy_(m32), v.copy_(v32)
 
 
-kernel("ApplyAdamD", updates=("var", "m", "v"), ignores=("use_locking",), source=_HEADER)(_adam)
-
-
-@kernel("ApplyAdam", updates=("var", "m", "v"), ignores=("use_locking",), source=_HEADER)
-def apply_adam(var: Tensor, m: Tensor, v: Tensor, *rest: Tensor, use_nesterov: bool = False) -> Tensor:
-    """Adam step with bias-corrected rate ``lr * sqrt(1 - beta2_power) / (1 - beta1_power)``."""
-    return _adam(var, m, v, *rest, use_nesterov=use_nesterov)[0]
+rows({"ApplyAdamD": _adam}, updates=("var", "m", "v"), ignores=("use_locking",), source=_HEADER)
+rows({"ApplyAdam": lambda *operands, use_nesterov=False: _adam(*operands, use_nesterov=use_nesterov)[0]},
+     updates=("var", "m", "v"), ignores=("use_locking",), source=_HEADER)  # fmt: skip
 
 
 @kernel("ApplyAdamW", updates=("var", "m", "v"), source="ops-nn: optim/apply_adam_w, documentation")
@@ -60,33 +53,25 @@ def apply_adam_w(
         max_grad_norm.copy_(top)
     correction1, correction2 = 1 - _n(beta1_power) * b1, 1 - _n(beta2_power) * b2
     value = decayed - _n(lr) / correction1 * m32 / ((top / correction2).sqrt() + _n(epsilon))
-    return _store(var, value), _store(m, m32), _store(v, v32)
+    return var.copy_(value), m.copy_(m32), v.copy_(v32)
 
 
 def _momentum(
     var: Tensor, accum: Tensor, lr: Tensor, grad: Tensor, momentum: Tensor, *, use_nesterov: bool = False
 ) -> tuple[Tensor, Tensor]:
+    """``accum = accum * momentum + grad``; ``var -= lr * accum``."""
     g, rate = wide(grad), _n(lr)
     a = wide(accum) * _n(momentum) + g
     value = wide(var) - (rate * (g + a * _n(momentum)) if use_nesterov else rate * a)
-    return _store(var, value), _store(accum, a)
+    return var.copy_(value), accum.copy_(a)
 
 
-kernel("ApplyMomentumD", updates=("var", "accum"), ignores=("use_locking",), source=_HEADER)(_momentum)
-
-
-@kernel("ApplyMomentum", updates=("var", "accum"), ignores=("use_locking",), source=_HEADER)
-def apply_momentum(
-    var: Tensor, accum: Tensor, lr: Tensor, grad: Tensor, momentum: Tensor, *, use_nesterov: bool = False
-) -> Tensor:
-    """``accum = accum * momentum + grad``; ``var -= lr * accum``."""
-    return _momentum(var, accum, lr, grad, momentum, use_nesterov=use_nesterov)[0]
-
-
-@kernel("ApplyGradientDescent", updates=("var",), ignores=("use_locking",), source=_HEADER)
-def apply_gradient_descent(var: Tensor, alpha: Tensor, delta: Tensor) -> Tensor:
-    """``var -= alpha * delta``."""
-    return _store(var, wide(var) - _n(alpha) * wide(delta))
+rows({
+    "ApplyMomentumD": _momentum,
+    "ApplyMomentum": lambda *operands, use_nesterov=False: _momentum(*operands, use_nesterov=use_nesterov)[0],
+}, updates=("var", "accum"), ignores=("use_locking",), source=_HEADER)  # fmt: skip
+rows({"ApplyGradientDescent": lambda var, alpha, delta: var.copy_(wide(var) - _n(alpha) * wide(delta))},
+     updates=("var",), ignores=("use_locking",), source=_HEADER)  # fmt: skip
 
 
 @kernel("SGD", updates=("parameters", "accum", "stat"), source=_HEADER)
@@ -101,4 +86,4 @@ def sgd(
     step = g + _n(momentum) * a if nesterov else a
     accum.copy_(a)
     stat.zero_()
-    return _store(parameters, wide(parameters) - _n(learning_rate) * step)
+    return parameters.copy_(wide(parameters) - _n(learning_rate) * step)

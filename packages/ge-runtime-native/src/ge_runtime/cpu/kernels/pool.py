@@ -6,16 +6,19 @@ trailing padding) the data is padded to what the windows cover, so one rule serv
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import Tensor
 
-from ge_runtime.cpu.kernels.conv import begin_end, from_channels_first, pad_spatial, spatial, to_channels_first
-from ge_runtime.cpu.kernels.numerics import ints, refuse, torch_dtype, wide
-from ge_runtime.cpu.registry import Call, PlanContext, kernel, plan
+from ge_runtime.cpu.kernels.conv import Numbers, begin_end, from_channels_first, pad_spatial, spatial, to_channels_first
+from ge_runtime.cpu.kernels.numerics import rounded, wide
+from ge_runtime.cpu.plan_context import PlanContext
+from ge_runtime.cpu.registry import Call, kernel, plan, rows
+from ge_runtime.cpu.values import listed, torch_dtype
+from ge_runtime.errors import refused
 
 _ATEN = torch.ops.aten
 _HEADER = "operator header: nn_pooling_ops"
@@ -41,14 +44,14 @@ class Window:
     dilation: list[int]
     out: list[int]
 
-    def cover(self, extent: Sequence[int]) -> list[int]:
+    def cover(self, extent: Numbers) -> list[int]:
         """[begin0, end0, ..] padding so that the windows fit exactly; negative where the tail is not looked at."""
         pads = []
         for n, k, s, b, d, o in zip(extent, self.size, self.stride, self.begin, self.dilation, self.out):
             pads += [b, (o - 1) * s + d * (k - 1) + 1 - n - b]
         return pads
 
-    def native(self, extent: Sequence[int]) -> bool:
+    def native(self, extent: Numbers) -> bool:
         """Whether ATen has the same windows with floor rounding and symmetric pads of at most half a window."""
         plain = all(
             o == (n + 2 * b - d * (k - 1) - 1) // s + 1
@@ -58,8 +61,8 @@ class Window:
 
 
 def calculated(
-    extent: Sequence[int], size: Sequence[int], stride: Sequence[int], pads: Sequence[int],
-    dilation: Sequence[int] | None = None, ceil: bool = False, drop_last: bool = False,
+    extent: Numbers, size: Numbers, stride: Numbers, pads: Numbers,
+    dilation: Numbers | None = None, ceil: bool = False, drop_last: bool = False,
 ) -> Window:  # fmt: skip
     """Windows from explicit pads; ``drop_last`` leaves out a last window that starts in the trailing padding."""
     begin, end = begin_end(pads)
@@ -74,32 +77,68 @@ def calculated(
     return Window(list(size), list(stride), begin, end, dilation, out)
 
 
-def by_padding(extent: Sequence[int], size: Sequence[int], stride: Sequence[int], padding: str) -> Window:
+def by_padding(extent: Numbers, size: Numbers, stride: Numbers, padding: str) -> Window:
     """Windows of the paddings VALID (none) and SAME (ceil(n / stride) windows, the odd pixel of padding after)."""
     if padding == "VALID":
         return calculated(extent, size, stride, [0, 0] * len(size))
     if padding != "SAME":
-        raise refuse("pooling", f"padding is {padding!r}, accepted: SAME, VALID")
+        raise refused("pooling", f"padding is {padding!r}, accepted: SAME, VALID")
     out = [-(-n // s) for n, s in zip(extent, stride)]
     total = [max((o - 1) * s + k - n, 0) for o, s, k, n in zip(out, stride, size, extent)]
     begin = [t // 2 for t in total]
     return Window(list(size), list(stride), begin, [t - b for t, b in zip(total, begin)], [1] * len(size), out)
 
 
+# What the windows over data of an extent are, by the attributes of a group of operators.
+Windows: TypeAlias = "Callable[[Numbers], Window]"
+
+
 def from_mode(
-    x: Tensor, ksize: Sequence[int], strides: Sequence[int], mode: str, pads: Sequence[int], data_format: str,
-    global_pooling: bool, ceil_mode: bool, drop_last: bool,
-) -> Window:  # fmt: skip
-    """Windows of the V2 and V3 operators over channels-first data; only maximum pooling drops a window of padding."""
-    extent = list(x.shape[2:])
-    if global_pooling:
-        return calculated(extent, extent, extent, [0, 0] * len(extent))
-    size, stride = spatial(ksize, data_format), spatial(strides, data_format)
-    if mode == "CALCULATED":
-        return calculated(extent, size, stride, pads, ceil=ceil_mode, drop_last=drop_last)
-    if mode == "VALID" and ceil_mode:
-        return calculated(extent, size, stride, [0, 0] * len(size), ceil=True)
-    return by_padding(extent, size, stride, mode)
+    ksize: Numbers, strides: Numbers, mode: str, pads: Numbers, data_format: str, global_pooling: bool,
+    ceil_mode: bool, drop_last: bool,
+) -> Windows:  # fmt: skip
+    """Windows of the V2 and V3 operators; only maximum pooling drops a window of padding."""
+
+    def windows(extent: Numbers) -> Window:
+        if global_pooling:
+            return calculated(extent, extent, extent, [0, 0] * len(extent))
+        size, stride = spatial(ksize, data_format), spatial(strides, data_format)
+        if mode == "CALCULATED":
+            return calculated(extent, size, stride, pads, ceil=ceil_mode, drop_last=drop_last)
+        if mode == "VALID" and ceil_mode:
+            return calculated(extent, size, stride, [0, 0] * len(size), ceil=True)
+        return by_padding(extent, size, stride, mode)
+
+    return windows
+
+
+def _three(values: Numbers, data_format: str) -> list[int]:
+    """One entry per spatial axis out of lists of 1, 3 or 5 entries."""
+    values = list(values)
+    if len(values) == 5:
+        return spatial(values, data_format)
+    return values * 3 if len(values) == 1 else values
+
+
+def _padded(ksize: Any, strides: Any, padding: str, layout: str) -> Windows:
+    return lambda extent: by_padding(extent, spatial(listed(ksize), layout), spatial(listed(strides), layout), padding)
+
+
+def _volumes(ksize: Numbers, strides: Numbers, pads: Numbers, layout: str, ceil: bool) -> Windows:
+    return lambda extent: calculated(
+        extent, _three(ksize, layout), _three(strides, layout), pads, ceil=ceil, drop_last=True
+    )
+
+
+def _volumes_by(
+    ksize: Numbers, strides: Numbers, padding: str, pads: Numbers, layout: str, dilation: Numbers = (1,),
+    ceil: bool = False,
+) -> Windows:  # fmt: skip
+    """Padding SAME, VALID, or CALCULATED with six pads."""
+    size, stride = _three(ksize, layout), _three(strides, layout)
+    if padding == "CALCULATED":
+        return lambda extent: calculated(extent, size, stride, pads, _three(dilation, layout), ceil)
+    return lambda extent: by_padding(extent, size, stride, padding)
 
 
 def _lowest(x: Tensor) -> float:
@@ -130,39 +169,70 @@ def max_pool_indices(x: Tensor, w: Window) -> tuple[Tensor, Tensor]:
     return y, index
 
 
-def scatter_to(grad: Tensor, index: Tensor, shape: Sequence[int]) -> Tensor:
-    """Add each gradient element at its position in a zero tensor of ``shape``; sums in float32."""
-    flat = wide(grad).reshape(*shape[:2], -1)
-    y = torch.zeros(*shape[:2], torch.Size(shape[2:]).numel(), dtype=flat.dtype)
-    return y.scatter_add_(2, index.long().reshape(flat.shape), flat).reshape(tuple(shape)).to(grad.dtype)
+def scatter_to(grad: Tensor, index: Tensor, shape: Numbers, rank: int = 0) -> Tensor:
+    """Add each gradient element at its position in the last ``rank`` axes (all but two) of zeros; sums in float32."""
+    rank = rank or len(shape) - 2
+    flat = wide(grad).reshape(*shape[:-rank], grad.shape[-rank:].numel())
+    y = torch.zeros(*shape[:-rank], torch.Size(shape[-rank:]).numel(), dtype=flat.dtype)
+    return y.scatter_add_(-1, index.long().reshape(flat.shape), flat).reshape(tuple(shape)).to(grad.dtype)
 
 
-@kernel("MaxPool", "MaxPoolExt2", source=_HEADER)
-def max_pool_v1(
-    x: Tensor, *, ksize: Sequence[int], strides: Sequence[int], padding: str, data_format: str = "NHWC"
-) -> Tensor:
-    """Maximum of each window, padding SAME or VALID."""
-    first = to_channels_first(x, data_format)
-    w = by_padding(first.shape[2:], spatial(ksize, data_format), spatial(strides, data_format), padding)
-    return from_channels_first(max_pool(first, w), data_format)
+def _max(x: Tensor, layout: str, windows: Windows) -> Tensor:
+    """Maximum of each window."""
+    first = to_channels_first(x, layout)
+    return from_channels_first(max_pool(first, windows(first.shape[2:])), layout)
 
 
-@kernel("MaxPoolV2", host=("ksize", "strides"), source=_HEADER)
-def max_pool_v2(x: Tensor, ksize: Any, strides: Any, *, padding: str, data_format: str = "NHWC") -> Tensor:
-    """MaxPool with window and stride as operands."""
-    return max_pool_v1(x, ksize=ints(ksize), strides=ints(strides), padding=padding, data_format=data_format)
+def _max_grad(x: Tensor, grad: Tensor, layout: str, windows: Windows) -> Tensor:
+    """Its gradient: the first maximum of a window takes all."""
+    first = to_channels_first(x, layout)
+    index = max_pool_indices(wide(first), windows(first.shape[2:]))[1]
+    return from_channels_first(scatter_to(to_channels_first(grad, layout), index, first.shape), layout)
+
+
+rows({
+    "MaxPool MaxPoolExt2": lambda x, *, ksize, strides, padding, data_format="NHWC": (
+        _max(x, data_format, _padded(ksize, strides, padding, data_format))),
+    "MaxPoolGrad": lambda x1, x2, grad, *, ksize, strides, padding, data_format="NHWC": (  # x2: the forward output
+        _max_grad(x1, grad, data_format, _padded(ksize, strides, padding, data_format))),
+    "MaxPool3DGrad": lambda x, y, grads, *, ksize, strides, padding="SAME", pads=(0,) * 6, data_format="NDHWC": (
+        _max_grad(x, grads, data_format, _volumes_by(ksize, strides, padding, pads, data_format))),
+}, source=_HEADER)  # fmt: skip
+rows({
+    "MaxPoolV2": lambda x, ksize, strides, *, padding, data_format="NHWC": (
+        _max(x, data_format, _padded(ksize, strides, padding, data_format))),
+}, host=("ksize", "strides"), source=_HEADER)  # fmt: skip
 
 
 @kernel("MaxPoolV3", source="ops-nn: pooling/max_pool_v3, documentation")
 def max_pool_v3(
-    x: Tensor, *, ksize: Sequence[int], strides: Sequence[int], padding_mode: str = "CALCULATED",
-    pads: Sequence[int] = (0, 0, 0, 0), data_format: str = "NCHW", global_pooling: bool = False,
-    ceil_mode: bool = False,
+    x: Tensor, *, ksize: Numbers, strides: Numbers, padding_mode: str = "CALCULATED", pads: Numbers = (0, 0, 0, 0),
+    data_format: str = "NCHW", global_pooling: bool = False, ceil_mode: bool = False,
 ) -> Tensor:  # fmt: skip
     """Maximum of each window with explicit pads [top, bottom, left, right], SAME or VALID."""
-    first = to_channels_first(x, data_format)
-    w = from_mode(first, ksize, strides, padding_mode, pads, data_format, global_pooling, ceil_mode, True)
-    return from_channels_first(max_pool(first, w), data_format)
+    windows = from_mode(ksize, strides, padding_mode, pads, data_format, global_pooling, ceil_mode, True)
+    return _max(x, data_format, windows)
+
+
+@kernel("MaxPoolV3Grad", source=_HEADER)
+def max_pool_v3_grad(
+    orig_input: Tensor, orig_output: Tensor, grad: Tensor, *, ksize: Numbers, strides: Numbers,
+    padding_mode: str = "CALCULATED", pads: Numbers = (0, 0, 0, 0), data_format: str = "NCHW",
+    global_pooling: bool = False, ceil_mode: bool = False,
+) -> Tensor:  # fmt: skip
+    """Gradient of MaxPoolV3."""
+    windows = from_mode(ksize, strides, padding_mode, pads, data_format, global_pooling, ceil_mode, True)
+    return _max_grad(orig_input, grad, data_format, windows)
+
+
+@kernel("MaxPool3D", source=_HEADER)
+def max_pool_3d(
+    x: Tensor, *, ksize: Numbers, strides: Numbers, padding: str, pads: Numbers = (0,) * 6,
+    dilation: Numbers = (1,) * 5, ceil_mode: int = 0, data_format: str = "NDHWC",
+) -> Tensor:  # fmt: skip
+    """3-D maximum; padding SAME, VALID or CALCULATED with six pads."""
+    windows = _volumes_by(ksize, strides, padding, pads, data_format, dilation, bool(ceil_mode))
+    return _max(x, data_format, windows)
 
 
 @plan("MaxPoolV3", "AvgPoolV2")
@@ -174,11 +244,13 @@ def _plan_pool(ctx: PlanContext) -> Call | None:
         return None
     if not all(isinstance(n, int) for n in shape):
         return None
-    w = from_mode(
-        torch.empty(()).expand(shape), attr("ksize"), attr("strides"), attr("padding_mode", "CALCULATED"),
+    extent = [int(n) for n in shape[2:]]
+    windows = from_mode(
+        attr("ksize"), attr("strides"), attr("padding_mode", "CALCULATED"),
         attr("pads", [0, 0, 0, 0]), "NCHW", attr("global_pooling", False), attr("ceil_mode", False), op == "MaxPoolV3",
     )  # fmt: skip
-    if not w.native([int(n) for n in shape[2:]]):
+    w = windows(extent)
+    if not w.native(extent):
         return None
     if op == "MaxPoolV3":
         return Call(torch.max_pool2d, (ctx.tensor("x"), w.size, w.stride, w.begin))
@@ -186,103 +258,27 @@ def _plan_pool(ctx: PlanContext) -> Call | None:
     return Call(_F.avg_pool2d, (ctx.tensor("x"), *form))
 
 
-def _grad_by_maximum(x: Tensor, grad: Tensor, w: Window) -> Tensor:
-    return scatter_to(grad, max_pool_indices(wide(x), w)[1], x.shape)
-
-
-@kernel("MaxPoolGrad", source=_HEADER)
-def max_pool_grad(
-    x1: Tensor, x2: Tensor, grad: Tensor, *, ksize: Sequence[int], strides: Sequence[int], padding: str,
-    data_format: str = "NHWC",
-) -> Tensor:  # fmt: skip
-    """Gradient of MaxPool: x1 is its input, x2 its output; the first maximum of a window takes all."""
-    x = to_channels_first(x1, data_format)
-    w = by_padding(x.shape[2:], spatial(ksize, data_format), spatial(strides, data_format), padding)
-    return from_channels_first(_grad_by_maximum(x, to_channels_first(grad, data_format), w), data_format)
-
-
-@kernel("MaxPoolV3Grad", source=_HEADER)
-def max_pool_v3_grad(
-    orig_input: Tensor, orig_output: Tensor, grad: Tensor, *, ksize: Sequence[int], strides: Sequence[int],
-    padding_mode: str = "CALCULATED", pads: Sequence[int] = (0, 0, 0, 0), data_format: str = "NCHW",
-    global_pooling: bool = False, ceil_mode: bool = False,
-) -> Tensor:  # fmt: skip
-    """Gradient of MaxPoolV3."""
-    x = to_channels_first(orig_input, data_format)
-    w = from_mode(x, ksize, strides, padding_mode, pads, data_format, global_pooling, ceil_mode, True)
-    return from_channels_first(_grad_by_maximum(x, to_channels_first(grad, data_format), w), data_format)
-
-
-def _argmax_window(
-    x: Tensor, ksize: Sequence[int], strides: Sequence[int], pads: Sequence[int], dilation: Sequence[int], ceil: bool
-) -> Window:
-    """The V1 operators give [1, h, w, 1] lists and [1, ph, pw, 1] pads whatever the layout is."""
-    p = [v for v in list(pads)[1:3] for _ in range(2)]
-    sides = [list(v)[1:3] for v in (ksize, strides, dilation)]
-    return calculated(x.shape[2:], sides[0], sides[1], p, sides[2], ceil, drop_last=True)
-
-
 @kernel("MaxPoolWithArgmaxV1", source="ops-nn: pooling/max_pool_with_argmax_v1, shape inference")
 def max_pool_with_argmax_v1(
-    x: Tensor, *, ksize: Sequence[int], strides: Sequence[int], pads: Sequence[int], dtype: int = 3,
-    dilation: Sequence[int] = (1, 1, 1, 1), ceil_mode: bool = False,
+    x: Tensor, *, ksize: Numbers, strides: Numbers, pads: Numbers, dtype: int = 3,
+    dilation: Numbers = (1, 1, 1, 1), ceil_mode: bool = False,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """(y, argmax) of NCHW data; argmax is ``h * W + w``, int32: the bit mask belongs to blocked layouts only."""
-    y, index = max_pool_indices(x, _argmax_window(x, ksize, strides, pads, dilation, ceil_mode))
+    size, stride, pad, spread = (list(v)[1:3] for v in (ksize, strides, pads, dilation))  # [1, h, w, 1] lists
+    both = [v for v in pad for _ in range(2)]
+    y, index = max_pool_indices(x, calculated(x.shape[2:], size, stride, both, spread, ceil_mode, drop_last=True))
     return y, index.to(torch.int32)
 
 
-@kernel(
-    "MaxPoolGradWithArgmaxV1", ignores=("ksize", "strides", "pads", "dtype", "dilation", "ceil_mode"),
-    source="ops-nn: pooling/max_pool_grad_with_argmax_v1, shape inference",
-)  # fmt: skip
-def max_pool_grad_with_argmax_v1(x: Tensor, grad: Tensor, argmax: Tensor) -> Tensor:
-    """Add each gradient element at the position of its maximum."""
-    return scatter_to(grad, argmax, x.shape)
-
-
-@kernel("MaxPool3D", source=_HEADER)
-def max_pool_3d(
-    x: Tensor, *, ksize: Sequence[int], strides: Sequence[int], padding: str, pads: Sequence[int] = (0,) * 6,
-    dilation: Sequence[int] = (1,) * 5, ceil_mode: int = 0, data_format: str = "NDHWC",
-) -> Tensor:  # fmt: skip
-    """3-D maximum; padding SAME, VALID or CALCULATED with six pads."""
-    first = to_channels_first(x, data_format)
-    size, stride = _three(ksize, data_format), _three(strides, data_format)
-    if padding == "CALCULATED":
-        w = calculated(first.shape[2:], size, stride, pads, _three(dilation, data_format), bool(ceil_mode))
-    else:
-        w = by_padding(first.shape[2:], size, stride, padding)
-    return from_channels_first(max_pool(first, w), data_format)
-
-
-def _three(values: Sequence[int], data_format: str) -> list[int]:
-    """One entry per spatial axis out of lists of 1, 3 or 5 entries."""
-    values = list(values)
-    if len(values) == 5:
-        return spatial(values, data_format)
-    return values * 3 if len(values) == 1 else values
-
-
-@kernel("MaxPool3DGrad", source=_HEADER)
-def max_pool_3d_grad(
-    orig_x: Tensor, orig_y: Tensor, grads: Tensor, *, ksize: Sequence[int], strides: Sequence[int],
-    padding: str = "SAME", pads: Sequence[int] = (0,) * 6, data_format: str = "NDHWC",
-) -> Tensor:  # fmt: skip
-    """Gradient of MaxPool3D."""
-    x = to_channels_first(orig_x, data_format)
-    size, stride = _three(ksize, data_format), _three(strides, data_format)
-    if padding == "CALCULATED":
-        w = calculated(x.shape[2:], size, stride, pads)
-    else:
-        w = by_padding(x.shape[2:], size, stride, padding)
-    return from_channels_first(_grad_by_maximum(x, to_channels_first(grads, data_format), w), data_format)
+rows({"MaxPoolGradWithArgmaxV1": lambda x, grad, argmax: scatter_to(grad, argmax, x.shape)},
+     ignores=("ksize", "strides", "pads", "dtype", "dilation", "ceil_mode"),
+     source="ops-nn: pooling/max_pool_grad_with_argmax_v1, shape inference")  # fmt: skip
 
 
 @kernel("MaxPool3DWithArgmaxV2", source="ops-nn: pooling/max_pool3d_with_argmax_v2, documentation and kernel")
 def max_pool_3d_with_argmax_v2(
-    x: Tensor, *, ksize: Sequence[int], strides: Sequence[int], pads: Sequence[int],
-    dilation: Sequence[int] = (1, 1, 1), ceil_mode: bool = False, data_format: str = "NCDHW", dtype: int = 3,
+    x: Tensor, *, ksize: Numbers, strides: Numbers, pads: Numbers,
+    dilation: Numbers = (1, 1, 1), ceil_mode: bool = False, data_format: str = "NCDHW", dtype: int = 3,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """(y, argmax); argmax is ``(d * H + h) * W + w`` in the unpadded volume."""
     first = to_channels_first(x, data_format)
@@ -294,7 +290,7 @@ def max_pool_3d_with_argmax_v2(
     return from_channels_first(y, data_format), from_channels_first(index, data_format)
 
 
-def _counts(extent: Sequence[int], w: Window, inside: bool, clip: bool = True) -> Tensor:
+def _counts(extent: Numbers, w: Window, inside: bool, clip: bool = True) -> Tensor:
     """Cells of each window: those of the data if ``inside``, else of the padded image, or all if not ``clip``."""
     total = torch.ones((), dtype=torch.float32)
     for n, k, s, b, e, o in zip(extent, w.size, w.stride, w.begin, w.end, w.out):
@@ -328,9 +324,7 @@ def avg_pool(x: Tensor, w: Window, exclusive: bool, divisor: int) -> Tensor:
     return (total / count).to(x.dtype)
 
 
-def avg_pool_grad(
-    grad: Tensor, shape: Sequence[int], w: Window, exclusive: bool, divisor: int, clip: bool = True
-) -> Tensor:
+def avg_pool_grad(grad: Tensor, shape: Numbers, w: Window, exclusive: bool, divisor: int, clip: bool = True) -> Tensor:
     """Spread each gradient element over its window, divided as in the forward operator."""
     extent, rank = list(shape[2:]), len(w.size)
     count = float(divisor) if divisor else _counts(extent, w, exclusive, clip).clamp(min=1)
@@ -342,61 +336,80 @@ def avg_pool_grad(
     return pad_spatial(spread, [-p for p in cover]).to(grad.dtype)
 
 
-@kernel("AvgPool", source=_HEADER)
-def avg_pool_v1(
-    x: Tensor, *, ksize: Sequence[int], strides: Sequence[int], padding: str, data_format: str = "NHWC"
-) -> Tensor:
-    """Mean of each window, padding SAME (not counted) or VALID."""
-    first = to_channels_first(x, data_format)
-    w = by_padding(first.shape[2:], spatial(ksize, data_format), spatial(strides, data_format), padding)
-    return from_channels_first(avg_pool(first, w, True, 0), data_format)
+def _mean(x: Tensor, layout: str, windows: Windows, exclusive: bool = True, divisor: int = 0) -> Tensor:
+    """Mean of each window; ``exclusive`` leaves padding out of the divisor."""
+    first = to_channels_first(x, layout)
+    return from_channels_first(avg_pool(first, windows(first.shape[2:]), exclusive, divisor), layout)
+
+
+def _mean_grad(
+    full: Any, grad: Tensor, layout: str, windows: Windows, exclusive: bool = True, divisor: int = 0, *,
+    clip: bool = True,
+) -> Tensor:  # fmt: skip
+    """Its gradient for an input of shape ``full``."""
+    shape = listed(full)
+    shape = [shape[0], shape[-1], *shape[1:-1]] if layout.endswith("C") else shape
+    first = to_channels_first(grad, layout)
+    return from_channels_first(avg_pool_grad(first, shape, windows(shape[2:]), exclusive, divisor, clip), layout)
+
+
+rows({
+    "AvgPool": lambda x, *, ksize, strides, padding, data_format="NHWC": (
+        _mean(x, data_format, _padded(ksize, strides, padding, data_format))),
+}, source=_HEADER)  # fmt: skip
+rows({
+    "AvgPoolGrad": lambda orig_input_shape, input_grad, *, ksize, strides, padding, data_format="NHWC": _mean_grad(
+        orig_input_shape, input_grad, data_format, _padded(ksize, strides, padding, data_format)),
+}, host=("orig_input_shape",), source=_HEADER)  # fmt: skip
 
 
 @kernel("AvgPoolV2", source="ops-nn: pooling/avg_pool_v2, documentation and kernel")
 def avg_pool_v2(
-    x: Tensor, *, ksize: Sequence[int], strides: Sequence[int], padding_mode: str = "CALCULATED",
-    pads: Sequence[int] = (0, 0, 0, 0), data_format: str = "NCHW", global_pooling: bool = False,
-    ceil_mode: bool = False, exclusive: bool = True, divisor_override: int = 0,
+    x: Tensor, *, ksize: Numbers, strides: Numbers, padding_mode: str = "CALCULATED", pads: Numbers = (0, 0, 0, 0),
+    data_format: str = "NCHW", global_pooling: bool = False, ceil_mode: bool = False, exclusive: bool = True,
+    divisor_override: int = 0,
 ) -> Tensor:  # fmt: skip
     """Mean of each window; ``exclusive`` leaves padding out of the divisor."""
-    first = to_channels_first(x, data_format)
-    w = from_mode(first, ksize, strides, padding_mode, pads, data_format, global_pooling, ceil_mode, False)
-    return from_channels_first(avg_pool(first, w, exclusive, divisor_override), data_format)
-
-
-@kernel("AvgPoolGrad", host=("orig_input_shape",), source=_HEADER)
-def avg_pool_grad_v1(
-    orig_input_shape: Any, input_grad: Tensor, *, ksize: Sequence[int], strides: Sequence[int], padding: str,
-    data_format: str = "NHWC",
-) -> Tensor:  # fmt: skip
-    """Gradient of AvgPool."""
-    shape, grad = _channels_first_shape(ints(orig_input_shape), data_format), to_channels_first(input_grad, data_format)
-    w = by_padding(shape[2:], spatial(ksize, data_format), spatial(strides, data_format), padding)
-    return from_channels_first(avg_pool_grad(grad, shape, w, True, 0), data_format)
-
-
-def _channels_first_shape(shape: list[int], data_format: str) -> list[int]:
-    return [shape[0], shape[-1], *shape[1:-1]] if data_format.endswith("C") else shape
+    windows = from_mode(ksize, strides, padding_mode, pads, data_format, global_pooling, ceil_mode, False)
+    return _mean(x, data_format, windows, exclusive, divisor_override)
 
 
 @kernel(
     "AvgPoolV2Grad", host=("orig_input_shape",), source="ops-nn: pooling/avg_pool_v2_grad, documentation and kernel"
 )
 def avg_pool_v2_grad(
-    orig_input_shape: Any, input_grad: Tensor, *, ksize: Sequence[int], strides: Sequence[int],
-    padding_mode: str = "CALCULATED", pads: Sequence[int] = (0, 0, 0, 0), data_format: str = "NCHW",
-    global_pooling: bool = False, ceil_mode: bool = False, exclusive: bool = True, divisor_override: int = 0,
+    orig_input_shape: Any, input_grad: Tensor, *, ksize: Numbers, strides: Numbers, padding_mode: str = "CALCULATED",
+    pads: Numbers = (0, 0, 0, 0), data_format: str = "NCHW", global_pooling: bool = False, ceil_mode: bool = False,
+    exclusive: bool = True, divisor_override: int = 0,
 ) -> Tensor:  # fmt: skip
     """Gradient of AvgPoolV2; without ``exclusive`` the divisor is the whole window, also where it leaves the image."""
-    shape, grad = _channels_first_shape(ints(orig_input_shape), data_format), to_channels_first(input_grad, data_format)
-    like = grad.new_empty(()).expand(tuple(shape))
-    w = from_mode(like, ksize, strides, padding_mode, pads, data_format, global_pooling, ceil_mode, False)
-    return from_channels_first(avg_pool_grad(grad, shape, w, exclusive, divisor_override, clip=False), data_format)
+    windows = from_mode(ksize, strides, padding_mode, pads, data_format, global_pooling, ceil_mode, False)
+    return _mean_grad(orig_input_shape, input_grad, data_format, windows, exclusive, divisor_override, clip=False)
+
+
+@kernel("AvgPool3D", source=_HEADER)
+def avg_pool_3d(
+    x: Tensor, *, ksize: Numbers, strides: Numbers, pads: Numbers, ceil_mode: bool = False,
+    count_include_pad: bool = True, divisor_override: int = 0, data_format: str = "NDHWC",
+) -> Tensor:  # fmt: skip
+    """3-D mean; pads [front, back, top, bottom, left, right]."""
+    windows = _volumes(ksize, strides, pads, data_format, ceil_mode)
+    return _mean(x, data_format, windows, not count_include_pad, divisor_override)
+
+
+@kernel("AvgPool3DGrad", host=("orig_input_shape",), source=_HEADER)
+def avg_pool_3d_grad(
+    orig_input_shape: Any, grads: Tensor, *, ksize: Numbers, strides: Numbers, pads: Numbers, ceil_mode: bool = False,
+    count_include_pad: bool = True, divisor_override: int = 0, data_format: str = "NDHWC",
+) -> Tensor:  # fmt: skip
+    """Gradient of AvgPool3D."""
+    windows = _volumes(ksize, strides, pads, data_format, ceil_mode)
+    return _mean_grad(orig_input_shape, grads, data_format, windows, not count_include_pad, divisor_override)
 
 
 @kernel("AvgPool1D", source=_HEADER)
 def avg_pool_1d(
-    x: Tensor, *, ksize: int, strides: int, pads: Sequence[int], ceil_mode: bool = False,
+    x: Tensor, *, ksize: int, strides: int, pads: Numbers, ceil_mode: bool = False,
     count_include_pad: bool = False,
 ) -> Tensor:  # fmt: skip
     """Mean of windows along the last axis; pads [left, right]."""
@@ -406,77 +419,36 @@ def avg_pool_1d(
     return y.reshape(*x.shape[:-1], y.shape[-1])
 
 
-def _window_3d(
-    extent: Sequence[int], ksize: Sequence[int], strides: Sequence[int], pads: Sequence[int], ceil: bool, layout: str
-) -> Window:
-    return calculated(extent, _three(ksize, layout), _three(strides, layout), pads, ceil=ceil, drop_last=True)
-
-
-@kernel("AvgPool3D", source=_HEADER)
-def avg_pool_3d(
-    x: Tensor, *, ksize: Sequence[int], strides: Sequence[int], pads: Sequence[int], ceil_mode: bool = False,
-    count_include_pad: bool = True, divisor_override: int = 0, data_format: str = "NDHWC",
-) -> Tensor:  # fmt: skip
-    """3-D mean; pads [front, back, top, bottom, left, right]."""
-    first = to_channels_first(x, data_format)
-    w = _window_3d(first.shape[2:], ksize, strides, pads, ceil_mode, data_format)
-    return from_channels_first(avg_pool(first, w, not count_include_pad, divisor_override), data_format)
-
-
-@kernel("AvgPool3DGrad", host=("orig_input_shape",), source=_HEADER)
-def avg_pool_3d_grad(
-    orig_input_shape: Any, grads: Tensor, *, ksize: Sequence[int], strides: Sequence[int], pads: Sequence[int],
-    ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int = 0, data_format: str = "NDHWC",
-) -> Tensor:  # fmt: skip
-    """Gradient of AvgPool3D."""
-    shape, grad = _channels_first_shape(ints(orig_input_shape), data_format), to_channels_first(grads, data_format)
-    w = _window_3d(shape[2:], ksize, strides, pads, ceil_mode, data_format)
-    return from_channels_first(avg_pool_grad(grad, shape, w, not count_include_pad, divisor_override), data_format)
-
-
-def _pair(sizes: Sequence[int], x: Tensor) -> list[int]:
+def _pair(sizes: Numbers, x: Tensor) -> list[int]:
     sizes = list(sizes)
     return list(x.shape[-2:]) if not sizes else (sizes * 2 if len(sizes) == 1 else sizes)
 
 
-@kernel("AdaptiveAvgPool2d", source="ops-nn: pooling/adaptive_avg_pool2d, documentation and reference")
-def adaptive_avg_pool2d(x: Tensor, *, output_size: Sequence[int]) -> Tensor:
-    """Mean over windows floor(i * H / OH) .. ceil((i + 1) * H / OH)."""
-    return _F.adaptive_avg_pool2d(wide(x), _pair(output_size, x)).to(x.dtype)
-
-
-@kernel("AdaptiveAvgPool", host=("output_size",), source=_HEADER)
-def adaptive_avg_pool(x: Tensor, output_size: Any) -> Tensor:
-    """AdaptiveAvgPool2d with the size as operand."""
-    return adaptive_avg_pool2d(x, output_size=ints(output_size))
-
-
-@kernel("AdaptiveAvgPool2dGrad", source="ops-nn: pooling/adaptive_avg_pool2d_grad, documentation and reference")
-def adaptive_avg_pool2d_grad(input_grad: Tensor, *, orig_input_shape: Sequence[int]) -> Tensor:
-    """Gradient of AdaptiveAvgPool2d."""
-    g = wide(input_grad)
-    like = g.new_empty(tuple(orig_input_shape))
-    return _ATEN._adaptive_avg_pool2d_backward.default(g, like).to(input_grad.dtype)  # type: ignore[no-any-return]
+# Means over windows floor(i * H / OH) .. ceil((i + 1) * H / OH).
+_ADAPTIVE = "ops-nn: pooling/adaptive_avg_pool2d, documentation and reference"
+rows({
+    "AdaptiveAvgPool2d": rounded(lambda x, *, output_size: _F.adaptive_avg_pool2d(x, _pair(output_size, x))),
+    "AdaptiveAvgPool2dGrad": rounded(lambda grad, *, orig_input_shape: (
+        _ATEN._adaptive_avg_pool2d_backward.default(grad, grad.new_empty(tuple(orig_input_shape))))),
+    "GlobalAveragePool": rounded(lambda x: x.mean(list(range(2, x.dim())), keepdim=True)),
+}, source=_ADAPTIVE)  # fmt: skip
+rows({
+    "AdaptiveAvgPool": rounded(lambda x, output_size: _F.adaptive_avg_pool2d(x, _pair(listed(output_size), x))),
+}, host=("output_size",), source=_HEADER)  # fmt: skip
 
 
 @kernel("AdaptiveMaxPool2d", source=_HEADER)
-def adaptive_max_pool2d(x: Tensor, *, output_size: Sequence[int]) -> tuple[Tensor, Tensor]:
+def adaptive_max_pool2d(x: Tensor, *, output_size: Numbers) -> tuple[Tensor, Tensor]:
     """(y, argmax) over adaptive windows; argmax is ``h * W + w``, int32."""
     y, index = _F.adaptive_max_pool2d(x, _pair(output_size, x), return_indices=True)
     return y, index.to(torch.int32)
-
-
-@kernel("GlobalAveragePool", source=_HEADER)
-def global_average_pool(x: Tensor) -> Tensor:
-    """Mean over all spatial axes, kept as ones."""
-    return wide(x).mean(list(range(2, x.dim())), keepdim=True).to(x.dtype)
 
 
 _NEW = "operator prototypes of CANN 2026; ops-nn: pooling, documentation"
 
 
 @kernel("AdaptiveAvgPool3d", source=_NEW)
-def adaptive_avg_pool3d(x: Tensor, *, output_size: Sequence[int], data_format: str = "NDHWC") -> Tensor:
+def adaptive_avg_pool3d(x: Tensor, *, output_size: Numbers, data_format: str = "NDHWC") -> Tensor:
     """Mean over windows floor(i * D / OD) .. ceil((i + 1) * D / OD) of each axis."""
     first = to_channels_first(x, data_format) if x.dim() == 5 else x
     y = _F.adaptive_avg_pool3d(wide(first), list(output_size)).to(x.dtype)
@@ -493,27 +465,17 @@ def adaptive_avg_pool3d_grad(y_grad: Tensor, x: Tensor, *, data_format: str = "N
 
 
 @kernel("AdaptiveMaxPool3d", source=_NEW)
-def adaptive_max_pool3d(x: Tensor, *, output_size: Sequence[int], indices_dtype: int = 3) -> tuple[Tensor, Tensor]:
+def adaptive_max_pool3d(x: Tensor, *, output_size: Numbers, indices_dtype: int = 3) -> tuple[Tensor, Tensor]:
     """(y, indices) over adaptive windows of (N, C, D, H, W); indices are ``(d * H + h) * W + w``."""
     y, index = _F.adaptive_max_pool3d(x, list(output_size), return_indices=True)
     return y, index.to(torch_dtype(indices_dtype))
 
 
-def _scatter_volume(x: Tensor, grad: Tensor, argmax: Tensor) -> Tensor:
-    """Each gradient added to the place in the volume that its maximum came from."""
-    flat = torch.zeros_like(wide(x)).flatten(-3)
-    flat = flat.scatter_add(-1, argmax.long().flatten(-3), wide(grad).flatten(-3))
-    return flat.reshape(x.shape).to(x.dtype)
-
-
-@kernel("AdaptiveMaxPool3DGrad", source=_NEW)
-def adaptive_max_pool3d_grad(x: Tensor, grad: Tensor, argmax: Tensor) -> Tensor:
-    """Gradient of AdaptiveMaxPool3d."""
-    return _scatter_volume(x, grad, argmax)
+rows({"AdaptiveMaxPool3DGrad": lambda x, grad, argmax: scatter_to(grad, argmax, x.shape, 3)}, source=_NEW)
 
 
 @kernel("MaxPool3DGradWithArgmax", ignores=("ksize", "strides", "pads", "dilation", "ceil_mode"), source=_NEW)
 def max_pool_3d_grad_with_argmax(x: Tensor, grad: Tensor, argmax: Tensor, *, data_format: str = "NCDHW") -> Tensor:
     """Gradient of MaxPool3DWithArgmaxV2: the places say all, the windows are not needed."""
     first, g, places = (to_channels_first(t, data_format) for t in (x, grad, argmax))
-    return from_channels_first(_scatter_volume(first, g, places), data_format)
+    return from_channels_first(scatter_to(g, places, first.shape, 3), data_format)

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from ge_graph.dtypes import DataType
-from ge_runtime import errors
 from ge_runtime.cpu.registry import Call, kernel, plan
 from ge_runtime.cpu.text import decode, encode, summarize
+from ge_runtime.errors import refused
 
 _STREAMS = ("stdout", "stderr")
 
@@ -33,7 +33,7 @@ def _plan_string_format(ctx: Any) -> Call:
 def _fill(texts: list[bool], values: list[torch.Tensor], template: str, placeholder: str, ends: int) -> torch.Tensor:
     parts = template.split(placeholder)
     if len(parts) != len(values) + 1:
-        raise errors.refused("StringFormat", f"{len(parts) - 1} placeholders in the template, {len(values)} tensors")
+        raise refused("StringFormat", f"{len(parts) - 1} placeholders in the template, {len(values)} tensors")
     shown = [decode(v) if is_text else summarize(v, ends) for is_text, v in zip(texts, values)]
     return encode("".join(p + s for p, s in zip(parts, [*shown, ""])))
 
@@ -42,7 +42,7 @@ def _fill(texts: list[bool], values: list[torch.Tensor], template: str, placehol
 def print_v2(x: torch.Tensor, *, output_stream: str = "stderr") -> None:
     """Write one line."""
     if output_stream not in _STREAMS:
-        raise errors.refused("PrintV2", f"output_stream is {output_stream!r}, known are {', '.join(_STREAMS)}")
+        raise refused("PrintV2", f"output_stream is {output_stream!r}, known are {', '.join(_STREAMS)}")
     stream = getattr(sys, output_stream)
     stream.write(decode(x) + "\n")
     stream.flush()

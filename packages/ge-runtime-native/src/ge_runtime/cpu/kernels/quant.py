@@ -8,9 +8,11 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from ge_runtime.cpu.kernels.matmul import group_ends, product
-from ge_runtime.cpu.kernels.numerics import ints, refuse, saturate, torch_dtype, unpack_quant_parameter, wide
-from ge_runtime.cpu.registry import kernel
+from ge_runtime.cpu.kernels.matmul import group_spans, product, turned
+from ge_runtime.cpu.kernels.numerics import saturate, unpack_quant_parameter, wide
+from ge_runtime.cpu.registry import kernel, rows
+from ge_runtime.cpu.values import listed, torch_dtype
+from ge_runtime.errors import refused
 
 _HEADER = "operator header: quantize_ops"
 _ROUND: Final[dict[str, Callable[[Tensor], Tensor]]] = {
@@ -22,14 +24,14 @@ def to_quantised(op: str, x: Tensor, dtype: torch.dtype, round_mode: str = "roun
     """Round by a named mode and saturate."""
     mode = round_mode.lower()
     if mode not in _ROUND:
-        raise refuse(op, f"round_mode is {round_mode!r}, accepted: {', '.join(_ROUND)}")
+        raise refused(op, f"round_mode is {round_mode!r}, accepted: {', '.join(_ROUND)}")
     return saturate(x if dtype.is_floating_point else _ROUND[mode](x), dtype)
 
 
 def _target(op: str, code: int) -> torch.dtype:
     dtype = torch_dtype(code)
     if dtype.itemsize != 1:
-        raise refuse(op, f"dst_type {code} ({dtype}) is not computed here, accepted: 8-bit integers and floats")
+        raise refused(op, f"dst_type {code} ({dtype}) is not computed here, accepted: 8-bit integers and floats")
     return dtype
 
 
@@ -71,15 +73,14 @@ def ascend_anti_quant_v2(
     x: Tensor, scale: Tensor, offset: Tensor | None = None, *, dst_type: int = 1, sqrt_mode: bool = False
 ) -> Tensor:
     """``(x + offset) * scale``; the offset is added before scaling."""
-    y = x.float() if offset is None else x.float() + wide(offset)
-    y = y * wide(scale)
+    y = _plus(x.float(), offset) * wide(scale)
     return (y * wide(scale) if sqrt_mode else y).to(torch_dtype(dst_type))
 
 
-@kernel("AscendAntiQuant", source=_HEADER)
-def ascend_anti_quant(x: Tensor, *, scale: float, offset: float, dtype: int = 0, sqrt_mode: bool = False) -> Tensor:
-    """``(x + offset) * scale``."""
-    return ((x.float() + offset) * (scale * scale if sqrt_mode else scale)).to(torch_dtype(dtype))
+rows({
+    "AscendAntiQuant": lambda x, *, scale, offset, dtype=0, sqrt_mode=False: (
+        ((x.float() + offset) * (scale * scale if sqrt_mode else scale)).to(torch_dtype(dtype))),
+}, source=_HEADER)  # fmt: skip
 
 
 @kernel("AscendDequant", source=_HEADER)
@@ -104,7 +105,7 @@ _QUANTIZE: Final = {
 def quantize(x: Tensor, scales: Tensor, zero_points: Tensor | None = None, *, dtype: str, axis: int = 1) -> Tensor:
     """``round(x / scales + zero_points)`` saturated to the named type."""
     if dtype not in _QUANTIZE:
-        raise refuse("Quantize", f"dtype is {dtype!r}, accepted: {', '.join(_QUANTIZE)}")
+        raise refused("Quantize", f"dtype is {dtype!r}, accepted: {', '.join(_QUANTIZE)}")
     y = wide(x) / _along(x, scales, axis)
     return saturate(y if zero_points is None else y + _along(x, zero_points.float(), axis), _QUANTIZE[dtype])
 
@@ -123,14 +124,21 @@ def dequant_bias(
 
 def _smoothed(x: Tensor, smooth: Tensor | None, group_index: Tensor | None) -> Tensor:
     """float32 rows times their smoothing factors; with groups the row's factors are those of its group."""
-    x32 = wide(x)
     if smooth is None:
-        return x32
+        return wide(x)
     if group_index is None:
-        return x32 * wide(smooth)
-    rows = torch.arange(x32[..., 0].numel())
-    group = torch.searchsorted(group_index.long(), rows, right=True).clamp(max=smooth.shape[0] - 1)
-    return (x32.reshape(-1, x.shape[-1]) * wide(smooth)[group]).reshape(x.shape)
+        return wide(x) * wide(smooth)
+    flat = wide(x).reshape(-1, x.shape[-1])
+    return (flat * wide(smooth)[_groups(group_index, flat.shape[0], smooth.shape[0])]).reshape(x.shape)
+
+
+def _groups(ends: Tensor, count: int, groups: int) -> Tensor:
+    """The group of each row, out of the running ends of the groups' rows."""
+    return torch.searchsorted(ends.long(), torch.arange(count), right=True).clamp(max=groups - 1)
+
+
+def _plus(x: Tensor, offset: Tensor | None) -> Tensor:
+    return x if offset is None else x + wide(offset)
 
 
 def symmetric(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -139,12 +147,10 @@ def symmetric(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return saturate(torch.where(scale > 0, x / scale, torch.zeros_like(x)), dtype), scale.squeeze(-1)
 
 
-@kernel("DynamicQuant", source="ops-nn: quant/dynamic_quant, documentation and kernel")
-def dynamic_quant(
-    x: Tensor, smooth_scales: Tensor | None = None, group_index: Tensor | None = None, *, dst_type: int = 2
-) -> tuple[Tensor, Tensor]:
-    """(y, scale): symmetric quantisation of every row."""
-    return symmetric(_smoothed(x, smooth_scales, group_index), _target("DynamicQuant", dst_type))
+rows({  # (y, scale): symmetric quantisation of every row
+    "DynamicQuant": lambda x, smooth_scales=None, group_index=None, *, dst_type=2: (
+        symmetric(_smoothed(x, smooth_scales, group_index), _target("DynamicQuant", dst_type))),
+}, source="ops-nn: quant/dynamic_quant, documentation and kernel")  # fmt: skip
 
 
 @kernel("DynamicQuantV2", source="ops-nn: quant/dynamic_quant_v2, documentation and kernel")
@@ -155,7 +161,7 @@ def dynamic_quant_v2(
     """(y, scale, offset): asymmetric by default, offset = top - max / scale; in symmetric mode the offset is zero."""
     data, dtype = _smoothed(x, smooth_scales, group_index), _target("DynamicQuantV2", dst_type)
     if quant_mode not in ("pertoken", "pertensor"):
-        raise refuse("DynamicQuantV2", f"quant_mode is {quant_mode!r}, accepted: pertoken, pertensor")
+        raise refused("DynamicQuantV2", f"quant_mode is {quant_mode!r}, accepted: pertoken, pertensor")
     rows = data.reshape(1, -1) if quant_mode == "pertensor" else data
     if is_symmetrical:
         y, scale = symmetric(rows, dtype)
@@ -169,9 +175,7 @@ def dynamic_quant_v2(
 
 
 def _finish(acc: Tensor, dtype: torch.dtype, offset: Tensor | None) -> Tensor:
-    if dtype == torch.int8:
-        return saturate(acc if offset is None else acc + wide(offset), dtype)
-    return acc.to(dtype)
+    return saturate(_plus(acc, offset), dtype) if dtype == torch.int8 else acc.to(dtype)
 
 
 @kernel("QuantBatchMatmulV3", source="ops-nn: matmul/quant_batch_matmul_v3, documentation")
@@ -180,7 +184,7 @@ def quant_batch_matmul_v3(
     pertoken_scale: Tensor | None = None, *, dtype: int, transpose_x1: bool = False, transpose_x2: bool = False,
 ) -> Tensor:  # fmt: skip
     """int8 product in int32, times scale and row scale; an int32 bias is added before scaling, a float one after."""
-    acc = product(x1.mT if transpose_x1 else x1, x2.mT if transpose_x2 else x2)
+    acc = product(turned(x1, transpose_x1), turned(x2, transpose_x2))
     if bias is not None and bias.dtype == torch.int32:
         acc = acc + bias
     out = torch_dtype(dtype)
@@ -193,10 +197,7 @@ def quant_batch_matmul_v3(
     return _finish(y, out, packed if offset is None and packed.dim() else offset)
 
 
-@kernel(
-    "WeightQuantBatchMatmulV2", ignores=("inner_precise",),
-    source="ops-nn: matmul/weight_quant_batch_matmul_v2, documentation",
-)  # fmt: skip
+@kernel("WeightQuantBatchMatmulV2", ignores=("inner_precise",), source="ops-nn: matmul/weight_quant_batch_matmul_v2")
 def weight_quant_batch_matmul_v2(
     x: Tensor, weight: Tensor, antiquant_scale: Tensor, antiquant_offset: Tensor | None = None,
     quant_scale: Tensor | None = None, quant_offset: Tensor | None = None, bias: Tensor | None = None, *,
@@ -209,7 +210,7 @@ def weight_quant_batch_matmul_v2(
     if antiquant_group_size:
         s, o = (None if t is None else t.repeat_interleave(antiquant_group_size, 0)[: w.shape[0]] for t in (s, o))
     w = w.float() if o is None else w.float() + wide(o)
-    y = torch.matmul(wide(x.mT if transpose_x else x), w * wide(s))  # type: ignore[arg-type]
+    y = torch.matmul(wide(turned(x, transpose_x)), w * wide(s))  # type: ignore[arg-type]
     y = y if bias is None else y + wide(bias)
     if quant_scale is not None:
         return _finish(y * unpack_quant_parameter(quant_scale)[0], torch.int8, quant_offset)
@@ -224,16 +225,12 @@ def quant_matmul_dequant(
 ) -> Tensor:  # fmt: skip
     """Quantise rows of x to int8, multiply, dequantise; a 64-bit weight scale holds the product of both scales."""
     if bias is not None or x_offset is not None:
-        raise refuse("QuantMatmulDequant", "bias and x_offset are reserved in the definition", "leave both out")
+        raise refused("QuantMatmulDequant", "bias and x_offset are reserved in the definition", "leave both out")
     data = wide(x) if smooth_scale is None else wide(x) * wide(smooth_scale)
-    if x_scale is not None:
-        row = wide(x_scale).reshape(-1, 1)
-    elif x_quant_mode == "pertensor":
-        row = (data.abs().max() / 127).reshape(1, 1)
-    else:
-        row = data.abs().amax(-1, keepdim=True) / 127
+    top = data.abs().max().reshape(1, 1) if x_quant_mode == "pertensor" else data.abs().amax(-1, keepdim=True)
+    row = top / 127 if x_scale is None else wide(x_scale).reshape(-1, 1)
     q = saturate(torch.where(row > 0, data / row, torch.zeros_like(data)), torch.int8)
-    acc = product(q, quantized_weight.mT if transpose_weight else quantized_weight).float()
+    acc = product(q, turned(quantized_weight, transpose_weight)).float()
     y = acc * unpack_quant_parameter(weight_scale)[0]
     return (y if weight_scale.dtype in (torch.int64, torch.uint64) else y * row).to(x.dtype)
 
@@ -246,22 +243,17 @@ def quant_grouped_matmul_dequant(
 ) -> Tensor:  # fmt: skip
     """QuantMatmulDequant of row ranges that end at ``group_list``; rows after the last are zero."""
     n = quantized_weight.shape[1] if transpose_weight else quantized_weight.shape[2]
-    y, start = x.new_zeros(x.shape[0], n), 0
-    for g, end in group_ends(group_list, 0):
+    y = x.new_zeros(x.shape[0], n)
+    for g, start, end in group_spans(group_list, 0):
         part = x_scale[start:end] if x_scale is not None and x_scale.numel() == x.shape[0] else x_scale
         y[start:end] = quant_matmul_dequant(
             x[start:end], quantized_weight[g], weight_scale[g], bias, part, x_offset, smooth_scale,
             x_quant_mode=x_quant_mode, transpose_weight=transpose_weight,
         )  # fmt: skip
-        start = max(start, end)
     return y
 
 
-@kernel(
-    "QuantMatmulReduceSum",
-    ignores=("compute_type", "group_size"),
-    source="ops-nn: quant_matmul_reduce_sum, documentation",
-)
+@kernel("QuantMatmulReduceSum", ignores=("compute_type", "group_size"), source="ops-nn: quant_matmul_reduce_sum")
 def quant_matmul_reduce_sum(
     x1: Tensor, x2: Tensor, dims: Tensor, bias: Tensor | None = None, x1_scale: Tensor | None = None,
     x2_scale: Tensor | None = None, y_scale: Tensor | None = None, x1_offset: Tensor | None = None,
@@ -269,9 +261,9 @@ def quant_matmul_reduce_sum(
     transpose_x1: bool = False, transpose_x2: bool = False, keep_dims: bool = False,
 ) -> Tensor:  # fmt: skip
     """Sum over the batch of ``(x1_b @ x2_b) * x1_scale_b * x2_scale``; scaled before it is summed."""
-    if ints(dims) != [0]:
-        raise refuse("QuantMatmulReduceSum", f"dims is {ints(dims)}, accepted: [0]")
-    acc = product(x1.mT if transpose_x1 else x1, x2.mT if transpose_x2 else x2).float()
+    if listed(dims) != [0]:
+        raise refused("QuantMatmulReduceSum", f"dims is {listed(dims)}, accepted: [0]")
+    acc = product(turned(x1, transpose_x1), turned(x2, transpose_x2)).float()
     acc = acc if x1_scale is None else acc * wide(x1_scale).unsqueeze(-1)
     acc = acc if x2_scale is None else acc * wide(x2_scale)
     return acc.sum(0, keepdim=keep_dims).to(torch_dtype(dtype))
@@ -301,7 +293,7 @@ def gelu_quant(
     dtype = _target("GeluQuant", dst_type)
     if quant_mode == "dynamic":
         return symmetric(g, dtype)
-    return saturate(g if input_offset is None else g + wide(input_offset), dtype), torch.zeros(x.shape[:-1])
+    return saturate(_plus(g, input_offset), dtype), torch.zeros(x.shape[:-1])
 
 
 @kernel("GroupQuant", source="ops-nn: quant/group_quant, documentation")
@@ -309,24 +301,18 @@ def group_quant(
     x: Tensor, scale: Tensor, group_index: Tensor, offset: Tensor | None = None, *, dst_type: int = 2
 ) -> Tensor:
     """``round(x * scale[g] + offset)``; ``group_index`` holds the running ends of the groups' rows."""
-    rows = torch.arange(x.shape[0])
-    group = torch.searchsorted(group_index.long(), rows, right=True).clamp(max=scale.shape[0] - 1)
-    y = wide(x) * wide(scale)[group]
-    return saturate(y if offset is None else y + wide(offset), _target("GroupQuant", dst_type))
+    y = wide(x) * wide(scale)[_groups(group_index, x.shape[0], scale.shape[0])]
+    return saturate(_plus(y, offset), _target("GroupQuant", dst_type))
 
 
-@kernel(
-    "QuantUpdateScatter",
-    updates=("var",),
-    source="ops-nn: index/quant_update_scatter, documentation and kernel",
-)
+@kernel("QuantUpdateScatter", updates=("var",), source="ops-nn: index/quant_update_scatter, documentation and kernel")
 def quant_update_scatter(
     var: Tensor, indices: Tensor, updates: Tensor, quant_scales: Tensor, quant_zero_points: Tensor | None = None, *,
     reduce: str, axis: int = 0, reciprocal_scale: bool = False,
 ) -> Tensor:  # fmt: skip
     """Overwrite slices of ``var`` along ``axis`` with ``round(updates / scale + zero_point)``."""
     if reduce != "update":
-        raise refuse("QuantUpdateScatter", f"reduce is {reduce!r}, accepted: update")
+        raise refused("QuantUpdateScatter", f"reduce is {reduce!r}, accepted: update")
     s = wide(quant_scales).reshape(-1)
     q = wide(updates) * s if reciprocal_scale else wide(updates) / s
     q = saturate(q if quant_zero_points is None else q + quant_zero_points.float().reshape(-1), var.dtype)
@@ -335,6 +321,18 @@ def quant_update_scatter(
         row, start = (i, entry) if not isinstance(entry, Sequence) else (int(entry[0]), int(entry[1]))
         var[row].narrow(axis % var.dim() - 1, start, length).copy_(q[i])
     return var
+
+
+def swiglu(y: Tensor, left: bool, mode: int, limit: float, alpha: float, bias: float) -> Tensor:
+    """A gated activation: the right half of the last axis is the activated one, with ``left`` the left.
+
+    Mode 1: gates stand on even positions, clamped above, their partners on odd ones, clamped on both sides.
+    """
+    if mode == 1:
+        gate, linear = y[..., 0::2].clamp(max=limit), y[..., 1::2].clamp(-limit, limit)
+        return gate * torch.sigmoid(alpha * gate) * (linear + bias)
+    a, b = y.chunk(2, -1)
+    return torch.nn.functional.silu(a) * b if left else a * torch.nn.functional.silu(b)
 
 
 @kernel("DequantSwigluQuant", source="ops-nn: activation/dequant_swiglu_quant, documentation and kernel")
@@ -347,10 +345,9 @@ def dequant_swiglu_quant(
     """Dequantise, gate over the last axis, quantise; static scales divide, those of dynamic quantisation multiply.
 
     ``group_index`` counts the rows of each group, whose scales and bias are a row each; rows after the last are zero.
-    swiglu_mode 1: gates stand on even positions, clamped above, their partners on odd ones, clamped on both sides.
     """
     if swiglu_mode not in (0, 1) or quant_mode not in ("static", "dynamic"):
-        raise refuse(
+        raise refused(
             "DequantSwigluQuant", f"swiglu_mode {swiglu_mode}, quant_mode {quant_mode!r}; accepted: 0, 1; both"
         )
     rows, used = x.reshape(-1, x.shape[-1]), x.shape[:-1].numel()
@@ -370,7 +367,7 @@ def dequant_swiglu_quant(
     y = y if weight_scale is None else y * of(weight_scale)
     y = y if activation_scale is None else y * activation_scale.reshape(-1, 1)[:used]
     y = y if bias is None or early else y + of(bias)
-    s = _gated(y, activate_left, swiglu_mode, clamp_limit, glu_alpha, glu_bias)
+    s = swiglu(y, activate_left, swiglu_mode, clamp_limit, glu_alpha, glu_bias)
     if quant_mode == "dynamic":
         q, scale = symmetric(s if quant_scale is None else s * of(quant_scale), torch.int8)
     else:
@@ -379,11 +376,3 @@ def dequant_swiglu_quant(
     out, scales = q.new_zeros(x.shape[:-1].numel(), q.shape[1]), torch.zeros(x.shape[:-1].numel())
     out[:used], scales[:used] = q, scale
     return out.reshape(*x.shape[:-1], -1), scales.reshape(x.shape[:-1])
-
-
-def _gated(y: Tensor, left: bool, mode: int, limit: float, alpha: float, bias: float) -> Tensor:
-    if mode == 1:
-        gate, linear = y[:, 0::2].clamp(max=limit), y[:, 1::2].clamp(-limit, limit)
-        return gate * torch.sigmoid(alpha * gate) * (linear + bias)
-    a, b = y.chunk(2, -1)
-    return torch.nn.functional.silu(a) * b if left else a * torch.nn.functional.silu(b)

@@ -9,10 +9,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ge_runtime.cpu.kernels.matmul import group_ends, product
-from ge_runtime.cpu.kernels.numerics import FLOAT8, refuse, saturate, torch_dtype, wide
+from ge_runtime.cpu.kernels.matmul import group_spans, product
+from ge_runtime.cpu.kernels.norm import rms_norm_of_rows
+from ge_runtime.cpu.kernels.numerics import FLOAT8, saturate, wide
 from ge_runtime.cpu.kernels.quant import symmetric
 from ge_runtime.cpu.registry import kernel
+from ge_runtime.cpu.values import torch_dtype
+from ge_runtime.errors import refused
 
 _INT8: Final = 2
 
@@ -24,9 +27,9 @@ def rms_norm_quant(
 ) -> Tensor:  # fmt: skip
     """``round((rms_norm(x) * gamma + beta) * scale + offset)``, saturated to int8."""
     if gemma_mode or dst_type != _INT8:
-        raise refuse("RmsNormQuant", f"gemma_mode, or dst_type {dst_type}", "accepted: dst_type 2 (int8)")
-    x32 = wide(x)
-    y = x32 * torch.rsqrt(x32.square().mean(-1, keepdim=True) + epsilon) * wide(gamma) + wide(beta)
+        raise refused("RmsNormQuant", f"gemma_mode, or dst_type {dst_type}", "accepted: dst_type 2 (int8)")
+    y, _ = rms_norm_of_rows(x, gamma, epsilon)
+    y = y + wide(beta)
     return saturate(y * wide(scale) + offset.float(), torch.int8)
 
 
@@ -37,7 +40,7 @@ def flat_quant(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """(int4 values, scale of each slice): ``p1 @ (x @ p2)``, scale = max * clip_ratio / 7."""
     if dst_dtype != 3 or dst_type_max:
-        raise refuse("FlatQuant", f"dst_dtype {dst_dtype}, dst_type_max {dst_type_max}", "accepted: 3 (int4), 0")
+        raise refused("FlatQuant", f"dst_dtype {dst_dtype}, dst_type_max {dst_type_max}", "accepted: 3 (int4), 0")
     t = wide(kronecker_p1) @ (wide(x) @ wide(kronecker_p2))
     scale = t.abs().amax((1, 2)) * clip_ratio / 7
     q = torch.where(scale.reshape(-1, 1, 1) > 0, t / scale.reshape(-1, 1, 1), torch.zeros_like(t))
@@ -50,15 +53,14 @@ def _swiglu_groups(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """(y int8, y_scale): ``(x_g @ w_g) * x_scale * weight_scale``, silu of the first half times the second."""
     if x.dtype != torch.int8 or weights[0].dtype != torch.int8 or kind not in (0, 1):
-        raise refuse(op, f"{x.dtype} rows, {weights[0].dtype} weights, group_list_type {kind}", "accepted: int8; 0, 1")
+        raise refused(op, f"{x.dtype} rows, {weights[0].dtype} weights, group_list_type {kind}", "accepted: int8; 0, 1")
     width = weights[0].shape[-1]
-    y, y_scale, start = torch.zeros(x.shape[0], width // 2, dtype=torch.int8), torch.zeros(x.shape[0]), 0
-    for g, end in group_ends(group_list, kind):
+    y, y_scale = torch.zeros(x.shape[0], width // 2, dtype=torch.int8), torch.zeros(x.shape[0])
+    for g, start, end in group_spans(group_list, kind):
         acc = product(x[start:end], weights[g]).float()
         acc = acc * wide(scales[g]).reshape(1, -1) * x_scale[start:end].reshape(-1, 1)
         a, b = acc.chunk(2, -1)
         y[start:end], y_scale[start:end] = symmetric(functional.silu(a) * b, torch.int8)
-        start = max(start, end)
     return y, y_scale
 
 
@@ -73,7 +75,7 @@ def grouped_matmul_swiglu_quant(
     """(y, y_scale) of int8 rows and weights (groups, K, N); rows end at ``group_list``, those after are zero."""
     op = "GroupedMatmulSwigluQuant"
     if weight_assistance_matrix is not None:
-        raise refuse(op, "weight_assistance_matrix belongs to int4 weights", "leave it out")
+        raise refused(op, "weight_assistance_matrix belongs to int4 weights", "leave it out")
     return _swiglu_groups(op, x, list(weight), list(weight_scale), x_scale, group_list, 0)
 
 
@@ -86,7 +88,7 @@ def grouped_matmul_swiglu_quant_v2(
     """As the first version, of one stacked weight or of a list of them."""
     op = "GroupedMatmulSwigluQuantV2"
     if len(weight_assist_matrix) or bias is not None or smooth_scale is not None:
-        raise refuse(op, "weight_assist_matrix, bias or smooth_scale", "leave them out")
+        raise refused(op, "weight_assist_matrix, bias or smooth_scale", "leave them out")
     weights = list(weight[0]) if len(weight) == 1 else list(weight)
     scales = list(weight_scale[0]) if len(weight_scale) == 1 else list(weight_scale)
     weights = [w.mT for w in weights] if transpose_weight else weights
@@ -103,11 +105,11 @@ def transpose_quant_batch_matmul(
     op = "TransposeQuantBatchMatMul"
     fine = x1.dtype in FLOAT8 and x2.dtype in FLOAT8 and x1_scale is not None and x2_scale is not None
     if not fine or bias is not None or group_size or batch_split_factor != 1:
-        raise refuse(op, "accepted: float8 operands with float32 scales of rows and columns, no bias, no groups")
+        raise refused(op, "accepted: float8 operands with float32 scales of rows and columns, no bias, no groups")
     a, b = wide(x1).permute(tuple(perm_x1)), wide(x2).permute(tuple(perm_x2))
     rows, columns = wide(x1_scale), wide(x2_scale)  # type: ignore[arg-type]
     if rows.dtype != torch.float32 or rows.dim() != 1 or columns.dim() != 1:
-        raise refuse(op, "scales of blocks", "accepted: float32 (M) and (N)")
+        raise refused(op, "scales of blocks", "accepted: float32 (M) and (N)")
     y = (a @ b) * rows.reshape(1, -1, 1) * columns
     return y.permute(tuple(perm_y)).to(torch_dtype(dtype))
 
@@ -116,6 +118,6 @@ def transpose_quant_batch_matmul(
 def sign_bits_unpack(x: Tensor, *, size: int, dtype: int) -> Tensor:
     """Each bit as 1 or -1, the lowest of a byte first: (size, 8 n / size)."""
     if x.numel() * 8 % max(size, 1):
-        raise refuse("SignBitsUnpack", f"{x.numel() * 8} bits do not divide by size {size}")
+        raise refused("SignBitsUnpack", f"{x.numel() * 8} bits do not divide by size {size}")
     bits = (x.reshape(-1, 1) >> torch.arange(8, dtype=torch.uint8)) & 1
     return (bits.to(torch.int8) * 2 - 1).reshape(size, -1).to(torch_dtype(dtype))

@@ -7,16 +7,18 @@ operators with explicit key and counter define it. Operators whose device stream
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ge_graph.dtypes import DataType
-from ge_runtime import errors
-from ge_runtime.cpu.registry import kernel
+from ge_runtime.cpu.kernels.numerics import wide
+from ge_runtime.cpu.registry import kernel, rows
 from ge_runtime.cpu.values import listed, one, torch_dtype
+from ge_runtime.errors import refused
 
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _W0, _W1 = 0x9E3779B9, 0xBB67AE85
@@ -48,7 +50,7 @@ def uniform(key: int, counter: int, count: int, dtype: torch.dtype) -> Tensor:
         return torch.from_numpy(((w[:, 0] & np.uint64(0xFFFFF)) * 2.0**32 + w[:, 1]) * 2.0**-52)
     bits = {torch.float32: 23, torch.float16: 10, torch.bfloat16: 7}.get(dtype)
     if bits is None:
-        raise errors.refused("random", f"no uniform numbers of {dtype}")
+        raise refused("random", f"no uniform numbers of {dtype}")
     words = philox(key, counter, count) & np.uint32(2**bits - 1)
     return torch.from_numpy(words.astype(np.float32) * np.float32(2.0**-bits)).to(dtype)
 
@@ -66,7 +68,7 @@ def integers(key: int, counter: int, count: int, low: int, high: int) -> Tensor:
     """int64 numbers in [low, high), all equally likely: 64-bit words, those beyond the last whole span drawn again."""
     span = high - low
     if span <= 0:
-        raise errors.refused("random", f"from={low} is not less than to={high}, there is no number to draw")
+        raise refused("random", f"from={low} is not less than to={high}, there is no number to draw")
     last = _U64 - _U64 % span - 1
     words = _words64(key, counter, count)
     while (again := words > np.uint64(last)).any():
@@ -102,22 +104,33 @@ def _attribute_seed(seed: int, seed2: int) -> int:
     return (seed + seed2 * 0x9E3779B97F4A7C15) % _U64
 
 
-@kernel("StatelessRandomUniformV2", host=("shape",), ignores=("alg",))
-def stateless_random_uniform_v2(
-    shape: Any, key: Tensor, counter: Tensor, alg: Tensor, *, dtype: int = DataType.DT_FLOAT
-) -> Tensor:
-    """Uniform numbers in [0, 1) from an explicit key and counter."""
-    sizes = listed(shape)
-    return uniform(*_key_counter(key, counter), math.prod(sizes), torch_dtype(dtype)).reshape(sizes)
+Draw: TypeAlias = "Callable[[int, int, int, torch.dtype], Tensor]"
 
 
-@kernel("StatelessRandomNormalV2", host=("shape",))
-def stateless_random_normal_v2(
-    shape: Any, key: Tensor, counter: Tensor, alg: Tensor, *, dtype: int = DataType.DT_FLOAT
-) -> Tensor:
-    """Standard normal numbers from an explicit key and counter."""
-    sizes = listed(shape)
-    return normal(*_key_counter(key, counter), math.prod(sizes), torch_dtype(dtype)).reshape(sizes)
+def _keyed(draw: Draw) -> Callable[..., Tensor]:
+    """Numbers of a shape from an explicit key and counter."""
+
+    def run(shape: Any, key: Tensor, counter: Tensor, alg: Tensor, *, dtype: int = DataType.DT_FLOAT) -> Tensor:
+        sizes = listed(shape)
+        return draw(*_key_counter(key, counter), math.prod(sizes), torch_dtype(dtype)).reshape(sizes)
+
+    return run
+
+
+def _by_seeds(draw: Draw) -> Callable[..., Tensor]:
+    """Numbers of a shape from seeds that are attributes."""
+
+    def run(shape: Any, *, dtype: int, seed: int = 0, seed2: int = 0) -> Tensor:
+        sizes = listed(shape)
+        return draw(_attribute_seed(seed, seed2), 0, math.prod(sizes), torch_dtype(dtype)).reshape(sizes)
+
+    return run
+
+
+rows({
+    "StatelessRandomUniformV2": _keyed(uniform), "StatelessRandomNormalV2": _keyed(normal),
+    "RandomUniform": _by_seeds(uniform), "RandomStandardNormal": _by_seeds(normal),
+}, host=("shape",))  # fmt: skip
 
 
 @kernel("StatelessRandomUniformIntV2", host=("shape",))
@@ -128,7 +141,7 @@ def stateless_random_uniform_int_v2(
     sizes = listed(shape)
     low, high = int(minval.reshape(())), int(maxval.reshape(()))
     if high <= low:
-        raise errors.refused("StatelessRandomUniformIntV2", f"minval {low} is not less than maxval {high}")
+        raise refused("StatelessRandomUniformIntV2", f"minval {low} is not less than maxval {high}")
     start, count = _key_counter(key, counter), math.prod(sizes)
     words = _words64(*start, count) if minval.dtype is torch.int64 else philox(*start, count).astype(np.uint64)
     drawn = words % np.uint64(high - low) + np.uint64(low % _U64)
@@ -155,20 +168,6 @@ def stateless_randperm(n: Any, seed: Tensor, offset: Tensor, *, dtype: int = Dat
     return torch.from_numpy(order.astype(np.int64)).to(torch_dtype(dtype))
 
 
-@kernel("RandomUniform", host=("shape",))
-def random_uniform(shape: Any, *, dtype: int, seed: int = 0, seed2: int = 0) -> Tensor:
-    """Uniform numbers in [0, 1); seeds are attributes."""
-    sizes = listed(shape)
-    return uniform(_attribute_seed(seed, seed2), 0, math.prod(sizes), torch_dtype(dtype)).reshape(sizes)
-
-
-@kernel("RandomStandardNormal", host=("shape",))
-def random_standard_normal(shape: Any, *, dtype: int, seed: int = 0, seed2: int = 0) -> Tensor:
-    """Standard normal numbers; seeds are attributes."""
-    sizes = listed(shape)
-    return normal(_attribute_seed(seed, seed2), 0, math.prod(sizes), torch_dtype(dtype)).reshape(sizes)
-
-
 @kernel("RandomUniformInt", host=("shape",))
 def random_uniform_int(shape: Any, min: Tensor, max: Tensor, *, seed: int = 0, seed2: int = 0) -> Tensor:
     """Integers in [min, max); seeds are attributes."""
@@ -184,9 +183,9 @@ def multinomial_with_replacement(
     """numsamples category numbers a row, with probability proportional to x."""
     rows = x.reshape(-1, x.shape[-1]).double()
     if not bool(torch.isfinite(rows).all()) or bool((rows < 0).any()):
-        raise errors.refused("Multinomial", "a weight is negative, infinite or not a number")
+        raise refused("Multinomial", "a weight is negative, infinite or not a number")
     if bool((rows.sum(-1) == 0).any()):
-        raise errors.refused("Multinomial", "a row has no weight that is not 0")
+        raise refused("Multinomial", "a row has no weight that is not 0")
     key, counter = _seeded(seed, offset)
     if replacement:
         drawn = uniform(key, counter, rows.shape[0] * numsamples, torch.float64).reshape(-1, numsamples)
@@ -194,7 +193,7 @@ def multinomial_with_replacement(
         picked = torch.searchsorted(edges, drawn * edges[:, -1:], right=True).clamp(max=x.shape[-1] - 1)
     else:
         if numsamples > x.shape[-1]:
-            raise errors.refused("Multinomial", f"{numsamples} of {x.shape[-1]} categories without replacement")
+            raise refused("Multinomial", f"{numsamples} of {x.shape[-1]} categories without replacement")
         race = -torch.log1p(-uniform(key, counter, rows.numel(), torch.float64)).reshape(rows.shape) / rows
         picked = torch.argsort(race, -1)[:, :numsamples]
     return picked.reshape([*x.shape[:-1], numsamples])
@@ -220,18 +219,17 @@ def drop_out_gen_mask(
     return torch.from_numpy(np.packbits(padded, bitorder="little"))
 
 
-@kernel("DropOutDoMask", source="x / keep_prob where the bit is 1; the reciprocal is taken first")
+def _kept(x: Tensor, kept: Tensor, keep_prob: Tensor) -> Tensor:
+    """x / keep_prob where it is kept, else 0; the reciprocal is taken first."""
+    return torch.where(kept, x * (1.0 / keep_prob.reshape(()).to(x.dtype)), torch.zeros((), dtype=x.dtype))
+
+
+@kernel("DropOutDoMask")
 def drop_out_do_mask(x: Tensor, mask: Tensor, keep_prob: Tensor) -> Tensor:
     """x scaled where the mask's bit is set, else 0."""
     bits = np.unpackbits(mask.contiguous().numpy(), bitorder="little")[: x.numel()]
-    kept = torch.from_numpy(bits.astype(bool)).reshape(x.shape)
-    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-    scaled = wide * (1.0 / keep_prob.reshape(()).to(wide.dtype))
-    return torch.where(kept, scaled, torch.zeros((), dtype=wide.dtype)).to(x.dtype)
+    return _kept(wide(x), torch.from_numpy(bits.astype(bool)).reshape(x.shape), keep_prob).to(x.dtype)
 
 
-@kernel("DropOutDoMaskV3", source="as DropOutDoMask with one byte per element")
-def drop_out_do_mask_v3(x: Tensor, mask: Tensor, keep_prob: Tensor) -> Tensor:
-    """x scaled where the mask's byte is set, else 0."""
-    scaled = x * (1.0 / keep_prob.reshape(()).to(x.dtype))
-    return torch.where(mask.reshape(x.shape) != 0, scaled, torch.zeros((), dtype=x.dtype))
+# a byte an element
+rows({"DropOutDoMaskV3": lambda x, mask, keep_prob: _kept(x, mask.reshape(x.shape) != 0, keep_prob)})

@@ -6,6 +6,7 @@ and ReduceLogSumExp reduce everything, the others reduce nothing. 16-bit floats 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,10 +15,11 @@ from torch import Tensor
 
 from ge_graph import schema
 from ge_graph.dtypes import DataType
-from ge_runtime import errors
-from ge_runtime.cpu.kernels.elementwise import wide
-from ge_runtime.cpu.registry import Call, PlanContext, PlanHook, kernel, plan
+from ge_runtime.cpu.kernels.numerics import rounded, wide
+from ge_runtime.cpu.plan_context import PlanContext
+from ge_runtime.cpu.registry import Call, PlanHook, kernel, plan, rows
 from ge_runtime.cpu.values import listed, one, torch_dtype
+from ge_runtime.errors import refused
 
 Reduce = Callable[[Tensor, "tuple[int, ...]", bool], Tensor]
 
@@ -29,22 +31,19 @@ def _axes(x: Tensor, axes: Any) -> tuple[int, ...]:
     normalised = []
     for a in listed(axes):
         if not -x.dim() <= a < x.dim():
-            raise errors.refused("Reduce", f"axis {a} is outside of {x.dim()} dims")
+            raise refused("Reduce", f"axis {a} is outside of {x.dim()} dims")
         normalised.append(a % x.dim())
     return tuple(dict.fromkeys(normalised))
 
 
-def _sum(x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
-    return torch.sum(x, axes, keep, dtype=x.dtype)
+def _volume(x: Tensor, axes: Sequence[int]) -> int:
+    return math.prod(x.shape[a] for a in axes)
 
 
 def _mean(x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
     if x.is_floating_point() or x.is_complex():
         return torch.mean(x, axes, keep)
-    count = 1
-    for a in axes:
-        count *= x.shape[a]
-    return torch.div(torch.sum(x, axes, keep), count, rounding_mode="trunc").to(x.dtype)
+    return torch.div(torch.sum(x, axes, keep), _volume(x, axes), rounding_mode="trunc").to(x.dtype)
 
 
 def _prod(x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
@@ -53,39 +52,19 @@ def _prod(x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
     return x
 
 
-def _log_sum_exp(x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
-    """Plainly: the operator takes no maximum out of the sum, so exponentials above 88 overflow in float32."""
-    return torch.log(torch.sum(torch.exp(wide(x)), axes, keep)).to(x.dtype)
-
-
-def _log_sum(x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
-    return torch.log(torch.sum(wide(x), axes, keep)).to(x.dtype)
-
-
-def _euclid(x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
-    return torch.sqrt(torch.sum(torch.square(wide(x)), axes, keep)).to(x.dtype)
-
-
-def _all(x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
-    return torch.all(x, axes, keep) if axes else x.clone()
-
-
-def _any(x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
-    return torch.any(x, axes, keep) if axes else x.clone()
-
-
 # Operator: function, whether an empty list of axes means all of them.
 _TABLE: dict[str, tuple[Reduce, bool]] = {
-    "ReduceSum": (_sum, False),
+    "ReduceSum": (lambda x, axes, keep: torch.sum(x, axes, keep, dtype=x.dtype), False),
     "ReduceMean": (_mean, False),
     "ReduceMax": (torch.amax, False),
     "ReduceMin": (torch.amin, False),
     "ReduceProd": (_prod, False),
-    "ReduceAll": (_all, True),
-    "ReduceAny": (_any, True),
-    "ReduceLogSumExp": (_log_sum_exp, True),
-    "ReduceLogSum": (_log_sum, True),
-    "EuclideanNorm": (_euclid, False),
+    "ReduceAll": (torch.all, True),
+    "ReduceAny": (torch.any, True),
+    # Plainly: the operator takes no maximum out of the sum, so exponentials above 88 overflow in float32.
+    "ReduceLogSumExp": (rounded(lambda x, axes, keep: torch.log(torch.sum(torch.exp(x), axes, keep))), True),
+    "ReduceLogSum": (rounded(lambda x, axes, keep: torch.log(torch.sum(x, axes, keep))), True),
+    "EuclideanNorm": (rounded(lambda x, axes, keep: torch.sqrt(torch.sum(torch.square(x), axes, keep))), False),
 }
 
 
@@ -104,10 +83,12 @@ def _reducer(fn: Reduce, empty_is_all: bool) -> Callable[..., Tensor]:
     return reduce
 
 
-def _direct_reduction(fn: Callable[..., Any], typed: bool) -> PlanHook:
+def _direct_reduction(fn: Callable[..., Any], *, typed: bool = False, floats: bool = False) -> PlanHook:
+    """``fn`` itself where the axes are known; ``typed`` tells it an integer result, ``floats`` takes floats alone."""
+
     def hook(ctx: PlanContext) -> Call | None:
-        axes, shape = ctx.const("axes"), ctx.shape("x")
-        if axes is None or not shape:
+        axes, shape, dtype = ctx.const("axes"), ctx.shape("x"), ctx.dtype("x")
+        if axes is None or not shape or (floats and (dtype is None or not dtype.is_float)):
             return None
         dims = axes if isinstance(axes, list) else [axes]
         clean = all(-len(shape) <= a < len(shape) for a in dims) and len({a % len(shape) for a in dims}) == len(dims)
@@ -121,21 +102,14 @@ def _direct_reduction(fn: Callable[..., Any], typed: bool) -> PlanHook:
 
 
 for _op, (_fn, _all_if_empty) in _TABLE.items():
-    kernel(_op, host=("axes",))(_reducer(_fn, _all_if_empty))
-    if (
-        schema.get(f"{_op}D") is not None
-    ):  # ReduceMeanD's header overrides noop_with_empty_axes; others follow the plain form
-        kernel(f"{_op}D")(_reducer(_fn, _all_if_empty))
+    rows({_op: _reducer(_fn, _all_if_empty)}, host=("axes",))
+    if schema.get(f"{_op}D") is not None:  # ReduceMeanD's header overrides noop_with_empty_axes; others follow this
+        rows({f"{_op}D": _reducer(_fn, _all_if_empty)})
 
-plan("ReduceSum")(_direct_reduction(torch.sum, True))
-plan("ReduceMax")(_direct_reduction(torch.amax, False))
-plan("ReduceMin")(_direct_reduction(torch.amin, False))
-
-
-@plan("ReduceMean")
-def _mean_plan(ctx: PlanContext) -> Call | None:
-    dtype = ctx.dtype("x")
-    return _direct_reduction(torch.mean, False)(ctx) if dtype is not None and dtype.is_float else None  # type: ignore[return-value]
+plan("ReduceSum")(_direct_reduction(torch.sum, typed=True))
+plan("ReduceMax")(_direct_reduction(torch.amax))
+plan("ReduceMin")(_direct_reduction(torch.amin))
+plan("ReduceMean")(_direct_reduction(torch.mean, floats=True))
 
 
 @kernel("ReduceMeanWithCast", host=("axes",))
@@ -152,73 +126,55 @@ def _dims(x: Tensor, dim: Sequence[int]) -> tuple[int, ...]:
     return _axes(x, list(dim)) if dim else tuple(range(x.dim()))
 
 
-def _spread(x: Tensor, mean: Tensor, dim: Sequence[int], correction: int, keepdim: bool) -> Tensor:
-    """sum((x - mean)²) / max(0, N - correction), in float32 for 16-bit types."""
+def _around(x: Tensor, mean: Tensor, dim: Sequence[int], correction: int, keepdim: bool) -> Tensor:
+    """sum((x - mean)²) / max(0, N - correction), in float32 for 16-bit types; N <= correction divides by zero."""
     dims = _dims(x, dim)
-    count = 1
-    for d in dims:
-        count *= x.shape[d]
     square = torch.square(wide(x) - wide(mean))
-    total = torch.sum(square, dims, keepdim) if dims else square
-    return total / max(0, count - correction)
+    return (torch.sum(square, dims, keepdim) if dims else square) / max(0, _volume(x, dims) - correction)
 
 
-@kernel("ReduceStdV2", source="two passes; N <= correction divides by zero")
-def reduce_std_v2(
-    x: Tensor, *, dim: Sequence[int] = (), correction: int = 1, keepdim: bool = False, is_mean_out: bool = True
+def _spread(
+    x: Tensor, dim: Sequence[int], correction: int, keepdim: bool, root: Callable[[Tensor], Tensor] | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Standard deviation and mean."""
-    dims = _dims(x, dim)
-    mean = torch.mean(wide(x), dims, True)
-    std = torch.sqrt(_spread(x, mean, dim, correction, keepdim)).to(x.dtype)
-    return std, mean.reshape(std.shape).to(x.dtype)
-
-
-@kernel("ReduceVar", source="operator prototypes of CANN 2026; as ReduceStdV2, without the root")
-def reduce_var(
-    x: Tensor, *, dim: Sequence[int] = (), correction: int = 1, keepdim: bool = False, is_mean_out: bool = True
-) -> tuple[Tensor, Tensor]:
-    """Variance and mean."""
+    """Variance, or its root, and mean."""
     mean = torch.mean(wide(x), _dims(x, dim), True)
-    var = _spread(x, mean, dim, correction, keepdim).to(x.dtype)
-    return var, mean.reshape(var.shape).to(x.dtype)
+    spread = _around(x, mean, dim, correction, keepdim)
+    return (spread if root is None else root(spread)).to(x.dtype), mean.reshape(spread.shape).to(x.dtype)
 
 
-@kernel("ReduceStd")
-def reduce_std(
-    x: Tensor, *, dim: Sequence[int] = (), unbiased: bool = True, keepdim: bool = False
-) -> tuple[Tensor, Tensor]:
-    """Standard deviation and mean."""
-    return reduce_std_v2(x, dim=dim, correction=int(unbiased), keepdim=keepdim)
+_CANN_2026 = "operator prototypes of CANN 2026"
+rows({
+    "ReduceStdV2": lambda x, *, dim=(), correction=1, keepdim=False, is_mean_out=True: (
+        _spread(x, dim, correction, keepdim, torch.sqrt)),
+    "ReduceVar": lambda x, *, dim=(), correction=1, keepdim=False, is_mean_out=True: (
+        _spread(x, dim, correction, keepdim)),
+    "ReduceStd": lambda x, *, dim=(), unbiased=True, keepdim=False: (
+        _spread(x, dim, int(unbiased), keepdim, torch.sqrt)),
+    "ReduceMeanVariance": lambda x, *, axes=(), keep_dims=True: _spread(x, axes, 0, keep_dims)[::-1],  # divisor N
+}, source=_CANN_2026)  # fmt: skip
 
 
-@kernel("ReduceStdV2Update", source="the given mean is used, not computed again")
+# The given mean is used, not computed again.
+@kernel("ReduceStdV2Update")
+@rounded
 def reduce_std_v2_update(
     x: Tensor, mean: Tensor, *, dim: Sequence[int], if_std: bool = False, unbiased: bool = True, keepdim: bool = False,
     correction: int = 1,
 ) -> Tensor:  # fmt: skip
     """Variance, or standard deviation, around a mean."""
-    var = _spread(x, mean, dim, correction if unbiased else 0, keepdim)
-    return (torch.sqrt(var) if if_std else var).to(x.dtype)
+    var = _around(x, mean, dim, correction if unbiased else 0, keepdim)
+    return torch.sqrt(var) if if_std else var
 
 
 @kernel("ReduceStdWithMean", source="the square root is taken although the header speaks of a variance")
+@rounded
 def reduce_std_with_mean(
     x: Tensor, mean: Tensor, *, dim: Sequence[int] = (), unbiased: bool = True, keepdim: bool = False,
     invert: bool = False, epsilon: float = 0.001, correction: int = 1,
 ) -> Tensor:  # fmt: skip
     """Standard deviation around a mean, or 1 / sqrt(variance + epsilon)."""
-    var = _spread(x, mean, dim, correction if unbiased else 0, keepdim)
-    return (torch.rsqrt(var + epsilon) if invert else torch.sqrt(var)).to(x.dtype)
-
-
-@kernel("ReduceMeanVariance")
-def reduce_mean_variance(x: Tensor, *, axes: Sequence[int] = (), keep_dims: bool = True) -> tuple[Tensor, Tensor]:
-    """Mean and variance with divisor N."""
-    dims = _dims(x, axes)
-    mean = torch.mean(wide(x), dims, True)
-    variance = _spread(x, mean, axes, 0, keep_dims)
-    return mean.reshape(variance.shape).to(x.dtype), variance.to(x.dtype)
+    var = _around(x, mean, dim, correction if unbiased else 0, keepdim)
+    return torch.rsqrt(var + epsilon) if invert else torch.sqrt(var)
 
 
 @kernel("Trace", source="operator header: integers are summed as 64-bit integers")
@@ -228,40 +184,36 @@ def trace(x: Tensor) -> Tensor:
     return torch.sum(diagonal).to(x.dtype) if x.is_floating_point() or x.is_complex() else torch.sum(diagonal)
 
 
-# Positions of extrema
+# Positions of extrema; NaN is one.
 
 
-@kernel("ArgMaxV2", "ArgMaxD", host=("dimension",))
-def arg_max(x: Tensor, dimension: Any, *, dtype: int = DataType.DT_INT64) -> Tensor:
-    """Position of the first largest element along an axis; NaN is largest."""
-    return torch.argmax(x, one(dimension)).to(torch_dtype(dtype))
+def _place(fn: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The first one's position along an axis."""
+
+    def run(x: Tensor, dimension: Any, *, dtype: int = DataType.DT_INT64) -> Tensor:
+        return fn(x, one(dimension)).to(torch_dtype(dtype))
+
+    return run
 
 
-@kernel("ArgMin", "ArgMinD", host=("dimension",))
-def arg_min(x: Tensor, dimension: Any, *, dtype: int = DataType.DT_INT64) -> Tensor:
-    """Position of the first smallest element along an axis; NaN is smallest."""
-    return torch.argmin(x, one(dimension)).to(torch_dtype(dtype))
+def _place_and_value(fn: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, Tensor]]:
+    """The first one's position (int32) along an axis, and its value."""
+
+    def run(x: Tensor, *, dimension: int, keep_dims: bool = False) -> tuple[Tensor, Tensor]:
+        place = fn(x, dimension, True)
+        value = torch.gather(x, dimension, place)
+        if not keep_dims and x.dim():
+            place, value = place.squeeze(dimension), value.squeeze(dimension)
+        return place.to(torch.int32), value
+
+    return run
 
 
-@kernel("ArgMaxWithValue", source="outputs in order position (int32), value")
-def arg_max_with_value(x: Tensor, *, dimension: int, keep_dims: bool = False) -> tuple[Tensor, Tensor]:
-    """Position and value of the largest element along an axis."""
-    place = torch.argmax(x, dimension, True)
-    return _at(x, place, dimension, keep_dims)
-
-
-@kernel("ArgMinWithValue", source="outputs in order position (int32), value")
-def arg_min_with_value(x: Tensor, *, dimension: int, keep_dims: bool = False) -> tuple[Tensor, Tensor]:
-    """Position and value of the smallest element along an axis."""
-    place = torch.argmin(x, dimension, True)
-    return _at(x, place, dimension, keep_dims)
-
-
-def _at(x: Tensor, place: Tensor, dim: int, keep: bool) -> tuple[Tensor, Tensor]:
-    value = torch.gather(x, dim, place)
-    if not keep and x.dim():
-        place, value = place.squeeze(dim), value.squeeze(dim)
-    return place.to(torch.int32), value
+rows({"ArgMaxV2 ArgMaxD": _place(torch.argmax), "ArgMin ArgMinD": _place(torch.argmin)}, host=("dimension",))
+rows({
+    "ArgMaxWithValue": _place_and_value(torch.argmax), "ArgMinWithValue": _place_and_value(torch.argmin),
+    "Cummax": lambda x, *, dim: tuple(torch.cummax(x, dim)), "Cummin": lambda x, *, axis: tuple(torch.cummin(x, axis)),
+})  # fmt: skip
 
 
 # Running sums
@@ -282,27 +234,8 @@ def _running(fn: Callable[[Tensor, int], Tensor], neutral: float) -> Callable[..
     return run
 
 
-def _log_cumsum_exp(x: Tensor, dim: int) -> Tensor:
-    return torch.logcumsumexp(wide(x), dim).to(x.dtype)
-
-
-for _name, _function, _neutral in (
-    ("Cumsum", lambda x, dim: torch.cumsum(x, dim, dtype=x.dtype), 0.0),
-    ("Cumprod", lambda x, dim: torch.cumprod(x, dim, dtype=x.dtype), 1.0),
-    ("CumulativeLogsumexp", _log_cumsum_exp, float("-inf")),
-):
-    kernel(_name, f"{_name}D", host=("axis",))(_running(_function, _neutral))
-
-
-@kernel("Cummax")
-def cummax(x: Tensor, *, dim: int) -> tuple[Tensor, Tensor]:
-    """Running maximum and where it stands."""
-    values, places = torch.cummax(x, dim)
-    return values, places
-
-
-@kernel("Cummin")
-def cummin(x: Tensor, *, axis: int) -> tuple[Tensor, Tensor]:
-    """Running minimum and where it stands."""
-    values, places = torch.cummin(x, axis)
-    return values, places
+rows({
+    "Cumsum CumsumD": _running(lambda x, dim: torch.cumsum(x, dim, dtype=x.dtype), 0.0),
+    "Cumprod CumprodD": _running(lambda x, dim: torch.cumprod(x, dim, dtype=x.dtype), 1.0),
+    "CumulativeLogsumexp CumulativeLogsumexpD": _running(rounded(torch.logcumsumexp), float("-inf")),
+}, host=("axis",))  # fmt: skip

@@ -8,8 +8,9 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from ge_runtime.cpu.kernels.numerics import refuse, wide
+from ge_runtime.cpu.kernels.numerics import wide
 from ge_runtime.cpu.registry import kernel
+from ge_runtime.errors import refused
 
 _ENLARGED: Final = 1  # roi_end_mode: one is added to the end, then all is scaled
 _FREE: Final = 2  # roi_end_mode: regions moved by half a pixel, of any size; 0 and 3 are at least one cell large
@@ -17,7 +18,7 @@ _FREE: Final = 2  # roi_end_mode: regions moved by half a pixel, of any size; 0 
 
 def _corners(rois: Tensor, spatial_scale: float, mode: int) -> Tensor:
     if mode not in (0, 1, 2, 3):
-        raise refuse("ROIAlign", f"roi_end_mode is {mode}; 0, 1, 2 and 3 are defined")
+        raise refused("ROIAlign", f"roi_end_mode is {mode}; 0, 1, 2 and 3 are defined")
     corners = wide(rois)[:, 1:]
     if mode == _ENLARGED:
         corners = corners + torch.tensor([0.0, 0.0, 1.0, 1.0], dtype=corners.dtype)
@@ -62,7 +63,7 @@ def roi_align(
 ) -> Tensor:  # fmt: skip
     """Mean of bilinear samples in each cell of each region (image, x1, y1, x2, y2); 0 samples: one for each pixel."""
     if pool_mode != "avg":
-        raise refuse("ROIAlign", f"pool_mode is {pool_mode!r}; 'avg' is computed")
+        raise refused("ROIAlign", f"pool_mode is {pool_mode!r}; 'avg' is computed")
     x, pooled = wide(features), (pooled_height, pooled_width)
     y = x.new_zeros(rois.shape[0], x.shape[1], *pooled)
     for k, (image, rows, columns) in enumerate(
@@ -125,7 +126,7 @@ def psroi_pooling_v2(x: Tensor, rois: Tensor, *, spatial_scale: float, output_di
     """Mean of each cell of each region, every cell in a channel of its own; corners are rounded, then scaled."""
     n, channels, height, width = x.shape
     if channels != output_dim * group_size**2 or rois.shape[0] != n:
-        raise refuse("PSROIPoolingV2", f"x is {tuple(x.shape)}, rois {tuple(rois.shape)}, group_size {group_size}")
+        raise refused("PSROIPoolingV2", f"x is {tuple(x.shape)}, rois {tuple(rois.shape)}, group_size {group_size}")
     maps = wide(x).view(n, output_dim, group_size, group_size, height, width)
     pooled = []
     for region in wide(rois).transpose(1, 2).reshape(-1, 5).round().tolist():
@@ -162,9 +163,9 @@ def deformable_offsets(
 ) -> Tensor:  # fmt: skip
     """The samples of a deformable convolution side by side: (N, C, OH * kh, OW * kw), each times its mask."""
     if data_format != "NCHW":
-        raise refuse("DeformableOffsets", f"data_format is {data_format!r}; 'NCHW' is computed")
+        raise refused("DeformableOffsets", f"data_format is {data_format!r}; 'NCHW' is computed")
     if not modulated:
-        raise refuse("DeformableOffsets", "modulated is false; true is computed")
+        raise refused("DeformableOffsets", "modulated is false; true is computed")
     kh, kw = ksize
     (sh, sw), (dh, dw), (top, _, left, _) = strides[2:], dilations[2:], pads
     n, channels = x.shape[:2]

@@ -13,12 +13,13 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from ge_runtime.cpu.kernels.numerics import ints, refuse, torch_dtype, wide
-from ge_runtime.cpu.registry import kernel
+from ge_runtime.cpu.kernels.numerics import wide
+from ge_runtime.cpu.registry import kernel, rows
+from ge_runtime.cpu.values import listed, torch_dtype
+from ge_runtime.errors import refused
 
 _ATEN = torch.ops.aten
-_HEADER = "operator header: image_ops, nn_pooling_ops"
-_F = torch.nn.functional
+_HEADER = "operator header: image_ops, nn_pooling_ops; ops-cv: image, documentation and kernel"
 
 
 def _scale(n: int, out: int, align: bool, factor: float = 0.0) -> float:
@@ -76,6 +77,10 @@ def _nearest_matrix(n: int, out: int, align: bool, half_pixel: bool, factor: flo
     return m
 
 
+_UPSAMPLE: Final[dict[tuple[str, int], Any]] = {
+    ("linear", 1): _ATEN.upsample_linear1d.default, ("linear", 2): _ATEN.upsample_bilinear2d.default,
+    ("linear", 3): _ATEN.upsample_trilinear3d.default, ("cubic", 2): _ATEN.upsample_bicubic2d.default,
+}  # fmt: skip
 _MATRICES: Final = {"nearest": _nearest_matrix, "linear": _linear_matrix, "cubic": _cubic_matrix}
 
 
@@ -87,13 +92,20 @@ def apply_matrices(x: Tensor, matrices: Sequence[Tensor]) -> Tensor:
     return x.contiguous()
 
 
+def _steps(factors: Sequence[float], rank: int) -> list[float]:
+    """A scale an axis, 0 where it follows from the sizes."""
+    if len(factors) not in (0, rank):
+        raise refused("resize", f"{len(factors)} scales for {rank} sizes", "give one scale an axis, or none")
+    return list(factors) if any(f > 0 for f in factors) else [0.0] * rank
+
+
 def resize(
     x: Tensor, size: Sequence[int], kind: str, align: bool, half_pixel: bool, factors: Sequence[float] = ()
 ) -> Tensor:
     """Resize the trailing axes; the result is in the arithmetic type."""
     if align and half_pixel:
-        raise refuse("resize", "align_corners and half_pixel_centers are both true", "set one of them")
-    steps = list(factors) or [0.0] * len(size)
+        raise refused("resize", "align_corners and half_pixel_centers are both true", "set one of them")
+    steps = _steps(factors, len(size))
     if kind == "nearest":
         for i, out in enumerate(size):
             axis = x.dim() - len(size) + i
@@ -102,13 +114,7 @@ def resize(
     x = wide(x)
     if align or half_pixel:
         scales = [s if s > 0 else None for s in steps]
-        fns: dict[tuple[str, int], Any] = {
-            ("linear", 1): _ATEN.upsample_linear1d.default,
-            ("linear", 2): _ATEN.upsample_bilinear2d.default,
-            ("linear", 3): _ATEN.upsample_trilinear3d.default,
-            ("cubic", 2): _ATEN.upsample_bicubic2d.default,
-        }
-        return fns[kind, len(size)](x, list(size), align, *scales)  # type: ignore[no-any-return]
+        return _UPSAMPLE[kind, len(size)](x, list(size), align, *scales)  # type: ignore[no-any-return]
     shape = x.shape[-len(size) :]
     return apply_matrices(x, [_MATRICES[kind](n, o, align, half_pixel, s) for n, o, s in zip(shape, size, steps)])
 
@@ -117,7 +123,7 @@ def resize_grad(
     grad: Tensor, size: Sequence[int], kind: str, align: bool, half_pixel: bool, factors: Sequence[float] = ()
 ) -> Tensor:
     """Adjoint of ``resize`` from an input of trailing ``size``; in the arithmetic type."""
-    steps = list(factors) or [0.0] * len(size)
+    steps = _steps(factors, len(size))
     g = wide(grad)
     if kind == "nearest":
         for i, n in enumerate(size):
@@ -130,41 +136,29 @@ def resize_grad(
     return apply_matrices(g, [_MATRICES[kind](n, o, align, half_pixel, s).mT for n, o, s in zip(size, shape, steps)])
 
 
-@kernel(
-    "ResizeNearestNeighborV2",
-    host=("size",),
-    views=True,
-    source="ops-cv: image/resize_nearest_neighbor_v2, documentation and kernel",
-)
-def resize_nearest_neighbor_v2(
-    x: Tensor, size: Any, *, align_corners: bool = False, half_pixel_centers: bool = False, scales: Sequence[float] = ()
+def resized(
+    x: Tensor, size: Sequence[int], kind: str, align: bool, half_pixel: bool, factors: Sequence[float] = ()
 ) -> Tensor:
-    """Nearest source pixel: floor of the scaled index, of the scaled pixel centre, or rounded half up when aligned."""
-    factors = list(scales) if any(s > 0 for s in scales) else []
-    return resize(x, ints(size), "nearest", align_corners, half_pixel_centers, factors)
+    """``resize`` in the type of ``x``."""
+    return resize(x, size, kind, align, half_pixel, factors).to(x.dtype)
 
 
-@kernel(
-    "ResizeNearestNeighborV2Grad", host=("size",), source="ops-cv: image/resize_nearest_neighbor_v2_grad, documentation"
-)
-def resize_nearest_neighbor_v2_grad(
-    grads: Tensor, size: Any, *, align_corners: bool = False, half_pixel_centers: bool = False,
-    scales: Sequence[float] = (),
-) -> Tensor:  # fmt: skip
-    """Add every gradient pixel to the source pixel it was copied from."""
-    factors = list(scales) if any(s > 0 for s in scales) else []
-    return resize_grad(grads, ints(size), "nearest", align_corners, half_pixel_centers, factors).to(grads.dtype)
+def resized_grad(
+    grad: Tensor, size: Sequence[int], kind: str, align: bool, half_pixel: bool, factors: Sequence[float] = ()
+) -> Tensor:
+    """``resize_grad`` in the type of ``grad``."""
+    return resize_grad(grad, size, kind, align, half_pixel, factors).to(grad.dtype)
 
 
 def _image(kind: str) -> Any:
+    """The result is float32 or what attribute dtype says, whatever the image is."""
+
     def run(
         x: Tensor, size: Any, *, align_corners: bool = False, half_pixel_centers: bool = False, dtype: int = 0,
         scales: Sequence[float] = (),
     ) -> Tensor:  # fmt: skip
-        factors = list(scales) if any(s > 0 for s in scales) else []
-        data = x if x.is_floating_point() else x.float()
-        y = resize(data, ints(size), kind, align_corners, half_pixel_centers, factors)
-        out = torch_dtype(dtype)
+        data, out = x if x.is_floating_point() else x.float(), torch_dtype(dtype)
+        y = resize(data, listed(size), kind, align_corners, half_pixel_centers, scales)
         return y.round().clamp(0, 255).to(out) if out == torch.uint8 else y.to(out)
 
     return run
@@ -175,61 +169,44 @@ def _image_grad(kind: str) -> Any:
         grads: Tensor, original_image: Tensor, *, align_corners: bool = False, half_pixel_centers: bool = False,
         scales: Sequence[float] = (),
     ) -> Tensor:  # fmt: skip
-        factors = list(scales) if any(s > 0 for s in scales) else []
-        size = list(original_image.shape[2:])
-        return resize_grad(grads, size, kind, align_corners, half_pixel_centers, factors).to(grads.dtype)
+        return resized_grad(grads, original_image.shape[2:], kind, align_corners, half_pixel_centers, scales)
 
     return run
 
 
-# The result of the image operators is float32 (attribute dtype), whatever the image is.
-kernel("ResizeBilinearV2", host=("size",), views=True, source=_HEADER)(_image("linear"))
-kernel("ResizeBicubic", host=("size",), views=True, source=_HEADER)(_image("cubic"))
-kernel("ResizeBilinearV2Grad", source=_HEADER)(_image_grad("linear"))
-kernel("ResizeBicubicGrad", source=_HEADER)(_image_grad("cubic"))
-
-
-@kernel("ResizeTrilinear", host=("size",), views=True, source=_HEADER)
-def resize_trilinear(x: Tensor, size: Any, *, align_corners: bool = False, half_pixel_centers: bool = False) -> Tensor:
-    """Linear resize of (N, C, D, H, W)."""
-    return resize(x, ints(size), "linear", align_corners, half_pixel_centers).to(x.dtype)
+rows({
+    # floor of the scaled index, of the scaled pixel centre, or rounded half up when aligned
+    "ResizeNearestNeighborV2": lambda x, size, *, align_corners=False, half_pixel_centers=False, scales=(): (
+        resize(x, listed(size), "nearest", align_corners, half_pixel_centers, scales)),
+    "ResizeBilinearV2": _image("linear"),
+    "ResizeBicubic": _image("cubic"),
+    "ResizeTrilinear": lambda x, size, *, align_corners=False, half_pixel_centers=False: (
+        resized(x, listed(size), "linear", align_corners, half_pixel_centers)),
+}, host=("size",), views=True, source=_HEADER)  # fmt: skip
+rows({
+    "ResizeNearestNeighborV2Grad": lambda grads, size, *, align_corners=False, half_pixel_centers=False, scales=(): (
+        resized_grad(grads, listed(size), "nearest", align_corners, half_pixel_centers, scales)),
+}, host=("size",), source=_HEADER)  # fmt: skip
+rows({"ResizeBilinearV2Grad": _image_grad("linear"), "ResizeBicubicGrad": _image_grad("cubic")}, source=_HEADER)
 
 
 def _target(x: Tensor, output_size: Sequence[int], scales: Sequence[float]) -> list[int]:
-    if output_size:
-        return list(output_size)
-    return [math.floor(n * s) for n, s in zip(x.shape[2:], scales)]
+    return list(output_size) or [math.floor(n * s) for n, s in zip(x.shape[2:], scales)]
 
 
-@kernel("UpsampleNearest1d", "UpsampleNearest3d", views=True, source=_HEADER)
-def upsample_nearest(x: Tensor, *, output_size: Sequence[int] = (), scales: Sequence[float] = ()) -> Tensor:
-    """Nearest resize of (N, C, ..) to ``output_size``, or by ``scales``."""
-    return resize(x, _target(x, output_size, scales), "nearest", False, False, scales)
-
-
-@kernel("UpsampleNearest1dGrad", "UpsampleNearest3dGrad", ignores=("output_size",), source=_HEADER)
-def upsample_nearest_grad(grad_output: Tensor, *, input_size: Sequence[int], scales: Sequence[float] = ()) -> Tensor:
-    """Gradient of the nearest resize; ``input_size`` is the full shape of the forward input."""
-    return resize_grad(grad_output, list(input_size)[2:], "nearest", False, False, scales).to(grad_output.dtype)
-
-
-@kernel("UpsampleTrilinear3d", views=True, source=_HEADER)
-def upsample_trilinear3d(
-    x: Tensor, *, output_size: Sequence[int] = (), scales: Sequence[float] = (), align_corners: bool = False
-) -> Tensor:
-    """Linear resize of (N, C, D, H, W); pixel centres unless corners are aligned."""
-    size = _target(x, output_size, scales)
-    return resize(x, size, "linear", align_corners, not align_corners, scales).to(x.dtype)
-
-
-@kernel("UpsampleTrilinear3dGrad", ignores=("output_size",), source=_HEADER)
-def upsample_trilinear3d_grad(
-    grad_output: Tensor, *, input_size: Sequence[int], scales: Sequence[float] = (), align_corners: bool = False
-) -> Tensor:
-    """Gradient of UpsampleTrilinear3d."""
-    size = list(input_size)[2:]
-    return resize_grad(grad_output, size, "linear", align_corners, not align_corners, scales).to(grad_output.dtype)
-
+# (N, C, ..) to ``output_size``, or by ``scales``; linear ones take pixel centres unless corners are aligned.
+rows({
+    "UpsampleNearest1d UpsampleNearest3d": lambda x, *, output_size=(), scales=(): (
+        resize(x, _target(x, output_size, scales), "nearest", False, False, scales)),
+    "UpsampleTrilinear3d": lambda x, *, output_size=(), scales=(), align_corners=False: (
+        resized(x, _target(x, output_size, scales), "linear", align_corners, not align_corners, scales)),
+}, views=True, source=_HEADER)  # fmt: skip
+rows({  # ``input_size`` is the full shape of the forward input
+    "UpsampleNearest1dGrad UpsampleNearest3dGrad": lambda grad_output, *, input_size, scales=(): (
+        resized_grad(grad_output, list(input_size)[2:], "nearest", False, False, scales)),
+    "UpsampleTrilinear3dGrad": lambda grad_output, *, input_size, scales=(), align_corners=False: (
+        resized_grad(grad_output, list(input_size)[2:], "linear", align_corners, not align_corners, scales)),
+}, ignores=("output_size",), source=_HEADER)  # fmt: skip
 
 _ONNX_COORDINATES: Final = {
     "half_pixel": (False, True), "pytorch_half_pixel": (False, True), "align_corners": (True, False),
@@ -237,14 +214,19 @@ _ONNX_COORDINATES: Final = {
 }  # fmt: skip
 
 
-def _resize_d_form(op: str, mode: str, rule: str, cubic: float, nearest: str) -> tuple[str, bool, bool]:
+def _onnx(
+    op: str, fn: Any, x: Tensor, full: Sequence[int], scales: Sequence[float], mode: str, rule: str, cubic: float,
+    nearest: str,
+) -> Tensor:  # fmt: skip
+    """``fn`` over the spatial axes of (N, C, ..) by method and coordinate rule."""
     if rule not in _ONNX_COORDINATES or mode not in _MATRICES:
-        raise refuse(op, f"mode {mode!r} with coordinates {rule!r}, accepted: {sorted(_ONNX_COORDINATES)}")
+        raise refused(op, f"mode {mode!r} with coordinates {rule!r}, accepted: {sorted(_ONNX_COORDINATES)}")
     if mode == "nearest" and (nearest, rule) != ("floor", "asymmetric"):
-        raise refuse(op, f"nearest_mode {nearest!r} with coordinates {rule!r}, accepted: floor with asymmetric")
+        raise refused(op, f"nearest_mode {nearest!r} with coordinates {rule!r}, accepted: floor with asymmetric")
     if mode == "cubic" and abs(cubic + 0.75) > 1e-9:
-        raise refuse(op, f"cubic_coeff_a is {cubic}, accepted: -0.75")
-    return mode, *_ONNX_COORDINATES[rule]
+        raise refused(op, f"cubic_coeff_a is {cubic}, accepted: -0.75")
+    size = list(full)[-(x.dim() - 2) :]
+    return fn(x, size, mode, *_ONNX_COORDINATES[rule], list(scales)[-len(size) :])  # type: ignore[no-any-return]
 
 
 @kernel("ResizeD", ignores=("roi", "extrapolation_value", "data_format"), source=_HEADER)
@@ -253,10 +235,9 @@ def resize_d(
     coordinate_transformation_mode: str = "half_pixel", cubic_coeff_a: float = -0.75,
     nearest_mode: str = "round_prefer_floor",
 ) -> Tensor:  # fmt: skip
-    """Resize of the spatial axes of (N, C, ..) by method and coordinate rule."""
-    form = _resize_d_form("ResizeD", mode, coordinate_transformation_mode, cubic_coeff_a, nearest_mode)
-    size = list(sizes)[-(x.dim() - 2) :]
-    return resize(x, size, *form, [s for s in scales][-len(size) :]).to(x.dtype)
+    """Resize as ONNX has it."""
+    rule = coordinate_transformation_mode
+    return _onnx("ResizeD", resized, x, sizes, scales, mode, rule, cubic_coeff_a, nearest_mode)
 
 
 @kernel("ResizeGradD", ignores=("roi", "extrapolation_value", "data_format"), source=_HEADER)
@@ -266,6 +247,5 @@ def resize_grad_d(
     nearest_mode: str = "round_prefer_floor",
 ) -> Tensor:  # fmt: skip
     """Gradient of ResizeD."""
-    form = _resize_d_form("ResizeGradD", mode, coordinate_transformation_mode, cubic_coeff_a, nearest_mode)
-    size = list(original_size)[-(grads.dim() - 2) :]
-    return resize_grad(grads, size, *form, [s for s in scales][-len(size) :]).to(grads.dtype)
+    rule = coordinate_transformation_mode
+    return _onnx("ResizeGradD", resized_grad, grads, original_size, scales, mode, rule, cubic_coeff_a, nearest_mode)

@@ -8,10 +8,11 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from ge_runtime.cpu.kernels.numerics import refuse, sum_to, wide
-from ge_runtime.cpu.registry import kernel
+from ge_runtime.cpu.kernels.numerics import rounded, sum_to, wide
+from ge_runtime.cpu.registry import kernel, rows
+from ge_runtime.errors import refused
 
-_ROPE = "ops-transformer: posembedding/rotary_position_embedding, documentation"
+_ROPE = "ops-transformer: posembedding, documentation; derivatives of RotaryMul"
 
 
 def _half(x: Tensor) -> Tensor:
@@ -40,6 +41,12 @@ def _split_pairs(x: Tensor) -> Tensor:
     return torch.cat((x[..., 0::2], x[..., 1::2]), -1)
 
 
+def rope_of_pairs(x: Tensor, sin: Tensor, cos: Tensor) -> Tensor:
+    """Even positions and odd ones become halves, which turn; in the arithmetic type."""
+    even, odd = x[..., 0::2], x[..., 1::2]
+    return torch.cat((even, odd), -1) * wide(cos) + torch.cat((-odd, even), -1) * wide(sin)
+
+
 def _join_pairs(x: Tensor) -> Tensor:
     a, b = x.chunk(2, -1)
     return torch.stack((a, b), -1).flatten(-2)
@@ -51,14 +58,8 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor, mode: object) -> Tensor:
     if mode == _INTERLEAVE_HALF:
         x32, mode = _split_pairs(x32), 0
     if mode not in _ROTATIONS:
-        raise refuse("rotary embedding", f"mode is {mode!r}, accepted: 0 to 3, half, interleave, quarter")
+        raise refused("rotary embedding", f"mode is {mode!r}, accepted: 0 to 3, half, interleave, quarter")
     return torch.addcmul(x32 * wide(cos), _ROTATIONS[mode](x32), wide(sin)).to(x.dtype)
-
-
-@kernel("RotaryMul", source="operator header and documentation: rotary_mul")
-def rotary_mul(x: Tensor, r1: Tensor, r2: Tensor) -> Tensor:
-    """``x * r1 + rotate_half(x) * r2``."""
-    return _rotate(x, r1, r2, 0)
 
 
 @kernel("RotaryPositionEmbedding", source=_ROPE)
@@ -85,34 +86,19 @@ def _rotate_grad(dy: Tensor, x: Tensor | None, cos: Tensor, sin: Tensor, mode: i
     return dx.to(dy.dtype), dcos.to(cos.dtype), dsin.to(sin.dtype)
 
 
-@kernel("RotaryPositionEmbeddingGrad", source=_ROPE)
-def rotary_position_embedding_grad(
-    dy: Tensor, cos: Tensor, sin: Tensor, x: Tensor | None = None, *, mode: int = 0
-) -> tuple[Tensor, Tensor, Tensor]:
-    """(dx, dcos, dsin); without ``x`` the last two are zero."""
-    return _rotate_grad(dy, x, cos, sin, mode)
+rows({
+    "RotaryMul": lambda x, r1, r2: _rotate(x, r1, r2, 0),
+    "InterleaveRope": lambda x, cos, sin: _rotate(x, cos, sin, _INTERLEAVE_HALF),  # in the order of halves
+    # (dx, dcos, dsin); without x the last two are zero
+    "RotaryPositionEmbeddingGrad": lambda dy, cos, sin, x=None, *, mode=0: _rotate_grad(dy, x, cos, sin, mode),
+}, source=_ROPE)  # fmt: skip
+rows({"RotaryMulGrad": lambda x, r1, r2, dy: _rotate_grad(dy, x, r1, r2, 0)}, ignores=("need_backward",), source=_ROPE)
 
 
-@kernel("RotaryMulGrad", ignores=("need_backward",), source="derivative of RotaryMul")
-def rotary_mul_grad(x: Tensor, r1: Tensor, r2: Tensor, dy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """(dx, dr1, dr2); the gradient is the last port."""
-    return _rotate_grad(dy, x, r1, r2, 0)
-
-
-@kernel(
-    "ApplyRotaryPosEmb", ignores=("layout",), source="ops-transformer: posembedding/apply_rotary_pos_emb, documentation"
-)
-def apply_rotary_pos_emb(
-    query: Tensor, key: Tensor, cos: Tensor, sin: Tensor, *, rotary_mode: str = "half"
-) -> tuple[Tensor, Tensor]:
-    """Rotate query and key; the head axis of cos and sin is 1, so the layout needs no look."""
-    return _rotate(query, cos, sin, rotary_mode), _rotate(key, cos, sin, rotary_mode)
-
-
-@kernel("InterleaveRope", source="ops-transformer: posembedding/interleave_rope, documentation")
-def interleave_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Even and odd positions become halves, which are rotated; the result keeps that order."""
-    return _rotate(x, cos, sin, _INTERLEAVE_HALF)
+rows({  # the head axis of cos and sin is 1, so the layout needs no look
+    "ApplyRotaryPosEmb": lambda query, key, cos, sin, *, rotary_mode="half": (
+        _rotate(query, cos, sin, rotary_mode), _rotate(key, cos, sin, rotary_mode)),
+}, ignores=("layout",), source=_ROPE)  # fmt: skip
 
 
 @kernel(
@@ -131,12 +117,10 @@ def rope_with_sin_cos_cache(
     if positions.dim() == 2:
         sizes = list(mropeSection)
         if len(sizes) != positions.shape[0] or sum(sizes) != cos.shape[-1]:
-            raise refuse(
-                "RopeWithSinCosCache", f"mropeSection {sizes} of {positions.shape[0]} x {cos.shape[-1]} angles"
-            )
+            raise refused("RopeWithSinCosCache", f"mropeSection {sizes} of {len(positions)} x {cos.shape[-1]} angles")
         cos, sin = (torch.cat([part[i] for i, part in enumerate(t.split(sizes, -1))], -1) for t in (cos, sin))
     elif any(mropeSection):
-        raise refuse("RopeWithSinCosCache", f"mropeSection {list(mropeSection)} with positions of one axis")
+        raise refused("RopeWithSinCosCache", f"mropeSection {list(mropeSection)} with positions of one axis")
 
     def turn(x: Tensor, heads: int) -> Tensor:
         data = wide(x).reshape(-1, heads, headSize)
@@ -150,30 +134,42 @@ def rope_with_sin_cos_cache(
     return turn(queryIn, numQHeads), turn(keyIn, numKHeads)
 
 
-def _gelu(x: Tensor, approximate: str) -> Tensor:
-    return torch.nn.functional.gelu(x, approximate=approximate)
-
-
-@kernel("SwiGlu", source="ops-nn: activation/swi_glu, documentation")
-def swiglu(x: Tensor, *, dim: int = -1) -> Tensor:
-    """``silu(a) * b`` of the halves a, b along ``dim``."""
-    a, b = _halves("SwiGlu", wide(x), dim)
-    return (torch.nn.functional.silu(a) * b).to(x.dtype)
-
-
-@kernel("SwiGluGrad", source="ops-nn: activation/swi_glu_grad, documentation")
-def swiglu_grad(y_grad: Tensor, x: Tensor, *, dim: int = -1) -> Tensor:
-    """Gradient of SwiGlu, joined along ``dim``."""
-    a, b = _halves("SwiGluGrad", wide(x), dim)
-    g, s = wide(y_grad), torch.sigmoid(a)
-    return torch.cat((g * b * (s + s * (1 - s) * a), g * s * a), dim).to(x.dtype)
-
-
 def _halves(op: str, x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     if x.shape[dim] % 2:
-        raise refuse(op, f"axis {dim} has the odd size {x.shape[dim]}", "give an even size")
+        raise refused(op, f"axis {dim} has the odd size {x.shape[dim]}", "give an even size")
     a, b = x.chunk(2, dim)
     return a, b
+
+
+def _swiglu(x: Tensor, *, dim: int = -1) -> Tensor:
+    """``silu(a) * b`` of the halves a, b along ``dim``."""
+    a, b = _halves("SwiGlu", x, dim)
+    return torch.nn.functional.silu(a) * b
+
+
+def _glu(x: Tensor, *, dim: int = -1) -> Tensor:
+    """``a * sigmoid(b)`` of the halves along ``dim``."""
+    _halves("GLU", x, dim)
+    return torch.nn.functional.glu(x, dim)
+
+
+# Gradients are joined along ``dim``.
+def _swiglu_grad(y_grad: Tensor, x: Tensor, *, dim: int = -1) -> Tensor:
+    a, b = _halves("SwiGluGrad", x, dim)
+    s = torch.sigmoid(a)
+    return torch.cat((y_grad * b * (s + s * (1 - s) * a), y_grad * s * a), dim)
+
+
+def _glu_grad(y_grad: Tensor, x: Tensor, *, dim: int = -1) -> Tensor:
+    a, b = _halves("GLUGrad", x, dim)
+    s = torch.sigmoid(b)
+    return torch.cat((y_grad * s, y_grad * a * s * (1 - s)), dim)
+
+
+rows({
+    "SwiGlu": rounded(_swiglu), "SwiGluGrad": rounded(_swiglu_grad), "GLU": rounded(_glu),
+    "GLUGrad": rounded(_glu_grad),
+}, source="ops-nn: activation, documentation")  # fmt: skip
 
 
 @kernel("GeGluV2", source="ops-nn: activation/ge_glu_v2, documentation")
@@ -181,36 +177,21 @@ def geglu_v2(x: Tensor, *, dim: int = -1, approximate: int = 1, activate_left: b
     """(other half * gelu(half), gelu(half)); ``activate_left`` takes the first half through gelu."""
     a, b = _halves("GeGluV2", wide(x), dim)
     gate, other = (a, b) if activate_left else (b, a)
-    g = _gelu(gate, "tanh" if approximate else "none")
+    g = torch.nn.functional.gelu(gate, approximate="tanh" if approximate else "none")
     return (other * g).to(x.dtype), g.to(x.dtype)
 
 
 @kernel("GeGluGradV2", source="ops-nn: activation/ge_glu_grad_v2, documentation")
+@rounded
 def geglu_grad_v2(
     dy: Tensor, x: Tensor, gelu: Tensor, *, dim: int = -1, approximate: int = 1, activate_left: bool = False
 ) -> Tensor:
     """Gradient of GeGluV2 for x; ``gelu`` is the second output of the forward operator."""
-    a, b = _halves("GeGluGradV2", wide(x), dim)
+    a, b = _halves("GeGluGradV2", x, dim)
     gate, other = (a, b) if activate_left else (b, a)
-    g = wide(dy)
-    d_other = g * wide(gelu)
-    d_gate = torch.ops.aten.gelu_backward.default(g * other, gate, approximate="tanh" if approximate else "none")
-    return torch.cat((d_gate, d_other) if activate_left else (d_other, d_gate), dim).to(x.dtype)
-
-
-@kernel("GLU", source="ops-nn: activation/glu, documentation")
-def glu(x: Tensor, *, dim: int = -1) -> Tensor:
-    """``a * sigmoid(b)`` of the halves along ``dim``."""
-    _halves("GLU", x, dim)
-    return torch.nn.functional.glu(wide(x), dim).to(x.dtype)
-
-
-@kernel("GLUGrad", source="ops-nn: activation/glu_grad, documentation")
-def glu_grad(y_grad: Tensor, x: Tensor, *, dim: int = -1) -> Tensor:
-    """Gradient of GLU, joined along ``dim``."""
-    a, b = _halves("GLUGrad", wide(x), dim)
-    g, s = wide(y_grad), torch.sigmoid(b)
-    return torch.cat((g * s, g * a * s * (1 - s)), dim).to(y_grad.dtype)
+    d_other, form = dy * gelu, "tanh" if approximate else "none"
+    d_gate = torch.ops.aten.gelu_backward.default(dy * other, gate, approximate=form)
+    return torch.cat((d_gate, d_other) if activate_left else (d_other, d_gate), dim)
 
 
 @kernel("ClippedSwiglu", source="ops-nn: activation/clipped_swiglu, documentation and kernel")

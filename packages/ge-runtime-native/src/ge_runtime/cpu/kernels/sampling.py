@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from ge_runtime.cpu.kernels.conv import from_channels_first, pad_spatial, to_channels_first
-from ge_runtime.cpu.kernels.numerics import ints, number, refuse, wide
-from ge_runtime.cpu.registry import kernel
+from ge_runtime.cpu.kernels.numerics import number, rounded, wide
+from ge_runtime.cpu.kernels.shape_ops import PAD_MODES, mirror_index
+from ge_runtime.cpu.registry import kernel, rows
+from ge_runtime.cpu.values import listed
+from ge_runtime.errors import refused
 
 _ATEN = torch.ops.aten
 _F = torch.nn.functional
@@ -18,41 +21,53 @@ _INTERPOLATION: Final = {"bilinear": 0, "nearest": 1, "bicubic": 2}
 _PADDING: Final = {"zeros": 0, "border": 1, "reflection": 2}
 
 
-@kernel("GridSampler2D", "GridSampler3D", ignores=("data_format",), source="ops-cv: image/grid_sample, documentation")
-def grid_sampler(
-    x: Tensor, grid: Tensor, *, interpolation_mode: str = "bilinear", padding_mode: str = "zeros",
-    align_corners: bool = False,
-) -> Tensor:  # fmt: skip
-    """Sample ``x`` at grid points -1..1, last grid axis (x, y[, z])."""
-    y = _F.grid_sample(wide(x), wide(grid), interpolation_mode, padding_mode, align_corners)
-    return y.to(x.dtype)
+_GRIDS = "ops-cv: image/grid_sample, documentation"
+# Samples of x at grid points -1..1, last grid axis (x, y[, z]).
+rows({
+    "GridSampler2D GridSampler3D": rounded(
+        lambda x, grid, *, interpolation_mode="bilinear", padding_mode="zeros", align_corners=False: (
+            _F.grid_sample(x, grid, interpolation_mode, padding_mode, align_corners))),
+}, ignores=("data_format",), source=_GRIDS)  # fmt: skip
 
 
-def _grid_grad(fn: Any) -> Any:
+def _grid_grad(backward: Any) -> Any:
     def run(
         grad: Tensor, x: Tensor, grid: Tensor, *, interpolation_mode: str = "bilinear", padding_mode: str = "zeros",
         align_corners: bool = False,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         mode, pad = _INTERPOLATION[interpolation_mode], _PADDING[padding_mode]
-        dx, dgrid = fn(wide(grad), wide(x), wide(grid), mode, pad, align_corners, [True, True])
+        dx, dgrid = backward(wide(grad), wide(x), wide(grid), mode, pad, align_corners, [True, True])
         return dx.to(x.dtype), dgrid.to(grid.dtype)
 
     return run
 
 
-kernel("GridSampler2DGrad", source="ops-cv: image/grid_sampler2_d_grad, documentation")(
-    _grid_grad(_ATEN.grid_sampler_2d_backward.default)
-)
-kernel("GridSampler3DGrad", source="ops-cv: image/grid_sampler3_d_grad, documentation")(
-    _grid_grad(_ATEN.grid_sampler_3d_backward.default)
-)
+rows({
+    "GridSampler2DGrad": _grid_grad(_ATEN.grid_sampler_2d_backward.default),
+    "GridSampler3DGrad": _grid_grad(_ATEN.grid_sampler_3d_backward.default),
+}, source=_GRIDS)  # fmt: skip
+rows({  # affine matrices (N, 2, 3) or (N, 3, 4) to a grid with its spatial axes joined: (N, points, 2 or 3)
+    "AffineGrid": rounded(lambda theta, output_size, *, align_corners=False: (
+        _F.affine_grid(theta, listed(output_size), align_corners).flatten(1, -2))),
+}, host=("output_size",), source="operator header: transformation_ops")  # fmt: skip
 
 
-@kernel("AffineGrid", host=("output_size",), source="operator header: transformation_ops")
-def affine_grid(theta: Tensor, output_size: Any, *, align_corners: bool = False) -> Tensor:
-    """Sampling grid of affine matrices (N, 2, 3) or (N, 3, 4), spatial axes joined: (N, points, 2 or 3)."""
-    y = _F.affine_grid(wide(theta), ints(output_size), align_corners)
-    return y.reshape(y.shape[0], -1, y.shape[-1]).to(theta.dtype)
+def _first_of_three(x: Tensor, dim: int) -> int:
+    """The axis; its default stands for the first one of size 3."""
+    return list(x.shape).index(3) if dim == -65530 else dim
+
+
+_ROUNDED: Final[dict[str, Callable[..., Tensor]]] = {
+    # p-norm distances (.., P, R) of rows (.., P, M) and (.., R, M); of all pairs of rows, those of the first row first
+    "Cdist": lambda x1, x2, *, p=2.0: torch.cdist(x1, x2, p, compute_mode="donot_use_mm_for_euclid_dist"),
+    "Pdist": lambda x, *, p=2.0: torch.pdist(x.contiguous(), p),
+    "Cross CrossV2": lambda x1, x2, *, dim=-65530: torch.linalg.cross(x1, x2, dim=_first_of_three(x1, dim)),
+    "Renorm": lambda x, *, p, dim, maxnorm: torch.renorm(x, p, dim, maxnorm),
+    "ShuffleChannel": lambda x, *, group=1: (  # axis 1 read as (group, rest) and transposed
+        x.reshape(x.shape[0], group, -1, *x.shape[2:]).transpose(1, 2).reshape(x.shape).clone()),
+}  # fmt: skip
+rows({op: rounded(formula) for op, formula in _ROUNDED.items()},
+     source="operator headers: cdist, pdist, selection_ops, nn_norm_ops, nn_detect_ops")  # fmt: skip
 
 
 def _iou(box: Tensor, others: Tensor, offset: int) -> Tensor:
@@ -70,9 +85,8 @@ def non_max_suppression_v3(
 ) -> Tensor:  # fmt: skip
     """Indices of boxes kept, best score first, each overlapping no better one by more than the threshold; int32."""
     corners = wide(boxes)
-    corners = torch.cat(
-        (torch.minimum(corners[:, :2], corners[:, 2:]), torch.maximum(corners[:, :2], corners[:, 2:])), 1
-    )
+    one, other = corners[:, :2], corners[:, 2:]
+    corners = torch.cat((torch.minimum(one, other), torch.maximum(one, other)), 1)
     limit, least = number(iou_threshold), number(score_threshold)
     order = torch.sort(wide(scores), descending=True, stable=True).indices
     alive = wide(scores) > least
@@ -86,41 +100,11 @@ def non_max_suppression_v3(
     return torch.tensor(kept, dtype=torch.int32)
 
 
-@kernel("Cdist", source="operator header: cdist, vector and batch of vectors")
-def cdist(x1: Tensor, x2: Tensor, *, p: float = 2.0) -> Tensor:
-    """p-norm distances (.., P, R) of rows (.., P, M) and (.., R, M)."""
-    return torch.cdist(wide(x1), wide(x2), p, compute_mode="donot_use_mm_for_euclid_dist").to(x1.dtype)
-
-
 @kernel("CdistGrad", source="operator header: cdist_grad")
 def cdist_grad(grad: Tensor, x1: Tensor, x2: Tensor, cdist: Tensor, *, p: float = 2.0) -> Tensor:
     """Gradient of Cdist for x1."""
-    y = _ATEN._cdist_backward.default(
-        wide(grad).contiguous(), wide(x1).contiguous(), wide(x2).contiguous(), p, wide(cdist).contiguous()
-    )
-    return y.to(x1.dtype)  # type: ignore[no-any-return]
-
-
-@kernel("Pdist", source="operator header: pdist")
-def pdist(x: Tensor, *, p: float = 2.0) -> Tensor:
-    """p-norm distances of all pairs of rows (N, M), those of the first row first."""
-    return torch.pdist(wide(x).contiguous(), p).to(x.dtype)
-
-
-_FIRST_OF_THREE = -65530  # the default of ``dim``
-
-
-@kernel("Cross", "CrossV2", source="operator header: selection_ops; operator prototypes of CANN 2026")
-def cross(x1: Tensor, x2: Tensor, *, dim: int = _FIRST_OF_THREE) -> Tensor:
-    """Vector product along ``dim``, by default the first axis of size 3."""
-    axis = list(x1.shape).index(3) if dim == _FIRST_OF_THREE else dim
-    return torch.linalg.cross(wide(x1), wide(x2), dim=axis).to(x1.dtype)
-
-
-@kernel("Renorm", source="operator header: nn_norm_ops")
-def renorm(x: Tensor, *, p: float, dim: int, maxnorm: float) -> Tensor:
-    """Slices along ``dim`` whose p-norm exceeds ``maxnorm`` are scaled down to it."""
-    return torch.renorm(wide(x), p, dim, maxnorm).to(x.dtype)
+    g, a, b, distances = (wide(t).contiguous() for t in (grad, x1, x2, cdist))
+    return _ATEN._cdist_backward.default(g, a, b, p, distances).to(x1.dtype)  # type: ignore[no-any-return]
 
 
 def _pair(values: Sequence[int]) -> list[int]:
@@ -135,7 +119,7 @@ def im2col(
 ) -> Tensor:  # fmt: skip
     """(N, C, H, W) to (N, C * kh * kw, rows, columns); pads of 1, 2 (a pair an axis alike) or 4 values."""
     if padding_mode not in ("CALCULATED", "VALID"):
-        raise refuse("Im2col", f"padding_mode is {padding_mode!r}, accepted: CALCULATED, VALID")
+        raise refused("Im2col", f"padding_mode is {padding_mode!r}, accepted: CALCULATED, VALID")
     p = list(pads) if padding_mode == "CALCULATED" else [0]
     p = p * 4 if len(p) == 1 else ([p[0], p[0], p[1], p[1]] if len(p) == 2 else p)
     size, stride, dilation = _pair(ksizes), _pair(strides), _pair(dilations)
@@ -152,57 +136,33 @@ def col2im(
 ) -> Tensor:  # fmt: skip
     """Sum of patches (N, C, kh * kw, L) into an image (N, C, H, W)."""
     flat = wide(x).reshape(x.shape[0], x.shape[1] * x.shape[2], x.shape[-1])
-    y = _F.fold(flat, ints(output_size), _pair(kernel_size), _pair(dilation), _pair(padding), _pair(stride))
+    y = _F.fold(flat, listed(output_size), _pair(kernel_size), _pair(dilation), _pair(padding), _pair(stride))
     return y.to(x.dtype)
-
-
-def _mirror_sources(size: int, before: int, after: int, mode: str) -> Tensor:
-    """Source index of every position of a padded axis."""
-    position = torch.arange(-before, size + after)
-    if mode == "edge":
-        return position.clamp(0, size - 1)
-    if mode == "circular":
-        return position % size
-    if mode == "symmetric":
-        folded = position % (2 * size)
-        return torch.where(folded < size, folded, 2 * size - 1 - folded)
-    if mode == "reflect":
-        period = max(2 * size - 2, 1)
-        folded = position % period
-        return torch.where(folded < size, folded, period - folded)
-    raise refuse("padding gradient", f"mode is {mode!r}, accepted: reflect, edge, symmetric, circular")
 
 
 def _pad_adjoint(x: Tensor, before: Sequence[int], after: Sequence[int], mode: str) -> Tensor:
     """Add padded positions onto the positions they were copied from, one axis after the other."""
+    if mode not in PAD_MODES:
+        raise refused("padding gradient", f"mode is {mode!r}, accepted: {', '.join(PAD_MODES)}")
     y = wide(x)
     for axis, (b, a) in enumerate(zip(before, after)):
         if b or a:
             size = y.shape[axis] - b - a
             shape = [*y.shape[:axis], size, *y.shape[axis + 1 :]]
-            y = torch.zeros(shape, dtype=y.dtype).index_add_(axis, _mirror_sources(size, b, a, mode), y)
+            y = torch.zeros(shape, dtype=y.dtype).index_add_(axis, mirror_index(size, b, a, mode), y)
     return y.to(x.dtype)
 
 
 @kernel("PadV3Grad", host=("paddings",), views=True, source="ops-math: conversion/pad_v3_grad, documentation")
 def pad_v3_grad(x: Tensor, paddings: Any, *, mode: str = "reflect", paddings_contiguous: bool = True) -> Tensor:
     """Adjoint of PadV3 with a copying mode; paddings are (before, after) pairs, or all befores first."""
-    p, rank = _flat(paddings), x.dim()
-    before, after = (p[0::2], p[1::2]) if paddings_contiguous else (p[:rank], p[rank:])
-    return _pad_adjoint(x, before, after, mode)
+    p, rank = listed(paddings), x.dim()
+    return _pad_adjoint(x, *((p[0::2], p[1::2]) if paddings_contiguous else (p[:rank], p[rank:])), mode)
 
 
-@kernel("MirrorPadGrad", host=("paddings",), views=True, source="operator header: pad_ops")
-def mirror_pad_grad(x: Tensor, paddings: Any, *, mode: str) -> Tensor:
-    """Adjoint of MirrorPad, mode REFLECT or SYMMETRIC."""
-    p = _flat(paddings)
-    return _pad_adjoint(x, p[0::2], p[1::2], mode.lower())
-
-
-def _flat(value: Any) -> list[int]:
-    if isinstance(value, (list, tuple)) and value and isinstance(value[0], (list, tuple)):
-        return [int(v) for row in value for v in row]
-    return ints(value)
+# Mode REFLECT or SYMMETRIC.
+rows({"MirrorPadGrad": lambda x, paddings, *, mode: pad_v3_grad(x, paddings, mode=mode.lower())},
+     host=("paddings",), views=True, source="operator header: pad_ops")  # fmt: skip
 
 
 @kernel("DepthToSpace", source="operator header: transformation_ops")
@@ -216,7 +176,7 @@ def depth_to_space(x: Tensor, *, block_size: int, mode: str = "DCR", data_format
     elif mode == "CRD":
         y = first.reshape(n, c // (b * b), b, b, h, w).permute(0, 1, 4, 2, 5, 3)
     else:
-        raise refuse("DepthToSpace", f"mode is {mode!r}, accepted: DCR, CRD")
+        raise refused("DepthToSpace", f"mode is {mode!r}, accepted: DCR, CRD")
     return from_channels_first(y.reshape(n, c // (b * b), h * b, w * b), data_format)
 
 
@@ -228,10 +188,3 @@ def space_to_depth(x: Tensor, *, block_size: int, data_format: str = "NHWC") -> 
     b = block_size
     y = first.reshape(n, c, h // b, b, w // b, b).permute(0, 3, 5, 1, 2, 4)
     return from_channels_first(y.reshape(n, c * b * b, h // b, w // b), data_format)
-
-
-@kernel("ShuffleChannel", source="operator header: nn_detect_ops")
-def shuffle_channel(x: Tensor, *, group: int = 1) -> Tensor:
-    """Axis 1 read as (group, rest) and transposed."""
-    y = x.reshape(x.shape[0], group, -1, *x.shape[2:]).transpose(1, 2)
-    return y.reshape(x.shape).clone()

@@ -8,25 +8,39 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ge_runtime import errors
-from ge_runtime.cpu.registry import Call, PlanContext, Ref, kernel, plan
+from ge_runtime.cpu.plan_context import PlanContext
+from ge_runtime.cpu.registry import Call, Ref, kernel, plan, rows
 from ge_runtime.cpu.values import listed, one, torch_dtype
+from ge_runtime.errors import refused
 
 
 def _single(value: Any) -> Any:
     """At plan time: the number of a one-element operand, None if there is none."""
-    if isinstance(value, list):
-        return value[0] if len(value) == 1 else None
-    return value
+    return (value[0] if len(value) == 1 else None) if isinstance(value, list) else value
 
 
 # Reshape and relatives
+
+rows({
+    "FlattenV2": lambda x, *, axis=1, end_axis=-1: torch.flatten(x, axis, end_axis),  # refuses an axis outside x's rank
+    "Flatten": lambda x, *, axis=1: _as_matrix(x, axis if axis >= 0 else axis + x.dim()),
+    "Permute": lambda x, *, order=(0,): x.permute(tuple(order)),
+    "UnsqueezeV2": lambda x, *, axis=(): unsqueeze(x, axis),
+}, views=True)  # fmt: skip
+rows({"Transpose TransposeD": lambda x, perm: x.permute(listed(perm))}, host=("perm",), views=True)
+rows({"ExpandDims": lambda x, axis: x.unsqueeze(one(axis))}, host=("axis",), views=True)
+rows({"SqueezeV3": lambda x, axes=None: squeeze(x, axis=() if axes is None else listed(axes))},
+     host=("axes",), views=True)  # fmt: skip
+
+
+def _as_matrix(x: Tensor, cut: int) -> Tensor:
+    return x.reshape(math.prod(x.shape[:cut]), math.prod(x.shape[cut:]))
 
 
 @kernel("Reshape", host=("shape",), views=True, source="0 copies x's dim unless x is empty; axis, num_axes choose dims")
@@ -48,25 +62,12 @@ def _reshape_plan(ctx: PlanContext) -> Call | None:
     return Call(torch.reshape, (ctx.tensor("x"), tuple(sizes)))
 
 
-@kernel("FlattenV2", views=True)
-def flatten(x: Tensor, *, axis: int = 1, end_axis: int = -1) -> Tensor:
-    """Dims axis..end_axis as one; an axis outside x's rank is an error."""
-    return torch.flatten(x, axis, end_axis)
-
-
-@kernel("Flatten", views=True)
-def flatten_2d(x: Tensor, *, axis: int = 1) -> Tensor:
-    """A matrix of the dims before axis and the dims from axis on."""
-    cut = axis if axis >= 0 else axis + x.dim()
-    return x.reshape(math.prod(x.shape[:cut]), math.prod(x.shape[cut:]))
-
-
 @kernel("Squeeze", "SqueezeV2", views=True, source="no axis: all dims of 1; a listed dim that is not 1 is an error")
 def squeeze(x: Tensor, *, axis: Sequence[int] = ()) -> Tensor:
     """x without the listed dims of size 1."""
     for a in axis:
         if x.dim() and x.shape[a] != 1:
-            raise errors.refused("Squeeze", f"dim {a} of {list(x.shape)} is not 1")
+            raise refused("Squeeze", f"dim {a} of {list(x.shape)} is not 1")
     return torch.squeeze(x, tuple(axis)) if axis else torch.squeeze(x)
 
 
@@ -74,21 +75,20 @@ def squeeze(x: Tensor, *, axis: Sequence[int] = ()) -> Tensor:
 def _squeeze_plan(ctx: PlanContext) -> Call | None:
     axes, shape = ctx.attr("axis", ()), ctx.shape("x")
     if len(axes) == 1 and shape is not None and -len(shape) <= axes[0] < len(shape) and shape[axes[0]] == 1:
-        return Call(squeeze_one, (ctx.tensor("x"), axes[0]))
+        return Call(_squeeze_one, (ctx.tensor("x"), axes[0]))
     return None
 
 
-def squeeze_one(x: Tensor, axis: int) -> Tensor:
-    """x without a dim that must be 1."""
+def _squeeze_one(x: Tensor, axis: int) -> Tensor:
     if x.shape[axis] != 1:
-        raise errors.refused("Squeeze", f"dim {axis} of {list(x.shape)} is not 1")
+        raise refused("Squeeze", f"dim {axis} of {list(x.shape)} is not 1")
     return x.squeeze(axis)
 
 
-@kernel("SqueezeV3", host=("axes",), views=True)
-def squeeze_v3(x: Tensor, axes: Any = None) -> Tensor:
-    """Squeeze with the axes as a tensor."""
-    return squeeze(x, axis=() if axes is None else listed(axes))
+@plan("Unsqueeze", "ExpandDims")
+def _unsqueeze_plan(ctx: PlanContext) -> Call | None:
+    axis = _single(list(ctx.attr("axes", ())) if ctx.node.op == "Unsqueeze" else ctx.const("axis"))
+    return None if axis is None else Call(torch.unsqueeze, (ctx.tensor("x"), axis))
 
 
 @kernel("Unsqueeze", "UnsqueezeV3", host=("axes",), views=True, source="positions in the output's shape")
@@ -98,46 +98,10 @@ def unsqueeze(x: Tensor, axes: Any = ()) -> Tensor:
     rank = x.dim() + len(places)
     wanted = {a + rank if a < 0 else a for a in places}
     if len(wanted) != len(places):
-        raise errors.refused("Unsqueeze", f"axes {places} name a dim twice")
+        raise refused("Unsqueeze", f"axes {places} name a dim twice")
     for a in sorted(wanted):
         x = x.unsqueeze(a)
     return x
-
-
-@kernel("UnsqueezeV2", views=True)
-def unsqueeze_v2(x: Tensor, *, axis: Sequence[int] = ()) -> Tensor:
-    """Unsqueeze under its other attribute name."""
-    return unsqueeze(x, axis)
-
-
-@kernel("ExpandDims", host=("axis",), views=True)
-def expand_dims(x: Tensor, axis: Any) -> Tensor:
-    """x with one dim of 1 inserted."""
-    return x.unsqueeze(one(axis))
-
-
-@plan("Unsqueeze")
-def _unsqueeze_plan(ctx: PlanContext) -> Call | None:
-    axes = ctx.attr("axes", ())
-    return Call(torch.unsqueeze, (ctx.tensor("x"), axes[0])) if len(axes) == 1 else None
-
-
-@plan("ExpandDims")
-def _expand_dims_plan(ctx: PlanContext) -> Call | None:
-    axis = _single(ctx.const("axis"))
-    return None if axis is None else Call(torch.unsqueeze, (ctx.tensor("x"), axis))
-
-
-@kernel("Transpose", "TransposeD", host=("perm",), views=True)
-def transpose(x: Tensor, perm: Any) -> Tensor:
-    """Dim i of the result is dim perm[i] of x."""
-    return x.permute(listed(perm))
-
-
-@kernel("Permute", views=True)
-def permute(x: Tensor, *, order: Sequence[int] = (0,)) -> Tensor:
-    """Transpose with the permutation as an attribute."""
-    return x.permute(tuple(order))
 
 
 @plan("Transpose")
@@ -156,25 +120,35 @@ def _transpose_plan(ctx: PlanContext) -> Call | Ref | None:
     return Call(torch.permute, (ctx.tensor("x"), tuple(order)))
 
 
-@kernel("BroadcastTo", "BroadcastToD", host=("shape",), source="-1 keeps the dim; a new leading -1 becomes 1")
-def broadcast_to(x: Tensor, shape: Any) -> Tensor:
-    """x repeated along dims of 1 up to the wanted shape, as memory of its own."""
-    return _broadcast_view(x, shape).contiguous() if x.dim() or listed(shape) else x.clone()
-
-
-def _broadcast_view(x: Tensor, shape: Any) -> Tensor:
-    sizes = listed(shape)
+def _broadcast(x: Tensor, sizes: list[int], *, keep_ones: bool) -> Tensor:
+    """x repeated along dims of 1 up to the sizes, as memory of its own; -1 keeps a dim, a new leading -1 becomes 1."""
     new = len(sizes) - x.dim()
-    return x.expand([1 if s == -1 and i < new else s for i, s in enumerate(sizes)])
+    if keep_ones:  # ONNX: 1 against a larger dim keeps the dim
+        sizes = [s if i < new or s != 1 else x.shape[i - new] for i, s in enumerate(sizes)]
+    view = x.expand([1 if s == -1 and i < new else s for i, s in enumerate(sizes)])
+    dense = view.contiguous()
+    return dense.clone() if dense.data_ptr() == x.data_ptr() else dense
 
 
-@kernel("Expand", "ExpandD", host=("shape",), source="as BroadcastTo, and 1 against a larger dim keeps the dim")
-def expand(x: Tensor, shape: Any) -> Tensor:
-    """ONNX broadcast of x with a shape."""
-    sizes = listed(shape)
-    new = len(sizes) - x.dim()
-    sizes = [s if i < new or s != 1 else x.shape[i - new] for i, s in enumerate(sizes)]
-    return _broadcast_view(x, sizes).clone(memory_format=torch.contiguous_format)
+def _repeated(x: Tensor, times: list[int]) -> Tensor:
+    """x repeated times[i] times along dim i; the shorter of the two lists is filled up with ones on the left."""
+    times = [1] * (x.dim() - len(times)) + times
+    return x.repeat(times) if times else x.clone()
+
+
+def _concatenated(x: list[Tensor], concat_dim: Any) -> Tensor:
+    return torch.cat(x, one(concat_dim)) if len(x) > 1 else x[0].clone()
+
+
+rows({
+    "BroadcastTo BroadcastToD": lambda x, shape: _broadcast(x, listed(shape), keep_ones=False),
+    "Expand ExpandD": lambda x, shape: _broadcast(x, listed(shape), keep_ones=True),
+}, host=("shape",))  # fmt: skip
+rows({"Tile TileD": lambda x, multiples: _repeated(x, listed(multiples))}, host=("multiples",))
+rows({"ConcatV2 ConcatV2D ConcatD": _concatenated, "Concat": lambda concat_dim, x: _concatenated(x, concat_dim)},
+     host=("concat_dim",), ignores=("N",))  # fmt: skip
+rows({"Pack": lambda x, *, axis=0: torch.stack(x, axis)}, ignores=("N",),
+     plan=lambda ctx: Call(torch.stack, (tuple(ctx.tensor("x")), ctx.attr("axis", 0))))  # fmt: skip
 
 
 @plan("BroadcastTo", "Expand")
@@ -189,27 +163,7 @@ def _broadcast_plan(ctx: PlanContext) -> Call | None:
     return Call(Tensor.expand, (ctx.tensor("x"), tuple(sizes)), views=True)
 
 
-@kernel("Tile", "TileD", host=("multiples",))
-def tile(x: Tensor, multiples: Any) -> Tensor:
-    """x repeated multiples[i] times along dim i; the shorter of the two lists is filled up with ones on the left."""
-    times = listed(multiples)
-    times = [1] * (x.dim() - len(times)) + times
-    return x.repeat(times) if times else x.clone()
-
-
 # Joining and splitting
-
-
-@kernel("ConcatV2", "ConcatV2D", "ConcatD", host=("concat_dim",), ignores=("N",))
-def concat_v2(x: list[Tensor], concat_dim: Any) -> Tensor:
-    """Tensors one after the other along a dim."""
-    return torch.cat(x, one(concat_dim)) if len(x) > 1 else x[0].clone()
-
-
-@kernel("Concat", host=("concat_dim",), ignores=("N",))
-def concat(concat_dim: Any, x: list[Tensor]) -> Tensor:
-    """Concat with the axis as first input."""
-    return concat_v2(x, concat_dim)
 
 
 @plan("ConcatV2", "ConcatD", "ConcatV2D")
@@ -219,38 +173,21 @@ def _concat_plan(ctx: PlanContext) -> Call | None:
     return None if axis is None or len(parts) < 2 else Call(torch.cat, (tuple(parts), axis))
 
 
-@kernel("Pack", ignores=("N",))
-def pack(x: list[Tensor], *, axis: int = 0) -> Tensor:
-    """Tensors of one shape along a new axis."""
-    return torch.stack(x, axis)
-
-
-@plan("Pack")
-def _pack_plan(ctx: PlanContext) -> Call:
-    return Call(torch.stack, (tuple(ctx.tensor("x")), ctx.attr("axis", 0)))
-
-
 @kernel("Unpack", views=True)
 def unpack(x: Tensor, *, num: int, axis: int = 0) -> tuple[Tensor, ...]:
     """The slices of x along an axis, without that axis."""
     if x.shape[axis] != num:
-        raise errors.refused("Unpack", f"num={num}, but dim {axis} of x has size {x.shape[axis]}")
+        raise refused("Unpack", f"num={num}, but dim {axis} of x has size {x.shape[axis]}")
     return torch.unbind(x, axis)
 
 
-@kernel("Split", host=("split_dim",), views=True)
+@kernel("Split", "SplitD", host=("split_dim",), views=True)
 def split(split_dim: Any, x: Tensor, *, num_split: int) -> tuple[Tensor, ...]:
     """x in num_split equal parts."""
     axis = one(split_dim)
     if x.shape[axis] % num_split:
-        raise errors.refused("Split", f"dim {axis} of size {x.shape[axis]} has no {num_split} equal parts")
+        raise refused("Split", f"dim {axis} of size {x.shape[axis]} has no {num_split} equal parts")
     return torch.split(x, max(x.shape[axis] // num_split, 1), axis) if x.shape[axis] else (x,) * num_split
-
-
-@kernel("SplitD", views=True)
-def split_d(x: Tensor, *, split_dim: int, num_split: int) -> tuple[Tensor, ...]:
-    """Split with the axis as an attribute."""
-    return split(split_dim, x, num_split=num_split)
 
 
 @kernel("SplitV", "SplitVD", host=("size_splits", "split_dim"), views=True, source="one size may be -1: the rest")
@@ -258,7 +195,7 @@ def split_v(x: Tensor, size_splits: Any, split_dim: Any, *, num_split: int) -> t
     """x in parts of the given sizes."""
     axis, sizes = one(split_dim), listed(size_splits)
     if len(sizes) != num_split or sizes.count(-1) > 1:
-        raise errors.refused("SplitV", f"size_splits {sizes} does not describe {num_split} parts")
+        raise refused("SplitV", f"size_splits {sizes} does not describe {num_split} parts")
     rest = x.shape[axis] - sum(s for s in sizes if s != -1)
     return torch.split(x, [rest if s == -1 else s for s in sizes], axis)
 
@@ -283,9 +220,7 @@ def slice_block(x: Tensor, offsets: Any, size: Any) -> Tensor:
     """The block x[offsets : offsets + size]."""
     starts, sizes = listed(offsets), listed(size)
     if len(starts) != x.dim() or len(sizes) != x.dim():
-        raise errors.refused(
-            "Slice", f"offsets {starts} and size {sizes} must have one entry for each of {x.dim()} dims"
-        )
+        raise refused("Slice", f"offsets {starts} and size {sizes} must have one entry for each of {x.dim()} dims")
     for dim, (start, length) in enumerate(zip(starts, sizes)):
         length = x.shape[dim] - start if length == -1 else length
         if start or length != x.shape[dim]:
@@ -293,14 +228,14 @@ def slice_block(x: Tensor, offsets: Any, size: Any) -> Tensor:
     return x
 
 
-def _masked(mask: int, i: int) -> bool:
-    return bool(mask >> i & 1)
+def _bits(mask: int) -> Callable[[int], bool]:
+    return lambda i: bool(mask >> i & 1)
 
 
 def _step_slice(x: Tensor, dim: int, begin: int | None, end: int | None, stride: int) -> Tensor:
     """x[begin:end:stride] along one dim by Python's rules, negative strides included."""
     if stride == 0:
-        raise errors.refused("StridedSlice", "stride 0")
+        raise refused("StridedSlice", "stride 0")
     places = range(*slice(begin, end, stride).indices(x.shape[dim]))
     if stride > 0:
         return torch.ops.aten.slice(x, dim, places.start, max(places.stop, places.start), stride)
@@ -317,18 +252,19 @@ def strided_slice(
 ) -> Tensor:  # fmt: skip
     """x[begin[i]:end[i]:strides[i], …] where entry i is one subscript, bit i of a mask changes its meaning."""
     begins, ends, steps = listed(begin), listed(end), listed(strides)
-    new = {i for i in range(len(begins)) if _masked(new_axis_mask, i) and not _masked(ellipsis_mask, i)}
+    to_first, to_last, ellipsis = _bits(begin_mask), _bits(end_mask), _bits(ellipsis_mask)
+    new = {i for i in range(len(begins)) if _bits(new_axis_mask)(i) and not ellipsis(i)}
     dim = 0
     for i in range(len(begins)):
-        if _masked(ellipsis_mask, i):
+        if ellipsis(i):
             dim = x.dim() - sum(1 for later in range(i + 1, len(begins)) if later not in new)
         elif i in new:
             x, dim = x.unsqueeze(dim), dim + 1
-        elif _masked(shrink_axis_mask, i):
+        elif _bits(shrink_axis_mask)(i):
             x = x.select(dim, begins[i])
         else:
-            start = None if _masked(begin_mask, i) else begins[i]
-            x, dim = _step_slice(x, dim, start, None if _masked(end_mask, i) else ends[i], steps[i]), dim + 1
+            start, end = None if to_first(i) else begins[i], None if to_last(i) else ends[i]
+            x, dim = _step_slice(x, dim, start, end, steps[i]), dim + 1
     return x
 
 
@@ -342,16 +278,16 @@ def strided_slice_v2(
     steps = [1] * len(begins) if strides is None else listed(strides)
     where = list(range(len(begins))) if axes is None else listed(axes)
     if ellipsis_mask or new_axis_mask:
-        raise errors.refused("StridedSliceV2", "ellipsis_mask and new_axis_mask have no defined meaning with axes")
+        raise refused("StridedSliceV2", "ellipsis_mask and new_axis_mask have no defined meaning with axes")
     removed = []
     for b, e, s, axis in zip(begins, ends, steps, where, strict=True):
         dim = axis + x.dim() if axis < 0 else axis
         if not 0 <= dim < x.dim():
             continue  # an axis outside the rank is skipped by definition
-        if _masked(shrink_axis_mask, dim):
+        if _bits(shrink_axis_mask)(dim):
             removed.append((dim, b))
             continue
-        x = _step_slice(x, dim, None if _masked(begin_mask, dim) else b, None if _masked(end_mask, dim) else e, s)
+        x = _step_slice(x, dim, None if _bits(begin_mask)(dim) else b, None if _bits(end_mask)(dim) else e, s)
     for dim, place in sorted(removed, reverse=True):
         x = x.select(dim, place)
     return x
@@ -380,13 +316,11 @@ def _strided_slice_plan(ctx: PlanContext) -> Call | None:
 # Padding, reversing, rolling, diagonals
 
 
-def _pad_constant(x: Tensor, pairs: list[tuple[int, int]], value: Any) -> Tensor:
-    flat = [v for pair in reversed(pairs) for v in pair]
-    return torch.constant_pad_nd(x, flat, value)
+PAD_MODES = ("reflect", "edge", "symmetric", "circular")
 
 
-def _mirror_index(size: int, before: int, after: int, mode: str) -> Tensor:
-    """Source positions along one dim for the padded positions."""
+def mirror_index(size: int, before: int, after: int, mode: str) -> Tensor:
+    """Source positions along one dim for the padded positions; the mode is one of ``PAD_MODES``."""
     places = torch.arange(-before, size + after)
     if mode == "edge":
         return places.clamp(0, size - 1)
@@ -395,20 +329,6 @@ def _mirror_index(size: int, before: int, after: int, mode: str) -> Tensor:
     period = 2 * size - 2 if mode == "reflect" else 2 * size
     folded = places % period if period else places * 0
     return torch.where(folded < size, folded, (period if mode == "reflect" else period - 1) - folded)
-
-
-_PAD_LIMIT = {"reflect": lambda size: size - 1, "symmetric": lambda size: size}
-
-
-def _pad_by_index(x: Tensor, pairs: list[tuple[int, int]], mode: str) -> Tensor:
-    for dim, (before, after) in enumerate(pairs):
-        if not (before or after):
-            continue
-        limit = _PAD_LIMIT.get(mode, lambda size: math.inf if size else 0)(x.shape[dim])
-        if before > limit or after > limit:
-            raise errors.refused("Pad", f"{mode} padding {(before, after)} of dim {dim} with size {x.shape[dim]}")
-        x = x.index_select(dim, _mirror_index(x.shape[dim], before, after, mode))
-    return x
 
 
 @kernel(
@@ -422,91 +342,48 @@ def pad_v3(
     values = listed(paddings)
     half = len(values) // 2
     if half != x.dim():
-        raise errors.refused("Pad", f"{len(values)} paddings for {x.dim()} dims")
-    split_up = zip(values[::2], values[1::2]) if paddings_contiguous else zip(values[:half], values[half:])
-    pairs = list(split_up)
+        raise refused("Pad", f"{len(values)} paddings for {x.dim()} dims")
+    pairs = list(zip(values[::2], values[1::2]) if paddings_contiguous else zip(values[:half], values[half:]))
     if mode == "constant":
         value = constant_values[0] if isinstance(constant_values, list) else constant_values
-        return _pad_constant(x, pairs, 0 if value is None else value)
-    if mode not in ("reflect", "edge", "symmetric", "circular"):
-        raise errors.refused("Pad", f"mode {mode!r}; accepted: constant, reflect, edge, symmetric, circular")
-    if min((n for pair in pairs for n in pair), default=0) < 0:
-        raise errors.refused("Pad", f"paddings {values} in mode {mode!r}; negative ones crop in mode constant only")
-    return _pad_by_index(x, pairs, mode).clone()
+        return torch.constant_pad_nd(x, [v for pair in reversed(pairs) for v in pair], 0 if value is None else value)
+    if mode not in PAD_MODES:
+        raise refused("Pad", f"mode {mode!r}; accepted: constant, {', '.join(PAD_MODES)}")
+    if min(values, default=0) < 0:
+        raise refused("Pad", f"paddings {values} in mode {mode!r}; negative ones crop in mode constant only")
+    out = x
+    for dim, (before, after) in enumerate(pairs):
+        if before or after:
+            size = x.shape[dim]
+            limit = size - 1 if mode == "reflect" else size if mode == "symmetric" else math.inf if size else 0
+            if max(before, after) > limit:
+                raise refused("Pad", f"{mode} padding {(before, after)} of dim {dim} with size {size}")
+            out = out.index_select(dim, mirror_index(size, before, after, mode))
+    return out.clone()
 
 
-@kernel("Pad", "PadD", "PadV2", host=("paddings", "constant_values"))
-def pad(x: Tensor, paddings: Any, constant_values: Any = 0) -> Tensor:
-    """x with constants added before and after each dim."""
-    return pad_v3(x, paddings, constant_values)
-
-
-@kernel("MirrorPad", host=("paddings",))
-def mirror_pad(x: Tensor, paddings: Any, *, mode: str) -> Tensor:
-    """x mirrored at its borders, border excluded (REFLECT) or included (SYMMETRIC)."""
-    text = mode.decode() if isinstance(mode, bytes) else mode
-    return pad_v3(x, paddings, mode=text.lower())
-
-
-@kernel("ReverseV2", "ReverseV2D", host=("axis",))
-def reverse_v2(x: Tensor, axis: Any) -> Tensor:
-    """Element order reversed along the listed axes."""
-    return torch.flip(x, listed(axis))
-
-
-@kernel("Roll")
-def roll(x: Tensor, *, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
-    """Cyclic shift; without dims the flattened tensor is shifted."""
-    return torch.roll(x, tuple(shifts), tuple(dims))
-
-
-@kernel("RollV2", host=("shift", "axes"))
-def roll_v2(input: Tensor, shift: Any, axes: Any) -> Tensor:
-    """Cyclic shift along axes; an axis that is named twice is shifted by the sum."""
-    return torch.roll(input, tuple(listed(shift)), tuple(listed(axes)))
-
-
-@kernel("Tril")
-def tril(x: Tensor, *, diagonal: int = 0) -> Tensor:
-    """Elements with column <= row + diagonal, else 0."""
-    return torch.tril(x, diagonal)
-
-
-@kernel("Triu")
-def triu(x: Tensor, *, diagonal: int = 0) -> Tensor:
-    """Elements with column >= row + diagonal, else 0."""
-    return torch.triu(x, diagonal)
-
-
-@kernel("Diag", source="rank k gives rank 2k")
-def diag(x: Tensor) -> Tensor:
-    """x on the diagonal of a tensor of twice its rank, else 0."""
-    return torch.diag(x.reshape(-1)).reshape([*x.shape, *x.shape])
-
-
-@kernel("DiagPart")
-def diag_part(x: Tensor) -> Tensor:
-    """The inverse of Diag: the diagonal of a tensor whose first and second half of dims agree."""
-    shape = x.shape[: x.dim() // 2]
-    return x.reshape(math.prod(shape), math.prod(shape)).diagonal().reshape(shape).clone()
-
-
-@kernel("DiagV2")
-def diag_v2(x: Tensor, *, diagonal: int = 0) -> Tensor:
-    """A vector on a diagonal of a matrix, or the diagonal of a matrix."""
-    return torch.diag(x, diagonal).clone()
-
-
-@kernel("MatrixDiag")
-def matrix_diag(x: Tensor) -> Tensor:
-    """The last dim on the diagonal of matrices."""
-    return torch.diag_embed(x)
-
-
-@kernel("MatrixDiagPart")
-def matrix_diag_part(x: Tensor) -> Tensor:
-    """The diagonals of the last two dims."""
-    return torch.diagonal(x, dim1=-2, dim2=-1).clone()
+rows({"Pad PadD PadV2": lambda x, paddings, constant_values=0: pad_v3(x, paddings, constant_values)},
+     host=("paddings", "constant_values"))  # fmt: skip
+# The border is left out (REFLECT) or repeated (SYMMETRIC).
+rows({
+    "MirrorPad": lambda x, paddings, *, mode: (
+        pad_v3(x, paddings, mode=(mode.decode() if isinstance(mode, bytes) else mode).lower())),
+}, host=("paddings",))  # fmt: skip
+rows({"ReverseV2 ReverseV2D": lambda x, axis: torch.flip(x, listed(axis))}, host=("axis",))
+# An axis that is named twice is rolled by the sum; without axes the flattened tensor is.
+rows({"RollV2": lambda input, shift, axes: torch.roll(input, tuple(listed(shift)), tuple(listed(axes)))},
+     host=("shift", "axes"))  # fmt: skip
+rows({
+    "Roll": lambda x, *, shifts, dims=(): torch.roll(x, tuple(shifts), tuple(dims)),
+    "Tril": lambda x, *, diagonal=0: torch.tril(x, diagonal),
+    "Triu": lambda x, *, diagonal=0: torch.triu(x, diagonal),
+    "Diag": lambda x: torch.diag(x.reshape(-1)).reshape([*x.shape, *x.shape]),  # rank k gives rank 2k
+    "DiagPart": lambda x: (  # the inverse of Diag
+        x.reshape([math.prod(x.shape[: x.dim() // 2])] * 2).diagonal().reshape(x.shape[: x.dim() // 2]).clone()),
+    "DiagV2": lambda x, *, diagonal=0: torch.diag(x, diagonal).clone(),
+    "MatrixDiag": torch.diag_embed,
+    "MatrixDiagPart": lambda x: torch.diagonal(x, dim1=-2, dim2=-1).clone(),
+})  # fmt: skip
 
 
 # Raw memory
@@ -520,7 +397,7 @@ def as_strided(x: Tensor, size: Any, stride: Any, storage_offset: Any = 0) -> Te
     sizes, steps = listed(size), listed(stride)
     last = offset + sum((n - 1) * s for n, s in zip(sizes, steps))
     if 0 not in sizes and not 0 <= offset <= last < flat.numel():  # what lies behind x is not x
-        raise errors.refused("AsStrided", f"elements {offset} to {last} of a tensor of {flat.numel()} are addressed")
+        raise refused("AsStrided", f"elements {offset} to {last} of a tensor of {flat.numel()} are addressed")
     return torch.as_strided(flat, sizes, steps, flat.storage_offset() + offset).clone()
 
 
@@ -538,6 +415,6 @@ def bitcast(x: Tensor, *, type: int, keep_dim: bool = False) -> Tensor:
         result = source.unsqueeze(-1).view(dtype)
         return (result.flatten(-2) if keep_dim and x.dim() else result).clone()
     if not keep_dim and x.shape[-1] != new // old:
-        raise errors.refused("Bitcast", f"last dim {x.shape[-1]} must be {new // old}")
+        raise refused("Bitcast", f"last dim {x.shape[-1]} must be {new // old}")
     result = source.view(dtype)
     return result.clone() if keep_dim else result.squeeze(-1).clone()

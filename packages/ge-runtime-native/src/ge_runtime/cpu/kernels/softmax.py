@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from ge_runtime.cpu.kernels.numerics import axis_list, wide
-from ge_runtime.cpu.registry import Call, PlanContext, kernel, plan
+from ge_runtime.cpu.plan_context import PlanContext
+from ge_runtime.cpu.registry import Call, kernel, plan, rows
 
 _ATEN = torch.ops.aten
 _HEADER = "operator header: nn_norm_ops"
@@ -40,10 +41,10 @@ def _plan_softmax(ctx: PlanContext) -> Call | None:
     return Call(torch._softmax, (ctx.tensor("x"), axes[0], False))
 
 
-@kernel("LogSoftmaxV2", source=_HEADER)
-def log_softmax_v2(logits: Tensor, *, axes: Sequence[int] = (-1,)) -> Tensor:
-    """x - max - log(sum(exp(x - max))) over ``axes``."""
-    return torch.log_softmax(logits, axes[0]) if len(axes) == 1 else _over("log_softmax", logits, axes)
+rows({  # x - max - log(sum(exp(x - max)))
+    "LogSoftmaxV2": lambda logits, *, axes=(-1,): (
+        torch.log_softmax(logits, axes[0]) if len(axes) == 1 else _over("log_softmax", logits, axes)),
+}, source=_HEADER)  # fmt: skip
 
 
 @plan("LogSoftmaxV2")
@@ -52,23 +53,28 @@ def _plan_log_softmax(ctx: PlanContext) -> Call | None:
     return Call(torch._log_softmax, (ctx.tensor("logits"), axes[0], False)) if len(axes) == 1 else None
 
 
-@kernel("SoftmaxGrad", source=_HEADER)
-def softmax_grad(softmax: Tensor, grad_softmax: Tensor, *, axes: Sequence[int] = (-1,)) -> Tensor:
-    """``(g - sum(g * y)) * y``; the forward output comes first."""
-    if len(axes) == 1 and softmax.dim() and softmax.dtype == grad_softmax.dtype and softmax.is_floating_point():
-        return _ATEN._softmax_backward_data.default(grad_softmax, softmax, axes[0], softmax.dtype)  # type: ignore[no-any-return]
-    y, g = wide(softmax), wide(grad_softmax)
-    total = (g * y).sum(axis_list(axes, y.dim()), keepdim=True) if y.dim() else g * y
-    return ((g - total) * y).to(softmax.dtype)
+def _log_softmax_backward(g: Tensor, y: Tensor, axes: Sequence[int]) -> Tensor:
+    """``g - exp(y) * sum(g)`` of the forward output y."""
+    if len(axes) == 1 and y.dim() and y.dtype == g.dtype:
+        return _ATEN._log_softmax_backward_data.default(g, y, axes[0], g.dtype)  # type: ignore[no-any-return]
+    y32, g32 = wide(y), wide(g)
+    total = g32.sum(axis_list(axes, y.dim()), keepdim=True) if y.dim() else g32
+    return (g32 - y32.exp() * total).to(g.dtype)
 
 
-@kernel("LogSoftmaxGrad", source=_HEADER)
-def log_softmax_grad(grad: Tensor, x: Tensor, *, axis: Sequence[int] = (-1,)) -> Tensor:
-    """``g - exp(y) * sum(g)``; ``x`` is the forward output."""
-    if len(axis) == 1 and x.dim() and x.dtype == grad.dtype:
-        return _ATEN._log_softmax_backward_data.default(grad, x, axis[0], grad.dtype)  # type: ignore[no-any-return]
-    y, g = wide(x), wide(grad)
-    return (g - y.exp() * (g.sum(axis_list(axis, y.dim()), keepdim=True) if y.dim() else g)).to(grad.dtype)
+def _softmax_backward(y: Tensor, g: Tensor, axes: Sequence[int]) -> Tensor:
+    """``(g - sum(g * y)) * y`` of the forward output y."""
+    if len(axes) == 1 and y.dim() and y.dtype == g.dtype and y.is_floating_point():
+        return _ATEN._softmax_backward_data.default(g, y, axes[0], y.dtype)  # type: ignore[no-any-return]
+    y32, g32 = wide(y), wide(g)
+    total = (g32 * y32).sum(axis_list(axes, y.dim()), keepdim=True) if y.dim() else g32 * y32
+    return ((g32 - total) * y32).to(y.dtype)
+
+
+rows({
+    "SoftmaxGrad": lambda softmax, grad_softmax, *, axes=(-1,): _softmax_backward(softmax, grad_softmax, axes),
+    "LogSoftmaxGrad": lambda grad, x, *, axis=(-1,): _log_softmax_backward(grad, x, axis),  # x: the forward output
+}, source=_HEADER)  # fmt: skip
 
 
 @kernel("MaskedSoftmaxWithRelPosBias", source="ops-nn: norm/masked_softmax_with_rel_pos_bias, documentation")

@@ -9,8 +9,10 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from ge_runtime.cpu.kernels.numerics import ints, refuse, wide
+from ge_runtime.cpu.kernels.numerics import wide
 from ge_runtime.cpu.registry import kernel
+from ge_runtime.cpu.values import listed
+from ge_runtime.errors import refused
 
 _FAR: Final = 2**63 - 1
 _LENGTHS: Final = ("actual_seq_lengths_query", "actual_seq_lengths_key")
@@ -22,12 +24,10 @@ class _Sequences:
     """Where the tokens of each sequence stand.
 
     Attributes:
-        op: Whom a refusal names.
         query: (start, end) of each in the flattened queries.
         keys: Positions of each one's keys in the flattened keys.
     """
 
-    op: str
     query: list[tuple[int, int]]
     keys: list[Tensor]
 
@@ -39,54 +39,50 @@ def _spans(op: str, layout: str, x: Tensor, lengths: Any) -> list[tuple[int, int
     """(start, end) in the flattened tokens: running sums for TND, plain lengths for BSND."""
     if layout == "TND":
         if lengths is None:
-            raise refuse(op, "layout TND needs its lengths", "feed their running sums")
-        ends = ints(lengths)
+            raise refused(op, "layout TND needs its lengths", "feed their running sums")
+        ends = listed(lengths)
         starts = [0, *ends[:-1]]
         if any(b < a for a, b in zip(starts, ends)) or (ends and ends[-1] > x.shape[0]):
-            raise refuse(op, f"lengths {ends} are no running sums of {x.shape[0]} tokens")
+            raise refused(op, f"lengths {ends} are no running sums of {x.shape[0]} tokens")
         return list(zip(starts, ends))
     if layout != "BSND":
-        raise refuse(op, f"layout is {layout!r}, accepted: BSND, TND, for keys also PA_BSND")
+        raise refused(op, f"layout is {layout!r}, accepted: BSND, TND, for keys also PA_BSND")
     batch, size = x.shape[:2]
-    used = [size] * batch if lengths is None else ints(lengths)
+    used = [size] * batch if lengths is None else listed(lengths)
     if len(used) != batch or any(not 0 <= n <= size for n in used):
-        raise refuse(op, f"lengths {used} of {batch} sequences with {size} tokens")
+        raise refused(op, f"lengths {used} of {batch} sequences with {size} tokens")
     return [(b * size, b * size + n) for b, n in enumerate(used)]
 
 
 def _sequences(
     op: str, query: Tensor, key: Tensor, layout_query: str, layout_key: str, lengths: Any, kv_lengths: Any,
-    table: Tensor | None,
-) -> _Sequences:  # fmt: skip
+    table: Tensor | None, mode: int, before: int, after: int,
+) -> tuple[_Sequences, bool]:  # fmt: skip
+    """The sequences, and whether a query sees up to its own place only, counted from the end."""
+    if mode not in (0, 3) or before != _FAR or after != _FAR:
+        raise refused(op, f"sparse_mode {mode}, pre_tokens {before}, next_tokens {after}", "accepted: 0, 3; no limits")
     rows = _spans(op, layout_query, query, lengths)
     if layout_key != "PA_BSND":
         if table is not None:
-            raise refuse(op, f"block_table with layout {layout_key}", "accepted with PA_BSND")
+            raise refused(op, f"block_table with layout {layout_key}", "accepted with PA_BSND")
         keys = [torch.arange(a, b) for a, b in _spans(op, layout_key, key, kv_lengths)]
     else:
         if table is None or kv_lengths is None:
-            raise refuse(op, "layout PA_BSND needs block_table and the lengths of the keys", "feed both")
+            raise refused(op, "layout PA_BSND needs block_table and the lengths of the keys", "feed both")
         keys, page = [], key.shape[1]
-        for b, n in enumerate(ints(kv_lengths)):
+        for b, n in enumerate(listed(kv_lengths)):
             pages = table[b, : -(-n // page)].long()
             if pages.numel() * page < n or ((pages < 0) | (pages >= key.shape[0])).any():
-                raise refuse(op, f"block_table row {b} does not name {n} tokens of {key.shape[0]} pages")
+                raise refused(op, f"block_table row {b} does not name {n} tokens of {key.shape[0]} pages")
             keys.append((pages.unsqueeze(1) * page + torch.arange(page)).flatten()[:n])
     if len(keys) != len(rows):
-        raise refuse(op, f"{len(rows)} sequences of queries, {len(keys)} of keys")
-    return _Sequences(op, rows, keys)
+        raise refused(op, f"{len(rows)} sequences of queries, {len(keys)} of keys")
+    return _Sequences(rows, keys), mode == 3
 
 
 def _flat(x: Tensor, layout: str) -> Tensor:
     """Tokens in one axis: (T, N, D)."""
     return x if layout == "TND" else x.flatten(0, 1)
-
-
-def _limit(op: str, mode: int, before: int, after: int) -> bool:
-    """Whether a query sees up to its own place only, counted from the end."""
-    if mode not in (0, 3) or before != _FAR or after != _FAR:
-        raise refuse(op, f"sparse_mode {mode}, pre_tokens {before}, next_tokens {after}", "accepted: 0, 3; no limits")
-    return mode == 3
 
 
 def _index(
@@ -97,9 +93,8 @@ def _index(
     values = torch.full((q.shape[0], 1, count), float("-inf"))
     for start, end, at in seqs:
         keys = wide(k[at, 0]).float()
-        score = (torch.relu(torch.einsum("tnd,sd->tns", wide(q[start:end]).float(), keys)) * w[start:end, :, None]).sum(
-            1
-        )
+        near = torch.relu(torch.einsum("tnd,sd->tns", wide(q[start:end]).float(), keys))
+        score = (near * w[start:end, :, None]).sum(1)
         score = score if key_scale is None else score * key_scale[at].float()
         rows, columns = score.shape
         if causal:
@@ -126,10 +121,10 @@ def lightning_indexer(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """(sparse_indices, sparse_values): the keys that score best for each query, best first, -1 after the last."""
     op = "LightningIndexer"
-    causal = _limit(op, sparse_mode, pre_tokens, next_tokens)
-    seqs = _sequences(
-        op, query, key, layout_query, layout_key, actual_seq_lengths_query, actual_seq_lengths_key, block_table
-    )
+    seqs, causal = _sequences(
+        op, query, key, layout_query, layout_key, actual_seq_lengths_query, actual_seq_lengths_key, block_table,
+        sparse_mode, pre_tokens, next_tokens,
+    )  # fmt: skip
     q, k = _flat(query, layout_query), _flat(key, layout_key)
     w = wide(weights).reshape(q.shape[0], -1).float()
     indices, values = _index(seqs, q, k, w, None, sparse_count, causal)
@@ -149,12 +144,12 @@ def quant_lightning_indexer(
 ) -> Tensor:  # fmt: skip
     """LightningIndexer of quantised operands: ``k_scale sum_n (w q_scale)_n relu(q_n . k)``."""
     op = "QuantLightningIndexer"
-    causal = _limit(op, sparse_mode, pre_tokens, next_tokens)
     if query_quant_mode or key_quant_mode:
-        raise refuse(op, f"quant modes {query_quant_mode}, {key_quant_mode}, accepted: 0")
-    seqs = _sequences(
-        op, query, key, layout_query, layout_key, actual_seq_lengths_query, actual_seq_lengths_key, block_table
-    )
+        raise refused(op, f"quant modes {query_quant_mode}, {key_quant_mode}, accepted: 0")
+    seqs, causal = _sequences(
+        op, query, key, layout_query, layout_key, actual_seq_lengths_query, actual_seq_lengths_key, block_table,
+        sparse_mode, pre_tokens, next_tokens,
+    )  # fmt: skip
     q, k = _flat(query, layout_query).float(), _flat(key, layout_key).float()
     w = wide(weights).float().reshape(q.shape[0], -1) * wide(query_dequant_scale).float().reshape(q.shape[0], -1)
     indices, _ = _index(seqs, q, k, w, wide(key_dequant_scale).reshape(-1), sparse_count, causal)
@@ -211,12 +206,12 @@ def sparse_flash_attention(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """(attention_out, softmax_max, softmax_sum) over the tokens that ``sparse_indices`` names for each query."""
     op = "SparseFlashAttention"
-    causal = _limit(op, sparse_mode, pre_tokens, next_tokens)
     if attention_mode not in (0, 2) or (query_rope is None) != (key_rope is None):
-        raise refuse(op, f"attention_mode {attention_mode}, or one of the two rope parts", "accepted: 0, 2; both, none")
-    seqs = _sequences(
-        op, query, key, layout_query, layout_kv, actual_seq_lengths_query, actual_seq_lengths_kv, block_table
-    )
+        raise refused(op, f"attention_mode {attention_mode}, or one of two rope parts", "accepted: 0, 2; both, none")
+    seqs, causal = _sequences(
+        op, query, key, layout_query, layout_kv, actual_seq_lengths_query, actual_seq_lengths_kv, block_table,
+        sparse_mode, pre_tokens, next_tokens,
+    )  # fmt: skip
     q, k, v = (wide(_flat(t, la)) for t, la in ((query, layout_query), (key, layout_kv), (value, layout_kv)))
     if query_rope is not None and key_rope is not None:
         q = torch.cat((q, wide(_flat(query_rope, layout_query))), -1)
@@ -241,15 +236,15 @@ def kv_quant_sparse_flash_attention(
     Shapes: query (.., N, D + rope) -> (.., N, D); key (.., 1, D + 2 rope + 4 D / tile) bytes, value the same memory.
     """
     op = "KvQuantSparseFlashAttention"
-    causal = _limit(op, sparse_mode, pre_tokens, next_tokens)
     fed = key_dequant_scale is not None or value_dequant_scale is not None
     if (key_quant_mode, value_quant_mode, attention_mode, quant_scale_repo_mode) != (2, 2, 2, 1) or fed:
-        raise refuse(op, "scales beside the cache, or other modes", "accepted: quant modes 2, attention 2, repo 1")
+        raise refused(op, "scales beside the cache, or other modes", "accepted: quant modes 2, attention 2, repo 1")
     if key.dtype != torch.int8 or not torch.equal(key, value):
-        raise refuse(op, "key and value are two tensors, or not int8", "feed the same int8 cache twice")
-    seqs = _sequences(
-        op, query, key, layout_query, layout_kv, actual_seq_lengths_query, actual_seq_lengths_kv, block_table
-    )
+        raise refused(op, "key and value are two tensors, or not int8", "feed the same int8 cache twice")
+    seqs, causal = _sequences(
+        op, query, key, layout_query, layout_kv, actual_seq_lengths_query, actual_seq_lengths_kv, block_table,
+        sparse_mode, pre_tokens, next_tokens,
+    )  # fmt: skip
     width = query.shape[-1] - rope_head_dim
     rows = _flat(key, layout_kv).contiguous()
     scales = rows[..., width + 2 * rope_head_dim :].contiguous().view(torch.float32)

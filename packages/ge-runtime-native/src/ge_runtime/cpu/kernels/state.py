@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,89 +10,60 @@ import torch
 from torch import Tensor
 
 from ge_graph.dtypes import DataType
-from ge_runtime import errors
-from ge_runtime.cpu.registry import Call, PlanContext, Ref, kernel, plan
+from ge_runtime.cpu.plan_context import PlanContext
+from ge_runtime.cpu.registry import Call, Ref, kernel, plan, rows
 from ge_runtime.cpu.text import decode
 from ge_runtime.cpu.values import listed, one
+from ge_runtime.errors import refused
+
+_HANDED_ON = ("Identity", "Snapshot", "StopGradient", "TensorRedirect", "PreventGradient")
+# The planner copies where the operand would leave the graph as somebody else's memory.
+rows(dict.fromkeys(_HANDED_ON, lambda x: x), views=True)
 
 
-@kernel("Identity", "Snapshot", "StopGradient", "TensorRedirect", "PreventGradient", views=True)
-def identity(x: Tensor) -> Tensor:
-    """x itself; the planner copies where it would leave the graph as somebody else's memory."""
-    return x
-
-
-@plan("Identity", "Snapshot", "StopGradient", "TensorRedirect", "PreventGradient")
+@plan(*_HANDED_ON)
 def _identity_plan(ctx: PlanContext) -> Ref:
     x: Ref = ctx.tensor(ctx.ports[0])
     return x
 
 
-@kernel("IdentityN", views=True)
-def identity_n(x: list[Tensor]) -> tuple[Tensor, ...]:
-    """Each tensor itself."""
-    return tuple(x)
-
-
-@kernel("TensorMove")
-def tensor_move(x: Tensor) -> Tensor:
-    """A copy, dense in row-major order."""
-    return x.clone(memory_format=torch.contiguous_format)
-
-
-@kernel("Copy", ignores=("N",))
-def copy(x: Tensor, *, N: int) -> tuple[Tensor, ...]:
-    """N copies."""
-    return tuple(x.clone() for _ in range(N))
-
-
-@kernel("Assign", updates=("ref",), ignores=("validate_shape", "use_locking"))
-def assign(ref: Tensor, value: Tensor) -> Tensor:
-    """Write value into ref."""
-    return ref.copy_(_fitting("Assign", ref, value))
-
-
-@kernel("AssignAdd", updates=("ref",), ignores=("use_locking",))
-def assign_add(ref: Tensor, value: Tensor) -> Tensor:
-    """ref += value."""
-    return ref.add_(_fitting("AssignAdd", ref, value))
-
-
-@kernel("AssignSub", updates=("var",), ignores=("use_locking",))
-def assign_sub(var: Tensor, value: Tensor) -> Tensor:
-    """var -= value."""
-    return var.sub_(_fitting("AssignSub", var, value))
+rows({"IdentityN": lambda x: tuple(x)}, views=True)
+rows({"TensorMove": lambda x: x.clone(memory_format=torch.contiguous_format)})  # dense in row-major order
+rows({"Copy": lambda x, *, N: tuple(x.clone() for _ in range(N))}, ignores=("N",))
+rows({"Cmo": lambda src: None}, ignores=("max_size", "type", "offset"))  # a cache hint
 
 
 def _fitting(op: str, ref: Tensor, value: Tensor) -> Tensor:
     if ref.shape != value.shape or ref.dtype is not value.dtype:
-        raise errors.refused(op, f"value {value.dtype}{list(value.shape)} does not match {ref.dtype}{list(ref.shape)}")
+        raise refused(op, f"value {value.dtype}{list(value.shape)} does not match {ref.dtype}{list(ref.shape)}")
     return value
 
 
-@kernel("InplaceUpdate", source="x[indices] = v; the result is the whole x")
-def inplace_update(x: Tensor, indices: Tensor, v: Tensor) -> Tensor:
-    """x with rows replaced."""
-    return x.index_copy(0, indices.to(torch.int64).reshape(-1), v)
+rows({"Assign": lambda ref, value: ref.copy_(_fitting("Assign", ref, value))},
+     updates=("ref",), ignores=("validate_shape", "use_locking"))  # fmt: skip
+rows({"AssignAdd": lambda ref, value: ref.add_(_fitting("AssignAdd", ref, value))},
+     updates=("ref",), ignores=("use_locking",))  # fmt: skip
+rows({"AssignSub": lambda var, value: var.sub_(_fitting("AssignSub", var, value))},
+     updates=("var",), ignores=("use_locking",))  # fmt: skip
 
 
-@kernel("InplaceAdd")
-def inplace_add(x: Tensor, indices: Tensor, v: Tensor) -> Tensor:
-    """x with rows added to."""
-    return x.index_add(0, indices.to(torch.int64).reshape(-1), v)
+def _rows_of(indices: Tensor) -> Tensor:
+    return indices.to(torch.int64).reshape(-1)
 
 
-@kernel("InplaceSub")
-def inplace_sub(x: Tensor, indices: Tensor, v: Tensor) -> Tensor:
-    """x with rows subtracted from."""
-    return x.index_add(0, indices.to(torch.int64).reshape(-1), v, alpha=-1)
+# x with rows replaced, added to, subtracted from; the result is the whole x.
+rows({
+    "InplaceUpdate": lambda x, indices, v: x.index_copy(0, _rows_of(indices), v),
+    "InplaceAdd": lambda x, indices, v: x.index_add(0, _rows_of(indices), v),
+    "InplaceSub": lambda x, indices, v: x.index_add(0, _rows_of(indices), v, alpha=-1),
+})  # fmt: skip
 
 
 @kernel("Scatter", updates=("var",), source="blocks of updates at per-batch offsets along axis: a KV cache update")
 def scatter(var: Tensor, indices: Tensor, updates: Tensor, *, reduce: str, axis: int = 0) -> Tensor:
     """var[row, …, offset + k, …] = updates[i, …, k, …]; indices give offsets [B] or (row, offset) pairs [B, 2]."""
     if reduce not in ("update", b"update"):
-        raise errors.refused("Scatter", f"reduce {reduce!r}; accepted: update")
+        raise refused("Scatter", f"reduce {reduce!r}; accepted: update")
     dim = axis % var.dim()
     if indices.dim() == 0 or dim == 0:
         var.narrow(dim, int(indices.reshape(-1)[0]), updates.shape[dim]).copy_(updates)
@@ -136,18 +108,11 @@ def _plan_assert(ctx: Any) -> Call:
 def _checked(condition: Tensor, data: list[Tensor], texts: list[bool], summarize: int) -> None:
     if not bool(condition.all()):
         shown = [decode(t) if text else str(t.reshape(-1)[:summarize].tolist()) for t, text in zip(data, texts)]
-        raise errors.refused("Assert", "; ".join(["condition is false", *shown]))
-
-
-@kernel("Cmo", ignores=("max_size", "type", "offset"))
-def cmo(src: Tensor) -> None:
-    """A cache hint: no effect on values."""
+        raise refused("Assert", "; ".join(["condition is false", *shown]))
 
 
 @kernel("Print")
 def print_(x: Sequence[Tensor] | Tensor) -> None:
     """Write the values to standard error."""
-    import sys
-
     for value in x if isinstance(x, list) else [x]:
         sys.stderr.write(f"{value}\n")

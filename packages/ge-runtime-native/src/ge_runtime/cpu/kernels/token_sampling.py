@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ge_runtime.cpu.kernels.numerics import refuse, wide
+from ge_runtime.cpu.kernels.numerics import wide
 from ge_runtime.cpu.registry import kernel
+from ge_runtime.errors import refused
 
 
 @kernel("ApplyTopKTopPWithSorted", source="torch_npu: npu_top_k_top_p, documentation")
@@ -20,11 +21,11 @@ def apply_top_k_top_p_with_sorted(
     the largest stays.
     """
     if logits is not None:
-        raise refuse("ApplyTopKTopPWithSorted", "logits is fed; the definition does not say what it is for")
+        raise refused("ApplyTopKTopPWithSorted", "logits is fed; the definition does not say what it is for")
     x, size = wide(sorted_value), sorted_value.shape[-1]
     if k is not None:
         if ((k < 1) | (k > size)).any():
-            raise refuse("ApplyTopKTopPWithSorted", f"k is {k.tolist()} of {size} scores", "give 1 to that many")
+            raise refused("ApplyTopKTopPWithSorted", f"k is {k.tolist()} of {size} scores", "give 1 to that many")
         least = x.gather(1, (size - k.long()).unsqueeze(1))
         x = x.masked_fill(x < least, float("-inf"))
     if p is not None:
