@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tools.fuzz import compare
-from tools.fuzz.compare import REFUSED, Difference, RunResult, _difference, check, run, shrink
+from tools.fuzz.compare import REFUSED, Difference, RunResult, _difference, check, handed_over, run, shrink
 from tools.fuzz.operators import OPERATORS
 from tools.fuzz.program import Given, Program, Step, draw, read
 
@@ -41,6 +41,22 @@ STILL_REFUSED = {"the elements addressed lie in its storage but not in its value
 @pytest.mark.parametrize("row", REFUSED)
 def test_what_is_expected_to_be_refused_still_is(row):
     assert check(STILL_REFUSED[row]).expected == row
+
+
+def test_without_dynamo_a_program_is_judged_the_same(monkeypatch):
+    """Written inputs, gradients, and what only dynamo can trace; the refusal is found, and a fault put in is."""
+    written = Program(
+        (Given((3, 4), "float32", (1, 0), grad=True), Given((3, 4), "float32", (0, 1))),
+        (Step("add", (0, 1)), Step("neg_", (1,)), Step("softmax", (2,), (1,))), (4, 3),
+    )  # fmt: skip
+    assert check(written, way=handed_over) is None
+    assert check(BEYOND, way=handed_over).expected in REFUSED
+    branch = Program((Given((3,), "float32", (0,)),), (Step("cond", (0, 0), (1,)),), (1,))
+    assert check(branch, way=handed_over) is None
+    backend = compare.ours(written)
+    faulty = lambda gm, inputs: (call := backend(gm, inputs)) and (lambda *args: [r + 1 for r in call(*args)])  # noqa: E731
+    monkeypatch.setattr(compare, "ours", lambda program: faulty)
+    assert check(written, way=handed_over).kind == "values of results"
 
 
 def test_a_refusal_that_nobody_expects_is_a_finding(monkeypatch):

@@ -93,6 +93,16 @@ def pad_replicate(x, i, j):
     return F.pad(x, (i, j), mode="replicate")
 
 
+@program((leaf(2, 3, 8), num(2), num(1)), (leaf(2, 3, 8), num(8), num(0)), grad=True)
+def pad_circular(x, i, j):
+    return F.pad(x, (i, j), mode="circular")
+
+
+@program((leaf(2, 3, 8), num(2), num(1)), (leaf(2, 3, 8), num(3), num(-2)), grad=True)
+def pad_circular_two_axes(x, i, j):
+    return F.pad(x, (i.item(), 1, 1, j), mode="circular")
+
+
 @program((leaf(2, 3, 8), num(2), num(1)), (leaf(2, 3, 8), num(1), num(3)), grad=True)
 def pad_negative(x, i, j):
     return F.pad(x, (-i, j))

@@ -299,6 +299,16 @@ masked("groupnorm", lambda y: F.group_norm(y.view(-1, 4, 1), 2))
 masked("instnorm", lambda y: F.instance_norm(y.view(-1, 1, 4)))
 masked("rms", lambda y: F.rms_norm(y, (4,)))
 masked("embbag", lambda y: F.embedding_bag(torch.zeros(y.shape[0], 2, dtype=torch.long), y))
+masked(
+    "embbag_sum",
+    lambda y: F.embedding_bag(torch.tensor([0, 1, 1, 0, 0]) % y.shape[0], y, torch.tensor([0, 2]), mode="sum"),
+)
+masked("embbag_max", lambda y: F.embedding_bag(torch.zeros(y.shape[0], 2, dtype=torch.long), y, mode="max"))
+masked("embedding", lambda y: F.embedding(torch.tensor([[0, 1], [1, 1]]) % y.shape[0], y))
+masked(
+    "embedding_freq",
+    lambda y: F.embedding(torch.tensor([[0, 1], [1, 1]]) % y.shape[0], y, padding_idx=0, scale_grad_by_freq=True),
+)
 masked("dropout0", lambda y: F.dropout(y, 0.0))
 masked("lerp", lambda y: torch.lerp(y, y * 2, 0.3))
 masked("addmm", lambda y: torch.addmm(torch.ones(4), y, torch.ones(4, 4)))

@@ -24,10 +24,14 @@ ONE = {
     "channel_shuffle": lambda x: torch.channel_shuffle(x, 2),
     "put": lambda x: x.put(torch.tensor([3, 50]), torch.tensor([7.0, 8.0])),
     "index_fill": lambda x: x.index_fill(2, torch.tensor([1]), 3.0),
+    "batch_norm in use": lambda x: torch.nn.functional.batch_norm(x, torch.zeros(x.size(1)), torch.ones(x.size(1))),
+    "group_norm": lambda x: torch.nn.functional.group_norm(x, 1),
     "batch_norm": lambda x: torch.nn.functional.batch_norm(x, None, None, training=True),
     "instance_norm": lambda x: torch.nn.functional.instance_norm(x),
 }
 TWO = {
+    "ldexp of one number": lambda x, y: torch.ldexp(x[0, 0, 0, 0], y),
+    "ldexp of a slice": lambda x, y: torch.ldexp(x[:1], y),
     "ldexp": lambda x, y: torch.ldexp(x, y.int()),
     "logaddexp": torch.logaddexp,
     "floor division": lambda x, y: torch.div(x, y.abs() + 0.7, rounding_mode="floor"),

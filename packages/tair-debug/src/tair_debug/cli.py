@@ -287,6 +287,8 @@ def show_comparison(result: Comparison, report: Path | None) -> None:
         place = f" {row.node} ({row.op}) output {row.output}, {row.graph}"
         say(escape.line(place), "first out of tolerance:", "red")
         say(f"  {_numbers(row)}")
+        if row.inside:
+            say(escape.line(f"  inside:  {row.inside}"))
         say(escape.line(f"  FX node: {row.fx} = {row.target}"))
         if row.source:
             say(f"  source:  {escape.line(row.source)}\n           {escape.line(row.code)}")
@@ -299,6 +301,8 @@ def show_comparison(result: Comparison, report: Path | None) -> None:
             f"note: {random.fx} draws random numbers, which an engine need not share with eager; what depends on it "
             "differs rightly (use eval mode, or dropout 0)"
         )
+    for text in result.notes:
+        say(escape.line(f"not compared: {text}"))
     if report is not None:
         say(f"report: {report}")
 

@@ -1,7 +1,8 @@
 """Where the numbers go wrong: eager and GE side by side, operator by operator.
 
 The ATen graph runs eagerly and the GE graph runs on an engine, in step with each other. Every GE result that an ATen
-value became is compared with it as soon as both exist, then both are dropped, so memory is that of two runs.
+value became is compared with it as soon as both exist, then both are dropped, so memory is that of two runs. The same
+holds inside branches, called regions and loops, round by round.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ import importlib.metadata
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -23,7 +24,11 @@ from ge_graph.errors import ConfigError, GeError
 from tair_debug import artefacts
 from tair_debug.data_dump import as_numpy, write_npy
 from tair_debug.measure import Measure, Tolerance, measure
+from tair_debug.stepwise import Stepwise, Wanted
 from tair_debug.tracing import Subject, run_with, untraceable
+
+if TYPE_CHECKING:
+    from ge_converters.lowering.control_flow import LoweredBody
 
 OPTION: Final = "tair compare --output"
 ENGINES: Final = "ge_runtime.engines"
@@ -45,6 +50,7 @@ class ComparisonRow:
         code: Text of that line.
         measure: The distance.
         random: Whether the values are random, so that they need not agree.
+        inside: For an operator in a branch or loop: the functions that lead there, with the rounds of loops from 1.
     """
 
     graph: str
@@ -57,6 +63,7 @@ class ComparisonRow:
     code: str
     measure: Measure
     random: bool = False
+    inside: str = ""
 
     @property
     def wrong(self) -> bool:
@@ -75,12 +82,14 @@ class Comparison:
     Attributes:
         rows: All comparisons, in the order the operators ran.
         unmatched: Values without a partner on the other side.
+        notes: Branches and loops that could not be looked into, by name, and why.
         saved: Files of the first wrong pair, expected and got.
         totals: Final results of the model, eager against compiled as a whole.
     """
 
     rows: list[ComparisonRow] = field(default_factory=list)
     unmatched: int = 0
+    notes: list[str] = field(default_factory=list)
     saved: tuple[str, ...] = ()
     totals: list[ComparisonRow] = field(default_factory=list)
 
@@ -103,6 +112,7 @@ class Comparison:
             "ok": self.ok,
             "compared": len(self.rows),
             "unmatched": self.unmatched,
+            "notes": list(self.notes),
             "first": self.first.as_dict() if self.first else None,
             "random": self.random.as_dict() if self.random else None,
             "saved": list(self.saved),
@@ -158,10 +168,15 @@ def compare_model(
 
     graphs: Counter[str] = Counter()
 
+    def note(text: str) -> None:
+        if text not in result.notes:
+            result.notes.append(text)
+
     def side_by_side(gm: torch.fx.GraphModule, phase: str) -> Callable[..., Any]:
         graphs[phase] += 1
         with real_values():
-            pair = SideBySide(gm, f"{phase} {graphs[phase]}", engine, tolerance, add)
+            label = f"{phase} {graphs[phase]}"
+            pair = SideBySide(gm, label, engine, tolerance, add, lambda text: note(f"{label}, {text}"))
         result.unmatched += pair.unmatched
         return pair
 
@@ -218,6 +233,46 @@ def write_report(folder: str | os.PathLike[str], result: Comparison) -> Path:
     return path
 
 
+@dataclass(eq=False, slots=True)
+class _Home:
+    """A graph in a GE node, and the traced function that it was.
+
+    Attributes:
+        owner: The GE node.
+        slot: Which of its graphs.
+        body: The function and what its nodes became.
+        outer: Where ``owner`` is; None for the graph itself.
+        round: Which of its runs is under way, from 0.
+        seen: Nodes that ran in this run.
+    """
+
+    owner: Node
+    slot: str
+    body: LoweredBody
+    outer: _Home | None
+    round: int = 0
+    seen: set[str] = field(default_factory=set)
+
+    @property
+    def path(self) -> str:
+        """``NODE/SLOT/``, as files of dumps have it."""
+        return f"{self.outer.path if self.outer else ''}{self.owner.name}/{self.slot}/"
+
+    def where(self) -> str:
+        """For people: the functions that lead here, outermost first, with the rounds of loops."""
+        own = f"{self.body.node.name} {self.slot}"
+        own += f" round {self.round + 1}" if self.slot in ("cond", "body") else ""
+        return f"{self.outer.where()}, {own}" if self.outer else own
+
+
+@dataclass(frozen=True, slots=True)
+class _Partner:
+    """The ATen value that a GE edge is: a node, and which of its outputs if there are several."""
+
+    fx: torch.fx.Node
+    index: int | None
+
+
 class SideBySide:
     """One ATen graph and its GE graph; calling it runs both and returns the eager results.
 
@@ -227,6 +282,7 @@ class SideBySide:
         engine: What runs the GE graph.
         tolerance: When a value counts as wrong.
         add: Called with a row, what GE made, and what eager made.
+        note: Called with a sentence about values that are not compared.
     """
 
     def __init__(
@@ -236,17 +292,25 @@ class SideBySide:
         engine: Any,
         tolerance: Tolerance,
         add: Callable[[ComparisonRow, torch.Tensor, torch.Tensor], None],
+        note: Callable[[str], object] = lambda text: None,
     ) -> None:
         from ge_converters.conversion import convert_graph
 
-        self.gm, self.label, self.tolerance, self.add = gm, label, tolerance, add
+        self.gm, self.label, self.tolerance, self.add, self.note = gm, label, tolerance, add, note
         self.lowered = convert_graph(gm, name=label.replace(" ", "_"), keep_values=True)
-        self.partners, self.unmatched = _partners(gm, self.lowered.values, self.lowered.graph)
+        self.partners: dict[Tensor, list[_Partner]] = {}
+        self.unmatched = 0
+        self.homes: dict[int, _Home] = {}
+        self.parted: set[torch.fx.Node] = set()  # whose functions ran otherwise than in eager
+        self.wanted = self._read(gm, self.lowered.graph, self.lowered.values, self.lowered.bodies, None)
         self.executable = engine.compile(self.lowered.graph, {})
 
     def __call__(self, *args: Any) -> Any:
         with real_values():
-            eager = Stepwise(self.gm, args, Counter(n for ns in self.partners.values() for n, _ in ns))
+            for home in self.homes.values():
+                home.round = 0
+                home.seen.clear()
+            eager = Stepwise(self.gm, args, self.wanted)
             written = {m.fx_index for m in self.lowered.mutations}
             inputs = [args[b.fx_index] for b in self.lowered.inputs]
             inputs = [
@@ -255,95 +319,106 @@ class SideBySide:
             self.executable.run_traced(inputs, lambda node, ins, outs: self._compare(eager, node, outs))
             return eager.finish()
 
-    def _compare(self, eager: Stepwise, node: Node, outs: Sequence[Any]) -> None:
-        for edge, got in zip(node.outputs, outs):
-            for fx, index in self.partners.get(edge, ()):
-                value = eager.take(fx)
-                expected = value if index is None else value[index]
-                if isinstance(expected, torch.Tensor) and isinstance(got, torch.Tensor):
-                    self._row(node, edge, fx, got, expected)
+    def _read(
+        self,
+        gm: torch.fx.GraphModule,
+        graph: Graph,
+        values: Mapping[torch.fx.Node, Any],
+        bodies: Sequence[LoweredBody],
+        home: _Home | None,
+    ) -> Wanted:
+        """Find partners in a graph and in the graphs of its nodes; returns what of the ATen graph they need."""
+        wanted = Wanted()
+        computed = {t for n in graph.nodes for t in n.outputs}
+        if home is not None:
+            self.homes |= {id(n): home for n in graph.nodes}
+        for node in gm.graph.nodes:
+            if node.op != "call_function" or getattr(node.target, "__name__", "") == "getitem":
+                continue
+            value = values.get(node)
+            pairs: Iterator[tuple[Any, int | None]] = (
+                iter([(v, i) for i, v in enumerate(value)]) if isinstance(value, tuple) else iter([(value, None)])
+            )
+            inside = any(b.node is node for b in bodies)
+            for edge, index in pairs:
+                if not isinstance(edge, Tensor) or (inside and edge in self.partners):
+                    continue  # what branches hand on is compared where it comes from
+                if edge in computed:
+                    self.partners.setdefault(edge, []).append(_Partner(node, index))
+                    wanted.values[node] += 1
+                else:
+                    self.unmatched += 1
+        for owner in graph.nodes:
+            for slot, inner in owner.subgraphs.items():
+                body = next((b for b in bodies if b.graph is inner), None)
+                if body is not None:
+                    within = self._read(body.gm, inner, body.values, body.bodies, _Home(owner, slot, body, home))
+                    wanted.inside.setdefault(body.node, {})[body.slot] = within
+        for name in dict.fromkeys(b.node.name for b in bodies if b.node not in wanted.inside):
+            self.note(f"{name}: no operator of the GE graph runs its functions, since nothing needs them")
+        return wanted
 
-    def _row(self, node: Node, edge: Tensor, fx: torch.fx.Node, got: torch.Tensor, expected: torch.Tensor) -> None:
-        from ge_converters.base.provenance import fx_target, user_frame
+    def _compare(self, eager: Stepwise, node: Node, outs: Sequence[Any]) -> None:
+        home = self.homes.get(id(node))
+        if home is not None:
+            if node.name in home.seen:
+                home.round += 1
+                home.seen.clear()
+            home.seen.add(node.name)
+        pairs = [(edge, got, p) for edge, got in zip(node.outputs, outs) for p in self.partners.get(edge, ())]
+        run = self._run_of(eager, home) if pairs or node.subgraphs else None
+        if run is None:
+            return
+        for edge, got, partner in pairs:
+            value = run.take(partner.fx)
+            expected = value if partner.index is None else value[partner.index]
+            if isinstance(expected, torch.Tensor) and isinstance(got, torch.Tensor):
+                self._row(node, edge, partner.fx, got, expected, home)
+        self._close(run, node)
+
+    def _run_of(self, eager: Stepwise, home: _Home | None) -> Stepwise | None:
+        """The eager run of the function that a GE graph was; None, with a note, if eager does not come by there."""
+        if home is None:
+            return eager
+        around = self._run_of(eager, home.outer)
+        run = around and around.region(home.body.node).at(home.slot, home.round)
+        if around is not None and run is None and home.body.node not in self.parted:
+            self.parted.add(home.body.node)
+            source, _ = _frame(home.body.node)
+            self.note(f"{home.where()}: runs in the GE graph, but not in eager ({source or 'no source line'})")
+        return run
+
+    def _close(self, run: Stepwise, node: Node) -> None:
+        """A GE node is done: its graphs begin anew when it runs again."""
+        for inner in node.subgraphs.values():
+            home = next((self.homes[id(n)] for n in inner.nodes if id(n) in self.homes), None)
+            if home is not None:
+                home.round = 0
+                home.seen.clear()
+                run.close(home.body.node)
+
+    def _row(
+        self, node: Node, edge: Tensor, fx: torch.fx.Node, got: torch.Tensor, expected: torch.Tensor, home: _Home | None
+    ) -> None:
+        from ge_converters.base.provenance import fx_target
 
         target = fx_target(fx)
         if target.startswith(_UNDEFINED):
             return
-        source, code = user_frame(fx)
+        source, code = _frame(fx)
         measured = measure(got, expected, self.tolerance)
         row = ComparisonRow(
-            self.label, node.name, node.op, edge.index, fx.name, target, source, code, measured, _is_random(fx)
+            self.label, f"{home.path if home else ''}{node.name}", node.op, edge.index, fx.name, target, source, code,
+            measured, _is_random(fx), home.where() if home else "",
         )  # fmt: skip
         self.add(row, got, expected)
 
 
+def _frame(fx: torch.fx.Node) -> tuple[str, str]:
+    from ge_converters.base.provenance import user_frame
+
+    return user_frame(fx)
+
+
 def _is_random(node: torch.fx.Node) -> bool:
     return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
-
-
-Partner = tuple[torch.fx.Node, "int | None"]
-
-
-def _partners(gm: torch.fx.GraphModule, env: Any, graph: Graph) -> tuple[dict[Tensor, list[Partner]], int]:
-    """GE edge to the ATen values that it is, and the number of ATen values that no edge is any more."""
-    computed = {t for n in graph.nodes for t in n.outputs}
-    partners: dict[Tensor, list[Partner]] = {}
-    missing = 0
-    for node in gm.graph.nodes:
-        if node.op != "call_function" or getattr(node.target, "__name__", "") == "getitem":
-            continue
-        value = env.get(node)
-        pairs: Iterator[tuple[Any, int | None]] = (
-            iter([(v, i) for i, v in enumerate(value)]) if isinstance(value, tuple) else iter([(value, None)])
-        )
-        for edge, index in pairs:
-            if isinstance(edge, Tensor) and edge in computed:
-                partners.setdefault(edge, []).append((node, index))
-            elif isinstance(edge, Tensor):
-                missing += 1
-    return partners, missing
-
-
-class Stepwise(torch.fx.Interpreter):  # type: ignore[misc]
-    """An ATen graph that runs as far as somebody asks, and forgets what nobody needs.
-
-    Args:
-        gm: The graph.
-        args: Its inputs.
-        wanted: Nodes to how often their values will be asked for.
-    """
-
-    def __init__(self, gm: torch.fx.GraphModule, args: Sequence[Any], wanted: Counter[torch.fx.Node]) -> None:
-        super().__init__(gm)
-        self.extra_traceback = False
-        self.args_iter = iter(args)
-        self._todo = iter(gm.graph.nodes)
-        self._wanted = wanted
-        self._kept: dict[torch.fx.Node, Any] = {}
-        self._result: Any = None
-
-    def take(self, node: torch.fx.Node) -> Any:
-        """The value of a node, computed with everything before it; forgotten when it is asked for the last time."""
-        while node not in self._kept:
-            self._step()
-        self._wanted[node] -= 1
-        return self._kept[node] if self._wanted[node] else self._kept.pop(node)
-
-    def finish(self) -> Any:
-        """Compute the rest; returns the graph's results."""
-        while self._step():
-            pass
-        return self._result
-
-    def _step(self) -> bool:
-        node = next(self._todo, None)
-        if node is None:
-            return False
-        value = self.env[node] = self.run_node(node)
-        if self._wanted[node]:
-            self._kept[node] = value
-        if node.op == "output":
-            self._result = value
-        for done in self.user_to_last_uses.get(node, ()):
-            self.env.pop(done, None)
-        return True

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +32,7 @@ _GE: Final = re.compile(
     r"(?P<index>\d+)\.npy"
 )
 _MOST_PROVENANCE: Final = 256 << 20
-_ORIGIN: Final = ("fx", "target", "source", "code")
+_ORIGIN: Final = ("fx", "target", "source", "code", "inside")
 Origins = Mapping[str, Mapping[str, str]]
 
 
@@ -48,6 +49,7 @@ class DumpedOutput:
         target: Target of that node.
         source: The user's line.
         code: Text of that line.
+        inside: For an operator in a graph of a node: ``NODE/SLOT``.
     """
 
     path: Path
@@ -61,6 +63,7 @@ class DumpedOutput:
     target: str = ""
     source: str = ""
     code: str = ""
+    inside: str = ""
 
 
 def read_tree(root: str | os.PathLike[str], graph: str | os.PathLike[str] | None = None) -> list[DumpedOutput]:
@@ -154,8 +157,10 @@ def compare_dumps(
     Errors: ConfigError GE1045 for a folder without recorded outputs, or a file that is no npy.
     """
     result = Comparison()
-    partners = _Index(read_tree(got, graph))
-    for entry in read_tree(expected, graph):
+    others = read_tree(got, graph)
+    partners = _Index(others)
+    entries = read_tree(expected, graph)
+    for entry in entries:
         partner = partners.find(entry)
         if partner is None:
             result.unmatched += 1
@@ -166,6 +171,9 @@ def compare_dumps(
             result.saved = save_pair(output, row, a, b)
         result.rows.append(row)
         on_row(row)
+    known = {e.inside for e in entries} & {e.inside for e in others}
+    for inside in dict.fromkeys(e.inside for e in (*entries, *others) if e.inside not in known):
+        result.notes.append(f"{inside}: recorded on one side only, a dump of ATen graphs has branches and loops whole")
     return result
 
 
@@ -173,17 +181,20 @@ class _Index:
     """Finds the output of the other tree that is the same value."""
 
     def __init__(self, entries: list[DumpedOutput]) -> None:
-        self._by_name: dict[Any, DumpedOutput] = {}
+        self._by_name: dict[Any, deque[DumpedOutput]] = {}
         self._by_fx: dict[Any, list[DumpedOutput]] = {}
         for e in entries:
-            self._by_name.setdefault((e.graph, e.step, e.node, e.index), e)
-            if e.fx:
+            self._by_name.setdefault((e.graph, e.step, e.node, e.index), deque()).append(e)
+            if e.fx and not e.inside:
                 self._by_fx.setdefault((e.graph, e.step, e.fx, e.index), []).append(e)
 
     def find(self, entry: DumpedOutput) -> DumpedOutput | None:
+        """Its partner; what a loop ran several times is found as often, in the order of the rounds."""
         exact = self._by_name.get((entry.graph, entry.step, entry.node, entry.index))
-        if exact is not None and exact.op == entry.op:
-            return exact
+        if exact and exact[0].op == entry.op:
+            return exact.popleft()
+        if entry.inside:
+            return None
         if not entry.fx:
             return None
         shape = _shape(entry.path)
@@ -224,4 +235,5 @@ def _row(entry: DumpedOutput, partner: DumpedOutput, measured: Measure) -> Compa
     return ComparisonRow(
         f"graph {entry.graph + 1} step {entry.step}", partner.node, partner.op, partner.index,
         entry.fx or partner.fx, entry.target or partner.target, known.source, known.code, measured,
+        inside=entry.inside,
     )  # fmt: skip

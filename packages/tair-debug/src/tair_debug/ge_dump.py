@@ -131,12 +131,15 @@ def _named(graph: Graph, path: str = "") -> Iterator[tuple[Node, str]]:
 
 
 def provenance_text(graph: Graph) -> str:
-    """JSON: operator name to FX node, target and source line."""
+    """JSON: operator name to FX node, target, source line, and for one in a graph of a node ``NODE/SLOT`` of it."""
     origins = {
-        clean(name): {"fx": p.fx_name, "target": p.fx_target, "module": p.module, "source": p.source, "code": p.code}
+        clean(name): {
+            "fx": p.fx_name, "target": p.fx_target, "module": p.module, "source": p.source, "code": p.code,
+            "inside": name.rpartition("/")[0] if n.graph is not graph else "",
+        }
         for n, name in _named(graph)
         if (p := n.provenance) is not None
-    }
+    }  # fmt: skip
     return json.dumps(origins, indent=1) + "\n"
 
 

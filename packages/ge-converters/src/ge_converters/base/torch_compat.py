@@ -65,6 +65,13 @@ def surely_equal(a: Any, b: Any) -> bool:
     return bool(statically_known_true(a == b))
 
 
+def from_data(number: Any) -> bool:
+    """Whether a number is a symbol, or made of symbols, whose values only the data tell."""
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+    return isinstance(number, torch.SymInt) and bool(free_unbacked_symbols(number))
+
+
 def silent_fallbacks() -> tuple[type[Exception], ...]:
     """Exceptions of a backend on which dynamo breaks the graph and goes on in eager mode without a word."""
     from torch._dynamo.exc import exceptions_allowed_to_be_fallback

@@ -40,6 +40,11 @@ def _of_both(self: Tensor, other: Any, *_: Any, **__: Any) -> Tensor | None:
     return aten.add.Tensor(self.detach(), other.detach())
 
 
+def _of_first(self: Tensor, other: Tensor, *_: Any, **__: Any) -> Tensor:
+    """A product with a power, which eager always makes row by row."""
+    return aten.add.Tensor(self.detach(), _always_row_major(other))
+
+
 def _row_major(self: Tensor, *_: Any, **__: Any) -> Tensor | None:
     order = _order(self)
     # kernels of normalisation know row-major and channels-last, and copy all else
@@ -72,9 +77,12 @@ ORDERED: Final[dict[str, Callable[..., Tensor | None]]] = {
     "logical_or.default": _of_both,
     "logical_xor.default": _of_both,
     "complex.default": _of_both,
-    "ldexp.Tensor": _of_both,
+    "ldexp.Tensor": _of_first,
     "_native_batch_norm_legit_functional.default": _row_major,
     "_native_batch_norm_legit.no_stats": _row_major,
+    "_native_batch_norm_legit_no_training.default": _row_major,
+    "_batch_norm_with_update_functional.default": _row_major,
+    "_batch_norm_no_update.default": _row_major,
 }
 
 

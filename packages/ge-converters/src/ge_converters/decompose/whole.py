@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from ge_converters.base.torch_compat import below_autograd, resized_sizes
+from ge_converters.base.torch_compat import below_autograd, from_data, resized_sizes
 from ge_converters.decompose import tensor_index
 from ge_converters.decompose.formulas.general import multilabel_margin_loss
 from ge_converters.decompose.formulas.lapack_info import WITH_INFO
@@ -164,6 +164,31 @@ def _multilabel_margin_loss(
         return aten.multilabel_margin_loss_forward.default(input, target, known)[0]
 
 
+def _pad(input: Any, pad: Any, mode: str = "constant", value: Any = None) -> Any:
+    """A circular pad by numbers that stand in tensors: torch's own asks how large they are before anybody knows."""
+    if mode != "circular" or len(pad) % 2 or all(type(p) is int for p in pad):
+        return NotImplemented
+    widths = [p.item() if isinstance(p, torch.Tensor) else p for p in pad]
+    if not any(map(from_data, widths)):
+        return NotImplemented
+    axes = len(pad) // 2
+    if axes > 3 or input.dim() - axes not in (1, 2):
+        raise NotImplementedError("Only 2D, 3D, 4D, 5D padding with non-constant padding are supported for now")
+    for k, (before, after) in enumerate(zip(widths[::2], widths[1::2])):
+        axis = input.dim() - 1 - k
+        size = input.shape[axis]
+        # negative widths cut off first, and what is left is what goes round
+        left, right = torch.sym_max(-before, 0), torch.sym_max(-after, 0)
+        kept = size - left - right
+        for width in (before, after):
+            torch._check(width <= kept, lambda: "Padding value causes wrapping around more than once.")
+        torch._check(kept > 0, lambda: "Negative padding value is resulting in an empty dimension")
+        input = input.index_select(
+            axis, torch.arange(-torch.sym_max(before, 0), kept + torch.sym_max(after, 0)) % kept + left
+        )
+    return input
+
+
 def _upsample_nearest(input: Any, size: Any = None, scale_factor: Any = None) -> Any:
     return _interpolate(input, size, scale_factor)
 
@@ -183,6 +208,7 @@ _KEPT: Final[dict[Any, Callable[..., Any]]] = {
     F.softshrink: _softshrink,
     F.hardshrink: _hardshrink,
     torch.hardshrink: _hardshrink,
+    **dict.fromkeys((F.pad, torch._C._nn.pad), _pad),
     torch.Tensor.__getitem__: tensor_index.read,
     torch.Tensor.__setitem__: tensor_index.write,
     **WITH_INFO,

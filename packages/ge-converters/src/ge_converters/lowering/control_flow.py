@@ -14,7 +14,7 @@ size stays that of the body, and each round overwrites one row of its results in
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
@@ -59,6 +59,27 @@ class InnerGraph:
     def forwarded(self, k: int) -> int | None:
         """The operand that result ``k`` is, None if it is computed."""
         return self.position.get(self.returned[k])
+
+
+@dataclass(frozen=True, slots=True)
+class LoweredBody:
+    """What a function of a control-flow node became.
+
+    Attributes:
+        node: The node, of the FX graph around.
+        slot: Which of its functions.
+        gm: The function as it was traced.
+        graph: The GE graph in the GE node.
+        values: What each FX node of ``gm`` became.
+        bodies: What the functions of control-flow nodes in it became.
+    """
+
+    node: torch.fx.Node
+    slot: str
+    gm: torch.fx.GraphModule
+    graph: Graph
+    values: Mapping[torch.fx.Node, Any]
+    bodies: Sequence[LoweredBody]
 
 
 class Lowering:
@@ -113,6 +134,7 @@ class Lowering:
                     walk.env[placeholder] = operand
                     _sizes_of(walk.context, operand, placeholder.meta.get("val"))
             returned = walk.nodes(gm.graph.nodes)
+            self.walk.bodies.append(LoweredBody(self.node, name, gm, walk.graph, walk.env, walk.bodies))
             self.walk.inner_calls += walk.inner_calls + sum(n.op == "call_function" for n in gm.graph.nodes)
             self.walk.problems += [replace(p, holder=self.node) for p in walk.problems]
             if walk.updates:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import operator
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -60,6 +60,7 @@ class Lowered:
         placeholders: Number of FX inputs.
         nested: How the FX graph returns its outputs: None for one bare value, else ``tuple`` or ``list``.
         values: What each FX node became, if that was asked for.
+        bodies: What the functions of control-flow nodes became, likewise.
     """
 
     graph: Graph
@@ -69,6 +70,7 @@ class Lowered:
     placeholders: int = 0
     nested: type | None = field(default=tuple)
     values: Mapping[FxNode, Any] = field(default_factory=dict)
+    bodies: Sequence[control_flow.LoweredBody] = ()
 
 
 def lower(
@@ -87,7 +89,7 @@ def lower(
         registry: Converters to use; the common registry if None.
         specialise: Whether symbolic numbers of a node that is refused otherwise, such as a stride that a GE attribute
             holds, may be fixed to their present values; see ``ge_converters.lowering.specialise``.
-        keep_values: Whether ``Lowered.values`` is wanted.
+        keep_values: Whether ``Lowered.values`` and ``Lowered.bodies`` are wanted.
 
     Errors: LoweringError GE2001 with every node that cannot be lowered; GE2006 if a converter fails, GE2007 if it
         returns something wrong; GE2008 for unbalanced scopes; GE2009 for a size without a source; GE2012 for a graph
@@ -98,7 +100,7 @@ def lower(
     with building(walk.graph), no_collection():
         lowered = walk.run()
     if keep_values:
-        lowered.values = walk.env
+        lowered.values, lowered.bodies = walk.env, walk.bodies
     logger.info(
         "%s: %d FX nodes to %d GE nodes in %.1f ms",
         name, len(gm.graph.nodes), len(lowered.graph.nodes), (time.perf_counter() - start) * 1e3,
@@ -133,6 +135,7 @@ class GraphLowering:
         self.inputs: list[aliasing.InputBinding] = []
         self.fx_index: dict[FxNode, int] = {}
         self.updates: dict[FxNode, Any] = {}
+        self.bodies: list[control_flow.LoweredBody] = []
         self.inner_calls = 0  # call_function nodes in graphs of nodes
         self.items: set[Any] = set()  # symbols that stand for an element of a tensor
         self.texts = Texts()

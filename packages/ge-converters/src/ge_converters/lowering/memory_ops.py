@@ -44,7 +44,7 @@ def lower_read(caller: Caller, node: torch.fx.Node) -> Any:
         return caller.convert(node, entry, (x, size, stride, _relative(offset, source, start)), {}, value)
     index = _index(source, reads)
     if index is None:
-        raise Refusal(_why(source))
+        raise Refusal(_why(source, reads))
     flat = ge.Reshape(caller.context.argument(source), ge.Const(np.array([-1], dtype=np.int64)))
     flat.record_shape((source.meta["val"].numel(),))
     return move("GatherV2", flat, ge.Const(index), ge.Const(0, dtype=DataType.DT_INT64))
@@ -60,12 +60,9 @@ def lower_write(caller: Caller, node: torch.fx.Node) -> Any:
     _, size, stride, offset = _arguments(node, 1)
     held = source.meta["val"]
     order, start = memory_order(held), held.storage_offset()
-    if (
-        order is None
-        or type(start) is not int
-        or not _covers(held, _positions(size, stride, _absolute(source, offset)))
-    ):
-        raise Refusal(_why(source))
+    writes = _positions(size, stride, _absolute(source, offset))
+    if order is None or type(start) is not int or not _covers(held, writes):
+        raise Refusal(_why(source, writes))
     entry = caller.entry(node.target, node)
     x = permuted(caller.context.argument(source), order)
     arguments = (x, new, size, stride, _relative(offset, source, start))
@@ -196,12 +193,31 @@ def _index(source: torch.fx.Node, reads: np.ndarray[Any, Any] | None) -> np.ndar
     return where[slots].astype(np.int64) if bool((known[slots] == reads).all()) else None
 
 
-def _why(source: torch.fx.Node) -> str:
+def _why(source: torch.fx.Node, reads: np.ndarray[Any, Any] | None = None) -> str:
+    """Why elements cannot be addressed by their place in memory, and what to do.
+
+    Args:
+        source: The tensor.
+        reads: Positions in the storage; None if they are symbolic, or are not the trouble.
+    """
     held = source.meta["val"]
-    return (
+    said = (
         f"argument 'self' has sizes {tuple(held.shape)}, strides {held.stride()} and offset {held.storage_offset()}; "
-        "the elements addressed lie in its storage but not in its value, or sizes are symbolic and the strides leave "
-        "gaps or overlap. Pass the whole tensor, call contiguous() first, or index instead"
+    )
+    places = _positions(list(held.shape), list(held.stride()), held.storage_offset())
+    if places is None or reads is None:
+        return (
+            f"{said}its strides leave gaps or overlap, and where elements lie is known of a tensor that fills a block "
+            "of memory only. Call contiguous() first, or index instead"
+        )
+    missing = np.setdiff1d(reads, places)
+    if not missing.size:
+        return f"{said}its elements do not fill a block of memory. Call contiguous() first, or index instead"
+    name = f"input {source.name}" if source.op == "placeholder" else source.name
+    return (
+        f"{said}the elements addressed lie in its storage but not in its value: {missing.size} of them, the first at "
+        f"position {missing[0]}. What is around {name} in memory is not handed over. Pass the whole tensor that it is "
+        "a view of and take the view inside, call contiguous() first, or index instead"
     )
 
 

@@ -13,6 +13,7 @@ from ge_converters.base.support import BF16, BOOL, F16, F32, F64, I32, I64, Supp
 from ge_converters.emit.arithmetic import arithmetic, as_number
 from ge_converters.emit.compute_types import carried, carrier, carry, move, shaped
 from ge_converters.emit.shapes import broadcast, ints, own, permuted
+from ge_converters.emit.table_rows import rows_added
 from ge_converters.registry import declare_supported, define, register_fx_node_ge_converter
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
@@ -135,18 +136,9 @@ def embedding_dense_backward(
 ) -> Tensor:
     """Gradient rows added up by index.
 
-    Errors: Refusal for a symbolic number of rows, which EmbeddingDenseGrad takes as an attribute.
+    Emits:  EmbeddingDenseGrad; UnsortedSegmentSum if num_weights is symbolic.
     """
-    if isinstance(num_weights, Tensor) or isinstance(padding_idx, Tensor):
-        raise Refusal(
-            "num_weights or padding_idx is symbolic, GE EmbeddingDenseGrad takes numbers; mark the table static"
-        )
-    (grad,), back = carried("EmbeddingDenseGrad", grad_output)
-    return back(
-        ge.EmbeddingDenseGrad(
-            grad, indices, num_weights=num_weights, padding_idx=padding_idx, scale_grad_by_freq=scale_grad_by_freq
-        )
-    )
+    return rows_added(grad_output, indices, num_weights, padding_idx, scale_grad_by_freq)
 
 
 # -- advanced indexing -----------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from ge_converters.base.errors import Refusal
 from ge_converters.base.support import BF16, F16, F32, I64, Support
 from ge_converters.emit.compute_types import need_floats
 from ge_converters.emit.shapes import axis_size, filled_constant, places
+from ge_converters.emit.table_rows import rows_added
 from ge_converters.registry import declare_supported, register_fx_node_ge_converter
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
@@ -334,12 +335,10 @@ def _embedding_bag_dense_backward(
 ) -> Tensor:
     """Shapes: grad [bags, d]; indices and offset2bag [n] -> [num_weights, d].
     Dtypes: float32, float16, bfloat16.
-    Emits:  GatherV2 of each index's bag and EmbeddingDenseGrad; for maxima MaskedFill and ScatterElements with add.
-    Errors: refused if num_weights is symbolic.
+    Emits:  GatherV2 of each index's bag and EmbeddingDenseGrad (UnsortedSegmentSum if num_weights is symbolic); for
+        maxima MaskedFill and ScatterElements with add.
     """
     need_floats("EmbeddingDenseGrad", grad)
-    if isinstance(num_weights, Tensor):
-        raise Refusal("num_weights is a symbolic size, but a GE attribute holds it; mark that dimension static")
     if mode == 2:
         width = meta_outputs.size[1]
         zeros = filled_constant([num_weights, width if isinstance(width, int) else axis_size(grad, 1)], 0.0, grad.dtype)
@@ -352,10 +351,7 @@ def _embedding_bag_dense_backward(
         rows = ge.RealDiv(rows, ge.Unsqueeze(cast(_rows(bag_size, offset2bag), grad.dtype), axes=[1]))
     if per_sample_weights is not None:
         rows = ge.Mul(rows, ge.Unsqueeze(cast(per_sample_weights, grad.dtype), axes=[1]))
-    result = ge.EmbeddingDenseGrad(
-        rows, indices, num_weights=num_weights, padding_idx=padding_idx, scale_grad_by_freq=scale_grad_by_freq
-    )
-    return cast(result, meta_outputs.dtype)
+    return cast(rows_added(rows, indices, num_weights, padding_idx, scale_grad_by_freq), meta_outputs.dtype)
 
 
 @declare_supported(
