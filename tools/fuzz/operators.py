@@ -394,8 +394,9 @@ OPERATORS: Final[dict[str, Operator]] = {
     "aminmax": Operator(lambda x, d, k: x.aminmax(dim=d, keepdim=k)[0], 1, _dim_keep),
     "any all": Operator(torch.any),
     "argmax all": Operator(torch.argmax, kinds="fi"),
-    "kthvalue": Operator(lambda x, d, k: x.kthvalue(1, d, k)[0], 1, _dim_keep, kinds="fi"),
-    "mode": Operator(lambda x, d, k: x.mode(d, k)[0], 1, _dim_keep, kinds="fi"),
+    # which of several equal elements gets the gradient is not defined
+    "kthvalue": Operator(lambda x, d, k: x.detach().kthvalue(1, d, k)[0], 1, _dim_keep, kinds="fi"),
+    "mode": Operator(lambda x, d, k: x.detach().mode(d, k)[0], 1, _dim_keep, kinds="fi"),
     "cummin": Operator(lambda x, d: x.cummin(d)[0], 1, _dim),
     "logcumsumexp": Operator(torch.logcumsumexp, 1, _dim, kinds="f"),
     "diff": Operator(lambda x, d: x.diff(dim=d), 1, _dim, kinds="fi"),
