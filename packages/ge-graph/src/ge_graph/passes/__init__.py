@@ -62,7 +62,7 @@ def run(
     *,
     check: bool = False,
 ) -> list[PassResult]:
-    """Run passes in order.
+    """Run passes in order; the graph is changed in place.
 
     Args:
         passes: What to run; ``DEFAULT`` needs nothing but the graph.

@@ -46,7 +46,7 @@ class Pass(ABC):
         """Change one graph in place; one note a kind of change, empty if nothing changed."""
 
     def run(self, graph: Graph, *, check: bool = False) -> PassResult:
-        """Run on a graph and on the graphs in its nodes.
+        """Run on a graph and on the graphs in its nodes, which are changed in place.
 
         Args:
             check: Compare the graph before and after with the claim of the pass, and run it again: for tests, it costs
