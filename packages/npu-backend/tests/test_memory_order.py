@@ -32,6 +32,9 @@ ONE = {
 TWO = {
     "ldexp of one number": lambda x, y: torch.ldexp(x[0, 0, 0, 0], y),
     "ldexp of a slice": lambda x, y: torch.ldexp(x[:1], y),
+    "ldexp of a slice by integers": lambda x, y: torch.ldexp(x[:1], y.int()),
+    "power of one": lambda x, y: torch.pow(1.0, y) + x[:1] * 0,
+    "power of two": lambda x, y: torch.pow(2.0, y),
     "ldexp": lambda x, y: torch.ldexp(x, y.int()),
     "logaddexp": torch.logaddexp,
     "floor division": lambda x, y: torch.div(x, y.abs() + 0.7, rounding_mode="floor"),

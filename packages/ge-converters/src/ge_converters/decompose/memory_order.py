@@ -40,9 +40,15 @@ def _of_both(self: Tensor, other: Any, *_: Any, **__: Any) -> Tensor | None:
     return aten.add.Tensor(self.detach(), other.detach())
 
 
-def _of_first(self: Tensor, other: Tensor, *_: Any, **__: Any) -> Tensor:
-    """A product with a power, which eager always makes row by row."""
+def _of_product(self: Tensor, other: Tensor, *_: Any, **__: Any) -> Tensor | None:
+    """A product with a power, which eager makes row by row unless the exponent is an integer."""
+    if not other.is_floating_point():
+        return _of_both(self, other)
     return aten.add.Tensor(self.detach(), _always_row_major(other))
+
+
+def _row_major_second(self: Any, exponent: Tensor, *_: Any, **__: Any) -> Tensor:
+    return _always_row_major(exponent)
 
 
 def _row_major(self: Tensor, *_: Any, **__: Any) -> Tensor | None:
@@ -77,7 +83,8 @@ ORDERED: Final[dict[str, Callable[..., Tensor | None]]] = {
     "logical_or.default": _of_both,
     "logical_xor.default": _of_both,
     "complex.default": _of_both,
-    "ldexp.Tensor": _of_first,
+    "ldexp.Tensor": _of_product,
+    "pow.Scalar": _row_major_second,
     "_native_batch_norm_legit_functional.default": _row_major,
     "_native_batch_norm_legit.no_stats": _row_major,
     "_native_batch_norm_legit_no_training.default": _row_major,
