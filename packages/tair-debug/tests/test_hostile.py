@@ -364,7 +364,8 @@ def test_view_of_damaged_graphs(suffix, tmp_path):
 ])  # fmt: skip
 def test_models_that_are_broken(command, body, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(sys, "modules", {**sys.modules})
+    monkeypatch.setitem(sys.modules, "broken_model", None)  # put back afterwards
+    del sys.modules["broken_model"]
     (tmp_path / "broken_model.py").write_text(body)
     code, said = tair(command, "broken_model.py:make")
     assert code == 2
@@ -385,7 +386,8 @@ def test_models_that_are_broken(command, body, tmp_path, monkeypatch):
 ])  # fmt: skip
 def test_arguments_that_are_broken(args, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(sys, "modules", {**sys.modules})
+    monkeypatch.setitem(sys.modules, "m", None)  # put back afterwards
+    del sys.modules["m"]
     (tmp_path / "m.py").write_text("import torch\ndef make(): return torch.nn.Linear(2, 2), torch.ones(2)\n")
     os.mkfifo(tmp_path / "pipe.air")
     recorded(tmp_path / "a")

@@ -28,20 +28,33 @@ def package_data(name: str) -> bytes:
     return content
 
 
-def read_plain(path: str | os.PathLike[str], most: int) -> bytes:
-    """The bytes of a plain file; pipes and devices, which may have no end, are never read.
+@contextlib.contextmanager
+def plain(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+    """A plain file, open for reading; pipes, sockets and devices, which may have no end, are never opened to wait.
 
     Raises:
-        OSError: It cannot be read, is no plain file, or has more than ``most`` bytes.
+        OSError: It cannot be read or is no plain file.
         ValueError: The name is none.
     """
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    with open(handle, "rb") as file:
-        about = os.fstat(handle)
-        if not stat.S_ISREG(about.st_mode):
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise OSError("not a regular file")
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # another one by now
             raise OSError("not a regular file")
-        if about.st_size > most:
-            raise OSError(f"{about.st_size} bytes, more than {most}")
+        yield file
+
+
+def read_plain(path: str | os.PathLike[str], most: int) -> bytes:
+    """The bytes of a plain file.
+
+    Raises:
+        OSError: As ``plain``, or it has more than ``most`` bytes.
+        ValueError: The name is none.
+    """
+    with plain(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise OSError(f"{size} bytes, more than {most}")
         return file.read(most)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import os
-import stat
 from typing import Any
 
 import numpy as np
+
+from ge_graph.files import plain
 
 
 def read_npy(
@@ -22,9 +23,7 @@ def read_npy(
     """
     form = np.lib.format
     try:
-        with open(path, "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise ValueError("it is not a plain file")
+        with plain(path) as file:
             version = form.read_magic(file)
             reader = {(1, 0): form.read_array_header_1_0, (2, 0): form.read_array_header_2_0}.get(version)
             if reader is None:
