@@ -51,8 +51,12 @@ def Data(
 
 
 def __getattr__(name: str) -> Any:
-    if name.startswith("_") and not name[1:2].isupper():  # GE has _If; tools that look for private names get no search
+    if name.startswith("__"):
         raise AttributeError(name)
+    if (
+        name.startswith("_") and not name[1:2].isupper()
+    ):  # tools look for such names; operators alike are not looked for
+        raise _UnknownOperator("GE3019", f"GE has no operator '{name}'", next="names of operators are capitalised")
     try:
         wrapper = _calling.wrapper(name)
     except _GraphError as error:
