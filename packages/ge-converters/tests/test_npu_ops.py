@@ -114,7 +114,7 @@ def _run(op: Any, args: Any, keywords: Any, picked: Any, engine: Any, dynamic: b
 
     ``picked``: their positions, None if the op has one result.
     """
-    graph, mode = torch.fx.Graph(), torch_compat.fake_mode(dynamic=dynamic, one_op=True)
+    graph, mode = torch.fx.Graph(), torch_compat.fake_mode(dynamic=dynamic, only=op)
     fakes: list[Any] = []
     given: list[torch.Tensor] = []
 

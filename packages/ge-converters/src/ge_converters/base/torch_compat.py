@@ -203,17 +203,19 @@ def _without_generator_states(gm: torch.fx.GraphModule) -> None:
     gm.recompile()
 
 
-def fake_mode(*, dynamic: bool = False, beside_real: bool = False, one_op: bool = False) -> Any:
+def fake_mode(*, dynamic: bool = False, beside_real: bool = False, only: Any = None) -> Any:
     """A mode in which tensors have metas but no data; data-dependent sizes are symbols, others if ``dynamic``.
 
-    ``beside_real``: real tensors that meet fake ones, such as constants of a graph, count as fake ones. ``one_op``: the
-    mode serves a single op; what torch keeps for the next equal one is not made, a quarter of the time.
+    ``beside_real``: real tensors that meet fake ones, such as constants of a graph, count as fake ones. ``only``: the
+    op that the mode serves once; what torch keeps for the next equal one, a quarter of the time, is then made only for
+    ops that torch takes apart into many.
     """
+    from torch._decomp import decomposition_table
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     mode = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=not dynamic, allow_non_fake_inputs=beside_real)
-    mode.cache_enabled = mode.cache_enabled and not one_op
+    mode.cache_enabled = mode.cache_enabled and (only is None or only in decomposition_table)
     return mode
 
 

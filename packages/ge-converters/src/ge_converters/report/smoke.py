@@ -134,7 +134,7 @@ def trace(
         dynamic: Symbolic sizes instead of fixed ones.
     """
     graph = torch.fx.Graph()
-    mode = torch_compat.fake_mode(dynamic=dynamic, one_op=True)
+    mode = torch_compat.fake_mode(dynamic=dynamic, only=case.entry.target)
 
     def place(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
