@@ -18,7 +18,7 @@ _SHARED_BYTES: Final = (
     64 * 1024
 )  # above that a constant is recognised by identity: hashing weights costs more than it saves
 _READABLE_ITEMS: Final = 64
-_ONLY_INT: Final = {int}
+ONLY_INT: Final = {int}  # the types in a list of plain ints: neither bools nor symbols
 
 
 def as_value(value: Any, dtype: DataType | None = None) -> np.ndarray[Any, Any] | Literal:
@@ -109,7 +109,7 @@ def constant(
         kind = type(value)
         if kind in (int, float, bool) and value:
             shortcut = (kind, value, dtype)
-        elif kind is list and len(value) <= _READABLE_ITEMS and set(map(type, value)) == _ONLY_INT:
+        elif kind is list and len(value) <= _READABLE_ITEMS and set(map(type, value)) == ONLY_INT:
             shortcut = (kind, tuple(value), dtype)
         if shortcut is not None:
             existing = known.get(shortcut)

@@ -12,7 +12,7 @@ import numpy as np
 
 from ge_graph import infer, schema
 from ge_graph.attrs import CONVERT, Attr, Kind, make
-from ge_graph.builder import constant
+from ge_graph.builder import ONLY_INT, constant
 from ge_graph.dtypes import DataType
 from ge_graph.errors import GraphError
 from ge_graph.ir import Graph, Literal, Node, Tensor, _current, current_graph
@@ -23,9 +23,9 @@ _COUNT_ATTRS: Final = {"Unpack": "num", "Split": "num_split", "SplitV": "num_spl
 _INDEX: Final = frozenset((DataType.DT_INT32, DataType.DT_INT64))
 _NUMBERS: Final = (int, float, complex, np.generic)
 _RESERVED: Final = ("dependencies", "node_name")
-_ONLY_INT: Final = {int}
 # Types of attribute values that are equal only if they are the same: 0.0 equals -0.0.
 _KEPT: Final = frozenset({int, bool, str, DataType})
+_MADE: Final = 1024  # attributes kept for an operator: names and seeds may be new in every graph of a long process
 _NO_OPTIONS: Final[dict[str, Any]] = {}
 
 
@@ -174,7 +174,9 @@ class CallPlan:
             key = (attribute.name, kind, value)
             known = self._made.get(key)
             if known is None:
-                known = self._made[key] = self._new_attr(attribute, value)
+                known = self._new_attr(attribute, value)
+                if len(self._made) < _MADE:
+                    self._made[key] = known
             return known
         return self._new_attr(attribute, value)
 
@@ -260,7 +262,7 @@ class CallPlan:
         return tuple(parts)
 
     def _constant(self, graph: Graph, i: int, port: PortSchema, value: Any, operands: Sequence[Any]) -> Tensor:
-        if type(value) is list and set(map(type, value)) == _ONLY_INT and DataType.DT_INT64 in port.domain <= _INDEX:
+        if type(value) is list and set(map(type, value)) == ONLY_INT and DataType.DT_INT64 in port.domain <= _INDEX:
             return constant(graph, value, dtype=DataType.DT_INT64)  # sizes and axes, most constants of a model
         if not isinstance(value, (*_NUMBERS, list, tuple, np.ndarray, Literal)):
             raise GraphError(

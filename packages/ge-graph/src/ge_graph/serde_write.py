@@ -240,8 +240,11 @@ def descriptor(
         symbols: Write the text of symbolic dimensions too, which GE sees as -1.
         unfed: Mark an optional input that nothing feeds.
     """
-    head = delimited("TensorDescriptor", "name", text_bytes(name)) if name else b""
-    return head + _nameless(dtype, shape, format, symbols, unfed, device)
+    return _named(name, _nameless(dtype, shape, format, symbols, unfed, device))
+
+
+def _named(name: str, body: bytes) -> bytes:
+    return delimited("TensorDescriptor", "name", text_bytes(name)) + body if name else body
 
 
 def _nameless(
@@ -624,9 +627,7 @@ class GraphWriter:
             else:
                 body = _nameless(tensor.dtype, tensor._shape, tensor.format, symbols, device=device)
             self._bodies[key] = body
-        return delimited(
-            "OpDef", field, (delimited("TensorDescriptor", "name", text_bytes(name)) if name else b"") + body
-        )
+        return delimited("OpDef", field, _named(name, body))
 
     def _net_output(self, graph: Graph, out: _Chunks) -> None:
         name = "NetOutput"

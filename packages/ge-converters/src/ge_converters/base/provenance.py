@@ -11,6 +11,7 @@ from typing import Any, Final
 import torch
 
 from ge_graph import Provenance
+from ge_graph.builder import ONLY_INT
 
 _FRAME: Final = re.compile(
     r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)(?:\n\s+(?P<code>[^\n]*))?'
@@ -18,7 +19,6 @@ _FRAME: Final = re.compile(
 _LIBRARIES: Final = [os.path.dirname(torch.__file__) + os.sep, contextlib.__file__]
 _SELF: Final = re.compile(r"^L\['self'\]\.?|^L__self___?")
 _OPERATORS: Final = (torch._ops.OpOverload, torch._ops.OperatorBase)
-_ONLY_INT: Final = {int}
 _ITEM: Final = re.compile(r"_modules\['([^']+)'\]|\['([^']+)'\]|\[(\d+)\]")
 
 
@@ -180,7 +180,7 @@ def _code(value: Any, known: Texts) -> str:
     if isinstance(value, torch.fx.Node):
         return known.values.get(value) or known.value(value)
     if isinstance(value, (list, tuple)):
-        if set(map(type, value)) == _ONLY_INT:  # sizes and axes, most lists of a graph
+        if set(map(type, value)) == ONLY_INT:  # sizes and axes, most lists of a graph
             return f"[{str(tuple(value))[1:-1].rstrip(',')}]" if isinstance(value, list) else str(tuple(value))
         inner = ", ".join([_code(v, known) for v in value])
         return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' if len(value) == 1 else ''})"

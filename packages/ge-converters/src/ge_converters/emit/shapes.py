@@ -12,9 +12,9 @@ from ge_converters.emit.arithmetic import as_number
 from ge_converters.emit.compute_types import carrier, carry, move
 from ge_graph import DataType, Tensor
 from ge_graph import ops as ge
+from ge_graph.builder import ONLY_INT
 
 Size: TypeAlias = "int | Tensor"
-_ONLY_INT = {int}
 _F32 = DataType.DT_FLOAT
 _I64 = DataType.DT_INT64
 
@@ -32,7 +32,7 @@ def shape_operand(sizes: Sequence[int | Tensor], dtype: DataType = DataType.DT_I
     Returns:
         The list itself if all entries are ints (a constant, once it reaches a tensor port), else one packed tensor.
     """
-    if set(map(type, sizes)) == _ONLY_INT:
+    if set(map(type, sizes)) == ONLY_INT:
         return list(sizes)  # type: ignore[arg-type]
     if not any(isinstance(s, Tensor) for s in sizes):
         return [int(s) for s in sizes]

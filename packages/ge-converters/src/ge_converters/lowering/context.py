@@ -11,12 +11,12 @@ from ge_converters.base.dtypes import to_ge
 from ge_converters.base.errors import Refusal
 from ge_converters.lowering import symbols
 from ge_graph import DataType, Graph, Tensor, TensorSpec, builder
+from ge_graph.builder import ONLY_INT
 
 Node: TypeAlias = torch.fx.Node
 _DIRECT: Final = frozenset(
     {int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format}
 )
-_ONLY_INT: Final = {int}
 
 
 class Unproduced:
@@ -65,7 +65,7 @@ class Context:
         if kind in _DIRECT:
             return value
         if isinstance(value, (list, tuple)):
-            if set(map(type, value)) == _ONLY_INT:
+            if set(map(type, value)) == ONLY_INT:
                 return list(value)
             return [self.argument(v) for v in value]
         if symbols.is_symbolic(value):
