@@ -244,7 +244,8 @@ def test_conv2d_input_gradient_is_bit_equal_to_eagers(run, dtype, order, kernel,
     )
     form = {"strides": [1, 1, stride, stride], "pads": [0] * 4, "groups": groups, "data_format": "NCHW"}
     got = run("Conv2DBackpropInput", list(x.shape), w, grad, **form)
-    assert torch.equal(got, want) and got.stride() == want.stride()
+    assert torch.equal(got, want)
+    assert got.stride() == want.stride()
 
 
 @pytest.mark.parametrize("kernel", [1, 3])
@@ -258,7 +259,8 @@ def test_conv2d_gradients_copy_no_operand(kernel):
         conv_backprop_input(list(x.shape), w, x, **form)
         conv_backprop_filter(x, list(w.shape), x, **form)
     names = [e.name for e in seen.events()]
-    assert "aten::convolution_backward" in names and "aten::copy_" not in names
+    assert "aten::convolution_backward" in names
+    assert "aten::copy_" not in names
 
 
 def test_conv2d_transpose_sizes_and_bias(run):

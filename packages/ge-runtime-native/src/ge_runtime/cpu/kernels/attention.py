@@ -263,6 +263,13 @@ def _fused_score(
     return None, None, None, join_heads(fused(q, k, v, rule, mask_rank4(mask)), layout)
 
 
+def _fused_heads(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, rule: Rule
+) -> tuple[None, None, None, Tensor]:
+    """Operands that are (B, N, S, D) as they stand."""
+    return None, None, None, fused(query, key, value, rule, mask_rank4(mask))
+
+
 @plan("FlashAttentionScore")
 def _plan_score(ctx: PlanContext) -> Call | None:
     """Without statistics, dropout, position term and lengths it is fused attention."""
@@ -274,7 +281,10 @@ def _plan_score(ctx: PlanContext) -> Call | None:
     attr("pse_type", 1)  # says how a position term is added, of which there is none
     rule = Rule(attr("scale_value", 1.0), attr("sparse_mode", 0), attr("pre_tockens", _FAR), attr("next_tockens", _FAR))
     operands = [ctx.tensor(p) for p in ("query", "key", "value", "atten_mask")]
-    return Call(_fused_score, (*operands, rule, attr("head_num"), attr("input_layout")))
+    heads, layout = attr("head_num"), attr("input_layout")
+    if layout == "BNSD":
+        return Call(_fused_heads, (*operands, rule))
+    return Call(_fused_score, (*operands, rule, heads, layout))
 
 
 @kernel("FlashAttentionScoreGrad", host=_HOST, ignores=("inner_precise",), source=_SOURCE)

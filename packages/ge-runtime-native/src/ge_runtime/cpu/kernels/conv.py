@@ -76,9 +76,7 @@ def _forward(
     return torch.convolution(x, w, bias, strides, begin, dilations, False, [0] * len(begin), groups)
 
 
-def _left_open(
-    x: Tensor, w: Tensor, size: Numbers, strides: Numbers, pads: Numbers, dilations: Numbers
-) -> list[int]:
+def _left_open(x: Tensor, w: Tensor, size: Numbers, strides: Numbers, pads: Numbers, dilations: Numbers) -> list[int]:
     """How much larger the spatial ``size`` is than the least that a convolution maps to the size of ``x``."""
     begin, end = begin_end(pads)
     reach = [d * (k - 1) + 1 for d, k in zip(dilations, w.shape[2:])]
