@@ -31,8 +31,13 @@ def assert_same(got, want):
         torch.testing.assert_close(g, w, atol=ATOL, rtol=RTOL)
 
 
+# Sizes are symbols for a decoder, a network of images, and an encoder with a decoder; how all models lower with symbols
+# is test_models.py's.
+DYNAMIC = ("llama", "resnet50", "t5")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", models.ZOO)
+@pytest.mark.parametrize("name", [n for n in models.ZOO if n not in DYNAMIC])
 def test_static(name, tmp_path):
     case = models.ZOO[name]("tiny")
     torchair.CompiledModel.save_graph(case.model, tuple(case.inputs), save_path=tmp_path)
@@ -44,7 +49,7 @@ def test_static(name, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", models.ZOO)
+@pytest.mark.parametrize("name", DYNAMIC)
 def test_dynamic(name, tmp_path):
     case = models.ZOO[name]("tiny")
     torchair.CompiledModel.save_graph(case.model, tuple(case.inputs), dynamic=True, save_path=tmp_path)
