@@ -9,6 +9,8 @@ import textwrap
 import numpy as np
 import pytest
 
+from tools import warm
+
 MAX_AUTOTUNE = """
     import os
     os.environ["TORCH_COMPILE_DEBUG"] = "1"
@@ -232,10 +234,8 @@ def test_two_processes_in_one_folder(tmp_path):
         for _ in range(50):
             run(torch.ones(2))
     """
-    processes = [
-        subprocess.Popen([sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)], cwd=tmp_path) for _ in range(2)
-    ]
-    assert [p.wait(timeout=300) for p in processes] == [0, 0]
+    programs = [warm.Program("-c", textwrap.dedent(code), cwd=tmp_path) for _ in range(2)]
+    assert [p.end().returncode for p in programs] == [0, 0]
     assert len(list(tmp_path.glob("summary_*.csv"))) == 2
     files = list(tmp_path.rglob("*.npy"))
     assert len(files) == 2 * 50 * 5

@@ -14,7 +14,7 @@ from ge_graph import serde
 from ge_graph.errors import ArchiveError, ConfigError, LoweringError
 from ge_graph.rules.in_place import CONSTANTS
 from ge_graph.verify import verify
-from tools import models
+from tools import models, warm
 
 ATOL = RTOL = 1e-4
 
@@ -391,11 +391,8 @@ dist.destroy_process_group()
 
 @pytest.mark.slow
 def test_several_ranks(tmp_path):
-    import subprocess
-    import sys
-
-    running = [subprocess.Popen([sys.executable, "-c", RANK, str(r), str(tmp_path)]) for r in range(2)]
-    assert [p.wait(240) for p in running] == [0, 0]
+    running = [warm.Program("-c", RANK, str(r), tmp_path) for r in range(2)]
+    assert [p.end().returncode for p in running] == [0, 0]
     found = {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()}
     assert found - {"rendezvous"} == {
         "exp/mp_rank0.air", "exp/mp_rank0.manifest.json", "exp/mp_rank1.air", "exp/mp_rank1.manifest.json",
