@@ -180,10 +180,8 @@ def ranks():
         yield made
 
 
-SLOW = {"tensor_parallel_block_dynamic", "tensor_parallel_llama", "saved_graphs"}
-
-
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in CASES])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
 def test_two_ranks(name, ranks):
     errors = ranks.run(name)
     assert not any(errors), "\n".join(f"rank {r}:\n{e}" for r, e in enumerate(errors))
