@@ -93,22 +93,18 @@ def linalg_cholesky_ex(
     Errors: A matrix that is not positive definite stops the graph with an error.
     Emits:  Cholesky, and Transpose for the upper factor.
     """
-    factor = _cholesky(self, upper)
+    factor = cholesky(self, upper, meta_outputs=meta_outputs[0])
     factor.record_shape(self.known_shape)
     return factor, _no_errors(factor)
-
-
-def _cholesky(x: Tensor, upper: bool) -> Tensor:
-    factor = ge.Cholesky(_adjoint(x) if upper else x)  # one triangle is read: the one that torch reads
-    factor.record_shape(x.known_shape)
-    return _adjoint(factor) if upper else factor
 
 
 @declare_supported([Support(x, u) for x in _POSITIVE for u in (False, True)])
 @register_fx_node_ge_converter(aten.cholesky.default, source="aten cholesky; GE Cholesky")
 def cholesky(self: Tensor, upper: bool = False, *, meta_outputs: TensorSpec) -> Tensor:
     """The Cholesky factor."""
-    return _cholesky(self, upper)
+    factor = ge.Cholesky(_adjoint(self) if upper else self)  # one triangle is read: the one that torch reads
+    factor.record_shape(self.known_shape)
+    return _adjoint(factor) if upper else factor
 
 
 @declare_supported([Support(x).only(0) for x in _SQUARE])
