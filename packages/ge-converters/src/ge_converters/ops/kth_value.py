@@ -104,16 +104,19 @@ _ALONG = [
     Support(F32(), 0),
     *(Support(F32(value=_HOLES[:1]), 1, keep) for keep in (True, False)),
 ]
-_WHOLE = [*(Support(f(value=_HOLES)) for f in (F32, F16, BF16)), *(Support(x) for x in [*_INPUTS, F32(), F32(2, 3, 2)])]
+_MEDIANS = [
+    *(Support(f(value=_HOLES)) for f in (F32, F16, BF16)),
+    *(Support(x) for x in [*_INPUTS, F32(), F32(2, 3, 2)]),
+]
 
 
 @register_fx_node_ge_converter(
-    {aten.median.dim: _ALONG, aten.median.default: _WHOLE},
+    {aten.median.dim: _ALONG, aten.median.default: _MEDIANS},
     source="native_functions.yaml: median; GE Sort, GatherV2, GatherElements",
     fixed={"skip": False},
 )
 @register_fx_node_ge_converter(
-    {aten.nanmedian.dim: _ALONG, aten.nanmedian.default: _WHOLE},
+    {aten.nanmedian.dim: _ALONG, aten.nanmedian.default: _MEDIANS},
     source="native_functions.yaml: nanmedian; GE Sort, GatherV2, GatherElements",
     fixed={"skip": True},
 )

@@ -178,7 +178,7 @@ def _embedding_bag(
     ))  # fmt: skip
     if isinstance(meta_outputs[1].size[0], int) and meta_outputs[1].size[0] == 0:
         results[1] = ge.Const(np.zeros((0,), np.int64))  # torch does not note the bag of each index
-    made = [cast(r, s.dtype) for r, s in zip(results, meta_outputs)]
+    made: list[Tensor | None] = [cast(r, s.dtype) for r, s in zip(results, meta_outputs)]
     # With an end marker torch describes one bag more than there is, for a gradient that nobody takes here.
     return [made[0], None, None, None] if include_last_offset and not trained else made
 
