@@ -100,24 +100,18 @@ def shift(self: Any, other: Any, *, op: str, meta_outputs: TensorSpec) -> Tensor
 _BITS = {_D.DT_FLOAT: _D.DT_INT32, _D.DT_FLOAT16: _D.DT_INT16, _D.DT_DOUBLE: _D.DT_INT64}
 
 
-def sign_bit(x: Tensor) -> Tensor:
-    """True for negative numbers, -0.0 and negative NaN."""
-    if x.dtype == _D.DT_BF16:
-        x = cast(x, _D.DT_FLOAT)
-    if x.dtype in _BITS:
-        x = ge.Bitcast(x, type=_BITS[x.dtype])
-    (x,), _ = carried("Less", x)
-    return ge.Less(x, dtype_promote(0, target_dtype=x.dtype))
-
-
 @declare_supported(
     [Support(f(value=[0.0, -0.0, 1.5, -2.0, _INF, -_INF])) for f in (F32, F16, BF16, F64)]
     + [Support(I64(5)), Support(I32(3)), Support(BOOL(2)), Support(F32())]
 )
 @register_fx_node_ge_converter(aten.signbit.default, source="aten signbit; GE Bitcast, Less")
 def signbit(self: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
-    """Whether the sign bit is set."""
-    return sign_bit(self)
+    """True for negative numbers, -0.0 and negative NaN."""
+    x = cast(self, _D.DT_FLOAT) if self.dtype == _D.DT_BF16 else self
+    if x.dtype in _BITS:
+        x = ge.Bitcast(x, type=_BITS[x.dtype])
+    (x,), _ = carried("Less", x)
+    return ge.Less(x, dtype_promote(0, target_dtype=x.dtype))
 
 
 _COPIED = [(f(value=[1.0, -0.0, 2.0]), f(value=[-1.0, 1.0, -0.0])) for f in (F32, F16, BF16, F64)]
@@ -140,7 +134,7 @@ def copysign(self: Tensor, other: Any, *, meta_outputs: TensorSpec) -> Tensor:
     dtype = meta_outputs.dtype
     magnitude = ge.Abs(cast(self, dtype))
     sign = dtype_promote(other, target_dtype=dtype)
-    return select(sign_bit(sign), ge.Neg(magnitude), magnitude, dtype)
+    return select(signbit(sign, meta_outputs=meta_outputs), ge.Neg(magnitude), magnitude, dtype)
 
 
 _PAIRS = [Support(f(value=[1.0, _NAN, 3.0, _NAN]), f(value=[2.0, 5.0, _NAN, _NAN])) for f in (F32, F16, BF16, F64)]

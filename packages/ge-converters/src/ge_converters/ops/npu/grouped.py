@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from ge_converters.base.dtypes import cast
 from ge_converters.base.errors import Refusal
 from ge_converters.emit.shapes import shape_operand
-from ge_converters.ops.npu.mapping import as_declared, emit, given, refuse_others
-from ge_converters.registry import F, register_fx_node_ge_converter
+from ge_converters.ops.npu.mapping import as_declared, emit, given, npu_op, refuse_others
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
 
@@ -20,11 +18,7 @@ _MATMUL: Final = "npu.npu_grouped_matmul.default"
 _FFN: Final = "npu.npu_ffn.default"
 
 
-def _op(name: str, ge_op: str) -> Callable[[F], F]:
-    return register_fx_node_ge_converter(f"npu.{name}", source=f"torch_npu, documentation of {name}; GE {ge_op}")
-
-
-@_op("npu_quantize.default", "Quantize, AscendQuantV2")
+@npu_op("npu_quantize.default", "Quantize, AscendQuantV2")
 def npu_quantize(
     input: Tensor, scales: Tensor, zero_points: Tensor | None, dtype: Any, axis: int = 1, div_mode: bool = True,
     *, meta_outputs: TensorSpec,
@@ -66,10 +60,19 @@ def _ends(group_list: Any, kind: int | None) -> Any:
     return ge.Cumsum(ends, 0) if kind == _COUNTS else ends
 
 
-def _grouped(name: str, values: dict[str, Any], meta_outputs: Any) -> Any:
+@npu_op("npu_grouped_matmul.default", "GroupedMatmul")
+def npu_grouped_matmul(*args: Any, meta_outputs: Any, **keywords: Any) -> Any:
+    """One product a group: of the lists pair by pair, or of ranges of rows of x.
+
+    Shapes: x [rows, k], weight [groups, k, n] or a list of [k, n]; group_list [groups], running ends or counts.
+    Dtypes: float32, float16, bfloat16; int8 with scales, those of single tokens [rows] in a list of one.
+    Emits:  GroupedMatmul, after Cumsum if group_list holds counts.
+    Errors: refused with inputs of activations or packed types: GE's operator of this name has no port.
+    """
+    values = given(_MATMUL, args, keywords)
     known = "x weight bias scale offset antiquant_scale antiquant_offset group_list split_item group_type act_type"
     beside = {"per_token_scale", "group_list_type", "output_dtype", "tuning_config"}
-    refuse_others(name, values, {*known.split(), *beside}, "GroupedMatmul")
+    refuse_others(_MATMUL, values, {*known.split(), *beside}, "GroupedMatmul")
     operands = {port: values.get(port) for port in known.split()}
     operands["group_list"] = _ends(values.get("group_list"), values.get("group_list_type"))
     operands["split_item"] = values.get("split_item") or 0
@@ -86,19 +89,7 @@ def _grouped(name: str, values: dict[str, Any], meta_outputs: Any) -> Any:
     return as_declared(emit("GroupedMatmul", operands, len(meta_outputs)), meta_outputs)
 
 
-@_op("npu_grouped_matmul.default", "GroupedMatmul")
-def npu_grouped_matmul(*args: Any, meta_outputs: Any, **keywords: Any) -> Any:
-    """One product a group: of the lists pair by pair, or of ranges of rows of x.
-
-    Shapes: x [rows, k], weight [groups, k, n] or a list of [k, n]; group_list [groups], running ends or counts.
-    Dtypes: float32, float16, bfloat16; int8 with scales, those of single tokens [rows] in a list of one.
-    Emits:  GroupedMatmul, after Cumsum if group_list holds counts.
-    Errors: refused with inputs of activations or packed types: GE's operator of this name has no port.
-    """
-    return _grouped(_MATMUL, given(_MATMUL, args, keywords), meta_outputs)
-
-
-@_op("npu_ffn.default", "FFN")
+@npu_op("npu_ffn.default", "FFN")
 def npu_ffn(*args: Any, meta_outputs: TensorSpec, **keywords: Any) -> Any:
     """``activation(x @ weight1 + bias1) @ weight2 + bias2``, of ranges of rows with a weight each if there are experts.
 
@@ -154,7 +145,7 @@ def _choices(indices: Tensor) -> Any:
     return 1 if indices.rank == 1 else _sized(indices, 1)
 
 
-@_op("npu_moe_token_permute.default", "Sort, GatherV2")
+@npu_op("npu_moe_token_permute.default", "Sort, GatherV2")
 def npu_moe_token_permute(
     tokens: Tensor, indices: Tensor, num_out_tokens: int | None = None, padded_mode: bool = False, *, meta_outputs: Any
 ) -> Any:
@@ -171,7 +162,7 @@ def npu_moe_token_permute(
     return [ge.GatherV2(tokens, source, 0), cast(_order(order), meta_outputs[1].dtype)]
 
 
-@_op("npu_moe_token_permute_grad.default", "GatherV2, ReduceSum")
+@npu_op("npu_moe_token_permute_grad.default", "GatherV2, ReduceSum")
 def npu_moe_token_permute_grad(
     tokens: Tensor, grad_permuted_tokens: Tensor, indices: Tensor, sorted_indices: Tensor, padded_mode: bool = False,
     *, meta_outputs: TensorSpec,
@@ -187,7 +178,7 @@ def npu_moe_token_permute_grad(
     return cast(ge.ReduceSum(shaped, [1], keep_dims=False), meta_outputs.dtype)
 
 
-@_op("npu_moe_token_unpermute.default", "GatherV2, ReduceSum")
+@npu_op("npu_moe_token_unpermute.default", "GatherV2, ReduceSum")
 def npu_moe_token_unpermute(
     permuted_tokens: Tensor, sorted_indices: Tensor, probs: Tensor | None = None, padded_mode: bool = False,
     restore_shape: Any = None, *, meta_outputs: TensorSpec,
@@ -208,7 +199,7 @@ def npu_moe_token_unpermute(
     return cast(ge.ReduceSum(ge.Mul(shaped, weights), [1], keep_dims=False), meta_outputs.dtype)
 
 
-@_op("npu_moe_token_unpermute_grad.default", "GatherV2, ReduceSum")
+@npu_op("npu_moe_token_unpermute_grad.default", "GatherV2, ReduceSum")
 def npu_moe_token_unpermute_grad(
     permuted_tokens: Tensor, grad_unpermuted_tokens: Tensor, sorted_indices: Tensor, probs: Tensor | None = None,
     padded_mode: bool = False, restore_shape: Any = None, *, meta_outputs: Any,
