@@ -659,27 +659,3 @@ def gelu(self: Tensor, *, approximate: str = "none", meta_outputs: TensorSpec) -
         inner = ge.Tanh(arithmetic("Mul", ge.Add(self, cubic), 0.7978845608028654, self.dtype))
     half = arithmetic("Mul", self, 0.5, self.dtype)
     return ge.Mul(half, arithmetic("Add", inner, 1.0, self.dtype))
-
-
-@declare_supported([Support(x, *a) for x in _FLOATS for a in ((), (0.5,), (1.5, 2.0, 0.5))])
-@register_fx_node_ge_converter(aten.elu.default, source="aten elu; GE Elu")
-def elu(self: Tensor, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1, *, meta_outputs: TensorSpec) -> Tensor:
-    """scale * (x if x > 0 else alpha * (exp(input_scale * x) - 1))."""
-    (x,), back = carried("Elu", self)
-    return back(ge.Elu(x, alpha=float(alpha), scale=float(scale), input_scale=float(input_scale)))
-
-
-@declare_supported([Support(x, *a) for x in _FLOATS for a in ((), (0.2,), (-0.5,))])
-@register_fx_node_ge_converter(aten.leaky_relu.default, source="aten leaky_relu; GE LeakyRelu")
-def leaky_relu(self: Tensor, negative_slope: Any = 0.01, *, meta_outputs: TensorSpec) -> Tensor:
-    """x where positive, else negative_slope * x."""
-    (x,), back = carried("LeakyRelu", self)
-    return back(ge.LeakyRelu(x, negative_slope=float(negative_slope)))
-
-
-@declare_supported([Support(x) for x in _FLOATS if x.dtype != torch.float64])
-@register_fx_node_ge_converter(aten.hardsigmoid.default, source="aten hardsigmoid; GE HardSigmoid")
-def hardsigmoid(self: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
-    """relu6(x + 3) / 6."""
-    (x,), back = carried("HardSigmoid", self)
-    return back(ge.HardSigmoid(x, alpha=1.0 / 6.0, beta=0.5))

@@ -109,8 +109,7 @@ def embedding(
 
     Emits:  GatherV2.
     """
-    (x,), back = carried("GatherV2", weight, moves=True)
-    return back(ge.GatherV2(x, indices, 0))
+    return move("GatherV2", weight, indices, 0)
 
 
 @declare_supported(
@@ -341,16 +340,12 @@ def _coordinates(index: Tensor, axis: int) -> Tensor:
     return ge.Pack([flat if d == axis else c for d, c in enumerate(columns)], axis=1, N=index.rank)
 
 
-def _cut(src: Tensor, index: Tensor) -> Tensor:
-    """The part of ``src`` that ``index`` covers, flat."""
-    part = ge.Slice(src, ints([0] * src.rank), ge.Shape(index, dtype=_D.DT_INT64))
-    return ge.Reshape(part, ints([-1]))
-
-
 def _extreme_scatter(self: Tensor, axis: int, index: Tensor, src: Tensor, largest: bool) -> Tensor:
     op = "TensorScatterMax" if largest else "TensorScatterMin"
     (data, values), back = carried(op, self, src)
-    return back(getattr(ge, op)(data, _coordinates(index, axis), _cut(values, index)))
+    places = _coordinates(index, axis)
+    covered = ge.Slice(values, ints([0] * values.rank), ge.Shape(index, dtype=_D.DT_INT64))
+    return back(getattr(ge, op)(data, places, ge.Reshape(covered, ints([-1]))))
 
 
 def _bound(dtype: DataType, largest: bool) -> Any:
@@ -490,8 +485,7 @@ def masked_select(self: Tensor, mask: Tensor, *, meta_outputs: TensorSpec) -> Te
 
     Emits:  MaskedSelect.
     """
-    (x,), back = carried("MaskedSelect", self, moves=True)
-    return back(ge.MaskedSelect(x, cast(mask, _D.DT_BOOL)))
+    return move("MaskedSelect", self, cast(mask, _D.DT_BOOL))
 
 
 @declare_supported(

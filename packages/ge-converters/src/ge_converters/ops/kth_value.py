@@ -59,11 +59,8 @@ def kthvalue(self: Tensor, k: Any, dim: int = -1, keepdim: bool = False, *, meta
     """
     if self.rank == 0:
         return self, _long(0)
-    return _at_rank(self, dim % self.rank, _minus_one(k), keepdim)
-
-
-def _minus_one(k: Any) -> Any:
-    return k - 1 if isinstance(k, int) else arithmetic("Sub", k, 1, _D.DT_INT64)
+    rank = k - 1 if isinstance(k, int) else arithmetic("Sub", k, 1, _D.DT_INT64)
+    return _at_rank(self, dim % self.rank, rank, keepdim)
 
 
 def _median_rank(count: Tensor) -> Tensor:

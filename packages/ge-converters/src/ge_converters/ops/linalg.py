@@ -353,14 +353,11 @@ def _linalg_solve_ex(
     if left or vector:
         solution = ge.MatrixSolve(matrix, rhs)
     else:
-        solution = _transposed_result(ge.MatrixSolve(_transposed(matrix), _transposed(rhs)), sizes)
+        turned = ge.MatrixSolve(_transposed(matrix), _transposed(rhs))
+        turned.record_shape((*sizes[:-2], sizes[-1], sizes[-2]))
+        solution = _transposed(turned)
     solution = ge.Squeeze(solution, axis=[-1]) if vector else solution
     return solution, factors, pivots, _no_errors(A)
-
-
-def _transposed_result(x: Tensor, sizes: Sequence[Any]) -> Tensor:
-    x.record_shape((*sizes[:-2], sizes[-1], sizes[-2]))
-    return _transposed(x)
 
 
 def _factors_if_any(x: Tensor, meta: TensorSpec) -> Any:

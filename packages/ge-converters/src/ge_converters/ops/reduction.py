@@ -110,18 +110,6 @@ def accumulated(
     return reduced(op, cast(self, meta_outputs.dtype), axes_of(dim, self.rank), keepdim)
 
 
-@declare_supported([Support(f(3, 4)) for f in (F32, F16, BF16)] + [Support(F32(0, 0))])
-@register_fx_node_ge_converter(aten.trace.default, source="aten trace; GE Trace")
-def trace(self: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
-    """Sum of the diagonal of a matrix.
-
-    Dtypes: float32, float16; bfloat16 through float32. Other types are decomposed.
-    Emits:  Trace.
-    """
-    (x,), back = carried("Trace", self)
-    return back(ge.Trace(x))
-
-
 # -- extremes --------------------------------------------------------------------------------------------------------
 
 

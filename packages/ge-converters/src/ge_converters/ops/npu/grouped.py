@@ -120,10 +120,6 @@ def npu_ffn(*args: Any, meta_outputs: TensorSpec, **keywords: Any) -> Any:
 # -- tokens to experts and back ---------------------------------------------------------------------------------------
 
 
-def _flat(x: Tensor) -> Tensor:
-    return ge.Reshape(x, [-1])
-
-
 def _order(keys: Tensor) -> Tensor:
     """Positions that sort the keys, equal ones in their order."""
     return ge.Sort(keys, axis=0, descending=False, stable=True)[1]
@@ -140,11 +136,6 @@ def _shape(*parts: Any) -> Tensor:
     )
 
 
-def _choices(indices: Tensor) -> Any:
-    """How many experts a token goes to."""
-    return 1 if indices.rank == 1 else _sized(indices, 1)
-
-
 @npu_op("npu_moe_token_permute.default", "Sort, GatherV2")
 def npu_moe_token_permute(
     tokens: Tensor, indices: Tensor, num_out_tokens: int | None = None, padded_mode: bool = False, *, meta_outputs: Any
@@ -157,7 +148,7 @@ def npu_moe_token_permute(
     """
     if padded_mode or num_out_tokens:
         raise Refusal("padded_mode and num_out_tokens are served at their defaults only; slice the result instead")
-    order = _order(cast(_flat(indices), _D.DT_INT32))
+    order = _order(cast(ge.Reshape(indices, [-1]), _D.DT_INT32))
     source = order if indices.rank == 1 else ge.FloorDiv(order, cast(_sized(indices, 1), _D.DT_INT32))
     return [ge.GatherV2(tokens, source, 0), cast(_order(order), meta_outputs[1].dtype)]
 
@@ -174,7 +165,8 @@ def npu_moe_token_permute_grad(
     if padded_mode:
         raise Refusal("argument 'padded_mode' is True; the documentation knows False only")
     rows = cast(ge.GatherV2(grad_permuted_tokens, sorted_indices, 0), _D.DT_FLOAT)
-    shaped = ge.Reshape(rows, _shape(-1, _choices(indices), _sized(tokens, 1)))
+    choices = 1 if indices.rank == 1 else _sized(indices, 1)  # how many experts a token goes to
+    shaped = ge.Reshape(rows, _shape(-1, choices, _sized(tokens, 1)))
     return cast(ge.ReduceSum(shaped, [1], keep_dims=False), meta_outputs.dtype)
 
 
