@@ -33,7 +33,6 @@ from ge_graph import ops as ge
 aten = torch.ops.aten
 _F32: Final = DataType.DT_FLOAT
 _I32: Final = DataType.DT_INT32
-_I64: Final = DataType.DT_INT64
 
 
 def _image_size(output_size: Sequence[Size]) -> Any:

@@ -209,10 +209,10 @@ def _by_name(
     """``fn``, called by the names of its parameters unless the arguments of the op stand where they do."""
     arguments = target._schema.arguments
     positional = [fit.names.get(a.name, python_name(a.name)) for a in arguments if not a.kwarg_only]
-    in_place = [n for n, p in parameters.items() if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
-    if in_place[: len(positional)] == positional and not fit.fixed and not fit.names:
-        return fn
     keywords = {python_name(a.name): fit.names[a.name] for a in arguments if a.kwarg_only and a.name in fit.names}
+    in_place = [n for n, p in parameters.items() if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    if in_place[: len(positional)] == positional and not fit.fixed and not keywords:
+        return fn
     fixed = fit.fixed
 
     @functools.wraps(fn)

@@ -125,8 +125,8 @@ def _order(keys: Tensor) -> Tensor:
     return ge.Sort(keys, axis=0, descending=False, stable=True)[1]
 
 
-def _sized(x: Tensor, axis: int) -> Tensor:
-    return ge.GatherV2(ge.Shape(x, dtype=_D.DT_INT64), [axis], 0)
+def _columns(x: Tensor) -> Tensor:
+    return ge.GatherV2(ge.Shape(x, dtype=_D.DT_INT64), [1], 0)
 
 
 def _shape(*parts: Any) -> Tensor:
@@ -149,7 +149,7 @@ def npu_moe_token_permute(
     if padded_mode or num_out_tokens:
         raise Refusal("padded_mode and num_out_tokens are served at their defaults only; slice the result instead")
     order = _order(cast(ge.Reshape(indices, [-1]), _D.DT_INT32))
-    source = order if indices.rank == 1 else ge.FloorDiv(order, cast(_sized(indices, 1), _D.DT_INT32))
+    source = order if indices.rank == 1 else ge.FloorDiv(order, cast(_columns(indices), _D.DT_INT32))
     return [ge.GatherV2(tokens, source, 0), cast(_order(order), meta_outputs[1].dtype)]
 
 
@@ -165,8 +165,8 @@ def npu_moe_token_permute_grad(
     if padded_mode:
         raise Refusal("argument 'padded_mode' is True; the documentation knows False only")
     rows = cast(ge.GatherV2(grad_permuted_tokens, sorted_indices, 0), _D.DT_FLOAT)
-    choices = 1 if indices.rank == 1 else _sized(indices, 1)  # how many experts a token goes to
-    shaped = ge.Reshape(rows, _shape(-1, choices, _sized(tokens, 1)))
+    choices = 1 if indices.rank == 1 else _columns(indices)  # how many experts a token goes to
+    shaped = ge.Reshape(rows, _shape(-1, choices, _columns(tokens)))
     return cast(ge.ReduceSum(shaped, [1], keep_dims=False), meta_outputs.dtype)
 
 
@@ -187,7 +187,7 @@ def npu_moe_token_unpermute(
     if probs is None:
         return cast(rows, meta_outputs.dtype)
     weights = ge.Unsqueeze(cast(probs, _D.DT_FLOAT), axes=[-1])
-    shaped = ge.Reshape(cast(rows, _D.DT_FLOAT), _shape(-1, _sized(probs, 1), _sized(permuted_tokens, 1)))
+    shaped = ge.Reshape(cast(rows, _D.DT_FLOAT), _shape(-1, _columns(probs), _columns(permuted_tokens)))
     return cast(ge.ReduceSum(ge.Mul(shaped, weights), [1], keep_dims=False), meta_outputs.dtype)
 
 
@@ -208,8 +208,8 @@ def npu_moe_token_unpermute_grad(
         return [cast(ge.GatherV2(grad, back, 0), meta_outputs[0].dtype), None]
     wide = ge.Unsqueeze(grad, axes=[1])
     weighted = ge.Mul(wide, ge.Unsqueeze(cast(probs, _D.DT_FLOAT), axes=[-1]))
-    flat = ge.Reshape(weighted, _shape(-1, _sized(permuted_tokens, 1)))
+    flat = ge.Reshape(weighted, _shape(-1, _columns(permuted_tokens)))
     rows = cast(ge.GatherV2(permuted_tokens, sorted_indices, 0), _D.DT_FLOAT)
-    shaped = ge.Reshape(rows, _shape(-1, _sized(probs, 1), _sized(permuted_tokens, 1)))
+    shaped = ge.Reshape(rows, _shape(-1, _columns(probs), _columns(permuted_tokens)))
     of_probs = ge.ReduceSum(ge.Mul(shaped, wide), [2], keep_dims=False)
     return [cast(ge.GatherV2(flat, back, 0), meta_outputs[0].dtype), cast(of_probs, meta_outputs[1].dtype)]
