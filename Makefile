@@ -27,15 +27,17 @@ demo: setup  ## real models through torch.compile on the embedded engine, compar
 demo-npu: setup  ## the same models on NPU tensors: on the device if CANN is here, else on the emulator
 	@env -u TORCH_DEVICE_BACKEND_AUTOLOAD $(RUN) -m tools.demo --device npu
 
+# The checks run while the tests are collected.
 test: setup  ## all tests, with the checks that pre-commit runs; everything runs, then what failed is named
-	@failed=""; $(RUN) tools/checks.py || failed="checks"; \
+	@failed=""; mkdir -p artefacts; $(RUN) tools/checks.py >artefacts/checks.log 2>&1 & checks=$$!; \
 	env -u TORCH_DEVICE_BACKEND_AUTOLOAD $(TEST) || failed="$$failed tests"; \
-	test -z "$$failed" || { echo "make test: failed: $$failed"; exit 1; }
+	wait $$checks || failed="$$failed checks"; cat artefacts/checks.log; \
+	test -z "$$failed" || { echo "make test: failed:$$failed"; exit 1; }
 
 tiny: setup  ## a minute's worth of trust in fifteen seconds: compile, train, export, refuse
 	@$(RUN) -m pytest tests/test_tiny.py
 
-quick: setup  ## every test of about a second, of long tables a part; three minutes on two cores
+quick: setup  ## every test of about a second, of long tables a part; two minutes on two cores
 	@$(TEST) -p tools.share_of_tables --rows-of 24 -m "not slow"
 
 unit: setup  ## tests of the packages

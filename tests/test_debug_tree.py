@@ -9,6 +9,8 @@ import textwrap
 import numpy as np
 import pytest
 
+from tools import warm
+
 MAX_AUTOTUNE = """
     import os
     os.environ["TORCH_COMPILE_DEBUG"] = "1"
@@ -189,8 +191,7 @@ DISTRIBUTED = """
     meet = "file://" + os.getcwd() + "/meet"
     torch.distributed.init_process_group("gloo", init_method=meet, rank=int(sys.argv[1]), world_size=2)
     config = torchair.CompilerConfig()
-    if sys.argv[2] == "npy":
-        config.debug.data_dump.type = "npy"
+    config.debug.data_dump.type = "npy"
     backend = torchair.get_npu_backend(compiler_config=config)
     torch.compile(lambda x: x + 1, backend=backend, dynamic=False)(torch.ones(2))
     torch.distributed.barrier()
@@ -198,12 +199,11 @@ DISTRIBUTED = """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["npy", "record"])
-def test_ranks(tmp_path, kind):
-    environment = {**os.environ, "TORCH_COMPILE_DEBUG": "1" if kind == "record" else "0"}
+def test_ranks(tmp_path):
+    environment = {**os.environ, "TORCH_COMPILE_DEBUG": "1"}
     processes = [
         subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-c", textwrap.dedent(DISTRIBUTED), str(rank), kind], cwd=tmp_path,
+            [sys.executable, "-W", "ignore", "-c", textwrap.dedent(DISTRIBUTED), str(rank)], cwd=tmp_path,
             env=environment, stderr=subprocess.PIPE, text=True,
         )
         for rank in range(2)
@@ -211,12 +211,10 @@ def test_ranks(tmp_path, kind):
     for each in processes:
         _, text = each.communicate(timeout=300)
         assert each.returncode == 0, text[-2000:]
-    if kind == "npy":
-        for rank in range(2):
-            (graph,) = (tmp_path / f"worldsize2_global_rank{rank}").iterdir()
-            assert graph.name == "graph_1"
-            assert len(list((graph / "0").glob("add-aten.add.Tensor.*.npy"))) == 3
-        return
+    for rank in range(2):
+        (graph,) = (tmp_path / f"worldsize2_global_rank{rank}").iterdir()
+        assert graph.name == "graph_1"
+        assert len(list((graph / "0").glob("add-aten.add.Tensor.*.npy"))) == 3
     for rank, process in enumerate(processes):
         (base,) = (tmp_path / "torch_compile_debug").glob(f"run_*-pid_{process.pid}-rank_{rank}")
         assert (base / "torchair" / "debug.log").exists()
@@ -236,10 +234,8 @@ def test_two_processes_in_one_folder(tmp_path):
         for _ in range(50):
             run(torch.ones(2))
     """
-    processes = [
-        subprocess.Popen([sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)], cwd=tmp_path) for _ in range(2)
-    ]
-    assert [p.wait(timeout=300) for p in processes] == [0, 0]
+    programs = [warm.Program("-c", textwrap.dedent(code), cwd=tmp_path) for _ in range(2)]
+    assert [p.end().returncode for p in programs] == [0, 0]
     assert len(list(tmp_path.glob("summary_*.csv"))) == 2
     files = list(tmp_path.rglob("*.npy"))
     assert len(files) == 2 * 50 * 5

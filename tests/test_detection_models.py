@@ -45,7 +45,7 @@ def yolos():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "dynamic"),
-    [(detr, True), (conditional_detr, False), (deformable_detr, False), (yolos, True)],
+    [(detr, False), (conditional_detr, False), (deformable_detr, False), (yolos, True)],
 )
 def test_detection(make, dynamic):
     torch.manual_seed(0)

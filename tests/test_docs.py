@@ -1,12 +1,11 @@
 """The code of the guides runs, and every link of the documents leads somewhere."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tools import warm
 from tools.docs import chinese
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,16 +29,14 @@ from ge_converters.smoke import main
 raise SystemExit(main(["aten.add.Tensor", "aten.lerp", "aten.fmax", "aten.fmin"]))
 """
     script.write_text("\n\n".join(python_blocks(ROOT / "docs" / "adding_an_op.md")) + check)
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    warm.run(script, cwd=tmp_path)
 
 
 @pytest.mark.slow
 def test_collectives_work_as_written(tmp_path):
     script = tmp_path / "page.py"
     script.write_text("\n\n".join(python_blocks(ROOT / "docs" / "collectives.md")))
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, cwd=tmp_path, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = warm.run(script, cwd=tmp_path)
     assert done.stdout.count("agrees with the whole model") == 2  # two processes may write into each other's lines
 
 

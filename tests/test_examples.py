@@ -1,20 +1,17 @@
 """The examples run as their headers say, and what they show as generated is what the generator makes."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tools import warm
 
 ROOT = Path(__file__).resolve().parent.parent
 CUSTOM = ROOT / "examples" / "example_custom_op_register"
 
 
 def run(*command, cwd):
-    done = subprocess.run([sys.executable, *command], cwd=cwd, capture_output=True, text=True, env={**os.environ})
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return warm.run(*command, cwd=cwd).stdout
 
 
 @pytest.mark.slow

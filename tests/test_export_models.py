@@ -14,7 +14,7 @@ from ge_graph import serde
 from ge_graph.errors import ArchiveError, ConfigError, LoweringError
 from ge_graph.rules.in_place import CONSTANTS
 from ge_graph.verify import verify
-from tools import models
+from tools import models, warm
 
 ATOL = RTOL = 1e-4
 
@@ -31,8 +31,13 @@ def assert_same(got, want):
         torch.testing.assert_close(g, w, atol=ATOL, rtol=RTOL)
 
 
+# Sizes are symbols for a decoder, a network of images, and an encoder with a decoder; how all models lower with symbols
+# is test_models.py's.
+DYNAMIC = ("llama", "resnet50", "t5")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", models.ZOO)
+@pytest.mark.parametrize("name", [n for n in models.ZOO if n not in DYNAMIC])
 def test_static(name, tmp_path):
     case = models.ZOO[name]("tiny")
     torchair.CompiledModel.save_graph(case.model, tuple(case.inputs), save_path=tmp_path)
@@ -44,7 +49,7 @@ def test_static(name, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", models.ZOO)
+@pytest.mark.parametrize("name", DYNAMIC)
 def test_dynamic(name, tmp_path):
     case = models.ZOO[name]("tiny")
     torchair.CompiledModel.save_graph(case.model, tuple(case.inputs), dynamic=True, save_path=tmp_path)
@@ -386,11 +391,8 @@ dist.destroy_process_group()
 
 @pytest.mark.slow
 def test_several_ranks(tmp_path):
-    import subprocess
-    import sys
-
-    running = [subprocess.Popen([sys.executable, "-c", RANK, str(r), str(tmp_path)]) for r in range(2)]
-    assert [p.wait(240) for p in running] == [0, 0]
+    running = [warm.Program("-c", RANK, str(r), tmp_path) for r in range(2)]
+    assert [p.end().returncode for p in running] == [0, 0]
     found = {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()}
     assert found - {"rendezvous"} == {
         "exp/mp_rank0.air", "exp/mp_rank0.manifest.json", "exp/mp_rank1.air", "exp/mp_rank1.manifest.json",

@@ -1,6 +1,7 @@
 """torch's own database of optimizers: compiled steps with a scheduler leave parameters and state as eager's steps do.
 
-``TAIR_WHOLE=1`` (``make torch-suites``) runs every row of every optimizer; without it one row of each.
+``TAIR_WHOLE=1`` (``make torch-suites``) runs every row of every optimizer; without it one row of each, in one of
+the forms that it has, by turns.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ NOT_COMPILED: dict[str, str] = {
 
 def rows() -> list[Any]:
     found = []
-    for info in optim_db:
+    for turn, info in enumerate(optim_db):
         name = info.optim_cls.__name__
         inputs = [i for i in info.optim_inputs_func("cpu") if "params" not in i.kwargs]
         chosen = inputs if WHOLE else inputs[-1:]
         for each in chosen if name not in NOT_COMPILED else ():
-            for form in FORMS if "foreach" in info.supported_impls else ("",):
-                if form == "fused" and form not in info.supported_impls:
-                    continue
+            known = {"loop", *info.supported_impls} if "foreach" in info.supported_impls else set()
+            forms = [f for f in FORMS if f in known] or [""]
+            for form in forms if WHOLE else [forms[turn % len(forms)]]:
                 extra = {"foreach": form == "foreach"} if form in ("loop", "foreach") else {form: True} if form else {}
                 tensor_lr = isinstance(each.kwargs.get("lr"), torch.Tensor) and not each.kwargs.get("capturable")
                 if form == "foreach" and tensor_lr:

@@ -18,6 +18,7 @@ import typer.main
 import tair_debug.cli
 import tair_export.run
 import torchair
+from ge_converters.registry import REGISTRY
 from torchair.options import OPTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -55,9 +56,14 @@ TRANSLATED = [p for p in PAGES if p.name.endswith(".zh.md")]
 SHOWN = [p for p in PAGES if blocks(p) and name_of(p) not in ELSEWHERE and p not in TRANSLATED]
 
 
+def user_converters():
+    return {e.target for e in REGISTRY.entries() if e.layer == "user"}
+
+
 @pytest.fixture
 def names(tmp_path, monkeypatch):
-    """What the pages take for granted: a model, its inputs, an archive of it."""
+    """What the pages take for granted: a model, its inputs, an archive of it; the converters they show go again."""
+    known = user_converters()
     monkeypatch.chdir(tmp_path)
     torch._dynamo.reset()
     torch.manual_seed(0)
@@ -78,6 +84,8 @@ def names(tmp_path, monkeypatch):
         "array": np.ones((2, 4), np.float32),
         "torch": torch,
     }
+    for target in user_converters() - known:
+        REGISTRY.unregister(target)
     torch._dynamo.reset()
 
 

@@ -34,6 +34,7 @@ from tools import models
 ROOT = Path(__file__).resolve().parent.parent
 ARTEFACTS = ROOT / "artefacts" / "demo"
 DEVICE = "cpu"
+REPEATS = 3
 
 
 @dataclass
@@ -96,10 +97,10 @@ def difference(row: DemoRow, got: Any, want: Any) -> None:
         row.max_rel = max(row.max_rel, error / max(float(w.detach().abs().max()), 1e-12))
 
 
-def median_ms(*calls: Callable[[], Any], repeats: int) -> list[float]:
+def median_ms(*calls: Callable[[], Any]) -> list[float]:
     """Median wall time of each call; the calls take turns, so that a drift of the machine meets all of them."""
     times: list[list[float]] = [[] for _ in calls]
-    for _ in range(repeats):
+    for _ in range(REPEATS):
         for call, into in zip(calls, times, strict=True):
             start = time.perf_counter()
             call()
@@ -118,7 +119,7 @@ def backend(name: str) -> Any:
     return torchair.get_npu_backend(compiler_config=config)
 
 
-def inference(name: str, case: models.ModelCase, *, dynamic: bool = False, repeats: int = 5) -> tuple[DemoRow, Any]:
+def inference(name: str, case: models.ModelCase, *, dynamic: bool = False) -> tuple[DemoRow, Any]:
     """One forward pass, first and steady."""
     row = DemoRow(name)
     inputs = on_device(case.inputs)
@@ -128,9 +129,7 @@ def inference(name: str, case: models.ModelCase, *, dynamic: bool = False, repea
         with recorded(row):
             got = on_host(compiled(*inputs))
         difference(row, got if isinstance(got, tuple) else (got,), want if isinstance(want, tuple) else (want,))
-        row.eager_ms, row.compiled_ms = median_ms(
-            lambda: case.model(*case.inputs), lambda: compiled(*inputs), repeats=repeats
-        )
+        row.eager_ms, row.compiled_ms = median_ms(lambda: case.model(*case.inputs), lambda: compiled(*inputs))
     return row, got
 
 
@@ -145,7 +144,7 @@ def sentence_encoder() -> DemoRow:
 
 def pitch_network() -> DemoRow:
     case, truth = models.pitch_network()
-    row, probability = inference("CREPE pitch (real)", case, repeats=3)
+    row, probability = inference("CREPE pitch (real)", case)
     pitch = models.pitch_in_hz(probability)
     row.notes.append("pitch of the glide in Hz, every 100 ms, compiled:")
     row.notes.append("  found " + " ".join(f"{v:6.1f}" for v in pitch[5::10].tolist()))
@@ -176,9 +175,7 @@ def llama_decoder(steps: int = 16) -> DemoRow:
         with recorded(row):
             got = generate(compiled, moved)
         difference(row, got, want)
-        row.eager_ms, row.compiled_ms = median_ms(
-            lambda: generate(decoder), lambda: generate(compiled, moved), repeats=3
-        )
+        row.eager_ms, row.compiled_ms = median_ms(lambda: generate(decoder), lambda: generate(compiled, moved))
     row.notes.append(f"{row.graphs} compilations: the prompt, and one for all {steps} steps")
     return row
 
@@ -206,9 +203,7 @@ def resnet_training() -> DemoRow:
     gradients = [(p.grad, q.grad) for p, q in zip(ours.parameters(), eager.parameters(), strict=True)]
     difference(row, [g for g, _ in gradients], [w for _, w in gradients])
     difference(row, list(ours.state_dict().values()), list(eager.state_dict().values()))
-    row.eager_ms, row.compiled_ms = median_ms(
-        lambda: step(eager, eager, 0.0), lambda: step(ours, compiled, 0.0), repeats=3
-    )
+    row.eager_ms, row.compiled_ms = median_ms(lambda: step(eager, eager, 0.0), lambda: step(ours, compiled, 0.0))
     row.notes.append(f"{len(gradients)} gradients and all updated weights and statistics compared")
     return row
 
@@ -265,10 +260,13 @@ def table(rows: list[DemoRow]) -> Table:
 
 
 def main() -> None:
+    global REPEATS
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", help="run the models whose name contains this text")
     parser.add_argument("--device", choices=("cpu", "npu"), default="cpu", help="where the compiled models run")
+    parser.add_argument("--repeats", type=int, default=REPEATS, help="runs that a time is the median of")
     asked = parser.parse_args()
+    REPEATS = max(1, asked.repeats)
     only = (asked.only or "").lower()
     if asked.device == "npu":
         use_npu()

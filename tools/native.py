@@ -37,13 +37,13 @@ from torch.utils import _pytree as pytree
 
 from ge_converters.decompose.table import decomposition_table
 from ge_converters.decompose.whole import KeepWhole
-from ge_graph import Graph, schema
+from ge_graph import schema
 from ge_runtime.cpu import registry
 from tools import native_peer, native_reasons, opinfo
 from tools.native_reasons import NativeReason, NativeRow, folded, hard, packed, read, unpacked
+from tools.native_samples import entries, first_sample, live
 
 TABLE = Path(__file__).resolve().parent.parent / "tests" / "native" / "compositions.tsv"
-_FREE = frozenset(["Data", "RefData", "Const", "Constant", "NetOutput"])
 _SECONDS = 60
 
 
@@ -64,21 +64,6 @@ class Count:
     emitted: tuple[str, ...] = ()
     results: int = 1
     error: str = ""
-
-
-def live(graph: Graph) -> list[str]:
-    """Operator types of the nodes that an engine runs: those that lead to a result or have an effect."""
-    wanted = [t.node for t in graph.outputs]
-    wanted += [n for n in graph.nodes if not n.outputs]
-    seen = set()
-    while wanted:
-        node = wanted.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        wanted += [t.node for t in node.operands()]
-        wanted += list(getattr(node, "control", ()))
-    return [n.op for n in graph.nodes if n in seen and n.op not in _FREE]
 
 
 class _Enough(Exception):
@@ -111,19 +96,6 @@ def graphs_of(call: Any, args: Any, kwargs: Any) -> tuple[list[str], list[str]]:
     return atens, emitted
 
 
-def first_sample(op: Any) -> tuple[Any, Any] | None:
-    """(arguments, keyword arguments) of the first float32 sample that eager takes; None if it takes none."""
-    torch.manual_seed(5)
-    for sample in op.sample_inputs("cpu", torch.float32, requires_grad=False):
-        args, kwargs = opinfo.clone(((sample.input, *sample.args), sample.kwargs))
-        try:
-            op.op(*opinfo.clone(args), **opinfo.clone(kwargs))
-        except (RuntimeError, ValueError, NotImplementedError, TypeError, IndexError):
-            continue
-        return args, kwargs
-    return None
-
-
 def count(op: Any) -> Count:
     """Of the first float32 sample that eager takes."""
     name = opinfo.full_name(op)
@@ -140,11 +112,6 @@ def count(op: Any) -> Count:
     except Exception as error:  # noqa: BLE001 -- listed as what it is
         return Count(name, error=opinfo.summarise(error))
     return Count(name, error="eager takes no sample")
-
-
-@functools.cache
-def entries(names: tuple[str, ...] = ()) -> list[Any]:
-    return [op for op, _ in opinfo.all_checks(names, ("f32",))]
 
 
 def counts(names: tuple[str, ...] = (), jobs: int = 1) -> list[Count]:

@@ -4,7 +4,8 @@
     python -m ge_emulator --torch-npu WHEEL --bundled-torchair -- python -m tools.native_peer renorm glu    some rows
 
 The incumbent is the torchair inside the torch_npu wheel, which the CANN emulator lets load. Its graph is taken as it
-is handed to GE and counted by the rule of `tools.native.live`: inputs, constants and what nobody reads are left out.
+is handed to GE and counted by the rule of `tools.native_samples.live`: inputs, constants and what nobody reads are
+left out.
 An entry that the incumbent refuses, or of which it hands no graph over, is listed with no count and the reason.
 """
 
@@ -31,11 +32,11 @@ _SECONDS = 90
 def _graphs(folder: Path) -> list[str]:
     """Live operators of all graphs that were handed over since the folder was emptied."""
     from ge_graph import serde
-    from tools import native
+    from tools import native_samples
 
     found: list[str] = []
     for path in sorted(folder.iterdir()):
-        found += native.live(serde.from_bytes(path.read_bytes()))
+        found += native_samples.live(serde.from_bytes(path.read_bytes()))
         path.unlink()
     return found
 
@@ -45,13 +46,13 @@ def count(index: int, names: tuple[str, ...]) -> tuple[str, str, str]:
     import torch
     from torch.utils import _pytree as pytree
 
-    from tools import native, opinfo
+    from tools import native_samples, opinfo
 
-    op = native.entries(names)[index]
+    op = native_samples.entries(names)[index]
     name = opinfo.full_name(op)
     try:
         with opinfo.time_limit(_SECONDS):
-            taken = native.first_sample(op)
+            taken = native_samples.first_sample(op)
             if taken is None:
                 return name, "-", "eager takes no sample"
             args, kwargs = pytree.tree_map(lambda t: t.npu() if isinstance(t, torch.Tensor) else t, taken)
@@ -150,12 +151,12 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="OpInfo names; all if none is given")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     options = parser.parse_args()
-    from tools import native, opinfo
+    from tools import native_samples, opinfo
 
     names = tuple(options.names)
     found: list[tuple[str, ...]] = []
     waiting: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
-    for index, op in enumerate(native.entries(names)):
+    for index, op in enumerate(native_samples.entries(names)):
         waiting.put((index, opinfo.full_name(op)))
     threads = [threading.Thread(target=_serve, args=(names, waiting, found)) for _ in range(options.jobs)]
     for thread in threads:

@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
-from tools import native, native_peer, native_reasons, opinfo
+from tools import native, native_peer, native_reasons, native_samples, opinfo
 from tools.native_reasons import NativeReason, NativeRow
 
-ENTRIES = native.entries()[3::23]
+ENTRIES = native_samples.entries()[3::23]
 TABLE = native.read_table()
 REASONS = native_reasons.read()
 PEERS = native_peer.read()
@@ -26,7 +26,7 @@ def test_reasons_hold_and_account_for_every_operator(name):
 
 
 def test_tables_name_only_what_exists():
-    entries = {opinfo.full_name(op) for op in native.entries()}
+    entries = {opinfo.full_name(op) for op in native_samples.entries()}
     assert set(TABLE) <= entries
     assert {name for name, _, _ in native_peer.rows()} == entries
     assert {key for row in TABLE.values() for key in row.reasons} == set(REASONS)

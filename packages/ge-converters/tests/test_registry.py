@@ -15,6 +15,7 @@ from ge_converters.base.provenance import target_name
 from ge_converters.lowering.explain import Absent, Convertible, Refused, explain
 from ge_converters.registry import Registry
 from ge_graph import ops as ge
+from tools import warm
 
 aten = torch.ops.aten
 
@@ -444,8 +445,7 @@ def test_the_fingerprint_needs_none_of_our_converters_and_knows_those_of_others(
     """The same before and after our own load, another with a converter of somebody, be its function ours or not."""
     found = []
     for before in ("", MINE, BORROWED):
-        done = subprocess.run([sys.executable, "-c", PRINTS.format(before=before)], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+        done = warm.run("-c", PRINTS.format(before=before))
         (first, few), (second, many) = (line.split() for line in done.stdout.splitlines())
         assert first == second
         assert int(few) < int(many)

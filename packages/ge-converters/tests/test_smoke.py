@@ -1,8 +1,6 @@
 """The runner of declared forms: what it reports of right and wrong converters, and its command."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -13,6 +11,7 @@ from ge_converters.base.support import F32, I64, Support
 from ge_converters.registry import Registry
 from ge_converters.report import smoke
 from ge_graph import ops as ge
+from tools import warm
 
 
 @pytest.fixture
@@ -102,13 +101,13 @@ def twice(x, *, k=2.0, meta_outputs=None):
 @pytest.mark.slow
 def test_the_command_runs_converters_of_the_user(tmp_path):
     (tmp_path / "mine.py").write_text(USER_MODULE)
-    command = [sys.executable, "-m", "ge_converters.smoke", "torch.ops.smoked"]
-    done = subprocess.run([*command, "--import", str(tmp_path / "mine.py")], capture_output=True, text=True)
+    command = ["-m", "ge_converters.smoke", "torch.ops.smoked", "--import"]
+    done = warm.run(*command, tmp_path / "mine.py", check=False)
     assert done.returncode == 1, done.stderr
     assert "3 cases: 2 ok, 1 wrong" in done.stdout
-    named = subprocess.run([*command, "--import", "mine"], capture_output=True, text=True, cwd=tmp_path)
+    named = warm.run(*command, "mine", cwd=tmp_path, check=False)
     assert named.stdout == done.stdout
-    absent = subprocess.run([*command, "--import", "no_such"], capture_output=True, text=True, cwd=tmp_path)
+    absent = warm.run(*command, "no_such", check=False)
     assert (absent.returncode, "[GE2014] no_such cannot be imported" in absent.stdout) == (2, True)
 
 

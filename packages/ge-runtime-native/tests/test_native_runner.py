@@ -40,7 +40,7 @@ def test_runner_on_the_fake(tmp_path: Path, sanitizers: str) -> None:
 @pytest.mark.skipif(shutil.which("aarch64-linux-gnu-g++") is None, reason="no cross compiler here")
 def test_runner_builds_for_arm(tmp_path: Path) -> None:
     toolchain = library.SOURCES / "aarch64-linux-gnu.cmake"
-    _configured(tmp_path, library.SOURCES, f"-DCMAKE_TOOLCHAIN_FILE={toolchain}")
+    _configured(tmp_path, library.SOURCES, f"-DCMAKE_TOOLCHAIN_FILE={toolchain}", "-DCMAKE_BUILD_TYPE=Debug")
     header = (tmp_path / library.NAME).read_bytes()[:20]
     assert header[:4] == b"\x7fELF"
     assert int.from_bytes(header[18:20], "little") == 183  # EM_AARCH64

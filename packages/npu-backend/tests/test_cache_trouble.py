@@ -3,7 +3,6 @@
 import os
 import resource
 import shutil
-import subprocess
 import sys
 import textwrap
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ import torch
 
 import torchair
 from tair_export import archive
+from tools import warm
 from torchair import cache
 from torchair.inference import cache_compile
 
@@ -134,17 +134,8 @@ def test_processes_that_start_at_once_share_a_folder(tmp_path):
         )
     )
     environment = {**os.environ, "TORCHAIR_CACHE_DIR": str(tmp_path / "c")}
-    environment["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
-
-    def start():
-        return subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                env=environment)  # fmt: skip
-
-    for process in [start() for _ in range(2)]:
-        out, err = process.communicate(timeout=300)
-        assert process.returncode == 0, err
-        assert "cannot" not in err
-    process = start()
-    out, err = process.communicate(timeout=300)
-    assert process.returncode == 0, err
-    assert out.split() == ["0"]
+    for program in [warm.Program(script, env=environment) for _ in range(2)]:
+        done = program.end()
+        assert done.returncode == 0, done.stderr
+        assert "cannot" not in done.stderr
+    assert warm.run(script, env=environment).stdout.split() == ["0"]

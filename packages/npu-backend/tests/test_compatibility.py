@@ -47,6 +47,7 @@ print(json.dumps([lost, bare]))
 """
 
 
+@pytest.mark.slow
 def test_names_are_reached_from_the_package_without_another_import():
     """``torchair.core.utils.logger`` after ``import torchair``; in a process where nothing else was imported."""
     paths = [p for p in ALL if not p.startswith(THEIRS)]

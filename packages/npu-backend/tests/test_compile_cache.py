@@ -3,8 +3,6 @@
 import dataclasses
 import json
 import os
-import subprocess
-import sys
 import textwrap
 from collections import OrderedDict, namedtuple
 from pathlib import Path
@@ -14,6 +12,7 @@ import torch
 
 import torchair
 from ge_graph.errors import ArchiveError, ConfigError
+from tools import warm
 from torchair.inference import cache_compile, readable_cache
 
 Pair = namedtuple("Pair", "left right")
@@ -477,17 +476,7 @@ def test_two_processes_start_at_once_and_a_third_traces_nothing(tmp_path):
             """
         )
     )
-
-    def start():
-        return subprocess.Popen(
-            [sys.executable, str(script), str(tmp_path / "cache")], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
-        )  # fmt: skip
-
-    for process in (start(), start()):
-        out, err = process.communicate(timeout=300)
-        assert process.returncode == 0, err
-    process = start()
-    out, err = process.communicate(timeout=300)
-    assert process.returncode == 0, err
-    assert out.split()[0] == "0"
+    for program in [warm.Program(script, tmp_path / "cache") for _ in range(2)]:
+        done = program.end()
+        assert done.returncode == 0, done.stderr
+    assert warm.run(script, tmp_path / "cache").stdout.split()[0] == "0"

@@ -1,7 +1,5 @@
 """Options without effect: what is said of them, once, in every mode; and the table of all options."""
 
-import subprocess
-import sys
 import warnings
 
 import pytest
@@ -9,6 +7,7 @@ import torch
 
 import torchair
 from ge_graph.errors import ConfigError
+from tools import warm
 from torchair import explain
 from torchair.options import GRAPH_EX, OPTIONS
 
@@ -96,8 +95,7 @@ def test_the_default_filter_shows_it():
         "import torch, torchair; c = torchair.CompilerConfig(); c.ge_config.oo_level = 'O1'\n"
         "torch.compile(lambda x: x + 1, backend=torchair.get_npu_backend(compiler_config=c))(torch.ones(2))"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
-    assert run.stderr.count("without effect here: ge_config.oo_level = 'O1'") == 1
+    assert warm.run("-c", code).stderr.count("without effect here: ge_config.oo_level = 'O1'") == 1
 
 
 @pytest.mark.parametrize("use", ["max-autotune", "reduce-overhead", "eager", "export"])

@@ -4,13 +4,12 @@ import logging
 import os
 import pathlib
 import re
-import subprocess
-import sys
 
 import pytest
 import torch
 
 import torchair
+from tools import warm
 from torchair.core.utils import EVENT_LEVEL
 from torchair.log import TorchairLogger, record_no_longer_to, record_to
 
@@ -134,11 +133,7 @@ for level in "012347":
 def run_python(folder, script, **environment):
     """What a process that runs a script in a folder writes to stderr."""
     kept = {k: v for k, v in os.environ.items() if k != "TNG_LOG_LEVEL"}
-    done = subprocess.run(
-        [sys.executable, script], cwd=folder, capture_output=True, text=True, timeout=300, check=True,
-        env={**kept, **environment},
-    )  # fmt: skip
-    return done.stderr
+    return warm.run(script, cwd=folder, env={**kept, **environment}).stderr
 
 
 def told(tmp_path, *, before="", dynamic=False, **environment):

@@ -46,25 +46,25 @@ def parallel(block):
     return parallelize_module(block, init_device_mesh("cpu", (WORLD,)), plan)
 
 
-def block_pair():
+def block_pair(dtype=torch.float32):
     torch.manual_seed(5)
-    whole = Block()
-    split = Block()
+    whole, split = Block().to(dtype), Block().to(dtype)
     split.load_state_dict(whole.state_dict())
     return whole, parallel(split)
 
 
 @case(False, name="tensor_parallel_block")
 @case(True, name="tensor_parallel_block_dynamic")
-def tensor_parallel_block(dynamic):
+@case(False, torch.bfloat16, 5e-2, name="tensor_parallel_block_bfloat16")
+def tensor_parallel_block(dynamic, dtype=torch.float32, tolerance=1e-5):
     """Compiled on two ranks, against the whole model in eager mode on one."""
-    whole, split = block_pair()
+    whole, split = block_pair(dtype)
     net = compiled(split, dynamic=dynamic)
     torch.manual_seed(6)
     for batch, length in ((2, 5), (3, 7)) if dynamic else ((2, 5),):
-        x = torch.randn(batch, length, 16)
+        x = torch.randn(batch, length, 16, dtype=dtype)
         with torch.no_grad():
-            close(net(x), whole(x), rtol=1e-5, atol=1e-5)
+            close(net(x), whole(x), rtol=tolerance, atol=tolerance)
 
 
 @case()
@@ -82,10 +82,9 @@ def tensor_parallel_training():
         close(grad, want[name], rtol=1e-4, atol=1e-4)
 
 
-@case(torch.float32, 1e-4, name="tensor_parallel_llama")
-@case(torch.bfloat16, 5e-2, name="tensor_parallel_llama_bfloat16")
-def tensor_parallel_llama(dtype, tolerance):
-    """Two ranks, compiled, against the whole model in eager mode; dynamic sizes are the block's above."""
+@case()
+def tensor_parallel_llama():
+    """Two ranks, compiled, against the whole model in eager mode; other types and dynamic sizes are the block's."""
     transformers = pytest.importorskip("transformers")
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -95,8 +94,8 @@ def tensor_parallel_llama(dtype, tolerance):
         vocab_size=50, max_position_embeddings=64,
     )  # fmt: skip
     torch.manual_seed(5)
-    whole = transformers.LlamaForCausalLM(config).to(dtype).eval()
-    split = transformers.LlamaForCausalLM(config).to(dtype).eval()
+    whole = transformers.LlamaForCausalLM(config).eval()
+    split = transformers.LlamaForCausalLM(config).eval()
     split.load_state_dict(whole.state_dict())
     plan = {f"self_attn.{n}_proj": ColwiseParallel() for n in "qkv"} | {"self_attn.o_proj": RowwiseParallel()}
     plan |= {"mlp.gate_proj": ColwiseParallel(), "mlp.up_proj": ColwiseParallel(), "mlp.down_proj": RowwiseParallel()}
@@ -105,7 +104,7 @@ def tensor_parallel_llama(dtype, tolerance):
     net = compiled(split, dynamic=False)
     ids = torch.arange(10).reshape(2, 5)
     with torch.no_grad():
-        close(net(ids, use_cache=False).logits, whole(ids, use_cache=False).logits, rtol=tolerance, atol=tolerance)
+        close(net(ids, use_cache=False).logits, whole(ids, use_cache=False).logits, rtol=1e-4, atol=1e-4)
 
 
 @case()
@@ -181,10 +180,8 @@ def ranks():
         yield made
 
 
-SLOW = {"tensor_parallel_block_dynamic", "tensor_parallel_llama", "tensor_parallel_llama_bfloat16", "saved_graphs"}
-
-
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in CASES])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
 def test_two_ranks(name, ranks):
     errors = ranks.run(name)
     assert not any(errors), "\n".join(f"rank {r}:\n{e}" for r, e in enumerate(errors))

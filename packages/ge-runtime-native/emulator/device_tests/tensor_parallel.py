@@ -19,7 +19,7 @@ import torchair
 
 def net() -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(8, 32), nn.SiLU(), nn.Linear(32, 8))
+    return nn.Sequential(nn.Linear(8, 24), nn.SiLU(), nn.Linear(24, 8))
 
 
 def main() -> None:
