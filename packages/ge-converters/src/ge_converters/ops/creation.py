@@ -28,8 +28,6 @@ _D = DataType
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.bool, torch.float64)
 _LIKES = [F32(2, 3), F16(2), BF16(2), I64(2, 3), I32(), BOOL(2, 3), F32(0, 3)]
-
-
 _SIZED = [Support([2, 3]), Support([]), Support([0, 3]), *(Support([2], dtype=d) for d in _DTYPES)]
 _LIKE = [Support(x) for x in _LIKES] + [Support(F32(2, 3), dtype=d) for d in _DTYPES]
 _NEW = [Support(x, [2, 3]) for x in (F32(2), BOOL(2), I64(2))] + [Support(F32(2), [], dtype=torch.int64)]
@@ -54,23 +52,20 @@ def _unset(forms: list[Support]) -> list[Support]:
     source="native_functions.yaml: full; GE Fill",
 )  # fmt: skip
 @register_fx_node_ge_converter(
-    {aten.zeros.default: _SIZED, aten.new_zeros.default: _NEW},
-    source="native_functions.yaml: zeros; GE Fill",
-    fixed={"fill_value": 0},
-)
-@register_fx_node_ge_converter(
     {aten.ones.default: _SIZED, aten.new_ones.default: _NEW},
     source="native_functions.yaml: ones; GE Fill",
     fixed={"fill_value": 1},
 )
 @register_fx_node_ge_converter(
     {
+        aten.zeros.default: _SIZED,
+        aten.new_zeros.default: _NEW,
         aten.empty.memory_format: _unset(_SIZED),
         aten.empty_strided.default: _unset([Support([2, 3], [3, 1]), Support([2, 3], [1, 2], dtype=torch.int64)]),
         aten.new_empty.default: _unset(_NEW),
         aten.new_empty_strided.default: _unset([Support(F32(2), [2, 3], [3, 1])]),
     },
-    source="native_functions.yaml: empty; GE Fill",
+    source="native_functions.yaml: zeros, empty; GE Fill",
     fixed={"fill_value": 0},
 )
 def full(
