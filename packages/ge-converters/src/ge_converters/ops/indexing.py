@@ -295,6 +295,17 @@ _REDUCTIONS = {"": "none", "add": "add", "sum": "add", "multiply": "mul", "prod"
 
 @register_fx_node_ge_converter(
     {
+        aten.scatter_add.default: [
+            *(Support(*s) for s in _ADD_SCATTERS),
+            Support(F32(3, 4), -1, I64(value=[[0, 0], [1, 0], [2, 2]]), F32(3, 2)),
+            Support(F32(), 0, I64(value=0), F32()),
+        ]
+    },
+    source="native_functions.yaml: scatter_add; GE ScatterElements",
+    fixed={"reduce": "add"},
+)
+@register_fx_node_ge_converter(
+    {
         aten.scatter.src: [
             *(Support(*s, s[0].__class__(s[0].dtype, (2, 3))) for s in _SCATTERS),
             Support(F32(3, 4), -1, I64(value=[[0, 3], [1, 0], [2, 1]]), F32(3, 2)),
@@ -308,25 +319,22 @@ _REDUCTIONS = {"": "none", "add": "add", "sum": "add", "multiply": "mul", "prod"
         ],
     },
     source="native_functions.yaml: scatter; GE ScatterElements, Fill",
-    names={"value": "src"},
 )
-@register_fx_node_ge_converter(
-    {
-        aten.scatter_add.default: [
-            *(Support(*s) for s in _ADD_SCATTERS),
-            Support(F32(3, 4), -1, I64(value=[[0, 0], [1, 0], [2, 2]]), F32(3, 2)),
-            Support(F32(), 0, I64(value=0), F32()),
-        ]
-    },
-    source="native_functions.yaml: scatter_add; GE ScatterElements",
-    fixed={"reduce": "add"},
-)
-def scatter(self: Tensor, dim: int, index: Tensor, src: Any, *, reduce: str = "", meta_outputs: TensorSpec) -> Tensor:
+def scatter(
+    self: Tensor,
+    dim: int,
+    index: Tensor,
+    src: Tensor | None = None,
+    *,
+    value: Any = None,
+    reduce: str = "",
+    meta_outputs: TensorSpec,
+) -> Tensor:
     """self with elements of src, or one number, written to, added to or multiplied with it at index along a dim.
 
     Emits:  ScatterElements; Fill for a number.
     """
-    updates = src if isinstance(src, Tensor) else _full_like(index, src, self.dtype)
+    updates = _full_like(index, value, self.dtype) if src is None else src
     return scattered(self, dim, index, updates, _REDUCTIONS[reduce])
 
 
