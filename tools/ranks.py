@@ -1,22 +1,21 @@
 """Tests with several processes: a test file names cases, and processes that are started once carry them out.
 
-The processes run the test file itself with ``<rank> <folder>`` as arguments; it then calls ``serve``. They read the
-name of a case a line and answer with the traceback, or nothing.
+The processes load the test file, take its ``CASES``, get the name of a case at a time and answer with the traceback, or
+nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
+import importlib
+import multiprocessing
 import os
-import queue
-import subprocess
 import sys
 import tempfile
-import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from datetime import timedelta
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +25,8 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.utils import _pytree as pytree
 
 import torchair
+from tools import warm
 
-ROOT = Path(__file__).resolve().parent.parent
 WORLD = 2
 SECONDS = 150  # of a case that hangs; compiling a model on all ranks of a busy machine takes a minute
 
@@ -62,11 +61,11 @@ def close(got: Any, want: Any, **tolerance: float) -> None:
     torch.testing.assert_close(values(got), values(want), **(tolerance or {"rtol": 0, "atol": 0}))
 
 
-def serve(cases: Mapping[str, Callable[[], None]]) -> None:
+def _rank(file: str, rank: int, folder: str, asked: Connection) -> None:
     """One of the processes: a gloo group on the files of the folder, then one case after another."""
-    rank, folder = int(sys.argv[1]), sys.argv[2]
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        os.dup2(quiet, descriptor)
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     dist.init_process_group(
@@ -76,15 +75,17 @@ def serve(cases: Mapping[str, Callable[[], None]]) -> None:
         world_size=WORLD,
         timeout=timedelta(seconds=SECONDS // 2),
     )
-    for line in sys.stdin:
+    sys.path.insert(0, str(Path(file).parent))
+    cases = importlib.import_module(Path(file).stem).CASES
+    while True:
+        name = asked.recv()
         error = ""
         try:
             torch.manual_seed(0)
-            cases[line.strip()]()
+            cases[name]()
         except BaseException:  # noqa: BLE001  (whatever it is goes to the test)
             error = traceback.format_exc()
-        answers.write(json.dumps(error) + "\n")
-        answers.flush()
+        asked.send(error)
 
 
 class Ranks:
@@ -92,48 +93,36 @@ class Ranks:
 
     def __init__(self, file: str) -> None:
         self.file = file
-        self.processes: list[Any] = []
+        self.started: list[tuple[Any, Connection]] = []
 
     def start(self) -> None:
         self.folder = tempfile.TemporaryDirectory()
-        self.answers: list[queue.Queue[str]] = [queue.Queue() for _ in range(WORLD)]
-        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-        env = {**os.environ, "PYTHONPATH": path}
         for rank in range(WORLD):
-            command = [sys.executable, self.file, str(rank), self.folder.name]
-            process = subprocess.Popen(
-                command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-            )
-            self.processes.append(process)
-            threading.Thread(target=self._read, args=(self.answers[rank], process), daemon=True).start()
-
-    @staticmethod
-    def _read(answers: queue.Queue[str], process: Any) -> None:
-        for line in process.stdout:
-            answers.put(json.loads(line))
-        answers.put("the process ended")
+            here, there = multiprocessing.Pipe()
+            process = warm.FORKS.Process(target=_rank, args=(self.file, rank, self.folder.name, there), daemon=True)
+            process.start()
+            there.close()
+            self.started.append((process, here))
 
     def stop(self) -> None:
-        for process in self.processes:
+        for process, _ in self.started:
             process.kill()
-            process.wait()
-        if self.processes:
+            process.join()
+        if self.started:
             self.folder.cleanup()
-        self.processes = []
+        self.started = []
 
     def run(self, name: str) -> list[str]:
         """Carry out a case on all ranks; the traceback of each, empty where it passes."""
-        if not self.processes:
+        if not self.started:
             self.start()
-        for process in self.processes:
-            process.stdin.write(name + "\n")
-            process.stdin.flush()
         errors = []
-        for rank in range(WORLD):
-            try:
-                errors.append(self.answers[rank].get(timeout=2 * SECONDS))
-            except queue.Empty:
-                errors.append("no answer")
+        try:
+            for _, rank in self.started:
+                rank.send(name)
+            errors = [rank.recv() if rank.poll(2 * SECONDS) else "no answer" for _, rank in self.started]
+        except (EOFError, OSError):
+            errors = ["a process ended"]
         if any(errors):
             self.stop()
         return errors

@@ -21,8 +21,8 @@ from pathlib import Path
 LOADED = ["torch", "torch._dynamo.repro.after_dynamo", "torch._inductor.debug"]
 # Read while Python or torch starts, so a fork has them as the server had them.
 _EARLY = ("TORCH_", "TORCHDYNAMO_", "TORCHINDUCTOR_", "PYTORCH_", "PYTHONHASHSEED", "LD_", "OMP_", "MKL_")
-_FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(LOADED)
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(LOADED)
 
 
 class Program:
@@ -44,7 +44,7 @@ class Program:
             raise ValueError(f"{', '.join(other)}: torch reads it while it loads; start a process of its own")
         self.arguments = [str(a) for a in arguments]
         self._folder = tempfile.TemporaryDirectory()
-        self._process = _FORKS.Process(
+        self._process = FORKS.Process(
             name="MainProcess", target=_run,
             args=(self.arguments, str(cwd or Path.cwd()), variables, self._folder.name),
         )  # fmt: skip

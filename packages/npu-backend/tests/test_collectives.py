@@ -13,7 +13,7 @@ import torchair
 from ge_converters.registry import REGISTRY
 from ge_graph.errors import EngineError
 from tair_debug.observer import observing
-from tools.ranks import WORLD, Cases, close, compiled, processes, serve, values
+from tools.ranks import WORLD, Cases, close, compiled, processes, values
 
 case = CASES = Cases()
 
@@ -502,7 +502,3 @@ def test_no_converter_without_a_case():
         "all_to_all_single", "broadcast", "irecv", "isend", "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced",
         "wait_tensor",
     }  # fmt: skip
-
-
-if __name__ == "__main__":
-    serve(CASES)

@@ -11,7 +11,7 @@ import torch.distributed._functional_collectives as fc
 from torch import nn
 
 import torchair
-from tools.ranks import WORLD, Cases, close, compiled, processes, serve
+from tools.ranks import WORLD, Cases, close, compiled, processes
 
 case = CASES = Cases()
 
@@ -185,7 +185,3 @@ def ranks():
 def test_two_ranks(name, ranks):
     errors = ranks.run(name)
     assert not any(errors), "\n".join(f"rank {r}:\n{e}" for r, e in enumerate(errors))
-
-
-if __name__ == "__main__":
-    serve(CASES)
