@@ -110,13 +110,18 @@ def test_a_later_user_converter_overrides_and_can_be_taken_back(registry):
 
 
 def test_two_built_in_converters_of_one_op_are_an_error(registry):
-    registry._loading = True
-    registry.register(aten.add.Tensor)(add)
-    registry.register(aten.add.Tensor)(add)  # the same one again: a module that is imported twice
+    def module():
+        def mine(self, other, *, alpha=1, meta_outputs=None): ...
+
+        return mine
 
     def other(self, other, *, alpha=1, meta_outputs=None): ...
 
+    registry._loading = True
+    registry.register(aten.add.Tensor)(module())
+    registered = registry.register(aten.add.Tensor)(module())  # a module that is imported twice
     refused(registry, aten.add.Tensor, other, "GE2004")
+    refused(registry, aten.add.Tensor, registered, "GE2004")  # the upper of two decorators, which takes the forms away
 
 
 def test_a_converter_by_name_waits_for_the_library_and_is_checked_then(registry):

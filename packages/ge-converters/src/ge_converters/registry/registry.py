@@ -139,7 +139,7 @@ class Registry:
             )  # fmt: skip
         layer = self._built_in if built_in else self._user
         known = layer.get(target)
-        if known is not None and built_in and known.where != entry.where:
+        if known is not None and built_in and (known.where != entry.where or inspect.unwrap(known.fn) is written):
             raise LoweringError(
                 "GE2004", f"{entry.name} has two built-in converters", where=f"{entry.where} and {known.where}",
                 next="delete one of them",
