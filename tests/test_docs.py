@@ -18,7 +18,7 @@ def python_blocks(page):
 
 @pytest.mark.slow
 def test_adding_an_op_works_as_written(tmp_path):
-    """The blocks of the page, one after another, then the declared forms of the converter that they register."""
+    """The blocks of the page, one after another, then the declared forms of the converters that they register."""
     script = tmp_path / "page.py"
     check = """
 import torchair
@@ -26,7 +26,7 @@ f = torch.compile(lambda x, y: torch.add(x, y, alpha=3) + y, backend=torchair.ge
 x, y = torch.randn(2, 3), torch.randn(3)
 torch.testing.assert_close(f(x, y), torch.add(x, y, alpha=3) + y)
 from ge_converters.smoke import main
-raise SystemExit(main(["aten.add.Tensor"]))
+raise SystemExit(main(["aten.add.Tensor", "aten.lerp", "aten.fmax", "aten.fmin"]))
 """
     script.write_text("\n\n".join(python_blocks(ROOT / "docs" / "adding_an_op.md")) + check)
     warm.run(script, cwd=tmp_path)

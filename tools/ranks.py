@@ -44,6 +44,15 @@ class Cases(dict[str, Callable[[], Any]]):
         return register
 
 
+_folder: Path | None = None
+
+
+def shared_folder() -> Path:
+    """A folder for files of a case, the same on all ranks."""
+    assert _folder is not None, "this process is no rank"
+    return _folder
+
+
 def compiled(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     """The function or module as one graph."""
     torch._dynamo.reset()
@@ -63,6 +72,8 @@ def close(got: Any, want: Any, **tolerance: float) -> None:
 
 def _rank(file: str, rank: int, folder: str, asked: Connection) -> None:
     """One of the processes: a gloo group on the files of the folder, then one case after another."""
+    global _folder
+    _folder = Path(folder)
     quiet = os.open(os.devnull, os.O_WRONLY)
     for descriptor in (1, 2):
         os.dup2(quiet, descriptor)

@@ -55,6 +55,10 @@ def _run(lowered: Any, tensors: list[torch.Tensor], engine: Any) -> list[Any]:
     return [results[b.ge_index] for b in lowered.outputs]
 
 
+def _ones() -> torch.Tensor:
+    return aten.ones([1, 2, 3], dtype=torch.int64)
+
+
 SIZES = {
     "view": lambda x: aten.view(x, [x.shape[0] * x.shape[1], -1]),
     "view_two_open": lambda x: aten.view(x, [x.shape[1], x.shape[0], x.shape[2]]),
@@ -80,6 +84,16 @@ SIZES = {
     "copy": lambda x: aten.copy(x, aten.sum.dim_IntList(x, [0])),
     "argmax": lambda x: aten.argmax(x, None, True),
     "topk": lambda x: aten.topk(x, x.shape[0], 2)[0],
+    # numbers that are symbolic, of overloads that share a function with one of tensors
+    "scatter a size": lambda x: aten.scatter.value(x, 0, _ones(), x.shape[0]),
+    "multiply by a size": lambda x: aten.scatter.value_reduce(x, 0, _ones(), x.shape[0], reduce="multiply"),
+    "fill with a size": lambda x: aten.fill.Scalar(x, x.shape[0]),
+    "mask with a size": lambda x: aten.masked_fill.Scalar(x, x > 0, x.shape[0]),
+    "lerp by a size": lambda x: aten.lerp.Scalar(x, x + 1, x.shape[0]),
+    "clamp to a size": lambda x: aten.clamp_max(aten.clamp_min(x * 9, x.shape[0] - 8), x.shape[0]),
+    "add a size": lambda x: aten.sub.Tensor(aten.add.Scalar(x, x.shape[0]), x.shape[1], alpha=2),
+    "divide by a size": lambda x: aten.floor_divide(aten.div.Scalar_mode(x * 99, x.shape[0], rounding_mode="trunc"), 3),
+    "arange from a size": lambda x: aten.arange.start(x.shape[0], x.shape[0] + x.shape[1]),
 }
 
 

@@ -110,13 +110,18 @@ def test_a_later_user_converter_overrides_and_can_be_taken_back(registry):
 
 
 def test_two_built_in_converters_of_one_op_are_an_error(registry):
-    registry._loading = True
-    registry.register(aten.add.Tensor)(add)
-    registry.register(aten.add.Tensor)(add)  # the same one again: a module that is imported twice
+    def module():
+        def mine(self, other, *, alpha=1, meta_outputs=None): ...
+
+        return mine
 
     def other(self, other, *, alpha=1, meta_outputs=None): ...
 
+    registry._loading = True
+    registry.register(aten.add.Tensor)(module())
+    registered = registry.register(aten.add.Tensor)(module())  # a module that is imported twice
     refused(registry, aten.add.Tensor, other, "GE2004")
+    refused(registry, aten.add.Tensor, registered, "GE2004")  # the upper of two decorators, which takes the forms away
 
 
 def test_a_converter_by_name_waits_for_the_library_and_is_checked_then(registry):
@@ -289,6 +294,106 @@ def test_a_declaration_takes_a_list(registry, wrong):
 def test_stand_ins_take_sizes(size):
     with pytest.raises(LoweringError, match="F32 takes sizes"):
         F32(size)
+
+
+# -- one function for several ops ------------------------------------------------------------------------------------
+
+
+def quotient(self, other, *, rounding_mode=None, meta_outputs=None):
+    return self, other, rounding_mode
+
+
+def test_one_function_serves_several_overloads_each_with_its_own_forms(registry):
+    tensors, numbers = [Support(F32(2), F32(2))], [Support(F32(2), 2.0)]
+    registry.register({aten.div.Tensor: tensors, aten.div.Scalar_mode: numbers, aten.mul.Tensor: []})(quotient)
+    registry.register({aten.floor_divide.default: numbers}, fixed={"rounding_mode": "floor"})(quotient)
+    assert registry.find(aten.div.Tensor).supports == tuple(tensors)
+    assert registry.find(aten.div.Scalar_mode).supports == tuple(numbers)
+    assert registry.find(aten.mul.Tensor).supports == ()
+    assert registry.find(aten.div.Scalar_mode).fn is quotient  # its arguments stand where the parameters do
+    floor = registry.find(aten.floor_divide.default)
+    assert floor.fn(1, 2, meta_outputs=None) == (1, 2, "floor")
+    assert floor.where == registry.find(aten.div.Tensor).where
+    registry.declare(numbers)(quotient)  # what is declared of the function holds for all of them
+    assert registry.find(aten.div.Tensor).supports == (*tensors, *numbers)
+
+
+def test_arguments_reach_the_parameters_that_stand_for_them(registry):
+    def held(x, low=None, high=None, *, meta_outputs=None):
+        return x, low, high
+
+    names = {"self": "x", "max": "high", "min_val": "low", "max_val": "high"}
+    registry.register(dict.fromkeys((aten.clamp_max.default, aten.hardtanh.default), ()), names=names)(held)
+    assert registry.find(aten.clamp_max.default).fn(1, 2, meta_outputs=None) == (1, None, 2)
+    assert registry.find(aten.hardtanh.default).fn(1, 2, 3, meta_outputs=None) == (1, 2, 3)
+
+
+def test_the_arguments_of_a_decorator_count_for_those_above_it(registry):
+    @registry.register({aten.ones.default: ()}, fixed={"fill_value": 1})
+    @registry.register({aten.full.default: (), aten.new_full.default: ()})
+    def full(size, fill_value, self=None, *, dtype=None, meta_outputs=None):
+        return size, fill_value, self
+
+    assert registry.find(aten.ones.default).fn([2], meta_outputs=None) == ([2], 1, None)
+    assert registry.find(aten.new_full.default).fn("x", [2], 3, meta_outputs=None) == ([2], 3, "x")
+
+
+@pytest.mark.parametrize(
+    ("targets", "options", "words"),
+    [
+        ((aten.div.Tensor_mode, aten.add.Tensor), {}, "'alpha' is missing"),
+        ((aten.div.Tensor,), {}, "'rounding_mode' is not in the schema"),
+        ((aten.div.Tensor,), {"fixed": {"rounding_mode": "floor", "mode": 1}}, "'mode' is fixed and no parameter"),
+        ((aten.div.Tensor_mode,), {"fixed": {"rounding_mode": "floor"}}, "'rounding_mode' is fixed and an argument"),
+        ((aten.div.Tensor_mode,), {"names": {"otter": "other"}}, "no op has such an argument"),
+        ((aten.div.Tensor_mode,), {"names": {"other": "divisor"}}, "'divisor', for 'other', is no parameter"),
+    ],
+)
+def test_each_overload_s_arguments_are_compared_with_the_parameters(registry, targets, options, words):
+    with pytest.raises(LoweringError, match=words) as error:
+        registry.register(dict.fromkeys(targets, ()), **options)(quotient)
+    assert error.value.code == "GE2002"
+
+
+def test_a_parameter_that_another_overload_lacks_needs_a_default(registry):
+    def scaled(self, other, alpha, *, meta_outputs=None): ...
+
+    with pytest.raises(LoweringError, match="'alpha' is not in the schema"):
+        registry.register({aten.add.Tensor: (), aten.mul.Tensor: ()})(scaled)
+
+
+def test_a_function_of_any_arguments_has_no_names_to_be_called_by(registry):
+    with pytest.raises(LoweringError, match=r"'\*args' has no names"):
+        registry.register({aten.neg.default: ()})(lambda *args, meta_outputs=None: None)
+
+
+def test_fixed_values_are_for_overloads(registry):
+    with pytest.raises(LoweringError, match="math.floor has no schema") as error:
+        registry.register(math.floor, fixed={"mode": 1})(lambda x, mode: x)
+    assert error.value.code == "GE2003"
+
+
+def test_forms_beside_an_op_are_supports(registry):
+    with pytest.raises(LoweringError, match="entry 0 is TensorLike") as error:
+        registry.register({aten.neg.default: [F32(2)]})
+    assert error.value.code == "GE2005"
+
+
+def test_ops_of_a_library_that_is_not_loaded_wait_with_their_forms(registry):
+    forms = [Support(F32(2))]
+
+    @registry.register({"waiting_row.scaled.default": forms, aten.neg.default: ()}, fixed={"factor": 3})
+    def scaled(self, *, factor, meta_outputs=None):
+        return self, factor
+
+    library = torch.library.Library("waiting_row", "DEF")
+    try:
+        library.define("scaled(Tensor self) -> Tensor")
+        entry = registry.find(torch.ops.waiting_row.scaled.default)
+        assert entry.fn(1, meta_outputs=None) == (1, 3)
+        assert entry.supports == tuple(forms)
+    finally:
+        library._destroy()
 
 
 def test_explain_runs_the_converter(registry):

@@ -279,6 +279,31 @@ def test_no_operator_is_refused_where_the_decorator_stands():
 # -- calls and types -------------------------------------------------------------------------------------------------
 
 
+def test_several_operators_of_one_function_are_registered_strictly(caplog):
+    from ge_converters.registry import REGISTRY
+
+    larger, smaller = torch.ops.aten.fmax.default, torch.ops.aten.fmin.default
+    forms = [Support(I32(4), I32(4))]
+
+    @torchair.register_fx_node_ge_converter({larger: forms}, fixed={"op": public.Maximum}, names={"other": "second"})
+    @torchair.register_fx_node_ge_converter({smaller: forms}, fixed={"op": public.Minimum}, names={"other": "second"})
+    def extreme(self, second, *, op, meta_outputs):
+        return op(self, second)
+
+    try:
+        for target in (larger, smaller):
+            assert REGISTRY.find(target).layer == "user"
+            assert REGISTRY.find(target).supports == tuple(forms)
+        gm = make_fx(lambda x, y: (larger(x, y), smaller(x, y)))(torch.ones(4), torch.ones(4))
+        assert [n.op for n in lower(gm).graph.nodes if n.op.endswith("imum")] == ["Maximum", "Minimum"]
+        with pytest.raises(LoweringError, match="'second' is missing|'other' is missing"):
+            torchair.register_fx_node_ge_converter({larger: forms}, fixed={"op": 1})(extreme)
+    finally:
+        for target in (larger, smaller):
+            REGISTRY.unregister(target)
+    assert not caplog.records
+
+
 def test_calls_in_the_incumbents_words():
     op = define("rows(Tensor x) -> Tensor", lambda x: x.reshape(2, 2) * 2)
 

@@ -1,8 +1,6 @@
 """Models over several processes: tensor parallel, data parallel, saved and exported; against the whole model."""
 
 import json
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +9,7 @@ import torch.distributed._functional_collectives as fc
 from torch import nn
 
 import torchair
-from tools.ranks import WORLD, Cases, close, compiled, processes
+from tools.ranks import WORLD, Cases, close, compiled, processes, shared_folder
 
 case = CASES = Cases()
 
@@ -151,7 +149,7 @@ def saved_graphs():
     config = torchair.CompilerConfig()
     config.export.experimental.auto_atc_config_generated = True
     for dynamic in (False, True):
-        folder = Path(sys.argv[2]) / f"files-{dynamic}"
+        folder = shared_folder() / f"files-{dynamic}"
         torchair.CompiledModel.save_graph(model, (x,), dynamic=dynamic, save_path=folder / "saved")
         torchair.dynamo_export(
             x, model=model, dynamic=dynamic, export_path=folder / "exported", export_name="net", config=config

@@ -189,21 +189,15 @@ def _pad(input: Any, pad: Any, mode: str = "constant", value: Any = None) -> Any
     return input
 
 
-def _upsample_nearest(input: Any, size: Any = None, scale_factor: Any = None) -> Any:
-    return _interpolate(input, size, scale_factor)
-
-
-def _upsample_bilinear(input: Any, size: Any = None, scale_factor: Any = None) -> Any:
-    return _interpolate(input, size, scale_factor, "bilinear", True)
-
-
 _KEPT: Final[dict[Any, Callable[..., Any]]] = {
     F.interpolate: _interpolate,
     F.upsample: lambda input, size=None, scale_factor=None, mode="nearest", align_corners=None: _interpolate(
         input, size, scale_factor, mode, align_corners
     ),
-    F.upsample_nearest: _upsample_nearest,
-    F.upsample_bilinear: _upsample_bilinear,
+    F.upsample_nearest: _interpolate,
+    F.upsample_bilinear: lambda input, size=None, scale_factor=None: _interpolate(
+        input, size, scale_factor, "bilinear", True
+    ),
     F.multilabel_margin_loss: _multilabel_margin_loss,
     F.softshrink: _softshrink,
     F.hardshrink: _hardshrink,

@@ -15,7 +15,6 @@ from ge_graph import DataType, Tensor
 from ge_graph import ops as ge
 
 _F32 = DataType.DT_FLOAT
-_I64 = DataType.DT_INT64
 
 
 def adaptive_mean(length: Size, count: Size) -> Tensor:

@@ -242,27 +242,6 @@ def _batch_norm_no_update(
     return _as(meta_outputs, y, _empty(), _empty(), reserve)
 
 
-def _gradients(
-    grad: Tensor,
-    x: Tensor,
-    weight: Tensor | None,
-    running: Sequence[Tensor | None],
-    saved: Sequence[Tensor | None],
-    train: bool,
-    eps: float,
-    mask: Sequence[bool],
-    specs: Any,
-) -> list[Tensor | None]:
-    """BatchNormGradV3; statistics that a mode does not read are fed with those it reads."""
-    need_floats("BatchNormGradV3", grad, x, weight)
-    used = [cast(t, _F32) for t in (saved if train else running) if t is not None]
-    mean, scale = used
-    gamma = weight if weight is not None else ge.OnesLike(mean)
-    results = ge.BatchNormGradV3(grad, x, gamma, mean, scale, mean, scale, is_training=train, epsilon=float(eps))
-    _marked(x, grad, results[0])
-    return [cast(r, s.dtype) if wanted and s is not None else None for r, wanted, s in zip(results, mask, specs)]
-
-
 def _grad_case(x: Any, grad: Any, w: Any, train: bool, mask: list[bool]) -> Support:
     return Support(grad, x, w, F32(3), F32(3, low=0.5), F32(3), F32(3, low=0.5), train, 1e-5, mask)
 
@@ -270,21 +249,26 @@ def _grad_case(x: Any, grad: Any, w: Any, train: bool, mask: list[bool]) -> Supp
 _ALL = [True, True, True]
 
 
-@declare_supported(
-    [
-        *(_grad_case(m(2, 3, 4, 5), m(2, 3, 4, 5), F32(3), t, _ALL) for m in (F32, BF16) for t in (True, False)),
-        _grad_case(F32(4, 3), F32(4, 3), F32(3), True, _ALL),
-        _grad_case(F32(2, 3, 7), F32(2, 3, 7), None, True, [True, False, False]),
-        _grad_case(F32(2, 3, 2, 4, 5), F32(2, 3, 2, 4, 5), F32(3), True, _ALL),
-        _grad_case(F32(2, 3, 4, 5), F32(2, 3, 4, 5), F32(3), True, [False, True, True]).only(1, 2),
-        Support(F32(2, 3, 4, 5), F32(2, 3, 4, 5), F32(3), None, None, F32(3), F32(3, low=0.5), True, 1e-5, _ALL),
-    ]
-)
 @register_fx_node_ge_converter(
-    aten.native_batch_norm_backward.default,
-    source="native_functions.yaml: native_batch_norm_backward; GE BatchNormGradV3",
-)
-def native_batch_norm_backward(
+    {
+        aten.native_batch_norm_backward.default: [
+            *(_grad_case(m(2, 3, 4, 5), m(2, 3, 4, 5), F32(3), t, _ALL) for m in (F32, BF16) for t in (True, False)),
+            _grad_case(F32(4, 3), F32(4, 3), F32(3), True, _ALL),
+            _grad_case(F32(2, 3, 7), F32(2, 3, 7), None, True, [True, False, False]),
+            _grad_case(F32(2, 3, 2, 4, 5), F32(2, 3, 2, 4, 5), F32(3), True, _ALL),
+            _grad_case(F32(2, 3, 4, 5), F32(2, 3, 4, 5), F32(3), True, [False, True, True]).only(1, 2),
+            Support(F32(2, 3, 4, 5), F32(2, 3, 4, 5), F32(3), None, None, F32(3), F32(3, low=0.5), True, 1e-5, _ALL),
+        ],
+        aten.batch_norm_backward.default: [
+            Support(F32(2, 3, 7), F32(2, 3, 7), F32(3), None, None, F32(3), F32(3, low=0.5), True, 1e-5, _ALL, U8(0)),
+            Support(F32(2, 3, 4, 5), F32(2, 3, 4, 5), F32(3), F32(3), F32(3, low=0.5), F32(0), F32(0), False, 1e-5,
+                    _ALL, U8(0)),
+        ],
+    },
+    source="native_functions.yaml: native_batch_norm_backward, batch_norm_backward; GE BatchNormGradV3",
+    names={"save_var": "save_invstd", "update": "train"},
+)  # fmt: skip
+def batch_norm_backward(
     grad_out: Tensor,
     input: Tensor,
     weight: Tensor | None,
@@ -295,56 +279,23 @@ def native_batch_norm_backward(
     train: bool,
     eps: float,
     output_mask: Sequence[bool],
+    reserve: Tensor | None = None,
     *,
     meta_outputs: Any,
 ) -> list[Tensor | None]:
     """Shapes: gradients of input, weight and bias, each of the shape of what it belongs to.
     Dtypes: float32, float16, bfloat16; summed in float32.
-    Emits:  BatchNormGradV3.
+    Emits:  BatchNormGradV3; statistics that a mode does not read are fed with those it reads.
     """
-    running, saved = (running_mean, running_var), (save_mean, save_invstd)
-    return _gradients(grad_out, input, weight, running, saved, train, eps, output_mask, meta_outputs)
-
-
-@declare_supported(
-    [
-        Support(F32(2, 3, 7), F32(2, 3, 7), F32(3), None, None, F32(3), F32(3, low=0.5), True, 1e-5, [True] * 3, U8(0)),
-        Support(
-            F32(2, 3, 4, 5),
-            F32(2, 3, 4, 5),
-            F32(3),
-            F32(3),
-            F32(3, low=0.5),
-            F32(0),
-            F32(0),
-            False,
-            1e-5,
-            [True] * 3,
-            U8(0),
-        ),
+    need_floats("BatchNormGradV3", grad_out, input, weight)
+    used = (save_mean, save_invstd) if train else (running_mean, running_var)
+    mean, scale = [cast(t, _F32) for t in used if t is not None]
+    gamma = weight if weight is not None else ge.OnesLike(mean)
+    results = ge.BatchNormGradV3(
+        grad_out, input, gamma, mean, scale, mean, scale, is_training=train, epsilon=float(eps)
+    )  # fmt: skip
+    _marked(input, grad_out, results[0])
+    return [
+        cast(r, s.dtype) if wanted and s is not None else None
+        for r, wanted, s in zip(results, output_mask, meta_outputs)
     ]
-)
-@register_fx_node_ge_converter(
-    aten.batch_norm_backward.default, source="native_functions.yaml: batch_norm_backward; GE BatchNormGradV3"
-)
-def batch_norm_backward(
-    grad_out: Tensor,
-    input: Tensor,
-    weight: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    save_mean: Tensor | None,
-    save_var: Tensor | None,
-    update: bool,
-    eps: float,
-    output_mask: Sequence[bool],
-    reserve: Tensor,
-    *,
-    meta_outputs: Any,
-) -> list[Tensor | None]:
-    """Shapes: gradients of input, weight and bias, each of the shape of what it belongs to.
-    Dtypes: float32, float16, bfloat16; summed in float32.
-    Emits:  BatchNormGradV3.
-    """
-    running, saved = (running_mean, running_var), (save_mean, save_var)
-    return _gradients(grad_out, input, weight, running, saved, update, eps, output_mask, meta_outputs)

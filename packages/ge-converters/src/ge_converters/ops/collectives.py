@@ -20,7 +20,7 @@ from ge_converters.base.errors import Refusal
 from ge_converters.emit.arithmetic import arithmetic
 from ge_converters.emit.compute_types import carried, carrier, carry
 from ge_converters.emit.shapes import shape_operand
-from ge_converters.registry import define_refusal, register_fx_node_ge_converter
+from ge_converters.registry import F, define_refusal, register_fx_node_ge_converter
 from ge_graph import DataType, Tensor, TensorSpec, schema
 from ge_graph import ops as ge
 
@@ -40,11 +40,14 @@ _NO_PROD: Final = frozenset({_D.DT_INT16, _D.DT_BF16})
 _FLOATS: Final = frozenset({_D.DT_FLOAT, _D.DT_FLOAT16, _D.DT_BF16, _D.DT_DOUBLE})
 
 
-def _converter(name: str, op: str) -> Callable[[Any], Any]:
-    """Register the converter of an op, if this torch has it: some builds know no collectives, older ones fewer."""
-    if not hasattr(functional, name):
-        return lambda fn: fn
-    return register_fx_node_ge_converter(getattr(functional, name).default, source=f"torch _c10d_functional; GE {op}")
+def _converter(op: str, *ops: str, **names: str) -> Callable[[F], F]:
+    """Register the converter of those of the ops that this torch has: some builds know none, older ones fewer."""
+    found = [getattr(functional, name).default for name in ops if hasattr(functional, name)]
+    arguments = {a.name for target in found for a in target._schema.arguments}
+    return register_fx_node_ge_converter(
+        dict.fromkeys(found, ()), source=f"torch _c10d_functional; GE {op}",
+        names={name: parameter for name, parameter in names.items() if name in arguments},
+    )  # fmt: skip
 
 
 def _name(group: Any) -> str:
@@ -94,99 +97,70 @@ def _reshaped(x: Tensor, sizes: list[int]) -> Tensor:
     return result
 
 
-# --- each on one tensor ----------------------------------------------------------------------------------------------
-
-
-def _reduce(x: Tensor, reduce_op: str, group: Any) -> Tensor:
-    reduction, op = _reduction(reduce_op, x.dtype)
-    if _takes("HcomAllReduce", reduction, x.dtype):
-        y: Tensor = ge.HcomAllReduce(x, reduction=reduction, group=_name(group), fusion=0)
-    else:  # what HCCL cannot reduce it can still bring here
-        count = _size(group)
-        y = _combined(_gather(x, count, group), count, op)
-        y = y if x.rank else _reshaped(y, [])
-    return _divided(y, reduce_op, lambda: _size(group))
-
-
-def _gather(x: Tensor, count: int, group: Any) -> Tensor:
-    (moved,), back = carried("HcomAllGather", x if x.rank else _reshaped(x, [1]), moves=True)
-    return back(ge.HcomAllGather(moved, rank_size=count, group=_name(group)))
-
-
-def _scatter(x: Tensor, reduce_op: str, count: int, group: Any) -> Tensor:
-    reduction, op = _reduction(reduce_op, x.dtype)
-    if _takes("HcomReduceScatter", reduction, x.dtype):
-        y: Tensor = ge.HcomReduceScatter(x, reduction=reduction, group=_name(group), rank_size=count)
-    else:
-        (moved,), back = carried("HcomAllToAll", x, moves=True)
-        y = _combined(back(ge.HcomAllToAll(moved, group=_name(group))), count, op)
-    return _divided(y, reduce_op, lambda: count)
-
-
 # --- converters ------------------------------------------------------------------------------------------------------
 
 
-@_converter("wait_tensor", "none, the operator is done when its result is there")
+@_converter("none, the operator is done when its result is there", "wait_tensor")
 def wait_tensor(tensor: Tensor) -> Tensor:
     """The result of a collective. Emits: nothing, whoever reads a tensor waits for it."""
     return tensor
 
 
-@_converter("all_reduce", "HcomAllReduce")
-def all_reduce(input: Tensor, reduce_op: str, group_name: Any) -> Tensor:
-    """Reduction of ``input`` over the ranks of the group, the same on each.
+@_converter("HcomAllReduce", "all_reduce", "all_reduce_coalesced", inputs="input")
+def all_reduce(input: Any, reduce_op: str, group_name: Any) -> Any:
+    """Reduction of a tensor, or of each of a list, over the ranks of the group, the same on each.
 
     Dtypes: as HcomAllReduce; others (float64, uint8) by HcomAllGather, reduced on each rank in the order of ranks.
     Errors: Refusal for bitwise reductions, and for the average of integers.
     Emits:  HcomAllReduce; "avg": and RealDiv by the number of ranks.
     """
-    return _reduce(input, reduce_op, group_name)
+    if not isinstance(input, Tensor):
+        return [all_reduce(x, reduce_op, group_name) for x in input]
+    reduction, op = _reduction(reduce_op, input.dtype)
+    if _takes("HcomAllReduce", reduction, input.dtype):
+        y = ge.HcomAllReduce(input, reduction=reduction, group=_name(group_name), fusion=0)
+    else:  # what HCCL cannot reduce it can still bring here
+        count = _size(group_name)
+        y = _combined(all_gather_into_tensor(input, count, group_name), count, op)
+        y = y if input.rank else _reshaped(y, [])
+    return _divided(y, reduce_op, lambda: _size(group_name))
 
 
-@_converter("all_reduce_coalesced", "HcomAllReduce")
-def all_reduce_coalesced(inputs: list[Tensor], reduce_op: str, group_name: Any) -> list[Tensor]:
-    """As ``all_reduce``, on each tensor."""
-    return [_reduce(x, reduce_op, group_name) for x in inputs]
-
-
-@_converter("all_gather_into_tensor", "HcomAllGather")
-def all_gather_into_tensor(input: Tensor, group_size: int, group_name: Any) -> Tensor:
-    """The tensors of all ranks, one after the other along dim 0.
+@_converter("HcomAllGather", "all_gather_into_tensor", "all_gather_into_tensor_coalesced", inputs="input")
+def all_gather_into_tensor(input: Any, group_size: int, group_name: Any) -> Any:
+    """The tensors of all ranks, one after the other along dim 0; of each of a list.
 
     Shapes: [n, ...] -> [n * group_size, ...]; a scalar -> [group_size].
     Dtypes: all; bool and complex64 travel as integers.
     Emits:  HcomAllGather.
     """
-    return _gather(input, group_size, group_name)
+    if not isinstance(input, Tensor):
+        return [all_gather_into_tensor(x, group_size, group_name) for x in input]
+    (moved,), back = carried("HcomAllGather", input if input.rank else _reshaped(input, [1]), moves=True)
+    return back(ge.HcomAllGather(moved, rank_size=group_size, group=_name(group_name)))
 
 
-@_converter("all_gather_into_tensor_coalesced", "HcomAllGather")
-def all_gather_into_tensor_coalesced(inputs: list[Tensor], group_size: int, group_name: Any) -> list[Tensor]:
-    """As ``all_gather_into_tensor``, on each tensor."""
-    return [_gather(x, group_size, group_name) for x in inputs]
-
-
-@_converter("reduce_scatter_tensor", "HcomReduceScatter")
-def reduce_scatter_tensor(input: Tensor, reduce_op: str, group_size: int, group_name: Any) -> Tensor:
-    """This rank's block along dim 0 of the reduction over all ranks.
+@_converter("HcomReduceScatter", "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced", inputs="input")
+def reduce_scatter_tensor(input: Any, reduce_op: str, group_size: int, group_name: Any) -> Any:
+    """This rank's block along dim 0 of the reduction over all ranks; of each of a list.
 
     Shapes: [n * group_size, ...] -> [n, ...]
     Dtypes: as HcomReduceScatter; others by HcomAllToAll, reduced on each rank.
     Errors: Refusal as ``all_reduce``.
     Emits:  HcomReduceScatter; "avg": and RealDiv by the number of ranks.
     """
-    return _scatter(input, reduce_op, group_size, group_name)
+    if not isinstance(input, Tensor):
+        return [reduce_scatter_tensor(x, reduce_op, group_size, group_name) for x in input]
+    reduction, op = _reduction(reduce_op, input.dtype)
+    if _takes("HcomReduceScatter", reduction, input.dtype):
+        y = ge.HcomReduceScatter(input, reduction=reduction, group=_name(group_name), rank_size=group_size)
+    else:
+        (moved,), back = carried("HcomAllToAll", input, moves=True)
+        y = _combined(back(ge.HcomAllToAll(moved, group=_name(group_name))), group_size, op)
+    return _divided(y, reduce_op, lambda: group_size)
 
 
-@_converter("reduce_scatter_tensor_coalesced", "HcomReduceScatter")
-def reduce_scatter_tensor_coalesced(
-    inputs: list[Tensor], reduce_op: str, group_size: int, group_name: Any
-) -> list[Tensor]:
-    """As ``reduce_scatter_tensor``, on each tensor."""
-    return [_scatter(x, reduce_op, group_size, group_name) for x in inputs]
-
-
-@_converter("broadcast", "HcomBroadcast")
+@_converter("HcomBroadcast", "broadcast")
 def broadcast(input: Tensor, src: int, group_name: Any) -> Tensor:
     """The tensor of rank ``src`` of the group.
 
@@ -197,7 +171,7 @@ def broadcast(input: Tensor, src: int, group_name: Any) -> Tensor:
     return back(ge.HcomBroadcast([moved], root_rank=src, group=_name(group_name), size_of_y=1)[0])
 
 
-@_converter("all_to_all_single", "HcomAllToAll, HcomAllToAllV")
+@_converter("HcomAllToAll, HcomAllToAllV", "all_to_all_single")
 def all_to_all_single(
     input: Tensor,
     output_split_sizes: Sequence[int | Tensor],
@@ -262,7 +236,7 @@ def _peer(rank: int, group: Any) -> int:
     return int(torch.distributed.get_group_rank(process_group, rank))
 
 
-@_converter("isend", "HcomSend")
+@_converter("HcomSend", "isend")
 def isend(tensor: Tensor, dst: int, tag: int, group_name: Any) -> Tensor:
     """Hand a tensor to rank ``dst``; the result is empty, as torch has it.
 
@@ -275,7 +249,7 @@ def isend(tensor: Tensor, dst: int, tag: int, group_name: Any) -> Tensor:
     return empty
 
 
-@_converter("irecv", "HcomReceive")
+@_converter("HcomReceive", "irecv")
 def irecv(tensor: Tensor, src: int, tag: int, group_name: Any, *, meta_outputs: TensorSpec) -> Tensor:
     """What rank ``src`` sent, of the form of ``tensor``.
 

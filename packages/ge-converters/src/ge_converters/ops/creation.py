@@ -14,7 +14,7 @@ from ge_converters.base.support import BF16, BOOL, F16, F32, I32, I64, Support
 from ge_converters.emit.arithmetic import arithmetic, as_number
 from ge_converters.emit.compute_types import carrier, move
 from ge_converters.emit.shapes import filled, permuted
-from ge_converters.registry import declare_supported, define, register_fx_node_ge_converter
+from ge_converters.registry import declare_supported, register_fx_node_ge_converter
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
 
@@ -26,75 +26,104 @@ _D = DataType
 # -- one value -------------------------------------------------------------------------------------------------------
 
 
-def filled_like(x: Tensor, value: Any, meta: TensorSpec) -> Tensor:
-    """A tensor of the shape of ``x`` with one value."""
-    if all(isinstance(s, int) for s in meta.size):
-        return filled(meta.size, value, meta.dtype)
-    scalar = dtype_promote(as_number(value, meta.dtype), target_dtype=meta.dtype)
-    return ge.Fill(ge.Shape(x, dtype=_D.DT_INT64), scalar)
-
-
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.bool, torch.float64)
-_SIZED = [([2, 3],), ([],), ([0, 3],)]
 _LIKES = [F32(2, 3), F16(2), BF16(2), I64(2, 3), I32(), BOOL(2, 3), F32(0, 3)]
+_SIZED = [Support([2, 3]), Support([]), Support([0, 3]), *(Support([2], dtype=d) for d in _DTYPES)]
+_LIKE = [Support(x) for x in _LIKES] + [Support(F32(2, 3), dtype=d) for d in _DTYPES]
+_NEW = [Support(x, [2, 3]) for x in (F32(2), BOOL(2), I64(2))] + [Support(F32(2), [], dtype=torch.int64)]
 
 
-@declare_supported(
-    [Support([2, 3], v) for v in (1, 2.5, True)]
-    + [Support([], 3.0), Support([0, 2], 1)]
-    + [Support([2], 1, dtype=d) for d in _DTYPES]
+def _unset(forms: list[Support]) -> list[Support]:
+    return [Support(*s.args, **s.kwargs).shape_only() for s in forms]
+
+
+@register_fx_node_ge_converter(
+    {
+        aten.full.default: [
+            *(Support([2, 3], v) for v in (1, 2.5, True)),
+            Support([], 3.0),
+            Support([0, 2], 1),
+            *(Support([2], 1, dtype=d) for d in _DTYPES),
+        ],
+        aten.new_full.default: [
+            Support(F32(2), [2, 3], 1.5), Support(F32(2), [2], 1, dtype=torch.int64), Support(BOOL(2), [], True)
+        ],
+    },
+    source="native_functions.yaml: full; GE Fill",
+)  # fmt: skip
+@register_fx_node_ge_converter(
+    {aten.ones.default: _SIZED, aten.new_ones.default: _NEW},
+    source="native_functions.yaml: ones; GE Fill",
+    fixed={"fill_value": 1},
 )
-@register_fx_node_ge_converter(aten.full.default, source="aten full; GE Fill")
-def full(size: Any, fill_value: Any, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
-    """A tensor full of one number.
+@register_fx_node_ge_converter(
+    {
+        aten.zeros.default: _SIZED,
+        aten.new_zeros.default: _NEW,
+        aten.empty.memory_format: _unset(_SIZED),
+        aten.empty_strided.default: _unset([Support([2, 3], [3, 1]), Support([2, 3], [1, 2], dtype=torch.int64)]),
+        aten.new_empty.default: _unset(_NEW),
+        aten.new_empty_strided.default: _unset([Support(F32(2), [2, 3], [3, 1])]),
+    },
+    source="native_functions.yaml: zeros, empty; GE Fill",
+    fixed={"fill_value": 0},
+)
+def full(
+    size: Any, fill_value: Any, *, self: Any = None, stride: Any = None, dtype: Any = None, meta_outputs: TensorSpec
+) -> Tensor:
+    """A tensor full of one number; what eager leaves undefined is zero here, and strides matter at the rim of a graph
+    only.
 
-    Dtypes: ``dtype``, else that of the number.
+    Dtypes: ``dtype``, else that of self or of the number.
     Emits:  Fill; a constant for an empty size.
     """
     return filled(size, fill_value, meta_outputs.dtype)
 
 
-@declare_supported(
-    [Support(x, v) for x in _LIKES for v in (1, 2.5)]
-    + [Support(F32(2, 3), 1, dtype=torch.int64), Support(I64(2), True, dtype=torch.bool)]
+@register_fx_node_ge_converter(
+    {
+        aten.full_like.default: [
+            *(Support(x, v) for x in _LIKES for v in (1, 2.5)),
+            Support(F32(2, 3), 1, dtype=torch.int64),
+            Support(I64(2), True, dtype=torch.bool),
+        ],
+        aten.fill.Scalar: [Support(x, v) for x in _LIKES for v in (1, 2.5)],
+        aten.fill.Tensor: [*(Support(x, F32()) for x in _LIKES), Support(I64(2), I64())],
+    },
+    source="native_functions.yaml: full_like, fill; GE Fill",
+    names={"value": "fill_value"},
 )
-@register_fx_node_ge_converter(aten.full_like.default, source="aten full_like; GE Fill")
 def full_like(self: Tensor, fill_value: Any, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
-    """A tensor of the shape of self, full of one number."""
-    return filled_like(self, fill_value, meta_outputs)
+    """A tensor of the shape of self, full of one number or 0-d tensor.
+
+    Dtypes: ``dtype``, else that of self.
+    Emits:  Fill; a constant for an empty size.
+    """
+    if all(isinstance(s, int) for s in meta_outputs.size):
+        return filled(meta_outputs.size, fill_value, meta_outputs.dtype)
+    scalar = dtype_promote(as_number(fill_value, meta_outputs.dtype), target_dtype=meta_outputs.dtype)
+    return ge.Fill(ge.Shape(self, dtype=_D.DT_INT64), scalar)
 
 
-@declare_supported([Support(x, v) for x in _LIKES for v in (1, 2.5)])
-@register_fx_node_ge_converter(aten.fill.Scalar, source="aten fill.Scalar; GE Fill")
-def fill(self: Tensor, value: Any, *, meta_outputs: TensorSpec) -> Tensor:
-    """A tensor of the shape and type of self, full of one number."""
-    return filled_like(self, value, meta_outputs)
+@register_fx_node_ge_converter(
+    {aten.zeros_like.default: _LIKE, aten.empty_like.default: _unset(_LIKE)},
+    source="native_functions.yaml: zeros_like, empty_like; GE Fill, ZerosLike",
+    fixed={"value": 0, "op": "ZerosLike"},
+)
+@register_fx_node_ge_converter(
+    {aten.ones_like.default: _LIKE},
+    source="native_functions.yaml: ones_like; GE Fill, OnesLike",
+    fixed={"value": 1, "op": "OnesLike"},
+)
+def alike(self: Tensor, *, dtype: Any = None, value: int, op: str, meta_outputs: TensorSpec) -> Tensor:
+    """Zeros or ones of the shape of self; what eager leaves undefined is zero here.
 
-
-@declare_supported([Support(x, F32()) for x in _LIKES] + [Support(I64(2), I64())])
-@register_fx_node_ge_converter(aten.fill.Tensor, source="aten fill.Tensor; GE Fill")
-def fill_tensor(self: Tensor, value: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
-    """A tensor of the shape and type of self, full of a 0-d tensor."""
-    return filled_like(self, value, meta_outputs)
-
-
-def _sized(value: int) -> Callable[..., Tensor]:
-    def convert(size: Any, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
-        return filled(size, value, meta_outputs.dtype)
-
-    return convert
-
-
-def _alike(value: int) -> Callable[..., Tensor]:
-    ready = {0: "ZerosLike", 1: "OnesLike"}[value]
-
-    def convert(self: Tensor, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
-        static = all(isinstance(s, int) for s in meta_outputs.size)
-        if static or self.dtype != meta_outputs.dtype or not _takes(ready, self.dtype):
-            return filled_like(self, value, meta_outputs)
-        return getattr(ge, ready)(self)  # type: ignore[no-any-return]
-
-    return convert
+    Emits:  Fill; ZerosLike or OnesLike when sizes are symbolic; a constant for an empty size.
+    """
+    static = all(isinstance(s, int) for s in meta_outputs.size)
+    if static or self.dtype != meta_outputs.dtype or not _takes(op, self.dtype):
+        return full_like(self, value, meta_outputs=meta_outputs)
+    return getattr(ge, op)(self)  # type: ignore[no-any-return]
 
 
 def _takes(op: str, dtype: DataType) -> bool:
@@ -102,62 +131,6 @@ def _takes(op: str, dtype: DataType) -> bool:
         return carrier(op, dtype) == dtype
     except Refusal:
         return False
-
-
-def _new(value: int) -> Callable[..., Tensor]:
-    def convert(self: Tensor, size: Any, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
-        return filled(size, value, meta_outputs.dtype)
-
-    return convert
-
-
-def _install_constants() -> None:
-    sized = [Support(*s) for s in _SIZED] + [Support([2], dtype=d) for d in _DTYPES]
-    like = [Support(x) for x in _LIKES] + [Support(F32(2, 3), dtype=d) for d in _DTYPES]
-    new = [Support(x, [2, 3]) for x in (F32(2), BOOL(2), I64(2))] + [Support(F32(2), [], dtype=torch.int64)]
-    doc = "Dtypes: any.\nEmits:  Fill; ZerosLike or OnesLike when sizes are symbolic; a constant for an empty size."
-    define(aten.zeros.default, "Fill", _sized(0), sized, doc)
-    define(aten.ones.default, "Fill", _sized(1), sized, doc)
-    define(aten.zeros_like.default, "Fill, ZerosLike", _alike(0), like, doc)
-    define(aten.ones_like.default, "Fill, OnesLike", _alike(1), like, doc)
-    define(aten.new_zeros.default, "Fill", _new(0), new, doc)
-    define(aten.new_ones.default, "Fill", _new(1), new, doc)
-    unset = "Contents are undefined in eager; here they are zero.\n" + doc
-    define(aten.empty_like.default, "Fill", _alike(0), [Support(*s.args, **s.kwargs).shape_only() for s in like], unset)
-    define(aten.new_empty.default, "Fill", _new(0), [Support(*s.args, **s.kwargs).shape_only() for s in new], unset)
-
-
-_install_constants()
-
-
-@declare_supported([Support(*s).shape_only() for s in _SIZED] + [Support([2], dtype=d).shape_only() for d in _DTYPES])
-@register_fx_node_ge_converter(aten.empty.memory_format, source="aten empty.memory_format; GE Fill")
-def empty(size: Any, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
-    """Contents are undefined in eager; here they are zero."""
-    return filled(size, 0, meta_outputs.dtype)
-
-
-@declare_supported([Support([2, 3], [3, 1]).shape_only(), Support([2, 3], [1, 2], dtype=torch.int64).shape_only()])
-@register_fx_node_ge_converter(aten.empty_strided.default, source="aten empty_strided; GE Fill")
-def empty_strided(size: Any, stride: Any, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
-    """Zeros; strides matter at the rim of a graph only."""
-    return filled(size, 0, meta_outputs.dtype)
-
-
-@declare_supported([Support(F32(2), [2, 3], [3, 1]).shape_only()])
-@register_fx_node_ge_converter(aten.new_empty_strided.default, source="aten new_empty_strided; GE Fill")
-def new_empty_strided(self: Tensor, size: Any, stride: Any, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
-    """Zeros of the given sizes."""
-    return filled(size, 0, meta_outputs.dtype)
-
-
-@declare_supported(
-    [Support(F32(2), [2, 3], 1.5), Support(F32(2), [2], 1, dtype=torch.int64), Support(BOOL(2), [], True)]
-)
-@register_fx_node_ge_converter(aten.new_full.default, source="aten new_full; GE Fill")
-def new_full(self: Tensor, size: Any, fill_value: Any, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
-    """A tensor full of one number, in the type of self unless ``dtype`` says otherwise."""
-    return filled(size, fill_value, meta_outputs.dtype)
 
 
 @declare_supported(
@@ -172,34 +145,6 @@ def scalar_tensor(s: Any, *, dtype: Any = None, meta_outputs: TensorSpec) -> Ten
 # -- ranges ----------------------------------------------------------------------------------------------------------
 
 
-def _range(start: Any, end: Any, step: Any, meta: TensorSpec) -> Tensor:
-    """``Range`` counts in its own type; float limits are moved to the middle of the last step to keep eager's count."""
-    dtype = meta.dtype
-    inner: DataType
-    symbolic = any(isinstance(v, Tensor) for v in (start, end, step))
-    whole = not any(isinstance(v, float) for v in (start, end, step))
-    if whole:
-        inner = dtype if dtype in (_D.DT_INT32, _D.DT_INT64) else _D.DT_INT64
-    else:
-        if symbolic:
-            raise Refusal(
-                "arange with a symbolic bound and a float bound has no exact GE form; use integer bounds and cast"
-            )
-        count = meta.size[0]
-        inner = _D.DT_DOUBLE if dtype == _D.DT_DOUBLE or dtype.is_integer else _D.DT_FLOAT
-        if not isinstance(count, int):
-            raise Refusal("arange with float bounds needs a length that is known when the graph is built")
-        if count == 0:
-            return filled([0], 0, dtype)
-        if dtype.is_integer:  # eager truncates start and step first
-            start, step, inner = int(start), int(step), _D.DT_INT64
-            end = start + count * step
-        else:
-            end = start + (count - 0.5) * step
-    bounds = dtype_promote(start, end, step, target_dtype=inner)
-    return cast(ge.Range(*bounds), dtype)
-
-
 _RANGES = [
     (0, 5, 1),
     (1, 10, 3),
@@ -212,34 +157,49 @@ _RANGES = [
 ]
 
 
-@declare_supported(
-    [Support(*r) for r in _RANGES]
-    + [Support(0, 5, 2, dtype=d) for d in _DTYPES if d != torch.bool]
-    + [Support(0, 1, 0.1, dtype=d) for d in (torch.float16, torch.bfloat16, torch.float64)]
-    + [Support(0.5, 5.5, 1.0, dtype=torch.int64)]
+@register_fx_node_ge_converter(
+    {
+        aten.arange.start_step: [
+            *(Support(*r) for r in _RANGES),
+            *(Support(0, 5, 2, dtype=d) for d in _DTYPES if d != torch.bool),
+            *(Support(0, 1, 0.1, dtype=d) for d in (torch.float16, torch.bfloat16, torch.float64)),
+            Support(0.5, 5.5, 1.0, dtype=torch.int64),
+        ],
+        aten.arange.start: [Support(1, 4), Support(0.5, 3)],
+        aten.arange.default: [Support(4), Support(2.5), Support(4, dtype=torch.float16), Support(0)],
+    },
+    source="native_functions.yaml: arange; GE Range",
 )
-@register_fx_node_ge_converter(aten.arange.start_step, source="aten arange.start_step; GE Range")
-def arange(start: Any, end: Any, step: Any = 1, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
+def arange(end: Any, *, start: Any = 0, step: Any = 1, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
     """start, start + step, ... before end.
+
+    ``Range`` counts in its own type; float limits are moved to the middle of the last step to keep eager's count.
 
     Dtypes: ``dtype``, else int64 or the default float.
     Emits:  Range, and Cast for types that Range does not count in.
     """
-    return _range(start, end, step, meta_outputs)
-
-
-@declare_supported([Support(1, 4), Support(0.5, 3)])
-@register_fx_node_ge_converter(aten.arange.start, source="aten arange.start; GE Range")
-def arange_start(start: Any, end: Any, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
-    """start, start + 1, ... before end."""
-    return _range(start, end, 1, meta_outputs)
-
-
-@declare_supported([Support(4), Support(2.5), Support(4, dtype=torch.float16), Support(0)])
-@register_fx_node_ge_converter(aten.arange.default, source="aten arange; GE Range")
-def arange_end(end: Any, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
-    """0, 1, ... before end."""
-    return _range(0, end, 1, meta_outputs)
+    kind = meta_outputs.dtype
+    inner: DataType
+    if not any(isinstance(v, float) for v in (start, end, step)):
+        inner = kind if kind in (_D.DT_INT32, _D.DT_INT64) else _D.DT_INT64
+    else:
+        if any(isinstance(v, Tensor) for v in (start, end, step)):
+            raise Refusal(
+                "arange with a symbolic bound and a float bound has no exact GE form; use integer bounds and cast"
+            )
+        count = meta_outputs.size[0]
+        inner = _D.DT_DOUBLE if kind == _D.DT_DOUBLE or kind.is_integer else _D.DT_FLOAT
+        if not isinstance(count, int):
+            raise Refusal("arange with float bounds needs a length that is known when the graph is built")
+        if count == 0:
+            return filled([0], 0, kind)
+        if kind.is_integer:  # eager truncates start and step first
+            start, step, inner = int(start), int(step), _D.DT_INT64
+            end = start + count * step
+        else:
+            end = start + (count - 0.5) * step
+    bounds = dtype_promote(start, end, step, target_dtype=inner)
+    return cast(ge.Range(*bounds), kind)
 
 
 @declare_supported(
@@ -259,32 +219,28 @@ def iota(length: Any, *, start: Any, step: Any, dtype: Any, requires_grad: bool,
             end = arithmetic("Add", start, arithmetic("Mul", length, step, _D.DT_INT64), _D.DT_INT64)
     else:
         end = start + length * step
-    return _range(start, end, step, meta_outputs)
+    return arange(end, start=start, step=step, meta_outputs=meta_outputs)
 
 
 # -- grids -----------------------------------------------------------------------------------------------------------
 
 
-def _identity(rows: Any, columns: Any, dtype: DataType) -> Tensor:
-    if isinstance(rows, int) and isinstance(columns, int) and rows and columns:
-        inner = _D.DT_INT8 if dtype == _D.DT_BOOL else dtype
-        return cast(ge.Eye(num_rows=rows, num_columns=columns, dtype=int(inner)), dtype)
-    down, across = (ge.Range(*dtype_promote(0, n, 1, target_dtype=_D.DT_INT64)) for n in (rows, columns))
-    return cast(ge.Equal(ge.Unsqueeze(down, axes=[1]), across), dtype)
-
-
-@declare_supported([Support(3), Support(0), *(Support(2, dtype=d) for d in _DTYPES)])
-@register_fx_node_ge_converter(aten.eye.default, source="aten eye; GE Eye")
-def eye(n: Any, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
-    """Ones on the diagonal of a square."""
-    return _identity(n, n, meta_outputs.dtype)
-
-
-@declare_supported([Support(3, 2), Support(2, 0), Support(2, 4, dtype=torch.float16)])
-@register_fx_node_ge_converter(aten.eye.m, source="aten eye.m; GE Eye")
-def eye_m(n: Any, m: Any, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
-    """Ones on the diagonal of a rectangle."""
-    return _identity(n, m, meta_outputs.dtype)
+@register_fx_node_ge_converter(
+    {
+        aten.eye.default: [Support(3), Support(0), *(Support(2, dtype=d) for d in _DTYPES)],
+        aten.eye.m: [Support(3, 2), Support(2, 0), Support(2, 4, dtype=torch.float16)],
+    },
+    source="native_functions.yaml: eye; GE Eye",
+)
+def eye(n: Any, m: Any = None, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
+    """Ones on the diagonal of a rectangle, of a square without m."""
+    kind = meta_outputs.dtype
+    columns = n if m is None else m
+    if isinstance(n, int) and isinstance(columns, int) and n and columns:
+        inner = _D.DT_INT8 if kind == _D.DT_BOOL else kind
+        return cast(ge.Eye(num_rows=n, num_columns=columns, dtype=int(inner)), kind)
+    down, across = (ge.Range(*dtype_promote(0, count, 1, target_dtype=_D.DT_INT64)) for count in (n, columns))
+    return cast(ge.Equal(ge.Unsqueeze(down, axes=[1]), across), kind)
 
 
 @declare_supported(
@@ -346,16 +302,22 @@ def linspace(start: Any, end: Any, steps: Any, *, dtype: Any = None, meta_output
     return cast(ge.LinSpace(first, last, dtype_promote(steps, target_dtype=_D.DT_INT64)), dtype)
 
 
-def _triangle_indices(upper: bool) -> Callable[..., Tensor]:
-    def convert(row: Any, col: Any, offset: Any = 0, *, dtype: Any = torch.int64, meta_outputs: TensorSpec) -> Tensor:
-        if any(isinstance(v, Tensor) for v in (row, col, offset)):
-            raise Refusal("symbolic sizes of a triangle: compare two ranges and use nonzero")
-        places = np.triu_indices(row, offset, col) if upper else np.tril_indices(row, offset, col)
-        return ge.Const(np.stack(places).astype(np.int64), dtype=meta_outputs.dtype)
-
-    return convert
-
-
 _TRIANGLES = [Support(3, 4), Support(3, 4, 1), Support(4, 3, -1), Support(2, 2, dtype=torch.int32)]
-define(aten.tril_indices.default, "Const", _triangle_indices(False), _TRIANGLES, "Emits:  a constant.")
-define(aten.triu_indices.default, "Const", _triangle_indices(True), _TRIANGLES, "Emits:  a constant.")
+
+
+@register_fx_node_ge_converter(
+    {aten.tril_indices.default: _TRIANGLES}, source="aten tril_indices; GE Const", fixed={"places": np.tril_indices}
+)
+@register_fx_node_ge_converter(
+    {aten.triu_indices.default: _TRIANGLES}, source="aten triu_indices; GE Const", fixed={"places": np.triu_indices}
+)
+def triangle_indices(
+    row: Any, col: Any, offset: Any = 0, *, dtype: Any = None, places: Callable[..., Any], meta_outputs: TensorSpec
+) -> Tensor:
+    """Rows and columns of a triangle's elements.
+
+    Emits:  a constant.
+    """
+    if any(isinstance(v, Tensor) for v in (row, col, offset)):
+        raise Refusal("symbolic sizes of a triangle: compare two ranges and use nonzero")
+    return ge.Const(np.stack(places(row, offset, col)).astype(np.int64), dtype=meta_outputs.dtype)

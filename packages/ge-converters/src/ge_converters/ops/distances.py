@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import torch
@@ -136,11 +135,6 @@ def _pairs(x: Tensor, count: int | None) -> tuple[Tensor, Tensor]:
     return tuple(ge.GatherV2(coordinates, ge.Const(i, dtype=DataType.DT_INT64), last) for i in (0, 1))  # type: ignore[return-value]
 
 
-def _points_of(pairs: Any) -> int | None:
-    """n out of n * (n - 1) / 2, None if it is symbolic."""
-    return (1 + math.isqrt(1 + 8 * pairs)) // 2 if isinstance(pairs, int) else None
-
-
 def _pair_differences(x: Tensor, count: int | None) -> tuple[Tensor, Tensor, Tensor]:
     first, second = _pairs(x, count)
     axis = ge.Const(0, dtype=DataType.DT_INT64)
@@ -158,7 +152,8 @@ def _pdist_forward(self: Tensor, p: float = 2.0, *, meta_outputs: TensorSpec) ->
     if p != math.inf:
         inner = carrier("Pdist", self.dtype)
         return cast(ge.Pdist(cast(self, inner), p=float(p)), meta_outputs.dtype)
-    count = _points_of(meta_outputs.size[0])
+    pairs = meta_outputs.size[0]
+    count = (1 + math.isqrt(1 + 8 * pairs)) // 2 if isinstance(pairs, int) else None
     difference, _, _ = _pair_differences(cast(self, _F32), count)
     return cast(_length(difference, float(p)), meta_outputs.dtype)
 

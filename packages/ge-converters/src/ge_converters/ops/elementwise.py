@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ge_converters.base.dtypes import cast, dtype_promote, part_type, to_ge, to_torch
+from ge_converters.base.dtypes import cast, dtype_promote, part_type, to_torch
 from ge_converters.base.errors import Refusal
 from ge_converters.base.support import BF16, BOOL, C64, C128, F16, F32, F64, I32, I64, U8, Support
 from ge_converters.emit.arithmetic import HALF_TYPES, arithmetic, as_number, compute_type, select
@@ -22,39 +22,6 @@ _NUMBERS = (bool, int, float)
 
 
 # -- add, sub --------------------------------------------------------------------------------------------------------
-
-
-def _add_scaled(a: Any, b: Any, alpha: Any, dtype: DataType) -> Tensor:
-    """``a + alpha * b``."""
-    if not isinstance(alpha, Tensor) and alpha == 1:
-        if dtype == _D.DT_BOOL:
-            result: Tensor = ge.LogicalOr(*dtype_promote(a, b, target_dtype=dtype))
-            return result
-        return arithmetic("Add", a, b, dtype)
-    if dtype == _D.DT_BOOL:
-        x, y, flag = dtype_promote(a, b, alpha, target_dtype=dtype)
-        return ge.LogicalOr(x, ge.LogicalAnd(y, flag))
-    if dtype in HALF_TYPES:  # eager rounds a number before it adds
-        a, b = dtype_promote(a, b, target_dtype=dtype)
-    if isinstance(b, _NUMBERS) and isinstance(alpha, _NUMBERS):
-        return arithmetic("Add", a, b * alpha, dtype)
-    # Eager rounds alpha to the element type, multiplies and adds with one rounding; so does AxpyV2.
-    inner = compute_type(dtype, a, b)
-    if inner in (_D.DT_FLOAT, *HALF_TYPES):
-        x, y, factor = dtype_promote(a, b, alpha, target_dtype=inner)
-        return cast(ge.AxpyV2(x, y, factor), dtype)
-    return arithmetic("Add", a, arithmetic("Mul", b, alpha, dtype), dtype)
-
-
-def _subtract(a: Any, b: Any, alpha: Any, dtype: DataType) -> Tensor:
-    if not isinstance(alpha, Tensor):
-        return arithmetic("Sub", a, b, dtype) if alpha == 1 else _add_scaled(a, b, -alpha, dtype)
-    return arithmetic("Sub", a, arithmetic("Mul", b, alpha, dtype), dtype)
-
-
-def _no_bool(*operands: Any) -> None:
-    if any(v.dtype == _D.DT_BOOL if isinstance(v, Tensor) else isinstance(v, bool) for v in operands):
-        raise Refusal("Subtraction, the `-` operator, with a bool tensor is not supported; use ~ or logical_not()")
 
 
 _ADD_TENSOR = [
@@ -91,56 +58,69 @@ _NO_BOOL_SCALARS = [
 ]
 
 
-@declare_supported([*_ADD_TENSOR, Support(BOOL(2, 3), BOOL(3)), Support(BOOL(2), I64(2))])
-@register_fx_node_ge_converter(aten.add.Tensor, source="aten add.Tensor; GE Add, AxpyV2")
-def add(self: Tensor, other: Any, *, alpha: Any = 1, meta_outputs: TensorSpec) -> Tensor:
+@register_fx_node_ge_converter(
+    {
+        aten.add.Tensor: [*_ADD_TENSOR, Support(BOOL(2, 3), BOOL(3)), Support(BOOL(2), I64(2))],
+        aten.add.Scalar: [*_NO_BOOL_SCALARS, Support(BOOL(2, 3), True)],
+    },
+    source="aten add; GE Add, AxpyV2",
+)
+def add(self: Any, other: Any, alpha: Any = 1, *, meta_outputs: TensorSpec) -> Tensor:
     """self + alpha * other.
 
     Dtypes: promoted as eager does; bool + bool is a logical or.
     Emits:  Add; AxpyV2 if alpha != 1 and the result is a float; LogicalOr for bool.
     """
-    return _add_scaled(self, other, alpha, meta_outputs.dtype)
+    dtype = meta_outputs.dtype
+    if not isinstance(alpha, Tensor) and alpha == 1:
+        if dtype == _D.DT_BOOL:
+            result: Tensor = ge.LogicalOr(*dtype_promote(self, other, target_dtype=dtype))
+            return result
+        return arithmetic("Add", self, other, dtype)
+    if dtype == _D.DT_BOOL:
+        x, y, flag = dtype_promote(self, other, alpha, target_dtype=dtype)
+        return ge.LogicalOr(x, ge.LogicalAnd(y, flag))
+    if dtype in HALF_TYPES:  # eager rounds a number before it adds
+        self, other = dtype_promote(self, other, target_dtype=dtype)
+    if isinstance(other, _NUMBERS) and isinstance(alpha, _NUMBERS):
+        return arithmetic("Add", self, other * alpha, dtype)
+    # Eager rounds alpha to the element type, multiplies and adds with one rounding; so does AxpyV2.
+    inner = compute_type(dtype, self, other)
+    if inner in (_D.DT_FLOAT, *HALF_TYPES):
+        x, y, factor = dtype_promote(self, other, alpha, target_dtype=inner)
+        return cast(ge.AxpyV2(x, y, factor), dtype)
+    return arithmetic("Add", self, arithmetic("Mul", other, alpha, dtype), dtype)
 
 
-@declare_supported([*_NO_BOOL_SCALARS, Support(BOOL(2, 3), True)])
-@register_fx_node_ge_converter(aten.add.Scalar, source="aten add.Scalar; GE Add")
-def add_scalar(self: Tensor, other: Any, alpha: Any = 1, *, meta_outputs: TensorSpec) -> Tensor:
-    """self + alpha * other, other a number."""
-    return _add_scaled(self, other, alpha, meta_outputs.dtype)
-
-
-@declare_supported(_ADD_TENSOR)
-@register_fx_node_ge_converter(aten.sub.Tensor, source="aten sub.Tensor; GE Sub, AxpyV2")
-def sub(self: Tensor, other: Any, *, alpha: Any = 1, meta_outputs: TensorSpec) -> Tensor:
+@register_fx_node_ge_converter(
+    {aten.sub.Tensor: _ADD_TENSOR, aten.sub.Scalar: _NO_BOOL_SCALARS}, source="aten sub; GE Sub, AxpyV2"
+)
+def sub(self: Any, other: Any, alpha: Any = 1, *, meta_outputs: TensorSpec) -> Tensor:
     """self - alpha * other.
 
     Dtypes: promoted as eager does; eager refuses bool.
     Emits:  Sub; AxpyV2 with -alpha if alpha != 1 and the result is a float.
     """
-    return _subtract(self, other, alpha, meta_outputs.dtype)
+    dtype = meta_outputs.dtype
+    if isinstance(alpha, Tensor):
+        return arithmetic("Sub", self, arithmetic("Mul", other, alpha, dtype), dtype)
+    if alpha == 1:
+        return arithmetic("Sub", self, other, dtype)
+    return add(self, other, -alpha, meta_outputs=meta_outputs)
 
 
-@declare_supported(_NO_BOOL_SCALARS)
-@register_fx_node_ge_converter(aten.sub.Scalar, source="aten sub.Scalar; GE Sub")
-def sub_scalar(self: Tensor, other: Any, alpha: Any = 1, *, meta_outputs: TensorSpec) -> Tensor:
-    """self - alpha * other, other a number."""
-    return _subtract(self, other, alpha, meta_outputs.dtype)
-
-
-@declare_supported([s for s in _ADD_TENSOR if not isinstance(s.args[1], _NUMBERS)])
-@register_fx_node_ge_converter(aten.rsub.Tensor, source="aten rsub.Tensor; GE Sub, AxpyV2")
-def rsub(self: Tensor, other: Any, *, alpha: Any = 1, meta_outputs: TensorSpec) -> Tensor:
+@register_fx_node_ge_converter(
+    {
+        aten.rsub.Tensor: [s for s in _ADD_TENSOR if not isinstance(s.args[1], _NUMBERS)],
+        aten.rsub.Scalar: _NO_BOOL_SCALARS,
+    },
+    source="aten rsub; GE Sub, AxpyV2",
+)
+def rsub(self: Tensor, other: Any, alpha: Any = 1, *, meta_outputs: TensorSpec) -> Tensor:
     """other - alpha * self."""
-    _no_bool(self, other)
-    return _subtract(other, self, alpha, meta_outputs.dtype)
-
-
-@declare_supported(_NO_BOOL_SCALARS)
-@register_fx_node_ge_converter(aten.rsub.Scalar, source="aten rsub.Scalar; GE Sub")
-def rsub_scalar(self: Tensor, other: Any, alpha: Any = 1, *, meta_outputs: TensorSpec) -> Tensor:
-    """other - alpha * self, other a number."""
-    _no_bool(self, other)
-    return _subtract(other, self, alpha, meta_outputs.dtype)
+    if any(v.dtype == _D.DT_BOOL if isinstance(v, Tensor) else isinstance(v, bool) for v in (self, other)):
+        raise Refusal("Subtraction, the `-` operator, with a bool tensor is not supported; use ~ or logical_not()")
+    return sub(other, self, alpha, meta_outputs=meta_outputs)
 
 
 # -- division --------------------------------------------------------------------------------------------------------
@@ -167,25 +147,6 @@ def _floored(a: Tensor, b: Any) -> Tensor:
     if isinstance(b, _NUMBERS) and b:
         return quotient
     return ge.SelectV2(ge.Equal(divisor, 0.0), ge.RealDiv(a, divisor), quotient)
-
-
-def _divide(a: Any, b: Any, rounding_mode: str | None, dtype: DataType) -> Tensor:
-    if rounding_mode is None:
-        return arithmetic("RealDiv", a, b, dtype)
-    if rounding_mode not in ("floor", "trunc"):
-        raise Refusal(f"rounding_mode={rounding_mode!r}: only None, 'floor' and 'trunc' exist")
-    if dtype.is_integer:
-        return arithmetic("FloorDiv" if rounding_mode == "floor" else "RealDiv", a, b, dtype)
-    # Beside a number eager divides in float32, two half tensors divide in their own type.
-    number = not (isinstance(a, Tensor) and isinstance(b, Tensor))
-    inner = _D.DT_FLOAT if dtype in HALF_TYPES and number else dtype
-    if rounding_mode == "floor":
-        divisor = cast(b, inner) if isinstance(b, Tensor) else b
-        return cast(_floored(dtype_promote(a, target_dtype=inner), divisor), dtype)
-    operands = dtype_promote(a, b, target_dtype=inner)
-    if inner in HALF_TYPES:  # eager rounds the quotient to the half type before it truncates
-        return _truncated(ge.RealDiv(*operands))
-    return cast(ge.TruncateDiv(*operands), dtype)
 
 
 _DIV = [
@@ -223,64 +184,69 @@ _MODES = [
 ]
 
 
-@declare_supported([*_DIV, *_DIV_NUMBER])
-@register_fx_node_ge_converter(aten.div.Tensor, source="aten div.Tensor; GE RealDiv")
-def div(self: Tensor, other: Any, *, meta_outputs: TensorSpec) -> Tensor:
-    """True division; integers and bool divide as floats.
-
-    Emits:  RealDiv.
-    """
-    return _divide(self, other, None, meta_outputs.dtype)
-
-
-@declare_supported(_DIV_NUMBER)
-@register_fx_node_ge_converter(aten.div.Scalar, source="aten div.Scalar; GE RealDiv")
-def div_scalar(self: Tensor, other: Any, *, meta_outputs: TensorSpec) -> Tensor:
-    """True division by a number."""
-    return _divide(self, other, None, meta_outputs.dtype)
-
-
-@declare_supported([Support(*p, rounding_mode=m) for p in _MODES for m in (None, "floor", "trunc")])
-@register_fx_node_ge_converter(aten.div.Tensor_mode, source="aten div.Tensor_mode; GE RealDiv, FloorDiv")
-def div_mode(self: Tensor, other: Any, *, rounding_mode: str | None, meta_outputs: TensorSpec) -> Tensor:
-    """Division, then rounded down ('floor') or towards zero ('trunc').
-
-    Dtypes: promoted as eager does; integers stay integers with a rounding mode.
-    Emits:  FloorDiv or RealDiv for integers; for floats TruncateDiv (halves: RealDiv, Trunc) or Python's floor division
-    """
-    return _divide(self, other, rounding_mode, meta_outputs.dtype)
-
-
-@declare_supported(
-    [Support(p[0], n, rounding_mode=m) for p in _MODES for n in (3, -2) for m in (None, "floor", "trunc")][:42]
+@register_fx_node_ge_converter(
+    {
+        aten.div.Tensor: [*_DIV, *_DIV_NUMBER],
+        aten.div.Scalar: _DIV_NUMBER,
+        aten.div.Tensor_mode: [Support(*p, rounding_mode=m) for p in _MODES for m in (None, "floor", "trunc")],
+        aten.div.Scalar_mode: [
+            Support(p[0], n, rounding_mode=m) for p in _MODES for n in (3, -2) for m in (None, "floor", "trunc")
+        ][:42],
+    },
+    source="aten div; GE RealDiv, FloorDiv, TruncateDiv",
 )
-@register_fx_node_ge_converter(aten.div.Scalar_mode, source="aten div.Scalar_mode; GE RealDiv, FloorDiv")
-def div_scalar_mode(self: Tensor, other: Any, *, rounding_mode: str | None, meta_outputs: TensorSpec) -> Tensor:
-    """Division by a number with a rounding mode."""
-    return _divide(self, other, rounding_mode, meta_outputs.dtype)
+@register_fx_node_ge_converter(
+    {
+        aten.floor_divide.default: [
+            *(Support(*p) for p in _MODES), Support(F32(4), 2), Support(I64(4), 3), Support(F32(4), -math.inf)
+        ]
+    },
+    source="aten floor_divide; GE FloorDiv",
+    fixed={"rounding_mode": "floor"},
+)  # fmt: skip
+def div(self: Any, other: Any, *, rounding_mode: str | None = None, meta_outputs: TensorSpec) -> Tensor:
+    """True division; with a rounding mode rounded down ('floor') or towards zero ('trunc').
+
+    Dtypes: promoted as eager does; integers and bool divide as floats, and stay integers with a rounding mode.
+    Emits:  RealDiv; rounded FloorDiv or RealDiv for integers, for floats TruncateDiv (halves: RealDiv, Trunc) or
+            Python's floor division.
+    """
+    dtype = meta_outputs.dtype
+    if rounding_mode is None:
+        return arithmetic("RealDiv", self, other, dtype)
+    if rounding_mode not in ("floor", "trunc"):
+        raise Refusal(f"rounding_mode={rounding_mode!r}: only None, 'floor' and 'trunc' exist")
+    if dtype.is_integer:
+        return arithmetic("FloorDiv" if rounding_mode == "floor" else "RealDiv", self, other, dtype)
+    # Beside a number eager divides in float32, two half tensors divide in their own type.
+    number = not (isinstance(self, Tensor) and isinstance(other, Tensor))
+    inner = _D.DT_FLOAT if dtype in HALF_TYPES and number else dtype
+    if rounding_mode == "floor":
+        divisor = cast(other, inner) if isinstance(other, Tensor) else other
+        return cast(_floored(dtype_promote(self, target_dtype=inner), divisor), dtype)
+    operands = dtype_promote(self, other, target_dtype=inner)
+    if inner in HALF_TYPES:  # eager rounds the quotient to the half type before it truncates
+        return _truncated(ge.RealDiv(*operands))
+    return cast(ge.TruncateDiv(*operands), dtype)
 
 
-@declare_supported([*(Support(*p) for p in _MODES), Support(F32(4), 2), Support(I64(4), 3), Support(F32(4), -math.inf)])
-@register_fx_node_ge_converter(aten.floor_divide.default, source="aten floor_divide; GE FloorDiv")
-def floor_divide(self: Tensor, other: Any, *, meta_outputs: TensorSpec) -> Tensor:
-    """Division rounded down."""
-    return _divide(self, other, "floor", meta_outputs.dtype)
-
-
-_XLOGY = [
-    Support(F32(value=[0.0, 0.0, 0.0, -1.0]), F32(value=[0.0, math.nan, -1.0, 2.0])),
-    Support(F32(2, 3), F32(3, low=0.1)),
-    Support(F64(4), F64(4, low=0.1)),
-    Support(F16(4), F16(4, low=0.1)),
-    Support(BF16(4), BF16(4, low=0.1)),
-    Support(I64(3), F32(2, 3, low=0.1)),
-    Support(I64(3), I64(3, low=1)),
-    Support(F32(), F32(0)),
-]
-
-
-@declare_supported(_XLOGY)
-@register_fx_node_ge_converter(aten.xlogy.Tensor, source="native_functions.yaml: xlogy; GE Xlogy")
+@register_fx_node_ge_converter(
+    {
+        aten.xlogy.Tensor: [
+            Support(F32(value=[0.0, 0.0, 0.0, -1.0]), F32(value=[0.0, math.nan, -1.0, 2.0])),
+            Support(F32(2, 3), F32(3, low=0.1)),
+            *(Support(f(4), f(4, low=0.1)) for f in (F64, F16, BF16)),
+            Support(I64(3), F32(2, 3, low=0.1)),
+            Support(I64(3), I64(3, low=1)),
+            Support(F32(), F32(0)),
+        ],
+        aten.xlogy.Scalar_Other: [Support(F32(4), 2.0), Support(I64(4), 3), Support(F16(4), 0.5)],
+        aten.xlogy.Scalar_Self: [
+            Support(2.0, F32(4, low=0.1)), Support(0, F32(value=[0.0, math.nan])), Support(3, I64(4, low=1))
+        ],
+    },
+    source="native_functions.yaml: xlogy; GE Xlogy",
+)  # fmt: skip
 def xlogy(self: Any, other: Any, *, meta_outputs: TensorSpec) -> Tensor:
     """self * log(other), 0 where self is 0, NaN where other is.
 
@@ -289,20 +255,6 @@ def xlogy(self: Any, other: Any, *, meta_outputs: TensorSpec) -> Tensor:
     """
     dtype = meta_outputs.dtype
     return cast(ge.Xlogy(*dtype_promote(self, other, target_dtype=carrier("Xlogy", dtype))), dtype)
-
-
-@declare_supported([Support(F32(4), 2.0), Support(I64(4), 3), Support(F16(4), 0.5)])
-@register_fx_node_ge_converter(aten.xlogy.Scalar_Other, source="native_functions.yaml: xlogy.Scalar_Other; GE Xlogy")
-def xlogy_other(self: Tensor, other: Any, *, meta_outputs: TensorSpec) -> Tensor:
-    """self * log of a number."""
-    return xlogy(self, other, meta_outputs=meta_outputs)
-
-
-@declare_supported([Support(2.0, F32(4, low=0.1)), Support(0, F32(value=[0.0, math.nan])), Support(3, I64(4, low=1))])
-@register_fx_node_ge_converter(aten.xlogy.Scalar_Self, source="native_functions.yaml: xlogy.Scalar_Self; GE Xlogy")
-def xlogy_self(self: Any, other: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
-    """A number times log of a tensor."""
-    return xlogy(self, other, meta_outputs=meta_outputs)
 
 
 @declare_supported(
@@ -395,85 +347,83 @@ def pow_scalar(self: Tensor, exponent: Any, *, meta_outputs: TensorSpec) -> Tens
         special = _POWERS.get(exponent)
         if special == "Square" or (special and dtype.is_float):
             return cast(getattr(ge, special)(cast(self, carrier(special, dtype))), dtype)
-    return _power(self, exponent, dtype)
+    return power(self, exponent, meta_outputs=meta_outputs)
 
 
-def _power(a: Any, b: Any, dtype: DataType) -> Tensor:
-    inner = carrier("Pow", dtype)
-    x, y = dtype_promote(a, b, target_dtype=inner)
+@register_fx_node_ge_converter(
+    {
+        aten.pow.Tensor_Tensor: [
+            *(Support(f(2, 3, low=0.1), f(3)) for f in (F32, F16, BF16)),
+            Support(I64(2, 3), I64(2, 3, low=0, high=4)),
+            Support(I32(2), I64(2, low=0, high=3)),
+            Support(F32(2, low=0.1), I64(2)),
+            Support(F32(low=0.1), F32()),
+        ],
+        aten.pow.Scalar: [
+            *(Support(n, f(2, 3)) for n in (2, 1.5) for f in (F32, F16, BF16)),
+            Support(2, I64(2, 3, low=0, high=5)),
+            Support(1.5, I64(2, 3)),
+            Support(3, I32(4, low=0, high=4)),
+            Support(2, BOOL(3)),
+        ],
+    },
+    source="aten pow; GE Pow",
+)
+def power(self: Any, exponent: Any, *, meta_outputs: TensorSpec) -> Tensor:
+    """self ** exponent, element by element; self may be a number."""
+    dtype = meta_outputs.dtype
+    x, y = dtype_promote(self, exponent, target_dtype=carrier("Pow", dtype))
     return cast(ge.Pow(x, y), dtype)
-
-
-@declare_supported(
-    [Support(f(2, 3, low=0.1), f(3)) for f in (F32, F16, BF16)]
-    + [
-        Support(I64(2, 3), I64(2, 3, low=0, high=4)),
-        Support(I32(2), I64(2, low=0, high=3)),
-        Support(F32(2, low=0.1), I64(2)),
-        Support(F32(low=0.1), F32()),
-    ]
-)
-@register_fx_node_ge_converter(aten.pow.Tensor_Tensor, source="aten pow.Tensor_Tensor; GE Pow")
-def pow_tensor(self: Tensor, exponent: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
-    """self ** exponent, element by element."""
-    return _power(self, exponent, meta_outputs.dtype)
-
-
-@declare_supported(
-    [Support(n, f(2, 3)) for n in (2, 1.5) for f in (F32, F16, BF16)]
-    + [
-        Support(2, I64(2, 3, low=0, high=5)),
-        Support(1.5, I64(2, 3)),
-        Support(3, I32(4, low=0, high=4)),
-        Support(2, BOOL(3)),
-    ]
-)
-@register_fx_node_ge_converter(aten.pow.Scalar, source="aten pow.Scalar; GE Pow")
-def pow_base(self: Any, exponent: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
-    """A number to a tensor of powers."""
-    return _power(self, exponent, meta_outputs.dtype)
 
 
 # -- bounds and selection --------------------------------------------------------------------------------------------
 
 
-def _bounded(x: Tensor, low: Any, high: Any, dtype: DataType) -> Tensor:
-    low, high = as_number(low, dtype), as_number(high, dtype)
-    if isinstance(low, Tensor) or isinstance(high, Tensor) or low is None or high is None:
-        if low is not None:
-            x = arithmetic("Maximum", x, low, dtype)
-        if high is not None:
-            x = arithmetic("Minimum", x, high, dtype)
-        return cast(x, dtype)
-    inner = carrier("ClipByValueV2", dtype)
-    x, low, high = dtype_promote(x, low, high, target_dtype=inner)
-    return cast(ge.ClipByValueV2(x, low, high), dtype)
+_BOUNDS = [Support(F32(2, 3), 0), Support(F16(4), 0.5), Support(BF16(4), 0), Support(I64(4), 1), Support(I64(4), 0.5)]
+_FLOATS = [F32(2, 3), F16(2, 3), BF16(2, 3), F64(2, 3), F32(), F32(0, 2)]
 
 
-@declare_supported(
-    [Support(f(2, 3), -0.5, 0.5) for f in (F32, F16, BF16, F64)]
-    + [
-        Support(F32(2, 3), min=-0.5),
-        Support(F16(2, 3), max=0.5),
-        Support(I64(2, 3), -1, 2),
-        Support(I32(2, 3), 0),
-        Support(BF16(2), None, 1),
-    ]
-    + [
-        Support(I64(2, 3), -0.5, 1.5),
-        Support(F32(), 0, 1),
-        Support(F32(0, 2), 0, 1),
-        Support(F32(value=[_n for _n in (float("nan"), 3.0)]), 0, 1),
-        Support(F32(4), 1, -1),
-    ]
+@register_fx_node_ge_converter(
+    {
+        aten.clamp.default: [
+            *(Support(f(2, 3), -0.5, 0.5) for f in (F32, F16, BF16, F64)),
+            Support(F32(2, 3), min=-0.5),
+            Support(F16(2, 3), max=0.5),
+            Support(I64(2, 3), -1, 2),
+            Support(I32(2, 3), 0),
+            Support(BF16(2), None, 1),
+            Support(I64(2, 3), -0.5, 1.5),
+            Support(F32(), 0, 1),
+            Support(F32(0, 2), 0, 1),
+            Support(F32(value=[math.nan, 3.0]), 0, 1),
+            Support(F32(4), 1, -1),
+        ],
+        aten.clamp_min.default: _BOUNDS,
+        aten.clamp_max.default: _BOUNDS,
+    },
+    source="aten clamp; GE ClipByValueV2, Maximum, Minimum",
 )
-@register_fx_node_ge_converter(aten.clamp.default, source="aten clamp; GE ClipByValueV2, Maximum, Minimum")
+@register_fx_node_ge_converter(
+    {
+        aten.hardtanh.default: [
+            *(Support(x, *a) for x in _FLOATS for a in ((), (0.0, 6.0), (-0.5, 0.5))), Support(I64(2, 3), -2, 2)
+        ]
+    },
+    source="aten hardtanh; GE ClipByValueV2",
+    names={"min_val": "min", "max_val": "max"},
+)  # fmt: skip
 def clamp(self: Tensor, min: Any = None, max: Any = None, *, meta_outputs: TensorSpec) -> Tensor:
-    """Values held between two numbers, either of which may be missing; NaN stays.
+    """Values held between two bounds, either of which may be missing; NaN stays.
 
-    Emits:  ClipByValueV2 with both bounds; Maximum or Minimum with one.
+    Emits:  ClipByValueV2 with two numbers; Maximum or Minimum with one.
     """
-    return _bounded(self, min, max, meta_outputs.dtype)
+    dtype = meta_outputs.dtype
+    low, high = as_number(min, dtype), as_number(max, dtype)
+    if isinstance(low, Tensor) or isinstance(high, Tensor) or low is None or high is None:
+        x = self if low is None else arithmetic("Maximum", self, low, dtype)
+        return cast(x if high is None else arithmetic("Minimum", x, high, dtype), dtype)
+    x, low, high = dtype_promote(self, low, high, target_dtype=carrier("ClipByValueV2", dtype))
+    return cast(ge.ClipByValueV2(x, low, high), dtype)
 
 
 @declare_supported(
@@ -497,25 +447,7 @@ def clamp_tensor(self: Tensor, min: Any = None, max: Any = None, *, meta_outputs
         dtype = meta_outputs.dtype
         (x, low, high), back = carried("ClipByValueV2", *dtype_promote(self, min, max, target_dtype=dtype))
         return back(ge.ClipByValueV2(x, low, high))
-    return _bounded(self, min, max, meta_outputs.dtype)
-
-
-@declare_supported(
-    [Support(F32(2, 3), 0), Support(F16(4), 0.5), Support(BF16(4), 0), Support(I64(4), 1), Support(I64(4), 0.5)]
-)
-@register_fx_node_ge_converter(aten.clamp_min.default, source="aten clamp_min; GE Maximum")
-def clamp_min(self: Tensor, min: Any, *, meta_outputs: TensorSpec) -> Tensor:
-    """No value below a number."""
-    return _bounded(self, min, None, meta_outputs.dtype)
-
-
-@declare_supported(
-    [Support(F32(2, 3), 0), Support(F16(4), 0.5), Support(BF16(4), 0), Support(I64(4), 1), Support(I64(4), 0.5)]
-)
-@register_fx_node_ge_converter(aten.clamp_max.default, source="aten clamp_max; GE Minimum")
-def clamp_max(self: Tensor, max: Any, *, meta_outputs: TensorSpec) -> Tensor:
-    """No value above a number."""
-    return _bounded(self, None, max, meta_outputs.dtype)
+    return clamp(self, min, max, meta_outputs=meta_outputs)
 
 
 @declare_supported(
@@ -536,8 +468,7 @@ def where(condition: Tensor, self: Tensor, other: Tensor, *, meta_outputs: Tenso
     return select(condition, self, other, meta_outputs.dtype)
 
 
-_FILLS = [(f(2, 3), BOOL(2, 3), v) for f in (F32, F16, BF16, F64) for v in (0, -1.5, float("-inf"))]
-_FILLS += [
+_FILLS = [(f(2, 3), BOOL(2, 3), v) for f in (F32, F16, BF16, F64) for v in (0, -1.5, -math.inf)] + [
     (I64(2, 3), BOOL(3), 7),
     (I32(2, 3), BOOL(2, 1), -1),
     (BOOL(2, 3), BOOL(3), True),
@@ -546,7 +477,24 @@ _FILLS += [
 ]
 
 
-def _fill_masked(self: Tensor, mask: Tensor, value: Any, dtype: DataType) -> Tensor:
+@register_fx_node_ge_converter(
+    {
+        aten.masked_fill.Scalar: [Support(*f) for f in _FILLS],
+        aten.masked_fill.Tensor: [
+            Support(F32(2, 3), BOOL(2, 3), F32()),
+            Support(F16(2), BOOL(2), F32()),
+            Support(I64(2), BOOL(2), I64()),
+            Support(BOOL(2), BOOL(2), BOOL()),
+        ],
+    },
+    source="aten masked_fill; GE MaskedFill",
+)
+def masked_fill(self: Tensor, mask: Tensor, value: Any, *, meta_outputs: TensorSpec) -> Tensor:
+    """The number or 0-d tensor where the mask holds, else self.
+
+    Emits:  MaskedFill; SelectV2 for types that MaskedFill does not take.
+    """
+    dtype = meta_outputs.dtype
     value = as_number(value, dtype)
     try:
         inner = carrier("MaskedFill", dtype)
@@ -556,76 +504,51 @@ def _fill_masked(self: Tensor, mask: Tensor, value: Any, dtype: DataType) -> Ten
     return cast(ge.MaskedFill(x, cast(mask, _D.DT_BOOL), fill), dtype)
 
 
-@declare_supported([Support(*f) for f in _FILLS])
-@register_fx_node_ge_converter(aten.masked_fill.Scalar, source="aten masked_fill.Scalar; GE MaskedFill")
-def masked_fill(self: Tensor, mask: Tensor, value: Any, *, meta_outputs: TensorSpec) -> Tensor:
-    """The number where the mask holds, else self.
-
-    Emits:  MaskedFill; SelectV2 for types that MaskedFill does not take.
-    """
-    return _fill_masked(self, mask, value, meta_outputs.dtype)
-
-
-@declare_supported(
-    [
-        Support(F32(2, 3), BOOL(2, 3), F32()),
-        Support(F16(2), BOOL(2), F32()),
-        Support(I64(2), BOOL(2), I64()),
-        Support(BOOL(2), BOOL(2), BOOL()),
-    ]
-)
-@register_fx_node_ge_converter(aten.masked_fill.Tensor, source="aten masked_fill.Tensor; GE MaskedFill")
-def masked_fill_tensor(self: Tensor, mask: Tensor, value: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
-    """A 0-d tensor where the mask holds, else self."""
-    return _fill_masked(self, mask, value, meta_outputs.dtype)
-
-
 # -- three operands --------------------------------------------------------------------------------------------------
 
 
 _THREE = [Support(f(2, 3), f(2, 3), f(3, low=0.5), value=v) for f in (F32, F16, BF16, F64) for v in (1, 0.1)]
 
 
-def _fused(op: str, self: Tensor, a: Tensor, b: Tensor, value: Any, dtype: DataType) -> Tensor:
+@register_fx_node_ge_converter(
+    {
+        aten.addcmul.default: [
+            *_THREE, Support(I64(2, 3), I64(3), I64(2, 1), value=2), Support(F32(), F32(2), F32(2))
+        ]
+    },
+    source="aten addcmul; GE Addcmul",
+    fixed={"op": "Addcmul"},
+)  # fmt: skip
+@register_fx_node_ge_converter(
+    {aten.addcdiv.default: [*_THREE, Support(F32(), F32(2), F32(2, low=0.5))]},
+    source="aten addcdiv; GE Addcdiv",
+    fixed={"op": "Addcdiv"},
+)
+def fused(
+    self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Any = 1, op: str, meta_outputs: TensorSpec
+) -> Tensor:
+    """self + value times the product or the quotient of two tensors."""
+    dtype = meta_outputs.dtype
     inner = carrier(op, compute_type(dtype, value))
-    x, y, z, factor = dtype_promote(self, a, b, value, target_dtype=inner)
+    x, y, z, factor = dtype_promote(self, tensor1, tensor2, value, target_dtype=inner)
     return cast(getattr(ge, op)(x, y, z, factor), dtype)
 
 
-@declare_supported([*_THREE, Support(I64(2, 3), I64(3), I64(2, 1), value=2), Support(F32(), F32(2), F32(2))])
-@register_fx_node_ge_converter(aten.addcmul.default, source="aten addcmul; GE Addcmul")
-def addcmul(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Any = 1, meta_outputs: TensorSpec) -> Tensor:
-    """self + value * tensor1 * tensor2."""
-    return _fused("Addcmul", self, tensor1, tensor2, value, meta_outputs.dtype)
-
-
-@declare_supported([*_THREE, Support(F32(), F32(2), F32(2, low=0.5))])
-@register_fx_node_ge_converter(aten.addcdiv.default, source="aten addcdiv; GE Addcdiv")
-def addcdiv(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Any = 1, meta_outputs: TensorSpec) -> Tensor:
-    """self + value * tensor1 / tensor2."""
-    return _fused("Addcdiv", self, tensor1, tensor2, value, meta_outputs.dtype)
-
-
-def _interpolate(start: Tensor, end: Tensor, weight: Any, dtype: DataType) -> Tensor:
+@register_fx_node_ge_converter(
+    {
+        aten.lerp.Scalar: [Support(f(2, 3), f(3), w) for f in (F32, F16, BF16, F64) for w in (0.3, 0.5, 2)],
+        aten.lerp.Tensor: [Support(f(2, 3), f(3), f(2, 1)) for f in (F32, F16, BF16, F64)],
+    },
+    source="aten lerp; GE Lerp",
+)
+def lerp(self: Tensor, end: Tensor, weight: Any, *, meta_outputs: TensorSpec) -> Tensor:
+    """self + weight * (end - self), the weight being a number or one for each element."""
+    dtype = meta_outputs.dtype
     inner = compute_type(dtype, weight)
-    a, b, w = dtype_promote(start, end, weight, target_dtype=inner)
+    a, b, w = dtype_promote(self, end, weight, target_dtype=inner)
     if inner in (_D.DT_FLOAT, *HALF_TYPES):
         return cast(ge.Lerp(a, b, w), dtype)
     return cast(ge.Add(a, ge.Mul(w, ge.Sub(b, a))), dtype)
-
-
-@declare_supported([Support(f(2, 3), f(3), w) for f in (F32, F16, BF16, F64) for w in (0.3, 0.5, 2)])
-@register_fx_node_ge_converter(aten.lerp.Scalar, source="aten lerp.Scalar; GE Lerp")
-def lerp(self: Tensor, end: Tensor, weight: Any, *, meta_outputs: TensorSpec) -> Tensor:
-    """self + weight * (end - self)."""
-    return _interpolate(self, end, weight, meta_outputs.dtype)
-
-
-@declare_supported([Support(f(2, 3), f(3), f(2, 1)) for f in (F32, F16, BF16, F64)])
-@register_fx_node_ge_converter(aten.lerp.Tensor, source="aten lerp.Tensor; GE Lerp")
-def lerp_tensor(self: Tensor, end: Tensor, weight: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
-    """self + weight * (end - self) with a weight for each element."""
-    return _interpolate(self, end, weight, meta_outputs.dtype)
 
 
 @declare_supported(
@@ -655,34 +578,32 @@ _CASTS = [
 ]
 
 
-def _converted(x: Tensor, dtype: DataType) -> Tensor:
-    """A cast that the user asked for: of complex numbers it keeps the real part."""
-    if x.dtype.is_complex and not dtype.is_complex and dtype != _D.DT_BOOL:
-        x = ge.Real(x, Tout=part_type(x.dtype))
-    return cast(x, dtype)
-
-
-@declare_supported(
-    [Support(x, dtype=d) for x, d in _CASTS]
-    + [Support(C64(2, 3), dtype=d) for d in (torch.float32, torch.float16, torch.int64, torch.bool, torch.complex128)]
-    + [Support(F32(2, 3)), Support(F32(2, 3), dtype=torch.float16, memory_format=torch.contiguous_format)]
+@register_fx_node_ge_converter(
+    {
+        aten._to_copy.default: [
+            *(Support(x, dtype=d) for x, d in _CASTS),
+            *(Support(C64(2, 3), dtype=d) for d in (torch.float32, torch.float16, torch.int64, torch.bool)),
+            Support(C64(2, 3), dtype=torch.complex128),
+            Support(F32(2, 3)),
+            Support(F32(2, 3), dtype=torch.float16, memory_format=torch.contiguous_format),
+        ],
+        torch.ops.prims.convert_element_type.default: [Support(x, d) for x, d in _CASTS],
+    },
+    source="aten _to_copy, torch._prims convert_element_type; GE Cast",
+    names={"a": "self"},
 )
-@register_fx_node_ge_converter(aten._to_copy.default, source="aten _to_copy; GE Cast")
-def to_copy(self: Tensor, *, dtype: Any = None, non_blocking: bool = False, meta_outputs: TensorSpec) -> Tensor:
-    """The same values in another type; device and memory layout are the engine's business.
+def to_copy(
+    self: Tensor, dtype: torch.dtype | None = None, *, non_blocking: bool = False, meta_outputs: TensorSpec
+) -> Tensor:
+    """The same values in another type, complex numbers without their imaginary part; device and memory layout are the
+    engine's business.
 
     Emits:  Cast, or nothing if the type stays.
     """
-    return _converted(self, meta_outputs.dtype)
-
-
-@declare_supported([Support(x, d) for x, d in _CASTS])
-@register_fx_node_ge_converter(
-    torch.ops.prims.convert_element_type.default, source="torch._prims: convert_element_type; GE Cast"
-)
-def convert_element_type(a: Tensor, dtype: torch.dtype, *, meta_outputs: TensorSpec) -> Tensor:
-    """The same values in another type."""
-    return _converted(a, to_ge(dtype))
+    kind = meta_outputs.dtype
+    if self.dtype.is_complex and not kind.is_complex and kind != _D.DT_BOOL:
+        self = ge.Real(self, Tout=part_type(self.dtype))
+    return cast(self, kind)
 
 
 @declare_supported([Support(F32(2, 3), torch.device("cpu"))])
@@ -706,9 +627,6 @@ def fma(a: Tensor, b: Tensor, c: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
 
 
 # -- activations -----------------------------------------------------------------------------------------------------
-
-
-_FLOATS = [F32(2, 3), F16(2, 3), BF16(2, 3), F64(2, 3), F32(), F32(0, 2)]
 
 
 @declare_supported([Support(x) for x in _FLOATS])
@@ -741,36 +659,3 @@ def gelu(self: Tensor, *, approximate: str = "none", meta_outputs: TensorSpec) -
         inner = ge.Tanh(arithmetic("Mul", ge.Add(self, cubic), 0.7978845608028654, self.dtype))
     half = arithmetic("Mul", self, 0.5, self.dtype)
     return ge.Mul(half, arithmetic("Add", inner, 1.0, self.dtype))
-
-
-@declare_supported([Support(x, *a) for x in _FLOATS for a in ((), (0.5,), (1.5, 2.0, 0.5))])
-@register_fx_node_ge_converter(aten.elu.default, source="aten elu; GE Elu")
-def elu(self: Tensor, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1, *, meta_outputs: TensorSpec) -> Tensor:
-    """scale * (x if x > 0 else alpha * (exp(input_scale * x) - 1))."""
-    (x,), back = carried("Elu", self)
-    return back(ge.Elu(x, alpha=float(alpha), scale=float(scale), input_scale=float(input_scale)))
-
-
-@declare_supported([Support(x, *a) for x in _FLOATS for a in ((), (0.2,), (-0.5,))])
-@register_fx_node_ge_converter(aten.leaky_relu.default, source="aten leaky_relu; GE LeakyRelu")
-def leaky_relu(self: Tensor, negative_slope: Any = 0.01, *, meta_outputs: TensorSpec) -> Tensor:
-    """x where positive, else negative_slope * x."""
-    (x,), back = carried("LeakyRelu", self)
-    return back(ge.LeakyRelu(x, negative_slope=float(negative_slope)))
-
-
-@declare_supported(
-    [Support(x, *a) for x in _FLOATS for a in ((), (0.0, 6.0), (-0.5, 0.5))] + [Support(I64(2, 3), -2, 2)]
-)
-@register_fx_node_ge_converter(aten.hardtanh.default, source="aten hardtanh; GE ClipByValueV2")
-def hardtanh(self: Tensor, min_val: Any = -1, max_val: Any = 1, *, meta_outputs: TensorSpec) -> Tensor:
-    """Values held between min_val and max_val."""
-    return _bounded(self, min_val, max_val, meta_outputs.dtype)
-
-
-@declare_supported([Support(x) for x in _FLOATS if x.dtype != torch.float64])
-@register_fx_node_ge_converter(aten.hardsigmoid.default, source="aten hardsigmoid; GE HardSigmoid")
-def hardsigmoid(self: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
-    """relu6(x + 3) / 6."""
-    (x,), back = carried("HardSigmoid", self)
-    return back(ge.HardSigmoid(x, alpha=1.0 / 6.0, beta=0.5))

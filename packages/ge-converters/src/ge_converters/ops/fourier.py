@@ -17,7 +17,7 @@ from ge_converters.base.errors import Refusal
 from ge_converters.base.support import C64, C128, F32, F64, Support
 from ge_converters.emit.compute_types import move
 from ge_converters.emit.shapes import ints
-from ge_converters.registry import declare_supported, define, register_fx_node_ge_converter
+from ge_converters.registry import declare_supported, register_fx_node_ge_converter
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
 
@@ -156,21 +156,18 @@ def _mirrored(half: Tensor, length: int, axis: int) -> Tensor:
     return ge.Complex(real, ge.Mul(imaginary, ge.Const(signs)), Tout=_D.DT_COMPLEX128)
 
 
-def _conjugate(self: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
+_COMPLEX = [Support(C64(2, 3)), Support(C128(3)), Support(C64())]
+
+
+@register_fx_node_ge_converter(
+    dict.fromkeys((aten._conj.default, aten._conj_physical.default, aten.conj_physical.default), _COMPLEX),
+    source="native_functions.yaml: _conj, conj_physical; GE Conj",
+)
+def conjugate(self: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
+    """Dtypes: complex; real numbers pass through.
+    Emits:  Conj.
+    """
     return ge.Conj(self) if self.dtype.is_complex else self
-
-
-def _install_conjugates() -> None:
-    forms = [Support(C64(2, 3)), Support(C128(3)), Support(C64())]
-    for target in (aten._conj.default, aten._conj_physical.default, aten.conj_physical.default):
-
-        def convert(self: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
-            return _conjugate(self, meta_outputs=meta_outputs)
-
-        define(target, "Conj", convert, forms, "Dtypes: complex; real numbers pass through.\nEmits:  Conj.")
-
-
-_install_conjugates()
 
 
 @declare_supported([Support(F32(2, 3)), Support(F64(3)), Support(C64(2))])

@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 
-from ge_converters.base.dtypes import cast, dtype_promote
+from ge_converters.base.dtypes import cast, dtype_promote, to_torch
 from ge_converters.base.errors import Refusal
 from ge_converters.base.support import BF16, BOOL, F16, F32, F64, I32, I64, Support
 from ge_converters.emit.arithmetic import arithmetic, as_number
 from ge_converters.emit.compute_types import carried, carrier, carry, move, shaped
 from ge_converters.emit.shapes import broadcast, ints, own, permuted
 from ge_converters.emit.table_rows import rows_added
-from ge_converters.registry import declare_supported, define, register_fx_node_ge_converter
+from ge_converters.registry import declare_supported, register_fx_node_ge_converter
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
 
@@ -109,8 +109,7 @@ def embedding(
 
     Emits:  GatherV2.
     """
-    (x,), back = carried("GatherV2", weight, moves=True)
-    return back(ge.GatherV2(x, indices, 0))
+    return move("GatherV2", weight, indices, 0)
 
 
 @declare_supported(
@@ -163,10 +162,6 @@ def _resolved(indices: Sequence[Tensor | None]) -> list[Tensor | None]:
     return resolved
 
 
-def _mask(indices: Sequence[Tensor | None]) -> list[int]:
-    return [int(i is not None) for i in indices]
-
-
 _INDEXED: list[tuple[Any, Any]] = [(f(3, 4, 5), [_places(3, 2)]) for f in _KINDS]
 _INDEXED += [
     (F32(3, 4, 5), [None, _places(4, 2, 2)]),
@@ -180,35 +175,31 @@ _INDEXED += [
 ]
 
 
-def _index(self: Tensor, indices: Any, *, meta_outputs: TensorSpec) -> Tensor:
+_MASKED = [
+    (F32(3, 4), [BOOL(3, value=[True, False, True])]),
+    (F32(3, 2), [BOOL(value=[[True, False], [False, True], [True, True]])]),
+]
+
+
+@register_fx_node_ge_converter(
+    {
+        aten.index.Tensor: [Support(*c) for c in [*_INDEXED, *_MASKED]],
+        aten._unsafe_index.Tensor: [Support(*c) for c in _INDEXED],
+    },
+    source="native_functions.yaml: index; GE IndexByTensor",
+)
+def index(self: Tensor, indices: Any, *, meta_outputs: TensorSpec) -> Tensor:
+    """Shapes: indices broadcast; a bool mask selects its true positions.
+    Emits:  IndexByTensor; NonZero before it for a mask.
+    """
     resolved = _resolved(indices)
     while resolved and resolved[-1] is None:
         resolved.pop()
     if not resolved:
         return self
     (x,), back = carried("IndexByTensor", self, moves=True)
-    return back(ge.IndexByTensor(x, [i for i in resolved if i is not None], indices_mask=_mask(resolved)))
-
-
-_MASKED = [
-    (F32(3, 4), [BOOL(3, value=[True, False, True])]),
-    (F32(3, 2), [BOOL(value=[[True, False], [False, True], [True, True]])]),
-]
-define(
-    aten.index.Tensor,
-    "IndexByTensor",
-    _index,
-    [Support(*c) for c in [*_INDEXED, *_MASKED]],
-    "Shapes: indices broadcast; a bool mask selects its true positions.\n"
-    "Emits:  IndexByTensor; NonZero before it for a mask.",
-)
-
-
-@declare_supported([Support(*c) for c in _INDEXED])
-@register_fx_node_ge_converter(aten._unsafe_index.Tensor, source="aten _unsafe_index.Tensor; GE IndexByTensor")
-def unsafe_index(self: Tensor, indices: Any, *, meta_outputs: TensorSpec) -> Tensor:
-    """Advanced indexing without bounds checks."""
-    return _index(self, indices, meta_outputs=meta_outputs)
+    mask = [int(i is not None) for i in resolved]
+    return back(ge.IndexByTensor(x, [i for i in resolved if i is not None], indices_mask=mask))
 
 
 def _value_shape(x: Tensor, rank: int, indices: list[Tensor], first: int) -> Tensor:
@@ -226,8 +217,31 @@ def _value_shape(x: Tensor, rank: int, indices: list[Tensor], first: int) -> Ten
     return ge.ConcatV2(parts, 0, N=len(parts)) if len(parts) > 1 else parts[0]
 
 
-def put(self: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool) -> Tensor:
-    """``self`` with ``self[indices] = values`` or ``+= values``."""
+_PUTS: list[tuple[Any, ...]] = [(f(4, 3), [I64(value=[2, 0])], f(2, 3)) for f in _KINDS]
+_PUTS += [
+    (F32(4, 3), [I64(value=[1, -1])], F32()),
+    (F32(4, 3), [None, I64(value=[0, 2])], F32(4, 2)),
+    (F32(4, 3, 2), [I64(value=[0, 1]), I64(value=[2, 0])], F32(2)),
+    (F32(4, 3, 2), [I64(value=[0, 1]), None, I64(value=[1, 0])], F32(2, 3)),
+    (F32(4, 3), [BOOL(value=[True, False, True, False])], F32(3)),
+    (F32(2, 2), [BOOL(value=[[True, False], [False, True]])], F32()),
+    (F32(4), [I32(value=[3, 1])], F32(2)),
+]
+_PUT_FORMS = [Support(*p) for p in _PUTS] + [
+    Support(f(4, 3), [I64(value=[2, 0, 2])], f(3, 3), True) for f in (F32, F16, BF16, I64, I32)
+]
+
+
+@register_fx_node_ge_converter(
+    {aten.index_put.default: _PUT_FORMS, aten._unsafe_index_put.default: _PUT_FORMS},
+    source="native_functions.yaml: index_put; GE IndexPutV2",
+)
+def index_put(
+    self: Tensor, indices: Any, values: Tensor, accumulate: bool = False, *, meta_outputs: TensorSpec
+) -> Tensor:
+    """Shapes: values broadcast to self[indices].
+    Emits:  TensorMove, BroadcastTo, IndexPutV2; Transpose around it if the indexed dims are not adjacent.
+    """
     resolved = _resolved(indices)
     chosen = [d for d, i in enumerate(resolved) if i is not None]
     if not chosen:
@@ -241,49 +255,13 @@ def put(self: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumula
     x = self if adjacent else permuted(self, order)
     first = chosen[0] if adjacent else 0
     used = [i for i in resolved if i is not None]
-    value = cast(values, self.dtype)
-    (var, value), back = carried("IndexPutV2", x, value, moves=not accumulate)
+    (var, value), back = carried("IndexPutV2", x, cast(values, self.dtype), moves=not accumulate)
     value = ge.BroadcastTo(value, _value_shape(x, self.rank, used, first))
     mask = ints([0] * first + [1] * len(used))
     written = back(ge.IndexPutV2(own(var), value, mask, mask, used, accumulate=accumulate))
     if adjacent:
         return written
     return move("Transpose", written, ints([order.index(d) for d in range(self.rank)]))
-
-
-_PUTS: list[tuple[Any, ...]] = [(f(4, 3), [I64(value=[2, 0])], f(2, 3)) for f in _KINDS]
-_PUTS += [
-    (F32(4, 3), [I64(value=[1, -1])], F32()),
-    (F32(4, 3), [None, I64(value=[0, 2])], F32(4, 2)),
-    (F32(4, 3, 2), [I64(value=[0, 1]), I64(value=[2, 0])], F32(2)),
-    (F32(4, 3, 2), [I64(value=[0, 1]), None, I64(value=[1, 0])], F32(2, 3)),
-    (F32(4, 3), [BOOL(value=[True, False, True, False])], F32(3)),
-    (F32(2, 2), [BOOL(value=[[True, False], [False, True]])], F32()),
-    (F32(4), [I32(value=[3, 1])], F32(2)),
-]
-_ADDS: list[tuple[Any, ...]] = [(f(4, 3), [I64(value=[2, 0, 2])], f(3, 3), True) for f in (F32, F16, BF16, I64, I32)]
-
-
-def _index_put(
-    self: Tensor, indices: Any, values: Tensor, accumulate: bool = False, *, meta_outputs: TensorSpec
-) -> Tensor:
-    return put(self, indices, values, accumulate)
-
-
-def _unsafe_index_put(
-    self: Tensor, indices: Any, values: Tensor, accumulate: bool = False, *, meta_outputs: TensorSpec
-) -> Tensor:
-    return put(self, indices, values, accumulate)
-
-
-_PUT_DOC = (
-    "Shapes: values broadcast to self[indices].\n"
-    "Emits:  TensorMove, BroadcastTo, IndexPutV2; Transpose around it if the indexed dims are not adjacent."
-)
-define(aten.index_put.default, "IndexPutV2", _index_put, [Support(*p) for p in [*_PUTS, *_ADDS]], _PUT_DOC)
-define(
-    aten._unsafe_index_put.default, "IndexPutV2", _unsafe_index_put, [Support(*p) for p in [*_PUTS, *_ADDS]], _PUT_DOC
-)
 
 
 # -- scatter ---------------------------------------------------------------------------------------------------------
@@ -311,65 +289,53 @@ _WHOLE = [
 ]
 
 
-@declare_supported(
-    [Support(*s, s[0].__class__(s[0].dtype, (2, 3))) for s in _SCATTERS]
-    + [
-        Support(F32(3, 4), -1, I64(value=[[0, 3], [1, 0], [2, 1]]), F32(3, 2)),
-        Support(F32(), 0, I64(value=0), F32()),
-        Support(F32(3, 4), 0, I64(value=[[0], [2]]), F32(3, 4)),
-    ]
-)
-@register_fx_node_ge_converter(aten.scatter.src, source="aten scatter.src; GE ScatterElements")
-def scatter(self: Tensor, dim: int, index: Tensor, src: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
-    """self with elements of src written at index along a dim.
-
-    Emits:  ScatterElements.
-    """
-    return scattered(self, dim, index, src, "none")
-
-
-@declare_supported([Support(*s, 2) for s in _SCATTERS] + [Support(*s, 1.5) for s in _WHOLE])
-@register_fx_node_ge_converter(aten.scatter.value, source="aten scatter.value; GE Fill, ScatterElements")
-def scatter_value(self: Tensor, dim: int, index: Tensor, value: Any, *, meta_outputs: TensorSpec) -> Tensor:
-    """self with one number written at index along a dim."""
-    return scattered(self, dim, index, _full_like(index, value, self.dtype), "none")
-
-
 _ADD_SCATTERS = [(f(3, 4), 0, I64(value=[[0, 0, 1], [1, 0, 2]]), f(2, 3)) for f in (F32, F16, BF16, F64, I64, I32)]
+_REDUCTIONS = {"": "none", "add": "add", "sum": "add", "multiply": "mul", "prod": "mul"}
 
 
-@declare_supported(
-    [Support(*s) for s in _ADD_SCATTERS]
-    + [Support(F32(3, 4), -1, I64(value=[[0, 0], [1, 0], [2, 2]]), F32(3, 2)), Support(F32(), 0, I64(value=0), F32())]
+@register_fx_node_ge_converter(
+    {
+        aten.scatter_add.default: [
+            *(Support(*s) for s in _ADD_SCATTERS),
+            Support(F32(3, 4), -1, I64(value=[[0, 0], [1, 0], [2, 2]]), F32(3, 2)),
+            Support(F32(), 0, I64(value=0), F32()),
+        ]
+    },
+    source="native_functions.yaml: scatter_add; GE ScatterElements",
+    fixed={"reduce": "add"},
 )
-@register_fx_node_ge_converter(aten.scatter_add.default, source="aten scatter_add; GE ScatterElements")
-def scatter_add(self: Tensor, dim: int, index: Tensor, src: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
-    """self with elements of src added at index along a dim.
+@register_fx_node_ge_converter(
+    {
+        aten.scatter.src: [
+            *(Support(*s, s[0].__class__(s[0].dtype, (2, 3))) for s in _SCATTERS),
+            Support(F32(3, 4), -1, I64(value=[[0, 3], [1, 0], [2, 1]]), F32(3, 2)),
+            Support(F32(), 0, I64(value=0), F32()),
+            Support(F32(3, 4), 0, I64(value=[[0], [2]]), F32(3, 4)),
+        ],
+        aten.scatter.value: [*(Support(*s, 2) for s in _SCATTERS), *(Support(*s, 1.5) for s in _WHOLE)],
+        aten.scatter.reduce: [Support(*s, reduce=r) for s in _ADD_SCATTERS[:2] for r in ("add", "multiply")],
+        aten.scatter.value_reduce: [
+            Support(*s[:3], 2.0, reduce=r) for s in _ADD_SCATTERS[:2] for r in ("add", "multiply")
+        ],
+    },
+    source="native_functions.yaml: scatter; GE ScatterElements, Fill",
+)
+def scatter(
+    self: Tensor,
+    dim: int,
+    index: Tensor,
+    src: Tensor | None = None,
+    *,
+    value: Any = None,
+    reduce: str = "",
+    meta_outputs: TensorSpec,
+) -> Tensor:
+    """self with elements of src, or one number, written to, added to or multiplied with it at index along a dim.
 
-    Emits:  ScatterElements with reduction add.
+    Emits:  ScatterElements; Fill for a number.
     """
-    return scattered(self, dim, index, src, "add")
-
-
-_REDUCTIONS = {"add": "add", "sum": "add", "multiply": "mul", "prod": "mul"}
-
-
-@declare_supported([Support(*s, reduce=r) for s in _ADD_SCATTERS[:2] for r in ("add", "multiply")])
-@register_fx_node_ge_converter(aten.scatter.reduce, source="aten scatter.reduce; GE ScatterElements")
-def scatter_reduce_src(
-    self: Tensor, dim: int, index: Tensor, src: Tensor, *, reduce: str, meta_outputs: TensorSpec
-) -> Tensor:
-    """self with elements of src added to or multiplied with it at index."""
-    return scattered(self, dim, index, src, _REDUCTIONS[reduce])
-
-
-@declare_supported([Support(*s[:3], 2.0, reduce=r) for s in _ADD_SCATTERS[:2] for r in ("add", "multiply")])
-@register_fx_node_ge_converter(aten.scatter.value_reduce, source="aten scatter.value_reduce; GE ScatterElements")
-def scatter_reduce_value(
-    self: Tensor, dim: int, index: Tensor, value: Any, *, reduce: str, meta_outputs: TensorSpec
-) -> Tensor:
-    """self with one number added to or multiplied with it at index."""
-    return scattered(self, dim, index, _full_like(index, value, self.dtype), _REDUCTIONS[reduce])
+    updates = _full_like(index, value, self.dtype) if src is None else src
+    return scattered(self, dim, index, updates, _REDUCTIONS[reduce])
 
 
 def _coordinates(index: Tensor, axis: int) -> Tensor:
@@ -382,22 +348,16 @@ def _coordinates(index: Tensor, axis: int) -> Tensor:
     return ge.Pack([flat if d == axis else c for d, c in enumerate(columns)], axis=1, N=index.rank)
 
 
-def _cut(src: Tensor, index: Tensor) -> Tensor:
-    """The part of ``src`` that ``index`` covers, flat."""
-    part = ge.Slice(src, ints([0] * src.rank), ge.Shape(index, dtype=_D.DT_INT64))
-    return ge.Reshape(part, ints([-1]))
-
-
 def _extreme_scatter(self: Tensor, axis: int, index: Tensor, src: Tensor, largest: bool) -> Tensor:
     op = "TensorScatterMax" if largest else "TensorScatterMin"
     (data, values), back = carried(op, self, src)
-    return back(getattr(ge, op)(data, _coordinates(index, axis), _cut(values, index)))
+    places = _coordinates(index, axis)
+    covered = ge.Slice(values, ints([0] * values.rank), ge.Shape(index, dtype=_D.DT_INT64))
+    return back(getattr(ge, op)(data, places, ge.Reshape(covered, ints([-1]))))
 
 
 def _bound(dtype: DataType, largest: bool) -> Any:
     """The number that never wins: the smallest of the type for a maximum."""
-    from ge_converters.base.dtypes import to_torch
-
     if dtype.is_float:
         return float("-inf") if largest else float("inf")
     info = torch.iinfo(to_torch(dtype))
@@ -533,8 +493,7 @@ def masked_select(self: Tensor, mask: Tensor, *, meta_outputs: TensorSpec) -> Te
 
     Emits:  MaskedSelect.
     """
-    (x,), back = carried("MaskedSelect", self, moves=True)
-    return back(ge.MaskedSelect(x, cast(mask, _D.DT_BOOL)))
+    return move("MaskedSelect", self, cast(mask, _D.DT_BOOL))
 
 
 @declare_supported(

@@ -12,7 +12,7 @@ from ge_converters.emit.arithmetic import arithmetic
 from ge_converters.emit.compute_types import carried, move
 from ge_converters.emit.shapes import int_operand, ints, shape_operand
 from ge_converters.emit.sorting import sorted_along
-from ge_converters.registry import declare_supported, define, register_fx_node_ge_converter
+from ge_converters.registry import declare_supported, register_fx_node_ge_converter
 from ge_graph import DataType, Tensor
 from ge_graph import ops as ge
 
@@ -59,11 +59,8 @@ def kthvalue(self: Tensor, k: Any, dim: int = -1, keepdim: bool = False, *, meta
     """
     if self.rank == 0:
         return self, _long(0)
-    return _at_rank(self, dim % self.rank, _minus_one(k), keepdim)
-
-
-def _minus_one(k: Any) -> Any:
-    return k - 1 if isinstance(k, int) else arithmetic("Sub", k, 1, _D.DT_INT64)
+    rank = k - 1 if isinstance(k, int) else arithmetic("Sub", k, 1, _D.DT_INT64)
+    return _at_rank(self, dim % self.rank, rank, keepdim)
 
 
 def _median_rank(count: Tensor) -> Tensor:
@@ -99,31 +96,35 @@ def _flat(x: Tensor) -> Tensor:
     return flat
 
 
-def _over_dim(skip: bool) -> Any:
-    def convert(self: Tensor, dim: int, keepdim: bool = False, *, meta_outputs: Any) -> tuple[Tensor, Tensor]:
-        return _median(self, dim % self.rank, keepdim, skip) if self.rank else (self, _long(0))
+_ALONG = [
+    *(Support(x, d, k) for x in _INPUTS for d, k in ((-1, False), (0, True))),
+    Support(F32(), 0),
+    *(Support(F32(value=_HOLES[:1]), 1, keep) for keep in (True, False)),
+]
+_MEDIANS = [
+    *(Support(f(value=_HOLES)) for f in (F32, F16, BF16)),
+    *(Support(x) for x in [*_INPUTS, F32(), F32(2, 3, 2)]),
+]
 
-    return convert
 
+@register_fx_node_ge_converter(
+    {aten.median.dim: _ALONG, aten.median.default: _MEDIANS},
+    source="native_functions.yaml: median; GE Sort, GatherV2, GatherElements",
+    fixed={"skip": False},
+)
+@register_fx_node_ge_converter(
+    {aten.nanmedian.dim: _ALONG, aten.nanmedian.default: _MEDIANS},
+    source="native_functions.yaml: nanmedian; GE Sort, GatherV2, GatherElements",
+    fixed={"skip": True},
+)
+def median(self: Tensor, dim: int | None = None, keepdim: bool = False, *, skip: bool, meta_outputs: Any) -> Any:
+    """The lower of two middle values along a dim and where it is, or that of all elements; ``skip`` leaves out NaNs.
 
-def _over_all(skip: bool) -> Any:
-    def convert(self: Tensor, *, meta_outputs: Any) -> Tensor:
+    Emits:  Sort, GatherV2 or GatherElements.
+    """
+    if dim is None:
         return _median(_flat(self), 0, False, skip)[0] if self.rank else self
-
-    return convert
-
-
-def _install_medians() -> None:
-    doc = "The lower of two middle values.\n\nEmits:  Sort, GatherV2 or GatherElements."
-    along = [Support(x, d, k) for x in _INPUTS for d, k in ((-1, False), (0, True))] + [Support(F32(), 0)]
-    whole = [Support(f(value=_HOLES)) for f in (F32, F16, BF16)] + [Support(x) for x in [*_INPUTS, F32(), F32(2, 3, 2)]]
-    one = [Support(F32(value=_HOLES[:1]), 1, keep) for keep in (True, False)]
-    for packet, skip in ((aten.median, False), (aten.nanmedian, True)):
-        define(packet.dim, "Sort, GatherV2, GatherElements", _over_dim(skip), [*along, *one], doc)
-        define(packet.default, "Sort, GatherV2", _over_all(skip), whole, doc)
-
-
-_install_medians()
+    return _median(self, dim % self.rank, keepdim, skip) if self.rank else (self, _long(0))
 
 
 @declare_supported(

@@ -93,22 +93,18 @@ def linalg_cholesky_ex(
     Errors: A matrix that is not positive definite stops the graph with an error.
     Emits:  Cholesky, and Transpose for the upper factor.
     """
-    factor = _cholesky(self, upper)
+    factor = cholesky(self, upper, meta_outputs=meta_outputs[0])
     factor.record_shape(self.known_shape)
     return factor, _no_errors(factor)
-
-
-def _cholesky(x: Tensor, upper: bool) -> Tensor:
-    factor = ge.Cholesky(_adjoint(x) if upper else x)  # one triangle is read: the one that torch reads
-    factor.record_shape(x.known_shape)
-    return _adjoint(factor) if upper else factor
 
 
 @declare_supported([Support(x, u) for x in _POSITIVE for u in (False, True)])
 @register_fx_node_ge_converter(aten.cholesky.default, source="aten cholesky; GE Cholesky")
 def cholesky(self: Tensor, upper: bool = False, *, meta_outputs: TensorSpec) -> Tensor:
     """The Cholesky factor."""
-    return _cholesky(self, upper)
+    factor = ge.Cholesky(_adjoint(self) if upper else self)  # one triangle is read: the one that torch reads
+    factor.record_shape(self.known_shape)
+    return _adjoint(factor) if upper else factor
 
 
 @declare_supported([Support(x).only(0) for x in _SQUARE])
@@ -357,14 +353,11 @@ def _linalg_solve_ex(
     if left or vector:
         solution = ge.MatrixSolve(matrix, rhs)
     else:
-        solution = _transposed_result(ge.MatrixSolve(_transposed(matrix), _transposed(rhs)), sizes)
+        turned = ge.MatrixSolve(_transposed(matrix), _transposed(rhs))
+        turned.record_shape((*sizes[:-2], sizes[-1], sizes[-2]))
+        solution = _transposed(turned)
     solution = ge.Squeeze(solution, axis=[-1]) if vector else solution
     return solution, factors, pivots, _no_errors(A)
-
-
-def _transposed_result(x: Tensor, sizes: Sequence[Any]) -> Tensor:
-    x.record_shape((*sizes[:-2], sizes[-1], sizes[-2]))
-    return _transposed(x)
 
 
 def _factors_if_any(x: Tensor, meta: TensorSpec) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -30,42 +29,6 @@ def _ignored(index: Any) -> int:
     return int(index)
 
 
-def _loss(
-    self: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: Any, specs: Sequence[TensorSpec]
-) -> tuple[Tensor, Tensor]:
-    need_floats("NLLLoss", self, weight)
-    if weight is not None:
-        weight = cast(weight, self.dtype)
-    loss, total = ge.NLLLoss(
-        self, target, weight, reduction=_REDUCTIONS[reduction], ignore_index=_ignored(ignore_index)
-    )  # fmt: skip
-    if reduction == 0:
-        total = ge.Const(0.0, dtype=specs[1].dtype)  # torch leaves the total at 0 when it is not used
-    return cast(loss, specs[0].dtype), cast(total, specs[1].dtype)
-
-
-def _loss_gradient(
-    grad: Tensor,
-    self: Tensor,
-    target: Tensor,
-    weight: Tensor | None,
-    reduction: int,
-    ignore_index: Any,
-    total_weight: Tensor,
-    spec: TensorSpec,
-) -> Tensor:
-    need_floats("NLLLossGrad", self, grad, weight)
-    if weight is None:
-        axis = 0 if self.rank == 1 else 1
-        size = spec.size[axis]
-        weight = filled_constant([size if isinstance(size, int) else axis_size(self, axis)], 1.0, self.dtype)
-    result = ge.NLLLossGrad(
-        self, cast(grad, self.dtype), target, cast(weight, self.dtype), cast(total_weight, self.dtype),
-        reduction=_REDUCTIONS[reduction], ignore_index=_ignored(ignore_index),
-    )  # fmt: skip
-    return cast(result, spec.dtype)
-
-
 # Eager adds bfloat16 losses in bfloat16, one by one; the device adds in float32.
 _REDUCED: Final = ((F32, 0), (F32, 1), (F32, 2), (BF16, 0), (F16, 0))
 
@@ -82,9 +45,15 @@ _CASES = [
 ]
 
 
-@declare_supported(_CASES)
 @register_fx_node_ge_converter(
-    aten.nll_loss_forward.default, source="native_functions.yaml: nll_loss_forward; GE NLLLoss"
+    {
+        aten.nll_loss_forward.default: _CASES,
+        aten.nll_loss2d_forward.default: [
+            *(Support(m(2, 4, 3, 5), _classes(2, 3, 5), None, r, -100) for m, r in _REDUCED),
+            Support(F32(2, 4, 3, 5), _classes(2, 3, 5), F32(4, low=0.1), 1, 2),
+        ],
+    },
+    source="native_functions.yaml: nll_loss_forward, nll_loss2d_forward; GE NLLLoss",
 )
 def nll_loss_forward(
     self: Tensor,
@@ -95,52 +64,40 @@ def nll_loss_forward(
     *,
     meta_outputs: list[TensorSpec],
 ) -> tuple[Tensor, Tensor]:
-    """Shapes: self [n, c] or [c]; target [n] or []; weight [c] -> [n] or []; total_weight [].
+    """Shapes: self [n, c] or [c]; target [n] or []; weight [c] -> [n] or []; total_weight []; or images: self
+            [n, c, h, w]; target [n, h, w] -> [n, h, w] or [].
     Dtypes: float32, float16, bfloat16; target int64 or int32.
     Emits:  NLLLoss.
     """
-    return _loss(self, target, weight, reduction, ignore_index, meta_outputs)
+    need_floats("NLLLoss", self, weight)
+    if weight is not None:
+        weight = cast(weight, self.dtype)
+    loss, total = ge.NLLLoss(
+        self, target, weight, reduction=_REDUCTIONS[reduction], ignore_index=_ignored(ignore_index)
+    )  # fmt: skip
+    if reduction == 0:
+        total = ge.Const(0.0, dtype=meta_outputs[1].dtype)  # torch leaves the total at 0 when it is not used
+    return cast(loss, meta_outputs[0].dtype), cast(total, meta_outputs[1].dtype)
 
 
-@declare_supported(
-    [
-        *(Support(m(2, 4, 3, 5), _classes(2, 3, 5), None, r, -100) for m, r in _REDUCED),
-        Support(F32(2, 4, 3, 5), _classes(2, 3, 5), F32(4, low=0.1), 1, 2),
-    ]
-)
 @register_fx_node_ge_converter(
-    aten.nll_loss2d_forward.default, source="native_functions.yaml: nll_loss2d_forward; GE NLLLoss"
-)
-def nll_loss2d_forward(
-    self: Tensor,
-    target: Tensor,
-    weight: Tensor | None,
-    reduction: int,
-    ignore_index: Any,
-    *,
-    meta_outputs: list[TensorSpec],
-) -> tuple[Tensor, Tensor]:
-    """Shapes: self [n, c, h, w]; target [n, h, w]; weight [c] -> [n, h, w] or []; total_weight [].
-    Dtypes: float32, float16, bfloat16; target int64.
-    Emits:  NLLLoss.
-    """
-    return _loss(self, target, weight, reduction, ignore_index, meta_outputs)
-
-
-@declare_supported(
-    [
-        *(
-            Support(m(), m(3, 4), _classes(3), None, r, -100, m(low=3, high=4))
-            for m in (F32, F16, BF16)
-            for r in (1, 2)
-        ),
-        Support(F32(3), F32(3, 4), _classes(3), None, 0, -100, F32(low=0, high=1)),
-        Support(F32(), F32(3, 4), _classes(3), F32(4, low=0.1), 1, 1, F32(low=1, high=2)),
-        Support(F32(), F32(4), _classes(), None, 1, -100, F32(low=1, high=2)),
-    ]
-)
-@register_fx_node_ge_converter(
-    aten.nll_loss_backward.default, source="native_functions.yaml: nll_loss_backward; GE NLLLossGrad"
+    {
+        aten.nll_loss_backward.default: [
+            *(
+                Support(m(), m(3, 4), _classes(3), None, r, -100, m(low=3, high=4))
+                for m in (F32, F16, BF16)
+                for r in (1, 2)
+            ),
+            Support(F32(3), F32(3, 4), _classes(3), None, 0, -100, F32(low=0, high=1)),
+            Support(F32(), F32(3, 4), _classes(3), F32(4, low=0.1), 1, 1, F32(low=1, high=2)),
+            Support(F32(), F32(4), _classes(), None, 1, -100, F32(low=1, high=2)),
+        ],
+        aten.nll_loss2d_backward.default: [
+            Support(F32(), F32(2, 4, 3, 5), _classes(2, 3, 5), None, 1, -100, F32(low=29, high=30)),
+            Support(F32(2, 3, 5), F32(2, 4, 3, 5), _classes(2, 3, 5), F32(4, low=0.1), 0, -100, F32(low=0, high=1)),
+        ],
+    },
+    source="native_functions.yaml: nll_loss_backward, nll_loss2d_backward; GE NLLLossGrad",
 )
 def nll_loss_backward(
     grad_output: Tensor,
@@ -157,60 +114,19 @@ def nll_loss_backward(
     Dtypes: float32, float16, bfloat16; target int64.
     Emits:  NLLLossGrad; a constant of ones stands in for an absent weight.
     """
-    return _loss_gradient(grad_output, self, target, weight, reduction, ignore_index, total_weight, meta_outputs)
-
-
-@declare_supported(
-    [
-        Support(F32(), F32(2, 4, 3, 5), _classes(2, 3, 5), None, 1, -100, F32(low=29, high=30)),
-        Support(F32(2, 3, 5), F32(2, 4, 3, 5), _classes(2, 3, 5), F32(4, low=0.1), 0, -100, F32(low=0, high=1)),
-    ]
-)
-@register_fx_node_ge_converter(
-    aten.nll_loss2d_backward.default, source="native_functions.yaml: nll_loss2d_backward; GE NLLLossGrad"
-)
-def nll_loss2d_backward(
-    grad_output: Tensor,
-    self: Tensor,
-    target: Tensor,
-    weight: Tensor | None,
-    reduction: int,
-    ignore_index: Any,
-    total_weight: Tensor,
-    *,
-    meta_outputs: TensorSpec,
-) -> Tensor:
-    """Shapes: that of self.
-    Dtypes: float32, float16, bfloat16; target int64.
-    Emits:  NLLLossGrad; a constant of ones stands in for an absent weight.
-    """
-    return _loss_gradient(grad_output, self, target, weight, reduction, ignore_index, total_weight, meta_outputs)
+    need_floats("NLLLossGrad", self, grad_output, weight)
+    if weight is None:
+        axis = 0 if self.rank == 1 else 1
+        size = meta_outputs.size[axis]
+        weight = filled_constant([size if isinstance(size, int) else axis_size(self, axis)], 1.0, self.dtype)
+    result = ge.NLLLossGrad(
+        self, cast(grad_output, self.dtype), target, cast(weight, self.dtype), cast(total_weight, self.dtype),
+        reduction=_REDUCTIONS[reduction], ignore_index=_ignored(ignore_index),
+    )  # fmt: skip
+    return cast(result, meta_outputs.dtype)
 
 
 # -- bags ---------------------------------------------------------------------------------------------------------
-
-
-def _bag(
-    weight: Tensor,
-    indices: Tensor,
-    offsets: Tensor,
-    scale_grad_by_freq: bool,
-    mode: int,
-    sparse: bool,
-    per_sample_weights: Tensor | None,
-    include_last_offset: bool,
-    padding_idx: int,
-    specs: Any,
-) -> list[Tensor]:
-    need_floats("EmbeddingBag", weight)
-    results: list[Tensor] = list(ge.EmbeddingBag(
-        weight, indices, cast(offsets, indices.dtype), per_sample_weights, mode=("sum", "mean", "max")[mode],
-        scale_grad_by_freq=scale_grad_by_freq, sparse=sparse, include_last_offset=include_last_offset,
-        padding_idx=padding_idx,
-    ))  # fmt: skip
-    if isinstance(specs[1].size[0], int) and specs[1].size[0] == 0:  # torch does not note the bag of each index
-        results[1] = ge.Const(np.zeros((0,), np.int64))
-    return [cast(r, s.dtype) for r, s in zip(results, specs)]
 
 
 def _bag_case(*rest: Any, **kwargs: Any) -> Support:
@@ -226,39 +142,15 @@ _BAG_CASES = [
 ]
 
 
-@declare_supported(_BAG_CASES)
 @register_fx_node_ge_converter(
-    aten._embedding_bag_forward_only.default,
-    source="native_functions.yaml: _embedding_bag_forward_only; GE EmbeddingBag",
+    {aten._embedding_bag.default: _BAG_CASES},
+    source="native_functions.yaml: _embedding_bag; GE EmbeddingBag",
+    fixed={"trained": True},
 )
-def _embedding_bag_forward_only(
-    weight: Tensor,
-    indices: Tensor,
-    offsets: Tensor,
-    scale_grad_by_freq: bool = False,
-    mode: int = 0,
-    sparse: bool = False,
-    per_sample_weights: Tensor | None = None,
-    include_last_offset: bool = False,
-    padding_idx: int = -1,
-    *,
-    meta_outputs: Any,
-) -> list[Tensor | None]:
-    """Shapes: weight [v, d]; indices [n]; offsets [bags] -> [bags, d] and what the gradient needs.
-    Dtypes: float32, float16, bfloat16; indices int64 or int32.
-    Emits:  EmbeddingBag.
-    """
-    made: list[Tensor | None] = [*_bag(
-        weight, indices, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights, include_last_offset,
-        padding_idx, meta_outputs,
-    )]  # fmt: skip
-    # With an end marker torch describes one bag more than there is, for a gradient that nobody takes here.
-    return [made[0], None, None, None] if include_last_offset else made
-
-
-@declare_supported(_BAG_CASES)
 @register_fx_node_ge_converter(
-    aten._embedding_bag.default, source="native_functions.yaml: _embedding_bag; GE EmbeddingBag"
+    {aten._embedding_bag_forward_only.default: _BAG_CASES},
+    source="native_functions.yaml: _embedding_bag_forward_only; GE EmbeddingBag",
+    fixed={"trained": False},
 )
 def _embedding_bag(
     weight: Tensor,
@@ -271,16 +163,24 @@ def _embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int = -1,
     *,
+    trained: bool,
     meta_outputs: Any,
-) -> list[Tensor]:
+) -> list[Tensor | None]:
     """Shapes: weight [v, d]; indices [n]; offsets [bags] -> [bags, d] and what the gradient needs.
     Dtypes: float32, float16, bfloat16; indices int64 or int32.
     Emits:  EmbeddingBag.
     """
-    return _bag(
-        weight, indices, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights, include_last_offset,
-        padding_idx, meta_outputs,
-    )  # fmt: skip
+    need_floats("EmbeddingBag", weight)
+    results: list[Tensor] = list(ge.EmbeddingBag(
+        weight, indices, cast(offsets, indices.dtype), per_sample_weights, mode=("sum", "mean", "max")[mode],
+        scale_grad_by_freq=scale_grad_by_freq, sparse=sparse, include_last_offset=include_last_offset,
+        padding_idx=padding_idx,
+    ))  # fmt: skip
+    if isinstance(meta_outputs[1].size[0], int) and meta_outputs[1].size[0] == 0:
+        results[1] = ge.Const(np.zeros((0,), np.int64))  # torch does not note the bag of each index
+    made: list[Tensor | None] = [cast(r, s.dtype) for r, s in zip(results, meta_outputs)]
+    # With an end marker torch describes one bag more than there is, for a gradient that nobody takes here.
+    return [made[0], None, None, None] if include_last_offset and not trained else made
 
 
 def _bag_of(indices: Tensor, offsets: Tensor) -> Tensor:

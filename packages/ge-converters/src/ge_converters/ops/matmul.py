@@ -47,84 +47,66 @@ def _pairs(*shapes: tuple[int, ...]) -> list[list[TensorLike]]:
     return [[make(*s) for s in shapes] for make in (F32, F16, BF16, I32, I64, U8, I8, F64)]
 
 
-@declare_supported(
-    [
-        *(Support(*p) for p in _pairs((4, 8), (8, 3))),
-        Support(F32(4, 8, strides=(1, 4)), F32(8, 3, strides=(1, 8))),
-        Support(F32(1, 8), F32(8, 1)),
-        Support(F32(0, 8), F32(8, 3)),
-        Support(F32(4, 0), F32(0, 3)),
-    ]
+@register_fx_node_ge_converter(
+    {
+        aten.mm.default: [
+            *(Support(*p) for p in _pairs((4, 8), (8, 3))),
+            Support(F32(4, 8, strides=(1, 4)), F32(8, 3, strides=(1, 8))),
+            Support(F32(1, 8), F32(8, 1)),
+            Support(F32(0, 8), F32(8, 3)),
+            Support(F32(4, 0), F32(0, 3)),
+        ],
+        aten.bmm.default: [
+            *(Support(*p) for p in _pairs((2, 4, 8), (2, 8, 3))),
+            Support(F32(2, 4, 8, strides=(32, 1, 4)), F32(2, 8, 3)),
+            Support(F32(0, 4, 8), F32(0, 8, 3)),
+            Support(F32(2, 4, 0), F32(2, 0, 3)),
+        ],
+    },
+    source="native_functions.yaml: mm, bmm; GE MatMulV2, BatchMatMulV2",
 )
-@register_fx_node_ge_converter(aten.mm.default, source="native_functions.yaml: mm; GE MatMulV2")
 def mm(self: Tensor, mat2: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
-    """Shapes: self [n, m]; mat2 [m, p] -> [n, p].
+    """Shapes: self [n, m]; mat2 [m, p] -> [n, p]; or a batch [b, ...] of each.
     Dtypes: floats, integers; see ``product``.
-    Emits:  MatMulV2; a Transpose of an operand becomes its flag.
+    Emits:  MatMulV2, BatchMatMulV2; a Transpose of an operand becomes its flag.
     """
-    return product(self, mat2)
+    return product(self, mat2, rank=self.rank)
 
 
-@declare_supported(
-    [
-        *(Support(*p) for p in _pairs((2, 4, 8), (2, 8, 3))),
-        Support(F32(2, 4, 8, strides=(32, 1, 4)), F32(2, 8, 3)),
-        Support(F32(0, 4, 8), F32(0, 8, 3)),
-        Support(F32(2, 4, 0), F32(2, 0, 3)),
-    ]
+@register_fx_node_ge_converter(
+    {
+        aten.addmm.default: [
+            *(Support(*p) for p in _pairs((3,), (4, 8), (8, 3))),
+            *(Support(make(4, 3), make(4, 8), make(8, 3)) for make in (F32, F16, BF16)),
+            Support(F32(), F32(4, 8), F32(8, 3)),
+            Support(F32(4, 1), F32(4, 8), F32(8, 3)),
+            *(Support(make(3), make(4, 8), make(8, 3), beta=0.5, alpha=2) for make in (F32, F16, BF16)),
+            Support(F32(3), F32(4, 8), F32(8, 3), beta=0),
+            Support(F32(value=[float("nan")] * 3), F32(4, 8), F32(8, 3), beta=0, alpha=0.5),
+            Support(I64(3), I64(4, 8), I64(8, 3), beta=3, alpha=-2),
+            Support(F32(3), F32(4, 8), F32(8, 3, strides=(1, 8))),
+        ],
+        aten.baddbmm.default: [
+            *(Support(*p) for p in _pairs((2, 4, 3), (2, 4, 8), (2, 8, 3))),
+            Support(F32(3), F32(2, 4, 8), F32(2, 8, 3), beta=0.5, alpha=2),
+            Support(F16(2, 4, 3), F16(2, 4, 8), F16(2, 8, 3), beta=0, alpha=0.25),
+            Support(BF16(2, 1, 3), BF16(2, 4, 8), BF16(2, 8, 3), alpha=0.125),
+        ],
+    },
+    source="native_functions.yaml: addmm, baddbmm; GE MatMulV2, BatchMatMulV2, Mul, Add",
+    names={"batch1": "mat1", "batch2": "mat2"},
 )
-@register_fx_node_ge_converter(aten.bmm.default, source="native_functions.yaml: bmm; GE BatchMatMulV2")
-def bmm(self: Tensor, mat2: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
-    """Shapes: self [b, n, m]; mat2 [b, m, p] -> [b, n, p].
-    Dtypes: floats, integers; see ``product``.
-    Emits:  BatchMatMulV2; a Transpose of an operand becomes its flag.
-    """
-    return product(self, mat2, rank=3)
-
-
-@declare_supported(
-    [
-        *(Support(*p) for p in _pairs((3,), (4, 8), (8, 3))),
-        *(Support(make(4, 3), make(4, 8), make(8, 3)) for make in (F32, F16, BF16)),
-        Support(F32(), F32(4, 8), F32(8, 3)),
-        Support(F32(4, 1), F32(4, 8), F32(8, 3)),
-        *(Support(make(3), make(4, 8), make(8, 3), beta=0.5, alpha=2) for make in (F32, F16, BF16)),
-        Support(F32(3), F32(4, 8), F32(8, 3), beta=0),
-        Support(F32(value=[float("nan")] * 3), F32(4, 8), F32(8, 3), beta=0, alpha=0.5),
-        Support(I64(3), I64(4, 8), I64(8, 3), beta=3, alpha=-2),
-        Support(F32(3), F32(4, 8), F32(8, 3, strides=(1, 8))),
-    ]
-)
-@register_fx_node_ge_converter(aten.addmm.default, source="native_functions.yaml: addmm; GE MatMulV2, Mul, Add")
 def addmm(
     self: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Number = 1, alpha: Number = 1, meta_outputs: TensorSpec
 ) -> Tensor:
-    """Shapes: self broadcasts to [n, p]; mat1 [n, m]; mat2 [m, p] -> [n, p].
+    """Shapes: self broadcasts to [n, p]; mat1 [n, m]; mat2 [m, p] -> [n, p]; or a batch [b, ...] of each.
     Dtypes: floats, integers; see ``product``.
-    Emits:  MatMulV2 with bias if alpha == beta == 1 and self is [p]; else MatMulV2, Mul, Add, halves in float32.
+    Emits:  MatMulV2 with bias if alpha == beta == 1 and self is [p]; else MatMulV2 or BatchMatMulV2, Mul, Add, halves
+            in float32.
     """
-    if _is(beta, 1) and _is(alpha, 1) and self.rank == 1:
+    if _is(beta, 1) and _is(alpha, 1) and self.rank == 1 and mat1.rank == 2:
         return product(mat1, mat2, self)
-    return _combined(self, mat1, mat2, beta, alpha, 2)
-
-
-@declare_supported(
-    [
-        *(Support(*p) for p in _pairs((2, 4, 3), (2, 4, 8), (2, 8, 3))),
-        Support(F32(3), F32(2, 4, 8), F32(2, 8, 3), beta=0.5, alpha=2),
-        Support(F16(2, 4, 3), F16(2, 4, 8), F16(2, 8, 3), beta=0, alpha=0.25),
-        Support(BF16(2, 1, 3), BF16(2, 4, 8), BF16(2, 8, 3), alpha=0.125),
-    ]
-)
-@register_fx_node_ge_converter(aten.baddbmm.default, source="native_functions.yaml: baddbmm; GE BatchMatMulV2")
-def baddbmm(
-    self: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Number = 1, alpha: Number = 1, meta_outputs: TensorSpec
-) -> Tensor:
-    """Shapes: self broadcasts to [b, n, p]; batch1 [b, n, m]; batch2 [b, m, p] -> [b, n, p].
-    Dtypes: floats, integers; see ``product``.
-    Emits:  BatchMatMulV2, Mul, Add; halves in float32.
-    """
-    return _combined(self, batch1, batch2, beta, alpha, 3)
+    return _combined(self, mat1, mat2, beta, alpha, mat1.rank)
 
 
 @declare_supported(
@@ -132,9 +114,7 @@ def baddbmm(
         *(Support(*p) for p in _pairs((4, 3), (2, 4, 8), (2, 8, 3))),
         Support(F32(3), F32(2, 4, 8), F32(2, 8, 3), beta=0.5, alpha=2),
         # eager adds the products in half precision
-        Support(BF16(4, 3), BF16(2, 4, 8), BF16(2, 8, 3), beta=0, alpha=0.25).within(
-            3e-2, 2e-2
-        ),  # eager adds in halves
+        Support(BF16(4, 3), BF16(2, 4, 8), BF16(2, 8, 3), beta=0, alpha=0.25).within(3e-2, 2e-2),
     ]
 )
 @register_fx_node_ge_converter(aten.addbmm.default, source="native_functions.yaml: addbmm; GE BatchMatMulV2, ReduceSum")
@@ -187,13 +167,6 @@ def addmv(
     return result
 
 
-def _inner(self: Tensor, other: Tensor) -> Tensor:
-    if self.dtype == DataType.DT_FLOAT or self.dtype in HALF_TYPES:
-        inner: Tensor = ge.Dot(self, other)
-        return inner
-    return ge.ReduceSum(ge.Mul(self, other), [0], keep_dims=False)
-
-
 @declare_supported([*(Support(*p) for p in _pairs((8,), (8,))), Support(F32(0), F32(0))])
 @register_fx_node_ge_converter(aten.dot.default, source="native_functions.yaml: dot; GE Dot")
 def dot(self: Tensor, tensor: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
@@ -201,19 +174,20 @@ def dot(self: Tensor, tensor: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
     Dtypes: any number type, both equal.
     Emits:  Dot, halves in float32 and rounded once; Mul, ReduceSum for the other types.
     """
-    return _inner(self, tensor)
+    if self.dtype == DataType.DT_FLOAT or self.dtype in HALF_TYPES:
+        inner: Tensor = ge.Dot(self, tensor)
+        return inner
+    return ge.ReduceSum(ge.Mul(self, tensor), [0], keep_dims=False)
 
 
-@declare_supported(
-    [Support(F32(8), F32(8)), Support(F64(8), F64(8)), Support(I64(8), I64(8)), Support(BF16(8), BF16(8))]
-)
+@declare_supported([Support(f(8), f(8)) for f in (F32, F64, I64, BF16)])
 @register_fx_node_ge_converter(aten.vdot.default, source="native_functions.yaml: vdot; GE Dot")
 def vdot(self: Tensor, other: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
     """Shapes: self [n]; other [n] -> [].
     Dtypes: real number types; complex operands are conjugated first.
     Emits:  as dot.
     """
-    return _inner(ge.Conj(self) if self.dtype.is_complex else self, other)
+    return dot(ge.Conj(self) if self.dtype.is_complex else self, other, meta_outputs=meta_outputs)
 
 
 @declare_supported([Support(I8(32, 8), I8(8, 16)), Support(I8(32, 8), I8(8, 16, strides=(1, 8)))])
@@ -254,7 +228,7 @@ def matmul(self: Tensor, other: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
     Emits:  MatMulV2 or BatchMatMulV2, with Unsqueeze and Squeeze for 1-d operands and missing leading dims.
     """
     if self.rank == 1 and other.rank == 1:
-        return _inner(self, other)
+        return dot(self, other, meta_outputs=meta_outputs)
     row, column = self.rank == 1, other.rank == 1
     a_rank, b_rank = (2 if row else self.rank), (2 if column else other.rank)
     rank = max(a_rank, b_rank)

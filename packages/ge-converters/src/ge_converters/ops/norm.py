@@ -250,28 +250,23 @@ _SOFTMAX_CASES = [
 ]
 
 
-@declare_supported(_SOFTMAX_CASES)
-@register_fx_node_ge_converter(aten._softmax.default, source="native_functions.yaml: _softmax; GE SoftmaxV2")
-def _softmax(self: Tensor, dim: int, half_to_float: bool, *, meta_outputs: TensorSpec) -> Tensor:
+@register_fx_node_ge_converter(
+    {aten._softmax.default: _SOFTMAX_CASES},
+    source="native_functions.yaml: _softmax; GE SoftmaxV2",
+    fixed={"op": "SoftmaxV2"},
+)
+@register_fx_node_ge_converter(
+    {aten._log_softmax.default: _SOFTMAX_CASES},
+    source="native_functions.yaml: _log_softmax; GE LogSoftmaxV2",
+    fixed={"op": "LogSoftmaxV2"},
+)
+def softmax(self: Tensor, dim: int, half_to_float: bool, *, op: str, meta_outputs: TensorSpec) -> Tensor:
     """Shapes: kept.
     Dtypes: float32, float16, bfloat16, float64; with half_to_float the result is float32.
-    Emits:  SoftmaxV2.
+    Emits:  SoftmaxV2, LogSoftmaxV2.
     """
     x = cast(self, _F32) if half_to_float else self
-    result: Tensor = ge.SoftmaxV2(x, axes=[dim])
-    return cast(result, meta_outputs.dtype)
-
-
-@declare_supported(_SOFTMAX_CASES)
-@register_fx_node_ge_converter(aten._log_softmax.default, source="native_functions.yaml: _log_softmax; GE LogSoftmaxV2")
-def _log_softmax(self: Tensor, dim: int, half_to_float: bool, *, meta_outputs: TensorSpec) -> Tensor:
-    """Shapes: kept.
-    Dtypes: float32, float16, bfloat16, float64; with half_to_float the result is float32.
-    Emits:  LogSoftmaxV2.
-    """
-    x = cast(self, _F32) if half_to_float else self
-    result: Tensor = ge.LogSoftmaxV2(x, axes=[dim])
-    return cast(result, meta_outputs.dtype)
+    return cast(getattr(ge, op)(x, axes=[dim]), meta_outputs.dtype)
 
 
 _SOFTMAX_GRADIENT_CASES = [
@@ -324,43 +319,36 @@ def _log_softmax_backward_data(
 _INFINITE: Final = {math.inf: 2147483647.0, -math.inf: -2147483648.0}
 
 
-def _vector_norm(x: Tensor, order: Any, dim: Any, keepdim: bool) -> Tensor:
-    axes = [] if dim is None else [dim] if isinstance(dim, int) else list(dim)
-    p = 2.0 if order is None else float(order)
-    result: Tensor = ge.LpNormV2(x, p=_INFINITE.get(p, p), axes=axes, keepdim=keepdim, epsilon=0.0)
-    return result
-
-
 _ORDERS: Final = (2, 1, 0, 3, 0.5, math.inf, -math.inf, -1)
 
 
-@declare_supported(
-    [Support(m(2, 3, 4), p) for m in (F32, F16, BF16) for p in _ORDERS]
-    + [Support(F32(2, 3, 4), p, d, k) for p in _ORDERS for d, k in (([1], False), ([0, -1], True), (None, True))]
-    + [Support(F32()), Support(F32(2, 0), 2, [1]), Support(F32(value=[float("nan"), 1.0]), math.inf)]
-)
 @register_fx_node_ge_converter(
-    aten.linalg_vector_norm.default, source="native_functions.yaml: linalg_vector_norm; GE LpNormV2"
+    {
+        aten.linalg_vector_norm.default: [
+            *(Support(m(2, 3, 4), p) for m in (F32, F16, BF16) for p in _ORDERS),
+            *(
+                Support(F32(2, 3, 4), p, d, k)
+                for p in _ORDERS
+                for d, k in (([1], False), ([0, -1], True), (None, True))
+            ),
+            Support(F32()),
+            Support(F32(2, 0), 2, [1]),
+            Support(F32(value=[float("nan"), 1.0]), math.inf),
+        ],
+        aten.norm.ScalarOpt_dim: [Support(F32(2, 3, 4), p, [1], k) for p in (2, 1, 3, None) for k in (False, True)],
+        aten.norm.Scalar: [*(Support(F32(2, 3, 4), p) for p in (2, 1, 3)), Support(F32(2, 3))],
+    },
+    source="native_functions.yaml: linalg_vector_norm, norm; GE LpNormV2",
+    names={"p": "ord"},
 )
 def linalg_vector_norm(
-    self: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None, meta_outputs: TensorSpec
+    self: Tensor, ord: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None, meta_outputs: TensorSpec
 ) -> Tensor:
     """Shapes: self without dim, or with ones there; no dim means all.
     Dtypes: float32, float16, bfloat16; summed in float32 and rounded once. Other types are decomposed.
     Emits:  LpNormV2.
     """
-    return _vector_norm(self, ord, dim, keepdim)
-
-
-@declare_supported([Support(F32(2, 3, 4), p, [1], k) for p in (2, 1, 3, None) for k in (False, True)])
-@register_fx_node_ge_converter(aten.norm.ScalarOpt_dim, source="native_functions.yaml: norm.ScalarOpt_dim; GE LpNormV2")
-def norm_dim(self: Tensor, p: Any, dim: Any, keepdim: bool = False, *, meta_outputs: TensorSpec) -> Tensor:
-    """Emits:  LpNormV2."""
-    return _vector_norm(self, p, dim, keepdim)
-
-
-@declare_supported([Support(F32(2, 3, 4), p) for p in (2, 1, 3)] + [Support(F32(2, 3))])
-@register_fx_node_ge_converter(aten.norm.Scalar, source="native_functions.yaml: norm.Scalar; GE LpNormV2")
-def norm_all(self: Tensor, p: Any = 2, *, meta_outputs: TensorSpec) -> Tensor:
-    """Emits:  LpNormV2."""
-    return _vector_norm(self, p, None, False)
+    axes = [] if dim is None else [dim] if isinstance(dim, int) else list(dim)
+    p = 2.0 if ord is None else float(ord)
+    result: Tensor = ge.LpNormV2(self, p=_INFINITE.get(p, p), axes=axes, keepdim=keepdim, epsilon=0.0)
+    return result

@@ -80,6 +80,12 @@ def _each(*rest: tuple[Any, ...]) -> list[Support]:
     return [Support(x, *numbers) for x in _FLOATS for numbers in ((), *rest)]
 
 
+def _doubles(*rest: tuple[Any, ...]) -> list[Support]:
+    """The same with float64."""
+    kinds = (F32(2, 3), F16(2, 3), BF16(2, 3), F64(2, 3), F32(), F32(0, 2))
+    return [Support(x, *numbers) for x in kinds for numbers in ((), *rest)]
+
+
 def _two(*rest: Any, low: float = -2.0, high: float = 2.0, doubles: bool = False, **kwargs: Any) -> list[Support]:
     """Gradient and saved tensor of one shape in every float type."""
     kinds = (F32, F16, BF16, F64) if doubles else (F32, F16, BF16)
@@ -92,6 +98,16 @@ one_operator(aten.softshrink.default, "Softshrink(self; lambd)", _each((0.2,)))
 one_operator(aten.hardshrink.default, "HardShrink(self; lambd)", _each((0.2,)))
 one_operator(aten.softplus.default, "SoftplusV2(self; beta threshold)", _each((2.0, 1.0), (0.5,)))
 one_operator(aten.celu.default, "CeluV2(self; alpha)", _each((0.5,), (2.0,)))
+one_operator(aten.elu.default, "Elu(self; alpha scale input_scale)", _doubles((0.5,), (1.5, 2.0, 0.5)))
+one_operator(aten.leaky_relu.default, "LeakyRelu(self; negative_slope)", _doubles((0.2,), (-0.5,)))
+one_operator(
+    aten.hardsigmoid.default, "HardSigmoid(self; alpha=0.16666666666666666 beta=0.5)",
+    [Support(x) for x in _FLOATS if not x.strides],
+)  # fmt: skip
+one_operator(
+    aten.trace.default, "Trace(self)", [Support(f(3, 4)) for f in (F32, F16, BF16)] + [Support(F32(0, 0))],
+    "Other types are decomposed.",
+)  # fmt: skip
 one_operator(
     aten.glu.default, "GLU(self; dim)",
     [Support(f(2, 6)) for f in (F32, F16, BF16)] + [Support(F32(4, 3), 0), Support(F32(2, 4, 3), 1)],

@@ -10,7 +10,7 @@ from ge_converters.base.dtypes import cast
 from ge_converters.base.support import BF16, F16, F32, F64, Support
 from ge_converters.emit.compute_types import carried
 from ge_converters.emit.shapes import shape_operand
-from ge_converters.registry import declare_supported, register_fx_node_ge_converter
+from ge_converters.registry import register_fx_node_ge_converter
 from ge_graph import Tensor, TensorSpec
 from ge_graph import ops as ge
 
@@ -41,46 +41,61 @@ def _cropped(x: Tensor, padding: Any, rank: int) -> Tensor:
     return result
 
 
-def _register_padding(name: str, mode: str, spatial: int) -> None:
-    op, gradient = getattr(aten, name).default, getattr(aten, f"{name}_backward").default
+def _grown(padding: Any) -> list[Any]:
+    return [p if isinstance(p, Tensor) or p > 0 else 0 for p in padding]
+
+
+def _forms(spatial: int) -> tuple[list[Support], list[Support]]:
+    """Forms of padding that many axes, and of its gradient."""
     pads = [1, 2, 2, 1, 1, 0][: 2 * spatial]
     shape = (2, 3, 4, 5, 6)[: spatial + 2]
-    padded = [n + pads[2 * (spatial - 1 - i)] + pads[2 * (spatial - 1 - i) + 1] for i, n in enumerate(shape[2:])]
-
-    def convert(self: Tensor, padding: Any, *, meta_outputs: TensorSpec) -> Tensor:
-        (x,), back = carried("PadV3", self, moves=True)
-        grown = [p if isinstance(p, Tensor) or p > 0 else 0 for p in padding]
-        y = ge.PadV3(x, _paddings(grown, self.rank), mode=mode, paddings_contiguous=True)
-        return back(_cropped(y, padding, self.rank))
-
-    def convert_gradient(grad_output: Tensor, self: Tensor, padding: Any, *, meta_outputs: TensorSpec) -> Tensor:
-        grown = [p if isinstance(p, Tensor) or p > 0 else 0 for p in padding]
-        lost = [-p if not isinstance(p, Tensor) and p < 0 else 0 for p in padding]
-        grad = grad_output
-        if any(lost):  # what forward cropped gets no gradient
-            grad = ge.PadV3(grad, _paddings(lost, self.rank), mode="constant", paddings_contiguous=True)
-        y = ge.PadV3Grad(grad, _paddings(grown, self.rank), mode=mode, paddings_contiguous=True)
-        return cast(y, meta_outputs.dtype)
-
-    convert.__name__ = convert.__qualname__ = name
-    convert.__doc__ = f"{op._schema}\n\nShapes: the trailing axes grow by padding.\nDtypes: any.\nEmits:  PadV3."
-    convert_gradient.__name__ = convert_gradient.__qualname__ = f"{name}_backward"
-    convert_gradient.__doc__ = (
-        f"{gradient._schema}\n\nShapes: that of self.\nDtypes: float32, float16, bfloat16, float64.\nEmits:  PadV3Grad."
-    )
-    declare_supported([*(Support(m(*shape), pads) for m in (F32, F16, BF16, F64)), Support(F32(*shape[1:]), pads)])(
-        convert
-    )
-    declare_supported(
-        [Support(m(*shape[:2], *padded), m(*shape), pads) for m in (F32, F64)]
-        + [Support(F32(3, *padded), F32(*shape[1:]), pads)]
-    )(convert_gradient)  # fmt: skip
-    register_fx_node_ge_converter(op, source=f"native_functions.yaml: {name}; GE PadV3")(convert)
-    register_fx_node_ge_converter(gradient, source=f"native_functions.yaml: {name}_backward; GE PadV3Grad")(
-        convert_gradient
-    )
+    wide = [n + pads[2 * (spatial - 1 - i)] + pads[2 * (spatial - 1 - i) + 1] for i, n in enumerate(shape[2:])]
+    forward = [*(Support(m(*shape), pads) for m in (F32, F16, BF16, F64)), Support(F32(*shape[1:]), pads)]
+    gradient = [Support(m(*shape[:2], *wide), m(*shape), pads) for m in (F32, F64)]
+    return forward, [*gradient, Support(F32(3, *wide), F32(*shape[1:]), pads)]
 
 
-for _spatial in (1, 2, 3):
-    _register_padding(f"reflection_pad{_spatial}d", "reflect", _spatial)
-    _register_padding(f"replication_pad{_spatial}d", "edge", _spatial)
+_FORMS = {n: _forms(n) for n in (1, 2, 3)}
+
+
+@register_fx_node_ge_converter(
+    {getattr(aten, f"reflection_pad{n}d").default: _FORMS[n][0] for n in _FORMS},
+    source="native_functions.yaml: reflection_pad1d, 2d, 3d; GE PadV3",
+    fixed={"mode": "reflect"},
+)
+@register_fx_node_ge_converter(
+    {getattr(aten, f"replication_pad{n}d").default: _FORMS[n][0] for n in _FORMS},
+    source="native_functions.yaml: replication_pad1d, 2d, 3d; GE PadV3",
+    fixed={"mode": "edge"},
+)
+def pad(self: Tensor, padding: Any, *, mode: str, meta_outputs: TensorSpec) -> Tensor:
+    """Shapes: the trailing axes grow by padding.
+    Dtypes: any.
+    Emits:  PadV3.
+    """
+    (x,), back = carried("PadV3", self, moves=True)
+    y = ge.PadV3(x, _paddings(_grown(padding), self.rank), mode=mode, paddings_contiguous=True)
+    return back(_cropped(y, padding, self.rank))
+
+
+@register_fx_node_ge_converter(
+    {getattr(aten, f"reflection_pad{n}d_backward").default: _FORMS[n][1] for n in _FORMS},
+    source="native_functions.yaml: reflection_pad1d_backward, 2d, 3d; GE PadV3Grad",
+    fixed={"mode": "reflect"},
+)
+@register_fx_node_ge_converter(
+    {getattr(aten, f"replication_pad{n}d_backward").default: _FORMS[n][1] for n in _FORMS},
+    source="native_functions.yaml: replication_pad1d_backward, 2d, 3d; GE PadV3Grad",
+    fixed={"mode": "edge"},
+)
+def pad_backward(grad_output: Tensor, self: Tensor, padding: Any, *, mode: str, meta_outputs: TensorSpec) -> Tensor:
+    """Shapes: that of self.
+    Dtypes: float32, float16, bfloat16, float64.
+    Emits:  PadV3Grad.
+    """
+    lost = [-p if not isinstance(p, Tensor) and p < 0 else 0 for p in padding]
+    grad = grad_output
+    if any(lost):  # what forward cropped gets no gradient
+        grad = ge.PadV3(grad, _paddings(lost, self.rank), mode="constant", paddings_contiguous=True)
+    y = ge.PadV3Grad(grad, _paddings(_grown(padding), self.rank), mode=mode, paddings_contiguous=True)
+    return cast(y, meta_outputs.dtype)

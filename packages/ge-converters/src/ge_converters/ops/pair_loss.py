@@ -34,51 +34,52 @@ def _loss(op: str, tensors: tuple[Tensor | None, ...], dtype: DataType, reductio
     return cast(getattr(ge, op)(*fed, reduction=_REDUCTIONS[reduction], **attrs), dtype)
 
 
-def _pairs(*rest: Any, low: float = -1.0, high: float = 1.0, factor: float = 1.0) -> list[Support]:
-    return [Support(m(2, 3, low=low, high=high), m(2, 3, low=0, high=factor), *rest, r) for m, r in _CASES]
+_PAIRS = [
+    Support(m(2, 3, low=-1.0, high=1.0), m(2, 3, low=0, high=1.0), r, *d)
+    for m, r in _CASES for d in ((), (0.5,), (2.0,))
+]  # fmt: skip
+_GRADIENTS = [
+    s
+    for d in (1.0, 0.5)
+    for s in (
+        *(Support(m(2, 3), m(2, 3), m(2, 3), 0, d) for m in (F32, F16, BF16)),
+        *(Support(F32(), F32(2, 3), F32(2, 3), r, d) for r in (1, 2)),
+    )
+]
 
 
-def _gradients(*rest: Any) -> list[Support]:
-    made = [Support(m(2, 3), m(2, 3), m(2, 3), 0, *rest) for m in (F32, F16, BF16)]
-    return made + [Support(F32(), F32(2, 3), F32(2, 3), r, *rest) for r in (1, 2)]
-
-
-@declare_supported([Support(*s.args, *d) for s in _pairs() for d in ((), (0.5,), (2.0,))])
 @register_fx_node_ge_converter(
-    aten.huber_loss.default, source="native_functions.yaml: huber_loss; GE SmoothL1LossV2, Mul"
+    {aten.huber_loss.default: _PAIRS},
+    source="native_functions.yaml: huber_loss; GE SmoothL1LossV2, Mul",
+    fixed={"op": "SmoothL1LossV2"},
+)
+@register_fx_node_ge_converter(
+    {aten.huber_loss_backward.default: _GRADIENTS},
+    source="native_functions.yaml: huber_loss_backward; GE SmoothL1LossGradV2, Mul",
+    fixed={"op": "SmoothL1LossGradV2"},
 )
 def huber_loss(
-    self: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0, *, meta_outputs: TensorSpec
+    self: Tensor,
+    target: Tensor,
+    reduction: int,
+    delta: float,
+    *,
+    grad_output: Tensor | None = None,
+    op: str,
+    meta_outputs: TensorSpec,
 ) -> Tensor:
-    """Shapes: both equal -> the same, or [] when reduced.
+    """Shapes: both equal -> the same, or [] when reduced; grad_output that of the loss -> that of self.
     Dtypes: float32, float16; bfloat16 through float32.
-    Emits:  SmoothL1LossV2, times delta if that is not 1: smooth_l1 with beta = delta is huber / delta.
+    Emits:  SmoothL1LossV2 or its gradient, times delta if that is not 1: smooth_l1 with beta = delta is huber / delta.
     """
-    return _scaled("SmoothL1LossV2", (self, target), meta_outputs.dtype, reduction, float(delta))
-
-
-def _scaled(op: str, tensors: tuple[Tensor, ...], dtype: DataType, reduction: int, delta: float) -> Tensor:
     if not math.isfinite(delta):
         raise Refusal(f"delta is {delta}, and the GE operator divides by it; for a delta without bound use mse_loss")
+    tensors = (self, target) if grad_output is None else (self, target, grad_output)
     if delta == 1.0:
-        return _loss(op, tensors, dtype, reduction, sigma=delta)
+        return _loss(op, tensors, meta_outputs.dtype, reduction, sigma=1.0)
     wide = tuple(cast(t, _F32) for t in tensors)
-    return cast(arithmetic("Mul", _loss(op, wide, _F32, reduction, sigma=delta), delta, _F32), dtype)
-
-
-@declare_supported([s for d in (1.0, 0.5) for s in _gradients(d)])
-@register_fx_node_ge_converter(
-    aten.huber_loss_backward.default,
-    source="native_functions.yaml: huber_loss_backward; GE SmoothL1LossGradV2, Mul",
-)
-def huber_loss_backward(
-    grad_output: Tensor, self: Tensor, target: Tensor, reduction: int, delta: float, *, meta_outputs: TensorSpec
-) -> Tensor:
-    """Shapes: grad_output that of the loss -> that of self.
-    Dtypes: float32, float16; bfloat16 through float32.
-    Emits:  SmoothL1LossGradV2, times delta if that is not 1.
-    """
-    return _scaled("SmoothL1LossGradV2", (self, target, grad_output), meta_outputs.dtype, reduction, float(delta))
+    scaled = arithmetic("Mul", _loss(op, wide, _F32, reduction, sigma=float(delta)), float(delta), _F32)
+    return cast(scaled, meta_outputs.dtype)
 
 
 @declare_supported(

@@ -470,14 +470,6 @@ def _adaptive(x: Tensor, output_size: Sequence[Any], spatial: int) -> Tensor:
     return apply_to_axes(x, weights, x.rank)
 
 
-def _adaptive_gradient(grad: Tensor, like: Tensor, spatial: int) -> Tensor:
-    """The transposed averaging matrices, axis by axis."""
-    first = like.rank - spatial
-    axes = range(first, like.rank)
-    weights = [(a, adaptive_mean(axis_size(like, a), axis_size(grad, a))) for a in axes]
-    return apply_to_axes(grad, weights, like.rank, transposed=True)
-
-
 @declare_supported(
     [
         Support(F32(2, 3, 8, 9), [4, 3]),
@@ -524,8 +516,9 @@ def _adaptive_avg_pool2d_backward(grad_output: Tensor, self: Tensor, *, meta_out
     """
     known = known_sizes(meta_outputs)
     if known is None:
-        grad = _single(grad_output)
-        return cast(_adaptive_gradient(grad, self, 2), self.dtype)
+        grad, rank = _single(grad_output), self.rank
+        weights = [(a, adaptive_mean(axis_size(self, a), axis_size(grad, a))) for a in (rank - 2, rank - 1)]
+        return cast(apply_to_axes(grad, weights, rank, transposed=True), self.dtype)
     grad = cast(grad_output, carrier("AdaptiveAvgPool2dGrad", grad_output.dtype))
     y: Tensor = ge.AdaptiveAvgPool2dGrad(grad, orig_input_shape=known)
     if self.rank == 4:
@@ -628,15 +621,6 @@ def adaptive_max_pool2d(self: Tensor, output_size: Any, *, meta_outputs: list[Te
     return _unbatched(cast(y, self.dtype), self, 4), _unbatched(indices, self, 4)
 
 
-def _scattered(grad: Tensor, like: Tensor, indices: Tensor, leading: int, spec: TensorSpec) -> Tensor:
-    """Each gradient at the place its maximum came from; ``leading`` axes stand before the flattened plane."""
-    shape = [0] * leading + [-1]
-    flat = (ge.Reshape(cast(t, _F32), shape) for t in (ge.ZerosLike(cast(like, _F32)), grad))
-    zeros, updates = flat
-    summed = ge.ScatterElements(zeros, ge.Reshape(indices, shape), updates, axis=leading, reduction="add")
-    return cast(ge.Reshape(summed, known_sizes(spec) or ge.Shape(like, dtype=_I64)), spec.dtype)
-
-
 @declare_supported(
     [
         Support(F32(1, 2, 3, 4), F32(1, 2, 6, 8), I64(1, 2, 3, 4, low=0, high=48)),
@@ -654,4 +638,9 @@ def adaptive_max_pool2d_backward(
     Dtypes: float32; halves through float32, in which shared places are summed.
     Emits:  ZerosLike, Reshape, ScatterElements with add.
     """
-    return _scattered(grad_output, self, indices, self.rank - 2, meta_outputs)
+    leading = self.rank - 2  # axes before the flattened plane
+    shape = [0] * leading + [-1]
+    zeros, updates = (ge.Reshape(cast(t, _F32), shape) for t in (ge.ZerosLike(cast(self, _F32)), grad_output))
+    summed = ge.ScatterElements(zeros, ge.Reshape(indices, shape), updates, axis=leading, reduction="add")
+    whole = ge.Reshape(summed, known_sizes(meta_outputs) or ge.Shape(self, dtype=_I64))
+    return cast(whole, meta_outputs.dtype)

@@ -18,7 +18,7 @@ from ge_converters.base.support import BF16, F16, F32, F64, I64, Support
 from ge_converters.emit.arithmetic import arithmetic
 from ge_converters.emit.compute_types import carrier
 from ge_converters.emit.shapes import ints, shape_operand
-from ge_converters.registry import declare_supported, define, register_fx_node_ge_converter
+from ge_converters.registry import declare_supported, register_fx_node_ge_converter
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
 
@@ -57,73 +57,70 @@ def _normal(sizes: Any, dtype: DataType) -> Tensor:
     return cast(ge.RandomStandardNormal(sizes, dtype=inner), dtype)
 
 
-_SIZED = [Support([2, 3]).shape_only(), Support([]).shape_only(), Support([0, 2]).shape_only()]
-_TYPED = [Support([2, 3], dtype=d).shape_only() for d in (torch.float16, torch.bfloat16, torch.float64)]
-_LIKE = [Support(f(2, 3)).shape_only() for f in (F32, F16, BF16, F64)]
+def _forms(*rows: tuple[Any, ...], **keywords: Any) -> list[Support]:
+    return [Support(*row, **keywords).shape_only() for row in rows]
 
 
-@declare_supported([*_SIZED, *_TYPED])
-@register_fx_node_ge_converter(aten.rand.default, source="aten rand; GE RandomUniform")
-def rand(size: Any, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
-    """Uniform samples in [0, 1).
+_SIZED = [
+    *_forms(([2, 3],), ([],), ([0, 2],)),
+    *(Support([2, 3], dtype=d).shape_only() for d in (torch.float16, torch.bfloat16, torch.float64)),
+]
+_LIKE = _forms(*((f(2, 3),) for f in (F32, F16, BF16, F64)))
+_LIKE_TYPED = [*_LIKE, *_forms((F32(2),), dtype=torch.float16)]
 
-    Emits:  RandomUniform.
+
+@register_fx_node_ge_converter(
+    {aten.rand.default: _SIZED, aten.rand_like.default: _LIKE_TYPED},
+    source="native_functions.yaml: rand; GE RandomUniform",
+    fixed={"draw": _uniform},
+)
+@register_fx_node_ge_converter(
+    {aten.randn.default: _SIZED, aten.randn_like.default: _LIKE_TYPED},
+    source="native_functions.yaml: randn; GE RandomStandardNormal",
+    fixed={"draw": _normal},
+)
+def drawn(
+    self: Tensor | None = None,
+    size: Any = None,
+    *,
+    dtype: Any = None,
+    draw: Callable[[Any, DataType], Tensor],
+    meta_outputs: TensorSpec,
+) -> Tensor:
+    """Uniform samples in [0, 1) or standard normal ones, in the given sizes or the shape of self.
+
+    Emits:  RandomUniform, RandomStandardNormal.
     """
-    return _uniform(_sizes(size), meta_outputs.dtype)
+    return draw(_sizes(size) if self is None else _sizes_like(self, meta_outputs), meta_outputs.dtype)
 
 
-@declare_supported([*_SIZED, *_TYPED])
-@register_fx_node_ge_converter(aten.randn.default, source="aten randn; GE RandomStandardNormal")
-def randn(size: Any, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
-    """Standard normal samples.
-
-    Emits:  RandomStandardNormal.
-    """
-    return _normal(_sizes(size), meta_outputs.dtype)
-
-
-@declare_supported([*_LIKE, Support(F32(2), dtype=torch.float16).shape_only()])
-@register_fx_node_ge_converter(aten.rand_like.default, source="aten rand_like; GE RandomUniform")
-def rand_like(self: Tensor, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
-    """Uniform samples in the shape of self."""
-    return _uniform(_sizes_like(self, meta_outputs), meta_outputs.dtype)
-
-
-@declare_supported([*_LIKE, Support(F32(2), dtype=torch.float16).shape_only()])
-@register_fx_node_ge_converter(aten.randn_like.default, source="aten randn_like; GE RandomStandardNormal")
-def randn_like(self: Tensor, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
-    """Standard normal samples in the shape of self."""
-    return _normal(_sizes_like(self, meta_outputs), meta_outputs.dtype)
-
-
-def _integers(low: Any, high: Any, sizes: Any, dtype: DataType) -> Tensor:
+@register_fx_node_ge_converter(
+    {
+        aten.randint.default: [
+            *_forms((5, [2, 3])), *_forms((9, [4]), dtype=torch.int32), *_forms((3, []), dtype=torch.float32)
+        ],
+        aten.randint.low: [*_forms((-3, 5, [2, 3])), *_forms((2, 9, [4]), dtype=torch.int32)],
+        aten.randint_like.default: _forms(*((f(2, 3), 5) for f in (F32, I64))),
+        aten.randint_like.low_dtype: _forms(*((f(2, 3), -2, 5) for f in (F32, I64))),
+    },
+    source="native_functions.yaml: randint, randint_like; GE RandomUniformInt",
+)  # fmt: skip
+def randint(
+    high: Any,
+    *,
+    low: Any = 0,
+    size: Any = None,
+    self: Tensor | None = None,
+    dtype: Any = None,
+    meta_outputs: TensorSpec,
+) -> Tensor:
+    """Whole numbers from low up to, not including, high, in the given sizes or the shape of self."""
+    sizes = _sizes(size) if self is None else _sizes_like(self, meta_outputs)
     bounds = dtype_promote(low, high, target_dtype=_D.DT_INT64)
-    return cast(ge.RandomUniformInt(sizes, *bounds), dtype)
+    return cast(ge.RandomUniformInt(sizes, *bounds), meta_outputs.dtype)
 
 
-@declare_supported(
-    [
-        Support(5, [2, 3]).shape_only(),
-        Support(9, [4], dtype=torch.int32).shape_only(),
-        Support(3, [], dtype=torch.float32).shape_only(),
-    ]
-)
-@register_fx_node_ge_converter(aten.randint.default, source="aten randint; GE RandomUniformInt")
-def randint(high: Any, size: Any, *, dtype: Any = torch.int64, meta_outputs: TensorSpec) -> Tensor:
-    """Whole numbers from 0 up to, not including, high."""
-    return _integers(0, high, _sizes(size), meta_outputs.dtype)
-
-
-@declare_supported([Support(-3, 5, [2, 3]).shape_only(), Support(2, 9, [4], dtype=torch.int32).shape_only()])
-@register_fx_node_ge_converter(aten.randint.low, source="aten randint.low; GE RandomUniformInt")
-def randint_low(low: Any, high: Any, size: Any, *, dtype: Any = torch.int64, meta_outputs: TensorSpec) -> Tensor:
-    """Whole numbers from low up to, not including, high."""
-    return _integers(low, high, _sizes(size), meta_outputs.dtype)
-
-
-@declare_supported(
-    [Support(5).shape_only(), Support(4, dtype=torch.int32).shape_only(), Support(0).shape_only(), Support(1)]
-)
+@declare_supported([*_forms((5,)), *_forms((4,), dtype=torch.int32), *_forms((0,)), Support(1)])
 @register_fx_node_ge_converter(aten.randperm.default, source="aten randperm; GE StatelessRandperm")
 def randperm(n: Any, *, dtype: Any = torch.int64, meta_outputs: TensorSpec) -> Tensor:
     """0 to n - 1 in random order.
@@ -149,8 +146,7 @@ def _generator_is_default(generator: Any) -> None:
 
 
 @declare_supported(
-    [Support(f(2, 3), p).shape_only() for f in (F32, F16, BF16, I64) for p in (0.5,)]
-    + [Support(F32(2, 3), 0.0), Support(F32(2, 3), 1.0)]
+    [*_forms(*((f(2, 3), 0.5) for f in (F32, F16, BF16, I64))), Support(F32(2, 3), 0.0), Support(F32(2, 3), 1.0)]
 )
 @register_fx_node_ge_converter(aten.bernoulli.p, source="aten bernoulli.p; GE StatelessBernoulli")
 def bernoulli_p(self: Tensor, p: Any = 0.5, *, generator: Any = None, meta_outputs: TensorSpec) -> Tensor:
@@ -162,23 +158,22 @@ def bernoulli_p(self: Tensor, p: Any = 0.5, *, generator: Any = None, meta_outpu
     return bernoulli_of(_sizes_like(self, meta_outputs), dtype_promote(p, target_dtype=_D.DT_FLOAT), meta_outputs.dtype)
 
 
-@declare_supported(
-    [Support(f(2, 3, low=0, high=1)).shape_only() for f in (F32, F16, BF16)] + [Support(F32(value=[0.0, 1.0]))]
-)
-@register_fx_node_ge_converter(aten.bernoulli.default, source="aten bernoulli; GE StatelessBernoulli")
-def bernoulli(self: Tensor, *, generator: Any = None, meta_outputs: TensorSpec) -> Tensor:
-    """1 with the probability that self holds, else 0."""
+@register_fx_node_ge_converter(
+    {
+        aten.bernoulli.default: [
+            *_forms(*((f(2, 3, low=0, high=1),) for f in (F32, F16, BF16))), Support(F32(value=[0.0, 1.0]))
+        ],
+        aten.bernoulli.Tensor: [
+            *_forms((F32(2, 3), F32(2, 3, low=0, high=1))), Support(I64(2), F32(value=[0.0, 1.0]))
+        ],
+    },
+    source="native_functions.yaml: bernoulli; GE StatelessBernoulli",
+)  # fmt: skip
+def bernoulli(self: Tensor, p: Tensor | None = None, *, generator: Any = None, meta_outputs: TensorSpec) -> Tensor:
+    """1 with the probability that p, else self, holds, else 0, in the shape and type of self."""
     _generator_is_default(generator)
-    probability = cast(self, carrier("StatelessBernoulli", self.dtype, "prob"))
-    return bernoulli_of(_sizes_like(self, meta_outputs), probability, meta_outputs.dtype)
-
-
-@declare_supported([Support(F32(2, 3), F32(2, 3, low=0, high=1)).shape_only(), Support(I64(2), F32(value=[0.0, 1.0]))])
-@register_fx_node_ge_converter(aten.bernoulli.Tensor, source="aten bernoulli.Tensor; GE StatelessBernoulli")
-def bernoulli_tensor(self: Tensor, p: Tensor, *, generator: Any = None, meta_outputs: TensorSpec) -> Tensor:
-    """1 with the probability that p holds, else 0, in the shape and type of self."""
-    _generator_is_default(generator)
-    probability = cast(p, carrier("StatelessBernoulli", p.dtype, "prob"))
+    chances = self if p is None else p
+    probability = cast(chances, carrier("StatelessBernoulli", chances.dtype, "prob"))
     return bernoulli_of(_sizes_like(self, meta_outputs), probability, meta_outputs.dtype)
 
 
@@ -211,7 +206,7 @@ def native_dropout(input: Tensor, p: Any, train: bool | None, *, meta_outputs: A
 # -- other distributions ---------------------------------------------------------------------------------------------
 
 
-@declare_supported([*_LIKE, Support(F32(2, 3), -1.0, 3.0).shape_only(), Support(F16(2), 2.0, 2.5).shape_only()])
+@declare_supported([*_LIKE, *_forms((F32(2, 3), -1.0, 3.0), (F16(2), 2.0, 2.5))])
 @register_fx_node_ge_converter(aten.uniform.default, source="aten uniform; GE RandomUniform")
 def uniform(
     self: Tensor, from_: Any = 0.0, to: Any = 1.0, *, generator: Any = None, meta_outputs: TensorSpec
@@ -225,7 +220,7 @@ def uniform(
     return arithmetic("Add", arithmetic("Mul", drawn, to - from_, dtype), from_, dtype)
 
 
-@declare_supported([*_LIKE, Support(F32(2, 3), -1.0, 3.0).shape_only()])
+@declare_supported([*_LIKE, *_forms((F32(2, 3), -1.0, 3.0))])
 @register_fx_node_ge_converter(aten.normal_functional.default, source="aten normal_functional; GE RandomStandardNormal")
 def normal_functional(
     self: Tensor, mean: Any = 0.0, std: Any = 1.0, *, generator: Any = None, meta_outputs: TensorSpec
@@ -239,9 +234,7 @@ def normal_functional(
     return arithmetic("Add", arithmetic("Mul", drawn, std, dtype), mean, dtype)
 
 
-@declare_supported(
-    [Support(F32(4, low=0.1, high=1), 2).shape_only(), Support(F32(3, 4, low=0.1, high=1), 2).shape_only()]
-)
+@declare_supported(_forms((F32(4, low=0.1, high=1), 2), (F32(3, 4, low=0.1, high=1), 2)))
 @register_fx_node_ge_converter(aten.multinomial.default, source="aten multinomial; GE MultinomialWithReplacement")
 def multinomial(
     self: Tensor, num_samples: Any, replacement: bool = False, *, generator: Any = None, meta_outputs: TensorSpec
@@ -255,44 +248,50 @@ def multinomial(
     return ge.MultinomialWithReplacement(weights, seed, offset, numsamples=num_samples, replacement=replacement)
 
 
-def _drawn_like(name: str) -> Callable[..., Tensor]:
-    """Distributions that are a function of uniform or normal samples."""
+@declare_supported(_LIKE)
+@register_fx_node_ge_converter(aten.exponential.default, source="native_functions.yaml: exponential; GE RandomUniform")
+def exponential(self: Tensor, lambd: Any = 1.0, *, generator: Any = None, meta_outputs: TensorSpec) -> Tensor:
+    """Exponential samples of a rate, in the shape and type of self."""
+    _generator_is_default(generator)
+    u = _float_uniform(self, meta_outputs)
+    waited = ge.Neg(ge.Log1p(ge.Neg(u)))
+    return cast(arithmetic("RealDiv", waited, lambd, u.dtype), meta_outputs.dtype)
 
-    def exponential(self: Tensor, lambd: Any = 1.0, *, generator: Any = None, meta_outputs: TensorSpec) -> Tensor:
-        _generator_is_default(generator)
-        u = _float_uniform(self, meta_outputs)
-        waited = ge.Neg(ge.Log1p(ge.Neg(u)))
-        return cast(arithmetic("RealDiv", waited, lambd, u.dtype), meta_outputs.dtype)
 
-    def geometric(self: Tensor, p: Any, *, generator: Any = None, meta_outputs: TensorSpec) -> Tensor:
-        _generator_is_default(generator)
-        u = _float_uniform(self, meta_outputs)
-        failures = arithmetic("RealDiv", ge.Log1p(ge.Neg(u)), math.log1p(-p) if p < 1 else -math.inf, u.dtype)
-        return cast(ge.Maximum(ge.Ceil(failures), ge.Const(1.0, dtype=u.dtype)), meta_outputs.dtype)
+@declare_supported(_forms(*((f(2, 3), 0.3) for f in (F32, F16, I64))))
+@register_fx_node_ge_converter(aten.geometric.default, source="native_functions.yaml: geometric; GE RandomUniform")
+def geometric(self: Tensor, p: Any, *, generator: Any = None, meta_outputs: TensorSpec) -> Tensor:
+    """Trials up to the first success of probability p, in the shape and type of self."""
+    _generator_is_default(generator)
+    u = _float_uniform(self, meta_outputs)
+    failures = arithmetic("RealDiv", ge.Log1p(ge.Neg(u)), math.log1p(-p) if p < 1 else -math.inf, u.dtype)
+    return cast(ge.Maximum(ge.Ceil(failures), ge.Const(1.0, dtype=u.dtype)), meta_outputs.dtype)
 
-    def cauchy(
-        self: Tensor, median: Any = 0.0, sigma: Any = 1.0, *, generator: Any = None, meta_outputs: TensorSpec
-    ) -> Tensor:
-        _generator_is_default(generator)
-        u = _float_uniform(self, meta_outputs)
-        turned = ge.Tan(arithmetic("Mul", arithmetic("Sub", u, 0.5, u.dtype), math.pi, u.dtype))
-        return cast(arithmetic("Add", arithmetic("Mul", turned, sigma, u.dtype), median, u.dtype), meta_outputs.dtype)
 
-    def log_normal(
-        self: Tensor, mean: Any = 1.0, std: Any = 2.0, *, generator: Any = None, meta_outputs: TensorSpec
-    ) -> Tensor:
-        _generator_is_default(generator)
-        inner = _D.DT_DOUBLE if meta_outputs.dtype == _D.DT_DOUBLE else _D.DT_FLOAT
-        drawn = _normal(_sizes_like(self, meta_outputs), inner)
-        return cast(ge.Exp(arithmetic("Add", arithmetic("Mul", drawn, std, inner), mean, inner)), meta_outputs.dtype)
+@declare_supported(_LIKE)
+@register_fx_node_ge_converter(aten.cauchy.default, source="native_functions.yaml: cauchy; GE RandomUniform")
+def cauchy(
+    self: Tensor, median: Any = 0.0, sigma: Any = 1.0, *, generator: Any = None, meta_outputs: TensorSpec
+) -> Tensor:
+    """Cauchy samples of a median and a width, in the shape and type of self."""
+    _generator_is_default(generator)
+    u = _float_uniform(self, meta_outputs)
+    turned = ge.Tan(arithmetic("Mul", arithmetic("Sub", u, 0.5, u.dtype), math.pi, u.dtype))
+    return cast(arithmetic("Add", arithmetic("Mul", turned, sigma, u.dtype), median, u.dtype), meta_outputs.dtype)
 
-    made: dict[str, Callable[..., Tensor]] = {
-        "exponential": exponential,
-        "geometric": geometric,
-        "cauchy": cauchy,
-        "log_normal": log_normal,
-    }
-    return made[name]
+
+@declare_supported(_LIKE)
+@register_fx_node_ge_converter(
+    aten.log_normal.default, source="native_functions.yaml: log_normal; GE RandomStandardNormal"
+)
+def log_normal(
+    self: Tensor, mean: Any = 1.0, std: Any = 2.0, *, generator: Any = None, meta_outputs: TensorSpec
+) -> Tensor:
+    """Samples whose logarithm is normal, in the shape and type of self."""
+    _generator_is_default(generator)
+    inner = _D.DT_DOUBLE if meta_outputs.dtype == _D.DT_DOUBLE else _D.DT_FLOAT
+    samples = _normal(_sizes_like(self, meta_outputs), inner)
+    return cast(ge.Exp(arithmetic("Add", arithmetic("Mul", samples, std, inner), mean, inner)), meta_outputs.dtype)
 
 
 def _float_uniform(self: Tensor, meta: TensorSpec) -> Tensor:
@@ -300,72 +299,25 @@ def _float_uniform(self: Tensor, meta: TensorSpec) -> Tensor:
     return ge.RandomUniform(_sizes_like(self, meta), dtype=inner)
 
 
-for _name in ("exponential", "cauchy", "log_normal"):
-    define(getattr(aten, _name).default, "RandomUniform", _drawn_like(_name), _LIKE, "Dtypes: floats.")
-define(
-    aten.geometric.default,
-    "RandomUniform",
-    _drawn_like("geometric"),
-    [Support(f(2, 3), 0.3).shape_only() for f in (F32, F16, I64)],
+@register_fx_node_ge_converter(
+    {
+        aten.normal.Tensor_Tensor: _forms((F32(2, 3), F32(3, low=0))),
+        aten.normal.Tensor_float: _forms((F32(2, 3), 2.0), (F32(2),)),
+        aten.normal.float_Tensor: _forms((1.5, F32(2, 3, low=0))),
+        aten.normal.float_float: [*_forms((0.5, 2.0, [2, 3])), *_forms((0.0, 1.0, [2]), dtype=torch.float16)],
+    },
+    source="native_functions.yaml: normal; GE RandomStandardNormal",
 )
-
-
-def _randint_like(self: Tensor, high: Any, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
-    return _integers(0, high, _sizes_like(self, meta_outputs), meta_outputs.dtype)
-
-
-def _randint_like_low(self: Tensor, low: Any, high: Any, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
-    return _integers(low, high, _sizes_like(self, meta_outputs), meta_outputs.dtype)
-
-
-define(
-    aten.randint_like.default, "RandomUniformInt", _randint_like, [Support(f(2, 3), 5).shape_only() for f in (F32, I64)]
-)
-define(
-    aten.randint_like.low_dtype,
-    "RandomUniformInt",
-    _randint_like_low,
-    [Support(f(2, 3), -2, 5).shape_only() for f in (F32, I64)],
-)
-
-
-def _normal_of(mean: Any, std: Any, *, generator: Any = None, meta_outputs: TensorSpec) -> Tensor:
-    """Normal samples; mean, std or both are tensors that broadcast."""
-    _generator_is_default(generator)
-    dtype = meta_outputs.dtype
-    if all(isinstance(s, int) for s in meta_outputs.size):
-        sizes: Any = ints(meta_outputs.size)  # type: ignore[arg-type]
-    else:
-        sizes = ge.Shape(arithmetic("Add", mean, std, dtype), dtype=_D.DT_INT64)
-    return arithmetic("Add", arithmetic("Mul", _normal(sizes, dtype), std, dtype), mean, dtype)
-
-
-define(aten.normal.Tensor_Tensor, "RandomStandardNormal", _normal_of, [Support(F32(2, 3), F32(3, low=0)).shape_only()])
-
-
-def _normal_mean(mean: Tensor, std: Any = 1.0, *, generator: Any = None, meta_outputs: TensorSpec) -> Tensor:
-    return _normal_of(mean, std, generator=generator, meta_outputs=meta_outputs)
-
-
-def _normal_std(mean: Any, std: Tensor, *, generator: Any = None, meta_outputs: TensorSpec) -> Tensor:
-    return _normal_of(mean, std, generator=generator, meta_outputs=meta_outputs)
-
-
-define(
-    aten.normal.Tensor_float,
-    "RandomStandardNormal",
-    _normal_mean,
-    [Support(F32(2, 3), 2.0).shape_only(), Support(F32(2)).shape_only()],
-)
-define(aten.normal.float_Tensor, "RandomStandardNormal", _normal_std, [Support(1.5, F32(2, 3, low=0)).shape_only()])
-
-
-@declare_supported([Support(0.5, 2.0, [2, 3]).shape_only(), Support(0.0, 1.0, [2], dtype=torch.float16).shape_only()])
-@register_fx_node_ge_converter(aten.normal.float_float, source="aten normal.float_float; GE RandomStandardNormal")
-def normal_numbers(
-    mean: Any, std: Any, size: Any, *, generator: Any = None, dtype: Any = None, meta_outputs: TensorSpec
+def normal(
+    mean: Any, std: Any = 1.0, size: Any = None, *, generator: Any = None, dtype: Any = None, meta_outputs: TensorSpec
 ) -> Tensor:
-    """Normal samples of the given sizes."""
+    """Normal samples of the given sizes, or of those that mean and std broadcast to."""
     _generator_is_default(generator)
     kind = meta_outputs.dtype
-    return arithmetic("Add", arithmetic("Mul", _normal(_sizes(size), kind), std, kind), mean, kind)
+    if size is not None:
+        sizes = _sizes(size)
+    elif all(isinstance(s, int) for s in meta_outputs.size):
+        sizes = ints(meta_outputs.size)  # type: ignore[arg-type]
+    else:
+        sizes = ge.Shape(arithmetic("Add", mean, std, kind), dtype=_D.DT_INT64)
+    return arithmetic("Add", arithmetic("Mul", _normal(sizes, kind), std, kind), mean, kind)

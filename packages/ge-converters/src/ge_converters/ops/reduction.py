@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from ge_converters.base.dtypes import cast, dtype_promote
 from ge_converters.base.support import BF16, BOOL, F16, F32, F64, I32, I64, U8, Support
 from ge_converters.emit.arithmetic import HALF_TYPES, arithmetic
 from ge_converters.emit.compute_types import carried, carrier
-from ge_converters.registry import declare_supported, define, register_fx_node_ge_converter
+from ge_converters.registry import declare_supported, register_fx_node_ge_converter
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
 
@@ -54,79 +54,60 @@ def _dim_cases(inputs: list[Any], dims: list[tuple[Any, ...]], **kwargs: Any) ->
     return made + [Support(F32(2, 3, 4), [1], **kwargs), Support(F32(2, 3, 4), [0, 2], True, **kwargs)]
 
 
-@declare_supported(
-    [Support(x) for x in _ALL] + [Support(F16(2, 3), dtype=torch.float32), Support(I64(3), dtype=torch.float32)]
+@register_fx_node_ge_converter(
+    {
+        aten.sum.default: [
+            *(Support(x) for x in _ALL),
+            Support(F16(2, 3), dtype=torch.float32),
+            Support(I64(3), dtype=torch.float32),
+        ],
+        aten.sum.dim_IntList: [
+            *_dim_cases(_ALL, _DIMS),
+            Support(F32(), []),
+            Support(F32(), [0]),
+            Support(F16(2, 3), [1], dtype=torch.float32),
+            Support(BOOL(2, 3), [0], dtype=torch.int32),
+        ],
+    },
+    source="native_functions.yaml: sum; GE ReduceSum",
+    fixed={"op": "ReduceSum"},
 )
-@register_fx_node_ge_converter(aten.sum.default, source="aten sum; GE ReduceSum")
-def sum_all(self: Tensor, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
-    """Sum of all elements.
-
-    Dtypes: integers and bool sum as int64; ``dtype`` casts before the sum.
-    Emits:  ReduceSum.
-    """
-    return reduced("ReduceSum", cast(self, meta_outputs.dtype), axes_of(None, self.rank), False)
-
-
-@declare_supported(
-    _dim_cases(_ALL, _DIMS)
-    + [
-        Support(F32(), []),
-        Support(F32(), [0]),
-        Support(F16(2, 3), [1], dtype=torch.float32),
-        Support(BOOL(2, 3), [0], dtype=torch.int32),
-    ]
+@register_fx_node_ge_converter(
+    {
+        aten.mean.default: [
+            *(Support(x) for x in _FLOAT if x.shape != (0, 3)),
+            Support(I64(2, 3), dtype=torch.float32),
+        ],
+        aten.mean.dim: [
+            *_dim_cases(_FLOAT, _DIMS),
+            Support(F32(), []),
+            Support(I64(2, 3), [1], dtype=torch.float32),
+        ],
+    },
+    source="native_functions.yaml: mean; GE ReduceMean",
+    fixed={"op": "ReduceMean"},
 )
-@register_fx_node_ge_converter(aten.sum.dim_IntList, source="aten sum.dim_IntList; GE ReduceSum")
-def sum_dim(self: Tensor, dim: Any, keepdim: bool = False, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
-    """Sum over dims, all of them for None or an empty list.
-
-    Dtypes: integers and bool sum as int64; ``dtype`` casts before the sum.
-    Emits:  ReduceSum.
-    """
-    return reduced("ReduceSum", cast(self, meta_outputs.dtype), axes_of(dim, self.rank), keepdim)
-
-
-@declare_supported([Support(x) for x in _FLOAT if x.shape != (0, 3)] + [Support(I64(2, 3), dtype=torch.float32)])
-@register_fx_node_ge_converter(aten.mean.default, source="aten mean; GE ReduceMean")
-def mean_all(self: Tensor, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
-    """Mean of all elements; ``dtype`` casts first."""
-    return reduced("ReduceMean", cast(self, meta_outputs.dtype), axes_of(None, self.rank), False)
-
-
-@declare_supported(_dim_cases(_FLOAT, _DIMS) + [Support(F32(), []), Support(I64(2, 3), [1], dtype=torch.float32)])
-@register_fx_node_ge_converter(aten.mean.dim, source="aten mean.dim; GE ReduceMean")
-def mean_dim(self: Tensor, dim: Any, keepdim: bool = False, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
-    """Mean over dims, all of them for None or an empty list."""
-    return reduced("ReduceMean", cast(self, meta_outputs.dtype), axes_of(dim, self.rank), keepdim)
-
-
-@declare_supported([Support(x) for x in _ALL])
-@register_fx_node_ge_converter(aten.prod.default, source="aten prod; GE ReduceProd")
-def prod_all(self: Tensor, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
-    """Product of all elements; integers and bool multiply as int64."""
-    return reduced("ReduceProd", cast(self, meta_outputs.dtype), axes_of(None, self.rank), False)
-
-
-@declare_supported(
-    [Support(x, *d) for x in _ALL if x.shape for d in ((1,), (-2, True))]
-    + [Support(F32(), 0), Support(I32(2, 3), 1, dtype=torch.float32)]
+@register_fx_node_ge_converter(
+    {
+        aten.prod.default: [Support(x) for x in _ALL],
+        aten.prod.dim_int: [
+            *(Support(x, *d) for x in _ALL if x.shape for d in ((1,), (-2, True))),
+            Support(F32(), 0),
+            Support(I32(2, 3), 1, dtype=torch.float32),
+        ],
+    },
+    source="native_functions.yaml: prod; GE ReduceProd",
+    fixed={"op": "ReduceProd"},
 )
-@register_fx_node_ge_converter(aten.prod.dim_int, source="aten prod.dim_int; GE ReduceProd")
-def prod_dim(self: Tensor, dim: int, keepdim: bool = False, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
-    """Product over one dim; integers and bool multiply as int64."""
-    return reduced("ReduceProd", cast(self, meta_outputs.dtype), axes_of(dim, self.rank), keepdim)
+def accumulated(
+    self: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None, op: str, meta_outputs: TensorSpec
+) -> Tensor:
+    """Sum, mean or product over dims, all of them for None or an empty list.
 
-
-@declare_supported([Support(f(3, 4)) for f in (F32, F16, BF16)] + [Support(F32(0, 0))])
-@register_fx_node_ge_converter(aten.trace.default, source="aten trace; GE Trace")
-def trace(self: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
-    """Sum of the diagonal of a matrix.
-
-    Dtypes: float32, float16; bfloat16 through float32. Other types are decomposed.
-    Emits:  Trace.
+    Dtypes: integers and bool give int64; ``dtype`` casts first.
+    Emits:  ReduceSum, ReduceMean or ReduceProd.
     """
-    (x,), back = carried("Trace", self)
-    return back(ge.Trace(x))
+    return reduced(op, cast(self, meta_outputs.dtype), axes_of(dim, self.rank), keepdim)
 
 
 # -- extremes --------------------------------------------------------------------------------------------------------
@@ -142,37 +123,6 @@ def _extreme(largest: bool, x: Tensor, axes: list[int], keepdim: bool) -> Tensor
     return reduced("ReduceMax" if largest else "ReduceMin", x, axes, keepdim)
 
 
-def _over_dims(largest: bool) -> Callable[..., Tensor]:
-    def convert(self: Tensor, dim: Any = (), keepdim: bool = False, *, meta_outputs: TensorSpec) -> Tensor:
-        return _extreme(largest, self, axes_of(dim, self.rank), keepdim)
-
-    return convert
-
-
-def _over_all(largest: bool) -> Callable[..., Tensor]:
-    def convert(self: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
-        return _extreme(largest, self, axes_of(None, self.rank), False)
-
-    return convert
-
-
-def _with_position(largest: bool) -> Callable[..., tuple[Tensor, Tensor]]:
-    """Values and positions; float16, bfloat16 and float32 in one operator, the other types in two."""
-    op = "ArgMaxWithValue" if largest else "ArgMinWithValue"
-
-    def convert(self: Tensor, dim: int, keepdim: bool = False, *, meta_outputs: Any) -> tuple[Tensor, Tensor]:
-        axis = _axis(dim, self.rank)
-        if self.rank == 0:
-            return self, ge.Const(0, dtype=_D.DT_INT64)
-        if self.dtype in (_D.DT_FLOAT, *HALF_TYPES):
-            (x,), back = carried(op, self)
-            positions, values = getattr(ge, op)(x, dimension=axis, keep_dims=keepdim)
-            return back(values), cast(positions, _D.DT_INT64)
-        return _extreme(largest, self, [axis], keepdim), _position(largest, self, axis, keepdim)
-
-    return convert
-
-
 def _position(largest: bool, x: Tensor, axis: int, keepdim: bool) -> Tensor:
     op = "ArgMaxV2" if largest else "ArgMin"
     (inner,), _ = carried(op, x)
@@ -180,121 +130,114 @@ def _position(largest: bool, x: Tensor, axis: int, keepdim: bool) -> Tensor:
     return ge.Unsqueeze(position, axes=[axis]) if keepdim else position
 
 
-def _arg(largest: bool) -> Callable[..., Tensor]:
-    def convert(self: Tensor, dim: int | None = None, keepdim: bool = False, *, meta_outputs: TensorSpec) -> Tensor:
-        if dim is not None and self.rank:
-            return _position(largest, self, _axis(dim, self.rank), keepdim)
-        position = _position(largest, ge.Reshape(self, [-1]), 0, False)
-        return ge.Reshape(position, [1] * self.rank) if keepdim and self.rank else position
-
-    return convert
-
-
 _ORDERED = [*_FULL, _NANS, F32(2, 3, 4)]
 
 
-def _install_extremes() -> None:
-    kept = "Dtypes: any real type or bool, kept; NaN wins.\n"
-    per_dim = [Support(x, *d) for x in _ORDERED if x.shape for d in ((1,), (-1, True), (0,))] + [Support(F32(), 0)]
-    places = [
-        Support(x, *d)
-        for x in _ORDERED
-        if x.shape and x.dtype != torch.bool
-        for d in ((), (1,), (-2, True), (None, True))
-    ]
-    places += [Support(F32()), Support(F32(), 0), Support(F32(value=[2.0, 3.0, 3.0, 1.0]))]
-    for largest in (True, False):
-        long, short = ("amax", "max") if largest else ("amin", "min")
-        reduce_op = "ReduceMax, ReduceAny" if largest else "ReduceMin, ReduceAll"
-        define(
-            getattr(aten, long).default,
-            reduce_op,
-            _over_dims(largest),
-            _dim_cases(_FULL, [d for d in _DIMS if d[0] is not None]) + [Support(_NANS, [1]), Support(F32())],
-            kept,
-        )
-        define(getattr(aten, short).default, reduce_op, _over_all(largest), [Support(x) for x in _ORDERED], kept)
-        define(
-            getattr(aten, short).dim,
-            "ArgMaxWithValue" if largest else "ArgMinWithValue",
-            _with_position(largest),
-            per_dim,
-            kept + "Positions are int64; the first of equals wins.",
-        )
-        define(
-            getattr(aten, f"arg{short}").default,
-            "ArgMaxV2" if largest else "ArgMin",
-            _arg(largest),
-            places,
-            "Dtypes: any real type -> int64; the first of equals wins, NaN wins over numbers.",
-        )
+_PER_DIM = [Support(x, *d) for x in _ORDERED if x.shape for d in ((1,), (-1, True), (0,))] + [Support(F32(), 0)]
+_OVER_DIMS = [*_dim_cases(_FULL, [d for d in _DIMS if d[0] is not None]), Support(_NANS, [1]), Support(F32())]
+_OVER_ALL = [Support(x) for x in _ORDERED]
+_PLACES = [
+    Support(x, *d) for x in _ORDERED if x.shape and x.dtype != torch.bool for d in ((), (1,), (-2, True), (None, True))
+] + [Support(F32()), Support(F32(), 0), Support(F32(value=[2.0, 3.0, 3.0, 1.0]))]
 
 
-_install_extremes()
+@register_fx_node_ge_converter(
+    {aten.amax.default: _OVER_DIMS, aten.max.default: _OVER_ALL},
+    source="native_functions.yaml: amax, max; GE ReduceMax, ReduceAny",
+    fixed={"largest": True},
+)
+@register_fx_node_ge_converter(
+    {aten.amin.default: _OVER_DIMS, aten.min.default: _OVER_ALL},
+    source="native_functions.yaml: amin, min; GE ReduceMin, ReduceAll",
+    fixed={"largest": False},
+)
+def extreme(self: Tensor, dim: Any = (), keepdim: bool = False, *, largest: bool, meta_outputs: TensorSpec) -> Tensor:
+    """The largest or smallest element over dims, all of them for an empty list.
+
+    Dtypes: any real type or bool, kept; NaN wins.
+    """
+    return _extreme(largest, self, axes_of(dim, self.rank), keepdim)
+
+
+@register_fx_node_ge_converter(
+    {aten.max.dim: _PER_DIM}, source="native_functions.yaml: max.dim; GE ArgMaxWithValue", fixed={"largest": True}
+)
+@register_fx_node_ge_converter(
+    {aten.min.dim: _PER_DIM}, source="native_functions.yaml: min.dim; GE ArgMinWithValue", fixed={"largest": False}
+)
+def extreme_with_position(
+    self: Tensor, dim: int, keepdim: bool = False, *, largest: bool, meta_outputs: Any
+) -> tuple[Tensor, Tensor]:
+    """Values and positions along a dim; float16, bfloat16 and float32 in one operator, the other types in two.
+
+    Dtypes: any real type or bool, kept; NaN wins. Positions are int64; the first of equals wins.
+    """
+    axis = _axis(dim, self.rank)
+    if self.rank == 0:
+        return self, ge.Const(0, dtype=_D.DT_INT64)
+    if self.dtype in (_D.DT_FLOAT, *HALF_TYPES):
+        op = "ArgMaxWithValue" if largest else "ArgMinWithValue"
+        (x,), back = carried(op, self)
+        positions, values = getattr(ge, op)(x, dimension=axis, keep_dims=keepdim)
+        return back(values), cast(positions, _D.DT_INT64)
+    return _extreme(largest, self, [axis], keepdim), _position(largest, self, axis, keepdim)
+
+
+@register_fx_node_ge_converter(
+    {aten.argmax.default: _PLACES}, source="native_functions.yaml: argmax; GE ArgMaxV2", fixed={"largest": True}
+)
+@register_fx_node_ge_converter(
+    {aten.argmin.default: _PLACES}, source="native_functions.yaml: argmin; GE ArgMin", fixed={"largest": False}
+)
+def position_of_extreme(
+    self: Tensor, dim: int | None = None, keepdim: bool = False, *, largest: bool, meta_outputs: TensorSpec
+) -> Tensor:
+    """Where the largest or smallest element is along a dim, in the flattened tensor for None.
+
+    Dtypes: any real type -> int64; the first of equals wins, NaN wins over numbers.
+    """
+    if dim is not None and self.rank:
+        return _position(largest, self, _axis(dim, self.rank), keepdim)
+    position = _position(largest, ge.Reshape(self, [-1]), 0, False)
+    return ge.Reshape(position, [1] * self.rank) if keepdim and self.rank else position
 
 
 # -- truth -----------------------------------------------------------------------------------------------------------
 
 
-def _truth(op: str, x: Tensor, axes: list[int], keepdim: bool, dtype: DataType) -> Tensor:
-    truth = cast(x, _D.DT_BOOL)
-    return cast(getattr(ge, op)(truth, axes, keep_dims=keepdim) if axes else truth, dtype)
+_TRUTHS = [
+    BOOL(2, 3),
+    F32(2, 3, low=0, high=0.1),
+    I64(2, 3, low=0, high=2),
+    F16(2, 3),
+    U8(2, 3, high=2),
+    _NANS,
+    BOOL(0, 3),
+]
+_TRUTH_ALL = [Support(x) for x in [*_TRUTHS, BOOL(), F32()]]
+_TRUTH_DIM = [Support(x, *d) for x in _TRUTHS for d in ((1,), (-1, True))] + [Support(BOOL(), 0)]
+_TRUTH_DIMS = [Support(x, *d) for x in _TRUTHS for d in (([1],), ([0, 1], True), (None,), ([],))]
 
 
-def _truth_all(op: str) -> Callable[..., Tensor]:
-    def convert(self: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
-        return _truth(op, self, axes_of(None, self.rank), False, meta_outputs.dtype)
+@register_fx_node_ge_converter(
+    {aten.any.default: _TRUTH_ALL, aten.any.dim: _TRUTH_DIM, aten.any.dims: _TRUTH_DIMS},
+    source="native_functions.yaml: any; GE ReduceAny",
+    fixed={"op": "ReduceAny"},
+)
+@register_fx_node_ge_converter(
+    {aten.all.default: _TRUTH_ALL, aten.all.dim: _TRUTH_DIM, aten.all.dims: _TRUTH_DIMS},
+    source="native_functions.yaml: all; GE ReduceAll",
+    fixed={"op": "ReduceAll"},
+)
+def truth(self: Tensor, dim: Any = None, keepdim: bool = False, *, op: str, meta_outputs: TensorSpec) -> Tensor:
+    """Whether any or all elements over dims are true, over all dims for None.
 
-    return convert
-
-
-def _truth_dim(op: str) -> Callable[..., Tensor]:
-    def convert(self: Tensor, dim: int, keepdim: bool = False, *, meta_outputs: TensorSpec) -> Tensor:
-        return _truth(op, self, axes_of(dim, self.rank), keepdim, meta_outputs.dtype)
-
-    return convert
-
-
-def _truth_dims(op: str) -> Callable[..., Tensor]:
-    def convert(self: Tensor, dim: Any = None, keepdim: bool = False, *, meta_outputs: TensorSpec) -> Tensor:
-        # Unlike sum, an empty list reduces nothing here.
-        axes = [] if dim is not None and len(dim) == 0 else axes_of(dim, self.rank)
-        return _truth(op, self, axes, keepdim, meta_outputs.dtype)
-
-    return convert
-
-
-def _install_truth() -> None:
-    inputs = [
-        BOOL(2, 3),
-        F32(2, 3, low=0, high=0.1),
-        I64(2, 3, low=0, high=2),
-        F16(2, 3),
-        U8(2, 3, high=2),
-        _NANS,
-        BOOL(0, 3),
-    ]
-    for name, op in (("any", "ReduceAny"), ("all", "ReduceAll")):
-        doc = "Dtypes: any, nonzero is true -> bool; uint8 stays uint8."
-        packet = getattr(aten, name)
-        define(packet.default, op, _truth_all(op), [Support(x) for x in [*inputs, BOOL(), F32()]], doc)
-        define(
-            packet.dim,
-            op,
-            _truth_dim(op),
-            [Support(x, *d) for x in inputs for d in ((1,), (-1, True))] + [Support(BOOL(), 0)],
-            doc,
-        )
-        define(
-            packet.dims,
-            op,
-            _truth_dims(op),
-            [Support(x, *d) for x in inputs for d in (([1],), ([0, 1], True), (None,), ([],))],
-            doc,
-        )
-
-
-_install_truth()
+    Dtypes: any, nonzero is true -> bool; uint8 stays uint8.
+    """
+    # Unlike sum, an empty list reduces nothing here.
+    axes = [] if isinstance(dim, Sequence) and not dim else axes_of(dim, self.rank)
+    inner = cast(self, _D.DT_BOOL)
+    return cast(getattr(ge, op)(inner, axes, keep_dims=keepdim) if axes else inner, meta_outputs.dtype)
 
 
 # -- spread ----------------------------------------------------------------------------------------------------------
@@ -354,55 +297,40 @@ _SPREAD_CASES = [
 ] + [Support(F32(2, 1), [1]), Support(F32(2, 3, 4), [0, 2], correction=1), Support(F32(), correction=0)]
 
 
-@declare_supported(_SPREAD_CASES)
-@register_fx_node_ge_converter(aten.var.correction, source="aten var.correction; GE ReduceVar")
-def var(
-    self: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False, meta_outputs: TensorSpec
+@register_fx_node_ge_converter(
+    {
+        aten.var.correction: _SPREAD_CASES,
+        aten.var.dim: [
+            Support(F32(4, 3), [0]),
+            Support(F32(4, 3), [0], False),
+            Support(F16(4, 3), None, True, True),
+            Support(F32(2, 3), [-1], False, True),
+        ],
+    },
+    source="native_functions.yaml: var; GE ReduceVar",
+    names={"unbiased": "correction"},
+    fixed={"op": "ReduceVar"},
+)
+@register_fx_node_ge_converter(
+    {aten.std.correction: _SPREAD_CASES},
+    source="native_functions.yaml: std; GE ReduceStdV2",
+    fixed={"op": "ReduceStdV2"},
+)
+def spread(
+    self: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False, op: str, meta_outputs: TensorSpec
 ) -> Tensor:
-    """Sum of squared distances from the mean over N - correction (1 if not given).
+    """Variance or its square root: squared distances from the mean over N - correction (1 for None and unbiased).
 
     Dtypes: floats; half types compute in float32.
-    Emits:  ReduceVar; for float64 and a fractional correction ReduceMean, Sub, Square, then ReduceMean (correction 0)
-            or ReduceSum and the count as a graph value.
+    Emits:  ReduceVar, ReduceStdV2; for float64 and a fractional correction ReduceMean, Sub, Square, then ReduceMean
+            (correction 0) or ReduceSum and the count as a graph value, and Sqrt.
     """
-    native = _native_spread("ReduceVar", self, dim, correction, keepdim)
+    correction = int(correction) if isinstance(correction, bool) else correction
+    native = _native_spread(op, self, dim, correction, keepdim)
     if native is not None:
         return native[0]
-    return cast(_spread(self, dim, correction, keepdim, meta_outputs.dtype)[0], meta_outputs.dtype)
-
-
-@declare_supported(
-    [
-        Support(F32(4, 3), [0]),
-        Support(F32(4, 3), [0], False),
-        Support(F16(4, 3), None, True, True),
-        Support(F32(2, 3), [-1], False, True),
-    ]
-)
-@register_fx_node_ge_converter(aten.var.dim, source="aten var.dim; GE ReduceVar")
-def var_dim(
-    self: Tensor, dim: Any, unbiased: bool = True, keepdim: bool = False, *, meta_outputs: TensorSpec
-) -> Tensor:
-    """Variance with N - 1 (unbiased) or N."""
-    native = _native_spread("ReduceVar", self, dim, int(unbiased), keepdim)
-    if native is not None:
-        return native[0]
-    return cast(_spread(self, dim, int(unbiased), keepdim, meta_outputs.dtype)[0], meta_outputs.dtype)
-
-
-@declare_supported(_SPREAD_CASES)
-@register_fx_node_ge_converter(aten.std.correction, source="aten std.correction; GE ReduceStdV2")
-def std(
-    self: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False, meta_outputs: TensorSpec
-) -> Tensor:
-    """Square root of the variance.
-
-    Emits:  ReduceStdV2; for float64 and a fractional correction Sqrt of the composition of ``var``.
-    """
-    native = _native_spread("ReduceStdV2", self, dim, correction, keepdim)
-    if native is not None:
-        return native[0]
-    return cast(ge.Sqrt(_spread(self, dim, correction, keepdim, meta_outputs.dtype)[0]), meta_outputs.dtype)
+    variances = _spread(self, dim, correction, keepdim, meta_outputs.dtype)[0]
+    return cast(ge.Sqrt(variances) if op == "ReduceStdV2" else variances, meta_outputs.dtype)
 
 
 @declare_supported(_SPREAD_CASES)
@@ -433,19 +361,19 @@ _RUNNING = [Support(x, d) for x in _ALL if x.shape for d in (0, -1)] + [
 ]
 
 
-def _running(op: str) -> Callable[..., Tensor]:
-    def convert(self: Tensor, dim: int, *, dtype: Any = None, meta_outputs: TensorSpec) -> Tensor:
-        x = cast(self, meta_outputs.dtype)
-        if self.rank == 0:
-            return x
-        (x,), back = carried(op, x)
-        return back(getattr(ge, op)(x, _axis(dim, self.rank)))
-
-    return convert
-
-
-define(aten.cumsum.default, "Cumsum", _running("Cumsum"), _RUNNING, "Dtypes: integers and bool run as int64.")
-define(aten.cumprod.default, "Cumprod", _running("Cumprod"), _RUNNING, "Dtypes: integers and bool run as int64.")
+@register_fx_node_ge_converter(
+    {aten.cumsum.default: _RUNNING}, source="native_functions.yaml: cumsum; GE Cumsum", fixed={"op": "Cumsum"}
+)
+@register_fx_node_ge_converter(
+    {aten.cumprod.default: _RUNNING}, source="native_functions.yaml: cumprod; GE Cumprod", fixed={"op": "Cumprod"}
+)
+def running(self: Tensor, dim: int, *, dtype: Any = None, op: str, meta_outputs: TensorSpec) -> Tensor:
+    """Running sum or product; integers and bool run as int64."""
+    x = cast(self, meta_outputs.dtype)
+    if self.rank == 0:
+        return x
+    (x,), back = carried(op, x)
+    return back(getattr(ge, op)(x, _axis(dim, self.rank)))
 
 
 @declare_supported([Support(x, d) for x in _FLOAT if x.shape for d in (0, -1)] + [Support(F32(), 0)])
@@ -459,17 +387,23 @@ def logcumsumexp(self: Tensor, dim: int, *, meta_outputs: TensorSpec) -> Tensor:
     return cast(ge.CumulativeLogsumexp(x, axis), self.dtype)
 
 
-def _running_extreme(op: str, axis_name: str) -> Callable[..., tuple[Tensor, Tensor]]:
-    def convert(self: Tensor, dim: int, *, meta_outputs: Any) -> tuple[Tensor, Tensor]:
-        if self.rank == 0:
-            return self, ge.Const(0, dtype=_D.DT_INT64)
-        (x,), back = carried(op, self)
-        values, positions = getattr(ge, op)(x, **{axis_name: _axis(dim, self.rank)})
-        return back(values), cast(positions, _D.DT_INT64)
-
-    return convert
-
-
 _RUNNING_EXTREMES = [Support(x, d) for x in _ORDERED if x.shape for d in (0, -1)] + [Support(F32(), 0)]
-define(aten.cummax.default, "Cummax", _running_extreme("Cummax", "dim"), _RUNNING_EXTREMES, "Positions are int64.")
-define(aten.cummin.default, "Cummin", _running_extreme("Cummin", "axis"), _RUNNING_EXTREMES, "Positions are int64.")
+
+
+@register_fx_node_ge_converter(
+    {aten.cummax.default: _RUNNING_EXTREMES},
+    source="native_functions.yaml: cummax; GE Cummax",
+    fixed={"op": "Cummax", "attribute": "dim"},
+)
+@register_fx_node_ge_converter(
+    {aten.cummin.default: _RUNNING_EXTREMES},
+    source="native_functions.yaml: cummin; GE Cummin",
+    fixed={"op": "Cummin", "attribute": "axis"},
+)
+def running_extreme(self: Tensor, dim: int, *, op: str, attribute: str, meta_outputs: Any) -> tuple[Tensor, Tensor]:
+    """The largest or smallest element so far and where it is, int64."""
+    if self.rank == 0:
+        return self, ge.Const(0, dtype=_D.DT_INT64)
+    (x,), back = carried(op, self)
+    values, positions = getattr(ge, op)(x, **{attribute: _axis(dim, self.rank)})
+    return back(values), cast(positions, _D.DT_INT64)

@@ -26,30 +26,17 @@ from ge_converters.emit.resizing import (
 )
 from ge_converters.emit.shapes import Size, axis_size, shape_operand
 from ge_converters.emit.windows import laid_out
-from ge_converters.registry import declare_supported, define, register_fx_node_ge_converter
+from ge_converters.registry import declare_supported, register_fx_node_ge_converter
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
 
 aten = torch.ops.aten
 _F32: Final = DataType.DT_FLOAT
 _I32: Final = DataType.DT_INT32
-_I64: Final = DataType.DT_INT64
 
 
 def _image_size(output_size: Sequence[Size]) -> Any:
     return shape_operand(list(output_size), _I32)
-
-
-def _separably(
-    x: Tensor, output_size: Sequence[Size], factors: Sequence[float | None], matrix: Any, *rest: Any
-) -> Tensor:
-    """Interpolate the trailing axes of a float32 tensor by matrices."""
-    rank = 2 + len(output_size)
-    made = [
-        (2 + i, matrix(axis_size(x, 2 + i), count, factor, *rest))
-        for i, (count, factor) in enumerate(zip(output_size, factors))
-    ]
-    return apply_to_axes(x, made, rank)
 
 
 # -- nearest
@@ -63,29 +50,15 @@ _NEAREST_CASES = [
 ]
 
 
-def _nearest(x: Tensor, output_size: Sequence[Size], factors: Sequence[float | None], half_pixel: bool) -> Tensor:
-    if steps_agree(factors):
-        (inner,), back = carried("ResizeNearestNeighborV2", x)
-        y = ge.ResizeNearestNeighborV2(
-            inner, _image_size(output_size), align_corners=False, half_pixel_centers=half_pixel
-        )
-        laid_out(2, inner, y)
-        return back(y)
-    if fixed(output_size) and x.dtype != DataType.DT_DOUBLE:
-        (inner,), back = carried("UpsampleNearest", x)
-        height, width = map(scale_of, factors)
-        y = ge.UpsampleNearest(
-            inner, output_size=list(output_size), scales_h=height, scales_w=width, exact_mode=half_pixel
-        )
-        laid_out(2, inner, y)
-        return back(y)
-    inner = through_float32(x, "nearest interpolation with this scale factor")
-    return cast(_separably(inner, output_size, factors, nearest_matrix, 0.5 if half_pixel else 0.0), x.dtype)
-
-
-@declare_supported(_NEAREST_CASES)
 @register_fx_node_ge_converter(
-    aten.upsample_nearest2d.default, source="native_functions.yaml: upsample_nearest2d; GE ResizeNearestNeighborV2"
+    {aten.upsample_nearest2d.default: _NEAREST_CASES},
+    source="native_functions.yaml: upsample_nearest2d; GE ResizeNearestNeighborV2",
+    fixed={"half_pixel": False},
+)
+@register_fx_node_ge_converter(
+    {aten._upsample_nearest_exact2d.default: _NEAREST_CASES},
+    source="native_functions.yaml: _upsample_nearest_exact2d; GE ResizeNearestNeighborV2",
+    fixed={"half_pixel": True},
 )
 def upsample_nearest2d(
     self: Tensor,
@@ -93,6 +66,7 @@ def upsample_nearest2d(
     scales_h: float | None = None,
     scales_w: float | None = None,
     *,
+    half_pixel: bool,
     meta_outputs: TensorSpec,
 ) -> Tensor:
     """Shapes: self [n, c, h, w] -> [n, c, *output_size].
@@ -100,27 +74,28 @@ def upsample_nearest2d(
     Emits:  ResizeNearestNeighborV2; UpsampleNearest for a fractional factor, products with selection matrices if the
             size is symbolic then.
     """
-    return _nearest(self, output_size, (scales_h, scales_w), False)
-
-
-@declare_supported(_NEAREST_CASES)
-@register_fx_node_ge_converter(
-    aten._upsample_nearest_exact2d.default,
-    source="native_functions.yaml: _upsample_nearest_exact2d; GE ResizeNearestNeighborV2",
-)
-def _upsample_nearest_exact2d(
-    self: Tensor,
-    output_size: Any,
-    scales_h: float | None = None,
-    scales_w: float | None = None,
-    *,
-    meta_outputs: TensorSpec,
-) -> Tensor:
-    """Shapes: self [n, c, h, w] -> [n, c, *output_size].
-    Dtypes: floats; float64 only without a fractional factor.
-    Emits:  as upsample_nearest2d, with half pixel centres.
-    """
-    return _nearest(self, output_size, (scales_h, scales_w), True)
+    factors = (scales_h, scales_w)
+    if steps_agree(factors):
+        (inner,), back = carried("ResizeNearestNeighborV2", self)
+        y = ge.ResizeNearestNeighborV2(
+            inner, _image_size(output_size), align_corners=False, half_pixel_centers=half_pixel
+        )
+        laid_out(2, inner, y)
+        return back(y)
+    if fixed(output_size) and self.dtype != DataType.DT_DOUBLE:
+        (inner,), back = carried("UpsampleNearest", self)
+        height, width = map(scale_of, factors)
+        y = ge.UpsampleNearest(
+            inner, output_size=list(output_size), scales_h=height, scales_w=width, exact_mode=half_pixel
+        )
+        laid_out(2, inner, y)
+        return back(y)
+    x = through_float32(self, "nearest interpolation with this scale factor")
+    made = [
+        (2 + i, nearest_matrix(axis_size(x, 2 + i), count, factor, 0.5 if half_pixel else 0.0))
+        for i, (count, factor) in enumerate(zip(output_size, factors))
+    ]
+    return cast(apply_to_axes(x, made, 4), self.dtype)
 
 
 # -- linear
@@ -322,39 +297,48 @@ def upsample_trilinear3d(
     return y
 
 
-def _register_plane(name: str, operator: str, eager_halves: bool) -> None:
-    """A plane resized by an operator whose size and scales are attributes; ``eager_halves``: eager takes halves too."""
-    op = getattr(aten, name).default
+def _plane(*kinds: Any) -> list[Support]:
+    return [
+        *(_weighed(m, (2, 3, 4, 5), [7, 9], c) for m in kinds for c in (False, True)),
+        Support(F32(2, 3, 8, 9), [3, 4], False),
+        Support(F32(2, 3, 4, 5), [6, 7], False, 1.5, 1.5),
+    ]
 
-    def convert(
-        self: Tensor,
-        output_size: Any,
-        align_corners: bool,
-        scales_h: float | None = None,
-        scales_w: float | None = None,
-        *,
-        meta_outputs: TensorSpec,
-    ) -> Tensor:
-        if self.dtype not in (_F32, DataType.DT_FLOAT16, DataType.DT_BF16):
-            raise Refusal(f"{name} of {self.dtype.name} has no GE operator; cast to float32")
-        y: Tensor = getattr(ge, operator)(
-            self, output_size=list(output_size), align_corners=align_corners, scales_h=scale_of(scales_h),
-            scales_w=scale_of(scales_w),
-        )  # fmt: skip
-        laid_out(2, self, y)
-        return y
 
-    halves = (F16, BF16) if eager_halves else ()
-    cases = [_weighed(m, (2, 3, 4, 5), [7, 9], c) for m in (F32, *halves) for c in (False, True)]
-    cases += [Support(F32(2, 3, 8, 9), [3, 4], False)]
-    cases += [Support(F32(2, 3, 4, 5), [6, 7], False, 1.5, 1.5)]
-    define(
-        op, operator, convert, cases,
-        "Shapes: self [n, c, h, w] -> [n, c, *output_size]; a symbolic size is decomposed.\n"
-        f"Dtypes: float32, float16, bfloat16; computed in float32.\nEmits:  {operator}.",
+@register_fx_node_ge_converter(
+    {aten.upsample_bicubic2d.default: _plane(F32, F16, BF16)},
+    source="native_functions.yaml: upsample_bicubic2d; GE UpsampleBicubic2d",
+    fixed={"op": "UpsampleBicubic2d"},
+)
+@register_fx_node_ge_converter(
+    {aten._upsample_bilinear2d_aa.default: _plane(F32)},
+    source="native_functions.yaml: _upsample_bilinear2d_aa; GE UpsampleBilinear2dAA",
+    fixed={"op": "UpsampleBilinear2dAA"},
+)
+@register_fx_node_ge_converter(
+    {aten._upsample_bicubic2d_aa.default: _plane(F32)},
+    source="native_functions.yaml: _upsample_bicubic2d_aa; GE UpsampleBicubic2dAA",
+    fixed={"op": "UpsampleBicubic2dAA"},
+)
+def upsample_plane(
+    self: Tensor,
+    output_size: Any,
+    align_corners: bool,
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+    *,
+    op: str,
+    meta_outputs: TensorSpec,
+) -> Tensor:
+    """Shapes: self [n, c, h, w] -> [n, c, *output_size]; a symbolic size is decomposed.
+    Dtypes: float32, float16, bfloat16; computed in float32.
+    Emits:  UpsampleBicubic2d, UpsampleBilinear2dAA, UpsampleBicubic2dAA.
+    """
+    if self.dtype not in (_F32, DataType.DT_FLOAT16, DataType.DT_BF16):
+        raise Refusal(f"{op} takes no {self.dtype.name}; cast to float32")
+    y: Tensor = getattr(ge, op)(
+        self, output_size=list(output_size), align_corners=align_corners, scales_h=scale_of(scales_h),
+        scales_w=scale_of(scales_w),
     )  # fmt: skip
-
-
-_register_plane("upsample_bicubic2d", "UpsampleBicubic2d", True)
-_register_plane("_upsample_bilinear2d_aa", "UpsampleBilinear2dAA", False)
-_register_plane("_upsample_bicubic2d_aa", "UpsampleBicubic2dAA", False)
+    laid_out(2, self, y)
+    return y

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
@@ -109,57 +109,86 @@ def _sized_gradient(
     return y
 
 
-def _register_gradient(op: Any, size: tuple[int, ...], operator: str, matrix: Any, *rest: Any) -> None:
-    """A gradient: (grad_output, output_size, input_size, [align_corners], scales..)."""
-    spatial = len(size) - 2
+def _forms(*size: int, aligns: bool = False) -> list[Support]:
     larger = [s + s // 2 + 1 for s in size[2:]]
-    parameters = [a.name for a in op._schema.arguments]
-    names = [n for n in parameters if n.startswith("scales")]
-    aligns = "align_corners" in parameters
-
-    def convert(
-        grad_output: Tensor, output_size: Any, input_size: Any, *args: Any, meta_outputs: TensorSpec, **kw: Any
-    ) -> Tensor:
-        flags, given = (args[:1], args[1:]) if aligns and args else ((), args)
-        corners = bool(flags[0] if flags else kw.get("align_corners")) if aligns else None
-        padded = [*given, *([None] * spatial)][:spatial]
-        factors = [kw.get(n, g) for n, g in zip(names, padded)]
-        floats = (_F32, DataType.DT_FLOAT16, DataType.DT_BF16)
-        if operator and fixed([*input_size, *output_size]) and grad_output.dtype in floats:
-            (grad,), back = carried(operator, grad_output)
-            return back(_sized_gradient(operator, grad, input_size, output_size, factors, corners))
-        form = (*rest, corners) if aligns else rest
-        return _separable_gradient(grad_output, input_size, output_size, factors, meta_outputs, matrix, *form)
-
-    made = [()] if not aligns else [(False,), (True,)]
-    cases = [Support(F32(*size[:2], *larger), larger, list(size), *c) for c in made]
-    emits = "one product with an interpolation matrix an axis"
-    _finish(op, convert, cases, f"{operator}; {emits} if a size is symbolic" if operator else emits)
-
-
-def _finish(op: Any, convert: Any, cases: list[Support], emits: str) -> None:
-    name = str(op).removeprefix("aten.").removesuffix(".default")
-    convert.__name__ = convert.__qualname__ = name
-    convert.__doc__ = (
-        f"{op._schema}\n\nShapes: grad_output of the resized shape -> input_size.\n"
-        f"Dtypes: float32; halves in float32, rounded once.\nEmits:  {emits}."
-    )
-    declare_supported(cases)(convert)
-    register_fx_node_ge_converter(op, source=f"native_functions.yaml: {name}; GE {emits.split('; ')[0]}")(convert)
+    rest = [(False,), (True,)] if aligns else [()]
+    return [Support(F32(*size[:2], *larger), larger, list(size), *r) for r in rest]
 
 
 _LINE, _PLANE, _VOLUME = (2, 3, 4), (2, 3, 4, 5), (1, 2, 3, 4, 5)
+
+
 # GE has no gradient of nearest-exact on a line, and that of bicubic, UpsampleBicubic2dGrad, has no place for the size.
-_register_gradient(aten.upsample_nearest1d_backward.default, _LINE, "UpsampleNearest1dGrad", nearest_matrix, 0.0)
-_register_gradient(aten.upsample_nearest2d_backward.default, _PLANE, "UpsampleNearest2dGrad", nearest_matrix, 0.0)
-_register_gradient(aten.upsample_nearest3d_backward.default, _VOLUME, "UpsampleNearest3dGrad", nearest_matrix, 0.0)
-for _name, _shape, _operator in (
-    ("1d", _LINE, ""),
-    ("2d", _PLANE, "UpsampleNearestExact2dGrad"),
-    ("3d", _VOLUME, "UpsampleNearestExact3dGrad"),
-):
-    _exact = getattr(aten, f"_upsample_nearest_exact{_name}_backward").default
-    _register_gradient(_exact, _shape, _operator, nearest_matrix, 0.5)
-_register_gradient(aten.upsample_linear1d_backward.default, _LINE, "", linear_matrix)
-_register_gradient(aten.upsample_trilinear3d_backward.default, _VOLUME, "UpsampleTrilinear3dGrad", linear_matrix)
-_register_gradient(aten.upsample_bicubic2d_backward.default, _PLANE, "", cubic_matrix)
+@register_fx_node_ge_converter(
+    {aten.upsample_nearest1d_backward.default: _forms(*_LINE)},
+    source="native_functions.yaml: upsample_nearest1d_backward; GE UpsampleNearest1dGrad",
+    fixed={"op": "UpsampleNearest1dGrad", "matrix": nearest_matrix, "offset": 0.0},
+    names={"scales": "scales_w"},
+)
+@register_fx_node_ge_converter(
+    {aten.upsample_nearest2d_backward.default: _forms(*_PLANE)},
+    source="native_functions.yaml: upsample_nearest2d_backward; GE UpsampleNearest2dGrad",
+    fixed={"op": "UpsampleNearest2dGrad", "matrix": nearest_matrix, "offset": 0.0},
+)
+@register_fx_node_ge_converter(
+    {aten.upsample_nearest3d_backward.default: _forms(*_VOLUME)},
+    source="native_functions.yaml: upsample_nearest3d_backward; GE UpsampleNearest3dGrad",
+    fixed={"op": "UpsampleNearest3dGrad", "matrix": nearest_matrix, "offset": 0.0},
+)
+@register_fx_node_ge_converter(
+    {aten._upsample_nearest_exact1d_backward.default: _forms(*_LINE)},
+    source="native_functions.yaml: _upsample_nearest_exact1d_backward; GE MatMulV2, BatchMatMulV2",
+    fixed={"op": "", "matrix": nearest_matrix, "offset": 0.5},
+    names={"scales": "scales_w"},
+)
+@register_fx_node_ge_converter(
+    {aten._upsample_nearest_exact2d_backward.default: _forms(*_PLANE)},
+    source="native_functions.yaml: _upsample_nearest_exact2d_backward; GE UpsampleNearestExact2dGrad",
+    fixed={"op": "UpsampleNearestExact2dGrad", "matrix": nearest_matrix, "offset": 0.5},
+)
+@register_fx_node_ge_converter(
+    {aten._upsample_nearest_exact3d_backward.default: _forms(*_VOLUME)},
+    source="native_functions.yaml: _upsample_nearest_exact3d_backward; GE UpsampleNearestExact3dGrad",
+    fixed={"op": "UpsampleNearestExact3dGrad", "matrix": nearest_matrix, "offset": 0.5},
+)
+@register_fx_node_ge_converter(
+    {aten.upsample_linear1d_backward.default: _forms(*_LINE, aligns=True)},
+    source="native_functions.yaml: upsample_linear1d_backward; GE MatMulV2, BatchMatMulV2",
+    fixed={"op": "", "matrix": linear_matrix, "offset": None},
+    names={"scales": "scales_w"},
+)
+@register_fx_node_ge_converter(
+    {aten.upsample_bicubic2d_backward.default: _forms(*_PLANE, aligns=True)},
+    source="native_functions.yaml: upsample_bicubic2d_backward; GE MatMulV2, BatchMatMulV2",
+    fixed={"op": "", "matrix": cubic_matrix, "offset": None},
+)
+@register_fx_node_ge_converter(
+    {aten.upsample_trilinear3d_backward.default: _forms(*_VOLUME, aligns=True)},
+    source="native_functions.yaml: upsample_trilinear3d_backward; GE UpsampleTrilinear3dGrad",
+    fixed={"op": "UpsampleTrilinear3dGrad", "matrix": linear_matrix, "offset": None},
+)
+def upsample_backward(
+    grad_output: Tensor,
+    output_size: Any,
+    input_size: Any,
+    align_corners: bool | None = None,
+    scales_d: float | None = None,
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+    *,
+    op: str,
+    matrix: Callable[..., Tensor],
+    offset: float | None,
+    meta_outputs: TensorSpec,
+) -> Tensor:
+    """Shapes: grad_output of the resized shape -> input_size.
+    Dtypes: float32; halves in float32, rounded once.
+    Emits:  the operator, if there is one and the sizes are numbers; one product with an interpolation matrix an axis.
+    """
+    factors = (scales_d, scales_h, scales_w)[-len(output_size) :]
+    floats = (_F32, DataType.DT_FLOAT16, DataType.DT_BF16)
+    if op and fixed([*input_size, *output_size]) and grad_output.dtype in floats:
+        (grad,), back = carried(op, grad_output)
+        return back(_sized_gradient(op, grad, input_size, output_size, factors, align_corners))
+    form = align_corners if offset is None else offset
+    return _separable_gradient(grad_output, input_size, output_size, factors, meta_outputs, matrix, form)

@@ -16,10 +16,11 @@ from ge_converters.base.dtypes import cast, dtype_promote, part_type
 from ge_converters.base.support import BF16, BOOL, F16, F32, F64, I32, I64, Support
 from ge_converters.emit.arithmetic import arithmetic, common_type
 from ge_converters.emit.compute_types import carried, carrier
-from ge_converters.registry import define
+from ge_converters.registry import define, register_fx_node_ge_converter
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
 
+aten = torch.ops.aten
 _BOOL = DataType.DT_BOOL
 
 
@@ -371,29 +372,24 @@ def _logical_supports(row: Row) -> list[Support]:
 
 # A graph edge is a value: a copy, an alias and a detached tensor are the edge itself. Where memory has to be distinct
 # (graph outputs, mutated inputs) the engine or the aliasing rules see to it.
-PASS_THROUGH: Final = """
-aten.alias.default
-aten.alias_copy.default
-aten.clone.default
-aten.detach.default
-aten.detach_copy.default
-aten.lift_fresh.default
-aten.lift_fresh_copy.default
-prims.view_of.default
-"""
+_VALUES = [Support(m) for m in (F32(2, 3), F16(2), BF16(2), I64(2), I32(), BOOL(0, 2), F32(2, 3, strides=(1, 2)))]
 
 
-def _pass_through(name: str) -> None:
-    namespace, packet, overload = name.split(".")
-    target = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
-
-    def convert(*args: Tensor, meta_outputs: TensorSpec) -> Tensor:
-        return args[0]
-
-    supports = [Support(m) for m in (F32(2, 3), F16(2), BF16(2), I64(2), I32(), BOOL(0, 2), F32(2, 3, strides=(1, 2)))]
-    if target is torch.ops.aten.clone.default:
-        supports.append(Support(F32(2, 3), memory_format=torch.contiguous_format))
-    define(target, "no operator", convert, supports, "Dtypes: any, kept.\nEmits:  nothing.")
+@register_fx_node_ge_converter(
+    {
+        **dict.fromkeys((aten.alias.default, aten.alias_copy.default, aten.detach.default), _VALUES),
+        **dict.fromkeys((aten.detach_copy.default, aten.lift_fresh.default, aten.lift_fresh_copy.default), _VALUES),
+        torch.ops.prims.view_of.default: _VALUES,
+        aten.clone.default: [*_VALUES, Support(F32(2, 3), memory_format=torch.contiguous_format)],
+    },
+    source="native_functions.yaml: alias, clone, detach, lift_fresh; no GE operator",
+    names={"a": "self"},
+)
+def pass_through(self: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
+    """Dtypes: any, kept.
+    Emits:  nothing.
+    """
+    return self
 
 
 def _install() -> None:
@@ -407,8 +403,6 @@ def _install() -> None:
     for text, make, supports, doc in patterns:
         for row in rows(text):
             define(row.target, row.op, make(row), supports(row), f"{doc}\nEmits:  {row.op}.")
-    for name in PASS_THROUGH.split():
-        _pass_through(name)
 
 
 _install()

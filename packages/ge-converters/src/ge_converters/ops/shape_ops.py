@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from ge_converters.base.support import BF16, BOOL, C64, F16, F32, F64, I32, I64,
 from ge_converters.emit.arithmetic import arithmetic, as_number
 from ge_converters.emit.compute_types import carried, carrier, move
 from ge_converters.emit.shapes import axis_size, broadcast, int_operand, ints, own, permuted
-from ge_converters.registry import declare_supported, define, register_fx_node_ge_converter
+from ge_converters.registry import declare_supported, register_fx_node_ge_converter
 from ge_graph import DataType, Tensor, TensorSpec, schema
 from ge_graph import ops as ge
 
@@ -49,36 +49,34 @@ def reshape_operand(sizes: Sequence[Any], meta: TensorSpec) -> Any:
     return int_operand(wanted)
 
 
-def _reshape(self: Tensor, size: Any, *, meta_outputs: TensorSpec) -> Tensor:
+_SIZES: tuple[list[int], ...] = ([6, 4], [24], [2, -1], [1, 2, 3, 4], [2, 3, 2, 2])
+_RESHAPES = [
+    *(Support(x, s) for x in _ANY[:-1] for s in _SIZES[:2]),
+    *(Support(F32(2, 3, 4), s) for s in _SIZES),
+    Support(F32(), [1]),
+    Support(F32(1), []),
+    Support(F32(0, 3), [3, 0]),
+    Support(F32(2, 0), [0]),
+]
+
+
+@register_fx_node_ge_converter(
+    {
+        **dict.fromkeys(
+            (aten.view.default, aten.view_copy.default, aten._unsafe_view.default, aten.reshape.default), _RESHAPES
+        ),
+        aten._reshape_alias.default: [Support(F32(2, 3), [3, 2], [2, 1])],
+    },
+    source="native_functions.yaml: view, reshape; GE Reshape",
+    names={"shape": "size"},
+)
+def reshape(self: Tensor, size: Any, stride: Any = None, *, meta_outputs: TensorSpec) -> Tensor:
+    """The same elements in another shape.
+
+    Dtypes: any, kept.
+    Emits:  Reshape; one open dim is -1, several are graph values.
+    """
     return ge.Reshape(self, reshape_operand(size, meta_outputs))
-
-
-def _install_reshapes() -> None:
-    sizes: tuple[list[int], ...] = ([6, 4], [24], [2, -1], [1, 2, 3, 4], [2, 3, 2, 2])
-    cases = [Support(x, s) for x in _ANY[:-1] for s in sizes[:2]] + [Support(F32(2, 3, 4), s) for s in sizes]
-    cases += [Support(F32(), [1]), Support(F32(1), []), Support(F32(0, 3), [3, 0]), Support(F32(2, 0), [0])]
-    doc = "Dtypes: any, kept.\nEmits:  Reshape; one open dim is -1, several are graph values."
-    for target in (aten.view.default, aten.view_copy.default, aten._unsafe_view.default, aten.reshape.default):
-
-        def convert(self: Tensor, size: Any, *, meta_outputs: TensorSpec) -> Tensor:
-            return _reshape(self, size, meta_outputs=meta_outputs)
-
-        if target is aten.reshape.default:
-
-            def convert(self: Tensor, shape: Any, *, meta_outputs: TensorSpec) -> Tensor:  # type: ignore[misc]
-                return _reshape(self, shape, meta_outputs=meta_outputs)
-
-        define(target, "Reshape", convert, cases, doc)
-
-
-_install_reshapes()
-
-
-@declare_supported([Support(F32(2, 3), [3, 2], [2, 1])])
-@register_fx_node_ge_converter(aten._reshape_alias.default, source="aten _reshape_alias; GE Reshape")
-def reshape_alias(self: Tensor, size: Any, stride: Any, *, meta_outputs: TensorSpec) -> Tensor:
-    """The same elements in another shape."""
-    return _reshape(self, size, meta_outputs=meta_outputs)
 
 
 @declare_supported(
@@ -121,59 +119,56 @@ def unsqueeze(self: Tensor, dim: int, *, meta_outputs: TensorSpec) -> Tensor:
     return ge.Unsqueeze(self, axes=[dim % (self.rank + 1)])
 
 
-def squeezed(x: Tensor, dims: Sequence[int], meta: TensorSpec) -> Tensor:
-    """``x`` without those of ``dims`` that have size 1; ranks tell how many that are."""
-    dropped = x.rank - meta.rank
-    axes = sorted({d % x.rank for d in dims}) if x.rank else []
-    if dropped == 0:
-        return x
-    if dropped == len(axes):
-        return ge.Squeeze(x, axis=axes)
-    if sum(not isinstance(s, int) for s in meta.size) <= 1 and 0 not in meta.size:
-        return ge.Reshape(x, ints([s if isinstance(s, int) else -1 for s in meta.size]))
-    # Which dims are 1 is decided by the sizes at run time.
-    sizes = ge.Shape(x, dtype=_D.DT_INT64)
-    kept = ge.Const(np.asarray([i not in axes for i in range(x.rank)]))
-    keep = ge.LogicalOr(kept, ge.NotEqual(sizes, ge.Const(1, dtype=_D.DT_INT64)))
-    return ge.Reshape(x, ge.MaskedSelect(sizes, keep))
-
-
 _ONES = [F32(1, 3, 1), F16(1, 3, 1), BF16(1, 3, 1), I64(1, 3, 1), BOOL(1, 3, 1), F32(1, 0, 1), F32()]
 
 
-@declare_supported([Support(x) for x in [*_ONES, F32(2, 3)]])
-@register_fx_node_ge_converter(aten.squeeze.default, source="aten squeeze; GE Squeeze")
-def squeeze(self: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
-    """Without all dims of size 1."""
-    return self if self.rank == meta_outputs.rank else squeezed(self, range(self.rank), meta_outputs)
-
-
-@declare_supported([Support(x, d) for x in _ONES for d in (0, -1)] + [Support(F32(1, 3, 1), 1)])
-@register_fx_node_ge_converter(aten.squeeze.dim, source="aten squeeze.dim; GE Squeeze")
-def squeeze_dim(self: Tensor, dim: int, *, meta_outputs: TensorSpec) -> Tensor:
-    """Without ``dim`` if its size is 1."""
-    return squeezed(self, [dim], meta_outputs)
-
-
-@declare_supported(
-    [Support(x, [0, -1]) for x in _ONES if x.shape]
-    + [Support(F32(1, 3, 1), [0, 1]), Support(F32(1, 3, 1), []), Support(F32(2, 3), [0])]
+@register_fx_node_ge_converter(
+    {
+        aten.squeeze.default: [Support(x) for x in [*_ONES, F32(2, 3)]],
+        aten.squeeze.dim: [*(Support(x, d) for x in _ONES for d in (0, -1)), Support(F32(1, 3, 1), 1)],
+        aten.squeeze.dims: [
+            *(Support(x, [0, -1]) for x in _ONES if x.shape),
+            Support(F32(1, 3, 1), [0, 1]),
+            Support(F32(1, 3, 1), []),
+            Support(F32(2, 3), [0]),
+        ],
+    },
+    source="native_functions.yaml: squeeze; GE Squeeze",
 )
-@register_fx_node_ge_converter(aten.squeeze.dims, source="aten squeeze.dims; GE Squeeze")
-def squeeze_dims(self: Tensor, dim: Any, *, meta_outputs: TensorSpec) -> Tensor:
-    """Without those of ``dim`` whose size is 1."""
-    return squeezed(self, dim, meta_outputs)
+def squeeze(self: Tensor, dim: Any = None, *, meta_outputs: TensorSpec) -> Tensor:
+    """Without the dims of size 1, or those of ``dim`` among them; ranks tell how many that are."""
+    rank, dropped = self.rank, self.rank - meta_outputs.rank
+    if dropped == 0:
+        return self
+    dims = range(rank) if dim is None else [dim] if isinstance(dim, int) else dim
+    axes = sorted({d % rank for d in dims})
+    sizes = meta_outputs.size
+    if dropped == len(axes):
+        return ge.Squeeze(self, axis=axes)
+    if sum(not isinstance(s, int) for s in sizes) <= 1 and 0 not in sizes:
+        return ge.Reshape(self, ints([s if isinstance(s, int) else -1 for s in sizes]))
+    # Which dims are 1 is decided by the sizes at run time.
+    found = ge.Shape(self, dtype=_D.DT_INT64)
+    kept = ge.Const(np.asarray([i not in axes for i in range(rank)]))
+    keep = ge.LogicalOr(kept, ge.NotEqual(found, ge.Const(1, dtype=_D.DT_INT64)))
+    return ge.Reshape(self, ge.MaskedSelect(found, keep))
 
 
 # -- permute ---------------------------------------------------------------------------------------------------------
 
 
-@declare_supported(
-    [Support(x, p) for x in _ANY for p in ([2, 0, 1], [0, -1, 1])]
-    + [Support(F32(), []), Support(F32(2, 3), [0, 1]), Support(_LAID_OUT, [1, 2, 0])]
+_PERMUTATIONS = [
+    *(Support(x, p) for x in _ANY for p in ([2, 0, 1], [0, -1, 1])),
+    Support(F32(), []),
+    Support(F32(2, 3), [0, 1]),
+    Support(_LAID_OUT, [1, 2, 0]),
+]
+
+
+@register_fx_node_ge_converter(
+    {aten.permute.default: _PERMUTATIONS, aten.permute_copy.default: _PERMUTATIONS},
+    source="native_functions.yaml: permute; GE Transpose",
 )
-@register_fx_node_ge_converter(aten.permute_copy.default, source="aten permute_copy; GE Transpose")
-@register_fx_node_ge_converter(aten.permute.default, source="aten permute; GE Transpose")
 def permute(self: Tensor, dims: Any, *, meta_outputs: TensorSpec) -> Tensor:
     """Dims in another order.
 
@@ -204,19 +199,8 @@ def t(self: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
 
 
 @declare_supported(
-    [
-        Support(x, [5, -1, 3, 4])
-        for x in (
-            F32(2, 1, 4),
-            F16(2, 1, 4),
-            BF16(2, 1, 4),
-            F64(2, 1, 4),
-            I64(2, 1, 4),
-            I32(2, 1, 4),
-            BOOL(2, 1, 4),
-            F32(0, 1, 4),
-        )
-    ]
+    [Support(f(2, 1, 4), [5, -1, 3, 4]) for f in (F32, F16, BF16, F64, I64, I32, BOOL)]
+    + [Support(F32(0, 1, 4), [5, -1, 3, 4])]
     + [
         Support(F32(), [2, 3]),
         Support(F32(2, 1), [-1, -1]),
@@ -238,11 +222,7 @@ def expand(self: Tensor, size: Any, *, implicit: bool = False, meta_outputs: Ten
 
 
 @declare_supported(
-    [
-        Support(x, r)
-        for x in (F32(2, 3), F16(2, 3), BF16(2, 3), F64(2, 3), I64(2, 3), BOOL(2, 3))
-        for r in ([2, 1], [3, 1, 2])
-    ]
+    [Support(f(2, 3), r) for f in (F32, F16, BF16, F64, I64, BOOL) for r in ([2, 1], [3, 1, 2])]
     + [Support(F32(), [2]), Support(F32(), []), Support(F32(2), [0]), Support(F32(2, 3), [1, 1])]
 )
 @register_fx_node_ge_converter(aten.repeat.default, source="aten repeat; GE Tile")
@@ -257,7 +237,7 @@ def repeat(self: Tensor, repeats: Any, *, meta_outputs: TensorSpec) -> Tensor:
 
 
 @declare_supported(
-    [Support(x, F32(3)) for x in (F32(2, 3), F16(2, 3), I64(2, 3), BOOL(2, 3))]
+    [Support(f(2, 3), F32(3)) for f in (F32, F16, I64, BOOL)]
     + [Support(F32(), F32()), Support(F32(2, 3), F32(2, 3)), Support(F32(0, 3), F32(3), True)]
 )
 @register_fx_node_ge_converter(aten.copy.default, source="aten copy; GE Cast, BroadcastTo")
@@ -271,17 +251,6 @@ def copy(self: Tensor, src: Tensor, non_blocking: bool = False, *, meta_outputs:
 
 
 # -- slice -----------------------------------------------------------------------------------------------------------
-
-
-def sliced(x: Tensor, dim: int, start: Any, end: Any, step: Any) -> Tensor:
-    """``x[start:end:step]`` along one dim."""
-    axis = dim % x.rank
-    start = 0 if start is None else start
-    end = _END if end is None else end
-    whole = isinstance(start, int) and start == 0 and isinstance(end, int) and end == _END
-    if whole and isinstance(step, int) and step == 1:
-        return x
-    return move("StridedSliceV2", x, int_operand([start]), int_operand([end]), ints([axis]), int_operand([step]))
 
 
 _SLICES: list[tuple[Any, ...]] = [
@@ -308,7 +277,13 @@ def slice_(
     Dtypes: any, kept.
     Emits:  StridedSliceV2; nothing for the whole dim.
     """
-    return sliced(self, dim, start, end, step)
+    start = 0 if start is None else start
+    end = _END if end is None else end
+    whole = isinstance(start, int) and start == 0 and isinstance(end, int) and end == _END
+    if whole and isinstance(step, int) and step == 1:
+        return self
+    places = int_operand([start]), int_operand([end]), ints([dim % self.rank]), int_operand([step])
+    return move("StridedSliceV2", self, *places)
 
 
 @declare_supported(
@@ -388,39 +363,40 @@ def select_scatter(self: Tensor, src: Tensor, dim: int, index: Any, *, meta_outp
 # -- split, join -----------------------------------------------------------------------------------------------------
 
 
-def _split(x: Tensor, sizes: Sequence[Any], dim: int) -> list[Tensor]:
-    if len(sizes) == 1:
-        return [x]
-    (inner,), back = carried("SplitV", x, moves=True)
-    axis = dtype_promote(dim % x.rank, target_dtype=_D.DT_INT32)
-    parts = ge.SplitV(inner, int_operand(sizes), axis, num_split=len(sizes), size_of_y=len(sizes))
-    return [back(p) for p in parts]
-
-
 _SPLIT_INPUTS = [f(6, 4) for f in (F32, F16, BF16, F64, I64, I32, BOOL)]
 
 
-@declare_supported(
-    [Support(x, 2) for x in _SPLIT_INPUTS]
-    + [Support(F32(7, 2), 3), Support(F32(2, 7), 3, -1), Support(F32(3), 5), Support(F32(0, 2), 2)]
+@register_fx_node_ge_converter(
+    {
+        aten.split.Tensor: [
+            *(Support(x, 2) for x in _SPLIT_INPUTS),
+            Support(F32(7, 2), 3),
+            Support(F32(2, 7), 3, -1),
+            Support(F32(3), 5),
+            Support(F32(0, 2), 2),
+        ],
+        aten.split_with_sizes.default: [
+            *(Support(x, [1, 2, 3]) for x in _SPLIT_INPUTS),
+            Support(F32(2, 6), [4, 2], -1),
+            Support(F32(3), [3]),
+            Support(F32(3), [0, 3]),
+        ],
+    },
+    source="native_functions.yaml: split; GE SplitV",
+    names={"split_size": "split_sizes"},
 )
-@register_fx_node_ge_converter(aten.split.Tensor, source="aten split.Tensor; GE SplitV")
-def split(self: Tensor, split_size: Any, dim: int = 0, *, meta_outputs: list[TensorSpec]) -> list[Tensor]:
-    """Pieces of ``split_size`` along a dim, the last one smaller if need be.
+def split(self: Tensor, split_sizes: Any, dim: int = 0, *, meta_outputs: list[TensorSpec]) -> list[Tensor]:
+    """Pieces of the given sizes along a dim, or of one size, the last one smaller if need be.
 
     Emits:  SplitV; nothing for one piece.
     """
-    return _split(self, [split_size] * (len(meta_outputs) - 1) + [-1], dim)
-
-
-@declare_supported(
-    [Support(x, [1, 2, 3]) for x in _SPLIT_INPUTS]
-    + [Support(F32(2, 6), [4, 2], -1), Support(F32(3), [3]), Support(F32(3), [0, 3])]
-)
-@register_fx_node_ge_converter(aten.split_with_sizes.default, source="aten split_with_sizes; GE SplitV")
-def split_with_sizes(self: Tensor, split_sizes: Any, dim: int = 0, *, meta_outputs: list[TensorSpec]) -> list[Tensor]:
-    """Pieces of the given sizes along a dim."""
-    return _split(self, split_sizes, dim)
+    count = len(meta_outputs)
+    if count == 1:
+        return [self]
+    sizes = split_sizes if isinstance(split_sizes, Sequence) else [split_sizes] * (count - 1) + [-1]
+    (inner,), back = carried("SplitV", self, moves=True)
+    axis = dtype_promote(dim % self.rank, target_dtype=_D.DT_INT32)
+    return [back(p) for p in ge.SplitV(inner, int_operand(sizes), axis, num_split=count, size_of_y=count)]
 
 
 @declare_supported([Support(F32(7, 2), 3), Support(F16(4), 2), Support(F32(2, 4), 2, 1)])
@@ -431,12 +407,15 @@ def chunk(self: Tensor, chunks: int, dim: int = 0, *, meta_outputs: list[TensorS
     if len(meta_outputs) > 1 and not isinstance(size, int):
         length = axis_size(self, dim % self.rank)
         size = arithmetic("FloorDiv", arithmetic("Add", length, chunks - 1, _D.DT_INT64), chunks, _D.DT_INT64)
-    return _split(self, [size] * (len(meta_outputs) - 1) + [-1], dim)
+    return split(self, size, dim, meta_outputs=meta_outputs)
 
 
-@declare_supported([Support(x) for x in _SPLIT_INPUTS] + [Support(F32(2, 3), -1), Support(F32(1, 3)), Support(F32(3))])
-@register_fx_node_ge_converter(aten.unbind_copy.int, source="aten unbind_copy.int; GE Unpack")
-@register_fx_node_ge_converter(aten.unbind.int, source="aten unbind.int; GE Unpack")
+_UNBINDS = [*(Support(x) for x in _SPLIT_INPUTS), Support(F32(2, 3), -1), Support(F32(1, 3)), Support(F32(3))]
+
+
+@register_fx_node_ge_converter(
+    {aten.unbind.int: _UNBINDS, aten.unbind_copy.int: _UNBINDS}, source="native_functions.yaml: unbind; GE Unpack"
+)
 def unbind(self: Tensor, dim: int = 0, *, meta_outputs: list[TensorSpec]) -> list[Tensor]:
     """All slices along a dim.
 
@@ -522,37 +501,35 @@ def roll(self: Tensor, shifts: Any, dims: Any = (), *, meta_outputs: TensorSpec)
     return ge.Reshape(flat, ge.Shape(self, dtype=int(_D.DT_INT64)))
 
 
-def _triangle(op: str, kept: str) -> Callable[..., Tensor]:
-    def convert(self: Tensor, diagonal: Any = 0, *, meta_outputs: TensorSpec) -> Tensor:
-        if isinstance(diagonal, int):
-            return move(op, self, diagonal=diagonal)
-        rows = ge.Unsqueeze(ge.Range(0, axis_size(self, self.rank - 2), 1), axes=[1])
-        columns = ge.Range(0, axis_size(self, self.rank - 1), 1)
-        keep = getattr(ge, kept)(columns, ge.Add(rows, diagonal))
-        moved, back = carried("SelectV2", self, port="then", moves=True)
-        return back(ge.SelectV2(keep, moved[0], ge.Const(0, dtype=moved[0].dtype)))
-
-    return convert
-
-
 _TRIANGLES = [Support(f(3, 4), d) for f in (F32, F16, BF16, F64, I64, BOOL) for d in (0, 1)] + [
     Support(F32(2, 3, 3), -1),
     Support(F32(3, 3), 9),
 ]
-_TRIANGLE_DOC = (
-    "Dtypes: any, kept.\nEmits:  one operator; two ranges compared and SelectV2 if the diagonal is a graph value."
+
+
+@register_fx_node_ge_converter(
+    {aten.tril.default: _TRIANGLES},
+    source="native_functions.yaml: tril; GE Tril",
+    fixed={"op": "Tril", "kept": "LessEqual"},
 )
-define(aten.tril.default, "Tril", _triangle("Tril", "LessEqual"), _TRIANGLES, _TRIANGLE_DOC)
-define(aten.triu.default, "Triu", _triangle("Triu", "GreaterEqual"), _TRIANGLES, _TRIANGLE_DOC)
+@register_fx_node_ge_converter(
+    {aten.triu.default: _TRIANGLES},
+    source="native_functions.yaml: triu; GE Triu",
+    fixed={"op": "Triu", "kept": "GreaterEqual"},
+)
+def triangle(self: Tensor, diagonal: Any = 0, *, op: str, kept: str, meta_outputs: TensorSpec) -> Tensor:
+    """The lower or upper triangle of matrices, zeros elsewhere.
 
-
-def paddings(pad: Sequence[Any], rank: int) -> Any:
-    """GE's paddings, first dim first, from torch's, last dim first."""
-    pairs: list[Any] = [0] * (2 * rank)
-    for i in range(len(pad) // 2):
-        axis = rank - 1 - i
-        pairs[2 * axis], pairs[2 * axis + 1] = pad[2 * i], pad[2 * i + 1]
-    return int_operand(pairs)
+    Dtypes: any, kept.
+    Emits:  one operator; two ranges compared and SelectV2 if the diagonal is a graph value.
+    """
+    if isinstance(diagonal, int):
+        return move(op, self, diagonal=diagonal)
+    rows = ge.Unsqueeze(ge.Range(0, axis_size(self, self.rank - 2), 1), axes=[1])
+    columns = ge.Range(0, axis_size(self, self.rank - 1), 1)
+    keep = getattr(ge, kept)(columns, ge.Add(rows, diagonal))
+    moved, back = carried("SelectV2", self, port="then", moves=True)
+    return back(ge.SelectV2(keep, moved[0], ge.Const(0, dtype=moved[0].dtype)))
 
 
 @declare_supported(
@@ -576,7 +553,10 @@ def constant_pad_nd(self: Tensor, pad: Any, value: Any = 0, *, meta_outputs: Ten
         return self
     inner = carrier("PadV3", self.dtype)
     fill = dtype_promote(as_number(as_number(value, self.dtype), inner), target_dtype=inner)
-    return cast(ge.PadV3(cast(self, inner), paddings(pad, self.rank), fill, mode="constant"), self.dtype)
+    pairs: list[Any] = [0] * (2 * self.rank - len(pad))  # GE's first dim comes first, torch's last dim
+    for i in reversed(range(len(pad) // 2)):
+        pairs += pad[2 * i : 2 * i + 2]
+    return cast(ge.PadV3(cast(self, inner), int_operand(pairs), fill, mode="constant"), self.dtype)
 
 
 # -- complex as pairs ------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from ge_converters.base.support import BF16, BOOL, F16, F32, F64, I32, I64, Supp
 from ge_converters.emit.compute_types import carried, carrier
 from ge_converters.emit.sorting import sorted_along
 from ge_converters.registry import declare_supported, register_fx_node_ge_converter
-from ge_graph import DataType, Tensor
+from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
 
 aten = torch.ops.aten
@@ -25,45 +25,42 @@ _WHOLE = [[3, -1, 2, 5], [7, 6, -2, 1]]
 _SORTED_INPUTS = [f(value=_DISTINCT) for f in (F32, F16, BF16)] + [f(value=_WHOLE) for f in (I64, I32)]
 
 
-@declare_supported(
-    [Support(x, d, o) for x in [*_SORTED_INPUTS, F64(value=_DISTINCT)] for d in (-1, 0) for o in (False, True)]
-    + [
-        Support(F32()),
-        Support(F32(0, 3), 1),
-        Support(F32(value=[_NAN, 1.0, -_INF, 2.0])),
-        Support(F32(value=[[[1.0, 3.0, 2.0]]]), 2),
-    ]
+@register_fx_node_ge_converter(
+    {
+        aten.sort.default: [
+            *(
+                Support(x, d, o)
+                for x in [*_SORTED_INPUTS, F64(value=_DISTINCT)]
+                for d in (-1, 0)
+                for o in (False, True)
+            ),
+            Support(F32()),
+            Support(F32(0, 3), 1),
+            Support(F32(value=[_NAN, 1.0, -_INF, 2.0])),
+            Support(F32(value=[[[1.0, 3.0, 2.0]]]), 2),
+        ],
+        aten.sort.stable: [
+            *(
+                Support(f(3, 5, low=0, high=3), stable=True, dim=d, descending=o)
+                for f in (F32, F16, BF16, I64, I32)
+                for d in (-1, 0)
+                for o in (False, True)
+            ),
+            Support(BOOL(2, 4), stable=True),
+            Support(F32(value=_DISTINCT), stable=False),
+            Support(F32(value=_DISTINCT), stable=None, dim=1),
+        ],
+    },
+    source="native_functions.yaml: sort; GE Sort",
 )
-@register_fx_node_ge_converter(aten.sort.default, source="aten sort; GE Sort")
-def sort(self: Tensor, dim: int = -1, descending: bool = False, *, meta_outputs: Any) -> tuple[Tensor, Tensor]:
-    """Values in order along a dim, and where they were.
+def sort(
+    self: Tensor, dim: int = -1, descending: bool = False, *, stable: bool | None = False, meta_outputs: Any
+) -> tuple[Tensor, Tensor]:
+    """Values in order along a dim, and where they were; equals keep their order if stable.
 
     Dtypes: any real type or bool, kept; positions are int64.
-    Emits:  Sort; TopKV2 for float64.
-    """
-    return sorted_along(self, dim, descending, stable=False)
-
-
-@declare_supported(
-    [
-        Support(f(3, 5, low=0, high=3), stable=True, dim=d, descending=o)
-        for f in (F32, F16, BF16, I64, I32)
-        for d in (-1, 0)
-        for o in (False, True)
-    ]
-    + [
-        Support(BOOL(2, 4), stable=True),
-        Support(F32(value=_DISTINCT), stable=False),
-        Support(F32(value=_DISTINCT), stable=None, dim=1),
-    ]
-)
-@register_fx_node_ge_converter(aten.sort.stable, source="aten sort.stable; GE Sort")
-def sort_stable(
-    self: Tensor, *, stable: bool | None, dim: int = -1, descending: bool = False, meta_outputs: Any
-) -> tuple[Tensor, Tensor]:
-    """Like sort; equals keep their order if stable.
-
     Errors: Refusal for float64 with stable=True.
+    Emits:  Sort; TopKV2 for float64.
     """
     return sorted_along(self, dim, descending, stable=bool(stable))
 
@@ -101,35 +98,32 @@ def topk(
 # -- places in a sorted sequence -------------------------------------------------------------------------------------
 
 
-def _place(sequence: Tensor, values: Tensor, sorter: Tensor | None, right: bool, dtype: DataType) -> Tensor:
-    """Errors: refused if the two types have no common one that holds all values of both."""
-    if values.rank == 0:
-        row = ge.Reshape(values, [1])
-        row.record_shape((1,))
-        place = _place(sequence, row, sorter, right, dtype)
-        return ge.Reshape(place, ge.Const(np.zeros(0, dtype=np.int64)))
-    both = [torch.empty([1] * t.rank, dtype=to_torch(t.dtype), device="meta") for t in (sequence, values)]
-    inner = carrier("SearchSorted", to_ge(torch.result_type(*both)))  # eager compares in the type of both
-    return ge.SearchSorted(cast(sequence, inner), cast(values, inner), sorter, dtype=dtype, right=right)
-
-
 _EDGES = [-1.0, 0.0, 0.5, 2.0]
 
 
-@declare_supported(
-    [Support(f(value=_EDGES), f(3, 4), right=r) for f in (F32, F16, BF16) for r in (False, True)]
-    + [
-        Support(I64(value=[1, 3, 5]), I64(2, 3)),
-        Support(I32(value=[1, 3]), I32(4), out_int32=True),
-        Support(F32(value=[_EDGES, _EDGES]), F32(2, 3)),
-        Support(F32(value=_EDGES), F32()),
-        Support(I64(value=[-1, 0, 2]), F32(3, 4)),
-        Support(F16(value=_EDGES), I32()),
-        Support(F32(value=_EDGES), F32(3), side="right"),
-        Support(F32(value=[2.0, 0.0, 1.0]), F32(3), sorter=I64(value=[1, 2, 0])),
-    ]
+@register_fx_node_ge_converter(
+    {
+        aten.searchsorted.Tensor: [
+            *(Support(f(value=_EDGES), f(3, 4), right=r) for f in (F32, F16, BF16) for r in (False, True)),
+            Support(I64(value=[1, 3, 5]), I64(2, 3)),
+            Support(I32(value=[1, 3]), I32(4), out_int32=True),
+            Support(F32(value=[_EDGES, _EDGES]), F32(2, 3)),
+            Support(F32(value=_EDGES), F32()),
+            Support(I64(value=[-1, 0, 2]), F32(3, 4)),
+            Support(F16(value=_EDGES), I32()),
+            Support(F32(value=_EDGES), F32(3), side="right"),
+            Support(F32(value=[2.0, 0.0, 1.0]), F32(3), sorter=I64(value=[1, 2, 0])),
+        ],
+        aten.bucketize.Tensor: [
+            *(Support(f(3, 4), f(value=_EDGES), right=r) for f in (F32, F16) for r in (False, True)),
+            Support(I64(4), I64(value=[1, 3])),
+            Support(F32(3, 4), I64(value=[-1, 0, 2])),
+            Support(F32(3), F32(value=_EDGES), out_int32=True),
+        ],
+    },
+    source="native_functions.yaml: searchsorted, bucketize; GE SearchSorted",
+    names={"boundaries": "sorted_sequence"},
 )
-@register_fx_node_ge_converter(aten.searchsorted.Tensor, source="aten searchsorted.Tensor; GE SearchSorted")
 def searchsorted(
     sorted_sequence: Tensor,
     self: Tensor,
@@ -138,29 +132,23 @@ def searchsorted(
     right: bool = False,
     side: str | None = None,
     sorter: Tensor | None = None,
-    meta_outputs: Any,
+    meta_outputs: TensorSpec,
 ) -> Tensor:
-    """Where each value has to be put to keep the sequence sorted.
+    """Where each value has to be put to keep the sequence sorted, or the bucket between boundaries that it falls into.
 
+    Errors: refused if the two types have no common one that holds all values of both.
     Emits:  SearchSorted.
     """
-    return _place(sorted_sequence, self, sorter, right or side == "right", meta_outputs.dtype)
-
-
-@declare_supported(
-    [Support(f(3, 4), f(value=_EDGES), right=r) for f in (F32, F16) for r in (False, True)]
-    + [
-        Support(I64(4), I64(value=[1, 3])),
-        Support(F32(3, 4), I64(value=[-1, 0, 2])),
-        Support(F32(3), F32(value=_EDGES), out_int32=True),
-    ]
-)
-@register_fx_node_ge_converter(aten.bucketize.Tensor, source="aten bucketize.Tensor; GE SearchSorted")
-def bucketize(
-    self: Tensor, boundaries: Tensor, *, out_int32: bool = False, right: bool = False, meta_outputs: Any
-) -> Tensor:
-    """Which bucket between boundaries each value falls into."""
-    return _place(boundaries, self, None, right, meta_outputs.dtype)
+    values = self
+    if not self.rank:
+        values = ge.Reshape(self, [1])
+        values.record_shape((1,))
+    both = [torch.empty([1] * t.rank, dtype=to_torch(t.dtype), device="meta") for t in (sorted_sequence, values)]
+    inner = carrier("SearchSorted", to_ge(torch.result_type(*both)))  # eager compares in the type of both
+    sequence, values = cast(sorted_sequence, inner), cast(values, inner)
+    right = right or side == "right"
+    place: Tensor = ge.SearchSorted(sequence, values, sorter, dtype=meta_outputs.dtype, right=right)
+    return place if self.rank else ge.Reshape(place, ge.Const(np.zeros(0, dtype=np.int64)))
 
 
 # -- unique values ---------------------------------------------------------------------------------------------------

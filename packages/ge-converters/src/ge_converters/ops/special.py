@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ from ge_converters.base.dtypes import cast, dtype_promote
 from ge_converters.base.errors import Refusal
 from ge_converters.base.support import BF16, F16, F32, F64, I8, I16, I32, U8, Support
 from ge_converters.emit.arithmetic import arithmetic
-from ge_converters.registry import declare_supported, define, register_fx_node_ge_converter
+from ge_converters.registry import declare_supported, register_fx_node_ge_converter
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
 
@@ -25,26 +24,30 @@ def _pairs(kinds: Any, **bounds: float) -> list[Support]:
     return [*made, Support(F32(2, 1, **bounds), F32(3, **bounds)), Support(F32(**bounds), F32(0, **bounds))]
 
 
-def _by_operator(op: str) -> Callable[..., Tensor]:
-    def convert(self: Any, other: Any, *, meta_outputs: TensorSpec) -> Tensor:
-        return arithmetic(op, self, other, meta_outputs.dtype)
-
-    return convert
-
-
-def _install() -> None:
-    doc = "Dtypes: promoted as eager does; halves through float32.\nEmits:  {}."
-    for name, op in (("igamma", "Igamma"), ("igammac", "Igammac"), ("special_zeta", "Zeta")):
-        bounds = {"low": 1.5, "high": 4.0} if op == "Zeta" else _POSITIVE
-        kinds = (F32, F64) if op == "Zeta" else (F32, F16, BF16, F64)
-        define(getattr(aten, name).default, op, _by_operator(op), _pairs(kinds, **bounds), doc.format(op))
-    for overload in ("other_scalar", "self_scalar"):
-        target = getattr(aten.special_zeta, overload)
-        cases = [Support(F32(3, low=1.5), 2.5)] if overload == "other_scalar" else [Support(2.5, F32(3, low=1.5))]
-        define(target, "Zeta", _by_operator("Zeta"), cases, doc.format("Zeta"))
-
-
-_install()
+@register_fx_node_ge_converter(
+    {aten.igamma.default: _pairs((F32, F16, BF16, F64), **_POSITIVE)},
+    source="native_functions.yaml: igamma; GE Igamma",
+    fixed={"op": "Igamma"},
+)
+@register_fx_node_ge_converter(
+    {aten.igammac.default: _pairs((F32, F16, BF16, F64), **_POSITIVE)},
+    source="native_functions.yaml: igammac; GE Igammac",
+    fixed={"op": "Igammac"},
+)
+@register_fx_node_ge_converter(
+    {
+        aten.special_zeta.default: _pairs((F32, F64), low=1.5, high=4.0),
+        aten.special_zeta.other_scalar: [Support(F32(3, low=1.5), 2.5)],
+        aten.special_zeta.self_scalar: [Support(2.5, F32(3, low=1.5))],
+    },
+    source="native_functions.yaml: special_zeta; GE Zeta",
+    fixed={"op": "Zeta"},
+)
+def by_operator(self: Any, other: Any, *, op: str, meta_outputs: TensorSpec) -> Tensor:
+    """Dtypes: promoted as eager does; halves through float32.
+    Emits:  Igamma, Igammac, Zeta.
+    """
+    return arithmetic(op, self, other, meta_outputs.dtype)
 
 
 _EDGES = [1.0, -1.0, 0.0, 0.0, 2.5, float("inf"), float("nan"), 65504.0, 3.0]

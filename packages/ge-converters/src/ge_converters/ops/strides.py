@@ -22,12 +22,18 @@ aten = torch.ops.aten
 _D = DataType
 
 
-@declare_supported(
-    [Support(f(4, 3), [2, 3], [3, 1], 1) for f in (F32, F16, BF16, F64, I64, BOOL)]
-    + [Support(F32(12), [3, 2], [1, 3]), Support(F32(4), [2, 2, 2], [1, 0, 1]), Support(F32(4), [], [], 2)]
+_STRIDED = [
+    *(Support(f(4, 3), [2, 3], [3, 1], 1) for f in (F32, F16, BF16, F64, I64, BOOL)),
+    Support(F32(12), [3, 2], [1, 3]),
+    Support(F32(4), [2, 2, 2], [1, 0, 1]),
+    Support(F32(4), [], [], 2),
+]
+
+
+@register_fx_node_ge_converter(
+    {aten.as_strided.default: _STRIDED, aten.as_strided_copy.default: _STRIDED},
+    source="native_functions.yaml: as_strided; GE AsStrided",
 )
-@register_fx_node_ge_converter(aten.as_strided_copy.default, source="aten as_strided_copy; GE AsStrided")
-@register_fx_node_ge_converter(aten.as_strided.default, source="aten as_strided; GE AsStrided")
 def as_strided(self: Tensor, size: Any, stride: Any, storage_offset: Any = None, *, meta_outputs: TensorSpec) -> Tensor:
     """Elements of the storage of self by size, stride and offset; self is given in the order of its memory.
 
@@ -51,10 +57,7 @@ def as_strided_scatter(
     """
     (var, value), back = carried("ViewCopy", self, cast(src, self.dtype), moves=True)
     shape = int_operand(size)
-    weights: list[Any] = []
-    for following in range(len(size)):
-        rest = size[following + 1 :]
-        weights.append(_product(rest))
+    weights = [_product(size[following + 1 :]) for following in range(len(size))]
     offset = int_operand([0 if storage_offset is None else storage_offset])
     return back(
         ge.ViewCopy(own(var), shape, int_operand(stride), offset, value, shape, int_operand(weights), ints([0]))

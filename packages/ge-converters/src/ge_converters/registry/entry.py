@@ -27,8 +27,9 @@ class Entry:
         source: Where its behaviour is taken from.
         where: ``file.py:41`` of the converter.
         layer: ``"built-in"``, ``"user"`` or ``"automatic"``.
-        supports: Declared call forms.
         wants_meta: Whether the converter takes ``meta_outputs``.
+        supports: Declared call forms: those of this op, then those of the function for all ops that it serves.
+        forms: The declared call forms of this op alone.
     """
 
     target: Target
@@ -38,6 +39,7 @@ class Entry:
     layer: str
     wants_meta: bool
     supports: tuple[Support, ...] = ()
+    forms: tuple[Support, ...] = ()
     parameters: Any = field(default=None, repr=False)
 
     @property

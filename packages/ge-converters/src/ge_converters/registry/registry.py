@@ -14,9 +14,9 @@ import logging
 import pkgutil
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import FrameType
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 
 import torch
 
@@ -24,11 +24,13 @@ from ge_converters.base.errors import LoweringError, Refusal
 from ge_converters.base.provenance import target_name
 from ge_converters.base.support import Support
 from ge_converters.registry.entry import Converter, Entry, Target, where_is
-from ge_converters.registry.signatures import check_signature, check_target, is_composite, loaded_op
+from ge_converters.registry.signatures import Fit, check_target, fitted, is_composite, loaded_op
 
 logger = logging.getLogger(__name__)
 
 F = TypeVar("F", bound=Converter)
+# What a decorator registers a function for: one op, or several with the call forms of each.
+Served: TypeAlias = "Target | str | Mapping[Any, Sequence[Support]]"
 
 BUILT_IN: Final = "ge_converters.ops"  # found by name, as the packages of others are: this module is below it
 FAMILY_ENTRY_POINTS: Final = "ge_converters.families"
@@ -52,66 +54,100 @@ class Registry:
         self._automatic: dict[Any, Entry] = {}
         self._by_function: dict[Converter, list[Entry]] = {}
         self._declared: dict[Converter, tuple[Support, ...]] = {}
-        self._awaited: dict[str, list[tuple[Converter, str]]] = {}
+        self._fits: dict[Converter, Fit] = {}  # the last one of each function
+        self._awaited: dict[str, list[tuple[Converter, str, Fit | None, tuple[Support, ...]]]] = {}
         self._arrived: dict[str, torch._ops.OpOverload] = {}
         self._foreign: set[str] = set()  # rows of the fingerprint that our own modules did not register
         self.revision = 0
 
     # -- registration ---------------------------------------------------------------------------------------------
 
-    def register(self, target: Target | str, *, source: str = "", where: str = "") -> Callable[[F], F]:
+    def register(
+        self,
+        target: Served,
+        *,
+        source: str = "",
+        where: str = "",
+        fixed: Mapping[str, Any] | None = None,
+        names: Mapping[str, str] | None = None,
+    ) -> Callable[[F], F]:
         """Decorator that makes a function the converter of ``target``.
 
         Args:
             target: ``torch.ops.aten.add.Tensor``, or a Python function such as ``operator.add`` or ``math.floor``; the
                 name of an overload if the library that defines it need not be loaded, checked when a graph has the op.
+                Several of them with the call forms of each, if one function serves them all.
             source: Where the behaviour is taken from; required for built-in converters.
             where: ``file:line`` to report; taken from the function if empty.
+            fixed: Values of parameters of the function that are no arguments of these ops.
+            names: Parameters of the function by the schema's names of the arguments, where the two differ.
 
-        Errors: LoweringError GE2002 (signature), GE2003 (target), GE2004 (a built-in registered twice).
+        Errors: LoweringError GE2002 (signature), GE2003 (target), GE2004 (a built-in registered twice), GE2005 (forms).
         """
-        if isinstance(target, str):
-            # What a family names of another library is looked at when a graph has it: another version of that library
-            # spoils one op only. Names of torch's own are those that an older torch may lack.
-            overload = loaded_op(target, strict=not self._loading) if self._is_ready(target) else None
-            return (
-                self._await(target, source) if overload is None else self.register(overload, source=source, where=where)
-            )
-        check_target(target)
+        rows = target.items() if isinstance(target, Mapping) else [(target, ())]
+        found = [(self._found(one), _checked_forms(forms)) for one, forms in rows]
+        plain = not (isinstance(target, Mapping) or fixed or names)
+        fit = None if plain else Fit.of([one for one, _ in found], fixed or {}, names or {})
 
         def decorate(fn: F) -> F:
-            entry = self._entry(target, fn, source, where or where_is(fn))
-            if entry.layer == "user" and is_composite(target):
-                logger.warning(
-                    "%s is composite: torch traces the ops it consists of, so torch.compile never asks the converter "
-                    "at %s; register one for those ops (config.debug.fx_summary lists them)", entry.name, entry.where,
-                )  # fmt: skip
-            layer = self._built_in if entry.layer == "built-in" else self._user
-            known = layer.get(target)
-            if known is not None and entry.layer == "built-in" and known.where != entry.where:
-                raise LoweringError(
-                    "GE2004", f"{entry.name} has two built-in converters", where=f"{entry.where} and {known.where}",
-                    next="delete one of them",
-                )  # fmt: skip
-            layer[target] = entry
-            self._note_origin(_row(entry.name, entry.where), fn, sys._getframe(1))
-            self._by_function.setdefault(inspect.unwrap(fn), []).append(entry)
-            self.revision += 1
+            applied_by = sys._getframe(1)
+            here = fit if fit is None else fit.beside_those_of(self._fits.get(inspect.unwrap(fn)))
+            if here is not None:
+                self._fits[inspect.unwrap(fn)] = here
+            for one, forms in found:
+                if isinstance(one, str):
+                    self._awaited.setdefault(one, []).append((fn, source, here, forms))
+                    self._note_origin(_row(one, where_is(fn)), fn, applied_by)
+                    self.revision += 1
+                else:
+                    self._add(one, fn, source, where or where_is(fn), here, forms, applied_by)
             return fn
 
         return decorate
 
-    def _is_ready(self, name: str) -> bool:
-        return not self._loading or name.startswith("aten.")
+    def _found(self, target: Target | str) -> Target | str:
+        """The target, or its name as long as the library that defines it is not loaded."""
+        if not isinstance(target, str):
+            check_target(target)
+            return target
+        # What a family names of another library is looked at when a graph has it: another version of that library
+        # spoils one op only. Names of torch's own are those that an older torch may lack.
+        ready = not self._loading or target.startswith("aten.")
+        return (loaded_op(target, strict=not self._loading) if ready else None) or target
 
-    def _await(self, name: str, source: str) -> Callable[[F], F]:
-        def decorate(fn: F) -> F:
-            self._awaited.setdefault(name, []).append((fn, source))
-            self._note_origin(_row(name, where_is(fn)), fn, sys._getframe(1))
-            self.revision += 1
-            return fn
-
-        return decorate
+    def _add(
+        self,
+        target: Target,
+        fn: Converter,
+        source: str,
+        where: str,
+        fit: Fit | None,
+        forms: tuple[Support, ...],
+        applied_by: FrameType,
+    ) -> None:
+        converter, wants_meta = fitted(target, fn, where, fit)
+        built_in = self._loading or (getattr(fn, "__module__", "") or "").startswith(_OURS)
+        written = inspect.unwrap(fn)
+        entry = Entry(
+            target, converter, source, where, "built-in" if built_in else "user", wants_meta,
+            (*forms, *self._declared.get(written, ())), forms,
+        )  # fmt: skip
+        if entry.layer == "user" and is_composite(target):
+            logger.warning(
+                "%s is composite: torch traces the ops it consists of, so torch.compile never asks the converter "
+                "at %s; register one for those ops (config.debug.fx_summary lists them)", entry.name, entry.where,
+            )  # fmt: skip
+        layer = self._built_in if built_in else self._user
+        known = layer.get(target)
+        if known is not None and built_in and (known.where != entry.where or inspect.unwrap(known.fn) is written):
+            raise LoweringError(
+                "GE2004", f"{entry.name} has two built-in converters", where=f"{entry.where} and {known.where}",
+                next="delete one of them",
+            )  # fmt: skip
+        layer[target] = entry
+        self._note_origin(_row(entry.name, entry.where), fn, applied_by)
+        self._by_function.setdefault(written, []).append(entry)
+        self.revision += 1
 
     def _note_origin(self, row: str, fn: Converter, applied_by: FrameType) -> None:
         """Whether other code registers this; both the function and who registers it have to be ours to be known."""
@@ -119,33 +155,16 @@ class Registry:
         if not all(m.startswith(_OURS) for m in modules):
             self._foreign.add(row)
 
-    def _entry(self, target: Target, fn: Converter, source: str, where: str) -> Entry:
-        wants_meta = check_signature(target, fn, where)
-        declared = self._declared.get(inspect.unwrap(fn), ())
-        built_in = self._loading or (getattr(fn, "__module__", "") or "").startswith("ge_converters.")
-        return Entry(target, fn, source, where, "built-in" if built_in else "user", wants_meta, declared)
-
     def declare(self, supports: Sequence[Support]) -> Callable[[F], F]:
         """Decorator that declares the call forms a converter serves; above or below the registration."""
-        if not isinstance(supports, (list, tuple)):
-            raise LoweringError(
-                "GE2005", f"declare_supported takes a list of Support(...) entries, got {type(supports).__name__}",
-                next="write declare_supported([Support(F32(2, 2), 2.0), ...])",
-            )  # fmt: skip
-        for position, support in enumerate(supports):
-            if not isinstance(support, Support):
-                raise LoweringError(
-                    "GE2005",
-                    f"declare_supported takes Support(...) entries, entry {position} is {type(support).__name__}",
-                    next="write declare_supported([Support(F32(2, 2), 2.0), ...])",
-                )
+        declared = _checked_forms(supports)
 
         def decorate(fn: F) -> F:
             written = inspect.unwrap(fn)  # what is registered may be a function around the one that was written
-            known = (*self._declared.get(written, ()), *supports)
+            known = (*self._declared.get(written, ()), *declared)
             self._declared[written] = known
             for entry in self._by_function.get(written, ()):
-                entry.supports = known
+                entry.supports = (*entry.forms, *known)
             return fn
 
         return decorate
@@ -186,8 +205,8 @@ class Registry:
         awaited = self._awaited.get(name)
         # a library may be made anew, and its operators with it
         if awaited is not None and self._arrived.get(name) is not target:
-            for fn, source in awaited:
-                self.register(target, source=source)(fn)
+            for fn, source, fit, forms in awaited:
+                self._add(target, fn, source, where_is(fn), fit, forms, sys._getframe())
             self._arrived[name] = target
             return self._user.get(target) or self._built_in[target]
         derived = self._derive(target)
@@ -251,6 +270,18 @@ class Registry:
         return hashlib.sha256("\n".join(sorted(rows & self._foreign)).encode()).hexdigest()[:16]
 
 
+def _checked_forms(supports: Any) -> tuple[Support, ...]:
+    advice = "write declare_supported([Support(F32(2, 2), 2.0), ...])"
+    if not isinstance(supports, (list, tuple)):
+        what = f"call forms are a list of Support(...) entries, got {type(supports).__name__}"
+        raise LoweringError("GE2005", what, next=advice)
+    for position, support in enumerate(supports):
+        if not isinstance(support, Support):
+            what = f"call forms are Support(...) entries, entry {position} is {type(support).__name__}"
+            raise LoweringError("GE2005", what, next=advice)
+    return tuple(supports)
+
+
 def _row(name: str, where: str) -> str:
     return f"{name} {where}"
 
@@ -271,9 +302,6 @@ def _op_name(name: str) -> str:
     """``add`` of ``aten.add.Tensor`` and of ``operator.add``."""
     parts = name.split(".")
     return parts[1] if len(parts) > 1 else name
-
-
-# -- checks ---------------------------------------------------------------------------------------------------------
 
 
 # -- the registry everybody uses --------------------------------------------------------------------------------------
@@ -299,18 +327,31 @@ def _family_modules() -> Iterator[str]:
 REGISTRY: Final = Registry(_family_modules)
 
 
-def register_fx_node_ge_converter(target: Target | str, *, source: str = "") -> Callable[[F], F]:
-    """Make a function the converter of an op.
+def register_fx_node_ge_converter(
+    target: Served,
+    *,
+    source: str = "",
+    fixed: Mapping[str, Any] | None = None,
+    names: Mapping[str, str] | None = None,
+) -> Callable[[F], F]:
+    """Make a function the converter of an op, or of several.
 
     The converter takes the parameters of the op's schema by name, the keyword-only ones behind ``*``, and
     ``meta_outputs``: a ``TensorSpec``, or a list of them for an op with several results. It emits ``ge.*`` ops and
     returns GE tensors. A later registration overrides an earlier one.
 
-    Args:
-        target: ``torch.ops.aten.add.Tensor``, or a Python function such as ``operator.add`` or ``math.floor``.
-        source: Where the behaviour is taken from.
+    A function that serves several ops has a parameter for each argument that one of them has, with a default where
+    another lacks it; those of a decorator count for the ones above it.
 
-    Errors: LoweringError GE2002 if the signature differs from the schema, GE2003 if the target is not an overload.
+    Args:
+        target: ``torch.ops.aten.add.Tensor``, or a Python function such as ``operator.add`` or ``math.floor``; or
+            ``{op: call forms}``, the forms being those of ``declare_supported`` for this op alone.
+        source: Where the behaviour is taken from.
+        fixed: Values of parameters that are no arguments of these ops: ``{"rounding_mode": "floor"}``.
+        names: Parameters by the schema's names of arguments, where the two differ: ``{"min_val": "min"}``.
+
+    Errors: LoweringError GE2002 if the signature differs from the schema, GE2003 if the target is not an overload,
+    GE2005 if a form is not a ``Support``.
 
     Example:
         >>> import torch
@@ -319,7 +360,7 @@ def register_fx_node_ge_converter(target: Target | str, *, source: str = "") -> 
         ... def twice(x, *, meta_outputs):
         ...     return ge.Add(x, x)
     """
-    return REGISTRY.register(target, source=source)
+    return REGISTRY.register(target, source=source, fixed=fixed, names=names)
 
 
 def declare_supported(supports: Sequence[Support]) -> Callable[[F], F]:

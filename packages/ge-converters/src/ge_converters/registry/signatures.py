@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import keyword
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
@@ -92,22 +95,69 @@ def check_target(target: Any) -> None:
         )  # fmt: skip
 
 
-def check_signature(target: Target, fn: Converter, where: str) -> bool:
-    """Compare a converter's parameters with the schema of its op.
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How a function serves ops whose arguments are not its parameters one for one.
+
+    Attributes:
+        fixed: Values of parameters that are no arguments of the ops.
+        names: Parameters by the schema's names of arguments, where the two differ.
+        beside: Parameters that one of the ops has an argument for; another leaves them at their defaults.
+    """
+
+    fixed: Mapping[str, Any]
+    names: Mapping[str, str]
+    beside: frozenset[str]
+
+    @staticmethod
+    def of(targets: Iterable[Target | str], fixed: Mapping[str, Any], names: Mapping[str, str]) -> Fit:
+        """The fit of one function to these ops.
+
+        Errors: LoweringError GE2002 if none of them has an argument that ``names`` renames.
+        """
+        schemas = [t._schema for t in targets if isinstance(t, torch._ops.OpOverload)]
+        arguments = {a.name for s in schemas for a in s.arguments}
+        unknown = sorted(names.keys() - arguments)
+        if unknown and schemas:
+            raise LoweringError(
+                "GE2002", f"names renames '{unknown[0]}', and no op has such an argument",
+                next=f"the arguments are {', '.join(sorted(arguments))}",
+            )  # fmt: skip
+        return Fit(dict(fixed), dict(names), frozenset(names.get(a, python_name(a)) for a in arguments))
+
+    def beside_those_of(self, below: Fit | None) -> Fit:
+        """The same beside the ops of another decorator of the function."""
+        return self if below is None else replace(self, beside=self.beside | below.beside)
+
+
+def fitted(target: Target, fn: Converter, where: str, fit: Fit | None) -> tuple[Converter, bool]:
+    """The converter of an op, its parameters compared with the schema.
+
+    Args:
+        target: The op.
+        fn: A function that converts it.
+        where: ``file:line`` of the function.
+        fit: What the function has instead of arguments of the op; None if it has exactly those.
 
     Returns:
-        Whether it takes ``meta_outputs``.
+        A function that is called with the arguments of the op, ``fn`` itself if it can be; whether it takes
+        ``meta_outputs``.
 
-    Errors: LoweringError GE2002, naming every difference, with the converter's file and line.
+    Errors: LoweringError GE2002, naming every difference, with the function's file and line.
     """
     try:
         parameters = inspect.signature(fn).parameters
     except (TypeError, ValueError):
         raise LoweringError("GE2003", f"a converter must be a Python function, got {fn!r}") from None
-    kinds = {name: p.kind for name, p in parameters.items()}
-    takes_any = inspect.Parameter.VAR_KEYWORD in kinds.values()
+    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    converter = fn
     if isinstance(target, torch._ops.OpOverload):
-        problems = _differences(target, parameters)
+        problems: list[str] = []
+        if fit is not None:
+            signature, problems = _fitted_signature(target, parameters, fit)
+            converter = _by_name(target, fn, parameters, signature, fit)
+            parameters = signature.parameters
+        problems = problems or _differences(target, parameters)
         if problems:
             raise LoweringError(
                 "GE2002",
@@ -115,7 +165,63 @@ def check_signature(target: Target, fn: Converter, where: str) -> bool:
                 where=where,
                 next=f"write it as {expected_signature(target, getattr(fn, '__name__', 'converter'))}",
             )
-    return takes_any or "meta_outputs" in kinds
+    elif fit is not None and (fit.fixed or fit.names):
+        raise LoweringError(
+            "GE2003", f"{target_name(target)} has no schema: fixed and names are for overloads", where=where,
+            next="write a function of its own for it",
+        )  # fmt: skip
+    return converter, takes_any or "meta_outputs" in parameters
+
+
+def _fitted_signature(
+    target: torch._ops.OpOverload, parameters: Mapping[str, inspect.Parameter], fit: Fit
+) -> tuple[inspect.Signature, list[str]]:
+    """What of a function's parameters the arguments of an op go to, under the names and in the places of the schema."""
+    kind = inspect.Parameter
+    places = {fit.names.get(a.name, python_name(a.name)): a for a in target._schema.arguments}
+    problems = [f"'{n}' is fixed and an argument of the op" for n in fit.fixed if n in places]
+    problems += [f"'{n}' is fixed and no parameter of the converter" for n in fit.fixed if n not in parameters]
+    renamed = {fit.names[a.name]: a.name for a in target._schema.arguments if a.name in fit.names}
+    problems += [
+        f"'{n}', for '{a}', is no parameter of the converter" for n, a in renamed.items() if n not in parameters
+    ]
+    found = [
+        kind(python_name(a.name), kind.KEYWORD_ONLY if a.kwarg_only else kind.POSITIONAL_OR_KEYWORD)
+        for name, a in places.items() if name in parameters
+    ]  # fmt: skip
+    for name, p in parameters.items():
+        spare = name in fit.fixed or (name in fit.beside and p.default is not kind.empty)
+        if p.kind is kind.VAR_POSITIONAL:
+            problems.append(f"'*{name}' has no names to call it by")
+        elif name not in places and not spare:
+            found.append(p.replace(kind=p.kind if p.kind is kind.VAR_KEYWORD else kind.KEYWORD_ONLY))
+    found.sort(key=lambda p: p.kind)
+    return inspect.Signature(found), problems
+
+
+def _by_name(
+    target: torch._ops.OpOverload,
+    fn: Converter,
+    parameters: Mapping[str, inspect.Parameter],
+    signature: inspect.Signature,
+    fit: Fit,
+) -> Converter:
+    """``fn``, called by the names of its parameters unless the arguments of the op stand where they do."""
+    arguments = target._schema.arguments
+    positional = [fit.names.get(a.name, python_name(a.name)) for a in arguments if not a.kwarg_only]
+    keywords = {python_name(a.name): fit.names[a.name] for a in arguments if a.kwarg_only and a.name in fit.names}
+    in_place = [n for n, p in parameters.items() if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    if in_place[: len(positional)] == positional and not fit.fixed and not keywords:
+        return fn
+    fixed = fit.fixed
+
+    @functools.wraps(fn)
+    def convert(*args: Any, **given: Any) -> Any:
+        named = {keywords.get(name, name): value for name, value in given.items()}
+        return fn(**dict(zip(positional, args)), **named, **fixed)
+
+    convert.__signature__ = signature  # type: ignore[attr-defined]
+    return convert
 
 
 def _differences(target: torch._ops.OpOverload, parameters: Any) -> list[str]:

@@ -26,17 +26,26 @@ OUTPUTS: Final[contextvars.ContextVar[Any]] = contextvars.ContextVar("meta_outpu
 
 
 def register_fx_node_ge_converter(
-    aten_op: Any = None, *, source: str = "", **more: Any
+    aten_op: Any = None,
+    *,
+    source: str = "",
+    fixed: Mapping[str, Any] | None = None,
+    names: Mapping[str, str] | None = None,
+    **more: Any,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorator that makes a function the converter of an op.
 
     Args:
-        aten_op: ``torch.ops.aten.add.Tensor``, a Python function such as ``math.floor``, or the name of an overload.
+        aten_op: ``torch.ops.aten.add.Tensor``, a Python function such as ``math.floor``, or the name of an overload; or
+            several of them with the call forms of each, ``{op: [Support(...)]}``.
         source: Where the behaviour is taken from.
+        fixed: Values of parameters that are no arguments of these ops.
+        names: Parameters by the schema's names of arguments, where the two differ.
         **more: ``target``, another name of ``aten_op``.
 
     The function gets GE tensors for tensors, plain values for the rest, and ``meta_outputs``. It should have the
-    parameters of the op's schema; other names, parameters left out and keyword-only parameters register with a warning.
+    parameters of the op's schema; other names, parameters left out and keyword-only parameters register with a warning,
+    but for several ops and beside ``fixed`` and ``names``, which say what differs.
 
     Errors: LoweringError GE2002 for a converter that no call fits, GE2003 for what is not an op.
 
@@ -55,22 +64,15 @@ def register_fx_node_ge_converter(
         )  # fmt: skip
 
     def decorate(fn: Callable[..., Any]) -> Callable[..., Any]:
-        adapted, differences = _adapted(target, fn)
-        register_strictly(target, source=source)(adapted)
+        said = isinstance(target, Mapping) or fixed or names
+        adapted, differences = (fn, []) if said else _adapted(target, fn)
+        register_strictly(target, source=source, fixed=fixed, names=names)(adapted)
         if differences:
             logger.warning("the converter of %s at %s: %s", target, where_is(fn), "; ".join(differences))
         return fn
 
-    check_target(target)
+    register_strictly(target, fixed=fixed, names=names)  # refuses what is not an op where the decorator stands
     return decorate
-
-
-def check_target(target: Any) -> None:
-    """Refuse what is not an op where the decorator stands; texts wait for their library.
-
-    Errors: LoweringError GE2003.
-    """
-    register_strictly(target)
 
 
 def _adapted(target: Any, fn: Callable[..., Any]) -> tuple[Callable[..., Any], list[str]]:

@@ -60,22 +60,22 @@ def matrix_exp(self: Tensor) -> Tensor:
     scale = torch.ones_like(norm)
     for k in range(halvings):
         scale = torch.where(norm > limit * 2.0**k, 0.5 ** (k + 1), scale)
-    result = _taylor(a * scale, _DEGREE)
+    result = _taylor(a * scale)
     for k in range(halvings):
         result = torch.where(norm > limit * 2.0**k, result @ result, result)
     return result.to(self.dtype)
 
 
-def _taylor(a: Tensor, degree: int) -> Tensor:
-    """The exponential series up to a degree that is a multiple of 4, by powers of the fourth power."""
+def _taylor(a: Tensor) -> Tensor:
+    """The exponential series up to ``_DEGREE``, a multiple of 4, by powers of the fourth power."""
     one = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
     second = a @ a
     third = second @ a
     fourth = second @ second
-    total = one / math.factorial(degree)
-    for first in range(degree - 4, -1, -4):
+    total = one / math.factorial(_DEGREE)
+    for first in range(_DEGREE - 4, -1, -4):
         c = [1.0 / math.factorial(first + i) for i in range(4)]
-        head = fourth / math.factorial(degree) if first == degree - 4 else total @ fourth
+        head = fourth / math.factorial(_DEGREE) if first == _DEGREE - 4 else total @ fourth
         total = head + (c[0] * one + c[1] * a + c[2] * second + c[3] * third)
     return total
 

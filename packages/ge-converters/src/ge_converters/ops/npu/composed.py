@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from ge_converters.base.dtypes import cast
@@ -10,17 +9,13 @@ from ge_converters.base.errors import Refusal
 from ge_converters.emit.arithmetic import arithmetic
 from ge_converters.emit.shapes import shape_operand
 from ge_converters.ops.conv import convolution
-from ge_converters.ops.npu.mapping import as_declared, emit
-from ge_converters.registry import F, register_fx_node_ge_converter
+from ge_converters.ops.npu.mapping import as_declared, emit, npu_op
+from ge_converters.registry import register_fx_node_ge_converter
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
 
 _D = DataType
 _MODES: Final = {"half": 0, "interleave": 1}
-
-
-def _op(name: str, ge_op: str) -> Callable[[F], F]:
-    return register_fx_node_ge_converter(f"npu.{name}", source=f"torch_npu, documentation of {name}; GE {ge_op}")
 
 
 # -- rotary embeddings ------------------------------------------------------------------------------------------------
@@ -32,7 +27,7 @@ def _mode(rotary_mode: str) -> int:
     return _MODES[rotary_mode]
 
 
-@_op("npu_rotary_mul.default", "RotaryMul, RotaryPositionEmbedding")
+@npu_op("npu_rotary_mul.default", "RotaryMul, RotaryPositionEmbedding")
 def npu_rotary_mul(
     input: Tensor, r1: Tensor, r2: Tensor, rotary_mode: str = "half", rotate: Tensor | None = None, *, meta_outputs: Any
 ) -> Any:
@@ -49,7 +44,7 @@ def npu_rotary_mul(
     return as_declared(emit("RotaryPositionEmbedding", operands), meta_outputs)
 
 
-@_op("npu_rotary_mul_backward.default", "RotaryMulGrad, RotaryPositionEmbeddingGrad")
+@npu_op("npu_rotary_mul_backward.default", "RotaryMulGrad, RotaryPositionEmbeddingGrad")
 def npu_rotary_mul_backward(
     grad: Tensor, input: Tensor, r1: Tensor, r2: Tensor, rotary_mode: str = "half", *, meta_outputs: Any
 ) -> Any:
@@ -67,7 +62,7 @@ def npu_rotary_mul_backward(
 # -- normalisation and activations ------------------------------------------------------------------------------------
 
 
-@_op("npu_gemma_rms_norm.default", "RmsNorm")
+@npu_op("npu_gemma_rms_norm.default", "RmsNorm")
 def npu_gemma_rms_norm(input: Tensor, gamma: Tensor, epsilon: float = 1e-6, *, meta_outputs: Any) -> Any:
     """RMS norm with the weight ``1 + gamma``.
 
@@ -79,7 +74,7 @@ def npu_gemma_rms_norm(input: Tensor, gamma: Tensor, epsilon: float = 1e-6, *, m
     return as_declared(emit("RmsNorm", {"x": input, "gamma": scale, "epsilon": epsilon}), meta_outputs)
 
 
-@_op("npu_gelu_mul.default", "GeluV2")
+@npu_op("npu_gelu_mul.default", "GeluV2")
 def npu_gelu_mul(input: Tensor, *, approximate: str = "none", meta_outputs: TensorSpec) -> Any:
     """``gelu(a) * b`` of the halves a, b of the last axis.
 
@@ -92,7 +87,7 @@ def npu_gelu_mul(input: Tensor, *, approximate: str = "none", meta_outputs: Tens
     return cast(ge.Mul(activated, b), meta_outputs.dtype)
 
 
-@_op("npu_group_norm_swish.default", "GroupNormSilu, GroupNormV2")
+@npu_op("npu_group_norm_swish.default", "GroupNormSilu, GroupNormV2")
 def npu_group_norm_swish(
     input: Tensor, num_groups: int, weight: Tensor, bias: Tensor, eps: float | None = 1e-5,
     swish_scale: float | None = 1.0, *, meta_outputs: Any,
@@ -120,11 +115,12 @@ def npu_group_norm_swish(
 # -- layout, products, windows ----------------------------------------------------------------------------------------
 
 
-@_op("npu_format_cast.default", "none")
-@_op("_npu_format_cast.aclnn", "none")
-@_op("_npu_format_cast.input_dtype", "none")
-@_op("_npu_format_cast.default", "none")
-def npu_format_cast(input: Tensor, acl_format: int, *args: Any, meta_outputs: TensorSpec, **_: Any) -> Any:
+@npu_op("npu_format_cast.default", "none")
+@npu_op("npu_format_cast.Tensor", "none")
+@npu_op("_npu_format_cast.aclnn", "none")
+@npu_op("_npu_format_cast.input_dtype", "none")
+@npu_op("_npu_format_cast.default", "none")
+def npu_format_cast(input: Tensor, *args: Any, meta_outputs: TensorSpec, **_: Any) -> Any:
     """The same values: a format says how a device stores a tensor, and in a graph GE chooses that itself.
 
     Shapes: kept.
@@ -138,13 +134,7 @@ def npu_format_cast(input: Tensor, acl_format: int, *args: Any, meta_outputs: Te
     return input
 
 
-@_op("npu_format_cast.Tensor", "none")
-def npu_format_cast_as(input: Tensor, dst: Tensor, *args: Any, meta_outputs: TensorSpec, **_: Any) -> Any:
-    """As npu_format_cast, with the format of ``dst``."""
-    return npu_format_cast(input, 0, meta_outputs=meta_outputs)
-
-
-@_op("npu_bmmV2.default", "BatchMatMulV2")
+@npu_op("npu_bmmV2.default", "BatchMatMulV2")
 def npu_bmm_v2(input: Tensor, mat2: Tensor, output_sizes: Any, *, meta_outputs: TensorSpec) -> Any:
     """Shapes: input [.., n, k], mat2 [.., k, m] -> [.., n, m]; ``output_sizes`` must be empty.
     Dtypes: float32, float16, bfloat16, int32.
@@ -155,7 +145,7 @@ def npu_bmm_v2(input: Tensor, mat2: Tensor, output_sizes: Any, *, meta_outputs: 
     return as_declared(emit("BatchMatMulV2", {"x1": input, "x2": mat2}), meta_outputs)
 
 
-@_op("npu_linear_backward.default", "MatMulV2")
+@npu_op("npu_linear_backward.default", "MatMulV2")
 def npu_linear_backward(grad: Tensor, input: Tensor, weight: Tensor, *, meta_outputs: Any) -> Any:
     """Shapes: grad [n, m], input [n, k], weight [m, k] -> [n, k], [m, k].
     Dtypes: float32, float16, bfloat16.
@@ -166,35 +156,22 @@ def npu_linear_backward(grad: Tensor, input: Tensor, weight: Tensor, *, meta_out
     return as_declared(of_input + of_weight, meta_outputs)
 
 
-@_op("npu_conv2d.default", "Conv2D")
-def npu_conv2d(
-    input: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, groups: int,
-    *, meta_outputs: TensorSpec,
-) -> Any:  # fmt: skip
-    """As aten.convolution, which also serves npu_convolution."""
-    return convolution(
-        input, weight, bias, stride, padding, dilation, False, [0] * (input.rank - 2), groups, meta_outputs=meta_outputs
-    )
-
-
-_op("npu_convolution.default", "Conv2D, Conv3D")(npu_conv2d)
-
-
-@_op("npu_convolution_transpose.default", "Conv2DTranspose, Conv3DTranspose")
-def npu_convolution_transpose(
-    input: Tensor, weight: Tensor, bias: Tensor | None, padding: Any, output_padding: Any, stride: Any, dilation: Any,
-    groups: int, *, meta_outputs: TensorSpec,
-) -> Any:  # fmt: skip
-    """As aten.convolution with ``transposed``; note the order of the arguments."""
-    return convolution(
-        input, weight, bias, stride, padding, dilation, True, output_padding, groups, meta_outputs=meta_outputs
-    )
+register_fx_node_ge_converter(
+    {"npu.npu_conv2d.default": (), "npu.npu_convolution.default": ()},
+    source="torch_npu, documentation of npu_conv2d; GE Conv2D, Conv3D",
+    fixed={"transposed": False, "output_padding": 0},
+)(convolution)
+register_fx_node_ge_converter(
+    {"npu.npu_convolution_transpose.default": ()},
+    source="torch_npu, documentation of npu_convolution_transpose; GE Conv2DTranspose, Conv3DTranspose",
+    fixed={"transposed": True},
+)(convolution)
 
 
 # -- attention in parts -----------------------------------------------------------------------------------------------
 
 
-@_op("npu_attention_update.default", "AttentionUpdate")
+@npu_op("npu_attention_update.default", "AttentionUpdate")
 def npu_attention_update(lse: list[Tensor], local_out: list[Tensor], update_type: int, *, meta_outputs: Any) -> Any:
     """Puts together what parts of the keys gave: weights from the logarithms of their sums.
 
@@ -206,7 +183,7 @@ def npu_attention_update(lse: list[Tensor], local_out: list[Tensor], update_type
     return as_declared(emit("AttentionUpdate", operands), meta_outputs)
 
 
-@_op("npu_softmax_cross_entropy_with_logits_backward.default", "SoftmaxCrossEntropyWithLogits")
+@npu_op("npu_softmax_cross_entropy_with_logits_backward.default", "SoftmaxCrossEntropyWithLogits")
 def npu_softmax_cross_entropy_with_logits_backward(
     grad: Tensor, input: Tensor, labels: Tensor, *, meta_outputs: TensorSpec
 ) -> Any:
@@ -218,7 +195,7 @@ def npu_softmax_cross_entropy_with_logits_backward(
     return cast(arithmetic("Mul", slope, ge.Unsqueeze(grad, axes=[-1]), slope.dtype), meta_outputs.dtype)
 
 
-@_op("npu_cross_entropy_loss.default", "LogSoftmaxV2, NLLLoss")
+@npu_op("npu_cross_entropy_loss.default", "LogSoftmaxV2, NLLLoss")
 def npu_cross_entropy_loss(
     input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean", ignore_index: int = -100,
     label_smoothing: float = 0.0, lse_square_scale_for_zloss: float = 0.0, return_zloss: bool = False,

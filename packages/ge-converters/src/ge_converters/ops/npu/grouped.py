@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from ge_converters.base.dtypes import cast
 from ge_converters.base.errors import Refusal
 from ge_converters.emit.shapes import shape_operand
-from ge_converters.ops.npu.mapping import as_declared, emit, given, refuse_others
-from ge_converters.registry import F, register_fx_node_ge_converter
+from ge_converters.ops.npu.mapping import as_declared, emit, given, npu_op, refuse_others
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
 
@@ -20,11 +18,7 @@ _MATMUL: Final = "npu.npu_grouped_matmul.default"
 _FFN: Final = "npu.npu_ffn.default"
 
 
-def _op(name: str, ge_op: str) -> Callable[[F], F]:
-    return register_fx_node_ge_converter(f"npu.{name}", source=f"torch_npu, documentation of {name}; GE {ge_op}")
-
-
-@_op("npu_quantize.default", "Quantize, AscendQuantV2")
+@npu_op("npu_quantize.default", "Quantize, AscendQuantV2")
 def npu_quantize(
     input: Tensor, scales: Tensor, zero_points: Tensor | None, dtype: Any, axis: int = 1, div_mode: bool = True,
     *, meta_outputs: TensorSpec,
@@ -66,10 +60,19 @@ def _ends(group_list: Any, kind: int | None) -> Any:
     return ge.Cumsum(ends, 0) if kind == _COUNTS else ends
 
 
-def _grouped(name: str, values: dict[str, Any], meta_outputs: Any) -> Any:
+@npu_op("npu_grouped_matmul.default", "GroupedMatmul")
+def npu_grouped_matmul(*args: Any, meta_outputs: Any, **keywords: Any) -> Any:
+    """One product a group: of the lists pair by pair, or of ranges of rows of x.
+
+    Shapes: x [rows, k], weight [groups, k, n] or a list of [k, n]; group_list [groups], running ends or counts.
+    Dtypes: float32, float16, bfloat16; int8 with scales, those of single tokens [rows] in a list of one.
+    Emits:  GroupedMatmul, after Cumsum if group_list holds counts.
+    Errors: refused with inputs of activations or packed types: GE's operator of this name has no port.
+    """
+    values = given(_MATMUL, args, keywords)
     known = "x weight bias scale offset antiquant_scale antiquant_offset group_list split_item group_type act_type"
     beside = {"per_token_scale", "group_list_type", "output_dtype", "tuning_config"}
-    refuse_others(name, values, {*known.split(), *beside}, "GroupedMatmul")
+    refuse_others(_MATMUL, values, {*known.split(), *beside}, "GroupedMatmul")
     operands = {port: values.get(port) for port in known.split()}
     operands["group_list"] = _ends(values.get("group_list"), values.get("group_list_type"))
     operands["split_item"] = values.get("split_item") or 0
@@ -86,19 +89,7 @@ def _grouped(name: str, values: dict[str, Any], meta_outputs: Any) -> Any:
     return as_declared(emit("GroupedMatmul", operands, len(meta_outputs)), meta_outputs)
 
 
-@_op("npu_grouped_matmul.default", "GroupedMatmul")
-def npu_grouped_matmul(*args: Any, meta_outputs: Any, **keywords: Any) -> Any:
-    """One product a group: of the lists pair by pair, or of ranges of rows of x.
-
-    Shapes: x [rows, k], weight [groups, k, n] or a list of [k, n]; group_list [groups], running ends or counts.
-    Dtypes: float32, float16, bfloat16; int8 with scales, those of single tokens [rows] in a list of one.
-    Emits:  GroupedMatmul, after Cumsum if group_list holds counts.
-    Errors: refused with inputs of activations or packed types: GE's operator of this name has no port.
-    """
-    return _grouped(_MATMUL, given(_MATMUL, args, keywords), meta_outputs)
-
-
-@_op("npu_ffn.default", "FFN")
+@npu_op("npu_ffn.default", "FFN")
 def npu_ffn(*args: Any, meta_outputs: TensorSpec, **keywords: Any) -> Any:
     """``activation(x @ weight1 + bias1) @ weight2 + bias2``, of ranges of rows with a weight each if there are experts.
 
@@ -129,17 +120,13 @@ def npu_ffn(*args: Any, meta_outputs: TensorSpec, **keywords: Any) -> Any:
 # -- tokens to experts and back ---------------------------------------------------------------------------------------
 
 
-def _flat(x: Tensor) -> Tensor:
-    return ge.Reshape(x, [-1])
-
-
 def _order(keys: Tensor) -> Tensor:
     """Positions that sort the keys, equal ones in their order."""
     return ge.Sort(keys, axis=0, descending=False, stable=True)[1]
 
 
-def _sized(x: Tensor, axis: int) -> Tensor:
-    return ge.GatherV2(ge.Shape(x, dtype=_D.DT_INT64), [axis], 0)
+def _columns(x: Tensor) -> Tensor:
+    return ge.GatherV2(ge.Shape(x, dtype=_D.DT_INT64), [1], 0)
 
 
 def _shape(*parts: Any) -> Tensor:
@@ -149,12 +136,7 @@ def _shape(*parts: Any) -> Tensor:
     )
 
 
-def _choices(indices: Tensor) -> Any:
-    """How many experts a token goes to."""
-    return 1 if indices.rank == 1 else _sized(indices, 1)
-
-
-@_op("npu_moe_token_permute.default", "Sort, GatherV2")
+@npu_op("npu_moe_token_permute.default", "Sort, GatherV2")
 def npu_moe_token_permute(
     tokens: Tensor, indices: Tensor, num_out_tokens: int | None = None, padded_mode: bool = False, *, meta_outputs: Any
 ) -> Any:
@@ -166,12 +148,12 @@ def npu_moe_token_permute(
     """
     if padded_mode or num_out_tokens:
         raise Refusal("padded_mode and num_out_tokens are served at their defaults only; slice the result instead")
-    order = _order(cast(_flat(indices), _D.DT_INT32))
-    source = order if indices.rank == 1 else ge.FloorDiv(order, cast(_sized(indices, 1), _D.DT_INT32))
+    order = _order(cast(ge.Reshape(indices, [-1]), _D.DT_INT32))
+    source = order if indices.rank == 1 else ge.FloorDiv(order, cast(_columns(indices), _D.DT_INT32))
     return [ge.GatherV2(tokens, source, 0), cast(_order(order), meta_outputs[1].dtype)]
 
 
-@_op("npu_moe_token_permute_grad.default", "GatherV2, ReduceSum")
+@npu_op("npu_moe_token_permute_grad.default", "GatherV2, ReduceSum")
 def npu_moe_token_permute_grad(
     tokens: Tensor, grad_permuted_tokens: Tensor, indices: Tensor, sorted_indices: Tensor, padded_mode: bool = False,
     *, meta_outputs: TensorSpec,
@@ -183,11 +165,12 @@ def npu_moe_token_permute_grad(
     if padded_mode:
         raise Refusal("argument 'padded_mode' is True; the documentation knows False only")
     rows = cast(ge.GatherV2(grad_permuted_tokens, sorted_indices, 0), _D.DT_FLOAT)
-    shaped = ge.Reshape(rows, _shape(-1, _choices(indices), _sized(tokens, 1)))
+    choices = 1 if indices.rank == 1 else _columns(indices)  # how many experts a token goes to
+    shaped = ge.Reshape(rows, _shape(-1, choices, _columns(tokens)))
     return cast(ge.ReduceSum(shaped, [1], keep_dims=False), meta_outputs.dtype)
 
 
-@_op("npu_moe_token_unpermute.default", "GatherV2, ReduceSum")
+@npu_op("npu_moe_token_unpermute.default", "GatherV2, ReduceSum")
 def npu_moe_token_unpermute(
     permuted_tokens: Tensor, sorted_indices: Tensor, probs: Tensor | None = None, padded_mode: bool = False,
     restore_shape: Any = None, *, meta_outputs: TensorSpec,
@@ -204,11 +187,11 @@ def npu_moe_token_unpermute(
     if probs is None:
         return cast(rows, meta_outputs.dtype)
     weights = ge.Unsqueeze(cast(probs, _D.DT_FLOAT), axes=[-1])
-    shaped = ge.Reshape(cast(rows, _D.DT_FLOAT), _shape(-1, _sized(probs, 1), _sized(permuted_tokens, 1)))
+    shaped = ge.Reshape(cast(rows, _D.DT_FLOAT), _shape(-1, _columns(probs), _columns(permuted_tokens)))
     return cast(ge.ReduceSum(ge.Mul(shaped, weights), [1], keep_dims=False), meta_outputs.dtype)
 
 
-@_op("npu_moe_token_unpermute_grad.default", "GatherV2, ReduceSum")
+@npu_op("npu_moe_token_unpermute_grad.default", "GatherV2, ReduceSum")
 def npu_moe_token_unpermute_grad(
     permuted_tokens: Tensor, grad_unpermuted_tokens: Tensor, sorted_indices: Tensor, probs: Tensor | None = None,
     padded_mode: bool = False, restore_shape: Any = None, *, meta_outputs: Any,
@@ -225,8 +208,8 @@ def npu_moe_token_unpermute_grad(
         return [cast(ge.GatherV2(grad, back, 0), meta_outputs[0].dtype), None]
     wide = ge.Unsqueeze(grad, axes=[1])
     weighted = ge.Mul(wide, ge.Unsqueeze(cast(probs, _D.DT_FLOAT), axes=[-1]))
-    flat = ge.Reshape(weighted, _shape(-1, _sized(permuted_tokens, 1)))
+    flat = ge.Reshape(weighted, _shape(-1, _columns(permuted_tokens)))
     rows = cast(ge.GatherV2(permuted_tokens, sorted_indices, 0), _D.DT_FLOAT)
-    shaped = ge.Reshape(rows, _shape(-1, _sized(probs, 1), _sized(permuted_tokens, 1)))
+    shaped = ge.Reshape(rows, _shape(-1, _columns(probs), _columns(permuted_tokens)))
     of_probs = ge.ReduceSum(ge.Mul(shaped, wide), [2], keep_dims=False)
     return [cast(ge.GatherV2(flat, back, 0), meta_outputs[0].dtype), cast(of_probs, meta_outputs[1].dtype)]

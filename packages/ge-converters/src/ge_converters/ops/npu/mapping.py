@@ -19,7 +19,7 @@ import torch
 from ge_converters.base.dtypes import cast, to_ge
 from ge_converters.base.errors import Refusal
 from ge_converters.emit.shapes import shape_operand
-from ge_converters.registry import register_fx_node_ge_converter
+from ge_converters.registry import F, register_fx_node_ge_converter
 from ge_graph import GraphError, Tensor, TensorSpec, schema
 from ge_graph import ops as ge
 from ge_graph.attrs import Kind
@@ -185,6 +185,16 @@ def renamed(name: str, row: Renamed) -> Callable[..., Any]:
 
     convert.__doc__ = f"{name} as GE's {row.op}."
     return convert
+
+
+def npu_op(name: str, op: str) -> Callable[[F], F]:
+    """Decorator that makes a function the converter of torch_npu's op of that name.
+
+    Args:
+        name: ``npu_rotary_mul.default``.
+        op: GE operators that it emits.
+    """
+    return register_fx_node_ge_converter(f"npu.{name}", source=f"torch_npu, documentation of {name}; GE {op}")
 
 
 def register_rows(namespace: str, table: Mapping[str, Renamed], module: str, source: str) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from ge_converters.base.dtypes import cast
 from ge_converters.base.errors import Refusal
-from ge_converters.ops.npu.mapping import as_declared, emit, given, refuse_others
-from ge_converters.registry import F, register_fx_node_ge_converter
+from ge_converters.ops.npu.mapping import as_declared, emit, given, npu_op, refuse_others
 from ge_graph import DataType, Tensor, TensorSpec, current_graph
 from ge_graph import ops as ge
 
@@ -18,11 +16,7 @@ _PREFETCH: Final = 6
 _WEIGHT_ONLY: Final = "npu.npu_weight_quant_batchmatmul.default"
 
 
-def _op(name: str, ge_op: str) -> Callable[[F], F]:
-    return register_fx_node_ge_converter(f"npu.{name}", source=f"torch_npu, documentation of {name}; GE {ge_op}")
-
-
-@_op("npu_convert_weight_to_int4pack.default", "BitwiseAnd, LeftShift, ReduceSum")
+@npu_op("npu_convert_weight_to_int4pack.default", "BitwiseAnd, LeftShift, ReduceSum")
 def npu_convert_weight_to_int4pack(weight: Tensor, inner_k_tiles: int = 0, *, meta_outputs: TensorSpec) -> Any:
     """Eight numbers of -8 to 7 in one int32, the first in its lowest bits.
 
@@ -40,7 +34,7 @@ def npu_convert_weight_to_int4pack(weight: Tensor, inner_k_tiles: int = 0, *, me
     return cast(ge.ReduceSum(shifted, [-1], keep_dims=False), meta_outputs.dtype)
 
 
-@_op("npu_weight_quant_batchmatmul.default", "WeightQuantBatchMatmulV2")
+@npu_op("npu_weight_quant_batchmatmul.default", "WeightQuantBatchMatmulV2")
 def npu_weight_quant_batchmatmul(*args: Any, meta_outputs: TensorSpec, **keywords: Any) -> Any:
     """``x @ ((weight + antiquant_offset) * antiquant_scale) + bias``.
 
@@ -58,7 +52,7 @@ def npu_weight_quant_batchmatmul(*args: Any, meta_outputs: TensorSpec, **keyword
     return as_declared(emit("WeightQuantBatchMatmulV2", operands), meta_outputs)
 
 
-@_op("npu_kronecker_quant.default", "FlatQuant")
+@npu_op("npu_kronecker_quant.default", "FlatQuant")
 def npu_kronecker_quant(
     x: Tensor, kronecker_p1: Tensor, kronecker_p2: Tensor, clip_ratio: float | None = None,
     dst_dtype: int | None = None, dst_type_max: float | None = None, *, meta_outputs: Any,
@@ -76,7 +70,7 @@ def npu_kronecker_quant(
     return [ge.Bitcast(values, type=meta_outputs[0].dtype, keep_dim=True), cast(scale, meta_outputs[1].dtype)]
 
 
-@_op("npu_mrope.default", "RopeWithSinCosCache")
+@npu_op("npu_mrope.default", "RopeWithSinCosCache")
 def npu_mrope(
     positions: Tensor, query: Tensor, key: Tensor, cos_sin_cache: Tensor, head_size: int,
     *, mrope_section: Any = None, rotary_mode: str | None = "half", cache_mode: str | None = "default",
@@ -105,7 +99,7 @@ def npu_mrope(
     return as_declared(emit("RopeWithSinCosCache", operands), meta_outputs)
 
 
-@_op("npu_top_k_top_p.default", "Sort, ApplyTopKTopPWithSorted")
+@npu_op("npu_top_k_top_p.default", "Sort, ApplyTopKTopPWithSorted")
 def npu_top_k_top_p(
     logits: Tensor, p: Tensor | None = None, k: Tensor | None = None, *, meta_outputs: TensorSpec
 ) -> Any:
@@ -120,7 +114,7 @@ def npu_top_k_top_p(
     return as_declared(emit("ApplyTopKTopPWithSorted", operands), meta_outputs)
 
 
-@_op("npu_prefetch.default", "Cmo")
+@npu_op("npu_prefetch.default", "Cmo")
 def npu_prefetch(input: Tensor, dependency: Tensor | None, max_size: int, offset: int = 0, *, meta_outputs: Any) -> Any:
     """Brings memory near; values stay. It runs after ``dependency``.
 
