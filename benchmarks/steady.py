@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch._dynamo.backends.common import aot_autograd
 
 import torchair
 from benchmarks import rows
 from benchmarks.rows import Measurement, at_most, beside, medians, size
+from ge_converters.base.torch_compat import boxed
 from tools import models
 
 GROUP = "steady"
@@ -99,6 +102,50 @@ class TinyMlp(torch.nn.Module):  # type: ignore[misc]
         return (torch.softmax(self.second(torch.relu(self.first(x))), -1),)
 
 
+def _by_hand(args: list[torch.Tensor]) -> list[torch.Tensor]:
+    """``TinyMlp`` as somebody would write it who knows what the engine knows: the same calls of ATen, nothing else."""
+    first, first_bias, x, second, second_bias = args
+    args.clear()
+    with torch._C._AutoDispatchBelowAutograd(), torch._C.DisableTorchFunction():
+        x = torch.nn.functional.linear(x, first, first_bias).relu_()
+        return [torch._softmax(torch.nn.functional.linear(x, second, second_bias), -1, False)]
+
+
+def _parts_of_a_call() -> Iterator[Measurement]:
+    """Where the time of a call on a few numbers goes: dynamo and AOTAutograd around a function that computes nothing,
+    around ``_by_hand``, and ours. All of one thread's processor time."""
+    model, x, nothing = TinyMlp().eval(), torch.randn(1, 8), [torch.empty(1, 4)]
+
+    def idle(args: list[torch.Tensor]) -> list[torch.Tensor]:
+        args.clear()
+        return nothing
+
+    backends: list[Any] = [
+        aot_autograd(fw_compiler=lambda gm, inputs, call=call: boxed(call)) for call in (idle, _by_hand)
+    ]
+    calls = []
+    for backend in (*backends, "npu"):
+        torch._dynamo.reset()
+        calls.append(torch.compile(model, backend=backend, fullgraph=True, dynamic=False))
+        with torch.no_grad():
+            calls[-1](x)
+    times = 20 if rows.small else 200
+
+    def repeated(call: Callable[..., Any]) -> Callable[[], None]:
+        def run() -> None:
+            for _ in range(times):
+                call(x)
+
+        return run
+
+    with torch.no_grad():
+        seconds = medians(*map(repeated, (*calls, model)), repeats=25, warm=1, clock=time.process_time)
+    empty, by_hand, ours, eager = (1e6 * s / times for s in seconds)
+    what = "MLP, batch 1, 8 features"
+    yield beside(GROUP, f"{what}: torch's wrappers around nothing", empty, unit="us", peer=eager, name="eager")
+    yield beside(GROUP, f"{what}: a call", ours, unit="us", peer=by_hand, name="the same calls by hand")
+
+
 def measure() -> Iterator[Measurement]:
     if not rows.small:
         sentences, (pitch, _) = models.sentence_encoder(), models.pitch_network()
@@ -115,6 +162,7 @@ def measure() -> Iterator[Measurement]:
         yield _training("BERT training step", "bert")
     yield _optimizer()
     yield _ratio("MLP, batch 1, 8 features", TinyMlp().eval(), (torch.randn(1, 8),), 1.1, dynamic=False)
+    yield from _parts_of_a_call()
     for name in () if rows.small else ("llama", "bert", "gpt2"):
         case = models.ZOO[name]("tiny")
         yield _ratio(f"{name}, tiny shapes", case.model, case.inputs, 1.1, dynamic=False)

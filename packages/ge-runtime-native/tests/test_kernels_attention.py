@@ -185,6 +185,91 @@ def test_flash_attention_dropout_and_gradient(run):
         close(got, leaf.grad.numpy())
 
 
+def _exact_gradients(q, k, v, dy, scale, hide):
+    """Gradients by autograd in float64."""
+    leaves = [t.double().requires_grad_() for t in (q, k, v)]
+    s = torch.einsum("bnqd,bnkd->bnqk", *leaves[:2]) * scale
+    p = torch.softmax(s if hide is None else s.masked_fill(hide, float("-inf")), -1)
+    torch.einsum("bnqk,bnkd->bnqd", p.nan_to_num(), leaves[2]).backward(dy.double())
+    return [leaf.grad for leaf in leaves]
+
+
+@pytest.mark.parametrize("layout", ["BNSD", "BSND", "BSH", "SBH"])
+@pytest.mark.parametrize(("mode", "limits", "rule"), [(0, {}, None), *MODES])
+def test_flash_attention_gradient_of_every_layout_and_mode(run, layout, mode, limits, rule):
+    q, k, v = qkv(kv=4)
+    dy = rand(*q.shape, seed=9)
+    mask = hide = None
+    if rule is not None:
+        mask = torch.zeros(5, 7, dtype=torch.bool) if mode == 0 else torch.ones(2048, 2048, dtype=torch.bool).triu(1)
+        hide = torch.from_numpy(rule(positions(5, 7), 2))
+    form = {"scale_value": 0.3, "head_num": 4, "input_layout": layout, "sparse_mode": mode, **limits}
+    ops = [to_layout(t, layout) for t in (q, k, v)]
+    top, total, _, out = run("FlashAttentionScore", *ops, None, None, None, mask, **form)
+    ops.append(to_layout(dy, layout))
+    grads = run("FlashAttentionScoreGrad", *ops, None, None, None, mask, top, total, None, out, **form)
+    for got, want in zip(grads, _exact_gradients(q, k, v, dy, 0.3, hide)):
+        close(got, f64(to_layout(want, layout)))
+
+
+@pytest.mark.parametrize("how", ["dense", "strided", "a row sees nothing"])
+def test_flash_attention_gradient_is_bit_equal_to_eagers(run, how):
+    q, k, v = qkv(kv=4)
+    dy = rand(*q.shape, seed=9)
+    hide = torch.zeros(2, 1, 5, 7, dtype=torch.bool)
+    hide[1, :, :, 5:] = True
+    if how == "a row sees nothing":
+        hide[0, :, 2] = True
+    if how == "strided":  # every second element of a row: ATen's fused gradient reads rows that are dense
+        q, k, v, dy = (t.repeat_interleave(2, -1)[..., ::2] for t in (q, k, v, dy))
+        assert q.stride(-1) == 2
+    form = {"scale_value": 0.3, "head_num": 4, "input_layout": "BNSD"}
+    mask = hide.expand(2, 4, 5, 7).contiguous()
+    top, total, _, out = run("FlashAttentionScore", q, k, v, None, None, None, mask, **form)
+    grads = run("FlashAttentionScoreGrad", q, k, v, dy, None, None, None, mask, top, total, None, out, **form)[:3]
+    for got, want in zip(grads, _exact_gradients(q, k, v, dy, 0.3, hide)):
+        close(got, f64(want))
+    if how == "dense":
+        lse = (top + total.log())[..., 0]
+        shown = torch.zeros(hide.shape).masked_fill(hide, float("-inf"))
+        eager = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            dy, q, k, v, out, lse, 0.0, False, attn_mask=shown, scale=0.3
+        )
+        assert all(map(torch.equal, grads, eager))
+
+
+@pytest.mark.parametrize("empty", [(0, 5, 7), (2, 0, 7)])
+def test_flash_attention_gradient_of_nothing(run, empty):
+    batch, rows, columns = empty
+    q, k, v = qkv(kv=4, batch=batch, sq=rows, skv=columns)
+    form = {"scale_value": 0.3, "head_num": 4, "input_layout": "BNSD"}
+    top, total, _, out = run("FlashAttentionScore", q, k, v, **form)
+    grads = run("FlashAttentionScoreGrad", q, k, v, q, None, None, None, None, top, total, None, out, **form)[:3]
+    assert [g.shape for g in grads] == [q.shape, k.shape, v.shape]
+    assert not any(g.any() for g in grads)
+
+
+def test_training_attention_writes_the_scores_once():
+    """The scores are the only memory of their size that attention asks for, and its gradient asks for none."""
+    from ge_runtime.cpu.kernels.attention import flash_attention_score, flash_attention_score_grad
+
+    q, k, v = qkv(kv=4, sq=64, skv=64, batch=1)
+
+    form = {"scale_value": 0.3, "head_num": 4, "input_layout": "BNSD"}
+    hide = torch.ones(64, 64, dtype=torch.bool).triu(1)
+
+    def large(call):
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as seen:
+            result = call()
+        events = seen.profiler.kineto_results.events()
+        return result, sum(e.nbytes() >= 4 * 64 * 64 * 4 for e in events if e.name() == "[memory]")
+
+    (top, total, _, out), count = large(lambda: flash_attention_score(q, k, v, None, None, None, hide, **form))
+    assert count == 1
+    grads = (q, k, v, q, None, None, None, hide, top, total, None, out)
+    assert large(lambda: flash_attention_score_grad(*grads, **form))[1] == 0
+
+
 def test_flash_attention_packed_sequences(run):
     q, k, v = rand(9, 4, 8), rand(12, 2, 8, seed=1), rand(12, 2, 8, seed=2)
     ends, kv_ends = torch.tensor([4, 9]), torch.tensor([5, 12])
@@ -348,6 +433,6 @@ def test_without_a_position_term_and_statistics_attention_is_one_call(pse_type):
         )
         graph.outputs = [made[3]]
     executable = CpuEngine().compile(graph, {})
-    assert "_fused_score(" in executable.source
+    assert "_fused_heads(" in executable.source
     tensors = [rand(1, 2, n, 4, seed=n) for n in (1, 5, 5)]
     close(executable.run(tensors)[0], attention(*map(f64, tensors), 0.5)[0])

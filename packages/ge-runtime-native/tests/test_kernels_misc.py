@@ -464,3 +464,18 @@ def test_gradients_of_relu_equal_a_selection(run):
             assert run("ReluGrad", dy, x).view(torch.uint8).equal(expected.view(torch.uint8))
             scaled = torch.where(x > 0, dy, (dy.float() * 0.3).to(dtype) if dtype.itemsize == 2 else dy * 0.3)
             assert run("LeakyReluGrad", dy, x, negative_slope=0.3).equal(scaled)
+
+
+# ---------------------------------------------------------------- shapes
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3, 2)])
+@pytest.mark.parametrize("axes", [[0], [-1], [0, 1], [1, 0], [0, -1], [-2, -1], [0, 1, 2]])
+def test_unsqueeze_places_axes_of_the_result(run, shape, axes):
+    x = rand(*shape) if shape else torch.tensor(2.5)
+    if any(not -len(shape) - len(axes) <= a < len(shape) + len(axes) for a in axes):
+        pytest.skip("no such axis")
+    want = np.expand_dims(f64(x), tuple(axes))
+    got = run("Unsqueeze", x, axes=axes)
+    assert tuple(got.shape) == want.shape
+    assert np.array_equal(f64(got), want)

@@ -231,6 +231,38 @@ def test_conv2d_gradients(run, layout, stride, pads, dilation, groups):
     close(run("Conv2DBackpropFilter", x, torch.tensor(w.shape, dtype=torch.int32), grad, **form), dw, tol=1e-4)
 
 
+@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("dtype", [F32, F16, BF16, torch.float64])
+@pytest.mark.parametrize(("kernel", "stride", "groups"), [(1, 1, 1), (3, 2, 2), (1, 3, 4)])
+def test_conv2d_input_gradient_is_bit_equal_to_eagers(run, dtype, order, kernel, stride, groups):
+    x = rand(2, 4, 9, 9, dtype=dtype).contiguous(memory_format=order)
+    w = rand(8, 4 // groups, kernel, kernel, dtype=dtype)
+    y = torch.convolution(x, w, None, [stride] * 2, [0, 0], [1, 1], False, [0, 0], groups)
+    grad = rand(*y.shape, dtype=dtype, seed=3).contiguous(memory_format=order)
+    want, _, _ = torch.ops.aten.convolution_backward(
+        grad, x, w, None, [stride] * 2, [0, 0], [1, 1], False, [0, 0], groups, [True, False, False]
+    )
+    form = {"strides": [1, 1, stride, stride], "pads": [0] * 4, "groups": groups, "data_format": "NCHW"}
+    got = run("Conv2DBackpropInput", list(x.shape), w, grad, **form)
+    assert torch.equal(got, want)
+    assert got.stride() == want.stride()
+
+
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_conv2d_gradients_copy_no_operand(kernel):
+    """ATen needs type and size of the operand that a gradient does not depend on, and copies one that is not dense."""
+    from ge_runtime.cpu.kernels.conv import conv_backprop_filter, conv_backprop_input
+
+    x, w = rand(2, 8, 16, 16), rand(8, 8, kernel, kernel)
+    form = {"strides": [1] * 4, "pads": [kernel // 2] * 4, "data_format": "NCHW"}
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+        conv_backprop_input(list(x.shape), w, x, **form)
+        conv_backprop_filter(x, list(w.shape), x, **form)
+    names = [e.name for e in seen.events()]
+    assert "aten::convolution_backward" in names
+    assert "aten::copy_" not in names
+
+
 def test_conv2d_transpose_sizes_and_bias(run):
     x, w, b = rand(1, 3, 4, 4, dtype=F16), rand(3, 2, 3, 3, dtype=F16), rand(2, dtype=F16)
     stride, pads = [2, 2], [1, 1, 1, 1]

@@ -7,11 +7,13 @@ stay, the speed goes. `shortcuts.tsv` lists every such attribute and port with i
 import functools
 import inspect
 import logging
+import sys
 import types
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from ge_graph import DataType, Graph, building, schema
 from ge_graph import ops as ge
@@ -121,3 +123,32 @@ def test_an_attribute_that_a_hook_forgets_is_found(lost, monkeypatch):
     forgetful = types.FunctionType(code.replace(co_consts=consts), kernel.plan.__globals__)
     monkeypatch.setattr(kernel.plan, "__code__", forgetful.__code__)
     assert ("FlashAttentionScore", lost) in set(never_asked())
+
+
+def _attended(q, k, v):
+    return ge.FlashAttentionScore(q, k, v, head_num=2, input_layout="BNSD", scale_value=0.25)[3]
+
+
+@pytest.mark.parametrize(
+    ("build", "most"),
+    [
+        (_attended, 4),
+        (lambda q, k, v: ge.RotaryPositionEmbedding(q, k, v, mode=0), 2),
+        (lambda q, k, v: ge.RotaryMul(q, k, v), 2),
+        (lambda q, k, v: ge.Unsqueeze(q, axes=[4, 0]), 0),
+    ],
+)
+def test_operators_of_a_decode_step_enter_few_python_functions(build, most):
+    """In a step of one token they cost as much as the numbers."""
+    graph = Graph("g")
+    with building(graph):
+        operands = [ge.Data(index=i, dtype=DataType.DT_FLOAT, shape=(1, 2, 8, 16)) for i in range(3)]
+        graph.outputs = [build(*operands)]
+    program = Planner(graph, schedule(graph), trace=False, constants={}).walk().program()
+    given, entered = [torch.ones(1, 2, 8, 16) for _ in range(3)], []
+    sys.setprofile(lambda frame, event, _: entered.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        program.function(given)
+    finally:
+        sys.setprofile(None)
+    assert len(entered) - 1 <= most, entered  # the program itself is one

@@ -23,6 +23,7 @@ from ge_runtime.errors import refused
 
 _SOURCE = "ops-transformer: attention/flash_attention_score, documentation"
 _FAR: Final = 2**31 - 1
+_ATTENTION_GRAD: Final = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 _WIDTH: Final = 8  # softmax_max and softmax_sum repeat each value this often
 
 
@@ -131,12 +132,12 @@ def for_queries(x: Tensor, heads: int) -> Tensor:
 def scores(
     q: Tensor, k: Tensor, rule: Rule, mask: Tensor | None, bias: Tensor | None, prefix: int | None = None
 ) -> Tensor:
-    """float32 scores of (B, N, S, D) operands, hidden ones at -inf."""
-    s = torch.matmul(wide(q), for_queries(k, q.shape[1]).mT) * rule.scale
+    """float32 scores of (B, N, S, D) operands in memory of their own, hidden ones at -inf."""
+    s = torch.matmul(wide(q), for_queries(k, q.shape[1]).mT).mul_(rule.scale)
     if bias is not None:
         s = s + bias.to(s.dtype)
     hide = hidden(rule, mask, q.shape[2], k.shape[2], prefix)
-    return s if hide is None else s.masked_fill(hide, float("-inf"))
+    return s if hide is None else s.masked_fill_(hide, float("-inf"))
 
 
 def keep_bits(drop_mask: Tensor, shape: Sequence[int]) -> Tensor:
@@ -145,13 +146,21 @@ def keep_bits(drop_mask: Tensor, shape: Sequence[int]) -> Tensor:
     return bits.reshape(-1)[: math.prod(shape)].reshape(tuple(shape)).bool()
 
 
+def _divisor(total: Tensor) -> Tensor:
+    """Row sums to divide by: 1 for a row that sees nothing."""
+    return torch.where(total == 0, torch.ones_like(total), total)
+
+
 def explicit(s: Tensor, v: Tensor, keep: Tensor | None, keep_prob: float) -> tuple[Tensor, Tensor, Tensor]:
-    """(out, row maximum, row sum of exp(score - maximum)) from float32 scores; a row that sees nothing gives zero."""
+    """(out, row maximum, row sum of exp(score - maximum)) from float32 scores, which are overwritten.
+
+    A row that sees nothing gives zero.
+    """
     top = s.amax(-1, keepdim=True)
     top = torch.where(top == float("-inf"), torch.zeros_like(top), top)
-    e = torch.exp(s - top)
+    e = s.sub_(top).exp_()
     total = e.sum(-1, keepdim=True)
-    p = e / torch.where(total == 0, torch.ones_like(total), total)
+    p = e.div_(_divisor(total))
     if keep is not None:
         p = p * keep / keep_prob
     return torch.matmul(p, for_queries(v, s.shape[1])).to(v.dtype), top, total
@@ -254,6 +263,13 @@ def _fused_score(
     return None, None, None, join_heads(fused(q, k, v, rule, mask_rank4(mask)), layout)
 
 
+def _fused_heads(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, rule: Rule
+) -> tuple[None, None, None, Tensor]:
+    """Operands that are (B, N, S, D) as they stand."""
+    return None, None, None, fused(query, key, value, rule, mask_rank4(mask))
+
+
 @plan("FlashAttentionScore")
 def _plan_score(ctx: PlanContext) -> Call | None:
     """Without statistics, dropout, position term and lengths it is fused attention."""
@@ -265,7 +281,10 @@ def _plan_score(ctx: PlanContext) -> Call | None:
     attr("pse_type", 1)  # says how a position term is added, of which there is none
     rule = Rule(attr("scale_value", 1.0), attr("sparse_mode", 0), attr("pre_tockens", _FAR), attr("next_tockens", _FAR))
     operands = [ctx.tensor(p) for p in ("query", "key", "value", "atten_mask")]
-    return Call(_fused_score, (*operands, rule, attr("head_num"), attr("input_layout")))
+    heads, layout = attr("head_num"), attr("input_layout")
+    if layout == "BNSD":
+        return Call(_fused_heads, (*operands, rule))
+    return Call(_fused_score, (*operands, rule, heads, layout))
 
 
 @kernel("FlashAttentionScoreGrad", host=_HOST, ignores=("inner_precise",), source=_SOURCE)
@@ -286,19 +305,23 @@ def flash_attention_score_grad(
     args = (input_layout, head_num, actual_seq_qlen, actual_seq_kvlen, prefix)
     grads: tuple[list[Tensor], ...] = ([], [], [])
     dpse = None if pse_shift is None else torch.zeros(pse_shift.shape)
-    used = 0
+    used, drops = 0, drop_mask is not None and keep_prob != 1.0
     for i, block in enumerate(_blocks(query, key, value, *args)):
-        s = scores(block.q, block.k, rule, mask, bias, block.prefix)
         stats_layout = "TND" if input_layout == "TND" else "BNSD"
         top, total = (
             _of_block(t, block, i, stats_layout, head_num, prefix)[..., :1] for t in (softmax_max, softmax_sum)
         )
-        p = torch.exp(s - top) / torch.where(total == 0, torch.ones_like(total), total)
+        gradient, output = (_of_block(t, block, i, input_layout, head_num, prefix) for t in (dy, attention_in))
+        if bias is None and not drops and _has_fused_grad(block, gradient, output):
+            for store, g in zip(grads, _fused_grad(block, gradient, output, top, total, rule, mask)):
+                store.append(g)
+            continue
+        s = scores(block.q, block.k, rule, mask, bias, block.prefix)
+        p = s.sub_(top).exp_().div_(_divisor(total))
         keep = None
-        if drop_mask is not None and keep_prob != 1.0:
+        if drop_mask is not None and drops:
             keep = keep_bits(drop_mask.reshape(-1)[used // 8 :], s.shape) / keep_prob
             used += s.numel()
-        gradient, output = (_of_block(t, block, i, input_layout, head_num, prefix) for t in (dy, attention_in))
         dq, dk, dv, ds = _block_grad(block, gradient, output, p, keep, rule.scale)
         for store, g in zip(grads, (dq, dk, dv)):
             store.append(g)
@@ -319,6 +342,31 @@ def _of_block(x: Tensor, block: _Block, index: int, layout: str, heads: int, pre
         return x[block.rows].transpose(0, 1).unsqueeze(0)
     whole = split_heads(x, layout, heads)
     return whole if prefix is None else whole[index : index + 1]
+
+
+def _has_fused_grad(block: _Block, dy: Tensor, out: Tensor) -> bool:
+    """Whether ATen's gradient of fused attention takes the operands: float32, one shape of heads, dense rows.
+
+    It rounds halves between its steps, which the definition does not.
+    """
+    q, k, v = block.q, block.k, block.v
+    every = (q, k, v, dy, out)
+    alike = q.shape[1] == k.shape[1] and q.shape[3] == v.shape[3]
+    return alike and all(t.dtype == torch.float32 and t.stride(-1) == 1 and t.numel() for t in every)
+
+
+def _fused_grad(
+    block: _Block, dy: Tensor, out: Tensor, top: Tensor, total: Tensor, rule: Rule, mask: Tensor | None
+) -> tuple[Tensor, ...]:
+    """Gradients of query, key and value in one ATen call, which reads a row's statistics as their log-sum-exp."""
+    q, rows, columns = block.q, block.q.shape[2], block.k.shape[2]
+    hide = hidden(rule, mask, rows, columns, block.prefix)
+    shown = None if hide is None else torch.zeros(hide.shape).masked_fill_(hide, float("-inf"))
+    lse = (top + torch.log(_divisor(total))).squeeze(-1)
+    grads: tuple[Tensor, ...] = _ATTENTION_GRAD(
+        dy, q, block.k, block.v, out, lse, 0.0, False, attn_mask=shown, scale=rule.scale
+    )
+    return grads
 
 
 def _block_grad(

@@ -7,7 +7,7 @@ data: (Cout, Cin/groups, K..) beside NCHW and NCDHW, (K.., Cin/groups, Cout) bes
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from ge_runtime.cpu.registry import Call, kernel, plan, rows
 from ge_runtime.cpu.values import listed, torch_dtype
 from ge_runtime.errors import refused
 
+_CONVOLUTION_GRAD: Final = torch.ops.aten.convolution_backward.default
 _HEADER = "operator header: nn_calculation_ops"
 Numbers: TypeAlias = "Sequence[int]"
 
@@ -75,6 +76,26 @@ def _forward(
     return torch.convolution(x, w, bias, strides, begin, dilations, False, [0] * len(begin), groups)
 
 
+def _left_open(x: Tensor, w: Tensor, size: Numbers, strides: Numbers, pads: Numbers, dilations: Numbers) -> list[int]:
+    """How much larger the spatial ``size`` is than the least that a convolution maps to the size of ``x``."""
+    begin, end = begin_end(pads)
+    reach = [d * (k - 1) + 1 for d, k in zip(dilations, w.shape[2:])]
+    least = [(n - 1) * s + r - b - e for n, s, r, b, e in zip(x.shape[2:], strides, reach, begin, end)]
+    return [n - m for n, m in zip(size, least)]
+
+
+def _unread(size: Numbers, beside: Tensor) -> Tensor:
+    """An operand of which ATen wants type, size and memory order, and touches no memory: dense, or it would be copied.
+
+    Args:
+        beside: The other operand, whose order the gradient takes.
+    """
+    order = {4: torch.channels_last, 5: torch.channels_last_3d}.get(beside.dim(), torch.contiguous_format)
+    if beside.is_contiguous() or not beside.is_contiguous(memory_format=order):
+        order = torch.contiguous_format
+    return torch.empty(tuple(size), dtype=beside.dtype, memory_format=order)
+
+
 def _transposed(
     x: Tensor, w: Tensor, bias: Tensor | None, size: Numbers, strides: Numbers, pads: Numbers, dilations: Numbers,
     groups: int,
@@ -82,14 +103,11 @@ def _transposed(
     """Transposed convolution to the spatial ``size``, which settles what the stride leaves open."""
     begin, end = begin_end(pads)
     rank = len(begin)
-    reach = [d * (k - 1) + 1 for d, k in zip(dilations, w.shape[2:])]
-    full = [(n - 1) * s + r for n, s, r in zip(x.shape[2:], strides, reach)]
     if begin == end:
-        extra = [n - (f - 2 * b) for n, f, b in zip(size, full, begin)]
-        padding = begin
+        extra, padding = _left_open(x, w, size, strides, pads, dilations), begin
     else:
-        extra = [max(0, b + n - f) for n, f, b in zip(size, full, begin)]
-        padding = [0] * rank
+        whole = _left_open(x, w, size, strides, [0] * len(pads), dilations)
+        extra, padding = [max(0, b + e) for b, e in zip(begin, whole)], [0] * rank
     if any(e < 0 or e >= max(s, d) for e, s, d in zip(extra, strides, dilations)):
         raise refused(
             "transposed convolution",
@@ -195,8 +213,16 @@ def conv_backprop_input(
     """Gradient of a convolution for its input of shape ``input_size``."""
     layout, dilation = _layout(out_backprop, data_format, dilations)
     grad, w = to_channels_first(out_backprop, layout), _filter_first(filter, layout)
-    size = spatial(listed(input_size), layout)
-    y = _transposed(grad, w, None, size, spatial(strides, layout), pads, dilation, groups)
+    size, stride = spatial(listed(input_size), layout), spatial(strides, layout)
+    begin, end = begin_end(pads)
+    follows = all(0 <= e < s for e, s in zip(_left_open(grad, w, size, stride, pads, dilation), stride))
+    if begin == end and follows:
+        x = _unread((grad.shape[0], w.shape[1] * groups, *size), grad)
+        y = _CONVOLUTION_GRAD(
+            grad, x, w, None, stride, begin, dilation, False, [0] * len(begin), groups, [True, False, False]
+        )[0]
+    else:
+        y = _transposed(grad, w, None, size, stride, pads, dilation, groups)
     return from_channels_first(y, layout)
 
 
@@ -216,9 +242,9 @@ def conv_backprop_filter(
     begin, end = begin_end(pads)
     if begin != end:
         x, begin = pad_spatial(x, pads), [0] * len(begin)
-    y = torch.ops.aten.convolution_backward.default(
-        grad, x, x.new_empty(()).expand(tuple(shape)), None, spatial(strides, layout), begin, dilation, False,
-        [0] * len(begin), groups, [False, True, False],
+    y = _CONVOLUTION_GRAD(
+        grad, x, _unread(shape, x), None, spatial(strides, layout), begin, dilation, False, [0] * len(begin), groups,
+        [False, True, False],
     )[1]  # fmt: skip
     return y.movedim((0, 1), (-1, -2)) if last else y  # type: ignore[no-any-return]
 

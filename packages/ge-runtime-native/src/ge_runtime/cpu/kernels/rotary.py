@@ -8,8 +8,10 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from ge_graph.dtypes import DataType
 from ge_runtime.cpu.kernels.numerics import rounded, sum_to, wide
-from ge_runtime.cpu.registry import kernel, rows
+from ge_runtime.cpu.plan_context import PlanContext
+from ge_runtime.cpu.registry import Call, kernel, plan, rows
 from ge_runtime.errors import refused
 
 _ROPE = "ops-transformer: posembedding, documentation; derivatives of RotaryMul"
@@ -60,6 +62,24 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor, mode: object) -> Tensor:
     if mode not in _ROTATIONS:
         raise refused("rotary embedding", f"mode is {mode!r}, accepted: 0 to 3, half, interleave, quarter")
     return torch.addcmul(x32 * wide(cos), _ROTATIONS[mode](x32), wide(sin)).to(x.dtype)
+
+
+def _turned(x: Tensor, cos: Tensor, sin: Tensor, turn: Callable[[Tensor], Tensor]) -> Tensor:
+    """``x * cos + turn(x) * sin`` of one type that needs no widening."""
+    return (x * cos).addcmul_(turn(x), sin)
+
+
+@plan("RotaryPositionEmbedding", "RotaryMul")
+def _plan_rotation(ctx: PlanContext) -> Call | None:
+    """float32 by a signed permutation: nothing to widen, and the sum goes where the product is."""
+    ports, mode = ("x", "r1", "r2"), 0
+    if ctx.node.op == "RotaryPositionEmbedding":
+        ports, mode = ("x", "cos", "sin"), ctx.attr("mode", 0)
+        if ctx.fed("rotate"):
+            return None
+    if mode not in _ROTATIONS or any(ctx.dtype(p) is not DataType.DT_FLOAT for p in ports):
+        return None
+    return Call(_turned, (*map(ctx.tensor, ports), _ROTATIONS[mode]))
 
 
 @kernel("RotaryPositionEmbedding", source=_ROPE)

@@ -87,8 +87,16 @@ def _squeeze_one(x: Tensor, axis: int) -> Tensor:
 
 @plan("Unsqueeze", "ExpandDims")
 def _unsqueeze_plan(ctx: PlanContext) -> Call | None:
-    axis = _single(list(ctx.attr("axes", ())) if ctx.node.op == "Unsqueeze" else ctx.const("axis"))
-    return None if axis is None else Call(torch.unsqueeze, (ctx.tensor("x"), axis))
+    """One ATen call an axis; places counted from the end of the result only if there is one."""
+    axes = list(ctx.attr("axes", ())) if ctx.node.op == "Unsqueeze" else ctx.const("axis")
+    if (axis := _single(axes)) is not None:
+        return Call(torch.unsqueeze, (ctx.tensor("x"), axis))
+    if not axes or min(axes) < 0 or len(set(axes)) != len(axes):
+        return None
+    x = ctx.tensor("x")
+    for axis in sorted(axes):
+        x = Call(torch.unsqueeze, (x, axis))
+    return x
 
 
 @kernel("Unsqueeze", "UnsqueezeV3", host=("axes",), views=True, source="positions in the output's shape")
