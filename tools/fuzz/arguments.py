@@ -210,7 +210,8 @@ def _tensor(rng: Random, value: Any, call: OperatorCall) -> Any:
     sizes = plain.shape
     choice = rng.randrange(9)
     # contents that are given mean something: offsets, sorted boundaries, positive definite matrices
-    if choice in (2, 3, 4, 6, 7) and (value.value is not None or _INTERNAL.search(call.entry.name)):
+    internal = _INTERNAL.search(call.entry.name)
+    if (choice == 1 and internal) or (choice in (2, 3, 4, 6, 7) and (value.value is not None or internal)):
         choice = 8
     if choice == 0:
         return rng.choice((True, False, 2, -3, 0, 1.5, -0.25, math.inf, math.nan, 1 + 2j))
