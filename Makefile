@@ -37,8 +37,8 @@ test: setup  ## all tests, with the checks that pre-commit runs; everything runs
 tiny: setup  ## a minute's worth of trust in fifteen seconds: compile, train, export, refuse
 	@$(RUN) -m pytest tests/test_tiny.py
 
-quick: setup  ## every test of about a second, of long tables a part; two minutes on two cores
-	@$(TEST) -p tools.share_of_tables --rows-of 24 -m "not slow"
+quick: setup  ## every test of about a second, of long tables a part; two to three minutes on two cores
+	@$(TEST) -p tools.share_of_tables --rows-of 48 -m "not slow"
 
 unit: setup  ## tests of the packages
 	@$(TEST) packages/*/tests

@@ -134,6 +134,7 @@ def test_a_difference_of_aot_eager_is_not_ours(monkeypatch):
     assert check(PAIR) is None
 
 
+@pytest.mark.slow
 def test_every_kind_of_input_is_drawn():
     inputs = [g for seed in range(400) for g in draw(seed).inputs]
     assert {g.alias for g in inputs} == {"", "itself", "first", "rest", "turned", "flat"}

@@ -6,12 +6,12 @@ import collections
 
 import pytest
 
-FEW = 12
+FEW = 8
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """``--rows-of N``."""
-    parser.addoption("--rows-of", type=int, default=1, help="run every N-th row of a test with more than a dozen")
+    parser.addoption("--rows-of", type=int, default=1, help="run every N-th row of a test with more than a few")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -421,13 +421,8 @@ def ranks():
         yield made
 
 
-QUICK = ("float32", "bfloat16", "int64")
-
-
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=[] if "-" not in n or n.endswith(QUICK) else [pytest.mark.slow]) for n in CASES],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
 def test_two_ranks(name, ranks):
     errors = ranks.run(name)
     assert not any(errors), "\n".join(f"rank {r}:\n{e}" for r, e in enumerate(errors))
