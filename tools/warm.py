@@ -50,10 +50,6 @@ class Program:
         )  # fmt: skip
         self._process.start()
 
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid
-
     def end(self, timeout: float = 300) -> subprocess.CompletedProcess[str]:
         """Wait; its exit code and what it wrote. TimeoutExpired, after which it is gone, if it takes longer."""
         self._process.join(timeout)
