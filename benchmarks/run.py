@@ -35,6 +35,7 @@ FIELDS = tuple(f.name for f in dataclasses.fields(Measurement))
 # group -> module with `measure() -> Iterator[Measurement]`
 GROUPS = {
     "steady": "benchmarks.steady",
+    "inductor": "benchmarks.inductor",
     "overhead": "benchmarks.overhead",
     "startup": "benchmarks.startup",
     "conversion": "benchmarks.conversion",

@@ -206,6 +206,15 @@ def test_reference_versions_move() -> None:
     assert x._version > version
 
 
+def test_raw_memory_is_that_of_the_elements() -> None:
+    """A vector with steps is its own elements one after the other, not the memory between them."""
+    x = torch.arange(12.0)[::2]
+    read = compiled(lambda: ge.AsStrided(data(0, 6), [3], [2], [0]))
+    assert read.run([x])[0].tolist() == [0.0, 4.0, 8.0]
+    copied = compiled(lambda: ge.ViewCopy(data(0, 6), [3], [2], [0], data(1, 6), [3], [1], [2]))
+    assert copied.run([torch.zeros(12)[::2], x])[0].tolist() == [4.0, 0.0, 6.0, 0.0, 8.0, 0.0]
+
+
 # Errors
 
 

@@ -59,7 +59,7 @@ def test_names_are_never_code(text: str, tmp_path: Path, monkeypatch: pytest.Mon
     for node in graph.nodes:
         node.name = text  # not a graph that the verifier lets pass; the engine does not rely on that
         node.provenance = Provenance(fx_name=text, fx_target=text, source=text, module=text, code=text)
-    executable = CpuExecutable(graph, schedule(graph), "first")
+    executable = CpuExecutable(graph, schedule(graph))
     for _ in range(3):
         assert executable.run([torch.tensor([-2.0, 2.0])])[0].tolist() == [0.0, 3.0]
     assert list(tmp_path.iterdir()) == []

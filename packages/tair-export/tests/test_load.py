@@ -49,6 +49,15 @@ def test_states_live_with_the_object_not_with_the_file(tmp_path, make):
     np.testing.assert_allclose(CompiledModel.load_graph(tmp_path)(X)["y"], made.expected(X, 1), rtol=1e-5)
 
 
+def test_a_loaded_archive_runs_through_inductor(saved, monkeypatch):
+    made, model = saved
+    monkeypatch.setenv("TAIR_CPU_PROGRAM", "inductor")
+    for calls in (1, 2, 3):  # the first run is the kernels'; "n" counts in the graph
+        x = np.concatenate([X] * calls)
+        np.testing.assert_allclose(model(x)["y"], made.expected(x, calls), rtol=1e-5)
+    assert model.states["n"].item() == 3
+
+
 @pytest.mark.parametrize(
     ("args", "kwargs", "message"),
     [

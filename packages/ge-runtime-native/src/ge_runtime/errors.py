@@ -39,6 +39,7 @@ _NEXT: Final = {
     "GE4022": "free results that are kept, or run smaller batches",
     "GE4023": "lower the numbers, or leave them out to use all cores",
     "GE4024": "pass weights as inputs, or save the model with tair_export, which puts them into files",
+    "GE4026": "run it by the engine's kernels: leave TAIR_CPU_PROGRAM and engine.program out, or set them to aten",
     "GE4025": "trace on the embedded engine (TAIR_ENGINE=cpu), or use config.dump_config on the device",
 }
 
@@ -204,3 +205,21 @@ def graph_too_large(name: str, size: int) -> EngineError:
 def not_traceable(engine: str) -> EngineError:
     """GE4025: the engine runs a graph as a whole."""
     return _error("GE4025", f"the {engine} engine runs a graph as a whole and cannot show its nodes one by one")
+
+
+def outside_inductor(nodes: Sequence[Node]) -> EngineError:
+    """GE4026: nodes that do something which others see; Inductor would do it once, while the graph is traced."""
+    lines = [f"{len(nodes)} node(s) do more than calculate, which torch's Inductor cannot repeat"]
+    return _error("GE4026", "\n".join([*lines, *(f"  {n.op}: {origin(n)}" for n in nodes)]))
+
+
+def not_traced(error: EngineError) -> EngineError:
+    """GE4026: a kernel needs to know elements, or does what fake tensors cannot."""
+    what = error.what.split("\n")[0]  # what follows are torch's hints to its own developers
+    return _error("GE4026", f"torch's Inductor cannot have this graph: {what}", where=error.where)
+
+
+def inductor_failed(graph: str, why: object) -> EngineError:
+    """GE4026: Inductor, or the compiler that it calls, failed."""
+    what = f"{type(why).__name__}: {why}" if isinstance(why, BaseException) else str(why)
+    return _error("GE4026", f"torch's Inductor did not compile graph '{graph}': {what}")

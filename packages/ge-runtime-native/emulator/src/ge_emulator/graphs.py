@@ -34,7 +34,7 @@ class Compiled:
         _name_unknown_sizes(graph)
         order = schedule(graph)
         check_kernels("emulator", order)
-        self.program = CpuExecutable(graph, order, "first")
+        self.program = CpuExecutable(graph, order)
         self.inputs = graph.inputs
         self.shapes = [t.known_shape for t in graph.outputs]
         known = [*(n.outputs[0].known_shape for n in self.inputs), *self.shapes]

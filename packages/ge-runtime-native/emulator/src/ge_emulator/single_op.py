@@ -59,7 +59,7 @@ class Prepared:
         graph.outputs = list(node.outputs)
         order = schedule(graph)
         check_kernels("emulator", order)
-        self.program = CpuExecutable(graph, order, "first")
+        self.program = CpuExecutable(graph, order)
 
     def _edge(self, graph: Graph, position: int, entry: dict[str, Any]) -> Tensor | None:
         if entry["dtype"] in UNDEFINED:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -24,11 +26,18 @@ from ge_runtime.cpu.program import EngineProgram
 from ge_runtime.cpu.subgraphs import Reporter, inside
 from ge_runtime.cpu.values import TORCH_OF, constant, describe, from_numpy, torch_dtype
 
+if TYPE_CHECKING:
+    from ge_runtime.cpu.inductor import InductorProgram
+
+_PROGRAM: Final = "TAIR_CPU_PROGRAM"
 _OPTIONS = {
     "engine.shuffle_seed": "an integer: run the nodes in a random order that data and control edges permit",
     "engine.written": "pairs '3:0,5:2' of an input and the result that the caller writes into it after each run: the "
     "result may be computed there, and is that very tensor then",
-    "engine.check": "'first' (check every result's type and size in the first run), 'always' or 'never'",
+    "engine.program": "'aten' (the engine's kernels, one after the other) or 'inductor' (the same calculation, "
+    "fused and compiled by torch's Inductor); the variable TAIR_CPU_PROGRAM says it for all graphs",
+    "engine.check": "'first' (check every result's type and size in the first run), 'never', or 'always' if "
+    "engine.program is 'aten'",
 }
 
 
@@ -54,41 +63,49 @@ class CpuEngine:
         """
         with no_collection():
             verify(graph)
-            seed, check, written = _read_options(graph, options)
-            order = schedule(graph, seed)
+            chosen = _read_options(graph, options)
+            order = schedule(graph, chosen.seed)
             check_kernels(self.name, order)
-            return CpuExecutable(graph, order, check, seed, written)
+            return CpuExecutable(graph, order, chosen)
 
 
-def _read_options(graph: Graph, options: Mapping[str, str]) -> tuple[int | None, str, dict[int, int]]:
+class Options(NamedTuple):
+    """The engine's options, as ``_OPTIONS`` explains them."""
+
+    seed: int | None = None
+    check: str = "first"
+    written: Mapping[int, int] = MappingProxyType({})
+    inductor: bool = False
+
+
+def _read_options(graph: Graph, options: Mapping[str, str]) -> Options:
     """Options of other engines pass; a name under ``engine.`` must be ours."""
     own = {name: value for name, value in options.items() if name.startswith("engine.")}
+    if "engine.program" not in own and os.environ.get(_PROGRAM):
+        own["engine.program"] = os.environ[_PROGRAM]
+    inductor = own.get("engine.program") == "inductor"
     seed, check = own.get("engine.shuffle_seed", ""), own.get("engine.check", "first")
     pairs = [pair.split(":") for pair in own.get("engine.written", "").split(",") if pair]
     written = {int(p[0]): int(p[1]) for p in pairs if len(p) == 2 and all(n.isdecimal() for n in p)}
     within = all(i < len(graph.inputs) and o < len(graph.outputs) for i, o in written.items())
     fits = {
         "engine.shuffle_seed": seed.lstrip("-").isdigit(),
-        "engine.check": check in ("first", "always", "never"),
+        "engine.program": own.get("engine.program") in ("aten", "inductor"),
+        "engine.check": check in ("first", "never") or (check == "always" and not inductor),
         "engine.written": bool(pairs) and len(written) == len(pairs) and within,
     }
     for name, value in own.items():
         if not fits.get(name, False):
             raise errors.bad_option(name, value, _OPTIONS.get(name) or ", ".join(sorted(_OPTIONS)))
-    return int(seed) if seed else None, check, written
+    return Options(int(seed) if seed else None, check, written, inductor)
 
 
 class CpuExecutable:
     """A planned graph. Runs are independent of each other and may overlap in threads."""
 
-    def __init__(
-        self, graph: Graph, order: Sequence[Node], check: str, seed: int | None = None, written: Mapping[int, int] = {}
-    ) -> None:
-        self._graph = graph
-        self._written_over = written
-        self._seed = seed
-        self._order = order
-        self._check = check
+    def __init__(self, graph: Graph, order: Sequence[Node], options: Options = Options()) -> None:
+        self._graph, self._order, self._options = graph, order, options
+        self._check = options.check
         self._constants: dict[Tensor, torch.Tensor] = {}
         self._planner: Planner | None = self._plan(trace=False)
         self._traced: EngineProgram | None = None
@@ -101,15 +118,19 @@ class CpuExecutable:
     def _plan(self, trace: bool) -> Planner:
         with no_collection():
             return Planner(
-                self._graph, self._order, trace=trace, constants=self._constants, seed=self._seed,
-                written=self._written_over,
+                self._graph, self._order, trace=trace, constants=self._constants, seed=self._options.seed,
+                written=self._options.written,
             ).walk()  # fmt: skip
 
     @cached_property
-    def _program(self) -> EngineProgram:
+    def _program(self) -> EngineProgram | InductorProgram:
         """Made when a run needs it: the first one is checked, with the traced program."""
         planner = self._planner or self._plan(trace=False)
         self._planner = None
+        if self._options.inductor:
+            from ge_runtime.cpu.inductor import InductorProgram  # loads torch's tracing, which nobody else needs
+
+            return InductorProgram(self._graph, self._order, planner.plain())
         return planner.program()
 
     @property
@@ -121,7 +142,7 @@ class CpuExecutable:
         """Run the graph; see ``ge_runtime.api.Executable.run``."""
         if self._check != "never":
             return self._run_checked(inputs)
-        return self._run(list(self._adopt(inputs)))
+        return self._run(self._taken(inputs))
 
     def boxed(self, *, guarded: bool) -> Callable[[list[Any]], list[torch.Tensor]]:
         """``run`` on a list that is emptied; see ``ge_runtime.api.boxed``."""
@@ -141,9 +162,9 @@ class CpuExecutable:
                 at_once = self._program.run
                 return at_once(inputs)
             if not guarded:
-                inputs[:] = self._adopt(inputs)
+                inputs[:] = self._taken(inputs)
             for rule in numbers:
-                if not isinstance(inputs[rule.index], torch.Tensor):
+                if not isinstance(inputs[rule.index], torch.Tensor) and not self._kept(rule, inputs[rule.index]):
                     inputs[rule.index] = rule.adopt(inputs[rule.index])
             return self._run(inputs)
 
@@ -153,6 +174,8 @@ class CpuExecutable:
         """A run that compares every result with what the graph declares."""
         if self._check == "first":
             self._check = "never"
+        if self._options.inductor:  # what cannot be compiled is refused before anything runs
+            cast("InductorProgram", self._program).prepare(self._taken(inputs))
         checker = _Checker(self._order, self._graph)
         return self.run_traced(inputs, checker.on_node)
 
@@ -169,6 +192,18 @@ class CpuExecutable:
         results = self._traced.run(*args, Reporter(on_node, self._order))
         self._written(args)
         return results
+
+    def _taken(self, inputs: Sequence[Any]) -> list[Any]:
+        """The inputs as the program takes them."""
+        adopted = list(self._adopt(inputs))
+        for rule, value in zip(self._inputs, inputs) if self._options.inductor else ():
+            if self._kept(rule, value):
+                adopted[rule.index] = value
+        return adopted
+
+    def _kept(self, rule: _InputRule, value: Any) -> bool:
+        """Whether a number goes into the program as such: for Inductor it may be a size, which stays open."""
+        return self._options.inductor and type(value) is int and rule.dtype in (torch.int32, torch.int64)
 
     def _run(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         """Run the program on a list of its own, which is emptied."""

@@ -10,8 +10,11 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+import torch
+
 from ge_graph.dtypes import DataType
 from ge_runtime.cpu.registry import Ref
+from ge_runtime.cpu.values import whole
 
 HOST_DTYPES = frozenset({DataType.DT_INT32, DataType.DT_INT64, DataType.DT_BOOL})
 MAX_LIST = 64
@@ -49,14 +52,15 @@ def _choose(condition: Any, a: Any, b: Any) -> Any:
 def _wrapping(fn: Callable[..., int], bits: int) -> Callable[..., int]:
     """``fn`` of one or two integers with the result that two's complement integers of so many bits give."""
     low, high, span = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1, 2**bits
+    open_ = torch.SymInt if bits == 64 else None  # in a trace; compiled code computes in 64 bits
 
     def unary(a: int) -> int:
         value = fn(a)
-        return value if low <= value <= high else (value - low) % span + low
+        return value if type(value) is open_ or low <= value <= high else (value - low) % span + low
 
     def binary(a: int, b: int) -> int:
         value = fn(a, b)
-        return value if low <= value <= high else (value - low) % span + low
+        return value if type(value) is open_ or low <= value <= high else (value - low) % span + low
 
     wrapped = unary if fn in _ONE_OPERAND else binary
     wrapped.__name__ = f"{fn.__name__}{bits}"
@@ -67,9 +71,9 @@ def _wrapping(fn: Callable[..., int], bits: int) -> Callable[..., int]:
 _ARITHMETIC: dict[str, Callable[..., int]] = {
     "Add": operator.add, "AddV2": operator.add, "Sub": operator.sub, "Mul": operator.mul,
     "FloorDiv": operator.floordiv, "Div": operator.floordiv,  # GE rounds integer quotients towards minus infinity
-    "Neg": operator.neg, "Abs": operator.abs, "Cast": operator.index,
+    "Neg": operator.neg, "Abs": operator.abs, "Cast": whole,
 }  # fmt: skip
-_ONE_OPERAND = (operator.neg, operator.abs, operator.index)
+_ONE_OPERAND = (operator.neg, operator.abs, whole)
 _WITHIN: dict[str, Callable[..., int]] = {
     "FloorMod": operator.mod, "Mod": trunc_mod, "Maximum": max, "Minimum": min,
 }  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 
-_TIMES: Final = 8
+_TIMES: Final = 8  # kinds of inputs after which a caller is taken for one whose inputs always differ
 
 
 class KnownInputs:
@@ -19,11 +19,14 @@ class KnownInputs:
 
     Args:
         shapes: Of each input, None if its rank may differ; sizes that are no numbers from 0 on may differ too.
+        strides: Likewise; without them all may differ.
     """
 
-    def __init__(self, shapes: Sequence[Sequence[Any] | None]) -> None:
+    def __init__(
+        self, shapes: Sequence[Sequence[Any] | None], strides: Sequence[Sequence[int | None]] | None = None
+    ) -> None:
         self._sizes = [[d if type(d) is int and d >= 0 else None for d in s or ()] for s in shapes]
-        self._free = [[None] * len(s) for s in self._sizes]
+        self._strides = [[None] * len(s) for s in self._sizes] if strides is None else list(map(list, strides))
         self._left = 0 if None in shapes or not shapes or _guard() is None else _TIMES
         self._check: Any = None
 
@@ -38,7 +41,7 @@ class KnownInputs:
             return
         self._left -= 1
         try:
-            guard = _guard()(*inputs, dynamic_dims_sizes=self._sizes, dynamic_dims_strides=self._free)
+            guard = _guard()(*inputs, dynamic_dims_sizes=self._sizes, dynamic_dims_strides=self._strides)
         except (TypeError, RuntimeError):  # a torch whose guard takes something else
             self._left, self._check = 0, None
             return

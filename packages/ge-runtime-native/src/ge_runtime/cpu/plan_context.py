@@ -10,6 +10,7 @@ from ge_graph.dtypes import DataType
 from ge_graph.ir import Node, Tensor
 from ge_runtime.cpu.host import HOST_DTYPES, MAX_LIST
 from ge_runtime.cpu.registry import Kernel, Ref, is_builtin, parameters
+from ge_runtime.cpu.values import whole
 
 _MAX_CONST = 4096
 _TYPES = ("dtype", "dst_type", "out_type", "DstT", "Tout", "T")
@@ -100,7 +101,7 @@ class PlanContext:
             small = value.const.dim() <= 1 and value.const.numel() <= MAX_LIST
             return value.const.tolist() if small else None
         if edge.node.op == "Data" and edge.known_shape == ():
-            value.host = self.planner.number(bool if edge.dtype is DataType.DT_BOOL else int, Ref(value.var))
+            value.host = self.planner.number(bool if edge.dtype is DataType.DT_BOOL else whole, Ref(value.var))
         return value.host
 
     def host(self, port: str) -> Any:

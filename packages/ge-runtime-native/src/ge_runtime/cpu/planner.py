@@ -30,7 +30,7 @@ from ge_runtime.cpu import registry, subgraphs
 from ge_runtime.cpu.plan_context import PlanContext, input_ports, own_results, said
 from ge_runtime.cpu.program import EngineProgram, Line
 from ge_runtime.cpu.registry import Call, Kernel, Ref
-from ge_runtime.cpu.values import constant, too_large, torch_dtype
+from ge_runtime.cpu.values import constant, of_numbers, too_large, torch_dtype
 
 logger: Final = logging.getLogger(__name__)
 
@@ -207,7 +207,7 @@ class Planner:
                 value.var = self.names.fresh("t")
                 value.roots = frozenset({self.new_root()})
                 self._live.update(value.roots)
-                made = self.render(Call(torch.tensor, (value.host,), {"dtype": dtype}), [])
+                made = self.render(Call(of_numbers, (value.host, dtype)), [])
                 self.emit(build.assign(value.var, made), (), (value.var,))
             else:
                 value.const = torch.tensor(value.host, dtype=dtype)
@@ -632,12 +632,21 @@ class Planner:
         """Whether ``traced`` can be asked for: the programs of graphs in nodes report only if planned for it."""
         return self.trace or not self.inner
 
+    def _plain(self) -> list[Line]:
+        lines = list(self.lines)
+        for place, kept in self._kept.items():
+            lines[place] = replace(lines[place], statement=kept)
+        return lines
+
+    def plain(self) -> EngineProgram:
+        """The program that overwrites nothing but what operators update, for inputs one by one."""
+        takes = len(self.graph.inputs)
+        return EngineProgram(self.graph.name, takes, self._plain(), self.names, inner=self.inner)
+
     def traced(self) -> EngineProgram:
         """The program that reports every node: nothing is overwritten, so that operands stay as they were."""
         lines: list[Line] = []
-        at, plain = 0, list(self.lines)
-        for place, kept in self._kept.items():
-            plain[place] = replace(plain[place], statement=kept)
+        at, plain = 0, self._plain()
         for end, node, index, ins, outs in self._seen:
             lines += [*plain[at:end], self._reported(node, index, ins, outs)]
             at = end

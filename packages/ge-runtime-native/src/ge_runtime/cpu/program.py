@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -37,6 +37,15 @@ class Line:
     node: Node | None
 
 
+def outside_modes(function: Callable[..., Any], args: Sequence[Any]) -> Any:
+    """Call outside autograd, autocast and torch-function modes."""
+    with torch._C._AutoDispatchBelowAutograd(), torch._C.DisableTorchFunction():
+        if torch.is_autocast_enabled("cpu"):
+            with torch.autocast("cpu", enabled=False):
+                return function(*args)
+        return function(*args)
+
+
 def _freed_after(lines: Sequence[Line], given: Iterable[str] = ()) -> list[list[str]]:
     """For each line, the variables that nothing reads later, among those written and ``given``."""
     owned = {*given, *(name for line in lines for name in line.writes)}
@@ -54,7 +63,7 @@ class EngineProgram:
     """A straight-line function made from lines.
 
     Args:
-        graph: Name of the graph, for errors.
+        graph: Name of the graph, for errors; kept as an attribute.
         inputs: How many tensors it takes.
         lines: What it does.
         names: What its names mean.
@@ -67,7 +76,7 @@ class EngineProgram:
         self, graph: str, inputs: int, lines: Sequence[Line], names: build.Names, *, traced: bool = False,
         boxed: bool = False, inner: Sequence[tuple[str, EngineProgram]] = (),
     ) -> None:  # fmt: skip
-        self._inner, self._graph, self._names = inner, graph, names
+        self._inner, self.graph, self._names = inner, graph, names
         given = [f"i{k}" for k in range(inputs)]
         self._parameters = ["given"] if boxed else given + (["report"] if traced else [])
         whole: list[tuple[ast.stmt, Line]] = []
@@ -102,11 +111,7 @@ class EngineProgram:
             EngineError GE4005 naming the node, its operands and the user's line.
         """
         try:
-            with torch._C._AutoDispatchBelowAutograd(), torch._C.DisableTorchFunction():
-                if torch.is_autocast_enabled("cpu"):
-                    with torch.autocast("cpu", enabled=False):
-                        return self.function(*args)  # type: ignore[no-any-return]
-                return self.function(*args)  # type: ignore[no-any-return]
+            return outside_modes(self.function, args)  # type: ignore[no-any-return]
         except Exception as error:
             raise self._blame(error) from error
 
@@ -126,7 +131,7 @@ class EngineProgram:
             frame = frame.tb_next
         line = None if frame is None else self._line_at[frame.tb_lineno - 1]
         if frame is None or line is None or line.node is None:
-            return error if isinstance(error, EngineError) else errors.run_failed(self._graph, error)
+            return error if isinstance(error, EngineError) else errors.run_failed(self.graph, error)
         if isinstance(error, EngineError):
             return errors.located(error, line.node)
         known = {**self._names.objects, **frame.tb_frame.f_locals}

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._subclasses import FakeTensor  # noqa: TID251
 
 from ge_graph.dtypes import DataType
 from ge_graph.ir import Literal
@@ -74,13 +75,42 @@ def describe(value: Any) -> str:
     return repr(value)
 
 
+def traced(value: Any) -> bool:
+    """Whether a kernel is only traced: nothing is known of the elements then."""
+    return isinstance(value, FakeTensor)
+
+
+NUMBER = "ge_number"  # attribute of a tensor in a trace: the symbolic number that it holds
+
+
+def whole(value: Any) -> Any:
+    """The int of a number or one-element tensor. What is symbolic, in a trace with open sizes, stays symbolic."""
+    if isinstance(value, torch.SymInt):
+        return value
+    symbol = getattr(value, NUMBER, None)
+    if symbol is None:
+        return value.item() if traced(value) else int(value)
+    return symbol
+
+
+def of_numbers(value: Any, dtype: torch.dtype) -> torch.Tensor:
+    """A scalar from a number or a vector from a list of them; symbolic ones stay symbolic."""
+    if not any(isinstance(n, torch.SymInt) for n in (value if isinstance(value, list) else (value,))):
+        return torch.tensor(value, dtype=dtype)
+    if isinstance(value, list):
+        return torch.stack([of_numbers(n, dtype) for n in value])
+    made = torch.scalar_tensor(value, dtype=dtype)
+    setattr(made, NUMBER, value)
+    return made
+
+
 def listed(value: Any) -> list[int]:
     """A number, a list or a small tensor as a list of ints; nested lists are flattened."""
     if isinstance(value, torch.Tensor):
         value = value.tolist()
     if isinstance(value, (list, tuple)):
         return [v for item in value for v in listed(item)]
-    return [int(value)]
+    return [whole(value)]
 
 
 def one(value: Any) -> int:

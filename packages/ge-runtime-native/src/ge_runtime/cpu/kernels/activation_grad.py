@@ -12,6 +12,7 @@ from torch import Tensor
 from ge_runtime.cpu.kernels.numerics import rounded, sum_to, wide
 from ge_runtime.cpu.plan_context import PlanContext
 from ge_runtime.cpu.registry import Call, kernel, plan, rows
+from ge_runtime.cpu.values import traced
 
 _ATEN = torch.ops.aten
 _HEADER = "operator header: nonlinear_fuc_ops, elewise_calculation_ops"
@@ -112,7 +113,7 @@ def relu_grad(gradients: Tensor, features: Tensor) -> Tensor:
     A selection element by element costs ten times what ATen's own function does, which lets NaN pass: a sum that is not
     NaN rules it out.
     """
-    same = gradients.dtype is features.dtype and gradients.shape == features.shape
+    same = gradients.dtype is features.dtype and gradients.shape == features.shape and not traced(features)
     if same and features.is_floating_point() and not math.isnan(features.sum()):
         return _ATEN.threshold_backward.default(gradients, features, 0)  # type: ignore[no-any-return]
     return _gated(gradients, features > 0)

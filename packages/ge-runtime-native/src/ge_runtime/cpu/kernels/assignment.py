@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ge_runtime.cpu.kernels.numerics import ensure
 from ge_runtime.cpu.registry import kernel, rows
 from ge_runtime.cpu.values import listed
 from ge_runtime.errors import refused
@@ -39,8 +40,9 @@ def _scatter_extreme(x: Tensor, indices: Tensor, updates: Tensor, reduction: str
     flat = torch.zeros(indices.shape[:-1], dtype=torch.int64)
     for dim, size in enumerate(shape):
         part = indices[..., dim].to(torch.int64)
-        if part.numel() and not (int(part.min()) >= 0 and int(part.max()) < size):
-            raise refused("indices", f"coordinate {dim} leaves [0, {size})")
+        if part.numel():
+            low, high = part.aminmax()
+            ensure((low >= 0) & (high < size), "indices", f"coordinate {dim} leaves [0, {size})")
         flat = flat * size + part
     rows = x.clone(memory_format=torch.contiguous_format).reshape(shape.numel(), -1)
     values = updates.reshape(flat.numel(), -1)

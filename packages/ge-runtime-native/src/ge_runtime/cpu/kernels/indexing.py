@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ge_graph.dtypes import DataType
 from ge_runtime.cpu.kernels.elementwise import quotient
-from ge_runtime.cpu.kernels.numerics import wide
+from ge_runtime.cpu.kernels.numerics import ensure, wide
 from ge_runtime.cpu.plan_context import PlanContext
 from ge_runtime.cpu.registry import Call, kernel, plan, rows
 from ge_runtime.cpu.values import listed, one, torch_dtype
@@ -102,8 +102,10 @@ def gather_nd(x: Tensor, indices: Tensor, *, negative_index_support: bool = Fals
 
 def _check_nd(x: Tensor, index: Sequence[Tensor], negative: bool = False) -> None:
     for dim, part in enumerate(index):
-        if part.numel() and (int(part.max()) >= x.shape[dim] or (int(part.min()) < 0 and not negative)):
-            raise refused("indices", f"coordinate {dim} leaves [0, {x.shape[dim]})")
+        if part.numel():
+            low, high = part.aminmax()
+            fits = high < x.shape[dim] if negative else (low >= 0) & (high < x.shape[dim])
+            ensure(fits, "indices", f"coordinate {dim} leaves [0, {x.shape[dim]})")
 
 
 # Scatter. In-place operators write into their first operand; the planner makes sure that it is theirs to write.
@@ -220,7 +222,8 @@ def _as_index(index: Tensor) -> Tensor:
 def _picked(x: Tensor, where: tuple[Any, ...]) -> Tensor:
     """x[where] in memory of its own; indices of rank 0 alone would give a view."""
     picked = x[where]
-    return picked.clone() if picked.untyped_storage().data_ptr() == x.untyped_storage().data_ptr() else picked
+    view = all(isinstance(w, slice) or (w.dim() == 0 and w.dtype is torch.int64) for w in where)
+    return picked.clone() if view else picked
 
 
 # x[sel]: dims whose mask, or entry in indexed_sizes, is 1 take the next index tensor, others are kept whole.

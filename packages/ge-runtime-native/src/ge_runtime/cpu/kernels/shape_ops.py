@@ -134,8 +134,7 @@ def _broadcast(x: Tensor, sizes: list[int], *, keep_ones: bool) -> Tensor:
     if keep_ones:  # ONNX: 1 against a larger dim keeps the dim
         sizes = [s if i < new or s != 1 else x.shape[i - new] for i, s in enumerate(sizes)]
     view = x.expand([1 if s == -1 and i < new else s for i, s in enumerate(sizes)])
-    dense = view.contiguous()
-    return dense.clone() if dense.data_ptr() == x.data_ptr() else dense
+    return view.clone(memory_format=torch.contiguous_format)
 
 
 def _repeated(x: Tensor, times: list[int]) -> Tensor:
@@ -400,7 +399,7 @@ rows({
 @kernel("AsStrided", host=("size", "stride", "storage_offset"), source="x is taken as contiguous storage; a copy")
 def as_strided(x: Tensor, size: Any, stride: Any, storage_offset: Any = 0) -> Tensor:
     """Elements of flat x at storage_offset + Σ index * stride."""
-    flat = x.reshape(-1)
+    flat = x.contiguous().view(-1)
     offset = 0 if storage_offset is None else one(storage_offset)
     sizes, steps = listed(size), listed(stride)
     last = offset + sum((n - 1) * s for n, s in zip(sizes, steps))

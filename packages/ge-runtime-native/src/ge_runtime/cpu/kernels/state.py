@@ -13,7 +13,7 @@ from ge_graph.dtypes import DataType
 from ge_runtime.cpu.plan_context import PlanContext
 from ge_runtime.cpu.registry import Call, Ref, kernel, plan, rows
 from ge_runtime.cpu.text import decode
-from ge_runtime.cpu.values import listed, one
+from ge_runtime.cpu.values import listed, one, traced
 from ge_runtime.errors import refused
 
 _HANDED_ON = ("Identity", "Snapshot", "StopGradient", "TensorRedirect", "PreventGradient")
@@ -83,10 +83,10 @@ def view_copy(
     src_storage_offset: Any,
 ) -> Tensor:  # fmt: skip
     """Elements of a strided view of src into a strided view of dst; both are flat storages in row-major order."""
-    flat = dst.reshape(-1)
+    flat = dst.contiguous().view(-1)
     target = _strided(flat, dst_size, dst_stride, dst_storage_offset)
-    target.copy_(_strided(src.reshape(-1), src_size, src_stride, src_storage_offset))
-    return dst if flat.data_ptr() == dst.data_ptr() and dst.is_contiguous() else dst.copy_(flat.reshape(dst.shape))
+    target.copy_(_strided(src.contiguous().view(-1), src_size, src_stride, src_storage_offset))
+    return dst if dst.is_contiguous() else dst.copy_(flat.reshape(dst.shape))
 
 
 def _strided(flat: Tensor, size: Any, stride: Any, offset: Any) -> Tensor:
@@ -106,7 +106,9 @@ def _plan_assert(ctx: Any) -> Call:
 
 
 def _checked(condition: Tensor, data: list[Tensor], texts: list[bool], summarize: int) -> None:
-    if not bool(condition.all()):
+    if traced(condition):  # the text of the data cannot be made in compiled code
+        torch._assert_async(condition.all(), "Assert: condition is false")
+    elif not bool(condition.all()):
         shown = [decode(t) if text else str(t.reshape(-1)[:summarize].tolist()) for t, text in zip(data, texts)]
         raise refused("Assert", "; ".join(["condition is false", *shown]))
 

@@ -1,0 +1,73 @@
+"""The embedded engine's program through torch's Inductor, `TAIR_CPU_PROGRAM=inductor`, against torch's own backend."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+
+from benchmarks import rows
+from benchmarks.rows import Measurement, at_most, medians, size
+from benchmarks.steady import _TOKENS, _loop, _step
+from tools import models
+
+GROUP = "inductor"
+_LIMIT = 1.05
+
+
+def _compiled(model: Callable[..., Any], dynamic: bool) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Ours and torch's; the two share no code that dynamo would keep, because their backends differ."""
+    torch._dynamo.reset()
+    ours = torch.compile(model, backend="npu", fullgraph=True, dynamic=dynamic)
+    return ours, torch.compile(model, backend="inductor", fullgraph=True, dynamic=dynamic)
+
+
+def _difference(got: Any, expected: Any) -> float:
+    """The largest difference, as a share of the largest number."""
+    pairs = [(g.double(), e.double()) for g, e in zip(got, expected, strict=True) if e.is_floating_point()]
+    return max(float((g - e).abs().max() / e.abs().max()) for g, e in pairs)
+
+
+def _forward() -> Iterator[Measurement]:
+    worst = 0.0
+    for name in ("llama",) if rows.small else ("llama", "bert", "resnet50", "gpt2", "vit", "t5"):
+        case = models.ZOO[name](size())
+        ours, torchs = _compiled(case.model, False)
+        with torch.no_grad():
+            ours(*case.inputs)  # by the kernels, with checks
+            worst = max(worst, _difference(ours(*case.inputs), case.model(*case.inputs)))
+            a, b = medians(partial(ours, *case.inputs), partial(torchs, *case.inputs), repeats=15)
+        yield at_most(GROUP, name, 1e3 * a, _LIMIT, unit="ms", peer=1e3 * b, name="inductor")
+    yield at_most(GROUP, "largest difference from eager, of the largest number", worst, 1e-4, unit="")
+
+
+def _decode() -> Measurement:
+    decoder, prompt = models.llama_decoder(size())
+    with torch.no_grad():
+        a, b = (1e3 * s / _TOKENS for s in medians(*(_loop(c, prompt) for c in _compiled(decoder, True)), warm=3))
+    what = "Llama decode loop, a token, dynamic=True"
+    return at_most(GROUP, what, a, _LIMIT, unit="ms", peer=b, name="inductor")
+
+
+def _training() -> Measurement:
+    case = models.ZOO["resnet50"](size())
+    model = case.model.train()
+    steps = [_step(call, model, case.inputs) for call in _compiled(model, False)]
+    ours, torchs = medians(*steps, repeats=5, warm=2)
+    return at_most(GROUP, "ResNet-50 training step", 1e3 * ours, _LIMIT, unit="ms", peer=1e3 * torchs, name="inductor")
+
+
+def measure() -> Iterator[Measurement]:
+    before = os.environ.get("TAIR_CPU_PROGRAM")
+    os.environ["TAIR_CPU_PROGRAM"] = "inductor"
+    try:
+        yield from _forward()
+        yield _decode()
+        yield _training()
+    finally:
+        os.environ.pop("TAIR_CPU_PROGRAM")
+        if before is not None:
+            os.environ["TAIR_CPU_PROGRAM"] = before

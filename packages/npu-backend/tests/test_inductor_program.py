@@ -1,0 +1,83 @@
+"""Models whose graphs run through torch's Inductor below backend npu: forward, backward, open sizes, state."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from ge_graph import EngineError
+
+pytestmark = pytest.mark.usefixtures("inductor")
+
+
+@pytest.fixture
+def inductor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TAIR_CPU_PROGRAM", "inductor")
+
+
+class Model(nn.Module):
+    """Statistics in buffers, a convolution, a reshape, attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv1d(4, 8, 3, padding=1), nn.BatchNorm1d(8)
+        self.out = nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.relu(self.norm(self.conv(x))).transpose(1, 2)
+        y = nn.functional.scaled_dot_product_attention(y, y, y)
+        return torch.log_softmax(self.out(y), -1)
+
+
+def test_training_steps_equal_eager() -> None:
+    eager = Model()
+    ours = copy.deepcopy(eager)
+    compiled = torch.compile(ours, backend="npu", dynamic=True)
+    for step in range(3):
+        x = torch.randn(2 + step, 4, 10 + 3 * step)
+        for model, call in ((eager, eager), (ours, compiled)):
+            model.zero_grad()
+            call(x).square().mean().backward()
+            torch.optim.SGD(model.parameters(), 0.1).step()
+        for (name, got), want in zip(ours.state_dict().items(), eager.state_dict().values(), strict=True):
+            torch.testing.assert_close(got, want, msg=lambda text, name=name: f"{name}, step {step}: {text}")
+        for got, want in zip(ours.parameters(), eager.parameters(), strict=True):
+            torch.testing.assert_close(got.grad, want.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_an_optimizer_in_a_graph_writes_its_state() -> None:
+    weights = [torch.randn(6, 5), torch.randn(5)]
+    results = []
+    for compiled in (False, True):
+        parameters = [w.clone().requires_grad_() for w in weights]
+        optimizer = torch.optim.AdamW(parameters, lr=torch.tensor(1e-2), capturable=False)
+        step = torch.compile(optimizer.step, backend="npu") if compiled else optimizer.step
+        for k in range(3):
+            for p in parameters:
+                p.grad = torch.full_like(p, 0.1 * (k + 1))
+            step()
+        results.append([p.detach() for p in parameters])
+    torch.testing.assert_close(results[1], results[0])
+
+
+def test_counters_in_graphs_are_read_in_every_run() -> None:
+    seen = torch.tensor(0)
+
+    def count(x: torch.Tensor) -> torch.Tensor:
+        seen.add_(1)
+        return x * seen
+
+    compiled = torch.compile(count, backend="npu")
+    assert [compiled(torch.ones(2)).tolist() for _ in range(4)] == [[k, k] for k in (1, 2, 3, 4)]
+    assert seen.item() == 4
+
+
+def test_random_numbers_are_refused_with_the_line() -> None:
+    def drop(x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(x, 0.5) + 1
+
+    with pytest.raises(EngineError, match=r"\[GE4026\][\s\S]*StatelessBernoulli[\s\S]*test_inductor_program.py"):
+        torch.compile(drop, backend="npu")(torch.ones(64))
