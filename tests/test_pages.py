@@ -148,7 +148,7 @@ def test_commands_and_their_options(page):
     text = page.read_text(encoding="utf-8")
     lines = re.findall(r"`(tair(?:-run)? [^`\n]+)`", text) + re.findall(r"^(tair(?:-run)? .+)$", text, re.M)
     for line in lines:
-        # behind two blanks or a # stands what it does
+        # after two blanks or a # stands what it does
         words = re.split(r"\s{3,}|\s#", line)[0].split()
         command = words[0] if words[0] == "tair-run" else " ".join(words[:2])
         assert command in known, line

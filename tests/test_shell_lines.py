@@ -27,7 +27,7 @@ REASONS = {
     "device": "asks for a device, or for the torch_npu wheel on the emulator",
     "whole": "runs everything there is; continuous integration or the named test does",
 }
-# line -> reason, and a file that runs the same: it has the text behind the bar
+# line -> reason, and a file that runs the same: it has the text after the bar
 NOT_HERE = {
     "make setup": ("whole", "Makefile|test: setup"),
     "make demo": ("whole", "tools/demo.py|def main"),
@@ -69,7 +69,7 @@ ATC = "/usr/local/Ascend/ascend-toolkit/latest"
 
 
 def lines_of(page):
-    """Commands of the page's untagged and shell blocks, without what stands behind them."""
+    """Commands of the page's untagged and shell blocks, without what stands after them."""
     found = []
     for kind, block in re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(encoding="utf-8"), re.S | re.M):
         if kind not in ("", "sh", "bash", "shell", "console"):

@@ -141,7 +141,7 @@ class Ranks:
 
 @contextlib.contextmanager
 def processes(file: str) -> Iterator[Ranks]:
-    """The processes of a test file, ended behind the block."""
+    """The processes of a test file, ended after the block."""
     made = Ranks(file)
     try:
         yield made

@@ -71,7 +71,7 @@ def _number_of(value: Any) -> Any:
 DEFINED: Final[dict[str, Callable[[OperatorCall, torch.Tensor], torch.Tensor]]] = {
     "aten._linalg_eigh.default": _magnitudes,  # eigenvectors have any sign
     "aten._linalg_svd.default": _magnitudes,  # so have singular vectors
-    "aten.resize.default": _taken_over,  # behind the elements that were there lies anything
+    "aten.resize.default": _taken_over,  # after the elements that were there lies anything
     # with scale_grad_by_freq eager divides by the count of another row
     "aten._embedding_bag_dense_backward.default": _unless_by_frequency,
 }

@@ -166,7 +166,7 @@ def test_addcdiv_divides_and_then_multiplies(value: float, dtype: torch.dtype) -
 
 
 def test_what_a_normalisation_computes_beside_its_statistics_may_be_overwritten() -> None:
-    """Its result is memory of its own, so that the activation behind it needs none."""
+    """Its result is memory of its own, so that the activation after it needs none."""
 
     def build() -> Sequence[Tensor]:
         x, *vectors = data(0, 2, 3, 4, 4), *(data(i, 3) for i in range(1, 5))

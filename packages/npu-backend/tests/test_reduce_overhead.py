@@ -157,7 +157,7 @@ def test_one_capture_a_shape_until_the_limit(log):
         assert torch.equal(got, want)
     assert captures(log) == 2
     assert sum("capture_limit = 2" in r.getMessage() for r in log.records) == 1
-    # all runs behind the limit are eager, so their results are the caller's
+    # all runs after the limit are eager, so their results are the caller's
     assert all(torch.equal(got, want) for got, want, _ in kept[4:])
 
 

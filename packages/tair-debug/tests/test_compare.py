@@ -64,7 +64,7 @@ def test_the_first_fault_is_named(tmp_path, subject, broken):
     assert np.allclose(got, y.tanh())
     wrong = {r.target for r in found.rows if r.wrong}
     assert "aten.mm.default" not in wrong
-    assert "aten.sum.dim_IntList" not in wrong  # beside the fault, not behind it
+    assert "aten.sum.dim_IntList" not in wrong  # beside the fault, not after it
     assert seen == found.rows
     report = json.loads(work.write_report(tmp_path, found).read_text())
     assert report["first"]["fx"] == "sigmoid"

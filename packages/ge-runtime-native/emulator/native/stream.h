@@ -29,7 +29,7 @@ class Stream {
   int device() const { return device_; }
   uint32_t id() const { return id_; }
 
-  // Put a task behind all others; starts the thread on first use.
+  // Put a task after all others; starts the thread on first use.
   void push(Task task);
   // Wait until everything pushed so far has run. Gives the stream's error, once, or `timeout_code` after `ms`
   // (negative: no limit). Drops Python's lock while it waits, if this thread holds it.

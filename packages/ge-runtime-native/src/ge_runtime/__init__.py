@@ -1,4 +1,4 @@
-"""Engines that run GE graphs, behind one protocol: the embedded CPU engine now, the CANN runner later."""
+"""Engines that run GE graphs, behind one protocol: the embedded CPU engine, and two ways to a device."""
 
 from ge_runtime.api import Capability, Engine, Executable
 from ge_runtime.discovery import choose

@@ -60,7 +60,7 @@ def _eager(*args: Any, **kwargs: Any) -> Any:
 
 
 def _fake(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **kwargs: Any) -> Any:
-    """Sizes of the results: the layout of the output is what stands behind an underscore, else that of the input."""
+    """Sizes of the results: the layout of the output is what stands after an underscore, else that of the input."""
     source, _, target = str(kwargs.get("input_layout", "BSH")).partition("_")
     heads = kwargs.get("num_heads", kwargs.get("num_query_heads", 1))
     sizes = dict(zip(source, query.shape))

@@ -40,7 +40,7 @@ def _after(self: Tensor, dependency: Tensor, *, meta_outputs: Any) -> Tensor:
 def _print(
     tensors: list[Tensor], text: str, summarize_size: int, tensor_detail: bool, *, meta_outputs: Any = None
 ) -> None:
-    """One line of text when the graph runs, behind the lines printed before it.
+    """One line of text when the graph runs, after the lines printed before it.
 
     Shapes: any. Dtypes: all but complex; bfloat16 is widened first. Emits: StringFormat and PrintV2 with a control
     edge from the last PrintV2.

@@ -490,7 +490,7 @@ def markdown() -> str:
         "",
         "`config = torchair.CompilerConfig()` holds the options of the first tables. `config.mode = x` and",
         "`config.mode.value = x` both set one. A value that is not allowed, an unknown name and two settings that",
-        "exclude each other are errors. The word behind a GE key is the level of GE that takes it: the process",
+        "exclude each other are errors. The word after a GE key is the level of GE that takes it: the process",
         "(`global`), a session, a graph, or `engine` for what is not an option of GE.",
         "",
         "An option that was set and does nothing, because only a device honours it or the mode does not look at it, is",

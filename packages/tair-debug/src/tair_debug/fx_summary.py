@@ -158,7 +158,7 @@ def target_text(target: Any) -> str:
 
 
 def inputs_text(node: torch.fx.Node) -> str:
-    """The arguments of a call as a tuple, keyword arguments behind the others as ``name=value``."""
+    """The arguments of a call as a tuple, keyword arguments after the others as ``name=value``."""
     parts = [value_text(a) for a in node.args]
     parts += [f"{name}={value_text(a)}" for name, a in node.kwargs.items()]
     return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"

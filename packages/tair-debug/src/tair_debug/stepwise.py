@@ -63,7 +63,7 @@ class Stepwise(torch.fx.Interpreter):  # type: ignore[misc]
     def region(self, node: torch.fx.Node) -> Region:
         """The inside of a control-flow node, with everything before the node computed.
 
-        One that was passed, because something behind it was asked for first, runs once more.
+        One that was passed, because something after it was asked for first, runs once more.
         """
         region = self._open.get(node)
         if region is None:

@@ -336,7 +336,7 @@ def register_fx_node_ge_converter(
 ) -> Callable[[F], F]:
     """Make a function the converter of an op, or of several.
 
-    The converter takes the parameters of the op's schema by name, the keyword-only ones behind ``*``, and
+    The converter takes the parameters of the op's schema by name, the keyword-only ones after ``*``, and
     ``meta_outputs``: a ``TensorSpec``, or a list of them for an op with several results. It emits ``ge.*`` ops and
     returns GE tensors. A later registration overrides an earlier one.
 

@@ -167,7 +167,7 @@ def _expand(tokens: list[Token], macros: dict[str, Macro], depth: int, budget: l
 
 
 def _arguments(tokens: list[Token], i: int) -> tuple[list[list[Token]], int]:
-    """The arguments of a macro from behind its parenthesis, and the position after the closing one."""
+    """The arguments of a macro from after its parenthesis, and the position after the closing one."""
     given: list[list[Token]] = [[]]
     depth = 1
     while i < len(tokens):

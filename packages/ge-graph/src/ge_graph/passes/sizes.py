@@ -29,7 +29,7 @@ class FoldSizes(Pass):
     * Integer arithmetic, selection and joining of such constants is a constant.
     * BroadcastTo the sizes that a tensor has is nothing.
 
-    Constants that no Shape is behind stay as the program wrote them.
+    Constants that come from no Shape stay as the program wrote them.
     """
 
     name = "fold_sizes"

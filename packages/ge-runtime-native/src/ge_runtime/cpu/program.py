@@ -67,7 +67,7 @@ class EngineProgram:
         inputs: How many tensors it takes.
         lines: What it does.
         names: What its names mean.
-        traced: Whether it takes a callback behind the inputs.
+        traced: Whether it takes a callback after the inputs.
         boxed: Whether it takes the inputs as one list, which it empties, and frees each after its last use.
         inner: Programs of the graphs in nodes, with a name for people.
     """

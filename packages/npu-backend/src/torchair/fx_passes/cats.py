@@ -43,7 +43,7 @@ class RemoveCats(FxPass):
     Each operand must come from an operator with an ``out`` variant, stand in no other cat, and not be handed out: its
     memory is now part of the buffer's.
 
-    Saves reading and writing every operand again; behind the user's passes, before ReinplaceOps takes memory.
+    Saves reading and writing every operand again; after the user's passes, before ReinplaceOps takes memory.
     """
 
     option = "remove_cat_ops"

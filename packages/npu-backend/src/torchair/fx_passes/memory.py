@@ -103,13 +103,13 @@ class Memory:
         return any(root.op in _GIVEN for root in self.roots(node))
 
     def readers_after(self, node: Node, place: Node) -> list[Node]:
-        """Who reads memory of ``node`` behind ``place``, through whatever name; the output counts."""
+        """Who reads memory of ``node`` after ``place``, through whatever name; the output counts."""
         limit = self.position[place]
         members = {m for root in self.roots(node) for m in self._members.get(root, ())}
         return [u for m in members for u in m.users if self.position.get(u, -1) > limit]
 
     def is_read_after(self, node: Node, place: Node) -> bool:
-        """Whether somebody reads memory of ``node`` behind ``place``; for graphs whose nodes have kept their users.
+        """Whether somebody reads memory of ``node`` after ``place``; for graphs whose nodes have kept their users.
 
         One look a piece of memory: a chain of in-place operators has one piece with all its nodes.
         """

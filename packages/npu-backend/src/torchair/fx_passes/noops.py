@@ -117,7 +117,7 @@ class RemoveNoops(FxPass):
         if not isinstance(old, torch.Tensor) or not isinstance(new, torch.Tensor):
             return None
         same = old.dtype == new.dtype and old.device == new.device and same_sizes(old.shape, new.shape)
-        # the copy that makes a transposed tensor dense stays: a view behind it needs that, and GE has no layouts anyway
+        # the copy that makes a transposed tensor dense stays: a view after it needs that, and GE has no layouts anyway
         return source if same and same_layout(old, new) and applies(*node.args) else None
 
 

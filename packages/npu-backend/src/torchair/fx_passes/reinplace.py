@@ -68,7 +68,7 @@ class ReinplaceOps(FxPass):
 
     The memory must be the graph's own and of the result's type, size and layout; the results stay the same bits.
 
-    Saves an allocation per operator; behind the user's passes, which see a graph without side effects.
+    Saves an allocation per operator; after the user's passes, which see a graph without side effects.
     """
 
     option = "inplace_pass"

@@ -21,7 +21,7 @@ def effect(node: Node) -> str:
 def scope_problem(graph: torch.fx.Graph) -> str:
     """What is wrong with the scopes and waits of a graph, with the node; empty if nothing is.
 
-    A graph that has no problem here cannot dead-lock: every wait stands behind what it waits for, so the order of the
+    A graph that has no problem here cannot dead-lock: every wait stands after what it waits for, so the order of the
     nodes is one that satisfies all waits, whatever streams they are on.
     """
     opened: list[Node] = []

@@ -243,7 +243,7 @@ def update_scale(
 
 
 def convolution(input: Tensor, weight: Tensor, bias: Tensor | None, *rest: Any) -> Tensor:
-    """``aten.convolution`` with switches of kernels behind its arguments."""
+    """``aten.convolution`` with switches of kernels after its arguments."""
     return aten.convolution(input, weight, bias, *rest[:6])
 
 

@@ -48,10 +48,10 @@ class _Segments:
         numbers = aten.searchsorted(end.contiguous(), places.contiguous(), right=True)
         if offsets is not None:
             numbers = torch.where(places < offsets.narrow(axis, 0, 1), self.count, numbers)
-        behind = [1] * (data.dim() - axis - 1)
+        trailing = [1] * (data.dim() - axis - 1)
         self.axis = axis
-        self.numbers = numbers.reshape([*numbers.shape, *behind]).expand(data.shape)
-        self.lengths = (end - begin).reshape([*end.shape, *behind])
+        self.numbers = numbers.reshape([*numbers.shape, *trailing]).expand(data.shape)
+        self.lengths = (end - begin).reshape([*end.shape, *trailing])
 
     def reduced(self, data: Tensor, reduction: str, start: Any) -> Tensor:
         """Elements of each segment reduced together with ``start``."""

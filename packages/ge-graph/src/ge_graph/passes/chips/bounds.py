@@ -148,5 +148,5 @@ _KNOWN: Final[dict[str, _Finder]] = {
     "Cumsum": lambda node, of: running(node),
 }  # fmt: skip
 # Operators whose second output holds places along an axis of the first input, and the attribute that names the axis,
-# the last one by default. A row that is finished chooses the expert behind the last.
+# the last one by default. A row that is finished chooses the expert after the last.
 _PLACES: Final = {"Sort": "axis", "TopKV2": "dim", "MoeGatingTopKSoftmax": "", "MoeGatingTopKSoftmaxV2": ""}

@@ -266,7 +266,7 @@ def _repeated(ctx: FusionContext, tensor: Any) -> Tensor | None:
 
 
 def by_position(ctx: FusionContext, node: Node) -> bool:
-    """FlashAttentionScore reads and writes heads behind positions, without a Transpose"""
+    """FlashAttentionScore reads and writes positions before heads, without a Transpose"""
     if node.attr("input_layout") not in ("BNSD", b"BNSD") or not ctx.free(node):
         return False
     out = node.outputs[3]

@@ -80,7 +80,7 @@ class FusionContext:
         return self._position[tensor.node] < self._position[node]
 
     def all_later(self, tensor: Tensor, node: Node) -> bool:
-        """Whether all that read a tensor stand behind a node, or are it."""
+        """Whether all that read a tensor come after a node, or are it."""
         return all(self._position[n] >= self._position[node] for n in self.readers(tensor))
 
     def add(

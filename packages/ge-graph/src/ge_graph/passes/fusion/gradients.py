@@ -160,7 +160,7 @@ def _narrow(ctx: FusionContext, result: Tensor, x: Tensor, dy: Tensor) -> tuple[
 
 
 def _weight_gradient(ctx: FusionContext, node: Node, dy: Tensor, x: Tensor, root: Tensor, made: Tensor) -> None:
-    """Let sum(dy * (x * r)) over the leading axes be the second result, where its readers stand behind the first."""
+    """Let sum(dy * (x * r)) over the leading axes be the second result, where its readers come after the first."""
     shape = x.known_shape
     assert shape is not None  # _fits
     for product in ctx.readers(dy):

@@ -64,7 +64,7 @@ class Rule:
         scale: Factor of Q K^T.
         mode: Sparse mode, 0 to 6.
         before: Keys further than this before the diagonal are hidden (modes 0 and 4).
-        after: Keys further than this behind the diagonal are hidden (modes 0 and 4).
+        after: Keys further than this after the diagonal are hidden (modes 0 and 4).
     """
 
     scale: float

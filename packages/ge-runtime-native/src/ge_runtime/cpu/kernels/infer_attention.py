@@ -133,7 +133,7 @@ def prompt_flash_attention(
     quant_offset2: Tensor | None = None, *, num_heads: int, scale_value: float = 1.0, pre_tokens: int = 214748647,
     next_tokens: int = 0, input_layout: str = "BSH", num_key_value_heads: int = 0, sparse_mode: int = 0,
 ) -> Tensor:  # fmt: skip
-    """Attention of whole sequences. Layout pairs such as BNSD_BSND name the layout of the result behind."""
+    """Attention of whole sequences. Layout pairs such as BNSD_BSND name the layout of the result last."""
     op = "PromptFlashAttention"
     _refuse_fed(op, deq_scale1=deq_scale1, quant_scale1=quant_scale1, deq_scale2=deq_scale2)
     setting = _Setting(op, Rule(scale_value, sparse_mode, pre_tokens, next_tokens), atten_mask, pse_shift)
@@ -292,7 +292,7 @@ def fused_infer_attention_score(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """(attention_out, softmax_lse) of a prompt or of one step; with one query row the sparse modes have no effect.
 
-    Shapes: query by ``input_layout``, the layout of the result behind ``_`` in it; keys likewise, or a list of one a
+    Shapes: query by ``input_layout``, the layout of the result after ``_`` in it; keys likewise, or a list of one a
         sequence, or with ``block_table`` (sequences, pages) a cache of pages: (pages, page, N D), (pages, N, page, D),
         or NZ (pages, N, D / x, page, x). Lengths are plain numbers; in TND running sums, those of pages excepted.
     """

@@ -403,7 +403,7 @@ def as_strided(x: Tensor, size: Any, stride: Any, storage_offset: Any = 0) -> Te
     offset = 0 if storage_offset is None else one(storage_offset)
     sizes, steps = listed(size), listed(stride)
     last = offset + sum((n - 1) * s for n, s in zip(sizes, steps))
-    if 0 not in sizes and not 0 <= offset <= last < flat.numel():  # what lies behind x is not x
+    if 0 not in sizes and not 0 <= offset <= last < flat.numel():  # what lies after x in memory is not x
         raise refused("AsStrided", f"elements {offset} to {last} of a tensor of {flat.numel()} are addressed")
     return torch.as_strided(flat, sizes, steps, flat.storage_offset() + offset).clone()
 

@@ -88,7 +88,7 @@ def _flat(x: Tensor, layout: str) -> Tensor:
 def _index(
     seqs: _Sequences, q: Tensor, k: Tensor, w: Tensor, key_scale: Tensor | None, count: int, causal: bool
 ) -> tuple[Tensor, Tensor]:
-    """(positions, scores) (T, 1, count): ``sum_n w_n relu(q_n . k)``, the best first, -1 and -inf behind."""
+    """(positions, scores) (T, 1, count): ``sum_n w_n relu(q_n . k)``, the best first, -1 and -inf last."""
     best = torch.full((q.shape[0], 1, count), -1, dtype=torch.int32)
     values = torch.full((q.shape[0], 1, count), float("-inf"))
     for start, end, at in seqs:
