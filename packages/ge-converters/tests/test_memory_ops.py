@@ -66,6 +66,20 @@ def test_scatter_into_a_graph_input(name, engine):
     assert torch.equal(got, fn(x, new)[0])
 
 
+@pytest.mark.parametrize("name", ["contiguous", "transposed", "permuted", "channels_last"])
+def test_what_was_written_is_read_by_memory_again(name, engine):
+    x = OPERANDS[name]()
+    new = torch.full((2, 3), 7.0)
+
+    def fn(x, new):
+        written = aten.as_strided_scatter(x, new, [2, 3], [5, 1], 2)
+        again = aten.as_strided_scatter(written, new * 2, [2, 3], [5, 1], 1)
+        return aten.as_strided(written, [3, 4], [1, 2], 1), aten.as_strided(again, [3, 4], [1, 2], 1)
+
+    for got, want in zip(run(fn, [x, new], engine), fn(x, new), strict=True):
+        assert torch.equal(got, want)
+
+
 VIEWS = {
     "of a transpose": lambda x: aten.as_strided(aten.t(x), [2, 3], [1, 4]),
     "of a slice, outside it": lambda x: aten.as_strided(aten.slice(x, 0, 2, 3), [4], [1], 0),
@@ -107,7 +121,7 @@ def test_resize_reads_memory_too(name, engine):
 
 
 REFUSED = {
-    "behind a view": lambda: base(6, 4)[:2],
+    "after a view": lambda: base(6, 4)[:2],
     "between the elements": lambda: base(6, 8)[:, ::2],
 }
 
@@ -121,7 +135,7 @@ def test_what_no_value_holds_is_refused(name):
 
     gm = make_fx(fn, tracing_mode="fake")(x)
     said = {
-        "behind a view": "8 of them, the first at position 8",
+        "after a view": "8 of them, the first at position 8",
         "between the elements": "8 of them, the first at position 1",
     }
     with pytest.raises(LoweringError, match=rf"in its storage but not in its value: {said[name]}\. .* Pass the whole"):

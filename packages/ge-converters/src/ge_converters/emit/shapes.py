@@ -76,7 +76,10 @@ def permuted(x: Tensor, order: Sequence[int]) -> Tensor:
     order = [d % x.rank for d in order] if x.rank else []
     if order == list(range(x.rank)):
         return x
-    return move("Transpose", x, ints(order))
+    moved = move("Transpose", x, ints(order))
+    if x.known_shape is not None:  # what reads memory next asks for the rank
+        moved.record_shape(tuple(x.known_shape[d] for d in order))
+    return moved
 
 
 def broadcast(x: Tensor, sizes: Any) -> Tensor:

@@ -92,7 +92,6 @@ def lower_determinant(caller: Caller, node: torch.fx.Node) -> Any:
     x, rank = caller.context.argument(node.args[0]), held.dim()
     if memory_order(held) == list(range(rank)) and not held.is_complex():
         x = permuted(x, [*range(rank - 2), rank - 1, rank - 2])
-        x.record_shape(caller.context.spec(held.mT).size)
     return caller.convert(node, caller.entry(node.target, node), (x,), {}, node.meta["val"])
 
 
