@@ -40,6 +40,11 @@ def _no_records_for_a_trace():
     trace.addHandler = lambda _: None
 
 
+def pytest_sessionfinish():
+    """Pytest and Python look for garbage once more before the process ends and all memory goes: a second or two."""
+    gc.freeze()
+
+
 def pytest_runtest_setup():
     """To log how long guards take, dynamo clears the processor's caches after each graph: 30 ms, which nobody reads."""
     guards = sys.modules.get("torch._dynamo.guards")
