@@ -1,7 +1,7 @@
-"""Branches, loops and nested regions: the same programs with ``backend="aot_eager"``, forward and backward, three runs.
+"""Branches, loops and nested regions as ``backend="aot_eager"`` runs them, forward and backward, three runs each.
 
-``TAIR_WHOLE=1`` (``make torch-suites``) compiles each with fixed and with symbolic sizes; without it in one of the ways,
-by turns.
+``TAIR_WHOLE=1`` (``make torch-suites``) compiles each with fixed and with symbolic sizes; without it in one of the
+ways, by turns.
 """
 
 from __future__ import annotations
