@@ -75,7 +75,8 @@ fuzz-arguments: setup  ## converters called with arguments of every kind, agains
 	@$(RUN) -m tools.fuzz.arguments $(ARGUMENTS)
 
 torch-suites: setup  ## torch's own databases of modules, optimizers and higher-order operators, every row
-	@TAIR_WHOLE=1 $(TEST) tests/test_module_db.py tests/test_optim_db.py tests/test_hop_db.py tests/test_opcheck.py tests/data_dependent
+	@TAIR_WHOLE=1 $(TEST) tests/test_module_db.py tests/test_optim_db.py tests/test_hop_db.py tests/test_opcheck.py \
+		tests/test_control_flow.py tests/data_dependent
 
 native: setup  ## every OpInfo by the GE operators it becomes, what GE has instead, and why it is not used
 	@$(RUN) -m tools.native

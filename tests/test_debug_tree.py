@@ -181,7 +181,7 @@ def test_switched_on_in_the_shell_and_nothing_without(tmp_path):
     names = numbered(root(tmp_path / "on") / "torchair" / "model__0" / "forward")
     assert any(n.endswith("_original_ge_graph.txt") for n in names)  # txt if graph_dump.type is not set
     assert "TORCHAIR" not in done.stderr  # the level of the screen stays
-    run(code, tmp_path / "off", TORCH_COMPILE_DEBUG="0")
+    warm.run("-c", textwrap.dedent(code), cwd=tmp_path / "off")
     assert list((tmp_path / "off").iterdir()) == []
 
 

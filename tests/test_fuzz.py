@@ -1,7 +1,7 @@
 """Every reader of files, given damaged and forged ones: an answer or our own error, soon, and in little memory.
 
 Mutations know the form: fields of messages, tokens of texts, values of JSON. All readers together take
-``TAIR_FUZZ_SECONDS`` (40 by default; a nightly workflow gives an hour). An input that made a reader fail is kept under
+``TAIR_FUZZ_SECONDS`` (12 by default; a nightly workflow gives an hour). An input that made a reader fail is kept under
 ``tests/corpus/<reader>/`` and tried first from then on.
 """
 
@@ -38,7 +38,7 @@ from tair_export.signature import Input, Output, Signature
 from tair_export.tensors import read_npy
 
 CORPUS = Path(__file__).parent / "corpus"
-SECONDS = float(os.environ.get("TAIR_FUZZ_SECONDS", "40"))
+SECONDS = float(os.environ.get("TAIR_FUZZ_SECONDS", "12"))
 SLOWEST = 10.0
 MEMORY = 3 << 30
 ODD = [0, 1, -1, -2, 2, 255, 65, 1 << 31, (1 << 31) - 1, 1 << 32, (1 << 62), (1 << 63) - 1, -(1 << 63), 10_000]

@@ -35,6 +35,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ARTEFACTS = ROOT / "artefacts" / "demo"
 DEVICE = "cpu"
 REPEATS = 3
+SIZE = "full"
 
 
 @dataclass
@@ -143,7 +144,7 @@ def sentence_encoder() -> DemoRow:
 
 
 def pitch_network() -> DemoRow:
-    case, truth = models.pitch_network()
+    case, truth = models.pitch_network(SIZE)
     row, probability = inference("CREPE pitch (real)", case)
     pitch = models.pitch_in_hz(probability)
     row.notes.append("pitch of the glide in Hz, every 100 ms, compiled:")
@@ -155,7 +156,7 @@ def pitch_network() -> DemoRow:
 def llama_decoder(steps: int = 16) -> DemoRow:
     """Prefill, then decode steps over a growing cache: one compilation for the prompt, one for all steps."""
     row = DemoRow(f"Llama prefill + {steps} steps")
-    decoder, prompt = models.llama_decoder()
+    decoder, prompt = models.llama_decoder(SIZE)
     if DEVICE == "npu":
         # torch_npu's scaled_dot_product_attention fixes the sizes that it sees, so that each length compiles anew
         decoder.model.set_attn_implementation("eager")
@@ -183,7 +184,7 @@ def llama_decoder(steps: int = 16) -> DemoRow:
 def resnet_training() -> DemoRow:
     """One training step: forward, cross entropy, backward, SGD; gradients and updated weights must match."""
     row = DemoRow("ResNet-50 training step")
-    case = models.resnet50()
+    case = models.resnet50(SIZE)
     if case.resize is None:
         raise TypeError("this model has one size only")
     inputs, labels = case.resize(2), torch.tensor([3, 7])
@@ -212,7 +213,7 @@ JOBS: dict[str, Callable[[], DemoRow]] = {
     "MiniLM-L6 (real weights)": sentence_encoder,
     "CREPE pitch CNN (real weights)": pitch_network,
     "Llama decoder": llama_decoder,
-    "BERT base": lambda: inference("BERT base", models.bert())[0],
+    "BERT base": lambda: inference("BERT base", models.bert(SIZE))[0],
     "ResNet-50 training step": resnet_training,
 }
 
@@ -260,13 +261,14 @@ def table(rows: list[DemoRow]) -> Table:
 
 
 def main() -> None:
-    global REPEATS
+    global REPEATS, SIZE
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", help="run the models whose name contains this text")
     parser.add_argument("--device", choices=("cpu", "npu"), default="cpu", help="where the compiled models run")
     parser.add_argument("--repeats", type=int, default=REPEATS, help="runs that a time is the median of")
+    parser.add_argument("--size", choices=("full", "tiny"), default=SIZE, help="of the models that come in two sizes")
     asked = parser.parse_args()
-    REPEATS = max(1, asked.repeats)
+    REPEATS, SIZE = max(1, asked.repeats), asked.size
     only = (asked.only or "").lower()
     if asked.device == "npu":
         use_npu()

@@ -7,6 +7,7 @@ nothing.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import multiprocessing
 import os
@@ -88,6 +89,8 @@ def _rank(file: str, rank: int, folder: str, asked: Connection) -> None:
     )
     sys.path.insert(0, str(Path(file).parent))
     cases = importlib.import_module(Path(file).stem).CASES
+    gc.freeze()  # as in conftest.py: nothing that is loaded by now goes away
+    gc.set_threshold(20_000, 20, 20)
     while True:
         name = asked.recv()
         error = ""

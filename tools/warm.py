@@ -8,6 +8,7 @@ cannot be asked for; tests about that, or about imports, start a process of thei
 from __future__ import annotations
 
 import atexit
+import gc
 import multiprocessing
 import os
 import runpy
@@ -72,6 +73,7 @@ def run(
 
 def _run(arguments: list[str], cwd: str, variables: dict[str, str], folder: str) -> None:
     """In the fork."""
+    gc.freeze()  # what is loaded stays
     for name, descriptor in (("out", 1), ("err", 2)):
         os.dup2(os.open(os.path.join(folder, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
     os.chdir(cwd)

@@ -446,6 +446,7 @@ register_fx_node_ge_converter(torch.ops.aten.sgn.default)(borrowed)
 """
 
 
+@pytest.mark.slow
 def test_the_fingerprint_needs_none_of_our_converters_and_knows_those_of_others():
     """The same before and after our own load, another with a converter of somebody, be its function ours or not."""
     found = []
