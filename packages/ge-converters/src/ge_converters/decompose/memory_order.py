@@ -114,6 +114,8 @@ def _in_order(op: Any, like: Callable[..., Tensor | None], plain: Formula | None
         if order is None:
             return NotImplemented if plain is None else plain(*args, **kwargs)
         dense = [a.contiguous() if isinstance(a, Tensor) else a for a in args]
+        if all(d is a for d, a in zip(dense, args)):  # dense by the numbers of this call, not by the symbols
+            return NotImplemented if plain is None else plain(*args, **kwargs)
         result = op(*dense, **kwargs)
         if isinstance(result, Tensor):
             return _laid_out(result, order)
