@@ -219,7 +219,11 @@ def not_traced(error: EngineError) -> EngineError:
     return _error("GE4026", f"torch's Inductor cannot have this graph: {what}", where=error.where)
 
 
-def inductor_failed(graph: str, why: object) -> EngineError:
+def inductor_failed(graph: str, error: BaseException) -> EngineError:
     """GE4026: Inductor, or the compiler that it calls, failed."""
-    what = f"{type(why).__name__}: {why}" if isinstance(why, BaseException) else str(why)
-    return _error("GE4026", f"torch's Inductor did not compile graph '{graph}': {what}")
+    return _error("GE4026", f"torch's Inductor did not compile graph '{graph}': {type(error).__name__}: {error}")
+
+
+def unfit_for_inductor(graph: str, what: str) -> EngineError:
+    """GE4026: an input, or what a kernel does, that compiled code would treat in another way."""
+    return _error("GE4026", f"graph '{graph}' cannot run through torch's Inductor: {what}")

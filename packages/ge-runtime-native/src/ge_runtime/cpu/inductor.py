@@ -65,12 +65,9 @@ class _Variant(NamedTuple):
         tensors = [v for v in inputs if type(v) is not int] if self.numbers else inputs
         if not self.known.fits(tensors):
             for value, sizes, strides in zip(tensors, self.sizes, self.strides):
-                if (
-                    not look
-                    or type(value) is int
-                    or not _like(value.shape, sizes)
-                    or not _like(value.stride(), strides)
-                ):
+                if not look or type(value) is int:
+                    return False
+                if not _like(value.shape, sizes) or not _like(value.stride(), strides):
                     return False
             self.known.learn(tensors)
         return self.fits(inputs)
@@ -113,19 +110,17 @@ class InductorProgram:
         Errors: EngineError GE4005 if the run fails; as ``prepare`` for inputs of a new kind.
         """
         if self._references:
-            self._check_apart(inputs)
+            self._check_written(inputs)
         variant = self.prepare(inputs)
         arguments = [*inputs, *variant.constants]
         written = {inputs[i].untyped_storage().data_ptr() for i in self._references}
         inputs.clear()
         try:
-            results = outside_modes(variant.call, arguments)
-            # a copy of what an input now holds may be handed out as that input
-            return (
-                [r.clone() if r.untyped_storage().data_ptr() in written else r for r in results]
-                if written
-                else [*results]
-            )
+            results = list(outside_modes(variant.call, arguments))
+            for i, result in enumerate(results) if written else ():  # a copy of an input that is handed out as that
+                if result.untyped_storage().data_ptr() in written:
+                    results[i] = result.clone()
+            return results
         except Exception as error:
             raise errors.run_failed(self._plain.graph, error) from error
 
@@ -148,13 +143,15 @@ class InductorProgram:
             self._variants.insert(0, made)  # the newest is asked first
         return made
 
-    def _check_apart(self, inputs: Values) -> None:
+    def _check_written(self, inputs: Values) -> None:
         """Written inputs share no memory with others: compiled code reads and writes in an order of its own."""
+        if any(inputs[i].is_conj() or inputs[i].is_neg() for i in self._references):
+            raise errors.unfit_for_inductor(self._plain.graph, "an input that is written has numbers negated by a mark")
         end, end_of_written = 0, 0
         for start, stop, index in sorted((*_extent(v), i) for i, v in enumerate(inputs) if isinstance(v, torch.Tensor)):
             if start < (end if index in self._references else end_of_written):
                 what = f"input {index} shares memory with another one, and the graph writes one of them"
-                raise errors.inductor_failed(self._plain.graph, what)
+                raise errors.unfit_for_inductor(self._plain.graph, what)
             end = max(end, stop)
             if index in self._references:
                 end_of_written = max(end_of_written, stop)
@@ -252,7 +249,7 @@ def _check_generators(made: GraphModule, graph: str) -> None:
     """A generator that a kernel makes for one run would go on from run to run."""
     for node in made.graph.nodes:
         if any(isinstance(a, torch.Generator) for a in (*node.args, *node.kwargs.values())):
-            raise errors.inductor_failed(graph, f"{node.target} draws from a generator of its own")
+            raise errors.unfit_for_inductor(graph, f"{node.target} draws from a generator of its own")
 
 
 def _as_inputs(made: GraphModule) -> list[torch.Tensor]:
