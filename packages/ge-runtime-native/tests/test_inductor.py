@@ -180,9 +180,43 @@ def test_elements_out_of_range_are_refused_when_the_program_runs() -> None:
 
 
 def test_a_kernel_that_needs_elements_is_refused_by_name() -> None:
-    program = fused(lambda: ge.RandomStandardNormal(data(0, 2, dtype=I64), dtype=F))
-    with pytest.raises(EngineError, match=r"\[GE4026\][\s\S]*RandomStandardNormal[\s\S]*TAIR_CPU_PROGRAM"):
-        program.run([torch.tensor([2, 3])])
+    program = fused(lambda: ge.Split(data(0, dtype=I32), data(1, 4, 3), num_split=1))
+    with pytest.raises(EngineError, match=r"\[GE4026\][\s\S]*Split[\s\S]*TAIR_CPU_PROGRAM"):
+        program.run([torch.tensor(0, dtype=torch.int32), torch.ones(4, 3)])
+
+
+def test_random_numbers_are_those_of_the_kernels(compilations: list[int]) -> None:
+    """With seeds the same numbers as the kernels', without others in every run, which follow torch's seed."""
+
+    def build() -> Iterator[Tensor]:
+        x = data(0, "s0", 4)
+        shape = ge.Shape(x, dtype=I64)
+        yield ge.Add(x, ge.RandomUniform(shape, dtype=F, seed=3, seed2=4))
+        yield ge.RandomStandardNormal(shape, dtype=F, seed=3, seed2=4)
+        yield ge.RandomUniformInt(shape, ge.Const(0, dtype=I64), ge.Const(100, dtype=I64), seed=3, seed2=4)
+        seed = (ge.Const([5], dtype=I64), ge.Const([1], dtype=I64))
+        yield ge.StatelessRandperm(ge.GatherV2(shape, [0], [0]), *seed)
+        yield ge.MultinomialWithReplacement(ge.Abs(x), *seed, numsamples=3)
+        keep = ge.Const(0.5)
+        mask = ge.StatelessDropOutGenMask(shape, keep, seed[0], seed[0], seed[1])
+        yield ge.DropOutDoMask(x, mask, keep)
+        yield ge.RandomUniform(shape, dtype=F)
+        yield ge.RandomUniform(shape, dtype=F)
+
+    plain, program = CpuEngine().compile(graph_of(build), {}), fused(build)
+    for rows in (3, 6):
+        x = torch.randn(rows, 4)
+        *seeded, one, two = program.run([x])
+        for got, want in zip(seeded, plain.run([x]), strict=False):
+            torch.testing.assert_close(got, want)
+        assert not torch.equal(one, two)
+        drawn = []
+        for seed in (1, 1, 2):
+            torch.manual_seed(seed)
+            drawn.append(program.run([x])[-1])
+        assert torch.equal(drawn[0], drawn[1])
+        assert not torch.equal(drawn[0], drawn[2])
+    assert len(compilations) == 1
 
 
 def test_a_kernel_of_the_user_is_fused(user_kernels: None) -> None:

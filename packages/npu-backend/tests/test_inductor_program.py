@@ -75,9 +75,21 @@ def test_counters_in_graphs_are_read_in_every_run() -> None:
     assert seen.item() == 4
 
 
-def test_random_numbers_are_refused_with_the_line() -> None:
-    def drop(x: torch.Tensor) -> torch.Tensor:
-        return nn.functional.dropout(x, 0.5) + 1
+def test_dropout_scales_in_both_directions() -> None:
+    """What is dropped forward has no gradient; the rest is doubled."""
+    compiled = torch.compile(lambda x: nn.functional.dropout(x, 0.5), backend="npu", dynamic=True)
+    for rows in (40, 50):
+        x = torch.ones(rows, 8, requires_grad=True)
+        y = compiled(x)
+        y.sum().backward()
+        assert set(y.unique().tolist()) == {0.0, 2.0}
+        assert 0.3 < (y == 0).float().mean() < 0.7
+        assert torch.equal(x.grad, y.detach())
 
-    with pytest.raises(EngineError, match=r"\[GE4026\][\s\S]*StatelessBernoulli[\s\S]*test_inductor_program.py"):
-        torch.compile(drop, backend="npu")(torch.ones(64))
+
+def test_branches_are_refused_with_the_line() -> None:
+    def choose(x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
+
+    with pytest.raises(EngineError, match=r"\[GE4026\][\s\S]*If[\s\S]*test_inductor_program.py"):
+        torch.compile(choose, backend="npu")(torch.ones(3))

@@ -17,7 +17,8 @@ def texts(found, states=CPU):
 
 @pytest.fixture(autouse=True)
 def plain_environment(monkeypatch):
-    for name in ("TAIR_ENGINE", "TNG_LOG_LEVEL", "ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME", "ASCEND_CUSTOM_PATH"):
+    homes = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME", "ASCEND_CUSTOM_PATH")
+    for name in ("TAIR_ENGINE", "TAIR_CPU_PROGRAM", "CXX", "TNG_LOG_LEVEL", *homes):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -50,6 +51,15 @@ def test_forced_engines(monkeypatch):
     assert any("cannot run: no library" in t for t in texts({}, [*CPU, cann]))
     monkeypatch.setenv("TAIR_ENGINE", "cpu")
     assert texts({}) == []
+
+
+def test_programs_of_the_embedded_engine(monkeypatch, tmp_path):
+    monkeypatch.setenv("TAIR_CPU_PROGRAM", "tvm")
+    assert any("TAIR_CPU_PROGRAM=tvm names no program" in t for t in texts({}))
+    monkeypatch.setenv("TAIR_CPU_PROGRAM", "inductor")
+    assert texts({}) == []
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert any("there is no C++ compiler" in t for t in texts({}))
 
 
 def test_no_engine_at_all():

@@ -400,6 +400,7 @@ def test_arguments_that_are_broken(args, tmp_path, monkeypatch):
 
 def test_the_doctor_repeats_the_environment_harmlessly(monkeypatch):
     monkeypatch.setenv("TAIR_ENGINE", "[/x]\x1b[31m")
+    monkeypatch.setenv("TAIR_CPU_PROGRAM", "[/y]\x1b[31m")
     monkeypatch.setenv("ASCEND_HOME_PATH", "/[red]\x1b]0;x\x07")
     code, said = tair("doctor")
     assert code == 1

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import platform
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,6 +118,11 @@ def mismatches(installed: dict[str, str | None], states: list[EngineState]) -> I
     home = cann_home()
     if home is not None and not home.is_dir():
         yield Mismatch(f"the environment names CANN in {home}, which does not exist", "repair ASCEND_HOME_PATH")
+    program = os.environ.get("TAIR_CPU_PROGRAM") or "aten"
+    if program not in ("aten", "inductor"):
+        yield Mismatch(f"TAIR_CPU_PROGRAM={program} names no program of the embedded engine", "set aten or inductor")
+    elif program == "inductor" and shutil.which(os.environ.get("CXX") or "g++") is None:
+        yield Mismatch("TAIR_CPU_PROGRAM=inductor, but there is no C++ compiler", "install g++, or unset the variable")
     forced = os.environ.get("TAIR_ENGINE", "auto")
     if forced != "auto":
         state = next((s for s in states if s.name == forced), None)

@@ -25,7 +25,8 @@ from ge_graph.ir import Graph, Node
 from ge_runtime import errors
 from ge_runtime.cpu import registry
 from ge_runtime.cpu.known_inputs import KnownInputs
-from ge_runtime.cpu.program import EngineProgram, outside_modes
+from ge_runtime.cpu.opaque import traced_calls
+from ge_runtime.cpu.program import EngineProgram
 from ge_runtime.cpu.subgraphs import inside
 from ge_runtime.cpu.values import of_numbers, torch_dtype
 
@@ -47,6 +48,7 @@ class _Variant(NamedTuple):
         numbers: Position and value of each input that is an int; None if the value is symbolic.
         fits: Whether sizes, strides and numbers decide as those did with which it was traced.
         known: The same question for inputs like the last, in one call.
+        calls: Kernels that the program calls as a whole.
     """
 
     call: Callable[..., Sequence[torch.Tensor]]
@@ -56,6 +58,7 @@ class _Variant(NamedTuple):
     numbers: tuple[tuple[int, int | None], ...]
     fits: Callable[[Values], bool]
     known: KnownInputs
+    calls: list[Any]
 
     def serves(self, inputs: Values, look: bool) -> bool:
         """Whether the inputs are of this kind; without ``look`` only if they are like those of an earlier run."""
@@ -116,7 +119,7 @@ class InductorProgram:
         written = {inputs[i].untyped_storage().data_ptr() for i in self._references}
         inputs.clear()
         try:
-            results = list(outside_modes(variant.call, arguments))
+            results = list(_outside_modes(variant.call, arguments))
             for i, result in enumerate(results) if written else ():  # a copy of an input that is handed out as that
                 if result.untyped_storage().data_ptr() in written:
                     results[i] = result.clone()
@@ -162,7 +165,7 @@ class InductorProgram:
         env: ShapeEnv = mode.shape_env
         fakes = [_fake(mode, i, v, shape) for i, (v, shape) in enumerate(zip(inputs, self._shapes, strict=True))]
         try:
-            with torch.no_grad(), mode, enable_python_dispatcher():
+            with torch.no_grad(), mode, enable_python_dispatcher(), traced_calls() as calls:
                 made = make_fx(self._call, tracing_mode="real", _allow_non_fake_inputs=True)(*fakes)
         except EngineError as error:
             raise errors.not_traced(error) from error
@@ -179,7 +182,7 @@ class InductorProgram:
         strides = tuple(_known(f.stride()) for f in tensors)
         numbers = tuple((i, _known([f])[0]) for i, f in enumerate(fakes) if not isinstance(f, torch.Tensor))
         known = KnownInputs(sizes, strides)
-        return _Variant(call, constants, sizes, strides, numbers, _guard(env, fakes), known)
+        return _Variant(call, constants, sizes, strides, numbers, _guard(env, fakes), known, calls)
 
     def _call(self, *values: Any) -> list[torch.Tensor]:
         """The program on fake tensors; numbers are tensors that know what they stand for."""
@@ -188,6 +191,12 @@ class InductorProgram:
             if not isinstance(value, torch.Tensor):
                 given[index] = of_numbers(value, self._types[index])
         return self._plain.run_inside(*given)
+
+
+def _outside_modes(call: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+    """As ``EngineProgram.run``, which enters no other function of ours: a call is counted there."""
+    with torch._C._AutoDispatchBelowAutograd(), torch._C.DisableTorchFunction(), torch.autocast("cpu", enabled=False):
+        return call(*arguments)
 
 
 def _extent(value: torch.Tensor) -> tuple[int, int]:

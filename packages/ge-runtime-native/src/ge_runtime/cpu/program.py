@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -35,15 +35,6 @@ class Line:
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     node: Node | None
-
-
-def outside_modes(function: Callable[..., Any], args: Sequence[Any]) -> Any:
-    """Call outside autograd, autocast and torch-function modes."""
-    with torch._C._AutoDispatchBelowAutograd(), torch._C.DisableTorchFunction():
-        if torch.is_autocast_enabled("cpu"):
-            with torch.autocast("cpu", enabled=False):
-                return function(*args)
-        return function(*args)
 
 
 def _freed_after(lines: Sequence[Line], given: Iterable[str] = ()) -> list[list[str]]:
@@ -111,7 +102,11 @@ class EngineProgram:
             EngineError GE4005 naming the node, its operands and the user's line.
         """
         try:
-            return outside_modes(self.function, args)  # type: ignore[no-any-return]
+            with torch._C._AutoDispatchBelowAutograd(), torch._C.DisableTorchFunction():
+                if torch.is_autocast_enabled("cpu"):
+                    with torch.autocast("cpu", enabled=False):
+                        return self.function(*args)  # type: ignore[no-any-return]
+                return self.function(*args)  # type: ignore[no-any-return]
         except Exception as error:
             raise self._blame(error) from error
 

@@ -7,7 +7,6 @@ statistics nobody reads are one call of ATen's fused attention.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,7 +14,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from ge_runtime.cpu.kernels.numerics import sum_to, wide
+from ge_runtime.cpu.kernels.numerics import keep_bits, sum_to, wide
 from ge_runtime.cpu.plan_context import PlanContext
 from ge_runtime.cpu.registry import Call, kernel, plan
 from ge_runtime.cpu.values import listed
@@ -138,12 +137,6 @@ def scores(
         s = s + bias.to(s.dtype)
     hide = hidden(rule, mask, q.shape[2], k.shape[2], prefix)
     return s if hide is None else s.masked_fill_(hide, float("-inf"))
-
-
-def keep_bits(drop_mask: Tensor, shape: Sequence[int]) -> Tensor:
-    """The first bits of a byte array, least significant first, as booleans of ``shape``."""
-    bits = (drop_mask.reshape(-1, 1) >> torch.arange(8, dtype=torch.uint8)) & 1
-    return bits.reshape(-1)[: math.prod(shape)].reshape(tuple(shape)).bool()
 
 
 def _divisor(total: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ forms of an operator are not implemented is said by ``errors.refused``, never by
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, Final
@@ -52,6 +53,12 @@ def number(value: Any) -> float:
 def axis_list(axes: Sequence[int], rank: int) -> list[int]:
     """Non-negative, sorted, unique axes; an empty list means every axis."""
     return sorted({a % max(rank, 1) for a in axes}) if axes else list(range(rank))
+
+
+def keep_bits(mask: Tensor, shape: Sequence[int]) -> Tensor:
+    """The first bits of a byte array, least significant first, as booleans of ``shape``."""
+    bits = (mask.reshape(-1, 1) >> torch.arange(8, dtype=torch.uint8)) & 1
+    return bits.reshape(-1)[: math.prod(shape)].reshape(tuple(shape)).bool()
 
 
 def sum_to(x: Tensor, shape: Sequence[int]) -> Tensor:

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from ge_graph.dtypes import DataType
-from ge_runtime.cpu.kernels.numerics import wide
+from ge_runtime.cpu.kernels.numerics import keep_bits, wide
+from ge_runtime.cpu.opaque import opaque
 from ge_runtime.cpu.registry import kernel, rows
 from ge_runtime.cpu.values import listed, one, torch_dtype
 from ge_runtime.errors import refused
@@ -107,9 +108,19 @@ def _attribute_seed(seed: int, seed2: int) -> int:
 Draw: TypeAlias = "Callable[[int, int, int, torch.dtype], Tensor]"
 
 
+def _of_shape(shape: Any, *_: Any, dtype: int = DataType.DT_FLOAT, **__: Any) -> tuple[list[int], torch.dtype]:
+    """Size and type of what is drawn."""
+    return listed(shape), torch_dtype(dtype)
+
+
+def _of_bounds(shape: Any, low: Tensor, *_: Any, **__: Any) -> tuple[list[int], torch.dtype]:
+    return listed(shape), low.dtype
+
+
 def _keyed(draw: Draw) -> Callable[..., Tensor]:
     """Numbers of a shape from an explicit key and counter."""
 
+    @opaque(_of_shape)
     def run(shape: Any, key: Tensor, counter: Tensor, alg: Tensor, *, dtype: int = DataType.DT_FLOAT) -> Tensor:
         sizes = listed(shape)
         return draw(*_key_counter(key, counter), math.prod(sizes), torch_dtype(dtype)).reshape(sizes)
@@ -120,6 +131,7 @@ def _keyed(draw: Draw) -> Callable[..., Tensor]:
 def _by_seeds(draw: Draw) -> Callable[..., Tensor]:
     """Numbers of a shape from seeds that are attributes."""
 
+    @opaque(_of_shape)
     def run(shape: Any, *, dtype: int, seed: int = 0, seed2: int = 0) -> Tensor:
         sizes = listed(shape)
         return draw(_attribute_seed(seed, seed2), 0, math.prod(sizes), torch_dtype(dtype)).reshape(sizes)
@@ -134,6 +146,7 @@ rows({
 
 
 @kernel("StatelessRandomUniformIntV2", host=("shape",))
+@opaque(lambda shape, key, counter, alg, low, high: (listed(shape), low.dtype))
 def stateless_random_uniform_int_v2(
     shape: Any, key: Tensor, counter: Tensor, alg: Tensor, minval: Tensor, maxval: Tensor
 ) -> Tensor:
@@ -149,6 +162,7 @@ def stateless_random_uniform_int_v2(
 
 
 @kernel("StatelessBernoulli", host=("shape",))
+@opaque(_of_shape)
 def stateless_bernoulli(
     shape: Any, prob: Tensor, seed: Tensor, offset: Tensor, *, dtype: int = DataType.DT_FLOAT
 ) -> Tensor:
@@ -159,6 +173,7 @@ def stateless_bernoulli(
 
 
 @kernel("StatelessRandperm", host=("n",), ignores=("layout",))
+@opaque(lambda n, *_, dtype=DataType.DT_INT64: ([one(n)], torch_dtype(dtype)))
 def stateless_randperm(n: Any, seed: Tensor, offset: Tensor, *, dtype: int = DataType.DT_INT64) -> Tensor:
     """A permutation of 0 … n-1: the order of one random key a place."""
     count = one(n)
@@ -169,6 +184,7 @@ def stateless_randperm(n: Any, seed: Tensor, offset: Tensor, *, dtype: int = Dat
 
 
 @kernel("RandomUniformInt", host=("shape",))
+@opaque(_of_bounds)
 def random_uniform_int(shape: Any, min: Tensor, max: Tensor, *, seed: int = 0, seed2: int = 0) -> Tensor:
     """Integers in [min, max); seeds are attributes."""
     sizes = listed(shape)
@@ -177,6 +193,7 @@ def random_uniform_int(shape: Any, min: Tensor, max: Tensor, *, seed: int = 0, s
 
 
 @kernel("MultinomialWithReplacement", source="row weights need not sum to 1; without replacement by exponential races")
+@opaque(lambda x, *_, numsamples, **__: ([*x.shape[:-1], numsamples], torch.int64))
 def multinomial_with_replacement(
     x: Tensor, seed: Tensor, offset: Tensor, *, numsamples: int, replacement: bool = False
 ) -> Tensor:
@@ -203,6 +220,7 @@ def multinomial_with_replacement(
 
 
 @kernel("StatelessDropOutGenMask", "DropOutGenMask", host=("shape",))
+@opaque(lambda shape, *_, **__: ([-(-math.prod(listed(shape)) // 128) * 16], torch.uint8))
 def drop_out_gen_mask(
     shape: Any, prob: Tensor, seed: Tensor | int = 0, seed1: Tensor | None = None, offset: Tensor | None = None, *,
     seed2: int = 0,
@@ -227,8 +245,7 @@ def _kept(x: Tensor, kept: Tensor, keep_prob: Tensor) -> Tensor:
 @kernel("DropOutDoMask")
 def drop_out_do_mask(x: Tensor, mask: Tensor, keep_prob: Tensor) -> Tensor:
     """x scaled where the mask's bit is set, else 0."""
-    bits = np.unpackbits(mask.contiguous().numpy(), bitorder="little")[: x.numel()]
-    return _kept(wide(x), torch.from_numpy(bits.astype(bool)).reshape(x.shape), keep_prob).to(x.dtype)
+    return _kept(wide(x), keep_bits(mask, x.shape), keep_prob).to(x.dtype)
 
 
 # a byte an element
