@@ -33,7 +33,7 @@ def _difference(got: Any, expected: Any) -> float:
 
 def _forward() -> Iterator[Measurement]:
     worst = 0.0
-    for name in ("llama",) if rows.small else ("llama", "bert", "resnet50", "gpt2", "vit", "t5"):
+    for name in ("llama",) if rows.small else ("llama", "bert", "resnet50", "t5"):
         case = models.ZOO[name](size())
         ours, torchs = _compiled(case.model, False)
         with torch.no_grad():
@@ -56,7 +56,7 @@ def _training() -> Measurement:
     case = models.ZOO["resnet50"](size())
     model = case.model.train()
     steps = [_step(call, model, case.inputs) for call in _compiled(model, False)]
-    ours, torchs = medians(*steps, repeats=5, warm=2)
+    ours, torchs = medians(*steps, repeats=15, warm=3)
     return at_most(GROUP, "ResNet-50 training step", 1e3 * ours, _LIMIT, unit="ms", peer=1e3 * torchs, name="inductor")
 
 

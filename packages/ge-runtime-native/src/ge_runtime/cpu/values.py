@@ -85,7 +85,7 @@ NUMBER = "ge_number"  # attribute of a tensor in a trace: the symbolic number th
 
 def whole(value: Any) -> Any:
     """The int of a number or one-element tensor. What is symbolic, in a trace with open sizes, stays symbolic."""
-    if isinstance(value, torch.SymInt):
+    if type(value) is int or isinstance(value, torch.SymInt):
         return value
     symbol = getattr(value, NUMBER, None)
     if symbol is None:

@@ -52,7 +52,11 @@ def _count(x: Tensor, channel: int) -> int:
 def _aten_form(x: Tensor, *vectors: Tensor | None) -> list[Tensor | None]:
     """Vectors in the type ATen wants beside ``x``: float32 for 16-bit data."""
     dtype = torch.float32 if x.dtype in HALVES else x.dtype
-    return [None if v is None else v.to(dtype) for v in vectors]
+    return [v if v is None or v.dtype is dtype else v.to(dtype) for v in vectors]
+
+
+def _channel_second(x: Tensor, channel: int) -> Tensor:
+    return x if channel == 1 else x.movedim(channel, 1)
 
 
 @kernel(
@@ -68,7 +72,7 @@ def batch_norm_v3(
     statistics pass through and the save_ outputs, which the definition leaves open, hold what the result was made with.
     """
     w, b, mean, var = _aten_form(x, weight, bias, running_mean, running_var)
-    data = x.movedim(channel, 1)
+    data = _channel_second(x, channel)
     if not is_training:
         y = torch.native_batch_norm(data, w, b, mean, var, False, momentum, epsilon)[0]
         saved = [running_mean.clone(), torch.rsqrt(running_var + epsilon)]
@@ -83,7 +87,7 @@ def batch_norm_v3(
         if var is not running_var:
             running_var.copy_(var)
     save_mean, save_rstd = (s.to(running_mean.dtype) for s in saved)
-    return y.movedim(1, channel), running_mean, running_var, save_mean, save_rstd
+    return y if channel == 1 else y.movedim(1, channel), running_mean, running_var, save_mean, save_rstd
 
 
 def _single_element(data: Tensor, bias: Tensor | None, epsilon: float) -> tuple[Tensor, list[Tensor]]:
@@ -101,9 +105,9 @@ def batch_norm_grad_v3(
     """Gradients for x, weight and bias; training uses the saved statistics, evaluation the running ones."""
     w, rm, rv, sm, sr = _aten_form(x, weight, running_mean, running_var, save_mean, save_rstd)
     dx, dw, db = _ATEN.native_batch_norm_backward.default(
-        dy.movedim(channel, 1), x.movedim(channel, 1), w, rm, rv, sm, sr, is_training, epsilon, [True, True, True]
+        _channel_second(dy, channel), _channel_second(x, channel), w, rm, rv, sm, sr, is_training, epsilon, [True] * 3
     )
-    return dx.movedim(1, channel), dw.to(weight.dtype), db.to(weight.dtype)
+    return dx if channel == 1 else dx.movedim(1, channel), dw.to(weight.dtype), db.to(weight.dtype)
 
 
 @kernel("BatchNorm", "BatchNorm3D", source=_HEADER)
