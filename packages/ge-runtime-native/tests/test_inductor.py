@@ -228,8 +228,9 @@ def test_a_kernel_of_the_user_is_fused(user_kernels: None) -> None:
     torch.testing.assert_close(program.run([x])[0], x / (1 + x.abs()) + 1)
 
 
-def test_a_failing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch._inductor.compile", lambda *_, **__: 1 / 0)
+@pytest.mark.parametrize("place", ["torch._inductor.compile", "ge_runtime.cpu.inductor.make_fx"])
+def test_what_fails_in_torch_is_named(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(place, lambda *_, **__: 1 / 0)
     program = fused(lambda: ge.Relu(data(0, 5)))
     with pytest.raises(EngineError, match=r"\[GE4026\][\s\S]*division by zero"):
         program.run([torch.ones(5)])

@@ -32,6 +32,7 @@ from ge_runtime.cpu.values import of_numbers, torch_dtype
 
 # Random numbers of a user's kernel by ATen's generators. Inductor's cache of graphs is a pickle in a folder.
 _OPTIONS: Final = {"fallback_random": True, "fx_graph_cache": False}
+_KEPT: Final = 32  # a caller whose strides never come again must not fill the memory
 
 Values = list[Any]  # tensors, and ints for numbers that the caller has as such
 Sizes = tuple[tuple[int | None, ...], ...]  # for each tensor; None where a size or stride is symbolic
@@ -143,7 +144,7 @@ class InductorProgram:
                     return variant
             with ThreadPoolExecutor(1) as apart:  # a caller's modes of torch belong to its thread
                 made = apart.submit(self._compile, inputs).result()
-            self._variants.insert(0, made)  # the newest is asked first
+            self._variants[:] = [made, *self._variants[: _KEPT - 1]]  # the newest is asked first
         return made
 
     def _check_written(self, inputs: Values) -> None:
@@ -169,6 +170,8 @@ class InductorProgram:
                 made = make_fx(self._call, tracing_mode="real", _allow_non_fake_inputs=True)(*fakes)
         except EngineError as error:
             raise errors.not_traced(error) from error
+        except Exception as error:
+            raise errors.inductor_failed(self._plain.graph, error) from error
         _check_generators(made, self._plain.graph)
         constants = _as_inputs(made)
         try:
