@@ -87,6 +87,25 @@ def test_dropout_scales_in_both_directions() -> None:
         assert torch.equal(x.grad, y.detach())
 
 
+DATA_DEPENDENT = {
+    "mask written": lambda x, y: x.clone().index_put((y > 0,), torch.tensor(2.0)),
+    "mask read": lambda x, y: x[y > 0] * 2,
+    "places": lambda x, y: torch.nonzero(x > 0),
+    "sum of what a mask reads": lambda x, y: torch.masked_select(x, y > 0).sum(),
+}
+
+
+@pytest.mark.parametrize("name", DATA_DEPENDENT)
+@torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)
+def test_sizes_that_depend_on_elements_stay_open(name: str) -> None:
+    torch._dynamo.reset()
+    fn = DATA_DEPENDENT[name]
+    compiled = torch.compile(fn, backend="npu", dynamic=False, fullgraph=True)
+    for _ in range(4):
+        x, y = torch.randn(6), torch.randn(6)
+        torch.testing.assert_close(compiled(x, y), fn(x, y))
+
+
 def test_branches_are_refused_with_the_line() -> None:
     def choose(x: torch.Tensor) -> torch.Tensor:
         return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))

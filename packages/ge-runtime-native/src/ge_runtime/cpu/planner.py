@@ -30,7 +30,7 @@ from ge_runtime.cpu import registry, subgraphs
 from ge_runtime.cpu.plan_context import PlanContext, input_ports, own_results, said
 from ge_runtime.cpu.program import EngineProgram, Line
 from ge_runtime.cpu.registry import Call, Kernel, Ref
-from ge_runtime.cpu.values import constant, of_numbers, too_large, torch_dtype
+from ge_runtime.cpu.values import constant, numbers_of, of_numbers, too_large, torch_dtype
 
 logger: Final = logging.getLogger(__name__)
 
@@ -349,7 +349,7 @@ class Planner:
         for known in (ctx.host(port), ctx.const(port)):
             if known is not None:
                 return known
-        return Call(torch.Tensor.tolist, (self.tensor(edge),))
+        return Call(numbers_of, (self.tensor(edge),))
 
     def _general_call(self, ctx: PlanContext, kernel: Kernel) -> Call:
         args: list[Any] = []

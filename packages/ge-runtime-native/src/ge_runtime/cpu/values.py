@@ -80,7 +80,7 @@ def traced(value: Any) -> bool:
     return isinstance(value, FakeTensor)
 
 
-NUMBER = "ge_number"  # attribute of a tensor in a trace: the symbolic number that it holds
+NUMBER = "ge_number"  # attribute of a tensor in a trace: the symbolic number, or list of them, that it holds
 
 
 def whole(value: Any) -> Any:
@@ -90,24 +90,36 @@ def whole(value: Any) -> Any:
     symbol = getattr(value, NUMBER, None)
     if symbol is None:
         return value.item() if traced(value) else int(value)
-    return symbol
+    return one(symbol) if isinstance(symbol, list) else symbol
 
 
 def of_numbers(value: Any, dtype: torch.dtype) -> torch.Tensor:
     """A scalar from a number or a vector from a list of them; symbolic ones stay symbolic."""
-    if not any(isinstance(n, torch.SymInt) for n in (value if isinstance(value, list) else (value,))):
+    if not any(isinstance(n, (torch.SymInt, torch.SymBool)) for n in (value if isinstance(value, list) else (value,))):
         return torch.tensor(value, dtype=dtype)
     if isinstance(value, list):
-        return torch.stack([of_numbers(n, dtype) for n in value])
-    made = torch.scalar_tensor(value, dtype=dtype)
+        made = torch.stack([of_numbers(n, dtype) for n in value])
+    else:
+        made = torch.scalar_tensor(
+            torch.sym_ite(value, 1, 0) if isinstance(value, torch.SymBool) else value, dtype=dtype
+        )
     setattr(made, NUMBER, value)
     return made
+
+
+def numbers_of(value: torch.Tensor) -> Any:
+    """The elements as numbers and lists; in a trace those that are known by symbols.
+
+    Errors: RuntimeError in a trace that knows nothing of them.
+    """
+    known = getattr(value, NUMBER, None)
+    return value.tolist() if known is None else known
 
 
 def listed(value: Any) -> list[int]:
     """A number, a list or a small tensor as a list of ints; nested lists are flattened."""
     if isinstance(value, torch.Tensor):
-        value = value.tolist()
+        value = numbers_of(value)
     if isinstance(value, (list, tuple)):
         return [v for item in value for v in listed(item)]
     return [whole(value)]

@@ -12,19 +12,19 @@ from torch import Tensor
 from ge_graph.dtypes import DataType
 from ge_runtime.cpu.plan_context import PlanContext
 from ge_runtime.cpu.registry import Call, Ref, kernel, plan, rows
-from ge_runtime.cpu.values import listed, one, torch_dtype
+from ge_runtime.cpu.values import listed, of_numbers, one, torch_dtype
 from ge_runtime.errors import refused
 
 
 def _sizes(x: Tensor, dtype: int) -> Tensor:
-    return torch.tensor(x.shape, dtype=torch_dtype(dtype))
+    return of_numbers(list(x.shape), torch_dtype(dtype))
 
 
 rows({
     "Shape": lambda x, *, dtype=DataType.DT_INT32: _sizes(x, dtype),
     "ShapeN": lambda x, *, dtype=DataType.DT_INT32: tuple(_sizes(v, dtype) for v in x),
-    "GetShape": lambda x: torch.tensor([s for v in x for s in v.shape], dtype=torch.int32),  # of all in one vector
-    "Size": lambda x, *, dtype=DataType.DT_INT32: torch.tensor(x.numel(), dtype=torch_dtype(dtype)),
+    "GetShape": lambda x: of_numbers([s for v in x for s in v.shape], torch.int32),  # of all in one vector
+    "Size": lambda x, *, dtype=DataType.DT_INT32: of_numbers(x.numel(), torch_dtype(dtype)),
     "Rank": lambda x: torch.tensor(x.dim(), dtype=torch.int32),
     "FillV2D": lambda *, value=0.0, dims: torch.full(tuple(dims), value, dtype=torch.float32),
     "ZerosLike": lambda x: torch.zeros(x.shape, dtype=x.dtype),
