@@ -142,8 +142,8 @@ _LEADS = {
         "（单线程处理器时间 36 与 23 微秒，torch 2.13），因此任何后端在那里都达不到 1.1。",
         "带上算子，手写的四次 ATen 调用为 57 微秒，本项目为 59 微秒。这两个比较都是 `steady` 组中的行。", "",
         "`steady` 中接近 1.0 的模型，做的就是 eager 自己的计算：Llama 前向的 94 % 是同样的矩阵乘，",
-        "CREPE 几乎全是同样的卷积；",
-        "ResNet-50 训练步单是 AOTAutograd（`aot_eager`）就要 eager 的 1.03 倍。`TAIR_CPU_PROGRAM=inductor` 融合其余部分，",
+        "CREPE 几乎全是同样的卷积；ResNet-50 训练步单是 AOTAutograd（`aot_eager`）就要 eager 的 1.03 倍。",
+        "`TAIR_CPU_PROGRAM=inductor` 融合其余部分，",
         "结果见 `inductor` 组。用 `torch.compile` 第二次启动的时间是 dynamo 的追踪，`cache_compile` 省去了它。", "",
     ],
 }  # fmt: skip
