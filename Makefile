@@ -37,7 +37,7 @@ test: setup  ## all tests, with the checks that pre-commit runs; everything runs
 tiny: setup  ## a minute's worth of trust in fifteen seconds: compile, train, export, refuse
 	@$(RUN) -m pytest tests/test_tiny.py
 
-quick: setup  ## every test of about a second, of long tables a part; two to three minutes on two cores
+quick: setup  ## every test of about a second, of long tables a part; one to two minutes on two cores
 	@$(TEST) -p tools.share_of_tables --rows-of 48 -m "not slow"
 
 unit: setup  ## tests of the packages

@@ -6,12 +6,13 @@ import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import torch
 
 from benchmarks import rows
 from benchmarks.rows import Measurement, at_most, medians, size
-from benchmarks.steady import _TOKENS, _loop, _step
+from benchmarks.steady import TOKENS, decode_loop, training_step
 from tools import models
 
 GROUP = "inductor"
@@ -47,7 +48,7 @@ def _forward() -> Iterator[Measurement]:
 def _decode() -> Measurement:
     decoder, prompt = models.llama_decoder(size())
     with torch.no_grad():
-        a, b = (1e3 * s / _TOKENS for s in medians(*(_loop(c, prompt) for c in _compiled(decoder, True)), warm=3))
+        a, b = (1e3 * s / TOKENS for s in medians(*(decode_loop(c, prompt) for c in _compiled(decoder, True)), warm=3))
     what = "Llama decode loop, a token, dynamic=True"
     return at_most(GROUP, what, a, _LIMIT, unit="ms", peer=b, name="inductor")
 
@@ -55,19 +56,13 @@ def _decode() -> Measurement:
 def _training() -> Measurement:
     case = models.ZOO["resnet50"](size())
     model = case.model.train()
-    steps = [_step(call, model, case.inputs) for call in _compiled(model, False)]
+    steps = [training_step(call, model, case.inputs) for call in _compiled(model, False)]
     ours, torchs = medians(*steps, repeats=15, warm=3)
     return at_most(GROUP, "ResNet-50 training step", 1e3 * ours, _LIMIT, unit="ms", peer=1e3 * torchs, name="inductor")
 
 
 def measure() -> Iterator[Measurement]:
-    before = os.environ.get("TAIR_CPU_PROGRAM")
-    os.environ["TAIR_CPU_PROGRAM"] = "inductor"
-    try:
+    with mock.patch.dict(os.environ, {"TAIR_CPU_PROGRAM": "inductor"}):
         yield from _forward()
         yield _decode()
         yield _training()
-    finally:
-        os.environ.pop("TAIR_CPU_PROGRAM")
-        if before is not None:
-            os.environ["TAIR_CPU_PROGRAM"] = before

@@ -30,32 +30,34 @@ def _ratio(
 
 def _decode(which: str, kind: str) -> Iterator[Measurement]:
     decoder, prompt = models.llama_decoder(kind)
-    calls = [_loop(decoder, prompt)]
+    calls = [decode_loop(decoder, prompt)]
     for backend in ("npu", "aot_eager"):
         torch._dynamo.reset()
-        calls.append(_loop(torch.compile(decoder, backend=backend, fullgraph=True, dynamic=True), prompt))
+        calls.append(decode_loop(torch.compile(decoder, backend=backend, fullgraph=True, dynamic=True), prompt))
     with torch.no_grad():
-        eager, ours, aot = (1e3 * s / _TOKENS for s in medians(*calls, repeats=7, warm=2))
+        eager, ours, aot = (1e3 * s / TOKENS for s in medians(*calls, repeats=7, warm=2))
     yield at_most(GROUP, f"{which} decode loop, a token, dynamic=True", ours, 0.8, unit="ms", peer=eager)
     yield beside(GROUP, f"{which} decode loop, a token", ours, unit="ms", peer=aot, name="aot_eager")
 
 
-_TOKENS = 8
+TOKENS = 8
 
 
-def _loop(decoder: Callable[..., Any], prompt: torch.Tensor) -> Callable[[], None]:
+def decode_loop(decoder: Callable[..., Any], prompt: torch.Tensor) -> Callable[[], None]:
     """Some tokens, each from the last one and a cache that grows."""
 
     def run() -> None:
         token, cache = prompt, ()
-        for _ in range(_TOKENS):
+        for _ in range(TOKENS):
             logits, *cache = decoder(token, *cache)
             token = logits.argmax(-1, keepdim=True)
 
     return run
 
 
-def _step(call: Callable[..., Any], model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Callable[[], None]:
+def training_step(
+    call: Callable[..., Any], model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]
+) -> Callable[[], None]:
     def step() -> None:
         model.zero_grad()
         call(*inputs)[0].square().mean().backward()
@@ -71,7 +73,9 @@ def _training(what: str, name: str) -> Measurement:
             module.p = 0.0  # the peer would draw other numbers, and drawing them is not what is compared
     torch._dynamo.reset()
     compiled = torch.compile(model, backend=torchair.get_npu_backend(), fullgraph=True, dynamic=False)
-    ours, eager = medians(_step(compiled, model, case.inputs), _step(model, model, case.inputs), repeats=5, warm=1)
+    ours, eager = medians(
+        training_step(compiled, model, case.inputs), training_step(model, model, case.inputs), repeats=5, warm=1
+    )
     return at_most(GROUP, what, 1e3 * ours, 1.0, unit="ms", peer=1e3 * eager)
 
 

@@ -170,6 +170,17 @@ def test_what_others_see_is_refused_whole() -> None:
     assert "HcomAllReduce:" in caught.value.what
 
 
+def test_nodes_of_inner_graphs_are_refused_once_at_any_depth() -> None:
+    graph = graph_of(lambda: ge.HcomAllReduce(data(0, 3), reduction="sum", group="world"))
+    for _ in range(2):  # in a graph that is in a graph
+        called = graph
+        graph = graph_of(lambda called=called: ge.PartitionedCall([data(0, 3)], f=called, size_of_output=1)[0])
+    program = CpuEngine().compile(graph, {"engine.program": "inductor"})
+    with pytest.raises(EngineError, match=r"\[GE4026\] 1 node\(s\)") as caught:
+        program.run([torch.ones(3)])
+    assert caught.value.what.count("HcomAllReduce:") == 1
+
+
 def test_elements_out_of_range_are_refused_when_the_program_runs() -> None:
     program = fused(lambda: ge.GatherNd(data(0, 4, 3), data(1, 2, 1, dtype=I64)))
     x = torch.randn(4, 3)

@@ -23,7 +23,7 @@ from ge_runtime.cpu.known_inputs import KnownInputs
 from ge_runtime.cpu.plan_context import own_results
 from ge_runtime.cpu.planner import Planner, check_kernels, schedule
 from ge_runtime.cpu.program import EngineProgram
-from ge_runtime.cpu.subgraphs import Reporter, inside
+from ge_runtime.cpu.subgraphs import Reporter, every, inside
 from ge_runtime.cpu.values import TORCH_OF, constant, describe, from_numpy, torch_dtype
 
 if TYPE_CHECKING:
@@ -338,8 +338,7 @@ class _Checker:
 
     def __init__(self, order: Sequence[Node], graph: Graph) -> None:
         inner = [g for n in order for g in inside(n)]
-        nodes = [*order, *(n for g in inner for n in g.nodes)]
-        self._used = {t for n in nodes for t in n.operands()} | {t for g in (graph, *inner) for t in g.outputs}
+        self._used = {t for n in every(order) for t in n.operands()} | {t for g in (graph, *inner) for t in g.outputs}
 
     def on_node(self, node: Node, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Check one node."""

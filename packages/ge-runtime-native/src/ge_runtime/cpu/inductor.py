@@ -8,7 +8,7 @@ Inductor decided by them is asked for before each run, and another size that dec
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NamedTuple
 
@@ -27,7 +27,7 @@ from ge_runtime.cpu import registry
 from ge_runtime.cpu.known_inputs import KnownInputs
 from ge_runtime.cpu.opaque import traced_calls
 from ge_runtime.cpu.program import EngineProgram
-from ge_runtime.cpu.subgraphs import inside
+from ge_runtime.cpu.subgraphs import every
 from ge_runtime.cpu.values import of_numbers, torch_dtype
 
 # Random numbers of a user's kernel by ATen's generators. Inductor's cache of graphs is a pickle in a folder.
@@ -93,7 +93,7 @@ class InductorProgram:
     """
 
     def __init__(self, graph: Graph, order: Sequence[Node], plain: EngineProgram) -> None:
-        outside = [n for n in _all_nodes(order) if _acts(n)]
+        outside = [n for n in every(order) if _seen_outside(n)]
         if outside:
             raise errors.outside_inductor(outside)
         self._plain = plain
@@ -181,9 +181,9 @@ class InductorProgram:
         except Exception as error:
             raise errors.inductor_failed(self._plain.graph, error) from error
         tensors = [f for f in fakes if isinstance(f, torch.Tensor)]
-        sizes = tuple(_known(f.shape) for f in tensors)
-        strides = tuple(_known(f.stride()) for f in tensors)
-        numbers = tuple((i, _known([f])[0]) for i, f in enumerate(fakes) if not isinstance(f, torch.Tensor))
+        sizes = tuple(tuple(map(_known, f.shape)) for f in tensors)
+        strides = tuple(tuple(map(_known, f.stride())) for f in tensors)
+        numbers = tuple((i, _known(f)) for i, f in enumerate(fakes) if not isinstance(f, torch.Tensor))
         known = KnownInputs(sizes, strides)
         return _Variant(call, constants, sizes, strides, numbers, _guard(env, fakes), known, calls)
 
@@ -211,14 +211,7 @@ def _extent(value: torch.Tensor) -> tuple[int, int]:
     return start, start + (last + 1) * value.itemsize
 
 
-def _all_nodes(nodes: Sequence[Node]) -> Iterator[Node]:
-    for node in nodes:
-        yield node
-        for graph in inside(node):
-            yield from _all_nodes(graph.nodes)
-
-
-def _acts(node: Node) -> bool:
+def _seen_outside(node: Node) -> bool:
     """Whether others see what a node does, so that doing it once while tracing is not enough."""
     kernel = registry.find(node.op)
     return kernel is not None and (kernel.acts or (not node.outputs and node.op != "Assert"))  # compiled code asserts
@@ -242,10 +235,10 @@ def _fake(mode: FakeTensorMode, index: int, value: Any, shape: Sequence[int | st
     return mode.from_tensor(like, symbolic_context=context, source=source)
 
 
-def _known(numbers: Sequence[Any]) -> tuple[int | None, ...]:
-    """Sizes with None for what is symbolic after all that was decided."""
-    values = (n if isinstance(n, int) else n.node.maybe_as_int() for n in numbers)
-    return tuple(values)
+def _known(size: Any) -> int | None:
+    """A size or stride; None if it is symbolic after all that was decided."""
+    value: int | None = size if isinstance(size, int) else size.node.maybe_as_int()
+    return value
 
 
 def _guard(env: ShapeEnv, fakes: Sequence[Any]) -> Callable[[Values], bool]:

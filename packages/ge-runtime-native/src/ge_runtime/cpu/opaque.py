@@ -34,7 +34,7 @@ class _Call:
 
     def _place(self, value: Any) -> Callable[[Sequence[torch.Tensor], Sequence[int]], Any]:
         """What gives the value when the program runs."""
-        if isinstance(value, list):
+        if isinstance(value, (list, tuple)):
             parts = [self._place(v) for v in value]
             return lambda tensors, numbers: [part(tensors, numbers) for part in parts]
         if isinstance(value, torch.Tensor):

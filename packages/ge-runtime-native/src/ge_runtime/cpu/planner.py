@@ -124,8 +124,7 @@ def _stops(node: Node) -> bool:
 def check_kernels(engine: str, nodes: Sequence[Node]) -> None:
     """Raise GE4003 with every node whose operator has no kernel; nodes of inner graphs included."""
     known = (*_INPUTS, *_CONSTS, *_SKIPPED, *subgraphs.OFFSETS)
-    every = [*nodes, *(n for node in nodes for inner in subgraphs.inside(node) for n in inner.nodes)]
-    missing = [n for n in every if n.op not in known and registry.find(n.op) is None]
+    missing = [n for n in subgraphs.every(nodes) if n.op not in known and registry.find(n.op) is None]
     if missing:
         raise errors.missing_kernels(engine, missing)
 

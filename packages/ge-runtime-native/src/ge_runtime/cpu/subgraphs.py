@@ -105,6 +105,11 @@ def inside(node: Node) -> Iterator[Graph]:
             yield from inside(each)
 
 
+def every(nodes: Sequence[Node]) -> list[Node]:
+    """Nodes, and after them those of the graphs in them, at any depth."""
+    return [*nodes, *(n for node in nodes for inner in inside(node) for n in inner.nodes)]
+
+
 def sources(node: Node, slot: str, graph: Graph) -> list[int]:
     """For each Data of an inner graph, in the order of the indices, the position among the values it is given.
 
