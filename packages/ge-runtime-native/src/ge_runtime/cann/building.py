@@ -39,7 +39,7 @@ def build(target: Path, command: str) -> None:
         _check(all(done.returncode == 0 for _, done in compiling), complaints)
         library = Path(folder, NAME)
         linked = subprocess.run(
-            [command, "-shared", *(made for made, _ in compiling), "-ldl", "-o", str(library)],
+            [command, "-shared", *(made for made, _ in compiling), "-pthread", "-ldl", "-o", str(library)],
             stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         _check(linked.returncode == 0, linked.stderr)
