@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, Literal
 
 from ge_graph.errors import GraphError
 
@@ -36,6 +36,7 @@ def _module(name: str) -> Any:
 
 
 _FCNTL: Final = _module("fcntl")
+_HELD: Final[type[OSError]] = BlockingIOError if _FCNTL is not None else PermissionError  # says a lock that is not free
 LOCK_FILE: Final = ".lock"  # in a folder, where the folder itself cannot be locked
 REPLACES_OPEN: Final = _FCNTL is not None
 """Whether a file that somebody has open or mapped can be replaced and removed."""
@@ -124,18 +125,20 @@ def _no_link(path: str | os.PathLike[str], follow: bool) -> tuple[str, ...]:
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
-def create(path: str | os.PathLike[str], mode: int = 0o666, *, fresh: bool = True) -> int:
+def create(
+    path: str | os.PathLike[str], mode: int = 0o666, *, existing: Literal["refuse", "empty", "keep"] = "refuse"
+) -> int:
     """A handle for writing bytes as they are; a link in the place of the file is never followed.
 
     Args:
         mode: Permissions of a new file, less the process's mask.
-        fresh: Whether a file that is there is an error; else it is cut to nothing.
+        existing: What to do with a file that is there: an error, cut it to nothing, or write from its beginning.
 
     Raises:
         OSError: It cannot be made, or is a link.
     """
-    how = "O_EXCL" if fresh else "O_TRUNC"
-    return os.open(path, _flags("O_WRONLY", "O_CREAT", how, "O_BINARY", *_no_link(path, False)), mode)
+    how = {"refuse": ("O_EXCL",), "empty": ("O_TRUNC",), "keep": ()}[existing]
+    return os.open(path, _flags("O_WRONLY", "O_CREAT", "O_BINARY", *how, *_no_link(path, False)), mode)
 
 
 @contextlib.contextmanager
@@ -184,6 +187,19 @@ def flush_folder(path: str | os.PathLike[str]) -> None:
             os.fsync(handle)
 
 
+def runs(process: int) -> bool:
+    """Whether a process of this host may still run; on Windows, where asking could end it, always."""
+    if _FCNTL is None:
+        return True
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
 @contextlib.contextmanager
 def locked(
     folder: str | os.PathLike[str], *, shared: bool = False, wait: float | None = None, follow: bool = True
@@ -228,7 +244,7 @@ def _lock(handle: int, shared: bool, wait: float | None) -> None:
             else:
                 _byte_lock(handle, "LK_NBLCK")
             return
-        except (BlockingIOError, PermissionError) as error:
+        except _HELD as error:
             if end is not None and time.monotonic() >= end:
                 raise BlockingIOError("locked by another process") from error
         time.sleep(_PAUSE)

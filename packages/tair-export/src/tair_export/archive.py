@@ -143,12 +143,9 @@ class Writer:
 
     def _check_handles(self) -> None:
         """Fail while nothing is in place yet if the handles run out that putting files into place takes."""
-        spare: list[int] = []
-        try:
-            spare.extend(os.open(os.devnull, os.O_RDONLY) for _ in range(_SPARE_HANDLES))
-        finally:
-            for handle in spare:
-                os.close(handle)
+        with contextlib.ExitStack() as spare:
+            for _ in range(_SPARE_HANDLES):
+                spare.enter_context(opened(os.devnull))
 
     def add(self, name: str, pieces: Iterable[Piece]) -> None:
         """Write one file from pieces of memory, none of which is copied if it is large.
@@ -311,7 +308,7 @@ def _flush(handle: int) -> None:
 
 
 def _write_synced(path: Path, data: bytes) -> None:
-    handle = create(path, fresh=False)
+    handle = create(path, existing="empty")
     try:
         _write(handle, data)
     finally:
