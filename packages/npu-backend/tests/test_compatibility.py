@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from ge_graph.errors import GeError
-from torchair.compatibility import THEIRS, find, names, state
+from torchair.compat.compatibility import THEIRS, find, names, state
 
 ALL = [n.path for n in names()]
 
