@@ -104,7 +104,8 @@ def page(found: dict[tuple[str, str], dict[str, str]]) -> str:
         "runs on AI Core, though nobody names these types. `--cann` reads an installation, which has all.",
     ]
     head = ("model", "type", "AI Core", "measured", "launched", "documented", "types open", "no kernel needed",
-            "AI CPU", "no kernel", "unknown", "in another form", "AI CPU or no kernel", "unknown operators")  # fmt: skip
+            "AI CPU", "no kernel", "unknown", "in another form", "AI CPU or no kernel",
+            "unknown operators")  # fmt: skip
     for soc in CHIPS:
         lines += ["", f"## {soc}", "", "| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
         lines += [found[key][soc] for key in found]

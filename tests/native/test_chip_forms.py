@@ -134,7 +134,9 @@ def compiled(fn, inputs, soc, dynamic=False):
         config.check_soc = soc
     seen = Graphs()
     with observing(seen):
-        made = torch.compile(fn, backend=torchair.get_npu_backend(compiler_config=config), fullgraph=True, dynamic=dynamic)(*inputs)
+        made = torch.compile(
+            fn, backend=torchair.get_npu_backend(compiler_config=config), fullgraph=True, dynamic=dynamic
+        )(*inputs)
     return made, seen.found
 
 

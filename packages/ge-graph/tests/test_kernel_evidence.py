@@ -68,7 +68,9 @@ def test_a_row_is_no_cross_product():
 def _claims(kinds):
     """Statements about chips whose open kernels are known: (operator, port, type) claimed, and whether it is wrong."""
     for op in evidence.published().ops():
-        core = [k for k in published().kernels(op, "ascend910b") if k.unit == AI_CORE and not k.experimental and k.combos]
+        core = [
+            k for k in published().kernels(op, "ascend910b") if k.unit == AI_CORE and not k.experimental and k.combos
+        ]
         for said in evidence.on_same_core(evidence.published().of(op), "ascend910b") if core else ():
             for port in said.ports if said.kind in kinds and said.unit != "aicpu" else ():
                 known = {t for k in core for at, name in enumerate(k.ports) if name == port for t in k.types(at)}
@@ -90,7 +92,9 @@ def _picked(*shapes, mask, dtype=D.DT_INT64):
     places = tuple(graph.add("Data", (None,), {}, [(dtype, s)]).outputs[0] for s in shapes)
     from ge_graph import attrs
 
-    return graph.add("IndexByTensor", (x.outputs[0], places), {"indices_mask": attrs.ListInt(mask)}, [(D.DT_FLOAT, (3,))])
+    return graph.add(
+        "IndexByTensor", (x.outputs[0], places), {"indices_mask": attrs.ListInt(mask)}, [(D.DT_FLOAT, (3,))]
+    )
 
 
 @pytest.mark.parametrize(

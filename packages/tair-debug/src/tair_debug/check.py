@@ -28,7 +28,11 @@ _SHOWN_PLACES: Final = 3
 
 def words(verdict: Verdict) -> str:
     """State and strength of a verdict, such as "AI Core, measured"."""
-    how = "" if verdict.strength in ("", "listed", "types open") or verdict.state == "device" else f", {_HOW[verdict.strength]}"
+    how = (
+        ""
+        if verdict.strength in ("", "listed", "types open") or verdict.state == "device"
+        else f", {_HOW[verdict.strength]}"
+    )
     return WORDS[verdict.state] + how
 
 
@@ -182,5 +186,14 @@ def to_table(report: CheckReport, *, every: bool, weak: bool = False, sources: b
         where = "\n".join(map(line, places or row.nodes[:1]))
         said = ("\n".join(map(line, v.sources[:_SHOWN_PLACES])),) if sources else ()
         cells.append([*map(line, first), where, line(v.reason), line(v.advice), *said])
-    head = ("verdict", "operator", "number", "types", "your line", "why", "instead", *(("says who",) if sources else ()))
+    head = (
+        "verdict",
+        "operator",
+        "number",
+        "types",
+        "your line",
+        "why",
+        "instead",
+        *(("says who",) if sources else ()),
+    )
     return table(head, cells)

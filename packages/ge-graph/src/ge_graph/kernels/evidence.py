@@ -1,8 +1,8 @@
 """Public statements about kernels that no published library holds: who says it, of which chip, and in which types.
 
-One line a statement, so that a lookup parses only the lines of its operator: operator; chips; kind; unit; ports; element
-types; note; sources. Types are rows of combinations parallel to the ports (``f32,f32;bf16,-``, a dash where the source
-says nothing), or sets a port (``f32 bf16|i64``). Lines that begin with ``@`` name sources that many statements share.
+One line a statement, so that a lookup parses only the lines of its operator: operator; chips; kind; unit; ports;
+element types; note; sources. Types are rows of combinations parallel to the ports (``f32,f32;bf16,-``, a dash where
+the source says nothing), or sets a port (``f32 bf16|i64``). Lines that begin with ``@`` name sources that many statements share.
 ``arch2201`` is a profile that shows cube and vector cores apart without naming the chip: ascend910b or ascend910_93.
 """
 
@@ -22,9 +22,10 @@ _MAGIC: Final = "ge-kernel-evidence\t1\t"
 KINDS: Final = ("measured", "noted", "launched", "kernel", "page", "function", "used")
 """What a statement is, strongest first.
 
-measured: a profiler table of a real run. noted: a contributor's note that quotes the list of the chip. launched: the open
-operator library launches it on this architecture. kernel: a newer open kernel. page: the operator's page names the chip.
-function: the page of an aclnn function, which may cast before the kernel. used: somebody builds it; no chip, no types.
+measured: a profiler table of a real run. noted: a contributor's note that quotes the list of the chip. launched: the
+open operator library launches it on this architecture. kernel: a newer open kernel. page: the operator's page names
+the chip. function: the page of an aclnn function, which may cast before the kernel. used: somebody builds it; no chip,
+no types.
 """
 
 SAME_CORE: Final = {

@@ -113,7 +113,7 @@ def _first(statements: Sequence[Statement], types: Mapping[str, Sequence[DataTyp
 
 
 def _takes(statement: Statement, types: Mapping[str, Sequence[DataType]]) -> bool | None:
-    """Whether with casts; None if no row takes all types, or the sets do not; ports of which nothing is said are free."""
+    """Whether with casts; None if no row takes all types, nor the sets do; ports that are not named are free."""
     ports = [p for p in statement.ports if types.get(p)]
     if not ports:
         return None

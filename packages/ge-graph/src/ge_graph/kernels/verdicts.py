@@ -157,7 +157,9 @@ class Oracle:
             verdict = _takes(kernel, types)
             if verdict is not None and verdict.state == "aicpu":
                 if not whole:
-                    return _unknown(f"AI CPU takes it; whether {self.soc} has an AI Core kernel is not known", slow=True)
+                    return _unknown(
+                        f"AI CPU takes it; whether {self.soc} has an AI Core kernel is not known", slow=True
+                    )
                 return Verdict("aicpu", verdict.reason, advice=self._advice(usual, types))
             if verdict is not None:
                 return verdict

@@ -339,8 +339,9 @@ rows({  # relative to the row; NaN lands at its end
 })  # fmt: skip
 rows({  # counts; equal limits: the range of x
     "HistogramV2": lambda x, min, max, *, bins=100, y_dtype=DataType.DT_INT32: (
-        torch.histc(wide(x) if x.is_floating_point() else x.double(), bins, one(min), one(max)).to(torch_dtype(y_dtype))),
-}, host=("min", "max"), source="aclnnHistc: counts between min and max, of the whole range where they are equal")  # fmt: skip
+        torch.histc(wide(x) if x.is_floating_point() else x.double(), bins, one(min), one(max))
+        .to(torch_dtype(y_dtype))),
+}, host=("min", "max"), source="aclnnHistc: counts between min and max, or in the range of x")  # fmt: skip
 
 
 @kernel("Bincount", host=("size",))
