@@ -2,8 +2,9 @@
 
 One line a statement, so that a lookup parses only the lines of its operator: operator; chips; kind; unit; ports;
 element types; note; sources. Types are rows of combinations parallel to the ports (``f32,f32;bf16,-``, a dash where
-the source says nothing), or sets a port (``f32 bf16|i64``). Lines that begin with ``@`` name sources that many statements share.
-``arch2201`` is a profile that shows cube and vector cores apart without naming the chip: ascend910b or ascend910_93.
+the source says nothing), or sets a port (``f32 bf16|i64``). Lines that begin with ``@`` name sources that many
+statements share. ``arch2201`` is a profile that shows cube and vector cores apart without naming the chip: ascend910b
+or ascend910_93.
 """
 
 from __future__ import annotations
