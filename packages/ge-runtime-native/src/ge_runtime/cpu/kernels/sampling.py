@@ -19,6 +19,7 @@ _ATEN = torch.ops.aten
 _F = torch.nn.functional
 _INTERPOLATION: Final = {"bilinear": 0, "nearest": 1, "bicubic": 2}
 _PADDING: Final = {"zeros": 0, "border": 1, "reflection": 2}
+_FAR: Final = 1e3  # of a grid, whose points -1 and 1 are the edges of an image
 
 
 _GRIDS = "ops-cv: image/grid_sample, documentation"
@@ -36,7 +37,10 @@ def _grid_grad(backward: Any) -> Any:
         align_corners: bool = False,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         mode, pad = _INTERPOLATION[interpolation_mode], _PADDING[padding_mode]
-        dx, dgrid = backward(wide(grad), wide(x), wide(grid), mode, pad, align_corners, [True, True])
+        points = torch.nan_to_num(wide(grid), nan=-1.0, posinf=_FAR, neginf=-_FAR)
+        if pad != _PADDING["reflection"]:  # where it lies that far outside changes nothing but overflows ATen's integers
+            points = points.clamp(-_FAR, _FAR)
+        dx, dgrid = backward(wide(grad), wide(x), points, mode, pad, align_corners, [True, True])
         return dx.to(x.dtype), dgrid.to(grid.dtype)
 
     return run
