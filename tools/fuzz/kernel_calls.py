@@ -17,7 +17,7 @@ from ge_graph import Graph, building, schema
 from ge_graph import ops as ge
 from ge_graph.attrs import Attr, Int
 from ge_graph.dtypes import DataType
-from ge_graph.ir import Literal, Node, Tensor
+from ge_graph.ir import Node, Tensor
 from ge_runtime.conformance import elementwise_cases, index_cases, shape_cases
 from ge_runtime.cpu import CpuEngine, registry
 from ge_runtime.cpu.engine import CpuExecutable
@@ -66,7 +66,7 @@ class KernelCall:
             if value is None or isinstance(value, tuple):
                 return value if value is None else tuple(place(v, index, port) for v in value)
             if index in self.fixed:
-                return ge.Const(_literal(value))
+                return ge.Const(value.numpy())
             fed.append(value)
             made = [(GE_OF[value.dtype], tuple(value.shape))]
             if port in updated:
@@ -80,12 +80,6 @@ class KernelCall:
         node.output_counts.update(self.counts)
         graph.outputs = list(node.outputs)
         return graph, fed
-
-
-def _literal(value: torch.Tensor) -> Literal:
-    flat = value.detach().contiguous().reshape(-1)
-    return Literal(flat.view(torch.uint8).numpy() if flat.numel() else flat.new_zeros(0, dtype=torch.uint8).numpy(),
-                   GE_OF[value.dtype], tuple(value.shape))  # fmt: skip
 
 
 def _shown(value: Operand) -> str:

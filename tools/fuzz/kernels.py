@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import gc
 import logging
 import math
 import multiprocessing
@@ -40,12 +41,18 @@ from ge_runtime.cpu.values import TORCH_OF
 from tools.fuzz.kernel_calls import KernelCall, Operand, calls
 
 _MEMORY: Final = 3 << 30
-_BATCH: Final = 250  # calls of one process
+_BATCH: Final = 1500  # calls of one process
 _GUARD: Final = "TAIR_FUZZ_GUARD"  # the library that lies in front of the C library's
 _INTS: Final = (-1, -2, 0, 1, 2, 3, 7, 100, 1 << 20, (1 << 31) - 1, -(1 << 31), 1 << 33, (1 << 63) - 1, -(1 << 63))
 _FLOATS: Final = (math.nan, math.inf, -math.inf, -1.0, 0.0, 1e-40, 3e38, -1e30, 2.5, 1 << 40)
 # Others see what they do, or they wait for other processes.
 _OUTSIDE: Final = re.compile(r"Hcom|AllReduce|AllGather|ReduceScatter|MoeDistribute|Print")
+
+
+_TYPES: Final = frozenset((
+    torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.int32, torch.int16, torch.int8,
+    torch.uint8, torch.bool, torch.complex64, torch.complex128,
+))  # fmt: skip
 
 
 class FuzzOutcome(NamedTuple):
@@ -77,7 +84,7 @@ def draw(seed: int, known: dict[str, list[KernelCall]] | None = None) -> KernelC
     call = rng.choice(given) if given and rng.random() < 0.9 else _from_schema(rng, op)
     for _ in range(rng.choice((1, 1, 2, 3))):
         call = _changed(rng, call)
-    fixed = (i for i, o in enumerate(call.operands) if isinstance(o, torch.Tensor) and not o.is_floating_point())
+    fixed = (i for i, o in enumerate(call.operands) if isinstance(o, torch.Tensor) and _counts(o))
     return replace(call, fixed=frozenset(i for i in fixed if rng.random() < 0.2), together=rng.random() < 0.05)
 
 
@@ -112,7 +119,7 @@ def _from_schema(rng: Random, op: str) -> KernelCall:
 
 
 def _kind(rng: Random, port: Any) -> DataType:
-    known = [d for d in port.dtypes if d in TORCH_OF and not d.short.startswith("q")]
+    known = [d for d in port.dtypes if d in TORCH_OF and TORCH_OF[d] in _TYPES]
     return rng.choice(known or [DataType.DT_FLOAT])
 
 
@@ -195,7 +202,7 @@ def _poisoned(rng: Random, value: torch.Tensor) -> torch.Tensor:
     if value.dtype is torch.bool:
         flat[at] = rng.random() < 0.5
     elif value.is_floating_point() or value.is_complex():
-        flat[at] = rng.choice(_FLOATS)
+        flat[at] = torch.tensor(rng.choice(_FLOATS), dtype=torch.float64).to(value.dtype)  # infinite where too large
     else:
         info = torch.iinfo(value.dtype)
         near = rng.choice((*value.shape, flat.numel())) + rng.choice((-1, 0, 1))
@@ -303,6 +310,8 @@ def _batch(seeds: Sequence[int], seconds: float) -> Iterator[tuple[int, FuzzOutc
             done += 1
     except EOFError:
         process.join()
+        if (process.exitcode or 0) > 0:
+            raise RuntimeError(f"call {seeds[done]} cannot be drawn") from None
         alone = len(seeds) == 1 or _dies(seeds[done], seconds)
         where = "alone" if alone else f"only after the {done} calls before it, from {seeds[0]} on"
         yield seeds[done], FuzzOutcome("signal", f"exit code {process.exitcode}, {where}")
@@ -320,6 +329,7 @@ def _dies(seed: int, seconds: float) -> bool:
 def _serve(seeds: Sequence[int], connection: Any) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY, _MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    gc.freeze()  # what the parent made is not looked through again
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)

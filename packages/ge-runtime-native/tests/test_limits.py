@@ -140,6 +140,32 @@ def test_a_class_that_is_none(run) -> None:
     torch.testing.assert_close(loss, torch.nn.functional.nll_loss(x, ignored, ignore_index=-7))
 
 
+def test_gradients_of_other_sizes_than_the_operands(run) -> None:
+    """ATen's gradients read as much as one operand says out of another."""
+    x, small = torch.randn(2, 3, 4, 4), torch.randn(3, 4, 4)
+    refused(run, "LogSoftmaxGrad", x, small, axis=[-1])
+    refused(run, "LogSoftmaxGrad", small, x, axis=[-1])
+    refused(run, "SoftmaxGrad", x, small, axes=[-1])
+    refused(run, "AdaptiveAvgPool2dGrad", torch.randn(2, 3, 2, 2), orig_input_shape=[100, 3, 4, 4])
+    refused(run, "AdaptiveAvgPool2dGrad", torch.randn(2, 3, 2, 2), orig_input_shape=[2, 30, 4, 4])
+    assert not run("AdaptiveAvgPool2dGrad", torch.randn(2, 3, 2, 2), orig_input_shape=[2, 3, 4, 0]).numel()
+    refused(run, "AdaptiveAvgPool3dGrad", torch.randn(2, 3, 2, 2, 2), torch.randn(2, 9, 4, 4, 4), data_format="NCDHW")
+    refused(run, "GridSampler2DGrad", torch.randn(2, 3, 2, 2), x, torch.zeros(2, 5, 5, 2))
+    refused(run, "GridSampler2DGrad", torch.randn(2, 3, 5, 5), x, torch.zeros(1, 5, 5, 2))
+    refused(run, "GroupNormGrad", x[:1], torch.zeros(2, 3), torch.ones(2, 3), x, torch.ones(3), num_groups=3)
+    refused(run, "GroupNormGrad", x, torch.zeros(2, 3), torch.ones(2, 3), x, torch.ones(1), num_groups=3)
+    refused(run, "LayerNormGradV3", x[:1], x, torch.ones(2, 3, 4, 1), torch.zeros(2, 3, 4, 1), torch.ones(4))
+    rows = torch.randn(5, 3)
+    refused(run, "CdistGrad", torch.ones(5, 4), rows, torch.randn(6, 3), torch.ones(5, 6), p=2.0)
+
+
+@pytest.mark.parametrize("scale", [math.nan, math.inf, 1e-30])
+def test_a_scale_that_is_none(run, scale: float) -> None:
+    image = torch.randn(1, 2, 4, 4)
+    for op in ("UpsampleBilinear2dAA", "UpsampleBicubic2d", "UpsampleNearest"):
+        refused(run, op, image, output_size=[8, 8], scales_h=scale, scales_w=1.0)
+
+
 # -- padding of caches --------------------------------------------------------------------------------------------------
 
 

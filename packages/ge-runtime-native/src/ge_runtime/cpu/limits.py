@@ -7,7 +7,7 @@ whose program then looks at them whenever it runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -66,6 +66,18 @@ def ensure(condition: torch.Tensor, op: str, what: str) -> None:
         torch._assert_async(condition, f"{op}: {what}")
     elif not condition:
         raise errors.refused(op, what)
+
+
+def ensure_sizes(op: str, name: str, given: torch.Tensor, sizes: Sequence[Any]) -> None:
+    """Refuse a tensor that is not of these sizes, where ATen believes that it is."""
+    if list(given.shape) != list(sizes):
+        raise errors.refused(op, f"{name} is {list(given.shape)}, expected {list(sizes)}")
+
+
+def ensure_elements(op: str, name: str, given: torch.Tensor | None, count: Any) -> None:
+    """Refuse a tensor that does not have so many elements; None passes."""
+    if given is not None and given.numel() != count:
+        raise errors.refused(op, f"{name} has {given.numel()} elements, expected {count}")
 
 
 def checks(ctx: Any, compiled: bool) -> Iterator[Call]:
