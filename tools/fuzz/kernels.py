@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import faulthandler
 import gc
 import logging
 import math
@@ -23,12 +24,12 @@ import sys
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from random import Random
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import torch
 
@@ -71,16 +72,14 @@ def operators() -> tuple[str, ...]:
     return tuple(op for op, k in registry.registered().items() if not _OUTSIDE.search(op) and registry.is_builtin(op))
 
 
-@cache
-def _known() -> dict[str, list[KernelCall]]:
-    return calls()
+Known: TypeAlias = "Mapping[str, Sequence[KernelCall]]"
 
 
-def draw(seed: int, known: dict[str, list[KernelCall]] | None = None) -> KernelCall:
-    """The call of that number; consecutive numbers go through all operators."""
+def draw(seed: int, known: Known) -> KernelCall:
+    """The call of that number, made of those that are known; consecutive numbers go through all operators."""
     rng = Random(seed)
     op = operators()[seed % len(operators())]
-    given = (_known() if known is None else known).get(op)
+    given = known.get(op)
     call = rng.choice(given) if given and rng.random() < 0.9 else _from_schema(rng, op)
     for _ in range(rng.choice((1, 1, 2, 3))):
         call = _changed(rng, call)
@@ -276,27 +275,28 @@ def _overlapping(fed: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [largest[v.dtype].reshape(-1)[: v.numel()].reshape(v.shape) for v in fed]
 
 
-def run(seeds: Sequence[int], seconds: float = 60.0) -> Iterator[tuple[int, FuzzOutcome]]:
+def run(seeds: Sequence[int], known: Known, seconds: float = 60.0) -> Iterator[tuple[int, FuzzOutcome]]:
     """Outcomes of calls, made in other processes. What a signal ends is called again alone.
 
     Args:
         seeds: Numbers of the calls.
+        known: Calls that work.
         seconds: How long one may take.
     """
-    _known()  # once, before processes part
+    operators()  # once, before processes part
     left = list(seeds)
     while left:
         batch, left = left[:_BATCH], left[_BATCH:]
         while batch:
-            done = yield from _batch(batch, seconds)
+            done = yield from _batch(batch, known, seconds)
             batch = batch[done:]
 
 
-def _batch(seeds: Sequence[int], seconds: float) -> Iterator[tuple[int, FuzzOutcome]]:
+def _batch(seeds: Sequence[int], known: Known, seconds: float) -> Iterator[tuple[int, FuzzOutcome]]:
     """Outcomes of calls up to the first that ends the process; returns how many there are."""
     context = multiprocessing.get_context("fork")
     receive, send = context.Pipe(duplex=False)
-    process = context.Process(target=_serve, args=(seeds, send), daemon=True)
+    process = context.Process(target=_serve, args=(seeds, known, send), daemon=True)
     process.start()
     send.close()
     done = 0
@@ -312,7 +312,7 @@ def _batch(seeds: Sequence[int], seconds: float) -> Iterator[tuple[int, FuzzOutc
         process.join()
         if (process.exitcode or 0) > 0:
             raise RuntimeError(f"call {seeds[done]} cannot be drawn") from None
-        alone = len(seeds) == 1 or _dies(seeds[done], seconds)
+        alone = len(seeds) == 1 or _dies(seeds[done], known, seconds)
         where = "alone" if alone else f"only after the {done} calls before it, from {seeds[0]} on"
         yield seeds[done], FuzzOutcome("signal", f"exit code {process.exitcode}, {where}")
         return done + 1
@@ -322,18 +322,18 @@ def _batch(seeds: Sequence[int], seconds: float) -> Iterator[tuple[int, FuzzOutc
     return done
 
 
-def _dies(seed: int, seconds: float) -> bool:
-    return any(outcome.status == "signal" for _, outcome in _batch([seed], seconds))
+def _dies(seed: int, known: Known, seconds: float) -> bool:
+    return any(outcome.status == "signal" for _, outcome in _batch([seed], known, seconds))
 
 
-def _serve(seeds: Sequence[int], connection: Any) -> None:
+def _serve(seeds: Sequence[int], known: Known, connection: Any) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY, _MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    faulthandler.disable()
     gc.freeze()  # what the parent made is not looked through again
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    known = _known()
     guard = getattr(ctypes.CDLL(None), "guard", None) if os.environ.get(_GUARD) else None
     for seed in seeds:
         if guard is not None:
@@ -370,17 +370,20 @@ def main(argv: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if _GUARD not in os.environ:
         return _guarded(arguments)
+    known = calls()
     if given.show:
-        print(draw(given.seed))
-        print(call_once(draw(given.seed)))
+        print(draw(given.seed, known))
+        print(call_once(draw(given.seed, known)))
         return 0
     counts, found = Counter[str](), dict[str, list[tuple[int, str]]]()
-    for seed, outcome in run(range(given.seed, given.seed + given.calls), given.seconds):
+    for seed, outcome in run(range(given.seed, given.seed + given.calls), known, given.seconds):
         counts[outcome.status] += 1
+        if sum(counts.values()) % 1000 == 0:
+            print(f"... {sum(counts.values())} calls", flush=True)
         if outcome.status in ("signal", "foreign", "no end"):
             kind = f"{outcome.status} {operators()[seed % len(operators())]}"
             if kind not in found:
-                print(f"{kind}: {seed}: {outcome.detail}\n    {draw(seed)}", flush=True)
+                print(f"{kind}: {seed}: {outcome.detail}\n    {draw(seed, known)}", flush=True)
             found.setdefault(kind, []).append((seed, outcome.detail))
     print(f"{sum(counts.values())} calls: " + ", ".join(f"{n} {status}" for status, n in sorted(counts.items())))
     for kind, rows in sorted(found.items()):
