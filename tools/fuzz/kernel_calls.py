@@ -144,5 +144,3 @@ def _keep(found: dict[str, dict[str, KernelCall]], node: Node, ins: Sequence[Any
     )  # fmt: skip
     form = [GE_OF[v.dtype].short + str(v.dim()) for v in ins]
     kept.setdefault(f"{form} {[(n, a.value) for n, a in call.attrs.items() if not n.startswith('_')]}", call)
-
-

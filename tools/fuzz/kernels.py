@@ -24,7 +24,7 @@ import sys
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -119,7 +119,8 @@ def _from_schema(rng: Random, op: str) -> KernelCall:
 
 def _kind(rng: Random, port: Any) -> DataType:
     known = [d for d in port.dtypes if d in TORCH_OF and TORCH_OF[d] in _TYPES]
-    return rng.choice(known or [DataType.DT_FLOAT])
+    chosen: DataType = rng.choice(known or [DataType.DT_FLOAT])
+    return chosen
 
 
 def _filled(rng: Random, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
@@ -130,7 +131,7 @@ def _filled(rng: Random, shape: Sequence[int], dtype: torch.dtype) -> torch.Tens
 
 
 def _plausible(rng: Random, kind: Kind, rank: int) -> Any:
-    one = {
+    one: dict[Kind, Callable[[], Any]] = {
         Kind.INT: lambda: rng.choice((0, 1, 2)), Kind.FLOAT: lambda: rng.choice((0.0, 0.5, 1.0)),
         Kind.BOOL: lambda: rng.random() < 0.5, Kind.STRING: lambda: rng.choice(("", "NCHW", "SAME", "sum")),
         Kind.TYPE: lambda: DataType.DT_FLOAT,
@@ -292,7 +293,7 @@ def run(seeds: Sequence[int], known: Known, seconds: float = 60.0) -> Iterator[t
             batch = batch[done:]
 
 
-def _batch(seeds: Sequence[int], known: Known, seconds: float) -> Iterator[tuple[int, FuzzOutcome]]:
+def _batch(seeds: Sequence[int], known: Known, seconds: float) -> Generator[tuple[int, FuzzOutcome], None, int]:
     """Outcomes of calls up to the first that ends the process; returns how many there are."""
     context = multiprocessing.get_context("fork")
     receive, send = context.Pipe(duplex=False)

@@ -26,13 +26,17 @@ FAILING: list[tuple[str, Callable[[], Any]]] = [
 ]
 
 
+def _to_the_end(call: Callable[[], Any]) -> None:
+    call()
+    torch.npu.synchronize()
+
+
 @pytest.mark.parametrize(("code", "fails"), FAILING)
 def test_twenty_operators_after_one_that_failed(code: str, fails: Callable[[], Any]) -> None:
     x = torch.arange(6.0)
     on_device = x.npu()
     with pytest.raises(RuntimeError, match=f"error code is {code}"):
-        fails()
-        torch.npu.synchronize()
+        _to_the_end(fails)
     for i in range(10):
         assert torch.equal((on_device + i).cpu(), x + i)
         assert torch.equal((on_device * i).sum().cpu(), (x * i).sum())

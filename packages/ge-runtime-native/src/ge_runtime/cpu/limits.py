@@ -8,7 +8,8 @@ whose program then looks at them whenever it runs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Final
 
 import torch
 
@@ -17,7 +18,8 @@ from ge_runtime.cpu.registry import Call
 from ge_runtime.cpu.values import listed, traced
 
 
-class Limit(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Limit:
     """Indices on one port.
 
     Attributes:

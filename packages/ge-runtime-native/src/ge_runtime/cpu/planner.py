@@ -464,8 +464,8 @@ class Planner:
     def _call(self, node: Node, ctx: PlanContext, kernel: Kernel) -> None:
         if registry.is_builtin(node.op):
             for check in limits.checks(PlanContext(self, node, kernel), self.compiled):
-                read: list[str] = []
-                self.emit(build.do(self.render_call(check, read)), read)
+                looked_at: list[str] = []
+                self.emit(build.do(self.render_call(check, looked_at)), looked_at)
         planned = kernel.plan(ctx) if kernel.plan is not None else None
         if planned is not None and not self._asked_all(ctx, kernel.ignores):
             planned = None

@@ -13,8 +13,8 @@ from torch import Tensor
 from ge_graph import schema as schemas
 from ge_graph.dtypes import DataType, Format
 from ge_runtime.cpu.kernels.numerics import HALVES, rounded, wide
-from ge_runtime.cpu.plan_context import PlanContext
 from ge_runtime.cpu.limits import ensure_elements, ensure_sizes
+from ge_runtime.cpu.plan_context import PlanContext
 from ge_runtime.cpu.registry import Call, find, kernel, parameters, plan, rows
 from ge_runtime.errors import refused
 

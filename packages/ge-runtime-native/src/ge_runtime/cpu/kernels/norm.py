@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ge_runtime.cpu.kernels.numerics import HALVES, axis_list, rounded, saturate, sum_to, wide
-from ge_runtime.cpu.plan_context import PlanContext
 from ge_runtime.cpu.limits import ensure_elements, ensure_sizes
+from ge_runtime.cpu.plan_context import PlanContext
 from ge_runtime.cpu.registry import Call, kernel, plan, rows
 from ge_runtime.cpu.values import listed, torch_dtype
 from ge_runtime.errors import refused

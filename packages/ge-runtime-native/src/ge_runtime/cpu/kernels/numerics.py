@@ -14,7 +14,6 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-
 HALVES: Final = (torch.float16, torch.bfloat16)
 FLOAT8: Final = (torch.float8_e4m3fn, torch.float8_e5m2)
 

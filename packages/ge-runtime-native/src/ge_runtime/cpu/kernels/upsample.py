@@ -64,7 +64,11 @@ def _filtered(fn: Any) -> Callable[..., Tensor]:
 def _filtered_grad(fn: Any) -> Callable[..., Tensor]:
     return rounded(
         lambda grad, *, input_size, output_size=(), align_corners=False, scales_h=0.0, scales_w=0.0: fn(
-            grad, list(output_size or grad.shape[2:]), list(input_size), align_corners, *_filters(input_size, scales_h, scales_w)
+            grad,
+            list(output_size or grad.shape[2:]),
+            list(input_size),
+            align_corners,
+            *_filters(input_size, scales_h, scales_w),
         )
     )
 
