@@ -161,6 +161,13 @@ def test_a_scale_that_is_none(run, scale: float) -> None:
         refused(run, op, image, output_size=[8, 8], scales_h=scale, scales_w=1.0)
 
 
+@pytest.mark.parametrize("op", ["UpsampleBilinear2dAA", "UpsampleBicubic2dAA"])
+def test_a_scale_that_leads_out_of_the_image(run, op: str) -> None:
+    image = torch.randn(2, 3, 4, 1)
+    refused(run, op, image, output_size=[6, 7], scales_h=1.5, scales_w=1.5)
+    assert run(op, image, output_size=[6, 1], scales_h=1.5, scales_w=1.5).shape == (2, 3, 6, 1)
+
+
 # -- padding of caches --------------------------------------------------------------------------------------------
 
 
