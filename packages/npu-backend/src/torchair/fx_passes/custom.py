@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ge_graph.errors import GeError
+from torchair.fx_passes.arguments import canonical
 from torchair.fx_passes.base import output_values, place_of, same_sizes, value_of
 from torchair.fx_passes.scopes import scope_problem
 
@@ -49,6 +50,9 @@ def run_custom(
     if order == list(before) and all(before[n] == (n.target, n.args, n.kwargs) for n in order):
         return name, False
     _check(label, fn, gm, before, outputs)
+    for node in gm.graph.nodes:
+        if node.op == "call_function" and before.get(node) != (node.target, node.args, node.kwargs):
+            node.args, node.kwargs = canonical(node.target, node.args, node.kwargs)  # as the passes after it expect
     gm.recompile()
     return name, True
 
