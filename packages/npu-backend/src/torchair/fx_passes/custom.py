@@ -20,7 +20,11 @@ Snapshot = dict[torch.fx.Node, tuple[Any, Any, Any]]
 
 
 class PassError(GeError, RuntimeError):
-    """A custom pass raised or left a graph that cannot be right (GE1021 to GE1024)."""
+    """A custom pass raised or left a graph that cannot be right (GE1021 to GE1025)."""
+
+
+def name_of_pass(fn: Any) -> str:
+    return getattr(fn, "__qualname__", None) or str(type(fn).__qualname__)
 
 
 def run_custom(
@@ -35,7 +39,7 @@ def run_custom(
         GE1024 for scopes that stay open and waits that cannot end.
     """
     fn = getattr(config, option).value
-    name = getattr(fn, "__qualname__", None) or type(fn).__qualname__
+    name = name_of_pass(fn)
     label = f"config.{option} '{name}'"
     before: Snapshot = {n: (n.target, n.args, n.kwargs) for n in gm.graph.nodes}
     outputs = [_signature(v) for v in output_values(gm.graph)]

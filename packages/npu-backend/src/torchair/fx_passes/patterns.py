@@ -47,12 +47,15 @@ class _Rules:
         from ge_converters.base.torch_compat import pattern_matcher
 
         module = pattern_matcher()
+        origin = (name, place_of(rule["search_fn"]))
         if self.matcher is None:
             self.matcher = module.PatternMatcherPass(pass_name="torchair_register_replacement")
         known = inspect.signature(module.register_replacement).parameters
         module.register_replacement(
             pass_dicts=self.matcher,
-            extra_check=lambda match: self._one_scope(match) and _says_all(match) and bool(extra_check(match)),
+            extra_check=lambda match: (
+                self._one_scope(match) and _says_all(match) and bool(extra_check(match)) and _marked(match, origin)
+            ),
             **{key: value for key, value in rule.items() if key in known},
         )
 
@@ -62,6 +65,13 @@ class _Rules:
 
 
 RULES: Final = _Rules()
+
+
+def _marked(match: Any, origin: tuple[str, str]) -> bool:
+    """Leave name and place of the rule in what it replaces, for whoever looks at what it did."""
+    for node in match.nodes:
+        node.meta["torchair_rule"] = origin
+    return True
 
 
 def _says_all(match: Any) -> bool:
