@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import torchair
-from torchair.fx_passes import npu_patterns, patterns
-from torchair.fx_passes.arguments import canonical, spelled
+from torchair.passes import npu_patterns, patterns
+from torchair.passes.arguments import canonical, spelled
 
 aten = torch.ops.aten
 

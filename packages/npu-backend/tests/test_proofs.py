@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import torchair
-from torchair.fx_passes import npu_patterns, patterns
+from torchair.passes import npu_patterns, patterns
 
 aten = torch.ops.aten
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from torchair.fx_passes.arguments import spelled
-from torchair.fx_passes.custom import PassError
-from torchair.proofs import Watch
+from torchair.passes.arguments import spelled
+from torchair.passes.custom import PassError
+from torchair.passes.proofs import Watch
 
 aten = torch.ops.aten
 F = torch.nn.functional

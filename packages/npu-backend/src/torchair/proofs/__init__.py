@@ -1,5 +1,0 @@
-"""Evidence that a rewrite changes no numbers: what it replaced and what took its place, evaluated side by side."""
-
-from torchair.proofs.watch import Watch
-
-__all__ = ["Watch"]
