@@ -1,4 +1,4 @@
-"""Arguments by schema: a default that is written out is none, and no pattern takes a call that says more than it does."""
+"""Arguments by schema: a default written out is none, and no pattern takes a call that says more than it."""
 
 import operator
 
@@ -73,7 +73,9 @@ PAIRS = {
     "add": (lambda x, y: (x + y).sin(), lambda x, y: torch.add(x, y, alpha=3).sin(), [x, y]),
     "sub": (lambda x, y: (x - y).sin(), lambda x, y: torch.sub(x, y, alpha=3).sin(), [x, y]),
     "add_number": (lambda x: (x + 2).sin(), lambda x: torch.add(x, 2, alpha=3).sin(), [x]),
-    "addmm": (lambda x, y: torch.addmm(x, x, y).sin(), lambda x, y: torch.addmm(x, x, y, beta=2, alpha=3).sin(), [x, y]),
+    "addmm": (
+        lambda x, y: torch.addmm(x, x, y).sin(), lambda x, y: torch.addmm(x, x, y, beta=2, alpha=3).sin(), [x, y]
+    ),
     "baddbmm": (
         lambda x: torch.baddbmm(x, x, x).sin(), lambda x: torch.baddbmm(x, x, x, beta=2).sin(), [torch.randn(2, 3, 3)]
     ),

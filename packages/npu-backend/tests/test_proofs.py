@@ -50,10 +50,18 @@ two = [x, torch.randn(3, 4)]
     ("program", "edit", "text"),
     [
         (lambda x, y: x.sin() + y, instead(aten.sin.default, aten.cos.default), "cos.default in the place of aten.sin"),
-        (lambda x, y: torch.maximum(x, y).sin(), instead(aten.maximum.default, aten.fmax.default), "(special|dense) values"),
+        (
+            lambda x, y: torch.maximum(x, y).sin(),
+            instead(aten.maximum.default, aten.fmax.default),
+            "(special|dense) values",
+        ),
         (lambda x, y: (x + y).relu(), instead(aten.relu.default, aten.clamp_min.default, 1e-6), "values of"),
         (lambda x, y: (x > y) + 1, instead(aten.gt.Tensor, aten.ge.Tensor), "repeated values"),
-        (lambda x, y: x.sum(1) + y[0, 0], instead(aten.sum.dim_IntList, aten.sum.dim_IntList, [0]), "GE1022|GE1023|sum"),
+        (
+            lambda x, y: x.sum(1) + y[0, 0],
+            instead(aten.sum.dim_IntList, aten.sum.dim_IntList, [0]),
+            "GE1022|GE1023|sum",
+        ),
     ],
 )
 @pytest.mark.parametrize("place", ["post_grad_custom_pre_pass", "post_grad_custom_post_pass"])
@@ -74,7 +82,9 @@ def search(x, y):
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_a_wrong_pattern_is_named_with_its_place_and_the_users_line(dynamic):
     torchair.register_replacement(search, wrong, [torch.empty(2, 2), torch.empty(2, 2)])
-    with pytest.raises(Exception, match=r"(?s)GE1025.*FusePatterns, rule 'search'.*clamp_min.*before, for .*from .*test_proofs"):
+    with pytest.raises(
+        Exception, match=r"(?s)GE1025.*FusePatterns, rule 'search'.*clamp_min.*before, for .*from .*test_proofs"
+    ):
         compiled(lambda x, y: search(x, y).sin(), verifying(), *two, dynamic=dynamic)
 
 
@@ -93,7 +103,9 @@ def test_the_variable_switches_it_on(monkeypatch):
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_right_rewrites_pass(dynamic):
-    torchair.register_replacement(search, lambda x, y: torch.clamp_min(torch.add(x, y), 0), [torch.empty(2, 2), torch.empty(2, 2)])
+    torchair.register_replacement(
+        search, lambda x, y: torch.clamp_min(torch.add(x, y), 0), [torch.empty(2, 2), torch.empty(2, 2)]
+    )
 
     def program(x, y):
         a = search(x.clone(), y).transpose(0, 1).contiguous().view(-1)

@@ -157,8 +157,9 @@ DEBUG: Final = (
           "Runs the ATen graph eagerly after the FX passes; nothing is lowered and GE options are inactive.",
           device="Same."),
     _flag("debug.verify_rewrites", False, "none", "here",
-          "Evaluates what each FX pass, pattern and GE pass replaces beside what it puts there, on inputs that are hard "
-          "to get right, and raises GE1025 with a counter-example; slow.", device="Same.", env="TAIR_VERIFY_REWRITES"),
+          "Evaluates what each FX pass, pattern and GE pass replaces beside what it puts there, on inputs that are "
+          "hard to get right, and raises GE1025 with a counter-example; slow.", device="Same.",
+          env="TAIR_VERIFY_REWRITES"),
     _flag("debug.deadlock_check", False, "none", "device", "None: one queue of work, nothing can dead-lock.",
           device="Reports pairs of communication tasks on two streams that together need more cores than there are."),
 )  # fmt: skip

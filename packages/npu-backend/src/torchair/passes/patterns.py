@@ -13,11 +13,11 @@ from typing import Any, Final
 import torch
 
 from ge_graph.errors import ConfigError
+from torchair.oplib.torch_ops import name_of
 from torchair.passes.arguments import canonical, spelled
 from torchair.passes.base import FxPass, output_values, place_of, value_of
 from torchair.passes.custom import refresh
 from torchair.passes.noops import RemoveNoops
-from torchair.oplib.torch_ops import name_of
 
 
 def fwd_only(fn: Callable[..., Any], args: Any, **ignored: Any) -> torch.fx.GraphModule:

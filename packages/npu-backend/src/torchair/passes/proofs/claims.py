@@ -114,9 +114,7 @@ class Comparison:
         tested: How many claims were evaluated.
     """
 
-    def __init__(
-        self, old: Version, new: Version, alike: Callable[[Step, Step], bool], evaluate: Evaluate
-    ) -> None:
+    def __init__(self, old: Version, new: Version, alike: Callable[[Step, Step], bool], evaluate: Evaluate) -> None:
         self._old, self._new, self._evaluate = old, new, evaluate
         self._same: set[Any] = set()
         self._known: dict[tuple[Any, Any], Verdict] = {}
@@ -182,7 +180,9 @@ class Comparison:
             more = {v for v in old.leaves | new.leaves if self._enterable(v)}
             if not more:
                 # only the verdict on whole parts counts against a rule: a smaller one may lack what the rule relies on
-                return verdict if verdict.equal is False or first.equal is None else Verdict(None, verdict.why, old, new)
+                return (
+                    verdict if verdict.equal is False or first.equal is None else Verdict(None, verdict.why, old, new)
+                )
             entered |= more if turn < _ROUNDS - 2 else set(self._old.maker)
         assert first is not None
         return first
@@ -201,7 +201,9 @@ class Comparison:
                 continue
             seen.add(each)
             step = version.maker[each]
-            known = each in self._same and step.edge and each not in entered and (each is not value or not step.operands)
+            known = (
+                each in self._same and step.edge and each not in entered and (each is not value or not step.operands)
+            )
             if step.opaque or known:
                 leaves.add(each)
                 continue

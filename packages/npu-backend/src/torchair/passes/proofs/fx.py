@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import torch
 
@@ -15,7 +15,7 @@ from torchair.passes.proofs.claims import Comparison, Part, Step, Verdict, Versi
 from torchair.passes.proofs.sizes import Sizes, choices
 from torchair.passes.proofs.tolerances import Tolerance
 
-Node = torch.fx.Node
+Node: TypeAlias = torch.fx.Node
 # More elements than these are not evaluated, so that a large model can be compiled with the option.
 _ELEMENTS: Final = 1 << 24
 _NARROW: Final = (torch.float32, torch.float16, torch.bfloat16)
@@ -44,11 +44,18 @@ def version(gm: torch.fx.GraphModule) -> Version:
         acts = bool(writes(node))
         steps.append(
             Step(
-                node, node.target, tuple(operands), rest, (node,), edge=isinstance(value_of(node), torch.Tensor),
-                opaque=node.op != "call_function" or acts, acts=acts, about=(args, kwargs, value_of(node)),
+                node,
+                node.target,
+                tuple(operands),
+                rest,
+                (node,),
+                edge=isinstance(value_of(node), torch.Tensor),
+                opaque=node.op != "call_function" or acts,
+                acts=acts,
+                about=(args, kwargs, value_of(node)),
             )  # fmt: skip
         )
-    outputs = [v for v in output_values(gm.graph) if isinstance(v, Node)]
+    outputs = [v for v in output_values(gm.graph) if isinstance(v, torch.fx.Node)]
     return Version(steps, outputs, gm)
 
 
@@ -147,7 +154,7 @@ def _call(step: Step, values: Mapping[Node, Any], sizes: Sizes, wide: bool) -> A
     args, kwargs, _ = step.about
 
     def real(argument: Any) -> Any:
-        if isinstance(argument, Node):
+        if isinstance(argument, torch.fx.Node):
             return values[argument]
         if wide and argument in _NARROW:
             return torch.float64
@@ -183,7 +190,7 @@ def _elements(value: Any) -> int:
         return sum(map(_elements, value))
     if not isinstance(value, torch.Tensor) or not all(isinstance(n, int) for n in value.shape):
         return 0
-    return value.numel()
+    return int(value.numel())
 
 
 # -- graphs that write memory -----------------------------------------------------------------------------------------
@@ -223,7 +230,9 @@ def _run_whole(graph: Version, sizes: Sizes, kind: str) -> Iterator[tuple[str, A
                 values[step.key] = _call(step, values, sizes, False)
             else:
                 value = _leaf(graph.about, step.key, step.about[2], sizes, kind, False)
-                values[step.key] = value.clone() if step.key.op == "get_attr" and isinstance(value, torch.Tensor) else value
+                values[step.key] = (
+                    value.clone() if step.key.op == "get_attr" and isinstance(value, torch.Tensor) else value
+                )
     for place, value in enumerate(graph.outputs):
         yield f"output {place}", values[value]
     for step in graph.steps:

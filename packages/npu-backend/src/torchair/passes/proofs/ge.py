@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -22,7 +22,14 @@ from torchair.passes.proofs.tolerances import Tolerance
 _ELEMENTS: Final = 1 << 24
 _NARROW: Final = (DataType.DT_FLOAT, DataType.DT_FLOAT16, DataType.DT_BF16)
 # What they give is not decided by what they read.
-_DRAWN: Final = ("Random", "StatelessRandom", "DropOutGenMask", "StatelessDropOutGenMask", "Multinomial", "TruncatedNormal")
+_DRAWN: Final = (
+    "Random",
+    "StatelessRandom",
+    "DropOutGenMask",
+    "StatelessDropOutGenMask",
+    "Multinomial",
+    "TruncatedNormal",
+)
 
 Texts = Callable[[Sizes], Mapping[str, int]]
 """The sizes of a graph by their texts, for one choice of the symbols."""
@@ -41,8 +48,15 @@ def version(graph: Graph) -> Version:
         about = (list(node.inputs), dict(node.attrs), known, dict(node.output_counts), dict(node.subgraphs))
         steps.append(
             Step(
-                node, node.op, tuple(node.operands()), (form, about[1]), tuple(node.outputs), edge=_edge(node),
-                opaque=node.op in PLACEHOLDERS or acts or _draws(node.op), acts=acts, about=about,
+                node,
+                node.op,
+                tuple(node.operands()),
+                (form, about[1]),
+                tuple(node.outputs),
+                edge=_edge(node),
+                opaque=node.op in PLACEHOLDERS or acts or _draws(node.op),
+                acts=acts,
+                about=about,
             )  # fmt: skip
         )
     return Version(steps, list(graph.outputs), graph)
@@ -109,7 +123,9 @@ def _shape(part: Part) -> Any:
             number[value] = len(number)
         inputs, attrs, outputs, _, inner = step.about
         said = tuple((k, _text(v.value)) for k, v in sorted(attrs.items()) if not k.startswith("_"))
-        lines.append((step.target, said, tuple(number[v] for v in step.operands), step.rest[0], repr(outputs), len(inner)))
+        lines.append(
+            (step.target, said, tuple(number[v] for v in step.operands), step.rest[0], repr(outputs), len(inner))
+        )
         if inner:
             lines.append(id(step))  # graphs in nodes have no such text: never the same
     return tuple(lines), number[part.value]
@@ -163,7 +179,7 @@ def _evaluate(
 
 def _leaves(
     a: Part, b: Part, known: Mapping[str, int], sizes: Sizes, numbers: Callable[[Node, Sizes], Any]
-) -> list[tuple[Tensor, Shape, Any]]:
+) -> list[tuple[Tensor, tuple[int, ...], Any]]:
     """What both parts begin with: value, shape, and the number if it is one."""
     chosen = sorted(a.leaves | b.leaves, key=lambda v: (v.node.name, v.index))
     made = []
@@ -199,7 +215,9 @@ def _compiled(part: Part, leaves: list[Tensor], known: Mapping[str, int], wide: 
         made[leaf] = node.outputs[0]
     for step in part.steps:
         inputs, attrs, outputs, counts, inner = step.about
-        entries = [tuple(made[t] for t in e) if isinstance(e, tuple) else made[e] if e is not None else None for e in inputs]
+        entries = [
+            tuple(made[t] for t in e) if isinstance(e, tuple) else made[e] if e is not None else None for e in inputs
+        ]
         kept = {k: v for k, v in attrs.items() if not k.startswith("_")}
         node = graph.add(step.target, entries, kept, [(d, _sized(s, known)) for d, s, _ in outputs])
         for old, new, (_, _, layout) in zip(step.values, node.outputs, outputs):
@@ -214,5 +232,3 @@ def _told(a: Part, b: Part, text: str, kind: str, sizes: Sizes) -> str:
     where = f", {sizes}" if sizes.values else ""
     leaves = ", ".join(map(repr, sorted(a.leaves | b.leaves, key=lambda v: (v.node.name, v.index)))) or "nothing"
     return f"{described(b.steps)} in the place of {described(a.steps)}: {text}, for {kind} values of {leaves}{where}"
-
-

@@ -43,7 +43,7 @@ class Sizes:
 
 
 def choices(gm: torch.fx.GraphModule) -> list[Sizes]:
-    """The sizes that were traced, and others that the guards let through; one without numbers if nothing is symbolic."""
+    """The sizes that were traced, and others that the guards let through; one of none if none is symbolic."""
     environment = next((_environment(n) for n in gm.graph.nodes if _environment(n) is not None), None)
     if environment is None:
         return [Sizes({})]

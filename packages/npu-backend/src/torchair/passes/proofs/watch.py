@@ -10,10 +10,10 @@ import torch
 
 from ge_converters.base.provenance import user_frame
 from ge_converters.base.torch_compat import plain_eager
-from torchair.passes.custom import PassError
-from torchair.config.log import logger
 from ge_graph.passes.base import walk
+from torchair.config.log import logger
 from torchair.passes.base import value_of
+from torchair.passes.custom import PassError
 from torchair.passes.proofs import fx, ge, tolerances
 from torchair.passes.proofs.claims import Comparison, Verdict
 from torchair.passes.proofs.sizes import Sizes, choices
