@@ -16,7 +16,8 @@ def fill(value: torch.Tensor, kind: str, seed: int) -> torch.Tensor:
     """Write values of a kind into a tensor of any layout; the same for the same seed. Returns the tensor."""
     if not value.numel():
         return value
-    generator = torch.Generator().manual_seed(seed)
+    # what is odd must not stand in the same places for each kind
+    generator = torch.Generator().manual_seed(31 * seed + KINDS.index(kind))
     size, dtype = tuple(value.shape), value.dtype
     if dtype.is_complex:
         parts = [fill(torch.empty(size, dtype=dtype.to_real()), kind, seed + i) for i in (0, 1)]
@@ -48,7 +49,7 @@ def _floats(size: tuple[int, ...], dtype: torch.dtype, kind: str, generator: tor
             odd = [known.max, known.min, known.smallest_normal, -known.smallest_normal]
         # each of them as often as the others: a small tensor has them all
         order = torch.randperm(made.numel(), generator=generator).reshape(size)
-        chosen = order % (len(odd) * (2 if kind == "dense" else 8))
+        chosen = order % (len(odd) + 2 if kind == "dense" else 8 * len(odd))
         for place, number in enumerate(odd):
             made[chosen == place] = number
     return made.to(dtype)
