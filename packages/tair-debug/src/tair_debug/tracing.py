@@ -8,6 +8,7 @@ nothing is allocated and nothing is computed: the factory runs, but its tensors 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.metadata
 import importlib.util
 import os
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from ge_converters.base.torch_compat import boxed, fake_mode, real_values, run_aot
+from ge_converters.base.torch_compat import boxed, fake_mode, forgetful, real_values, run_aot
 from ge_graph import Graph, escape
 from ge_graph.errors import ConfigError, GeError, on_purpose
 
@@ -71,12 +72,32 @@ def load(target: str, inputs: Sequence[str] = (), *, fake: bool = True) -> Subje
     Errors: ConfigError GE1043 if the file, the function or what it returns does not do.
     """
     factory = _factory(target)
-    with fake_mode(beside_real=True) if fake else contextlib.nullcontext():
+    mode = fake_mode(beside_real=True) if fake else None
+    with contextlib.ExitStack() as stack:
+        if mode is not None:
+            stack.enter_context(mode)
+            stack.enter_context(forgetful(mode))
         made = _made(target, factory, "; try it with real tensors (--real)" if fake else "")
         subject = _subject(target, made)
         if inputs:
             subject.args = tuple(parse_input(text) for text in inputs)
+        if fake:
+            _leave_meta(subject)
     return subject
+
+
+def _leave_meta(subject: Subject) -> None:
+    """Tensors that the factory made on the meta device go to where the others are: fake ones have no data either."""
+
+    def placed(value: torch.Tensor) -> torch.Tensor:
+        return torch.empty_like(value, device="cpu") if value.is_meta else value
+
+    if isinstance(subject.model, torch.nn.Module):
+        model = subject.model
+        if any(t.is_meta for t in (*model.parameters(), *model.buffers())):
+            model._apply(placed)
+    move = functools.partial(torch.utils._pytree.tree_map_only, torch.Tensor, placed)
+    subject.args, subject.kwargs = move((subject.args, subject.kwargs))
 
 
 def made_by(target: str) -> Any:

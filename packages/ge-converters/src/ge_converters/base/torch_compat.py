@@ -228,6 +228,26 @@ def fake_mode(*, dynamic: bool = False, beside_real: bool = False, only: Any = N
     return mode
 
 
+@contextlib.contextmanager
+def forgetful(mode: Any) -> Iterator[None]:
+    """Inside, a fake mode remembers no tensor that it makes.
+
+    ``Module.to(dtype)`` swaps the content of fake parameters, which torch refuses for a tensor that somebody refers to
+    weakly; the only one who does is the memory of the mode.
+    """
+    converter = mode.fake_tensor_converter.meta_converter
+    known, converter.tensor_memo = converter.tensor_memo, _Forgetful()
+    try:
+        yield
+    finally:
+        converter.tensor_memo = known
+
+
+class _Forgetful(dict[Any, Any]):
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Nothing is kept."""
+
+
 def graph_break(reason: str) -> None:
     """While dynamo traces: stop here and go on eagerly; under ``fullgraph=True`` fail with the reason."""
     if _BREAKS_SAY_WHY:
