@@ -3,16 +3,21 @@
 The ATen graph runs eagerly and the GE graph runs on an engine, in step with each other. Every GE result that an ATen
 value became is compared with it as soon as both exist, then both are dropped, so memory is that of two runs. The same
 holds inside branches, called regions and loops, round by round.
+
+Each value is then replaced by eager's, so that a row shows what its own operator did and nothing that it inherited. The
+graph runs once more without that, and its results are compared. How much may differ: see ``judge``.
 """
 
 from __future__ import annotations
 
+import copy
 import importlib.metadata
+import itertools
 import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,10 +26,10 @@ import torch
 from ge_converters.base.torch_compat import real_values
 from ge_graph import Graph, Node, Tensor, escape
 from ge_graph.errors import ConfigError, GeError
-from tair_debug import artefacts
+from tair_debug import artefacts, judge
 from tair_debug.data_dump import as_numpy, write_npy
 from tair_debug.measure import Measure, Tolerance, measure
-from tair_debug.stepwise import Stepwise, Wanted
+from tair_debug.stepwise import Call, Stepwise, Wanted
 from tair_debug.tracing import Subject, run_with, untraceable
 
 if TYPE_CHECKING:
@@ -32,7 +37,8 @@ if TYPE_CHECKING:
 
 OPTION: Final = "tair compare --output"
 ENGINES: Final = "ge_runtime.engines"
-_UNDEFINED: Final = ("aten.empty", "aten.new_empty")
+_STANDING: Final = ("Data", "Const", "Constant")  # which engines do not report
+_VIEWED: Final = 5  # dimensions
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +88,8 @@ class Comparison:
     Attributes:
         rows: All comparisons, in the order the operators ran.
         unmatched: Values without a partner on the other side.
+        why: Reasons for that, and how often.
+        settled: Nodes whose values are rightly any of several, with the reason: what depends on them may differ.
         notes: Branches and loops that could not be looked into, by name, and why.
         saved: Files of the first wrong pair, expected and got.
         totals: Final results of the model, eager against compiled as a whole.
@@ -89,6 +97,8 @@ class Comparison:
 
     rows: list[ComparisonRow] = field(default_factory=list)
     unmatched: int = 0
+    why: Counter[str] = field(default_factory=Counter)
+    settled: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     saved: tuple[str, ...] = ()
     totals: list[ComparisonRow] = field(default_factory=list)
@@ -112,6 +122,8 @@ class Comparison:
             "ok": self.ok,
             "compared": len(self.rows),
             "unmatched": self.unmatched,
+            "why_unmatched": dict(self.why),
+            "settled": list(self.settled),
             "notes": list(self.notes),
             "first": self.first.as_dict() if self.first else None,
             "random": self.random.as_dict() if self.random else None,
@@ -142,6 +154,7 @@ def compare_model(
     tolerance: Tolerance = Tolerance(),
     backward: bool = False,
     dynamic: bool = False,
+    isolate: bool = True,
     output: str | os.PathLike[str] | None = None,
     on_row: Callable[[ComparisonRow], None] = lambda row: None,
 ) -> Comparison:
@@ -153,6 +166,8 @@ def compare_model(
         tolerance: When a value counts as wrong.
         backward: Also compare the backward pass.
         dynamic: Trace with symbolic sizes.
+        isolate: Give each operator eager's inputs. Else a row shows what its operator inherited too, by the tolerance
+            of its type.
         output: Existing folder for the first wrong pair; None saves nothing.
         on_row: Called with each comparison as it is made.
 
@@ -172,12 +187,20 @@ def compare_model(
         if text not in result.notes:
             result.notes.append(text)
 
+    def settle(text: str) -> None:
+        if text not in result.settled:
+            result.settled.append(text)
+
     def side_by_side(gm: torch.fx.GraphModule, phase: str) -> Callable[..., Any]:
         graphs[phase] += 1
         with real_values():
             label = f"{phase} {graphs[phase]}"
-            pair = SideBySide(gm, label, engine, tolerance, add, lambda text: note(f"{label}, {text}"))
-        result.unmatched += pair.unmatched
+            pair = SideBySide(
+                gm, label, engine, tolerance, add, lambda text: note(f"{label}, {text}"), isolate=isolate,
+                total=result.totals.append, settle=settle,
+            )  # fmt: skip
+        result.unmatched += pair.why.total()
+        result.why += pair.why
         return pair
 
     try:
@@ -201,10 +224,30 @@ def compare_whole(
         with torch.no_grad():
             leaves, _ = torch.utils._pytree.tree_flatten(call(*args, **kwargs))
         results.append([v for v in leaves if isinstance(v, torch.Tensor)])
-    return [
-        ComparisonRow("whole model", f"result {i}", "", i, "", "", "", "", measure(got, expected, tolerance))
-        for i, (expected, got) in enumerate(zip(*results, strict=True))
-    ]
+    rows = []
+    true: list[torch.Tensor] | None = None
+    for i, (expected, got) in enumerate(zip(*results, strict=True)):
+        measured = measure(got, expected, tolerance)
+        if not measured.ok:
+            true = _truth_of_model(subject, state) if true is None else true
+            if len(true) == len(results[0]):
+                measured = judge.judge(got, expected, tolerance, true[i])
+        rows.append(ComparisonRow("whole model", f"result {i}", "", i, "", "", "", "", measured))
+    return rows
+
+
+def _truth_of_model(subject: Subject, state: torch.Tensor) -> list[torch.Tensor]:
+    """The results of a model in float64; none if it cannot do that."""
+    torch.set_rng_state(state)
+    try:
+        model = copy.deepcopy(subject.model)
+        model = model.double() if isinstance(model, torch.nn.Module) else model
+        args, kwargs = judge.widened((subject.args, subject.kwargs))
+        with torch.no_grad():
+            leaves, _ = torch.utils._pytree.tree_flatten(model(*args, **kwargs))
+    except Exception:  # somebody's model, which may say in any way that it has no such type
+        return []
+    return [v for v in leaves if isinstance(v, torch.Tensor)]
 
 
 def save_pair(
@@ -283,6 +326,9 @@ class SideBySide:
         tolerance: When a value counts as wrong.
         add: Called with a row, what GE made, and what eager made.
         note: Called with a sentence about values that are not compared.
+        isolate: Give each operator eager's inputs.
+        total: Called with a row for each result of the graph.
+        settle: Called with a sentence about values that may be any of several.
     """
 
     def __init__(
@@ -293,13 +339,22 @@ class SideBySide:
         tolerance: Tolerance,
         add: Callable[[ComparisonRow, torch.Tensor, torch.Tensor], None],
         note: Callable[[str], object] = lambda text: None,
+        *,
+        isolate: bool = True,
+        total: Callable[[ComparisonRow], object] = lambda row: None,
+        settle: Callable[[str], object] = lambda text: None,
     ) -> None:
         from ge_converters.conversion import convert_graph
+
+        self.isolate, self.total, self.settle = isolate, total, settle
+        self.open: set[torch.fx.Node] = set()  # whose values may be any of several
+        self.vague = [n for n in gm.graph.nodes if judge.undefined(n)]
+        self.other: Stepwise | None = None  # eager with something else in undefined elements
 
         self.gm, self.label, self.tolerance, self.add, self.note = gm, label, tolerance, add, note
         self.lowered = convert_graph(gm, name=label.replace(" ", "_"), keep_values=True)
         self.partners: dict[Tensor, list[_Partner]] = {}
-        self.unmatched = 0
+        self.why: Counter[str] = Counter()
         self.homes: dict[int, _Home] = {}
         self.parted: set[torch.fx.Node] = set()  # whose functions ran otherwise than in eager
         self.wanted = self._read(gm, self.lowered.graph, self.lowered.values, self.lowered.bodies, None)
@@ -310,14 +365,48 @@ class SideBySide:
             for home in self.homes.values():
                 home.round = 0
                 home.seen.clear()
-            eager = Stepwise(self.gm, args, self.wanted)
-            written = {m.fx_index for m in self.lowered.mutations}
-            inputs = [args[b.fx_index] for b in self.lowered.inputs]
-            inputs = [
-                v.clone() if b.fx_index in written else v for b, v in zip(self.lowered.inputs, inputs, strict=True)
-            ]
-            self.executable.run_traced(inputs, lambda node, ins, outs: self._compare(eager, node, outs))
-            return eager.finish()
+            self.other = Stepwise(self.gm, args, self.wanted, _filled(1)) if self.vague else None
+            eager = Stepwise(self.gm, args, self.wanted, _filled(0) if self.vague else None)
+            state = torch.get_rng_state()
+            with torch.no_grad():
+                self.executable.run_traced(self._inputs(args), lambda node, ins, outs: self._compare(eager, node, ins, outs))
+                results = eager.finish()
+                self._totals(args, results, state)
+            return results
+
+    def _inputs(self, args: Sequence[Any]) -> list[Any]:
+        """For the GE graph; what it writes is a copy."""
+        written = {m.fx_index for m in self.lowered.mutations}
+        inputs = [(b.fx_index in written, args[b.fx_index]) for b in self.lowered.inputs]
+        return [v.clone() if copied and isinstance(v, torch.Tensor) else v for copied, v in inputs]
+
+    def _totals(self, args: Sequence[Any], results: Any, state: torch.Tensor) -> None:
+        """Run the GE graph by itself and compare its results; only what may be any of several is eager's there too."""
+        if self.open:
+            torch.set_rng_state(state)
+            again = Stepwise(self.gm, args, self.wanted, _filled(0) if self.vague else None)
+            for home in self.homes.values():
+                home.round = 0
+                home.seen.clear()
+            got = self.executable.run_traced(
+                self._inputs(args), lambda node, ins, outs: self._adopt(again, node, ins, outs)
+            )
+        else:
+            got = self.executable.run(self._inputs(args))
+        other = self.other and self.other.finish()
+        true: Any = None
+        for i, (binding, expected) in enumerate(zip(self.lowered.outputs, _flat(results))):
+            place = getattr(binding, "ge_index", None)
+            if place is None or not isinstance(expected, torch.Tensor):
+                continue
+            ours = got[place]
+            if other is not None:
+                ours = _defined(ours, expected, _flat(other)[i])
+            measured = measure(ours, expected, self.tolerance)
+            if not measured.ok:
+                true = judge.truth_of_graph(self.gm, args) if true is None else true
+                measured = judge.judge(ours, expected, self.tolerance, _flat(true)[i] if true is not None else None)
+            self.total(ComparisonRow(self.label, f"result {i}", "", i, "", "", "", "", measured))
 
     def _read(
         self,
@@ -343,11 +432,11 @@ class SideBySide:
             for edge, index in pairs:
                 if not isinstance(edge, Tensor) or (inside and edge in self.partners):
                     continue  # what branches hand on is compared where it comes from
-                if edge in computed:
+                if edge in computed and edge.node.op not in _STANDING:
                     self.partners.setdefault(edge, []).append(_Partner(node, index))
                     wanted.values[node] += 1
                 else:
-                    self.unmatched += 1
+                    self.why[_why_unmatched(edge, computed)] += 1
         for owner in graph.nodes:
             for slot, inner in owner.subgraphs.items():
                 body = next((b for b in bodies if b.graph is inner), None)
@@ -358,7 +447,30 @@ class SideBySide:
             self.note(f"{name}: no operator of the GE graph runs its functions, since nothing needs them")
         return wanted
 
-    def _compare(self, eager: Stepwise, node: Node, outs: Sequence[Any]) -> None:
+    def _compare(self, eager: Stepwise, node: Node, ins: Sequence[Any], outs: Sequence[Any]) -> None:
+        for run, edge, got, partner, home in self._pairs(eager, node, outs):
+            call = run.call_of(partner.fx)
+            expected = _of(run.take(partner.fx), partner)
+            if not (isinstance(expected, torch.Tensor) and isinstance(got, torch.Tensor)):
+                continue
+            other = None
+            if self.other is not None and home is None:
+                other = _of(self.other.take(partner.fx), partner)
+            view = _view(got, expected)
+            self._row(node, edge, partner, call, (view.of(got, expected), expected, other), home)
+            if self.isolate or partner.fx in self.open:
+                _replace(got, view.back(expected), ins)
+
+    def _adopt(self, eager: Stepwise, node: Node, ins: Sequence[Any], outs: Sequence[Any]) -> None:
+        """Values that may be any of several become eager's."""
+        for run, _, got, partner, _ in self._pairs(eager, node, outs):
+            expected = _of(run.take(partner.fx), partner)
+            if partner.fx in self.open and isinstance(expected, torch.Tensor) and isinstance(got, torch.Tensor):
+                _replace(got, _view(got, expected).back(expected), ins)
+
+    def _pairs(
+        self, eager: Stepwise, node: Node, outs: Sequence[Any]
+    ) -> Iterator[tuple[Stepwise, Tensor, Any, _Partner, _Home | None]]:
         home = self.homes.get(id(node))
         if home is not None:
             if node.name in home.seen:
@@ -370,10 +482,7 @@ class SideBySide:
         if run is None:
             return
         for edge, got, partner in pairs:
-            value = run.take(partner.fx)
-            expected = value if partner.index is None else value[partner.index]
-            if isinstance(expected, torch.Tensor) and isinstance(got, torch.Tensor):
-                self._row(node, edge, partner.fx, got, expected, home)
+            yield run, edge, got, partner, home
         self._close(run, node)
 
     def _run_of(self, eager: Stepwise, home: _Home | None) -> Stepwise | None:
@@ -398,27 +507,133 @@ class SideBySide:
                 run.close(home.body.node)
 
     def _row(
-        self, node: Node, edge: Tensor, fx: torch.fx.Node, got: torch.Tensor, expected: torch.Tensor, home: _Home | None
+        self,
+        node: Node,
+        edge: Tensor,
+        partner: _Partner,
+        call: Call,
+        values: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None],
+        home: _Home | None,
     ) -> None:
         from ge_converters.base.provenance import fx_target
 
+        fx, (got, expected, other) = partner.fx, values
         target = fx_target(fx)
-        if target.startswith(_UNDEFINED):
+        if judge.undefined(fx):
+            self._may_differ(fx, "its elements are undefined")
             return
+        random = judge.draws(fx)
+        if random:
+            self._may_differ(fx, "it draws random numbers")
         source, code = _frame(fx)
-        measured = measure(got, expected, self.tolerance)
+        ours = got if other is None else _defined(got, expected, other)
+        measured = self._measure(partner, call, ours, expected)
         row = ComparisonRow(
             self.label, f"{home.path if home else ''}{node.name}", node.op, edge.index, fx.name, target, source, code,
-            measured, _is_random(fx), home.where() if home else "",
+            measured, random, home.where() if home else "",
         )  # fmt: skip
         self.add(row, got, expected)
+
+    def _measure(self, partner: _Partner, call: Call, got: torch.Tensor, expected: torch.Tensor) -> Measure:
+        measured = measure(got, expected, self.tolerance)
+        target = partner.fx.target
+        if not self.isolate or not (measured.max_abs or measured.bad):
+            return measured
+        if not measured.ok and isinstance(target, torch._ops.OpOverload):
+            if judge.same_by_value(target, *judge.plain(call), got, expected):
+                self._may_differ(partner.fx, "equal keys may be in any order")
+                return replace(measured, ok=True, bad=0)
+        call = judge.true(call)
+        true = judge.truth(target, *call)
+        if true is None:
+            return measured
+        size = judge.truth(target, *call, terms=True)
+        return judge.judge(
+            got, expected, self.tolerance, _of(true, partner), terms=None if size is None else _of(size, partner),
+            pointwise=torch.Tag.pointwise in getattr(target, "tags", ()),
+        )  # fmt: skip
+
+    def _may_differ(self, fx: torch.fx.Node, why: str) -> None:
+        if fx not in self.open:
+            self.open.add(fx)
+            self.settle(f"{fx.name}: {why}")
+
+
+def _of(value: Any, partner: _Partner) -> Any:
+    return value if partner.index is None else value[partner.index]
+
+
+def _flat(results: Any) -> Sequence[Any]:
+    return results if isinstance(results, (tuple, list)) else (results,)
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """How a value of the GE graph is eager's: GE passes take transposes into operators, and reshapes away.
+
+    Attributes:
+        order: The dimensions of the GE value as eager has them; None if both have the same sizes.
+        sizes: The sizes of the GE value in that order, which eager may have joined or split.
+    """
+
+    order: tuple[int, ...] | None = None
+    sizes: tuple[int, ...] = ()
+
+    def of(self, got: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        """A GE value as eager has it."""
+        return got if self.order is None else got.permute(self.order).reshape(like.shape)
+
+    def back(self, expected: torch.Tensor) -> torch.Tensor:
+        """Eager's value as the GE graph has it."""
+        if self.order is None:
+            return expected
+        return expected.reshape(self.sizes).permute([self.order.index(i) for i in range(len(self.order))])
+
+
+def _view(got: torch.Tensor, expected: torch.Tensor) -> _View:
+    """The nearest of the views that have eager's sizes."""
+    if got.shape == expected.shape or got.numel() != expected.numel() or got.dim() > _VIEWED:
+        return _View()
+    orders = [o for o in itertools.permutations(range(got.dim()))
+              if got.dim() != expected.dim() or got.permute(o).shape == expected.shape]  # fmt: skip
+    views = [_View(o, tuple(got.permute(o).shape)) for o in orders]
+    if len(views) < 2:
+        return views[0] if views else _View()
+    wide = torch.complex128 if expected.dtype.is_complex else torch.float64
+    return min(views, key=lambda v: float((v.of(got, expected).to(wide) - expected.to(wide)).abs().nan_to_num().sum()))
+
+
+def _replace(got: torch.Tensor, expected: torch.Tensor, ins: Sequence[Any]) -> None:
+    """Let a value of the engine be eager's from here on; not what is an operand too, whose memory is somebody's."""
+    if any(got is value for value in ins) or got.shape != expected.shape or got.dtype is not expected.dtype:
+        return
+    got.data = expected.detach().clone(memory_format=torch.contiguous_format)
+
+
+def _filled(number: int) -> Callable[[torch.fx.Node, Any], Any]:
+    """What stands for undefined elements."""
+
+    def stand_in(node: torch.fx.Node, value: Any) -> Any:
+        return torch.full_like(value, number) if judge.undefined(node) else value
+
+    return stand_in
+
+
+def _defined(got: torch.Tensor, expected: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Ours, with eager's elements where those depend on what lay in memory."""
+    if not (got.shape == expected.shape == other.shape) or got.dtype is not expected.dtype:
+        return got
+    free = (expected != other) & ~((expected != expected) & (other != other))
+    return torch.where(free, expected, got)
+
+
+def _why_unmatched(edge: Tensor, graph: set[Tensor]) -> str:
+    if edge not in graph:
+        return "the GE passes joined or removed its operator"
+    return "is a constant of the GE graph" if edge.node.op != "Data" else "is an input of the GE graph as it stands"
 
 
 def _frame(fx: torch.fx.Node) -> tuple[str, str]:
     from ge_converters.base.provenance import user_frame
 
     return user_frame(fx)
-
-
-def _is_random(node: torch.fx.Node) -> bool:
-    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())

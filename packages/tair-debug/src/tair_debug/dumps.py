@@ -164,6 +164,7 @@ def compare_dumps(
         partner = partners.find(entry)
         if partner is None:
             result.unmatched += 1
+            result.why["the other side has no value of that name"] += 1
             continue
         a, b = _load(partner.path), _load(entry.path)
         row = _row(entry, partner, _measure(a, b, tolerance))

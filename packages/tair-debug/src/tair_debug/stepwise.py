@@ -6,6 +6,7 @@ asked for. What torch's operator does between its functions is written down once
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from typing import Any, Final, TypeAlias
 
 import torch
 
+Call: TypeAlias = "tuple[tuple[Any, ...], dict[str, Any]]"
 # Yields a function's slot, the function and its arguments; is sent its results; returns the node's results.
 Runs: TypeAlias = "Generator[tuple[str, torch.fx.GraphModule, Sequence[Any]], Any, Any]"
 
@@ -30,6 +32,23 @@ class Wanted:
     inside: dict[torch.fx.Node, dict[str, Wanted]] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class Unasked:
+    """The value of a node that nobody asks for, with how it came about.
+
+    Attributes:
+        target: What was called.
+        args: Its arguments, values of this kind among them.
+        kwargs: Those by keyword.
+        value: The result.
+    """
+
+    target: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    value: Any = None
+
+
 class Stepwise(torch.fx.Interpreter):  # type: ignore[misc]
     """A graph under way; it forgets what nobody needs.
 
@@ -37,10 +56,20 @@ class Stepwise(torch.fx.Interpreter):  # type: ignore[misc]
         gm: The graph.
         args: Its inputs.
         wanted: What will be asked for.
+        stand_in: Gets a node and its value, and returns what stands for it.
     """
 
-    def __init__(self, gm: torch.fx.GraphModule, args: Sequence[Any], wanted: Wanted) -> None:
+    def __init__(
+        self,
+        gm: torch.fx.GraphModule,
+        args: Sequence[Any],
+        wanted: Wanted,
+        stand_in: Callable[[torch.fx.Node, Any], Any] | None = None,
+    ) -> None:
         super().__init__(gm)
+        self._stand_in = stand_in
+        self._calls: dict[torch.fx.Node, Call] = {}
+        self._unasked: dict[torch.fx.Node, Unasked] = {}
         self.extra_traceback = False
         self.args_iter = iter(args)
         self._todo = {node: i for i, node in enumerate(gm.graph.nodes)}
@@ -58,7 +87,16 @@ class Stepwise(torch.fx.Interpreter):  # type: ignore[misc]
         while node not in self._kept:
             self._step()
         self._wanted[node] -= 1
-        return self._kept[node] if self._wanted[node] else self._kept.pop(node)
+        if self._wanted[node]:
+            return self._kept[node]
+        self._calls.pop(node, None)
+        return self._kept.pop(node)
+
+    def call_of(self, node: torch.fx.Node) -> Call:
+        """The arguments of a node that will be asked for once more at least; those nobody asks for as ``Unasked``."""
+        while node not in self._kept:
+            self._step()
+        return self._calls[node]
 
     def region(self, node: torch.fx.Node) -> Region:
         """The inside of a control-flow node, with everything before the node computed.
@@ -98,7 +136,16 @@ class Stepwise(torch.fx.Interpreter):  # type: ignore[misc]
 
     def _step(self) -> None:
         node = self._order[self._done]
-        value = self.env[node] = self.run_node(node)
+        if self._wanted[node]:
+            self._calls[node] = self._call(node)
+        elif node.op == "call_function" and (node.target is not operator.getitem or node.args[0] in self._unasked):
+            self._unasked[node] = Unasked(node.target, *self._call(node))
+        value = self.run_node(node)
+        if self._stand_in is not None:
+            value = self._stand_in(node, value)
+        if node in self._unasked:
+            self._unasked[node].value = value
+        self.env[node] = value
         self._done += 1
         if self._wanted[node]:
             self._kept[node] = value
@@ -106,6 +153,13 @@ class Stepwise(torch.fx.Interpreter):  # type: ignore[misc]
             self._result = value
         for done in self.user_to_last_uses.get(node, ()):
             self.env.pop(done, None)
+            self._unasked.pop(done, None)
+
+    def _call(self, node: torch.fx.Node) -> Call:
+        def given(arg: torch.fx.Node) -> Any:
+            return self._unasked[arg] if arg in self._unasked else self.env[arg]
+
+        return torch.fx.node.map_arg(node.args, given), torch.fx.node.map_arg(node.kwargs, given)
 
 
 class Region:
