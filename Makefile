@@ -63,6 +63,9 @@ torchvision-test: setup  ## torchvision's operators and detection models; fetche
 	@ls wheelhouse/torchvision-0.28.0-*.whl >/dev/null 2>&1 || $(RUN) -m pip download -q --no-deps torchvision==0.28.0 -d wheelhouse
 	@$(RUN) -m tools.torchvision_here $$(ls wheelhouse/torchvision-0.28.0-*.whl) pytest -n 2 tests/test_torchvision.py
 
+compare-models: setup  ## tair compare on 30 healthy models in three types, and on 60 faults
+	@$(TEST) tests/test_compare_models.py
+
 opinfo: setup  ## every OpInfo of torch against the embedded engine, with a report
 	@$(RUN) -m tools.opinfo
 

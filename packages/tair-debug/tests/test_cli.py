@@ -150,6 +150,7 @@ def test_compare(tair, tmp_path):
     finally:
         REGISTRY.unregister(torch.ops.aten.sigmoid.default)
     assert code == 1
+    assert text.startswith("the results of the model differ")  # the verdict first
     assert "first out of tolerance: Tanh (Tanh) output 0" in text
     assert "FX node: sigmoid = aten.sigmoid.default" in text
     assert "models.py:10 in forward" in text

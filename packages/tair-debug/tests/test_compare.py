@@ -71,6 +71,75 @@ def test_the_first_fault_is_named(tmp_path, subject, broken):
     assert len(report["rows"]) == len(found.rows)
 
 
+def test_origin_and_inheritance(subject, broken):
+    """With eager's inputs only the operator itself is wrong; without them what depends on it is too."""
+    found = compare_model(subject, engine=work.engine())
+    assert {r.target for r in found.rows if r.wrong} == {"aten.sigmoid.default"}
+    assert [r.wrong for r in found.totals] == [True, False]
+    found = compare_model(subject, engine=work.engine(), isolate=False)
+    assert "aten.sigmoid.default" == found.first.target
+    assert len([r for r in found.rows if r.wrong]) > 1
+
+
+class Changed:
+    """The embedded engine, with something else as results of some operators.
+
+    Args:
+        change: Gets a node and its results, which it changes by ``data``.
+    """
+
+    def __init__(self, change):
+        self.change, self.engine = change, work.engine()
+
+    def compile(self, graph, options):
+        self.inner = self.engine.compile(graph, options)
+        return self
+
+    def run_traced(self, inputs, on_node):
+        def changed(node, ins, outs):
+            self.change(node, outs)
+            on_node(node, ins, outs)
+
+        return self.inner.run_traced(inputs, changed)
+
+    def run(self, inputs):
+        return self.run_traced(inputs, lambda *event: None)
+
+
+@pytest.mark.parametrize("isolate", [True, False])
+def test_equal_keys_and_undefined_elements_are_settled_by_eager(isolate):
+    """An engine that has equal keys the other way round, and other bytes where nobody wrote."""
+    seen = set()
+
+    def change(node, outs):
+        seen.add(node.op)
+        if node.op == "Sort":
+            outs[1].data = torch.tensor([3, 1, 2, 0], dtype=outs[1].dtype)
+        elif node.op == "Fill":
+            outs[0].data = torch.full_like(outs[0], float("nan"))
+
+    def model(x):
+        room = torch.index_put(x.new_empty(6), (torch.arange(4),), x)
+        keys, order = x.sort()
+        return room, room * 2, room[:4] * 2, torch.arange(10.0, 14)[order].cumsum(0), keys
+
+    x = torch.tensor([1.0, 0.0, 1.0, 0.0])
+    found = compare_model(Subject(model, (x,)), engine=Changed(change), isolate=isolate)
+    assert seen >= {"Sort", "Fill"}
+    assert found.ok, (found.first, found.totals)
+    assert found.random is None
+    assert len(found.totals) == 5
+    why = [s.partition(": ")[2] for s in found.settled]
+    assert why == ["its elements are undefined", "equal keys may be in any order"]
+
+
+def test_values_without_partner_have_a_reason():
+    found = compare_model(Subject(lambda x: (x.view(2, 8).t().contiguous() @ x.view(2, 8)).relu(), (torch.randn(4, 4),)),
+                          engine=work.engine())  # fmt: skip
+    assert found.unmatched == found.why.total()
+    assert found.as_dict()["why_unmatched"] == dict(found.why)
+
+
 def test_a_wrong_kernel_is_named(subject):
     from ge_runtime.cpu import kernel
     from ge_runtime.cpu.registry import unregister

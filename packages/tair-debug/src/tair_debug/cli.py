@@ -221,6 +221,12 @@ def compare(
     graph: Annotated[Path | None, typer.Option(help="txt graph dump that belongs to a device's recorded dump.")] = None,
     backward: Backward = False,
     dynamic: Dynamic = False,
+    isolate: Annotated[
+        bool,
+        typer.Option(
+            help="Give each operator eager's inputs, so that a row shows its own fault only; else what it inherited too."
+        ),
+    ] = True,
     config: Annotated[
         str | None,
         typer.Option(metavar="FILE.py:FACTORY", help="A function that returns the CompilerConfig to compile with."),
@@ -229,8 +235,8 @@ def compare(
 ) -> int:
     """Find the first operator whose numbers leave tolerance, with its FX node and source line.
 
-    One model: eager against its GE graphs, operator by operator. Two folders: recorded dumps. Exit code 1 if something
-    is out of tolerance.
+    One model: eager against its GE graphs, operator by operator, both measured by float64. Two folders: recorded dumps.
+    Exit code 1 if something is out of tolerance.
     """
     from tair_debug import artefacts, tracing
     from tair_debug import compare as work
@@ -243,7 +249,7 @@ def compare(
     if second is None:
         subject = tracing.load(first, inputs or (), fake=False)
         subject.config = None if config is None else _config(config)
-        result = _compare_model(subject, tolerance, engine, backward, dynamic, output)
+        result = _compare_model(subject, tolerance, engine, backward, dynamic, isolate, output)
     else:
         result = compare_dumps(first, second, tolerance=tolerance, graph=graph, output=output)
     report = None if output is None else work.write_report(output, result)
@@ -255,7 +261,13 @@ def compare(
 
 
 def _compare_model(
-    subject: Subject, tolerance: Any, engine: str, backward: bool, dynamic: bool, output: Path | None
+    subject: Subject,
+    tolerance: Any,
+    engine: str,
+    backward: bool,
+    dynamic: bool,
+    isolate: bool,
+    output: Path | None,
 ) -> Comparison:
     import torch
 
@@ -263,27 +275,33 @@ def _compare_model(
     from tair_debug import tracing
 
     result = work.compare_model(
-        subject, engine=work.engine(engine), tolerance=tolerance, backward=backward, dynamic=dynamic, output=output
-    )
+        subject, engine=work.engine(engine), tolerance=tolerance, backward=backward, dynamic=dynamic, isolate=isolate,
+        output=output,
+    )  # fmt: skip
     backend = tracing.of_compiler("backend")
-    if backend is not None:
+    if backend is not None and result.settled:
+        result.notes.append(f"the compiled model as a whole, which may rightly differ ({'; '.join(result.settled)})")
+    elif backend is not None:
         torch.compiler.reset()
         compiled = torch.compile(subject.model, backend=backend(compiler_config=subject.config), dynamic=dynamic)
-        result.totals = work.compare_whole(subject, compiled, tolerance)
+        result.totals += work.compare_whole(subject, compiled, tolerance)
     return result
 
 
 def show_comparison(result: Comparison, report: Path | None) -> None:
-    worst = max((r.measure.max_rel for r in result.rows), default=0.0)
-    say(f"{len(result.rows)} values compared, {result.unmatched} without partner, largest relative error {worst:.1e}")
-    row = result.first
-    if row is None:
-        bad = [r for r in result.totals if r.wrong]
-        for r in bad:
-            say(f" though every operator agrees: {_numbers(r)}", f"{r.node} of the whole model differs", "red")
-        if not bad:
-            say("", "all within tolerance", "green")
-    else:
+    """The verdict, what needs attention, then the numbers."""
+    row, bad = result.first, [r for r in result.totals if r.wrong]
+    if result.ok:
+        say("", "all within tolerance", "green")
+    elif row is None:
+        say(" though every operator agrees:", "the results of the model differ,", "red")
+    elif bad:
+        say("", "the results of the model differ", "red")
+    elif result.totals:
+        say(" but one operator does not do what eager does", "the results of the model are within tolerance,", "yellow")
+    for r in bad:
+        say(escape.line(f"  {r.graph}, {r.node}: {_numbers(r)}"))
+    if row is not None:
         place = f" {row.node} ({row.op}) output {row.output}, {row.graph}"
         say(escape.line(place), "first out of tolerance:", "red")
         say(f"  {_numbers(row)}")
@@ -295,6 +313,12 @@ def show_comparison(result: Comparison, report: Path | None) -> None:
         for path in result.saved:
             say(f"  saved:   {path}")
         say(f"  {sum(r.wrong for r in result.rows)} values are out of tolerance in all")
+    worst = max((r.measure.max_rel for r in result.rows if not r.random), default=0.0)
+    results = f"{len(result.totals)} results and " if result.totals else ""
+    say(f"{results}{len(result.rows)} values compared, largest relative error {worst:.1e}")
+    if result.unmatched:
+        reasons = "; ".join(f"{count}: {why}" for why, count in result.why.most_common())
+        say(escape.line(f"{result.unmatched} values without partner ({reasons})"))
     random = result.random
     if random is not None:
         say(

@@ -537,12 +537,12 @@ class SideBySide:
     def _measure(self, partner: _Partner, call: Call, got: torch.Tensor, expected: torch.Tensor) -> Measure:
         measured = measure(got, expected, self.tolerance)
         target = partner.fx.target
-        if not self.isolate or not (measured.max_abs or measured.bad):
-            return measured
         if not measured.ok and isinstance(target, torch._ops.OpOverload):
             if judge.same_by_value(target, *judge.plain(call), got, expected):
                 self._may_differ(partner.fx, "equal keys may be in any order")
                 return replace(measured, ok=True, bad=0)
+        if not self.isolate or not (measured.max_abs or measured.bad):
+            return measured
         call = judge.true(call)
         true = judge.truth(target, *call)
         if true is None:
