@@ -12,7 +12,7 @@ export HF_HUB_OFFLINE ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-npu test tiny quick unit system emulator-test torchvision-test opinfo fuzz fuzz-arguments fuzz-kernels torch-suites native graphs chips bench lint regen coverage configure wheels install uninstall package-test package-tests docs matrix release clean
+.PHONY: help setup demo demo-npu test tiny quick unit system emulator-test torchvision-test compare-models opinfo fuzz fuzz-arguments fuzz-kernels torch-suites native graphs chips bench lint regen coverage configure wheels install uninstall package-test package-tests docs matrix release clean
 
 help:  ## list these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'

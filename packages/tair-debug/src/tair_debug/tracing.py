@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from ge_converters.base.torch_compat import boxed, fake_mode, forgetful, real_values, run_aot
+from ge_converters.base.torch_compat import boxed, convertible, fake_mode, real_values, run_aot
 from ge_graph import Graph, escape
 from ge_graph.errors import ConfigError, GeError, on_purpose
 
@@ -76,7 +76,7 @@ def load(target: str, inputs: Sequence[str] = (), *, fake: bool = True) -> Subje
     with contextlib.ExitStack() as stack:
         if mode is not None:
             stack.enter_context(mode)
-            stack.enter_context(forgetful(mode))
+            stack.enter_context(convertible(mode))
         made = _made(target, factory, "; try it with real tensors (--real)" if fake else "")
         subject = _subject(target, made)
         if inputs:

@@ -229,23 +229,18 @@ def fake_mode(*, dynamic: bool = False, beside_real: bool = False, only: Any = N
 
 
 @contextlib.contextmanager
-def forgetful(mode: Any) -> Iterator[None]:
-    """Inside, a fake mode remembers no tensor that it makes.
+def convertible(mode: Any) -> Iterator[None]:
+    """Inside, modules made in a fake mode may change their type.
 
     ``Module.to(dtype)`` swaps the content of fake parameters, which torch refuses for a tensor that somebody refers to
-    weakly; the only one who does is the memory of the mode.
+    weakly. The only one who does is the mode, which remembers what it made; inside it does so by plain references.
     """
     converter = mode.fake_tensor_converter.meta_converter
-    known, converter.tensor_memo = converter.tensor_memo, _Forgetful()
+    known, converter.tensor_memo = converter.tensor_memo, {}
     try:
         yield
     finally:
         converter.tensor_memo = known
-
-
-class _Forgetful(dict[Any, Any]):
-    def __setitem__(self, key: Any, value: Any) -> None:
-        """Nothing is kept."""
 
 
 def graph_break(reason: str) -> None:
