@@ -198,7 +198,7 @@ def test_doctor(tair):
         (["summary", "models.py:raises"], "GE1043", "raised ValueError: no such checkpoint; try it with real tensors"),
         (["summary", "models.py:nothing"], "GE1043", "returned (3,), not a model"),
         (["summary", "models.py:bare", "-i", "floaty(2)"], "GE1043", "such as float32(4, 8)"),
-        (["summary", "models.py:make", "--html", "no/page.html"], "GE1041", "tair summary --html: cannot write"),
+        (["summary", "models.py:make", "--html", "models.py/page.html"], "GE1041", "tair summary --html: cannot write"),
         (["dump", "models.py:make", "-t", "svg"], "GE1040", "known are txt, pbtxt, py, html"),
         (["dump", "models.py:missing"], "GE2001", "cannot be lowered"),
         (["view", "no.air"], "GE1046", "cannot read no.air"),
@@ -216,6 +216,57 @@ def test_errors(tair, args, code, message):
     result = tair(*args)
     assert result[0] == 2
     assert f"[{code}]" in result[1]
+
+
+def test_breaks_of_the_graph_are_answers(tair, tmp_path):
+    (tmp_path / "stops.py").write_text(
+        "import torch\n\ndef model(x):\n    y = x.sin()\n    print(end='')\n    if y.sum() > 0:\n        return y.cos()\n"
+        "    return y.exp()\n\ndef make():\n    return model, torch.ones(3)\n"
+    )
+    code, found = answer(tair("summary", "stops.py:make", "--real", "--json"))
+    assert code == 0
+    assert found["graphs"] == len(found["breaks"]) + 1 == 3
+    assert [b["source"].rpartition("/")[2] for b in found["breaks"]] == ["stops.py:5 in model", "stops.py:6 in model"]
+    assert all(b["reason"] and b["hints"] and b["code"] for b in found["breaks"])
+    text = tair("summary", "stops.py:make", "--real")[1]
+    assert "3 graphs: torch.compile stops at" in text
+    assert "stops.py:6 in model: if y.sum() > 0:" in text
+    assert tair("summary", "models.py:make", "--json")[1].count('"breaks": []') == 1
+
+
+@pytest.mark.parametrize("command", ["summary", "compare", "check", "dump", "view"])
+def test_a_model_without_inputs_is_told_to_give_some(tair, command):
+    result = tair(command, "models.py:bare")
+    assert result[0] == 2
+    assert "missing 1 required positional argument" in result[1]
+    assert "Next: give its inputs: -i 'float32(4, 8)' once for each, or a factory" in result[1]
+    assert "--real" not in result[1]
+
+
+def test_a_factory_that_raises_shows_its_lines(tair, tmp_path):
+    (tmp_path / "raising.py").write_text(
+        "def load():\n    raise ValueError('no such checkpoint')\n\ndef make():\n    return load()\n"
+    )
+    for name in ("summary", "compare"):
+        code, text = tair(name, "raising.py:make")
+        assert code == 2
+        assert re.search(r"at \S*raising\.py:5 in make, return load\(\)\n +\S*raising\.py:2 in load, raise", text)
+
+
+def test_a_folder_that_is_missing_is_made(tair, tmp_path):
+    assert tair("view", "models.py:make", "-o", "new/page.html")[0] == 0
+    assert tair("summary", "models.py:make", "--html", "other/page.html")[0] == 0
+    assert (tmp_path / "new/page.html").is_file()
+    assert (tmp_path / "other/page.html").is_file()
+
+
+def test_a_dump_for_other_viewers_is_named(tair, tmp_path):
+    tair("dump", "models.py:make", "-t", "pbtxt", "-o", "out")
+    path = next((tmp_path / "out").glob("*.pbtxt"))
+    code, text = tair("view", path)
+    assert code == 2
+    assert "is a dump for TensorBoard and Netron" in text
+    assert "--type txt" in text
 
 
 def test_help(tair):

@@ -380,9 +380,9 @@ def test_models_that_are_broken(command, body, tmp_path, monkeypatch):
     ("compare", "[/x]", "\x1b[1m"), ("compare", "a\x00", "b\x00"), ("summary", "\x1b.py:x"), ("dump", "a\x00.py:x"),
     ("summary", "a" * 5000 + ".py:x"), ("summary", "m.py:make", "-i", "float32(9999999999, 9999999999)"),
     ("summary", "m.py:make", "-i", "float32(99999999999999999999999)"),
-    ("view", "pipe.air"), ("compare", "--graph", "pipe.air", "a", "a"), ("view", "m.py:make", "-o", "no/such/page"),
+    ("view", "pipe.air"), ("compare", "--graph", "pipe.air", "a", "a"), ("view", "m.py:make", "-o", "m.py/such/page"),
     ("dump", "m.py:make", "-t", "[/x]"), ("dump", "m.py:make", "-o", "m.py"),
-    ("summary", "m.py:make", "--html", "no/b"),
+    ("summary", "m.py:make", "--html", "m.py/b"),
 ])  # fmt: skip
 def test_arguments_that_are_broken(args, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])

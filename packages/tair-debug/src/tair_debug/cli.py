@@ -126,19 +126,27 @@ def summary(
     from tair_debug import artefacts, fx_summary, summary_forms, tracing
 
     subject = tracing.load(target, inputs or (), fake=not real)
-    graphs = tracing.capture(subject, backward=backward, dynamic=dynamic, fake=not real)
+    with tracing.breaks() as breaks:
+        graphs = tracing.capture(subject, backward=backward, dynamic=dynamic, fake=not real)
     rows = fx_summary.summarize(*(g.gm for g in graphs))
     written = [fx_summary.write_csv(rows, option="tair summary --csv")] if csv else []
     if html is not None:
+        artefacts.folder(html.parent, "tair summary --html")
         artefacts.write_text(html, summary_forms.to_html(rows, subject.name), "tair summary --html")
         written.append(html)
     good = all(r.good == r.calls for r in rows)
     if as_json:
-        answer({"ok": good, "graphs": len(graphs), "rows": [summary_forms.as_dict(r) for r in rows],
+        answer({"ok": good, "graphs": len(graphs), "breaks": [b.as_dict() for b in breaks], "rows": [summary_forms.as_dict(r) for r in rows],
                 "written": [str(p) for p in written]})  # fmt: skip
     else:
         out = console()
         out.print(summary_forms.to_table(rows, subject.name))
+        if breaks:
+            say(f"{len(graphs)} graphs: torch.compile stops at", style="yellow")
+        for place in breaks:
+            say(f"  {place.source or 'a place without source line'}: {escape.line(place.code)}\n    {escape.line(place.reason)}")
+            for hint in place.hints:
+                say(f"    instead: {escape.line(hint)}")
         for path in written:
             say(f"written: {path}")
     return 0 if good else 1
@@ -195,6 +203,7 @@ def view(
         graphs, base = [read_graph(Path(source))], Path(f"{escape.file_name(Path(source).stem)}.html")
     first = output or base
     paths = [first if i == 0 else first.with_name(f"{first.stem}_{i + 1}.html") for i in range(len(graphs))]
+    artefacts.folder(first.parent, "tair view --output")
     for graph, path in zip(graphs, paths):
         artefacts.write_text(path, to_html(graph), "tair view --output")
         if show:

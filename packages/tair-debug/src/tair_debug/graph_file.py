@@ -26,6 +26,11 @@ def read_graph(path: Path) -> Graph:
             "GE1046", f"{shown} is a program, and reading it would run it",
             next="dump as txt, or give FILE.py:factory for a model",
         )  # fmt: skip
+    if path.suffix == ".pbtxt":
+        raise ConfigError(
+            "GE1046", f"{shown} is a dump for TensorBoard and Netron, which leaves out the data of constants; nothing reads it back",
+            next="dump as txt (config.debug.graph_dump.type, or tair dump --type txt), or open it in one of the two",
+        )  # fmt: skip
     try:
         data = read_plain(path, _MOST_BYTES)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name

@@ -15,14 +15,15 @@ import os
 import re
 import reprlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from ge_converters.base.torch_compat import boxed, convertible, fake_mode, real_values, run_aot
+from ge_converters.base.torch_compat import boxed, breaks_of_graphs, convertible, fake_mode, real_values, run_aot
 from ge_graph import Graph, escape
 from ge_graph.errors import ConfigError, GeError, on_purpose
 
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 
 COMPILER: Final = "tair_debug.compiler"
 _INPUT: Final = re.compile(r"\s*([a-z_0-9]+)\(([\d,\s]*)\)\s*")
+_NO_INPUT: Final = "missing"  # Python's word for arguments that nobody gave
+_FRAMES: Final = 8
+_RESUMED: Final = re.compile(r"torch_dynamo_resume_in_(.+)_at_\d+")  # what dynamo calls the rest of a function
 Compiled = Callable[[torch.fx.GraphModule, str], Callable[..., Any]]
 
 
@@ -112,17 +116,26 @@ def _made(target: str, factory: Callable[[], Any], advice: str = "") -> Any:
     try:
         return factory()
     except (Exception, SystemExit) as error:
-        raise _bad(target, f"the factory raised {_said(error)}{advice}") from error
+        raise _bad(target, f"the factory raised {_said(error)}{advice}", _trace(error)) from error
 
 
 def _said(error: BaseException) -> str:
     return escape.line(f"{type(error).__name__}: {error}", 500)
 
 
-def _bad(target: str, what: str) -> ConfigError:
+def _trace(error: BaseException) -> str:
+    """The lines that led to an exception, outermost first, without ours and without the middle of a long way."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]
+    shown = [escape.line(f"{f.filename}:{f.lineno} in {f.name}, {f.line}", 300) for f in frames]
+    if len(shown) > _FRAMES:
+        shown[_FRAMES // 2 : -_FRAMES // 2] = [f"... {len(shown) - _FRAMES} more"]
+    return "\n     ".join(shown)
+
+
+def _bad(target: str, what: str, where: str = "") -> ConfigError:
     return ConfigError(
-        "GE1043", f"{escape.line(target, 500)}: {what}",
-        next="give FILE.py:factory, a function that returns a model or (model, inputs)",
+        "GE1043", f"{escape.line(target, 500)}: {what}", where=where,
+        next="repair the factory" if where else "give FILE.py:factory, a function that returns a model or (model, inputs)",
     )  # fmt: skip
 
 
@@ -146,7 +159,7 @@ def _factory(target: str) -> Callable[[], Any]:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        raise _bad(target, f"{path} raised {_said(error)}") from error
+        raise _bad(target, f"{path} raised {_said(error)}", _trace(error)) from error
     factory = getattr(module, name, None)
     if not callable(factory):
         functions = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
@@ -245,6 +258,40 @@ def _tensors(value: Any) -> list[torch.Tensor]:
     return [v for v in leaves if isinstance(v, torch.Tensor)]
 
 
+@dataclass(frozen=True, slots=True)
+class Break:
+    """A place where a graph ends and another begins.
+
+    Attributes:
+        reason: Why, in dynamo's words.
+        hints: What to write instead, in dynamo's words.
+        source: The user's line, such as ``model.py:12 in forward``.
+        code: Text of that line.
+    """
+
+    reason: str
+    hints: tuple[str, ...] = ()
+    source: str = ""
+    code: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"reason": self.reason, "hints": list(self.hints), "source": self.source, "code": self.code}
+
+
+@contextlib.contextmanager
+def breaks() -> Iterator[list[Break]]:
+    """The breaks of the graphs that are captured inside; there when it ends."""
+    found: list[Break] = []
+    with breaks_of_graphs() as reasons:
+        yield found
+    for said, frame in reasons:
+        lines = [line.strip() for line in said.strip().splitlines()]
+        hints = tuple(line.removeprefix("Hint:").strip() for line in lines if line.startswith("Hint:"))
+        name = _RESUMED.sub(r"\1", frame.name) if frame is not None else ""
+        source = f"{frame.filename}:{frame.lineno} in {name}" if frame is not None else ""
+        found.append(Break(lines[0] if lines else "", hints, source, (frame.line or "") if frame is not None else ""))
+
+
 def capture(subject: Subject, *, backward: bool = False, dynamic: bool = False, fake: bool = True) -> list[Captured]:
     """The ATen graphs of a model, in the order they are needed; nothing is computed if ``fake``.
 
@@ -272,6 +319,8 @@ def untraceable(subject: Subject, error: Exception, *, fake: bool) -> GeError:
     if ours is not None:
         return ours
     advice = "try it with real tensors (--real): fake ones have no values to decide by" if fake else "run it eagerly"
+    if not subject.args and not subject.kwargs and isinstance(error, TypeError) and _NO_INPUT in str(error):
+        advice = "give its inputs: -i 'float32(4, 8)' once for each, or a factory that returns (model, inputs)"
     said = (str(error).strip().splitlines() or [""])[0]
     return ConfigError(
         "GE1047", f"{subject.name}: tracing the model raised {type(error).__name__}: {escape.line(said, 500)}",

@@ -251,6 +251,18 @@ def graph_break(reason: str) -> None:
         torch._dynamo.graph_break()
 
 
+@contextlib.contextmanager
+def breaks_of_graphs() -> Iterator[list[tuple[str, Any]]]:
+    """Reason, in dynamo's words, and the user's innermost frame, for each place where dynamo stopped inside."""
+    from torch._dynamo.utils import graph_break_reasons
+
+    before, found = [id(r) for r in graph_break_reasons], list[tuple[str, Any]]()
+    yield found
+    for reason in graph_break_reasons:
+        if id(reason) not in before:
+            found.append((reason.reason, reason.user_stack[-1] if reason.user_stack else None))
+
+
 def debug_folder() -> str:
     """``torch_compile_debug/run_<time>-pid_<pid>``, where dynamo keeps its record of this process."""
     from torch._dynamo.utils import get_debug_dir
