@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import warm
+from tair_testing import warm
 from tools.docs import chinese
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,6 +30,17 @@ raise SystemExit(main(["aten.add.Tensor", "aten.lerp", "aten.fmax", "aten.fmin"]
 """
     script.write_text("\n\n".join(python_blocks(ROOT / "docs" / "adding_an_op.md")) + check)
     warm.run(script, cwd=tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", python_blocks(ROOT / "docs" / "writing_a_pass.md"))
+def test_the_guide_to_passes_runs(text, tmp_path):
+    script = tmp_path / "example.py"
+    script.write_text(text)
+    printed = warm.run(script, cwd=tmp_path).stdout.strip()
+    if "print(" in text:
+        assert printed
+        assert f"It prints `{printed}`" in (ROOT / "docs" / "writing_a_pass.md").read_text()
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import torchair
-from tools import warm
+from tair_testing import warm
 from torchair.config.log import TorchairLogger, record_no_longer_to, record_to
 from torchair.core.utils import EVENT_LEVEL
 
