@@ -1,7 +1,8 @@
 """Which function converts which op: one object, two layers, support as data.
 
 Built-in converters fill the lower layer; whatever else is registered goes into the upper one and wins. An op nobody
-can convert is absent, never a stub. Built-in families load on first use, so importing this package costs nothing.
+can convert is absent, never a stub. A built-in family is imported when a graph has one of its ops, by the index of ops
+that is made from the families; importing this package costs nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import pkgutil
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 
@@ -33,6 +35,7 @@ F = TypeVar("F", bound=Converter)
 Served: TypeAlias = "Target | str | Mapping[Any, Sequence[Support]]"
 
 BUILT_IN: Final = "ge_converters.ops"  # found by name, as the packages of others are: this module is below it
+INDEX: Final = "index.tsv"  # in its folder, written by ge_converters.report.index
 FAMILY_ENTRY_POINTS: Final = "ge_converters.families"
 _OURS: Final = "ge_converters."
 
@@ -41,11 +44,20 @@ class Registry:
     """Converters by target, user entries over built-in ones.
 
     Args:
-        families: Names of modules that register the built-in converters, imported on first use.
+        families: Names of modules that register the built-in converters.
+        index: Families that are imported when one of their ops is looked up, with the names of these ops. All others
+            are imported with the first lookup.
     """
 
-    def __init__(self, families: Callable[[], Iterable[str]] = lambda: ()) -> None:
+    def __init__(
+        self,
+        families: Callable[[], Iterable[str]] = lambda: (),
+        index: Callable[[], Mapping[str, Sequence[str]]] = dict,
+    ) -> None:
         self._families = families
+        self._index = index
+        self._family_of: dict[str, str] | None = None  # by the index, once all other families are there
+        self._imported: set[str] = set()
         self._loaded = False
         self._loading = False
         self._lock = threading.RLock()
@@ -98,7 +110,7 @@ class Registry:
                 if isinstance(one, str):
                     self._awaited.setdefault(one, []).append((fn, source, here, forms))
                     self._note_origin(_row(one, where_is(fn)), fn, applied_by)
-                    self.revision += 1
+                    self.revision += not self._loading
                 else:
                     self._add(one, fn, source, where or where_is(fn), here, forms, applied_by)
             return fn
@@ -147,7 +159,7 @@ class Registry:
         layer[target] = entry
         self._note_origin(_row(entry.name, entry.where), fn, applied_by)
         self._by_function.setdefault(written, []).append(entry)
-        self.revision += 1
+        self.revision += not self._loading  # what the index promises is known before it is there
 
     def _note_origin(self, row: str, fn: Converter, applied_by: FrameType) -> None:
         """Whether other code registers this; both the function and who registers it have to be ours to be known."""
@@ -177,27 +189,62 @@ class Registry:
     # -- lookup ---------------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Import the built-in families; done by every lookup, so there is seldom a need to call it."""
-        if not self._loaded:
-            self._load(ours=True)
+        """Import all built-in families: what lists converters needs them, a lookup only the family of its op."""
+        if self._loaded:
+            return
+        with self._lock:
+            if not self._loading:
+                self._import(self._families())
+                self._loaded = True
 
-    def _load(self, ours: bool) -> None:
+    def _import(self, families: Iterable[str]) -> None:
         with self._lock:  # another thread waits until all is there; this one may come back while a family loads
-            if self._loaded or self._loading:
+            if self._loading:
                 return
             self._loading = True
             try:
-                for name in self._families():
-                    if ours or not name.startswith(_OURS):
+                for name in families:
+                    if name not in self._imported:
                         _load_family(name)
-                self._loaded = ours
+                        self._imported.add(name)
             finally:
                 self._loading = False
+
+    def _import_for(self, target: Any) -> None:
+        """Import the family that the index names for a target."""
+        with self._lock:
+            if self._loading:
+                return
+            family = self._families_by_op().get(target_name(target))
+            if family is not None and family not in self._imported:
+                self._import((family,))
+
+    def _families_by_op(self) -> Mapping[str, str]:
+        """The family of each op by the index; families that it lacks are imported first."""
+        if self._family_of is None:
+            index = self._index()
+            found = {op: family for family, ops in index.items() for op in ops}
+            self._import(name for name in self._families() if name not in index)
+            taken = [found[e.name] for e in self._built_in.values() if e.name in found]
+            self._import(taken)  # at once, for an op that one of the others registers too
+            self._family_of = found
+        return self._family_of
+
+    def layer(self, target: Any) -> str:
+        """The layer of the converter that ``find`` would return, without importing it; empty if there is none."""
+        if not self._loaded and target not in self._user:
+            name = target_name(target)
+            with self._lock:
+                promised = not self._loading and name in self._families_by_op()
+            if promised and name not in self._awaited:
+                return "built-in"
+        entry = self.find(target)
+        return "" if entry is None else entry.layer
 
     def find(self, target: Any) -> Entry | None:
         """The converter of a target: the user's, else the built-in one, else one derived from two schemas."""
         if not self._loaded:
-            self.load()
+            self._import_for(target)
         entry = self._user.get(target) or self._built_in.get(target)
         if entry is not None or not isinstance(target, torch._ops.OpOverload):
             return entry
@@ -264,7 +311,7 @@ class Registry:
         """
         import hashlib
 
-        self._load(ours=False)
+        self._import(name for name in self._families() if not name.startswith(_OURS))
         rows = {_row(e.name, e.where) for e in {**self._built_in, **self._user}.values()}
         rows |= {_row(name, where_is(fn)) for name, fn in self._waiting()}  # the same row before and after it turns up
         return hashlib.sha256("\n".join(sorted(rows & self._foreign)).encode()).hexdigest()[:16]
@@ -307,24 +354,42 @@ def _op_name(name: str) -> str:
 # -- the registry everybody uses --------------------------------------------------------------------------------------
 
 
-def _modules_in(package: str) -> Iterator[str]:
+def modules_in(package: str) -> Iterator[str]:
     """Names of all modules of a package and of the packages in it; nothing but the packages above is imported."""
     spec = importlib.util.find_spec(package)
     for module in pkgutil.iter_modules(spec.submodule_search_locations if spec is not None else None):
         name = f"{package}.{module.name}"
         if module.ispkg:
-            yield from _modules_in(name)
+            yield from modules_in(name)
         else:
             yield name
 
 
 def _family_modules() -> Iterator[str]:
-    yield from _modules_in(BUILT_IN)
+    yield from modules_in(BUILT_IN)
     for point in importlib.metadata.entry_points(group=FAMILY_ENTRY_POINTS):
         yield point.value
 
 
-REGISTRY: Final = Registry(_family_modules)
+def _index() -> Mapping[str, Sequence[str]]:
+    """Module to the ops that it converts; empty if the index was made with another version of torch."""
+    spec = importlib.util.find_spec(BUILT_IN)
+    folder = next(iter(spec.submodule_search_locations or ()), None) if spec is not None else None
+    if folder is None:
+        return {}
+    version, *lines = Path(folder, INDEX).read_text(encoding="utf-8").splitlines()
+    if version != index_version():
+        return {}
+    rows = (line.split("\t") for line in lines)
+    return {f"{BUILT_IN}.{module}": ops.split() for module, ops in rows}
+
+
+def index_version() -> str:
+    """The first line of the index: a converter that does not fit an op of another torch must not be promised."""
+    return f"torch {'.'.join(torch.__version__.split('.')[:2])}"
+
+
+REGISTRY: Final = Registry(_family_modules, _index)
 
 
 def register_fx_node_ge_converter(
