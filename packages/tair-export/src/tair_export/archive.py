@@ -27,6 +27,7 @@ import re
 import secrets
 import shutil
 import stat
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -49,6 +50,7 @@ FULL_BYTES: Final = 256 << 20
 _BLOCK: Final = 32 << 20
 _RETRIES: Final = 8
 _SPARE_HANDLES: Final = 8
+_LOCK_POLL: Final = 0.02
 _UNFLUSHED: Final = 64  # files whose handle waits for the disk
 
 Verify: TypeAlias = "bool | Literal['auto', 'fast', 'full', 'sizes']"
@@ -166,11 +168,15 @@ class Writer:
 
     Args:
         root: Folder; made if missing.
+        private: Whether the files are for this user alone; else as the process's umask says.
+        wait: Seconds to wait for another writer, who holds the lock; None waits until it is done.
     """
 
-    def __init__(self, root: Path, layout: Layout) -> None:
+    def __init__(self, root: Path, layout: Layout, *, private: bool = False, wait: float | None = None) -> None:
         self.root = root
         self.layout = layout
+        self._mode = 0o600 if private else 0o666
+        self._wait = wait
         self._stage = root / f".staging-{layout.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
         self._lock = -1
         self._hashing = ThreadPoolExecutor(2, "hash")
@@ -183,7 +189,7 @@ class Writer:
     def __enter__(self) -> Writer:
         with reported("the folder cannot be written to", self.root):
             self.root.mkdir(parents=True, exist_ok=True)
-            with _locked(self.root):  # so that nobody takes the new folder for an abandoned one
+            with _locked(self.root, self._wait):  # so that nobody takes the new folder for an abandoned one
                 self._stage.mkdir()
                 self._lock = os.open(self._stage, os.O_RDONLY)
                 fcntl.flock(self._lock, fcntl.LOCK_EX)
@@ -230,7 +236,7 @@ class Writer:
         with reported(f"'{escape.line(name, 200)}' cannot be written", path):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._begun.append(name)
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, self._mode)
             self._fill(name, handle, pieces)
 
     def _fill(self, name: str, handle: int, pieces: Iterable[Piece]) -> None:
@@ -277,7 +283,7 @@ class Writer:
         manifest = seal({**body, "graph": self.layout.graph, "files": listed})
         text = render(manifest)
         target = self.root / self.layout.manifest
-        with _locked(self.root):
+        with _locked(self.root, self._wait):
             for name in (*(f.name for f in files), self.layout.manifest):
                 _check_inside(self.root, name)
             old = _finish(self.root, self.layout)
@@ -288,7 +294,7 @@ class Writer:
                 for folder in {staged, *(p.parent for p in staged.rglob("*"))}:
                     _sync_folder(folder)
                 target.parent.mkdir(parents=True, exist_ok=True)
-                _write_synced(self._stage, text)
+                _write_synced(self._stage, text, self._mode)
                 self._check_handles()
                 os.rename(self._stage, target)
             except BaseException:
@@ -379,8 +385,8 @@ def _flush(handle: int) -> None:
         os.close(handle)
 
 
-def _write_synced(path: Path, data: bytes) -> None:
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+def _write_synced(path: Path, data: bytes, mode: int) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
         _write(handle, data)
     finally:
@@ -393,10 +399,25 @@ def _sync_folder(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _locked(root: Path) -> Iterator[None]:
-    """One commit at a time in a folder; the system drops the lock with the process."""
+def _locked(root: Path, wait: float | None = None) -> Iterator[None]:
+    """One commit at a time in a folder; the system drops the lock with the process.
+
+    Args:
+        wait: Seconds to wait for it at most; None waits for ever.
+
+    Raises:
+        TimeoutError: Another process has held it for that long.
+    """
     with opened(root) as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        end = None if wait is None else time.monotonic() + wait
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX if end is None else fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if end is None or time.monotonic() >= end:
+                    raise TimeoutError(errno.ETIMEDOUT, "another process holds the lock") from None
+            time.sleep(_LOCK_POLL)
         yield
 
 
