@@ -1,4 +1,4 @@
-"""Whoever may write into a cache folder gets nothing but a miss: not code, not another user's graph, not a run that ends."""
+"""Who may write into a cache folder gets nothing but a miss: not code, not another's graph, not a run that ends."""
 
 import dataclasses
 import fcntl
@@ -14,10 +14,10 @@ import torch
 import torchair
 from ge_graph.errors import GeError
 from tair_export.archive import render, seal
-from torchair import stored_graph
-from torchair.artifacts import CompiledFxArtifacts, CompiledFxGraph
+from torchair.artifact import stored_graph
+from torchair.artifact.traced_call import PathRoots, read_path
+from torchair.compiler.artifacts import CompiledFxArtifacts, CompiledFxGraph
 from torchair.inference import cache_compile
-from torchair.traced_call import PathRoots, read_path
 
 ACTED = []
 

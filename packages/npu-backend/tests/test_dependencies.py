@@ -12,11 +12,11 @@ import torchair
 from ge_converters.registry import REGISTRY
 from ge_graph import schema
 from tair_export.ranks import Rank
-from tools import warm
-from torchair import dependencies
-from torchair.content import Unknowable
-from torchair.dependencies import ROWS, Method, Subject, key
-from torchair.fx_passes import patterns
+from tair_testing import warm
+from torchair.artifact import dependencies
+from torchair.artifact.content import Unknowable
+from torchair.artifact.dependencies import ROWS, Method, Subject, key
+from torchair.passes import patterns
 
 
 class Net(torch.nn.Module):
@@ -37,7 +37,7 @@ def graph(function):
 def subject(**changes):
     model = Net()
     known = Subject(
-        torchair.CompilerConfig(), graph(torch.relu), [torch.ones(2)], {torch.ops.aten.relu.default: torch.clamp_min},
+        torchair.CompilerConfig(), graph(lambda x: torch.relu(x)), [torch.ones(2)], {torch.ops.aten.relu.default: torch.clamp_min},
         Method(Net.forward, (model,), True, ("tp None",)), "", Rank(0, 1),
     )  # fmt: skip
     return dataclasses.replace(known, **changes)
@@ -107,7 +107,7 @@ CHANGES = {
     "kernels": a_chip,
     "AOTAutograd": lambda patch: patch.setattr(functorch_config, "functionalize_rng_ops", True),
     "state": lambda patch: patch.setattr(torch, "is_inference_mode_enabled", lambda: True),
-    "graph": lambda patch: subject(graph=graph(torch.sigmoid)),
+    "graph": lambda patch: subject(graph=graph(lambda x: torch.sigmoid(x))),
     "inputs": lambda patch: subject(inputs=[torch.ones(3)]),
     "decompositions": lambda patch: subject(decompositions={}),
     "gears": lambda patch: subject(gears="2, 4"),
@@ -142,7 +142,7 @@ def test_what_makes_no_difference_is_the_same_key():
 
 
 def test_a_graph_that_is_traced_already_does_not_depend_on_how():
-    names = key(Subject(torchair.CompilerConfig(), graph=graph(torch.relu))).keys()
+    names = key(Subject(torchair.CompilerConfig(), graph=graph(lambda x: torch.relu(x)))).keys()
     assert "graph" in names
     assert not names & {"state", "decompositions", "torch decompositions", "AOTAutograd", "inputs", "source"}
 
@@ -151,7 +151,9 @@ def test_what_cannot_be_known_names_the_row_and_the_culprit():
     import threading
 
     lock = threading.Lock()
-    with pytest.raises(Unknowable, match=r"decompositions: the decomposition of aten.relu.default depends on _thread.lock"):
+    with pytest.raises(
+        Unknowable, match=r"decompositions: the decomposition of aten.relu.default depends on _thread.lock"
+    ):
         key(subject(decompositions={torch.ops.aten.relu.default: lambda x: x if lock else x}))
 
 

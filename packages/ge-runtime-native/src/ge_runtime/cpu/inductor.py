@@ -222,7 +222,9 @@ def use_private_folder() -> None:
             own = tempfile.mkdtemp(prefix="tair-inductor-")
             atexit.register(shutil.rmtree, own, ignore_errors=True)
             os.environ["TORCHINDUCTOR_CACHE_DIR"] = own
-            text = f"torchair: code that Inductor made is not taken from {folder}: {why} ({path}); {own} is used instead"
+            text = (
+                f"torchair: code that Inductor made is not taken from {folder}: {why} ({path}); {own} is used instead"
+            )
             warnings.warn(text, UserWarning, stacklevel=2)
             return
 

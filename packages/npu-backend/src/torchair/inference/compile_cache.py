@@ -3,8 +3,8 @@
 The first call of the first process runs under ``torch.compile`` and is watched: where the graph's inputs come from,
 what the result is made of, which code and which globals were read. Graph and record become one archive. A later process
 reads it, checks it against the program, and calls the engine directly, without dynamo, without guards. What an entry
-depends on is the table of ``torchair.dependencies`` and what tracing read; an entry that does not fit is made anew with
-the reason in the log. That a call's Python values are those of the recorded call is the caller's contract; tensors and
+depends on is the table of ``torchair.artifact.dependencies`` and what tracing read; an entry that does not fit is made
+anew with the reason in the log. That a call's Python values are those of the recorded call is the caller's contract; tensors and
 numbers that the graph reads, and what was decided about their sizes, are checked.
 """
 
@@ -35,20 +35,20 @@ from tair_export.archive import read_manifest
 from tair_export.guards import symbols
 from tair_export.guards import text as guard_text
 from tair_export.ranks import Rank, current
-from torchair import stored_graph, traced_call
-from torchair.backend import _config, _decompositions, compile_graph
-from torchair.cache import CacheEntry, known_key
-from torchair.config import CompilerConfig
-from torchair.fx_text import known_value
-from torchair.gears import Gears
+from torchair.artifact import stored_graph, traced_call
+from torchair.artifact.cache import CacheEntry, known_key
+from torchair.artifact.fx_text import known_value
+from torchair.artifact.size_conditions import Watch, shape_env_of
+from torchair.artifact.stored_graph import Contract, Stored, Unstorable
+from torchair.artifact.traced_call import GraphInput, PathRoots, ResultRecorder
+from torchair.compiler.backend import _config, _decompositions, compile_graph
+from torchair.compiler.gears import Gears
+from torchair.compiler.pipeline import Pipeline, new_number
+from torchair.config.compiler_config import CompilerConfig
+from torchair.config.log import logger
 from torchair.inference import reads
 from torchair.inference.loaded_call import InputRule, LoadedCall
 from torchair.inference.place import Place
-from torchair.log import logger
-from torchair.pipeline import Pipeline, new_number
-from torchair.size_conditions import Watch, shape_env_of
-from torchair.stored_graph import Contract, Stored, Unstorable
-from torchair.traced_call import GraphInput, PathRoots, ResultRecorder
 
 FILE: Final = "compiled_module"
 DEFAULT_FOLDER: Final = ".torchair_cache"
@@ -312,7 +312,7 @@ class _Trace:
         return self._compiler
 
     def _compiler(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        from torchair.pipeline import device_of
+        from torchair.compiler.pipeline import device_of
 
         metadata = aot_metadata()
         self._count = len(metadata.output_info)

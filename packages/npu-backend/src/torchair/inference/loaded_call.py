@@ -11,14 +11,14 @@ import torch
 
 from ge_graph.escape import line
 from tair_export.guards import Expr, check, function, holds, text
-from torchair import stored_graph, traced_call
-from torchair.gears import Gears
+from torchair.artifact import stored_graph, traced_call
+from torchair.artifact.size_conditions import listed
+from torchair.artifact.stored_graph import Stored
+from torchair.artifact.traced_call import PathRoots
+from torchair.compiler.gears import Gears
+from torchair.compiler.pipeline import Pipeline, new_number
 from torchair.inference import reads
 from torchair.inference.place import Place
-from torchair.pipeline import Pipeline, new_number
-from torchair.size_conditions import listed
-from torchair.stored_graph import Stored
-from torchair.traced_call import PathRoots
 
 
 class LoadedCall:

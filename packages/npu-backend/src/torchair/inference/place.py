@@ -10,9 +10,9 @@ import torch
 
 from ge_graph.escape import file_name
 from tair_export.ranks import Rank
-from torchair.config import CompilerConfig
-from torchair.content import Content, Unknowable, content_of, digest
-from torchair.dependencies import Method, Subject, changed_options, traced_content
+from torchair.artifact.content import Content, Unknowable, content_of, digest
+from torchair.artifact.dependencies import Method, Subject, changed_options, traced_content
+from torchair.config.compiler_config import CompilerConfig
 
 
 class Place:
