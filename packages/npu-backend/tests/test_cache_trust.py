@@ -239,7 +239,8 @@ def to_another(path):
 
 
 GIFTS = {
-    to_everybody: "everybody may write it", to_a_group: "its group may write it", to_another: "it belongs to user 12345",
+    to_everybody: "everybody may write it", to_a_group: "its group may write it",
+    to_another: "it belongs to user 12345",
 }  # fmt: skip
 
 

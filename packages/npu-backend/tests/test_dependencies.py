@@ -37,8 +37,9 @@ def graph(function):
 def subject(**changes):
     model = Net()
     known = Subject(
-        torchair.CompilerConfig(), graph(lambda x: torch.relu(x)), [torch.ones(2)], {torch.ops.aten.relu.default: torch.clamp_min},
-        Method(Net.forward, (model,), True, ("tp None",)), "", Rank(0, 1),
+        torchair.CompilerConfig(), graph(lambda x: torch.relu(x)), [torch.ones(2)],
+        {torch.ops.aten.relu.default: torch.clamp_min}, Method(Net.forward, (model,), True, ("tp None",)), "",
+        Rank(0, 1),
     )  # fmt: skip
     return dataclasses.replace(known, **changes)
 

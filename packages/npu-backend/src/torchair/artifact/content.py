@@ -27,6 +27,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from ge_converters.base.torch_compat import real_values
 from ge_converters.registry.signatures import is_composite
 from ge_graph.files import read_plain
 
@@ -438,8 +439,9 @@ def _is_python(cls: type) -> bool:
 
 def tensor_digest(value: torch.Tensor) -> str:
     """The digest of a tensor's elements."""
-    data = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8) if value.numel() else value.new_empty(0)
-    return hashlib.sha256(data.numpy().tobytes()).hexdigest()
+    with real_values():  # a key may be made while torch traces
+        data = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8) if value.numel() else value.new_empty(0)
+        return hashlib.sha256(data.numpy().tobytes()).hexdigest()
 
 
 def _named(value: Any) -> str:

@@ -163,8 +163,8 @@ class Pipeline(FxProgress):
         cache."""
         plan = take_views(gm)
         gears = "" if self.gears is None else self.gears.text()
-        entry = cache.entry_for(self.config, gm, self._label, gears) if not self.observers else None
         with real_values(), no_collection():
+            entry = cache.entry_for(self.config, gm, self._label, gears) if not self.observers else None
             kept = None if entry is None else self._from_cache(gm, engine, entry)
             if kept is not None:
                 return kept

@@ -4,8 +4,8 @@ The first call of the first process runs under ``torch.compile`` and is watched:
 what the result is made of, which code and which globals were read. Graph and record become one archive. A later process
 reads it, checks it against the program, and calls the engine directly, without dynamo, without guards. What an entry
 depends on is the table of ``torchair.artifact.dependencies`` and what tracing read; an entry that does not fit is made
-anew with the reason in the log. That a call's Python values are those of the recorded call is the caller's contract; tensors and
-numbers that the graph reads, and what was decided about their sizes, are checked.
+anew with the reason in the log. That a call's Python values are those of the recorded call is the caller's contract;
+tensors and numbers that the graph reads, and what was decided about their sizes, are checked.
 """
 
 from __future__ import annotations
