@@ -170,8 +170,8 @@ class PathRoots:
         classes = [k for b in self._bound for k in type(b).__mro__]
         for each in self._bound:
             classes += [type(m) for m in each.modules()] if isinstance(each, torch.nn.Module) else []
-        own = {sys.modules.get(name) for name in {self._function.__module__, *(k.__module__ for k in classes)}}
-        own = {m for m in own if isinstance(m, types.ModuleType) and not is_known(m.__name__)}
+        names = {self._function.__module__, *(k.__module__ for k in classes)}
+        own = {m for name in names if (m := sys.modules.get(name)) is not None and not is_known(name)}
         spaces = [self._globals, *map(vars, own)]
         used = {v for s in spaces for v in list(s.values()) if isinstance(v, types.ModuleType)}
         return {m.__name__: m for m in own | used if sys.modules.get(m.__name__) is m and not is_known(m.__name__)}
@@ -248,7 +248,7 @@ def _attribute(value: Any, name: str) -> Any:
             if name in held.get(place, ()):
                 return held[place][name]
     if isinstance(value, tuple) and name in getattr(type(value), "_fields", ()):
-        return tuple.__getitem__(value, type(value)._fields.index(name))
+        return tuple.__getitem__(value, _field_names(type(value)).index(name))
     for cls in type(value).__mro__:
         slot = vars(cls).get(name)
         if isinstance(slot, types.MemberDescriptorType):

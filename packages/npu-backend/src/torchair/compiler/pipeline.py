@@ -108,7 +108,7 @@ class Pipeline(FxProgress):
         self.report = CompileReport(model_id, phase, self.stage.graph_id)
         self._label = f"model {model_id} {phase}"
         self.on_stored: Callable[[Stored], None] | None = None
-        self.on_saving: Callable[[Stored, Callable[[], None] | None], None] | None = None
+        self.on_saving: Callable[[Stored, Callable[[], object] | None], None] | None = None
         self.gears: Gears | None = None
         self.guarded = False
 

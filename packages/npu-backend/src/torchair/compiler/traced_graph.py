@@ -55,7 +55,7 @@ class TracedGraph:
         self._call: Callable[[list[Any]], Any] | None = None
         self._inner: list[Any] = []
         self._stored: Stored | None = None
-        self._later: Callable[[], None] | None = None
+        self._later: Callable[[], object] | None = None
         self._device, self._count = "cpu", 0
         self._watch = Watch(shape_env_of(gm))
         self._aliasing = aliasing_guards()
@@ -104,7 +104,7 @@ class TracedGraph:
 
         return compile_inference
 
-    def _keep(self, stored: Stored, save: Callable[[], None] | None) -> None:
+    def _keep(self, stored: Stored, save: Callable[[], object] | None) -> None:
         """The pipeline has made a graph; ``save`` writes it to the cache behind AOTAutograd."""
         self._stored, self._later = stored, save
 

@@ -37,7 +37,7 @@ def of_trace(tx: Any, traced: Iterable[types.CodeType], content: Content) -> dic
         if code in content.codes or path in content.files or path in files or is_known_file(path):
             continue
         if path not in _loaded_files():
-            raise Unstorable(f"'{code.co_qualname}' in {path} was traced, which no name in the function leads to")
+            raise Unstorable(f"'{code.co_name}' in {path} was traced, which no name in the function leads to")
         try:
             files[path] = source_digest(path)
         except Unknowable as error:
