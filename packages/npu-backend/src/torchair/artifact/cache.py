@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 
 from ge_graph.files import others_may_write
-from tair_export.archive import SUFFIX
+from tair_export.manifest import SUFFIX
 from tair_export.ranks import Rank, current
 from torchair.artifact import dependencies, stored_graph
 from torchair.artifact.content import Unknowable, digest

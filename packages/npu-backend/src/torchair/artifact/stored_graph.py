@@ -24,8 +24,9 @@ from ge_graph import TensorSpec, serde
 from ge_graph.dtypes import DataType
 from ge_graph.errors import ArchiveError, GeError
 from ge_graph.files import make_private
-from tair_export.archive import Layout, Writer, open_archive
+from tair_export.archive import Writer, open_archive
 from tair_export.guards import MAX_GUARDS, Expr, check
+from tair_export.manifest import Layout
 from tair_export.ranks import Rank
 from torchair.runtime.views import View, ViewPlan
 

@@ -31,9 +31,9 @@ from ge_converters.base.torch_compat import (
 )
 from ge_graph.errors import ArchiveError, ConfigError
 from ge_graph.escape import line
-from tair_export.archive import read_manifest
 from tair_export.guards import symbols
 from tair_export.guards import text as guard_text
+from tair_export.manifest import read_manifest
 from tair_export.ranks import Rank, current
 from torchair.artifact import stored_graph, traced_call
 from torchair.artifact.cache import CacheEntry, known_key
