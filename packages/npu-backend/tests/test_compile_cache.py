@@ -189,7 +189,7 @@ def flipped(path):
 
 def resealed(change):
     """A manifest whose digest fits, so that the content itself is what has to be refused."""
-    from tair_export.archive import render, seal
+    from tair_export.manifest import render, seal
 
     def edit(path):
         body = json.loads(path.read_text())
