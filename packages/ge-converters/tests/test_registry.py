@@ -152,7 +152,8 @@ def test_a_name_taken_twice_keeps_both_layers():
     name = "waiting_twice.same.default"
     registry.register(name)(mine)
     registry.register(name)(built_in)
-    before = registry.fingerprint()
+    before = registry.foreign()
+    assert before == [(name, (mine, None))]
     assert [n for n, _ in registry.awaited()] == [name]
     library = torch.library.Library("waiting_twice", "DEF")
     try:
@@ -160,8 +161,9 @@ def test_a_name_taken_twice_keeps_both_layers():
         op = torch.ops.waiting_twice.same.default
         assert registry.find(op).fn is mine
         assert not list(registry.awaited())
-        assert registry.fingerprint() != before
+        assert registry.foreign() == before
         registry.unregister(op)
+        assert registry.foreign() == []
         assert registry.find(op).fn is built_in
     finally:
         library._destroy()
@@ -432,9 +434,9 @@ import torch
 from ge_converters.registry import REGISTRY
 from ge_converters.registry.registry import register_fx_node_ge_converter
 {before}
-print(REGISTRY.fingerprint(), len(REGISTRY._built_in))
+print("+".join(n for n, _ in REGISTRY.foreign()) or "-", len(REGISTRY._built_in))
 REGISTRY.load()
-print(REGISTRY.fingerprint(), len(REGISTRY._built_in))
+print("+".join(n for n, _ in REGISTRY.foreign()) or "-", len(REGISTRY._built_in))
 """
 MINE = """
 def mine(self, *, meta_outputs): ...

@@ -142,7 +142,7 @@ class Registry:
         written = inspect.unwrap(fn)
         entry = Entry(
             target, converter, source, where, "built-in" if built_in else "user", wants_meta,
-            (*forms, *self._declared.get(written, ())), forms,
+            (*forms, *self._declared.get(written, ())), forms, given=fn,
         )  # fmt: skip
         if entry.layer == "user" and is_composite(target):
             logger.warning(
@@ -183,7 +183,11 @@ class Registry:
 
     def unregister(self, target: Target) -> None:
         """Drop the user's converter of ``target``; a built-in one takes over again."""
-        if self._user.pop(target, None) is not None:
+        gone = self._user.pop(target, None)
+        if gone is not None:
+            name = target_name(target)
+            if name in self._awaited:  # a library that is made anew does not bring it back
+                self._awaited[name] = [row for row in self._awaited[name] if row[0] is not gone.given]
             self.revision += 1
 
     # -- lookup ---------------------------------------------------------------------------------------------------
@@ -251,7 +255,7 @@ class Registry:
         name = str(target) if self._awaited else ""
         awaited = self._awaited.get(name)
         # a library may be made anew, and its operators with it
-        if awaited is not None and self._arrived.get(name) is not target:
+        if awaited and self._arrived.get(name) is not target:
             for fn, source, fit, forms in awaited:
                 self._add(target, fn, source, where_is(fn), fit, forms, sys._getframe())
             self._arrived[name] = target
@@ -298,23 +302,27 @@ class Registry:
     def awaited(self) -> Iterator[tuple[str, Converter]]:
         """Names that are registered as text and have not turned up yet, with the converter that wins; sorted."""
         self.load()
-        yield from self._waiting()
-
-    def _waiting(self) -> Iterator[tuple[str, Converter]]:
         waiting = {name: rows for name, rows in self._awaited.items() if name not in self._arrived}
         yield from sorted(((name, rows[-1][0]) for name, rows in waiting.items()), key=lambda row: row[0])
 
-    def fingerprint(self) -> str:
-        """A digest of what others registered, for compile caches; our own converters are known by our source files.
+    def foreign(self) -> list[tuple[str, tuple[Any, ...]]]:
+        """Names and converters that others registered, the winning one of each name, sorted, for compile caches.
 
-        Those need not be loaded for it, which is most of what reading a cache would cost.
+        Our own converters are known by our source files, and need not be loaded for it: most of what reading costs.
+
+        Returns:
+            With each name the function as it was registered, and how it fits the operators.
         """
-        import hashlib
-
         self._import(name for name in self._families() if not name.startswith(_OURS))
-        rows = {_row(e.name, e.where) for e in {**self._built_in, **self._user}.values()}
-        rows |= {_row(name, where_is(fn)) for name, fn in self._waiting()}  # the same row before and after it turns up
-        return hashlib.sha256("\n".join(sorted(rows & self._foreign)).encode()).hexdigest()[:16]
+        names = {row.partition(" ")[0] for row in self._foreign}
+        found: dict[str, list[tuple[str, Converter]]] = {}
+        for name in names & self._awaited.keys():  # the same rows before and after the operator turns up
+            found[name] = [(where_is(fn), fn) for fn, *_ in self._awaited[name]]
+        for entry in {**self._built_in, **self._user}.values():
+            if entry.name in names:
+                found.setdefault(entry.name, [(entry.where, entry.given)])
+        rows = [(n, fn) for n in sorted(found) for where, fn in found[n] if _row(n, where) in self._foreign]
+        return [(n, (fn, self._fits.get(inspect.unwrap(fn)))) for n, fn in rows]
 
 
 def _checked_forms(supports: Any) -> tuple[Support, ...]:

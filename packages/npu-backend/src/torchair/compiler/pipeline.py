@@ -29,7 +29,8 @@ from ge_graph.rules.options import check_options
 from tair_debug.observer import Stage
 from tair_debug.report import CompileReport
 from torchair.artifact import cache
-from torchair.artifact.stored_graph import Stored
+from torchair.artifact.size_conditions import Watch, become_guards, shape_env_of
+from torchair.artifact.stored_graph import Contract, Stored
 from torchair.compiler import observers, records
 from torchair.compiler.gears import gear_options
 from torchair.config import explain
@@ -109,7 +110,7 @@ class Pipeline(FxProgress):
         self.report = CompileReport(model_id, phase, self.stage.graph_id)
         self._label = f"model {model_id} {phase}"
         self.on_stored: Callable[[Stored], None] | None = None
-        self.on_saving: Callable[[Stored, Callable[[], None] | None], None] | None = None
+        self.on_saving: Callable[[Stored, Callable[[], object] | None], None] | None = None
         self.gears: Gears | None = None
         self.guarded = False
         self.before: list[float] = []
@@ -169,13 +170,36 @@ class Pipeline(FxProgress):
         return self._on_ge(gm, choose_engine(device))
 
     def _on_ge(self, gm: torch.fx.GraphModule, engine: Engine) -> Call:
-        """The whole graph as one GE graph."""
+        """The whole graph as one GE graph, from the cache if it has it; observers are shown every stage and so get no
+        cache."""
         plan = take_views(gm)
+        gears = "" if self.gears is None else self.gears.text()
         with real_values(), no_collection():
-            stored = self._stored(gm, plan)
+            entry = cache.entry_for(self.config, gm, self._label, gears) if not self.observers else None
+            kept = None if entry is None else self._from_cache(gm, engine, entry)
+            if kept is not None:
+                return kept
+            stored = self._stored(gm, plan, entry)
             if self.on_stored is not None:
                 self.on_stored(stored)
             return self._load(stored, engine)
+
+    def _from_cache(self, gm: torch.fx.GraphModule, engine: Engine, entry: cache.CacheEntry) -> Call | None:
+        with self.timed("compile cache") as note:
+            kept = entry.load(lambda kept: kept if become_guards(kept.contract.found(), gm) else None)
+            note("miss" if kept is None else "hit")
+        if kept is None:
+            return None
+        found = kept
+        call = entry.attempt(lambda: self._load(found, engine))
+        if call is None:
+            return None
+        self.report.ge_ops += _tasks(kept.lowered.graph)
+        if self.on_saving is not None:
+            self.on_saving(kept, None)
+        if self.on_stored is not None:
+            self.on_stored(kept)
+        return call
 
     def _static_inputs(self) -> frozenset[int]:
         """Inputs that keep their memory from call to call. torch counts them in the forward graph; of those of a
@@ -228,23 +252,11 @@ class Pipeline(FxProgress):
             observer.output_code(self.stage, source)
         return boxed(call)
 
-    def _stored(self, gm: torch.fx.GraphModule, plan: ViewPlan) -> Stored:
-        """The finished GE graph, from the cache if it has it; observers are shown every stage and so get no cache."""
-        gears = "" if self.gears is None else self.gears.text()
-        entry = cache.entry_for(self.config, gm, self._label, gears) if not self.observers else None
-        if entry is not None:
-            with self.timed("compile cache") as note:
-                cached = entry.load()
-                hit = cached is not None and cache.refix(gm, cached.numbers())
-                note("hit" if hit else "miss")
-            if cached is not None and hit:
-                self.report.ge_ops += _tasks(cached.lowered.graph)
-                if self.on_saving is not None:
-                    self.on_saving(cached, None)
-                return cached
-        watch = cache.Watch(gm)
+    def _stored(self, gm: torch.fx.GraphModule, plan: ViewPlan, entry: cache.CacheEntry | None) -> Stored:
+        """The finished GE graph; the cache gets it."""
+        watch = Watch(shape_env_of(gm))
         lowered = self._to_ge(gm, specialise=True)
-        stored = Stored(lowered, plan, watch.fixed, self._static_inputs())
+        stored = Stored(lowered, plan, Contract(watch.conditions), self._static_inputs())
         if self.gears is not None:
             values = [value_of(n) for n in gm.graph.nodes if n.op == "placeholder"]
             stored.more["gears"] = self.gears.options(lowered, values)
