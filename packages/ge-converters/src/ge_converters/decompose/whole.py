@@ -13,13 +13,12 @@ import torch
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from ge_converters.base.operators import aten
 from ge_converters.base.torch_compat import below_autograd, from_data, resized_sizes
 from ge_converters.decompose import tensor_index
 from ge_converters.decompose.formulas.general import multilabel_margin_loss
 from ge_converters.decompose.formulas.lapack_info import WITH_INFO
 from ge_converters.decompose.memory_order import channels_last_format
-
-aten = torch.ops.aten
 
 # (mode, spatial axes, anti-aliased): the overload with sizes, and whether it takes align_corners.
 _INTERPOLATIONS: Final[dict[tuple[str, int, bool], tuple[Any, bool]]] = {

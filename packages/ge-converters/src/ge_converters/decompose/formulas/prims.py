@@ -13,7 +13,7 @@ import torch
 import torch._prims
 from torch import Tensor
 
-aten = torch.ops.aten
+from ge_converters.base.operators import aten
 
 # prims name: ATen name, where they differ.
 _NAMES: Final = {
@@ -163,7 +163,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         op = getattr(getattr(torch.ops.prims, name, None), "default", None)
         if op is None or op._schema.is_mutable:
             continue
-        named = getattr(aten, _NAMES.get(name, name), None)
+        named = getattr(torch.ops.aten, _NAMES.get(name, name), None)
         if name in _FORMULAS:
             table[op] = _FORMULAS[name]
         elif named is not None and _same_arguments(op, named):

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-import torch
 from torch import Tensor
 from torch._decomp import decompositions as torchs
 
-aten = torch.ops.aten
+from ge_converters.base.operators import aten
 
 
 def slice_backward(
