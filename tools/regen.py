@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # module, what it writes
 GENERATORS = (
+    ("tools.metadata", "pyproject.toml of the packages"),
     ("ge_graph.codegen.stubs", "packages/ge-graph/src/ge_graph/ops.pyi"),
     ("torchair.options", "docs/options.md"),
     ("torchair.compatibility", "docs/compatibility.md"),

@@ -92,7 +92,9 @@ def _compile(library: Path, versions: dict[str, set[str]]) -> None:
         code.write_text("".join(f"int {name}(void) {{ return {NO_DEVICE}; }}\n" for name in names) or "\n")
         command = ["gcc", "-w", "-fno-builtin", "-fPIC", "-shared", "-nostdlib", f"-Wl,-soname,{library.name}"]
         if any(versions):
-            groups = (f"{v} {{ global: {' '.join(f'{n};' for n in sorted(each))} }};" for v, each in versions.items() if v)
+            groups = (
+                f"{v} {{ global: {' '.join(f'{n};' for n in sorted(each))} }};" for v, each in versions.items() if v
+            )
             script.write_text("\n".join(groups) + "\n")
             command.append(f"-Wl,--version-script={script}")
         subprocess.run([*command, "-o", str(library), str(code)], check=True)
@@ -107,5 +109,5 @@ def forget_cuda(site: Path) -> None:
 
 if __name__ == "__main__":
     place = Path(sys.argv[1])
-    print(*make(place), sep="\n")  # noqa: T201
+    print(*make(place), sep="\n")
     forget_cuda(place)

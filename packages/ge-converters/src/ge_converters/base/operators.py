@@ -1,7 +1,7 @@
 """torch's operators by their names, also those that the torch at hand lacks.
 
 Another version of torch adds, drops and renames operators. ``aten.cholesky.default`` is the overload where torch has
-it, and its name as an ``Absent`` where it has not: a converter for it is then left out, and nothing else changes.
+it, and its name as an ``AbsentOperator`` where it has not: a converter for it is then left out, and nothing else.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import torch
 
 from ge_converters.base.errors import LoweringError
 
-__all__ = ["Absent", "Namespace", "aten", "prims"]
+__all__ = ["AbsentOperator", "Namespace", "aten", "prims"]
 
 
-class Absent(str):
+class AbsentOperator(str):
     """The name of an overload that this torch lacks; equal to no node's target."""
 
     __slots__ = ()
@@ -26,7 +26,7 @@ class Absent(str):
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise LoweringError(
-            "GE2011", f"torch {torch.__version__} has no operator {self}",
+            "GE2003", f"torch {torch.__version__} has no operator {self}",
             next="docs/versions.md says which versions of torch have what",
         )  # fmt: skip
 
@@ -42,12 +42,12 @@ class _Packet:
         if found is None:
             if overload.startswith("__"):
                 raise AttributeError(overload)
-            found = Absent(f"{self._name}.{overload}")
+            found = AbsentOperator(f"{self._name}.{overload}")
         setattr(self, overload, found)
         return found
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        call = Absent(self._name) if self._packet is None else self._packet
+        call = AbsentOperator(self._name) if self._packet is None else self._packet
         return call(*args, **kwargs)
 
 

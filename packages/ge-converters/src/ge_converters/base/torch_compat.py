@@ -1,6 +1,7 @@
 """Every private name of torch that this project uses, in one place.
 
-Tested with torch 2.13; where older releases are known to differ, both forms stand here.
+``torch_frames`` has those of dynamo's frames. Where versions of torch differ, both forms stand here, and
+``tools/torch_names.tsv`` has a row for the difference.
 
 The imports are inside the functions: dynamo and functorch take seconds to load, and only whoever compiles needs them.
 """
@@ -20,7 +21,9 @@ import torch
 
 Compiler = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 _made_constant: set[str] = set()
-_BREAKS_SAY_WHY = torch.torch_version.TorchVersion(torch.__version__) >= "2.8"
+_VERSION = torch.torch_version.TorchVersion(torch.__version__)
+_BREAKS_SAY_WHY = _VERSION >= "2.8"
+_MODE_OF_ITS_OWN = _VERSION < "2.11"
 
 
 def boxed(fn: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
@@ -115,9 +118,29 @@ def run_aot(
         "partition_fn": _partition,
         **more,
     }
-    with tracing or contextlib.nullcontext(), _numbers_from_data(example_inputs):
+    with tracing or contextlib.nullcontext(), _one_fake_mode(example_inputs), _numbers_from_data(example_inputs):
         compiled: Callable[..., Any] = aot_autograd(**keywords)(gm, example_inputs)
     return compiled
+
+
+@contextlib.contextmanager
+def _one_fake_mode(example_inputs: Sequence[Any]) -> Iterator[None]:
+    """Inside, AOTAutograd traces in the mode of the inputs.
+
+    Before torch 2.11 dynamo makes a mode of its own even for inputs that are fake already, and torch wants one.
+    """
+    from torch._guards import TracingContext
+
+    context = TracingContext.try_get() if _MODE_OF_ITS_OWN else None
+    inputs = [v.fake_mode for v in example_inputs if hasattr(v, "fake_mode")]
+    if context is None or not inputs or context.fake_mode is inputs[0]:
+        yield
+        return
+    before, context.fake_mode = context.fake_mode, inputs[0]
+    try:
+        yield
+    finally:
+        context.fake_mode = before
 
 
 @contextlib.contextmanager
@@ -317,8 +340,7 @@ def process_group(group: Any) -> Any:
 def current_translation() -> Any:
     """Dynamo's translator of the frame whose graph it is handing to a backend just now; None outside of that.
 
-    ``f_code`` is the frame's code, ``output.side_effects`` what the call does beside computing, and
-    ``output.import_sources`` which of its globals are modules.
+    ``torch_frames`` says what it knows.
     """
     from torch._dynamo.symbolic_convert import InstructionTranslator
 
@@ -326,13 +348,6 @@ def current_translation() -> Any:
         return InstructionTranslator.current_tx()
     except AttributeError:
         return None
-
-
-def sources() -> Any:
-    """The module whose classes say where an input of dynamo's graph comes from."""
-    from torch._dynamo import source as module
-
-    return module
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,8 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-import torch
-
 from ge_converters.base.dtypes import cast
-from ge_converters.base.operators import Absent, aten
+from ge_converters.base.operators import AbsentOperator, aten
 from ge_converters.base.support import BF16, F16, F32, F64, Support
 from ge_converters.emit.compute_types import carrier
 from ge_converters.registry import ABSENT, REGISTRY, define
@@ -28,11 +26,11 @@ _READ: Final[dict[str, Callable[[Any], Any]]] = {
 }  # fmt: skip
 
 
-def one_operator(target: torch._ops.OpOverload | Absent, form: str, supports: list[Support], note: str = "") -> None:
+def one_operator(target: Any, form: str, supports: list[Support], note: str = "") -> None:
     """Register the converter of an op that is one call of a GE operator.
 
     Args:
-        target: aten overload.
+        target: aten overload, or an AbsentOperator.
         form: ``Op(port port; attr attr=number) without argument``: the arguments of the aten op that go to the ports of
             GE's, in its order; attributes that have the name of an argument, ``attr=argument`` where the names differ
             and ``attr=2.0`` for a constant; arguments that do not matter, with the reason in ``note``.
@@ -53,7 +51,7 @@ def one_operator(target: torch._ops.OpOverload | Absent, form: str, supports: li
     attrs = {name: value or name for name, _, value in written}
     if not kinds.keys() >= attrs.keys():
         raise ValueError(f"{target}: {op} has no attribute {sorted(attrs.keys() - kinds.keys())}")
-    if isinstance(target, Absent):
+    if isinstance(target, AbsentOperator):
         REGISTRY.leave_out(target, ABSENT, f"{__file__}: {form}")
         return
     arguments = [a.name for a in target._schema.arguments]

@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 
 from ge_converters.base.dtypes import cast, dtype_promote, part_type
-from ge_converters.base.operators import Absent, aten, prims
+from ge_converters.base.operators import AbsentOperator, aten, prims
 from ge_converters.base.support import BF16, BOOL, F16, F32, F64, I32, I64, Support
 from ge_converters.emit.arithmetic import arithmetic, common_type
 from ge_converters.emit.compute_types import carried, carrier
@@ -54,7 +54,7 @@ def rows(text: str) -> Iterator[Row]:
         name, op, *rest = line.split()
         namespace, packet, overload = name.split(".")
         target = getattr(getattr(_NAMESPACES[namespace], packet), overload)
-        if isinstance(target, Absent):
+        if isinstance(target, AbsentOperator):
             REGISTRY.leave_out(target, ABSENT, f"{__file__}: {line}")
             continue
         pairs = dict(word.split("=", 1) for word in rest)

@@ -22,7 +22,7 @@ from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 import torch
 
 from ge_converters.base.errors import LoweringError, Refusal
-from ge_converters.base.operators import Absent
+from ge_converters.base.operators import AbsentOperator
 from ge_converters.base.provenance import target_name
 from ge_converters.base.support import Support
 from ge_converters.registry.entry import Converter, Entry, Target, where_is
@@ -130,7 +130,7 @@ class Registry:
             if here is not None:
                 self._fits[inspect.unwrap(fn)] = here
             for one, forms in found:
-                if isinstance(one, Absent):
+                if isinstance(one, AbsentOperator):
                     self.leave_out(one, ABSENT, where or where_is(fn))
                 elif isinstance(one, str):
                     self._awaited.setdefault(one, []).append((fn, source, here, forms))
@@ -144,7 +144,7 @@ class Registry:
 
     def _found(self, target: Target | str) -> Target | str:
         """The target, or its name as long as the library that defines it is not loaded."""
-        if isinstance(target, Absent):
+        if isinstance(target, AbsentOperator):
             return target
         if not isinstance(target, str):
             check_target(target)
@@ -154,7 +154,7 @@ class Registry:
         torchs = target.startswith("aten.")
         ready = not self._loading or torchs
         op = loaded_op(target, strict=not self._loading) if ready else None
-        return op or (Absent(target) if torchs else target)
+        return op or (AbsentOperator(target) if torchs else target)
 
     def _tolerant(self, module: str) -> bool:
         """Whether what does not fit the torch at hand is left out: while our own families load, not for others."""
@@ -459,7 +459,7 @@ def define(target: Any, op: str, fn: Callable[..., Any], supports: list[Support]
         supports: Declared call forms.
         doc: What the docstring says after the schema.
     """
-    if isinstance(target, Absent):
+    if isinstance(target, AbsentOperator):
         REGISTRY.leave_out(target, ABSENT, where_is(fn))
         return
     name = str(target).removeprefix("aten.").removesuffix(".default").replace(".", "_").lower()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import torch
 
+from ge_converters.base.operators import aten
 from torchair.fx_passes.base import FxPass, row_major, same_layout, same_sizes, switched_on, value_of
 from torchair.fx_passes.memory import Memory
 from torchair.torch_ops import name_of
@@ -14,7 +15,6 @@ from torchair.torch_ops import name_of
 if TYPE_CHECKING:
     from torchair.config import NpuBaseConfig
 
-aten = torch.ops.aten
 Node: TypeAlias = torch.fx.Node
 _RESHAPES: Final = frozenset({aten.view.default, aten._unsafe_view.default, aten.reshape.default})
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from ge_runtime.cpu import torch_compat
 from ge_runtime.cpu.values import traced
 from ge_runtime.errors import refused
 
@@ -40,7 +41,7 @@ def rounded(formula: Callable[..., Tensor]) -> Callable[..., Tensor]:
 def ensure(condition: Tensor, op: str, what: str) -> None:
     """Refuse elements; in a trace the compiled program does so when it runs."""
     if traced(condition):
-        torch._assert_async(condition, f"{op}: {what}")
+        torch_compat.require(condition, f"{op}: {what}")
     elif not condition:
         raise refused(op, what)
 
