@@ -18,7 +18,7 @@ from ge_converters.lowering import lower
 from ge_converters.lowering.explain import Absent, Convertible, Refused, explain
 from ge_converters.registry import REGISTRY, Registry
 from ge_graph import ops as ge
-from tools import warm
+from tair_testing import warm
 
 aten = torch.ops.aten
 

@@ -7,28 +7,7 @@ import torch
 
 import torchair
 from ge_graph.errors import ConfigError
-
-
-def compiled(fn, config=None, **kwargs):
-    backend = torchair.get_npu_backend(compiler_config=config)
-    return torch.compile(fn, backend=backend, fullgraph=True, **kwargs)
-
-
-def same(got, want):
-    """Values, type, size, stride and device are those of eager."""
-    if isinstance(want, torch.Tensor):
-        assert isinstance(got, torch.Tensor)
-        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6, equal_nan=True)
-        assert got.stride() == want.stride()
-        assert got.requires_grad == want.requires_grad
-    elif isinstance(want, (tuple, list)):
-        assert type(got) is type(want)
-        assert len(got) == len(want)
-        for g, w in zip(got, want):
-            same(g, w)
-    else:
-        assert type(got) is type(want)
-        assert got == want
+from tair_testing.compiling import compiled, same
 
 
 def check(fn, *args, dynamic=False, config=None):

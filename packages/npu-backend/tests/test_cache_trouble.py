@@ -12,7 +12,7 @@ import torch
 
 import torchair
 from tair_export import archive
-from tools import warm
+from tair_testing import warm
 from torchair import cache
 from torchair.inference import cache_compile
 

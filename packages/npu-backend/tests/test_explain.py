@@ -7,7 +7,7 @@ import torch
 
 import torchair
 from ge_graph.errors import ConfigError
-from tools import warm
+from tair_testing import warm
 from torchair import explain
 from torchair.options import GRAPH_EX, OPTIONS
 

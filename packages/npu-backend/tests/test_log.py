@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import torchair
-from tools import warm
+from tair_testing import warm
 from torchair.core.utils import EVENT_LEVEL
 from torchair.log import TorchairLogger, record_no_longer_to, record_to
 

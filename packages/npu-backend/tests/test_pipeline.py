@@ -7,6 +7,7 @@ import torchair
 from ge_graph.errors import EngineError
 from ge_runtime.api import Capability
 from ge_runtime.cpu import CpuEngine
+from tair_testing.compiling import compiled
 from torchair import pipeline, scope
 from torchair.executable import dense, in_order
 
@@ -52,10 +53,6 @@ def spy(monkeypatch):
     made = Spy()
     monkeypatch.setattr(pipeline, "choose_engine", lambda device: made)
     return made
-
-
-def compiled(fn, config=None, **kwargs):
-    return torch.compile(fn, backend=torchair.get_npu_backend(compiler_config=config), fullgraph=True, **kwargs)
 
 
 def test_ge_options_reach_the_engine(spy):

@@ -1,12 +1,16 @@
-"""Makes the root importable, so that tests can use `tools.models`; and cleans up between modules.
+"""A pytest plugin: less time for garbage and for logs that nobody reads, and modules that leave nothing behind.
 
 What one test leaves in the process must not reach the next: all folders run in one.
 """
+
+from __future__ import annotations
 
 import gc
 import logging
 import os
 import sys
+from collections.abc import Generator, Iterator
+from typing import Any
 
 import pytest
 
@@ -14,8 +18,17 @@ import pytest
 os.environ.setdefault("TORCH_DYNAMO_RUN_GC_AFTER_COMPILE", "0")
 
 
+MARKERS = ("slow: over a second; left out of `make quick`", "npu: needs a device")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The marks of all tests."""
+    for line in MARKERS:
+        config.addinivalue_line("markers", line)
+
+
 @pytest.hookimpl(wrapper=True)
-def pytest_collection():
+def pytest_collection() -> Generator[None, object, object]:
     """Nothing that is collected goes away, so nothing is gained by looking for garbage: a sixth of the time.
 
     Nor often while tests run, which compile and drop graphs among millions of objects that stay: a tenth of the time.
@@ -30,34 +43,34 @@ def pytest_collection():
         gc.enable()
 
 
-def _no_records_for_a_trace():
+def _no_records_for_a_trace() -> None:
     """Pytest listens to each logger that hands nothing on, and torch writes its records out for whoever listens.
 
     Stacks of symbols and texts of graphs, for a file that is not asked for: a twentieth of the time.
     """
     trace = logging.getLogger("torch.__trace")
     trace.handlers.clear()
-    trace.addHandler = lambda _: None
+    vars(trace)["addHandler"] = lambda _: None
 
 
-def pytest_sessionfinish():
+def pytest_sessionfinish() -> None:
     """Pytest and Python look for garbage once more before the process ends and all memory goes: a second or two."""
     gc.freeze()
 
 
-def pytest_runtest_setup():
+def pytest_runtest_setup() -> None:
     """To log how long guards take, dynamo clears the processor's caches after each graph: 30 ms, which nobody reads."""
-    guards = sys.modules.get("torch._dynamo.guards")
+    guards: Any = sys.modules.get("torch._dynamo.guards")
     if guards is not None:
         guards.profile_guard_manager = _unmeasured
 
 
-def _unmeasured(*_):
+def _unmeasured(*_: object) -> float:
     return 0.0
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _no_names_of_gone_operators():
+def _no_names_of_gone_operators() -> Iterator[None]:
     """Libraries that a test defined and destroyed leave their names behind, on which torch.export stumbles."""
     yield
     if "torch" not in sys.modules:

@@ -25,8 +25,7 @@ import torch.distributed as dist
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.utils import _pytree as pytree
 
-import torchair
-from tools import warm
+from tair_testing import warm
 
 WORLD = 2
 SECONDS = 150  # of a case that hangs; compiling a model on all ranks of a busy machine takes a minute
@@ -52,13 +51,6 @@ def shared_folder() -> Path:
     """A folder for files of a case, the same on all ranks."""
     assert _folder is not None, "this process is no rank"
     return _folder
-
-
-def compiled(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """The function or module as one graph."""
-    torch._dynamo.reset()
-    made: Callable[..., Any] = torch.compile(fn, backend=torchair.get_npu_backend(), fullgraph=True, **options)
-    return made
 
 
 def values(tree: Any) -> Any:
