@@ -13,6 +13,8 @@ from pathlib import Path
 
 import tomllib
 
+from tools import workspace
+
 ROOT = Path(__file__).resolve().parent.parent
 _PYTHON = "Programming Language :: Python ::"
 
@@ -21,11 +23,6 @@ def claimed(root: Path = ROOT) -> tuple[str, list[str]]:
     """The bounds of torch and the versions of Python."""
     table = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["tair"]["versions"]
     return table["torch"], table["python"]
-
-
-def packages(root: Path = ROOT) -> list[Path]:
-    """The files with a package's metadata."""
-    return sorted([*root.glob("packages/*/pyproject.toml"), *root.glob("packages/*/*/pyproject.toml")])
 
 
 def written(text: str, torch: str, pythons: list[str]) -> str:
@@ -46,7 +43,7 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="fail if a file is out of date; write nothing")
     check = parser.parse_args().check
     stale = []
-    for path in packages():
+    for path in [ROOT / p.folder / "pyproject.toml" for p in workspace.packages().values()]:
         text = path.read_text(encoding="utf-8")
         wanted = written(text, *claimed())
         if wanted == text:

@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from ge_converters.base.torch_compat import aliasing_guards, aot_metadata, around_the_graph, real_values, size_hint
+from ge_converters.base.torch_compat import (
+    aliasing_guards,
+    aot_metadata,
+    around_the_graph,
+    is_composite,
+    real_values,
+    size_hint,
+)
 from ge_graph.errors import ArchiveError
 from tair_export.ranks import current
 from torchair import cache
@@ -272,9 +279,7 @@ def _check_node(node: torch.fx.Node) -> None:
     if isinstance(target, torch._ops.OpOverloadPacket):
         overloads = [getattr(target, name) for name in target.overloads()]
     for op in overloads:
-        if op.namespace not in _OWN_NAMESPACES and torch._C._dispatch_has_kernel_for_dispatch_key(
-            op.name(), "CompositeImplicitAutograd"
-        ):
+        if op.namespace not in _OWN_NAMESPACES and is_composite(op):
             raise Unstorable(f"operator {op} is made of others by code that may change")
     if overloads or isinstance(target, torch._ops.HigherOrderOperator):
         return

@@ -21,6 +21,7 @@ import torch
 
 Compiler = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 _made_constant: set[str] = set()
+native_pad = torch._C._nn.pad  # what ``torch.nn.functional.pad`` calls
 _VERSION = torch.torch_version.TorchVersion(torch.__version__)
 _BREAKS_SAY_WHY = _VERSION >= "2.8"
 _MODE_OF_ITS_OWN = _VERSION < "2.11"
@@ -36,7 +37,8 @@ def register_backend_again(name: str, backend: Callable[..., Any]) -> None:
     """Give dynamo a backend under a name that is taken: its public function refuses those."""
     from torch._dynamo.backends import registry
 
-    registry._COMPILER_FNS.pop(name, None)
+    known = registry._COMPILER_FNS
+    known.pop(name, None)
     registry.register_backend(backend, name=name)
 
 
@@ -424,7 +426,8 @@ def constants_of_this_graph() -> Iterator[None]:
 def _forget_constants() -> None:
     from torch._dynamo.symbolic_convert import TensorifyState
 
-    TensorifyState.force_specializations.difference_update(_made_constant)
+    fixed = TensorifyState.force_specializations
+    fixed.difference_update(_made_constant)
     _made_constant.clear()
 
 
@@ -509,3 +512,68 @@ def makes_quant_options(target: Any) -> bool:
     """Whether a call makes the options of a ``torch._higher_order_ops.InvokeQuant`` region."""
     place = (getattr(target, "__module__", ""), getattr(target, "__name__", ""))
     return place == ("torch._higher_order_ops._invoke_quant", "InvokeQuant")
+
+
+def is_composite(op: Any) -> bool:
+    """Whether the dispatcher itself replaces an overload by others."""
+    return isinstance(op, torch._ops.OpOverload) and bool(
+        torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
+    )
+
+
+def operator_names() -> list[str]:
+    """Names of all overloads that are defined, ``aten::add.Tensor``."""
+    return list(torch._C._dispatch_get_all_op_names())
+
+
+def core_decompositions() -> dict[Any, Callable[..., Any]]:
+    """torch's core list after autograd, by operator.
+
+    Not ``core_aten_decompositions()``: it walks all ops of all libraries, and fails once a library of the user is gone.
+    """
+    from torch._decomp import _core_aten_decompositions_post_autograd
+
+    return dict(_core_aten_decompositions_post_autograd())
+
+
+def known_decompositions() -> Mapping[Any, Callable[..., Any]]:
+    """Every decomposition that torch registers, by operator."""
+    from torch._decomp import decomposition_table
+
+    known: Mapping[Any, Callable[..., Any]] = decomposition_table
+    return known
+
+
+def slice_backward(*args: Any) -> torch.Tensor:
+    """torch's own formula of ``aten.slice_backward``."""
+    from torch._decomp import decompositions
+
+    return decompositions.slice_backward(*args)
+
+
+def select_backward(*args: Any) -> torch.Tensor:
+    """torch's own formula of ``aten.select_backward``."""
+    from torch._decomp import decompositions
+
+    return decompositions.select_backward(*args)
+
+
+def primitive_names() -> set[str]:
+    """Names in torch's module of primitive operators; importing it defines them."""
+    import torch._prims
+
+    return set(dir(torch._prims))
+
+
+def order_of_memory(x: torch.Tensor) -> torch.memory_format:
+    """The memory format that operators keep for a tensor."""
+    from torch._prims_common import suggest_memory_format
+
+    return suggest_memory_format(x)
+
+
+def group_names() -> list[str]:
+    """Names of the process groups of this process."""
+    from torch.distributed import distributed_c10d
+
+    return [str(name) for name in distributed_c10d._world.pg_names.values()]

@@ -25,8 +25,9 @@ from ge_converters.base.errors import LoweringError, Refusal
 from ge_converters.base.operators import AbsentOperator
 from ge_converters.base.provenance import target_name
 from ge_converters.base.support import Support
+from ge_converters.base.torch_compat import is_composite
 from ge_converters.registry.entry import Converter, Entry, Target, where_is
-from ge_converters.registry.signatures import Fit, check_target, fitted, is_composite, loaded_op, renamed
+from ge_converters.registry.signatures import Fit, check_target, fitted, loaded_op, renamed
 
 logger = logging.getLogger(__name__)
 

@@ -48,12 +48,6 @@ def loaded_op(name: str, *, strict: bool = True) -> torch._ops.OpOverload | None
     return op if isinstance(op, torch._ops.OpOverload) else None
 
 
-def is_composite(target: Any) -> bool:
-    return isinstance(target, torch._ops.OpOverload) and torch._C._dispatch_has_kernel_for_dispatch_key(
-        target.name(), "CompositeImplicitAutograd"
-    )
-
-
 def check_target(target: Any) -> None:
     if isinstance(target, torch._ops.OpOverload):
         return

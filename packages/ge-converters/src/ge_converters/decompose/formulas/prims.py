@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
-import torch._prims
 from torch import Tensor
 
 from ge_converters.base.operators import aten
+from ge_converters.base.torch_compat import primitive_names
 
 # prims name: ATen name, where they differ.
 _NAMES: Final = {
@@ -159,7 +159,7 @@ _FORMULAS: Final[dict[str, Callable[..., Any]]] = {
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """Prims by overload, for the table of AOTAutograd."""
     table: dict[Any, Callable[..., Any]] = {}
-    for name in {*dir(torch._prims), *_FORMULAS}:
+    for name in {*primitive_names(), *_FORMULAS}:
         op = getattr(getattr(torch.ops.prims, name, None), "default", None)
         if op is None or op._schema.is_mutable:
             continue
