@@ -175,7 +175,7 @@ class Source:
             places = [".".join(parts[:-1]), "torch._C"]
         if any(re.search(rf"\b{parts[-1]}\b", self.module(place) or "") for place in places):
             return True
-        return re.search(rf"\b{re.escape('.'.join(parts))}\b", self.module("torch.nn.functional") or "") is not None
+        return re.search(rf"\b{re.escape('.'.join(parts))}\b", self._read("torch/nn/functional.py") or "") is not None
 
 
 def problems(source: Source) -> list[str]:
