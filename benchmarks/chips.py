@@ -21,8 +21,8 @@ from ge_graph import Graph, kernels
 from ge_graph.passes import FitChip
 from tair_debug import check
 from tools import models
-from torchair.config import CompilerConfig
-from torchair.pipeline import Pipeline
+from torchair.compiler.pipeline import Pipeline
+from torchair.config.compiler_config import CompilerConfig
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "chips.md"
 CHIPS = ("ascend910b", "ascend910_93", "ascend950")

@@ -553,7 +553,7 @@ def test_inference_mode_and_autocast():
 )
 @pytest.mark.parametrize("backend", ["npu", "callable"])
 def test_modes_of_torch_compile(mode, captures, backend, monkeypatch):
-    from torchair import pipeline
+    from torchair.compiler import pipeline
 
     seen = []
     original = pipeline.Pipeline._captured
@@ -566,7 +566,7 @@ def test_modes_of_torch_compile(mode, captures, backend, monkeypatch):
 
 
 def test_a_mode_against_the_options():
-    from torchair.backend import npu
+    from torchair.compiler.backend import npu
 
     with pytest.raises(ConfigError, match="GE1012.*reduce-overhead.*max-autotune"):
         npu(None, [], mode="reduce-overhead", options={"mode": "max-autotune"})

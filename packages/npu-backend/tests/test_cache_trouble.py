@@ -13,7 +13,7 @@ import torch
 import torchair
 from tair_export import archive
 from tair_testing import warm
-from torchair import cache
+from torchair.artifact import cache
 from torchair.inference import cache_compile
 
 

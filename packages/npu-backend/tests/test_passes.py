@@ -8,8 +8,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import torchair
 from tair_testing.compiling import compiled
-from torchair.fx_passes import BUILT_IN, PassError
-from torchair.fx_passes.noops import RULES, RemoveNoops
+from torchair.passes import BUILT_IN, PassError
+from torchair.passes.noops import RULES, RemoveNoops
 
 aten = torch.ops.aten
 PLACES = ("post_grad_custom_pre_pass", "post_grad_custom_post_pass")

@@ -8,8 +8,9 @@ from ge_graph.errors import EngineError
 from ge_runtime.api import Capability
 from ge_runtime.cpu import CpuEngine
 from tair_testing.compiling import compiled
-from torchair import pipeline, scope
-from torchair.executable import dense, in_order
+from torchair import scope
+from torchair.compiler import pipeline
+from torchair.runtime.executable import dense, in_order
 
 
 class Spy:
