@@ -1,6 +1,8 @@
 """What is said of versions of torch and Python comes from one place, and holds for the torch that is here."""
 
+import ctypes
 import importlib.metadata
+import subprocess
 import zipfile
 from pathlib import Path
 
@@ -86,3 +88,41 @@ def test_a_cpu_build_needs_no_stand_ins():
     if torch.version.cuda is not None:
         pytest.skip("this torch is built for CUDA")
     assert standins.make(HERE) == []
+
+
+def test_a_library_of_cuda_is_stood_in_for(tmp_path):
+    """A library that asks for a version of symbols of another one loads without it, and hears of no device."""
+    folder = tmp_path / "torch" / "lib"
+    folder.mkdir(parents=True)
+
+    def build(name: str, code: str, *options: str) -> Path:
+        (tmp_path / "code.c").write_text(code)
+        command = ["gcc", "-shared", "-fPIC", "-o", str(folder / name), str(tmp_path / "code.c"), *options]
+        subprocess.run(command, check=True)
+        return folder / name
+
+    (tmp_path / "map").write_text("libcudart.so.12 { global: cudaGetDeviceCount; };")
+    real = build(
+        "libcudart.so.12", "int cudaGetDeviceCount(void) { return 0; }", "-Wl,-soname,libcudart.so.12",
+        f"-Wl,--version-script={tmp_path / 'map'}",
+    )  # fmt: skip
+    code = "int cudaGetDeviceCount(void); int count(void) { return cudaGetDeviceCount(); }"
+    user = build("libuser.so", code, f"-L{folder}", "-l:libcudart.so.12", "-Wl,-rpath,$ORIGIN")
+    real.unlink()
+    with pytest.raises(OSError, match=r"libcudart\.so\.12"):
+        ctypes.CDLL(str(user))
+    assert standins.make(tmp_path) == ["libcudart.so.12"]
+    assert ctypes.CDLL(str(user)).count() == standins.NO_DEVICE
+
+
+def test_packages_of_cuda_are_not_asked_of_pip(tmp_path):
+    metadata_file = tmp_path / "torch-2.15.0.dist-info" / "METADATA"
+    metadata_file.parent.mkdir()
+    needed, foreign = (
+        ["Name: torch", "Requires-Dist: sympy>=1"],
+        ["Requires-Dist: nvidia-nccl", "Requires-Dist: triton"],
+    )
+    lines = [*needed, *foreign]
+    metadata_file.write_text("\n".join(lines) + "\n")
+    standins.forget_cuda(tmp_path)
+    assert metadata_file.read_text().splitlines() == needed

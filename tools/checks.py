@@ -22,7 +22,6 @@ COMMANDS = (
     ("types", f"{sys.executable} -m tools.types_check", ""),
     ("imports", f"{BIN}/lint-imports --no-cache", ""),
     ("versions", f"{sys.executable} -m tools.matrix --check", f"{sys.executable} -m tools.matrix --pages"),
-    ("private", f"{sys.executable} -m tools.torch_names", ""),
     ("generated", f"{sys.executable} tools/regen.py --check", f"{sys.executable} tools/regen.py"),
 )
 
