@@ -69,8 +69,9 @@ def make(site: Path) -> list[str]:
                 there.add(place.split(" (")[0])
     if not missing:
         return []
-    interpreter = [sys.executable, *Path(sysconfig.get_config_var("LIBDIR") or "/").glob("libpython3*.so*")]
-    defined = {name for file in (*files, *sorted(there), *interpreter) for name, _ in _symbols(file, "--defined-only")}
+    python = Path(sysconfig.get_config_var("LIBDIR") or "/").glob("libpython3*.so*")
+    owners: list[Path | str] = [*files, *sorted(there), sys.executable, *python]
+    defined = {name for file in owners for name, _ in _symbols(file, "--defined-only")}
     # library -> version -> names; what has no version is found in whichever library comes first
     wanted: dict[str, dict[str, set[str]]] = {name: defaultdict(set) for name in sorted(missing)}
     first = min(missing, key=lambda name: (not name.startswith("libcudart"), name))
