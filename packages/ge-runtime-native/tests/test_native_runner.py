@@ -96,6 +96,8 @@ def test_a_compiler_that_fails_is_quoted(tmp_path: Path) -> None:
 
 def test_a_library_that_others_can_write_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    shutil.copytree(library.SOURCES, tmp_path / "native", ignore=shutil.ignore_patterns(library.NAME))
+    monkeypatch.setattr(library, "SOURCES", tmp_path / "native")  # as in a wheel that brings no library
     target = library.cached()
     target.parent.mkdir(parents=True)
     target.write_bytes(b"")

@@ -125,6 +125,11 @@ def run_aot(
     return compiled
 
 
+def symbols_of_fake_inputs() -> bool:
+    """Whether dynamo gives symbols to the sizes of inputs that are fake already; before torch 2.11 it fixes them."""
+    return not _MODE_OF_ITS_OWN
+
+
 @contextlib.contextmanager
 def _one_fake_mode(example_inputs: Sequence[Any]) -> Iterator[None]:
     """Inside, AOTAutograd traces in the mode of the inputs.
