@@ -12,7 +12,7 @@ export HF_HUB_OFFLINE ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-npu test tiny quick unit system emulator-test torchvision-test opinfo fuzz fuzz-arguments torch-suites native graphs chips bench lint regen coverage configure wheels install uninstall package-test package-tests docs matrix versions-test release clean
+.PHONY: help setup demo demo-npu test tiny quick unit system emulator-test torchvision-test opinfo fuzz fuzz-arguments fuzz-kernels torch-suites native graphs chips bench lint regen coverage configure wheels install uninstall package-test package-tests docs matrix versions-test release clean
 
 help:  ## list these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -73,6 +73,10 @@ fuzz: setup  ## random programs against aot_eager; FUZZ="--seconds 3600 --seed 5
 ARGUMENTS ?= --calls 50000
 fuzz-arguments: setup  ## converters called with arguments of every kind, against eager; ARGUMENTS="--calls 9000 --seed 5"
 	@$(RUN) -m tools.fuzz.arguments $(ARGUMENTS)
+
+KERNELS ?= --calls 20000
+fuzz-kernels: setup  ## kernels of the embedded engine with hostile operands, guarded memory; KERNELS="--calls 9000 --seed 5"
+	@$(RUN) -m tools.fuzz.kernels $(KERNELS)
 
 torch-suites: setup  ## torch's own databases of modules, optimizers and higher-order operators, every row
 	@TAIR_WHOLE=1 $(TEST) tests/test_module_db.py tests/test_optim_db.py tests/test_hop_db.py tests/test_opcheck.py \

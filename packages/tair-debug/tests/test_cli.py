@@ -191,7 +191,7 @@ def test_ops(tair):
 def test_doctor(tair):
     code, found = answer(tair("doctor", "--json"))
     assert code == 0, found["mismatches"]
-    assert found["versions"]["torch"] == torch.__version__
+    assert found["versions"]["torch"].split("+")[0] == torch.__version__.split("+")[0]  # wheels may leave out the build
     states = {e["name"]: e for e in found["engines"]}
     assert states["cpu"]["available"]
     assert not states["cann"]["available"]
