@@ -591,3 +591,8 @@ def group_names() -> list[str]:
     from torch.distributed import distributed_c10d
 
     return [str(name) for name in distributed_c10d._world.pg_names.values()]
+
+
+def tensors_on_memory_of(value: torch.Tensor) -> int:
+    """How many tensors there are on the memory of one, views and what autograd has saved among them."""
+    return int(torch._C._storage_Use_Count(value.untyped_storage()._cdata))
