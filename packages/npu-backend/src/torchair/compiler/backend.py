@@ -112,10 +112,15 @@ def get_npu_backend(
         >>> model(torch.randn(3, 4)).shape
         torch.Size([3, 2])
     """
+    import torch
+
+    from ge_converters.base.torch_versions import untested
     from torchair.oplib.torch_ops import keep_ops_without_result
 
     _config(compiler_config)
     _decompositions(custom_decompositions)
+    if outside := untested(torch.__version__):
+        logger.warning_once(f"{outside}; docs/versions.md lists what was run")
     keep_ops_without_result()
     if getattr(sys.modules.get("torchair_autoload"), "replaced", False):
         logger.warning_once("torch_npu carries a torchair of its own; the installed package is used instead of it")

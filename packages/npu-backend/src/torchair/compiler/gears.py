@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from ge_converters.base.torch_compat import current_translation, mark_sizes, source_text
+from ge_converters.base.torch_frames import frame_code, graph_argument
 from ge_graph.errors import ConfigError, EngineError
 from torchair.config.log import logger
 
@@ -224,10 +225,10 @@ def _marked(inputs: Sequence[torch.fx.Node]) -> dict[int, dict[int, tuple[int, .
     if tx is None:  # a graph that does not come from dynamo
         return {}
     marked = {}
-    code = tx.f_code
+    code = frame_code(tx)
     remembered = _known.get(code, {})
     for position, node in enumerate(inputs):
-        argument = node.meta.get("grapharg")
+        argument = graph_argument(node)
         example = getattr(argument, "example", None)
         if not isinstance(example, torch.Tensor):
             continue
@@ -240,7 +241,7 @@ def _marked(inputs: Sequence[torch.fx.Node]) -> dict[int, dict[int, tuple[int, .
 
 
 def _source_name(node: torch.fx.Node) -> str:
-    return source_text(node.meta["grapharg"].source).replace("L['", "").replace("']", "")
+    return source_text(graph_argument(node).source).replace("L['", "").replace("']", "")
 
 
 def _check_config(config: CompilerConfig) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-aten = torch.ops.aten
+from ge_converters.base.operators import aten
 
 # -- attention ---------------------------------------------------------------------------------------------------------
 
