@@ -34,7 +34,7 @@ from torchair.fx_passes.base import output_values, value_of
 from torchair.gears import gear_options
 from torchair.log import logger
 from torchair.stored_graph import Stored
-from torchair.views import ViewPlan, take_views
+from torchair.views import ViewPlan, take_views, view_the_inputs
 
 if TYPE_CHECKING:
     from ge_converters.lowering import Lowered
@@ -143,6 +143,8 @@ class Pipeline(FxProgress):
         self.fx_graph("", gm)
         dump = observers.tensor_dump(config, gm, "original")
         self._fx_passes(gm, example_inputs)
+        if self.stage.phase == "forward":
+            view_the_inputs(gm)
         observers.write_summary(config, gm)
         eager = observers.eager_run(config, self.stage, gm)
         if eager is not None:

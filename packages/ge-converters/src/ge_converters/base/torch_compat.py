@@ -243,6 +243,39 @@ def static_input_positions() -> frozenset[int]:
     return frozenset(getattr(metadata, "static_input_indices", None) or ())
 
 
+@dataclass(frozen=True, slots=True)
+class InputResults:
+    """What AOTAutograd makes of some results of a forward graph, by their positions.
+
+    Attributes:
+        updates: Results that are copied into an input after the run, with the input's position.
+        views: Results of which only sizes, strides and offset count: the caller gets a view of that input.
+    """
+
+    updates: Mapping[int, int]
+    views: Mapping[int, int]
+
+
+def results_of_inputs() -> InputResults:
+    """Which results of the forward graph being compiled stand for memory of inputs; none if nobody says."""
+    from torch._functorch._aot_autograd.schemas import OutputType
+    from torch._guards import TracingContext
+
+    context = TracingContext.try_get()
+    metadata = None if context is None else context.fw_metadata
+    if metadata is None:
+        return InputResults({}, {})
+    first = len(metadata.tokens)
+    updates = {first + i: first + at for i, at in enumerate(metadata.mutated_inp_runtime_indices)}
+    first_own = first + len(updates)
+    views = {
+        first_own + i: first + info.base_idx
+        for i, info in enumerate(metadata.output_info)
+        if info.output_type is OutputType.alias_of_input
+    }
+    return InputResults(updates, views)
+
+
 def trace_pattern(
     fn: Callable[..., Any], args: Sequence[Any], decompositions: Mapping[Any, Any]
 ) -> torch.fx.GraphModule:
