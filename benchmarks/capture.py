@@ -14,7 +14,7 @@ from ge_converters.base.torch_compat import boxed
 from ge_converters.decompose.table import decomposition_table
 from ge_converters.decompose.whole import KeepWhole
 from tools import models
-from torchair.module_numbers import module_numbers_fixed
+from torchair.compiler.module_numbers import module_numbers_fixed
 
 
 class _Captured(Exception):

@@ -21,8 +21,8 @@ from ge_graph import Graph, kernels
 from ge_graph.passes import FitChip
 from tair_debug import check
 from tools import models
-from torchair.config import CompilerConfig
-from torchair.pipeline import Pipeline
+from torchair.compiler.pipeline import Pipeline
+from torchair.config.compiler_config import CompilerConfig
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "chips.md"
 CHIPS = ("ascend910b", "ascend910_93", "ascend950")
@@ -74,7 +74,14 @@ def row(model: str, dtype: str, plain: Graph, graph: Graph, report: check.CheckR
             troubles[f"{entry.op}({entry.types.partition(',')[0].rpartition(' ')[2]})"] += len(entry.nodes)
         elif entry.verdict.state == "unknown":
             unknown[entry.op] += len(entry.nodes)
-    numbers = (str(counts[state]) for state in ("aicore", "device", "aicpu", "none", "unknown"))
+    strengths = collections.Counter[str]()
+    for entry in report.rows:
+        if entry.verdict.state == "aicore":
+            strengths[entry.verdict.strength] += len(entry.nodes)
+    on_core = (strengths["listed"], strengths["measured"] + strengths["same core"], strengths["launched"],
+               strengths["documented"])  # fmt: skip
+    others = (counts[state] for state in ("open", "device", "aicpu", "none", "unknown"))
+    numbers = map(str, (*on_core, *others))
     cells: tuple[Any, ...] = (model, dtype, *numbers, other, _listed(troubles), _listed(unknown))
     return "| " + " | ".join(cells) + " |"
 
@@ -91,12 +98,14 @@ def page(found: dict[tuple[str, str], dict[str, str]]) -> str:
         "",
         "Made by `make chips`: forward graphs of the models in [graphs](graphs.md), with few and narrow layers.",
         "Each is made for the chip as `config.check_soc` does, and checked as `tair check --soc` does, by the facts",
-        "that the package carries ([check](check.md)). These are complete for ascend950 only: elsewhere *unknown* says",
-        "that no published library has the operator, not that the chip lacks it; `--cann` reads an installation, which",
-        "has all.",
+        "that the package carries ([check](check.md)). Kernel lists are complete for ascend950 only; for the others",
+        "public evidence fills the gaps, and the columns say how strong it is: *measured* is a run on this chip or one",
+        "of the same core, *launched* and *documented* are what libraries and pages say, *types open* an operator that",
+        "runs on AI Core, though nobody names these types. `--cann` reads an installation, which has all.",
     ]
-    head = ("model", "type", "AI Core", "no kernel needed", "AI CPU", "no kernel", "unknown", "in another form",
-            "AI CPU or no kernel", "unknown operators")  # fmt: skip
+    head = ("model", "type", "AI Core", "measured", "launched", "documented", "types open", "no kernel needed",
+            "AI CPU", "no kernel", "unknown", "in another form", "AI CPU or no kernel",
+            "unknown operators")  # fmt: skip
     for soc in CHIPS:
         lines += ["", f"## {soc}", "", "| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
         lines += [found[key][soc] for key in found]

@@ -21,8 +21,8 @@ from benchmarks.capture import aot_graph
 from benchmarks.rows import Measurement, at_most
 from ge_graph import Graph
 from tools import models
-from torchair.config import CompilerConfig
-from torchair.pipeline import Pipeline
+from torchair.compiler.pipeline import Pipeline
+from torchair.config.compiler_config import CompilerConfig
 
 GROUP = "graphs"
 TABLE = Path(__file__).with_name("incumbent_graphs.tsv")

@@ -8,7 +8,7 @@ import torch
 
 import torchair
 from tair_debug.observer import Silent, observing
-from torchair.log import LineFormatter, logger
+from torchair.config.log import LineFormatter, logger
 
 
 class Net(torch.nn.Module):
@@ -83,7 +83,7 @@ def test_observers_change_nothing(tmp_path, monkeypatch, name):
 def test_debug_record_changes_nothing(tmp_path, monkeypatch):
     plain = train()
     monkeypatch.setenv("TORCH_COMPILE_DEBUG", "1")
-    monkeypatch.setattr("torchair.observers._start_debug_log", lambda path: None)
+    monkeypatch.setattr("torchair.compiler.observers._start_debug_log", lambda path: None)
     with torch._dynamo.config.patch(debug_dir_root=str(tmp_path)):
         assert same_bits(train(), plain)
     assert list(tmp_path.rglob("*_aot_backward_optimized_ge_graph.txt"))

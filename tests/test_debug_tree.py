@@ -9,7 +9,7 @@ import textwrap
 import numpy as np
 import pytest
 
-from tools import warm
+from tair_testing import warm
 
 MAX_AUTOTUNE = """
     import os

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import warm
+from tair_testing import warm
 from tools.docs import chinese
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import warm
+from tair_testing import warm
 
 ROOT = Path(__file__).resolve().parent.parent
 CUSTOM = ROOT / "examples" / "example_custom_op_register"

@@ -14,7 +14,8 @@ from ge_graph import serde
 from ge_graph.errors import ArchiveError, ConfigError, LoweringError
 from ge_graph.rules.in_place import CONSTANTS
 from ge_graph.verify import verify
-from tools import models, warm
+from tair_testing import warm
+from tools import models
 
 ATOL = RTOL = 1e-4
 

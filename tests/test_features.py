@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import torchair
-from torchair.options import OPTIONS
+from torchair.config.options import OPTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 ROWS = [line.split("\t") for line in (ROOT / "tests" / "features.tsv").read_text(encoding="utf-8").splitlines()[1:]]

@@ -286,7 +286,7 @@ def npy(array):
 def read_config(option):
     def read(folder, data):
         from torchair import CompilerConfig
-        from torchair.config import find
+        from torchair.config.compiler_config import find
 
         (folder / "f.json").write_bytes(data)
         find(CompilerConfig(), option).value = str(folder / "f.json")
@@ -338,7 +338,7 @@ def cached(folder):
 
 
 def read_cached(folder, data):
-    from torchair import stored_graph
+    from torchair.artifact import stored_graph
 
     manifest = next((folder / "cache").rglob(f"*{archive.SUFFIX}"))
     manifest.write_bytes(data)

@@ -55,7 +55,7 @@ def overload(name: str) -> Any:
 
 def test_every_operator_of_ours_has_a_row():
     import npugraph_ex  # noqa: F401 - defines its operators
-    import torchair.attention_ops  # noqa: F401 - likewise
+    import torchair.oplib.attention_ops  # noqa: F401 - likewise
 
     schemas = {s.name for s in torch._C._jit_get_all_schemas()}
     ours = {n for n in schemas if n.partition("::")[0] in ("air", "npugraph_ex", "torchair")}
@@ -74,7 +74,7 @@ def test_ours(name):
 
 @pytest.mark.parametrize("name", sorted(IN_GRAPHS_ONLY))
 def test_ours_that_exist_in_graphs_only(name):
-    import torchair.attention_ops  # noqa: F401 - defines it
+    import torchair.oplib.attention_ops  # noqa: F401 - defines it
 
     q = torch.ones(1, 2, 3, 4, dtype=torch.float16)
     with pytest.raises(EngineError, match="GE4032"):

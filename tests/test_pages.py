@@ -19,7 +19,7 @@ import tair_debug.cli
 import tair_export.run
 import torchair
 from ge_converters.registry import REGISTRY
-from torchair.options import OPTIONS
+from torchair.config.options import OPTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(

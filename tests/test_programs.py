@@ -157,7 +157,7 @@ def test_every_call_returns_the_memory_that_it_wrote(view, dynamic, cached, tmp_
 def test_parts_lie_in_the_memory_of_their_whole(op, args):
     import operator
 
-    from torchair.fx_passes.memory import Memory
+    from torchair.passes.memory import Memory
 
     packet, overload = op.split(".")
     graph = torch.fx.Graph()

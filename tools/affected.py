@@ -1,4 +1,4 @@
-"""Print, as a JSON list, the package folders that changed since a commit and those that depend on them."""
+"""Print, as a JSON list, the packages that changed since a commit and those whose tests install one that did."""
 
 from __future__ import annotations
 
@@ -7,28 +7,30 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from tools.workspace import ROOT, Package, affected_by, packages
 
-# folder -> folders that need it, directly or not (architecture: packages depend in one direction)
-DEPENDENTS = {
-    "ge-graph": ("ge-converters", "ge-runtime-native", "tair-debug", "tair-export", "npu-backend"),
-    "ge-converters": ("tair-debug", "npu-backend"),
-    "ge-runtime-native": ("ge-converters", "tair-export", "npu-backend"),
-    "tair-debug": ("npu-backend",),
-    "tair-export": ("npu-backend",),
-    "npu-backend": (),
-}
+_EVERYTHING = ("uv.lock", "pyproject.toml", "Makefile")
+
+
+def owner(file: str, known: dict[str, Package]) -> str | None:
+    """The package that a file belongs to: the one whose folder is the deepest around it."""
+    around = [p for p in known.values() if Path(file).is_relative_to(p.folder)]
+    return max(around, key=lambda p: len(p.folder.parts)).name if around else None
+
+
+def affected(files: list[str] | None, known: dict[str, Package]) -> list[str]:
+    """Names for ``make package-test PKG=``; all of them if files are unknown or one concerns everything."""
+    if files is None or any(f in _EVERYTHING or f.startswith("tools/") for f in files):
+        changed = set(known)
+    else:
+        changed = {o for f in files if (o := owner(f, known))}
+    return [p.label for p in affected_by(changed, known) if p.is_released]
 
 
 def main() -> None:
     base = sys.argv[1] if len(sys.argv) > 1 else ""
     diff = subprocess.run(["git", "diff", "--name-only", f"{base}...HEAD"], cwd=ROOT, capture_output=True, text=True)
-    files = diff.stdout.split() if base and diff.returncode == 0 else None
-    changed = {f.split("/")[1] for f in files or [] if f.startswith("packages/")}
-    if files is None or any(f in ("uv.lock", "pyproject.toml", "Makefile") or f.startswith("tools/") for f in files):
-        changed = set(DEPENDENTS)
-    affected = changed | {d for c in changed for d in DEPENDENTS.get(c, ())}
-    print(json.dumps(sorted(affected)))
+    print(json.dumps(affected(diff.stdout.split() if base and diff.returncode == 0 else None, packages())))
 
 
 if __name__ == "__main__":

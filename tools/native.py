@@ -72,8 +72,8 @@ class _Enough(Exception):
 
 def graphs_of(call: Any, args: Any, kwargs: Any) -> tuple[list[str], list[str]]:
     """ATen operators and GE operators of one call."""
-    from torchair.config import CompilerConfig  # here, as tools.native_peer has another torchair
-    from torchair.pipeline import Pipeline
+    from torchair.compiler.pipeline import Pipeline
+    from torchair.config.compiler_config import CompilerConfig  # here, as tools.native_peer has another torchair
 
     atens: list[str] = []
     emitted: list[str] = []

@@ -12,8 +12,8 @@ ROOT = Path(__file__).resolve().parent.parent
 # module, what it writes
 GENERATORS = (
     ("ge_graph.codegen.stubs", "packages/ge-graph/src/ge_graph/ops.pyi"),
-    ("torchair.options", "docs/options.md"),
-    ("torchair.compatibility", "docs/compatibility.md"),
+    ("torchair.config.options", "docs/options.md"),
+    ("torchair.compat.compatibility", "docs/compatibility.md"),
     ("tools.docs.moving", "docs/moving_from_torchair.md"),
     ("ge_converters.report.coverage", "docs/coverage.md"),
     ("tools.docs.chinese", "docs/options.zh.md, docs/coverage.zh.md, docs/graphs.zh.md"),  # from the pages above

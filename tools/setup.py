@@ -42,7 +42,12 @@ def check_host() -> str:
 
 def fingerprint() -> str:
     """Changes whenever the environment has to be made anew."""
-    files = [ROOT / "uv.lock", ROOT / "pyproject.toml", *sorted(ROOT.glob("packages/*/pyproject.toml"))]
+    files = [
+        ROOT / "uv.lock",
+        ROOT / "pyproject.toml",
+        *sorted(ROOT.glob("packages/**/pyproject.toml")),
+        ROOT / "testing/pyproject.toml",
+    ]
     digest = hashlib.sha256(b"".join(f.read_bytes() for f in files))
     digest.update(str(ROOT).encode())
     return digest.hexdigest()

@@ -10,6 +10,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCES = (
     *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("packages/*/src")),
     "packages/ge-runtime-native/emulator/src",
+    "testing/src",
     "tools",
     "benchmarks",
 )

@@ -17,7 +17,7 @@ from ge_graph import kernels
 from tair_debug import check
 from tair_debug.observer import Silent, observing
 
-_WORST = ("none", "aicpu", "unknown", "aicore", "device")
+_WORST = ("none", "aicpu", "unknown", "open", "aicore", "device")
 
 
 def _rows():
@@ -101,10 +101,19 @@ PROGRAMS = {
     "gradient of an average of a plane": (
         lambda g, x: torch.ops.aten.avg_pool2d_backward(g, x, [3, 3], [2, 2], [1, 1], False, True, None),
         lambda: (torch.randn(1, 2, 3, 3), torch.randn(1, 2, 6, 6))),
+    "rows by one index": (lambda x, i: x[:, i], lambda: (torch.randn(3, 5), torch.tensor([[0, -1], [4, 2]]))),
+    "rows by one index of open size": (lambda x, i: x[:, i], lambda: (torch.randn(3, 5), torch.tensor([0, -1, 4]))),
+    "places by indices of two shapes": (
+        lambda x, i, j: x[:, i, j], lambda: (torch.randn(2, 3, 5), torch.tensor([[0], [2]]), torch.tensor([1, -1]))),
+    "places by indices apart": (
+        lambda x, i, j: x[i, :, j], lambda: (torch.randn(2, 3, 5), torch.tensor([0, 1]), torch.tensor([3, -1]))),
+    "counts": (lambda x: x.histc(4, -1, 1), lambda: (torch.randn(3, 50),)),
+    "counts in the range of the data": (lambda x: x.histc(4), lambda: (torch.randn(3, 50),)),
     "dropout": (lambda x: F.dropout(x, 0.25), lambda: (torch.ones(4000),)),
 }  # fmt: skip
 # Nothing is compared with eager but the share of what is kept and how it is scaled.
 RANDOM = ("dropout",)
+OPEN = ("rows by one index of open size",)
 
 
 class Graphs(Silent):
@@ -118,14 +127,16 @@ class Graphs(Silent):
             self.found.append(graph)
 
 
-def compiled(fn, inputs, soc):
+def compiled(fn, inputs, soc, dynamic=False):
     torch._dynamo.reset()
     config = torchair.CompilerConfig()
     if soc is not None:
         config.check_soc = soc
     seen = Graphs()
     with observing(seen):
-        made = torch.compile(fn, backend=torchair.get_npu_backend(compiler_config=config), fullgraph=True)(*inputs)
+        made = torch.compile(
+            fn, backend=torchair.get_npu_backend(compiler_config=config), fullgraph=True, dynamic=dynamic
+        )(*inputs)
     return made, seen.found
 
 
@@ -145,8 +156,8 @@ def test_the_chip_gets_its_form_and_eagers_values(name, soc, monkeypatch):
     torch.manual_seed(3)
     fn, make = PROGRAMS[name]
     inputs = make()
-    _, without = compiled(fn, inputs, None)
-    got, graphs = compiled(fn, inputs, soc)
+    _, without = compiled(fn, inputs, None, name in OPEN)
+    got, graphs = compiled(fn, inputs, soc, name in OPEN)
     report = check.examine(graphs, kernels.oracle(soc))
     worst = min((r.verdict.state for r in report.rows), key=_WORST.index, default="device")
     assert [operators(without), operators(graphs), worst] == [plain, chosen, state]

@@ -1,7 +1,7 @@
 """``docs/moving_from_torchair.md``: what stood in programs, scripts and build instructions, and what it is here.
 
-Commands and files are rows of ``moving.tsv``; options come from ``torchair.options``, names from
-``torchair.compatibility``. ``--check`` fails if a page is out of date.
+Commands and files are rows of ``moving.tsv``; options come from ``torchair.config.options``, names from
+``torchair.compat.compatibility``. ``--check`` fails if a page is out of date.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from torchair import compatibility
-from torchair.options import GRAPH_EX, OPTIONS, Option
+from torchair.compat import compatibility
+from torchair.config.options import GRAPH_EX, OPTIONS, Option
 
 HERE: Final = Path(__file__).resolve().parent
 PAGES: Final = {"en": "moving_from_torchair.md", "zh": "moving_from_torchair.zh.md"}

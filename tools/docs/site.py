@@ -32,8 +32,9 @@ COPIED: Final = ("CONTRIBUTING.md", "SECURITY.md")
 # What of each package a program is written against.
 API: Final = {
     "torchair": (
-        "torchair.backend", "torchair.config", "torchair.inference", "torchair.scope", "torchair.ops", "torchair.export",
-        "torchair.patterns", "torchair.converters", "torchair.log",
+        "torchair.compiler.backend", "torchair.config.compiler_config", "torchair.inference", "torchair.scope",
+        "torchair.ops", "torchair.export.dynamo_export", "torchair.patterns", "torchair.oplib.converters",
+        "torchair.config.log",
     ),
     "tair_export": ("tair_export.load", "tair_export.export", "tair_export.signing", "tair_export.foreign"),
     "tair_debug": ("tair_debug.tracing", "tair_debug.compare", "tair_debug.check", "tair_debug.observer"),

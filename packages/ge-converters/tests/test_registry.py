@@ -15,7 +15,7 @@ from ge_converters.base.provenance import target_name
 from ge_converters.lowering.explain import Absent, Convertible, Refused, explain
 from ge_converters.registry import Registry
 from ge_graph import ops as ge
-from tools import warm
+from tair_testing import warm
 
 aten = torch.ops.aten
 

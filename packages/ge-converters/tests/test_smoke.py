@@ -11,7 +11,7 @@ from ge_converters.base.support import F32, I64, Support
 from ge_converters.registry import Registry
 from ge_converters.report import smoke
 from ge_graph import ops as ge
-from tools import warm
+from tair_testing import warm
 
 
 @pytest.fixture

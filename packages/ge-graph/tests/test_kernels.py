@@ -220,8 +220,9 @@ def test_the_variable_of_cann_is_honoured(cann, monkeypatch):
         ("Sort", {"x": D.DT_INT64}, "ascend910b", "yes"), ("MatMulV2", {"x1": D.DT_INT32}, "ascend910b", "no"),
         ("AdaptiveAvgPool2d", {"x": D.DT_FLOAT}, "ascend910b", "no"), ("Nonsense", {}, "ascend950", "unknown"),
         ("Add", {"x1": D.DT_FLOAT, "x2": D.DT_FLOAT}, "ascend950", "yes"),
-        ("Relu", {"x": D.DT_DOUBLE}, "ascend950", "no"), ("MatMulV2", {"x1": D.DT_FLOAT}, "ascend910b", "unknown"),
-        ("Add", {"x1": D.DT_FLOAT, "x2": D.DT_FLOAT}, "ascend910b", "yes"),  # AI CPU at least
+        ("Relu", {"x": D.DT_DOUBLE}, "ascend950", "no"), ("MatMulV2", {"x1": D.DT_FLOAT}, "ascend910b", "yes"),
+        ("Add", {"x1": D.DT_FLOAT, "x2": D.DT_FLOAT}, "ascend910b", "yes"),
+        ("MatMulV2", {"x1": D.DT_BF16}, "ascend950", "yes"), ("MatMulV2", {"x1": D.DT_DOUBLE}, "ascend950", "no"),
     ],
 )  # fmt: skip
 def test_lookup_for_converters(op, types, soc, answer):
@@ -230,8 +231,9 @@ def test_lookup_for_converters(op, types, soc, answer):
 
 def test_unknown_is_never_supported():
     """A chip with few facts says unknown, not AI CPU, where an AI Core kernel may exist."""
-    found = kernels.oracle("ascend910b").verdict("Add", {"x1": (D.DT_FLOAT,), "x2": (D.DT_FLOAT,)})
-    assert (found.state, found.slow) == ("unknown", True)
+    facts = data.published()
+    found = kernels.Oracle(facts, "ascend910b").verdict("Add", {"x1": (D.DT_FLOAT,), "x2": (D.DT_FLOAT,)})
+    assert (found.state, found.slow, found.proven) == ("unknown", True, False)
 
 
 def graph() -> Graph:

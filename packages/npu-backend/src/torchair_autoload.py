@@ -67,7 +67,7 @@ def settle() -> None:
         importlib.import_module("npugraph_ex")
         from ge_converters.base.torch_compat import register_backend_again
 
-        backend = importlib.import_module("torchair.backend")
+        backend = importlib.import_module("torchair.compiler.backend")
         for name in _BACKENDS:
             register_backend_again(name, getattr(backend, name))
 

@@ -10,28 +10,7 @@ import torch
 import npugraph_ex
 import torchair
 from ge_graph.errors import ConfigError
-
-
-def compiled(fn, config=None, **kwargs):
-    backend = torchair.get_npu_backend(compiler_config=config)
-    return torch.compile(fn, backend=backend, fullgraph=True, **kwargs)
-
-
-def same(got, want):
-    """Values, type, size, stride and device are those of eager."""
-    if isinstance(want, torch.Tensor):
-        assert isinstance(got, torch.Tensor)
-        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6, equal_nan=True)
-        assert got.stride() == want.stride()
-        assert got.requires_grad == want.requires_grad
-    elif isinstance(want, (tuple, list)):
-        assert type(got) is type(want)
-        assert len(got) == len(want)
-        for g, w in zip(got, want):
-            same(g, w)
-    else:
-        assert type(got) is type(want)
-        assert got == want
+from tair_testing.compiling import compiled, same
 
 
 def check(fn, *args, dynamic=False, config=None):
@@ -648,7 +627,7 @@ def test_inference_mode_and_autocast():
 )
 @pytest.mark.parametrize("backend", ["npu", "callable"])
 def test_modes_of_torch_compile(mode, captures, backend, monkeypatch):
-    from torchair import pipeline
+    from torchair.compiler import pipeline
 
     seen = []
     original = pipeline.Pipeline._captured
@@ -661,7 +640,7 @@ def test_modes_of_torch_compile(mode, captures, backend, monkeypatch):
 
 
 def test_a_mode_against_the_options():
-    from torchair.backend import npu
+    from torchair.compiler.backend import npu
 
     with pytest.raises(ConfigError, match="GE1012.*reduce-overhead.*max-autotune"):
         npu(None, [], mode="reduce-overhead", options={"mode": "max-autotune"})

@@ -7,8 +7,8 @@ import torch
 
 import torchair
 from ge_converters.registry import REGISTRY
-from torchair import cache
-from torchair.pipeline import Pipeline
+from torchair.artifact import cache
+from torchair.compiler.pipeline import Pipeline
 
 
 class Net(torch.nn.Module):

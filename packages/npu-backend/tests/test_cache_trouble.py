@@ -12,8 +12,8 @@ import torch
 
 import torchair
 from tair_export import archive
-from tools import warm
-from torchair import cache
+from tair_testing import warm
+from torchair.artifact import cache
 from torchair.inference import cache_compile
 
 

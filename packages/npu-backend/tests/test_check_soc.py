@@ -29,7 +29,7 @@ def clean(monkeypatch):
 @pytest.fixture
 def said(monkeypatch):
     texts = []
-    from torchair import pipeline
+    from torchair.compiler import pipeline
 
     monkeypatch.setattr(pipeline.logger, "tell", lambda text, *args: texts.append(text % args))
     return texts

@@ -13,7 +13,8 @@ import torchair
 from ge_converters.registry import REGISTRY
 from ge_graph.errors import EngineError
 from tair_debug.observer import observing
-from tools.ranks import WORLD, Cases, close, compiled, processes, values
+from tair_testing.compiling import compiled
+from tair_testing.ranks import WORLD, Cases, close, processes, values
 
 case = CASES = Cases()
 

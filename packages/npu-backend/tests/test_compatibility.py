@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ge_graph.errors import GeError
-from torchair.compatibility import THEIRS, find, markdown, names, state
+from torchair.compat.compatibility import THEIRS, find, markdown, names, state
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "compatibility.md"
 ALL = [n.path for n in names()]

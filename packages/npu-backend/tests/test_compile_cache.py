@@ -12,7 +12,7 @@ import torch
 
 import torchair
 from ge_graph.errors import ArchiveError, ConfigError
-from tools import warm
+from tair_testing import warm
 from torchair.inference import cache_compile, readable_cache
 
 Pair = namedtuple("Pair", "left right")

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from ge_graph.errors import ConfigError
 from ge_graph.option_levels import LEVELS, table
-from torchair.config import CompilerConfig, GraphExConfig, OptionValue, find, with_options
-from torchair.options import CONFLICTS, GRAPH_EX, OPTIONS, markdown
+from torchair.config.compiler_config import CompilerConfig, GraphExConfig, OptionValue, find, with_options
+from torchair.config.options import CONFLICTS, GRAPH_EX, OPTIONS, markdown
 
 PLAIN = st.one_of(
     st.none(),
@@ -345,7 +345,7 @@ def test_docs_are_up_to_date():
     if not os.path.isfile(file):
         pytest.skip("installed without the repository's docs")
     with open(file, encoding="utf-8") as text:
-        assert text.read() == markdown(), "run python -m torchair.options"
+        assert text.read() == markdown(), "run python -m torchair.config.options"
 
 
 def test_rows_are_sound():

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import torchair
-from torchair.fx_passes import patterns
+from torchair.passes import patterns
 
 aten, air = torch.ops.aten, torch.ops.air
 PLACES = ("post_grad_custom_pre_pass", "post_grad_custom_post_pass")

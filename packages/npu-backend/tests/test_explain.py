@@ -7,9 +7,9 @@ import torch
 
 import torchair
 from ge_graph.errors import ConfigError
-from tools import warm
-from torchair import explain
-from torchair.options import GRAPH_EX, OPTIONS
+from tair_testing import warm
+from torchair.config import explain
+from torchair.config.options import GRAPH_EX, OPTIONS
 
 
 @pytest.fixture(autouse=True)

@@ -7,15 +7,15 @@ from hypothesis import strategies as st
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import torchair
-from torchair.config import CompilerConfig
-from torchair.fx_passes import AFTER_USER, BEFORE_USER, BUILT_IN, CAPTURED
-from torchair.fx_passes.cats import RemoveCats, out_form
-from torchair.fx_passes.memory import Memory
-from torchair.fx_passes.noops import RemoveNoops
-from torchair.fx_passes.reinplace import ReinplaceInputs, ReinplaceOps, in_place_form
-from torchair.fx_passes.rms_norm import FUSED, FuseRmsNorm
-from torchair.fx_passes.symbolic_inputs import DeriveSymbols
-from torchair.fx_passes.view_chains import MergeViews
+from torchair.config.compiler_config import CompilerConfig
+from torchair.passes import AFTER_USER, BEFORE_USER, BUILT_IN, CAPTURED
+from torchair.passes.cats import RemoveCats, out_form
+from torchair.passes.memory import Memory
+from torchair.passes.noops import RemoveNoops
+from torchair.passes.reinplace import ReinplaceInputs, ReinplaceOps, in_place_form
+from torchair.passes.rms_norm import FUSED, FuseRmsNorm
+from torchair.passes.symbolic_inputs import DeriveSymbols
+from torchair.passes.view_chains import MergeViews
 
 aten = torch.ops.aten
 PASSES = {p.name: p for p in (*BEFORE_USER, *BUILT_IN, *AFTER_USER, *CAPTURED)}

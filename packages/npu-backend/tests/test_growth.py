@@ -50,7 +50,7 @@ def test_nothing_grows(kind, tmp_path, monkeypatch):
 
         monkeypatch.setenv("TORCH_COMPILE_DEBUG", "1")
         monkeypatch.setattr(debug_tree, "debug_folder", lambda: str(tmp_path))
-        monkeypatch.setattr("torchair.observers._start_debug_log", lambda path: None)
+        monkeypatch.setattr("torchair.compiler.observers._start_debug_log", lambda path: None)
     for _ in range(5):
         compile_once(config)
     before = kept()

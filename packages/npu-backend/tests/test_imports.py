@@ -237,7 +237,7 @@ def test_backends_and_modules_by_name_are_these(tmp_path, imports, autoload):
         TORCH_DEVICE_BACKEND_AUTOLOAD=autoload,
     )
     package = os.path.dirname(os.path.dirname(torchair.__file__))
-    assert out.split("\n")[:2] == ["torchair.backend torchair.backend"] * 2
+    assert out.split("\n")[:2] == ["torchair.compiler.backend torchair.compiler.backend"] * 2
     assert out.split("\n")[2] == f"{package}/npugraph_ex/__init__.py {torchair.__file__}"
 
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import torchair
-from tools import warm
+from tair_testing import warm
+from torchair.config.log import TorchairLogger, record_no_longer_to, record_to
 from torchair.core.utils import EVENT_LEVEL
-from torchair.log import TorchairLogger, record_no_longer_to, record_to
 
 LINE = re.compile(
     r"^\[(\w+)\] TORCHAIR\(\d+,\w+\):\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}\.\d{3} \[\w+\.py:\d+\]\d+ (.*)$",
@@ -208,7 +208,7 @@ def test_runs_tell_of_their_inputs_whenever_the_level_is_on(log, capsys):
 
 def test_no_text_is_made_while_the_level_is_off(monkeypatch):
     from ge_converters.lowering import conversion_log
-    from torchair import records
+    from torchair.compiler import records
 
     def never(*args):
         raise AssertionError("a text that nobody reads")

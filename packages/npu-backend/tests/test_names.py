@@ -104,7 +104,7 @@ def test_options_beside_every_backend(name):
 
 
 def test_flat_options_reach_the_capture(monkeypatch):
-    from torchair import reduce_overhead
+    from torchair.runtime import reduce_overhead
 
     seen = []
     original = reduce_overhead.compile_captured

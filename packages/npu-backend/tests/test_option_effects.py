@@ -188,7 +188,7 @@ def test_fusion_switch_files_are_read_and_checked(content, tmp_path):
 
 
 def test_no_option_is_left_that_does_nothing_yet():
-    from torchair.options import GRAPH_EX, OPTIONS
+    from torchair.config.options import GRAPH_EX, OPTIONS
 
     later = [row.path for row in (*OPTIONS, *GRAPH_EX) if row.effective == "later"]
     elsewhere = {"inference_config.dynamic_gears_merge_policy", "export.experimental.enable_lite_export"}

@@ -9,7 +9,8 @@ import torch.distributed._functional_collectives as fc
 from torch import nn
 
 import torchair
-from tools.ranks import WORLD, Cases, close, compiled, processes, shared_folder
+from tair_testing.compiling import compiled
+from tair_testing.ranks import WORLD, Cases, close, processes, shared_folder
 
 case = CASES = Cases()
 

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import torchair
-from torchair.fx_passes import BUILT_IN, PassError
-from torchair.fx_passes.noops import RULES, RemoveNoops
+from tair_testing.compiling import compiled
+from torchair.passes import BUILT_IN, PassError
+from torchair.passes.noops import RULES, RemoveNoops
 
 aten = torch.ops.aten
 PLACES = ("post_grad_custom_pre_pass", "post_grad_custom_post_pass")
@@ -18,10 +19,6 @@ def with_pass(fn, place="post_grad_custom_pre_pass", **options):
     config = torchair.CompilerConfig()
     setattr(config, place, fn)
     return config
-
-
-def compiled(fn, config):
-    return torch.compile(fn, backend=torchair.get_npu_backend(compiler_config=config), fullgraph=True)
 
 
 def refused(fn, config, *args):

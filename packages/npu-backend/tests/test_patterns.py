@@ -7,7 +7,7 @@ import torch
 
 import torchair
 from ge_graph.errors import ConfigError
-from torchair.fx_passes import npu_patterns, patterns
+from torchair.passes import npu_patterns, patterns
 
 aten = torch.ops.aten
 

@@ -7,8 +7,10 @@ import torchair
 from ge_graph.errors import EngineError
 from ge_runtime.api import Capability
 from ge_runtime.cpu import CpuEngine
-from torchair import pipeline, scope
-from torchair.executable import dense, in_order
+from tair_testing.compiling import compiled
+from torchair import scope
+from torchair.compiler import pipeline
+from torchair.runtime.executable import dense, in_order
 
 
 class Spy:
@@ -52,10 +54,6 @@ def spy(monkeypatch):
     made = Spy()
     monkeypatch.setattr(pipeline, "choose_engine", lambda device: made)
     return made
-
-
-def compiled(fn, config=None, **kwargs):
-    return torch.compile(fn, backend=torchair.get_npu_backend(compiler_config=config), fullgraph=True, **kwargs)
 
 
 def test_ge_options_reach_the_engine(spy):

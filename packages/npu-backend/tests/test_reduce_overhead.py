@@ -14,10 +14,10 @@ import torch
 
 import torchair
 from ge_graph.errors import EngineError
-from torchair import reduce_overhead
-from torchair.fx_program import write_program
-from torchair.graph_capture import NpuGraph, ProgramReplay, find_capture
-from torchair.views import ViewPlan
+from torchair.runtime import reduce_overhead
+from torchair.runtime.fx_program import write_program
+from torchair.runtime.graph_capture import NpuGraph, ProgramReplay, find_capture
+from torchair.runtime.views import ViewPlan
 
 HOSTILE = (
     "n\n    pass\nimport os; os._exit(7)\ndef call(*a):\n    #", "'\"\"\"", "'''", "end\\", "a\rimport os", "a\x0cb",
@@ -249,7 +249,7 @@ def test_wrong_options_of_npugraph_ex(options, text):
 
 
 def test_npugraph_ex_takes_no_mode():
-    from torchair.backend import npugraph_ex
+    from torchair.compiler.backend import npugraph_ex
 
     with pytest.raises(Exception, match="GE1012"):
         npugraph_ex(None, [], mode="default")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import torchair
-from torchair.views import take_views
+from torchair.runtime.views import take_views
 
 STEPS = {
     "turn": lambda x: x.transpose(0, 1),

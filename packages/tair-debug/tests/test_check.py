@@ -62,7 +62,7 @@ def test_no_kernel_is_exit_code_1_with_line_and_way_out(tair):
     assert "torch.relu(x)" in relu["source"][0]
     assert "cast x to DT_FLOAT" in relu["advice"]
     assert [r["state"] for r in chip["rows"]] == sorted(
-        (r["state"] for r in chip["rows"]), key=["none", "aicpu", "unknown", "aicore", "device"].index
+        (r["state"] for r in chip["rows"]), key=["none", "aicpu", "unknown", "open", "aicore", "device"].index
     )
 
 
@@ -78,7 +78,48 @@ def test_the_table_names_the_slow_unit(tair):
     assert code == 1
     assert "AI CPU" in text
     assert "no kernel" in text
-    assert "unknown: " in text
+
+
+def test_a_verdict_says_how_strong_the_evidence_is_and_who_gives_it(tair):
+    code, text = tair("models.py:single", "--soc", "a3", "--json")
+    (chip,) = json.loads(text)["chips"]
+    relu = next(r for r in chip["rows"] if r["op"] == "Relu")
+    assert (code, relu["state"], relu["strength"], relu["proven"]) == (0, "aicore", "same core", True)
+    assert relu["evidence"][0].endswith("kernel_details.csv")
+    assert chip["proven"] is (chip["strengths"].keys() <= {"listed", "measured", "same core", "launched"})
+    code, text = tair("models.py:single", "--soc", "a3", "--all", "-v")
+    assert code == 0
+    assert "measured" in text
+    assert "says who" in text
+
+
+def test_strict_wants_more_than_documentation(tair, tmp_path):
+    from ge_graph import DataType, Graph
+
+    graph = Graph("foreign")
+    x = graph.add("Data", (None,), {}, [(DataType.DT_FLOAT, (2,))])
+    y = graph.add("TheirOwnOperator", (x.outputs[0],), {}, [(DataType.DT_FLOAT, (2,))])
+    graph.outputs = [y.outputs[0]]
+    (tmp_path / "graph.txt").write_text(txt.to_txt(graph))
+    assert tair("graph.txt", "--soc", "a2")[0] == 0
+    code, text = tair("graph.txt", "--soc", "a2", "--strict")
+    assert code == 1
+    assert "TheirOwn" in text
+    assert tair("models.py:single", "--soc", "ascend950", "--strict")[0] == 0
+
+
+def test_where_an_installation_and_the_evidence_disagree(tair, tmp_path):
+    folder = tmp_path / "cann/opp/built-in/op_impl/ai_core/tbe/config/ascend910b"
+    folder.mkdir(parents=True)
+    ports = {f"{side}0": {"name": name, "paramType": "required", "dtype": "float16", "format": "ND"}
+             for side, name in (("input", "x"), ("output", "y"))}  # fmt: skip
+    (folder / "aic-ascend910b-ops-info.json").write_text(json.dumps({"Relu": ports}))
+    code, text = tair("--contradictions", "--soc", "a2", "--cann", str(tmp_path / "cann"), "--json")
+    found = json.loads(text)["contradictions"]
+    assert code == 1
+    assert any(row[:3] == ["Relu", "ascend910b", "page"] and row[3].startswith("x in ") for row in found)
+    assert any(row[0] == "MatMulV2" and row[4] == "no kernel" for row in found)
+    assert tair("--contradictions", "--soc", "a2")[0] == 2
 
 
 def test_unknown_chip_gets_the_list(tair):

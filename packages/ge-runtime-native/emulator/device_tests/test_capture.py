@@ -218,7 +218,7 @@ def test_what_cannot_be_captured_is_an_error_and_the_next_graph_works(log):
 
 def test_the_backend_by_name(log):
     """torch_npu registers its own backend under this name; ours is given as a function."""
-    from torchair.backend import npugraph_ex
+    from torchair.compiler.backend import npugraph_ex
 
     x, y = torch.randn(3, 4), torch.randn(5, 4)
     call = torch.compile(fn, backend=npugraph_ex, dynamic=False, options={"clone_output": True})

@@ -37,5 +37,5 @@ def test_names(autoload: str, imports: str):
     )
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout.splitlines() == [
-        "torchair.backend torchair.backend", "False False True", "[2.0, 2.0]", "True",
+        "torchair.compiler.backend torchair.compiler.backend", "False False True", "[2.0, 2.0]", "True",
     ]  # fmt: skip

@@ -13,8 +13,8 @@ _HOMES: Final = {
     "compile_fx": "npugraph_ex.npu_fx_compiler",
     "get_compiler": "npugraph_ex.npu_fx_compiler",
     "get_npu_backend": "npugraph_ex.npu_fx_compiler",
-    "logger": "torchair.log",
-    "register_replacement": "torchair.fx_passes.patterns",
+    "logger": "torchair.config.log",
+    "register_replacement": "torchair.passes.patterns",
 }
 _MODULES: Final = ("configs", "core", "inference", "npu_fx_compiler", "patterns", "scope")
 

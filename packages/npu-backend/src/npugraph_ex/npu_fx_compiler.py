@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from torchair.backend import Backend, NpuFxCompiler, compile_with
-from torchair.config import GraphExConfig, captured_config, captured_from
+from torchair.compiler.backend import Backend, NpuFxCompiler, compile_with
+from torchair.config.compiler_config import GraphExConfig, captured_config, captured_from
 from torchair.names import door
 from torchair.npu_fx_compiler import (
     _CompiledFxArtifacts,

@@ -11,22 +11,22 @@ from typing import Any, Final
 
 import torchair_autoload
 
-from torchair import torch_ops as torch_ops  # defines torch.ops.air
+from torchair.oplib import torch_ops as torch_ops  # defines torch.ops.air
 
 __version__ = "0.1.0"
 
 _HOMES: Final = {
     "CompiledModel": "tair_export.load",
-    "CompilerConfig": "torchair.config",
-    "dynamo_export": "torchair.export",
-    "get_compiler": "torchair.backend",
-    "get_npu_backend": "torchair.backend",
-    "logger": "torchair.log",
-    "patch_for_hcom": "torchair.collectives",
-    "record_compilation": "torchair.pipeline",
-    "register_fx_node_ge_converter": "torchair.converter_forms.registering",
-    "register_replacement": "torchair.fx_passes.patterns",
-    "use_internal_format_weight": "torchair.export",
+    "CompilerConfig": "torchair.config.compiler_config",
+    "dynamo_export": "torchair.export.dynamo_export",
+    "get_compiler": "torchair.compiler.backend",
+    "get_npu_backend": "torchair.compiler.backend",
+    "logger": "torchair.config.log",
+    "patch_for_hcom": "torchair.oplib.collectives",
+    "record_compilation": "torchair.compiler.pipeline",
+    "register_fx_node_ge_converter": "torchair.oplib.converter_forms.registering",
+    "register_replacement": "torchair.passes.patterns",
+    "use_internal_format_weight": "torchair.export.dynamo_export",
 }
 _MODULES: Final = (
     "_contrib", "_ge_concrete_graph", "_utils", "configs", "core", "experimental", "ge", "ge_concrete_graph",

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from torchair.artifacts import CompiledFxArtifacts, CompiledFxGraph
-from torchair.backend import NpuFxCompiler, get_compiler
-from torchair.fx_passes.base import value_of
+from torchair.compiler.artifacts import CompiledFxArtifacts, CompiledFxGraph
+from torchair.compiler.backend import NpuFxCompiler, get_compiler
+from torchair.passes.base import value_of
 
 __all__ = ["NpuFxCompiler", "get_compiler"]
 
@@ -35,8 +35,8 @@ def _unpack_meta_list(args: Sequence[Any]) -> list[Any]:
 
 def _optimize_fx(gm: torch.fx.GraphModule, config: Any = None, *ignored: Any) -> torch.fx.GraphModule:
     """Run the built-in FX passes on an ATen graph, in place."""
-    from torchair.backend import _config
-    from torchair.fx_passes import BUILT_IN
+    from torchair.compiler.backend import _config
+    from torchair.passes import BUILT_IN
 
     for each in BUILT_IN:
         if each.enabled(_config(config), "forward"):

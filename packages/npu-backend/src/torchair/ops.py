@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from torchair import torch_ops
-from torchair.attention_ops import npu_fused_infer_attention_score, npu_fused_infer_attention_score_v2
+from torchair.oplib import torch_ops
+from torchair.oplib.attention_ops import npu_fused_infer_attention_score, npu_fused_infer_attention_score_v2
 from torchair.scope import npu_stream_switch, npu_wait_tensor
 
 __all__ = [

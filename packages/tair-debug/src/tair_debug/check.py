@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ge_graph import Graph
 from ge_graph.escape import line
-from ge_graph.kernels import Finding, Oracle, Verdict
+from ge_graph.kernels import STRENGTHS, Finding, Oracle, Verdict
 from tair_debug.terminal import table
 
 if TYPE_CHECKING:
@@ -19,10 +19,26 @@ WORDS: Final = {
     "none": "no kernel",
     "aicpu": "AI CPU (slow)",
     "unknown": "unknown",
+    "open": "AI Core, types open",
     "aicore": "AI Core",
     "device": "no kernel needed",
 }
 _SHOWN_PLACES: Final = 3
+
+
+def words(verdict: Verdict) -> str:
+    """State and strength of a verdict, such as "AI Core, measured"."""
+    how = (
+        ""
+        if verdict.strength in ("", "listed", "types open") or verdict.state == "device"
+        else f", {_HOW[verdict.strength]}"
+    )
+    return WORDS[verdict.state] + how
+
+
+_HOW: Final = {"same core": "measured on the same core", "used by others": "used by others"} | {
+    word: word for word in ("measured", "launched", "documented")
+}
 
 
 @dataclass
@@ -45,8 +61,9 @@ class CheckRow:
 
     def as_dict(self) -> dict[str, Any]:
         v = self.verdict
-        return {"op": self.op, "types": self.types, "state": v.state, "reason": v.reason, "casts": v.casts,
-                "advice": v.advice, "nodes": self.nodes, "source": self.places}  # fmt: skip
+        return {"op": self.op, "types": self.types, "state": v.state, "strength": v.strength, "proven": v.proven,
+                "reason": v.reason, "evidence": list(v.sources), "casts": v.casts, "advice": v.advice,
+                "nodes": self.nodes, "source": self.places}  # fmt: skip
 
 
 @dataclass
@@ -65,7 +82,21 @@ class CheckReport:
 
     @property
     def ok(self) -> bool:
+        """Whether nothing is known to have no kernel; ``proven`` says of how much that is known."""
         return not any(r.verdict.state == "none" for r in self.rows)
+
+    @property
+    def proven(self) -> bool:
+        """Whether every operator runs by a list of kernels, a measurement or a launch in its types."""
+        return self.ok and all(r.verdict.proven for r in self.rows)
+
+    def strengths(self) -> dict[str, int]:
+        """Strength of the evidence to number of operators that need a kernel, strongest first."""
+        counts: Counter[str] = Counter()
+        for row in self.rows:
+            if row.verdict.state != "device":
+                counts[row.verdict.strength or "unknown"] += len(row.nodes)
+        return {word: counts[word] for word in (*STRENGTHS, "unknown") if counts[word]}
 
     def counts(self) -> dict[str, int]:
         """State to number of operators."""
@@ -81,6 +112,9 @@ class CheckReport:
         parts = [f"{WORDS[state]} {count}" for state, count in counts.items() if count]
         if casts:
             parts.append(f"with casts that GE inserts {casts}")
+        weak = sum(len(r.nodes) for r in self.rows if not r.verdict.proven and r.verdict.state == "aicore")
+        if weak:
+            parts.append(f"of AI Core {weak} by documentation only")
         return f"{self.soc}: {sum(counts.values())} operators: {', '.join(parts) or 'nothing to run'}"
 
     def unknown(self) -> list[str]:
@@ -91,9 +125,13 @@ class CheckReport:
         """What has no kernel or runs on the slow unit."""
         return [r for r in self.rows if r.verdict.state in ("none", "aicpu")]
 
+    def weak(self) -> list[CheckRow]:
+        """What is not proven, beside what has no kernel."""
+        return [r for r in self.rows if not r.verdict.proven and r.verdict.state != "none"]
+
     def as_dict(self) -> dict[str, Any]:
-        return {"soc": self.soc, "ok": self.ok, "facts": self.origin, "counts": self.counts(),
-                "rows": [r.as_dict() for r in self.rows]}  # fmt: skip
+        return {"soc": self.soc, "ok": self.ok, "proven": self.proven, "facts": self.origin, "counts": self.counts(),
+                "strengths": self.strengths(), "rows": [r.as_dict() for r in self.rows]}  # fmt: skip
 
 
 def examine(graphs: Iterable[Graph], oracle: Oracle) -> CheckReport:
@@ -128,21 +166,34 @@ def text(rows: Sequence[CheckRow]) -> str:
     return "\n".join(lines)
 
 
-def to_table(report: CheckReport, *, every: bool) -> Table | None:
+def to_table(report: CheckReport, *, every: bool, weak: bool = False, sources: bool = False) -> Table | None:
     """For the terminal; ``None`` if there is nothing to show.
 
     Args:
         report: The report.
         every: Also what runs well, and what is unknown.
+        weak: Also what is not proven.
+        sources: Who says so, in a column.
     """
-    rows = report.rows if every else report.troubles()
+    rows = report.rows if every else [*report.troubles(), *(report.weak() if weak else ())]
     if not rows:
         return None
     cells = []
     for row in rows:
         places = row.places[:_SHOWN_PLACES] + (["…"] if len(row.places) > _SHOWN_PLACES else [])
         v = row.verdict
-        first = (WORDS[v.state], row.op, str(len(row.nodes)), row.types)
+        first = (words(v), row.op, str(len(row.nodes)), row.types)
         where = "\n".join(map(line, places or row.nodes[:1]))
-        cells.append([*map(line, first), where, line(v.reason), line(v.advice)])
-    return table(("verdict", "operator", "number", "types", "your line", "why", "instead"), cells)
+        said = ("\n".join(map(line, v.sources[:_SHOWN_PLACES])),) if sources else ()
+        cells.append([*map(line, first), where, line(v.reason), line(v.advice), *said])
+    head = (
+        "verdict",
+        "operator",
+        "number",
+        "types",
+        "your line",
+        "why",
+        "instead",
+        *(("says who",) if sources else ()),
+    )
+    return table(head, cells)

@@ -344,7 +344,7 @@ def ops(
 def check(
     source: Annotated[
         str, typer.Argument(metavar="MODEL|GRAPH", help="FILE.py:FACTORY, or a graph (.air, .pb, .txt).")
-    ],
+    ] = "",
     inputs: Inputs = None,
     soc: Annotated[
         list[str] | None, typer.Option("--soc", help="A chip such as ascend910b; repeat it. By default all known.")
@@ -356,6 +356,13 @@ def check(
         ),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Also list what runs on AI Core.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit code 1 also for what is not proven: documented only, open, unknown.")
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Who says so, in a column.")] = False,
+    against: Annotated[
+        bool, typer.Option("--contradictions", help="Only list where --cann and the public evidence disagree.")
+    ] = False,
     write_facts: Annotated[Path | None, typer.Option(help="Write the facts for machines without CANN.")] = None,
     backward: Backward = False,
     dynamic: Dynamic = False,
@@ -364,8 +371,9 @@ def check(
 ) -> int:
     """Which operators of a model have a kernel on a chip, and on which unit: AI Core, AI CPU or none.
 
-    Exit code 1 if some operator has none. What no facts speak of is unknown. A model is converted for each chip, as
-    config.check_soc does: operators take the form that the chip runs on AI Core. A graph is checked as it is.
+    Exit code 1 if some operator has none; with --strict also if one is not proven. Verdicts say how strong the evidence
+    is. A model is converted for each chip, as config.check_soc does: operators take the form that the chip runs on AI
+    Core. A graph is checked as it is.
     """
     from ge_graph import kernels
     from ge_graph.escape import line
@@ -373,12 +381,16 @@ def check(
     from tair_debug import check as work
 
     facts = kernels.facts(cann)
+    if against:
+        return _contradictions(soc or facts.socs(), cann or os.environ.get("ASCEND_HOME_PATH"), as_json)
+    if not source:
+        raise typer.BadParameter("missing; FILE.py:FACTORY or a graph", param_hint="MODEL|GRAPH")
     oracles = [kernels.oracle(name, cann) for name in soc or facts.socs()]
     graphs_for = _graphs_of(source, inputs or (), backward, dynamic, real)
     reports = [work.examine(graphs_for(oracle), oracle) for oracle in oracles]
     if write_facts is not None:
         artefacts.write_text(write_facts, facts.text(), "tair check --write-facts")
-    good = all(r.ok for r in reports)
+    good = all(r.proven if strict else r.ok for r in reports)
     if as_json:
         answer({"ok": good, "chips": [r.as_dict() for r in reports], "written": write_facts and str(write_facts)})
         return 0 if good else 1
@@ -386,7 +398,7 @@ def check(
     out.print(f"facts: {facts.origin}", markup=False, soft_wrap=True)
     for report in reports:
         out.print(report.headline(), markup=False, style="green" if report.ok else "red", soft_wrap=True)
-        table = work.to_table(report, every=every) if soc else None
+        table = work.to_table(report, every=every, weak=strict, sources=verbose) if soc else None
         if table is not None:
             out.print(table)
         if soc and not every and report.unknown():
@@ -394,6 +406,20 @@ def check(
     if not soc:
         out.print("--soc CHIP lists the operators", markup=False)
     return 0 if good else 1
+
+
+def _contradictions(chips: Sequence[str], cann: Path | str | None, as_json: bool) -> int:
+    """Exit code 1 if there are some."""
+    from ge_graph import kernels
+
+    if cann is None:
+        raise typer.BadParameter("give an installation by --cann or ASCEND_HOME_PATH", param_hint="--contradictions")
+    found = [row for chip in chips for row in kernels.contradictions(chip, cann)]
+    if as_json:
+        answer({"ok": not found, "contradictions": [row.split("\t") for row in found]})
+    else:
+        say("\n".join(found) or "the installation and the public evidence agree")
+    return 1 if found else 0
 
 
 def _graphs_of(

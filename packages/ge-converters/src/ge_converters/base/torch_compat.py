@@ -72,6 +72,23 @@ def from_data(number: Any) -> bool:
     return isinstance(number, torch.SymInt) and bool(free_unbacked_symbols(number))
 
 
+def view_copies() -> dict[Any, Any]:
+    """Each ATen op that copies what a view would show, and the op of that view, of dense tensors."""
+    found = {}
+    for name in torch._C._dispatch_get_all_op_names():
+        namespace, _, rest = name.partition("::")
+        packet, _, overload = rest.partition(".")
+        if namespace != "aten" or not packet.endswith("_copy"):
+            continue
+        view = getattr(getattr(torch.ops.aten, packet.removesuffix("_copy"), None), overload or "default", None)
+        made = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
+        if view is None or made is None or not any(r.alias_info for r in view._schema.returns):
+            continue
+        if str(view._schema.arguments[0].type) == "Tensor" and not any(r.alias_info for r in made._schema.returns):
+            found[made] = view
+    return found
+
+
 def silent_fallbacks() -> tuple[type[Exception], ...]:
     """Exceptions of a backend on which dynamo breaks the graph and goes on in eager mode without a word."""
     from torch._dynamo.exc import exceptions_allowed_to_be_fallback

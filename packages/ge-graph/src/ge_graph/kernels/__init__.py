@@ -15,11 +15,15 @@ from pathlib import Path
 from typing import Literal
 
 from ge_graph.dtypes import DataType
-from ge_graph.kernels import data, installation
-from ge_graph.kernels.form import ChipKernel, KernelFacts
+from ge_graph.kernels import data, evidence, installation
+from ge_graph.kernels.form import AI_CORE, ChipKernel, KernelFacts
+from ge_graph.kernels.grades import STRENGTHS
 from ge_graph.kernels.verdicts import Finding, Oracle, Verdict
 
-__all__ = ["KernelFacts", "Finding", "ChipKernel", "Oracle", "Verdict", "facts", "has", "oracle", "socs"]
+__all__ = [
+    "STRENGTHS", "KernelFacts", "Finding", "ChipKernel", "Oracle", "Verdict", "contradictions", "facts", "has",
+    "oracle", "socs",
+]  # fmt: skip
 
 _WITHOUT_KERNEL = ("ge_local", "rts", "hccl")
 
@@ -55,7 +59,9 @@ def oracle(soc: str, cann: str | os.PathLike[str] | None = None) -> Oracle:
     """
     kernel_facts = facts(cann)
     published = kernel_facts is data.published()
-    return Oracle(kernel_facts, data.chip(soc, kernel_facts.socs()), data.limits() if published else ())
+    if published:
+        return _published(data.chip(soc, kernel_facts.socs()))
+    return Oracle(kernel_facts, data.chip(soc, kernel_facts.socs()))
 
 
 def socs(cann: str | os.PathLike[str] | None = None) -> list[str]:
@@ -65,7 +71,7 @@ def socs(cann: str | os.PathLike[str] | None = None) -> list[str]:
 
 @lru_cache(maxsize=8)
 def _published(soc: str) -> Oracle:
-    return Oracle(data.published(), data.chip(soc, data.published().socs()), data.limits())
+    return Oracle(data.published(), data.chip(soc, data.published().socs()), data.limits(), evidence.published())
 
 
 def has(op: str, dtypes: Mapping[str, DataType | Sequence[DataType]], soc: str) -> Literal["yes", "no", "unknown"]:
@@ -82,3 +88,36 @@ def has(op: str, dtypes: Mapping[str, DataType | Sequence[DataType]], soc: str) 
     """
     types = {p: (d,) if isinstance(d, DataType) else tuple(d) for p, d in dtypes.items()}
     return _published(soc).has(op, types)
+
+
+def contradictions(soc: str, cann: str | os.PathLike[str]) -> list[str]:
+    """Where public statements and an installation disagree, a tab-separated line each: for whoever collects evidence.
+
+    Lines: operator, chip, kind of statement, what it says, what the installation says, source.
+
+    Raises:
+        GraphError: GE3067, GE3068 as in ``oracle``.
+    """
+    kernel_facts = facts(cann)
+    chip = data.chip(soc, kernel_facts.socs())
+    found = []
+    for op in evidence.published().ops():
+        kernels = kernel_facts.kernels(op, chip)
+        core = [k for k in kernels if k.unit == AI_CORE]
+        for said in evidence.on(evidence.published().of(op), chip):
+            where = (op, chip, said.kind)
+            if said.unit == "aicpu":
+                if core and said.kind == "launched":
+                    found.append("\t".join((*where, "AI CPU only", "AI Core has a kernel", said.sources[0])))
+                continue
+            if said.kind in ("measured", "launched", "kernel", "page") and not core:
+                has_other = "AI CPU only" if kernels else "no kernel"
+                found.append("\t".join((*where, "AI Core", has_other, said.sources[0])))
+                continue
+            for port in said.ports if core else ():
+                named = {name: k.types(at) for k in core for at, name in enumerate(k.ports)}
+                extra = (said.types(port) or frozenset()) - named.get(port, said.types(port) or frozenset())
+                if extra and any(k.combos for k in core):
+                    types = " ".join(sorted(d.short for d in extra))
+                    found.append("\t".join((*where, f"{port} in {types}", "AI Core does not list it", said.sources[0])))
+    return found

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
 from ge_graph import schema
 from ge_graph.dtypes import BY_SHORT, DataType
 from ge_graph.ir import Graph, Node
+from ge_graph.kernels import conditions
 from ge_graph.kernels.data import Limit
+from ge_graph.kernels.evidence import SAME_CORE, Evidence
 from ge_graph.kernels.form import AI_CORE, AI_CPU, ChipKernel, KernelFacts
+from ge_graph.kernels.grades import STRENGTHS, grade
 
-State = Literal["aicore", "aicpu", "device", "none", "unknown"]
+State = Literal["aicore", "aicpu", "device", "none", "open", "unknown"]
 Types: TypeAlias = "Mapping[str, Sequence[DataType]]"
 
 _HALF: Final = frozenset((DataType.DT_FLOAT16, DataType.DT_BF16))
@@ -45,11 +48,14 @@ class Verdict:
 
     Attributes:
         state: ``aicore``; ``aicpu``, the slow unit; ``device`` (no kernel needed: views, copies, collectives);
-            ``none``, no kernel takes it; ``unknown``.
+            ``none``, no kernel takes it; ``open``, AI Core runs the operator, whether in these types is not known;
+            ``unknown``.
         reason: Why, in words.
         casts: Whether GE puts casts around the kernel.
         advice: What would run on AI Core instead, empty if nothing is known.
         slow: With ``unknown``: AI CPU takes it in any case.
+        strength: How sure it is, one of ``grades.STRENGTHS``; empty with ``unknown`` if nobody says anything.
+        sources: Who says so, if it is no list of kernels.
     """
 
     state: State
@@ -57,6 +63,16 @@ class Verdict:
     casts: bool = False
     advice: str = ""
     slow: bool = False
+    strength: str = "listed"
+    sources: tuple[str, ...] = ()
+
+    @property
+    def proven(self) -> bool:
+        """Whether a list, a measurement or a launch says so, and not only a page, or nobody."""
+        return self.state not in ("open", "unknown") and STRENGTHS.index(self.strength) <= _LAUNCHED
+
+
+_LAUNCHED: Final = STRENGTHS.index("launched")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +100,19 @@ class Oracle:
     Args:
         soc: The chip, as the facts name it.
         limits: What is known of operators that the facts leave out for this chip.
+        evidence: What the public says of them; None where the facts are those of an installation, which is complete.
     """
 
-    def __init__(self, facts: KernelFacts, soc: str, limits: Sequence[Limit] = ()) -> None:
+    def __init__(
+        self, facts: KernelFacts, soc: str, limits: Sequence[Limit] = (), evidence: Evidence | None = None
+    ) -> None:
         self.facts = facts
         self.soc = soc
+        self.evidence = evidence
         self._limits: dict[str, list[Limit]] = {}
+        chips = SAME_CORE.get(soc, frozenset()) | {soc}
         for limit in limits:
-            if limit.soc == soc:
+            if limit.soc in chips:
                 self._limits.setdefault(limit.op, []).append(limit)
 
     def verdict(self, op: str, types: Types) -> Verdict:
@@ -101,6 +122,30 @@ class Oracle:
             types: Port name to the element types of its tensors; ports that are not fed are left out. Output ports may
                 be left out too.
         """
+        listed = self._listed(op, types)
+        if listed.state != "unknown" or self.evidence is None:
+            return listed
+        if (replaced := conditions.REPLACED.get((self.soc, op))) is not None:
+            other, source = replaced
+            verdict = self._listed(other, types)
+            strength = "documented" if verdict.strength else ""
+            return replace(
+                verdict, reason=f"GE makes it {other}: {verdict.reason}", strength=strength, sources=(source,)
+            )
+        found = grade(self.evidence.of(op), self.soc, types)
+        if found is None:
+            return listed
+        if found.unit == AI_CPU:
+            return Verdict("aicpu", found.reason, False, self._instead(op, types), False, found.strength, found.sources)
+        if found.unit == AI_CORE:
+            state: State = "open" if found.strength == "types open" else "aicore"
+            casts = ", with casts that GE inserts" if found.casts else ""
+            return Verdict(state, found.reason + casts, found.casts, "", listed.slow, found.strength, found.sources)
+        return Verdict("unknown", f"{listed.reason}; {found.reason}", False, "", listed.slow, found.strength,
+                       found.sources)  # fmt: skip
+
+    def _listed(self, op: str, types: Types) -> Verdict:
+        """By lists of kernels alone."""
         kernels = self.facts.kernels(op, self.soc)
         usual = [k for k in kernels if not k.experimental]
         if not any(k.unit == AI_CORE for k in usual):
@@ -112,8 +157,8 @@ class Oracle:
             verdict = _takes(kernel, types)
             if verdict is not None and verdict.state == "aicpu":
                 if not whole:
-                    return Verdict(
-                        "unknown", f"AI CPU takes it; whether {self.soc} has an AI Core kernel is not known", slow=True
+                    return _unknown(
+                        f"AI CPU takes it; whether {self.soc} has an AI Core kernel is not known", slow=True
                     )
                 return Verdict("aicpu", verdict.reason, advice=self._advice(usual, types))
             if verdict is not None:
@@ -122,15 +167,36 @@ class Oracle:
             more = "" if any(k.unit == AI_CPU for k in usual) else "; AI CPU has none that is listed"
             return Verdict("none", _refusal(usual, types) + more, advice=self._advice(usual, types))
         if kernels and not usual:
-            return Verdict("unknown", "only a contributed kernel is known, which no installation holds")
-        return Verdict("unknown", f"nothing is known of this operator on {self.soc}")
+            return _unknown("only a contributed kernel is known, which no installation holds")
+        return _unknown(f"nothing is known of this operator on {self.soc}")
 
     def has(self, op: str, types: Types) -> Literal["yes", "no", "unknown"]:
         """Whether some unit of the chip takes the operator."""
         verdict = self.verdict(op, types)
-        if verdict.state == "unknown":
+        if verdict.state in ("open", "unknown"):
             return "yes" if verdict.slow else "unknown"
         return "no" if verdict.state == "none" else "yes"
+
+    def of(self, node: Node) -> Verdict:
+        """The verdict on a node: by its element types, its rank, and what else decides about its kernel."""
+        return self._by_node(self.verdict(node.op, types_of(node)), node)
+
+    def _by_node(self, verdict: Verdict, node: Node) -> Verdict:
+        ranks = [len(t.known_shape) for t in (*node.operands(), *node.outputs) if t.known_shape is not None]
+        if verdict.state in ("aicore", "aicpu", "open") and max(ranks, default=0) > MAX_RANK:
+            return Verdict(
+                "unknown", f"{max(ranks)} dimensions; most kernels take {MAX_RANK}",
+                advice=f"reshape to at most {MAX_RANK} dimensions", strength="",
+            )  # fmt: skip
+        if verdict.strength == "listed" or verdict.state not in ("aicore", "open"):
+            return verdict
+        why = conditions.ON_AI_CPU[node.op](node) if node.op in conditions.ON_AI_CPU else ""
+        if why:
+            return Verdict("aicpu", f"runs on AI CPU: {why}", strength=verdict.strength, sources=verdict.sources)
+        other = conditions.WITH_CONSTANTS.get(node.op)
+        if other is None or verdict.reason.endswith("constant"):
+            return verdict
+        return replace(verdict, reason=f"{verdict.reason}; with constants GE makes it {other}")
 
     def check(self, graph: Graph) -> Iterator[Finding]:
         """The verdict on every operator of a graph and of the graphs in its nodes; inputs and constants left out."""
@@ -149,7 +215,7 @@ class Oracle:
                 origin = node.provenance
                 yield Finding(
                     node.op, path + node.name, shown, origin.source if origin else "", origin.code if origin else "",
-                    _with_rank(verdict, node),
+                    self._by_node(verdict, node),
                 )  # fmt: skip
             for slot, inner in node.subgraphs.items():
                 if id(inner) not in above:
@@ -157,11 +223,16 @@ class Oracle:
 
     def _limited(self, op: str, types: Types) -> Verdict | None:
         for limit in self._limits.get(op, ()):
-            if all(_holds(port, wanted, types) for port, wanted in limit.when):
+            if limit.soc == self.soc and all(_holds(port, wanted, types) for port, wanted in limit.when):
                 where = "runs on AI CPU" if limit.unit == AI_CPU else "no kernel"
                 state: State = "aicpu" if limit.unit == AI_CPU else "none"
                 return Verdict(state, f"{where}, by the lists of an older installation", advice=limit.instead)
         return None
+
+    def _instead(self, op: str, types: Types) -> str:
+        """What runs on AI Core in place of an operator, by the limits of the chips of this core."""
+        fit = (x for x in self._limits.get(op, ()) if all(_holds(port, wanted, types) for port, wanted in x.when))
+        return next((limit.instead for limit in fit), "")
 
     def _advice(self, kernels: Sequence[ChipKernel], types: Types) -> str:
         best: tuple[int, str] | None = None
@@ -201,14 +272,8 @@ def types_of(node: Node) -> dict[str, tuple[DataType, ...]]:
     return types
 
 
-def _with_rank(verdict: Verdict, node: Node) -> Verdict:
-    ranks = [len(t.known_shape) for t in (*node.operands(), *node.outputs) if t.known_shape is not None]
-    if verdict.state in ("aicore", "aicpu") and max(ranks, default=0) > MAX_RANK:
-        return Verdict(
-            "unknown", f"{max(ranks)} dimensions; most kernels take {MAX_RANK}",
-            advice=f"reshape to at most {MAX_RANK} dimensions",
-        )  # fmt: skip
-    return verdict
+def _unknown(reason: str, *, slow: bool = False) -> Verdict:
+    return Verdict("unknown", reason, slow=slow, strength="")
 
 
 def _holds(port: str, wanted: frozenset[DataType], types: Types) -> bool:
@@ -236,11 +301,10 @@ def _takes(kernel: ChipKernel, types: Types) -> Verdict | None:
         words = {"ge_local": "GE does it without a kernel", "rts": "a copy or an event", "hccl": "a collective"}
         return Verdict("device", words[kernel.unit])
     if not kernel.combos and not kernel.sets:
-        return Verdict("unknown", f"a kernel exists ({_unit(kernel)}), its element types are chosen by a function")
+        return _unknown(f"a kernel exists ({_unit(kernel)}), its element types are chosen by a function")
     places = _placed(kernel, types)
     if places is None:
-        return Verdict("unknown", f"a kernel exists ({_unit(kernel)}), its ports have other names: "
-                       f"{', '.join(kernel.ports)}")  # fmt: skip
+        return _unknown(f"a kernel exists ({_unit(kernel)}), its ports have other names: {', '.join(kernel.ports)}")
     if kernel.unit == AI_CPU:
         fits = all(d in kernel.types(places[p]) for p, ds in types.items() for d in ds)
         return Verdict("aicpu", "runs on AI CPU") if fits else None

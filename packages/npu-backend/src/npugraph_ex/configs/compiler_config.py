@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from torchair.config import GraphExConfig
-from torchair.config import GraphExConfig as CompilerConfig
+from torchair.config.compiler_config import GraphExConfig
+from torchair.config.compiler_config import GraphExConfig as CompilerConfig
 from torchair.names import door
 
 __all__ = ["CompilerConfig", "GraphExConfig"]

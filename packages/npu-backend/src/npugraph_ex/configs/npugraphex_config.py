@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torchair.config import GraphExConfig, flat_options
+from torchair.config.compiler_config import GraphExConfig, flat_options
 from torchair.names import door
 
 __all__ = ["GraphExConfig"]

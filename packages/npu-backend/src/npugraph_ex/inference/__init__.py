@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from torchair import inference as _inference
-from torchair.config import captured_config, captured_from
+from torchair.config.compiler_config import captured_config, captured_from
 from torchair.inference import readable_cache
 from torchair.names import door
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchair.converter_forms.op_builder import AttrDef, Desc, OpDef, OpList
+from torchair.oplib.converter_forms.op_builder import AttrDef, Desc, OpDef, OpList
 
 __all__ = ["AttrDef", "GraphDef", "OpDef", "TensorDef", "TensorDescriptor"]
 

@@ -1,4 +1,4 @@
-"""Import path of existing scripts; the code is in ``torchair.config``."""
+"""Import path of existing scripts; the code is in ``torchair.config.compiler_config``."""
 
 from torchair.names import door
 

@@ -1,10 +1,10 @@
-"""Import path of existing scripts; the code is in ``torchair.config``."""
+"""Import path of existing scripts; the code is in ``torchair.config.compiler_config``."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from torchair.config import (
+from torchair.config.compiler_config import (
     INT64_MAX,
     CallableValue,
     CompilerConfig,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ge_graph.errors import ConfigError
-from torchair.log import logger
+from torchair.config.log import logger
 from torchair.names import door
 
 __all__ = ["initialize_graph_engine"]

@@ -1,6 +1,6 @@
-"""Import path of existing scripts; the code is in ``torchair.log``."""
+"""Import path of existing scripts; the code is in ``torchair.config.log``."""
 
-from torchair.log import EVENT_LEVEL, logger
+from torchair.config.log import EVENT_LEVEL, logger
 from torchair.names import door
 
 __all__ = ["EVENT_LEVEL", "logger"]

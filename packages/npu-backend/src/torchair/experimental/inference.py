@@ -1,6 +1,6 @@
 """Import path of existing scripts."""
 
-from torchair.export import use_internal_format_weight
+from torchair.export.dynamo_export import use_internal_format_weight
 from torchair.inference import cache_compile, readable_cache, set_dim_gears
 from torchair.names import door
 

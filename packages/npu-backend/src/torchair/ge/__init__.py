@@ -33,7 +33,7 @@ def Const(*args: Any, **kwargs: Any) -> Tensor:
 
 def __getattr__(name: str) -> Any:
     if name == "custom_op":
-        from torchair.converter_forms.unverified import custom_op
+        from torchair.oplib.converter_forms.unverified import custom_op
 
         globals()[name] = custom_op
         return custom_op

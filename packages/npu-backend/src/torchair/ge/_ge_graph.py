@@ -14,10 +14,10 @@ from ge_converters.base.dtypes import to_ge
 from ge_graph import DataType as _DataType
 from ge_graph import Format, Graph, GraphError, TensorSpec, building, current_graph
 from ge_graph import Tensor as _Tensor
-from torchair.converter_forms import tensor_names
-from torchair.converter_forms.op_builder import Desc, OpDef, OpList, WireType, wire_type
 from torchair.ge import Const, DataType
 from torchair.names import missing
+from torchair.oplib.converter_forms import tensor_names
+from torchair.oplib.converter_forms.op_builder import Desc, OpDef, OpList, WireType, wire_type
 
 __all__ = [
     "DataType", "Format", "GeGraph", "Tensor", "TensorSpec", "TensorType", "auto_convert_to_tensor", "compat_as_bytes",

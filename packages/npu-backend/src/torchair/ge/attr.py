@@ -36,7 +36,7 @@ String = Str
 
 def DataType(value: Any) -> Attr:
     """A typed element type; numbers of GE's files, which ``_ge_graph`` gives out, are taken for what they mean."""
-    from torchair.converter_forms.op_builder import WireType
+    from torchair.oplib.converter_forms.op_builder import WireType
 
     return _attrs.DataType(BY_WIRE[int(value)] if isinstance(value, WireType) else value)
 

@@ -1,6 +1,6 @@
 """For serving: a compile cache that needs no tracing, and sizes that are known beforehand."""
 
-from torchair.gears import set_dim_gears
+from torchair.compiler.gears import set_dim_gears
 from torchair.inference.compile_cache import cache_compile, readable_cache
 from torchair.names import door
 

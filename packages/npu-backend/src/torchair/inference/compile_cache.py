@@ -27,17 +27,17 @@ from ge_graph.errors import ArchiveError, ConfigError, GeError
 from ge_graph.escape import line
 from tair_export.archive import read_manifest
 from tair_export.ranks import Rank, current
-from torchair import stored_graph, traced_call
-from torchair.backend import _config, _decompositions, compile_graph
-from torchair.cache import cannot_write
-from torchair.config import CompilerConfig
-from torchair.gears import Gears
+from torchair.artifact import stored_graph, traced_call
+from torchair.artifact.cache import cannot_write
+from torchair.artifact.stored_graph import Stored, Unstorable
+from torchair.artifact.traced_call import GraphInput, PathRoots, ResultRecorder
+from torchair.compiler.backend import _config, _decompositions, compile_graph
+from torchair.compiler.gears import Gears
+from torchair.compiler.pipeline import Pipeline, new_number
+from torchair.config.compiler_config import CompilerConfig
+from torchair.config.log import logger
 from torchair.inference.loaded_call import LoadedCall
 from torchair.inference.place import Place
-from torchair.log import logger
-from torchair.pipeline import Pipeline, new_number
-from torchair.stored_graph import Stored, Unstorable
-from torchair.traced_call import GraphInput, PathRoots, ResultRecorder
 
 FILE: Final = "compiled_module"
 DEFAULT_FOLDER: Final = ".torchair_cache"
@@ -300,7 +300,7 @@ class _Trace:
         return self._compiler
 
     def _compiler(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        from torchair.pipeline import device_of
+        from torchair.compiler.pipeline import device_of
 
         metadata = aot_metadata()
         self._count = len(metadata.output_info)

@@ -11,12 +11,12 @@ import torch
 
 from ge_graph.errors import ArchiveError
 from ge_graph.escape import line
-from torchair import stored_graph, traced_call
-from torchair.gears import Gears
+from torchair.artifact import stored_graph, traced_call
+from torchair.artifact.stored_graph import Stored
+from torchair.artifact.traced_call import PathRoots
+from torchair.compiler.gears import Gears
+from torchair.compiler.pipeline import Pipeline, new_number
 from torchair.inference.place import Place
-from torchair.pipeline import Pipeline, new_number
-from torchair.stored_graph import Stored
-from torchair.traced_call import PathRoots
 
 
 class LoadedCall:

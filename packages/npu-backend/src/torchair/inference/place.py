@@ -13,8 +13,8 @@ import torch
 
 from ge_graph.escape import file_name
 from tair_export.ranks import Rank
-from torchair.cache import _digest, _option_text, environment
-from torchair.config import CompilerConfig, find
+from torchair.artifact.cache import _digest, _option_text, environment
+from torchair.config.compiler_config import CompilerConfig, find
 
 
 class Place:

@@ -1,7 +1,7 @@
 """Import path of existing scripts."""
 
-from torchair.fx_passes.patterns import register_replacement
 from torchair.names import door
+from torchair.passes.patterns import register_replacement
 
 __all__ = ["register_replacement"]
 

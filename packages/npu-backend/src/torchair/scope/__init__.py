@@ -10,7 +10,7 @@ import torch
 
 from ge_graph.rules.attributes import super_kernel_problems
 from torchair.names import door
-from torchair.torch_ops import got, refuse
+from torchair.oplib.torch_ops import got, refuse
 
 __all__ = ["data_dump", "limit_core_num", "npu_stream_switch", "npu_wait_tensor", "op_never_timeout", "super_kernel"]
 

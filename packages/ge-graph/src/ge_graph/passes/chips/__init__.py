@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ge_graph.ir import Graph, Node, Tensor
 from ge_graph.kernels import Oracle
-from ge_graph.kernels.verdicts import types_of
 from ge_graph.passes.base import Pass, walk
 from ge_graph.passes.chips.context import FormContext
 from ge_graph.passes.chips.forms import FORMS
@@ -18,7 +17,8 @@ class FitChip(Pass):
 
     A form has the same values: where it needs numbers that fit into a smaller type, the graph has to show that they
     do. An operator without a kernel takes any form that has one or of which nothing is known; one that AI CPU runs
-    only a form of which no part is known to run there. All else stays as it is, for ``tair check`` to report.
+    only a form of which no part is known to run there; one that the whole list of a chip leaves out only a form that
+    it has. All else stays as it is, for ``tair check`` to report.
     """
 
     name = "fit_chip"
@@ -60,18 +60,24 @@ class FitChip(Pass):
     def concerns(self, graph: Graph) -> bool:
         """Whether some operator that has other forms has no kernel, or runs on AI CPU."""
         candidates = (n for part in walk(graph) for n in part.nodes if n.op in FORMS)
-        return any(self.oracle.verdict(n.op, types_of(n)).state in ("none", "aicpu") for n in candidates)
+        return any(self._worse(n) for n in candidates)
+
+    def _worse(self, node: Node) -> tuple[str, ...]:
+        """What no part of another form may be; empty if the node needs none."""
+        state = self.oracle.of(node).state
+        if state == "unknown" and self.oracle.soc in self.oracle.facts.complete:
+            return "none", "aicpu", "unknown"
+        return {"none": ("none",), "aicpu": ("none", "aicpu")}.get(state, ())
 
     def _replacement(self, graph: Graph, node: Node, read: set[Tensor]) -> FormContext | None:
         """The nodes that take the place of one; None if it stays."""
-        before = self.oracle.verdict(node.op, types_of(node)).state
-        if before not in ("none", "aicpu"):
+        worse = self._worse(node)
+        if not worse:
             return None
-        worse = ("none",) if before == "none" else ("none", "aicpu")
         for form in FORMS[node.op]:
             ctx = FormContext(graph, node, read)
             ctx.results = form(ctx, node) or []
-            states = [self.oracle.verdict(n.op, types_of(n)).state for n in ctx.made if n.op != "Const"]
+            states = [self.oracle.of(n).state for n in ctx.made if n.op != "Const"]
             if ctx.results and not any(state in worse for state in states):
                 return ctx
             graph.remove(ctx.made)  # their names

@@ -12,6 +12,7 @@ from ge_graph import attrs as kinds
 from ge_graph import schema
 from ge_graph.dtypes import DataType
 from ge_graph.ir import Node, Shape, Tensor
+from ge_graph.kernels import conditions
 from ge_graph.passes.base import array
 from ge_graph.passes.chips import bounds
 from ge_graph.passes.chips.context import FormContext
@@ -350,6 +351,60 @@ def drawn_as_bits(ctx: FormContext, node: Node) -> list[Tensor] | None:
     return [ctx.cast(ctx.one("NotEqual", (kept, zero), {}, _D.DT_BOOL, y.known_shape), y.dtype)]
 
 
+# -- places ----------------------------------------------------------------------------------------------------------
+
+
+def one_index(ctx: FormContext, node: Node) -> list[Tensor] | None:
+    """IndexByTensor by one index gathers along its dimension, whatever the sizes are."""
+    x, indices, y = node.inputs[0], node.inputs[1], node.outputs[0]
+    mask = [bool(m) for m in node.attr("indices_mask", ())]
+    if not isinstance(indices, tuple) or len(indices) != 1 or sum(mask) != 1 or indices[0].dtype is _D.DT_BOOL:
+        return None
+    axis = ctx.constant(mask.index(True), _D.DT_INT64)
+    attrs = {"negative_index_support": kinds.Bool(True)}
+    return [ctx.one("GatherV2", (x, indices[0], axis), attrs, y.dtype, y.known_shape)]
+
+
+def indices_of_one_shape(ctx: FormContext, node: Node) -> list[Tensor] | None:
+    """IndexByTensor with its indices broadcast, and its indexed dimensions moved side by side to the front."""
+    x, indices, y = node.inputs[0], node.inputs[1], node.outputs[0]
+    if not isinstance(x, Tensor) or x.known_shape is None or not isinstance(indices, tuple):
+        return None
+    shapes = [i.known_shape for i in indices]
+    if any(shape is None or not all(isinstance(d, int) for d in shape) for shape in (*shapes, y.known_shape)):
+        return None
+    mask = [bool(m) for m in node.attr("indices_mask", ())] + [False] * len(x.known_shape)
+    shape = np.broadcast_shapes(*shapes)  # type: ignore[arg-type]  # all are integers
+    target = ctx.constant(np.array(shape, np.int64), _D.DT_INT64)
+    wide = tuple(
+        i if i.known_shape == shape else ctx.one("BroadcastTo", (i, target), {}, i.dtype, shape) for i in indices
+    )
+    if not conditions.side_by_side(node):
+        rank = len(x.known_shape)
+        order = sorted(range(rank), key=lambda d: not mask[d])  # a place that is not side by side stands in front too
+        moved = tuple(x.known_shape[d] for d in order)
+        x = ctx.one("Transpose", (x, ctx.constant(np.array(order, np.int64), _D.DT_INT64)), {}, x.dtype, moved)
+        mask = [mask[d] for d in order]
+    attrs = node.attrs | {"indices_mask": kinds.ListInt([int(m) for m in mask[: len(x.known_shape or ())]])}
+    return [ctx.one(node.op, (x, wide), attrs, y.dtype, y.known_shape)]
+
+
+def counted_in_integers(ctx: FormContext, node: Node) -> list[Tensor] | None:
+    """Histogram by HistogramV2, which counts in int32: the same numbers where the type of the result holds them."""
+    x, y = node.inputs[0], node.outputs[0]
+    if not isinstance(x, Tensor):
+        return None
+    count, largest = _static(x.known_shape), 2**24 if y.dtype is _D.DT_FLOAT else _LARGEST
+    if count is None or count > largest or x.dtype not in schema.require("HistogramV2").inputs[0].domain:
+        return None
+    limits = [float(node.attr(name, 0.0)) for name in ("min", "max")]
+    if not x.dtype.is_float and any(value != int(value) for value in limits):
+        return None
+    parts = [ctx.constant([value], x.dtype) for value in limits]
+    attrs = {"bins": kinds.Int(node.attr("bins", 100))}
+    return [ctx.cast(ctx.one("HistogramV2", (x, *parts), attrs, _D.DT_INT32, y.known_shape), y.dtype)]
+
+
 _FROM_BF16: Final = partial(through, _D.DT_FLOAT, (_D.DT_BF16,))
 _SORTED_FIRST: Final = partial(through, _D.DT_FLOAT, (_D.DT_INT8, _D.DT_UINT8, _D.DT_INT16))
 
@@ -363,7 +418,8 @@ FORMS: Final[Mapping[str, tuple[Form, ...]]] = {
     "Cumsum": (small_integers("x", results=_sums_fit),),
     "EmbeddingBag": (bag_places,),
     "Eye": (identity_in_float32,),
-    "IndexByTensor": (as_bits,),
+    "Histogram": (counted_in_integers,),
+    "IndexByTensor": (as_bits, one_index, indices_of_one_shape),
     "MaskedFill": (small_integers("x", "value", results=_kept), filled_by_choice),
     "MatMulV2": (batched_product,),
     "MatrixDiagPartV3": (_FROM_BF16,),

@@ -337,6 +337,11 @@ rows({  # relative to the row; NaN lands at its end
     "Histogram": lambda x, *, bins=100, min=0.0, max=0.0: (
         torch.histc(wide(x) if x.is_floating_point() else x.float(), bins, min, max).to(wide(x).dtype)),
 })  # fmt: skip
+rows({  # counts; equal limits: the range of x
+    "HistogramV2": lambda x, min, max, *, bins=100, y_dtype=DataType.DT_INT32: (
+        torch.histc(wide(x) if x.is_floating_point() else x.double(), bins, one(min), one(max))
+        .to(torch_dtype(y_dtype))),
+}, host=("min", "max"), source="aclnnHistc: counts between min and max, or in the range of x")  # fmt: skip
 
 
 @kernel("Bincount", host=("size",))

@@ -1,5 +1,5 @@
 """Import path of existing scripts: importing it does what ``torchair.patch_for_hcom()`` does."""
 
-from torchair.collectives import patch_for_hcom
+from torchair.oplib.collectives import patch_for_hcom
 
 patch_for_hcom()

@@ -1,0 +1,51 @@
+"""What decides about a kernel beside element types: shapes, masks, constants. One row an operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from ge_graph.dtypes import DataType
+from ge_graph.ir import Node, Tensor
+
+
+def index_on_ai_cpu(node: Node) -> str:
+    """Why AI CPU runs an IndexByTensor, empty if AI Core does.
+
+    With static sizes GE makes it Index, whose AI Core kernel wants indices of one shape, none of bool, along dimensions
+    that lie side by side.
+    """
+    if any(not isinstance(d, int) for t in (*node.operands(), *node.outputs) for d in t.known_shape or ("?",)):
+        return "sizes are not static"
+    indices = [t for t in (node.inputs[1] or ()) if isinstance(t, Tensor)] if isinstance(node.inputs[1], tuple) else []
+    if any(t.dtype is DataType.DT_BOOL for t in indices):
+        return "an index is bool"
+    if len({t.known_shape for t in indices}) > 1:
+        return "the indices have different shapes"
+    if not side_by_side(node):
+        return "the indexed dimensions do not lie side by side"
+    return ""
+
+
+def side_by_side(node: Node) -> bool:
+    """Whether the dimensions that an IndexByTensor indexes are neighbours."""
+    mask = [bool(m) for m in node.attr("indices_mask", ())]
+    return sum(mask) == 0 or True not in mask[mask.index(True) + sum(mask) :]
+
+
+ON_AI_CPU: Final[Mapping[str, Callable[[Node], str]]] = {"IndexByTensor": index_on_ai_cpu}
+"""Operator that AI Core runs under conditions to the reason for which a node is left to AI CPU."""
+
+WITH_CONSTANTS: Final[Mapping[str, str]] = {
+    "ConcatV2": "ConcatV2D", "ReduceMean": "ReduceMeanD", "ReduceSum": "ReduceSumD", "SplitV": "SplitVD",
+    "StridedSliceV2": "StridedSliceD",
+}  # fmt: skip
+"""Operator that GE replaces where axes, sizes or places are constants, seen in profiles of GE graphs."""
+
+REPLACED: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
+    ("ascend950", "BatchMatMulV2"): ("BatchMatMulV3", "graph fusion rule BatchMatMulToBatchMatmulV3FusionPass"),
+    ("ascend950", "Conv2D"): ("Conv2DV2", "graph fusion rule Conv2dToConv2dV2FusionPass"),
+    ("ascend950", "IndexByTensor"): ("Index", "graph fusion rule IndexByTensorStaticFusionPass"),
+    ("ascend950", "MatMulV2"): ("MatMulV3", "graph fusion rule MatMulToMatmulV3FusionPass"),
+}  # fmt: skip
+"""Chip and operator that GE replaces there, by published rules, to the other one and its source."""

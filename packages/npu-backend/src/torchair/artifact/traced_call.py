@@ -1,0 +1,384 @@
+"""What dynamo does around a graph, as data: where each input of the graph comes from, and how results are put together.
+
+Dynamo writes bytecode for that. Bytecode in a file would be code, so here it is paths such as ``self._modules['fc']``
+and the structure of the results, both found by watching one call; a call that does more than that (writes attributes,
+appends to lists, makes objects of unknown classes) is found out and not recorded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from ge_converters.base.torch_compat import current_translation, source_text, sources
+from torchair.artifact.stored_graph import Unstorable, plain, unplain
+
+Path = list[Any]
+"""Steps from a name: ``["local", "x"]``, then ``["attr", name]``, ``["item", key]``, ``["key", position]`` …"""
+
+_DEPTH: Final = 32
+
+
+# --- where inputs come from ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class GraphInput:
+    """An input of dynamo's graph.
+
+    Attributes:
+        value: The value in the call that is traced.
+    """
+
+    path: Path
+    value: Any
+
+
+def order_of(inner: Sequence[Any], flat: Sequence[Any]) -> list[int] | None:
+    """Which of dynamo's inputs is which of the ATen graph's; None if there are others among these."""
+    if len(inner) == len(flat) and all(a is b for a, b in zip(inner, flat)):
+        return list(range(len(flat)))
+    place = {id(v): i for i, v in reversed(list(enumerate(flat)))}
+    found = all(isinstance(v, torch.Tensor) and id(v) in place for v in inner)
+    return [place[id(v)] for v in inner] if found else None
+
+
+def inputs_of(gm: torch.fx.GraphModule, function: Callable[..., Any]) -> list[GraphInput]:
+    """The inputs of a graph that dynamo is handing to its backend just now.
+
+    Raises:
+        Unstorable: One comes from where no path leads, or the call does more than compute results.
+    """
+    tx = current_translation()
+    code = getattr(function, "__code__", None)
+    if tx.f_code is not code:
+        raise Unstorable(f"the frame that is traced is '{tx.f_code.co_name}', not the function itself (a decorator?)")
+    _check_effects(tx.output.side_effects)
+    modules = dict(tx.output.import_sources)
+    inputs = []
+    for node in gm.graph.nodes:
+        if node.op != "placeholder":
+            continue
+        argument = node.meta.get("grapharg")
+        if argument is None or getattr(argument, "pass_arg_as_tensor", False):
+            raise Unstorable(f"input {node.name}, which dynamo makes itself")
+        inputs.append(GraphInput(_path(argument.source, modules), argument.example))
+    return inputs
+
+
+def _check_effects(effects: Any) -> None:
+    if getattr(effects, "tensor_hooks", None):
+        raise Unstorable("hooks on tensors")
+    for each in effects.id_to_variable.values():
+        new = "New" in type(each.mutation_type).__name__
+        if effects.is_modified(each) and not new and not _leaves_as_was(each, effects.store_attr_mutations.get(each)):
+            source = getattr(each, "source", None)
+            raise Unstorable(f"the call writes to {source_text(source) if source is not None else type(each).__name__}")
+
+
+def _leaves_as_was(each: Any, written: Mapping[str, Any] | None) -> bool:
+    """Whether attributes that were written have the values that they had, such as a flag set and reset."""
+    holder = getattr(each, "value", None) if written else None
+    if not written or holder is None:
+        return False
+    for name, new in written.items():
+        old = getattr(holder, name, written)
+        if not (getattr(new, "is_python_constant", bool)() and type(old) is type(new.as_python_constant())):
+            return False
+        if not (old is None or (isinstance(old, (bool, int, float, str)) and old == new.as_python_constant())):
+            return False
+    return True
+
+
+def _path(source: Any, modules: Mapping[str, str]) -> Path:
+    s = sources()
+    kind = type(source)
+    if kind is s.LocalSource:
+        return [["cell" if source.is_derefed_cell_contents else "local", source.local_name]]
+    if kind is s.GlobalSource:
+        name = source.global_name
+        return [["module", modules[name]]] if name in modules else [["global", name]]
+    if kind is s.ConstantSource or not isinstance(source, s.ChainedSource):
+        raise Unstorable(f"input {source_text(source)}")
+    base = _path(source.base, modules)
+    if isinstance(source, (s.NNModuleSource, s.SkipGuardSource)):
+        return base
+    if isinstance(source, s.TensorPropertySource):
+        return [*base, [source.prop.method_name(), source.idx]]
+    if kind in (s.AttrSource, s.GenericAttrSource, s.ParamBufferSource, s.UnspecializedParamBufferSource):
+        return [*base, ["attr", source.member]]
+    if isinstance(source, s.GetItemSource):
+        if source.index_is_slice or kind is s.TupleIteratorGetItemSource:
+            raise Unstorable(f"input {source_text(source)}")
+        return [*base, ["item", _key(source.index, source)]]
+    if isinstance(source, (s.DictGetItemSource, s.DictSubclassGetItemSource)):
+        index = source.index
+        if isinstance(index, s.ConstDictKeySource):
+            return [*base, ["key", index.index]]
+        return [*base, ["item", _key(index, source)]]
+    raise Unstorable(f"input {source_text(source)}")
+
+
+def _key(value: Any, source: Any) -> Any:
+    if type(value) not in (str, int, bool):
+        raise Unstorable(f"input {source_text(source)}: its key is a {type(value).__name__}")
+    return value
+
+
+class PathRoots:
+    """What paths begin with, for one call of a function.
+
+    Args:
+        function: The plain function that dynamo traces.
+        bound: Its ``self``, as a tuple of one or none.
+    """
+
+    def __init__(self, function: Callable[..., Any], bound: tuple[Any, ...]) -> None:
+        self._signature = inspect.signature(function)
+        self._bound = bound
+        self._globals: Mapping[str, Any] = getattr(function, "__globals__", {})
+        code, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None) or ()
+        self._cells = dict(zip(code.co_freevars if code is not None else (), cells))
+
+    def locals_of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The local variables that a call begins with.
+
+        Raises:
+            TypeError: The arguments are not those of the function, as for any call.
+        """
+        bound = self._signature.bind(*self._bound, *args, **kwargs)
+        bound.apply_defaults()
+        return dict(bound.arguments)
+
+    def value(self, path: Path, local: Mapping[str, Any]) -> Any:
+        """Where a path leads.
+
+        Raises:
+            LookupError, AttributeError, TypeError: It leads nowhere.
+        """
+        (kind, name), *steps = path
+        if kind == "local":
+            value = local[name]
+        elif kind == "cell":
+            value = self._cells[name].cell_contents
+        elif kind == "global":
+            value = self._globals[name]
+        else:
+            value = sys.modules[name]
+        for kind, key in steps:
+            value = _STEPS[kind](value, key)
+        return value
+
+
+def _attribute(value: Any, name: str) -> Any:
+    # instance attributes without descriptors' help first: module.__getattr__ is slow and names hold no code this way
+    attribute = getattr(value, "__dict__", {}).get(name, _STEPS)
+    return getattr(value, name) if attribute is _STEPS else attribute
+
+
+_STEPS: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "attr": _attribute,
+    "item": lambda value, key: value[key],
+    "key": lambda value, position: value[list(value)[position]],
+    "size": lambda value, dim: value.size(dim),
+    "stride": lambda value, dim: value.stride(dim),
+    "storage_offset": lambda value, none: value.storage_offset(),
+}
+
+
+def read_path(path: Any) -> Path:
+    """A path from a file, checked.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if not isinstance(path, list) or not 1 <= len(path) <= _DEPTH:
+        raise ValueError(f"path {str(path)[:80]}")
+    for position, step in enumerate(path):
+        kinds = _STEPS if position else ("local", "cell", "global", "module")
+        if not isinstance(step, list) or len(step) != 2 or step[0] not in kinds:
+            raise ValueError(f"path step {str(step)[:80]}")
+        if step[0] == "attr" and not (isinstance(step[1], str) and step[1].isidentifier() and step[1][:2] != "__"):
+            raise ValueError(f"path leads through {str(step[1])[:40]!r}")
+    return path
+
+
+# --- results ---------------------------------------------------------------------------------------------------------
+
+
+class MarkedInt(int):
+    """An int that is known again: a number that the graph computed."""
+
+
+class MarkedFloat(float):
+    """A float that is known again."""
+
+
+def mark(value: Any) -> Any:
+    """A result of the graph as something that is known again by identity.
+
+    Raises:
+        Unstorable: A bool, of which there are only two.
+    """
+    if type(value) is int:
+        return MarkedInt(value)
+    if type(value) is float:
+        return MarkedFloat(value)
+    if value is None or isinstance(value, torch.Tensor):
+        return value
+    raise Unstorable(f"the graph computes a {type(value).__name__}")
+
+
+class ResultRecorder:
+    """Finds out how the result of a call is made of what the graph returned and of what the caller gave.
+
+    Args:
+        outputs: What the graph returned, marked.
+        inputs: Paths and values of the graph's inputs.
+        local: The local variables that the call began with.
+    """
+
+    def __init__(self, outputs: Sequence[Any], inputs: Sequence[GraphInput], local: Mapping[str, Any]) -> None:
+        self._outputs = {id(v): i for i, v in enumerate(outputs) if v is not None}
+        self._given: dict[int, Path] = {}
+        for name, value in local.items():
+            self._remember([["local", name]], value, 4)
+        for each in inputs:
+            if isinstance(each.value, torch.Tensor):
+                self._given.setdefault(id(each.value), each.path)
+
+    def _remember(self, path: Path, value: Any, depth: int) -> None:
+        if value is None or isinstance(value, (bool, int, float, str, torch.dtype, torch.device)):
+            return
+        if id(value) in self._given:
+            return
+        self._given[id(value)] = path
+        if not depth:
+            return
+        if isinstance(value, (list, tuple)):
+            for i, part in enumerate(value):
+                self._remember([*path, ["item", i]], part, depth - 1)
+        elif isinstance(value, dict):
+            for key, part in value.items():
+                if type(key) in (str, int):
+                    self._remember([*path, ["item", key]], part, depth - 1)
+        elif dataclasses.is_dataclass(value):
+            for each in dataclasses.fields(value):
+                self._remember([*path, ["attr", each.name]], getattr(value, each.name, None), depth - 1)
+
+    def tree(self, value: Any) -> dict[str, Any]:
+        """The recipe of a result.
+
+        Raises:
+            Unstorable: Part of it comes from nowhere that is known.
+        """
+        if id(value) in self._outputs:
+            return {"out": self._outputs[id(value)]}
+        if id(value) in self._given:
+            return {"given": self._given[id(value)]}
+        if isinstance(value, torch.Tensor):
+            raise Unstorable("a result is a tensor that neither the graph nor the caller made")
+        kind = type(value)
+        if kind in (list, tuple):
+            return {kind.__name__: [self.tree(v) for v in value]}
+        if kind in (dict, OrderedDict) and all(type(k) in (str, int) for k in value):
+            return {kind.__name__: [[k, self.tree(v)] for k, v in value.items()]}
+        if dataclasses.is_dataclass(value) or (isinstance(value, tuple) and hasattr(value, "_fields")):
+            return {"record": [_class_name(kind), [[n, self.tree(v)] for n, v in _fields(value)]]}
+        if isinstance(value, torch.Size):
+            return {"size": [self.tree(v) for v in value]}
+        return {"value": plain(value)}
+
+
+def _fields(value: Any) -> list[tuple[str, Any]]:
+    if isinstance(value, tuple):
+        return list(zip(value._fields, value))  # type: ignore[attr-defined]
+    fields = [f for f in dataclasses.fields(value) if f.init]
+    if len(fields) < len(dataclasses.fields(value)):
+        raise Unstorable(
+            f"a result of class {type(value).__qualname__}, whose fields are not all set by its constructor"
+        )
+    return [(f.name, getattr(value, f.name)) for f in fields]
+
+
+def _class_name(kind: type) -> list[str]:
+    name = [kind.__module__, kind.__qualname__]
+    if _class_of(*name) is not kind:
+        raise Unstorable(f"a result of class {kind.__qualname__}, which no import finds")
+    return name
+
+
+def _class_of(module: str, qualname: str) -> Any:
+    """A class of a module that this process has imported itself; None if there is none."""
+    value: Any = sys.modules.get(module)
+    for part in qualname.split("."):
+        value = getattr(value, part, None) if part.isidentifier() else None
+    ok = isinstance(value, type) and (
+        dataclasses.is_dataclass(value) or (issubclass(value, tuple) and hasattr(value, "_fields"))
+    )
+    return value if ok else None
+
+
+Build = Callable[[Sequence[Any], Callable[[Path], Any]], Any]
+
+
+def builder(tree: Any, outputs: int, depth: int = _DEPTH) -> Build:
+    """A function of the graph's outputs and a resolver of paths that makes the result.
+
+    Args:
+        tree: What ``ResultRecorder.tree`` found, from a file.
+        outputs: Number of the graph's outputs.
+        depth: How deep it may be.
+
+    Raises:
+        ValueError, TypeError, KeyError: It is no such tree.
+    """
+    if not isinstance(tree, dict) or len(tree) != 1 or not depth:
+        raise ValueError(f"result {str(tree)[:80]}")
+    ((kind, content),) = tree.items()
+    if kind == "out":
+        if type(content) is not int or not 0 <= content < outputs:
+            raise ValueError(f"output {str(content)[:40]} of {outputs}")
+        return lambda outs, find: outs[content]
+    if kind == "given":
+        path = read_path(content)
+        return lambda outs, find: find(path)
+    if kind == "value":
+        value = unplain(content)
+        return lambda outs, find: value
+    return _container(kind, content, outputs, depth - 1)
+
+
+def _container(kind: str, content: Any, outputs: int, depth: int) -> Build:
+    if kind in ("list", "tuple", "size"):
+        parts = [builder(c, outputs, depth) for c in content]
+        made: Any = {"list": list, "tuple": tuple, "size": torch.Size}[kind]
+        return lambda outs, find: made([p(outs, find) for p in parts])
+    if kind in ("dict", "OrderedDict"):
+        pairs = [(unplain(k), builder(c, outputs, depth)) for k, c in content]
+        make: Any = {"dict": dict, "OrderedDict": OrderedDict}[kind]
+        return lambda outs, find: make([(k, p(outs, find)) for k, p in pairs])
+    if kind != "record":
+        raise ValueError(f"result of kind {kind[:40]}")
+    (module, qualname), fields = content
+    cls = _class_of(module, qualname)
+    if cls is None:
+        raise ValueError(f"class {str(qualname)[:80]} of module {str(module)[:80]} is not there")
+    named = [(str(n), builder(c, outputs, depth)) for n, c in fields]
+    return lambda outs, find: cls(**{n: p(outs, find) for n, p in named})
+
+
+def unmarked(value: Any) -> Any:
+    """A result without marks, for the caller of the recorded call."""
+    if isinstance(value, MarkedInt):
+        return int(value)
+    if isinstance(value, MarkedFloat):
+        return float(value)
+    return value

@@ -1,0 +1,1 @@
+"""From an FX graph to a program: the backend of torch.compile and its stages."""

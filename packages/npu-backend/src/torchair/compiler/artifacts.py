@@ -1,0 +1,119 @@
+"""A compiled ATen graph as data: for programs that keep compiled graphs themselves."""
+
+from __future__ import annotations
+
+import io
+import tempfile
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from ge_graph.errors import ArchiveError, ConfigError
+from tair_export.ranks import Rank
+from torchair.artifact import stored_graph
+from torchair.artifact.stored_graph import Stored, Unstorable
+
+_NAME: Final = "graph"
+_FILES: Final = frozenset((f"{_NAME}.air", f"{_NAME}.manifest.json"))
+_LIMIT: Final = 1 << 32
+_ALONE: Final = Rank(0, 1)
+
+
+@dataclass(frozen=True)
+class CompiledFxArtifacts:
+    """What ``CompiledFxGraph.dump_artifacts`` gives.
+
+    Attributes:
+        content: The archive of the graph, packed; it holds no weights, those are inputs.
+    """
+
+    content: bytes
+
+
+class CompiledFxGraph:
+    """A compiled ATen graph: call it with one list of arguments, which it empties, or with the arguments.
+
+    Args:
+        stored: The graph, None if the mode makes none that a file can hold.
+        device: Device type of its tensors.
+    """
+
+    _boxed_call = True
+
+    def __init__(self, call: Callable[[list[Any]], Any], stored: Stored | None, device: str, config: Any) -> None:
+        self._call, self._stored, self._device, self._config = call, stored, device, config
+
+    def __call__(self, *args: Any) -> Any:
+        if len(args) == 1 and type(args[0]) is list:
+            return self._call(args[0])
+        return self._call(list(args))
+
+    def dump_artifacts(self) -> CompiledFxArtifacts:
+        """The graph as data, for ``load_artifacts`` in this or another process.
+
+        Errors: ConfigError GE1061 if the graph has no such form.
+        """
+        from torchair.artifact.cache import environment
+
+        try:
+            if self._stored is None:
+                raise Unstorable("this mode makes no graph that a file can hold")
+            self._stored.more["device"] = self._device
+            with tempfile.TemporaryDirectory() as folder:
+                stored_graph.write(self._stored, Path(folder), _NAME, environment(self._config), _ALONE)
+                packed = io.BytesIO()
+                with zipfile.ZipFile(packed, "w") as out:
+                    for name in sorted(_FILES):
+                        out.write(Path(folder) / name, name)
+        except Unstorable as error:
+            raise ConfigError("GE1061", f"dump_artifacts: {error}", next="keep the function itself") from None
+        return CompiledFxArtifacts(packed.getvalue())
+
+    @staticmethod
+    def load_artifacts(artifacts: CompiledFxArtifacts, config: Any = None) -> CompiledFxGraph:
+        """Load what ``dump_artifacts`` gave.
+
+        Args:
+            config: The options that the graph was compiled with; None means all defaults.
+
+        Errors: ConfigError GE1011 for another type; ArchiveError GE502x if the data is damaged, GE5050 if versions,
+        converters or options are others now.
+        """
+        from torchair.artifact.cache import environment
+        from torchair.compiler.pipeline import Pipeline, new_number
+        from torchair.config.compiler_config import CompilerConfig
+
+        if not isinstance(artifacts, CompiledFxArtifacts) or not isinstance(artifacts.content, bytes):
+            raise ConfigError(
+                "GE1011", f"load_artifacts takes what dump_artifacts gave, got {type(artifacts).__name__}",
+                next="keep the object that dump_artifacts returned",
+            )  # fmt: skip
+        options = CompilerConfig() if config is None else config
+        with tempfile.TemporaryDirectory() as folder:
+            _unpack(artifacts.content, Path(folder))
+            stored = stored_graph.read(Path(folder) / f"{_NAME}.manifest.json", environment(options), _ALONE)
+        device = str(stored.more.get("device", "cpu"))
+        call = Pipeline(options, "forward", new_number()).load_stored(stored, device)
+        return CompiledFxGraph(call, stored, device, options)
+
+
+def _unpack(content: bytes, folder: Path) -> None:
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as packed:
+            entries = packed.infolist()
+            if {e.filename for e in entries} != _FILES or len(entries) != len(_FILES):
+                raise _damaged(f"it holds {', '.join(sorted(e.filename for e in entries))[:200]}")
+            if sum(e.file_size for e in entries) > _LIMIT:
+                raise _damaged("it is larger than a graph can be")
+            for entry in entries:
+                (folder / entry.filename).write_bytes(packed.read(entry))
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
+        if isinstance(error, ArchiveError):
+            raise
+        raise _damaged(str(error)[:200]) from None
+
+
+def _damaged(why: str) -> ArchiveError:
+    return ArchiveError("GE5021", f"the artifacts are damaged: {why}", next="compile the graph again")

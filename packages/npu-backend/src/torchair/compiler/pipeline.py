@@ -1,0 +1,553 @@
+"""The stages of a compilation in their order: FX passes, lowering, GE passes, verification, engine.
+
+Each stage takes the last one's result and logs one line with counts and milliseconds. There is no other way through: a
+stage that fails raises, nothing falls back to eager.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import logging
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import torch
+
+from ge_converters.base.provenance import not_the_user
+from ge_converters.base.torch_compat import boxed, real_values, static_input_positions
+from ge_graph import kernels, schema
+from ge_graph import passes as ge_passes
+from ge_graph.collection import no_collection
+from ge_graph.errors import ConfigError, GraphError, LoweringError
+from ge_graph.rules.options import check_options
+from tair_debug.observer import Stage
+from tair_debug.report import CompileReport
+from torchair.artifact import cache
+from torchair.artifact.stored_graph import Stored
+from torchair.compiler import observers, records
+from torchair.compiler.gears import gear_options
+from torchair.config import explain
+from torchair.config.log import logger
+from torchair.passes import FxProgress, run_all
+from torchair.passes.base import output_values, value_of
+from torchair.runtime.views import ViewPlan, take_views, view_the_inputs
+
+if TYPE_CHECKING:
+    from ge_converters.lowering import Lowered
+    from ge_graph import Graph
+    from ge_runtime.api import Engine
+    from torchair.compiler.gears import Gears
+    from torchair.config.compiler_config import CompilerConfig
+
+Phase = Literal["forward", "backward"]
+Call = Callable[[list[Any]], Any]
+
+not_the_user(os.path.dirname(os.path.dirname(__file__)))  # all of torchair
+_model_ids: Final = itertools.count()
+_graph_ids: Final = itertools.count(1)
+_recorders: Final[list[list[CompileReport]]] = []
+_TASKLESS: Final = frozenset(("Const", "Constant", "ConstPlaceHolder", "Data", "RefData"))
+
+
+@contextmanager
+def record_compilation() -> Iterator[list[CompileReport]]:
+    """Collect a report of every graph that is compiled inside the block.
+
+    Example:
+        >>> import torch, torchair
+        >>> with torchair.record_compilation() as reports:  # doctest: +SKIP
+        ...     model(x)
+        >>> reports[0].ge_ops  # doctest: +SKIP
+    """
+    reports: list[CompileReport] = []
+    _recorders.append(reports)
+    try:
+        yield reports
+    finally:
+        _recorders[:] = [r for r in _recorders if r is not reports]
+
+
+def new_number() -> int:
+    """The number of a model that comes from a cache: dynamo has no graph of it to show."""
+    return next(_model_ids)
+
+
+def new_model(gm: torch.fx.GraphModule, config: CompilerConfig | None = None) -> int:
+    """Number a graph that dynamo captured and show it to the observers."""
+    model_id = next(_model_ids)
+    for observer in observers.dynamo_observers(config):
+        observer.dynamo_graph(model_id, gm)
+    return model_id
+
+
+class Pipeline(FxProgress):
+    """One compilation of one ATen graph.
+
+    Args:
+        phase: Half of a training graph, or ``forward`` for inference.
+        model_id: Number of the dynamo graph.
+        training: Whether the graph is half of a training step.
+
+    Attributes:
+        gears: Sizes that are known beforehand.
+        guarded: Whether only dynamo calls what is compiled, after its guards: the engine need not look at inputs again.
+    """
+
+    def __init__(self, config: CompilerConfig, phase: Phase, model_id: int, training: bool = False) -> None:
+        self.config = config
+        self.training = training
+        self.stage = Stage(model_id, phase, next(_graph_ids))
+        self.observers = observers.compile_observers(config)
+        self.report = CompileReport(model_id, phase, self.stage.graph_id)
+        self._label = f"model {model_id} {phase}"
+        self.on_stored: Callable[[Stored], None] | None = None
+        self.on_saving: Callable[[Stored, Callable[[], None] | None], None] | None = None
+        self.gears: Gears | None = None
+        self.guarded = False
+
+    def compile(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Call:
+        """All stages.
+
+        Args:
+            gm: ATen graph from AOTAutograd; the passes edit it.
+
+        Returns:
+            A function of one list of arguments, which it empties.
+
+        Errors: ConfigError for options, PassError for custom passes, LoweringError for what cannot be lowered,
+        GraphError if verification fails, EngineError if the engine refuses.
+        """
+        start = time.perf_counter()
+        self.report.fx_nodes = sum(n.op == "call_function" for n in gm.graph.nodes)
+        records.compiler_inputs(self._label, example_inputs)
+        try:
+            call = self._compile(gm, example_inputs)
+        finally:
+            self.report.total_s = time.perf_counter() - start
+        for reports in _recorders:
+            reports.append(self.report)
+        return call
+
+    def _compile(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Call:
+        config = self.config
+        config.check()
+        if config.export.export_mode.value:
+            raise ConfigError(
+                "GE1008", "config.export.export_mode = True when compiling: an export has no result to run",
+                next="call torchair.dynamo_export(*inputs, model=model, ...)",
+            )  # fmt: skip
+        self.fx_graph("", gm)
+        dump = observers.tensor_dump(config, gm, "original")
+        self._fx_passes(gm, example_inputs)
+        if self.stage.phase == "forward":
+            view_the_inputs(gm)
+        observers.write_summary(config, gm)
+        eager = observers.eager_run(config, self.stage, gm)
+        if eager is not None:
+            return self._as_it_stands(gm, *eager)
+        if config.mode.value == "reduce-overhead":
+            dump = dump or observers.tensor_dump(config, gm, "optimized")
+            return self._captured(gm) if dump is None else self._as_it_stands(gm, "dump_tensor_data", dump)
+        device = device_of(gm)
+        if config.fallback.value == "split":
+            return self._with_fallback(gm, choose_engine(device))
+        return self._on_ge(gm, choose_engine(device))
+
+    def _on_ge(self, gm: torch.fx.GraphModule, engine: Engine) -> Call:
+        """The whole graph as one GE graph."""
+        plan = take_views(gm)
+        with real_values(), no_collection():
+            stored = self._stored(gm, plan)
+            if self.on_stored is not None:
+                self.on_stored(stored)
+            return self._load(stored, engine)
+
+    def _static_inputs(self) -> frozenset[int]:
+        """Inputs that keep their memory from call to call. torch counts them in the forward graph; of those of a
+        backward graph, activations among them, it says nothing."""
+        return static_input_positions() if self.stage.phase == "forward" else frozenset()
+
+    def _with_fallback(self, gm: torch.fx.GraphModule, engine: Engine) -> Call:
+        """As ``_on_ge``; what is refused runs eagerly between several GE graphs."""
+        from torchair.compiler import split
+
+        refused: dict[str, str] = {}
+        whole = self.stage
+        while True:
+            copied = split.copy_of(gm)
+            try:
+                if not refused:
+                    return self._on_ge(copied, engine)
+                parts = split.cut(copied, refused)
+                self.report.ge_ops = 0
+                for part in parts:
+                    self.stage = replace(whole, graph_id=next(_graph_ids))
+                    part.run = self._on_ge(part.gm, engine)
+            except LoweringError as error:
+                names = split.refused_nodes(gm, error)
+                whole_only = self.on_stored is not None or self.gears is not None or split.must_stay_whole(gm)
+                if not names - refused.keys() or whole_only:
+                    raise
+                refused |= {name: error.refused.get(name, "reads what GE does not know") for name in names}
+            else:
+                break
+            finally:
+                self.stage = whole
+        return self._between(gm, copied, refused, len(parts))
+
+    def _between(
+        self, gm: torch.fx.GraphModule, cut: torch.fx.GraphModule, refused: Mapping[str, str], parts: int
+    ) -> Call:
+        """The program that runs GE graphs and eager nodes in turn; says which and at what cost."""
+        from torchair.compiler import split
+        from torchair.runtime.fx_program import write_program
+
+        lines = split.described(gm, refused, dict(refused))
+        logger.tell(
+            '%s: fallback = "split": %d GE graphs in the place of one, and eagerly between them:\n  %s',
+            self._label, parts, "\n  ".join(lines),
+        )  # fmt: skip
+        self.report.parts = split.parts_of(cut)
+        call, source = write_program(cut, f"{self._label}, split into {parts} GE graphs")
+        for observer in self.observers:
+            observer.output_code(self.stage, source)
+        return boxed(call)
+
+    def _stored(self, gm: torch.fx.GraphModule, plan: ViewPlan) -> Stored:
+        """The finished GE graph, from the cache if it has it; observers are shown every stage and so get no cache."""
+        gears = "" if self.gears is None else self.gears.text()
+        entry = cache.entry_for(self.config, gm, self._label, gears) if not self.observers else None
+        if entry is not None:
+            with self.timed("compile cache") as note:
+                cached = entry.load()
+                hit = cached is not None and cache.refix(gm, cached.numbers())
+                note("hit" if hit else "miss")
+            if cached is not None and hit:
+                self.report.ge_ops += _tasks(cached.lowered.graph)
+                if self.on_saving is not None:
+                    self.on_saving(cached, None)
+                return cached
+        watch = cache.Watch(gm)
+        lowered = self._to_ge(gm, specialise=True)
+        stored = Stored(lowered, plan, watch.fixed, self._static_inputs())
+        if self.gears is not None:
+            values = [value_of(n) for n in gm.graph.nodes if n.op == "placeholder"]
+            stored.more["gears"] = self.gears.options(lowered, values)
+        if entry is not None and self.on_saving is not None:
+            self.on_saving(stored, functools.partial(entry.save, stored))
+        elif entry is not None:
+            entry.save(stored)
+        return stored
+
+    def to_graph(
+        self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], prepare: Callable[[Lowered], Lowered]
+    ) -> Lowered:
+        """The stages up to the finished GE graph, for exporting; the graph writes its inputs itself.
+
+        Args:
+            gm: ATen graph; the passes edit it.
+            prepare: Called with the bindings before the GE passes.
+
+        Errors: as ``compile``, but for EngineError.
+        """
+        records.compiler_inputs(self._label, example_inputs)
+        explain.warn_of_idle(explain.explain(self.config, "export", on_device=explain.has_device()))
+        self.fx_graph("", gm)
+        self._fx_passes(gm, example_inputs)
+        observers.write_summary(self.config, gm)
+        with real_values():
+            return self._to_ge(gm, prepare=prepare, ref_data=True)
+
+    # -- FX -----------------------------------------------------------------------------------------------------------
+
+    def _fx_passes(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> None:
+        run_all(gm, example_inputs, self.config, self.stage.phase, self)
+
+    def fx_graph(self, label: str, gm: torch.fx.GraphModule, *, changed: bool = True) -> None:
+        """Show the FX graph to the observers and the log; an empty label is the graph as traced."""
+        for observer in self.observers if changed else ():
+            observer.fx_graph(self.stage, label, gm)
+        if not changed:
+            observers.tell_unchanged(self.observers, self.stage, label, "fx")
+        if logger.isEnabledFor(logging.DEBUG):
+            name = f"after {label}" if label else "after AOT"
+            if changed:
+                logger.debug("%s: FX graph %s\n%s", self._label, name, gm.graph)
+            else:
+                logger.debug("%s: FX graph %s: unchanged", self._label, name)
+
+    def _as_it_stands(self, gm: torch.fx.GraphModule, why: str, forward: Callable[..., Any]) -> Call:
+        """The ATen graph's own program, for the options that ask for it."""
+        logger.info("%s: %s, the ATen program runs as it stands", self._label, why)
+        explain.warn_of_idle(explain.explain(self.config, "eager", on_device=device_of(gm) != "cpu"))
+        for observer in self.observers:
+            observer.output_code(self.stage, gm.code)
+
+        def call(args: list[Any]) -> Any:
+            given = tuple(args)
+            args.clear()
+            return forward(*given)
+
+        return boxed(records.with_runs(call, self._label))
+
+    def _captured(self, gm: torch.fx.GraphModule) -> Call:
+        """Mode reduce-overhead: a program of the ATen graph, captured and replayed."""
+        from torchair.runtime.reduce_overhead import compile_captured
+
+        with self.timed("reduce-overhead") as note, real_values():
+            call, source = compile_captured(
+                gm, device_of(gm), self.config.aclgraph_config, static=self._static_inputs(),
+                title=f"{self._label}, graph {self.stage.graph_id}, mode reduce-overhead",
+                capture=not self.training and self.stage.phase == "forward",
+                on_captured=observers.who_sees_captures(self.observers, self.stage),
+            )  # fmt: skip
+            note(f"program of {len(gm.graph.nodes)} FX nodes")
+        for observer in self.observers:
+            observer.output_code(self.stage, source)
+        explain.warn_of_idle(explain.explain(self.config, "reduce-overhead", on_device=device_of(gm) != "cpu"))
+        return boxed(records.with_runs(call, self._label))
+
+    # -- GE -----------------------------------------------------------------------------------------------------------
+
+    def _to_ge(
+        self,
+        gm: torch.fx.GraphModule,
+        *,
+        specialise: bool = False,
+        prepare: Callable[[Lowered], Lowered] = lambda lowered: lowered,
+        ref_data: bool = False,
+    ) -> Lowered:
+        from ge_converters.conversion import convert_graph
+        from ge_converters.registry import REGISTRY
+        from torchair.oplib import converters
+
+        with self.timed("load converters") as note:
+            converters.register()
+            REGISTRY.load()
+            note("known")
+        schema.use_cann(self.config.cann_version.value)
+        lowered = convert_graph(
+            gm, name=f"graph_{self.stage.graph_id}", specialise=specialise,
+            prepare=lambda made: self._prepared(prepare(self._checked(made)), ref_data), progress=self,
+        )  # fmt: skip
+        self._check_soc(lowered.graph)
+        self.report.ge_ops += _tasks(lowered.graph)
+        return lowered
+
+    def _checked(self, lowered: Lowered) -> Lowered:
+        """What options ask of a graph that is known now."""
+        self.config.check_graph(
+            streams=any("_user_stream_label" in n.attrs for n in lowered.graph.nodes),
+            dynamic=any(b.kind == "scalar" or not all(isinstance(d, int) for d in b.spec.size) for b in lowered.inputs),
+        )
+        return lowered
+
+    def _prepared(self, lowered: Lowered, ref_data: bool) -> tuple[Lowered, Sequence[ge_passes.Pass]]:
+        """The bindings to go on with, and the GE passes that the options ask for."""
+        experimental = self.config.experimental_config
+        fuse = experimental.pattern_fusion_pass.value
+        passes = [p for p in ge_passes.DEFAULT if fuse or not isinstance(p, ge_passes.FuseOperators)]
+        if ref_data or experimental.enable_ref_data.value:
+            lowered, pairs = without_write_backs(lowered)
+            passes = [ge_passes.WriteInputsInPlace(pairs), ge_passes.ReplaceDataWithRefData(), *passes]
+        if not experimental.topology_sorting_strategy.is_default:
+            passes.append(ge_passes.SortNodes(experimental.topology_sorting_strategy.value))
+        soc = self.config.check_soc.value
+        return lowered, passes if soc is None else ge_passes.for_chip(kernels.oracle(soc), passes)
+
+    def _check_soc(self, graph: Graph) -> None:
+        """The verdict of the chip that ``config.check_soc`` names, as a warning or, on request, an error."""
+        soc = self.config.check_soc.value
+        if soc is None:
+            return
+        from tair_debug import check
+
+        with self.timed("check_soc") as note:
+            report = check.examine([graph], kernels.oracle(soc))
+            note(report.headline())
+        if not report.ok and self.config.check_soc_error.value:
+            bad = check.text([r for r in report.troubles() if r.verdict.state == "none"])
+            raise GraphError(
+                "GE3069", f"{report.headline()}; without a kernel ({report.origin}):\n{bad}",
+                next="follow the advice of each line, or set config.check_soc_error = False to be warned only",
+            )  # fmt: skip
+        if report.troubles():
+            logger.tell("%s: %s (%s)\n%s", self._label, report.headline(), report.origin,
+                        check.text(report.troubles()))  # fmt: skip
+
+    def ge_graph(self, label: str, graph: Graph) -> None:
+        """Show the GE graph to the observers and the log."""
+        for observer in self.observers:
+            observer.ge_graph(self.stage, label, graph)
+        if logger.isEnabledFor(logging.DEBUG):
+            name = label if label in ("original", "optimized") else f"after {label}"
+            logger.debug("%s: GE graph %s: %d nodes", self._label, name, len(graph.nodes))
+
+    def ge_unchanged(self, label: str) -> None:
+        """Note a GE pass that changed nothing."""
+        observers.tell_unchanged(self.observers, self.stage, label, "ge")
+        logger.debug("%s: GE graph after %s: unchanged", self._label, label)
+
+    def load_stored(self, stored: Stored, device: str) -> Call:
+        """A graph that was compiled before, ready to run.
+
+        Args:
+            device: Device type of its tensors.
+
+        Errors: EngineError if the engine refuses.
+        """
+        start = time.perf_counter()
+        call = self._load(stored, choose_engine(device))
+        self.report.ge_ops += _tasks(stored.lowered.graph)
+        self.report.total_s = time.perf_counter() - start
+        for reports in _recorders:
+            reports.append(self.report)
+        return call
+
+    def _load(self, stored: Stored, engine: Engine) -> Call:
+        from ge_runtime import discovery
+        from ge_runtime.api import boxed as boxed_run
+        from torchair.runtime.executable import bind
+
+        if not stored.lowered.graph.nodes:
+            engine = discovery.load("cpu")  # GE takes no graph without a node (E19999); nothing is computed anyway
+        on_device = "npu" in engine.probe().devices
+        explain.warn_of_idle(explain.explain(self.config, "max-autotune", on_device=on_device))
+        lowered = stored.lowered
+        options = self._engine_options(stored)
+        check_options(lowered.graph, options)
+        number = self.stage.graph_id
+        idle = [] if on_device else self.config.only_on_a_device()
+        records.graph_added(lowered, number, dict(options), idle, engine.name)
+        with self.timed("engine") as note:
+            start = time.perf_counter()
+            executable = engine.compile(lowered.graph, {**options, **_written(lowered, engine)})
+            records.graph_compiled(lowered, number, engine.name, time.perf_counter() - start)
+            executable = observers.with_data_dump(executable, lowered.graph, options, self.stage, engine)
+            run = records.with_graph_runs(boxed_run(executable, guarded=self.guarded), number)
+            call, source = bind(lowered, run, engine.name, stored.plan)
+            note(f"'{engine.name}' took {len(lowered.graph.nodes)} GE nodes")
+        if self.observers:
+            text = "\n".join(part for part in (executable.source, source) if part)
+            for observer in self.observers:
+                observer.output_code(self.stage, text)
+        return boxed(records.with_runs(call, self._label))
+
+    def _engine_options(self, stored: Stored) -> Mapping[str, str]:
+        lowered, graph = stored.lowered, stored.lowered.graph
+        options = {**self.config.ge_options(), **gear_options(stored.more)}
+        if self.config.experimental_config.frozen_parameter.value:
+            fixed = stored.static
+            options["frozen_parameter"] = "1"
+            options["frozenInput"] = ",".join("1" if b.fx_index in fixed else "0" for b in lowered.inputs)
+        options["ge.deterministic"] = "1" if torch.are_deterministic_algorithms_enabled() else "0"
+        if "ge.exec.enableDump" in options:
+            marked = [n.name for n in graph.nodes if "_data_dump" in n.attrs]
+            named = options.get("ge.exec.dumpLayer", "").split()
+            if marked:
+                options["ge.exec.dumpLayer"] = " ".join(dict.fromkeys([*named, *marked]))
+        return options
+
+    # -- log ----------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[Callable[[str], None]]:
+        """Time a stage for the report and the log."""
+        notes: list[str] = []
+        start = time.perf_counter()
+        yield notes.append
+        took = time.perf_counter() - start
+        self.report.stages[stage] = self.report.stages.get(stage, 0.0) + took
+        took_ms = took * 1e3
+        if logger.isEnabledFor(logging.INFO):
+            logger.info("%s: %s: %s, %.1f ms", self._label, stage, "; ".join(notes), took_ms)
+        else:
+            logger.event("%s: %s took %.1f ms", self._label, stage, took_ms)
+
+
+def prepare_graph(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], phase: Phase, config: CompilerConfig | None = None
+) -> None:
+    """What a compilation does to an ATen graph before it is lowered, for tools that lower it themselves.
+
+    Args:
+        phase: Half of a training graph, or ``forward``.
+        config: The options; None means all defaults.
+
+    Errors: PassError for custom passes.
+    """
+    from torchair.config.compiler_config import CompilerConfig
+    from torchair.oplib import converters
+
+    converters.register()
+    run_all(gm, example_inputs, CompilerConfig() if config is None else config, phase)
+
+
+def _tasks(graph: Graph) -> int:
+    """Operators that an engine has to run."""
+    return sum(n.op not in _TASKLESS for n in graph.nodes)
+
+
+def without_write_backs(lowered: Lowered) -> tuple[Lowered, list[tuple[int, int]]]:
+    """Bindings for a graph that writes its inputs itself, and the (input, output) pairs that it has to write.
+
+    A result that is returned as well, and an input that is written but never read, keep the copy after the run.
+    """
+    data = {binding.fx_index: i for i, binding in enumerate(lowered.inputs)}
+    returned = {o.ge_index for o in lowered.outputs if hasattr(o, "ge_index")}
+    inside = [m for m in lowered.mutations if m.fx_index in data and m.ge_index not in returned]
+    counts = Counter(m.ge_index for m in lowered.mutations)
+    inside = [m for m in inside if counts[m.ge_index] == 1]
+    gone = {m.ge_index for m in inside}
+
+    def moved(binding: Any) -> Any:
+        if not hasattr(binding, "ge_index"):
+            return binding
+        return replace(binding, ge_index=binding.ge_index - sum(g < binding.ge_index for g in gone))
+
+    left = replace(
+        lowered,
+        outputs=tuple(map(moved, lowered.outputs)),
+        mutations=tuple(moved(m) for m in lowered.mutations if m not in inside),
+    )
+    return left, [(data[m.fx_index], m.ge_index) for m in inside]
+
+
+def _written(lowered: Lowered, engine: Engine) -> Mapping[str, str]:
+    """Tells the embedded engine which results are copied into arguments, so that it computes them there."""
+    if engine.name != "cpu":
+        return {}
+    data = {binding.fx_index: i for i, binding in enumerate(lowered.inputs)}
+    returned = {o.ge_index for o in lowered.outputs if hasattr(o, "ge_index")}
+    times = Counter(m.fx_index for m in lowered.mutations)
+    pairs = [
+        f"{data[m.fx_index]}:{m.ge_index}" for m in lowered.mutations
+        if m.fx_index in data and times[m.fx_index] == 1 and m.ge_index not in returned
+    ]  # fmt: skip
+    return {"engine.written": ",".join(pairs)} if pairs else {}
+
+
+def device_of(gm: torch.fx.GraphModule) -> str:
+    """Device type of a graph's tensors: that of its inputs, else of its results; a device wins over the CPU."""
+    inputs = [value_of(n) for n in gm.graph.nodes if n.op == "placeholder"]
+    for values in (inputs, [value_of(v) for v in output_values(gm.graph)]):
+        devices = {v.device.type for v in values if isinstance(v, torch.Tensor)}
+        if devices:
+            return str(min(devices, key=lambda device: (device == "cpu", device)))
+    return "cpu"
+
+
+def choose_engine(device: str) -> Engine:
+    """The engine for a device type; ``TAIR_ENGINE`` forces one.
+
+    Errors: EngineError with the reason of each rejection.
+    """
+    from ge_runtime.discovery import choose
+
+    return choose(device, os.environ.get("TAIR_ENGINE") or None)

@@ -1,0 +1,332 @@
+"""A graph as dynamo hands it over: run without AOTAutograd's wrapper where that does nothing, and kept on disk.
+
+AOTAutograd wraps every compiled graph into Python that looks at each input and output. For a graph without gradients
+whose inputs and results pass unchanged it does nothing, and from the second call on the graph is called directly.
+
+The same graphs have a disk cache before AOTAutograd: the key is dynamo's graph, the entry the finished GE graph. A hit
+runs neither AOTAutograd nor any stage of ours; what is left of a start is dynamo's own tracing. All other graphs keep
+the cache behind AOTAutograd. What AOTAutograd and the lowering found out about symbolic sizes is stored as a tree of
+numbers and names and put under guards again; sizes for which it does not hold are compiled anew.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from ge_converters.base.torch_compat import aliasing_guards, aot_metadata, around_the_graph, real_values, size_hint
+from ge_graph.errors import ArchiveError
+from tair_export.ranks import current
+from torchair.artifact import cache
+from torchair.artifact.size_conditions import condition, listed
+from torchair.artifact.stored_graph import Stored, Unstorable
+from torchair.artifact.traced_call import order_of
+from torchair.config.compiler_config import find
+from torchair.config.log import logger
+
+if TYPE_CHECKING:
+    from torchair.compiler.pipeline import Pipeline
+    from torchair.config.compiler_config import CompilerConfig
+
+_OWN_NAMESPACES: Final = frozenset(("aten", "prims", "prim", "quantized", "_c10d_functional"))
+_NEED_STAGES: Final = (
+    "mode", "fallback", "check_soc", "post_grad_custom_pre_pass", "post_grad_custom_post_pass",
+    "debug.fx_summary.type", "debug.graph_dump.type", "debug.data_dump.type", "debug.run_eagerly", "export.export_mode",
+    "experimental_config.enable_ref_data",
+)  # fmt: skip
+"""Options that want to see, change or report a stage that a hit leaves out."""
+_TRUSTED: Final = frozenset(("torch", "_operator", "operator", "builtins", "math"))
+
+
+class TracedGraph:
+    """One graph of dynamo's.
+
+    Args:
+        entry: Its place in the cache; None if it has none.
+    """
+
+    def __init__(self, gm: torch.fx.GraphModule, label: str, entry: cache.CacheEntry | None) -> None:
+        self._gm, self._label, self.entry = gm, label, entry
+        self._open = True
+        self._call: Callable[[list[Any]], Any] | None = None
+        self._inner: list[Any] = []
+        self._stored: Stored | None = None
+        self._later: Callable[[], None] | None = None
+        self._device, self._count = "cpu", 0
+        self._env = cache.shape_env_of(gm)
+        self._before = len(self._env.guards) if self._env is not None else 0
+        self._aliasing = aliasing_guards()
+
+    # -- reading
+
+    def load(self, pipeline: Pipeline) -> Callable[..., Any] | None:
+        """The compiled graph as AOTAutograd would hand it to dynamo; None if there is no entry of use."""
+        stored = None if self.entry is None else self.entry.load()
+        if stored is None:
+            return None
+        try:
+            record = stored.more["traced"]
+            order = [int(i) for i in record["order"]]
+            inputs = sum(n.op == "placeholder" for n in self._gm.graph.nodes)
+            if len(order) != stored.lowered.placeholders or any(not 0 <= i < inputs for i in order):
+                raise ValueError("order of the inputs")
+            count, device = int(record["outputs"]), str(record["device"])
+            conditions = [condition(c, cache.symbols_of(self._gm)) for c in record["conditions"]]
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            logger.warning_once("%s: the cache entry cannot be read: %s; it is compiled anew", self._label, error)
+            return None
+        if not self._hold(conditions):
+            return None
+        with real_values():
+            call = pipeline.load_stored(stored, device)
+        return _outer(call, order, count)
+
+    def _hold(self, conditions: Sequence[Any]) -> bool:
+        """Whether the conditions hold for the sizes at hand; if so they become guards."""
+        if not conditions:
+            return True
+        if self._env is None or any(size_hint(self._env, c) is not True for c in conditions):
+            return False
+        return all(bool(self._env.create_symboolnode(self._env.replace(c))) for c in conditions)
+
+    # -- writing
+
+    def compiler(self, pipeline: Pipeline) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Any]:
+        """The compiler of graphs without gradients, which is watched."""
+        from ge_converters.base.torch_compat import boxed
+        from torchair.compiler.pipeline import device_of
+
+        def compile_inference(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+            metadata = aot_metadata()
+            self._device = device_of(gm)
+            self._count = len(metadata.output_info) if metadata is not None else 0
+            why = "AOTAutograd says nothing of it" if metadata is None else around_the_graph(metadata)
+            self._open = not why
+            if self._open and self.entry is not None:
+                pipeline.on_saving = self._keep
+            call = self._call = pipeline.compile(gm, example_inputs)
+
+            def run(args: list[Any]) -> Any:
+                if self._open:
+                    self._inner = list(args)
+                return call(args)
+
+            return boxed(run)
+
+        return compile_inference
+
+    def _keep(self, stored: Stored, save: Callable[[], None] | None) -> None:
+        """The pipeline has made a graph; ``save`` writes it to the cache behind AOTAutograd."""
+        self._stored, self._later = stored, save
+
+    def watched(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
+        """What AOTAutograd made, until it has first run; then the graph itself if nothing is around it."""
+        if self._call is None or not self._open:
+            return compiled
+        if aliasing_guards() != self._aliasing:
+            self._behind("inputs that share memory")
+            return compiled
+        direct: Callable[..., Any] | None = None
+        try:
+            conditions = self._conditions() if self._stored is not None else []
+        except Unstorable as error:
+            self._not_stored(str(error))
+
+        def run(*flat: Any) -> Any:
+            nonlocal direct
+            if direct is not None:
+                return direct(*flat)
+            result = compiled(*flat)
+            direct = self._first(flat, conditions) or compiled
+            return result
+
+        return run
+
+    def _conditions(self) -> list[Any]:
+        if self._env is None:
+            return []
+        return [listed(guard.expr) for guard in self._env.guards[self._before :]]
+
+    def _first(self, flat: Sequence[Any], conditions: list[Any]) -> Callable[..., Any] | None:
+        """After the first run: write the entry, and say how to call the graph directly; None if there is no way."""
+        call, inner, self._inner, self._open = self._call, self._inner, [], False
+        order = order_of(inner, flat) if inner or not flat else None
+        if order is None:
+            self._behind("inputs that are made anew in each call")
+            return None
+        stored, self._stored = self._stored, None
+        if stored is not None and self.entry is not None:
+            stored.fixed = {}
+            stored.more["traced"] = {
+                "order": order, "outputs": self._count, "device": self._device, "conditions": conditions,
+            }  # fmt: skip
+            self.entry.save(stored)
+            self._later = None
+        return None if call is None else _outer(call, order, self._count)
+
+    def _behind(self, why: str) -> None:
+        """AOTAutograd's wrapper stays."""
+        self._open = False
+        self._not_stored(why)
+
+    def _not_stored(self, why: str) -> None:
+        self._stored, later, self._later = None, self._later, None
+        if self.entry is not None:
+            logger.info("%s: not cached before AOTAutograd: %s", self._label, why)
+        if later is not None:
+            later()
+
+
+def _outer(call: Callable[[list[Any]], Any], order: list[int], count: int) -> Callable[..., Any]:
+    if order == list(range(len(order))):
+
+        def straight(*flat: Any) -> Any:
+            return call(list(flat))[:count]
+
+        return straight
+
+    def ordered(*flat: Any) -> Any:
+        return call([flat[i] for i in order])[:count]
+
+    return ordered
+
+
+def traced_graph(
+    config: CompilerConfig,
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    decompositions: Mapping[Any, Callable[..., Any]],
+    gears: Any,
+    label: str,
+) -> TracedGraph | None:
+    """How a graph is run and kept; None if gradients are wanted.
+
+    Args:
+        gears: Sizes that are known beforehand.
+    """
+    if torch.is_grad_enabled() and any(isinstance(v, torch.Tensor) and v.requires_grad for v in example_inputs):
+        return None
+    entry = None
+    if config.cache_dir.value:
+        try:
+            _check(config, gm, example_inputs)
+            entry = _entry(config, gm, example_inputs, decompositions, "" if gears is None else gears.text(), label)
+        except (Unstorable, ArchiveError) as error:
+            logger.info("%s: not cached before AOTAutograd: %s", label, error)
+    return TracedGraph(gm, label, entry)
+
+
+def _entry(
+    config: CompilerConfig,
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    decompositions: Mapping[Any, Callable[..., Any]],
+    gears: str,
+    label: str,
+) -> cache.CacheEntry:
+    rank = current()
+    key = {
+        **cache.environment(config),
+        "dynamo graph": cache._digest(_text(gm)),
+        "inputs": cache._digest(_inputs_text(example_inputs)),
+        "state": _state(),
+        "decompositions": cache._digest(sorted(f"{o}: {cache._option_text(f)}" for o, f in decompositions.items())),
+        "gears": gears,
+        "rank": f"{rank.index} of {rank.count}",
+    }
+    name = cache._digest(f"{k}: {v}" for k, v in sorted(key.items()))
+    root = Path(config.cache_dir.value).expanduser() / "traced" / name[:2] / name
+    return cache.CacheEntry(root, key, label, rank)
+
+
+def _check(config: CompilerConfig, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> None:
+    """Refuse what the key would not tell apart.
+
+    Raises:
+        Unstorable: With the reason.
+    """
+    for path in _NEED_STAGES:
+        option = find(config, path)
+        if not option.is_default:
+            raise Unstorable(f"{path} = {str(option.value)[:80]}")
+    for value in example_inputs:
+        if isinstance(value, torch.SymFloat) or not isinstance(value, (torch.Tensor, torch.SymInt, int)):
+            raise Unstorable(f"an input of type {type(value).__name__}")
+    for graph in (m for m in gm.modules() if isinstance(m, torch.fx.GraphModule)):
+        for node in graph.graph.nodes:
+            _check_node(node)
+
+
+def _check_node(node: torch.fx.Node) -> None:
+    if node.op == "call_module":
+        raise Unstorable(f"a module is called, {node.target}")
+    if node.op != "call_function":
+        return
+    target = node.target
+    overloads = [target] if isinstance(target, torch._ops.OpOverload) else []
+    if isinstance(target, torch._ops.OpOverloadPacket):
+        overloads = [getattr(target, name) for name in target.overloads()]
+    for op in overloads:
+        if op.namespace not in _OWN_NAMESPACES and torch._C._dispatch_has_kernel_for_dispatch_key(
+            op.name(), "CompositeImplicitAutograd"
+        ):
+            raise Unstorable(f"operator {op} is made of others by code that may change")
+    if overloads or isinstance(target, torch._ops.HigherOrderOperator):
+        return
+    module = getattr(target, "__module__", None) or type(target).__module__
+    home = sys.modules.get(module)
+    known = getattr(target, "__objclass__", None) is not None or home is not None
+    if module.partition(".")[0] not in _TRUSTED or not known:
+        raise Unstorable(f"a function of {module} is called")
+
+
+def _text(gm: torch.fx.GraphModule) -> list[str]:
+    lines = list(cache.graph_text(gm))
+    for line in lines:
+        if " at 0x" in line:
+            raise Unstorable(f"the graph holds an object without a name: {line[:120]}")
+    return lines
+
+
+def _inputs_text(example_inputs: Sequence[Any]) -> list[str]:
+    """Types, and which inputs share memory."""
+    seen: dict[int, int] = {}
+    lines = []
+    for value in example_inputs:
+        if not isinstance(value, torch.Tensor):
+            lines.append(f"{type(value).__name__}")
+            continue
+        if value.layout is not torch.strided:
+            raise Unstorable(f"an input of layout {value.layout}")
+        storage = seen.setdefault(value.untyped_storage()._cdata, len(seen))
+        kind = f"{type(value).__name__} {cache._value(value)}"
+        lines.append(f"{kind} {value.requires_grad} {value.is_conj()} {value.is_neg()} {storage}")
+    return lines
+
+
+def _state() -> str:
+    """What of the process decides how a graph is traced."""
+    autocast = [
+        f"{d} {torch.get_autocast_dtype(d)}" for d in ("cpu", "npu", "cuda") if _autocast(d)
+    ]  # fmt: skip
+    return " ".join(
+        map(
+            str,
+            (
+                torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_dtype(),
+                torch.are_deterministic_algorithms_enabled(), torch.get_default_device(), autocast,
+            ),
+        )
+    )  # fmt: skip
+
+
+def _autocast(device: str) -> bool:
+    try:
+        return bool(torch.is_autocast_enabled(device))
+    except RuntimeError:
+        return False

@@ -1,0 +1,1 @@
+"""What a user chooses: options, what each of them does, the log."""

@@ -1,7 +1,0 @@
-"""FX passes: rewrites of the ATen graph before it is lowered; ``sequence`` has their order."""
-
-from torchair.fx_passes.base import FxPass
-from torchair.fx_passes.custom import PassError
-from torchair.fx_passes.sequence import AFTER_USER, BEFORE_USER, BUILT_IN, CAPTURED, FxProgress, run_all
-
-__all__ = ["AFTER_USER", "BEFORE_USER", "BUILT_IN", "CAPTURED", "FxPass", "FxProgress", "PassError", "run_all"]

@@ -1,0 +1,78 @@
+"""The FX passes in the order in which they run, the user's own among them. This order stands here alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from ge_converters.base.progress import Progress
+from torchair.passes.base import FxPass
+from torchair.passes.cats import RemoveCats
+from torchair.passes.custom import run_custom
+from torchair.passes.markers import DropForwardMarkers, PairTaggedEvents, ThreadWaits
+from torchair.passes.noops import RemoveNoops
+from torchair.passes.patterns import FusePatterns
+from torchair.passes.reinplace import ReinplaceInputs, ReinplaceOps
+from torchair.passes.rms_norm import FuseRmsNorm
+from torchair.passes.scopes import check_scopes
+from torchair.passes.symbolic_inputs import DeriveSymbols
+from torchair.passes.view_chains import MergeViews
+
+if TYPE_CHECKING:
+    import torch
+
+    from torchair.config.compiler_config import CompilerConfig
+
+BEFORE_USER: Final[tuple[FxPass, ...]] = (DropForwardMarkers(),)
+BUILT_IN: Final[tuple[FxPass, ...]] = (DeriveSymbols(), RemoveNoops(), FusePatterns(), FuseRmsNorm(), MergeViews())
+AFTER_USER: Final[tuple[FxPass, ...]] = (ThreadWaits(), PairTaggedEvents())
+# Their results write memory; they only run in mode reduce-overhead.
+CAPTURED: Final[tuple[FxPass, ...]] = (RemoveCats(), ReinplaceInputs(), ReinplaceOps())
+
+
+class FxProgress(Progress):
+    """Who follows the FX passes; this one does nothing."""
+
+    def fx_graph(self, label: str, gm: torch.fx.GraphModule, *, changed: bool = True) -> None:
+        """The graph after a pass, and whether the pass changed it."""
+
+
+def run_all(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    config: CompilerConfig,
+    phase: str,
+    progress: FxProgress = FxProgress(),
+) -> None:
+    """Run every pass that the configuration asks for; edits ``gm``.
+
+    Args:
+        phase: ``forward`` or ``backward``.
+
+    Errors: PassError for the user's passes, and for scopes that do not nest.
+    """
+
+    def built_in(passes: Sequence[FxPass]) -> None:
+        for each in passes:
+            if not each.enabled(config, phase):
+                continue
+            with progress.timed(each.name) as note:
+                edits = each.run(gm)
+                note(f"{edits} edits, {len(gm.graph.nodes)} nodes")
+            progress.fx_graph(each.name, gm, changed=bool(edits))
+
+    def custom(option: str) -> None:
+        if getattr(config, option).value is None:
+            return
+        with progress.timed(option) as note:
+            name, changed = run_custom(option, gm, example_inputs, config)
+            note(f"'{name}' {'edited' if changed else 'left'} the graph, {len(gm.graph.nodes)} nodes")
+        progress.fx_graph(name, gm)
+
+    built_in(BEFORE_USER)
+    custom("post_grad_custom_pre_pass")
+    built_in(BUILT_IN)
+    custom("post_grad_custom_post_pass")
+    built_in(AFTER_USER)
+    check_scopes(gm.graph)
+    built_in(CAPTURED)

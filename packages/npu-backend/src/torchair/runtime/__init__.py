@@ -1,0 +1,1 @@
+"""What runs a compiled graph: programs, views of results, captured device graphs."""

@@ -1,0 +1,1 @@
+"""What the tests of several packages share; nothing here is loaded before it is asked for."""
