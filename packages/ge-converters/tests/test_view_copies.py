@@ -1,4 +1,4 @@
-"""Every operator that copies what a view would show has a formula or a converter; the formula gives the operator's result."""
+"""Every operator that copies what a view would show has a formula or a converter; a formula gives its result."""
 
 import pytest
 import torch
@@ -13,6 +13,7 @@ X, Z = torch.arange(12.0).view(4, 3), torch.randn(2, 3, dtype=torch.complex64)
 CALLS = {
     "alias_copy.default": (X,), "as_strided_copy.default": (X, [2, 2], [1, 3], 1), "detach_copy.default": (X,),
     "diagonal_copy.default": (X, 1), "expand_copy.default": (X[:1], [5, 3]), "permute_copy.default": (X, [1, 0]),
+    "narrow_copy.default": (X, 0, 1, 2),
     "select_copy.int": (X, 0, 1), "slice_copy.Tensor": (X, 0, 1, 4, 2), "split_copy.Tensor": (X, 3),
     "split_with_sizes_copy.default": (X, [1, 3]), "squeeze_copy.default": (X[:1],), "squeeze_copy.dim": (X[:1], 0),
     "squeeze_copy.dims": (X[:1], [0, 1]), "t_copy.default": (X,), "transpose_copy.int": (X, 0, 1),

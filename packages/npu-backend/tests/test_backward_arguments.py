@@ -27,7 +27,12 @@ def whole(high, *size, seed=0, low=0):
 LOGITS, CLASSES = numbers(6, 5), torch.tensor([0, 4, 2, 2, 1, 3])
 IMAGE = numbers(2, 4, 7, 9)
 REDUCED = {"reduction": ["none", "mean", "sum"]}
-PIXELS, SHARES, WEIGHTS, POSITIVE = whole(4, 2, 7, 9), LOGITS.sigmoid(), numbers(5, low=0.1), numbers(5, seed=2, low=0.1)
+PIXELS, SHARES, WEIGHTS, POSITIVE = (
+    whole(4, 2, 7, 9),
+    LOGITS.sigmoid(),
+    numbers(5, low=0.1),
+    numbers(5, seed=2, low=0.1),
+)
 GRID = numbers(2, 3, 5, 2, seed=3)
 
 
@@ -230,7 +235,7 @@ def rows():
         yield pytest.param(name, marks=marks)
 
 
-@pytest.mark.parametrize("name", rows())
+@pytest.mark.parametrize("name", [*rows()])
 def test_gradients_are_those_of_eager(name):
     fn, inputs, combinations = CASES[name]
 

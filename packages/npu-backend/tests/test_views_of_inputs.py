@@ -1,5 +1,4 @@
-"""A part of an input that is written, and a part of it that is returned: the same memory as in eager, whatever the input
-is a view of."""
+"""A part of an input that is written and a part that is returned: eager's memory, whatever the input is a view of."""
 
 import random
 import zlib

@@ -35,7 +35,11 @@ _BESIDE: Final = (windows, matrices, complex_numbers, double_pools, beside_nativ
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """The formulas by overload, for the table of AOTAutograd."""
     tables = [module.FORMULAS for module in _MODULES]
-    return {**view_copies.decompositions(), **foreach.decompositions(), **{op: f for table in tables for op, f in _by_overload(table)}}
+    return {
+        **view_copies.decompositions(),
+        **foreach.decompositions(),
+        **{op: f for table in tables for op, f in _by_overload(table)},
+    }
 
 
 def beside_converters() -> dict[Any, Callable[..., Any]]:

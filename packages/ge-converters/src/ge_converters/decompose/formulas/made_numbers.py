@@ -18,7 +18,7 @@ def _kind(dtype: torch.dtype | None, more: dict[str, Any]) -> dict[str, Any]:
 
 
 def _window(of: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The window whose values ``of`` makes out of places and the count of steps; a periodic one lacks its last value."""
+    """The window whose values ``of`` makes of places and the count of steps; a periodic one lacks its last value."""
 
     def formula(window_length: int, periodic: bool = True, *numbers: Any, dtype: Any = None, **more: Any) -> Tensor:
         kind = _kind(dtype, more)
