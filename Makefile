@@ -12,7 +12,7 @@ export HF_HUB_OFFLINE ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-npu test tiny quick unit system emulator-test torchvision-test opinfo fuzz fuzz-arguments torch-suites native graphs chips bench lint regen coverage configure wheels install uninstall package-test docs matrix release clean
+.PHONY: help setup demo demo-npu test tiny quick unit system emulator-test torchvision-test opinfo fuzz fuzz-arguments fuzz-kernels torch-suites native graphs chips bench lint regen coverage configure wheels install uninstall package-test package-tests docs matrix release clean
 
 help:  ## list these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -38,7 +38,7 @@ tiny: setup  ## a minute's worth of trust in fifteen seconds: compile, train, ex
 	@$(RUN) -m pytest tests/test_tiny.py
 
 quick: setup  ## every test of about a second, of long tables a part; one to two minutes on two cores
-	@$(TEST) -p tools.share_of_tables --rows-of 48 -m "not slow"
+	@$(TEST) --rows-of 48 -m "not slow"
 
 unit: setup  ## tests of the packages
 	@$(TEST) packages/*/tests
@@ -54,7 +54,7 @@ emulator-test: setup  ## the real torch_npu wheel on the CANN emulator; fetches 
 	@export TAIR_TORCH_NPU=$$(ls wheelhouse/torch_npu-2.13.0-*.whl); failed=""; mkdir -p artefacts; \
 	$(RUN) -c "from ge_emulator import build, launch; build.build(); launch.find_torch_npu()" || exit 1; \
 	$(RUN) -m ge_emulator --bundled-torchair -- pytest $(EMULATOR)/bundled_tests >artefacts/bundled_tests.log 2>&1 & bundled=$$!; \
-	$(TEST) $(EMULATOR)/tests || failed="$$failed tests"; \
+	$(TEST) $(EMULATOR)/tests $(EMULATOR)/native_tests tests/test_demo_npu.py || failed="$$failed tests"; \
 	$(RUN) -m ge_emulator -- pytest -n 2 --dist worksteal $(EMULATOR)/device_tests || failed="$$failed device_tests"; \
 	wait $$bundled || failed="$$failed bundled_tests"; cat artefacts/bundled_tests.log; \
 	test -z "$$failed" || { echo "make emulator-test: failed:$$failed"; exit 1; }
@@ -73,6 +73,10 @@ fuzz: setup  ## random programs against aot_eager; FUZZ="--seconds 3600 --seed 5
 ARGUMENTS ?= --calls 50000
 fuzz-arguments: setup  ## converters called with arguments of every kind, against eager; ARGUMENTS="--calls 9000 --seed 5"
 	@$(RUN) -m tools.fuzz.arguments $(ARGUMENTS)
+
+KERNELS ?= --calls 20000
+fuzz-kernels: setup  ## kernels of the embedded engine with hostile operands, guarded memory; KERNELS="--calls 9000 --seed 5"
+	@$(RUN) -m tools.fuzz.kernels $(KERNELS)
 
 torch-suites: setup  ## torch's own databases of modules, optimizers and higher-order operators, every row
 	@TAIR_WHOLE=1 $(TEST) tests/test_module_db.py tests/test_optim_db.py tests/test_hop_db.py tests/test_opcheck.py \
@@ -103,16 +107,19 @@ configure:  ## choose Python and Ascend SDK from the environment, without questi
 	@$(or $(shell command -v python3.11 || command -v python3),$(PYTHON)) tools/configure.py
 
 wheels: setup  ## wheels of all packages into dist/
-	@$(RUN) tools/release.py wheels
+	@$(RUN) -m tools.release wheels
 
 install: wheels  ## build, then install into the Python chosen by configure
-	@$(RUN) tools/release.py install
+	@$(RUN) -m tools.release install
 
 uninstall:  ## remove the packages from the Python chosen by configure
-	@$(PYTHON) tools/release.py uninstall
+	@$(PYTHON) -m tools.release uninstall
 
 package-test: setup  ## tests of PKG from its wheel, with only its own dependencies
-	@$(RUN) tools/release.py test $(PKG)
+	@$(RUN) -m tools.release test $(PKG)
+
+package-tests: setup  ## the quick tests of every package, each from its wheel with only its own dependencies
+	@$(RUN) -m tools.release test --quick
 
 docs: setup  ## the documentation site in English and Chinese, into site/
 	@$(RUN) -m tools.docs.site
@@ -121,7 +128,7 @@ matrix: setup  ## tests on other versions of torch and Python that pip can bring
 	@$(RUN) tools/matrix.py
 
 release: setup  ## check, build, test and tag PKG
-	@$(RUN) tools/release.py release $(PKG)
+	@$(RUN) -m tools.release release $(PKG)
 
 clean:  ## remove what was built; wheelhouse/ stays
 	rm -rf .venv .bootstrap dist build htmlcov artefacts

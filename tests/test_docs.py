@@ -33,6 +33,17 @@ raise SystemExit(main(["aten.add.Tensor", "aten.lerp", "aten.fmax", "aten.fmin"]
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("text", python_blocks(ROOT / "docs" / "writing_a_pass.md"))
+def test_the_guide_to_passes_runs(text, tmp_path):
+    script = tmp_path / "example.py"
+    script.write_text(text)
+    printed = warm.run(script, cwd=tmp_path).stdout.strip()
+    if "print(" in text:
+        assert printed
+        assert f"It prints `{printed}`" in (ROOT / "docs" / "writing_a_pass.md").read_text()
+
+
+@pytest.mark.slow
 def test_collectives_work_as_written(tmp_path):
     script = tmp_path / "page.py"
     script.write_text("\n\n".join(python_blocks(ROOT / "docs" / "collectives.md")))

@@ -1,7 +1,7 @@
 """What README and docs show is true: snippets run and print what the page says, commands and options are there.
 
 The pages about adding an operator, collectives and passes change what the whole process compiles; their tests run them
-in processes of their own (tests/test_docs.py, test_custom_passes.py).
+in processes of their own (tests/test_docs.py).
 """
 
 import importlib.util
@@ -29,7 +29,7 @@ PAGES = sorted(
 )
 ELSEWHERE = {
     "docs/adding_an_op.md": "tests/test_docs.py", "docs/collectives.md": "tests/test_docs.py",
-    "docs/writing_a_pass.md": "packages/npu-backend/tests/test_custom_passes.py",
+    "docs/writing_a_pass.md": "tests/test_docs.py",
     "docs/device.md": "tools/demo.py",  # needs NPU tensors: `make demo-npu` runs the same lines on the emulator
 }  # fmt: skip
 

@@ -12,11 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from typer.testing import CliRunner
 
 import tair_debug.cli
 import tair_export.run
 import torchair
+from tair_export.signing import sign
 
 pytestmark = pytest.mark.slow
 
@@ -33,10 +36,12 @@ NOT_HERE = {
     "make demo": ("whole", "tools/demo.py|def main"),
     "make test": ("whole", ".ci/run|for target in test"),
     "source /usr/local/Ascend/ascend-toolkit/set_env.sh": ("device", "docs/device.md|With an NPU, CANN and torch_npu"),
-    "pip install torchair": ("network", "tools/release.py|install"),
-    "pip install tair-export": ("network", "tests/test_deployment.py|tair_export"),
-    "pip install 'tair-export[cpu]'": ("network", "tools/release.py|install"),
-    "pip install ge-emulator torch_npu": ("network", "Makefile|pip download -q --no-deps torch_npu"),
+    "make wheels": ("whole", "tests/test_release.py|build(package, folder"),
+    "pip install --find-links dist torchair": ("network", "tests/test_release.py|--find-links dist"),
+    "pip install --find-links dist 'torchair[emulator]'": ("network", "tests/test_release.py|--find-links dist"),
+    "pip install --find-links dist tair-export": ("network", "tests/conftest.py|tair-export"),
+    "pip install --find-links dist 'tair-export[cpu]'": ("network", "tools/release.py|--find-links"),
+    "pip install ge-emulator 'torch_npu==2.13.*'": ("network", "Makefile|pip download -q --no-deps torch_npu"),
     "tair emulate --check": ("device", "packages/ge-runtime-native/emulator/src/ge_emulator/launch.py|def check"),
     "tair emulate train.py --epochs 1": (
         "device",
@@ -89,6 +94,15 @@ PAGES = [
 LINES = sorted({line for page in PAGES for line in lines_of(page)})
 
 
+def sign_as_the_page_says(folder):
+    """``key.pem``, and signatures by it: one of ``saved``, one of ``released`` for a text."""
+    key = Ed25519PrivateKey.generate()
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (folder / "key.pem").write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    sign(folder / "saved", private)
+    sign(folder / "released", private, text="resnet, release 7")
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """A folder with the files that the lines name."""
@@ -105,8 +119,9 @@ def place(tmp_path_factory):
         patch.chdir(folder)
         torch._dynamo.reset()
         x = torch.randn(2, 4)
-        for name in ("saved", "net_saved"):
+        for name in ("saved", "net_saved", "released"):
             torchair.CompiledModel.save_graph(Two(), (x, x), save_path=name)
+        sign_as_the_page_says(folder)
         shutil.copy(next((folder / "saved").rglob("*.air")), folder / "graph.air")
         for name in ("x.npy", "y.npy"):
             np.save(folder / name, x.numpy())

@@ -1,161 +1,212 @@
-"""Build, test and release single packages.
+"""Build, test and release single packages. PKG is a folder under packages/, or the name of a distribution.
 
-release.py wheels            wheels and sdists of all packages into dist/
-release.py install           install the wheels into the Python chosen by `make configure`
-release.py uninstall         remove them from there
-release.py test PKG          tests of PKG from its wheel in a fresh environment with only its own dependencies
-release.py release PKG       check version and changelog, build, test, tag
+python -m tools.release wheels               wheels and source archives of all packages into dist/
+python -m tools.release install              install the wheels into the Python chosen by `make configure`
+python -m tools.release uninstall            remove them from there
+python -m tools.release test [PKG ...]       tests of PKG (default: of all) from its wheel in a fresh environment with
+                                             only what it declares; --quick: tests of about a second, parts of tables
+python -m tools.release release PKG          check version and changelog, build, test, tag
 """
 
 from __future__ import annotations
 
 import argparse
+import configparser
+import os
 import re
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import tomllib
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+from tools import configure
+from tools.workspace import ROOT, Package, packages, with_siblings
 
-import configure
-
-ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"
+BUILD = ROOT / "build"
+WHEELS = BUILD / "wheels"  # what tests install; never what is released
 UV = str(Path(sys.executable).parent / "uv")
-OFFLINE = ["--no-index", "--find-links", str(ROOT / "wheelhouse"), "--find-links", str(DIST)]
+OFFLINE = ("--no-index", "--find-links", str(ROOT / "wheelhouse"))
+RUNNER = ("pytest-xdist",)  # beside what a package declares: to run its tests on several processors
+QUICK = ("-m", "not slow", "--rows-of", "48")
 
 
-def run(*command: str, cwd: Path = ROOT) -> None:
+def run(*command: str, cwd: Path = ROOT, env: dict[str, str] | None = None) -> None:
     """Run; end with its exit code if it fails."""
-    done = subprocess.run(command, cwd=cwd)
+    done = subprocess.run(command, cwd=cwd, env=env)
     if done.returncode:
         sys.exit(done.returncode)
 
 
-def project(folder: str) -> dict[str, Any]:
-    """The pyproject.toml of a package folder."""
-    path = ROOT / "packages" / folder / "pyproject.toml"
-    if not path.exists():
-        names = ", ".join(sorted(p.parent.name for p in ROOT.glob("packages/*/pyproject.toml")))
-        sys.exit(f"release: no package '{folder}'; there are {names}")
-    found: dict[str, Any] = tomllib.loads(path.read_text())
+def released() -> dict[str, Package]:
+    """What users get, by the name that commands take."""
+    return {p.label: p for p in packages().values() if p.is_released}
+
+
+def named(name: str) -> Package:
+    """By folder or distribution; ends with the names there are."""
+    known = released()
+    for package in known.values():
+        if name in (package.label, package.name):
+            return package
+    sys.exit(f"release: no package '{name}'; there are {', '.join(known)}")
+
+
+def build(package: Package, target: Path, *what: str) -> None:
+    """A source archive and a wheel made from it; ``what``: ``--wheel`` for the wheel alone, from the tree."""
+    run(UV, "build", "-q", "--no-sources", *OFFLINE, *what, "-o", str(target), str(package.folder))
+
+
+def wheels_for_tests(wanted: Iterable[Package]) -> None:
+    """Wheels of packages and of all that they and their tests take from this tree, into an empty folder."""
+    known = packages()
+    shutil.rmtree(WHEELS, ignore_errors=True)
+    needed = {s.name: s for p in wanted for s in with_siblings(p.name, known, tests=True)}
+    for package in needed.values():
+        build(package, WHEELS, "--wheel")
+
+
+def environment(package: Package, folder: Path) -> str:
+    """A fresh environment with the package's wheel, its extras and its test group; its Python."""
+    run(UV, "venv", "-q", "--python", sys.executable, str(folder))
+    python = str(folder / "bin" / "python")
+    extras = ",".join(package.extras)
+    target = package.name + (f"[{extras}]" if extras else "")
+    # --refresh-package: a wheel that was built again has the version of the one before.
+    again = [a for p in packages() for a in ("--refresh-package", p)]
+    run(
+        UV, "pip", "install", "-q", "--python", python, *again, *OFFLINE, "--find-links", str(WHEELS), target,
+        *package.tests, *RUNNER,
+    )  # fmt: skip
+    share_bytecode(folder)
+    return python
+
+
+def share_bytecode(folder: Path) -> None:
+    """Link what Python has compiled of torch and the like in this environment into another: half a minute of its tests.
+
+    The files of both come from uv's cache by hard links; where not, Python sees other times and compiles as usual.
+    """
+    here, there = (Path(next((f / "lib").glob("python3.*"))) / "site-packages" for f in (Path(sys.prefix), folder))
+    for compiled in here.glob("*/**/__pycache__/*.pyc"):
+        target = there / compiled.relative_to(here)
+        if target.parent.parent.is_dir() and not target.exists():
+            target.parent.mkdir(exist_ok=True)
+            os.link(compiled, target)
+
+
+def isolated_test(package: Package, *arguments: str) -> int:
+    """Its tests in a fresh environment, copied away from the tree: imports are served by installed wheels only.
+
+    Returns pytest's exit code.
+    """
+    place = BUILD / "packages" / package.label
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    python = environment(package, place / "venv")
+    shutil.copytree(ROOT / package.folder / "tests", place / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+    _write_settings(place / "pytest.ini")
+    env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE")}
+    env["PATH"] = os.pathsep.join([str(place / "venv" / "bin"), env.get("PATH", "")])
+    command = [python, "-m", "pytest", "-c", "pytest.ini", "-p", "no:cacheprovider", *arguments, "tests"]
+    return subprocess.run(command, cwd=place, env=env).returncode
+
+
+def _write_settings(path: Path) -> None:
+    """The settings of pytest in this tree, without the tree's folders."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["pytest"]["ini_options"]
+    parser = configparser.RawConfigParser()
+    parser["pytest"] = {
+        k: "\n".join(v) if isinstance(v, list) else str(v)
+        for k, v in settings.items()
+        if k not in ("testpaths", "pythonpath")
+    }
+    with path.open("w", encoding="utf-8") as out:
+        parser.write(out)
+
+
+def test(wanted: list[Package], arguments: list[str]) -> None:
+    """Test all; then name what failed."""
+    wheels_for_tests(wanted)
+    failed = []
+    for package in wanted:
+        start = time.monotonic()
+        code = isolated_test(package, *arguments)
+        print(f"package-test {package.label:<18} {'FAILED' if code else 'ok':<7} {time.monotonic() - start:5.0f} s")
+        if code:
+            failed.append(package.label)
+    if failed:
+        sys.exit(f"package-test: failed: {', '.join(failed)}")
+
+
+def problems(package: Package, root: Path = ROOT) -> list[str]:
+    """What stands against a release: version, changelog, tag, changes that are in no commit."""
+    found = []
+    changelog = (root / package.folder / "CHANGELOG.md").read_text(encoding="utf-8")
+    first = re.search(r"^## (\S+)", changelog, re.M)
+    if first is None or first[1] != package.version:
+        found.append(f"{package.folder}/CHANGELOG.md begins with {first and first[1]}, not with {package.version}")
+    for written in (root / package.folder).glob("src/*/__init__.py"):
+        version = re.search(r'^__version__ = "(.+)"', written.read_text(encoding="utf-8"), re.M)
+        if version and version[1] != package.version:
+            found.append(f"{written.relative_to(root)} says {version[1]}, pyproject.toml {package.version}")
+    git = ["git", "-C", str(root)]
+    tag = tag_of(package)
+    if subprocess.run([*git, "rev-parse", "-q", "--verify", f"refs/tags/{tag}"], capture_output=True).returncode == 0:
+        found.append(f"tag {tag} exists; raise the version in {package.folder}/pyproject.toml")
+    if subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True).stdout.strip():
+        found.append("the working tree has changes; commit them first")
     return found
 
 
-def folders() -> list[str]:
-    return sorted(p.parent.name for p in ROOT.glob("packages/*/pyproject.toml"))
+def tag_of(package: Package) -> str:
+    """``ge-graph-v0.1.0``."""
+    return f"{package.name}-v{package.version}"
 
 
-def build(folder: str) -> None:
-    run(
-        UV,
-        "build",
-        "-q",
-        "--no-sources",
-        "--no-index",
-        "--find-links",
-        "wheelhouse",
-        "-o",
-        str(DIST),
-        f"packages/{folder}",
-    )
-
-
-def with_siblings(folder: str, *, tests: bool) -> list[str]:
-    """The package and those of the workspace that it, or its tests, need."""
-    by_dist = {project(f)["project"]["name"]: f for f in folders()}
-    seen: list[str] = []
-    queue = [folder]
-    while queue:
-        current = queue.pop()
-        if current in seen:
-            continue
-        seen.append(current)
-        data = project(current)
-        wanted = list(data["project"]["dependencies"])
-        if tests and current == folder:
-            wanted += data.get("dependency-groups", {}).get("test", [])
-        names = [re.split(r"[<>=\[!~; ]", w)[0] for w in wanted]
-        queue += [by_dist[n] for n in names if n in by_dist]
-    return seen
-
-
-def isolated_test(folder: str) -> None:
-    """Fresh environment, the wheel, its declared dependencies and its test group; nothing else."""
-    for needed in with_siblings(folder, tests=True):
-        build(needed)
-    data = project(folder)
-    venv = ROOT / "build" / f"venv-{folder}"
-    shutil.rmtree(venv, ignore_errors=True)
-    run(UV, "venv", "-q", "--python", sys.executable, str(venv))
-    python = str(venv / "bin" / "python")
-    extras = ",".join(data["project"].get("optional-dependencies", {}))
-    target = data["project"]["name"] + (f"[{extras}]" if extras else "")
-    group = data.get("dependency-groups", {}).get("test", [])
-    run(UV, "pip", "install", "-q", "--python", python, "--reinstall", *OFFLINE, target, *group)
-    # A copy of the tests outside the tree: an import can then only be served by the installed wheel.
-    tests = ROOT / "build" / f"tests-{folder}"
-    shutil.rmtree(tests, ignore_errors=True)
-    shutil.copytree(ROOT / "packages" / folder / "tests", tests / "tests")
-    run(python, "-m", "pytest", "-q", "--import-mode=importlib", "-p", "no:cacheprovider", "tests", cwd=tests)
-
-
-def release(folder: str) -> None:
-    data = project(folder)["project"]
-    name, version = data["name"], data["version"]
-    changelog = (ROOT / "packages" / folder / "CHANGELOG.md").read_text()
-    if f"## {version}" not in changelog:
-        sys.exit(f"release: packages/{folder}/CHANGELOG.md has no section '## {version}'")
-    tag = f"{name}-v{version}"
-    if (
-        subprocess.run(
-            ["git", "rev-parse", "-q", "--verify", f"refs/tags/{tag}"], cwd=ROOT, capture_output=True
-        ).returncode
-        == 0
-    ):
-        sys.exit(f"release: tag {tag} exists; raise the version in packages/{folder}/pyproject.toml")
-    if subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, text=True).stdout.strip():
-        sys.exit("release: the working tree has changes; commit them first")
-    isolated_test(folder)
-    run("git", "tag", "-a", tag, "-m", f"{name} {version}")
-    print(f"release: {tag} built, tested and tagged; artefacts in dist/")
+def release(package: Package, arguments: list[str]) -> None:
+    """Check, test from the wheel, build what is published into dist/, tag."""
+    against = problems(package)
+    if against:
+        sys.exit("\n".join(f"release: {line}" for line in against))
+    test([package], arguments)
+    for old in DIST.glob(f"{package.name.replace('-', '_')}-*"):
+        old.unlink()
+    build(package, DIST)
+    run("git", "tag", "-a", tag_of(package), "-m", f"{package.name} {package.version}")
+    print(f"release: {tag_of(package)} built, tested and tagged; artefacts in dist/")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=("wheels", "install", "uninstall", "test", "release"))
-    parser.add_argument("package", nargs="?", default="")
-    options = parser.parse_args()
+    parser.add_argument("package", nargs="*")
+    parser.add_argument("--quick", action="store_true", help="test: no slow ones, and parts of long tables")
+    parser.add_argument("--workers", default="2", help="test: processes of pytest")
+    options = parser.parse_intermixed_args()
     target = configure.read().get("TARGET_PYTHON_PATH", sys.executable)
-    names = [project(f)["project"]["name"] for f in folders()]
-    if options.command in ("test", "release") and not options.package:
-        sys.exit(f"release: name a package, one of {', '.join(folders())}")
+    arguments = ["-n", options.workers, "--dist", "worksteal", *(QUICK if options.quick else ())]
     if options.command == "wheels":
-        for folder in folders():
-            build(folder)
+        for package in released().values():
+            build(package, DIST)
         print(f"wheels: {len(list(DIST.glob('*.whl')))} in dist/")
     elif options.command == "install":
         run(
-            target,
-            "-m",
-            "pip",
-            "install",
-            "--find-links",
-            str(DIST),
-            "--find-links",
-            str(ROOT / "wheelhouse"),
+            target, "-m", "pip", "install", "--find-links", str(DIST), "--find-links", str(ROOT / "wheelhouse"),
             "torchair",
-        )
+        )  # fmt: skip
     elif options.command == "uninstall":
-        run(target, "-m", "pip", "uninstall", "-y", *names)
+        run(target, "-m", "pip", "uninstall", "-y", *(p.name for p in released().values()))
     elif options.command == "test":
-        isolated_test(options.package)
+        test([named(p) for p in options.package] or list(released().values()), arguments)
+    elif len(options.package) != 1:
+        sys.exit(f"release: name one package of {', '.join(released())}")
     else:
-        release(options.package)
+        release(named(options.package[0]), arguments)
 
 
 if __name__ == "__main__":

@@ -43,9 +43,16 @@ class Package:
         return self.folder.parts[0] == "packages"
 
 
-def names(requirements: Iterable[str]) -> set[str]:
-    """The distributions that requirements name."""
-    return {re.split(r"[<>=!~;\[\s]", r.strip(), maxsplit=1)[0] for r in requirements}
+def extras_by_name(requirements: Iterable[str]) -> dict[str, set[str]]:
+    """Distribution to the extras that requirements ask of it."""
+    found: dict[str, set[str]] = {}
+    for requirement in requirements:
+        parts = re.match(r"\s*([\w.-]+)\s*(?:\[([^\]]*)\])?", requirement)
+        if parts is None:
+            raise ValueError(f"no requirement: {requirement!r}")
+        asked = found.setdefault(parts[1], set())
+        asked.update(e.strip() for e in (parts[2] or "").split(",") if e.strip())
+    return found
 
 
 def packages(root: Path = ROOT) -> dict[str, Package]:
@@ -64,23 +71,19 @@ def packages(root: Path = ROOT) -> dict[str, Package]:
     return found
 
 
-def requirements(package: Package, *, tests: bool = False) -> tuple[str, ...]:
-    """All that a package asks for, with every extra; ``tests``: and its tests."""
-    extras = (r for found in package.extras.values() for r in found)
-    return (*package.needs, *extras, *(package.tests if tests else ()))
-
-
 def with_siblings(name: str, known: dict[str, Package], *, tests: bool = False) -> list[Package]:
-    """The package and those of the tree that it needs, directly or not; ``tests``: or that its own tests need."""
-    seen: list[str] = []
-    queue = [name]
+    """The package with all its extras and those of the tree that it needs, directly or not; ``tests``: or its tests."""
+    seen: dict[str, set[str]] = {name: set()}
+    own = known[name]
+    queue = [*own.needs, *(r for e in own.extras.values() for r in e), *(own.tests if tests else ())]
     while queue:
-        current = queue.pop()
-        if current in seen:
-            continue
-        seen.append(current)
-        wanted = names(requirements(known[current], tests=tests and current == name))
-        queue += sorted(n for n in wanted if n in known)
+        for current, extras in extras_by_name([queue.pop()]).items():
+            if current not in known:
+                continue
+            queue += () if current in seen else known[current].needs
+            for extra in extras - seen.setdefault(current, set()):
+                seen[current].add(extra)
+                queue += known[current].extras.get(extra, ())
     return [known[n] for n in seen]
 
 

@@ -3,14 +3,12 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from ge_graph.errors import GeError
-from torchair.compat.compatibility import THEIRS, find, markdown, names, state
+from torchair.compat.compatibility import THEIRS, find, names, state
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "compatibility.md"
 ALL = [n.path for n in names()]
 
 
@@ -71,8 +69,3 @@ def test_a_name_that_is_absent_says_where_to_go(module):
 def test_nearly_all_are_there():
     absent = [p for p in ALL if state(p).startswith("absent")]
     assert absent == ["torchair._exception", "torchair._torchair"]
-
-
-def test_the_page_is_up_to_date():
-    assert PAGE.read_text(encoding="utf-8") == markdown()
-    assert PAGE.with_suffix(".zh.md").read_text(encoding="utf-8") == markdown("zh")

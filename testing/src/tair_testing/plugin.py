@@ -5,6 +5,7 @@ What one test leaves in the process must not reach the next: all folders run in 
 
 from __future__ import annotations
 
+import collections
 import gc
 import logging
 import os
@@ -80,3 +81,24 @@ def _no_names_of_gone_operators() -> Iterator[None]:
         space = vars(ops).get(name)
         if isinstance(getattr(space, "_dir", None), list):
             space._dir[:] = [op for op in space._dir if op in vars(space)]
+
+
+FEW = 8
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--rows-of N``: a quick look at tests with long tables."""
+    parser.addoption("--rows-of", type=int, default=1, help="run every N-th row of a test with more than a few")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the rows between; tests with few rows run whole."""
+    step = config.getoption("--rows-of")
+    if step <= 1:
+        return
+    tables: dict[str, list[pytest.Item]] = collections.defaultdict(list)
+    for item in items:
+        tables[item.nodeid.partition("[")[0]].append(item)
+    kept = {i for rows in tables.values() for i in (rows if len(rows) <= FEW else rows[::step])}
+    config.hook.pytest_deselected(items=[i for i in items if i not in kept])
+    items[:] = [i for i in items if i in kept]

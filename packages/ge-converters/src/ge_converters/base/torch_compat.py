@@ -45,6 +45,15 @@ def real_values() -> AbstractContextManager[Any]:
     return context
 
 
+@contextlib.contextmanager
+def plain_eager() -> Iterator[None]:
+    """Tensors inside are real and no mode sees what is called: for evaluating while a graph is being compiled."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with _disable_current_modes(), torch._C.DisableTorchFunction(), torch.no_grad():
+        yield
+
+
 def below_autograd() -> AbstractContextManager[Any]:
     """Calls skip the kernels of autograd, and with them the decompositions that torch puts in their place."""
     context: AbstractContextManager[Any] = torch._C._AutoDispatchBelowAutograd()

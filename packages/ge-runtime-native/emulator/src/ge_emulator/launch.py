@@ -10,6 +10,7 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -35,25 +36,81 @@ def find_torch_npu(given: str | None = None) -> Path | None:
         given: A wheel, or a folder that holds the package; by default what TAIR_TORCH_NPU names.
 
     Errors:
-        EngineError GE4062 if there is no torch_npu.
+        EngineError GE4062 if there is no torch_npu, GE4064 if it was made for another torch or Python.
     """
     given = given or os.environ.get(VARIABLE)
     if given:
         path = Path(given).resolve()
         if path.suffix == ".whl" and path.is_file():
+            parts = path.stem.split("-")  # name, version, perhaps a build number, and three tags
+            if len(parts) >= 5:
+                require_fit(parts[1], parts[-3])
             return _unpack(path)
         if (path / "torch_npu" / "__init__.py").is_file():
+            require_fit(_version_in(path))
             return path
         raise EngineError(
             "GE4062", f"{path} is neither a torch_npu wheel nor a folder that holds the package",
             next=f"give --torch-npu, or {VARIABLE}, the path of torch_npu-*.whl",
         )  # fmt: skip
     if importlib.util.find_spec("torch_npu") is not None:
+        require_fit(_version_in(_installed_torch_npu().parent))
         return None
     raise EngineError(
         "GE4062", "torch_npu is not installed here",
-        next="pip download --no-deps torch_npu, then: tair emulate --torch-npu torch_npu-*.whl …",
+        next=f"pip download --no-deps '{fitting()}', then: tair emulate --torch-npu torch_npu-*.whl …",
     )  # fmt: skip
+
+
+def fitting() -> str:
+    """The requirement for the torch_npu that belongs to the torch of this environment: one major and minor version."""
+    torch = _installed("torch")
+    return f"torch_npu=={_release(torch)}.*" if torch else "torch_npu"
+
+
+def require_fit(version: str | None, python: str | None = None) -> None:
+    """Refuse a torch_npu that this torch or this Python would die of while it loads.
+
+    Args:
+        version: Of torch_npu; None if it is not known, which is taken.
+        python: Tag of the wheel, such as ``cp311``; None if there is none.
+
+    Errors:
+        EngineError GE4064 with both versions.
+    """
+    own = f"cp{sys.version_info[0]}{sys.version_info[1]}"
+    torch, wrong = _installed("torch"), []
+    if version and torch and _release(version) != _release(torch):
+        wrong.append(f"torch_npu {version} belongs to torch {_release(version)}, here is torch {torch}")
+    if python and python.startswith("cp") and python != own:
+        wrong.append(f"the wheel is for {python}, this Python is {own}")
+    if wrong:
+        raise EngineError(
+            "GE4064", "; ".join(wrong), next=f"pip download --no-deps '{fitting()}', with this Python's pip"
+        )
+
+
+def _installed(name: str) -> str | None:
+    """The version of a distribution here; None if it is not installed."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _release(version: str) -> str:
+    """``2.13`` of ``2.13.0.post1+cpu``."""
+    return ".".join(version.split(".")[:2])
+
+
+def _version_in(site: Path) -> str | None:
+    """The version of the torch_npu in a folder, by its metadata, else by what the package says of itself."""
+    distribution = next(iter(importlib.metadata.distributions(path=[str(site)], name="torch_npu")), None)
+    if distribution is not None:
+        return distribution.version
+    written = site / "torch_npu" / "version.py"
+    said = re.search(r"^__version__ = ['\"](.+?)['\"]", written.read_text(), re.M) if written.is_file() else None
+    return said[1] if said else None
 
 
 def _unpack(wheel: Path) -> Path:
@@ -88,6 +145,8 @@ def environment(home: Path, site: Path | None, *, bundled: bool = False) -> dict
         env[VARIABLE] = str(site)
     env["ASCEND_HOME_PATH"] = str(home)
     env["ASCEND_OPP_PATH"] = str(home / "opp")
+    # torch_npu's queue of operators drops, without a word, all that come after one that failed
+    env.setdefault("TASK_QUEUE_ENABLE", "0")
     env.pop("TORCH_DEVICE_BACKEND_AUTOLOAD", None)
     return env
 
@@ -161,8 +220,7 @@ def check(given: str | None) -> int:
 def _describe(site: Path | None) -> str:
     if site is None:
         return f"{importlib.metadata.version('torch_npu')}, installed"
-    distribution = next(iter(importlib.metadata.distributions(path=[str(site)], name="torch_npu")), None)
-    return f"{distribution.version if distribution else 'unknown version'}, in {site}"
+    return f"{_version_in(site) or 'unknown version'}, in {site}"
 
 
 def _split(args: list[str]) -> tuple[list[str], list[str]]:
@@ -195,7 +253,8 @@ def main(args: Sequence[str] | None = None) -> int:  # noqa: RET503 - execve doe
             parser.print_usage(sys.stderr)
             return 2
         line = command(rest, asked.module)
-        env = environment(build.build(), find_torch_npu(asked.torch_npu), bundled=asked.bundled_torchair)
+        site = find_torch_npu(asked.torch_npu)  # before a minute of compiling
+        env = environment(build.build(), site, bundled=asked.bundled_torchair)
     except GeError as error:
         sys.stderr.write(f"{error}\n")
         return 2

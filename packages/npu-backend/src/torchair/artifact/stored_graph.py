@@ -20,7 +20,8 @@ from ge_converters.lowering.aliasing import Constant, InputAlias, InputBinding, 
 from ge_graph import TensorSpec, serde
 from ge_graph.dtypes import DataType
 from ge_graph.errors import ArchiveError, GeError
-from tair_export.archive import Layout, Writer, open_archive
+from tair_export.archive import Writer, open_archive
+from tair_export.manifest import Layout
 from tair_export.ranks import Rank
 from torchair.runtime.views import View, ViewPlan
 

@@ -13,7 +13,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -110,6 +110,7 @@ class Pipeline(FxProgress):
         self.on_saving: Callable[[Stored, Callable[[], None] | None], None] | None = None
         self.gears: Gears | None = None
         self.guarded = False
+        self._watch = observers.rewrite_watch(config)
 
     def compile(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Call:
         """All stages.
@@ -282,6 +283,14 @@ class Pipeline(FxProgress):
             else:
                 logger.debug("%s: FX graph %s: unchanged", self._label, name)
 
+    def fx_rewrite(self, name: str, gm: torch.fx.GraphModule, where: str = "") -> AbstractContextManager[None]:
+        """Compare the FX graph before and after a pass, under ``debug.verify_rewrites``."""
+        return nullcontext() if self._watch is None else self._watch.fx_pass(name, gm, where)
+
+    def ge_rewrite(self, name: str, graph: Graph) -> AbstractContextManager[None]:
+        """Compare the GE graph before and after a pass, under ``debug.verify_rewrites``."""
+        return nullcontext() if self._watch is None else self._watch.ge_pass(name, graph)
+
     def _as_it_stands(self, gm: torch.fx.GraphModule, why: str, forward: Callable[..., Any]) -> Call:
         """The ATen graph's own program, for the options that ask for it."""
         logger.info("%s: %s, the ATen program runs as it stands", self._label, why)
@@ -334,7 +343,7 @@ class Pipeline(FxProgress):
         schema.use_cann(self.config.cann_version.value)
         lowered = convert_graph(
             gm, name=f"graph_{self.stage.graph_id}", specialise=specialise,
-            prepare=lambda made: self._prepared(prepare(self._checked(made)), ref_data), progress=self,
+            prepare=lambda made: self._prepared(gm, prepare(self._checked(made)), ref_data), progress=self,
         )  # fmt: skip
         self._check_soc(lowered.graph)
         self.report.ge_ops += _tasks(lowered.graph)
@@ -348,8 +357,12 @@ class Pipeline(FxProgress):
         )
         return lowered
 
-    def _prepared(self, lowered: Lowered, ref_data: bool) -> tuple[Lowered, Sequence[ge_passes.Pass]]:
+    def _prepared(
+        self, gm: torch.fx.GraphModule, lowered: Lowered, ref_data: bool
+    ) -> tuple[Lowered, Sequence[ge_passes.Pass]]:
         """The bindings to go on with, and the GE passes that the options ask for."""
+        if self._watch is not None:
+            self._watch.graph_lowered(gm, lowered)
         experimental = self.config.experimental_config
         fuse = experimental.pattern_fusion_pass.value
         passes = [p for p in ge_passes.DEFAULT if fuse or not isinstance(p, ge_passes.FuseOperators)]

@@ -25,7 +25,7 @@ import torch
 from ge_converters.base.torch_compat import aot_metadata, around_the_graph, boxed
 from ge_graph.errors import ArchiveError, ConfigError, GeError
 from ge_graph.escape import line
-from tair_export.archive import read_manifest
+from tair_export.manifest import read_manifest
 from tair_export.ranks import Rank, current
 from torchair.artifact import stored_graph, traced_call
 from torchair.artifact.cache import cannot_write

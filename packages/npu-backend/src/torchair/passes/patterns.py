@@ -14,6 +14,7 @@ import torch
 
 from ge_graph.errors import ConfigError
 from torchair.oplib.torch_ops import name_of
+from torchair.passes.arguments import canonical, spelled
 from torchair.passes.base import FxPass, output_values, place_of, value_of
 from torchair.passes.custom import refresh
 from torchair.passes.noops import RemoveNoops
@@ -46,12 +47,15 @@ class _Rules:
         from ge_converters.base.torch_compat import pattern_matcher
 
         module = pattern_matcher()
+        origin = (name, place_of(rule["search_fn"]))
         if self.matcher is None:
             self.matcher = module.PatternMatcherPass(pass_name="torchair_register_replacement")
         known = inspect.signature(module.register_replacement).parameters
         module.register_replacement(
             pass_dicts=self.matcher,
-            extra_check=lambda match: self._one_scope(match) and bool(extra_check(match)),
+            extra_check=lambda match: (
+                self._one_scope(match) and _says_all(match) and bool(extra_check(match)) and _marked(match, origin)
+            ),
             **{key: value for key, value in rule.items() if key in known},
         )
 
@@ -61,6 +65,51 @@ class _Rules:
 
 
 RULES: Final = _Rules()
+
+
+def _marked(match: Any, origin: tuple[str, str]) -> bool:
+    """Leave name and place of the rule in what it replaces, for whoever looks at what it did."""
+    for node in match.nodes:
+        node.meta["torchair_rule"] = origin
+    return True
+
+
+def _says_all(match: Any) -> bool:
+    """Whether no node of a match carries an argument that its place in the pattern does not have.
+
+    torch's matcher looks at the keywords of the pattern only: to it ``gelu(x, approximate="tanh")`` is ``gelu(x)``.
+    """
+    places: dict[torch.fx.Node, list[Any]] = {}
+    for place, node in match.ctx.pattern_to_node.items():
+        if node is not None and hasattr(place, "kwargs"):
+            places.setdefault(node, []).append(place)
+    for node in match.nodes:
+        # of a part that a pattern repeats, the matcher keeps the places but not which node stands in which
+        known = places.get(node) or [p for p, target in match.targets.items() if target is node.target]
+        exact = [p for p in known if hasattr(p, "kwargs")]
+        if exact and not any(_covers(place, node) for place in exact):
+            return False
+    return True
+
+
+def _covers(place: Any, node: torch.fx.Node) -> bool:
+    """Whether a place of a pattern has each argument of a node that is not the default."""
+    named = spelled(node.target, node.args, node.kwargs)
+    return named.keys() <= spelled(node.target, place.args, place.kwargs).keys()
+
+
+def _shorten(pattern: Any) -> None:
+    """Leave out of a pattern object what is the default, as it is left out of graphs."""
+    for inner in getattr(pattern, "outputs", ()):
+        _shorten(inner)
+    if not hasattr(pattern, "kwargs"):
+        return
+    args, kwargs = canonical(pattern.fns[0], pattern.args, pattern.kwargs)
+    if len(args) + len(kwargs) < len(pattern.args) + len(pattern.kwargs):
+        pattern.args, pattern.kwargs = args, kwargs
+        pattern.flat_args_kwargs = pattern.flatten(args, kwargs)
+    for inner in pattern.flat_args_kwargs[0]:
+        _shorten(inner)
 
 
 def register_replacement(
@@ -111,6 +160,8 @@ def register_replacement(
             "GE1053", f"register_replacement: the pattern of '{name}' is registered already", where=place_of(search_fn),
             next="register a rule once, or pass skip_duplicates=True",
         )  # fmt: skip
+    if search_fn_pattern is not None:
+        _shorten(search_fn_pattern)
     RULES.add(
         name, extra_check, search_fn=search_fn, replace_fn=replace_fn, example_inputs=examples, trace_fn=trace_fn,
         scalar_workaround=scalars, search_fn_pattern=search_fn_pattern, skip_duplicates=True,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ge_runtime.cpu.kernels.numerics import HALVES, axis_list, rounded, saturate, sum_to, wide
+from ge_runtime.cpu.limits import ensure_elements, ensure_sizes
 from ge_runtime.cpu.plan_context import PlanContext
 from ge_runtime.cpu.registry import Call, kernel, plan, rows
 from ge_runtime.cpu.values import listed, torch_dtype
@@ -125,6 +126,8 @@ def _layer_norm_grad(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of LayerNorm for x, gamma and beta, in their arithmetic types; the normalised axes are gamma's."""
     shape, ones = list(gamma.shape), _ones(x, gamma)
+    ensure_sizes("LayerNormGrad", "gamma", gamma, x.shape[x.dim() - gamma.dim() :])
+    ensure_sizes("LayerNormGrad", "dy", dy, x.shape)
     dy, x, gamma = wide(dy), wide(x), wide(gamma)
     mean, rstd = mean.to(x.dtype).reshape(ones), rstd.to(x.dtype).reshape(ones)
     return _ATEN.native_layer_norm_backward.default(  # type: ignore[no-any-return]
@@ -228,7 +231,12 @@ def group_norm_grad(
     dx_is_require: bool = True, dgamma_is_require: bool = True, dbeta_is_require: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of group normalisation for x, gamma and beta; an output that is not required is zero."""
+    op = "GroupNormGrad"
+    if x.dim() < 2 or num_groups <= 0 or x.shape[1] % num_groups:
+        raise refused(op, f"{num_groups} groups of {list(x.shape)}")
     n, c, inner = x.shape[0], x.shape[1], math.prod(x.shape[2:])
+    ensure_sizes(op, "dy", dy, x.shape)
+    ensure_elements(op, "gamma", gamma, c)
     dx, dgamma, dbeta = _ATEN.native_group_norm_backward.default(
         wide(dy).contiguous(), wide(x).contiguous(), wide(mean).reshape(n, num_groups),
         wide(rstd).reshape(n, num_groups), wide(gamma), n, c, inner, num_groups,

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ge_runtime.cpu.kernels.numerics import axis_list, wide
+from ge_runtime.cpu.limits import ensure_sizes
 from ge_runtime.cpu.plan_context import PlanContext
 from ge_runtime.cpu.registry import Call, kernel, plan, rows
 
@@ -55,6 +56,7 @@ def _plan_log_softmax(ctx: PlanContext) -> Call | None:
 
 def _log_softmax_backward(g: Tensor, y: Tensor, axes: Sequence[int]) -> Tensor:
     """``g - exp(y) * sum(g)`` of the forward output y."""
+    ensure_sizes("LogSoftmaxGrad", "grad", g, y.shape)
     if len(axes) == 1 and y.dim() and y.dtype == g.dtype:
         return _ATEN._log_softmax_backward_data.default(g, y, axes[0], g.dtype)  # type: ignore[no-any-return]
     y32, g32 = wide(y), wide(g)
@@ -64,6 +66,7 @@ def _log_softmax_backward(g: Tensor, y: Tensor, axes: Sequence[int]) -> Tensor:
 
 def _softmax_backward(y: Tensor, g: Tensor, axes: Sequence[int]) -> Tensor:
     """``(g - sum(g * y)) * y`` of the forward output y."""
+    ensure_sizes("SoftmaxGrad", "grad_softmax", g, y.shape)
     if len(axes) == 1 and y.dim() and y.dtype == g.dtype and y.is_floating_point():
         return _ATEN._softmax_backward_data.default(g, y, axes[0], y.dtype)  # type: ignore[no-any-return]
     y32, g32 = wide(y), wide(g)

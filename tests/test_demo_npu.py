@@ -16,7 +16,7 @@ import pytest
 from ge_emulator import launch
 from ge_graph.errors import EngineError
 
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def recipe(target: str) -> str:
