@@ -87,6 +87,23 @@ def from_data(number: Any) -> bool:
     return isinstance(number, torch.SymInt) and bool(free_unbacked_symbols(number))
 
 
+def view_copies() -> dict[Any, Any]:
+    """Each ATen op that copies what a view would show, and the op of that view, of dense tensors."""
+    found = {}
+    for name in torch._C._dispatch_get_all_op_names():
+        namespace, _, rest = name.partition("::")
+        packet, _, overload = rest.partition(".")
+        if namespace != "aten" or not packet.endswith("_copy"):
+            continue
+        view = getattr(getattr(torch.ops.aten, packet.removesuffix("_copy"), None), overload or "default", None)
+        made = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
+        if view is None or made is None or not any(r.alias_info for r in view._schema.returns):
+            continue
+        if str(view._schema.arguments[0].type) == "Tensor" and not any(r.alias_info for r in made._schema.returns):
+            found[made] = view
+    return found
+
+
 def silent_fallbacks() -> tuple[type[Exception], ...]:
     """Exceptions of a backend on which dynamo breaks the graph and goes on in eager mode without a word."""
     from torch._dynamo.exc import exceptions_allowed_to_be_fallback
@@ -281,6 +298,39 @@ def static_input_positions() -> frozenset[int]:
     context = TracingContext.try_get()
     metadata = None if context is None else context.fw_metadata
     return frozenset(getattr(metadata, "static_input_indices", None) or ())
+
+
+@dataclass(frozen=True, slots=True)
+class InputResults:
+    """What AOTAutograd makes of some results of a forward graph, by their positions.
+
+    Attributes:
+        updates: Results that are copied into an input after the run, with the input's position.
+        views: Results of which only sizes, strides and offset count: the caller gets a view of that input.
+    """
+
+    updates: Mapping[int, int]
+    views: Mapping[int, int]
+
+
+def results_of_inputs() -> InputResults:
+    """Which results of the forward graph being compiled stand for memory of inputs; none if nobody says."""
+    from torch._functorch._aot_autograd.schemas import OutputType
+    from torch._guards import TracingContext
+
+    context = TracingContext.try_get()
+    metadata = None if context is None else context.fw_metadata
+    if metadata is None:
+        return InputResults({}, {})
+    first = len(metadata.tokens)
+    updates = {first + i: first + at for i, at in enumerate(metadata.mutated_inp_runtime_indices)}
+    first_own = first + len(updates)
+    views = {
+        first_own + i: first + info.base_idx
+        for i, info in enumerate(metadata.output_info)
+        if info.output_type is OutputType.alias_of_input
+    }
+    return InputResults(updates, views)
 
 
 def trace_pattern(

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ge_converters.base.torch_compat import source_text
+import torch
+
+from ge_converters.base.torch_compat import current_translation, source_text
 
 
 def frame_code(translation: Any) -> Any:
@@ -118,3 +120,28 @@ def path_of(source: Any, modules: Mapping[str, str]) -> list[Any] | str:
     if step[0] == "item" and type(step[1]) not in (str, int, bool):
         return f"{unknown}: its key is a {type(step[1]).__name__}"
     return [*base, step]
+
+
+def _owner() -> tuple[str, torch.nn.Module] | None:
+    """Name and value of the first module among the arguments and captured variables of the present frame."""
+    tx = current_translation()
+    scope = {} if tx is None else tx.f_locals
+    return next(((name, v) for name, v in scope.items() if isinstance(v, torch.nn.Module)), None)
+
+
+def owning_module() -> torch.nn.Module | None:
+    """The module whose method dynamo is tracing, or that the traced function is given or captures; None if none is."""
+    found = _owner()
+    return None if found is None else found[1]
+
+
+def guard_owning_module() -> None:
+    """Keep what dynamo is compiling from other modules than ``owning_module``."""
+    from torch._dynamo.guards import GuardBuilder, install_guard
+    from torch._dynamo.source import LocalSource
+
+    found, tx = _owner(), current_translation()
+    if found is not None:
+        captured = found[0] in tx.f_code.co_freevars or found[0] in tx.f_code.co_cellvars
+        source = LocalSource(found[0], is_derefed_cell_contents=captured)
+        install_guard(source.make_guard(GuardBuilder.ID_MATCH))
