@@ -105,6 +105,37 @@ def read_plain(path: str | os.PathLike[str], most: int, *, follow: bool = True) 
         return file.read(most)
 
 
+def others_may_write(path: str | os.PathLike[str]) -> str:
+    """Who else can change a file or the names in a folder, in words; empty if only this user and root can.
+
+    Raises:
+        OSError: It is not there.
+    """
+    status = os.stat(path)
+    if not hasattr(os, "geteuid"):  # Windows: users' folders are theirs, and modes say nothing of others
+        return ""
+    if status.st_uid not in (os.geteuid(), 0):
+        return f"it belongs to user {status.st_uid}"
+    if status.st_mode & stat.S_IWOTH:
+        return "everybody may write it"
+    return "its group may write it" if status.st_mode & stat.S_IWGRP else ""
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder and those above it that are missing, for this user alone.
+
+    Raises:
+        OSError: One cannot be made.
+    """
+    missing = []
+    while not folder.is_dir():
+        missing.append(folder)
+        folder = folder.parent
+    for each in reversed(missing):
+        with contextlib.suppress(FileExistsError):  # another process was faster
+            os.mkdir(each, 0o700)
+
+
 def _flags(*names: str) -> int:
     """Flags of ``os.open``, as far as the system has them. Handles are never inherited: Python sees to that."""
     flags = 0

@@ -23,7 +23,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from ge_converters.base.torch_compat import boxed, breaks_of_graphs, convertible, fake_mode, real_values, run_aot
+from ge_converters.base.torch_compat import (
+    boxed,
+    breaks_of_graphs,
+    convertible,
+    fake_mode,
+    real_values,
+    run_aot,
+    symbols_of_fake_inputs,
+)
 from ge_graph import Graph, escape
 from ge_graph.errors import ConfigError, GeError, on_purpose
 
@@ -34,6 +42,7 @@ COMPILER: Final = "tair_debug.compiler"
 _INPUT: Final = re.compile(r"\s*([a-z_0-9]+)\(([\d,\s]*)\)\s*")
 _NO_INPUT: Final = "missing"  # Python's word for arguments that nobody gave
 _FRAMES: Final = 8
+_JUMP: Final = "generic_jump"  # all that dynamo says of an ``if`` on a tensor
 _RESUMED: Final = re.compile(r"torch_dynamo_resume_in_(.+)_at_\d+")  # what dynamo calls the rest of a function
 Compiled = Callable[[torch.fx.GraphModule, str], Callable[..., Any]]
 
@@ -286,6 +295,9 @@ def breaks() -> Iterator[list[Break]]:
         yield found
     for said, frame in reasons:
         lines = [line.strip() for line in said.strip().splitlines()]
+        if said.startswith(_JUMP):
+            lines = ["a branch on values: the graphs have the side that was taken, not the other"]
+            lines.append("Hint: torch.where for two values, torch.cond for two branches")
         hints = tuple(line.removeprefix("Hint:").strip() for line in lines if line.startswith("Hint:"))
         name = _RESUMED.sub(r"\1", frame.name) if frame is not None else ""
         source = f"{frame.filename}:{frame.lineno} in {name}" if frame is not None else ""
@@ -297,6 +309,11 @@ def capture(subject: Subject, *, backward: bool = False, dynamic: bool = False, 
 
     Errors: ConfigError GE1047 if the model cannot be traced.
     """
+    if dynamic and fake and not symbols_of_fake_inputs():
+        raise ConfigError(
+            "GE1047", f"{subject.name}: torch {torch.__version__} gives no symbols to sizes of fake tensors, 2.11 does",
+            next="trace with real tensors (--real)",
+        )  # fmt: skip
     graphs: list[Captured] = []
 
     def keep(gm: torch.fx.GraphModule, phase: str) -> Callable[..., Any]:

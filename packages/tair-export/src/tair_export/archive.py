@@ -98,11 +98,15 @@ class Writer:
 
     Args:
         root: Folder; made if missing.
+        private: Whether the files are for this user alone; else as the process's umask says.
+        wait: Seconds to wait for another writer, who holds the lock; None waits until it is done.
     """
 
-    def __init__(self, root: Path, layout: Layout) -> None:
+    def __init__(self, root: Path, layout: Layout, *, private: bool = False, wait: float | None = None) -> None:
         self.root = root
         self.layout = layout
+        self._mode = 0o600 if private else 0o666
+        self._wait = wait
         self._stage = root / f".staging-{layout.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
         self._alive = contextlib.ExitStack()
         self._hashing = ThreadPoolExecutor(2, "hash")
@@ -115,7 +119,7 @@ class Writer:
     def __enter__(self) -> Writer:
         with reported("the folder cannot be written to", self.root):
             self.root.mkdir(parents=True, exist_ok=True)
-            with locked(self.root):  # so that nobody takes the new folder for an abandoned one
+            with locked(self.root, wait=self._wait):  # so that nobody takes the new folder for an abandoned one
                 self._stage.mkdir()
                 self._alive.enter_context(locked(self._stage))
         return self
@@ -157,7 +161,7 @@ class Writer:
         with reported(f"'{escape.line(name, 200)}' cannot be written", path):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._begun.append(name)
-            handle = create(path)
+            handle = create(path, self._mode)
             self._fill(name, handle, pieces)
 
     def _fill(self, name: str, handle: int, pieces: Iterable[Piece]) -> None:
@@ -204,7 +208,7 @@ class Writer:
         manifest = seal({**body, "graph": self.layout.graph, "files": listed})
         text = render(manifest)
         target = self.root / self.layout.manifest
-        with locked(self.root):
+        with locked(self.root, wait=self._wait):
             self._alive.close()  # nobody else looks for abandoned folders now; Windows renames none that is in use
             for name in (*(f.name for f in files), self.layout.manifest):
                 _check_inside(self.root, name)
@@ -216,7 +220,7 @@ class Writer:
                 for folder in {staged, *(p.parent for p in staged.rglob("*"))}:
                     flush_folder(folder)
                 target.parent.mkdir(parents=True, exist_ok=True)
-                _write_synced(self._stage, text)
+                _write_synced(self._stage, text, self._mode)
                 self._check_handles()
                 replace(self._stage, target)
             except BaseException:
@@ -307,8 +311,8 @@ def _flush(handle: int) -> None:
         os.close(handle)
 
 
-def _write_synced(path: Path, data: bytes) -> None:
-    handle = create(path, existing="empty")
+def _write_synced(path: Path, data: bytes, mode: int) -> None:
+    handle = create(path, mode, existing="empty")
     try:
         _write(handle, data)
     finally:
