@@ -4,7 +4,6 @@ Models are healthy if their compiled results are as near to float64 as eager's; 
 half types too, forward and backward. A fault is a converter or kernel that gives something else for one operator.
 """
 
-
 import random
 
 import pytest
@@ -150,7 +149,8 @@ HEALTHY = {
     "functions": (lambda: Apply(lambda x: torch.stack([x.exp(), x.sin(), x.erf(), x.abs().log1p(), x.sinh()])), tokens),
     "cancelling": (lambda: Apply(lambda x: (x + 100).sum(1) - (x + 100.5).sum(1)), tokens),
     "masked": (lambda: Apply(lambda x: x.masked_fill(x > 0.5, float("-inf")).softmax(-1).nan_to_num()), tokens),
-    "embedding": (lambda: Apply(lambda x, e, m: m(e(x.abs().long() % 10)), nn.Embedding(10, D), nn.Linear(D, 4)), tokens),
+    "embedding": (lambda: Apply(lambda x, e, m: m(e(x.abs().long() % 10)), nn.Embedding(10, D), nn.Linear(D, 4)),
+                  tokens),
     "random": (lambda: Apply(lambda x, m: m(x) + torch.rand_like(x), nn.Linear(D, D)), tokens),
 }  # fmt: skip
 TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

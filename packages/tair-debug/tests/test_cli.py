@@ -231,7 +231,8 @@ def test_errors(tair, args, code, message):
 
 def test_breaks_of_the_graph_are_answers(tair, tmp_path):
     (tmp_path / "stops.py").write_text(
-        "import torch\n\ndef model(x):\n    y = x.sin()\n    print(end='')\n    if y.sum() > 0:\n        return y.cos()\n"
+        "import torch\n\ndef model(x):\n    y = x.sin()\n    print(end='')\n"
+        "    if y.sum() > 0:\n        return y.cos()\n"
         "    return y.exp()\n\ndef make():\n    return model, torch.ones(3)\n"
     )
     code, found = answer(tair("summary", "stops.py:make", "--real", "--json"))
@@ -241,7 +242,9 @@ def test_breaks_of_the_graph_are_answers(tair, tmp_path):
     assert all(b["reason"] and b["hints"] and b["code"] for b in found["breaks"])
     text = tair("summary", "stops.py:make", "--real")[1]
     assert "3 graphs: torch.compile stops at" in text
-    assert "stops.py:6 in model: if y.sum() > 0:\n    a branch on values: the graphs have the side that was taken" in text
+    assert (
+        "stops.py:6 in model: if y.sum() > 0:\n    a branch on values: the graphs have the side that was taken" in text
+    )
     assert tair("summary", "models.py:make", "--json")[1].count('"breaks": []') == 1
 
 

@@ -1,4 +1,4 @@
-"""Factories as people write them, with tensors that have no data: half types, the meta device, tied and loaded weights."""
+"""Factories as people write them, without data: half types, the meta device, tied and loaded weights."""
 
 import resource
 
@@ -8,7 +8,7 @@ import torch
 from tair_debug import fx_summary
 from tair_debug.tracing import capture, load, to_ge
 
-FACTORIES = '''
+FACTORIES = """
 import torch
 from torch import nn
 
@@ -80,7 +80,7 @@ class Quantised(nn.Module):
 
 def quantised():
     return Quantised().half(), torch.ones(2, 4, dtype=torch.float16)
-'''
+"""
 NAMES = ("bfloat16", "half", "twice", "on_meta", "inner", "loaded", "from_file", "assigned", "frozen")
 
 
@@ -98,7 +98,9 @@ def test_a_factory_that_changes_types(made, name):
     """The types of the graph are those of eager; tied weights stay one."""
     subject = made(name)
     model = subject.model
-    dtype = torch.bfloat16 if name in ("bfloat16", "on_meta", "loaded", "from_file", "assigned", "frozen") else torch.half
+    dtype = (
+        torch.bfloat16 if name in ("bfloat16", "on_meta", "loaded", "from_file", "assigned", "frozen") else torch.half
+    )
     assert {t.dtype for t in (*model.parameters(), *model.buffers())} == {dtype}
     assert model.head.weight is model.words.weight
     assert {t.device.type for t in (*model.parameters(), *model.buffers())} == {"cpu"}

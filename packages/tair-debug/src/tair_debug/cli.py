@@ -136,15 +136,16 @@ def summary(
         written.append(html)
     good = all(r.good == r.calls for r in rows)
     if as_json:
-        answer({"ok": good, "graphs": len(graphs), "breaks": [b.as_dict() for b in breaks], "rows": [summary_forms.as_dict(r) for r in rows],
-                "written": [str(p) for p in written]})  # fmt: skip
+        answer({"ok": good, "graphs": len(graphs), "breaks": [b.as_dict() for b in breaks],
+                "rows": [summary_forms.as_dict(r) for r in rows], "written": [str(p) for p in written]})  # fmt: skip
     else:
         out = console()
         out.print(summary_forms.to_table(rows, subject.name))
         if breaks:
             say(f"{len(graphs)} graphs: torch.compile stops at", style="yellow")
         for place in breaks:
-            say(f"  {place.source or 'a place without source line'}: {escape.line(place.code)}\n    {escape.line(place.reason)}")
+            where = escape.line(f"{place.source or 'a place without source line'}: {place.code}")
+            say(f"  {where}\n    {escape.line(place.reason)}")
             for hint in place.hints:
                 say(f"    instead: {escape.line(hint)}")
         for path in written:
@@ -233,7 +234,7 @@ def compare(
     isolate: Annotated[
         bool,
         typer.Option(
-            help="Give each operator eager's inputs, so that a row shows its own fault only; else what it inherited too."
+            help="Give each operator eager's inputs, so that a row shows its own fault; else what it inherited too."
         ),
     ] = True,
     config: Annotated[

@@ -28,7 +28,7 @@ def read_graph(path: Path) -> Graph:
         )  # fmt: skip
     if path.suffix == ".pbtxt":
         raise ConfigError(
-            "GE1046", f"{shown} is a dump for TensorBoard and Netron, which leaves out the data of constants; nothing reads it back",
+            "GE1046", f"{shown} is a dump for TensorBoard and Netron, without data of constants; nothing reads it",
             next="dump as txt (config.debug.graph_dump.type, or tair dump --type txt), or open it in one of the two",
         )  # fmt: skip
     try:

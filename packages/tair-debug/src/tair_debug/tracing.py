@@ -142,10 +142,10 @@ def _trace(error: BaseException) -> str:
 
 
 def _bad(target: str, what: str, where: str = "") -> ConfigError:
+    give = "give FILE.py:factory, a function that returns a model or (model, inputs)"
     return ConfigError(
-        "GE1043", f"{escape.line(target, 500)}: {what}", where=where,
-        next="repair the factory" if where else "give FILE.py:factory, a function that returns a model or (model, inputs)",
-    )  # fmt: skip
+        "GE1043", f"{escape.line(target, 500)}: {what}", where=where, next="repair the factory" if where else give
+    )
 
 
 def _factory(target: str) -> Callable[[], Any]:
