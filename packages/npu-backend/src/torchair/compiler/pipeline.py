@@ -338,12 +338,12 @@ class Pipeline(FxProgress):
             converters.register()
             REGISTRY.load()
             note("known")
-        schema.use_cann(self.config.cann_version.value)
-        lowered = convert_graph(
-            gm, name=f"graph_{self.stage.graph_id}", specialise=specialise,
-            prepare=lambda made: self._prepared(gm, prepare(self._checked(made)), ref_data), progress=self,
-        )  # fmt: skip
-        self._check_soc(lowered.graph)
+        with schema.use_cann(self.config.cann_version.value):
+            lowered = convert_graph(
+                gm, name=f"graph_{self.stage.graph_id}", specialise=specialise,
+                prepare=lambda made: self._prepared(gm, prepare(self._checked(made)), ref_data), progress=self,
+            )  # fmt: skip
+            self._check_soc(lowered.graph)
         self.report.ge_ops += _tasks(lowered.graph)
         return lowered
 
