@@ -152,7 +152,8 @@ def test_a_name_taken_twice_keeps_both_layers():
     name = "waiting_twice.same.default"
     registry.register(name)(mine)
     registry.register(name)(built_in)
-    before = registry.fingerprint()
+    before = registry.foreign()
+    assert before == [(name, (mine, None))]
     assert [n for n, _ in registry.awaited()] == [name]
     library = torch.library.Library("waiting_twice", "DEF")
     try:
@@ -160,8 +161,9 @@ def test_a_name_taken_twice_keeps_both_layers():
         op = torch.ops.waiting_twice.same.default
         assert registry.find(op).fn is mine
         assert not list(registry.awaited())
-        assert registry.fingerprint() != before
+        assert registry.foreign() == before
         registry.unregister(op)
+        assert registry.foreign() == []
         assert registry.find(op).fn is built_in
     finally:
         library._destroy()
@@ -432,9 +434,9 @@ import torch
 from ge_converters.registry import REGISTRY
 from ge_converters.registry.registry import register_fx_node_ge_converter
 {before}
-print(REGISTRY.fingerprint(), len(REGISTRY._built_in))
+print("+".join(n for n, _ in REGISTRY.foreign()) or "-", len(REGISTRY._built_in))
 REGISTRY.load()
-print(REGISTRY.fingerprint(), len(REGISTRY._built_in))
+print("+".join(n for n, _ in REGISTRY.foreign()) or "-", len(REGISTRY._built_in))
 """
 MINE = """
 def mine(self, *, meta_outputs): ...
@@ -457,3 +459,51 @@ def test_the_fingerprint_needs_none_of_our_converters_and_knows_those_of_others(
         assert int(few) < int(many)
         found.append(first)
     assert len(set(found)) == 3
+
+
+ON_DEMAND = """
+import sys
+import torch
+from ge_converters.decompose.table import _built, decomposition_table
+from ge_converters.registry import REGISTRY
+from ge_converters.registry.registry import _index
+
+promised = {op for ops in _index().values() for op in ops}
+first = {str(op): function.__qualname__ for op, function in decomposition_table().items()}
+revision = REGISTRY.revision
+found = REGISTRY.find(torch.ops.aten.mm.default)
+families = [m for m in sys.modules if m.startswith("ge_converters.ops.")]
+assert "matmul.py" in found.where and families == ["ge_converters.ops.matmul"], families
+assert REGISTRY.revision == revision
+REGISTRY.load()
+then = {str(op): function.__qualname__ for op, function in _built(REGISTRY).items()}
+assert then.items() <= first.items(), then.items() - first.items()
+assert not [op for op in first if op not in then and REGISTRY.find(op) is not None]
+there = {e.name for e in REGISTRY.entries()} | {name for name, _ in REGISTRY.awaited()}
+assert there == promised, there ^ promised
+assert all(REGISTRY.layer(e.target) == e.layer for e in REGISTRY.entries())
+print(len(first), len(there))
+"""
+
+
+@pytest.mark.slow
+def test_a_lookup_imports_one_family_and_what_is_decomposed_is_the_same_before_all_are_there():
+    decomposed, converted = warm.run("-c", ON_DEMAND).stdout.split()
+    assert int(decomposed) > 300
+    assert int(converted) > 700
+
+
+def test_families_that_the_index_lacks_come_with_the_first_lookup(monkeypatch):
+    loaded = []
+    monkeypatch.setattr("ge_converters.registry.registry._load_family", loaded.append)
+    registry = Registry(lambda: ("unlisted", "sums", "others"), lambda: {"sums": ["aten.add.Tensor"], "others": []})
+    assert registry.layer(aten.add.Tensor) == "built-in"
+    assert registry.layer(aten.sub.Tensor) == ""
+    assert loaded == ["unlisted"]
+    assert registry.find(aten.sub.Tensor) is None
+    assert loaded == ["unlisted"]
+    registry.find(aten.add.Tensor)
+    registry.find(aten.add.Tensor)
+    assert loaded == ["unlisted", "sums"]
+    registry.load()
+    assert loaded == ["unlisted", "sums", "others"]

@@ -490,6 +490,11 @@ def conflict(row: Row) -> str:
     return "" if known is None or _shape(known) == _shape(new) else _difference(known, new)
 
 
+def registered() -> dict[str, Row]:
+    """The rows that this process has registered, by operator."""
+    return dict(_user_rows)
+
+
 def on_register(listener: Callable[[str], None]) -> None:
     """Call ``listener(op)`` whenever the schema of an operator changes."""
     _listeners.append(listener)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import operator
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -468,11 +469,36 @@ def aliasing_guards() -> int:
     return 0 if context is None else len(context.guards_context.aotautograd_guards)
 
 
-def size_hint(environment: Any, expression: Any) -> Any:
-    """The value of a condition for the sizes that are being traced, a bool; None if one of them has none."""
+def aot_settings() -> str:
+    """A text of AOTAutograd's settings: the same text for the same settings."""
+    from torch._functorch import config
+
+    return str(config.get_hash().hex())
+
+
+def registered_decompositions() -> list[tuple[Any, Any]]:
+    """Operators and functions of torch's global tables of decompositions; nothing if nobody has loaded them."""
+    module = sys.modules.get("torch._decomp")
+    tables = getattr(module, "global_decomposition_table", {})
+    return [row for table in tables.values() for row in table.items()]
+
+
+def traced_code() -> tuple[Any, ...]:
+    """The code objects that dynamo has gone through for the graph that it is handing to a backend just now."""
+    from torch._guards import TracingContext
+
+    return tuple(TracingContext.get_traced_code() or ())
+
+
+def guarded_sources(tx: Any) -> list[Any]:
+    """Where the values come from that a trace has read, and that dynamo will look at before each call."""
+    return [g.originating_source for g in tx.output.guards if g.originating_source is not None]
+
+
+def size_values(environment: Any) -> dict[str, int]:
+    """The values of the symbols for the sizes that are being traced, by their names."""
     values = getattr(environment, "backed_var_to_val", None) or getattr(environment, "var_to_val", {})
-    value = environment.replace(expression).xreplace(values)
-    return bool(value) if value in (True, False) else None
+    return {symbol.name: int(value) for symbol, value in values.items() if getattr(value, "is_Integer", False)}
 
 
 def size_functions() -> dict[str, Any]:

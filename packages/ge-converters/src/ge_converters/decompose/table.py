@@ -46,7 +46,6 @@ def decomposition_table(
     Source: ``torch._decomp``, its core ATen list after autograd.
     """
     used = REGISTRY if registry is None else registry
-    used.load()
     key = (id(used), used.revision)
     known = _cache.get(key)
     if known is None:
@@ -54,7 +53,7 @@ def decomposition_table(
         known = _cache[key] = _built(used)
     # Registered when they are first called, or with torchvision's import, which may be after the table was made.
     formulas = {**chunked_loss.decompositions(), **regions.decompositions()}
-    late = {op: f for op, f in formulas.items() if used.find(op) is None}
+    late = {op: f for op, f in formulas.items() if not used.layer(op)}
     return {**known, **late, **(custom or {})}
 
 
@@ -66,7 +65,7 @@ def export_table(*, registry: Registry | None = None) -> dict[Any, Decomposition
     used = REGISTRY if registry is None else registry
     table = decomposition_table(registry=used)
     for op, function in torch.export.default_decompositions().items():
-        if _is_composite(op) and str(op) not in NEVER and used.find(op) is None:
+        if _is_composite(op) and str(op) not in NEVER and not used.layer(op):
             table.setdefault(op, function)
     return table
 
@@ -87,16 +86,14 @@ def _built(registry: Registry) -> dict[Any, Decomposition]:
         name = str(op)
         if name in NEVER or not isinstance(op, torch._ops.OpOverload):
             continue
-        if registry.find(op) is None:
+        if not registry.layer(op):
             table[op] = function
-    table.update({op: f for op, f in _own().items() if registry.find(op) is None})
+    table.update({op: f for op, f in _own().items() if not registry.layer(op)})
     for op, function in formulas.beside_converters().items():
-        entry = registry.find(op)
-        if entry is None or entry.layer == "built-in":  # a converter of the user takes all arguments
+        if registry.layer(op) in ("", "built-in"):  # a converter of the user takes all arguments
             table[op] = function
     for op, function in memory_order.ordered(table).items():
-        entry = registry.find(op)
-        if entry is None or entry.layer == "built-in":
+        if registry.layer(op) in ("", "built-in"):
             table[op] = function
     return table
 

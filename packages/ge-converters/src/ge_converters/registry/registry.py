@@ -1,7 +1,8 @@
 """Which function converts which op: one object, two layers, support as data.
 
 Built-in converters fill the lower layer; whatever else is registered goes into the upper one and wins. An op nobody
-can convert is absent, never a stub. Built-in families load on first use, so importing this package costs nothing.
+can convert is absent, never a stub. A built-in family is imported when a graph has one of its ops, by the index of ops
+that is made from the families; importing this package costs nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import pkgutil
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 
@@ -34,6 +36,7 @@ F = TypeVar("F", bound=Converter)
 Served: TypeAlias = "Target | str | Mapping[Any, Sequence[Support]]"
 
 BUILT_IN: Final = "ge_converters.ops"  # found by name, as the packages of others are: this module is below it
+INDEX: Final = "index.tsv"  # in its folder, written by ge_converters.report.index
 FAMILY_ENTRY_POINTS: Final = "ge_converters.families"
 _OURS: Final = "ge_converters."
 
@@ -42,11 +45,20 @@ class Registry:
     """Converters by target, user entries over built-in ones.
 
     Args:
-        families: Names of modules that register the built-in converters, imported on first use.
+        families: Names of modules that register the built-in converters.
+        index: Families that are imported when one of their ops is looked up, with the names of these ops. All others
+            are imported with the first lookup.
     """
 
-    def __init__(self, families: Callable[[], Iterable[str]] = lambda: ()) -> None:
+    def __init__(
+        self,
+        families: Callable[[], Iterable[str]] = lambda: (),
+        index: Callable[[], Mapping[str, Sequence[str]]] = dict,
+    ) -> None:
         self._families = families
+        self._index = index
+        self._family_of: dict[str, str] | None = None  # by the index, once all other families are there
+        self._imported: set[str] = set()
         self._loaded = False
         self._loading = False
         self._lock = threading.RLock()
@@ -99,7 +111,7 @@ class Registry:
                 if isinstance(one, str):
                     self._awaited.setdefault(one, []).append((fn, source, here, forms))
                     self._note_origin(_row(one, where_is(fn)), fn, applied_by)
-                    self.revision += 1
+                    self.revision += not self._loading
                 else:
                     self._add(one, fn, source, where or where_is(fn), here, forms, applied_by)
             return fn
@@ -131,7 +143,7 @@ class Registry:
         written = inspect.unwrap(fn)
         entry = Entry(
             target, converter, source, where, "built-in" if built_in else "user", wants_meta,
-            (*forms, *self._declared.get(written, ())), forms,
+            (*forms, *self._declared.get(written, ())), forms, given=fn,
         )  # fmt: skip
         if entry.layer == "user" and is_composite(target):
             logger.warning(
@@ -148,7 +160,7 @@ class Registry:
         layer[target] = entry
         self._note_origin(_row(entry.name, entry.where), fn, applied_by)
         self._by_function.setdefault(written, []).append(entry)
-        self.revision += 1
+        self.revision += not self._loading  # what the index promises is known before it is there
 
     def _note_origin(self, row: str, fn: Converter, applied_by: FrameType) -> None:
         """Whether other code registers this; both the function and who registers it have to be ours to be known."""
@@ -172,40 +184,79 @@ class Registry:
 
     def unregister(self, target: Target) -> None:
         """Drop the user's converter of ``target``; a built-in one takes over again."""
-        if self._user.pop(target, None) is not None:
+        gone = self._user.pop(target, None)
+        if gone is not None:
+            name = target_name(target)
+            if name in self._awaited:  # a library that is made anew does not bring it back
+                self._awaited[name] = [row for row in self._awaited[name] if row[0] is not gone.given]
             self.revision += 1
 
     # -- lookup ---------------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Import the built-in families; done by every lookup, so there is seldom a need to call it."""
-        if not self._loaded:
-            self._load(ours=True)
+        """Import all built-in families: what lists converters needs them, a lookup only the family of its op."""
+        if self._loaded:
+            return
+        with self._lock:
+            if not self._loading:
+                self._import(self._families())
+                self._loaded = True
 
-    def _load(self, ours: bool) -> None:
+    def _import(self, families: Iterable[str]) -> None:
         with self._lock:  # another thread waits until all is there; this one may come back while a family loads
-            if self._loaded or self._loading:
+            if self._loading:
                 return
             self._loading = True
             try:
-                for name in self._families():
-                    if ours or not name.startswith(_OURS):
+                for name in families:
+                    if name not in self._imported:
                         _load_family(name)
-                self._loaded = ours
+                        self._imported.add(name)
             finally:
                 self._loading = False
+
+    def _import_for(self, target: Any) -> None:
+        """Import the family that the index names for a target."""
+        with self._lock:
+            if self._loading:
+                return
+            family = self._families_by_op().get(target_name(target))
+            if family is not None and family not in self._imported:
+                self._import((family,))
+
+    def _families_by_op(self) -> Mapping[str, str]:
+        """The family of each op by the index; families that it lacks are imported first."""
+        if self._family_of is None:
+            index = self._index()
+            found = {op: family for family, ops in index.items() for op in ops}
+            self._import(name for name in self._families() if name not in index)
+            taken = [found[e.name] for e in self._built_in.values() if e.name in found]
+            self._import(taken)  # at once, for an op that one of the others registers too
+            self._family_of = found
+        return self._family_of
+
+    def layer(self, target: Any) -> str:
+        """The layer of the converter that ``find`` would return, without importing it; empty if there is none."""
+        if not self._loaded and target not in self._user:
+            name = target_name(target)
+            with self._lock:
+                promised = not self._loading and name in self._families_by_op()
+            if promised and name not in self._awaited:
+                return "built-in"
+        entry = self.find(target)
+        return "" if entry is None else entry.layer
 
     def find(self, target: Any) -> Entry | None:
         """The converter of a target: the user's, else the built-in one, else one derived from two schemas."""
         if not self._loaded:
-            self.load()
+            self._import_for(target)
         entry = self._user.get(target) or self._built_in.get(target)
         if entry is not None or not isinstance(target, torch._ops.OpOverload):
             return entry
         name = str(target) if self._awaited else ""
         awaited = self._awaited.get(name)
         # a library may be made anew, and its operators with it
-        if awaited is not None and self._arrived.get(name) is not target:
+        if awaited and self._arrived.get(name) is not target:
             for fn, source, fit, forms in awaited:
                 self._add(target, fn, source, where_is(fn), fit, forms, sys._getframe())
             self._arrived[name] = target
@@ -253,23 +304,27 @@ class Registry:
     def awaited(self) -> Iterator[tuple[str, Converter]]:
         """Names that are registered as text and have not turned up yet, with the converter that wins; sorted."""
         self.load()
-        yield from self._waiting()
-
-    def _waiting(self) -> Iterator[tuple[str, Converter]]:
         waiting = {name: rows for name, rows in self._awaited.items() if name not in self._arrived}
         yield from sorted(((name, rows[-1][0]) for name, rows in waiting.items()), key=lambda row: row[0])
 
-    def fingerprint(self) -> str:
-        """A digest of what others registered, for compile caches; our own converters are known by our source files.
+    def foreign(self) -> list[tuple[str, tuple[Any, ...]]]:
+        """Names and converters that others registered, the winning one of each name, sorted, for compile caches.
 
-        Those need not be loaded for it, which is most of what reading a cache would cost.
+        Our own converters are known by our source files, and need not be loaded for it: most of what reading costs.
+
+        Returns:
+            With each name the function as it was registered, and how it fits the operators.
         """
-        import hashlib
-
-        self._load(ours=False)
-        rows = {_row(e.name, e.where) for e in {**self._built_in, **self._user}.values()}
-        rows |= {_row(name, where_is(fn)) for name, fn in self._waiting()}  # the same row before and after it turns up
-        return hashlib.sha256("\n".join(sorted(rows & self._foreign)).encode()).hexdigest()[:16]
+        self._import(name for name in self._families() if not name.startswith(_OURS))
+        names = {row.partition(" ")[0] for row in self._foreign}
+        found: dict[str, list[tuple[str, Converter]]] = {}
+        for name in names & self._awaited.keys():  # the same rows before and after the operator turns up
+            found[name] = [(where_is(fn), fn) for fn, *_ in self._awaited[name]]
+        for entry in {**self._built_in, **self._user}.values():
+            if entry.name in names:
+                found.setdefault(entry.name, [(entry.where, entry.given)])
+        rows = [(n, fn) for n in sorted(found) for where, fn in found[n] if _row(n, where) in self._foreign]
+        return [(n, (fn, self._fits.get(inspect.unwrap(fn)))) for n, fn in rows]
 
 
 def _checked_forms(supports: Any) -> tuple[Support, ...]:
@@ -309,24 +364,42 @@ def _op_name(name: str) -> str:
 # -- the registry everybody uses --------------------------------------------------------------------------------------
 
 
-def _modules_in(package: str) -> Iterator[str]:
+def modules_in(package: str) -> Iterator[str]:
     """Names of all modules of a package and of the packages in it; nothing but the packages above is imported."""
     spec = importlib.util.find_spec(package)
     for module in pkgutil.iter_modules(spec.submodule_search_locations if spec is not None else None):
         name = f"{package}.{module.name}"
         if module.ispkg:
-            yield from _modules_in(name)
+            yield from modules_in(name)
         else:
             yield name
 
 
 def _family_modules() -> Iterator[str]:
-    yield from _modules_in(BUILT_IN)
+    yield from modules_in(BUILT_IN)
     for point in importlib.metadata.entry_points(group=FAMILY_ENTRY_POINTS):
         yield point.value
 
 
-REGISTRY: Final = Registry(_family_modules)
+def _index() -> Mapping[str, Sequence[str]]:
+    """Module to the ops that it converts; empty if the index was made with another version of torch."""
+    spec = importlib.util.find_spec(BUILT_IN)
+    folder = next(iter(spec.submodule_search_locations or ()), None) if spec is not None else None
+    if folder is None:
+        return {}
+    version, *lines = Path(folder, INDEX).read_text(encoding="utf-8").splitlines()
+    if version != index_version():
+        return {}
+    rows = (line.split("\t") for line in lines)
+    return {f"{BUILT_IN}.{module}": ops.split() for module, ops in rows}
+
+
+def index_version() -> str:
+    """The first line of the index: a converter that does not fit an op of another torch must not be promised."""
+    return f"torch {'.'.join(torch.__version__.split('.')[:2])}"
+
+
+REGISTRY: Final = Registry(_family_modules, _index)
 
 
 def register_fx_node_ge_converter(

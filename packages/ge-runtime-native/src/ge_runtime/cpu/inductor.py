@@ -7,20 +7,28 @@ Inductor decided by them is asked for before each run, and another size that dec
 
 from __future__ import annotations
 
+import atexit
+import os
+import shutil
+import tempfile
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import torch
 from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import TracingContext, tracing
+from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from ge_graph.errors import EngineError
+from ge_graph.files import make_private, others_may_write
 from ge_graph.ir import Graph, Node
 from ge_runtime import errors
 from ge_runtime.cpu import registry
@@ -175,6 +183,7 @@ class InductorProgram:
         _check_generators(made, self._plain.graph)
         constants = _as_inputs(made)
         try:
+            use_private_folder()
             with torch.no_grad(), tracing(TracingContext(mode)):
                 given = [*fakes, *(mode.from_tensor(c, static_shapes=True) for c in constants)]
                 call = torch._inductor.compile(made, given, options=_OPTIONS)
@@ -194,6 +203,30 @@ class InductorProgram:
             if not isinstance(value, torch.Tensor):
                 given[index] = of_numbers(value, self._types[index])
         return self._plain.run_inside(*given)
+
+
+def use_private_folder() -> None:
+    """Have Inductor keep its code where nobody else can write, for it loads what it finds there.
+
+    A folder that is missing is made for this user alone. One that others may write is left alone, with a warning, for a
+    folder of this process that ends with it.
+
+    Raises:
+        OSError: No folder can be made.
+    """
+    folder = Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR") or default_cache_dir())
+    make_private(folder)
+    below = [entry.path for entry in os.scandir(folder) if entry.is_dir()]
+    for path in (str(folder), *below):
+        if why := others_may_write(path):
+            own = tempfile.mkdtemp(prefix="tair-inductor-")
+            atexit.register(shutil.rmtree, own, ignore_errors=True)
+            os.environ["TORCHINDUCTOR_CACHE_DIR"] = own
+            text = (
+                f"torchair: code that Inductor made is not taken from {folder}: {why} ({path}); {own} is used instead"
+            )
+            warnings.warn(text, UserWarning, stacklevel=2)
+            return
 
 
 def _outside_modes(call: Callable[..., Any], arguments: Sequence[Any]) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -39,8 +40,10 @@ class NpuFxCompiler:
         training: bool = False,
         gears: Any = None,
         guarded: bool = False,
+        before: list[float] | None = None,
     ) -> None:
         self.config = config
+        self.before = [] if before is None else before
         self.gears = gears
         self.guarded = guarded
         self.training = training
@@ -60,12 +63,14 @@ class NpuFxCompiler:
 
         Errors: see ``torchair.compiler.pipeline.Pipeline.compile``.
         """
+        start = time.perf_counter()
         from torchair.compiler import pipeline
         from torchair.compiler.artifacts import CompiledFxGraph
 
         model_id = pipeline.new_model(gm, self.config) if self.model_id is None else self.model_id
         made = pipeline.Pipeline(self.config, self.phase, model_id, self.training)
-        made.gears, made.guarded = self.gears, self.guarded
+        made.gears, made.guarded, made.before = self.gears, self.guarded, self.before
+        made.before.append(time.perf_counter() - start)
         if self.model_id is not None:  # called by our own backend, which keeps nothing
             return made.compile(gm, example_inputs)
         kept: list[Any] = []
@@ -202,6 +207,7 @@ def _compile_graph(
     more: Mapping[str, Any],
     inference: Callable[..., Any] | None,
 ) -> Callable[..., Any]:
+    start = time.perf_counter()
     from ge_converters.base.torch_compat import from_dynamo, run_aot, silent_fallbacks
     from ge_converters.decompose.table import decomposition_table
     from ge_converters.decompose.whole import KeepWhole
@@ -213,13 +219,15 @@ def _compile_graph(
     model_id = pipeline.new_model(gm, config)
     gears = gears_of(gm, config)
     traced = None
+    before: list[float] = []
     if inference is None and not more and not _joint(config) and not observers.compile_observers(config):
         traced = traced_graph(
             config, gm, example_inputs, decompositions=decompositions, gears=gears, label=f"model {model_id}"
         )  # fmt: skip
     if traced is not None:
         stages = pipeline.Pipeline(config, "forward", model_id)
-        stages.gears, stages.guarded = gears, guarded
+        stages.gears, stages.guarded, stages.before = gears, guarded, before
+        before.append(time.perf_counter() - start)
         loaded = traced.load(stages)
         if loaded is not None:
             return loaded if gears is None else gears.wrap(loaded)
@@ -228,15 +236,19 @@ def _compile_graph(
     elif traced is not None:
         compiler = traced.compiler(stages)
     else:
-        compiler = NpuFxCompiler(config, "forward", model_id, gears=gears, guarded=guarded)
+        compiler = NpuFxCompiler(config, "forward", model_id, gears=gears, guarded=guarded, before=before)
+    table = decomposition_table(decompositions)
+    before[:] = [time.perf_counter() - start]
     try:
         call = run_aot(
             gm,
             example_inputs,
-            forward=NpuFxCompiler(config, "forward", model_id, training=True, gears=gears, guarded=guarded),
+            forward=NpuFxCompiler(
+                config, "forward", model_id, training=True, gears=gears, guarded=guarded, before=before
+            ),
             backward=NpuFxCompiler(config, "backward", model_id, training=True, gears=gears, guarded=guarded),
             inference=compiler,
-            decompositions=decomposition_table(decompositions),
+            decompositions=table,
             keep_inference_input_mutations=bool(config.experimental_config.keep_inference_input_mutation),
             more={**_joint(config), **more},
             tracing=KeepWhole(),
