@@ -135,6 +135,9 @@ class Pipeline(FxProgress):
             call = self._compile(gm, example_inputs)
         finally:
             self.report.total_s = time.perf_counter() - start
+        if self._watch is not None:
+            self.report.rewrites = self._watch.described()
+            logger.info("%s: verify_rewrites: %s", self._label, "\n  ".join(self.report.rewrites))
         for reports in _recorders:
             reports.append(self.report)
         return call
