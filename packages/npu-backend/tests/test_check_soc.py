@@ -27,7 +27,6 @@ def compiled(fn, **options):
 def clean(monkeypatch):
     monkeypatch.delenv("ASCEND_HOME_PATH", raising=False)
     torch._dynamo.reset()
-    yield
 
 
 @pytest.fixture

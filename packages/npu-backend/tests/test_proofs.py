@@ -110,11 +110,12 @@ def test_a_right_claim_does_not_stand_for_a_wrong_one_of_the_same_form():
     """The second operand of the product becomes another value that is made in the same way, of another input."""
     gm = make_fx(lambda x, y: (x.sin().exp(), x.sin() * y.sin()), tracing_mode="fake")(*two)
     first, product = (next(n for n in gm.graph.nodes if n.target is op) for op in (aten.sin.default, aten.mul.Tensor))
-    with Watch().fx_pass("right", gm):
+    watch = Watch()
+    with watch.fx_pass("right", gm):
         product.args = (first, product.args[1])
-    with pytest.raises(PassError, match="GE1025.*sin.default in the place of aten.sin.default"):
-        with Watch().fx_pass("wrong", gm):
-            product.args = (first, first)
+    wrong = pytest.raises(PassError, match="GE1025.*sin.default in the place of aten.sin.default")
+    with wrong, watch.fx_pass("wrong", gm):
+        product.args = (first, first)
 
 
 def test_a_memo_lives_as_long_as_the_compilation():

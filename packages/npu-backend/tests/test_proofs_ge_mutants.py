@@ -49,14 +49,17 @@ PROGRAMS = {
         ((3, 4), (3, 4)),
     ),
     "spread": (
-        lambda x, y: (x.mean(0, keepdim=True).expand(3, 4) * y + x.sum(1, keepdim=True).expand(3, 4) * 2), ((3, 4), (3, 4)),
+        lambda x, y: x.mean(0, keepdim=True).expand(3, 4) * y + x.sum(1, keepdim=True).expand(3, 4) * 2,
+        ((3, 4), (3, 4)),
     ),
     "twins": (
         lambda x, y: (x.t().contiguous().exp(), x.t().contiguous() * y.t().contiguous(), (x + 0) * 1), ((3, 4), (3, 4)),
     ),
     "linear": (lambda x, w: F.relu(x.view(6, 4) @ w.t()).view(2, 3, 5).transpose(1, 2) + 1.5, ((2, 3, 4), (5, 4))),
     "batches": (
-        lambda x, w: (x.reshape(4, 3, 4).bmm(w.reshape(4, 4, 2)).reshape(2, 2, 3, 2) * 2, x[0].squeeze(0) @ w[0] + x[1] @ w[1]),
+        lambda x, w: (
+            x.reshape(4, 3, 4).bmm(w.reshape(4, 4, 2)).reshape(2, 2, 3, 2) * 2, x[0].squeeze(0) @ w[0] + x[1] @ w[1],
+        ),
         ((2, 2, 3, 4), (2, 2, 4, 2)),
     ),
 }  # fmt: skip
@@ -116,7 +119,7 @@ def _edits(graph, node, rng):
     for i in places:
         like = [
             t for n in before for t in n.outputs
-            if t is not node.inputs[i] and (t.dtype, t.known_shape) == (node.inputs[i].dtype, node.inputs[i].known_shape)
+            if t is not (now := node.inputs[i]) and (t.dtype, t.known_shape) == (now.dtype, now.known_shape)
         ]  # fmt: skip
         if like:
             yield "another operand", lambda i=i, like=like: node.inputs.__setitem__(i, rng.choice(like))
@@ -139,7 +142,7 @@ def at_work(name):
 
 
 def mutate(name, rng):
-    """One pass that makes one mistake: (pass, what it is, whether it was caught, the graph); None if none came of it."""
+    """One pass that makes one mistake: (pass, what it is, whether it was caught, the graph), or None."""
     gm, lowered, data = traced(name)
     graph = serde.from_bytes(data)
     chosen, outcome = rng.choice(at_work(name)), None

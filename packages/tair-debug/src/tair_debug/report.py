@@ -22,8 +22,8 @@ class CompileReport:
         total_s: Seconds spent in this library for the graph; the first graph of a model counts as ``prepare`` what came
             before AOTAutograd: imports, keys of caches, the table of decompositions.
         parts: For a graph that was split: what runs where, one line a GE graph or eager node, in the order they run.
-        rewrites: Under ``config.debug.verify_rewrites``: how many rewrites were evaluated, then one line for each pass some
-            of whose rewrites could not be, with the reasons; empty without the option.
+        rewrites: Under ``config.debug.verify_rewrites``: how many rewrites were evaluated, then one line for each pass
+            some of whose rewrites could not be, with the reasons; empty without the option.
     """
 
     model_id: int
