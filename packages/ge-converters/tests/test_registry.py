@@ -1,5 +1,6 @@
 """The authoring contract: what may be registered, what wins, what is explained."""
 
+import importlib.util
 import logging
 import math
 import operator
@@ -11,9 +12,11 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from ge_converters import F32, LoweringError, Refusal, Support, dtype_promote
+from ge_converters.base import operators
 from ge_converters.base.provenance import target_name
+from ge_converters.lowering import lower
 from ge_converters.lowering.explain import Absent, Convertible, Refused, explain
-from ge_converters.registry import Registry
+from ge_converters.registry import REGISTRY, Registry
 from ge_graph import ops as ge
 from tair_testing import warm
 
@@ -231,6 +234,99 @@ def test_a_family_that_cannot_be_imported_is_named():
     with pytest.raises(LoweringError, match="no_such_module_here") as error:
         Registry(lambda: ["no_such_module_here"]).find(aten.add.Tensor)
     assert error.value.code == "GE2010"
+
+
+def of_another_torch(name, text, monkeypatch, tmp_path):
+    """A registry with one built-in family, the text of a module."""
+    folder = tmp_path / "ge_converters_tests"
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}.py").write_text(text)
+    spec = importlib.util.spec_from_file_location(f"ge_converters.{name}", folder / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    registry = Registry(lambda: [f"ge_converters.{name}"])
+    module.REGISTRY = registry
+    monkeypatch.setattr("importlib.import_module", lambda _: spec.loader.exec_module(module))
+    return registry
+
+
+BUILT_IN = """
+from ge_converters.base.operators import aten
+from ge_graph import ops as ge
+
+@REGISTRY.register(aten.sin.default, source="s")
+def sin(other_name, *, meta_outputs): return ge.Sin(other_name)
+
+@REGISTRY.register(aten.no_such_operator.default, source="s")
+def gone(self, *, meta_outputs): return ge.Sin(self)
+
+@REGISTRY.register(aten.cos.no_such_overload, source="s")
+def cos(self, *, meta_outputs): return ge.Cos(self)
+
+@REGISTRY.register("aten.no_such_name.default", source="s")
+def named(self, *, meta_outputs): return ge.Cos(self)
+
+@REGISTRY.register(aten.add.Tensor, source="s")
+def add(other, self, *, alpha=1, meta_outputs): return ge.Add(self, other)
+
+@REGISTRY.register({aten.clamp.default: ()}, source="s", names={"lowest": "min"})
+def clamp(self, min=None, max=None, *, meta_outputs): return self
+
+@REGISTRY.register(aten.neg.default, source="s")
+def neg(self, *, meta_outputs): return ge.Neg(self)
+"""
+
+
+def test_a_built_in_converter_that_does_not_fit_this_torch_costs_its_op_only(monkeypatch, tmp_path):
+    registry = of_another_torch("family_of_this_test", BUILT_IN, monkeypatch, tmp_path)
+    assert registry.find(aten.neg.default).layer == "built-in"
+    assert registry.find(aten.sin.default).layer == "built-in"  # another name for the argument in its place
+    assert registry.find(aten.add.Tensor) is None
+    assert "does not fit torch" in registry.why_not_derived(aten.add.Tensor)
+    reasons = {row.name: (row.absent, row.reason) for row in registry.left_out()}
+    assert reasons.keys() == {
+        "aten.no_such_operator.default", "aten.cos.no_such_overload", "aten.no_such_name.default", "aten.add.Tensor",
+        "aten.clamp.default",
+    }  # fmt: skip
+    assert "order other, self" in reasons["aten.add.Tensor"][1]
+    assert "names renames 'lowest'" in reasons["aten.clamp.default"][1]
+    assert [name for name, (absent, _) in reasons.items() if not absent] == ["aten.add.Tensor", "aten.clamp.default"]
+
+
+def test_the_graph_that_needs_such_an_op_is_refused_with_the_reason(monkeypatch, tmp_path):
+    registry = of_another_torch("family_of_this_test", BUILT_IN, monkeypatch, tmp_path)
+    gm = make_fx(lambda x: x + x, tracing_mode="fake")(torch.ones(2))
+    with pytest.raises(LoweringError, match=r"GE2001[\s\S]*does not fit torch [\s\S]*order other, self"):
+        lower(gm, registry=registry)
+
+
+def test_every_built_in_converter_fits_this_torch():
+    assert [row for row in REGISTRY.left_out() if not row.absent] == []
+
+
+def test_families_load_whatever_torch_lacks():
+    """With no operator of aten at all, every family loads, and what it lacks is named."""
+    code = """
+import torch
+from ge_converters.base import operators
+operators.Namespace.__getattr__ = lambda self, name: operators._Packet(f"{self._name}.{name}", None)
+from ge_converters.registry import REGISTRY
+left_out = REGISTRY.left_out()
+print(len(left_out), all(row.absent for row in left_out))
+"""
+    count, absent = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert int(count) > 400
+    assert absent == "True"
+
+
+def test_an_operator_that_torch_lacks_is_known_by_its_name():
+    missing = operators.aten.no_such_operator.default
+    assert missing == "aten.no_such_operator.default"
+    with pytest.raises(LoweringError, match="has no operator aten.no_such_operator.default") as error:
+        missing(torch.ones(2))
+    assert error.value.code == "GE2003"
+    assert operators.aten.add.Tensor is aten.add.Tensor
 
 
 def test_threads_that_come_first_wait_for_each_other():

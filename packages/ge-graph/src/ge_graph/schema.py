@@ -143,6 +143,9 @@ def _all_amendments() -> dict[str, list[Row]]:
     return amendments
 
 
+OLDEST_CANN = (8, 2)
+"""The first release whose operator definitions the data holds; until 9.1 they are the ones without ``since``."""
+NEWEST_CANN = (9, 1)
 Release: TypeAlias = "tuple[int, ...] | None"
 """The first two numbers of a CANN release; None: the newest known."""
 _cann: ContextVar[Release] = ContextVar("ge_graph.schema.cann", default=None)
@@ -169,7 +172,8 @@ def use_cann(version: str | None) -> AbstractContextManager[None]:
         version: ``"8.5.0"`` and the like, of which the first two numbers count; None: the newest known.
 
     Raises:
-        GraphError: GE3071 if the text holds no such numbers; at the call, not in the block.
+        GraphError: GE3071 if the text holds no such numbers, or a release whose definitions are not known; at the call,
+            not in the block.
 
     Example:
         >>> with use_cann("8.5.0"):
@@ -179,6 +183,12 @@ def use_cann(version: str | None) -> AbstractContextManager[None]:
     chosen = None if version is None else _release(version)
     if chosen is not None and len(chosen) < 2:
         raise GraphError("GE3071", f"{version!r} is not a version of CANN", next="write it like '8.5.0'")
+    if chosen is not None and not OLDEST_CANN <= chosen <= NEWEST_CANN:
+        known = f"{release_text(OLDEST_CANN)} to {release_text(NEWEST_CANN)}"
+        raise GraphError(
+            "GE3071", f"the operators of CANN {version} are not known, those of {known} are",
+            next="name the nearest of these, or leave cann_version unset for the newest",
+        )  # fmt: skip
     return at_release(chosen)
 
 

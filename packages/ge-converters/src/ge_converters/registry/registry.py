@@ -16,6 +16,7 @@ import pkgutil
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NoReturn, TypeAlias, TypeVar
@@ -23,10 +24,12 @@ from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 import torch
 
 from ge_converters.base.errors import LoweringError, Refusal
+from ge_converters.base.operators import AbsentOperator
 from ge_converters.base.provenance import target_name
 from ge_converters.base.support import Support
+from ge_converters.base.torch_compat import is_composite
 from ge_converters.registry.entry import Converter, Entry, Target, where_is
-from ge_converters.registry.signatures import Fit, check_target, fitted, is_composite, loaded_op
+from ge_converters.registry.signatures import Fit, check_target, fitted, loaded_op, renamed
 from ge_graph import schema
 
 logger = logging.getLogger(__name__)
@@ -39,6 +42,27 @@ BUILT_IN: Final = "ge_converters.ops"  # found by name, as the packages of other
 INDEX: Final = "index.tsv"  # in its folder, written by ge_converters.report.index
 FAMILY_ENTRY_POINTS: Final = "ge_converters.families"
 _OURS: Final = "ge_converters."
+ABSENT: Final = "torch has no operator of that name"
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A built-in converter that does not fit the torch at hand.
+
+    Attributes:
+        name: ``aten.cholesky.default``.
+        reason: What does not fit.
+        where: ``file:line`` of the converter.
+    """
+
+    name: str
+    reason: str
+    where: str
+
+    @property
+    def absent(self) -> bool:
+        """Whether torch lacks the operator, so that no graph can have it."""
+        return self.reason == ABSENT
 
 
 class Registry:
@@ -69,6 +93,7 @@ class Registry:
         self._declared: dict[Converter, tuple[Support, ...]] = {}
         self._fits: dict[Converter, Fit] = {}  # the last one of each function
         self._awaited: dict[str, list[tuple[Converter, str, Fit | None, tuple[Support, ...]]]] = {}
+        self._left_out: dict[str, LeftOut] = {}
         self._arrived: dict[str, torch._ops.OpOverload] = {}
         self._foreign: set[str] = set()  # rows of the fingerprint that our own modules did not register
         self.revision = 0
@@ -100,15 +125,28 @@ class Registry:
         rows = target.items() if isinstance(target, Mapping) else [(target, ())]
         found = [(self._found(one), _checked_forms(forms)) for one, forms in rows]
         plain = not (isinstance(target, Mapping) or fixed or names)
-        fit = None if plain else Fit.of([one for one, _ in found], fixed or {}, names or {})
+        fit: Fit | None = None
+        unfit: LoweringError | None = None
+        try:
+            fit = None if plain else Fit.of([one for one, _ in found], fixed or {}, names or {})
+        except LoweringError as e:
+            if not self._tolerant(sys._getframe(1).f_globals.get("__name__", "")):
+                raise
+            unfit = e
 
         def decorate(fn: F) -> F:
+            if unfit is not None:
+                for one, _ in found:
+                    self.leave_out(one, unfit.what, where or where_is(fn))
+                return fn
             applied_by = sys._getframe(1)
             here = fit if fit is None else fit.beside_those_of(self._fits.get(inspect.unwrap(fn)))
             if here is not None:
                 self._fits[inspect.unwrap(fn)] = here
             for one, forms in found:
-                if isinstance(one, str):
+                if isinstance(one, AbsentOperator):
+                    self.leave_out(one, ABSENT, where or where_is(fn))
+                elif isinstance(one, str):
                     self._awaited.setdefault(one, []).append((fn, source, here, forms))
                     self._note_origin(_row(one, where_is(fn)), fn, applied_by)
                     self.revision += not self._loading
@@ -120,13 +158,33 @@ class Registry:
 
     def _found(self, target: Target | str) -> Target | str:
         """The target, or its name as long as the library that defines it is not loaded."""
+        if isinstance(target, AbsentOperator):
+            return target
         if not isinstance(target, str):
             check_target(target)
             return target
         # What a family names of another library is looked at when a graph has it: another version of that library
         # spoils one op only. Names of torch's own are those that an older torch may lack.
-        ready = not self._loading or target.startswith("aten.")
-        return (loaded_op(target, strict=not self._loading) if ready else None) or target
+        torchs = target.startswith("aten.")
+        ready = not self._loading or torchs
+        op = loaded_op(target, strict=not self._loading) if ready else None
+        return op or (AbsentOperator(target) if torchs else target)
+
+    def _tolerant(self, module: str) -> bool:
+        """Whether what does not fit the torch at hand is left out: while our own families load, not for others."""
+        return self._loading and module.startswith(_OURS)
+
+    def leave_out(self, target: Target | str, reason: str, where: str) -> None:
+        """Note that a built-in converter does not fit the torch at hand; only its operator is missed.
+
+        Args:
+            target: The op, or the name of one that torch lacks.
+            reason: What does not fit.
+            where: ``file:line`` of the converter.
+        """
+        name = str(target) if isinstance(target, str) else target_name(target)
+        self._left_out[name] = LeftOut(name, reason, where)
+        self.revision += 1
 
     def _add(
         self,
@@ -138,9 +196,17 @@ class Registry:
         forms: tuple[Support, ...],
         applied_by: FrameType,
     ) -> None:
-        converter, wants_meta = fitted(target, fn, where, fit)
-        built_in = self._loading or (getattr(fn, "__module__", "") or "").startswith(_OURS)
+        module = getattr(fn, "__module__", "") or ""
+        ours = module.startswith(_OURS)
+        built_in = self._loading or ours
         written = inspect.unwrap(fn)
+        try:
+            converter, wants_meta = fitted(target, fn, where, renamed(target, fn) if ours and fit is None else fit)
+        except LoweringError as e:
+            if not ours or e.code != "GE2002":
+                raise
+            self.leave_out(target, e.what, where)
+            return
         entry = Entry(
             target, converter, source, where, "built-in" if built_in else "user", wants_meta,
             (*forms, *self._declared.get(written, ())), forms, given=fn,
@@ -260,14 +326,22 @@ class Registry:
             for fn, source, fit, forms in awaited:
                 self._add(target, fn, source, where_is(fn), fit, forms, sys._getframe())
             self._arrived[name] = target
-            return self._user.get(target) or self._built_in[target]
+            return self._user.get(target) or self._built_in.get(target)
         derived = self._derive(target)
         return derived if isinstance(derived, Entry) else None
+
+    def left_out(self) -> list[LeftOut]:
+        """Built-in converters that do not fit the torch at hand, sorted by name."""
+        self.load()
+        return sorted(self._left_out.values(), key=lambda row: row.name)
 
     def why_not_derived(self, target: Any) -> str:
         """Why no converter could be derived for a custom op; empty if that was never in question."""
         if not isinstance(target, torch._ops.OpOverload):
             return ""
+        left_out = self._left_out.get(target_name(target))
+        if left_out is not None:
+            return f"the built-in converter does not fit torch {torch.__version__}: {left_out.reason}"
         derived = self._derive(target)
         return derived if isinstance(derived, str) else ""
 
@@ -461,6 +535,9 @@ def define(target: Any, op: str, fn: Callable[..., Any], supports: list[Support]
         supports: Declared call forms.
         doc: What the docstring says after the schema.
     """
+    if isinstance(target, AbsentOperator):
+        REGISTRY.leave_out(target, ABSENT, where_is(fn))
+        return
     name = str(target).removeprefix("aten.").removesuffix(".default").replace(".", "_").lower()
     fn.__name__ = fn.__qualname__ = name
     fn.__doc__ = f"{target._schema}\n\n{doc}"

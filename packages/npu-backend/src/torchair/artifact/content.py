@@ -27,8 +27,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from ge_converters.base.torch_compat import real_values
-from ge_converters.registry.signatures import is_composite
+from ge_converters.base.torch_compat import is_composite, real_values
 from ge_graph.files import read_plain
 
 KNOWN: Final = ("torch", "numpy", "sympy", "ge_graph", "ge_converters", "torchair", "torch_npu")

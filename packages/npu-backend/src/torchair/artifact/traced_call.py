@@ -19,7 +19,8 @@ from typing import Any, Final
 
 import torch
 
-from ge_converters.base.torch_compat import current_translation, source_text, sources
+from ge_converters.base import torch_frames
+from ge_converters.base.torch_compat import current_translation
 from torchair.artifact.content import Content, is_known
 from torchair.artifact.stored_graph import Unstorable, plain, unplain
 
@@ -61,78 +62,25 @@ def inputs_of(gm: torch.fx.GraphModule, function: Callable[..., Any]) -> list[Gr
     """
     tx = current_translation()
     code = getattr(function, "__code__", None)
-    if tx.f_code is not code:
-        raise Unstorable(f"the frame that is traced is '{tx.f_code.co_name}', not the function itself (a decorator?)")
-    _check_effects(tx.output.side_effects)
-    modules = dict(tx.output.import_sources)
+    traced = torch_frames.frame_code(tx)
+    if traced is not code:
+        raise Unstorable(f"the frame that is traced is '{traced.co_name}', not the function itself (a decorator?)")
+    more = torch_frames.does_more(tx)
+    if more:
+        raise Unstorable(more)
+    modules = torch_frames.imported_modules(tx)
     inputs = []
     for node in gm.graph.nodes:
         if node.op != "placeholder":
             continue
-        argument = node.meta.get("grapharg")
+        argument = torch_frames.graph_argument(node)
         if argument is None or getattr(argument, "pass_arg_as_tensor", False):
             raise Unstorable(f"input {node.name}, which dynamo makes itself")
-        inputs.append(GraphInput(_path(argument.source, modules), argument.example))
+        path = torch_frames.path_of(argument.source, modules)
+        if isinstance(path, str):
+            raise Unstorable(path)
+        inputs.append(GraphInput(path, argument.example))
     return inputs
-
-
-def _check_effects(effects: Any) -> None:
-    if getattr(effects, "tensor_hooks", None):
-        raise Unstorable("hooks on tensors")
-    for each in effects.id_to_variable.values():
-        new = "New" in type(each.mutation_type).__name__
-        if effects.is_modified(each) and not new and not _leaves_as_was(each, effects.store_attr_mutations.get(each)):
-            source = getattr(each, "source", None)
-            raise Unstorable(f"the call writes to {source_text(source) if source is not None else type(each).__name__}")
-
-
-def _leaves_as_was(each: Any, written: Mapping[str, Any] | None) -> bool:
-    """Whether attributes that were written have the values that they had, such as a flag set and reset."""
-    holder = getattr(each, "value", None) if written else None
-    if not written or holder is None:
-        return False
-    for name, new in written.items():
-        old = getattr(holder, name, written)
-        if not (getattr(new, "is_python_constant", bool)() and type(old) is type(new.as_python_constant())):
-            return False
-        if not (old is None or (isinstance(old, (bool, int, float, str)) and old == new.as_python_constant())):
-            return False
-    return True
-
-
-def _path(source: Any, modules: Mapping[str, str]) -> Path:
-    s = sources()
-    kind = type(source)
-    if kind is s.LocalSource:
-        return [["cell" if source.is_derefed_cell_contents else "local", source.local_name]]
-    if kind is s.GlobalSource:
-        name = source.global_name
-        return [["module", modules[name]]] if name in modules else [["global", name]]
-    if kind is s.ConstantSource or not isinstance(source, s.ChainedSource):
-        raise Unstorable(f"input {source_text(source)}")
-    base = _path(source.base, modules)
-    if isinstance(source, (s.NNModuleSource, s.SkipGuardSource)):
-        return base
-    if isinstance(source, s.TensorPropertySource):
-        return [*base, [source.prop.method_name(), source.idx]]
-    if kind in (s.AttrSource, s.GenericAttrSource, s.ParamBufferSource, s.UnspecializedParamBufferSource):
-        return [*base, ["attr", source.member]]
-    if isinstance(source, s.GetItemSource):
-        if source.index_is_slice or kind is s.TupleIteratorGetItemSource:
-            raise Unstorable(f"input {source_text(source)}")
-        return [*base, ["item", _key(source.index, source)]]
-    if isinstance(source, (s.DictGetItemSource, s.DictSubclassGetItemSource)):
-        index = source.index
-        if isinstance(index, s.ConstDictKeySource):
-            return [*base, ["key", index.index]]
-        return [*base, ["item", _key(index, source)]]
-    raise Unstorable(f"input {source_text(source)}")
-
-
-def _key(value: Any, source: Any) -> Any:
-    if type(value) not in (str, int, bool):
-        raise Unstorable(f"input {source_text(source)}: its key is a {type(value).__name__}")
-    return value
 
 
 class PathRoots:

@@ -37,7 +37,7 @@ from torchair.config import explain
 from torchair.config.log import logger
 from torchair.passes import FxProgress, run_all
 from torchair.passes.base import output_values, value_of
-from torchair.runtime.views import ViewPlan, take_views
+from torchair.runtime.views import ViewPlan, take_views, view_the_inputs
 
 if TYPE_CHECKING:
     from ge_converters.lowering import Lowered
@@ -160,6 +160,8 @@ class Pipeline(FxProgress):
         self.fx_graph("", gm)
         dump = observers.tensor_dump(config, gm, "original")
         self._fx_passes(gm, example_inputs)
+        if self.stage.phase == "forward":
+            view_the_inputs(gm)
         observers.write_summary(config, gm)
         eager = observers.eager_run(config, self.stage, gm)
         if eager is not None:

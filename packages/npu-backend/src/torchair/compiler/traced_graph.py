@@ -17,8 +17,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from ge_converters.base.torch_compat import aliasing_guards, aot_metadata, around_the_graph, real_values
-from ge_converters.registry.signatures import is_composite
+from ge_converters.base.torch_compat import (
+    aliasing_guards,
+    aot_metadata,
+    around_the_graph,
+    is_composite,
+    real_values,
+)
 from tair_export.ranks import current
 from torchair.artifact import cache
 from torchair.artifact.dependencies import Subject

@@ -19,6 +19,7 @@ from typing import Any, Final, TypeAlias
 
 import torch
 
+from ge_converters.base.torch_compat import tensors_on_memory_of
 from torchair.config.log import logger
 from torchair.passes.base import output_values, value_of
 from torchair.passes.memory import Memory
@@ -300,13 +301,8 @@ class CapturedGraph:
         if entry.copies:
             return value.clone()
         if not _lies_in(value, bound):  # an input that the graph has written is the caller's own memory
-            entry.lent.append((value, _users(value)))
+            entry.lent.append((value, tensors_on_memory_of(value)))
         return value.detach()
-
-
-def _users(value: torch.Tensor) -> int:
-    """How many tensors there are on the memory of one, views and what autograd has saved among them."""
-    return int(torch._C._storage_Use_Count(value.untyped_storage()._cdata))
 
 
 def _lies_in(value: torch.Tensor, others: Sequence[Any]) -> bool:
@@ -316,7 +312,7 @@ def _lies_in(value: torch.Tensor, others: Sequence[Any]) -> bool:
 
 def _held(entry: _Entry) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Memory of earlier results that somebody still uses, and a copy of it; it is lent no longer where nobody does."""
-    entry.lent = [(memory, users) for memory, users in entry.lent if _users(memory) > users]
+    entry.lent = [(memory, users) for memory, users in entry.lent if tensors_on_memory_of(memory) > users]
     if entry.lent:
         entry.copies = True
     return [(memory, memory.clone()) for memory, _ in entry.lent]
