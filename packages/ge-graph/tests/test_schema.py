@@ -341,6 +341,8 @@ def test_a_file_that_names_no_release_is_refused(said):
     assert txt.from_txt(text).release == (8, 5)
     with pytest.raises(ArchiveError, match="GE5008.*_graph_cann is no release of CANN"):
         txt.from_txt(text.replace('"8.5"', f'"{said}"'))
+    with pytest.raises(ArchiveError, match="GE5008.*the operators of CANN 9.7 are not known"):
+        txt.from_txt(text.replace('"8.5"', '"9.7"'))
 
 
 def test_attributes_of_later_releases_are_sent_only_if_given():
