@@ -48,6 +48,8 @@ def test_random_programs(seed):
 
 
 MODELS = [(name, way) for name in models.ZOO for way in ("static", "dynamic", "training")]
+# No pass has anything to do in these.
+UNCHANGED = {("resnet50", "static")}
 
 
 @pytest.mark.slow
@@ -64,7 +66,7 @@ def test_models(name, way):
         if way == "training":
             result[0].sum().backward()
     count, left_open = evaluated(reports)
-    assert count > 0
+    assert (count == 0) == ((name, way) in UNCHANGED)
     assert left_open == []
 
 
