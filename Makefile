@@ -84,7 +84,6 @@ torch-suites: setup  ## torch's own databases of modules, optimizers and higher-
 
 rewrites: setup  ## what debug.verify_rewrites catches, and that it is silent over all models, programs and passes
 	@TAIR_WHOLE=1 $(TEST) tests/test_verified_rewrites.py packages/npu-backend/tests/test_proofs*.py
-	@TAIR_VERIFY_REWRITES=1 $(TEST) packages/npu-backend/tests/test_custom_passes.py packages/npu-backend/tests/test_patterns.py packages/npu-backend/tests/test_arguments.py
 
 native: setup  ## every OpInfo by the GE operators it becomes, what GE has instead, and why it is not used
 	@$(RUN) -m tools.native
