@@ -471,7 +471,7 @@ def _index() -> Mapping[str, Sequence[str]]:
 
 
 def size_of(folder: str, module: str) -> str:
-    """The size in bytes of a module's source file as text, empty if there is none; ``module`` counts from the folder."""
+    """The size in bytes of the source file of a module below a folder, as text; empty if there is none."""
     try:
         return str(Path(folder, *module.split(".")).with_suffix(".py").stat().st_size)
     except OSError:
