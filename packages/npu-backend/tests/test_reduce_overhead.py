@@ -17,6 +17,7 @@ from ge_graph.errors import EngineError
 from torchair.runtime import reduce_overhead
 from torchair.runtime.fx_program import write_program
 from torchair.runtime.graph_capture import NpuGraph, ProgramReplay, find_capture
+from torchair.runtime.host_tasks import StepNumbers
 from torchair.runtime.views import ViewPlan
 
 HOSTILE = (
@@ -177,17 +178,73 @@ def test_written_inputs_are_written_where_they_lie(log):
     assert other[0].tolist() == [1, 1, 1]
 
 
-def test_one_capture_a_shape_until_the_limit(log):
+def test_at_the_limit_the_least_used_capture_goes(log):
+    """2 is replayed most and stays; 3, then each new shape, makes room. Results that are held keep their numbers."""
     f = compiled(lambda x: x.sin() + 1, dynamic=True, capture_limit=2)
     kept = []
-    for n in (2, 3, 2, 3, 4, 2, 5):
+    for n in (2, 3, 2, 2, 4, 2, 5, 2):
         x = torch.randn(n, 7)
-        kept.append((got := f(x), want := x.sin() + 1, want.clone()))
+        kept.append((got := f(x), want := x.sin() + 1))
         assert torch.equal(got, want)
-    assert captures(log) == 2
+    assert captures(log) == 4
     assert sum("capture_limit = 2" in r.getMessage() for r in log.records) == 1
-    # all runs after the limit are eager, so their results are the caller's
-    assert all(torch.equal(got, want) for got, want, _ in kept[4:])
+    assert all(torch.equal(got, want) for got, want in kept)
+
+
+def _same(a, b):
+    assert torch.equal(a, b), (a, b)
+
+
+def _by_slice(cache, x, pos):
+    cache.narrow(1, pos, 2).copy_(x)
+    return cache.select(1, pos + 1) + pos
+
+
+def _by_number(cache, x, pos):
+    cache.select(1, pos).copy_(x[:, 0])
+    return torch.where((torch.arange(cache.shape[1]) <= pos)[:, None], cache, 0.0).sum(1)
+
+
+def _by_tensor(cache, x, pos):
+    at = torch.tensor([pos, pos + 1], device=x.device)
+    cache.index_copy_(1, at, x)
+    return torch.arange(pos, pos + 3), torch.full((2,), pos), cache.narrow(1, pos, 2) * 2, torch.tensor(pos) * 2 - pos
+
+
+@pytest.mark.parametrize("step", [_by_slice, _by_number, _by_tensor])
+def test_a_position_needs_one_capture(log, step):
+    f = compiled(step, dynamic=True)
+    cache = torch.zeros(2, 80, 4)
+    mirror = cache.clone()
+    for pos in range(64):
+        x = torch.randn(2, 2, 4)
+        pos += 5
+        torch.testing.assert_close(f(cache, x, pos), step(mirror, x, pos), rtol=0, atol=0)
+        _same(cache, mirror)
+    assert captures(log) == 1
+
+
+def test_numbers_in_memory_that_are_returned_are_the_callers(log):
+    f = compiled(lambda x, n: (x + n, torch.full((2,), n), torch.tensor(n)), dynamic=True)
+    kept = [(n, f(torch.ones(2), n)) for n in (3, 5, 7)]
+    for n, (total, full, one) in kept:
+        assert (total.tolist(), full.tolist(), full.stride(), one.item()) == ([n + 1] * 2, [n] * 2, (1,), n)
+    assert captures(log) == 1
+
+
+def test_a_number_that_decides_a_size_needs_a_capture_each(log):
+    f = compiled(lambda x, n: x[:n] * n, dynamic=True)
+    for n in (3, 5, 3):
+        x = torch.randn(8, 2)
+        _same(f(x, n), x[:n] * n)
+    assert captures(log) == 2
+
+
+def test_a_number_that_is_returned_is_the_callers(log):
+    f = compiled(lambda x, n: (x + 1, n * 2), dynamic=True)
+    for n in (3, 5, 3):
+        got, number = f(torch.ones(2), n)
+        assert (got.tolist(), number) == ([2, 2], 2 * n)
 
 
 def test_force_eager_captures_nothing(log):
@@ -314,7 +371,7 @@ def test_the_devices_capture_is_found_at_run_time(monkeypatch):
     found = find_capture("npu", pool=(1, 2), error_mode="relaxed")
     assert isinstance(found, NpuGraph)
     program, inputs = lambda args: [args[0] + 1], [torch.ones(2)]
-    recording = found.capture(program, inputs)
+    recording = found.capture(program, inputs, StepNumbers())
     recording._graph.results, recording._graph.program, recording._graph.inputs = recording._results, program, inputs
     inputs[0].fill_(4)
     assert recording.replay(inputs)[0].tolist() == [5, 5]
