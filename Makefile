@@ -12,7 +12,7 @@ export HF_HUB_OFFLINE ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-npu test tiny quick unit system emulator-test torchvision-test opinfo fuzz fuzz-arguments fuzz-kernels torch-suites native graphs chips bench lint regen coverage configure wheels install uninstall package-test package-tests docs matrix release clean
+.PHONY: help setup demo demo-npu test tiny quick unit system emulator-test torchvision-test opinfo fuzz fuzz-arguments fuzz-kernels torch-suites native graphs chips bench lint regen coverage configure wheels install uninstall package-test package-tests docs matrix versions-test release clean
 
 help:  ## list these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -125,7 +125,10 @@ docs: setup  ## the documentation site in English and Chinese, into site/
 	@$(RUN) -m tools.docs.site
 
 matrix: setup  ## tests on other versions of torch and Python that pip can bring here; downloads gigabytes
-	@$(RUN) tools/matrix.py
+	@$(RUN) -m tools.matrix
+
+versions-test: setup  ## some tests on the oldest and the newest torch, from wheels; downloads both and removes them
+	@$(RUN) -m tools.matrix --ends
 
 release: setup  ## check, build, test and tag PKG
 	@$(RUN) -m tools.release release $(PKG)

@@ -208,6 +208,15 @@ def test_every_operator_parses_in_an_older_release_too(release):
         assert schema.get(name) is None
 
 
+def test_a_release_that_the_data_does_not_hold_is_refused(release):
+    assert max(schema._release(row["since"]) for row in revisions()) <= schema.NEWEST_CANN
+    for version in ("8.1.0", "7.0.RC1", "9.2.0", "10.0"):
+        with pytest.raises(GraphError, match=rf"GE3071.*CANN {version} are not known, those of 8.2 to 9.1 are"):
+            release(version)
+    for version in ("8.2.RC1", "9.1.0"):
+        release(version)
+
+
 @pytest.mark.parametrize("version", ["8.5.0", "9.0.0", "8.2.RC1"])
 def test_what_a_release_lacks(release, version):
     assert [p.name for p in schema.get("MoeInitRoutingV2").outputs][2] == "expert_tokens_count_or_cumsum"

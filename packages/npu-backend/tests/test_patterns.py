@@ -145,7 +145,7 @@ def test_duplicates():
     with pytest.raises(ConfigError, match="GE1053.*'search'"):
         torchair.register_replacement(search, replace, two())
     torchair.register_replacement(search, replace, two(), skip_duplicates=True)
-    assert len(patterns.RULES.seen) == 1
+    assert len(patterns.RULES.registered) == 1
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_duplicates():
 def test_wrong_rules_are_refused_when_registered(arguments, text):
     with pytest.raises(ConfigError, match=text):
         torchair.register_replacement(*arguments)
-    assert patterns.RULES.seen == []
+    assert patterns.RULES.registered == []
 
 
 # -- rules for torch_npu, with operators of the same schemas ----------------------------------------------------------

@@ -133,6 +133,9 @@ def _all_amendments() -> dict[str, list[Row]]:
     return amendments
 
 
+OLDEST_CANN = (8, 2)
+"""The first release whose operator definitions the data holds; until 9.1 they are the ones without ``since``."""
+NEWEST_CANN = (9, 1)
 _cann: tuple[int, ...] | None = None
 
 
@@ -151,12 +154,18 @@ def use_cann(version: str | None) -> None:
         version: ``"8.5.0"`` and the like, of which the first two numbers count; None: the newest known.
 
     Raises:
-        GraphError: GE3071 if the text holds no such numbers.
+        GraphError: GE3071 if the text holds no such numbers, or a release whose definitions are not known.
     """
     global _cann
     chosen = None if version is None else _release(version)
     if chosen is not None and len(chosen) < 2:
         raise GraphError("GE3071", f"{version!r} is not a version of CANN", next="write it like '8.5.0'")
+    if chosen is not None and not OLDEST_CANN <= chosen <= NEWEST_CANN:
+        known = f"{_written(OLDEST_CANN)} to {_written(NEWEST_CANN)}"
+        raise GraphError(
+            "GE3071", f"the operators of CANN {version} are not known, those of {known} are",
+            next="name the nearest of these, or leave cann_version unset for the newest",
+        )  # fmt: skip
     if chosen == _cann:
         return
     before, _cann = _cann, chosen
@@ -443,6 +452,11 @@ def conflict(row: Row) -> str:
     new = parse(row)
     known = get(new.name)
     return "" if known is None or _shape(known) == _shape(new) else _difference(known, new)
+
+
+def registered() -> dict[str, Row]:
+    """The rows that this process has registered, by operator."""
+    return dict(_user_rows)
 
 
 def on_register(listener: Callable[[str], None]) -> None:

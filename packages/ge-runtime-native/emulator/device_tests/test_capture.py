@@ -338,7 +338,7 @@ def test_lengths_of_attention_replace_the_captured_tasks(log, fused_attention):
         got = call(q.npu(), *on_device, lengths)
         first = _lengths(q, key, value, lengths, 0.5)
         want = _lengths(first * 2, key, value, [n + 1 for n in lengths], 0.5) + 1
-        torch.testing.assert_close(got.cpu(), want, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(got.cpu(), want, rtol=1e-5, atol=1e-5, msg=lambda m: f"step {step}: {m}")
     assert log.captures == 1
     assert len(fused_attention) == 2 * 64
     call(torch.randn(2, 1, 1, 8).npu(), *on_device, lengths)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-NOT_CONVERSION: Final = frozenset(("load converters", "engine"))
+NOT_CONVERSION: Final = frozenset(("prepare", "load converters", "engine"))
 
 
 @dataclass(slots=True)
@@ -19,7 +19,8 @@ class CompileReport:
         fx_nodes: Calls in the ATen graph as it came from AOTAutograd.
         ge_ops: Operators of the optimized GE graph; inputs and constants do not count. 0 if nothing was lowered.
         stages: Stage to seconds, in the order they ran.
-        total_s: Seconds spent in this library for the graph.
+        total_s: Seconds spent in this library for the graph; the first graph of a model counts as ``prepare`` what came
+            before AOTAutograd: imports, keys of caches, the table of decompositions.
         parts: For a graph that was split: what runs where, one line a GE graph or eager node, in the order they run.
     """
 

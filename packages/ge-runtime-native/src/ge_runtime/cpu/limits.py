@@ -14,6 +14,7 @@ from typing import Any, Final
 import torch
 
 from ge_runtime import errors
+from ge_runtime.cpu import torch_compat
 from ge_runtime.cpu.registry import Call
 from ge_runtime.cpu.values import listed, traced
 
@@ -65,7 +66,7 @@ LIMITS: Final[dict[str, Limit]] = {
 def ensure(condition: torch.Tensor, op: str, what: str) -> None:
     """Refuse elements; in a trace the compiled program does so when it runs."""
     if traced(condition):
-        torch._assert_async(condition, f"{op}: {what}")
+        torch_compat.require(condition, f"{op}: {what}")
     elif not condition:
         raise errors.refused(op, what)
 

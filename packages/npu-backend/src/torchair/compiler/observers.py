@@ -95,7 +95,7 @@ def _debug_record(name: str) -> bool:
 @functools.cache
 def _start_debug_log(path: str) -> None:
     try:
-        os.close(artefacts.open_owned(path, os.O_WRONLY | os.O_CREAT))
+        artefacts.claim(path)
         record_to(_DebugLog(path, encoding="utf-8", errors="backslashreplace"))
     except OSError as error:
         raise artefacts.no_file(debug_tree.VARIABLE, path, error) from error

@@ -126,7 +126,8 @@ TOP: Final = (
     _flag("check_soc_error", False, "none", "here",
           "With check_soc: an operator without a kernel is an error instead of a warning.", device="Same."),
     Option("cann_version", "text", None, "graph", "here",
-           "The CANN whose operator definitions graphs are built and checked against; None: the newest known.", "Same.",
+           "The CANN, of 8.2 to 9.1, whose operator definitions graphs are built and checked against; None: the newest "
+           "known.", "Same.",
            form=r"\d+\.\d+(\.\w+)*", example="8.5.0"),
     Option("post_grad_custom_pre_pass", "callable", None, "graph", "here", _FX_PASS_DOC.format("before"), "Same.",
            fixed=True),

@@ -35,12 +35,28 @@ def _return_true(match: Any) -> bool:
     return True
 
 
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A rule of a user's.
+
+    Attributes:
+        key: What a duplicate has too.
+        text: The graphs of both functions, and the examples that they were traced with.
+        functions: All that the rule calls.
+    """
+
+    name: str
+    key: str
+    text: str
+    functions: tuple[Any, ...]
+
+
 @dataclass(slots=True)
 class _Rules:
     """The rules known so far; ``matcher`` is torch's PatternMatcherPass."""
 
     matcher: Any = None
-    seen: list[str] = field(default_factory=list)
+    registered: list[Registered] = field(default_factory=list)
     scope_of: dict[torch.fx.Node, tuple[torch.fx.Node, ...]] = field(default_factory=dict)
 
     def add(self, name: str, extra_check: Callable[[Any], bool], **rule: Any) -> None:
@@ -151,9 +167,9 @@ def register_replacement(
     if trace_fn is _torch_fwd_only():
         trace_fn = fwd_only
     scalars = dict(scalar_workaround or {})
-    text = _compared(name, search_fn, replace_fn, examples or [], trace_fn, scalars)
-    key = str(search_fn_pattern) if search_fn_pattern is not None else text
-    if key in RULES.seen:
+    graphs, given = _compared(name, search_fn, replace_fn, examples or [], trace_fn, scalars)
+    key = str(search_fn_pattern) if search_fn_pattern is not None else f"{graphs[0]} {given}"
+    if any(r.key == key for r in RULES.registered):
         if skip_duplicates:
             return
         raise ConfigError(
@@ -166,7 +182,8 @@ def register_replacement(
         name, extra_check, search_fn=search_fn, replace_fn=replace_fn, example_inputs=examples, trace_fn=trace_fn,
         scalar_workaround=scalars, search_fn_pattern=search_fn_pattern, skip_duplicates=True,
     )  # fmt: skip
-    RULES.seen.append(key)
+    functions = (search_fn, replace_fn, trace_fn, extra_check, search_fn_pattern)
+    RULES.registered.append(Registered(name, key, " ".join((*graphs, given)), functions))
 
 
 def _torch_fwd_only() -> Any:
@@ -196,10 +213,10 @@ def _check_arguments(
 
 def _compared(
     name: str, search_fn: Any, replace_fn: Any, examples: list[Any], trace_fn: Any, scalars: dict[str, Any]
-) -> str:
-    """Trace both functions and compare what they return; the text of the pattern's graph."""
+) -> tuple[list[str], str]:
+    """Trace both functions and compare what they return; texts of both graphs, and of what they were traced with."""
     args = _with_scalars(search_fn, examples, scalars)
-    results, text = [], ""
+    results, graphs = [], []
     for label, fn in (("search_fn", search_fn), ("replace_fn", replace_fn)):
         try:
             gm = trace_fn(fn, args)
@@ -209,7 +226,7 @@ def _compared(
                 f"{type(error).__name__}: {error}", where=place_of(fn),
                 next="give example inputs that the function takes; operators need a fake kernel to enter a graph",
             ) from error  # fmt: skip
-        text = text or f"{gm.graph} {sorted(scalars.items())} {[_described(a) for a in args]}"
+        graphs.append(str(gm.graph))
         results.append([_described(value_of(v)) for v in torch.fx.node.map_arg(output_values(gm.graph), lambda n: n)])
     if results[0] != results[1]:
         raise ConfigError(
@@ -217,7 +234,7 @@ def _compared(
             f"replace_fn returns [{', '.join(results[1])}]", where=place_of(replace_fn),
             next="return as many tensors of the same dtype and rank, with a cast at the end if need be",
         )  # fmt: skip
-    return text
+    return graphs, f"{sorted(scalars.items())} {[_described(a) for a in args]}"
 
 
 def _with_scalars(fn: Any, examples: list[Any], scalars: dict[str, Any]) -> list[Any]:

@@ -192,6 +192,7 @@ class NpuTasks:
                     npu.graph_task_update_end(stream)
                     group.lists = new
                 group.event.record(stream)
+        npu.current_stream().wait_stream(stream)
 
 
 def _on_meta(value: Any) -> Any:

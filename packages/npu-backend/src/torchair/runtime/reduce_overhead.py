@@ -23,6 +23,7 @@ from typing import Any, Final, TypeAlias
 
 import torch
 
+from ge_converters.base.torch_compat import tensors_on_memory_of
 from torchair.config.log import logger
 from torchair.passes.base import output_values, value_of
 from torchair.passes.memory import Memory
@@ -335,7 +336,7 @@ class CapturedGraph:
         if entry.copies:
             return value.clone()
         if not _lies_in(value, bound):  # an input that the graph has written is the caller's own memory
-            mine.lent.append(_Lent(value, _users(value), entry))
+            mine.lent.append(_Lent(value, tensors_on_memory_of(value), entry))
         return value.detach()
 
 
@@ -345,11 +346,6 @@ def _filled(held: Sequence[torch.Tensor], numbers: Sequence[Any]) -> Sequence[to
     return held
 
 
-def _users(value: torch.Tensor) -> int:
-    """How many tensors there are on the memory of one, views and what autograd has saved among them."""
-    return int(torch._C._storage_Use_Count(value.untyped_storage()._cdata))
-
-
 def _lies_in(value: torch.Tensor, others: Sequence[Any]) -> bool:
     start = value.untyped_storage().data_ptr()
     return any(isinstance(t, torch.Tensor) and t.untyped_storage().data_ptr() == start for t in others)
@@ -357,7 +353,7 @@ def _lies_in(value: torch.Tensor, others: Sequence[Any]) -> bool:
 
 def _held(mine: _Captures) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Memory of earlier results that somebody still uses, and a copy of it; it is lent no longer where nobody does."""
-    mine.lent = [each for each in mine.lent if _users(each.memory) > each.users]
+    mine.lent = [each for each in mine.lent if tensors_on_memory_of(each.memory) > each.users]
     for each in mine.lent:
         each.entry.copies = True
     return [(each.memory, each.memory.clone()) for each in mine.lent]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ge_runtime.cpu import torch_compat
 from ge_runtime.cpu.kernels.numerics import axis_list, wide
 from ge_runtime.cpu.limits import ensure_sizes
 from ge_runtime.cpu.plan_context import PlanContext
@@ -39,7 +40,7 @@ def _plan_softmax(ctx: PlanContext) -> Call | None:
     axes = list(ctx.attr("axes", [-1]))
     if len(axes) != 1 or ctx.attr("half_to_float", False):
         return None
-    return Call(torch._softmax, (ctx.tensor("x"), axes[0], False))
+    return Call(torch_compat.softmax, (ctx.tensor("x"), axes[0], False))
 
 
 rows({  # x - max - log(sum(exp(x - max)))
@@ -51,7 +52,7 @@ rows({  # x - max - log(sum(exp(x - max)))
 @plan("LogSoftmaxV2")
 def _plan_log_softmax(ctx: PlanContext) -> Call | None:
     axes = list(ctx.attr("axes", [-1]))
-    return Call(torch._log_softmax, (ctx.tensor("logits"), axes[0], False)) if len(axes) == 1 else None
+    return Call(torch_compat.log_softmax, (ctx.tensor("logits"), axes[0], False)) if len(axes) == 1 else None
 
 
 def _log_softmax_backward(g: Tensor, y: Tensor, axes: Sequence[int]) -> Tensor:
