@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import torchair
-from ge_graph.errors import EngineError
+from ge_graph.errors import ConfigError, EngineError
 from torchair.runtime import reduce_overhead
 from torchair.runtime.fx_program import write_program
 from torchair.runtime.graph_capture import NpuGraph, ProgramReplay, find_capture
@@ -316,6 +316,35 @@ def test_npugraph_ex_by_name():
     first, second = f(torch.ones(2)), f(torch.zeros(2))
     assert (first.tolist(), second.tolist()) == ([2, 2], [1, 1])
     assert seen == [("GraphExConfig", True)] * 2
+
+
+def _by_config(name):
+    made = torchair.CompilerConfig()
+    made.mode = name
+    return {"backend": torchair.get_npu_backend(compiler_config=made)}
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        lambda: {"backend": "npugraph_ex"},
+        lambda: {"backend": "npu", "mode": "npugraph_ex"},
+        lambda: {"backend": "npu", "mode": "reduce-overhead"},
+        lambda: {"backend": "npu", "options": {"mode": "npugraph_ex", "capture_limit": 8}},
+        lambda: {"backend": torchair.get_npu_backend(), "options": {"mode": "npugraph_ex"}},
+        lambda: _by_config("npugraph_ex"),
+        lambda: _by_config("reduce-overhead"),
+    ],
+)
+def test_every_name_of_captured_graphs_means_them(log, how):
+    f = torch.compile(lambda x: x + 1, **how())
+    assert f(torch.ones(2)).tolist() == [2, 2]
+    assert captures(log) == 1
+
+
+def test_a_wrong_mode_names_all_of_them():
+    with pytest.raises(ConfigError, match=r"GE1002.*'npugraph_ex' \(means 'reduce-overhead'\)(.|\n)*'npugraph_ex'\?"):
+        torchair.CompilerConfig().mode = "npugraph-ex"
 
 
 @pytest.mark.parametrize(
