@@ -356,3 +356,12 @@ def test_the_rows_of_replaced_tasks_are_those_of_the_wheel():
         assert {k: into[k] for k in known} == known == room
         assert set(into) - set(known) == {"workspace", "out"}
         assert {k for k, v in known.items() if "List[int]" in v or "SymInt" in v} == row.lists
+
+
+def test_the_pairs_of_writing_operators_are_those_of_the_wheel():
+    from torchair.passes.reinplace import PAIRS, in_place_form, writing_form
+
+    for name, writer in PAIRS.items():
+        target, wanted = getattr(torch.ops.npu, name).default, getattr(torch.ops.npu, writer).default
+        several = writing_form(target)
+        assert (in_place_form(target) if several is None else several.target) is wanted
