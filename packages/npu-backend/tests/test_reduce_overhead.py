@@ -11,6 +11,7 @@ import weakref
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import torchair
 from ge_graph.errors import ConfigError, EngineError
@@ -18,8 +19,10 @@ from torchair.runtime import reduce_overhead
 from torchair.runtime.fx_program import write_program
 from torchair.runtime.graph_capture import NpuGraph, ProgramReplay, find_capture
 from torchair.runtime.host_tasks import StepNumbers
+from torchair.runtime.host_work import refuse_host_work
 from torchair.runtime.views import ViewPlan
 
+aten = torch.ops.aten
 HOSTILE = (
     "n\n    pass\nimport os; os._exit(7)\ndef call(*a):\n    #", "'\"\"\"", "'''", "end\\", "a\rimport os", "a\x0cb",
     "a\u2028b", "a\x00b", "</script>", "=cmd", "../x", "x" * 10_000, "a\u202eb", "a\ud800b", "del", "hostile",
@@ -385,8 +388,60 @@ def test_what_is_not_kept_is_said_in_a_python_warning(tmp_path, monkeypatch):
     made = config()
     made.cache_dir = str(tmp_path / "b")
     f = torch.compile(lambda x: x + 2, backend=torchair.get_npu_backend(compiler_config=made))
-    with pytest.warns(UserWarning, match="keeps no captured graphs"):
+    with pytest.warns(UserWarning, match="without effect here: cache_dir"):
         assert f(torch.ones(2)).tolist() == [3, 3]
+
+
+# -- what a device cannot capture
+
+
+def _on_a_device(fn):
+    """The graph of a function of two tensors on a device, which ``meta`` stands for, and one of the host."""
+    args = torch.ones(3, 3), torch.ones(3, 3, dtype=torch.bool), torch.ones(3, 3)
+    gm = make_fx(fn, record_stack_traces=True)(*args)
+    inputs = [n for n in gm.graph.nodes if n.op == "placeholder"]
+    host = {inputs[2]}
+    for node in gm.graph.nodes:
+        moved = node.kwargs.get("device")
+        made_of = node.op == "call_function" and set(node.all_input_nodes)
+        if (made_of and moved is None and made_of <= host) or (moved is not None and torch.device(moved).type == "cpu"):
+            host.add(node)
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            where = "cpu" if node in host else "meta"
+            node.meta["val"] = torch.empty(value.shape, dtype=value.dtype, device=where)
+    return gm
+
+
+def _masked(x, mask, h):
+    x = x * 2
+    x[mask] = 0.0
+    return x
+
+
+@pytest.mark.parametrize(
+    ("fn", "text"),
+    [
+        (_masked, r"aten.index_put_.default: how much.*torch.where\(mask, value, y\)"),
+        (lambda x, mask, h: x[mask] + 1, r"aten.index.Tensor: how much it does depends on data"),
+        (lambda x, mask, h: x + h, r"aten.add.Tensor: 'h_1' lies on the host; make it on device 'meta'"),
+        (lambda x, mask, h: x + h.sum(), r"aten.add.Tensor: 'sum_1' lies on the host"),
+        (lambda x, mask, h: aten._to_copy(x, device="cpu"), r"aten._to_copy.default: its result goes to the host"),
+        (lambda x, mask, h: aten._to_copy(h, device="meta"), r"aten._to_copy.default: 'h_1' lies on the host"),
+    ],
+)
+def test_what_needs_the_host_is_refused_with_its_line(fn, text):
+    with pytest.raises(EngineError, match=f"GE1058(.|\\n)*{text}"):
+        refuse_host_work(_on_a_device(fn), "meta")
+
+
+def test_what_a_device_captures_is_not_refused():
+    def fn(x, mask, h):
+        at = x.argmax(0)
+        x.index_put_((at,), x[at] * 2)
+        return torch.where(mask, x, 0.5).sum(), x.t() @ x, h + 1
+
+    refuse_host_work(_on_a_device(fn), "meta")
 
 
 # -- the device's capture ---------------------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ def resized_sizes(size: Sequence[Any], output_size: Sequence[Any] | None, factor
 
 
 def surely(claim: Any) -> bool:
-    """Whether a claim about symbolic numbers holds for every input; asks the expressions, so no guard comes into being."""
+    """Whether a claim about symbolic numbers holds for every input; asking sets no guard."""
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
     return bool(statically_known_true(claim))

@@ -331,8 +331,6 @@ class Pipeline(FxProgress):
         """Mode reduce-overhead: a program of the ATen graph, captured and replayed."""
         from torchair.runtime.reduce_overhead import compile_captured
 
-        if self.config.cache_dir.value:
-            logger.tell("config.cache_dir keeps no captured graphs: each process traces and captures anew")
         with self.timed("reduce-overhead") as note, real_values():
             call, source = compile_captured(
                 gm, device_of(gm), self.config.aclgraph_config, static=self._static_inputs(),

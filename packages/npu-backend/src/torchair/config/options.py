@@ -111,8 +111,8 @@ _DUMP_DEVICE = "Part of the device's data dump; needs dump_config.enable_dump."
 TOP: Final = (
     Option(
         "mode", "choice", "max-autotune", "graph", "here",
-        "max-autotune lowers to one GE graph; npugraph_ex, by its older name reduce-overhead, replays a Python program of "
-        "the ATen graph.",
+        "max-autotune lowers to one GE graph; npugraph_ex (older name: reduce-overhead) replays a program of the ATen "
+        "graph.",
         "max-autotune runs the GE graph; npugraph_ex captures the operators' launches.",
         choices=("max-autotune", "reduce-overhead"), same={"npugraph_ex": "reduce-overhead"},
     ),
@@ -377,8 +377,8 @@ GRAPH_EX: Final = (
           also=("aclgraph_config.use_custom_pool",)),
     _flag("reuse_graph_pool_in_same_fx", True, "runtime", "device", "None.",
           device="Captured graphs of one FX graph share a memory pool."),
-    Option("capture_limit", "int", 64, "runtime", "here", "Shapes captured per FX graph; a further one takes the place of the one "
-           "that was replayed least, with a warning.", "Same.", low=1),
+    Option("capture_limit", "int", 64, "runtime", "here", "Shapes captured per FX graph; a further one takes the "
+           "place of the one that was replayed least, with a warning.", "Same.", low=1),
     _flag("clone_input", True, "runtime", "here", "User inputs are copied into static buffers.", device="Same.",
           also=("debug.aclgraph.clone_input",)),
     _flag("clone_output", False, "runtime", "here",

@@ -36,8 +36,8 @@ PAIRS: Final = {
     "npu_recurrent_gated_delta_rule_functional": "npu_recurrent_gated_delta_rule",
     "npu_scatter_pa_kv_cache_functional": "npu_scatter_pa_kv_cache",
 }
-"""Operators of torch_npu and those that do the same in place. The functional one of several results returns those of the
-other, then each argument that the other writes, in their order."""
+"""Operators of torch_npu and those that do the same in place. The functional one of several results returns those of
+the other, then each argument that the other writes, in their order."""
 
 
 @functools.cache

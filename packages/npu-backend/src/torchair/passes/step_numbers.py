@@ -101,8 +101,15 @@ def _readers(number: Node) -> Iterator[tuple[Node, Node]]:
                 yield user, node
 
 
-def _held_on_device(user: Node) -> bool:
-    return user.target is aten.scalar_tensor.default
+def _held_on_device(user: Node, home: str) -> bool:
+    """Whether a node puts a number where the captured program runs; an operator of a device keeps one of the host."""
+    return user.target is aten.scalar_tensor.default and value_of(user).device.type == home
+
+
+def _home(graph: torch.fx.Graph) -> str:
+    """The device type of the graph; a device wins over the host."""
+    devices = {v.device.type for n in graph.nodes if isinstance(v := value_of(n), torch.Tensor)}
+    return min(devices, key=lambda device: (device == "cpu", device), default="cpu")
 
 
 def _updated(user: Node, number: Node) -> bool:
@@ -119,9 +126,10 @@ def step_inputs(graph: torch.fx.Graph) -> frozenset[Node]:
 
     Another value of any other number needs another capture.
     """
+    home = _home(graph)
     return frozenset(
         n for n in _numbers(graph)
-        if all(_held_on_device(user) or _updated(user, read) for user, read in _readers(n))
+        if all(_held_on_device(user, home) or _updated(user, read) for user, read in _readers(n))
     )  # fmt: skip
 
 
@@ -187,9 +195,12 @@ def _with_number(node: Node, write: _Writer) -> Node | None:
     if not isinstance(held, torch.Tensor) or len(node.args) > 2 or node.kwargs or not is_number(number):
         return None
     result = value_of(node).dtype
-    if held.dtype in _INTEGER and result in (held.dtype, torch.bool):
-        dtype = held.dtype
-    elif held.dtype in (torch.float32, torch.float64) and result == held.dtype:
+    if (
+        held.dtype in _INTEGER
+        and result in (held.dtype, torch.bool)
+        or held.dtype in (torch.float32, torch.float64)
+        and result == held.dtype
+    ):
         dtype = held.dtype
     else:
         return None
@@ -277,7 +288,9 @@ def _select_scatter(node: Node, write: _Writer) -> Node | None:
 
 def _span(node: Node, first: int, part: torch.Tensor) -> tuple[int, Node, int] | None:
     """Dimension, begin and length of a slice that begins at a number and is not cut off at the end."""
-    dim, begin, step = (_argument(node, first + i, n, d) for i, n, d in ((0, "dim", 0), (1, "start", 0), (3, "step", 1)))
+    dim, begin, step = (
+        _argument(node, first + i, n, d) for i, n, d in ((0, "dim", 0), (1, "start", 0), (3, "step", 1))
+    )
     end = _argument(node, first + 2, "end", None)
     count = part.shape[dim]
     if not is_number(begin) or step != 1 or type(count) is not int or end is None or not _not_negative(begin):
@@ -306,7 +319,7 @@ _FORMS: Final[dict[Any, Callable[[Node, _Writer], Node | None]]] = {
 
 
 class NumbersOnDevice(FxPass):
-    """``add(x, n)`` -> ``add(x, scalar_tensor(n))``; positions in ``select``, ``slice`` and what writes such places alike.
+    """``add(x, n)`` -> ``add(x, scalar_tensor(n))``; positions in ``select``, ``slice`` and writes alike.
 
     Only numbers that decide no size, such as a position in a cache, and with the same bits as result.
 
@@ -321,9 +334,12 @@ class NumbersOnDevice(FxPass):
         graph = gm.graph
         numbers = _numbers(graph)
         found = list(dict.fromkeys(user for n in numbers for user, _ in _readers(n)))
-        found += [u for n in found if _held_on_device(n) for u in n.users]
+        found += [u for n in found if n.target is aten.scalar_tensor.default for u in n.users]
         write = _Writer(graph)
-        return sum(_replace(node, write) for node in _in_order(graph, found)) if found else 0
+        edits = sum(_replace(node, write) for node in _in_order(graph, found)) if found else 0
+        for node in [n for n in graph.nodes if n.target is aten.scalar_tensor.default and not n.users]:
+            graph.erase_node(node)
+        return edits
 
 
 def _in_order(graph: torch.fx.Graph, chosen: Iterable[Node]) -> list[Node]:

@@ -10,8 +10,8 @@ A number that changes in every step and decides no size, such as a position or a
 tells captures apart: see ``host_tasks``.
 
 Each thread has captures, and a memory pool, of its own: what a run leaves is overwritten by the next run of the same
-thread only. ``capture_limit`` counts a thread's captures; beyond it the least used one goes. They all go when the thread
-ends.
+thread only. ``capture_limit`` counts a thread's captures; beyond it the least used one goes. They all go when the
+thread ends.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from torchair.passes.memory import Memory
 from torchair.runtime.fx_program import write_program
 from torchair.runtime.graph_capture import GraphCapture, Program, Recording, Told, find_capture
 from torchair.runtime.host_tasks import StepNumbers, take_step_numbers
+from torchair.runtime.host_work import refuse_host_work
 from torchair.runtime.views import View, ViewPlan, take_views
 
 Node: TypeAlias = torch.fx.Node
@@ -112,8 +113,8 @@ class _Captures:
     """What one thread has captured of a graph.
 
     Attributes:
-        lent: Of all captures, those that are gone included: they share a memory pool, so each may overwrite what another
-            has handed out.
+        lent: Of all captures, those that are gone included: they share a memory pool, so each may overwrite what
+            another has handed out.
     """
 
     capture: GraphCapture
@@ -144,9 +145,11 @@ def compile_captured(
     Returns:
         A function of one list of arguments, which it empties, and the text of the program.
 
-    Errors: EngineError GE1056 if the device has no capture.
+    Errors: EngineError GE1056 if the device has no capture, GE1058 if an operator needs the host meanwhile.
     """
     switches = Switches.of(options)
+    if device != "cpu" and capture and not switches.force_eager:
+        refuse_host_work(gm, device)
     bare = not isinstance(list(gm.graph.nodes)[-1].args[0], (tuple, list))
     memory = Memory(gm.graph)
     inputs = [n for n in gm.graph.nodes if n.op == "placeholder"]
@@ -282,8 +285,8 @@ class CapturedGraph:
         if not self._told:
             self._told = True
             logger.tell(
-                "%s: capture_limit = %d shapes are captured; from here on a new shape takes the place of the one that was "
-                "used least", self._title, limit,
+                "%s: capture_limit = %d shapes are captured; from here on a new shape takes the place of the one that "
+                "was used least", self._title, limit,
             )  # fmt: skip
 
     def _new(self, mine: _Captures, args: Sequence[Any], numbers: Sequence[Any]) -> _Entry:
