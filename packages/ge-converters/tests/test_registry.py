@@ -17,6 +17,7 @@ from ge_converters.base.provenance import target_name
 from ge_converters.lowering import lower
 from ge_converters.lowering.explain import Absent, Convertible, Refused, explain
 from ge_converters.registry import REGISTRY, Registry
+from ge_converters.registry import registry as registry_module
 from ge_graph import ops as ge
 from tair_testing import warm
 
@@ -587,6 +588,16 @@ def test_a_lookup_imports_one_family_and_what_is_decomposed_is_the_same_before_a
     decomposed, converted = warm.run("-c", ON_DEMAND).stdout.split()
     assert int(decomposed) > 300
     assert int(converted) > 700
+
+
+def test_a_module_that_was_edited_since_is_not_in_the_index(monkeypatch):
+    whole = registry_module._index()
+    assert "ge_converters.ops.matmul" in whole
+    size_of = registry_module.size_of
+    monkeypatch.setattr(
+        registry_module, "size_of", lambda folder, module: "1" if module == "matmul" else size_of(folder, module)
+    )
+    assert whole.keys() - registry_module._index().keys() == {"ge_converters.ops.matmul"}
 
 
 def test_families_that_the_index_lacks_come_with_the_first_lookup(monkeypatch):

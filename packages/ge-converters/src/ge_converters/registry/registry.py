@@ -454,7 +454,10 @@ def _family_modules() -> Iterator[str]:
 
 
 def _index() -> Mapping[str, Sequence[str]]:
-    """Module to the ops that it converts; empty if the index was made with another version of torch."""
+    """Module to the ops that it converts; empty if the index was made with another version of torch.
+
+    A module that was edited since, which its size tells, is left out: it loads with the first lookup.
+    """
     spec = importlib.util.find_spec(BUILT_IN)
     folder = next(iter(spec.submodule_search_locations or ()), None) if spec is not None else None
     if folder is None:
@@ -463,7 +466,16 @@ def _index() -> Mapping[str, Sequence[str]]:
     if version != index_version():
         return {}
     rows = (line.split("\t") for line in lines)
-    return {f"{BUILT_IN}.{module}": ops.split() for module, ops in rows}
+    fresh = (row for row in rows if len(row) == 3 and row[1] == size_of(folder, row[0]))
+    return {f"{BUILT_IN}.{module}": ops.split() for module, _, ops in fresh}
+
+
+def size_of(folder: str, module: str) -> str:
+    """The size in bytes of the source file of a module below a folder, as text; empty if there is none."""
+    try:
+        return str(Path(folder, *module.split(".")).with_suffix(".py").stat().st_size)
+    except OSError:
+        return ""
 
 
 def index_version() -> str:

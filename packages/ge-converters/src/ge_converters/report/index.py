@@ -14,7 +14,7 @@ from unittest import mock
 
 from ge_converters.base.provenance import target_name
 from ge_converters.registry import REGISTRY
-from ge_converters.registry.registry import BUILT_IN, INDEX, index_version, modules_in
+from ge_converters.registry.registry import BUILT_IN, INDEX, index_version, modules_in, size_of
 from ge_graph.files import generate
 
 
@@ -46,9 +46,11 @@ def _being_imported() -> str:
     return str(frame.f_globals["__name__"])
 
 
-def text() -> str:
-    """The file: the version of torch, then a line for each module, its ops after it."""
-    rows = [f"{module}\t{' '.join(sorted(ops))}" for module, ops in sorted(registered().items())]
+def text(folder: str) -> str:
+    """The file: the version of torch, then a line for each module: its name, its size in bytes, its ops."""
+    rows = [
+        f"{module}\t{size_of(folder, module)}\t{' '.join(sorted(ops))}" for module, ops in sorted(registered().items())
+    ]
     return "\n".join((index_version(), *rows)) + "\n"
 
 
@@ -56,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Write the file, or with ``--check`` say whether it is up to date."""
     spec = importlib.util.find_spec(BUILT_IN)
     folder = (spec.submodule_search_locations or [""])[0] if spec is not None else ""
-    return generate("ge_converters.report.index", Path(folder, INDEX), lambda file: {file: text()}, argv)
+    return generate("ge_converters.report.index", Path(folder, INDEX), lambda file: {file: text(folder)}, argv)
 
 
 if __name__ == "__main__":

@@ -47,8 +47,9 @@ def _being_imported() -> str:
 
 
 def text() -> str:
-    """The file: a line for each module, its operator types after it."""
-    return "".join(f"{module}\t{' '.join(sorted(ops))}\n" for module, ops in sorted(registered().items()))
+    """The file: a line for each module: its name, its size in bytes, its operator types."""
+    rows = sorted(registered().items())
+    return "".join(f"{module}\t{registry.size_of(module)}\t{' '.join(sorted(ops))}\n" for module, ops in rows)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
