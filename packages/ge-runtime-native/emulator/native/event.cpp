@@ -43,26 +43,8 @@ struct Mark {
 
 constexpr uint32_t kExternal = 0x20;
 
-// What an external event is: a gate that a recording opens and only a reset closes; a wait may come before both.
-struct Gate {
-  std::mutex mutex;
-  std::condition_variable opened;
-  bool open = false;
-
-  void set(bool to) {
-    std::lock_guard<std::mutex> lock(mutex);
-    open = to;
-    opened.notify_all();
-  }
-  void pass() {
-    std::unique_lock<std::mutex> lock(mutex);
-    opened.wait(lock, [this] { return open; });
-  }
-};
-
 struct Event {
   uint32_t flags = 0;
-  std::shared_ptr<Gate> gate;  // of an external event only
   std::mutex mutex;
   std::shared_ptr<Mark> mark;
 
@@ -90,7 +72,6 @@ EMU_API aclError aclrtCreateEventExWithFlag(aclrtEvent* made, uint32_t flag) {
   if (aclError code = emu::need_context("aclrtCreateEvent")) return code;
   auto* event = new emu::Event;
   event->flags = flag;
-  if ((flag & emu::kExternal) != 0) event->gate = std::make_shared<emu::Gate>();
   *made = event;
   return acl::kOk;
 }
@@ -112,10 +93,6 @@ EMU_API aclError aclrtRecordEvent(aclrtEvent handle, aclrtStream stream_handle) 
   std::shared_ptr<emu::Stream> stream;
   if (aclError code = emu::need_stream("aclrtRecordEvent", stream_handle, &stream)) return code;
   auto mark = std::make_shared<Mark>();
-  if (auto gate = event_of(handle)->gate) {
-    event_of(handle)->put(mark);
-    return emu::submit(stream_handle, "event record", [mark, gate] { return mark->set(), gate->set(true), acl::kOk; }, true);
-  }
   if (auto recording = stream->recording()) {
     mark->captured = true;
     mark->recording = recording;
@@ -131,8 +108,6 @@ EMU_API aclError aclrtStreamWaitEvent(aclrtStream stream_handle, aclrtEvent hand
   if (handle == nullptr) return fail(acl::kRtParam, "aclrtStreamWaitEvent: event is null");
   std::shared_ptr<emu::Stream> stream;
   if (aclError code = emu::need_stream("aclrtStreamWaitEvent", stream_handle, &stream)) return code;
-  if (auto gate = event_of(handle)->gate)
-    return emu::submit(stream_handle, "event wait", [gate] { return gate->pass(), acl::kOk; });
   auto mark = event_of(handle)->last();
   if (mark == nullptr) return acl::kOk;  // never recorded: nothing to wait for
   auto of_event = mark->captured ? mark->recording.lock() : nullptr;
@@ -156,12 +131,8 @@ EMU_API aclError aclrtStreamWaitEvent(aclrtStream stream_handle, aclrtEvent hand
 
 EMU_API aclError aclrtResetEvent(aclrtEvent handle, aclrtStream stream) {
   if (handle == nullptr) return fail(acl::kRtParam, "aclrtResetEvent: event is null");
-  auto gate = event_of(handle)->gate;
   event_of(handle)->put(nullptr);
-  return emu::submit(stream, "event reset", [gate] {
-    if (gate != nullptr) gate->set(false);
-    return acl::kOk;
-  });
+  return emu::submit(stream, "event reset", [] { return acl::kOk; });
 }
 
 EMU_API aclError aclrtQueryEventStatus(aclrtEvent handle, int* status) {
