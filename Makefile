@@ -12,7 +12,7 @@ export HF_HUB_OFFLINE ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-npu test tiny quick unit system emulator-test torchvision-test opinfo fuzz fuzz-arguments fuzz-kernels torch-suites native graphs chips bench lint regen coverage configure wheels install uninstall package-test package-tests docs matrix versions-test release clean
+.PHONY: help setup demo demo-npu test tiny quick unit system emulator-test torchvision-test opinfo fuzz fuzz-arguments fuzz-kernels torch-suites rewrites native graphs chips bench lint regen coverage configure wheels install uninstall package-test package-tests docs matrix versions-test release clean
 
 help:  ## list these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -81,6 +81,9 @@ fuzz-kernels: setup  ## kernels of the embedded engine with hostile operands, gu
 torch-suites: setup  ## torch's own databases of modules, optimizers and higher-order operators, every row
 	@TAIR_WHOLE=1 $(TEST) tests/test_module_db.py tests/test_optim_db.py tests/test_hop_db.py tests/test_opcheck.py \
 		tests/test_control_flow.py tests/data_dependent
+
+rewrites: setup  ## what debug.verify_rewrites catches, and that it is silent over all models, programs and passes
+	@TAIR_WHOLE=1 $(TEST) tests/test_verified_rewrites.py packages/npu-backend/tests/test_proofs*.py
 
 native: setup  ## every OpInfo by the GE operators it becomes, what GE has instead, and why it is not used
 	@$(RUN) -m tools.native

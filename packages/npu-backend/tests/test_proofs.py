@@ -1,10 +1,15 @@
 """config.debug.verify_rewrites: wrong rules are named with a counter-example, right ones pass."""
 
+import re
+
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import torchair
 from torchair.passes import npu_patterns, patterns
+from torchair.passes.custom import PassError
+from torchair.passes.proofs import Watch
 
 aten = torch.ops.aten
 
@@ -99,6 +104,45 @@ def test_the_variable_switches_it_on(monkeypatch):
     assert torchair.CompilerConfig().debug.verify_rewrites.value is True
     monkeypatch.setenv("TAIR_VERIFY_REWRITES", "0")
     assert torchair.CompilerConfig().debug.verify_rewrites.value is False
+
+
+def test_a_right_claim_does_not_stand_for_a_wrong_one_of_the_same_form():
+    """The second operand of the product becomes another value that is made in the same way, of another input."""
+    gm = make_fx(lambda x, y: (x.sin().exp(), x.sin() * y.sin()), tracing_mode="fake")(*two)
+    first, product = (next(n for n in gm.graph.nodes if n.target is op) for op in (aten.sin.default, aten.mul.Tensor))
+    watch = Watch()
+    with watch.fx_pass("right", gm):
+        product.args = (first, product.args[1])
+    wrong = pytest.raises(PassError, match="GE1025.*sin.default in the place of aten.sin.default")
+    with wrong, watch.fx_pass("wrong", gm):
+        product.args = (first, first)
+
+
+def test_a_memo_lives_as_long_as_the_compilation():
+    gm = make_fx(lambda x, y: x.sin() * y.sin(), tracing_mode="fake")(*two)
+    product = next(n for n in gm.graph.nodes if n.target is aten.mul.Tensor)
+    first, second = Watch(), Watch()
+    with first.fx_pass("turned", gm):
+        product.args = product.args[::-1]
+    assert first._known
+    assert not second._known
+
+
+def test_what_was_not_evaluated_is_in_the_report():
+    def large(gm, example_inputs, config):
+        for node in gm.graph.nodes:
+            if node.target is aten.sin.default:
+                node.target = aten.cos.default
+
+    with torchair.record_compilation() as reports:
+        compiled(lambda x: x.sin(), verifying(post_grad_custom_pre_pass=large), torch.zeros(1 << 24).expand(2, -1))
+    head, *rest = reports[0].rewrites
+    assert re.match(r"\d+ rewrites evaluated, 1 could not be$", head)
+    assert len(rest) == 1
+    assert re.match(r"config.post_grad_custom_pre_pass .*large.* 1 not evaluated: \d+ elements are too many", rest[0])
+    with torchair.record_compilation() as reports:
+        compiled(lambda x: x.sin(), None, x)
+    assert reports[0].rewrites == []
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

@@ -22,6 +22,8 @@ class CompileReport:
         total_s: Seconds spent in this library for the graph; the first graph of a model counts as ``prepare`` what came
             before AOTAutograd: imports, keys of caches, the table of decompositions.
         parts: For a graph that was split: what runs where, one line a GE graph or eager node, in the order they run.
+        rewrites: Under ``config.debug.verify_rewrites``: how many rewrites were evaluated, then one line for each pass
+            some of whose rewrites could not be, with the reasons; empty without the option.
     """
 
     model_id: int
@@ -32,6 +34,7 @@ class CompileReport:
     stages: dict[str, float] = field(default_factory=dict)
     total_s: float = 0.0
     parts: list[str] = field(default_factory=list)
+    rewrites: list[str] = field(default_factory=list)
 
     @property
     def conversion_s(self) -> float:

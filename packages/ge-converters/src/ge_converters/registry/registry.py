@@ -30,6 +30,7 @@ from ge_converters.base.support import Support
 from ge_converters.base.torch_compat import is_composite
 from ge_converters.registry.entry import Converter, Entry, Target, where_is
 from ge_converters.registry.signatures import Fit, check_target, fitted, loaded_op, renamed
+from ge_graph import schema
 
 logger = logging.getLogger(__name__)
 
@@ -345,14 +346,15 @@ class Registry:
         return derived if isinstance(derived, str) else ""
 
     def _derive(self, target: torch._ops.OpOverload) -> Entry | str:
-        known = self._automatic.get(target)
+        key = (target, schema.release())  # releases may define the operator differently
+        known = self._automatic.get(key)
         if known is not None:
             return known
         from ge_converters.registry.derive import derive  # it loads GE's operators, which few graphs need derived
 
         derived = derive(target)
         if isinstance(derived, Entry):  # a reason may go away: schemas can be added at any time
-            self._automatic[target] = derived
+            self._automatic[key] = derived
         return derived
 
     def near(self, target: Any, limit: int = 3) -> tuple[str, ...]:

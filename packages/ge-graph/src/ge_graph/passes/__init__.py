@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
+from ge_graph import schema
 from ge_graph.ir import Graph
 from ge_graph.kernels import Oracle
 from ge_graph.passes.base import Pass, PassResult
@@ -78,7 +79,8 @@ def run(
     """
     results = []
     for step in passes:
-        with nullcontext() if around is None else around(step.name, graph):
+        surrounded = nullcontext() if around is None else around(step.name, graph)
+        with schema.at_release(graph.release), surrounded:
             result = step.run(graph, check=check)
         results.append(result)
         if result.changed:

@@ -135,6 +135,9 @@ class Pipeline(FxProgress):
             call = self._compile(gm, example_inputs)
         finally:
             self.report.total_s = time.perf_counter() - start
+        if self._watch is not None:
+            self.report.rewrites = self._watch.described()
+            logger.info("%s: verify_rewrites: %s", self._label, "\n  ".join(self.report.rewrites))
         for reports in _recorders:
             reports.append(self.report)
         return call
@@ -363,12 +366,12 @@ class Pipeline(FxProgress):
             for target in dict.fromkeys(n.target for n in gm.graph.nodes if n.op == "call_function"):
                 REGISTRY.find(target)
             note("known")
-        schema.use_cann(self.config.cann_version.value)
-        lowered = convert_graph(
-            gm, name=f"graph_{self.stage.graph_id}", specialise=specialise,
-            prepare=lambda made: self._prepared(gm, prepare(self._checked(made)), ref_data), progress=self,
-        )  # fmt: skip
-        self._check_soc(lowered.graph)
+        with schema.use_cann(self.config.cann_version.value):
+            lowered = convert_graph(
+                gm, name=f"graph_{self.stage.graph_id}", specialise=specialise,
+                prepare=lambda made: self._prepared(gm, prepare(self._checked(made)), ref_data), progress=self,
+            )  # fmt: skip
+            self._check_soc(lowered.graph)
         self.report.ge_ops += _tasks(lowered.graph)
         return lowered
 

@@ -98,6 +98,19 @@ class Verdict:
     new: Part | None = None
 
 
+def numbered(old: Part, new: Part, order: Callable[[Any], Any] = lambda value: 0) -> dict[Any, int]:
+    """A number for each value that one of two parts begins with, the same in both; those of the first come first.
+
+    Args:
+        order: Tells values of one step apart.
+    """
+    numbers: dict[Any, int] = {}
+    for part in (old, new):
+        for leaf in sorted(part.leaves, key=lambda v, p=part: (p.version.maker[v].place, order(v))):  # type: ignore[misc]
+            numbers.setdefault(leaf, len(numbers))
+    return numbers
+
+
 Evaluate = Callable[[Part, Part], Verdict]
 
 

@@ -11,7 +11,7 @@ from torchair.passes.arguments import canonical
 from torchair.passes.base import output_values, value_of
 from torchair.passes.memory import writes
 from torchair.passes.proofs import samples
-from torchair.passes.proofs.claims import Comparison, Part, Step, Verdict, Version, described
+from torchair.passes.proofs.claims import Comparison, Part, Step, Verdict, Version, described, numbered
 from torchair.passes.proofs.sizes import Sizes, choices
 from torchair.passes.proofs.tolerances import Tolerance
 
@@ -71,27 +71,31 @@ def compare(old: Version, new: Version, tolerance: Tolerance, known: set[Any]) -
         return _whole(old, new, found)
 
     def evaluate(a: Part, b: Part) -> Verdict:
-        key = (_shape(a), _shape(b), tolerance)
-        if key in known:
+        leaves = numbered(a, b)
+        key = (_shape(a, leaves), _shape(b, leaves), tolerance, repr(found))
+        if None not in key and key in known:
             return Verdict(True)
         verdict = _evaluate(a, b, found, tolerance)
-        if verdict.equal:
+        if verdict.equal and None not in key:
             known.add(key)
         return verdict
 
     return Comparison(old, new, lambda a, b: a.target is b.target and a.rest == b.rest, evaluate)
 
 
-def _shape(part: Part) -> Any:
-    """All that a verdict on a part depends on; the same for the same part at another place of a model."""
-    number: dict[Any, int] = {}
+def _shape(part: Part, leaves: Mapping[Any, int]) -> Any:
+    """All that a verdict on a part depends on; the same for the same part at another place of a model.
+
+    None for parts that read what the graph holds: it may be another tensor by the next pass.
+    """
+    number = dict(leaves)
     lines: list[Any] = []
-    for leaf in sorted(part.leaves, key=lambda v: part.version.maker[v].place):
-        number[leaf] = len(number)
-        step = part.version.maker[leaf]
-        lines.append((_described(step.about[2]), str(step.target) if leaf.op == "get_attr" else ""))
-    for step in part.steps:
-        number[step.key] = len(number)
+    for leaf in sorted(part.leaves, key=number.__getitem__):
+        if leaf.op == "get_attr":
+            return None
+        lines.append((number[leaf], _described(part.version.maker[leaf].about[2])))
+    for place, step in enumerate(part.steps, len(leaves)):
+        number[step.key] = place
         lines.append((str(step.target), repr(step.rest), tuple(number[v] for v in step.operands)))
     return tuple(lines), number[part.value]
 

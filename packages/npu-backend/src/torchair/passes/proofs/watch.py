@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from ge_graph import Graph
     from ge_graph.ir import Node
 
-_KNOWN: Final[set[Any]] = set()  # a memo of a pure function: rewrites of these shapes, on these types, are equal
-_MOST_KNOWN: Final = 20_000
+_REPEATED: Final = 3  # reasons of one rewrite that a report writes out
 
 
 class Watch:
@@ -32,12 +31,27 @@ class Watch:
 
     Attributes:
         tested: How many claims were evaluated.
-        open: Rewrites that could not be evaluated, with the reason.
+        open: Rewrites that could not be evaluated, as (name, reason); in the order they came.
     """
 
     def __init__(self) -> None:
         self.tested = 0
-        self.open: list[str] = []
+        self.open: list[tuple[str, str]] = []
+        # equal rewrites of a model's many layers are evaluated once; it ends with the compilation, whose objects its
+        # keys may name by identity
+        self._known: set[Any] = set()
+
+    def described(self) -> list[str]:
+        """One line with the number of claims, and one for each pass some of whose rewrites could not be evaluated."""
+        reasons: dict[str, list[str]] = {}
+        for name, why in self.open:
+            reasons.setdefault(name, []).append(why)
+        lines = [f"{self.tested} rewrites evaluated, {len(self.open)} could not be"]
+        for name, whys in reasons.items():
+            different = list(dict.fromkeys(whys))
+            more = f"; and {len(different) - _REPEATED} other reasons" if len(different) > _REPEATED else ""
+            lines.append(f"{name}, {len(whys)} not evaluated: {'; '.join(different[:_REPEATED])}{more}")
+        return lines
 
     @contextmanager
     def fx_pass(self, name: str, gm: torch.fx.GraphModule, where: str = "") -> Iterator[None]:
@@ -50,10 +64,8 @@ class Watch:
         """
         before = fx.version(gm)
         yield
-        if len(_KNOWN) > _MOST_KNOWN:
-            _KNOWN.clear()
         with plain_eager():
-            found = fx.compare(before, fx.version(gm), tolerances.of(name), _KNOWN)
+            found = fx.compare(before, fx.version(gm), tolerances.of(name), self._known)
         self._judge(name, found, where)
 
     def graph_lowered(self, gm: torch.fx.GraphModule, lowered: Lowered) -> None:
@@ -90,15 +102,14 @@ class Watch:
         """
         if name in tolerances.OTHER_MEMORY:
             yield
+            self._left_open(name, tolerances.OTHER_MEMORY[name])
             return
         before = [(part, ge.version(part)) for part in walk(graph)]
         yield
         for part, old in before:
-            if len(_KNOWN) > _MOST_KNOWN:
-                _KNOWN.clear()
             with plain_eager():
                 found = ge.compare(
-                    old, ge.version(part), tolerances.of(name), _KNOWN, self._choices, self._sizes, self._number
+                    old, ge.version(part), tolerances.of(name), self._known, self._choices, self._sizes, self._number
                 )
             self._judge(name, found, "")
 
@@ -110,8 +121,7 @@ class Watch:
             self.tested += found.tested
             wrong, unknown = found.different, found.open
         for verdict in unknown:
-            self.open.append(f"{name}: {verdict.why}")
-            logger.info("verify_rewrites: %s could not be evaluated: %s", name, verdict.why)
+            self._left_open(name, verdict.why)
         if wrong is not None:
             rule, place, line = _blamed(wrong)
             label = f"{name}, rule '{rule}'" if rule else name
@@ -120,6 +130,10 @@ class Watch:
                 where=place or where or line,
                 next="repair the rule; until then leave it out, or report this if it is none of yours",
             )  # fmt: skip
+
+    def _left_open(self, name: str, why: str) -> None:
+        self.open.append((name, why))
+        logger.info("verify_rewrites: %s could not be evaluated: %s", name, why)
 
 
 def _expressions(value: Any) -> Iterator[Any]:
