@@ -12,7 +12,7 @@ from torchair.passes import AFTER_USER, BEFORE_USER, BUILT_IN, CAPTURED
 from torchair.passes.cats import RemoveCats, out_form
 from torchair.passes.memory import Memory
 from torchair.passes.noops import RemoveNoops
-from torchair.passes.reinplace import ReinplaceInputs, ReinplaceOps, in_place_form
+from torchair.passes.reinplace import ReinplaceInputs, ReinplaceOps, in_place_form, writing_form
 from torchair.passes.rms_norm import FUSED, FuseRmsNorm
 from torchair.passes.symbolic_inputs import DeriveSymbols
 from torchair.passes.view_chains import MergeViews
@@ -207,6 +207,128 @@ def test_memory_that_a_view_of_a_new_value_writes_counts_for_the_cache():
     c1, c2 = torch.ones(3), torch.ones(3)
     assert torch.equal(traced(fn, c, v)(c1, v), gm(c2, v))
     assert torch.equal(c1, c2)
+
+
+# -- operators of torch_npu that write caches
+
+
+def _scatter_nd(cache, indices, updates):
+    return cache.index_put((indices[:, 0],), updates)
+
+
+def _scatter_caches(key, value, key_cache, value_cache, slots):
+    return key_cache.index_put((slots,), key), value_cache.index_put((slots,), value)
+
+
+def _scatter_caches_(key, value, key_cache, value_cache, slots):
+    for cache, new in zip((key_cache, value_cache), _scatter_caches(key, value, key_cache, value_cache, slots)):
+        cache.copy_(new)
+
+
+_WRITING = {
+    "npu_scatter_nd_update(Tensor input, Tensor indices, Tensor updates) -> Tensor": _scatter_nd,
+    "npu_scatter_nd_update_(Tensor(a!) input, Tensor indices, Tensor updates) -> Tensor(a!)":
+        lambda cache, *more: cache.copy_(_scatter_nd(cache, *more)),
+    "npu_scatter_pa_kv_cache_functional(Tensor key, Tensor value, Tensor key_cache, Tensor value_cache, "
+    "Tensor slot_mapping) -> (Tensor, Tensor)": _scatter_caches,
+    "npu_scatter_pa_kv_cache(Tensor key, Tensor value, Tensor(a!) key_cache, Tensor(b!) value_cache, "
+    "Tensor slot_mapping) -> ()": _scatter_caches_,
+    "npu_recurrent_gated_delta_rule_functional(Tensor query, Tensor state) -> (Tensor, Tensor)":
+        lambda query, state: (query * state.sum(), state + query.sum()),
+    "npu_recurrent_gated_delta_rule(Tensor query, Tensor(a!) state) -> Tensor":
+        lambda query, state: (query * state.sum(), state.add_(query.sum()))[0],
+}  # fmt: skip
+
+
+@pytest.fixture
+def writing_ops():
+    """Operators of torch_npu's names on the CPU, with as many arguments as these tests need."""
+    if hasattr(torch.ops.npu, "npu_scatter_nd_update"):
+        pytest.skip("torch_npu's own operators have no kernels on the CPU")
+    library = torch.library.Library("npu", "FRAGMENT")
+    names = [schema.partition("(")[0] for schema in _WRITING]
+    for name, (schema, kernel) in zip(names, _WRITING.items()):
+        library.define(schema)
+        library.impl(name, kernel, "CompositeExplicitAutograd")
+    for cached in (in_place_form, writing_form):
+        cached.cache_clear()
+    yield torch.ops.npu
+    for name in names:
+        torch.ops.npu.__dict__.pop(name, None)
+        torch.ops.npu._dir = [known for known in torch.ops.npu._dir if known != name]
+    library._destroy()
+    for cached in (in_place_form, writing_form):
+        cached.cache_clear()
+
+
+def _decode(k, v, keys, values, slots):
+    new_keys, new_values = torch.ops.npu.npu_scatter_pa_kv_cache_functional(k, v, keys, values, slots)
+    scores = new_keys.sum(1) * new_values.sum(1)
+    aten.copy_(keys, new_keys)
+    aten.copy_(values, new_values)
+    return scores
+
+
+def _one(k, v, keys, values, slots):
+    new = torch.ops.npu.npu_scatter_nd_update(keys, slots.view(-1, 1), k)
+    aten.copy_(keys, new)
+    return new.sum(1)
+
+
+def _state(k, v, keys, values, slots):
+    out, new = torch.ops.npu.npu_recurrent_gated_delta_rule_functional(k, keys)
+    aten.copy_(keys, new)
+    return out * 2 + new.sum()
+
+
+def _hands_out(k, v, keys, values, slots):
+    new_keys, new_values = torch.ops.npu.npu_scatter_pa_kv_cache_functional(k, v, keys, values, slots)
+    aten.copy_(keys, new_keys)
+    aten.copy_(values, new_values)
+    return new_keys.view(-1)
+
+
+def _reads_the_old(k, v, keys, values, slots):
+    new_keys, new_values = torch.ops.npu.npu_scatter_pa_kv_cache_functional(k, v, keys, values, slots)
+    late = keys + 1
+    aten.copy_(keys, new_keys)
+    aten.copy_(values, new_values)
+    return late
+
+
+def _writes_one(k, v, keys, values, slots):
+    new_keys, new_values = torch.ops.npu.npu_scatter_pa_kv_cache_functional(k, v, keys, values, slots)
+    aten.copy_(keys, new_keys)
+    return new_values + 1
+
+
+def _same_twice(k, v, keys, values, slots):
+    new_keys, new_values = torch.ops.npu.npu_scatter_pa_kv_cache_functional(k, v, keys, keys, slots)
+    aten.copy_(keys, new_keys)
+    return new_values + 1
+
+
+@pytest.mark.parametrize(
+    ("fn", "edits", "writer"),
+    [
+        (_decode, 1, "npu.npu_scatter_pa_kv_cache.default"),
+        (_one, 1, "npu.npu_scatter_nd_update_.default"),
+        (_state, 1, "npu.npu_recurrent_gated_delta_rule.default"),
+        (_hands_out, 0, ""), (_reads_the_old, 0, ""), (_writes_one, 0, ""), (_same_twice, 0, ""),
+    ],
+)  # fmt: skip
+def test_operators_of_torch_npu_write_caches_where_they_lie(writing_ops, fn, edits, writer):
+    def args():
+        torch.manual_seed(0)
+        return [torch.randn(2, 4), torch.randn(2, 4), torch.randn(6, 4), torch.randn(6, 4), torch.tensor([1, 4])]
+
+    gm, made, targets = after(ReinplaceInputs(), fn, *args())
+    assert made == edits
+    assert (aten.copy_.default in targets) is (edits == 0)
+    assert not writer or writer in map(str, targets)
+    mine, theirs = args(), args()
+    assert same(gm(*mine), fn(*theirs))
+    assert all(map(torch.equal, mine, theirs))
 
 
 # -- cat --------------------------------------------------------------------------------------------------------------
@@ -479,7 +601,7 @@ def test_random_graphs_keep_bits_and_aliases(steps, outputs, write, skipped):
 
 
 def test_every_pass_has_a_name_and_a_reason():
-    assert len(PASSES) == 11
+    assert len(PASSES) == 12
     for name, each in PASSES.items():
         assert name == type(each).__name__
         assert len(type(each).__doc__.split("\n\n")[-1]) > 20

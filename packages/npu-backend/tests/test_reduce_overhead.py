@@ -11,14 +11,18 @@ import weakref
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import torchair
-from ge_graph.errors import EngineError
+from ge_graph.errors import ConfigError, EngineError
 from torchair.runtime import reduce_overhead
 from torchair.runtime.fx_program import write_program
 from torchair.runtime.graph_capture import NpuGraph, ProgramReplay, find_capture
+from torchair.runtime.host_tasks import StepNumbers
+from torchair.runtime.host_work import refuse_host_work
 from torchair.runtime.views import ViewPlan
 
+aten = torch.ops.aten
 HOSTILE = (
     "n\n    pass\nimport os; os._exit(7)\ndef call(*a):\n    #", "'\"\"\"", "'''", "end\\", "a\rimport os", "a\x0cb",
     "a\u2028b", "a\x00b", "</script>", "=cmd", "../x", "x" * 10_000, "a\u202eb", "a\ud800b", "del", "hostile",
@@ -177,17 +181,73 @@ def test_written_inputs_are_written_where_they_lie(log):
     assert other[0].tolist() == [1, 1, 1]
 
 
-def test_one_capture_a_shape_until_the_limit(log):
+def test_at_the_limit_the_least_used_capture_goes(log):
+    """2 is replayed most and stays; 3, then each new shape, makes room. Results that are held keep their numbers."""
     f = compiled(lambda x: x.sin() + 1, dynamic=True, capture_limit=2)
     kept = []
-    for n in (2, 3, 2, 3, 4, 2, 5):
+    for n in (2, 3, 2, 2, 4, 2, 5, 2):
         x = torch.randn(n, 7)
-        kept.append((got := f(x), want := x.sin() + 1, want.clone()))
+        kept.append((got := f(x), want := x.sin() + 1))
         assert torch.equal(got, want)
-    assert captures(log) == 2
+    assert captures(log) == 4
     assert sum("capture_limit = 2" in r.getMessage() for r in log.records) == 1
-    # all runs after the limit are eager, so their results are the caller's
-    assert all(torch.equal(got, want) for got, want, _ in kept[4:])
+    assert all(torch.equal(got, want) for got, want in kept)
+
+
+def _same(a, b):
+    assert torch.equal(a, b), (a, b)
+
+
+def _by_slice(cache, x, pos):
+    cache.narrow(1, pos, 2).copy_(x)
+    return cache.select(1, pos + 1) + pos
+
+
+def _by_number(cache, x, pos):
+    cache.select(1, pos).copy_(x[:, 0])
+    return torch.where((torch.arange(cache.shape[1]) <= pos)[:, None], cache, 0.0).sum(1)
+
+
+def _by_tensor(cache, x, pos):
+    at = torch.tensor([pos, pos + 1], device=x.device)
+    cache.index_copy_(1, at, x)
+    return torch.arange(pos, pos + 3), torch.full((2,), pos), cache.narrow(1, pos, 2) * 2, torch.tensor(pos) * 2 - pos
+
+
+@pytest.mark.parametrize("step", [_by_slice, _by_number, _by_tensor])
+def test_a_position_needs_one_capture(log, step):
+    f = compiled(step, dynamic=True)
+    cache = torch.zeros(2, 80, 4)
+    mirror = cache.clone()
+    for pos in range(64):
+        x = torch.randn(2, 2, 4)
+        pos += 5
+        torch.testing.assert_close(f(cache, x, pos), step(mirror, x, pos), rtol=0, atol=0)
+        _same(cache, mirror)
+    assert captures(log) == 1
+
+
+def test_numbers_in_memory_that_are_returned_are_the_callers(log):
+    f = compiled(lambda x, n: (x + n, torch.full((2,), n), torch.tensor(n)), dynamic=True)
+    kept = [(n, f(torch.ones(2), n)) for n in (3, 5, 7)]
+    for n, (total, full, one) in kept:
+        assert (total.tolist(), full.tolist(), full.stride(), one.item()) == ([n + 1] * 2, [n] * 2, (1,), n)
+    assert captures(log) == 1
+
+
+def test_a_number_that_decides_a_size_needs_a_capture_each(log):
+    f = compiled(lambda x, n: x[:n] * n, dynamic=True)
+    for n in (3, 5, 3):
+        x = torch.randn(8, 2)
+        _same(f(x, n), x[:n] * n)
+    assert captures(log) == 2
+
+
+def test_a_number_that_is_returned_is_the_callers(log):
+    f = compiled(lambda x, n: (x + 1, n * 2), dynamic=True)
+    for n in (3, 5, 3):
+        got, number = f(torch.ones(2), n)
+        assert (got.tolist(), number) == ([2, 2], 2 * n)
 
 
 def test_force_eager_captures_nothing(log):
@@ -261,6 +321,35 @@ def test_npugraph_ex_by_name():
     assert seen == [("GraphExConfig", True)] * 2
 
 
+def _by_config(name):
+    made = torchair.CompilerConfig()
+    made.mode = name
+    return {"backend": torchair.get_npu_backend(compiler_config=made)}
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        lambda: {"backend": "npugraph_ex"},
+        lambda: {"backend": "npu", "mode": "npugraph_ex"},
+        lambda: {"backend": "npu", "mode": "reduce-overhead"},
+        lambda: {"backend": "npu", "options": {"mode": "npugraph_ex", "capture_limit": 8}},
+        lambda: {"backend": torchair.get_npu_backend(), "options": {"mode": "npugraph_ex"}},
+        lambda: _by_config("npugraph_ex"),
+        lambda: _by_config("reduce-overhead"),
+    ],
+)
+def test_every_name_of_captured_graphs_means_them(log, how):
+    f = torch.compile(lambda x: x + 1, **how())
+    assert f(torch.ones(2)).tolist() == [2, 2]
+    assert captures(log) == 1
+
+
+def test_a_wrong_mode_names_all_of_them():
+    with pytest.raises(ConfigError, match=r"GE1002.*'npugraph_ex' \(means 'reduce-overhead'\)(.|\n)*'npugraph_ex'\?"):
+        torchair.CompilerConfig().mode = "npugraph-ex"
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -282,6 +371,77 @@ def test_npugraph_ex_takes_no_mode():
 
     with pytest.raises(Exception, match="GE1012"):
         npugraph_ex(None, [], mode="default")
+
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return x + 1
+
+
+def test_what_is_not_kept_is_said_in_a_python_warning(tmp_path, monkeypatch):
+    """Where the log prints errors only, which is its default."""
+    monkeypatch.setattr(torchair.logger, "_said", set())
+    model = Model()
+    call = torchair.inference.cache_compile(model.forward, config=config(), cache_dir=str(tmp_path / "a"))
+    with pytest.warns(UserWarning, match="not cached: a captured graph has no form in a file"):
+        assert call(torch.ones(2)).tolist() == [2, 2]
+    made = config()
+    made.cache_dir = str(tmp_path / "b")
+    f = torch.compile(lambda x: x + 2, backend=torchair.get_npu_backend(compiler_config=made))
+    with pytest.warns(UserWarning, match="without effect here: cache_dir"):
+        assert f(torch.ones(2)).tolist() == [3, 3]
+
+
+# -- what a device cannot capture
+
+
+def _on_a_device(fn):
+    """The graph of a function of two tensors on a device, which ``meta`` stands for, and one of the host."""
+    args = torch.ones(3, 3), torch.ones(3, 3, dtype=torch.bool), torch.ones(3, 3)
+    gm = make_fx(fn, record_stack_traces=True)(*args)
+    inputs = [n for n in gm.graph.nodes if n.op == "placeholder"]
+    host = {inputs[2]}
+    for node in gm.graph.nodes:
+        moved = node.kwargs.get("device")
+        made_of = node.op == "call_function" and set(node.all_input_nodes)
+        if (made_of and moved is None and made_of <= host) or (moved is not None and torch.device(moved).type == "cpu"):
+            host.add(node)
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            where = "cpu" if node in host else "meta"
+            node.meta["val"] = torch.empty(value.shape, dtype=value.dtype, device=where)
+    return gm
+
+
+def _masked(x, mask, h):
+    x = x * 2
+    x[mask] = 0.0
+    return x
+
+
+@pytest.mark.parametrize(
+    ("fn", "text"),
+    [
+        (_masked, r"aten.index_put_.default: how much.*torch.where\(mask, value, y\)"),
+        (lambda x, mask, h: x[mask] + 1, r"aten.index.Tensor: how much it does depends on data"),
+        (lambda x, mask, h: x + h, r"aten.add.Tensor: 'h_1' lies on the host; make it on device 'meta'"),
+        (lambda x, mask, h: x + h.sum(), r"aten.add.Tensor: 'sum_1' lies on the host"),
+        (lambda x, mask, h: aten._to_copy(x, device="cpu"), r"aten._to_copy.default: its result goes to the host"),
+        (lambda x, mask, h: aten._to_copy(h, device="meta"), r"aten._to_copy.default: 'h_1' lies on the host"),
+    ],
+)
+def test_what_needs_the_host_is_refused_with_its_line(fn, text):
+    with pytest.raises(EngineError, match=f"GE1058(.|\\n)*{text}"):
+        refuse_host_work(_on_a_device(fn), "meta")
+
+
+def test_what_a_device_captures_is_not_refused():
+    def fn(x, mask, h):
+        at = x.argmax(0)
+        x.index_put_((at,), x[at] * 2)
+        return torch.where(mask, x, 0.5).sum(), x.t() @ x, h + 1
+
+    refuse_host_work(_on_a_device(fn), "meta")
 
 
 # -- the device's capture ---------------------------------------------------------------------------------------------
@@ -314,7 +474,7 @@ def test_the_devices_capture_is_found_at_run_time(monkeypatch):
     found = find_capture("npu", pool=(1, 2), error_mode="relaxed")
     assert isinstance(found, NpuGraph)
     program, inputs = lambda args: [args[0] + 1], [torch.ones(2)]
-    recording = found.capture(program, inputs)
+    recording = found.capture(program, inputs, StepNumbers())
     recording._graph.results, recording._graph.program, recording._graph.inputs = recording._results, program, inputs
     inputs[0].fill_(4)
     assert recording.replay(inputs)[0].tolist() == [5, 5]

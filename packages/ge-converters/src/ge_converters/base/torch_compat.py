@@ -73,11 +73,16 @@ def resized_sizes(size: Sequence[Any], output_size: Sequence[Any] | None, factor
     return upsample_compute_output_size(size, output_size, factors)
 
 
-def surely_equal(a: Any, b: Any) -> bool:
-    """Whether two sizes are equal whatever the symbols in them are; asking sets no guard."""
+def surely(claim: Any) -> bool:
+    """Whether a claim about symbolic numbers holds for every input; asking sets no guard."""
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-    return bool(statically_known_true(a == b))
+    return bool(statically_known_true(claim))
+
+
+def surely_equal(a: Any, b: Any) -> bool:
+    """Whether two sizes are equal whatever the symbols in them are; asking sets no guard."""
+    return surely(a == b)
 
 
 def from_data(number: Any) -> bool:

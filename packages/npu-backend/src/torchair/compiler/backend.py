@@ -386,7 +386,7 @@ def npu(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], **kwargs: Any) 
 
 _MODES = {
     "default": "max-autotune", "max-autotune": "max-autotune", "max-autotune-no-cudagraphs": "max-autotune",
-    "reduce-overhead": "reduce-overhead",
+    "reduce-overhead": "reduce-overhead", "npugraph_ex": "reduce-overhead",
 }  # fmt: skip
 """What a mode of torch.compile is here: captured graphs or a GE graph."""
 
@@ -400,11 +400,11 @@ def _with_mode(config: CompilerConfig, options: Mapping[str, Any], mode: Any) ->
             next="use one of them, or options={'mode': ...}",
         )  # fmt: skip
     chosen = options.get("mode", None if config.mode.is_default else config.mode.value)
-    if chosen is not None and chosen != wanted:
+    if chosen is not None and _MODES.get(chosen, chosen) != wanted:
         raise ConfigError(
             "GE1012", f"torch.compile got mode={mode!r}, the options say mode = {chosen!r}", next="give one of the two"
         )
-    return {"mode": wanted, **options}
+    return {**options, "mode": wanted}
 
 
 def _only_options(kwargs: Mapping[str, Any], taken: str, advice: str) -> None:

@@ -37,14 +37,18 @@ class OptionValue:
     Args:
         default: First value; not checked, so that ``None`` can mean "unset".
         choices: Allowed values; None allows everything.
+        same: Other names of values: setting one sets the value that it means.
 
     Errors: ConfigError GE1002 for a value outside ``choices``.
     """
 
     kind: Kind = "choice"
 
-    def __init__(self, default: Any, choices: Iterable[Any] | None = None) -> None:
+    def __init__(
+        self, default: Any, choices: Iterable[Any] | None = None, same: Mapping[str, str] | None = None
+    ) -> None:
         self.path = "option"
+        self.same: Mapping[str, str] = same or {}
         self.default = default
         self.choices: tuple[Any, ...] | None = None if choices is None else tuple(choices)
         self._value = default
@@ -72,10 +76,12 @@ class OptionValue:
 
     def check(self, new: Any) -> Any:
         """The value to store, or ConfigError; 0 and 1 are taken for a switch's False and True."""
+        if type(new) is str:
+            new = self.same.get(new, new)
         if type(new) is int and self.choices is not None and True in self.choices and new not in self._numbers():
             new = {0: False, 1: True}.get(new, new)
         if self.choices is not None and not any(_same(new, c) for c in self.choices):
-            self.refuse("GE1002", new, near=[c for c in self.choices if isinstance(c, str)])
+            self.refuse("GE1002", new, near=[*(c for c in self.choices if isinstance(c, str)), *self.same])
         return new
 
     def _numbers(self) -> list[int]:
@@ -313,7 +319,7 @@ def make_value(row: Option) -> OptionValue:
     """The value object of a row, with its path and, where the environment says so, its value."""
     made: OptionValue
     if row.kind == "choice":
-        made = OptionValue(row.default, row.choices)
+        made = OptionValue(row.default, row.choices, row.same)
     elif row.kind == "int":
         made = IntRangeValue(row.default, row.low, row.high, row.holes)
     elif row.kind in ("text", "name"):
@@ -639,7 +645,9 @@ def with_options(config: CompilerConfig, options: Any) -> CompilerConfig:
             find(made, path).value = old.value
     object.__setattr__(made, "graph_ex", config.graph_ex)
     flat = {name for name, _ in made.aclgraph_config.values()} | set(made.aclgraph_config._items)
-    captured = "mode" in options and options["mode"] == "reduce-overhead" or made.mode.value == "reduce-overhead"
+    if "mode" in options:
+        made.mode = options["mode"]
+    captured = made.mode.value == "reduce-overhead"
     for name, new in options.items():
         paths = [name] if "." in name else [p for p, _ in made._rows if p.rpartition(".")[2] == name]
         if captured and name in flat:

@@ -37,6 +37,7 @@ class Option:
         here: Effect on the embedded engine, one sentence.
         device: Effect on a device, one sentence.
         choices: Allowed values of a ``choice``; may hold None.
+        same: Another name of a value, and that value.
         holes: Ints inside the range that are refused.
         form: Regular expression of a ``text``.
         example: A value of that form, shown in errors.
@@ -58,6 +59,7 @@ class Option:
     here: str
     device: str = ""
     choices: tuple[Any, ...] = ()
+    same: Mapping[str, str] = field(default_factory=dict, hash=False)
     low: int = 0
     high: int = INT64_MAX
     holes: tuple[int, ...] = ()
@@ -81,7 +83,8 @@ class Option:
 def words(value: Any) -> str:
     """What an option may be, from its row or its value object: kind, default and what the kind has besides."""
     if value.kind == "choice":
-        return "anything" if value.choices is None else ", ".join(map(repr, value.choices))
+        others = [f"{name!r} (means {meant!r})" for name, meant in value.same.items()]
+        return "anything" if value.choices is None else ", ".join([*map(repr, value.choices), *others])
     said = _WORDS.get(value.kind, "")
     if value.kind == "int":
         holes = f" except {', '.join(map(str, value.holes))}" if value.holes else ""
@@ -108,9 +111,10 @@ _DUMP_DEVICE = "Part of the device's data dump; needs dump_config.enable_dump."
 TOP: Final = (
     Option(
         "mode", "choice", "max-autotune", "graph", "here",
-        "max-autotune lowers to one GE graph; reduce-overhead replays a Python program of the ATen graph.",
-        "max-autotune runs the GE graph; reduce-overhead captures the operators' launches.",
-        choices=("max-autotune", "reduce-overhead"),
+        "max-autotune lowers to one GE graph; npugraph_ex (older name: reduce-overhead) replays a program of the ATen "
+        "graph.",
+        "max-autotune runs the GE graph; npugraph_ex captures the operators' launches.",
+        choices=("max-autotune", "reduce-overhead"), same={"npugraph_ex": "reduce-overhead"},
     ),
     Option(
         "fallback", "choice", "error", "graph", "here",
@@ -373,8 +377,8 @@ GRAPH_EX: Final = (
           also=("aclgraph_config.use_custom_pool",)),
     _flag("reuse_graph_pool_in_same_fx", True, "runtime", "device", "None.",
           device="Captured graphs of one FX graph share a memory pool."),
-    Option("capture_limit", "int", 64, "runtime", "here", "Shapes captured per FX graph; beyond it runs are eager.",
-           "Same.", low=1),
+    Option("capture_limit", "int", 64, "runtime", "here", "Shapes captured per FX graph; a further one takes the "
+           "place of the one that was replayed least, with a warning.", "Same.", low=1),
     _flag("clone_input", True, "runtime", "here", "User inputs are copied into static buffers.", device="Same.",
           also=("debug.aclgraph.clone_input",)),
     _flag("clone_output", False, "runtime", "here",

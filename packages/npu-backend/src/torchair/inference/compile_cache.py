@@ -338,14 +338,14 @@ class _Trace:
         if not self._recording and self._done and not self._why:
             return result
         if self._recording and self._stored is None:
-            self._give_up("this mode makes no graph that a file can hold")
+            self._give_up("a captured graph has no form in a file; each process traces and captures anew")
         recording, self._recording, self._done = self._recording, False, True
         try:
             if not recording:
                 raise Unstorable(self._why or "the call was not traced")
             return self._write(result, local, names)
         except Unstorable as error:
-            logger.warning("%s: not cached: %s", self._place.label, error)
+            logger.tell("%s: not cached: %s", self._place.label, error)
             return traced_call.unmarked(result)
         finally:
             self._inputs, self._flat, self._inner, self._outs, self._stored = [], [], [], [], None

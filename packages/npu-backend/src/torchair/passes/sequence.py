@@ -17,6 +17,7 @@ from torchair.passes.patterns import FusePatterns
 from torchair.passes.reinplace import ReinplaceInputs, ReinplaceOps
 from torchair.passes.rms_norm import FuseRmsNorm
 from torchair.passes.scopes import check_scopes
+from torchair.passes.step_numbers import NumbersOnDevice
 from torchair.passes.symbolic_inputs import DeriveSymbols
 from torchair.passes.view_chains import MergeViews
 
@@ -29,7 +30,7 @@ BEFORE_USER: Final[tuple[FxPass, ...]] = (DropForwardMarkers(),)
 BUILT_IN: Final[tuple[FxPass, ...]] = (DeriveSymbols(), RemoveNoops(), FusePatterns(), FuseRmsNorm(), MergeViews())
 AFTER_USER: Final[tuple[FxPass, ...]] = (ThreadWaits(), PairTaggedEvents())
 # Their results write memory; they only run in mode reduce-overhead.
-CAPTURED: Final[tuple[FxPass, ...]] = (RemoveCats(), ReinplaceInputs(), ReinplaceOps())
+CAPTURED: Final[tuple[FxPass, ...]] = (NumbersOnDevice(), RemoveCats(), ReinplaceInputs(), ReinplaceOps())
 
 
 class FxProgress(Progress):

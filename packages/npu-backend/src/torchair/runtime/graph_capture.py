@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from ge_graph.errors import EngineError
+from torchair.runtime.host_tasks import NpuTasks, StepNumbers
 
 Program = Callable[[list[Any]], Any]
 Told = Callable[[int, Callable[[str], Any]], None]
@@ -20,8 +21,12 @@ Told = Callable[[int, Callable[[str], Any]], None]
 class Recording(Protocol):
     """A program bound to the memory of its inputs and results."""
 
-    def replay(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        """Run on ``inputs``, which lie where those of the capture lay; the results lie where they always lie."""
+    def replay(self, inputs: Sequence[Any], lists: Sequence[Any] = ()) -> Sequence[Any]:
+        """Run on ``inputs``, which lie where those of the capture lay; the results lie where they always lie.
+
+        Args:
+            lists: For each task that can be replaced its lists on the host, see ``StepNumbers``.
+        """
 
 
 class GraphCapture(Protocol):
@@ -33,8 +38,11 @@ class GraphCapture(Protocol):
 
     name: str
 
-    def capture(self, program: Program, inputs: Sequence[Any]) -> Recording:
+    def capture(self, program: Program, inputs: Sequence[Any], numbers: StepNumbers) -> Recording:
         """Record the program on inputs that keep their place."""
+
+    def settle(self) -> None:
+        """Wait until no recording runs, so that one of them can go."""
 
 
 class ProgramReplay:
@@ -42,9 +50,12 @@ class ProgramReplay:
 
     name = "program replay"
 
-    def capture(self, program: Program, inputs: Sequence[Any]) -> Recording:
+    def capture(self, program: Program, inputs: Sequence[Any], numbers: StepNumbers) -> Recording:
         """Bind the program; nothing runs yet."""
         return _ProgramRecording(program)
+
+    def settle(self) -> None:
+        """A replay has run when it returns."""
 
 
 class _ProgramRecording:
@@ -52,7 +63,7 @@ class _ProgramRecording:
         self._program = program
         self._results: list[Any] = []
 
-    def replay(self, inputs: Sequence[Any]) -> Sequence[Any]:
+    def replay(self, inputs: Sequence[Any], lists: Sequence[Any] = ()) -> Sequence[Any]:
         new = self._program(list(inputs))
         if not self._results:
             self._results = [_own(v) for v in new]
@@ -86,25 +97,45 @@ class NpuGraph:
     def __init__(self, npu: Any, pool: Any, error_mode: str, on_captured: Told | None = None) -> None:
         self._npu, self._pool, self._error_mode, self._on_captured = npu, pool, error_mode, on_captured
 
-    def capture(self, program: Program, inputs: Sequence[Any]) -> Recording:
+    def capture(self, program: Program, inputs: Sequence[Any], numbers: StepNumbers) -> Recording:
         """Record what the program launches; on a device that does not run it."""
+        tasks = self._tasks() if numbers.tasks else None
         graph = self._npu.NPUGraph()
         known = inspect.signature(self._npu.graph).parameters
         keywords = {"pool": self._pool, "capture_error_mode": self._error_mode}
         keywords = {k: v for k, v in keywords.items() if k in known and v is not None}
         self._npu.synchronize()
-        with self._npu.graph(graph, **keywords):
-            results = program(list(inputs))
+        numbers.captor.recorder = tasks
+        try:
+            with self._npu.graph(graph, **keywords):
+                results = program(list(inputs))
+        finally:
+            numbers.captor.recorder = None
         if self._on_captured is not None and hasattr(graph, "debug_dump"):
             self._on_captured(id(graph), graph.debug_dump)
-        return _NpuRecording(graph, results)
+        return _NpuRecording(graph, results, tasks)
+
+    def settle(self) -> None:
+        """Wait for the device."""
+        self._npu.synchronize()
+
+    def _tasks(self) -> NpuTasks:
+        missing = [n for n in NpuTasks.NEEDED if not hasattr(self._npu, n)]
+        if missing:
+            raise EngineError(
+                "GE1056", f"tasks of captured graphs cannot be replaced: torch.npu has no {', '.join(missing)}",
+                next="import a torch_npu of 2.13 or newer, or pass lengths of attention that stay the same",
+            )  # fmt: skip
+        return NpuTasks(self._npu)
 
 
 class _NpuRecording:
-    def __init__(self, graph: Any, results: Sequence[Any]) -> None:
-        self._graph, self._results = graph, results
+    def __init__(self, graph: Any, results: Sequence[Any], tasks: NpuTasks | None) -> None:
+        self._graph, self._results, self._tasks = graph, results, tasks
 
-    def replay(self, inputs: Sequence[Any]) -> Sequence[Any]:
+    def replay(self, inputs: Sequence[Any], lists: Sequence[Any] = ()) -> Sequence[Any]:
+        if self._tasks is not None:
+            self._tasks.update(lists)
         self._graph.replay()
         return self._results
 

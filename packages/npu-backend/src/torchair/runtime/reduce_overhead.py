@@ -6,8 +6,12 @@ buffers that belong to the capture. Results lie in memory of the capture. Who dr
 nothing; what somebody still holds then keeps its numbers, and from there on this capture hands out copies, as it always
 does with ``clone_output``.
 
+A number that changes in every step and decides no size, such as a position or a length of attention, is no part of what
+tells captures apart: see ``host_tasks``.
+
 Each thread has captures, and a memory pool, of its own: what a run leaves is overwritten by the next run of the same
-thread only. ``capture_limit`` counts a thread's captures; they go when the thread ends.
+thread only. ``capture_limit`` counts a thread's captures; beyond it the least used one goes. They all go when the
+thread ends.
 """
 
 from __future__ import annotations
@@ -25,6 +29,8 @@ from torchair.passes.base import output_values, value_of
 from torchair.passes.memory import Memory
 from torchair.runtime.fx_program import write_program
 from torchair.runtime.graph_capture import GraphCapture, Program, Recording, Told, find_capture
+from torchair.runtime.host_tasks import StepNumbers, take_step_numbers
+from torchair.runtime.host_work import refuse_host_work
 from torchair.runtime.views import View, ViewPlan, take_views
 
 Node: TypeAlias = torch.fx.Node
@@ -59,10 +65,11 @@ class CapturePlan:
     Attributes:
         program: Runs the graph; takes a list of arguments and empties it.
         kinds: One of STATIC, WRITTEN, USER for each input that is a tensor, "" for numbers.
-        symbolic: Positions of inputs whose size or value may differ from run to run.
+        symbolic: Positions of inputs whose size or value needs a capture of its own.
         results: For each value that the graph returns the input it is, or -1.
         views: How the caller's results come from what the graph returns.
         nested: Whether the caller expects a tuple.
+        numbers: What a replay takes from the host as it comes.
     """
 
     program: Program
@@ -71,6 +78,7 @@ class CapturePlan:
     results: list[int]
     views: ViewPlan
     nested: bool
+    numbers: StepNumbers = field(default_factory=StepNumbers)
 
 
 @dataclass(slots=True)
@@ -78,24 +86,40 @@ class _Entry:
     """One capture.
 
     Attributes:
-        lent: Memory of results that was handed out, with the number of those who used it before.
         copies: Whether results are handed out as copies.
+        held: Numbers of the host in device memory, the program's last arguments.
+        runs: How often it was replayed.
     """
 
     recording: Recording
     buffers: dict[int, torch.Tensor]
     addresses: dict[int, int] = field(default_factory=dict)
-    lent: list[tuple[torch.Tensor, int]] = field(default_factory=list)
     copies: bool = False
+    held: list[torch.Tensor] = field(default_factory=list)
+    runs: int = 0
+
+
+@dataclass(slots=True)
+class _Lent:
+    """Memory of a result that was handed out, and how many used it before."""
+
+    memory: torch.Tensor
+    users: int
+    entry: _Entry
 
 
 @dataclass
 class _Captures:
-    """What one thread has captured of a graph."""
+    """What one thread has captured of a graph.
+
+    Attributes:
+        lent: Of all captures, those that are gone included: they share a memory pool, so each may overwrite what
+            another has handed out.
+    """
 
     capture: GraphCapture
     entries: dict[Any, _Entry] = field(default_factory=dict)
-    exhausted: bool = False
+    lent: list[_Lent] = field(default_factory=list)
 
 
 def compile_captured(
@@ -121,9 +145,11 @@ def compile_captured(
     Returns:
         A function of one list of arguments, which it empties, and the text of the program.
 
-    Errors: EngineError GE1056 if the device has no capture.
+    Errors: EngineError GE1056 if the device has no capture, GE1058 if an operator needs the host meanwhile.
     """
     switches = Switches.of(options)
+    if device != "cpu" and capture and not switches.force_eager:
+        refuse_host_work(gm, device)
     bare = not isinstance(list(gm.graph.nodes)[-1].args[0], (tuple, list))
     memory = Memory(gm.graph)
     inputs = [n for n in gm.graph.nodes if n.op == "placeholder"]
@@ -131,11 +157,12 @@ def compile_captured(
     views = take_views(gm)
     if not isinstance(list(gm.graph.nodes)[-1].args[0], (tuple, list)):
         list(gm.graph.nodes)[-1].args = ((views.returned[0],),)
+    numbers = take_step_numbers(gm) if capture and not switches.force_eager else StepNumbers()
     program, source = write_program(gm, title)
     position = {n: i for i, n in enumerate(inputs)}
     results = [position.get(v, -1) if isinstance(v, torch.fx.Node) else -1 for v in output_values(gm.graph)]
-    symbolic = [i for i, n in enumerate(inputs) if _varies(value_of(n))]
-    plan = CapturePlan(program, kinds, symbolic, results, views, not bare)
+    symbolic = [i for i, n in enumerate(inputs) if _varies(value_of(n)) and i not in numbers.inputs]
+    plan = CapturePlan(program, kinds, symbolic, results, views, not bare, numbers)
     if switches.force_eager or not capture:
         return _Uncaptured(plan), source
 
@@ -208,6 +235,7 @@ class CapturedGraph:
         self._plan, self._make, self._switches, self._title = plan, make, switches, title
         self._local = threading.local()
         self._capturing = threading.Lock()  # devices record what every thread launches, so one at a time
+        self._told = False
         self.captures = 0
 
     def _mine(self) -> _Captures:
@@ -219,17 +247,21 @@ class CapturedGraph:
     def __call__(self, args: list[Any]) -> Any:
         key, mine = self._key(args), self._mine()
         entry = mine.entries.get(key)
+        lists, numbers = self._plan.numbers.values(list(args))
         if entry is None or self._switches.force_recapture or self._moved(entry, args):
-            if mine.exhausted or (entry is None and self._full(mine)):
-                return run_program(self._plan, args)
-            entry = mine.entries[key] = self._new(mine, args)
+            if entry is None:
+                self._make_room(mine)
+            entry = mine.entries[key] = self._new(mine, args, numbers)
+        entry.runs += 1
         given = list(args)
         args.clear()
+        held = _held(mine)  # before anything is written: a number of the last run may be a result that is held
         bound = self._bound(entry, given)
-        held = _held(entry)
         try:
-            values = list(entry.recording.replay(bound))
-            results = [self._result(entry, i, v, given, bound) for i, v in zip(self._plan.results, values)]
+            bound += _filled(entry.held, numbers)
+            values = list(entry.recording.replay(bound, lists))
+            handed = bound[: len(given)]
+            results = [self._result(mine, entry, i, v, given, handed) for i, v in zip(self._plan.results, values)]
         finally:
             bound.clear()
             for memory, kept in held:
@@ -242,19 +274,22 @@ class CapturedGraph:
             for a in map(args.__getitem__, self._plan.symbolic)
         )
 
-    def _full(self, mine: _Captures) -> bool:
-        """Whether the limit is reached: then this thread never captures nor replays this graph again."""
-        if len(mine.entries) < self._switches.capture_limit:
-            return False
-        mine.exhausted = True
-        mine.entries.clear()
-        logger.tell(
-            "%s: capture_limit = %d shapes are captured, all further runs are eager",
-            self._title, self._switches.capture_limit,
-        )  # fmt: skip
-        return True
+    def _make_room(self, mine: _Captures) -> None:
+        """At the limit the capture goes that was replayed least, of several the oldest."""
+        limit = self._switches.capture_limit
+        if len(mine.entries) < limit:
+            return
+        mine.capture.settle()
+        while len(mine.entries) >= limit:
+            del mine.entries[min(mine.entries, key=lambda key: mine.entries[key].runs)]
+        if not self._told:
+            self._told = True
+            logger.tell(
+                "%s: capture_limit = %d shapes are captured; from here on a new shape takes the place of the one that "
+                "was used least", self._title, limit,
+            )  # fmt: skip
 
-    def _new(self, mine: _Captures, args: Sequence[Any]) -> _Entry:
+    def _new(self, mine: _Captures, args: Sequence[Any], numbers: Sequence[Any]) -> _Entry:
         buffers = {
             i: self._buffer(value)
             for i, (kind, value) in enumerate(zip(self._plan.kinds, args))
@@ -264,15 +299,16 @@ class CapturedGraph:
             and not isinstance(value, torch.nn.Parameter)
             and _copyable(value)
         }
-        bound = [buffers.get(i, value) for i, value in enumerate(args)]
+        held = [torch.empty((), dtype=dtype, device=device) for dtype, device in self._plan.numbers.memory]
+        bound = [*(buffers.get(i, value) for i, value in enumerate(args)), *_filled(held, numbers)]
         addresses = {
             i: value.data_ptr() for i, value in enumerate(args) if isinstance(value, torch.Tensor) and i not in buffers
         }
         with self._capturing:
             self.captures += 1
-            recording = mine.capture.capture(self._plan.program, bound)
+            recording = mine.capture.capture(self._plan.program, bound, self._plan.numbers)
             logger.info("%s: captured by %s, capture %d", self._title, mine.capture.name, self.captures)
-        return _Entry(recording, buffers, addresses, copies=self._switches.clone_output)
+        return _Entry(recording, buffers, addresses, copies=self._switches.clone_output, held=held)
 
     def _buffer(self, value: torch.Tensor) -> torch.Tensor:
         # without clone_input the first run's tensor is the buffer, and later values are copied into it
@@ -293,7 +329,9 @@ class CapturedGraph:
         return bound
 
     @staticmethod
-    def _result(entry: _Entry, position: int, value: Any, given: Sequence[Any], bound: Sequence[Any]) -> Any:
+    def _result(
+        mine: _Captures, entry: _Entry, position: int, value: Any, given: Sequence[Any], bound: Sequence[Any]
+    ) -> Any:
         if position >= 0:
             return given[position]
         if not isinstance(value, torch.Tensor):
@@ -301,8 +339,14 @@ class CapturedGraph:
         if entry.copies:
             return value.clone()
         if not _lies_in(value, bound):  # an input that the graph has written is the caller's own memory
-            entry.lent.append((value, tensors_on_memory_of(value)))
+            mine.lent.append(_Lent(value, tensors_on_memory_of(value), entry))
         return value.detach()
+
+
+def _filled(held: Sequence[torch.Tensor], numbers: Sequence[Any]) -> Sequence[torch.Tensor]:
+    for memory, number in zip(held, numbers, strict=True):
+        memory.fill_(number)
+    return held
 
 
 def _lies_in(value: torch.Tensor, others: Sequence[Any]) -> bool:
@@ -310,12 +354,12 @@ def _lies_in(value: torch.Tensor, others: Sequence[Any]) -> bool:
     return any(isinstance(t, torch.Tensor) and t.untyped_storage().data_ptr() == start for t in others)
 
 
-def _held(entry: _Entry) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def _held(mine: _Captures) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Memory of earlier results that somebody still uses, and a copy of it; it is lent no longer where nobody does."""
-    entry.lent = [(memory, users) for memory, users in entry.lent if tensors_on_memory_of(memory) > users]
-    if entry.lent:
-        entry.copies = True
-    return [(memory, memory.clone()) for memory, _ in entry.lent]
+    mine.lent = [each for each in mine.lent if tensors_on_memory_of(each.memory) > each.users]
+    for each in mine.lent:
+        each.entry.copies = True
+    return [(each.memory, each.memory.clone()) for each in mine.lent]
 
 
 def _copyable(value: torch.Tensor) -> bool:
