@@ -106,6 +106,8 @@ def run_aot(
     """
     from torch._dynamo.backends.common import aot_autograd
 
+    from ge_converters.base.device_composites import decomposed
+
     keywords: dict[str, Any] = {
         "fw_compiler": forward,
         "bw_compiler": backward,
@@ -115,7 +117,7 @@ def run_aot(
         "partition_fn": _partition,
         **more,
     }
-    with tracing or contextlib.nullcontext(), _numbers_from_data(example_inputs):
+    with tracing or contextlib.nullcontext(), _numbers_from_data(example_inputs), decomposed(decompositions):
         compiled: Callable[..., Any] = aot_autograd(**keywords)(gm, example_inputs)
     return compiled
 

@@ -82,9 +82,9 @@ def get_compiler(compiler_config: CompilerConfig | None = None) -> NpuFxCompiler
 
     Errors: ConfigError GE1011 if it is not a CompilerConfig.
     """
-    from torchair.oplib.torch_ops import keep_ops_without_result
+    from torchair.oplib.torch_ops import prepare_ops_of_torch_npu
 
-    keep_ops_without_result()
+    prepare_ops_of_torch_npu()
     return NpuFxCompiler(_config(compiler_config))
 
 
@@ -107,11 +107,11 @@ def get_npu_backend(
         >>> model(torch.randn(3, 4)).shape
         torch.Size([3, 2])
     """
-    from torchair.oplib.torch_ops import keep_ops_without_result
+    from torchair.oplib.torch_ops import prepare_ops_of_torch_npu
 
     _config(compiler_config)
     _decompositions(custom_decompositions)
-    keep_ops_without_result()
+    prepare_ops_of_torch_npu()
     if getattr(sys.modules.get("torchair_autoload"), "replaced", False):
         logger.warning_once("torch_npu carries a torchair of its own; the installed package is used instead of it")
     return functools.partial(
@@ -236,7 +236,7 @@ def _compile_graph(
             forward=NpuFxCompiler(config, "forward", model_id, training=True, gears=gears, guarded=guarded),
             backward=NpuFxCompiler(config, "backward", model_id, training=True, gears=gears, guarded=guarded),
             inference=compiler,
-            decompositions=decomposition_table(decompositions),
+            decompositions=decomposition_table(decompositions, device_kernels=config.mode.value == "reduce-overhead"),
             keep_inference_input_mutations=bool(config.experimental_config.keep_inference_input_mutation),
             more={**_joint(config), **more},
             tracing=KeepWhole(),
