@@ -12,7 +12,7 @@ export HF_HUB_OFFLINE ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-npu test tiny quick unit system emulator-test torchvision-test opinfo fuzz fuzz-arguments torch-suites native graphs chips bench lint regen coverage configure wheels install uninstall package-test package-tests docs matrix release clean
+.PHONY: help setup demo demo-npu test tiny quick unit system emulator-test torchvision-test opinfo fuzz fuzz-arguments fuzz-kernels torch-suites rewrites native graphs chips bench lint regen coverage configure wheels install uninstall package-test package-tests docs matrix versions-test release clean
 
 help:  ## list these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -74,9 +74,16 @@ ARGUMENTS ?= --calls 50000
 fuzz-arguments: setup  ## converters called with arguments of every kind, against eager; ARGUMENTS="--calls 9000 --seed 5"
 	@$(RUN) -m tools.fuzz.arguments $(ARGUMENTS)
 
+KERNELS ?= --calls 20000
+fuzz-kernels: setup  ## kernels of the embedded engine with hostile operands, guarded memory; KERNELS="--calls 9000 --seed 5"
+	@$(RUN) -m tools.fuzz.kernels $(KERNELS)
+
 torch-suites: setup  ## torch's own databases of modules, optimizers and higher-order operators, every row
 	@TAIR_WHOLE=1 $(TEST) tests/test_module_db.py tests/test_optim_db.py tests/test_hop_db.py tests/test_opcheck.py \
 		tests/test_control_flow.py tests/data_dependent
+
+rewrites: setup  ## what debug.verify_rewrites catches, and that it is silent over all models, programs and passes
+	@TAIR_WHOLE=1 $(TEST) tests/test_verified_rewrites.py packages/npu-backend/tests/test_proofs*.py
 
 native: setup  ## every OpInfo by the GE operators it becomes, what GE has instead, and why it is not used
 	@$(RUN) -m tools.native
@@ -121,7 +128,10 @@ docs: setup  ## the documentation site in English and Chinese, into site/
 	@$(RUN) -m tools.docs.site
 
 matrix: setup  ## tests on other versions of torch and Python that pip can bring here; downloads gigabytes
-	@$(RUN) tools/matrix.py
+	@$(RUN) -m tools.matrix
+
+versions-test: setup  ## some tests on the oldest and the newest torch, from wheels; downloads both and removes them
+	@$(RUN) -m tools.matrix --ends
 
 release: setup  ## check, build, test and tag PKG
 	@$(RUN) -m tools.release release $(PKG)

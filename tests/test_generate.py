@@ -48,3 +48,9 @@ def test_tokens_of_a_static_cache_are_those_of_eager(make, backend):
         got = model.generate(PROMPTS, **more, compile_config=config)
     assert reports, "nothing was compiled"
     assert torch.equal(got, want)
+    again = CompileConfig(fullgraph=False, **BACKENDS[backend]())  # as a server would make it for each request
+    again._compile_all_devices = True
+    with torchair.record_compilation() as reports:
+        got = model.generate(PROMPTS, **more, compile_config=again)
+    assert not reports, "an equal backend compiled again"
+    assert torch.equal(got, want)

@@ -12,11 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from typer.testing import CliRunner
 
 import tair_debug.cli
 import tair_export.run
 import torchair
+from tair_export.signing import sign
 
 pytestmark = pytest.mark.slow
 
@@ -91,6 +94,15 @@ PAGES = [
 LINES = sorted({line for page in PAGES for line in lines_of(page)})
 
 
+def sign_as_the_page_says(folder):
+    """``key.pem``, and signatures by it: one of ``saved``, one of ``released`` for a text."""
+    key = Ed25519PrivateKey.generate()
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (folder / "key.pem").write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    sign(folder / "saved", private)
+    sign(folder / "released", private, text="resnet, release 7")
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """A folder with the files that the lines name."""
@@ -107,8 +119,9 @@ def place(tmp_path_factory):
         patch.chdir(folder)
         torch._dynamo.reset()
         x = torch.randn(2, 4)
-        for name in ("saved", "net_saved"):
+        for name in ("saved", "net_saved", "released"):
             torchair.CompiledModel.save_graph(Two(), (x, x), save_path=name)
+        sign_as_the_page_says(folder)
         shutil.copy(next((folder / "saved").rglob("*.air")), folder / "graph.air")
         for name in ("x.npy", "y.npy"):
             np.save(folder / name, x.numpy())

@@ -27,6 +27,7 @@ COMMANDS = (
     ("lint", f"{BIN}/ruff check .", f"{BIN}/ruff check --fix ."),
     ("types", f"{sys.executable} -m tools.types_check", ""),
     ("imports", f"{BIN}/lint-imports --no-cache", ""),
+    ("versions", f"{sys.executable} -m tools.matrix --check", f"{sys.executable} -m tools.matrix --pages"),
     ("generated", f"{sys.executable} tools/regen.py --check", f"{sys.executable} tools/regen.py"),
 )
 

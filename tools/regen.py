@@ -11,7 +11,10 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # module, what it writes
 GENERATORS = (
+    ("tools.metadata", "pyproject.toml of the packages"),
     ("ge_graph.codegen.stubs", "packages/ge-graph/src/ge_graph/ops.pyi"),
+    ("ge_converters.report.index", "packages/ge-converters/src/ge_converters/ops/index.tsv"),
+    ("ge_runtime.cpu.kernel_index", "packages/ge-runtime-native/src/ge_runtime/cpu/kernels/index.tsv"),
     ("torchair.config.options", "docs/options.md"),
     ("torchair.compat.compatibility", "docs/compatibility.md"),
     ("tools.docs.moving", "docs/moving_from_torchair.md"),

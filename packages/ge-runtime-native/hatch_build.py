@@ -26,7 +26,7 @@ class NativeRunner(BuildHookInterface):  # type: ignore[type-arg]
         library.build(target, command)
         build_data["force_include"][str(target)] = f"ge_runtime/native/{library.NAME}"
         build_data["pure_python"] = False
-        build_data["tag"] = f"py3-none-linux_{platform.machine()}"
+        build_data["tag"] = f"py3-none-{library.tag(target) or f'linux_{platform.machine()}'}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Remove what was compiled."""

@@ -291,3 +291,21 @@ def test_the_cost_grows_with_the_graph_not_faster(registry):
     small, large = graph(200), graph(2000)
     seconds(small)
     assert seconds(large) < 30 * seconds(small)  # 10 if linear, 100 if quadratic
+
+
+def test_numbers_of_sizes_that_are_fixed_are_numbers():
+    """torch 2.8 leaves such nodes, which nobody reads, of conditions that it has decided."""
+    gm = make_fx(lambda x: x + 1, tracing_mode="fake")(torch.ones(2, 3))
+    x, output = next(n for n in gm.graph.nodes if n.op == "placeholder"), gm.graph.output_node()
+    with gm.graph.inserting_before(output):
+        size = gm.graph.call_function(torch.ops.aten.sym_size.int, (x, 0))
+        size.meta["val"] = 2
+        same = gm.graph.call_function(operator.eq, (size, 2))
+        same.meta["val"] = True
+    assert [n.op for n in lower(gm).graph.nodes] == [n.op for n in lower(_without(gm, size, same)).graph.nodes]
+
+
+def _without(gm, *nodes):
+    for node in reversed(nodes):
+        gm.graph.erase_node(node)
+    return gm

@@ -1,5 +1,6 @@
 """The authoring contract: what may be registered, what wins, what is explained."""
 
+import importlib.util
 import logging
 import math
 import operator
@@ -11,9 +12,12 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from ge_converters import F32, LoweringError, Refusal, Support, dtype_promote
+from ge_converters.base import operators
 from ge_converters.base.provenance import target_name
+from ge_converters.lowering import lower
 from ge_converters.lowering.explain import Absent, Convertible, Refused, explain
-from ge_converters.registry import Registry
+from ge_converters.registry import REGISTRY, Registry
+from ge_converters.registry import registry as registry_module
 from ge_graph import ops as ge
 from tair_testing import warm
 
@@ -152,7 +156,8 @@ def test_a_name_taken_twice_keeps_both_layers():
     name = "waiting_twice.same.default"
     registry.register(name)(mine)
     registry.register(name)(built_in)
-    before = registry.fingerprint()
+    before = registry.foreign()
+    assert before == [(name, (mine, None))]
     assert [n for n, _ in registry.awaited()] == [name]
     library = torch.library.Library("waiting_twice", "DEF")
     try:
@@ -160,8 +165,9 @@ def test_a_name_taken_twice_keeps_both_layers():
         op = torch.ops.waiting_twice.same.default
         assert registry.find(op).fn is mine
         assert not list(registry.awaited())
-        assert registry.fingerprint() != before
+        assert registry.foreign() == before
         registry.unregister(op)
+        assert registry.foreign() == []
         assert registry.find(op).fn is built_in
     finally:
         library._destroy()
@@ -229,6 +235,99 @@ def test_a_family_that_cannot_be_imported_is_named():
     with pytest.raises(LoweringError, match="no_such_module_here") as error:
         Registry(lambda: ["no_such_module_here"]).find(aten.add.Tensor)
     assert error.value.code == "GE2010"
+
+
+def of_another_torch(name, text, monkeypatch, tmp_path):
+    """A registry with one built-in family, the text of a module."""
+    folder = tmp_path / "ge_converters_tests"
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}.py").write_text(text)
+    spec = importlib.util.spec_from_file_location(f"ge_converters.{name}", folder / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    registry = Registry(lambda: [f"ge_converters.{name}"])
+    module.REGISTRY = registry
+    monkeypatch.setattr("importlib.import_module", lambda _: spec.loader.exec_module(module))
+    return registry
+
+
+BUILT_IN = """
+from ge_converters.base.operators import aten
+from ge_graph import ops as ge
+
+@REGISTRY.register(aten.sin.default, source="s")
+def sin(other_name, *, meta_outputs): return ge.Sin(other_name)
+
+@REGISTRY.register(aten.no_such_operator.default, source="s")
+def gone(self, *, meta_outputs): return ge.Sin(self)
+
+@REGISTRY.register(aten.cos.no_such_overload, source="s")
+def cos(self, *, meta_outputs): return ge.Cos(self)
+
+@REGISTRY.register("aten.no_such_name.default", source="s")
+def named(self, *, meta_outputs): return ge.Cos(self)
+
+@REGISTRY.register(aten.add.Tensor, source="s")
+def add(other, self, *, alpha=1, meta_outputs): return ge.Add(self, other)
+
+@REGISTRY.register({aten.clamp.default: ()}, source="s", names={"lowest": "min"})
+def clamp(self, min=None, max=None, *, meta_outputs): return self
+
+@REGISTRY.register(aten.neg.default, source="s")
+def neg(self, *, meta_outputs): return ge.Neg(self)
+"""
+
+
+def test_a_built_in_converter_that_does_not_fit_this_torch_costs_its_op_only(monkeypatch, tmp_path):
+    registry = of_another_torch("family_of_this_test", BUILT_IN, monkeypatch, tmp_path)
+    assert registry.find(aten.neg.default).layer == "built-in"
+    assert registry.find(aten.sin.default).layer == "built-in"  # another name for the argument in its place
+    assert registry.find(aten.add.Tensor) is None
+    assert "does not fit torch" in registry.why_not_derived(aten.add.Tensor)
+    reasons = {row.name: (row.absent, row.reason) for row in registry.left_out()}
+    assert reasons.keys() == {
+        "aten.no_such_operator.default", "aten.cos.no_such_overload", "aten.no_such_name.default", "aten.add.Tensor",
+        "aten.clamp.default",
+    }  # fmt: skip
+    assert "order other, self" in reasons["aten.add.Tensor"][1]
+    assert "names renames 'lowest'" in reasons["aten.clamp.default"][1]
+    assert [name for name, (absent, _) in reasons.items() if not absent] == ["aten.add.Tensor", "aten.clamp.default"]
+
+
+def test_the_graph_that_needs_such_an_op_is_refused_with_the_reason(monkeypatch, tmp_path):
+    registry = of_another_torch("family_of_this_test", BUILT_IN, monkeypatch, tmp_path)
+    gm = make_fx(lambda x: x + x, tracing_mode="fake")(torch.ones(2))
+    with pytest.raises(LoweringError, match=r"GE2001[\s\S]*does not fit torch [\s\S]*order other, self"):
+        lower(gm, registry=registry)
+
+
+def test_every_built_in_converter_fits_this_torch():
+    assert [row for row in REGISTRY.left_out() if not row.absent] == []
+
+
+def test_families_load_whatever_torch_lacks():
+    """With no operator of aten at all, every family loads, and what it lacks is named."""
+    code = """
+import torch
+from ge_converters.base import operators
+operators.Namespace.__getattr__ = lambda self, name: operators._Packet(f"{self._name}.{name}", None)
+from ge_converters.registry import REGISTRY
+left_out = REGISTRY.left_out()
+print(len(left_out), all(row.absent for row in left_out))
+"""
+    count, absent = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert int(count) > 400
+    assert absent == "True"
+
+
+def test_an_operator_that_torch_lacks_is_known_by_its_name():
+    missing = operators.aten.no_such_operator.default
+    assert missing == "aten.no_such_operator.default"
+    with pytest.raises(LoweringError, match="has no operator aten.no_such_operator.default") as error:
+        missing(torch.ones(2))
+    assert error.value.code == "GE2003"
+    assert operators.aten.add.Tensor is aten.add.Tensor
 
 
 def test_threads_that_come_first_wait_for_each_other():
@@ -432,9 +531,9 @@ import torch
 from ge_converters.registry import REGISTRY
 from ge_converters.registry.registry import register_fx_node_ge_converter
 {before}
-print(REGISTRY.fingerprint(), len(REGISTRY._built_in))
+print("+".join(n for n, _ in REGISTRY.foreign()) or "-", len(REGISTRY._built_in))
 REGISTRY.load()
-print(REGISTRY.fingerprint(), len(REGISTRY._built_in))
+print("+".join(n for n, _ in REGISTRY.foreign()) or "-", len(REGISTRY._built_in))
 """
 MINE = """
 def mine(self, *, meta_outputs): ...
@@ -457,3 +556,61 @@ def test_the_fingerprint_needs_none_of_our_converters_and_knows_those_of_others(
         assert int(few) < int(many)
         found.append(first)
     assert len(set(found)) == 3
+
+
+ON_DEMAND = """
+import sys
+import torch
+from ge_converters.decompose.table import _built, decomposition_table
+from ge_converters.registry import REGISTRY
+from ge_converters.registry.registry import _index
+
+promised = {op for ops in _index().values() for op in ops}
+first = {str(op): function.__qualname__ for op, function in decomposition_table().items()}
+revision = REGISTRY.revision
+found = REGISTRY.find(torch.ops.aten.mm.default)
+families = [m for m in sys.modules if m.startswith("ge_converters.ops.")]
+assert "matmul.py" in found.where and families == ["ge_converters.ops.matmul"], families
+assert REGISTRY.revision == revision
+REGISTRY.load()
+then = {str(op): function.__qualname__ for op, function in _built(REGISTRY).items()}
+assert then.items() <= first.items(), then.items() - first.items()
+assert not [op for op in first if op not in then and REGISTRY.find(op) is not None]
+there = {e.name for e in REGISTRY.entries()} | {name for name, _ in REGISTRY.awaited()}
+assert there == promised, there ^ promised
+assert all(REGISTRY.layer(e.target) == e.layer for e in REGISTRY.entries())
+print(len(first), len(there))
+"""
+
+
+@pytest.mark.slow
+def test_a_lookup_imports_one_family_and_what_is_decomposed_is_the_same_before_all_are_there():
+    decomposed, converted = warm.run("-c", ON_DEMAND).stdout.split()
+    assert int(decomposed) > 300
+    assert int(converted) > 700
+
+
+def test_a_module_that_was_edited_since_is_not_in_the_index(monkeypatch):
+    whole = registry_module._index()
+    assert "ge_converters.ops.matmul" in whole
+    size_of = registry_module.size_of
+    monkeypatch.setattr(
+        registry_module, "size_of", lambda folder, module: "1" if module == "matmul" else size_of(folder, module)
+    )
+    assert whole.keys() - registry_module._index().keys() == {"ge_converters.ops.matmul"}
+
+
+def test_families_that_the_index_lacks_come_with_the_first_lookup(monkeypatch):
+    loaded = []
+    monkeypatch.setattr("ge_converters.registry.registry._load_family", loaded.append)
+    registry = Registry(lambda: ("unlisted", "sums", "others"), lambda: {"sums": ["aten.add.Tensor"], "others": []})
+    assert registry.layer(aten.add.Tensor) == "built-in"
+    assert registry.layer(aten.sub.Tensor) == ""
+    assert loaded == ["unlisted"]
+    assert registry.find(aten.sub.Tensor) is None
+    assert loaded == ["unlisted"]
+    registry.find(aten.add.Tensor)
+    registry.find(aten.add.Tensor)
+    assert loaded == ["unlisted", "sums"]
+    registry.load()
+    assert loaded == ["unlisted", "sums", "others"]

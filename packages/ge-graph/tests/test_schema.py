@@ -6,12 +6,15 @@ import json
 import pkgutil
 import subprocess
 import sys
+import threading
+from contextlib import ExitStack
 
 import pytest
 
-from ge_graph import DataType, Graph, GraphError, building, schema
+from ge_graph import ArchiveError, DataType, Graph, GraphError, building, schema, serde, txt
 from ge_graph import ops as ge
 from ge_graph.attrs import Kind
+from ge_graph.verify import verify
 
 D = DataType
 
@@ -19,15 +22,17 @@ D = DataType
 @pytest.fixture
 def scratch():
     """Undo what a test registers."""
-    rows, parsed = dict(schema._user_rows), dict(schema._parsed)
+    rows, parsed = dict(schema._user_rows), {release: dict(known) for release, known in schema._parsed.items()}
     yield
     for name in set(schema._user_rows) - set(rows):
         del schema._user_rows[name]
-        schema._parsed.pop(name, None)
+        for known in schema._parsed.values():
+            known.pop(name, None)
         for listener in schema._listeners:
             if name in schema.builtin_names():
                 listener(name)
     schema._user_rows.update(rows)
+    schema._parsed.clear()
     schema._parsed.update(parsed)
 
 
@@ -181,8 +186,8 @@ def test_import_reads_no_data_and_never_torch():
 
 @pytest.fixture
 def release():
-    yield schema.use_cann
-    schema.use_cann(None)
+    with ExitStack() as held:
+        yield lambda version: held.enter_context(schema.use_cann(version))
 
 
 def revisions():
@@ -206,6 +211,15 @@ def test_every_operator_parses_in_an_older_release_too(release):
         assert schema.get(name).name == name
     for name in newest - older:
         assert schema.get(name) is None
+
+
+def test_a_release_that_the_data_does_not_hold_is_refused(release):
+    assert max(schema._release(row["since"]) for row in revisions()) <= schema.NEWEST_CANN
+    for version in ("8.1.0", "7.0.RC1", "9.2.0", "10.0"):
+        with pytest.raises(GraphError, match=rf"GE3071.*CANN {version} are not known, those of 8.2 to 9.1 are"):
+            release(version)
+    for version in ("8.2.RC1", "9.1.0"):
+        release(version)
 
 
 @pytest.mark.parametrize("version", ["8.5.0", "9.0.0", "8.2.RC1"])
@@ -253,6 +267,82 @@ def test_an_operator_of_a_later_release_is_refused_by_name(release):
         call()
     release(None)
     call()
+
+
+def of_a_later_release() -> Graph:
+    with building(Graph()) as graph:
+        x = ge.Data(index=0, dtype=D.DT_FLOAT16, shape=(2, 4))
+        graph.outputs = [ge.AdaLayerNorm(x, x, x, epsilon=1e-5)]
+    return graph
+
+
+def test_two_threads_build_for_two_releases_at_once():
+    together, found = threading.Barrier(2), {}
+
+    def build(version):
+        with schema.use_cann(version):
+            together.wait(10)
+            for _ in range(20):
+                try:
+                    of_a_later_release()
+                    found.setdefault(version, set()).add("built")
+                except GraphError as error:
+                    found.setdefault(version, set()).add(error.code)
+                names = {p.name for p in schema.get("GroupNormSilu").outputs}
+                found[version].add("rstd" if "rstd" in names else "variance")
+            together.wait(10)  # the release of each holds until both are done
+
+    threads = [threading.Thread(target=build, args=(v,)) for v in ("8.5.0", "9.1.0")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {"8.5.0": {"GE3019", "variance"}, "9.1.0": {"built", "rstd"}}
+    assert schema.release() is None
+
+
+def test_a_graph_is_verified_by_its_own_release_wherever_that_happens():
+    def outcome(graph):
+        try:
+            verify(graph)
+        except GraphError as error:
+            return str(error)
+        return "legal"
+
+    with schema.use_cann("8.5.0"):
+        old = Graph()
+    with building(old):
+        x = ge.Data(index=0, dtype=D.DT_FLOAT16, shape=(2, 4))
+        with pytest.raises(GraphError, match="CANN 8.5 has no operator 'AdaLayerNorm'"):
+            ge.AdaLayerNorm(x, x, x, epsilon=1e-5)
+    twin = of_a_later_release()
+    made = next(n for n in twin.nodes if n.op == "AdaLayerNorm")
+    new = old.add(made.op, [x] * 3, dict(made.attrs), [(D.DT_FLOAT16, (2, 4))] * len(made.outputs))
+    old.outputs = new.outputs[:1]
+    told = {}
+    with schema.use_cann("9.1.0"):
+        thread = threading.Thread(target=lambda: told.update(old=outcome(old), twin=outcome(twin)))
+        thread.start()
+        thread.join()
+        told["here"] = outcome(old)
+    with schema.use_cann("8.5.0"):
+        told["twin here"] = outcome(twin)
+    assert "GE has no operator 'AdaLayerNorm'" in told["old"]
+    assert told == {"old": told["old"], "here": told["old"], "twin": "legal", "twin here": "legal"}
+    read = serde.from_bytes(serde.to_bytes(old))
+    assert (read.release, read.attrs, outcome(read)) == ((8, 5), {}, told["old"])
+    assert serde.from_bytes(serde.to_bytes(twin)).release is None
+
+
+@pytest.mark.parametrize("said", ["8", "8.5.0", "9" * 5000, "\\331\\250.\\331\\245", ""])
+def test_a_file_that_names_no_release_is_refused(said):
+    with schema.use_cann("8.5"):
+        text = txt.to_txt(Graph())
+    assert txt.from_txt(text).release == (8, 5)
+    with pytest.raises(ArchiveError, match="GE5008.*_graph_cann is no release of CANN"):
+        txt.from_txt(text.replace('"8.5"', f'"{said}"'))
+    with pytest.raises(ArchiveError, match="GE5008.*the operators of CANN 9.7 are not known"):
+        txt.from_txt(text.replace('"8.5"', '"9.7"'))
 
 
 def test_attributes_of_later_releases_are_sent_only_if_given():

@@ -52,6 +52,7 @@ _RUN_ONCE = (
     "test_host",
     "test_written_inputs",
     "test_inductor",
+    "test_limits",
 )  # a run writes to the terminal or into its inputs, is stopped, or is repeated there
 
 

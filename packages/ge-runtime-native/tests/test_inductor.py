@@ -239,7 +239,7 @@ def test_a_kernel_of_the_user_is_fused(user_kernels: None) -> None:
     torch.testing.assert_close(program.run([x])[0], x / (1 + x.abs()) + 1)
 
 
-@pytest.mark.parametrize("place", ["torch._inductor.compile", "ge_runtime.cpu.inductor.make_fx"])
+@pytest.mark.parametrize("place", ["torch._inductor.compile", "ge_runtime.cpu.torch_compat.Sketch.trace"])
 def test_what_fails_in_torch_is_named(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(place, lambda *_, **__: 1 / 0)
     program = fused(lambda: ge.Relu(data(0, 5)))

@@ -12,7 +12,8 @@ import torch
 from ge_graph import Graph, building, ops
 from ge_graph.dtypes import DataType, Format
 from ge_graph.errors import EngineError
-from ge_runtime.cpu import CpuEngine
+from ge_runtime.cpu import CpuEngine, torch_compat
+from ge_runtime.cpu.kernels import norm
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 TOLERANCE = {F32: (1e-5, 1e-5), F16: (2e-3, 2e-3), BF16: (1.6e-2, 1.6e-2)}
@@ -624,3 +625,14 @@ def test_softmax_half_rounds_once(run, dtype):
     got = run("SoftmaxV2", x)
     assert got.dtype == dtype
     close(got, e / e.sum(-1, keepdims=True), tol=6e-4 if dtype == F16 else 4e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_rms_norm_without_the_operator_of_newer_torch(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before torch 2.9 there is none: the parts give what torch.nn.functional.rms_norm gives, and rstd."""
+    x, gamma = torch.randn(2, 3, 8).to(dtype), torch.randn(3, 8).to(dtype)
+    wanted = torch.nn.functional.rms_norm(x, [3, 8], gamma, 1e-5)
+    monkeypatch.setattr(torch_compat, "fused_rms_norm", None)
+    y, rstd = norm.rms_norm(x, gamma, 1e-5)
+    torch.testing.assert_close(y, wanted)
+    torch.testing.assert_close(rstd, torch.rsqrt(x.float().square().mean((1, 2), keepdim=True) + 1e-5))

@@ -12,7 +12,7 @@ import pytest
 
 from ge_graph import EngineError
 from ge_graph.dtypes import DataType
-from ge_runtime.cann import library
+from ge_runtime.cann import building, library
 
 TESTS = Path(__file__).resolve().parent / "native"
 pytestmark = pytest.mark.skipif(library.compiler() is None, reason="no C++ compiler here")
@@ -46,6 +46,30 @@ def test_runner_builds_for_arm(tmp_path: Path) -> None:
     assert int.from_bytes(header[18:20], "little") == 183  # EM_AARCH64
 
 
+def _said(machine: str, *needs: str) -> str:
+    return f"  Machine:      {machine}\n" + "".join(f"  0x0010:   Name: {n}  Flags: none  Version: 5\n" for n in needs)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (_said("Advanced Micro Devices X86-64", "GLIBC_2.2.5", "GLIBC_2.14"), "manylinux_2_17_x86_64"),
+        (_said("Advanced Micro Devices X86-64", "GLIBC_2.34", "GLIBCXX_3.4.29"), "manylinux_2_34_x86_64"),
+        (_said("AArch64", "GLIBC_2.17", "GLIBCXX_3.4.21", "CXXABI_1.3.9"), "manylinux_2_24_aarch64"),
+        (_said("AArch64", "GLIBC_2.17", "GLIBCXX_3.4.30"), "manylinux_2_35_aarch64"),
+        (_said("AArch64", "GLIBC_2.17", "CXXABI_1.3.13"), "manylinux_2_34_aarch64"),
+        (_said("AArch64", "GLIBC_2.38", "GLIBCXX_3.4.32"), "manylinux_2_39_aarch64"),
+        (_said("AArch64", "GLIBC_2.41", "GLIBCXX_3.4.30"), "manylinux_2_41_aarch64"),
+        (_said("AArch64", "GLIBCXX_3.4.99"), None),
+        (_said("RISC-V", "GLIBC_2.34"), None),
+        ("", None),
+    ],
+)
+def test_a_wheel_is_tagged_by_what_its_library_asks_for(said: str, expected: str | None) -> None:
+    """The bounds are those of PEP 600's policies."""
+    assert building.tag_of(said) == expected
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A library made the way that first use makes it."""
@@ -61,6 +85,13 @@ def test_nothing_of_cann_is_linked(built: Path) -> None:
     linked = [line.split("[")[1].rstrip("]\n") for line in needed.splitlines() if "(NEEDED)" in line]
     system = ("libstdc++", "libgcc", "libc.", "libm.", "libdl", "ld-")
     assert [name for name in linked if not name.startswith(system)] == []
+
+
+@pytest.mark.slow
+def test_the_tag_is_one_that_this_system_installs(built: Path) -> None:
+    from packaging.tags import sys_tags
+
+    assert building.tag(built) in {t.platform for t in sys_tags()}
 
 
 @pytest.mark.slow

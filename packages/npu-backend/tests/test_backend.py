@@ -1,10 +1,13 @@
 """torch.compile with this backend gives what eager gives: values, types, strides, identity, side effects, gradients."""
 
+import copy
 import functools
+import pickle
 
 import pytest
 import torch
 
+import npugraph_ex
 import torchair
 from ge_graph.errors import ConfigError
 from tair_testing.compiling import compiled, same
@@ -361,6 +364,77 @@ def test_backend_is_a_partial_with_the_documented_keywords():
     assert set(backend.keywords) == {"compiler_config", "aot_config", "custom_decompositions"}
     with pytest.raises(TypeError):
         torchair.get_npu_backend(torchair.CompilerConfig())
+
+
+def _doubled(x):
+    return x * 2
+
+
+def a_backend(mode="max-autotune", **decompositions):
+    config = torchair.CompilerConfig()
+    config.mode = mode
+    return torchair.get_npu_backend(
+        compiler_config=config,
+        custom_decompositions={getattr(torch.ops.aten, name).default: fn for name, fn in decompositions.items()},
+    )
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda b: pickle.loads(pickle.dumps(b))])
+@pytest.mark.parametrize("given", [{}, {"mode": "reduce-overhead"}, {"abs": _doubled}])
+def test_backends_of_one_configuration_are_equal(given, copied):
+    backend = a_backend(**given)
+    for other in (a_backend(**given), copied(backend)):
+        assert other == backend
+        assert hash(other) == hash(backend)
+    others = [a_backend(), a_backend(mode="reduce-overhead"), a_backend(abs=_doubled), a_backend(abs=torch.sin)]
+    assert sum(other == backend for other in others) == 1
+    assert len(repr(backend)) < 100
+
+
+def test_a_backend_without_options_has_the_default_ones():
+    assert torchair.get_npu_backend() == a_backend()
+    assert torchair.get_npu_backend() != npugraph_ex.get_npu_backend()
+
+
+def test_options_changed_after_a_compilation_count_in_equality():
+    backend = a_backend()
+    torch.compile(lambda x: x + 1, backend=backend)(torch.randn(3))
+    assert backend == a_backend()
+    backend.keywords["compiler_config"].mode = "reduce-overhead"
+    assert backend != a_backend()
+    assert backend != a_backend(mode="reduce-overhead")  # whose graphs are not those of the first call
+    backend.keywords["compiler_config"].mode = "max-autotune"
+    assert backend == a_backend()
+
+
+class _Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        return x + self.linear(x).relu()
+
+
+def test_equal_blocks_compiled_one_by_one_are_one_graph():
+    blocks = torch.nn.Sequential(*(_Block() for _ in range(12)))
+    x = torch.randn(3, 4)
+    with torch.no_grad():
+        want = blocks(x)
+    for block in blocks:
+        block.compile(backend=torchair.get_npu_backend(), fullgraph=True)
+    with torch.no_grad(), torchair.record_compilation() as reports:
+        same(blocks(x), want)
+    assert len(reports) == 1
+
+
+def test_a_copy_of_a_compiled_module_compiles_nothing():
+    module = torch.compile(_Block(), backend=torchair.get_npu_backend())
+    x = torch.randn(3, 4)
+    with torch.no_grad(), torchair.record_compilation() as reports:
+        want = module(x)
+        same(copy.deepcopy(module)(x), want)
+    assert len(reports) == 1
 
 
 @pytest.mark.parametrize("bad", [{"mode": "max-autotune"}, "max-autotune", 3])

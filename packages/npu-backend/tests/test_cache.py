@@ -141,7 +141,7 @@ def test_options_count(what, tmp_path, lowered):
 def test_converters_count(tmp_path, lowered, monkeypatch):
     model = Net().eval()
     check(start(tmp_path, model), model, 3)
-    monkeypatch.setattr(REGISTRY, "fingerprint", lambda: "another")
+    monkeypatch.setattr(REGISTRY, "foreign", lambda: [("another", (None, None))])
     check(start(tmp_path, model), model, 3)
     assert len(lowered) == 2
 

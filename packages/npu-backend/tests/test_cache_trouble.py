@@ -80,7 +80,7 @@ def no_handles(folder, monkeypatch):
     def refuse(*args, **kwargs):
         raise OSError(24, os.strerror(24))
 
-    monkeypatch.setattr(archive, "_locked", refuse)
+    monkeypatch.setattr(archive, "locked", refuse)
     yield folder
 
 

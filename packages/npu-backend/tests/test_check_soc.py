@@ -1,10 +1,15 @@
 """``config.check_soc``: the chip's verdict while compiling; ``config.cann_version``: whose definitions hold."""
 
+import threading
+
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import torchair
 from ge_graph import GraphError, schema
+from tair_debug.observer import Silent, observing
+from torchair.compiler.pipeline import Pipeline
 
 
 def double_relu(x):
@@ -22,8 +27,6 @@ def compiled(fn, **options):
 def clean(monkeypatch):
     monkeypatch.delenv("ASCEND_HOME_PATH", raising=False)
     torch._dynamo.reset()
-    yield
-    schema.use_cann(None)
 
 
 @pytest.fixture
@@ -64,8 +67,41 @@ def test_an_unknown_chip_is_refused():
     ("version", "port"), [(None, "rstd"), ("9.1", "rstd"), ("8.5.0", "variance"), ("9.0", "variance")]
 )
 def test_definitions_of_a_release(version, port):
-    compiled(torch.relu, cann_version=version)(torch.randn(3))
-    assert schema.get("GroupNormSilu").outputs[2].name == port
+    torch._dynamo.reset()
+    seen = []
+
+    class Look(Silent):
+        def ge_graph(self, stage, label, graph):
+            seen.append((graph.release, schema.get("GroupNormSilu").outputs[2].name))
+
+    with observing(Look()):
+        compiled(torch.relu, cann_version=version)(torch.randn(3))
+    assert {name for _, name in seen} == {port}
+    assert schema.release() is None  # nothing of it is left
+
+
+def test_two_threads_compile_for_two_releases_at_once():
+    met, found = threading.Barrier(2), {}
+
+    class Meet(Silent):
+        def ge_graph(self, stage, label, graph):
+            if label == "original":
+                met.wait(30)  # both are between the choice of their release and what follows it
+            found.setdefault(graph.release, set()).add(schema.get("GroupNormSilu").outputs[2].name)
+
+    def run(version, gm):
+        config = torchair.CompilerConfig()
+        config.cann_version = version
+        Pipeline(config, "forward", 0).compile(gm, [torch.randn(3)])  # dynamo itself compiles one graph at a time
+
+    graphs = [make_fx(lambda x: (torch.relu(x),), tracing_mode="fake")(torch.randn(3)) for _ in range(2)]
+    with observing(Meet()):
+        threads = [threading.Thread(target=run, args=each) for each in zip(("8.5.0", "9.1.0"), graphs)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert found == {(8, 5): {"variance"}, (9, 1): {"rstd"}}
 
 
 def test_a_version_without_numbers_is_refused():

@@ -201,3 +201,27 @@ def test_an_export_has_no_gears(place, tmp_path):
         torchair.dynamo_export(*args, model=Sum(), export_path=str(tmp_path / "out"), **keywords)
     assert not (tmp_path / "out").exists()
     torchair.dynamo_export(x, model=Sum(), export_path=str(tmp_path / "out"), dynamic=True)
+
+
+def doubling():
+    return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+
+
+@pytest.mark.parametrize("closed_over", [False, True])
+def test_gears_of_one_module_are_not_those_of_another_of_its_class(closed_over):
+    def prepared(module):
+        fn = (lambda x: module(x) + 1) if closed_over else module
+        return torch.compile(fn, backend=torchair.get_npu_backend(), fullgraph=True), fn
+
+    torch._dynamo.reset()
+    (first, _), (second, eager) = prepared(doubling()), prepared(doubling())
+    x = torch.randn(2, 4)
+    set_dim_gears(x, {0: [2, 4]})
+    with torch.no_grad():
+        first(x)
+        first(torch.randn(4, 4))
+        for size in (3, 5, 2):
+            y = torch.randn(size, 4)
+            torch.testing.assert_close(second(y), eager(y))
+        with pytest.raises(EngineError, match="GE4030"):
+            first(torch.randn(3, 4))

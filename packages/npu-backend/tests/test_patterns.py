@@ -145,7 +145,7 @@ def test_duplicates():
     with pytest.raises(ConfigError, match="GE1053.*'search'"):
         torchair.register_replacement(search, replace, two())
     torchair.register_replacement(search, replace, two(), skip_duplicates=True)
-    assert len(patterns.RULES.seen) == 1
+    assert len(patterns.RULES.registered) == 1
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_duplicates():
 def test_wrong_rules_are_refused_when_registered(arguments, text):
     with pytest.raises(ConfigError, match=text):
         torchair.register_replacement(*arguments)
-    assert patterns.RULES.seen == []
+    assert patterns.RULES.registered == []
 
 
 # -- rules for torch_npu, with operators of the same schemas ----------------------------------------------------------
@@ -174,9 +174,11 @@ def _norm(x1, x2, gamma, epsilon=1e-6):
     return (x.float() * rstd).to(x.dtype) * gamma, rstd, x
 
 
-def _quant(y, scales=None):
+def _quant(y, scales=None, mode="pertoken"):
     y = y.float() if scales is None else y.float() * scales
     scale = y.abs().amax(-1) / 127
+    if mode == "pertensor":
+        scale = scale.amax().expand_as(scale).clone()
     return torch.round(y / scale.unsqueeze(-1)).to(torch.int8), scale
 
 
@@ -193,8 +195,9 @@ def _fused_cast(x1, x2, gamma, epsilon=1e-6):
 
 _OPS = {
     "npu_add_rms_norm": ("(Tensor x1, Tensor x2, Tensor gamma, float epsilon=1e-6) -> (Tensor, Tensor, Tensor)", _norm),
-    "npu_dynamic_quant": ("(Tensor input, *, Tensor? smooth_scales=None) -> (Tensor, Tensor)",
-                          lambda y, smooth_scales=None: _quant(y, smooth_scales)),
+    "npu_dynamic_quant": (
+        '(Tensor input, *, Tensor? smooth_scales=None, str? quant_mode="pertoken") -> (Tensor, Tensor)',
+        lambda y, smooth_scales=None, quant_mode="pertoken": _quant(y, smooth_scales, quant_mode)),
     "npu_add_rms_norm_dynamic_quant": (
         "(Tensor x1, Tensor x2, Tensor gamma, *, Tensor? smooth_scale1=None, Tensor? smooth_scale2=None, "
         "Tensor? beta=None, float epsilon=1e-6, bool[]? output_mask=None) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
@@ -250,6 +253,37 @@ def test_rules_for_torch_npu(npu_ops, recording, fn, fused):
     found = targets(recording, fn, *args, config=config)
     assert fused in found
     assert "npu.npu_add_rms_norm.default" not in found
+
+
+def _flat_and_smooth(x1, x2, gamma, scales):
+    y, _, x = torch.ops.npu.npu_add_rms_norm(x1, x2, gamma)
+    q, scale = torch.ops.npu.npu_dynamic_quant(y.flatten(0, 1), smooth_scales=scales)
+    return q, scale.view(-1, 1), x
+
+
+def _flat_and_whole(x1, x2, gamma, scales):
+    y, _, x = torch.ops.npu.npu_add_rms_norm(x1, x2, gamma)
+    q, scale = torch.ops.npu.npu_dynamic_quant(y.flatten(0, 1), quant_mode="pertensor")
+    return q, scale.view(-1, 1), x
+
+
+def _smooth_and_whole(x1, x2, gamma, scales):
+    y, _, x = torch.ops.npu.npu_add_rms_norm(x1, x2, gamma)
+    return (*torch.ops.npu.npu_dynamic_quant(y, smooth_scales=scales, quant_mode="pertensor"), x)
+
+
+def _another_epsilon(x1, x2, gamma, scales):
+    y, _, x = torch.ops.npu.npu_add_rms_norm(x1, x2, gamma, epsilon=0.5)
+    return (*torch.ops.npu.npu_dynamic_quant(y, smooth_scales=scales), x)
+
+
+@pytest.mark.parametrize("fn", [_flat_and_smooth, _flat_and_whole, _smooth_and_whole, _another_epsilon])
+def test_what_the_fused_operator_is_not_told_is_not_fused(npu_ops, recording, fn):
+    """Smooth scales, the mode and epsilon were lost: the compiled program gave other numbers than eager."""
+    config = torchair.CompilerConfig()
+    config.mode = "reduce-overhead"
+    args = [torch.randn(2, 3, 32).half(), torch.randn(2, 3, 32).half(), torch.randn(32).half(), torch.rand(32).half()]
+    assert "npu.npu_add_rms_norm.default" in targets(recording, fn, *args, config=config)
 
 
 def test_without_torch_npu_there_are_no_such_rules(recording):

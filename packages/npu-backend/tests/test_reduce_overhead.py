@@ -72,21 +72,50 @@ def test_the_program_can_be_read_and_frees_early(recording):
     torch.testing.assert_close(names["call"]([x, y])[0], fn(x, y), equal_nan=True)
 
 
-def test_results_are_overwritten_by_the_next_run():
-    f = compiled(lambda x: (x + 1, x.sum()))
-    x, y = torch.ones(3), torch.full((3,), 5.0)
-    first = f(x)
-    assert first[0].tolist() == [2, 2, 2]
-    second = f(y)
-    assert first[0].data_ptr() == second[0].data_ptr()
-    assert first[0].tolist() == [6, 6, 6]
-    assert (first[1].item(), second[1].item()) == (15, 15)
+@pytest.mark.parametrize("clone", [True, False])
+def test_results_that_are_held_keep_their_numbers(clone):
+    """Over many runs, through views, as the next run's input, and when some are dropped in between."""
+    f = compiled(lambda x: (x + 1, x.sum(), x * 2), clone_output=clone)
+    held, views = [], []
+    for turn in range(6):
+        whole, total, doubled = f(torch.full((3,), float(turn)))
+        if turn != 3:
+            held.append((turn, whole, total))
+        views.append((turn, doubled[1:].view(2, 1)))
+    for turn, whole, total in held:
+        assert (whole.tolist(), total.item()) == ([turn + 1.0] * 3, turn * 3.0)
+    assert [v.tolist() for _, v in views] == [[[t * 2.0]] * 2 for t, _ in views]
+    step = compiled(lambda x: x + 1, clone_output=clone)
+    x = torch.zeros(2)
+    trace = [x := step(x) for _ in range(4)]
+    assert [t.tolist() for t in trace] == [[n, n] for n in (1.0, 2.0, 3.0, 4.0)]
 
 
-def test_with_clone_output_they_are_not():
-    f = compiled(lambda x: x + 1, clone_output=True)
-    first, second = f(torch.ones(3)), f(torch.full((3,), 5.0))
-    assert (first.tolist(), second.tolist()) == ([2, 2, 2], [6, 6, 6])
+def test_results_that_are_dropped_cost_no_copy():
+    """The memory is the same in every run, until somebody holds a result; one copy a result and run from there on."""
+    f = compiled(lambda x: x + 1)
+    places = {f(torch.full((3,), float(n))).data_ptr() for n in range(4)}
+    assert len(places) == 1
+    held = f(torch.zeros(3))
+    other = f(torch.ones(3))
+    assert {held.data_ptr()} == places != {other.data_ptr()}
+    assert (held.tolist(), other.tolist()) == ([1.0] * 3, [2.0] * 3)
+
+
+def test_a_result_in_a_written_input_is_the_callers_memory():
+    """What a graph writes into an input is no memory of the capture: nothing is put back there."""
+
+    def step(cache, x):
+        cache.add_(x)
+        return cache, cache * 2
+
+    f = compiled(step)
+    cache, seen = torch.zeros(2), []
+    for turn in range(3):
+        same, doubled = f(cache, torch.ones(2))
+        seen.append(doubled)
+        assert same.tolist() == cache.tolist() == [turn + 1.0] * 2
+    assert [d.tolist() for d in seen] == [[2.0] * 2, [4.0] * 2, [6.0] * 2]
 
 
 @pytest.mark.parametrize("clone", [True, False])

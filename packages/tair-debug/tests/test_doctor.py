@@ -2,6 +2,7 @@
 
 import pytest
 
+from ge_converters.registry import ABSENT, REGISTRY, LeftOut
 from tair_debug import doctor
 from tair_debug.doctor import EngineState, mismatches
 
@@ -36,7 +37,21 @@ def test_torch_npu_without_cann():
 
 
 def test_old_torch():
-    assert any("older than 2.13" in t for t in texts({"torch": "2.1.0"}))
+    assert any("2.1.0 is older than 2.7" in t for t in texts({"torch": "2.1.0"}))
+
+
+def test_torch_that_nobody_tried():
+    assert any("torch 2.99.0 is newer" in t for t in texts({"torch": "2.99.0"}))
+
+
+def test_operators_of_another_form(monkeypatch):
+    other = LeftOut("aten.sin.default", "parameter 'x' is missing", "ops.py:1")
+    rows = [other, LeftOut("aten.gone.default", ABSENT, "ops.py:2")]
+    monkeypatch.setattr(REGISTRY, "left_out", lambda: rows)
+    found = texts({})
+    assert len(found) == 1
+    assert "aten.sin.default: parameter 'x' is missing" in found[0]
+    assert [row["name"] for row in doctor.examine()["left_out"]] == ["aten.sin.default", "aten.gone.default"]
 
 
 def test_no_torchair():

@@ -495,4 +495,4 @@ def test_a_link_in_the_place_of_a_file_is_replaced_not_followed(tmp_path):
     assert (tmp_path / "secret").read_text() == "secret"
     (tmp_path / "b.txt").symlink_to("secret")
     with pytest.raises(OSError, match="symbolic"):
-        artefacts.open_owned(tmp_path / "b.txt", os.O_WRONLY | os.O_CREAT)
+        artefacts.claim(tmp_path / "b.txt")

@@ -1,5 +1,8 @@
 """A small captured model, built by hand: this package is tested without anything that traces."""
 
+import os
+import tempfile
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -69,3 +72,24 @@ def weight():
 def small_files(monkeypatch):
     """Every weight in a file of its own."""
     monkeypatch.setattr("tair_export.weights.GRAPH_INLINE_BYTES", 0)
+
+
+@pytest.fixture
+def key():
+    """An Ed25519 key in PEM form: private, public."""
+    ed25519 = pytest.importorskip("cryptography.hazmat.primitives.asymmetric.ed25519")
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+    made = ed25519.Ed25519PrivateKey.generate()
+    private = made.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return private, made.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
+@pytest.fixture
+def memory_path(tmp_path):
+    """A folder in memory where there is one: a disk takes milliseconds for each file cut to nothing."""
+    if not os.access("/dev/shm", os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        yield Path(name)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +21,7 @@ from ge_graph.errors import ArchiveError, GeError
 from ge_graph.pbtxt import to_pbtxt
 from ge_graph.python_reader import run_py
 from ge_graph.verify import VerifyError, verify
-from tair_export import CompiledModel, archive, load_air, read_air
+from tair_export import CompiledModel, archive, load_air, mapping, read_air
 from tair_export.export import CapturedModel, write_export, write_graph
 from tair_export.ranks import Rank
 from tair_export.signature import Input, Output, Signature
@@ -82,7 +83,7 @@ def nothing_left(root):
 
 
 @pytest.mark.parametrize("code", ["EMFILE", "ENOSPC", "EACCES", "ENAMETOOLONG"])
-@pytest.mark.parametrize("call", ["open", "write", "fsync", "rename"])
+@pytest.mark.parametrize("call", ["open", "write", "fsync", "replace"])
 def test_refusals_of_the_system_end_the_export(tmp_path, make, small_files, monkeypatch, call, code):
     """A weight file that could not be opened made the export wait for ever."""
     write_graph(make(seed=1).captured, tmp_path)
@@ -258,6 +259,128 @@ def test_whole_files_are_compared_by_default(tmp_path, make, small_files, monkey
     CompiledModel.load_graph(tmp_path, verify=False)
     with pytest.raises(ArchiveError, match="GE5023"):
         CompiledModel.load_graph(tmp_path)
+
+
+def hollow(root, size):
+    """Make a weight a file of holes that every checksum fits, if one has the days to compute them."""
+    found = manifest_of(root)
+    entry = next(f for f in found["files"] if f["name"] == "weights/layer.w")
+    os.truncate(root / entry["name"], 0)
+    os.truncate(root / entry["name"], size)
+    edges = archive._Edges()
+    edges.add(bytes(archive.EDGE_BYTES))
+    entry.update(bytes=size, edges=edges.hexdigest(size))
+    for weight in found["weights"]:
+        if weight["file"] == entry["name"]:
+            weight["shape"] = [size // 32, 8]
+    manifest_of(root, files=found["files"], weights=found["weights"])
+
+
+@pytest.fixture
+def never_hashed(monkeypatch):
+    real = mapping._read
+
+    def refuse(self, names):
+        raise AssertionError(f"hashed: {names}")
+
+    def read(handle, size):
+        assert size < 1 << 20, "read"
+        return real(handle, size)
+
+    monkeypatch.setattr(archive.Archive, "_digests", refuse)
+    monkeypatch.setattr(mapping, "_read", read)
+
+
+@pytest.mark.parametrize(
+    "how", [{}, {"copy": True}, {"verify": "auto", "copy": True}, {"authenticate": lambda *_: True}]
+)
+def test_a_file_of_holes_is_refused_before_it_is_read(tmp_path, make, small_files, never_hashed, how):
+    write_graph(make().captured, tmp_path)
+    hollow(tmp_path, 1 << 40)
+    with pytest.raises(ArchiveError, match=r"GE5025.*layer\.w.*on the disk"):
+        CompiledModel.load_graph(tmp_path, **how)
+
+
+def test_holes_where_no_byte_is_read(tmp_path, make, small_files):
+    """What takes no time is not refused for that; the graph then says that the weight is not the one it knows."""
+    write_graph(make().captured, tmp_path)
+    hollow(tmp_path, 1 << 40)
+    with pytest.raises(ArchiveError, match="GE5026"):
+        CompiledModel.load_graph(tmp_path, verify="sizes")
+
+
+def test_an_empty_part_of_a_real_file_is_fine(tmp_path, make, small_files, monkeypatch):
+    monkeypatch.setattr(mapping, "_MAY_HAVE_HOLES", 1 << 16)
+    made = make(size=1 << 14)
+    write_graph(made.captured, tmp_path)
+    CompiledModel.load_graph(tmp_path, copy=True)
+
+
+@pytest.mark.parametrize("how", [{}, {"verify": "sizes"}, {"copy": True}])
+def test_a_weight_of_another_size_than_it_takes_is_refused_before_it_is_read(
+    tmp_path, make, small_files, never_hashed, how
+):
+    write_graph(make().captured, tmp_path)
+    found = manifest_of(tmp_path)
+    found["weights"][0]["shape"] = [9]
+    manifest_of(tmp_path, weights=found["weights"])
+    with pytest.raises(ArchiveError, match="GE5026.*takes 36 bytes"):
+        CompiledModel.load_graph(tmp_path, **how)
+
+
+def test_a_graph_larger_than_graphs_are_is_refused_before_it_is_read(tmp_path, make, never_hashed):
+    write_graph(make().captured, tmp_path)
+    found = manifest_of(tmp_path)
+    found["files"][0].update(bytes=1 << 31)
+    os.truncate(tmp_path / "compiled_graph.air", 1 << 31)
+    manifest_of(tmp_path, files=found["files"])
+    with pytest.raises(ArchiveError, match="GE5025.*compiled_graph"):
+        CompiledModel.load_graph(tmp_path, verify=False)
+
+
+def test_comparing_stops_when_interrupted(tmp_path):
+    """64 GiB, of which a thread compares 32 MiB at a time; Ctrl-C ends it within seconds, not minutes."""
+    code = f"""
+import sys
+from pathlib import Path
+from tair_export import archive, mapping
+from tair_export.ranks import Rank
+mapping._MAY_HAVE_HOLES = 1 << 62
+layout = archive.graph_layout(Rank(0, 1))
+root = Path({str(tmp_path)!r})
+with archive.Writer(root, layout) as writer:
+    writer.add(layout.graph, [b"graph"])
+    writer.add("w", [b""])
+    writer.commit({{}})
+import json, os
+path = root / layout.manifest
+found = json.loads(path.read_text())
+size = 64 << 30
+os.truncate(root / "w", size)
+edges = archive._Edges()
+edges.add(bytes(archive.EDGE_BYTES))
+next(f for f in found["files"] if f["name"] == "w").update(bytes=size, edges=edges.hexdigest(size))
+body = {{k: v for k, v in found.items() if k not in ("digest", "format", "version")}}
+path.write_bytes(archive.render(archive.seal(body)))
+real = archive.Archive._digests
+def beginning(self, names):
+    print("hashing", flush=True)
+    return real(self, names)
+archive.Archive._digests = beginning
+archive.open_archive(root, Rank(0, 1), verify="full")
+"""
+    child = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    try:
+        assert child.stdout.readline() == "hashing\n", child.stderr.read()
+        time.sleep(0.2)  # or it is interrupted before; both must end it
+        child.send_signal(signal.SIGINT)
+        _, said = child.communicate(timeout=20)
+    finally:
+        child.kill()
+    assert "KeyboardInterrupt" in said
 
 
 @pytest.mark.parametrize("change", [b'"device": "cpu"', b'"kind": "graph"', b'"bytes": '])

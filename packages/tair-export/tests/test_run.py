@@ -61,3 +61,28 @@ def test_mistakes_end_with_one_line(saved, tmp_path):
     assert done.exit_code == 1
     assert "GE5045" in done.output
     assert "object" in done.output
+
+
+def test_keys(saved, key):
+    """``--key`` takes only what the key has signed, for describing as for running."""
+    from tair_export.signing import sign
+
+    _, path = saved
+    (path / "key.pem").write_bytes(key[1])
+    ways = [["--info"], ["--inputs", path / "x.npy"]]
+    for way in ways:
+        done = run(path / "a", *way, "--key", path / "key.pem")
+        assert (done.exit_code, "GE5044" in done.output) == (1, True)
+    sign(path / "a", key[0])
+    for way in ways:
+        assert run(path / "a", *way, "--key", path / "key.pem").exit_code == 0
+        assert "GE5044" in run(path / "a", *way, "--key", path / "key.pem", "--signed-for", "a 1").output
+    sign(path / "a", key[0], text="a 1")
+    for way in ways:
+        assert run(path / "a", *way, "--key", path / "key.pem", "--signed-for", "a 1").exit_code == 0
+    done = run(path / "a", "--info", "--key", path / "key.pem", "--signed-for", "a 1", "--verify", "fast")
+    assert "GE5042" in done.output
+    assert "--key" in run(path / "a", "--info", "--signed-for", "a 1").output
+    (path / "a" / "compiled_graph.air").rename(path / "bare.air")
+    done = run(path / "bare.air", "--info", "--key", path / "key.pem")
+    assert (done.exit_code, "no manifest" in done.output) == (1, True)

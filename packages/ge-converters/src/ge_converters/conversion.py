@@ -62,7 +62,7 @@ def finish(
     graph = lowered.graph
     before = len(graph.nodes)
     with progress.timed("GE passes") as note:
-        passes.run(graph, chosen, on_pass=progress.ge_graph, on_idle=progress.ge_unchanged)
+        passes.run(graph, chosen, on_pass=progress.ge_graph, on_idle=progress.ge_unchanged, around=progress.ge_rewrite)
         note(f"{before} to {len(graph.nodes)} GE nodes")
     with progress.timed("verify") as note:
         verify(graph)

@@ -94,10 +94,6 @@ class CallPlan:
         self._legal: dict[Any, tuple[tuple[DataType, None], ...]] = {}
         self._made: dict[tuple[str, type, Any], Attr] = {}
 
-    def withdraw(self) -> None:
-        """The chosen release has no such operator: calls are refused until a schema is loaded again."""
-        self.arity = -1  # no call has as many inputs, so each one goes through _complete
-
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Append the node and return its outputs.
 
@@ -202,8 +198,6 @@ class CallPlan:
         )  # fmt: skip
 
     def _complete(self, operands: list[Any]) -> None:
-        if self.arity < 0:
-            schema.require(self.op)
         if len(operands) > self.arity:
             names = ", ".join(p.name for p in self.schema.inputs) or "none"
             raise GraphError(
@@ -435,29 +429,48 @@ def producers(graph: Graph, tensors: Sequence[Tensor]) -> list[Node]:
     return list(dict.fromkeys(t.node for t in tensors))
 
 
-_plans: dict[str, CallPlan] = {}
+_plans: dict[schema.Release, dict[str, CallPlan]] = {}
 
 
 def plan_of(op: str) -> CallPlan:
-    """The plan of an operator, made on first use.
+    """The plan of an operator under the release that holds here, made on first use.
 
     Raises:
-        GraphError: GE3019 if GE has no such operator.
+        GraphError: GE3019 if that release has no such operator.
     """
-    plan = _plans.get(op)
+    try:
+        return _plans[schema.release()][op]
+    except KeyError:
+        pass
+    known = schema.require(op)
+    defining = _plans.setdefault(schema.definition_of(op), {})
+    plan = defining.get(op)
     if plan is None:
-        plan = _plans[op] = CallPlan(schema.require(op))
+        plan = defining[op] = CallPlan(known)
+    _plans.setdefault(schema.release(), {})[op] = plan
     return plan
 
 
-def wrapper(op: str) -> Callable[..., Any]:
-    """The function behind ``ge.<op>``."""
-    plan = plan_of(op)
+def _by_plan(plan: CallPlan) -> Callable[..., Any]:
     call = plan.call
 
     def operator(*args: Any, **kwargs: Any) -> Any:
         return call(args, kwargs)
 
+    return operator
+
+
+def _by_release(op: str) -> Callable[..., Any]:
+    def operator(*args: Any, **kwargs: Any) -> Any:
+        return plan_of(op).call(args, kwargs)
+
+    return operator
+
+
+def wrapper(op: str) -> Callable[..., Any]:
+    """The function behind ``ge.<op>``."""
+    plan = plan_of(op)
+    operator = _by_release(op) if schema.is_revised(op) else _by_plan(plan)
     operator.__name__ = operator.__qualname__ = op
     operator.__module__ = "ge_graph.ops"
     operator.__doc__ = f"GE operator {op}; ``ge_graph/ops.pyi`` has its signature and element types."
@@ -483,14 +496,13 @@ def _signature(plan: CallPlan) -> inspect.Signature:
 
 
 def _reload(op: str) -> None:
-    plan = _plans.get(op)
-    if plan is None:
-        return
+    newest = _plans.get(None, {}).get(op)
+    for plans in list(_plans.values()):
+        plans.pop(op, None)
     known = schema.get(op)
-    if known is None:
-        plan.withdraw()
-    else:
-        plan.load(known)
+    if newest is not None and known is not None:
+        newest.load(known)  # wrappers hold it
+        _plans[None][op] = newest
 
 
 schema.on_register(_reload)

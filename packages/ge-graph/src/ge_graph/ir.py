@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from ge_graph import schema
 from ge_graph.attrs import Attr
 from ge_graph.dtypes import DataType, Format
 from ge_graph.errors import GraphError
@@ -245,12 +246,14 @@ class Graph:
         output_control: Nodes that must have run when the graph returns though no output needs them.
         scope_attrs: Attributes that every node added from now on carries (stream label, core limits).
         provenance: Origin that every node added from now on carries.
+        release: The CANN release whose operator definitions hold for it: the one that held where it was begun.
         memo: What those who build the graph remember of it, such as its constants by value. It lives and dies with the
             graph; a table outside whose values hold nodes would keep every graph alive.
     """
 
     def __init__(self, name: str = "graph") -> None:
         self.name = name
+        self.release = schema.release()
         self.scope_attrs: dict[str, Attr] = {}
         self.provenance: Provenance | None = None
         self.nodes: list[Node] = []
@@ -385,9 +388,10 @@ def current_graph() -> Graph:
 
 @contextmanager
 def building(graph: Graph) -> Iterator[Graph]:
-    """Make ``graph`` the target of ``ge.*`` calls."""
+    """Make ``graph`` the target of ``ge.*`` calls, which follow the definitions of its release."""
     token = _current.set(graph)
     try:
-        yield graph
+        with schema.at_release(graph.release):
+            yield graph
     finally:
         _current.reset(token)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ge_graph import ports
+from ge_graph import ports, schema
 from ge_graph.attrs import Attr, Kind
 from ge_graph.dtypes import DataType
 from ge_graph.ir import Graph, Node, Shape, Tensor
@@ -33,7 +33,8 @@ _CONTENT_BYTES: Final = 1024
 
 def to_pbtxt(graph: Graph) -> str:
     """The text; the same graph gives the same text."""
-    lines = [line for part in _nodes(graph, "") for line in part]
+    with schema.at_release(graph.release):
+        lines = [line for part in _nodes(graph, "") for line in part]
     lines += ["versions {", "  producer: 1", "}"]
     return "\n".join(lines) + "\n"
 

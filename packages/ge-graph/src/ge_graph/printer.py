@@ -74,7 +74,8 @@ def _trimmed(inputs: list[Operand]) -> list[Operand]:
 
 
 def _shown_attrs(node: Node, skip: tuple[str, ...] = ()) -> list[tuple[str, Attr]]:
-    row = schema.get(node.op)
+    with schema.at_release(node.graph.release):
+        row = schema.get(node.op)
     defaults = {a.name: a.default for a in row.attrs} if row else {}
     skip = (*skip, "_readable_value")
     return [(k, a) for k, a in sorted(node.attrs.items()) if k not in skip and not _is_default(a, defaults.get(k))]

@@ -228,7 +228,8 @@ class _Program:
         self._inner: dict[int, str] = {}
 
     def text(self, graph: Graph) -> str:
-        return _HEAD + "".join(line + "\n" for line in self._graph(graph, "graph"))
+        with schema.at_release(graph.release):
+            return _HEAD + "".join(line + "\n" for line in self._graph(graph, "graph"))
 
     def _graph(self, graph: Graph, variable: str) -> list[str]:
         """The lines of one graph; each call is tried out on a scratch graph to see what it leaves open."""

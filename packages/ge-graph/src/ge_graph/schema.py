@@ -3,7 +3,8 @@
 ``data/ops.jsonl`` holds one operator per line. ``data/amendments.jsonl`` holds what the headers lack, each line with
 its ``source``: whole operators, element types that kernels accept, ports that must share one type.
 ``data/revisions.jsonl`` holds, in the same form, what later CANN releases changed or added, each line with the release
-that has it (``since``); ``use_cann`` chooses the release, the newest by default. The form of a line::
+that has it (``since``). ``use_cann`` chooses the release for the length of a block, the newest by default; a ``Graph``
+keeps the release in which it was begun. The form of a line::
 
     {"op": "MatMulV2", "in": ["x1 f32,f16", "bias? f32", "parts* ALL"], "out": ["y f32,f16"],
      "attr": [["transpose_x1", "Bool", false], ["strides", "ListInt"]], "var": {"T": "f32,f16"}, "source": "…"}
@@ -19,10 +20,12 @@ import difflib
 import json
 import keyword
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from ge_graph.attrs import Attr, Kind, make
 from ge_graph.dtypes import BY_SHORT, DataType
@@ -80,6 +83,7 @@ class OpSchema:
         typevars: Type variable to the types it ranges over; promoted variables are left out.
         promotions: Promoted variable to the variables whose promoted type it is.
         source: Where the facts come from.
+        in_place: Positions of inputs and of the outputs named after them: GE takes both for one variable.
     """
 
     name: str
@@ -90,6 +94,12 @@ class OpSchema:
     typevars: Mapping[str, tuple[DataType, ...]]
     promotions: Mapping[str, tuple[str, ...]]
     source: str
+    in_place: tuple[tuple[int, int], ...] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        outputs = {p.name: i for i, p in enumerate(self.outputs)}
+        pairs = tuple((i, outputs[p.name]) for i, p in enumerate(self.inputs) if p.name in outputs)
+        object.__setattr__(self, "in_place", pairs)
 
     def input(self, name: str) -> PortSchema | None:
         """The input port of that name."""
@@ -133,10 +143,16 @@ def _all_amendments() -> dict[str, list[Row]]:
     return amendments
 
 
-_cann: tuple[int, ...] | None = None
+OLDEST_CANN = (8, 2)
+"""The first release whose operator definitions the data holds; until 9.1 they are the ones without ``since``."""
+NEWEST_CANN = (9, 1)
+Release: TypeAlias = "tuple[int, ...] | None"
+"""The first two numbers of a CANN release; None: the newest known."""
+_cann: ContextVar[Release] = ContextVar("ge_graph.schema.cann", default=None)
 
 
-def _written(release: tuple[int, ...]) -> str:
+def release_text(release: tuple[int, ...]) -> str:
+    """A release as ``use_cann`` takes it."""
     return ".".join(str(part) for part in release)
 
 
@@ -144,36 +160,69 @@ def _release(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", text)[:2])
 
 
-def use_cann(version: str | None) -> None:
-    """Choose the CANN release whose operator definitions hold in this process.
+def release() -> Release:
+    """The CANN release whose operator definitions hold here."""
+    return _cann.get()
+
+
+def use_cann(version: str | None) -> AbstractContextManager[None]:
+    """Choose the CANN release whose operator definitions hold in a ``with`` block, for this thread and task only.
 
     Args:
         version: ``"8.5.0"`` and the like, of which the first two numbers count; None: the newest known.
 
     Raises:
-        GraphError: GE3071 if the text holds no such numbers.
+        GraphError: GE3071 if the text holds no such numbers, or a release whose definitions are not known; at the call,
+            not in the block.
+
+    Example:
+        >>> with use_cann("8.5.0"):
+        ...     get("AdaLayerNorm") is None
+        True
     """
-    global _cann
     chosen = None if version is None else _release(version)
     if chosen is not None and len(chosen) < 2:
         raise GraphError("GE3071", f"{version!r} is not a version of CANN", next="write it like '8.5.0'")
-    if chosen == _cann:
-        return
-    before, _cann = _cann, chosen
-    for op, rows in _all_amendments().items():
-        if any(_holds(row, before) != _holds(row, chosen) for row in rows if "since" in row) and op not in _user_rows:
-            _parsed.pop(op, None)
-            for listener in _listeners:
-                listener(op)
+    if chosen is not None and not OLDEST_CANN <= chosen <= NEWEST_CANN:
+        known = f"{release_text(OLDEST_CANN)} to {release_text(NEWEST_CANN)}"
+        raise GraphError(
+            "GE3071", f"the operators of CANN {version} are not known, those of {known} are",
+            next="name the nearest of these, or leave cann_version unset for the newest",
+        )  # fmt: skip
+    return at_release(chosen)
 
 
-def _holds(row: Row, release: tuple[int, ...] | None) -> bool:
+@contextmanager
+def at_release(release: Release) -> Iterator[None]:
+    """``use_cann`` for a release that is known to be one, such as that of a graph."""
+    token = _cann.set(release)
+    try:
+        yield
+    finally:
+        _cann.reset(token)
+
+
+def _holds(row: Row, release: Release) -> bool:
     """Whether a release has what the row says."""
     return "since" not in row or release is None or release >= _release(row["since"])
 
 
 def _amendments_of(op: str) -> list[Row]:
-    return [row for row in _all_amendments().get(op, ()) if _holds(row, _cann)]
+    chosen = _cann.get()
+    return [row for row in _all_amendments().get(op, ()) if _holds(row, chosen)]
+
+
+def definition_of(op: str) -> Release:
+    """The release whose definition of an operator holds here: None unless an older one says something else."""
+    chosen = _cann.get()
+    if chosen is None or op in _user_rows:
+        return None
+    return None if all(_holds(row, chosen) for row in _all_amendments().get(op, ())) else chosen
+
+
+def is_revised(op: str) -> bool:
+    """Whether releases define an operator differently."""
+    return op not in _user_rows and any("since" in row for row in _all_amendments().get(op, ()))
 
 
 def other_names(op: str) -> dict[str, str]:
@@ -181,11 +230,11 @@ def other_names(op: str) -> dict[str, str]:
     renamed = {}
     for row in _all_amendments().get(op, ()):
         for old, new in row.get("rename", {}).items():
-            renamed.update({old: new} if _holds(row, _cann) else {new: old})
+            renamed.update({old: new} if _holds(row, _cann.get()) else {new: old})
     return renamed
 
 
-_parsed: dict[str, OpSchema | None] = {}
+_parsed: dict[Release, dict[str, OpSchema | None]] = {}
 _user_rows: dict[str, Row] = {}
 _listeners: list[Callable[[str], None]] = []
 
@@ -193,12 +242,15 @@ _listeners: list[Callable[[str], None]] = []
 def get(op: str) -> OpSchema | None:
     """The schema of an operator, ``None`` if GE has no such operator."""
     try:
-        return _parsed[op]
+        return _parsed[_cann.get()][op]
     except KeyError:
         pass
-    row = row_of(op)
-    op_schema = None if row is None else parse(row)
-    _parsed[op] = op_schema
+    defining = _parsed.setdefault(definition_of(op), {})
+    if op not in defining:
+        row = row_of(op)
+        defining[op] = None if row is None else parse(row)
+    # a schema is one object for all releases that say the same
+    op_schema = _parsed.setdefault(_cann.get(), {})[op] = defining[op]
     return op_schema
 
 
@@ -211,11 +263,12 @@ def require(op: str) -> OpSchema:
     op_schema = get(op)
     if op_schema is None:
         close = suggest(op)
-        later = [row["since"] for row in _all_amendments().get(op, ()) if not _holds(row, _cann)]
+        chosen = _cann.get()
+        later = [row["since"] for row in _all_amendments().get(op, ()) if not _holds(row, chosen)]
         raise GraphError(
             "GE3019",
-            f"CANN {_written(_cann)} has no operator '{op}'; it is there since {later[0]}"
-            if _cann is not None and later
+            f"CANN {release_text(chosen)} has no operator '{op}'; it is there since {later[0]}"
+            if chosen is not None and later
             else f"GE has no operator '{op}'",
             next=f"did you mean {', '.join(close)}?" if close else "register it with ge_graph.schema.register_schema",
         )
@@ -431,11 +484,13 @@ def register_schema(row: Row, *, replace: bool = False) -> OpSchema:
             for port, known_port in zip(ports, known_ports):
                 if not port.domain <= known_port.domain:
                     row = _widen(row, {port.name}, port.dtypes)
+    registered = parse(row)
     _user_rows[new.name] = row
-    _parsed[new.name] = parse(row)
+    for known_schemas in list(_parsed.values()):
+        known_schemas.pop(new.name, None)
     for listener in _listeners:
         listener(new.name)
-    return _parsed[new.name] or new
+    return registered
 
 
 def conflict(row: Row) -> str:
@@ -443,6 +498,11 @@ def conflict(row: Row) -> str:
     new = parse(row)
     known = get(new.name)
     return "" if known is None or _shape(known) == _shape(new) else _difference(known, new)
+
+
+def registered() -> dict[str, Row]:
+    """The rows that this process has registered, by operator."""
+    return dict(_user_rows)
 
 
 def on_register(listener: Callable[[str], None]) -> None:

@@ -15,13 +15,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from ge_graph import ports, wire
+from ge_graph import ports, schema, wire
 from ge_graph.attrs import Attr, Kind
 from ge_graph.dtypes import BY_LAYOUT, BY_WIRE, DataType, Format
-from ge_graph.errors import ArchiveError
+from ge_graph.errors import ArchiveError, GraphError
 from ge_graph.ir import Graph, Literal, Node, Operand, Provenance, Shape, Tensor
 from ge_graph.serde_write import (
     EXACT,
+    GRAPH_CANN,
     GRAPH_NAME,
     NAME_KEYS,
     NAME_VALUES,
@@ -36,6 +37,7 @@ from ge_graph.serde_write import (
     shortest_float,
 )
 
+_CANN: Final = re.compile(r"[0-9]{1,3}\.[0-9]{1,3}")
 _EDGE: Final = re.compile(r"(.+):(-1|0|[1-9][0-9]{0,8})", re.DOTALL)
 _LAYOUTS: Final[dict[str, Format]] = {k.upper(): f for k, f in BY_LAYOUT.items()}
 _LIST_KINDS: Final = {
@@ -143,9 +145,22 @@ class _GraphReader:
         self._specs: dict[bytes, tuple[DataType, Shape | None, Format]] = {}
 
     def read(self) -> Graph:
+        attrs = read_attrs(self._message.attr, self._place)
+        said = attrs.pop(GRAPH_CANN, None)
+        if said is None:
+            return self._read(attrs)
+        if said.kind is not Kind.STRING or not isinstance(said.value, str) or not _CANN.fullmatch(said.value):
+            raise damaged("GE5008", f"{GRAPH_CANN} is no release of CANN: {str(said.value)[:80]!r}", self._place)
+        try:
+            chosen = schema.use_cann(said.value)
+        except GraphError as error:
+            raise damaged("GE5008", error.what, self._place) from error
+        with chosen:
+            return self._read(attrs)
+
+    def _read(self, attrs: dict[str, Attr]) -> Graph:
         sink = self._index()
         graph = Graph(self._message.name)
-        attrs = read_attrs(self._message.attr, self._place)
         original = attrs.pop(GRAPH_NAME, None)
         if original is not None:
             graph.name = str(original.value)

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ge_graph import ports
+from ge_graph import ports, schema
 from ge_graph.attrs import Attr, Kind
 from ge_graph.dtypes import DataType, Format, from_numpy
 from ge_graph.errors import ArchiveError, GraphError
@@ -31,10 +31,11 @@ PROVENANCE: Final = "_provenance"
 EXACT: Final = "_exact_"
 SYMBOLIC_SHAPE: Final = "_symbolic_shape"
 GRAPH_NAME: Final = "_graph_name"
+GRAPH_CANN: Final = "_graph_cann"
 UNFED_MARK: Final = "_is_unfed_optional"
 PLACEMENT: Final = "_placement"
 CHECKSUM: Final = "_crc32"
-RESERVED: Final = frozenset({PORT_SIZES, OUTPUT_COUNTS, SUBGRAPH_SLOTS, PROVENANCE, GRAPH_NAME})
+RESERVED: Final = frozenset({PORT_SIZES, OUTPUT_COUNTS, SUBGRAPH_SLOTS, PROVENANCE, GRAPH_NAME, GRAPH_CANN})
 # GE's own; kept in ``Node.attrs`` only where they differ from what the schema says.
 NAME_KEYS: Final = ("_input_name_key", "_output_name_key")
 NAME_VALUES: Final = ("_input_name_value", "_output_name_value")
@@ -399,6 +400,10 @@ class GraphWriter:
 
     def graph(self, graph: Graph, wire_name: str) -> _Chunks:
         """A ``GraphDef``; graphs of its nodes are queued."""
+        with schema.at_release(graph.release):
+            return self._graph(graph, wire_name)
+
+    def _graph(self, graph: Graph, wire_name: str) -> _Chunks:
         out = _Chunks()
         where = f"graph '{graph.name}'"
         if wire_name:
@@ -417,6 +422,8 @@ class GraphWriter:
         attrs = dict(graph.attrs)
         if wire_name != graph.name:
             attrs[GRAPH_NAME] = Attr(Kind.STRING, graph.name)
+        if graph.release is not None:
+            attrs[GRAPH_CANN] = Attr(Kind.STRING, schema.release_text(graph.release))
         out.add(attr_map("GraphDef", with_exact_floats(attrs), where))
         return out
 

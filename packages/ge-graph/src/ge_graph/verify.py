@@ -330,7 +330,7 @@ def _signature(node: Node) -> Any:
     plan = plan_of(node.op)
     # Lists first: a generator is entered again for each element.
     return (
-        node.op,
+        plan,  # one for each definition of the operator
         *[
             e.dtype if isinstance(e, Tensor) else None if e is None else tuple([t.dtype for t in e])
             for e in node.inputs
@@ -357,8 +357,9 @@ def verify(graph: Graph) -> None:
 
 
 def violations(graph: Graph) -> Iterator[Violation]:
-    """All broken rules of a graph and its subgraphs."""
-    yield from _violations(graph, "", set())
+    """All broken rules of a graph and its subgraphs, by the definitions of the graph's release."""
+    with schema.at_release(graph.release):
+        yield from list(_violations(graph, "", set()))
 
 
 def _violations(graph: Graph, path: str, above: set[int]) -> Iterator[Violation]:

@@ -16,7 +16,7 @@ import torchair
 
 @pytest.fixture
 def backend():
-    torch._dynamo.reset()  # noqa: TID251
+    torch._dynamo.reset()
     return torchair.get_npu_backend(compiler_config=torchair.CompilerConfig())
 
 

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -228,6 +229,8 @@ Status Session::RemoveGraph(uint32_t id) {
 Status Session::CompileGraph(uint32_t id) {
   Loaded& graph = Find(id);
   if (graph.text->text.find("bad") != std::string::npos) return Refuse("EZ3003: no kernel for node [add_7]");
+  if (graph.text->text.find("throw") != std::string::npos) throw std::runtime_error("no kernel, no manners");
+  if (graph.text->text.find("odd") != std::string::npos) throw 7;
   graph.compiled = true;
   return 0;
 }

@@ -3,18 +3,54 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 #include <string>
 #include <thread>
 #include <vector>
+
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/lsan_interface.h>
+using MayLeak = __lsan::ScopedDisabler;
+#else
+struct MayLeak {
+  MayLeak() {}
+};
+#endif
 
 #include "../../src/ge_runtime/native/ge_cann_runner.h"
 
 namespace {
 
-int failures = 0;
+std::atomic<int> failures{0};
+thread_local int allocations_left = -1;  // of this thread, before one fails; below 0 none does
+
+}  // namespace
+
+void* operator new(size_t bytes) {
+  if (allocations_left == 0) throw std::bad_alloc();
+  if (allocations_left > 0) --allocations_left;
+  void* address = std::malloc(bytes == 0 ? 1 : bytes);
+  if (address == nullptr) throw std::bad_alloc();
+  return address;
+}
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
+  try {
+    return operator new(bytes);
+  } catch (...) {
+    return nullptr;
+  }
+}
+void operator delete(void* address) noexcept { std::free(address); }
+void operator delete(void* address, size_t) noexcept { std::free(address); }
+
+namespace {
+
 #define EXPECT(condition)                                                                      \
   do {                                                                                         \
     if (!(condition)) {                                                                        \
@@ -115,6 +151,164 @@ void Refusals(void* stream) {
   EXPECT(gec_session_open(0, nullptr, 0, nullptr, 0) == GEC_STATE && Says("already"));
 }
 
+void Exceptions(void* stream) {
+  gec_graph* graph = Add("static in=0 out=1 throw", 0);
+  EXPECT(gec_graph_compile(graph) == GEC_ENGINE && Says("no kernel, no manners"));
+  gec_graph_free(graph);
+  graph = Add("static in=0 out=1 odd", 0);
+  EXPECT(gec_graph_compile(graph) == GEC_ENGINE && Says("unknown type"));
+  gec_graph_free(graph);
+  const char text[] = "static in=0 out=1";
+  for (const size_t many : {size_t{1} << 50, SIZE_MAX, sizeof(text)}) {
+    EXPECT(gec_graph_add("g", text, sizeof(text) - 1, nullptr, 0, many, 1, &graph) == GEC_ARGUMENT && Says("cannot have"));
+    EXPECT(gec_graph_add("g", text, sizeof(text) - 1, nullptr, 0, 0, many, &graph) == GEC_ARGUMENT && graph == nullptr);
+  }
+  for (const uint64_t bytes : {UINT64_MAX, UINT64_MAX - 100, UINT64_MAX - (uint64_t{2} << 20) + 2}) {
+    void* address = stream;
+    EXPECT(gec_memory_new(stream, bytes, &address) == GEC_MEMORY && address == nullptr && Says("more than any memory"));
+  }
+  // 2^62 elements of 4 bits, less one: the bits fit into 64, rounding them up to bytes did not
+  graph = Compiled("static in=1 out=1", 1);
+  const int64_t dims[] = {(int64_t{1} << 62) - 1};
+  const int32_t int4 = 29;
+  EXPECT(gec_graph_describe(graph, 0, GEC_ON_DEVICE, int4, 1, dims) == GEC_OK);
+  const uint64_t empty[] = {0}, to[] = {1};
+  EXPECT(gec_graph_run(graph, stream, empty, to, nullptr) == GEC_ARGUMENT && Says("address 0"));
+  gec_graph_free(graph);
+}
+
+// The n-th allocation of a call fails, for every n: an error, no end of the process, nothing lost.
+void Exhausted(void* stream) {
+  float x[4] = {1, 2, 3, 4}, y[4] = {};
+  const uint64_t in[] = {reinterpret_cast<uint64_t>(x)};
+  const int64_t dims[] = {4};
+  const char* texts[] = {"static in=1 out=2 work=512", "dynamic in=1 out=2"};
+  const char* options[] = {"a long name for an option of a graph", "and a long text that it is given as a value"};
+  for (const char* text : texts) {
+    const uint64_t fixed = text[0] == 's' ? reinterpret_cast<uint64_t>(y) : 0;
+    const uint64_t to[] = {fixed, fixed};
+    int stage = 0;  // how many calls went through; each is to fail at least once
+    for (int n = 0; stage < 5 && n < 1000; ++n) {
+      gec_graph* graph = nullptr;
+      gec_value values[2] = {};
+      allocations_left = n;
+      int code = gec_graph_add("a name that is not short", text, std::strlen(text), options, 1, 1, 2, &graph);
+      stage = 1;
+      if (code == GEC_OK) code = gec_graph_compile(graph), ++stage;
+      if (code == GEC_OK) code = gec_graph_load(graph, stream, options, 1), ++stage;
+      if (code == GEC_OK) code = gec_graph_describe(graph, 0, GEC_ON_DEVICE, 0, 1, dims), ++stage;
+      if (code == GEC_OK) code = gec_graph_run(graph, stream, in, to, values), ++stage;
+      allocations_left = -1;
+      EXPECT(code == GEC_OK || code == GEC_MEMORY || code == GEC_ENGINE);
+      if (code != GEC_OK) stage = 0;
+      for (const gec_value& value : values) gec_result_free(value.owner);
+      gec_graph_free(graph);
+    }
+    EXPECT(stage == 5);
+    EXPECT(Count("engine_blocks") == 0);
+  }
+  for (int n = 0; n < 20; ++n) {
+    void *address = nullptr, *other = nullptr;
+    allocations_left = n;
+    const int code = gec_memory_new(stream, 777777, &address);
+    const int made = gec_stream_new(&other);
+    allocations_left = -1;
+    EXPECT(code == GEC_OK || code == GEC_MEMORY);
+    if (code == GEC_OK) EXPECT(gec_memory_free(address) == GEC_OK);
+    if (made == GEC_OK) EXPECT(gec_stream_free(other) == GEC_OK);
+  }
+}
+
+// The session ends while other threads run, add and free graphs and results of it.
+void Ending() {
+  for (int round = 0; round < 20; ++round) {
+    EXPECT(gec_session_open(0, nullptr, 0, nullptr, 0) == GEC_OK);
+    std::vector<std::thread> threads;
+    std::atomic<int> ready{0};
+    for (int t = 0; t < 3; ++t) {
+      threads.emplace_back([&ready, t] {
+        void* stream = nullptr;
+        {
+          const MayLeak left_to_the_session;
+          if (gec_stream_new(&stream) != GEC_OK) stream = nullptr;
+        }
+        ++ready;
+        std::vector<gec_graph*> graphs;
+        std::vector<gec_result*> results;
+        const char* text = t % 2 == 0 ? "static in=1 out=1 work=512" : "dynamic in=1 out=1";
+        float x[4] = {1, 1, 1, 1}, y[4] = {};
+        const int64_t dims[] = {4};
+        const uint64_t in[] = {reinterpret_cast<uint64_t>(x)};
+        const uint64_t to[] = {t % 2 == 0 ? reinterpret_cast<uint64_t>(y) : 0};
+        for (int code = GEC_OK; code == GEC_OK && stream != nullptr;) {
+          gec_graph* graph = nullptr;
+          gec_value value{};
+          code = gec_graph_add("g", text, std::strlen(text), nullptr, 0, 1, 1, &graph);
+          if (graph != nullptr) graphs.push_back(graph);
+          if (code == GEC_OK) code = gec_graph_compile(graph);
+          if (code == GEC_OK) code = gec_graph_describe(graph, 0, GEC_ON_DEVICE, 0, 1, dims);
+          if (code == GEC_OK) {
+            const MayLeak left_to_the_session;  // results that nobody may release after its end
+            code = gec_graph_run(graph, stream, in, to, &value);
+          }
+          if (value.owner != nullptr) results.push_back(value.owner);
+          EXPECT(code == GEC_OK || (code == GEC_STATE && Says("session")));
+          if (graphs.size() > 4) {
+            gec_graph_free(graphs.front());
+            graphs.erase(graphs.begin());
+          }
+        }
+        for (gec_graph* graph : graphs) gec_graph_free(graph);
+        for (gec_result* result : results) gec_result_free(result);
+      });
+    }
+    while (ready < 3) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::microseconds(200 * round));
+    EXPECT(gec_session_close(1) == GEC_OK);
+    for (std::thread& thread : threads) thread.join();
+    EXPECT(gec_session_is_open() == 0 && Count("sessions") == 0 && Count("graphs") == 0);
+  }
+}
+
+// The caller's memory functions come back into the runner, as a garbage collection does: while the session ends they free
+// the very graph that is being released, and the next; neither ends the session, nor waits for ever.
+struct Reentrant {
+  gec_graph* first = nullptr;
+  gec_graph* second = nullptr;
+  int given = 0;
+  int refused = 0;
+};
+
+void Nested() {
+  static Reentrant self;
+  self = {};
+  const auto take = [](void*, void*, uint64_t bytes) { return std::malloc(bytes); };
+  const auto give = [](void* context, void*, void* address) {
+    auto* mine = static_cast<Reentrant*>(context);
+    std::free(address);
+    ++mine->given;
+    if (gec_session_close(1) == GEC_STATE && Says("from within")) ++mine->refused;
+    gec_graph* graphs[] = {mine->first, mine->second};
+    mine->first = mine->second = nullptr;
+    for (gec_graph* graph : graphs) gec_graph_free(graph);
+  };
+  EXPECT(gec_use_allocator(take, give, &self) == GEC_OK);
+  EXPECT(gec_session_open(0, nullptr, 0, nullptr, 0) == GEC_OK);
+  void* stream = nullptr;
+  EXPECT(gec_stream_new(&stream) == GEC_OK);
+  float x[4] = {}, y[4] = {};
+  const uint64_t in[] = {reinterpret_cast<uint64_t>(x)}, to[] = {reinterpret_cast<uint64_t>(y)};
+  for (gec_graph** graph : {&self.first, &self.second}) {
+    *graph = Compiled("static in=1 out=1 work=512", 1);
+    EXPECT(gec_graph_run(*graph, stream, in, to, nullptr) == GEC_OK);
+  }
+  EXPECT(gec_stream_free(stream) == GEC_OK);
+  EXPECT(gec_session_close(1) == GEC_OK);
+  EXPECT(self.given >= 2 && self.refused == self.given);
+  EXPECT(self.first == nullptr && Count("graphs") == 0);
+  EXPECT(gec_use_allocator(nullptr, nullptr, nullptr) == GEC_OK);
+}
+
 void Memory(void* stream) {
   void *a = nullptr, *b = nullptr;
   EXPECT(gec_memory_new(stream, 1000, &a) == GEC_OK);
@@ -195,6 +389,8 @@ int main() {
   Dynamic(stream);
   Refusals(stream);
   Memory(stream);
+  Exceptions(stream);
+  Exhausted(stream);
   Threads();
   graph = Compiled("static in=1 out=1", 1);
   gec_graph* late = Compiled("dynamic in=1 out=1", 1);
@@ -217,6 +413,8 @@ int main() {
   EXPECT(gec_graph_run(late, nullptr, at, nowhere, &value) == GEC_STATE && Says("ended"));
   gec_graph_free(late);
   EXPECT(gec_session_close(1) == GEC_OK);
-  std::printf(failures == 0 ? "ok\n" : "%d failures\n", failures);
+  Ending();
+  Nested();
+  std::printf(failures == 0 ? "ok\n" : "%d failures\n", failures.load());
   return failures == 0 ? 0 : 1;
 }

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from torchair.compiler.backend import NpuFxCompiler, compile_with
+from torchair.compiler.backend import Backend, NpuFxCompiler, compile_with
 from torchair.config.compiler_config import GraphExConfig, captured_config, captured_from
 from torchair.names import door
 from torchair.npu_fx_compiler import (
@@ -73,7 +72,7 @@ def get_npu_backend(
     Errors: ConfigError GE1011 for another type of either.
     """
     captured_from(compiler_config, None)
-    return functools.partial(_backend, compiler_config=compiler_config, custom_decompositions=custom_decompositions)
+    return Backend(_backend, compiler_config=compiler_config, custom_decompositions=custom_decompositions)
 
 
 def _backend(

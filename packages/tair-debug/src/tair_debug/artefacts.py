@@ -23,6 +23,7 @@ from typing import IO, Any, Final
 import torch
 
 from ge_graph.errors import ConfigError
+from ge_graph.files import create, replace, runs
 
 _OWNER_ONLY: Final = 0o600
 _STALE: Final = 600.0  # seconds; a file that is being written is younger
@@ -110,10 +111,10 @@ def write(path: str | os.PathLike[str], fill: Callable[[IO[bytes]], Any], option
     temporary = os.path.join(head, f".tair-{_host()}-{os.getpid()}-{threading.get_native_id()}.part")
     file = None
     try:
-        file = _Whole(open_owned(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb")
+        file = _Whole(create(temporary, _OWNER_ONLY, existing="empty"), "wb")
         with file:
             fill(file)
-        os.replace(temporary, target)
+        replace(temporary, target)
     except BaseException as error:
         _remove(temporary)
         reason = error if isinstance(error, OSError) else None if file is None else file.failure
@@ -122,9 +123,13 @@ def write(path: str | os.PathLike[str], fill: Callable[[IO[bytes]], Any], option
         raise
 
 
-def open_owned(path: str | os.PathLike[str], flags: int) -> int:
-    """Open a file, made for its owner only if it is not there; a link that somebody put in its place is refused."""
-    return os.open(path, flags | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0), _OWNER_ONLY)
+def claim(path: str | os.PathLike[str]) -> None:
+    """Make a file for its owner only, if it is not there; a link that somebody put in its place is refused.
+
+    Raises:
+        OSError: It cannot be made, or is a link.
+    """
+    os.close(create(path, _OWNER_ONLY, existing="keep"))
 
 
 class _Whole(io.FileIO):
@@ -160,21 +165,11 @@ def _sweep(place: str) -> None:
     try:
         for entry in os.scandir(place or "."):
             match = _PART.fullmatch(entry.name)
-            dead = match is not None and match[1] == _host() and not _alive(int(match[2]))
+            dead = match is not None and match[1] == _host() and not runs(int(match[2]))
             if dead and time.time() - entry.stat(follow_symlinks=False).st_mtime > _STALE:
                 _remove(entry.path)
     except OSError:
         pass  # the writing that follows says what is wrong with the folder
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except OSError:
-        return True
-    return True
 
 
 def _remove(path: str) -> None:

@@ -477,6 +477,9 @@ def doctor(
         mark = ("yes", "green") if state["available"] else ("no ", "yellow")
         out.print(f"engine {state['name']:<11} ", end="", markup=False)
         say(f" {state['reason']}", *mark)
+    absent = [row["name"] for row in report["left_out"]]
+    if absent:
+        say(f"operators without their built-in converters on this torch: {', '.join(absent)}")
     for problem in report["mismatches"]:
         say(f" {problem['what']}", "\nmismatch:", "red")
         say(f"     {problem['cure']}", "cure:", "green")

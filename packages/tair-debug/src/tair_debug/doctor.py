@@ -15,6 +15,9 @@ from typing import Any, Final
 
 import torch
 
+from ge_converters.base.torch_versions import untested
+from ge_converters.registry import REGISTRY
+
 _PACKAGES: Final = (
     "torch", "torch_npu", "torchair", "ge-graph", "ge-converters", "ge-runtime-native", "tair-debug", "tair-export",
     "numpy", "protobuf", "transformers",
@@ -105,11 +108,7 @@ def mismatches(installed: dict[str, str | None], states: list[EngineState]) -> I
             f"torch_npu {npu} is built for torch {_minor(npu)}, installed is torch {ours}",
             f"pip install torch=={_minor(npu)}.*, or the torch_npu of torch {_minor(ours)}",
         )
-    if ours and tuple(map(int, _minor(ours).split("."))) < (2, 13):
-        yield Mismatch(
-            f"torch {ours} is older than 2.13, with which this was tested",
-            "install torch 2.13; docs/versions.md says more",
-        )
+    yield from _torch(ours)
     if npu and installed.get("CANN") is None:
         yield Mismatch(
             "torch_npu is installed, CANN is not found",
@@ -142,6 +141,18 @@ def mismatches(installed: dict[str, str | None], states: list[EngineState]) -> I
         yield Mismatch(f"TNG_LOG_LEVEL={level} is none of 0 to 4", "unset it, or set 0 (debug) to 4 (event)")
 
 
+def _torch(version: str) -> Iterator[Mismatch]:
+    """A torch that nobody tried, and operators that it has in another form than our converters know."""
+    if outside := untested(version) if version else "":
+        yield Mismatch(outside, "install a version that docs/versions.md lists")
+    for row in REGISTRY.left_out() if version else ():
+        if not row.absent:
+            yield Mismatch(
+                f"torch {version} has another form of {row.name}: {row.reason}",
+                "graphs with this operator are refused; install a version of torch that docs/versions.md lists",
+            )
+
+
 def _siblings(installed: dict[str, str | None]) -> Iterator[Mismatch]:
     """The packages that this torchair was tested with, against those that are installed."""
     for requirement in importlib.metadata.requires("torchair") or () if installed.get("torchair") else ():
@@ -168,5 +179,6 @@ def examine() -> dict[str, Any]:
             {"name": s.name, "available": s.available, "reason": s.reason, "devices": list(s.devices)} for s in states
         ],
         "mismatches": [{"what": p.what, "cure": p.cure} for p in problems],
+        "left_out": [{"name": r.name, "reason": r.reason} for r in REGISTRY.left_out()],
         "ok": not problems,
     }

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from ge_converters.base.torch_compat import boxed, fake_mode, real_values, run_aot
+from ge_converters.base.torch_compat import boxed, fake_mode, real_values, run_aot, symbols_of_fake_inputs
 from ge_graph import Graph, escape
 from ge_graph.errors import ConfigError, GeError, on_purpose
 
@@ -229,6 +229,11 @@ def capture(subject: Subject, *, backward: bool = False, dynamic: bool = False, 
 
     Errors: ConfigError GE1047 if the model cannot be traced.
     """
+    if dynamic and fake and not symbols_of_fake_inputs():
+        raise ConfigError(
+            "GE1047", f"{subject.name}: torch {torch.__version__} gives no symbols to sizes of fake tensors, 2.11 does",
+            next="trace with real tensors (--real)",
+        )  # fmt: skip
     graphs: list[Captured] = []
 
     def keep(gm: torch.fx.GraphModule, phase: str) -> Callable[..., Any]:

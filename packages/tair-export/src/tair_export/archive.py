@@ -5,8 +5,15 @@ and SHA-256. The manifest is also the commit point. New files are first written 
 ``.staging-<name>-<digest>``, the digest being that of the new manifest; then the manifest is renamed into place, which
 is atomic; only then do the files move to where they belong. A reader looks for every file in the staging folder of the
 manifest it has read, then in its place. So a process killed at any moment leaves the old archive or the new one, and
-the next save finishes what was left. Files that do not belong to an archive, such as those of other ranks, are left
-alone.
+the next save finishes what was left.
+
+A reader holds the manifest's file open, opens all others, and then looks whether the name still stands for that very
+file. If so, no commit ended meanwhile, and what was opened belongs together: from then on it may be replaced. Bytes
+are not compared for that, since saving a model twice gives the same bytes, and another may have been there between. An
+attempt is in vain only if a commit ended during it. After a few the reader takes part in the writers' lock, with which
+no commit can end, so that attempt is the last.
+
+Files that do not belong to an archive, such as those of other ranks, are left alone.
 
 Layout, by kind (``<r>`` is the rank where there are several processes, else nothing):
 
@@ -18,126 +25,51 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
-import json
 import os
 import queue
 import re
 import secrets
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import IO, Any, Final, Literal, TypeAlias
 
 from ge_graph import escape
 from ge_graph.errors import ArchiveError, GeError
-from tair_export import errors, upgrade
-from tair_export.mapping import map_file, opened, system_says
+from ge_graph.files import create, flush_folder, locked, opened, replace
+from tair_export import errors
+from tair_export.manifest import (
+    SUFFIX,
+    Layout,
+    check_name,
+    content,
+    graph_layout,
+    opened_manifest,
+    parse,
+    read_manifest,
+    render,
+    seal,
+)
+from tair_export.mapping import map_file
 from tair_export.ranks import Rank
 
-FORMAT: Final = "tair-archive"
-SUFFIX: Final = ".manifest.json"
-MANIFEST_BYTES: Final = 64 << 20
-MANIFEST_VALUES: Final = 2_000_000  # 400,000 files; each value takes about a hundred bytes of memory
-GRAPH_BYTES: Final = (1 << 31) - 1  # what protobuf reads
 EDGE_BYTES: Final = 4096
 FULL_BYTES: Final = 256 << 20
 _BLOCK: Final = 32 << 20
-_RETRIES: Final = 8
+_ATTEMPTS: Final = 3  # to read without the writers' lock
+_UNLOCKED: Final = 100  # where there are no locks
 _SPARE_HANDLES: Final = 8
 _UNFLUSHED: Final = 64  # files whose handle waits for the disk
 
 Verify: TypeAlias = "bool | Literal['auto', 'fast', 'full', 'sizes']"
 Piece: TypeAlias = "bytes | memoryview"
-# Called with the bytes of a manifest and its path; raises if they come from nobody known.
+# Called with the bytes of a manifest and its path; raises, or returns False, if they come from nobody known.
 Authenticate: TypeAlias = "Callable[[bytes, Path], object]"
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Where the parts of one archive lie below its root.
-
-    Attributes:
-        name: Base name of graph file and manifest, rank included.
-        graphs: Folder of those two, empty for the root.
-        others: Folder of the readable graph.
-        weights: Folder of the weight files.
-    """
-
-    name: str
-    graphs: str
-    others: str
-    weights: str
-
-    @property
-    def graph(self) -> str:
-        return under(self.graphs, f"{self.name}.air")
-
-    @property
-    def manifest(self) -> str:
-        return under(self.graphs, self.name + SUFFIX)
-
-
-def export_layout(name: str, rank: Rank) -> Layout:
-    """The tree of ``dynamo_export``."""
-    return Layout(f"{name}{rank.suffix}", "", rank.folder, rank.folder)
-
-
-def graph_layout(rank: Rank) -> Layout:
-    """The tree of ``save_graph``."""
-    return Layout(f"compiled_graph{rank.suffix}", rank.folder, rank.folder, under(rank.folder, "weights"))
-
-
-def under(folder: str, name: str) -> str:
-    """The name of a file in a folder of the archive."""
-    return f"{folder}/{name}" if folder else name
-
-
-# --- names -----------------------------------------------------------------------------------------------------------
-
-_RESERVED: Final = re.compile(r".*(\.air|\.manifest\.json|\.pbtxt)|(model_relation|numa)_config\.json", re.IGNORECASE)
-
-
-def file_names(names: Iterable[str], folder: str) -> dict[str, str]:
-    """A file for each parameter, named after it; characters that file systems dislike become ``_``."""
-    files: dict[str, str] = {}
-    taken: set[str] = set()
-    for name in names:
-        base = re.sub(r"[^A-Za-z0-9._-]", "_", name)
-        if base.startswith(".") or _RESERVED.fullmatch(base):
-            base = f"_{base}_"
-        if len(base) > 180:
-            digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
-            base = f"{base[:160]}-{digest[:12]}"
-        wanted, count = base or "_", 0
-        while wanted.lower() in taken:
-            count += 1
-            wanted = f"{base}-{count}"
-        taken.add(wanted.lower())
-        files[name] = under(folder, wanted)
-    return files
-
-
-def check_name(name: Any, where: Path) -> str:
-    """A relative name without any way out.
-
-    Raises:
-        ArchiveError: GE5024.
-    """
-    if not isinstance(name, str) or not name or len(name) > 1024:
-        raise errors.unsafe_name(str(name)[:80], "is not a file name", where)
-    parts = name.split("/")
-    if escape.line(name) != name:
-        raise errors.unsafe_name(name, "has characters that do not print", where)
-    if name.startswith("/") or "\\" in name or re.match(r"[A-Za-z]:", name):
-        raise errors.unsafe_name(name, "is not relative to the archive", where)
-    if any(p in ("", ".", "..") for p in parts):
-        raise errors.unsafe_name(name, "leads out of the archive", where)
-    return name
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
@@ -166,13 +98,17 @@ class Writer:
 
     Args:
         root: Folder; made if missing.
+        private: Whether the files are for this user alone; else as the process's umask says.
+        wait: Seconds to wait for another writer, who holds the lock; None waits until it is done.
     """
 
-    def __init__(self, root: Path, layout: Layout) -> None:
+    def __init__(self, root: Path, layout: Layout, *, private: bool = False, wait: float | None = None) -> None:
         self.root = root
         self.layout = layout
+        self._mode = 0o600 if private else 0o666
+        self._wait = wait
         self._stage = root / f".staging-{layout.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
-        self._lock = -1
+        self._alive = contextlib.ExitStack()
         self._hashing = ThreadPoolExecutor(2, "hash")
         self._flushing = ThreadPoolExecutor(1, "flush")
         self._files: dict[str, Callable[[], FileRecord]] = {}
@@ -183,10 +119,9 @@ class Writer:
     def __enter__(self) -> Writer:
         with reported("the folder cannot be written to", self.root):
             self.root.mkdir(parents=True, exist_ok=True)
-            with _locked(self.root):  # so that nobody takes the new folder for an abandoned one
+            with locked(self.root, wait=self._wait):  # so that nobody takes the new folder for an abandoned one
                 self._stage.mkdir()
-                self._lock = os.open(self._stage, os.O_RDONLY)
-                fcntl.flock(self._lock, fcntl.LOCK_EX)
+                self._alive.enter_context(locked(self._stage))
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -195,8 +130,7 @@ class Writer:
         for flushed, handle in self._pending:
             if flushed.cancelled():
                 os.close(handle)
-        if self._lock >= 0:
-            os.close(self._lock)
+        self._alive.close()
         self._discard(self._stage)
 
     def _discard(self, staged: Path) -> None:
@@ -213,12 +147,9 @@ class Writer:
 
     def _check_handles(self) -> None:
         """Fail while nothing is in place yet if the handles run out that putting files into place takes."""
-        spare: list[int] = []
-        try:
-            spare.extend(os.dup(self._lock) for _ in range(_SPARE_HANDLES))
-        finally:
-            for handle in spare:
-                os.close(handle)
+        with contextlib.ExitStack() as spare:
+            for _ in range(_SPARE_HANDLES):
+                spare.enter_context(opened(os.devnull))
 
     def add(self, name: str, pieces: Iterable[Piece]) -> None:
         """Write one file from pieces of memory, none of which is copied if it is large.
@@ -230,7 +161,7 @@ class Writer:
         with reported(f"'{escape.line(name, 200)}' cannot be written", path):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._begun.append(name)
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+            handle = create(path, self._mode)
             self._fill(name, handle, pieces)
 
     def _fill(self, name: str, handle: int, pieces: Iterable[Piece]) -> None:
@@ -277,24 +208,25 @@ class Writer:
         manifest = seal({**body, "graph": self.layout.graph, "files": listed})
         text = render(manifest)
         target = self.root / self.layout.manifest
-        with _locked(self.root):
+        with locked(self.root, wait=self._wait):
+            self._alive.close()  # nobody else looks for abandoned folders now; Windows renames none that is in use
             for name in (*(f.name for f in files), self.layout.manifest):
                 _check_inside(self.root, name)
             old = _finish(self.root, self.layout)
             staged = _staging(self.root, self.layout, manifest["digest"])
             shutil.rmtree(staged, ignore_errors=True)
-            os.rename(self._stage, staged)
+            replace(self._stage, staged)
             try:
                 for folder in {staged, *(p.parent for p in staged.rglob("*"))}:
-                    _sync_folder(folder)
+                    flush_folder(folder)
                 target.parent.mkdir(parents=True, exist_ok=True)
-                _write_synced(self._stage, text)
+                _write_synced(self._stage, text, self._mode)
                 self._check_handles()
-                os.rename(self._stage, target)
+                replace(self._stage, target)
             except BaseException:
                 self._discard(staged)
                 raise
-            _sync_folder(target.parent)
+            flush_folder(target.parent)
             _settle(self.root, staged, {f.name for f in files})
             _drop_stale(self.root, old, {f.name for f in files})
             _drop_abandoned(self.root, self.layout)
@@ -379,25 +311,12 @@ def _flush(handle: int) -> None:
         os.close(handle)
 
 
-def _write_synced(path: Path, data: bytes) -> None:
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+def _write_synced(path: Path, data: bytes, mode: int) -> None:
+    handle = create(path, mode, existing="empty")
     try:
         _write(handle, data)
     finally:
         _flush(handle)
-
-
-def _sync_folder(path: Path) -> None:
-    with opened(path) as handle:
-        os.fsync(handle)
-
-
-@contextlib.contextmanager
-def _locked(root: Path) -> Iterator[None]:
-    """One commit at a time in a folder; the system drops the lock with the process."""
-    with opened(root) as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
 
 
 def _staging(root: Path, layout: Layout, digest: str) -> Path:
@@ -429,9 +348,9 @@ def _settle(root: Path, staged: Path, names: set[str]) -> None:
         _check_inside(root, name)
         target = root / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        os.rename(path, target)
+        replace(path, target)
     for folder in {root, *(p for p in root.iterdir() if p.is_dir() and p != staged and not p.is_symlink())}:
-        _sync_folder(folder)
+        flush_folder(folder)
     shutil.rmtree(staged)
 
 
@@ -452,13 +371,14 @@ def _drop_stale(root: Path, old: Mapping[str, Mapping[str, Any]], new: set[str])
 
 
 def _is_written(path: Path, entry: Mapping[str, Any]) -> bool:
-    with opened(path, os.O_NONBLOCK | os.O_NOFOLLOW) as handle:
+    with opened(path, follow=False) as handle, open(handle, "rb", closefd=False) as file:
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode) or status.st_size != entry["bytes"]:
             return False
         edges, size = _Edges(), status.st_size
-        edges.head = os.pread(handle, EDGE_BYTES, 0)
-        edges.tail = os.pread(handle, EDGE_BYTES, max(size - EDGE_BYTES, 0))
+        edges.head = file.read(EDGE_BYTES)
+        file.seek(max(size - EDGE_BYTES, 0))
+        edges.tail = file.read(EDGE_BYTES)
         return bool(edges.hexdigest(size) == entry["edges"])
 
 
@@ -468,8 +388,9 @@ def _drop_abandoned(root: Path, layout: Layout) -> None:
     for path in list(root.iterdir()):
         if not form.fullmatch(path.name):
             continue
-        with contextlib.suppress(OSError), opened(path, os.O_NOFOLLOW) as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with contextlib.suppress(OSError):
+            with locked(path, wait=0, follow=False):
+                pass  # nobody is writing there, and nobody begins to while we hold the folder's own lock
             _remove(path)
 
 
@@ -479,89 +400,6 @@ def _remove(path: Path) -> None:
     else:
         with contextlib.suppress(OSError):
             path.unlink()
-
-
-# --- the manifest ----------------------------------------------------------------------------------------------------
-
-
-def render(manifest: Mapping[str, Any]) -> bytes:
-    """The one text of a manifest."""
-    return (json.dumps(manifest, sort_keys=True, allow_nan=False) + "\n").encode()
-
-
-def _digest(manifest: Mapping[str, Any]) -> str:
-    return hashlib.sha256(render({k: v for k, v in manifest.items() if k != "digest"})).hexdigest()
-
-
-def seal(body: Mapping[str, Any]) -> dict[str, Any]:
-    """A manifest with format, version and digest."""
-    manifest = {**body, "format": FORMAT, "version": upgrade.VERSION}
-    return {**manifest, "digest": _digest(manifest)}
-
-
-def read_manifest(path: Path) -> dict[str, Any]:
-    """Read, check and upgrade a manifest; ``digest`` is that of the file.
-
-    Raises:
-        ArchiveError: GE5020, GE5021, GE5022 for another format version, GE5024 for names, GE5025 for sizes.
-    """
-    return _parse(_content(path), path)
-
-
-def _content(path: Path) -> bytes:
-    try:
-        size = path.stat().st_size
-        if size > MANIFEST_BYTES:
-            raise errors.too_large(f"a manifest of {size} bytes, at most {MANIFEST_BYTES} are read", path)
-        return path.read_bytes()
-    except OSError as error:
-        raise errors.missing(
-            f"the manifest cannot be read: {error.strerror}", path, "give the path of an archive"
-        ) from error
-
-
-def _parse(data: bytes, path: Path) -> dict[str, Any]:
-    if sum(data.count(mark) for mark in b",:[{") > MANIFEST_VALUES:
-        raise errors.too_large(f"a manifest of more than {MANIFEST_VALUES} values", path)
-    try:
-        manifest = json.loads(data.decode("utf-8"), parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise errors.bad_manifest(f"no JSON: {str(error)[:200]}", path) from None
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT or type(manifest.get("version")) is not int:
-        raise errors.bad_manifest("not a manifest of an archive", path)
-    if not 1 <= manifest["version"] <= upgrade.VERSION:
-        raise errors.version(manifest["version"], upgrade.writer_of(manifest), upgrade.VERSION, path)
-    try:
-        intact = data == render(manifest) and manifest.get("digest") == _digest(manifest)
-    except (ValueError, RecursionError) as error:
-        raise errors.bad_manifest(f"no manifest: {error}", path) from None
-    if not intact:
-        raise errors.bad_manifest("the content does not fit its digest", path)
-    manifest = upgrade.to_current(manifest, path)
-    _check_files(manifest, path)
-    return manifest
-
-
-def _no_constant(text: str) -> Any:
-    raise ValueError(f"{text} is no JSON")
-
-
-def _check_files(manifest: Mapping[str, Any], path: Path) -> None:
-    files = manifest.get("files")
-    if not isinstance(files, list):
-        raise errors.bad_manifest("files is not a list", path)
-    names = set()
-    for entry in files:
-        if not isinstance(entry, dict) or not all(isinstance(entry.get(k), str) for k in ("sha256", "edges")):
-            raise errors.bad_manifest(f"file {str(entry)[:80]}", path)
-        name = check_name(entry.get("name"), path)
-        if type(entry.get("bytes")) is not int or not 0 <= entry["bytes"] < 1 << 50:
-            raise errors.too_large(f"'{name}' has {str(entry.get('bytes'))[:40]} bytes", path)
-        if name in names:
-            raise errors.bad_manifest(f"'{name}' is listed twice", path)
-        names.add(name)
-    if check_name(manifest.get("graph"), path) not in names:
-        raise errors.bad_manifest(f"the graph '{manifest['graph']}' is not among the files", path)
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -587,8 +425,8 @@ class Archive:
         self._copied = copied
 
     def mapped_file(self, name: str) -> str | None:
-        """The absolute path under which another reader finds the bytes of ``data``; None if they were copied or the
-        archive is just being replaced."""
+        """The absolute path under which another reader finds the bytes of ``data``; None if they were copied, which
+        they are where a signature was checked, or if the archive is just being replaced."""
         place = self.root.resolve() / name
         replaced = any(self.root.glob(f".staging-{self.path.name.removesuffix(SUFFIX)}-*"))
         return str(place) if not self._copied and not replaced and place.is_file() else None
@@ -623,20 +461,32 @@ class Archive:
             edges.add(data)
             if edges.hexdigest(len(data)) != entry["edges"]:
                 raise errors.checksum(entry["name"], "the content is not what was written", self.path)
-        for entry, digest in zip(whole, self._digests([f["name"] for f in whole])):
-            if digest != entry["sha256"]:
-                raise errors.checksum(entry["name"], f"SHA-256 is {digest}, not {entry['sha256'][:64]}", self.path)
+        with contextlib.closing(self._digests([f["name"] for f in whole])) as digests:
+            for entry, digest in zip(whole, digests):
+                if digest != entry["sha256"]:
+                    raise errors.checksum(entry["name"], f"SHA-256 is {digest}, not {entry['sha256'][:64]}", self.path)
         self.compared = full
 
-    def _digests(self, names: list[str]) -> Iterator[str]:
+    def _digests(self, names: list[str]) -> Generator[str, None, None]:
+        stop = threading.Event()
+
         def digest(name: str) -> str:
-            return hashlib.sha256(self._maps[name]).hexdigest()
+            made, data = hashlib.sha256(), self._maps[name]
+            for at in range(0, len(data), _BLOCK):
+                if stop.is_set():
+                    break
+                made.update(data[at : at + _BLOCK])
+            return made.hexdigest()
 
         if sum(len(self._maps[name]) for name in names) < 4 << 20:
             yield from map(digest, names)
             return
         with ThreadPoolExecutor(2) as pool:
-            yield from pool.map(digest, names)
+            try:
+                yield from pool.map(digest, names)
+            finally:  # interrupted, or one does not fit: the others need not be known
+                stop.set()
+                pool.shutdown(wait=False, cancel_futures=True)
 
 
 def open_archive(
@@ -655,12 +505,14 @@ def open_archive(
         rank: Picks the files of this process where there are several.
         verify: See ``Archive.verify``.
         allow_outside: Follow symbolic links that leave the folder.
-        copy: Read the files into memory instead of mapping them.
-        authenticate: Called with the bytes of the manifest and its path before anything in it is used; raises if they
-            come from nobody known. See ``tair_export.signing``.
+        copy: Read the files into memory instead of mapping them; so it is on Windows, and with ``authenticate``.
+        authenticate: Called with the bytes of the manifest and its path before anything in it is used; raises or
+            returns False if they come from nobody known. See ``tair_export.signing``. Every file is read once, into
+            memory, so that what is compared is what is used, whoever may write to the files.
 
     Raises:
-        ArchiveError: 502x with the file, GE5042 for an argument of a wrong kind, whatever ``authenticate`` raises.
+        ArchiveError: 502x with the file, GE5042 for an argument of a wrong kind, GE5044 where ``authenticate`` returns
+            False, whatever it raises.
     """
     if not isinstance(rank, Rank):
         raise errors.bad_argument("rank", rank, "a tair_export.ranks.Rank, or None")
@@ -668,23 +520,59 @@ def open_archive(
         raise errors.bad_argument("verify", verify, "True: a signature vouches for files only if all are compared")
     with _readable(path):
         manifest_path, root = find(Path(path), rank)
-    for _ in range(_RETRIES):
-        with _readable(path):
-            data = _content(manifest_path)
-        if authenticate is not None:
-            authenticate(data, manifest_path)
-        manifest = _parse(data, manifest_path)
-        try:
-            with _readable(path):
-                maps = _map_all(manifest_path, root, manifest, allow_outside, copy)
-                opened = Archive(manifest_path, root, manifest, maps, copy)
-                if _still(manifest_path, data):
-                    opened.verify(verify)
-                    return opened
-        except ArchiveError:
-            if _still(manifest_path, data):
-                raise
+    copy = copy or authenticate is not None
+    for attempt in range(_UNLOCKED):
+        with _without_commits(root, attempt >= _ATTEMPTS) as alone, opened_manifest(manifest_path) as file:
+            try:
+                manifest = _authentic(content(file, manifest_path), manifest_path, authenticate)
+                with _readable(path):
+                    whole = verify is True or verify == "full"
+                    maps = _map_all(manifest_path, root, manifest, allow_outside, copy, whole)
+            except Exception:
+                if alone or _stands_for(manifest_path, file):
+                    raise
+                continue
+            if not alone and not _stands_for(manifest_path, file):
+                continue
+        found = Archive(manifest_path, root, manifest, maps, copy)
+        found.verify(verify)
+        return found
     raise errors.missing("the archive keeps changing while it is read", path, "wait until the writer is done")
+
+
+def _authentic(data: bytes, path: Path, authenticate: Authenticate | None) -> dict[str, Any]:
+    if authenticate is not None:
+        answer = authenticate(data, path)
+        if answer is not None and not answer:
+            raise errors.untrusted(f"authenticate returned {answer!r}", path)
+    return parse(data, path)
+
+
+@contextlib.contextmanager
+def _without_commits(root: Path, wanted: bool) -> Iterator[bool]:
+    """Keep writers from committing, if wanted; whether they are kept."""
+    with contextlib.ExitStack() as stack:
+        alone = False
+        if wanted:
+            with contextlib.suppress(OSError):  # no locks here, or no right to make one
+                stack.enter_context(locked(root, shared=True))
+                alone = True
+        yield alone
+
+
+def _stands_for(path: Path, file: IO[bytes]) -> bool:
+    """Whether a name still stands for an open file. While it is open, nothing else can be taken for it."""
+    try:
+        with opened(path) as handle:
+            return _identity(handle) == _identity(file.fileno())
+    except OSError:
+        return False
+
+
+def _identity(handle: int) -> tuple[int, ...]:
+    """What tells files apart; size and time since another host may take a number away under an open file."""
+    status = os.fstat(handle)
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 @contextlib.contextmanager
@@ -695,40 +583,32 @@ def _readable(path: Path | str) -> Iterator[None]:
     except GeError:
         raise
     except (OSError, TypeError, ValueError) as error:
-        why = f"no path: {error}" if isinstance(error, ValueError) else f"cannot be read: {system_says(error)}"
+        why = f"no path: {error}" if isinstance(error, ValueError) else f"cannot be read: {errors.system_says(error)}"
         raise errors.missing(why, str(path), "give the path of an archive") from error
 
 
-def _still(path: Path, data: bytes) -> bool:
-    """Whether the manifest read is the one that is there: files are replaced only after it."""
-    try:
-        return _content(path) == data
-    except ArchiveError:
-        return False
-
-
 def _map_all(
-    path: Path, root: Path, manifest: Mapping[str, Any], allow_outside: bool, copy: bool
+    path: Path, root: Path, manifest: Mapping[str, Any], allow_outside: bool, copy: bool, whole: bool
 ) -> dict[str, memoryview]:
     name = path.name.removesuffix(SUFFIX)
     staged = root / f".staging-{name}-{manifest['digest'][:16]}"
     folders = [staged, root] if staged.is_dir() else [root]
     base = root.resolve()
     return {
-        entry["name"]: _map_first([f / entry["name"] for f in folders], entry, base, allow_outside, copy, path)
+        entry["name"]: _map_first([f / entry["name"] for f in folders], entry, base, allow_outside, copy, whole, path)
         for entry in manifest["files"]
     }
 
 
 def _map_first(
-    candidates: list[Path], entry: Mapping[str, Any], base: Path, allow: bool, copy: bool, where: Path
+    candidates: list[Path], entry: Mapping[str, Any], base: Path, allow: bool, copy: bool, whole: bool, where: Path
 ) -> memoryview:
     for candidate in candidates:
         try:
-            with opened(candidate, os.O_NONBLOCK) as handle:
+            with opened(candidate) as handle:
                 if not allow and not candidate.resolve().is_relative_to(base):
                     raise errors.unsafe_name(entry["name"], f"is a link to {candidate.resolve()}", where)
-                return map_file(handle, entry["name"], entry["bytes"], where, copy=copy)
+                return map_file(handle, entry["name"], entry["bytes"], where, copy=copy, whole=whole)
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:

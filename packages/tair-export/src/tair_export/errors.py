@@ -17,6 +17,11 @@ def _about(code: str, what: str, where: Path | str, next: str = AGAIN) -> Archiv
     return ArchiveError(code, escape.line(what), where=escape.line(os.fspath(where)), next=next)
 
 
+def system_says(error: BaseException) -> str:
+    """Why the system refused, in its own words."""
+    return getattr(error, "strerror", None) or str(error)
+
+
 def missing(what: str, where: Path | str, next: str) -> ArchiveError:
     """GE5020: no archive there."""
     return _about("GE5020", what, where, next)
@@ -49,6 +54,15 @@ def unsafe_name(name: str, why: str, where: Path | str) -> ArchiveError:
 def too_large(what: str, where: Path | str) -> ArchiveError:
     """GE5025: a count or a size is beyond what such a file can have."""
     return _about("GE5025", what, where)
+
+
+def holes(name: str, size: int, stored: int, where: Path | str) -> ArchiveError:
+    """GE5025: a file that claims to be large, but has next to nothing on the disk."""
+    what = (
+        f"'{name}' has {size} bytes, of which {stored} are on the disk: reading every byte would take long for nothing"
+    )
+    advice = "take the archive from its source again, or compare sizes alone with verify='sizes' if you trust it"
+    return _about("GE5025", what, where, advice)
 
 
 def weight(name: str, what: str, where: Path | str) -> ArchiveError:

@@ -21,9 +21,10 @@ from ge_graph.ir import Graph
 from ge_graph.pbtxt import to_pbtxt
 from ge_graph.serde import to_chunks
 from ge_graph.verify import verify
-from tair_export import archive, atc, errors
+from tair_export import archive, atc, errors, manifest
 from tair_export import weights as weight_files
-from tair_export.archive import Layout, Writer
+from tair_export.archive import Writer
+from tair_export.manifest import Layout
 from tair_export.ranks import Rank, current
 from tair_export.signature import Signature, to_json
 from tair_export.weights import Weight
@@ -110,7 +111,7 @@ def write_graph(captured: CapturedModel, path: str | os.PathLike[str], rank: Ran
         The manifest.
     """
     rank = current() if rank is None else rank
-    layout = archive.graph_layout(rank)
+    layout = manifest.graph_layout(rank)
     return _write(
         captured, path_of(path), layout, rank, weight_files.GRAPH_INLINE_BYTES, lambda file: file, {}, "graph"
     )
@@ -147,7 +148,7 @@ def write_export(
     if "/" in export_name or "\\" in export_name:
         raise errors.unwritable(f"export_name is {export_name!r}", "give a file name without folders")
     root = path_of(export_path)
-    layout = archive.export_layout(export_name, rank)
+    layout = manifest.export_layout(export_name, rank)
     texts = {}
     if atc_config and rank.index == 0:
         texts["model_relation_config.json"] = atc.model_relation(export_name, rank.count, captured.groups)
@@ -189,7 +190,7 @@ def _write(
     inline = sum(w.bytes for w in read.values()) <= inline_bytes
     states = {w.name: w for w in captured.states.values()}
     named = ([] if inline else list(read)) + [n for n in states if n not in read or inline]
-    files = archive.file_names(sorted(named), layout.weights)
+    files = manifest.file_names(sorted(named), layout.weights)
     outside = {} if inline else {name: files[name] for name in read}
     constants = weight_files.place(graph, captured.weights, outside, path_of)
     _number_inputs(graph, captured.signature)
@@ -203,7 +204,7 @@ def _write(
             writer.add(files[name], [weight.data().data])
         writer.add(layout.graph, _limited(to_chunks(graph), graph.name))
         if kind == "export":
-            writer.add(archive.under(layout.others, "dynamo.pbtxt"), [to_pbtxt(graph).encode()])
+            writer.add(manifest.under(layout.others, "dynamo.pbtxt"), [to_pbtxt(graph).encode()])
         for name, text in texts.items():
             writer.add(name, [text])
         return writer.commit(
@@ -223,10 +224,10 @@ def _limited(chunks: Iterator[bytes | memoryview], name: str) -> Iterator[bytes 
     size = 0
     for chunk in chunks:
         size += len(chunk)
-        if size > archive.GRAPH_BYTES:
+        if size > manifest.GRAPH_BYTES:
             raise ArchiveError(
                 "GE5032",
-                f"graph '{name}' takes more than the {archive.GRAPH_BYTES} bytes that a graph file can hold",
+                f"graph '{name}' takes more than the {manifest.GRAPH_BYTES} bytes that a graph file can hold",
                 next="make its large constants parameters or buffers of the model",
             )
         yield chunk

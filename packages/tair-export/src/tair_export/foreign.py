@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -15,14 +14,15 @@ import numpy as np
 from ge_graph import escape, names, schema, serde, txt
 from ge_graph.dtypes import DataType
 from ge_graph.errors import ArchiveError, GeError
+from ge_graph.files import opened, plain
 from ge_graph.ir import Graph, Literal, Node, WeightLiteral
 from ge_graph.serde_write import literal_bytes
 from ge_runtime.discovery import choose
 from tair_export import errors, weights
-from tair_export.archive import GRAPH_BYTES
 from tair_export.export import path_of
 from tair_export.load import CompiledModel, check_options
-from tair_export.mapping import map_file, opened, system_says
+from tair_export.manifest import GRAPH_BYTES
+from tair_export.mapping import map_file
 from tair_export.signature import LEAF, Input, Output, Signature, Tree
 
 logger = logging.getLogger(__name__)
@@ -62,17 +62,15 @@ def read_air(path: str | os.PathLike[str], *, allow_outside: bool = False) -> Gr
 def _content(where: Path) -> bytes:
     """The bytes of a plain file of a possible size; pipes and devices are never read."""
     try:
-        with opened(where, os.O_NONBLOCK) as handle, open(handle, "rb", closefd=False) as file:
-            status = os.fstat(handle)
-            if not stat.S_ISREG(status.st_mode):
-                raise errors.missing("is not a plain file", where, "give the path of a graph file")
-            if status.st_size > GRAPH_BYTES:
-                raise errors.too_large(f"{status.st_size} bytes, a graph file has at most {GRAPH_BYTES}", where)
-            data = file.read(GRAPH_BYTES + 1)
+        with plain(where) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > GRAPH_BYTES:
+                raise errors.too_large(f"{size} bytes, a graph file has at most {GRAPH_BYTES}", where)
+            data = file.read(GRAPH_BYTES)
     except GeError:
         raise
     except (OSError, ValueError, MemoryError) as error:
-        why = f"cannot be read: {system_says(error)}"
+        why = f"cannot be read: {errors.system_says(error)}"
         raise errors.missing(why, where, "give the path of a graph file") from error
     if data[:4] in (_OM_MAGIC, _OM_MAGIC[::-1]):
         raise errors.om(where)
@@ -138,7 +136,7 @@ def _file_value(node: Node, where: Path, allow_outside: bool) -> Literal:
     offset = node.attr("offset", 0)
     size = literal_bytes(output.dtype, shape)
     try:
-        with opened(weights.outside(path, where.parent, allow_outside, where), os.O_NONBLOCK) as handle:
+        with opened(weights.outside(path, where.parent, allow_outside, where)) as handle:
             total = os.fstat(handle).st_size
             if size is None or type(offset) is not int or offset < 0 or offset + size > total:
                 raise errors.weight(node.name, f"{output.dtype.name}{list(shape)} at {offset} of {total} bytes", where)

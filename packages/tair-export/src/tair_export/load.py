@@ -98,8 +98,8 @@ class CompiledModel:
             allow_outside: Follow names that lead out of the folder.
             rank: Which process this is; None finds out.
             copy: Read the weight files into memory instead of mapping them.
-            authenticate: Called with the manifest's bytes and path; raises if they come from nobody known
-                (``tair_export.signing.signed_by``).
+            authenticate: Called with the manifest's bytes and path; raises or returns False if they come from nobody
+                known (``tair_export.signing.signed_by``). Files are then copied: what was checked is what runs.
 
         Errors: ArchiveError 502x for anything wrong with the files; EngineError if no engine can run the graph.
         """

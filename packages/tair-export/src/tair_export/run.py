@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -13,12 +14,15 @@ import typer
 
 from ge_graph.errors import GeError
 from ge_graph.escape import block, line
+from ge_graph.files import read_plain
 from ge_graph.ir import Graph
-from tair_export.archive import SUFFIX, Archive, Verify, open_archive
+from tair_export.archive import Archive, Authenticate, Verify, open_archive
 from tair_export.foreign import contract_of, read_air
 from tair_export.load import CompiledModel, read_graph
+from tair_export.manifest import SUFFIX
 from tair_export.ranks import Rank, current
 from tair_export.signature import Record, Signature, describe, describe_output
+from tair_export.signing import KEY_BYTES, signed_by
 from tair_export.tensors import read_npy
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -50,6 +54,13 @@ def command(
     ] = "full",
     device: Annotated[str | None, typer.Option(help="Device type to run on.")] = None,
     rank: Annotated[int | None, typer.Option(help="Which rank's files, where several processes saved.")] = None,
+    key: Annotated[
+        list[Path] | None,
+        typer.Option(help="Public Ed25519 key, PEM: only archives that it has signed; repeat for several keys."),
+    ] = None,
+    signed_for: Annotated[
+        str | None, typer.Option(help="The text that the archive must have been signed for, with --key.")
+    ] = None,
 ) -> None:
     """Run a saved graph on arrays, or describe it.
 
@@ -59,15 +70,32 @@ def command(
     which = current() if rank is None else Rank(rank, max(rank + 1, 2))
     mode = cast(Verify, verify)
     try:
-        if info:
-            _show(bare(archive) if is_bare(archive) else summary(open_archive(archive, which, verify=mode)), as_json)
+        authenticate = _authenticate(key or (), signed_for)
+        if info and authenticate is None and is_bare(archive):
+            _show(bare(archive), as_json)
             return
-        model = CompiledModel.load_graph(archive, verify=mode, device=device, rank=which)
+        if info:
+            _show(summary(open_archive(archive, which, verify=mode, authenticate=authenticate)), as_json)
+            return
+        model = CompiledModel.load_graph(archive, verify=mode, device=device, rank=which, authenticate=authenticate)
         values = read_inputs(model.signature, [*(inputs or ()), *(rest or ())])
         _report(call(model, values), output, as_json)
     except (GeError, OSError, ValueError) as error:
         typer.echo(block(f"tair-run: {error}"), err=True)
         raise typer.Exit(1) from error
+
+
+def _authenticate(keys: Sequence[Path], text: str | None) -> Authenticate | None:
+    """What the keys of the command line ask for.
+
+    Raises:
+        ValueError: A text without a key.
+    """
+    if not keys:
+        if text is not None:
+            raise ValueError("--signed-for tells what a signature must be for: give --key as well")
+        return None
+    return signed_by(*(read_plain(path, KEY_BYTES) for path in keys), text=text)
 
 
 def main() -> None:

@@ -18,9 +18,8 @@ from ge_graph.attrs import Attr, Kind
 from ge_graph.dtypes import DataType
 from ge_graph.ir import FileLiteral, Graph, Literal, Node, Tensor, WeightLiteral
 from ge_graph.serde_write import literal_bytes
-from tair_export import errors
+from tair_export import errors, manifest
 from tair_export.archive import Archive
-from tair_export.signature import read_dtype, read_shape
 
 # Below these totals weights are part of the graph file: what ``dynamo_export`` documents, and what ``save_graph`` can
 # parse in a fraction of a second (a larger graph is better mapped than copied).
@@ -164,28 +163,11 @@ def attach(node: Node, value: Literal, where: Path) -> None:
 
 
 def _literals(archive: Archive) -> Iterator[tuple[str, Literal]]:
-    sizes = archive.sizes()
-    listed = archive.manifest.get("weights")
-    if not isinstance(listed, list):
-        raise errors.bad_manifest("weights is not a list", archive.path)
-    for entry in listed:
-        try:
-            name, file = entry["name"], entry["file"]
-            dtype, shape = read_dtype(entry["dtype"]), read_shape(entry["shape"], symbols=False)
-            size = sizes[file]
-        except (KeyError, TypeError, ValueError) as error:
-            raise errors.bad_manifest(f"weight {str(entry)[:80]}: {error}", archive.path) from None
-        if not isinstance(name, str) or any(not isinstance(d, int) or d < 0 for d in shape):
-            raise errors.bad_manifest(f"weight {str(entry)[:80]}", archive.path)
-        fixed = tuple(d for d in shape if isinstance(d, int))
-        expected = literal_bytes(dtype, fixed)
-        if expected != size:
-            raise errors.weight(
-                name, f"{dtype.name}{list(fixed)} takes {expected} bytes, '{file}' has {size}", archive.path
-            )
-        data = np.frombuffer(archive.data(file), np.uint8) if size else np.empty(0, np.uint8)
+    for name, dtype, shape, file in manifest.weights(archive.manifest, archive.path):
+        content = archive.data(file)
+        data = np.frombuffer(content, np.uint8) if len(content) else np.empty(0, np.uint8)
         place = archive.mapped_file(file)
-        yield name, WeightLiteral(dtype, fixed, data) if place is None else FileLiteral(dtype, fixed, data, place)
+        yield name, WeightLiteral(dtype, shape, data) if place is None else FileLiteral(dtype, shape, data, place)
 
 
 def outside(path: str, folder: Path, allow_outside: bool, where: Path) -> Path:

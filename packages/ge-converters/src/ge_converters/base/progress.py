@@ -23,6 +23,10 @@ class Progress:
         """The graph as lowered (``original``), after each pass that changed it (its name), and in the end
         (``optimized``)."""
 
+    def ge_rewrite(self, name: str, graph: Graph) -> AbstractContextManager[None]:
+        """Surrounds each pass over the graph."""
+        return contextlib.nullcontext()
+
     def ge_unchanged(self, label: str) -> None:
         """A pass that changed nothing."""
 

@@ -1,6 +1,7 @@
 """Every private name of torch that this project uses, in one place.
 
-Tested with torch 2.13; where older releases are known to differ, both forms stand here.
+``torch_frames`` has those of dynamo's frames. Where versions of torch differ, both forms stand here, and
+``tools/torch_names.tsv`` has a row for the difference.
 
 The imports are inside the functions: dynamo and functorch take seconds to load, and only whoever compiles needs them.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import operator
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -20,7 +22,10 @@ import torch
 
 Compiler = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 _made_constant: set[str] = set()
-_BREAKS_SAY_WHY = torch.torch_version.TorchVersion(torch.__version__) >= "2.8"
+native_pad = torch._C._nn.pad  # what ``torch.nn.functional.pad`` calls
+_VERSION = torch.torch_version.TorchVersion(torch.__version__)
+_BREAKS_SAY_WHY = _VERSION >= "2.8"
+_MODE_OF_ITS_OWN = _VERSION < "2.11"
 
 
 def boxed(fn: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
@@ -33,7 +38,8 @@ def register_backend_again(name: str, backend: Callable[..., Any]) -> None:
     """Give dynamo a backend under a name that is taken: its public function refuses those."""
     from torch._dynamo.backends import registry
 
-    registry._COMPILER_FNS.pop(name, None)
+    known = registry._COMPILER_FNS
+    known.pop(name, None)
     registry.register_backend(backend, name=name)
 
 
@@ -43,6 +49,15 @@ def real_values() -> AbstractContextManager[Any]:
 
     context: AbstractContextManager[Any] = _disable_current_modes()
     return context
+
+
+@contextlib.contextmanager
+def plain_eager() -> Iterator[None]:
+    """Tensors inside are real and no mode sees what is called: for evaluating while a graph is being compiled."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with _disable_current_modes(), torch._C.DisableTorchFunction(), torch.no_grad():
+        yield
 
 
 def below_autograd() -> AbstractContextManager[Any]:
@@ -70,6 +85,23 @@ def from_data(number: Any) -> bool:
     from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
     return isinstance(number, torch.SymInt) and bool(free_unbacked_symbols(number))
+
+
+def view_copies() -> dict[Any, Any]:
+    """Each ATen op that copies what a view would show, and the op of that view, of dense tensors."""
+    found = {}
+    for name in torch._C._dispatch_get_all_op_names():
+        namespace, _, rest = name.partition("::")
+        packet, _, overload = rest.partition(".")
+        if namespace != "aten" or not packet.endswith("_copy"):
+            continue
+        view = getattr(getattr(torch.ops.aten, packet.removesuffix("_copy"), None), overload or "default", None)
+        made = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
+        if view is None or made is None or not any(r.alias_info for r in view._schema.returns):
+            continue
+        if str(view._schema.arguments[0].type) == "Tensor" and not any(r.alias_info for r in made._schema.returns):
+            found[made] = view
+    return found
 
 
 def silent_fallbacks() -> tuple[type[Exception], ...]:
@@ -117,9 +149,39 @@ def run_aot(
         "partition_fn": _partition,
         **more,
     }
-    with tracing or contextlib.nullcontext(), _numbers_from_data(example_inputs), decomposed(decompositions):
+    with (
+        tracing or contextlib.nullcontext(),
+        _one_fake_mode(example_inputs),
+        _numbers_from_data(example_inputs),
+        decomposed(decompositions),
+    ):
         compiled: Callable[..., Any] = aot_autograd(**keywords)(gm, example_inputs)
     return compiled
+
+
+def symbols_of_fake_inputs() -> bool:
+    """Whether dynamo gives symbols to the sizes of inputs that are fake already; before torch 2.11 it fixes them."""
+    return not _MODE_OF_ITS_OWN
+
+
+@contextlib.contextmanager
+def _one_fake_mode(example_inputs: Sequence[Any]) -> Iterator[None]:
+    """Inside, AOTAutograd traces in the mode of the inputs.
+
+    Before torch 2.11 dynamo makes a mode of its own even for inputs that are fake already, and torch wants one.
+    """
+    from torch._guards import TracingContext
+
+    context = TracingContext.try_get() if _MODE_OF_ITS_OWN else None
+    inputs = [v.fake_mode for v in example_inputs if hasattr(v, "fake_mode")]
+    if context is None or not inputs or context.fake_mode is inputs[0]:
+        yield
+        return
+    before, context.fake_mode = context.fake_mode, inputs[0]
+    try:
+        yield
+    finally:
+        context.fake_mode = before
 
 
 @contextlib.contextmanager
@@ -245,6 +307,39 @@ def static_input_positions() -> frozenset[int]:
     return frozenset(getattr(metadata, "static_input_indices", None) or ())
 
 
+@dataclass(frozen=True, slots=True)
+class InputResults:
+    """What AOTAutograd makes of some results of a forward graph, by their positions.
+
+    Attributes:
+        updates: Results that are copied into an input after the run, with the input's position.
+        views: Results of which only sizes, strides and offset count: the caller gets a view of that input.
+    """
+
+    updates: Mapping[int, int]
+    views: Mapping[int, int]
+
+
+def results_of_inputs() -> InputResults:
+    """Which results of the forward graph being compiled stand for memory of inputs; none if nobody says."""
+    from torch._functorch._aot_autograd.schemas import OutputType
+    from torch._guards import TracingContext
+
+    context = TracingContext.try_get()
+    metadata = None if context is None else context.fw_metadata
+    if metadata is None:
+        return InputResults({}, {})
+    first = len(metadata.tokens)
+    updates = {first + i: first + at for i, at in enumerate(metadata.mutated_inp_runtime_indices)}
+    first_own = first + len(updates)
+    views = {
+        first_own + i: first + info.base_idx
+        for i, info in enumerate(metadata.output_info)
+        if info.output_type is OutputType.alias_of_input
+    }
+    return InputResults(updates, views)
+
+
 def trace_pattern(
     fn: Callable[..., Any], args: Sequence[Any], decompositions: Mapping[Any, Any]
 ) -> torch.fx.GraphModule:
@@ -319,8 +414,7 @@ def process_group(group: Any) -> Any:
 def current_translation() -> Any:
     """Dynamo's translator of the frame whose graph it is handing to a backend just now; None outside of that.
 
-    ``f_code`` is the frame's code, ``output.side_effects`` what the call does beside computing, and
-    ``output.import_sources`` which of its globals are modules.
+    ``torch_frames`` says what it knows.
     """
     from torch._dynamo.symbolic_convert import InstructionTranslator
 
@@ -328,13 +422,6 @@ def current_translation() -> Any:
         return InstructionTranslator.current_tx()
     except AttributeError:
         return None
-
-
-def sources() -> Any:
-    """The module whose classes say where an input of dynamo's graph comes from."""
-    from torch._dynamo import source as module
-
-    return module
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,7 +498,8 @@ def constants_of_this_graph() -> Iterator[None]:
 def _forget_constants() -> None:
     from torch._dynamo.symbolic_convert import TensorifyState
 
-    TensorifyState.force_specializations.difference_update(_made_constant)
+    fixed = TensorifyState.force_specializations
+    fixed.difference_update(_made_constant)
     _made_constant.clear()
 
 
@@ -461,11 +549,36 @@ def aliasing_guards() -> int:
     return 0 if context is None else len(context.guards_context.aotautograd_guards)
 
 
-def size_hint(environment: Any, expression: Any) -> Any:
-    """The value of a condition for the sizes that are being traced, a bool; None if one of them has none."""
+def aot_settings() -> str:
+    """A text of AOTAutograd's settings: the same text for the same settings."""
+    from torch._functorch import config
+
+    return str(config.get_hash().hex())
+
+
+def registered_decompositions() -> list[tuple[Any, Any]]:
+    """Operators and functions of torch's global tables of decompositions; nothing if nobody has loaded them."""
+    module = sys.modules.get("torch._decomp")
+    tables = getattr(module, "global_decomposition_table", {})
+    return [row for table in tables.values() for row in table.items()]
+
+
+def traced_code() -> tuple[Any, ...]:
+    """The code objects that dynamo has gone through for the graph that it is handing to a backend just now."""
+    from torch._guards import TracingContext
+
+    return tuple(TracingContext.get_traced_code() or ())
+
+
+def guarded_sources(tx: Any) -> list[Any]:
+    """Where the values come from that a trace has read, and that dynamo will look at before each call."""
+    return [g.originating_source for g in tx.output.guards if g.originating_source is not None]
+
+
+def size_values(environment: Any) -> dict[str, int]:
+    """The values of the symbols for the sizes that are being traced, by their names."""
     values = getattr(environment, "backed_var_to_val", None) or getattr(environment, "var_to_val", {})
-    value = environment.replace(expression).xreplace(values)
-    return bool(value) if value in (True, False) else None
+    return {symbol.name: int(value) for symbol, value in values.items() if getattr(value, "is_Integer", False)}
 
 
 def size_functions() -> dict[str, Any]:
@@ -496,3 +609,73 @@ def makes_quant_options(target: Any) -> bool:
     """Whether a call makes the options of a ``torch._higher_order_ops.InvokeQuant`` region."""
     place = (getattr(target, "__module__", ""), getattr(target, "__name__", ""))
     return place == ("torch._higher_order_ops._invoke_quant", "InvokeQuant")
+
+
+def is_composite(op: Any) -> bool:
+    """Whether the dispatcher itself replaces an overload by others."""
+    return isinstance(op, torch._ops.OpOverload) and bool(
+        torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
+    )
+
+
+def operator_names() -> list[str]:
+    """Names of all overloads that are defined, ``aten::add.Tensor``."""
+    return list(torch._C._dispatch_get_all_op_names())
+
+
+def core_decompositions() -> dict[Any, Callable[..., Any]]:
+    """torch's core list after autograd, by operator.
+
+    Not ``core_aten_decompositions()``: it walks all ops of all libraries, and fails once a library of the user is gone.
+    """
+    from torch._decomp import _core_aten_decompositions_post_autograd
+
+    return dict(_core_aten_decompositions_post_autograd())
+
+
+def known_decompositions() -> Mapping[Any, Callable[..., Any]]:
+    """Every decomposition that torch registers, by operator."""
+    from torch._decomp import decomposition_table
+
+    known: Mapping[Any, Callable[..., Any]] = decomposition_table
+    return known
+
+
+def slice_backward(*args: Any) -> torch.Tensor:
+    """torch's own formula of ``aten.slice_backward``."""
+    from torch._decomp import decompositions
+
+    return decompositions.slice_backward(*args)
+
+
+def select_backward(*args: Any) -> torch.Tensor:
+    """torch's own formula of ``aten.select_backward``."""
+    from torch._decomp import decompositions
+
+    return decompositions.select_backward(*args)
+
+
+def primitive_names() -> set[str]:
+    """Names in torch's module of primitive operators; importing it defines them."""
+    import torch._prims
+
+    return set(dir(torch._prims))
+
+
+def order_of_memory(x: torch.Tensor) -> torch.memory_format:
+    """The memory format that operators keep for a tensor."""
+    from torch._prims_common import suggest_memory_format
+
+    return suggest_memory_format(x)
+
+
+def group_names() -> list[str]:
+    """Names of the process groups of this process."""
+    from torch.distributed import distributed_c10d
+
+    return [str(name) for name in distributed_c10d._world.pg_names.values()]
+
+
+def tensors_on_memory_of(value: torch.Tensor) -> int:
+    """How many tensors there are on the memory of one, views and what autograd has saved among them."""
+    return int(torch._C._storage_Use_Count(value.untyped_storage()._cdata))

@@ -13,7 +13,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-aten = torch.ops.aten
+from ge_converters.base.operators import aten
+
 Formula = Callable[..., Any]
 _CHANNELS_LAST: Final = ((0, 2, 3, 1), (0, 2, 3, 4, 1))
 
@@ -98,7 +99,7 @@ def ordered(table: dict[Any, Formula]) -> dict[Any, Formula]:
     formulas: dict[Any, Formula] = {}
     for name, like in ORDERED.items():
         packet, overload = name.split(".")
-        op = getattr(getattr(aten, packet, None), overload, None)
+        op = getattr(getattr(torch.ops.aten, packet, None), overload, None)
         if op is not None:  # this torch has it
             formulas[op] = _in_order(op, like, table.get(op))
     return formulas

@@ -13,6 +13,7 @@ from typing import Any, Final
 import torch
 
 from ge_converters.base.device_composites import decomposition_rules
+from ge_converters.base.torch_compat import core_decompositions, is_composite, known_decompositions
 from ge_converters.decompose import formulas, memory_order
 from ge_converters.decompose.formulas import chunked_loss, regions
 from ge_converters.decompose.formulas import prims as prims_formulas
@@ -51,7 +52,6 @@ def decomposition_table(
     Source: ``torch._decomp``, its core ATen list after autograd.
     """
     used = REGISTRY if registry is None else registry
-    used.load()
     key = (id(used), used.revision)
     known = _cache.get(key)
     if known is None:
@@ -59,9 +59,9 @@ def decomposition_table(
         known = _cache[key] = _built(used)
     # Registered when they are first called, or with an import of torchvision or torch_npu, maybe after the table.
     formulas = {**chunked_loss.decompositions(), **regions.decompositions()}
-    late = {op: f for op, f in formulas.items() if used.find(op) is None}
+    late = {op: f for op, f in formulas.items() if not used.layer(op)}
     rules = {} if device_kernels else decomposition_rules()
-    composite = {op: f for op, f in rules.items() if _not_users(used, op)}
+    composite = {op: f for op, f in rules.items() if used.layer(op) in ("", "built-in")}
     return {**known, **late, **composite, **(custom or {})}
 
 
@@ -73,53 +73,35 @@ def export_table(*, registry: Registry | None = None) -> dict[Any, Decomposition
     used = REGISTRY if registry is None else registry
     table = decomposition_table(registry=used)
     for op, function in torch.export.default_decompositions().items():
-        if _is_composite(op) and str(op) not in NEVER and used.find(op) is None:
+        if is_composite(op) and str(op) not in NEVER and not used.layer(op):
             table.setdefault(op, function)
     return table
 
 
-def _is_composite(op: Any) -> bool:
-    """Whether the dispatcher itself replaces the op by others."""
-    return isinstance(op, torch._ops.OpOverload) and torch._C._dispatch_has_kernel_for_dispatch_key(
-        op.name(), "CompositeImplicitAutograd"
-    )
-
-
 def _built(registry: Registry) -> dict[Any, Decomposition]:
-    # Not core_aten_decompositions(): it walks all ops of all libraries, and fails once a library of the user is gone.
-    from torch._decomp import _core_aten_decompositions_post_autograd
-
     table: dict[Any, Decomposition] = {}
-    for op, function in {**_beyond_core(), **_core_aten_decompositions_post_autograd()}.items():
+    for op, function in {**_beyond_core(), **core_decompositions()}.items():
         name = str(op)
         if name in NEVER or not isinstance(op, torch._ops.OpOverload):
             continue
-        if registry.find(op) is None:
+        if not registry.layer(op):
             table[op] = function
-    table.update({op: f for op, f in _own().items() if registry.find(op) is None})
+    table.update({op: f for op, f in _own().items() if not registry.layer(op)})
     for op, function in formulas.beside_converters().items():
-        if _not_users(registry, op):
+        if registry.layer(op) in ("", "built-in"):  # a converter of the user takes all arguments
             table[op] = function
     for op, function in memory_order.ordered(table).items():
-        if _not_users(registry, op):
+        if registry.layer(op) in ("", "built-in"):
             table[op] = function
     return table
 
 
-def _not_users(registry: Registry, op: Any) -> bool:
-    """Whether no converter of the user takes the op, which would take all its arguments."""
-    entry = registry.find(op)
-    return entry is None or entry.layer == "built-in"
-
-
 def _beyond_core() -> dict[Any, Decomposition]:
     """What torch can decompose beyond its core list: functional ops that the dispatcher itself leaves whole."""
-    from torch._decomp import decomposition_table as known
-
     return {
         op: function
-        for op, function in known.items()
-        if isinstance(op, torch._ops.OpOverload) and not op._schema.is_mutable and not _is_composite(op)
+        for op, function in known_decompositions().items()
+        if isinstance(op, torch._ops.OpOverload) and not op._schema.is_mutable and not is_composite(op)
     }
 
 

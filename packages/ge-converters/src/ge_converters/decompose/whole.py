@@ -13,13 +13,12 @@ import torch
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from ge_converters.base.torch_compat import below_autograd, from_data, resized_sizes
+from ge_converters.base.operators import aten
+from ge_converters.base.torch_compat import below_autograd, from_data, native_pad, resized_sizes
 from ge_converters.decompose import tensor_index
 from ge_converters.decompose.formulas.general import multilabel_margin_loss
 from ge_converters.decompose.formulas.lapack_info import WITH_INFO
 from ge_converters.decompose.memory_order import channels_last_format
-
-aten = torch.ops.aten
 
 # (mode, spatial axes, anti-aliased): the overload with sizes, and whether it takes align_corners.
 _INTERPOLATIONS: Final[dict[tuple[str, int, bool], tuple[Any, bool]]] = {
@@ -202,7 +201,7 @@ _KEPT: Final[dict[Any, Callable[..., Any]]] = {
     F.softshrink: _softshrink,
     F.hardshrink: _hardshrink,
     torch.hardshrink: _hardshrink,
-    **dict.fromkeys((F.pad, torch._C._nn.pad), _pad),
+    **dict.fromkeys((F.pad, native_pad), _pad),
     torch.Tensor.__getitem__: tensor_index.read,
     torch.Tensor.__setitem__: tensor_index.write,
     **WITH_INFO,

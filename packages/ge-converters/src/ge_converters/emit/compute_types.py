@@ -40,7 +40,6 @@ _SAME_BITS: Final[dict[DataType, tuple[DataType, ...]]] = {
 _FLOATS: Final = frozenset({DataType.DT_FLOAT, DataType.DT_FLOAT16, DataType.DT_BF16})
 
 
-@lru_cache(maxsize=1024)
 def carrier(op: str, dtype: DataType, port: int | str = 0, moves: bool = False) -> DataType:
     """The type in which ``op`` has to be called for operands of ``dtype``.
 
@@ -55,7 +54,11 @@ def carrier(op: str, dtype: DataType, port: int | str = 0, moves: bool = False) 
     """
     op_schema = schema.require(op)
     ports = op_schema.inputs if isinstance(port, int) else [p for p in op_schema.inputs if p.name == port]
-    domain = ports[port if isinstance(port, int) else 0].domain
+    return _carrier(op, ports[port if isinstance(port, int) else 0].domain, dtype, moves)
+
+
+@lru_cache(maxsize=1024)
+def _carrier(op: str, domain: frozenset[DataType], dtype: DataType, moves: bool) -> DataType:
     for candidate in (dtype, *(_SAME_BITS.get(dtype, ()) if moves else ()), *_WIDER.get(dtype, ())):
         if candidate in domain:
             return candidate

@@ -14,7 +14,6 @@ from ge_graph import DataType, Tensor
 from ge_graph import ops as ge
 
 logger = logging.getLogger(__name__)
-aten = torch.ops.aten
 _DEFAULT = "Expected Tensor with single nonzero value, but got zero"
 
 

@@ -279,6 +279,8 @@ class GraphLowering:
             return self._getitem(node)
         if symbols.is_symbolic(value) and not self._has_own_converter(target, value):
             return Symbolic(value.node.expr)
+        if type(value) in (bool, int, float) and _counts(target) and not self._has_own_converter(target, value):
+            return value  # torch 2.8 leaves such nodes of sizes that it has fixed
         if target in _OWN and not self._user_entry(target):
             return _OWN[target](self, node)
         if target in memory_ops.MEMORY_OPS and not self._user_entry(target):
@@ -483,6 +485,12 @@ _SIZES: Final = frozenset(
     for name in ("sym_size", "sym_stride", "sym_numel", "sym_storage_offset", "sym_is_contiguous")
     if hasattr(torch.ops.aten, name)
 )
+
+
+def _counts(target: Any) -> bool:
+    """Whether a target computes with Python numbers only, if its result is one."""
+    packet = target.overloadpacket if isinstance(target, torch._ops.OpOverload) else None
+    return packet in _SIZES or getattr(target, "__module__", "") in ("_operator", "math")
 
 
 def handled_by_walk(target: Any) -> bool:

@@ -8,13 +8,12 @@ from typing import Any
 import torch
 
 from ge_converters.base.errors import Refusal
+from ge_converters.base.operators import aten
 from ge_converters.lowering.calls import Caller, parameters_of
 from ge_converters.lowering.context import Unproduced
 from ge_converters.lowering.effects import OpenScopes
 from ge_graph import Tensor, TensorSpec
 from ge_graph import ops as ge
-
-aten = torch.ops.aten
 
 
 def lower(caller: Caller, effects: OpenScopes, node: torch.fx.Node) -> Any:

@@ -7,13 +7,13 @@ from typing import Any, TypeAlias
 import torch
 
 from ge_converters.base.dtypes import cast, dtype_promote, to_torch
+from ge_converters.base.operators import aten
 from ge_converters.base.support import BF16, BOOL, F16, F32, F64, I64, Support
 from ge_converters.emit.compute_types import carried
 from ge_converters.registry import declare_supported, register_fx_node_ge_converter
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
 
-aten = torch.ops.aten
 Number: TypeAlias = "int | float"
 
 

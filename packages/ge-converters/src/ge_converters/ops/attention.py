@@ -7,10 +7,10 @@ from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 import numpy as np
-import torch
 
 from ge_converters.base.dtypes import cast
 from ge_converters.base.errors import Refusal
+from ge_converters.base.operators import aten
 from ge_converters.base.support import BF16, F16, F32, Support
 from ge_converters.emit.attention import composed_attention, composed_attention_gradient, log_sum, no_dropout
 from ge_converters.emit.compute_types import need_floats
@@ -19,7 +19,6 @@ from ge_converters.registry import declare_supported, register_fx_node_ge_conver
 from ge_graph import DataType, Tensor, TensorSpec, current_graph
 from ge_graph import ops as ge
 
-aten = torch.ops.aten
 _F32: Final = DataType.DT_FLOAT
 _TEMPLATE: Final = 2048  # side of the compressed mask that sparse modes 2 to 4 demand
 _REPEATS: Final = 8  # softmax_max and softmax_sum repeat each value this often

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from ge_converters.base.dtypes import cast, dtype_promote
+from ge_converters.base.operators import aten
 from ge_converters.base.support import BF16, BOOL, C64, C128, F16, F32, F64, I32, I64, U8, Support
 from ge_converters.emit.arithmetic import arithmetic, select
 from ge_converters.emit.compute_types import carried
@@ -14,7 +15,6 @@ from ge_converters.registry import declare_supported, register_fx_node_ge_conver
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
 
-aten = torch.ops.aten
 _D = DataType
 _INF, _NAN = float("inf"), float("nan")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import torch
 
 from ge_converters.base.dtypes import cast
+from ge_converters.base.operators import aten
 from ge_converters.base.support import F32, Support
 from ge_converters.emit.compute_types import carrier, need_floats
 from ge_converters.emit.shapes import axis_size
@@ -15,7 +15,6 @@ from ge_converters.registry import declare_supported, register_fx_node_ge_conver
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
 
-aten = torch.ops.aten
 _F32 = DataType.DT_FLOAT
 
 

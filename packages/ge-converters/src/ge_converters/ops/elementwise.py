@@ -9,6 +9,7 @@ import torch
 
 from ge_converters.base.dtypes import cast, dtype_promote, part_type, to_torch
 from ge_converters.base.errors import Refusal
+from ge_converters.base.operators import aten, prims
 from ge_converters.base.support import BF16, BOOL, C64, C128, F16, F32, F64, I32, I64, U8, Support
 from ge_converters.emit.arithmetic import HALF_TYPES, arithmetic, as_number, compute_type, select
 from ge_converters.emit.compute_types import carried, carrier
@@ -16,7 +17,6 @@ from ge_converters.registry import declare_supported, register_fx_node_ge_conver
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
 
-aten = torch.ops.aten
 _D = DataType
 _NUMBERS = (bool, int, float)
 
@@ -587,7 +587,7 @@ _CASTS = [
             Support(F32(2, 3)),
             Support(F32(2, 3), dtype=torch.float16, memory_format=torch.contiguous_format),
         ],
-        torch.ops.prims.convert_element_type.default: [Support(x, d) for x, d in _CASTS],
+        prims.convert_element_type.default: [Support(x, d) for x, d in _CASTS],
     },
     source="aten _to_copy, torch._prims convert_element_type; GE Cast",
     names={"a": "self"},
@@ -607,7 +607,7 @@ def to_copy(
 
 
 @declare_supported([Support(F32(2, 3), torch.device("cpu"))])
-@register_fx_node_ge_converter(torch.ops.prims.device_put.default, source="torch._prims: device_put")
+@register_fx_node_ge_converter(prims.device_put.default, source="torch._prims: device_put")
 def device_put(a: Tensor, device: Any, non_blocking: bool = False, *, meta_outputs: TensorSpec) -> Tensor:
     """The value itself: a graph lives on one device."""
     return a

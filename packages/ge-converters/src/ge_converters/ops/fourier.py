@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
-import torch
 
 from ge_converters.base.dtypes import cast
 from ge_converters.base.errors import Refusal
+from ge_converters.base.operators import aten
 from ge_converters.base.support import C64, C128, F32, F64, Support
 from ge_converters.emit.compute_types import move
 from ge_converters.emit.shapes import ints
@@ -21,7 +21,6 @@ from ge_converters.registry import declare_supported, register_fx_node_ge_conver
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
 
-aten = torch.ops.aten
 _D = DataType
 _NUMPY: Final = {_D.DT_FLOAT: np.float32, _D.DT_DOUBLE: np.float64}
 _POWERS: Final = (0.0, -0.5, -1.0)  # of the number of elements: torch's normalisation none, by_root_n, by_n
@@ -167,7 +166,8 @@ def conjugate(self: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
     """Dtypes: complex; real numbers pass through.
     Emits:  Conj.
     """
-    return ge.Conj(self) if self.dtype.is_complex else self
+    # a complex constant may be narrower than torch says
+    return cast(ge.Conj(self), meta_outputs.dtype) if self.dtype.is_complex else self
 
 
 @declare_supported([Support(F32(2, 3)), Support(F64(3)), Support(C64(2))])

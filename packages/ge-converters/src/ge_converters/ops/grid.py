@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-import torch
-
 from ge_converters.base.dtypes import cast
+from ge_converters.base.operators import aten
 from ge_converters.base.support import F32, F64, Support
 from ge_converters.emit.compute_types import carried, carrier
 from ge_converters.emit.windows import laid_out
 from ge_converters.registry import register_fx_node_ge_converter
 from ge_graph import Tensor, TensorSpec
 from ge_graph import ops as ge
-
-aten = torch.ops.aten
-
 
 _INTERPOLATIONS: Final = ("bilinear", "nearest", "bicubic")
 _PADDINGS: Final = ("zeros", "border", "reflection")

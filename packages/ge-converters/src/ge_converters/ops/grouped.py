@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final, TypeAlias
 
-import torch
-
 from ge_converters.base.dtypes import cast
 from ge_converters.base.errors import Refusal
+from ge_converters.base.operators import aten
 from ge_converters.base.support import BF16, F16, F32, I32, Support
 from ge_converters.emit.compute_types import carrier
 from ge_converters.emit.products import product
@@ -15,9 +14,7 @@ from ge_converters.registry import declare_supported, register_fx_node_ge_conver
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
 
-aten = torch.ops.aten
 # torch 2.6 lacks it; a name waits for the operator.
-_GROUPED_MM = aten._grouped_mm.default if hasattr(aten, "_grouped_mm") else "aten._grouped_mm.default"
 Number: TypeAlias = "int | float"
 _ROWS, _INNER, _ONE_OUTPUT = 0, 2, 3
 _FLOATS: Final = frozenset({DataType.DT_FLOAT, DataType.DT_FLOAT16, DataType.DT_BF16})
@@ -71,7 +68,7 @@ def grouped_mm_fallback_backward(
         Support(BF16(3, 8, 16), BF16(3, 16, 8)),
     ]
 )
-@register_fx_node_ge_converter(_GROUPED_MM, source="native_functions.yaml: _grouped_mm; GE GroupedMatmul")
+@register_fx_node_ge_converter(aten._grouped_mm.default, source="native_functions.yaml: _grouped_mm; GE GroupedMatmul")
 def _grouped_mm(
     self: Tensor,
     mat2: Tensor,

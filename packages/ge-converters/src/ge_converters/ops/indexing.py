@@ -9,6 +9,7 @@ import torch
 
 from ge_converters.base.dtypes import cast, dtype_promote, to_torch
 from ge_converters.base.errors import Refusal
+from ge_converters.base.operators import aten
 from ge_converters.base.support import BF16, BOOL, F16, F32, F64, I32, I64, Support
 from ge_converters.emit.arithmetic import arithmetic, as_number
 from ge_converters.emit.compute_types import carried, carrier, carry, move, shaped
@@ -18,7 +19,6 @@ from ge_converters.registry import declare_supported, register_fx_node_ge_conver
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
 
-aten = torch.ops.aten
 _D = DataType
 _KINDS = (F32, F16, BF16, F64, I64, I32, BOOL)
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from ge_converters.base.dtypes import cast, dtype_promote
+from ge_converters.base.operators import aten
 from ge_converters.base.support import BF16, BOOL, F16, F32, F64, I32, I64, Support
 from ge_converters.emit.arithmetic import arithmetic
 from ge_converters.emit.compute_types import carried, move
@@ -16,7 +15,6 @@ from ge_converters.registry import declare_supported, register_fx_node_ge_conver
 from ge_graph import DataType, Tensor
 from ge_graph import ops as ge
 
-aten = torch.ops.aten
 _D = DataType
 _NAN = float("nan")
 _DISTINCT = [[3.0, -1.0, 2.5, 0.5, 9.0], [7.0, 6.0, -2.0, 1.0, 0.0]]

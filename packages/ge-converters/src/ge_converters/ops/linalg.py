@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
-import torch
 
 from ge_converters.base.dtypes import cast, part_type
 from ge_converters.base.errors import Refusal
+from ge_converters.base.operators import aten
 from ge_converters.base.support import F32, F64, I32, Support
 from ge_converters.emit.compute_types import move, shaped
 from ge_converters.emit.shapes import broadcast, filled, ints
@@ -21,7 +21,6 @@ from ge_converters.registry import declare_supported, register_fx_node_ge_conver
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
 
-aten = torch.ops.aten
 _D = DataType
 _LARGEST: Final = 64
 

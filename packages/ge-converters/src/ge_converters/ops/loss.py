@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-import torch
 
 from ge_converters.base.dtypes import cast
 from ge_converters.base.errors import Refusal
+from ge_converters.base.operators import aten
 from ge_converters.base.support import BF16, F16, F32, I64, Support
 from ge_converters.emit.compute_types import need_floats
 from ge_converters.emit.shapes import axis_size, filled_constant, places
@@ -17,7 +17,6 @@ from ge_converters.registry import declare_supported, register_fx_node_ge_conver
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
 
-aten = torch.ops.aten
 _F32: Final = DataType.DT_FLOAT
 _I64: Final = DataType.DT_INT64
 _REDUCTIONS: Final = ("none", "mean", "sum")

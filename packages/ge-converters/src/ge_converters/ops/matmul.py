@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-import torch
-
 from ge_converters.base.dtypes import cast, dtype_promote
 from ge_converters.base.errors import Refusal
+from ge_converters.base.operators import aten
 from ge_converters.base.support import BF16, F16, F32, F64, I8, I32, I64, U8, Support, TensorLike
 from ge_converters.emit.arithmetic import HALF_TYPES, as_number
 from ge_converters.emit.products import before_transpose, product
@@ -16,7 +15,6 @@ from ge_converters.registry import declare_supported, register_fx_node_ge_conver
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
 
-aten = torch.ops.aten
 Number: TypeAlias = "int | float | Tensor"
 
 

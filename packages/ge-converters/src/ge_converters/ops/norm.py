@@ -9,6 +9,7 @@ from typing import Any, Final
 import torch
 
 from ge_converters.base.dtypes import cast
+from ge_converters.base.operators import aten
 from ge_converters.base.support import BF16, F16, F32, F64, Support
 from ge_converters.emit.compute_types import need_floats
 from ge_converters.emit.shapes import filled_constant, shape_operand
@@ -16,7 +17,6 @@ from ge_converters.registry import declare_supported, register_fx_node_ge_conver
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
 
-aten = torch.ops.aten
 _F32: Final = DataType.DT_FLOAT
 
 

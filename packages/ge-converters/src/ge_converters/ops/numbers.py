@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from ge_converters.base.dtypes import cast
 from ge_converters.base.errors import Refusal
+from ge_converters.base.operators import aten
 from ge_converters.base.support import BF16, F16, F32, F64, I64, Support
 from ge_converters.registry import REGISTRY, declare_supported, register_fx_node_ge_converter
 from ge_graph import Tensor, TensorSpec
 from ge_graph import ops as ge
-
-aten = torch.ops.aten
 
 
 @declare_supported(

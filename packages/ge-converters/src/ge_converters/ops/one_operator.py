@@ -11,16 +11,14 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-import torch
-
 from ge_converters.base.dtypes import cast
+from ge_converters.base.operators import AbsentOperator, aten
 from ge_converters.base.support import BF16, F16, F32, F64, Support
 from ge_converters.emit.compute_types import carrier
-from ge_converters.registry import define
+from ge_converters.registry import ABSENT, REGISTRY, define
 from ge_graph import Tensor, TensorSpec, schema
 from ge_graph import ops as ge
 
-aten = torch.ops.aten
 _REDUCTIONS: Final = ("none", "mean", "sum")
 _FORM: Final = re.compile(r"(?P<op>\w+)\((?P<ports>[\w ]*)(?:; (?P<attrs>[\w=. ]+))?\)(?: without (?P<unread>[\w ]+))?")
 _READ: Final[dict[str, Callable[[Any], Any]]] = {
@@ -28,11 +26,11 @@ _READ: Final[dict[str, Callable[[Any], Any]]] = {
 }  # fmt: skip
 
 
-def one_operator(target: torch._ops.OpOverload, form: str, supports: list[Support], note: str = "") -> None:
+def one_operator(target: Any, form: str, supports: list[Support], note: str = "") -> None:
     """Register the converter of an op that is one call of a GE operator.
 
     Args:
-        target: aten overload.
+        target: aten overload, or an AbsentOperator.
         form: ``Op(port port; attr attr=number) without argument``: the arguments of the aten op that go to the ports of
             GE's, in its order; attributes that have the name of an argument, ``attr=argument`` where the names differ
             and ``attr=2.0`` for a constant; arguments that do not matter, with the reason in ``note``.
@@ -40,7 +38,9 @@ def one_operator(target: torch._ops.OpOverload, form: str, supports: list[Suppor
         note: What the docstring says beside the form.
 
     Raises:
-        ValueError: The form does not parse, leaves out an argument of the op, or names an attribute that GE's lacks.
+        ValueError: The form does not parse, or names an attribute that GE's lacks.
+
+    A form that leaves out an argument of the op, or an op that torch lacks, is left out of the registry.
     """
     parsed = _FORM.fullmatch(form)
     if parsed is None:
@@ -51,12 +51,17 @@ def one_operator(target: torch._ops.OpOverload, form: str, supports: list[Suppor
     attrs = {name: value or name for name, _, value in written}
     if not kinds.keys() >= attrs.keys():
         raise ValueError(f"{target}: {op} has no attribute {sorted(attrs.keys() - kinds.keys())}")
+    if isinstance(target, AbsentOperator):
+        REGISTRY.leave_out(target, ABSENT, f"{__file__}: {form}")
+        return
     arguments = [a.name for a in target._schema.arguments]
     constants = {name: float(value) for name, value in attrs.items() if value not in arguments}
     taken = [(name, value, _READ[kinds[name].value]) for name, value in attrs.items() if name not in constants]
     named = {*ports, *(argument for _, argument, _ in taken), *(parsed["unread"] or "").split()}
     if named != set(arguments):
-        raise ValueError(f"{target}: {form} and the schema differ in {sorted(named ^ set(arguments))}")
+        reason = f"{form} and the schema differ in {', '.join(sorted(named ^ set(arguments)))}"
+        REGISTRY.leave_out(target, reason, f"{__file__}: {form}")
+        return
     positional = [a.name for a in target._schema.arguments if not a.kwarg_only]
 
     def convert(*args: Any, meta_outputs: TensorSpec, **keywords: Any) -> Tensor:

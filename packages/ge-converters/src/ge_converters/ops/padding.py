@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from ge_converters.base.dtypes import cast
+from ge_converters.base.operators import aten
 from ge_converters.base.support import BF16, F16, F32, F64, Support
 from ge_converters.emit.compute_types import carried
 from ge_converters.emit.shapes import shape_operand
 from ge_converters.registry import register_fx_node_ge_converter
 from ge_graph import Tensor, TensorSpec
 from ge_graph import ops as ge
-
-aten = torch.ops.aten
 
 
 def _paddings(padding: Any, rank: int) -> Any:

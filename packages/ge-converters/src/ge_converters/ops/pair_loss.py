@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
-import torch
-
 from ge_converters.base.dtypes import cast
 from ge_converters.base.errors import Refusal
+from ge_converters.base.operators import aten
 from ge_converters.base.support import BF16, F16, F32, I64, Support
 from ge_converters.emit.arithmetic import arithmetic
 from ge_converters.emit.compute_types import carrier
@@ -20,7 +19,6 @@ from ge_converters.registry import declare_supported, register_fx_node_ge_conver
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
 
-aten = torch.ops.aten
 _F32: Final = DataType.DT_FLOAT
 _REDUCTIONS: Final = ("none", "mean", "sum")
 # Eager adds half losses up in half precision.

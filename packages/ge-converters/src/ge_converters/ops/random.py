@@ -14,6 +14,7 @@ import torch
 
 from ge_converters.base.dtypes import cast, dtype_promote, part_type
 from ge_converters.base.errors import Refusal
+from ge_converters.base.operators import aten
 from ge_converters.base.support import BF16, F16, F32, F64, I64, Support
 from ge_converters.emit.arithmetic import arithmetic
 from ge_converters.emit.compute_types import carrier
@@ -22,7 +23,6 @@ from ge_converters.registry import declare_supported, register_fx_node_ge_conver
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
 
-aten = torch.ops.aten
 _D = DataType
 
 

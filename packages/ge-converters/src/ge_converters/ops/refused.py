@@ -12,8 +12,6 @@ import torch
 
 from ge_converters.registry import define_refusal
 
-aten = torch.ops.aten
-
 _HOST: Final = (
     "compute it on the host before the compiled function, or register a converter with an operator of your own"
 )
@@ -100,7 +98,7 @@ REFUSED: Final[dict[str, tuple[str, ...]]] = {
 def _install() -> None:
     for reason, names in REFUSED.items():
         for name in names:
-            packet = getattr(aten, name, None)
+            packet = getattr(torch.ops.aten, name, None)
             for overload in packet.overloads() if packet is not None else ():  # torch 2.6 lacks some of them
                 target = getattr(packet, overload)
                 if not target._schema.is_mutable and not any(a.is_out for a in target._schema.arguments):

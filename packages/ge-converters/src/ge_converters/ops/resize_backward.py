@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-import torch
-
 from ge_converters.base.dtypes import cast
+from ge_converters.base.operators import aten
 from ge_converters.base.support import BF16, F16, F32, Support
 from ge_converters.emit.compute_types import carried
 from ge_converters.emit.interpolation import apply_to_axes
@@ -26,7 +25,6 @@ from ge_converters.registry import declare_supported, register_fx_node_ge_conver
 from ge_graph import DataType, Tensor, TensorSpec, schema
 from ge_graph import ops as ge
 
-aten = torch.ops.aten
 _F32: Final = DataType.DT_FLOAT
 
 

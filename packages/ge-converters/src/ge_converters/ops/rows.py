@@ -13,14 +13,14 @@ from typing import Any, Final
 import torch
 
 from ge_converters.base.dtypes import cast, dtype_promote, part_type
+from ge_converters.base.operators import AbsentOperator, aten, prims
 from ge_converters.base.support import BF16, BOOL, F16, F32, F64, I32, I64, Support
 from ge_converters.emit.arithmetic import arithmetic, common_type
 from ge_converters.emit.compute_types import carried, carrier
-from ge_converters.registry import define, register_fx_node_ge_converter
+from ge_converters.registry import ABSENT, REGISTRY, define, register_fx_node_ge_converter
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
 
-aten = torch.ops.aten
 _BOOL = DataType.DT_BOOL
 
 
@@ -45,12 +45,18 @@ class Row:
 _WORDS: Final = frozenset({"types", "low", "high", "int", "bool", "mirror", "of", "rtol"})
 
 
+_NAMESPACES: Final = {"aten": aten, "prims": prims}
+
+
 def rows(text: str) -> Iterator[Row]:
     """Read a table: ``aten.log2.default  Log  base=2.0 low=0.1``."""
     for line in text.strip().splitlines():
         name, op, *rest = line.split()
         namespace, packet, overload = name.split(".")
-        target = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
+        target = getattr(getattr(_NAMESPACES[namespace], packet), overload)
+        if isinstance(target, AbsentOperator):
+            REGISTRY.leave_out(target, ABSENT, f"{__file__}: {line}")
+            continue
         pairs = dict(word.split("=", 1) for word in rest)
         words = {k: v for k, v in pairs.items() if k in _WORDS}
         attrs = {k: float(v) if "." in v else v for k, v in pairs.items() if k not in _WORDS}
@@ -379,7 +385,7 @@ _VALUES = [Support(m) for m in (F32(2, 3), F16(2), BF16(2), I64(2), I32(), BOOL(
     {
         **dict.fromkeys((aten.alias.default, aten.alias_copy.default, aten.detach.default), _VALUES),
         **dict.fromkeys((aten.detach_copy.default, aten.lift_fresh.default, aten.lift_fresh_copy.default), _VALUES),
-        torch.ops.prims.view_of.default: _VALUES,
+        prims.view_of.default: _VALUES,
         aten.clone.default: [*_VALUES, Support(F32(2, 3), memory_format=torch.contiguous_format)],
     },
     source="native_functions.yaml: alias, clone, detach, lift_fresh; no GE operator",

@@ -10,6 +10,7 @@ import torch
 
 from ge_converters.base.dtypes import cast, dtype_promote, to_ge
 from ge_converters.base.errors import Refusal
+from ge_converters.base.operators import aten
 from ge_converters.base.support import BF16, BOOL, C64, F16, F32, F64, I32, I64, Support
 from ge_converters.emit.arithmetic import arithmetic, as_number
 from ge_converters.emit.compute_types import carried, carrier, move
@@ -18,7 +19,6 @@ from ge_converters.registry import declare_supported, register_fx_node_ge_conver
 from ge_graph import DataType, Tensor, TensorSpec, schema
 from ge_graph import ops as ge
 
-aten = torch.ops.aten
 _D = DataType
 _END = 2**63 - 1
 

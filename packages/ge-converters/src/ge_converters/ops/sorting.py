@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from ge_converters.base.dtypes import cast, dtype_promote, to_ge, to_torch
+from ge_converters.base.operators import aten
 from ge_converters.base.support import BF16, BOOL, F16, F32, F64, I32, I64, Support
 from ge_converters.emit.compute_types import carried, carrier
 from ge_converters.emit.sorting import sorted_along
@@ -15,7 +16,6 @@ from ge_converters.registry import declare_supported, register_fx_node_ge_conver
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
 
-aten = torch.ops.aten
 _D = DataType
 _INF, _NAN = float("inf"), float("nan")
 

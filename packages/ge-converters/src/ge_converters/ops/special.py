@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from ge_converters.base.dtypes import cast, dtype_promote
 from ge_converters.base.errors import Refusal
+from ge_converters.base.operators import aten
 from ge_converters.base.support import BF16, F16, F32, F64, I8, I16, I32, U8, Support
 from ge_converters.emit.arithmetic import arithmetic
 from ge_converters.registry import declare_supported, register_fx_node_ge_converter
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
 
-aten = torch.ops.aten
 _D = DataType
 _POSITIVE = {"low": 0.5, "high": 3.0}
 

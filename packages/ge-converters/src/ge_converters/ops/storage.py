@@ -8,13 +8,12 @@ import torch
 
 from ge_converters.base.dtypes import cast, dtype_promote
 from ge_converters.base.errors import Refusal
+from ge_converters.base.operators import aten
 from ge_converters.base.support import BF16, BOOL, F16, F32, I32, I64, Support
 from ge_converters.emit.shapes import shape_operand
 from ge_converters.registry import declare_supported, register_fx_node_ge_converter
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
-
-aten = torch.ops.aten
 
 
 @declare_supported(

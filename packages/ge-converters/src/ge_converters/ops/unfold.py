@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from ge_converters.base.dtypes import cast
+from ge_converters.base.operators import aten
 from ge_converters.base.support import BF16, F16, F32, Support
 from ge_converters.emit.compute_types import carried, carrier
 from ge_converters.emit.shapes import axis_size, shape_operand
@@ -14,8 +13,6 @@ from ge_converters.emit.windows import known_sizes, laid_out, numbers
 from ge_converters.registry import declare_supported, register_fx_node_ge_converter
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
-
-aten = torch.ops.aten
 
 
 @declare_supported(

@@ -6,8 +6,10 @@ Knows facts about torch and GE (``base``) and no converter: those register thems
 from ge_converters.base.provenance import target_name
 from ge_converters.registry.entry import Converter, Entry, Target
 from ge_converters.registry.registry import (
+    ABSENT,
     REGISTRY,
     F,
+    LeftOut,
     Registry,
     declare_supported,
     define,
@@ -16,10 +18,12 @@ from ge_converters.registry.registry import (
 )
 
 __all__ = [
+    "ABSENT",
     "REGISTRY",
     "Converter",
     "Entry",
     "F",
+    "LeftOut",
     "Registry",
     "Target",
     "declare_supported",

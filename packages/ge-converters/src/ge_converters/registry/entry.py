@@ -30,6 +30,7 @@ class Entry:
         wants_meta: Whether the converter takes ``meta_outputs``.
         supports: Declared call forms: those of this op, then those of the function for all ops that it serves.
         forms: The declared call forms of this op alone.
+        given: The function as it was registered; the converter itself, or what it calls.
     """
 
     target: Target
@@ -40,6 +41,7 @@ class Entry:
     wants_meta: bool
     supports: tuple[Support, ...] = ()
     forms: tuple[Support, ...] = ()
+    given: Any = field(default=None, repr=False)
     parameters: Any = field(default=None, repr=False)
 
     @property

@@ -1,7 +1,8 @@
 """Which function converts which op: one object, two layers, support as data.
 
 Built-in converters fill the lower layer; whatever else is registered goes into the upper one and wins. An op nobody
-can convert is absent, never a stub. Built-in families load on first use, so importing this package costs nothing.
+can convert is absent, never a stub. A built-in family is imported when a graph has one of its ops, by the index of ops
+that is made from the families; importing this package costs nothing.
 """
 
 from __future__ import annotations
@@ -15,16 +16,21 @@ import pkgutil
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 
 import torch
 
 from ge_converters.base.errors import LoweringError, Refusal
+from ge_converters.base.operators import AbsentOperator
 from ge_converters.base.provenance import target_name
 from ge_converters.base.support import Support
+from ge_converters.base.torch_compat import is_composite
 from ge_converters.registry.entry import Converter, Entry, Target, where_is
-from ge_converters.registry.signatures import Fit, check_target, fitted, is_composite, loaded_op
+from ge_converters.registry.signatures import Fit, check_target, fitted, loaded_op, renamed
+from ge_graph import schema
 
 logger = logging.getLogger(__name__)
 
@@ -33,19 +39,50 @@ F = TypeVar("F", bound=Converter)
 Served: TypeAlias = "Target | str | Mapping[Any, Sequence[Support]]"
 
 BUILT_IN: Final = "ge_converters.ops"  # found by name, as the packages of others are: this module is below it
+INDEX: Final = "index.tsv"  # in its folder, written by ge_converters.report.index
 FAMILY_ENTRY_POINTS: Final = "ge_converters.families"
 _OURS: Final = "ge_converters."
+ABSENT: Final = "torch has no operator of that name"
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A built-in converter that does not fit the torch at hand.
+
+    Attributes:
+        name: ``aten.cholesky.default``.
+        reason: What does not fit.
+        where: ``file:line`` of the converter.
+    """
+
+    name: str
+    reason: str
+    where: str
+
+    @property
+    def absent(self) -> bool:
+        """Whether torch lacks the operator, so that no graph can have it."""
+        return self.reason == ABSENT
 
 
 class Registry:
     """Converters by target, user entries over built-in ones.
 
     Args:
-        families: Names of modules that register the built-in converters, imported on first use.
+        families: Names of modules that register the built-in converters.
+        index: Families that are imported when one of their ops is looked up, with the names of these ops. All others
+            are imported with the first lookup.
     """
 
-    def __init__(self, families: Callable[[], Iterable[str]] = lambda: ()) -> None:
+    def __init__(
+        self,
+        families: Callable[[], Iterable[str]] = lambda: (),
+        index: Callable[[], Mapping[str, Sequence[str]]] = dict,
+    ) -> None:
         self._families = families
+        self._index = index
+        self._family_of: dict[str, str] | None = None  # by the index, once all other families are there
+        self._imported: set[str] = set()
         self._loaded = False
         self._loading = False
         self._lock = threading.RLock()
@@ -56,6 +93,7 @@ class Registry:
         self._declared: dict[Converter, tuple[Support, ...]] = {}
         self._fits: dict[Converter, Fit] = {}  # the last one of each function
         self._awaited: dict[str, list[tuple[Converter, str, Fit | None, tuple[Support, ...]]]] = {}
+        self._left_out: dict[str, LeftOut] = {}
         self._arrived: dict[str, torch._ops.OpOverload] = {}
         self._foreign: set[str] = set()  # rows of the fingerprint that our own modules did not register
         self.revision = 0
@@ -87,18 +125,31 @@ class Registry:
         rows = target.items() if isinstance(target, Mapping) else [(target, ())]
         found = [(self._found(one), _checked_forms(forms)) for one, forms in rows]
         plain = not (isinstance(target, Mapping) or fixed or names)
-        fit = None if plain else Fit.of([one for one, _ in found], fixed or {}, names or {})
+        fit: Fit | None = None
+        unfit: LoweringError | None = None
+        try:
+            fit = None if plain else Fit.of([one for one, _ in found], fixed or {}, names or {})
+        except LoweringError as e:
+            if not self._tolerant(sys._getframe(1).f_globals.get("__name__", "")):
+                raise
+            unfit = e
 
         def decorate(fn: F) -> F:
+            if unfit is not None:
+                for one, _ in found:
+                    self.leave_out(one, unfit.what, where or where_is(fn))
+                return fn
             applied_by = sys._getframe(1)
             here = fit if fit is None else fit.beside_those_of(self._fits.get(inspect.unwrap(fn)))
             if here is not None:
                 self._fits[inspect.unwrap(fn)] = here
             for one, forms in found:
-                if isinstance(one, str):
+                if isinstance(one, AbsentOperator):
+                    self.leave_out(one, ABSENT, where or where_is(fn))
+                elif isinstance(one, str):
                     self._awaited.setdefault(one, []).append((fn, source, here, forms))
                     self._note_origin(_row(one, where_is(fn)), fn, applied_by)
-                    self.revision += 1
+                    self.revision += not self._loading
                 else:
                     self._add(one, fn, source, where or where_is(fn), here, forms, applied_by)
             return fn
@@ -107,13 +158,33 @@ class Registry:
 
     def _found(self, target: Target | str) -> Target | str:
         """The target, or its name as long as the library that defines it is not loaded."""
+        if isinstance(target, AbsentOperator):
+            return target
         if not isinstance(target, str):
             check_target(target)
             return target
         # What a family names of another library is looked at when a graph has it: another version of that library
         # spoils one op only. Names of torch's own are those that an older torch may lack.
-        ready = not self._loading or target.startswith("aten.")
-        return (loaded_op(target, strict=not self._loading) if ready else None) or target
+        torchs = target.startswith("aten.")
+        ready = not self._loading or torchs
+        op = loaded_op(target, strict=not self._loading) if ready else None
+        return op or (AbsentOperator(target) if torchs else target)
+
+    def _tolerant(self, module: str) -> bool:
+        """Whether what does not fit the torch at hand is left out: while our own families load, not for others."""
+        return self._loading and module.startswith(_OURS)
+
+    def leave_out(self, target: Target | str, reason: str, where: str) -> None:
+        """Note that a built-in converter does not fit the torch at hand; only its operator is missed.
+
+        Args:
+            target: The op, or the name of one that torch lacks.
+            reason: What does not fit.
+            where: ``file:line`` of the converter.
+        """
+        name = str(target) if isinstance(target, str) else target_name(target)
+        self._left_out[name] = LeftOut(name, reason, where)
+        self.revision += 1
 
     def _add(
         self,
@@ -125,12 +196,20 @@ class Registry:
         forms: tuple[Support, ...],
         applied_by: FrameType,
     ) -> None:
-        converter, wants_meta = fitted(target, fn, where, fit)
-        built_in = self._loading or (getattr(fn, "__module__", "") or "").startswith(_OURS)
+        module = getattr(fn, "__module__", "") or ""
+        ours = module.startswith(_OURS)
+        built_in = self._loading or ours
         written = inspect.unwrap(fn)
+        try:
+            converter, wants_meta = fitted(target, fn, where, renamed(target, fn) if ours and fit is None else fit)
+        except LoweringError as e:
+            if not ours or e.code != "GE2002":
+                raise
+            self.leave_out(target, e.what, where)
+            return
         entry = Entry(
             target, converter, source, where, "built-in" if built_in else "user", wants_meta,
-            (*forms, *self._declared.get(written, ())), forms,
+            (*forms, *self._declared.get(written, ())), forms, given=fn,
         )  # fmt: skip
         if entry.layer == "user" and is_composite(target):
             logger.warning(
@@ -147,7 +226,7 @@ class Registry:
         layer[target] = entry
         self._note_origin(_row(entry.name, entry.where), fn, applied_by)
         self._by_function.setdefault(written, []).append(entry)
-        self.revision += 1
+        self.revision += not self._loading  # what the index promises is known before it is there
 
     def _note_origin(self, row: str, fn: Converter, applied_by: FrameType) -> None:
         """Whether other code registers this; both the function and who registers it have to be ours to be known."""
@@ -171,63 +250,111 @@ class Registry:
 
     def unregister(self, target: Target) -> None:
         """Drop the user's converter of ``target``; a built-in one takes over again."""
-        if self._user.pop(target, None) is not None:
+        gone = self._user.pop(target, None)
+        if gone is not None:
+            name = target_name(target)
+            if name in self._awaited:  # a library that is made anew does not bring it back
+                self._awaited[name] = [row for row in self._awaited[name] if row[0] is not gone.given]
             self.revision += 1
 
     # -- lookup ---------------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Import the built-in families; done by every lookup, so there is seldom a need to call it."""
-        if not self._loaded:
-            self._load(ours=True)
+        """Import all built-in families: what lists converters needs them, a lookup only the family of its op."""
+        if self._loaded:
+            return
+        with self._lock:
+            if not self._loading:
+                self._import(self._families())
+                self._loaded = True
 
-    def _load(self, ours: bool) -> None:
+    def _import(self, families: Iterable[str]) -> None:
         with self._lock:  # another thread waits until all is there; this one may come back while a family loads
-            if self._loaded or self._loading:
+            if self._loading:
                 return
             self._loading = True
             try:
-                for name in self._families():
-                    if ours or not name.startswith(_OURS):
+                for name in families:
+                    if name not in self._imported:
                         _load_family(name)
-                self._loaded = ours
+                        self._imported.add(name)
             finally:
                 self._loading = False
+
+    def _import_for(self, target: Any) -> None:
+        """Import the family that the index names for a target."""
+        with self._lock:
+            if self._loading:
+                return
+            family = self._families_by_op().get(target_name(target))
+            if family is not None and family not in self._imported:
+                self._import((family,))
+
+    def _families_by_op(self) -> Mapping[str, str]:
+        """The family of each op by the index; families that it lacks are imported first."""
+        if self._family_of is None:
+            index = self._index()
+            found = {op: family for family, ops in index.items() for op in ops}
+            self._import(name for name in self._families() if name not in index)
+            taken = [found[e.name] for e in self._built_in.values() if e.name in found]
+            self._import(taken)  # at once, for an op that one of the others registers too
+            self._family_of = found
+        return self._family_of
+
+    def layer(self, target: Any) -> str:
+        """The layer of the converter that ``find`` would return, without importing it; empty if there is none."""
+        if not self._loaded and target not in self._user:
+            name = target_name(target)
+            with self._lock:
+                promised = not self._loading and name in self._families_by_op()
+            if promised and name not in self._awaited:
+                return "built-in"
+        entry = self.find(target)
+        return "" if entry is None else entry.layer
 
     def find(self, target: Any) -> Entry | None:
         """The converter of a target: the user's, else the built-in one, else one derived from two schemas."""
         if not self._loaded:
-            self.load()
+            self._import_for(target)
         entry = self._user.get(target) or self._built_in.get(target)
         if entry is not None or not isinstance(target, torch._ops.OpOverload):
             return entry
         name = str(target) if self._awaited else ""
         awaited = self._awaited.get(name)
         # a library may be made anew, and its operators with it
-        if awaited is not None and self._arrived.get(name) is not target:
+        if awaited and self._arrived.get(name) is not target:
             for fn, source, fit, forms in awaited:
                 self._add(target, fn, source, where_is(fn), fit, forms, sys._getframe())
             self._arrived[name] = target
-            return self._user.get(target) or self._built_in[target]
+            return self._user.get(target) or self._built_in.get(target)
         derived = self._derive(target)
         return derived if isinstance(derived, Entry) else None
+
+    def left_out(self) -> list[LeftOut]:
+        """Built-in converters that do not fit the torch at hand, sorted by name."""
+        self.load()
+        return sorted(self._left_out.values(), key=lambda row: row.name)
 
     def why_not_derived(self, target: Any) -> str:
         """Why no converter could be derived for a custom op; empty if that was never in question."""
         if not isinstance(target, torch._ops.OpOverload):
             return ""
+        left_out = self._left_out.get(target_name(target))
+        if left_out is not None:
+            return f"the built-in converter does not fit torch {torch.__version__}: {left_out.reason}"
         derived = self._derive(target)
         return derived if isinstance(derived, str) else ""
 
     def _derive(self, target: torch._ops.OpOverload) -> Entry | str:
-        known = self._automatic.get(target)
+        key = (target, schema.release())  # releases may define the operator differently
+        known = self._automatic.get(key)
         if known is not None:
             return known
         from ge_converters.registry.derive import derive  # it loads GE's operators, which few graphs need derived
 
         derived = derive(target)
         if isinstance(derived, Entry):  # a reason may go away: schemas can be added at any time
-            self._automatic[target] = derived
+            self._automatic[key] = derived
         return derived
 
     def near(self, target: Any, limit: int = 3) -> tuple[str, ...]:
@@ -251,23 +378,27 @@ class Registry:
     def awaited(self) -> Iterator[tuple[str, Converter]]:
         """Names that are registered as text and have not turned up yet, with the converter that wins; sorted."""
         self.load()
-        yield from self._waiting()
-
-    def _waiting(self) -> Iterator[tuple[str, Converter]]:
         waiting = {name: rows for name, rows in self._awaited.items() if name not in self._arrived}
         yield from sorted(((name, rows[-1][0]) for name, rows in waiting.items()), key=lambda row: row[0])
 
-    def fingerprint(self) -> str:
-        """A digest of what others registered, for compile caches; our own converters are known by our source files.
+    def foreign(self) -> list[tuple[str, tuple[Any, ...]]]:
+        """Names and converters that others registered, the winning one of each name, sorted, for compile caches.
 
-        Those need not be loaded for it, which is most of what reading a cache would cost.
+        Our own converters are known by our source files, and need not be loaded for it: most of what reading costs.
+
+        Returns:
+            With each name the function as it was registered, and how it fits the operators.
         """
-        import hashlib
-
-        self._load(ours=False)
-        rows = {_row(e.name, e.where) for e in {**self._built_in, **self._user}.values()}
-        rows |= {_row(name, where_is(fn)) for name, fn in self._waiting()}  # the same row before and after it turns up
-        return hashlib.sha256("\n".join(sorted(rows & self._foreign)).encode()).hexdigest()[:16]
+        self._import(name for name in self._families() if not name.startswith(_OURS))
+        names = {row.partition(" ")[0] for row in self._foreign}
+        found: dict[str, list[tuple[str, Converter]]] = {}
+        for name in names & self._awaited.keys():  # the same rows before and after the operator turns up
+            found[name] = [(where_is(fn), fn) for fn, *_ in self._awaited[name]]
+        for entry in {**self._built_in, **self._user}.values():
+            if entry.name in names:
+                found.setdefault(entry.name, [(entry.where, entry.given)])
+        rows = [(n, fn) for n in sorted(found) for where, fn in found[n] if _row(n, where) in self._foreign]
+        return [(n, (fn, self._fits.get(inspect.unwrap(fn)))) for n, fn in rows]
 
 
 def _checked_forms(supports: Any) -> tuple[Support, ...]:
@@ -307,24 +438,54 @@ def _op_name(name: str) -> str:
 # -- the registry everybody uses --------------------------------------------------------------------------------------
 
 
-def _modules_in(package: str) -> Iterator[str]:
+def modules_in(package: str) -> Iterator[str]:
     """Names of all modules of a package and of the packages in it; nothing but the packages above is imported."""
     spec = importlib.util.find_spec(package)
     for module in pkgutil.iter_modules(spec.submodule_search_locations if spec is not None else None):
         name = f"{package}.{module.name}"
         if module.ispkg:
-            yield from _modules_in(name)
+            yield from modules_in(name)
         else:
             yield name
 
 
 def _family_modules() -> Iterator[str]:
-    yield from _modules_in(BUILT_IN)
+    yield from modules_in(BUILT_IN)
     for point in importlib.metadata.entry_points(group=FAMILY_ENTRY_POINTS):
         yield point.value
 
 
-REGISTRY: Final = Registry(_family_modules)
+def _index() -> Mapping[str, Sequence[str]]:
+    """Module to the ops that it converts; empty if the index was made with another version of torch.
+
+    A module that was edited since, which its size tells, is left out: it loads with the first lookup.
+    """
+    spec = importlib.util.find_spec(BUILT_IN)
+    folder = next(iter(spec.submodule_search_locations or ()), None) if spec is not None else None
+    if folder is None:
+        return {}
+    version, *lines = Path(folder, INDEX).read_text(encoding="utf-8").splitlines()
+    if version != index_version():
+        return {}
+    rows = (line.split("\t") for line in lines)
+    fresh = (row for row in rows if len(row) == 3 and row[1] == size_of(folder, row[0]))
+    return {f"{BUILT_IN}.{module}": ops.split() for module, _, ops in fresh}
+
+
+def size_of(folder: str, module: str) -> str:
+    """The size in bytes of the source file of a module below a folder, as text; empty if there is none."""
+    try:
+        return str(Path(folder, *module.split(".")).with_suffix(".py").stat().st_size)
+    except OSError:
+        return ""
+
+
+def index_version() -> str:
+    """The first line of the index: a converter that does not fit an op of another torch must not be promised."""
+    return f"torch {'.'.join(torch.__version__.split('.')[:2])}"
+
+
+REGISTRY: Final = Registry(_family_modules, _index)
 
 
 def register_fx_node_ge_converter(
@@ -386,6 +547,9 @@ def define(target: Any, op: str, fn: Callable[..., Any], supports: list[Support]
         supports: Declared call forms.
         doc: What the docstring says after the schema.
     """
+    if isinstance(target, AbsentOperator):
+        REGISTRY.leave_out(target, ABSENT, where_is(fn))
+        return
     name = str(target).removeprefix("aten.").removesuffix(".default").replace(".", "_").lower()
     fn.__name__ = fn.__qualname__ = name
     fn.__doc__ = f"{target._schema}\n\n{doc}"

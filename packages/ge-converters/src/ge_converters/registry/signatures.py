@@ -48,12 +48,6 @@ def loaded_op(name: str, *, strict: bool = True) -> torch._ops.OpOverload | None
     return op if isinstance(op, torch._ops.OpOverload) else None
 
 
-def is_composite(target: Any) -> bool:
-    return isinstance(target, torch._ops.OpOverload) and torch._C._dispatch_has_kernel_for_dispatch_key(
-        target.name(), "CompositeImplicitAutograd"
-    )
-
-
 def check_target(target: Any) -> None:
     if isinstance(target, torch._ops.OpOverload):
         return
@@ -171,6 +165,24 @@ def fitted(target: Target, fn: Converter, where: str, fit: Fit | None) -> tuple[
             next="write a function of its own for it",
         )  # fmt: skip
     return converter, takes_any or "meta_outputs" in parameters
+
+
+def renamed(target: Target, fn: Converter) -> Fit | None:
+    """How a converter serves an op of which another version of torch has given arguments other names; None if it fits.
+
+    A name is another one for the argument in its place if nothing else differs: as many positional arguments, and each
+    that both know in the same place.
+    """
+    if not isinstance(target, torch._ops.OpOverload):
+        return None
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    mine = [name for name, p in inspect.signature(fn).parameters.items() if p.kind in kinds]
+    theirs = [a.name for a in target._schema.arguments if not a.kwarg_only]
+    pairs = [(a, m) for a, m in zip(theirs, mine) if python_name(a) != m]
+    known = {python_name(a) for a in theirs}
+    if len(mine) != len(theirs) or any(m in known or python_name(a) in mine for a, m in pairs):
+        return None
+    return Fit({}, dict(pairs), frozenset()) if pairs else None
 
 
 def _fitted_signature(

@@ -17,6 +17,7 @@ from typing import Any, Final
 import torch
 
 from ge_converters.base.support import short_name
+from ge_converters.base.torch_compat import is_composite, operator_names
 from ge_converters.decompose.table import decomposition_table
 from ge_converters.lowering.graph_lowering import handled_by_walk
 from ge_converters.registry import REGISTRY, Entry, Registry
@@ -62,7 +63,7 @@ class CoverageRow:
 def core_overloads() -> list[torch._ops.OpOverload]:
     """The overloads that torch tags as core ATen, sorted by name."""
     overloads = []
-    for full in torch._C._dispatch_get_all_op_names():
+    for full in operator_names():
         namespace, _, rest = full.partition("::")
         if namespace != "aten":
             continue
@@ -95,9 +96,7 @@ def row_of(target: Any, registry: Registry | None = None, decompositions: Any = 
     table = decomposition_table(registry=used) if decompositions is None else decompositions
     if target in table:
         return CoverageRow(name, "decomposed", core)
-    if isinstance(target, torch._ops.OpOverload) and torch._C._dispatch_has_kernel_for_dispatch_key(
-        target.name(), "CompositeImplicitAutograd"
-    ):
+    if is_composite(target):
         return CoverageRow(name, "composite", core)
     return CoverageRow(
         name, "absent", core, reason=REASONS.get(name, used.why_not_derived(target) or "no converter yet")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
+from ge_graph import schema
 from ge_graph.ir import Graph
 from ge_graph.kernels import Oracle
 from ge_graph.passes.base import Pass, PassResult
@@ -61,6 +63,7 @@ def run(
     on_idle: Callable[[str], None] | None = None,
     *,
     check: bool = False,
+    around: Callable[[str, Graph], AbstractContextManager[None]] | None = None,
 ) -> list[PassResult]:
     """Run passes in order; the graph is changed in place.
 
@@ -69,13 +72,16 @@ def run(
         on_pass: Called with the name of a pass and the graph after each pass that changed something.
         on_idle: Called with the name of each pass that changed nothing.
         check: Hold each pass to its claim, see ``Pass.run``.
+        around: Surrounds each pass, given its name and the graph.
 
     Raises:
         GraphError: GE3051 if a pass does not do what it says.
     """
     results = []
     for step in passes:
-        result = step.run(graph, check=check)
+        surrounded = nullcontext() if around is None else around(step.name, graph)
+        with schema.at_release(graph.release), surrounded:
+            result = step.run(graph, check=check)
         results.append(result)
         if result.changed:
             if on_pass is not None:

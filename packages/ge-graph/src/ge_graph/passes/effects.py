@@ -32,7 +32,6 @@ class Effects:
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
-        self._refs: dict[str, tuple[tuple[int, int], ...]] = {}
         self.ordered: set[Node] = set(graph.output_control)
         for node in graph.nodes:
             if node.control:
@@ -77,13 +76,8 @@ class Effects:
 
     def refs(self, op: str) -> tuple[tuple[int, int], ...]:
         """Pairs of input and output that are one variable: GE marks them by giving both one name."""
-        pairs = self._refs.get(op)
-        if pairs is None:
-            row = schema.get(op)
-            outputs = {p.name: i for i, p in enumerate(row.outputs)} if row else {}
-            pairs = tuple((i, outputs[p.name]) for i, p in enumerate(row.inputs) if p.name in outputs) if row else ()
-            self._refs[op] = pairs
-        return pairs
+        row = schema.get(op)
+        return () if row is None else row.in_place
 
     def root(self, tensor: Tensor) -> Tensor:
         """The tensor whose memory this one may be."""

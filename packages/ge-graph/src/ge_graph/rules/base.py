@@ -37,25 +37,10 @@ class Scope:
         ]
 
 
-_ports: dict[str, tuple[tuple[int, str], ...]] = {}
-
-
-def _forget(op: str) -> None:
-    _ports.pop(op, None)
-
-
-schema.on_register(_forget)
-
-
 def in_place_ports(op: str) -> tuple[tuple[int, str], ...]:
-    """Position and name of the inputs that an output is named after: GE takes both for one variable."""
-    ports = _ports.get(op)
-    if ports is None:
-        row = schema.get(op)
-        outputs = set() if row is None else {p.name for p in row.outputs}
-        ports = () if row is None else tuple((i, p.name) for i, p in enumerate(row.inputs) if p.name in outputs)
-        _ports[op] = ports
-    return ports
+    """Position and name of the inputs that an output is named after."""
+    row = schema.get(op)
+    return () if row is None else tuple((at, row.inputs[at].name) for at, _ in row.in_place)
 
 
 Check: TypeAlias = "Callable[[Node, OpSchema], Iterable[str]]"

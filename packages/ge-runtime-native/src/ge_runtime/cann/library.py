@@ -11,10 +11,10 @@ import functools
 import hashlib
 import os
 import platform
-import stat
 from pathlib import Path
 from typing import Any, Final
 
+from ge_graph.files import make_private, others_may_write
 from ge_runtime import errors
 from ge_runtime.cann import building
 from ge_runtime.cann.building import FLAGS, NAME, SOURCES, compiler
@@ -135,12 +135,12 @@ def _find() -> Path:
         command = compiler()
         if command is None:
             raise errors.engine_missing("cann", [lacking() or ""])
-        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(target.parent)
         build(target, command)
     for path in (target.parent, target):
-        status = path.stat()
-        if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise errors.engine_missing("cann", [f"{path} can be written by others than its user, and is not loaded"])
+        if why := others_may_write(path):
+            what = f"{path} can be written by others than its user ({why}), and is not loaded"
+            raise errors.engine_missing("cann", [what])
     return target
 
 

@@ -119,7 +119,7 @@ class CpuExecutable:
         with no_collection():
             return Planner(
                 self._graph, self._order, trace=trace, constants=self._constants, seed=self._options.seed,
-                written=self._options.written,
+                written=self._options.written, compiled=self._options.inductor,
             ).walk()  # fmt: skip
 
     @cached_property

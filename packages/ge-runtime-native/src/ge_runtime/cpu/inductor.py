@@ -7,20 +7,22 @@ Inductor decided by them is asked for before each run, and another size that dec
 
 from __future__ import annotations
 
+import atexit
+import os
+import shutil
+import tempfile
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import torch
-from torch._dispatch.python import enable_python_dispatcher
-from torch._guards import TracingContext, tracing
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from ge_graph.errors import EngineError
+from ge_graph.files import make_private, others_may_write
 from ge_graph.ir import Graph, Node
 from ge_runtime import errors
 from ge_runtime.cpu import registry
@@ -28,6 +30,7 @@ from ge_runtime.cpu.known_inputs import KnownInputs
 from ge_runtime.cpu.opaque import traced_calls
 from ge_runtime.cpu.program import EngineProgram
 from ge_runtime.cpu.subgraphs import every
+from ge_runtime.cpu.torch_compat import Sketch, below_autograd, inductor_folder, no_torch_function
 from ge_runtime.cpu.values import of_numbers, torch_dtype
 
 # Random numbers of a user's kernel by ATen's generators. Inductor's cache of graphs is a pickle in a folder.
@@ -162,12 +165,11 @@ class InductorProgram:
 
     def _compile(self, inputs: Values) -> _Variant:
         """Trace with fake tensors, and have Inductor compile that."""
-        mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
-        env: ShapeEnv = mode.shape_env
-        fakes = [_fake(mode, i, v, shape) for i, (v, shape) in enumerate(zip(inputs, self._shapes, strict=True))]
+        sketch = Sketch()
+        fakes = [_fake(sketch, i, v, shape) for i, (v, shape) in enumerate(zip(inputs, self._shapes, strict=True))]
         try:
-            with torch.no_grad(), mode, enable_python_dispatcher(), traced_calls() as calls:
-                made = make_fx(self._call, tracing_mode="real", _allow_non_fake_inputs=True)(*fakes)
+            with torch.no_grad(), traced_calls() as calls:
+                made = sketch.trace(self._call, fakes)
         except EngineError as error:
             raise errors.not_traced(error) from error
         except Exception as error:
@@ -175,9 +177,9 @@ class InductorProgram:
         _check_generators(made, self._plain.graph)
         constants = _as_inputs(made)
         try:
-            with torch.no_grad(), tracing(TracingContext(mode)):
-                given = [*fakes, *(mode.from_tensor(c, static_shapes=True) for c in constants)]
-                call = torch._inductor.compile(made, given, options=_OPTIONS)
+            use_private_folder()
+            with torch.no_grad():
+                call = sketch.compile(made, [*fakes, *map(sketch.constant, constants)], _OPTIONS)
         except Exception as error:
             raise errors.inductor_failed(self._plain.graph, error) from error
         tensors = [f for f in fakes if isinstance(f, torch.Tensor)]
@@ -185,7 +187,7 @@ class InductorProgram:
         strides = tuple(tuple(map(_known, f.stride())) for f in tensors)
         numbers = tuple((i, _known(f)) for i, f in enumerate(fakes) if not isinstance(f, torch.Tensor))
         known = KnownInputs(sizes, strides)
-        return _Variant(call, constants, sizes, strides, numbers, _guard(env, fakes), known, calls)
+        return _Variant(call, constants, sizes, strides, numbers, _guard(sketch.sizes, fakes), known, calls)
 
     def _call(self, *values: Any) -> list[torch.Tensor]:
         """The program on fake tensors; numbers are tensors that know what they stand for."""
@@ -196,9 +198,33 @@ class InductorProgram:
         return self._plain.run_inside(*given)
 
 
+def use_private_folder() -> None:
+    """Have Inductor keep its code where nobody else can write, for it loads what it finds there.
+
+    A folder that is missing is made for this user alone. One that others may write is left alone, with a warning, for a
+    folder of this process that ends with it.
+
+    Raises:
+        OSError: No folder can be made.
+    """
+    folder = Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR") or inductor_folder())
+    make_private(folder)
+    below = [entry.path for entry in os.scandir(folder) if entry.is_dir()]
+    for path in (str(folder), *below):
+        if why := others_may_write(path):
+            own = tempfile.mkdtemp(prefix="tair-inductor-")
+            atexit.register(shutil.rmtree, own, ignore_errors=True)
+            os.environ["TORCHINDUCTOR_CACHE_DIR"] = own
+            text = (
+                f"torchair: code that Inductor made is not taken from {folder}: {why} ({path}); {own} is used instead"
+            )
+            warnings.warn(text, UserWarning, stacklevel=2)
+            return
+
+
 def _outside_modes(call: Callable[..., Any], arguments: Sequence[Any]) -> Any:
     """As ``EngineProgram.run``, which enters no other function of ours: a call is counted there."""
-    with torch._C._AutoDispatchBelowAutograd(), torch._C.DisableTorchFunction(), torch.autocast("cpu", enabled=False):
+    with below_autograd(), no_torch_function(), torch.autocast("cpu", enabled=False):
         return call(*arguments)
 
 
@@ -217,22 +243,16 @@ def _seen_outside(node: Node) -> bool:
     return kernel is not None and (kernel.acts or (not node.outputs and node.op != "Assert"))  # compiled code asserts
 
 
-def _fake(mode: FakeTensorMode, index: int, value: Any, shape: Sequence[int | str] | None) -> Any:
+def _fake(sketch: Sketch, index: int, value: Any, shape: Sequence[int | str] | None) -> Any:
     """An input as the trace sees it: symbolic are numbers, and the sizes that the graph leaves open."""
-    from torch._dynamo.source import LocalSource
-
-    source, env = LocalSource(f"i{index}"), mode.shape_env
     if type(value) is int:
-        symbol = env.create_symbol(value, source, dynamic_dim=DimDynamic.DUCK)
-        return env.create_symintnode(symbol, hint=value, source=source)
+        return sketch.number(index, value)
     if value.dim() == 0:  # torch would take its element for a number that is known while tracing
-        return mode.from_tensor(torch.empty((), dtype=value.dtype), static_shapes=True)
+        return sketch.constant(torch.empty((), dtype=value.dtype))
     declared = [None] * value.dim() if shape is None else shape
-    dims = [DimDynamic.STATIC if isinstance(d, int) and d >= 0 else DimDynamic.DUCK for d in declared]
-    context = StatelessSymbolicContext(dynamic_sizes=dims)
     # like the input, but at the start of its memory: compiled code counts from there, wherever an input starts
     like = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
-    return mode.from_tensor(like, symbolic_context=context, source=source)
+    return sketch.tensor(index, like, [not isinstance(d, int) or d < 0 for d in declared])
 
 
 def _known(size: Any) -> int | None:
@@ -241,7 +261,7 @@ def _known(size: Any) -> int | None:
     return value
 
 
-def _guard(env: ShapeEnv, fakes: Sequence[Any]) -> Callable[[Values], bool]:
+def _guard(env: Any, fakes: Sequence[Any]) -> Callable[[Values], bool]:
     """Asks whether inputs decide as the traced ones did."""
     text = env.produce_guards_expression(fakes)
     if not text:

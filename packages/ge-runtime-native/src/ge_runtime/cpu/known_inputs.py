@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-import torch
+from ge_runtime.cpu.torch_compat import tensor_guards
 
 _TIMES: Final = 8  # kinds of inputs after which a caller is taken for one whose inputs always differ
 
@@ -27,7 +27,7 @@ class KnownInputs:
     ) -> None:
         self._sizes = [[d if type(d) is int and d >= 0 else None for d in s or ()] for s in shapes]
         self._strides = [[None] * len(s) for s in self._sizes] if strides is None else list(map(list, strides))
-        self._left = 0 if None in shapes or not shapes or _guard() is None else _TIMES
+        self._left = 0 if None in shapes or not shapes or tensor_guards() is None else _TIMES
         self._check: Any = None
 
     def fits(self, inputs: list[Any]) -> bool:
@@ -41,13 +41,8 @@ class KnownInputs:
             return
         self._left -= 1
         try:
-            guard = _guard()(*inputs, dynamic_dims_sizes=self._sizes, dynamic_dims_strides=self._strides)
+            guard = tensor_guards()(*inputs, dynamic_dims_sizes=self._sizes, dynamic_dims_strides=self._strides)
         except (TypeError, RuntimeError):  # a torch whose guard takes something else
             self._left, self._check = 0, None
             return
         self._check = guard.check
-
-
-def _guard() -> Any:
-    """torch's guard on tensors, None if this torch has none of that name."""
-    return getattr(getattr(getattr(torch._C, "_dynamo", None), "guards", None), "TensorGuards", None)

@@ -26,7 +26,7 @@ from ge_graph.errors import EngineError, GeError
 from ge_graph.ir import Graph, Node, Tensor
 from ge_runtime import errors
 from ge_runtime.cpu import host as host_rules
-from ge_runtime.cpu import registry, subgraphs
+from ge_runtime.cpu import limits, registry, subgraphs
 from ge_runtime.cpu.plan_context import PlanContext, input_ports, own_results, said
 from ge_runtime.cpu.program import EngineProgram, Line
 from ge_runtime.cpu.registry import Call, Kernel, Ref
@@ -154,14 +154,16 @@ class Planner:
             to the caller and whose results share memory with nothing.
         written: For an outermost graph: inputs that the caller overwrites after the run, with the result it takes for
             each. Their old values are dead after the last read, so that the result may be computed in their place.
+        compiled: The program is for Inductor, whose code looks at less than ATen does.
     """
 
     def __init__(
         self, graph: Graph, order: Sequence[Node], *, trace: bool, constants: dict[Tensor, torch.Tensor],
         seed: int | None = None, lent: frozenset[int] | None = None, written: Mapping[int, int] = {},
+        compiled: bool = False,
     ) -> None:  # fmt: skip
         self.graph, self.order, self.trace, self.constants = graph, order, trace, constants
-        self.seed, self.lent = seed, lent
+        self.seed, self.lent, self.compiled = seed, lent, compiled
         self.inner: list[tuple[str, EngineProgram]] = []
         self.dropped: list[DroppedShortcut] = []
         self.values: dict[Tensor, PlannedValue] = {}
@@ -399,7 +401,8 @@ class Planner:
     def plan_inside(self, graph: Graph, owned: frozenset[int] = frozenset()) -> subgraphs.InnerPlan:
         """Plan a graph in a node; ``owned`` are the inputs that it may overwrite."""
         order = schedule(graph, self.seed)
-        made = Planner(graph, order, trace=self.trace, constants=self.constants, seed=self.seed, lent=owned)
+        made = Planner(graph, order, trace=self.trace, constants=self.constants, seed=self.seed, lent=owned,
+                       compiled=self.compiled)  # fmt: skip
         program = made.walk().program()
         self.dropped += made.dropped
         input_of = {root: index for index, root in made._root_of_input.items()}
@@ -459,6 +462,10 @@ class Planner:
         return not unasked
 
     def _call(self, node: Node, ctx: PlanContext, kernel: Kernel) -> None:
+        if registry.is_builtin(node.op):
+            for check in limits.checks(PlanContext(self, node, kernel), self.compiled):
+                looked_at: list[str] = []
+                self.emit(build.do(self.render_call(check, looked_at)), looked_at)
         planned = kernel.plan(ctx) if kernel.plan is not None else None
         if planned is not None and not self._asked_all(ctx, kernel.ignores):
             planned = None

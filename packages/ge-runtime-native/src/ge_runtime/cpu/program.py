@@ -15,6 +15,7 @@ from ge_graph import program as build
 from ge_graph.errors import EngineError
 from ge_graph.ir import Node
 from ge_runtime import errors
+from ge_runtime.cpu.torch_compat import below_autograd, no_torch_function
 from ge_runtime.cpu.values import describe
 
 _NO_MEMORY = ("Storage size calculation overflowed", "numel: integer multiplication overflow")
@@ -102,7 +103,7 @@ class EngineProgram:
             EngineError GE4005 naming the node, its operands and the user's line.
         """
         try:
-            with torch._C._AutoDispatchBelowAutograd(), torch._C.DisableTorchFunction():
+            with below_autograd(), no_torch_function():
                 if torch.is_autocast_enabled("cpu"):
                     with torch.autocast("cpu", enabled=False):
                         return self.function(*args)  # type: ignore[no-any-return]

@@ -17,15 +17,16 @@ import dis
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from ge_runtime import errors
 from ge_runtime.cpu import ignored
 
-_BUILTIN_PACKAGE = "ge_runtime.cpu.kernels"
+BUILT_IN = "ge_runtime.cpu.kernels"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,8 @@ class Kernel:
 _builtin: dict[str, Kernel] = {}
 _user: dict[str, Kernel] = {}
 _plans: dict[str, PlanHook] = {}
-_pending: list[str] | None = None
+_homes: dict[str, list[str]] | None = None  # modules by operator type, from the index
+_ready: set[str] = set()  # operator types whose modules are imported
 
 
 def _same_place(old: Callable[..., Any], new: Callable[..., Any]) -> bool:
@@ -136,7 +138,7 @@ def kernel(
         raise errors.no_operator_type(wrong[0])
 
     def register(fn: Callable[..., Any]) -> Callable[..., Any]:
-        layer = _builtin if (getattr(fn, "__module__", "") or "").startswith(_BUILTIN_PACKAGE) else _user
+        layer = _builtin if (getattr(fn, "__module__", "") or "").startswith(BUILT_IN) else _user
         for op in ops:
             _enter(layer, Kernel(op, fn, host, views, updates, inplace, None, ignores, source, acts), override)
         return fn
@@ -162,23 +164,53 @@ def plan(*ops: str) -> Callable[[PlanHook], PlanHook]:
     return register
 
 
-def _load_until(op: str) -> None:
-    """Import family modules one after the other until one brings ``op``."""
-    global _pending
-    if _pending is None:
-        package = importlib.import_module(_BUILTIN_PACKAGE)
-        _pending = sorted(m.name for m in pkgutil.iter_modules(package.__path__))
-    while _pending and op not in _builtin:
-        importlib.import_module(f"{_BUILTIN_PACKAGE}.{_pending[0]}")
-        _pending.pop(0)
+def index_file() -> Path:
+    """The index of the built-in kernels: a line for each module: its name, its size in bytes, its operator types."""
+    package = importlib.import_module(BUILT_IN)
+    return Path(package.__path__[0], "index.tsv")
+
+
+def size_of(module: str) -> str:
+    """The size in bytes of a module of kernels as text: one that was edited since the index was made is not in it."""
+    try:
+        return str(index_file().with_name(f"{module}.py").stat().st_size)
+    except OSError:
+        return ""
+
+
+def modules() -> list[str]:
+    """Names of the modules of built-in kernels."""
+    package = importlib.import_module(BUILT_IN)
+    return sorted(m.name for m in pkgutil.iter_modules(package.__path__))
+
+
+def _import(modules: Iterable[str]) -> None:
+    for module in modules:
+        importlib.import_module(f"{BUILT_IN}.{module}")
+
+
+def _import_for(op: str) -> None:
+    """Import what the index names for an operator type, and before the first time what it does not name at all."""
+    global _homes
+    if _homes is None:
+        lines = (line.split("\t") for line in index_file().read_text(encoding="utf-8").splitlines())
+        rows = {row[0]: row[2].split() for row in lines if len(row) == 3 and row[1] == size_of(row[0])}
+        _import(m for m in modules() if m not in rows)
+        homes: dict[str, list[str]] = {}
+        for module, ops in rows.items():
+            for each in ops:
+                homes.setdefault(each, []).append(module)
+        _homes = homes
+    _import(_homes.get(op, ()))
+    _ready.add(op)
 
 
 def find(op: str) -> Kernel | None:
     """The kernel for an operator type, the user's first; None if there is none."""
     if op in _user:
         return _user[op]
-    if op not in _builtin:
-        _load_until(op)
+    if op not in _ready:
+        _import_for(op)
     entry = _builtin.get(op)
     if entry is not None and entry.plan is None and op in _plans:
         entry = _builtin[op] = replace(entry, plan=_plans[op])
@@ -192,7 +224,7 @@ def is_builtin(op: str) -> bool:
 
 def registered() -> dict[str, Kernel]:
     """All kernels, built-in families loaded."""
-    _load_until("")
+    _import(modules())
     return {op: k for op in sorted({*_builtin, *_user}) if (k := find(op)) is not None}
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch._subclasses import FakeTensor  # noqa: TID251
 
 from ge_graph.dtypes import DataType
 from ge_graph.ir import Literal
 from ge_runtime import errors
+from ge_runtime.cpu.torch_compat import is_fake
 
 TORCH_OF = {d: getattr(torch, d.torch_name) for d in DataType if d.torch_name and hasattr(torch, d.torch_name)}
 GE_OF = {t: d for d, t in TORCH_OF.items()}
@@ -77,7 +77,7 @@ def describe(value: Any) -> str:
 
 def traced(value: Any) -> bool:
     """Whether a kernel is only traced: nothing is known of the elements then."""
-    return isinstance(value, FakeTensor)
+    return is_fake(value)
 
 
 NUMBER = "ge_number"  # attribute of a tensor in a trace: the symbolic number, or list of them, that it holds

@@ -7,6 +7,10 @@
 static_assert(sizeof(std::string) == 8, "compile this file with _GLIBCXX_USE_CXX11_ABI=0");
 
 extern "C" __attribute__((visibility("hidden"))) char* gec_old_error_text(void* function) {
-  std::string text = reinterpret_cast<std::string (*)()>(function)();
-  return strdup(text.c_str());
+  try {
+    std::string text = reinterpret_cast<std::string (*)()>(function)();
+    return strdup(text.c_str());
+  } catch (...) {
+    return nullptr;  // an error's text, and no error of its own
+  }
 }

@@ -1,7 +1,8 @@
 /* The runner's interface to Python: plain C, called through ctypes.
  *
  * Every function that can fail returns one of GEC_*; gec_error() then has the text, for the calling thread. Functions
- * may be called from any thread. One session exists in a process at a time. */
+ * may be called from any thread. One session exists in a process at a time; its end waits for the calls that use it, and
+ * refuses those that begin meanwhile. No exception leaves a function. */
 #ifndef GE_CANN_RUNNER_H_
 #define GE_CANN_RUNNER_H_
 
@@ -59,7 +60,7 @@ int gec_device_count(uint32_t* count);
 /* Begins the session: the process's options count once a process. Options are key, value, key, value, ... */
 int gec_session_open(int32_t device, const char* const* global_options, size_t n_global,
                      const char* const* session_options, size_t n_session);
-/* Ends the session and releases all that belongs to it. The device runtime and the graph engine are shut down as well
+/* Ends the session, but not from within a function that the runner calls, and releases all that belongs to it. The device runtime and the graph engine are shut down as well
  * if nobody else in the process uses them. */
 int gec_session_close(int shut_down);
 int gec_session_is_open(void);

@@ -26,7 +26,7 @@ bool BytesOf(int32_t dtype, int32_t rank, const int64_t* dims, uint64_t* bytes) 
   }
   uint64_t bits = 0;
   if (__builtin_mul_overflow(count, static_cast<uint64_t>(kBits[dtype]), &bits)) return false;
-  *bytes = (bits + 7) / 8;
+  *bytes = bits / 8 + (bits % 8 != 0 ? 1 : 0);
   return true;
 }
 
@@ -177,7 +177,7 @@ int Collect(gec_graph& graph, size_t i, uint64_t address, bool executes, gec_val
   const cann::Api& api = Functions();
   auto owner = std::make_unique<gec_result>();
   owner->generation = graph.generation;
-  size_t rank = 0;
+  size_t rank = 0;  // nothing throws from where the engine's memory changes hands
   if (executes) {
     gert::Tensor& tensor = graph.out[i];
     rank = tensor.shape.storage.rank;
@@ -192,7 +192,10 @@ int Collect(gec_graph& graph, size_t i, uint64_t address, bool executes, gec_val
     tensor.data.manager = nullptr;
     if (owner->manager != nullptr) {
       const cann::Status status = owner->manager(owner->block, gert::kAddress, &value->address);
-      if (status != 0) return FailEngine(graph.Called("reading the address of a result"), status);
+      if (status != 0) {
+        gec_result_free(owner.release());
+        return FailEngine(graph.Called("reading the address of a result"), status);
+      }
     }
   } else {
     cann::GeTensor& tensor = graph.old_out[i];
@@ -205,6 +208,7 @@ int Collect(gec_graph& graph, size_t i, uint64_t address, bool executes, gec_val
   }
   value->rank = static_cast<int32_t>(rank);
   if (!BytesOf(value->dtype, value->rank, value->dims, &value->bytes)) {
+    gec_result_free(owner.release());
     return Fail(GEC_ENGINE, graph.Called("result " + std::to_string(i)) + " has no valid size or element type");
   }
   value->owner = owner.release();
@@ -320,214 +324,295 @@ void cann::ReleaseGraph(gec_graph* graph, bool session_lives) {
   graph->const_memory = graph->feature_memory = graph->scratch = nullptr;
 }
 
+void cann::DeleteGraph(gec_graph* graph) { delete graph; }
+
+namespace {
+
+// Results that were handed over already, given back if the rest fails.
+class Handed {
+ public:
+  explicit Handed(gec_value* results) : results_(results) {}
+  ~Handed() {
+    for (size_t i = 0; i < count_; ++i) {
+      gec_result_free(results_[i].owner);
+      results_[i].owner = nullptr;
+    }
+  }
+  Handed(const Handed&) = delete;
+  Handed& operator=(const Handed&) = delete;
+  void Add() { ++count_; }
+  void Keep() { count_ = 0; }
+
+ private:
+  gec_value* results_;
+  size_t count_ = 0;
+};
+
+// A graph among those of the session, unless it could not be added.
+class Listed {
+ public:
+  explicit Listed(gec_graph* graph) : graph_(graph) {
+    cann::Runner& runner = TheRunner();
+    const std::lock_guard<std::mutex> lock(runner.mutex);
+    graph->id = runner.next_graph++;
+    graph->generation = runner.generation;
+    runner.graphs.insert(graph);
+  }
+  ~Listed() {
+    if (graph_ == nullptr) return;
+    const std::lock_guard<std::mutex> lock(TheRunner().mutex);
+    TheRunner().graphs.erase(graph_);
+  }
+  Listed(const Listed&) = delete;
+  Listed& operator=(const Listed&) = delete;
+  void Keep() { graph_ = nullptr; }
+
+ private:
+  gec_graph* graph_;
+};
+
+}  // namespace
+
 extern "C" {
 
 int gec_graph_add(const char* name, const void* bytes, size_t size, const char* const* options, size_t n_options,
                   size_t n_inputs, size_t n_outputs, gec_graph** graph) {
-  *graph = nullptr;
-  cann::Runner& runner = TheRunner();
-  if (const int failed = runner.Check(runner.generation)) return failed;
-  const cann::Api& api = Functions();
-  if (!api.executes() && !HasOldRun(api)) {
-    return Fail(GEC_MISSING, "this CANN has neither GeSessionLoadGraph with GeSessionExecuteGraphWithStreamAsync nor "
-                             "all that RunGraphWithStreamAsync needs: no graph can run");
-  }
-  cann::Graph made;
-  api.graph_make(&made, name);
-  cann::Status status = api.graph_load(&made, bytes, size);
-  if (status != 0) return FailEngine(std::string("reading graph '") + name + "'", status);
-  auto owner = std::make_unique<gec_graph>(name, n_inputs, n_outputs);
-  cann::Options given;
-  for (size_t i = 0; i < n_options; ++i) given[options[2 * i]] = options[2 * i + 1];
-  {
-    const std::lock_guard<std::mutex> lock(runner.mutex);
-    owner->id = runner.next_graph++;
-    owner->generation = runner.generation;
-  }
-  status = api.add_graph(&runner.session, owner->id, made, cann::Map(given));
-  if (status != 0) return FailEngine(owner->Called("AddGraph"), status);
-  const std::lock_guard<std::mutex> lock(runner.mutex);
-  runner.graphs.insert(owner.get());
-  *graph = owner.release();
-  return GEC_OK;
+  return cann::Guarded([&]() -> int {
+    const cann::Using use;
+    *graph = nullptr;
+    cann::Runner& runner = TheRunner();
+    if (n_inputs > size || n_outputs > size) {  // each takes bytes of the graph
+      return Fail(GEC_ARGUMENT, "a graph of " + std::to_string(size) + " bytes cannot have " + std::to_string(n_inputs) +
+                                    " inputs and " + std::to_string(n_outputs) + " results");
+    }
+    if (const int failed = runner.Check(runner.generation)) return failed;
+    const cann::Api& api = Functions();
+    if (!api.executes() && !HasOldRun(api)) {
+      return Fail(GEC_MISSING, "this CANN has neither GeSessionLoadGraph with GeSessionExecuteGraphWithStreamAsync nor "
+                               "all that RunGraphWithStreamAsync needs: no graph can run");
+    }
+    cann::Graph made;
+    api.graph_make(&made, name);
+    cann::Status status = api.graph_load(&made, bytes, size);
+    if (status != 0) return FailEngine(std::string("reading graph '") + name + "'", status);
+    auto owner = std::make_unique<gec_graph>(name, n_inputs, n_outputs);
+    cann::Options given;
+    for (size_t i = 0; i < n_options; ++i) given[options[2 * i]] = options[2 * i + 1];
+    Listed listed(owner.get());
+    status = api.add_graph(&runner.session, owner->id, made, cann::Map(given));
+    if (status != 0) return FailEngine(owner->Called("AddGraph"), status);
+    listed.Keep();
+    *graph = owner.release();
+    return GEC_OK;
+  });
 }
 
 int gec_graph_compile(gec_graph* graph) {
-  const std::lock_guard<std::mutex> lock(graph->mutex);
-  if (const int failed = TheRunner().Check(graph->generation)) return failed;
-  if (graph->compiled) return GEC_OK;
-  const cann::Api& api = Functions();
-  const cann::Status status = api.compile_graph(&TheRunner().session, graph->id);
-  if (status != 0) return FailEngine(graph->Called("CompileGraph"), status);
-  if (const int failed = ReadSummary(*graph)) return failed;
-  if (api.executes()) {
-    MakeTensors(graph->in, graph->described.size());
-    MakeTensors(graph->out, graph->outputs.size());
-    for (size_t i = 0; i < graph->outputs.size() && graph->is_static; ++i) {
-      const gec_value& value = graph->outputs[i];
-      gert::Tensor& tensor = graph->out[i];
-      SetShape(tensor.shape.origin, value.rank, value.dims);
-      SetShape(tensor.shape.storage, value.rank, value.dims);
-      tensor.dtype = value.dtype;
-      tensor.format.origin = tensor.format.storage = cann::kFormatNd;
-    }
-  } else {
-    MakeOldTensors(graph->old_in, graph->described.size());
-    MakeOldTensors(graph->old_out, graph->outputs.size());
-    for (size_t i = 0; i < graph->outputs.size() && graph->is_static; ++i) {
-      const gec_value& value = graph->outputs[i];
-      cann::TensorDesc desc;
-      cann::Shape shape;
-      api.desc_make(&desc);
-      api.shape_make(&shape, std::vector<int64_t>(value.dims, value.dims + value.rank));
-      api.desc_set_dtype(&desc, value.dtype);
-      api.desc_set_format(&desc, cann::kFormatNd);
-      api.desc_set_origin_format(&desc, cann::kFormatNd);
-      api.desc_set_origin_shape(&desc, shape);
-      api.desc_set_placement(&desc, static_cast<int32_t>(cann::GePlacement::kDevice));
-      api.tensor_set_desc(&graph->old_out[i], desc);
-      api.tensor_set_rank(&graph->old_out[i], static_cast<size_t>(value.rank));
-      for (int32_t d = 0; d < value.rank; ++d) {
-        api.tensor_set_dim(&graph->old_out[i], static_cast<size_t>(d), value.dims[d]);
+  return cann::Guarded([&]() -> int {
+    const cann::Using use;
+    const std::lock_guard<std::mutex> lock(graph->mutex);
+    if (const int failed = TheRunner().Check(graph->generation)) return failed;
+    if (graph->compiled) return GEC_OK;
+    const cann::Api& api = Functions();
+    const cann::Status status = api.compile_graph(&TheRunner().session, graph->id);
+    if (status != 0) return FailEngine(graph->Called("CompileGraph"), status);
+    if (const int failed = ReadSummary(*graph)) return failed;
+    if (api.executes()) {
+      MakeTensors(graph->in, graph->described.size());
+      MakeTensors(graph->out, graph->outputs.size());
+      for (size_t i = 0; i < graph->outputs.size() && graph->is_static; ++i) {
+        const gec_value& value = graph->outputs[i];
+        gert::Tensor& tensor = graph->out[i];
+        SetShape(tensor.shape.origin, value.rank, value.dims);
+        SetShape(tensor.shape.storage, value.rank, value.dims);
+        tensor.dtype = value.dtype;
+        tensor.format.origin = tensor.format.storage = cann::kFormatNd;
+      }
+    } else {
+      MakeOldTensors(graph->old_in, graph->described.size());
+      MakeOldTensors(graph->old_out, graph->outputs.size());
+      for (size_t i = 0; i < graph->outputs.size() && graph->is_static; ++i) {
+        const gec_value& value = graph->outputs[i];
+        cann::TensorDesc desc;
+        cann::Shape shape;
+        api.desc_make(&desc);
+        api.shape_make(&shape, std::vector<int64_t>(value.dims, value.dims + value.rank));
+        api.desc_set_dtype(&desc, value.dtype);
+        api.desc_set_format(&desc, cann::kFormatNd);
+        api.desc_set_origin_format(&desc, cann::kFormatNd);
+        api.desc_set_origin_shape(&desc, shape);
+        api.desc_set_placement(&desc, static_cast<int32_t>(cann::GePlacement::kDevice));
+        api.tensor_set_desc(&graph->old_out[i], desc);
+        api.tensor_set_rank(&graph->old_out[i], static_cast<size_t>(value.rank));
+        for (int32_t d = 0; d < value.rank; ++d) {
+          api.tensor_set_dim(&graph->old_out[i], static_cast<size_t>(d), value.dims[d]);
+        }
       }
     }
-  }
-  graph->compiled = true;
-  return GEC_OK;
+    graph->compiled = true;
+    return GEC_OK;
+  });
 }
 
 int gec_graph_info(gec_graph* graph, int* is_static, size_t* n_outputs, uint64_t* const_bytes,
                    uint64_t* feature_bytes) {
-  const std::lock_guard<std::mutex> lock(graph->mutex);
-  if (!graph->compiled) return Fail(GEC_STATE, graph->Called("asking for the results") + " before it is compiled");
-  *is_static = graph->is_static ? 1 : 0;
-  *n_outputs = graph->outputs.size();
-  *const_bytes = graph->const_bytes;
-  *feature_bytes = graph->feature_bytes;
-  return GEC_OK;
+  return cann::Guarded([&]() -> int {
+    const cann::Using use;
+    const std::lock_guard<std::mutex> lock(graph->mutex);
+    if (!graph->compiled) return Fail(GEC_STATE, graph->Called("asking for the results") + " before it is compiled");
+    *is_static = graph->is_static ? 1 : 0;
+    *n_outputs = graph->outputs.size();
+    *const_bytes = graph->const_bytes;
+    *feature_bytes = graph->feature_bytes;
+    return GEC_OK;
+  });
 }
 
 int gec_graph_output(gec_graph* graph, size_t index, gec_value* value) {
-  const std::lock_guard<std::mutex> lock(graph->mutex);
-  if (index >= graph->outputs.size()) return Fail(GEC_ARGUMENT, graph->Called("result") + " does not exist");
-  *value = graph->outputs[index];
-  return GEC_OK;
+  return cann::Guarded([&]() -> int {
+    const cann::Using use;
+    const std::lock_guard<std::mutex> lock(graph->mutex);
+    if (index >= graph->outputs.size()) return Fail(GEC_ARGUMENT, graph->Called("result") + " does not exist");
+    *value = graph->outputs[index];
+    return GEC_OK;
+  });
 }
 
 int gec_graph_load(gec_graph* graph, void* stream, const char* const* options, size_t n_options) {
-  const std::lock_guard<std::mutex> lock(graph->mutex);
-  if (const int failed = TheRunner().Check(graph->generation)) return failed;
-  if (!graph->compiled) return Fail(GEC_STATE, graph->Called("loading") + " before it is compiled");
-  if (graph->loaded) return GEC_OK;
-  cann::Options given;
-  for (size_t i = 0; i < n_options; ++i) given[options[2 * i]] = options[2 * i + 1];
-  return Load(*graph, stream, given);
+  return cann::Guarded([&]() -> int {
+    const cann::Using use;
+    const std::lock_guard<std::mutex> lock(graph->mutex);
+    if (const int failed = TheRunner().Check(graph->generation)) return failed;
+    if (!graph->compiled) return Fail(GEC_STATE, graph->Called("loading") + " before it is compiled");
+    if (graph->loaded) return GEC_OK;
+    cann::Options given;
+    for (size_t i = 0; i < n_options; ++i) given[options[2 * i]] = options[2 * i + 1];
+    return Load(*graph, stream, given);
+  });
 }
 
 int gec_graph_describe(gec_graph* graph, size_t index, int32_t placement, int32_t dtype, int32_t rank,
                        const int64_t* dims) {
-  const std::lock_guard<std::mutex> lock(graph->mutex);
-  if (!graph->compiled) return Fail(GEC_STATE, graph->Called("describing an input") + " before it is compiled");
-  if (index >= graph->described.size()) {
-    return Fail(GEC_ARGUMENT, graph->Called("input " + std::to_string(index)) + " does not exist");
-  }
-  if (rank < 0 || static_cast<size_t>(rank) > cann::kMaxRank ||
-      !BytesOf(dtype, rank, dims, &graph->bytes[index])) {
-    return Fail(GEC_ARGUMENT, graph->Called("input " + std::to_string(index)) +
-                                  " has a rank above 25, a negative size or a type without a fixed size");
-  }
-  return Describe(*graph, index, placement, dtype, rank, dims);
+  return cann::Guarded([&]() -> int {
+    const cann::Using use;
+    const std::lock_guard<std::mutex> lock(graph->mutex);
+    if (!graph->compiled) return Fail(GEC_STATE, graph->Called("describing an input") + " before it is compiled");
+    if (index >= graph->described.size()) {
+      return Fail(GEC_ARGUMENT, graph->Called("input " + std::to_string(index)) + " does not exist");
+    }
+    if (rank < 0 || static_cast<size_t>(rank) > cann::kMaxRank ||
+        !BytesOf(dtype, rank, dims, &graph->bytes[index])) {
+      return Fail(GEC_ARGUMENT, graph->Called("input " + std::to_string(index)) +
+                                    " has a rank above 25, a negative size or a type without a fixed size");
+    }
+    return Describe(*graph, index, placement, dtype, rank, dims);
+  });
 }
 
 int gec_graph_run(gec_graph* graph, void* stream, const uint64_t* inputs, const uint64_t* outputs,
                   gec_value* results) {
-  const std::lock_guard<std::mutex> lock(graph->mutex);
-  cann::Runner& runner = TheRunner();
-  if (const int failed = runner.Check(graph->generation)) return failed;
-  if (!graph->compiled) return Fail(GEC_STATE, graph->Called("running") + " before it is compiled");
-  if (!graph->loaded) {
-    if (const int failed = Load(*graph, stream, {})) return failed;
-  }
-  const cann::Api& api = Functions();
-  const bool executes = api.executes();
-  const size_t n_inputs = graph->described.size();
-  const size_t n_outputs = graph->outputs.size();
-  if (results == nullptr) {
+  return cann::Guarded([&]() -> int {
+    const cann::Using use;
+    const std::lock_guard<std::mutex> lock(graph->mutex);
+    cann::Runner& runner = TheRunner();
+    if (const int failed = runner.Check(graph->generation)) return failed;
+    if (!graph->compiled) return Fail(GEC_STATE, graph->Called("running") + " before it is compiled");
+    if (!graph->loaded) {
+      if (const int failed = Load(*graph, stream, {})) return failed;
+    }
+    const cann::Api& api = Functions();
+    const bool executes = api.executes();
+    const size_t n_inputs = graph->described.size();
+    const size_t n_outputs = graph->outputs.size();
+    if (results == nullptr) {
+      for (size_t i = 0; i < n_outputs; ++i) {
+        if (outputs[i] == 0) return Fail(GEC_ARGUMENT, graph->Called("a result") + " has no place to go");
+      }
+    }
+    for (size_t i = 0; i < n_inputs; ++i) {
+      if (!graph->described[i]) {
+        return Fail(GEC_ARGUMENT, graph->Called("input " + std::to_string(i)) + " is not described");
+      }
+      uint64_t address = inputs[i];
+      if (address == 0) {
+        if (graph->bytes[i] != 0) {
+          return Fail(GEC_ARGUMENT, graph->Called("input " + std::to_string(i)) + " has the address 0");
+        }
+        if (graph->scratch == nullptr) {
+          graph->scratch_stream = stream;
+          if (const int failed = TakeFor(*graph, stream, 512, &graph->scratch_from, &graph->scratch)) return failed;
+        }
+        address = reinterpret_cast<uint64_t>(graph->scratch);
+      }
+      if (executes) {
+        graph->in[i].data.address = reinterpret_cast<void*>(address);
+      } else {
+        const cann::Status status =
+            api.tensor_reset_data(&graph->old_in[i], reinterpret_cast<uint8_t*>(address), graph->bytes[i], Keep());
+        if (status != 0) return FailEngine(graph->Called("setting an input"), status);
+      }
+    }
+    for (size_t i = 0; i < n_outputs; ++i) PrepareOutput(*graph, i, outputs[i], executes);
+    StreamState& state = runner.On(stream);
+    cann::Status status = 0;
+    {
+      std::unique_lock<std::mutex> in_order(state.mutex, std::defer_lock);
+      if (graph->feature_bytes != 0 && graph->refreshable) {
+        in_order.lock();
+        if (const int failed = ShareWork(*graph, state, stream)) return failed;
+      }
+      status = executes ? api.execute_graph(runner.session, graph->id, stream, graph->in, graph->out)
+                        : api.run_old(&runner.session, graph->id, stream, graph->old_in, graph->old_out);
+    }
+    if (status != 0) return FailEngine(graph->Called("running"), status);
+    if (results == nullptr) return GEC_OK;
+    Handed handed(results);
     for (size_t i = 0; i < n_outputs; ++i) {
-      if (outputs[i] == 0) return Fail(GEC_ARGUMENT, graph->Called("a result") + " has no place to go");
+      if (const int failed = Collect(*graph, i, outputs[i], executes, &results[i])) return failed;
+      handed.Add();
     }
-  }
-  for (size_t i = 0; i < n_inputs; ++i) {
-    if (!graph->described[i]) {
-      return Fail(GEC_ARGUMENT, graph->Called("input " + std::to_string(i)) + " is not described");
-    }
-    uint64_t address = inputs[i];
-    if (address == 0) {
-      if (graph->bytes[i] != 0) {
-        return Fail(GEC_ARGUMENT, graph->Called("input " + std::to_string(i)) + " has the address 0");
-      }
-      if (graph->scratch == nullptr) {
-        graph->scratch_stream = stream;
-        if (const int failed = TakeFor(*graph, stream, 512, &graph->scratch_from, &graph->scratch)) return failed;
-      }
-      address = reinterpret_cast<uint64_t>(graph->scratch);
-    }
-    if (executes) {
-      graph->in[i].data.address = reinterpret_cast<void*>(address);
-    } else {
-      const cann::Status status =
-          api.tensor_reset_data(&graph->old_in[i], reinterpret_cast<uint8_t*>(address), graph->bytes[i], Keep());
-      if (status != 0) return FailEngine(graph->Called("setting an input"), status);
-    }
-  }
-  for (size_t i = 0; i < n_outputs; ++i) PrepareOutput(*graph, i, outputs[i], executes);
-  StreamState& state = runner.On(stream);
-  cann::Status status = 0;
-  {
-    std::unique_lock<std::mutex> in_order(state.mutex, std::defer_lock);
-    if (graph->feature_bytes != 0 && graph->refreshable) {
-      in_order.lock();
-      if (const int failed = ShareWork(*graph, state, stream)) return failed;
-    }
-    status = executes ? api.execute_graph(runner.session, graph->id, stream, graph->in, graph->out)
-                      : api.run_old(&runner.session, graph->id, stream, graph->old_in, graph->old_out);
-  }
-  if (status != 0) return FailEngine(graph->Called("running"), status);
-  if (results == nullptr) return GEC_OK;
-  for (size_t i = 0; i < n_outputs; ++i) {
-    if (const int failed = Collect(*graph, i, outputs[i], executes, &results[i])) {
-      for (size_t j = 0; j < i; ++j) gec_result_free(results[j].owner);
-      return failed;
-    }
-  }
-  return GEC_OK;
+    handed.Keep();
+    return GEC_OK;
+  });
 }
 
 void gec_graph_free(gec_graph* graph) {
   if (graph == nullptr) return;
-  cann::Runner& runner = TheRunner();
-  bool known = false;
-  {
-    const std::lock_guard<std::mutex> lock(runner.mutex);
-    known = runner.process == getpid() && runner.graphs.erase(graph) != 0;
-  }
-  // a graph may still be running on its stream, and its memory may not go before
-  if (known && runner.Check(graph->generation) == GEC_OK) Functions().synchronize_device();
-  if (known) cann::ReleaseGraph(graph, true);
-  delete graph;
+  (void)cann::Guarded([&]() -> int {
+    const cann::Using use;
+    cann::Runner& runner = TheRunner();
+    bool known = false;
+    if (!runner.forked()) {
+      const std::lock_guard<std::mutex> lock(runner.mutex);
+      if (runner.releasing == graph) {  // by this very thread, which deletes it when it is through
+        runner.dropped = true;
+        return GEC_OK;
+      }
+      known = runner.graphs.erase(graph) != 0;
+    }
+    const std::unique_ptr<gec_graph> owner(graph);
+    // a graph may still be running on its stream, and its memory may not go before
+    if (known && runner.Check(graph->generation) == GEC_OK) Functions().synchronize_device();
+    if (known) cann::ReleaseGraph(graph, true);
+    return GEC_OK;
+  });
 }
 
 void gec_result_free(gec_result* result) {
   if (result == nullptr) return;
-  cann::Runner& runner = TheRunner();
-  const bool lives = runner.process == getpid() && runner.open && result->generation == runner.generation;
-  if (!lives) {
-    // its memory went with its session, and the code that would release it may not run any more
-    (void)result->data.release();
-  } else if (result->manager != nullptr) {
-    result->manager(result->block, gert::kRelease, nullptr);
-  }
-  delete result;
+  (void)cann::Guarded([&]() -> int {
+    const cann::Using use;
+    cann::Runner& runner = TheRunner();
+    const std::unique_ptr<gec_result> owner(result);
+    const bool lives = !runner.forked() && runner.open && result->generation == runner.generation;
+    if (!lives) {
+      // its memory went with its session, and the code that would release it may not run any more
+      (void)result->data.release();
+    } else if (result->manager != nullptr) {
+      result->manager(result->block, gert::kRelease, nullptr);
+    }
+    return GEC_OK;
+  });
 }
 
 }  // extern "C"

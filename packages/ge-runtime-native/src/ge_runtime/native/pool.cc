@@ -1,5 +1,7 @@
 #include "pool.h"
 
+#include <cstdint>
+
 #include "cann_library.h"
 
 namespace cann {
@@ -10,8 +12,10 @@ constexpr size_t kGrain = 512;                // the device's own alignment
 constexpr size_t kLargeGrain = size_t{2} << 20;  // huge pages
 constexpr int32_t kHugeFirst = 0;
 
+// 0 for what no memory holds.
 size_t Rounded(size_t bytes) {
   const size_t grain = bytes > kSmall ? kLargeGrain : kGrain;
+  if (bytes > SIZE_MAX - grain) return 0;
   return bytes == 0 ? kGrain : (bytes + grain - 1) / grain * grain;
 }
 
@@ -20,6 +24,10 @@ size_t Rounded(size_t bytes) {
 void* Pool::Take(Stream stream, size_t bytes) {
   const size_t size = Rounded(bytes);
   const std::lock_guard<std::mutex> lock(mutex_);
+  if (size == 0) {
+    why_ = std::to_string(bytes) + " bytes are more than any memory has";
+    return nullptr;
+  }
   void* address = nullptr;
   const auto kept = kept_.find({stream, size});
   if (kept != kept_.end() && !kept->second.empty()) {
@@ -38,7 +46,12 @@ void* Pool::Take(Stream stream, size_t bytes) {
       return nullptr;
     }
   }
-  blocks_[address] = {stream, size};
+  try {
+    blocks_[address] = {stream, size};
+  } catch (...) {
+    Functions().free(address);
+    throw;
+  }
   used_ += size;
   return address;
 }

@@ -4,10 +4,14 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <set>
+#include <shared_mutex>
+#include <stdexcept>
 #include <string>
 
 #include "cann_library.h"
@@ -20,6 +24,46 @@ namespace cann {
 int Fail(int code, const std::string& text);
 int FailDevice(const char* call, AclError code);
 int FailEngine(const std::string& call, Status status);
+// The same for a text that lives as long as the process, where memory may have run out.
+int FailPlain(int code, const char* text) noexcept;
+// The failure that an exception stands for; to be called where one was caught.
+int FailCaught() noexcept;
+
+// What a function of the interface does. No exception of ours, of the engine or of its libraries leaves it.
+template <typename Body>
+int Guarded(Body&& body) noexcept {
+  try {
+    return body();
+  } catch (...) {
+    return FailCaught();
+  }
+}
+
+// While a thread uses the session it does not end. Functions of the caller that are called meanwhile, such as those for
+// memory, may call the interface again.
+class Using {
+ public:
+  Using();
+  ~Using();
+  Using(const Using&) = delete;
+  Using& operator=(const Using&) = delete;
+
+ private:
+  bool holds_;
+};
+
+// For what nobody may use meanwhile: opening, ending. Not to be had from within a use.
+class Alone {
+ public:
+  Alone();
+  ~Alone();
+  Alone(const Alone&) = delete;
+  Alone& operator=(const Alone&) = delete;
+  explicit operator bool() const { return holds_; }
+
+ private:
+  bool holds_;
+};
 
 // Device memory from the caller's functions, or from the pool.
 struct Memory {
@@ -32,7 +76,7 @@ struct Memory {
 class StreamAllocator : public Allocator {
  public:
   explicit StreamAllocator(Stream stream) : stream_(stream) {}
-  MemBlock* Malloc(size_t bytes) override;
+  MemBlock* Malloc(size_t bytes) override;  // both are called by the engine, and throw nothing
   void Free(MemBlock* block) override;
 
  private:
@@ -48,22 +92,27 @@ struct StreamState {
 };
 
 struct Runner {
+  std::shared_mutex life;  // of the session: Using and Alone; taken before every other lock
   std::mutex mutex;
   bool libraries_open = false;
-  bool open = false;
+  std::atomic<bool> open{false};
+  std::atomic<bool> ending{false};
   bool acl_is_ours = false;
-  pid_t process = 0;
+  std::atomic<pid_t> process{0};
   std::atomic<uint64_t> generation{0};  // counts sessions; 0: there was none
   int32_t device = 0;
   Session session{};
   uint32_t next_graph = 0;
   std::set<gec_graph*> graphs;
+  gec_graph* releasing = nullptr;  // by the end of the session
+  bool dropped = false;            // the caller has freed that graph meanwhile
   std::map<Stream, std::unique_ptr<StreamState>> streams;
   Memory memory;
   Pool pool;
 
   // 0, or the failure that says why nothing can run: no session, an ended one (given its generation), a fork.
   int Check(uint64_t expected);
+  bool forked() const { return generation != 0 && process != getpid(); }
   StreamState& On(Stream stream);
   void* Take(Stream stream, size_t bytes, Memory* from);
   static void Give(const Memory& from, Stream stream, void* address);
@@ -73,6 +122,7 @@ Runner& TheRunner();
 
 // What a graph leaves to its session's end.
 void ReleaseGraph(gec_graph* graph, bool session_lives);
+void DeleteGraph(gec_graph* graph);
 
 }  // namespace cann
 

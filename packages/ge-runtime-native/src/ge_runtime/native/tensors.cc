@@ -29,12 +29,12 @@ using Release = void (*)(void* object);
 
 bool IsDense(const DlTensor& tensor) {
   if (tensor.strides == nullptr) return true;
-  int64_t step = 1;
+  uint64_t step = 1;  // unsigned: sizes of others may overflow
   bool dense = true;
   for (int32_t d = tensor.rank; d-- > 0;) {
     if (tensor.dims[d] == 0) return true;
-    if (tensor.dims[d] != 1 && tensor.strides[d] != step) dense = false;
-    step *= tensor.dims[d];
+    if (tensor.dims[d] != 1 && static_cast<uint64_t>(tensor.strides[d]) != step) dense = false;
+    step *= static_cast<uint64_t>(tensor.dims[d]);
   }
   return dense;
 }

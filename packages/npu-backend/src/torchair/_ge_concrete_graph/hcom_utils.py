@@ -7,7 +7,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from ge_converters.base.torch_compat import process_group
+from ge_converters.base.torch_compat import group_names, process_group
 from ge_graph.errors import ConfigError
 from torchair.names import door
 
@@ -39,7 +39,4 @@ def get_group_name_and_record(tag: str, ranklist: Sequence[int], group_size: int
 def _groups() -> list[Any]:
     if not dist.is_available() or not dist.is_initialized():
         return []
-    from torch.distributed import distributed_c10d
-
-    names = [str(n) for n in distributed_c10d._world.pg_names.values()]
-    return [g for g in map(process_group, names) if g is not None]
+    return [g for g in map(process_group, group_names()) if g is not None]

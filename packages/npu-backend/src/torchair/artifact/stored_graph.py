@@ -1,4 +1,7 @@
-"""A compiled graph as a file: the GE graph, and how the ATen graph's inputs and results meet it, as plain JSON.
+"""A compiled graph that is kept: its body, the contract under which it stands for a program, and both as a file.
+
+The body is a GE graph, and how the ATen graph's inputs and results meet it; another kind of body is another row of
+``_BODIES``. The contract says when the body may be used: a key, and conditions on sizes.
 
 What is stored is data. Names in it are looked up in fixed tables or among torch's operators; nothing is executed,
 imported or evaluated, so that a file of others can be wrong but not harmful. The archive around it, with its checksums
@@ -20,12 +23,17 @@ from ge_converters.lowering.aliasing import Constant, InputAlias, InputBinding, 
 from ge_graph import TensorSpec, serde
 from ge_graph.dtypes import DataType
 from ge_graph.errors import ArchiveError, GeError
-from tair_export.archive import Layout, Writer, open_archive
+from ge_graph.files import make_private
+from tair_export.archive import Writer, open_archive
+from tair_export.guards import MAX_GUARDS, Expr, check
+from tair_export.manifest import Layout
 from tair_export.ranks import Rank
 from torchair.runtime.views import View, ViewPlan
 
 KIND: Final = "compiled"
-FORM: Final = 2
+LOCK_SECONDS: Final = 1.0
+STALE: Final = "GE5050"
+FORM: Final = 3
 _PYTYPES: Final = {"int": int, "float": float, "bool": bool}
 _NESTED: Final[dict[str, Any]] = {"": None, "tuple": tuple, "list": list}
 
@@ -35,37 +43,56 @@ class Unstorable(Exception):
 
 
 @dataclass(slots=True)
+class Contract:
+    """When a kept graph stands for a program, and how it is called then.
+
+    Attributes:
+        conditions: What must be true of symbolic sizes, in the form of ``tair_export.guards``; a function that finds
+            out while the graph is still being compiled.
+        device: Device type of its tensors.
+        order: Which of dynamo's inputs is which of the ATen graph's; None if it is not called with dynamo's.
+        inputs: Number of dynamo's inputs.
+        outputs: Number of results that dynamo expects.
+    """
+
+    conditions: list[Expr] | Callable[[], list[Expr]] = field(default_factory=list)
+    device: str = "cpu"
+    order: list[int] | None = None
+    inputs: int = 0
+    outputs: int = 0
+
+    def found(self) -> list[Expr]:
+        """The conditions.
+
+        Raises:
+            Unstorable: They have no such form.
+        """
+        return self.conditions() if callable(self.conditions) else self.conditions
+
+
+@dataclass(slots=True)
 class Stored:
-    """What is known of a compiled graph.
+    """A compiled graph that can be kept.
 
     Attributes:
         plan: How the caller's results come from the graph's.
-        fixed: Symbolic sizes that were fixed while lowering, by their text; a function that finds out while the graph
-            is still being compiled.
+        contract: When it may be used.
         static: Positions of inputs that are parameters, buffers or marked static.
         more: JSON that whoever stores it adds.
     """
 
     lowered: Lowered
     plan: ViewPlan
-    fixed: dict[str, int] | Callable[[], dict[str, int]] = field(default_factory=dict)
+    contract: Contract = field(default_factory=Contract)
     static: frozenset[int] = frozenset()
     more: dict[str, Any] = field(default_factory=dict)
-
-    def numbers(self) -> dict[str, int]:
-        """The fixed sizes.
-
-        Raises:
-            Unstorable: They have no such form.
-        """
-        return self.fixed() if callable(self.fixed) else self.fixed
 
 
 def write(stored: Stored, root: Path, name: str, key: Mapping[str, str], rank: Rank, text: str = "") -> Path:
     """Write the archive of a compiled graph.
 
     Args:
-        root: Folder; made if missing.
+        root: Folder; made if missing, for this user alone.
         name: Base name of the files.
         key: What the graph depends on; a reader that has another key refuses it.
         text: A description for people, a file of its own called like ``name`` if it is not empty.
@@ -75,14 +102,19 @@ def write(stored: Stored, root: Path, name: str, key: Mapping[str, str], rank: R
 
     Raises:
         Unstorable: A part has no form in a file.
-        OSError: The file system refuses.
+        OSError, ArchiveError: The file system refuses, or another process holds the folder's lock.
     """
+    contract = stored.contract
     body = {
-        "binding": _binding(stored), "form": FORM, "key": dict(key), "kind": KIND, "more": stored.more,
-        "rank": [rank.index, rank.count],
+        "body": "ge", "binding": _binding(stored), "form": FORM, "key": dict(key), "kind": KIND, "more": stored.more,
+        "rank": [rank.index, rank.count], "contract": {
+            "conditions": contract.found(), "device": contract.device, "order": contract.order,
+            "inputs": contract.inputs, "outputs": contract.outputs,
+        },
     }  # fmt: skip
     chunks = list(serde.to_chunks(stored.lowered.graph))
-    with Writer(root, Layout(name, "", "", "")) as writer:
+    make_private(root)
+    with Writer(root, Layout(name, "", "", ""), private=True, wait=LOCK_SECONDS) as writer:
         writer.add(f"{name}.air", chunks)
         if text:
             writer.add(name, [text.encode("utf-8", "backslashreplace")])
@@ -96,7 +128,7 @@ def read(manifest: Path, key: Mapping[str, str], rank: Rank) -> Stored:
         key: What the graph must depend on.
 
     Raises:
-        ArchiveError: It is damaged, of another kind or version (GE502x), or stale (GE5050).
+        GeError: It is damaged, of another kind or version (GE502x), stale (GE5050), or its graph cannot be right.
     """
     archive = open_archive(manifest, rank, verify="full")
     body = archive.manifest
@@ -107,20 +139,38 @@ def read(manifest: Path, key: Mapping[str, str], rank: Rank) -> Stored:
     if body.get("rank") != [rank.index, rank.count]:
         raise stale(manifest, f"it is of rank {body.get('rank')}, this process is {[rank.index, rank.count]}")
     differs(manifest, body.get("key"), key)
-    graph = serde.from_bytes(archive.data(body["graph"]))
     try:
-        stored = _read_binding(graph, body["binding"])
+        stored: Stored = _BODIES[body["body"]](archive.data(body["graph"]), body)
+        stored.contract = _read_contract(body["contract"], stored.lowered.placeholders)
         if not isinstance(body["more"], dict):
             raise TypeError("more is not an object")
         stored.more = body["more"]
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:
-        if isinstance(error, GeError):
-            raise
-        raise ArchiveError(
-            "GE5021", f"the binding cannot be read: {type(error).__name__}: {str(error)[:200]}",
-            where=str(manifest), next="delete the entry; it is made anew",
-        ) from None  # fmt: skip
+    except GeError:
+        raise
+    except Exception as error:  # noqa: BLE001  whatever a file of others makes happen, it is the file
+        raise damaged(manifest, f"it cannot be read: {type(error).__name__}: {str(error)[:200]}") from None
     return stored
+
+
+def damaged(where: Path, why: str) -> ArchiveError:
+    """GE5021: a cache entry is none."""
+    return ArchiveError("GE5021", why, where=str(where), next="delete the entry; it is made anew")
+
+
+def _read_contract(body: Mapping[str, Any], placeholders: int) -> Contract:
+    order, inputs, outputs = body["order"], _index(body["inputs"], 1 << 24), _index(body["outputs"], 1 << 24)
+    conditions = list(body["conditions"])
+    if len(conditions) > MAX_GUARDS:
+        raise ValueError(f"{len(conditions)} conditions")
+    for each in conditions:
+        check(each)
+    if not isinstance(body["device"], str):
+        raise ValueError("device")
+    if order is not None:
+        order = [_index(i, inputs) for i in order]
+        if len(order) != placeholders:
+            raise ValueError(f"{len(order)} inputs for {placeholders}")
+    return Contract(conditions, torch.device(body["device"]).type, order, inputs, outputs)
 
 
 def differs(manifest: Path, actual: Any, wanted: Mapping[str, str]) -> None:
@@ -139,7 +189,7 @@ def differs(manifest: Path, actual: Any, wanted: Mapping[str, str]) -> None:
 
 def stale(where: Path, why: str) -> ArchiveError:
     """GE5050: a cache entry does not belong to this program."""
-    return ArchiveError("GE5050", f"cache entry is stale: {why}", where=str(where), next="nothing to do, it is rebuilt")
+    return ArchiveError(STALE, f"cache entry is stale: {why}", where=str(where), next="nothing to do, it is rebuilt")
 
 
 # --- to JSON ---------------------------------------------------------------------------------------------------------
@@ -168,7 +218,6 @@ def _binding(stored: Stored) -> dict[str, Any]:
         for v in plan.views
     ]  # fmt: skip
     return {
-        "fixed": stored.numbers(),
         "inputs": [[b.fx_index, b.kind, *_spec(b.spec)] for b in lowered.inputs],
         "mutations": [[m.fx_index, m.ge_index] for m in lowered.mutations],
         "nested": "" if lowered.nested is None else lowered.nested.__name__,
@@ -203,7 +252,7 @@ def _output(binding: Any) -> list[Any]:
 def _target_name(target: Any) -> str:
     if target is operator.getitem:
         return "getitem"
-    if isinstance(target, torch._ops.OpOverload):
+    if isinstance(target, torch._ops.OpOverload) and target.namespace == "aten":
         return str(target)
     raise Unstorable(f"a view by {target}")
 
@@ -256,7 +305,8 @@ def unplain(encoded: Any) -> Any:
 # --- from JSON -------------------------------------------------------------------------------------------------------
 
 
-def _read_binding(graph: Any, body: Mapping[str, Any]) -> Stored:
+def _read_ge(data: memoryview, manifest: Mapping[str, Any]) -> Stored:
+    graph, body = serde.from_bytes(data), manifest["binding"]
     inputs = tuple(_input(*row) for row in body["inputs"])
     outputs = tuple(_read_output(*row) for row in body["outputs"])
     count = _index(body["placeholders"], 1 << 24)
@@ -271,12 +321,11 @@ def _read_binding(graph: Any, body: Mapping[str, Any]) -> Stored:
             _index(o.ge_index, results)
     _fit(graph, inputs, outputs)
     lowered = Lowered(graph, inputs, outputs, mutations, count, _NESTED[body["nested"]])
-    fixed = {str(name): int(value) for name, value in body["fixed"].items()}
     static = frozenset(_index(i, count) for i in body["static"])
     plan = _read_plan(body)
     if len(plan.returned) != len(outputs):
         raise ValueError(f"{len(plan.returned)} results returned of {len(outputs)}")
-    return Stored(lowered, plan, fixed, static)
+    return Stored(lowered, plan, static=static)
 
 
 def _fit(graph: Any, inputs: Sequence[InputBinding], outputs: Sequence[Any]) -> None:
@@ -361,12 +410,18 @@ def _keyword(name: str) -> str:
 def _view_op(name: str) -> Callable[..., Any]:
     if name == "getitem":
         return operator.getitem
-    space, packet, overload = name.split(".")
-    op = getattr(getattr(getattr(torch.ops, space), packet), overload)
+    packet, _, overload = name.removeprefix("aten.").partition(".")
+    if not name.startswith("aten.") or not packet.isidentifier() or not overload.isidentifier():
+        raise ValueError(f"{name[:80]} is not a view")
+    op = getattr(getattr(torch.ops.aten, packet), overload)
     if not isinstance(op, torch._ops.OpOverload) or op._schema.is_mutable or not _gives_view(op):
         raise ValueError(f"{name[:80]} is not a view")
     view: Callable[..., Any] = op
     return view
+
+
+_BODIES: Final[dict[str, Callable[[memoryview, Mapping[str, Any]], Stored]]] = {"ge": _read_ge}
+"""What a kept program may be, by its name in the manifest: how it is read."""
 
 
 def _gives_view(op: torch._ops.OpOverload) -> bool:

@@ -8,8 +8,10 @@ appends to lists, makes objects of unknown classes) is found out and not recorde
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import sys
+import types
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +19,9 @@ from typing import Any, Final
 
 import torch
 
-from ge_converters.base.torch_compat import current_translation, source_text, sources
+from ge_converters.base import torch_frames
+from ge_converters.base.torch_compat import current_translation
+from torchair.artifact.content import Content, is_known
 from torchair.artifact.stored_graph import Unstorable, plain, unplain
 
 Path = list[Any]
@@ -58,82 +62,33 @@ def inputs_of(gm: torch.fx.GraphModule, function: Callable[..., Any]) -> list[Gr
     """
     tx = current_translation()
     code = getattr(function, "__code__", None)
-    if tx.f_code is not code:
-        raise Unstorable(f"the frame that is traced is '{tx.f_code.co_name}', not the function itself (a decorator?)")
-    _check_effects(tx.output.side_effects)
-    modules = dict(tx.output.import_sources)
+    traced = torch_frames.frame_code(tx)
+    if traced is not code:
+        raise Unstorable(f"the frame that is traced is '{traced.co_name}', not the function itself (a decorator?)")
+    more = torch_frames.does_more(tx)
+    if more:
+        raise Unstorable(more)
+    modules = torch_frames.imported_modules(tx)
     inputs = []
     for node in gm.graph.nodes:
         if node.op != "placeholder":
             continue
-        argument = node.meta.get("grapharg")
+        argument = torch_frames.graph_argument(node)
         if argument is None or getattr(argument, "pass_arg_as_tensor", False):
             raise Unstorable(f"input {node.name}, which dynamo makes itself")
-        inputs.append(GraphInput(_path(argument.source, modules), argument.example))
+        path = torch_frames.path_of(argument.source, modules)
+        if isinstance(path, str):
+            raise Unstorable(path)
+        inputs.append(GraphInput(path, argument.example))
     return inputs
-
-
-def _check_effects(effects: Any) -> None:
-    if getattr(effects, "tensor_hooks", None):
-        raise Unstorable("hooks on tensors")
-    for each in effects.id_to_variable.values():
-        new = "New" in type(each.mutation_type).__name__
-        if effects.is_modified(each) and not new and not _leaves_as_was(each, effects.store_attr_mutations.get(each)):
-            source = getattr(each, "source", None)
-            raise Unstorable(f"the call writes to {source_text(source) if source is not None else type(each).__name__}")
-
-
-def _leaves_as_was(each: Any, written: Mapping[str, Any] | None) -> bool:
-    """Whether attributes that were written have the values that they had, such as a flag set and reset."""
-    holder = getattr(each, "value", None) if written else None
-    if not written or holder is None:
-        return False
-    for name, new in written.items():
-        old = getattr(holder, name, written)
-        if not (getattr(new, "is_python_constant", bool)() and type(old) is type(new.as_python_constant())):
-            return False
-        if not (old is None or (isinstance(old, (bool, int, float, str)) and old == new.as_python_constant())):
-            return False
-    return True
-
-
-def _path(source: Any, modules: Mapping[str, str]) -> Path:
-    s = sources()
-    kind = type(source)
-    if kind is s.LocalSource:
-        return [["cell" if source.is_derefed_cell_contents else "local", source.local_name]]
-    if kind is s.GlobalSource:
-        name = source.global_name
-        return [["module", modules[name]]] if name in modules else [["global", name]]
-    if kind is s.ConstantSource or not isinstance(source, s.ChainedSource):
-        raise Unstorable(f"input {source_text(source)}")
-    base = _path(source.base, modules)
-    if isinstance(source, (s.NNModuleSource, s.SkipGuardSource)):
-        return base
-    if isinstance(source, s.TensorPropertySource):
-        return [*base, [source.prop.method_name(), source.idx]]
-    if kind in (s.AttrSource, s.GenericAttrSource, s.ParamBufferSource, s.UnspecializedParamBufferSource):
-        return [*base, ["attr", source.member]]
-    if isinstance(source, s.GetItemSource):
-        if source.index_is_slice or kind is s.TupleIteratorGetItemSource:
-            raise Unstorable(f"input {source_text(source)}")
-        return [*base, ["item", _key(source.index, source)]]
-    if isinstance(source, (s.DictGetItemSource, s.DictSubclassGetItemSource)):
-        index = source.index
-        if isinstance(index, s.ConstDictKeySource):
-            return [*base, ["key", index.index]]
-        return [*base, ["item", _key(index, source)]]
-    raise Unstorable(f"input {source_text(source)}")
-
-
-def _key(value: Any, source: Any) -> Any:
-    if type(value) not in (str, int, bool):
-        raise Unstorable(f"input {source_text(source)}: its key is a {type(value).__name__}")
-    return value
 
 
 class PathRoots:
     """What paths begin with, for one call of a function.
+
+    A path may come from a file of somebody else, so nothing on it can act. It leads through dicts, lists and tuples,
+    and through what modules and other objects hold in their own dicts and slots; no attribute is asked for by Python's
+    rules, which call properties, ``__getattr__`` and whatever else a class has, and nothing is imported.
 
     Args:
         function: The plain function that dynamo traces.
@@ -142,8 +97,8 @@ class PathRoots:
 
     def __init__(self, function: Callable[..., Any], bound: tuple[Any, ...]) -> None:
         self._signature = inspect.signature(function)
-        self._bound = bound
-        self._globals: Mapping[str, Any] = getattr(function, "__globals__", {})
+        self._function, self._bound = function, bound
+        self._globals: dict[str, Any] = getattr(function, "__globals__", {})
         code, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None) or ()
         self._cells = dict(zip(code.co_freevars if code is not None else (), cells))
 
@@ -157,40 +112,137 @@ class PathRoots:
         bound.apply_defaults()
         return dict(bound.arguments)
 
+    @functools.cached_property
+    def modules(self) -> dict[str, types.ModuleType]:
+        """The modules in which this program is written: of its function and classes, and those that they import."""
+        classes = [k for b in self._bound for k in type(b).__mro__]
+        for each in self._bound:
+            classes += [type(m) for m in each.modules()] if isinstance(each, torch.nn.Module) else []
+        names = {self._function.__module__, *(k.__module__ for k in classes)}
+        own = {m for name in names if (m := sys.modules.get(name)) is not None and not is_known(name)}
+        spaces = [self._globals, *map(vars, own)]
+        used = {v for s in spaces for v in list(s.values()) if isinstance(v, types.ModuleType)}
+        return {m.__name__: m for m in own | used if sys.modules.get(m.__name__) is m and not is_known(m.__name__)}
+
+    @functools.cached_property
+    def records(self) -> dict[tuple[str, str], type]:
+        """The dataclasses and named tuples that this program's function can mean, by module and name."""
+        spaces = [self._globals, *map(vars, self.modules.values())]
+        found = [v for s in spaces for v in list(s.values())]
+        found += [c.cell_contents for c in self._cells.values() if _is_set(c)]
+        found += [*Content(strict=False).add(self._function).add(tuple(map(type, self._bound))).classes]
+        return {(v.__module__, v.__qualname__): v for v in found if isinstance(v, type) and _is_record(v)}
+
     def value(self, path: Path, local: Mapping[str, Any]) -> Any:
         """Where a path leads.
 
         Raises:
-            LookupError, AttributeError, TypeError: It leads nowhere.
+            LookupError, AttributeError, TypeError, ValueError: It leads nowhere.
         """
         (kind, name), *steps = path
         if kind == "local":
             value = local[name]
         elif kind == "cell":
-            value = self._cells[name].cell_contents
+            # an argument that inner functions read is a cell, too
+            value = self._cells[name].cell_contents if name in self._cells else local[name]
         elif kind == "global":
             value = self._globals[name]
         else:
-            value = sys.modules[name]
+            value = self.modules[name]
+        if steps and isinstance(value, types.ModuleType):
+            (kind, name), *steps = steps
+            if kind != "attr" or self.modules.get(value.__name__) is not value:
+                raise TypeError(f"module {value.__name__} is not of this program")
+            value = vars(value)[name]
         for kind, key in steps:
             value = _STEPS[kind](value, key)
         return value
 
+    def input(self, path: Path, local: Mapping[str, Any]) -> Any:
+        """The tensor or number to which a path leads.
+
+        Raises:
+            LookupError, AttributeError, TypeError, ValueError: It leads to none.
+        """
+        value = self.value(path, local)
+        if not isinstance(value, (torch.Tensor, int, float)):
+            raise TypeError(f"it is a {type(value).__name__}, neither a tensor nor a number")
+        return value
+
+
+def _is_set(cell: types.CellType) -> bool:
+    try:
+        return cell.cell_contents is not cell
+    except ValueError:
+        return False
+
+
+def _is_record(cls: type) -> bool:
+    return dataclasses.is_dataclass(cls) or (issubclass(cls, tuple) and hasattr(cls, "_fields"))
+
+
+_CLOSED: Final = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
+
 
 def _attribute(value: Any, name: str) -> Any:
-    # instance attributes without descriptors' help first: module.__getattr__ is slow and names hold no code this way
-    attribute = getattr(value, "__dict__", {}).get(name, _STEPS)
-    return getattr(value, name) if attribute is _STEPS else attribute
+    """What an object holds under a name."""
+    if isinstance(value, _CLOSED):
+        raise TypeError(f"no path leads through a {type(value).__name__}")
+    held = object.__getattribute__(value, "__dict__") if type(value).__dictoffset__ else {}
+    if name in held:
+        return held[name]
+    if isinstance(value, torch.nn.Module):
+        for place in ("_parameters", "_buffers", "_modules"):
+            if name in held.get(place, ()):
+                return held[place][name]
+    if isinstance(value, tuple) and name in getattr(type(value), "_fields", ()):
+        return tuple.__getitem__(value, _field_names(type(value)).index(name))
+    for cls in type(value).__mro__:
+        slot = vars(cls).get(name)
+        if isinstance(slot, types.MemberDescriptorType):
+            return slot.__get__(value)
+    raise AttributeError(f"the {type(value).__name__} holds no '{name[:80]}'")
+
+
+def _item(value: Any, key: Any) -> Any:
+    """An item of a dict, list or tuple, whatever a class of them does beside that."""
+    if isinstance(value, dict):
+        found = dict.get(value, key, _STEPS)
+        if found is _STEPS:
+            raise KeyError(key)
+        return found
+    if isinstance(value, list):
+        return list.__getitem__(value, key)
+    if isinstance(value, tuple):
+        return tuple.__getitem__(value, key)
+    raise TypeError(f"no path leads through a {type(value).__name__}")
+
+
+def _at_position(value: Any, position: Any) -> Any:
+    if not isinstance(value, dict):
+        raise TypeError(f"a {type(value).__name__} has no keys")
+    return dict.get(value, list(dict.keys(value))[position])
+
+
+def _number(name: str) -> Callable[[Any, Any], Any]:
+    function = getattr(torch.Tensor, name)
+
+    def number(value: Any, dim: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            raise TypeError(f"a {type(value).__name__} has no {name}")
+        return function(value) if dim is None else function(value, dim)
+
+    return number
 
 
 _STEPS: Final[dict[str, Callable[[Any, Any], Any]]] = {
-    "attr": _attribute,
-    "item": lambda value, key: value[key],
-    "key": lambda value, position: value[list(value)[position]],
-    "size": lambda value, dim: value.size(dim),
-    "stride": lambda value, dim: value.stride(dim),
-    "storage_offset": lambda value, none: value.storage_offset(),
-}
+    "attr": _attribute, "item": _item, "key": _at_position, "size": _number("size"), "stride": _number("stride"),
+    "storage_offset": _number("storage_offset"),
+}  # fmt: skip
+_KEYS: Final[dict[str, tuple[type, ...]]] = {
+    "attr": (str,), "item": (str, int, bool), "key": (int,), "size": (int,), "stride": (int,),
+    "storage_offset": (type(None),),
+}  # fmt: skip
 
 
 def read_path(path: Any) -> Path:
@@ -203,9 +255,11 @@ def read_path(path: Any) -> Path:
         raise ValueError(f"path {str(path)[:80]}")
     for position, step in enumerate(path):
         kinds = _STEPS if position else ("local", "cell", "global", "module")
-        if not isinstance(step, list) or len(step) != 2 or step[0] not in kinds:
+        if not isinstance(step, list) or len(step) != 2 or type(step[0]) is not str or step[0] not in kinds:
             raise ValueError(f"path step {str(step)[:80]}")
-        if step[0] == "attr" and not (isinstance(step[1], str) and step[1].isidentifier() and step[1][:2] != "__"):
+        if type(step[1]) not in (_KEYS[step[0]] if position else (str,)):
+            raise ValueError(f"path step {str(step)[:80]}")
+        if step[0] == "attr" and not (step[1].isidentifier() and step[1][:2] != "__"):
             raise ValueError(f"path leads through {str(step[1])[:40]!r}")
     return path
 
@@ -243,9 +297,13 @@ class ResultRecorder:
         outputs: What the graph returned, marked.
         inputs: Paths and values of the graph's inputs.
         local: The local variables that the call began with.
+        names: Knows the classes that a result may be made of.
     """
 
-    def __init__(self, outputs: Sequence[Any], inputs: Sequence[GraphInput], local: Mapping[str, Any]) -> None:
+    def __init__(
+        self, outputs: Sequence[Any], inputs: Sequence[GraphInput], local: Mapping[str, Any], names: PathRoots
+    ) -> None:
+        self._names = names
         self._outputs = {id(v): i for i, v in enumerate(outputs) if v is not None}
         self._given: dict[int, Path] = {}
         for name, value in local.items():
@@ -269,9 +327,9 @@ class ResultRecorder:
             for key, part in value.items():
                 if type(key) in (str, int):
                     self._remember([*path, ["item", key]], part, depth - 1)
-        elif dataclasses.is_dataclass(value):
+        elif dataclasses.is_dataclass(value) and hasattr(value, "__dict__"):
             for each in dataclasses.fields(value):
-                self._remember([*path, ["attr", each.name]], getattr(value, each.name, None), depth - 1)
+                self._remember([*path, ["attr", each.name]], vars(value).get(each.name), depth - 1)
 
     def tree(self, value: Any) -> dict[str, Any]:
         """The recipe of a result.
@@ -291,50 +349,44 @@ class ResultRecorder:
         if kind in (dict, OrderedDict) and all(type(k) in (str, int) for k in value):
             return {kind.__name__: [[k, self.tree(v)] for k, v in value.items()]}
         if dataclasses.is_dataclass(value) or (isinstance(value, tuple) and hasattr(value, "_fields")):
-            return {"record": [_class_name(kind), [[n, self.tree(v)] for n, v in _fields(value)]]}
+            return {"record": [self._class_name(kind), [[n, self.tree(v)] for n, v in _fields(value)]]}
         if isinstance(value, torch.Size):
             return {"size": [self.tree(v) for v in value]}
         return {"value": plain(value)}
 
+    def _class_name(self, kind: type) -> list[str]:
+        name = (kind.__module__, kind.__qualname__)
+        if self._names.records.get(name) is not kind:
+            raise Unstorable(f"a result of class {kind.__qualname__}, which the function does not name")
+        return [*name]
+
+
+def _field_names(cls: Any) -> list[str]:
+    """What the constructor of a record takes."""
+    if issubclass(cls, tuple):
+        return [*cls._fields]
+    return [f.name for f in dataclasses.fields(cls) if f.init]
+
 
 def _fields(value: Any) -> list[tuple[str, Any]]:
+    kind = type(value)
     if isinstance(value, tuple):
-        return list(zip(value._fields, value))  # type: ignore[attr-defined]
-    fields = [f for f in dataclasses.fields(value) if f.init]
-    if len(fields) < len(dataclasses.fields(value)):
-        raise Unstorable(
-            f"a result of class {type(value).__qualname__}, whose fields are not all set by its constructor"
-        )
-    return [(f.name, getattr(value, f.name)) for f in fields]
-
-
-def _class_name(kind: type) -> list[str]:
-    name = [kind.__module__, kind.__qualname__]
-    if _class_of(*name) is not kind:
-        raise Unstorable(f"a result of class {kind.__qualname__}, which no import finds")
-    return name
-
-
-def _class_of(module: str, qualname: str) -> Any:
-    """A class of a module that this process has imported itself; None if there is none."""
-    value: Any = sys.modules.get(module)
-    for part in qualname.split("."):
-        value = getattr(value, part, None) if part.isidentifier() else None
-    ok = isinstance(value, type) and (
-        dataclasses.is_dataclass(value) or (issubclass(value, tuple) and hasattr(value, "_fields"))
-    )
-    return value if ok else None
+        return list(zip(_field_names(kind), value))
+    if not all(f.init for f in dataclasses.fields(value)):
+        raise Unstorable(f"a result of class {kind.__qualname__}, whose fields are not all set by its constructor")
+    return [(name, _attribute(value, name)) for name in _field_names(kind)]
 
 
 Build = Callable[[Sequence[Any], Callable[[Path], Any]], Any]
 
 
-def builder(tree: Any, outputs: int, depth: int = _DEPTH) -> Build:
+def builder(tree: Any, outputs: int, names: PathRoots, depth: int = _DEPTH) -> Build:
     """A function of the graph's outputs and a resolver of paths that makes the result.
 
     Args:
         tree: What ``ResultRecorder.tree`` found, from a file.
         outputs: Number of the graph's outputs.
+        names: Knows the classes that a result may be made of; no other is.
         depth: How deep it may be.
 
     Raises:
@@ -353,32 +405,47 @@ def builder(tree: Any, outputs: int, depth: int = _DEPTH) -> Build:
     if kind == "value":
         value = unplain(content)
         return lambda outs, find: value
-    return _container(kind, content, outputs, depth - 1)
+    return _container(kind, content, outputs, names, depth - 1)
 
 
-def _container(kind: str, content: Any, outputs: int, depth: int) -> Build:
+def _container(kind: str, content: Any, outputs: int, names: PathRoots, depth: int) -> Build:
     if kind in ("list", "tuple", "size"):
-        parts = [builder(c, outputs, depth) for c in content]
+        parts = [builder(c, outputs, names, depth) for c in content]
         made: Any = {"list": list, "tuple": tuple, "size": torch.Size}[kind]
         return lambda outs, find: made([p(outs, find) for p in parts])
     if kind in ("dict", "OrderedDict"):
-        pairs = [(unplain(k), builder(c, outputs, depth)) for k, c in content]
+        pairs = [(unplain(k), builder(c, outputs, names, depth)) for k, c in content]
         make: Any = {"dict": dict, "OrderedDict": OrderedDict}[kind]
         return lambda outs, find: make([(k, p(outs, find)) for k, p in pairs])
     if kind != "record":
         raise ValueError(f"result of kind {kind[:40]}")
     (module, qualname), fields = content
-    cls = _class_of(module, qualname)
+    cls = names.records.get((module, qualname))
     if cls is None:
-        raise ValueError(f"class {str(qualname)[:80]} of module {str(module)[:80]} is not there")
-    named = [(str(n), builder(c, outputs, depth)) for n, c in fields]
-    return lambda outs, find: cls(**{n: p(outs, find) for n, p in named})
+        raise ValueError(f"class {str(qualname)[:80]} of module {str(module)[:80]} is none that the function names")
+    named = {n: builder(c, outputs, names, depth) for n, c in fields}
+    if list(named) != _field_names(cls):
+        raise ValueError(f"fields of {str(qualname)[:80]}")
+    record = cls
+    return lambda outs, find: record(**{n: p(outs, find) for n, p in named.items()})
 
 
 def unmarked(value: Any) -> Any:
-    """A result without marks, for the caller of the recorded call."""
+    """A result without marks, for the caller of the recorded call; lists and dicts are changed in place."""
     if isinstance(value, MarkedInt):
         return int(value)
     if isinstance(value, MarkedFloat):
         return float(value)
+    if type(value) is tuple:
+        return tuple(map(unmarked, value)) if any(map(_has_marks, value)) else value
+    if type(value) is list:
+        value[:] = map(unmarked, value)
+    elif type(value) is dict:
+        value.update((k, unmarked(v)) for k, v in value.items())
     return value
+
+
+def _has_marks(value: Any) -> bool:
+    if type(value) in (list, tuple):
+        return any(map(_has_marks, value))
+    return isinstance(value, (MarkedInt, MarkedFloat)) or (type(value) is dict and any(map(_has_marks, value.values())))

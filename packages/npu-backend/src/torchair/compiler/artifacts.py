@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ge_graph.errors import ArchiveError, ConfigError
+from ge_graph.errors import ArchiveError, ConfigError, GeError
 from tair_export.ranks import Rank
 from torchair.artifact import stored_graph
+from torchair.artifact.content import Unknowable
+from torchair.artifact.dependencies import Subject, key
 from torchair.artifact.stored_graph import Stored, Unstorable
 
 _NAME: Final = "graph"
@@ -55,19 +57,17 @@ class CompiledFxGraph:
 
         Errors: ConfigError GE1061 if the graph has no such form.
         """
-        from torchair.artifact.cache import environment
-
         try:
             if self._stored is None:
                 raise Unstorable("this mode makes no graph that a file can hold")
-            self._stored.more["device"] = self._device
+            self._stored.contract.device = self._device
             with tempfile.TemporaryDirectory() as folder:
-                stored_graph.write(self._stored, Path(folder), _NAME, environment(self._config), _ALONE)
+                stored_graph.write(self._stored, Path(folder), _NAME, key(Subject(self._config)), _ALONE)
                 packed = io.BytesIO()
                 with zipfile.ZipFile(packed, "w") as out:
                     for name in sorted(_FILES):
                         out.write(Path(folder) / name, name)
-        except Unstorable as error:
+        except (Unstorable, Unknowable) as error:
             raise ConfigError("GE1061", f"dump_artifacts: {error}", next="keep the function itself") from None
         return CompiledFxArtifacts(packed.getvalue())
 
@@ -78,10 +78,10 @@ class CompiledFxGraph:
         Args:
             config: The options that the graph was compiled with; None means all defaults.
 
-        Errors: ConfigError GE1011 for another type; ArchiveError GE502x if the data is damaged, GE5050 if versions,
-        converters or options are others now.
+        Errors: ConfigError GE1011 for another type, GE1061 if it cannot be known whether the data is stale;
+        ArchiveError GE502x if the data is damaged, GE5050 if versions, converters or options are others now; else as
+        for a graph that is compiled.
         """
-        from torchair.artifact.cache import environment
         from torchair.compiler.pipeline import Pipeline, new_number
         from torchair.config.compiler_config import CompilerConfig
 
@@ -91,28 +91,32 @@ class CompiledFxGraph:
                 next="keep the object that dump_artifacts returned",
             )  # fmt: skip
         options = CompilerConfig() if config is None else config
-        with tempfile.TemporaryDirectory() as folder:
-            _unpack(artifacts.content, Path(folder))
-            stored = stored_graph.read(Path(folder) / f"{_NAME}.manifest.json", environment(options), _ALONE)
-        device = str(stored.more.get("device", "cpu"))
-        call = Pipeline(options, "forward", new_number()).load_stored(stored, device)
+        try:
+            wanted = key(Subject(options))
+        except Unknowable as error:
+            raise ConfigError("GE1061", f"load_artifacts: {error}", next="compile the graph again") from None
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                _unpack(artifacts.content, Path(folder))
+                stored = stored_graph.read(Path(folder) / f"{_NAME}.manifest.json", wanted, _ALONE)
+            device = stored.contract.device
+            call = Pipeline(options, "forward", new_number()).load_stored(stored, device)
+        except GeError:
+            raise
+        except Exception as error:
+            raise _damaged(f"{type(error).__name__}: {str(error)[:200]}") from error
         return CompiledFxGraph(call, stored, device, options)
 
 
 def _unpack(content: bytes, folder: Path) -> None:
-    try:
-        with zipfile.ZipFile(io.BytesIO(content)) as packed:
-            entries = packed.infolist()
-            if {e.filename for e in entries} != _FILES or len(entries) != len(_FILES):
-                raise _damaged(f"it holds {', '.join(sorted(e.filename for e in entries))[:200]}")
-            if sum(e.file_size for e in entries) > _LIMIT:
-                raise _damaged("it is larger than a graph can be")
-            for entry in entries:
-                (folder / entry.filename).write_bytes(packed.read(entry))
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
-        if isinstance(error, ArchiveError):
-            raise
-        raise _damaged(str(error)[:200]) from None
+    with zipfile.ZipFile(io.BytesIO(content)) as packed:
+        entries = packed.infolist()
+        if {e.filename for e in entries} != _FILES or len(entries) != len(_FILES):
+            raise _damaged(f"it holds {', '.join(sorted(e.filename for e in entries))[:200]}")
+        if sum(e.file_size for e in entries) > _LIMIT:
+            raise _damaged("it is larger than a graph can be")
+        for entry in entries:
+            (folder / entry.filename).write_bytes(packed.read(entry))
 
 
 def _damaged(why: str) -> ArchiveError:

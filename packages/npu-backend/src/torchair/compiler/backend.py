@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -39,8 +41,10 @@ class NpuFxCompiler:
         training: bool = False,
         gears: Any = None,
         guarded: bool = False,
+        before: list[float] | None = None,
     ) -> None:
         self.config = config
+        self.before = [] if before is None else before
         self.gears = gears
         self.guarded = guarded
         self.training = training
@@ -60,12 +64,14 @@ class NpuFxCompiler:
 
         Errors: see ``torchair.compiler.pipeline.Pipeline.compile``.
         """
+        start = time.perf_counter()
         from torchair.compiler import pipeline
         from torchair.compiler.artifacts import CompiledFxGraph
 
         model_id = pipeline.new_model(gm, self.config) if self.model_id is None else self.model_id
         made = pipeline.Pipeline(self.config, self.phase, model_id, self.training)
-        made.gears, made.guarded = self.gears, self.guarded
+        made.gears, made.guarded, made.before = self.gears, self.guarded, self.before
+        made.before.append(time.perf_counter() - start)
         if self.model_id is not None:  # called by our own backend, which keeps nothing
             return made.compile(gm, example_inputs)
         kept: list[Any] = []
@@ -88,6 +94,97 @@ def get_compiler(compiler_config: CompilerConfig | None = None) -> NpuFxCompiler
     return NpuFxCompiler(_config(compiler_config))
 
 
+class Backend(functools.partial):  # type: ignore[type-arg]
+    """A backend with its options; equal ones compile alike, so that torch takes one's graphs for the other.
+
+    Equal are backends of the same options, decompositions and passes, as they are now and as they were whenever one
+    compiled: options that changed after a first call leave graphs behind that an unchanged backend would not make.
+    Copies and what pickle brings back are equal to the original.
+    """
+
+    __name__ = "npu"  # errors of torch begin with it
+
+    def __new__(cls, function: Callable[..., Any], /, **keywords: Any) -> Backend:
+        made = super().__new__(cls, function, **keywords)
+        made.used = []
+        return made
+
+    used: list[dict[str, Any]]
+    """The settings of each compilation, without repetitions."""
+
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        now = self._settings()
+        if not any(_equal(now, before) for before in self.used):
+            self.used.append(now)
+        return super().__call__(*args, **keywords)
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, Backend) or self.func is not other.func:
+            return False
+        mine, others = [self._settings(), *self.used], [other._settings(), *other.used]
+        return _equal(mine[0], others[0]) and all(
+            any(_equal(a, b) for b in those) for these, those in ((mine, others), (others, mine)) for a in these
+        )
+
+    def __hash__(self) -> int:
+        # of what never changes: options may, and a backend must stay where it is in a dict
+        return hash((self.func, frozenset(self.keywords.get("custom_decompositions") or ())))
+
+    def __repr__(self) -> str:
+        config = self.keywords.get("compiler_config")
+        more = self.keywords.get("custom_decompositions")
+        parts = ["defaults" if config is None else repr(config), *([f"{len(more)} decompositions"] if more else [])]
+        return f"<{self.__name__} backend: {', '.join(parts)}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        keywords, used = (_named(dict(self.keywords)), [*map(_named, self.used)])
+        return _remade, (self.func, keywords, used)
+
+    def _settings(self) -> dict[str, Any]:
+        """Option paths away from their defaults, and the other keywords, with their present values."""
+        found = dict(self.keywords)
+        config = found.pop("compiler_config", None)
+        if config is not None:
+            found |= {f"config.{path}": copy.copy(v.value) for path, v in config.values() if not v.is_default}
+        flat = getattr(config, "graph_ex", None)
+        if flat is not None:
+            found |= {f"graph_ex.{path}": copy.copy(v.value) for path, v in flat.values() if not v.is_default}
+        found["custom_decompositions"] = dict(found.get("custom_decompositions") or {})
+        return found
+
+
+def _named(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings with names in the place of torch's operators, which pickle does not take."""
+    import torch
+
+    made = settings.get("custom_decompositions") or {}
+    ops = [(str(op) if isinstance(op, torch._ops.OpOverload) else op, fn) for op, fn in made.items()]
+    return {**settings, "custom_decompositions": ops}
+
+
+def _with_operators(settings: dict[str, Any]) -> dict[str, Any]:
+    import torch
+
+    ops = {
+        functools.reduce(getattr, op.split("."), torch.ops) if isinstance(op, str) else op: fn
+        for op, fn in settings["custom_decompositions"]
+    }
+    return {**settings, "custom_decompositions": ops}
+
+
+def _remade(function: Callable[..., Any], keywords: dict[str, Any], used: list[dict[str, Any]]) -> Backend:
+    made = Backend(function, **_with_operators(keywords))
+    made.used = [*map(_with_operators, used)]
+    return made
+
+
+def _equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Equality that tells True from 1."""
+    return one == other and all(type(value) is type(other[name]) for name, value in one.items())
+
+
 def get_npu_backend(
     *,
     compiler_config: CompilerConfig | None = None,
@@ -99,6 +196,9 @@ def get_npu_backend(
         compiler_config: Options; None means all defaults.
         custom_decompositions: ATen op to the function that replaces it while tracing, over the built-in ones.
 
+    Returns:
+        A ``functools.partial`` with these keywords, equal to every other one that compiles alike.
+
     Errors: ConfigError GE1011 for another type of either.
 
     Example:
@@ -107,14 +207,19 @@ def get_npu_backend(
         >>> model(torch.randn(3, 4)).shape
         torch.Size([3, 2])
     """
+    import torch
+
+    from ge_converters.base.torch_versions import untested
     from torchair.oplib.torch_ops import prepare_ops_of_torch_npu
 
     _config(compiler_config)
     _decompositions(custom_decompositions)
+    if outside := untested(torch.__version__):
+        logger.warning_once(f"{outside}; docs/versions.md lists what was run")
     prepare_ops_of_torch_npu()
     if getattr(sys.modules.get("torchair_autoload"), "replaced", False):
         logger.warning_once("torch_npu carries a torchair of its own; the installed package is used instead of it")
-    return functools.partial(
+    return Backend(
         _npu_backend,
         compiler_config=compiler_config,
         aot_config=None,
@@ -202,6 +307,7 @@ def _compile_graph(
     more: Mapping[str, Any],
     inference: Callable[..., Any] | None,
 ) -> Callable[..., Any]:
+    start = time.perf_counter()
     from ge_converters.base.torch_compat import from_dynamo, run_aot, silent_fallbacks
     from ge_converters.decompose.table import decomposition_table
     from ge_converters.decompose.whole import KeepWhole
@@ -213,13 +319,15 @@ def _compile_graph(
     model_id = pipeline.new_model(gm, config)
     gears = gears_of(gm, config)
     traced = None
+    before: list[float] = []
     if inference is None and not more and not _joint(config) and not observers.compile_observers(config):
         traced = traced_graph(
             config, gm, example_inputs, decompositions=decompositions, gears=gears, label=f"model {model_id}"
         )  # fmt: skip
     if traced is not None:
         stages = pipeline.Pipeline(config, "forward", model_id)
-        stages.gears, stages.guarded = gears, guarded
+        stages.gears, stages.guarded, stages.before = gears, guarded, before
+        before.append(time.perf_counter() - start)
         loaded = traced.load(stages)
         if loaded is not None:
             return loaded if gears is None else gears.wrap(loaded)
@@ -228,15 +336,19 @@ def _compile_graph(
     elif traced is not None:
         compiler = traced.compiler(stages)
     else:
-        compiler = NpuFxCompiler(config, "forward", model_id, gears=gears, guarded=guarded)
+        compiler = NpuFxCompiler(config, "forward", model_id, gears=gears, guarded=guarded, before=before)
+    table = decomposition_table(decompositions, device_kernels=config.mode.value == "reduce-overhead")
+    before[:] = [time.perf_counter() - start]
     try:
         call = run_aot(
             gm,
             example_inputs,
-            forward=NpuFxCompiler(config, "forward", model_id, training=True, gears=gears, guarded=guarded),
+            forward=NpuFxCompiler(
+                config, "forward", model_id, training=True, gears=gears, guarded=guarded, before=before
+            ),
             backward=NpuFxCompiler(config, "backward", model_id, training=True, gears=gears, guarded=guarded),
             inference=compiler,
-            decompositions=decomposition_table(decompositions, device_kernels=config.mode.value == "reduce-overhead"),
+            decompositions=table,
             keep_inference_input_mutations=bool(config.experimental_config.keep_inference_input_mutation),
             more={**_joint(config), **more},
             tracing=KeepWhole(),

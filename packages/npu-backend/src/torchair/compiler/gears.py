@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from ge_converters.base.torch_compat import current_translation, mark_sizes, source_text
+from ge_converters.base.torch_frames import frame_code, graph_argument, guard_owning_module, owning_module
 from ge_graph.errors import ConfigError, EngineError
 from torchair.config.log import logger
 
@@ -25,8 +26,11 @@ if TYPE_CHECKING:
 
 LIMIT: Final = 100
 _MARK: Final = "_torchair_dim_gears"
-_known: Final[weakref.WeakKeyDictionary[Any, dict[str, dict[int, tuple[int, ...]]]]] = weakref.WeakKeyDictionary()
-"""Code object to the gears of its inputs, by where they come from: later calls bring tensors that nobody has marked."""
+_known: Final[weakref.WeakKeyDictionary[Any, dict[tuple[Any, str], dict[int, tuple[int, ...]]]]] = (
+    weakref.WeakKeyDictionary()
+)
+"""The module that a function belongs to, or else its code, to the gears of its inputs by code and where they come from:
+later calls bring tensors that nobody has marked. Other modules of the class have gears of their own, or none."""
 
 
 def set_dim_gears(t: torch.Tensor, dim_gears: Mapping[int, Sequence[int]]) -> None:
@@ -219,28 +223,31 @@ class _Sizes:
 
 
 def _marked(inputs: Sequence[torch.fx.Node]) -> dict[int, dict[int, tuple[int, ...]]]:
-    """Position of an input to its gears, from the tensors themselves or from earlier traces of the same code."""
+    """Position of an input to its gears, from the tensors themselves or from earlier traces of the same function."""
     tx = current_translation()
     if tx is None:  # a graph that does not come from dynamo
         return {}
     marked = {}
-    code = tx.f_code
-    remembered = _known.get(code, {})
+    code = frame_code(tx)
+    owner = owning_module()
+    remembered = _known.get(owner or code, {})
     for position, node in enumerate(inputs):
-        argument = node.meta.get("grapharg")
+        argument = graph_argument(node)
         example = getattr(argument, "example", None)
         if not isinstance(example, torch.Tensor):
             continue
         name = _source_name(node)
-        gears = getattr(example, _MARK, None) or remembered.get(name)
+        gears = getattr(example, _MARK, None) or remembered.get((code, name))
         if gears and max(gears) < example.dim():
             marked[position] = gears
-            _known.setdefault(code, {})[name] = gears
+            _known.setdefault(owner or code, {})[code, name] = gears
+    if any(known == code for gears in _known.values() for known, _ in gears):
+        guard_owning_module()  # without gears too: a graph that takes every size is not for the module that has them
     return marked
 
 
 def _source_name(node: torch.fx.Node) -> str:
-    return source_text(node.meta["grapharg"].source).replace("L['", "").replace("']", "")
+    return source_text(graph_argument(node).source).replace("L['", "").replace("']", "")
 
 
 def _check_config(config: CompilerConfig) -> None:

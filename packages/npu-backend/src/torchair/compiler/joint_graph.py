@@ -13,10 +13,10 @@ from typing import Any, TypeAlias
 
 import torch
 
+from ge_converters.base.operators import aten
 from ge_graph.errors import ConfigError
 from torchair.passes.base import output_node, output_values, value_of
 
-aten = torch.ops.aten
 Node: TypeAlias = torch.fx.Node
 Halves = tuple[torch.fx.GraphModule, torch.fx.GraphModule]
 

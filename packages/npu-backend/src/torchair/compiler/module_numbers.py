@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 
@@ -20,8 +19,8 @@ from ge_converters.base.torch_compat import (
     current_translation,
     float_inputs,
     retrace_with_constants,
-    sources,
 )
+from ge_converters.base.torch_frames import belongs_to_the_model
 from torchair.config.log import logger
 
 
@@ -38,20 +37,8 @@ def module_numbers_fixed(gm: torch.fx.GraphModule) -> Iterator[None]:
         yield
         return
     with constants_of_this_graph():
-        numbers = [each for each in float_inputs(gm) if not each.changed and _belongs_to_the_model(each.source)]
+        numbers = [each for each in float_inputs(gm) if not each.changed and belongs_to_the_model(each.source)]
         if numbers:
             logger.debug("numbers that become constants under a guard: %s", ", ".join(each.name for each in numbers))
             retrace_with_constants(each.symbol for each in numbers)
         yield
-
-
-def _belongs_to_the_model(source: Any) -> bool:
-    """Whether a number is reached through a module or a global or captured variable, ``math.pi`` among them."""
-    s = sources()
-    kind = source.guard_source() if callable(source.guard_source) else source.guard_source
-    if kind.is_unspecialized_nn_module() or kind.is_specialized_nn_module():
-        return True
-    root = source
-    while isinstance(root, s.ChainedSource):
-        root = root.base
-    return isinstance(root, s.GlobalSource) or (isinstance(root, s.LocalSource) and bool(root.is_derefed_cell_contents))

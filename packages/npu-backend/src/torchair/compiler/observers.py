@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ge_runtime.api import Engine, Executable
     from tair_debug.observer import Stage
     from torchair.config.compiler_config import CompilerConfig
+    from torchair.passes.proofs import Watch
 
 
 def dynamo_observers(config: CompilerConfig | None = None) -> tuple[CompileObserver, ...]:
@@ -44,6 +45,15 @@ def compile_observers(config: CompilerConfig) -> tuple[CompileObserver, ...]:
 
         observers.append(GraphDump(dump.type.value, dump.path.value))
     return tuple(observers)
+
+
+def rewrite_watch(config: CompilerConfig) -> Watch | None:
+    """Who compares graphs before and after each rewrite, if ``debug.verify_rewrites`` asks for it."""
+    if not config.debug.verify_rewrites.value:
+        return None
+    from torchair.passes.proofs import Watch
+
+    return Watch()
 
 
 def tell_unchanged(seeing: Iterable[CompileObserver], stage: Stage, label: str, kind: str) -> None:
@@ -85,7 +95,7 @@ def _debug_record(name: str) -> bool:
 @functools.cache
 def _start_debug_log(path: str) -> None:
     try:
-        os.close(artefacts.open_owned(path, os.O_WRONLY | os.O_CREAT))
+        artefacts.claim(path)
         record_to(_DebugLog(path, encoding="utf-8", errors="backslashreplace"))
     except OSError as error:
         raise artefacts.no_file(debug_tree.VARIABLE, path, error) from error

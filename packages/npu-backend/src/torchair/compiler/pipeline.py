@@ -13,7 +13,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -29,14 +29,15 @@ from ge_graph.rules.options import check_options
 from tair_debug.observer import Stage
 from tair_debug.report import CompileReport
 from torchair.artifact import cache
-from torchair.artifact.stored_graph import Stored
+from torchair.artifact.size_conditions import Watch, become_guards, shape_env_of
+from torchair.artifact.stored_graph import Contract, Stored
 from torchair.compiler import observers, records
 from torchair.compiler.gears import gear_options
 from torchair.config import explain
 from torchair.config.log import logger
 from torchair.passes import FxProgress, run_all
 from torchair.passes.base import output_values, value_of
-from torchair.runtime.views import ViewPlan, take_views
+from torchair.runtime.views import ViewPlan, take_views, view_the_inputs
 
 if TYPE_CHECKING:
     from ge_converters.lowering import Lowered
@@ -97,6 +98,8 @@ class Pipeline(FxProgress):
     Attributes:
         gears: Sizes that are known beforehand.
         guarded: Whether only dynamo calls what is compiled, after its guards: the engine need not look at inputs again.
+        before: Seconds that our backend spent on the model before it had this graph; the first of its graphs counts
+            them, and empties the list.
     """
 
     def __init__(self, config: CompilerConfig, phase: Phase, model_id: int, training: bool = False) -> None:
@@ -107,9 +110,11 @@ class Pipeline(FxProgress):
         self.report = CompileReport(model_id, phase, self.stage.graph_id)
         self._label = f"model {model_id} {phase}"
         self.on_stored: Callable[[Stored], None] | None = None
-        self.on_saving: Callable[[Stored, Callable[[], None] | None], None] | None = None
+        self.on_saving: Callable[[Stored, Callable[[], object] | None], None] | None = None
         self.gears: Gears | None = None
         self.guarded = False
+        self.before: list[float] = []
+        self._watch = observers.rewrite_watch(config)
 
     def compile(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Call:
         """All stages.
@@ -123,16 +128,26 @@ class Pipeline(FxProgress):
         Errors: ConfigError for options, PassError for custom passes, LoweringError for what cannot be lowered,
         GraphError if verification fails, EngineError if the engine refuses.
         """
-        start = time.perf_counter()
+        start = time.perf_counter() - self._before_s()
         self.report.fx_nodes = sum(n.op == "call_function" for n in gm.graph.nodes)
         records.compiler_inputs(self._label, example_inputs)
         try:
             call = self._compile(gm, example_inputs)
         finally:
             self.report.total_s = time.perf_counter() - start
+        if self._watch is not None:
+            self.report.rewrites = self._watch.described()
+            logger.info("%s: verify_rewrites: %s", self._label, "\n  ".join(self.report.rewrites))
         for reports in _recorders:
             reports.append(self.report)
         return call
+
+    def _before_s(self) -> float:
+        took = sum(self.before)
+        self.before.clear()
+        if took:
+            self.report.stages["prepare"] = took
+        return took
 
     def _compile(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Call:
         config = self.config
@@ -145,6 +160,8 @@ class Pipeline(FxProgress):
         self.fx_graph("", gm)
         dump = observers.tensor_dump(config, gm, "original")
         self._fx_passes(gm, example_inputs)
+        if self.stage.phase == "forward":
+            view_the_inputs(gm)
         observers.write_summary(config, gm)
         eager = observers.eager_run(config, self.stage, gm)
         if eager is not None:
@@ -158,13 +175,36 @@ class Pipeline(FxProgress):
         return self._on_ge(gm, choose_engine(device))
 
     def _on_ge(self, gm: torch.fx.GraphModule, engine: Engine) -> Call:
-        """The whole graph as one GE graph."""
+        """The whole graph as one GE graph, from the cache if it has it; observers are shown every stage and so get no
+        cache."""
         plan = take_views(gm)
+        gears = "" if self.gears is None else self.gears.text()
         with real_values(), no_collection():
-            stored = self._stored(gm, plan)
+            entry = cache.entry_for(self.config, gm, self._label, gears) if not self.observers else None
+            kept = None if entry is None else self._from_cache(gm, engine, entry)
+            if kept is not None:
+                return kept
+            stored = self._stored(gm, plan, entry)
             if self.on_stored is not None:
                 self.on_stored(stored)
             return self._load(stored, engine)
+
+    def _from_cache(self, gm: torch.fx.GraphModule, engine: Engine, entry: cache.CacheEntry) -> Call | None:
+        with self.timed("compile cache") as note:
+            kept = entry.load(lambda kept: kept if become_guards(kept.contract.found(), gm) else None)
+            note("miss" if kept is None else "hit")
+        if kept is None:
+            return None
+        found = kept
+        call = entry.attempt(lambda: self._load(found, engine))
+        if call is None:
+            return None
+        self.report.ge_ops += _tasks(kept.lowered.graph)
+        if self.on_saving is not None:
+            self.on_saving(kept, None)
+        if self.on_stored is not None:
+            self.on_stored(kept)
+        return call
 
     def _static_inputs(self) -> frozenset[int]:
         """Inputs that keep their memory from call to call. torch counts them in the forward graph; of those of a
@@ -217,23 +257,11 @@ class Pipeline(FxProgress):
             observer.output_code(self.stage, source)
         return boxed(call)
 
-    def _stored(self, gm: torch.fx.GraphModule, plan: ViewPlan) -> Stored:
-        """The finished GE graph, from the cache if it has it; observers are shown every stage and so get no cache."""
-        gears = "" if self.gears is None else self.gears.text()
-        entry = cache.entry_for(self.config, gm, self._label, gears) if not self.observers else None
-        if entry is not None:
-            with self.timed("compile cache") as note:
-                cached = entry.load()
-                hit = cached is not None and cache.refix(gm, cached.numbers())
-                note("hit" if hit else "miss")
-            if cached is not None and hit:
-                self.report.ge_ops += _tasks(cached.lowered.graph)
-                if self.on_saving is not None:
-                    self.on_saving(cached, None)
-                return cached
-        watch = cache.Watch(gm)
+    def _stored(self, gm: torch.fx.GraphModule, plan: ViewPlan, entry: cache.CacheEntry | None) -> Stored:
+        """The finished GE graph; the cache gets it."""
+        watch = Watch(shape_env_of(gm))
         lowered = self._to_ge(gm, specialise=True)
-        stored = Stored(lowered, plan, watch.fixed, self._static_inputs())
+        stored = Stored(lowered, plan, Contract(watch.conditions), self._static_inputs())
         if self.gears is not None:
             values = [value_of(n) for n in gm.graph.nodes if n.op == "placeholder"]
             stored.more["gears"] = self.gears.options(lowered, values)
@@ -279,6 +307,14 @@ class Pipeline(FxProgress):
                 logger.debug("%s: FX graph %s\n%s", self._label, name, gm.graph)
             else:
                 logger.debug("%s: FX graph %s: unchanged", self._label, name)
+
+    def fx_rewrite(self, name: str, gm: torch.fx.GraphModule, where: str = "") -> AbstractContextManager[None]:
+        """Compare the FX graph before and after a pass, under ``debug.verify_rewrites``."""
+        return nullcontext() if self._watch is None else self._watch.fx_pass(name, gm, where)
+
+    def ge_rewrite(self, name: str, graph: Graph) -> AbstractContextManager[None]:
+        """Compare the GE graph before and after a pass, under ``debug.verify_rewrites``."""
+        return nullcontext() if self._watch is None else self._watch.ge_pass(name, graph)
 
     def _as_it_stands(self, gm: torch.fx.GraphModule, why: str, forward: Callable[..., Any]) -> Call:
         """The ATen graph's own program, for the options that ask for it."""
@@ -327,14 +363,15 @@ class Pipeline(FxProgress):
 
         with self.timed("load converters") as note:
             converters.register()
-            REGISTRY.load()
+            for target in dict.fromkeys(n.target for n in gm.graph.nodes if n.op == "call_function"):
+                REGISTRY.find(target)
             note("known")
-        schema.use_cann(self.config.cann_version.value)
-        lowered = convert_graph(
-            gm, name=f"graph_{self.stage.graph_id}", specialise=specialise,
-            prepare=lambda made: self._prepared(prepare(self._checked(made)), ref_data), progress=self,
-        )  # fmt: skip
-        self._check_soc(lowered.graph)
+        with schema.use_cann(self.config.cann_version.value):
+            lowered = convert_graph(
+                gm, name=f"graph_{self.stage.graph_id}", specialise=specialise,
+                prepare=lambda made: self._prepared(gm, prepare(self._checked(made)), ref_data), progress=self,
+            )  # fmt: skip
+            self._check_soc(lowered.graph)
         self.report.ge_ops += _tasks(lowered.graph)
         return lowered
 
@@ -346,8 +383,12 @@ class Pipeline(FxProgress):
         )
         return lowered
 
-    def _prepared(self, lowered: Lowered, ref_data: bool) -> tuple[Lowered, Sequence[ge_passes.Pass]]:
+    def _prepared(
+        self, gm: torch.fx.GraphModule, lowered: Lowered, ref_data: bool
+    ) -> tuple[Lowered, Sequence[ge_passes.Pass]]:
         """The bindings to go on with, and the GE passes that the options ask for."""
+        if self._watch is not None:
+            self._watch.graph_lowered(gm, lowered)
         experimental = self.config.experimental_config
         fuse = experimental.pattern_fusion_pass.value
         passes = [p for p in ge_passes.DEFAULT if fuse or not isinstance(p, ge_passes.FuseOperators)]
@@ -400,7 +441,7 @@ class Pipeline(FxProgress):
 
         Errors: EngineError if the engine refuses.
         """
-        start = time.perf_counter()
+        start = time.perf_counter() - self._before_s()
         call = self._load(stored, choose_engine(device))
         self.report.ge_ops += _tasks(stored.lowered.graph)
         self.report.total_s = time.perf_counter() - start

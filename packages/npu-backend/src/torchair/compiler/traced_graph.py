@@ -13,17 +13,22 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from ge_converters.base.torch_compat import aliasing_guards, aot_metadata, around_the_graph, real_values, size_hint
-from ge_graph.errors import ArchiveError
+from ge_converters.base.torch_compat import (
+    aliasing_guards,
+    aot_metadata,
+    around_the_graph,
+    is_composite,
+    real_values,
+)
 from tair_export.ranks import current
 from torchair.artifact import cache
-from torchair.artifact.size_conditions import condition, listed
-from torchair.artifact.stored_graph import Stored, Unstorable
+from torchair.artifact.dependencies import Subject
+from torchair.artifact.size_conditions import Watch, become_guards, shape_env_of
+from torchair.artifact.stored_graph import Contract, Stored, Unstorable
 from torchair.artifact.traced_call import order_of
 from torchair.config.compiler_config import find
 from torchair.config.log import logger
@@ -55,43 +60,28 @@ class TracedGraph:
         self._call: Callable[[list[Any]], Any] | None = None
         self._inner: list[Any] = []
         self._stored: Stored | None = None
-        self._later: Callable[[], None] | None = None
+        self._later: Callable[[], object] | None = None
         self._device, self._count = "cpu", 0
-        self._env = cache.shape_env_of(gm)
-        self._before = len(self._env.guards) if self._env is not None else 0
+        self._watch = Watch(shape_env_of(gm))
         self._aliasing = aliasing_guards()
 
     # -- reading
 
     def load(self, pipeline: Pipeline) -> Callable[..., Any] | None:
         """The compiled graph as AOTAutograd would hand it to dynamo; None if there is no entry of use."""
-        stored = None if self.entry is None else self.entry.load()
-        if stored is None:
-            return None
-        try:
-            record = stored.more["traced"]
-            order = [int(i) for i in record["order"]]
-            inputs = sum(n.op == "placeholder" for n in self._gm.graph.nodes)
-            if len(order) != stored.lowered.placeholders or any(not 0 <= i < inputs for i in order):
-                raise ValueError("order of the inputs")
-            count, device = int(record["outputs"]), str(record["device"])
-            conditions = [condition(c, cache.symbols_of(self._gm)) for c in record["conditions"]]
-        except (KeyError, TypeError, ValueError, RecursionError) as error:
-            logger.warning_once("%s: the cache entry cannot be read: %s; it is compiled anew", self._label, error)
-            return None
-        if not self._hold(conditions):
-            return None
-        with real_values():
-            call = pipeline.load_stored(stored, device)
-        return _outer(call, order, count)
 
-    def _hold(self, conditions: Sequence[Any]) -> bool:
-        """Whether the conditions hold for the sizes at hand; if so they become guards."""
-        if not conditions:
-            return True
-        if self._env is None or any(size_hint(self._env, c) is not True for c in conditions):
-            return False
-        return all(bool(self._env.create_symboolnode(self._env.replace(c))) for c in conditions)
+        def use(stored: Stored) -> Callable[..., Any] | None:
+            contract = stored.contract
+            inputs = sum(n.op == "placeholder" for n in self._gm.graph.nodes)
+            if contract.order is None or contract.inputs != inputs:
+                raise ValueError("the inputs are not those of the graph")
+            if not become_guards(contract.found(), self._gm):
+                return None
+            with real_values():
+                call = pipeline.load_stored(stored, contract.device)
+            return _outer(call, contract.order, contract.outputs)
+
+        return None if self.entry is None else self.entry.load(use)
 
     # -- writing
 
@@ -119,7 +109,7 @@ class TracedGraph:
 
         return compile_inference
 
-    def _keep(self, stored: Stored, save: Callable[[], None] | None) -> None:
+    def _keep(self, stored: Stored, save: Callable[[], object] | None) -> None:
         """The pipeline has made a graph; ``save`` writes it to the cache behind AOTAutograd."""
         self._stored, self._later = stored, save
 
@@ -131,8 +121,9 @@ class TracedGraph:
             self._behind("inputs that share memory")
             return compiled
         direct: Callable[..., Any] | None = None
+        conditions: list[Any] = []
         try:
-            conditions = self._conditions() if self._stored is not None else []
+            conditions = self._watch.conditions() if self._stored is not None else []
         except Unstorable as error:
             self._not_stored(str(error))
 
@@ -146,11 +137,6 @@ class TracedGraph:
 
         return run
 
-    def _conditions(self) -> list[Any]:
-        if self._env is None:
-            return []
-        return [listed(guard.expr) for guard in self._env.guards[self._before :]]
-
     def _first(self, flat: Sequence[Any], conditions: list[Any]) -> Callable[..., Any] | None:
         """After the first run: write the entry, and say how to call the graph directly; None if there is no way."""
         call, inner, self._inner, self._open = self._call, self._inner, [], False
@@ -160,10 +146,7 @@ class TracedGraph:
             return None
         stored, self._stored = self._stored, None
         if stored is not None and self.entry is not None:
-            stored.fixed = {}
-            stored.more["traced"] = {
-                "order": order, "outputs": self._count, "device": self._device, "conditions": conditions,
-            }  # fmt: skip
+            stored.contract = Contract(conditions, self._device, order, len(flat), self._count)
             self.entry.save(stored)
             self._later = None
         return None if call is None else _outer(call, order, self._count)
@@ -215,33 +198,13 @@ def traced_graph(
     if config.cache_dir.value:
         try:
             _check(config, gm, example_inputs)
-            entry = _entry(config, gm, example_inputs, decompositions, "" if gears is None else gears.text(), label)
-        except (Unstorable, ArchiveError) as error:
+            subject = Subject(
+                config, gm, example_inputs, decompositions, gears="" if gears is None else gears.text(), rank=current()
+            )
+            entry = cache.entry_of(subject, "traced", label)
+        except Unstorable as error:
             logger.info("%s: not cached before AOTAutograd: %s", label, error)
     return TracedGraph(gm, label, entry)
-
-
-def _entry(
-    config: CompilerConfig,
-    gm: torch.fx.GraphModule,
-    example_inputs: Sequence[Any],
-    decompositions: Mapping[Any, Callable[..., Any]],
-    gears: str,
-    label: str,
-) -> cache.CacheEntry:
-    rank = current()
-    key = {
-        **cache.environment(config),
-        "dynamo graph": cache._digest(_text(gm)),
-        "inputs": cache._digest(_inputs_text(example_inputs)),
-        "state": _state(),
-        "decompositions": cache._digest(sorted(f"{o}: {cache._option_text(f)}" for o, f in decompositions.items())),
-        "gears": gears,
-        "rank": f"{rank.index} of {rank.count}",
-    }
-    name = cache._digest(f"{k}: {v}" for k, v in sorted(key.items()))
-    root = Path(config.cache_dir.value).expanduser() / "traced" / name[:2] / name
-    return cache.CacheEntry(root, key, label, rank)
 
 
 def _check(config: CompilerConfig, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> None:
@@ -272,9 +235,7 @@ def _check_node(node: torch.fx.Node) -> None:
     if isinstance(target, torch._ops.OpOverloadPacket):
         overloads = [getattr(target, name) for name in target.overloads()]
     for op in overloads:
-        if op.namespace not in _OWN_NAMESPACES and torch._C._dispatch_has_kernel_for_dispatch_key(
-            op.name(), "CompositeImplicitAutograd"
-        ):
+        if op.namespace not in _OWN_NAMESPACES and is_composite(op):
             raise Unstorable(f"operator {op} is made of others by code that may change")
     if overloads or isinstance(target, torch._ops.HigherOrderOperator):
         return
@@ -283,50 +244,3 @@ def _check_node(node: torch.fx.Node) -> None:
     known = getattr(target, "__objclass__", None) is not None or home is not None
     if module.partition(".")[0] not in _TRUSTED or not known:
         raise Unstorable(f"a function of {module} is called")
-
-
-def _text(gm: torch.fx.GraphModule) -> list[str]:
-    lines = list(cache.graph_text(gm))
-    for line in lines:
-        if " at 0x" in line:
-            raise Unstorable(f"the graph holds an object without a name: {line[:120]}")
-    return lines
-
-
-def _inputs_text(example_inputs: Sequence[Any]) -> list[str]:
-    """Types, and which inputs share memory."""
-    seen: dict[int, int] = {}
-    lines = []
-    for value in example_inputs:
-        if not isinstance(value, torch.Tensor):
-            lines.append(f"{type(value).__name__}")
-            continue
-        if value.layout is not torch.strided:
-            raise Unstorable(f"an input of layout {value.layout}")
-        storage = seen.setdefault(value.untyped_storage()._cdata, len(seen))
-        kind = f"{type(value).__name__} {cache._value(value)}"
-        lines.append(f"{kind} {value.requires_grad} {value.is_conj()} {value.is_neg()} {storage}")
-    return lines
-
-
-def _state() -> str:
-    """What of the process decides how a graph is traced."""
-    autocast = [
-        f"{d} {torch.get_autocast_dtype(d)}" for d in ("cpu", "npu", "cuda") if _autocast(d)
-    ]  # fmt: skip
-    return " ".join(
-        map(
-            str,
-            (
-                torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_dtype(),
-                torch.are_deterministic_algorithms_enabled(), torch.get_default_device(), autocast,
-            ),
-        )
-    )  # fmt: skip
-
-
-def _autocast(device: str) -> bool:
-    try:
-        return bool(torch.is_autocast_enabled(device))
-    except RuntimeError:
-        return False

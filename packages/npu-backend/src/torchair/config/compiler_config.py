@@ -448,7 +448,8 @@ def _populate(root: NpuBaseConfig, rows: Iterable[Option], prefix: str = "") -> 
         if row.fixed:
             group._fixed_attrs.append(leaf)
         if row.env and row.env in os.environ:
-            value.value = os.environ[row.env]
+            said = os.environ[row.env]
+            value.value = {"1": True, "0": False}.get(said, said) if row.choices == (True, False) else said
     for row in rows:
         value = find(root, prefix + row.path)
         if not isinstance(root, GraphExConfig):  # older places are places in the tree

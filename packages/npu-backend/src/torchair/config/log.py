@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import warnings
-from typing import Any, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO, TypeAlias
 
 from ge_graph import escape
 
@@ -48,11 +48,17 @@ class LineFormatter(logging.Formatter):
         )
 
 
+if TYPE_CHECKING:
+    _StreamHandler: TypeAlias = logging.StreamHandler[TextIO]
+else:  # Python 3.10 cannot subscript it
+    _StreamHandler = logging.StreamHandler
+
+
 def _is_native(record: logging.LogRecord) -> bool:
     return record.name.partition(".")[0] == _NATIVE
 
 
-class _CurrentStderr(logging.StreamHandler[TextIO]):
+class _CurrentStderr(_StreamHandler):
     """Writes what the levels let through to whatever ``sys.stderr`` is when a record comes, so redirections hold."""
 
     def __init__(self) -> None:

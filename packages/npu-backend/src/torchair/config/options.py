@@ -126,7 +126,8 @@ TOP: Final = (
     _flag("check_soc_error", False, "none", "here",
           "With check_soc: an operator without a kernel is an error instead of a warning.", device="Same."),
     Option("cann_version", "text", None, "graph", "here",
-           "The CANN whose operator definitions graphs are built and checked against; None: the newest known.", "Same.",
+           "The CANN, of 8.2 to 9.1, whose operator definitions graphs are built and checked against; None: the newest "
+           "known.", "Same.",
            form=r"\d+\.\d+(\.\w+)*", example="8.5.0"),
     Option("post_grad_custom_pre_pass", "callable", None, "graph", "here", _FX_PASS_DOC.format("before"), "Same.",
            fixed=True),
@@ -156,6 +157,10 @@ DEBUG: Final = (
     _flag("debug.run_eagerly", False, "runtime", "here",
           "Runs the ATen graph eagerly after the FX passes; nothing is lowered and GE options are inactive.",
           device="Same."),
+    _flag("debug.verify_rewrites", False, "none", "here",
+          "Evaluates what each FX pass, pattern and GE pass replaces beside what it puts there, on inputs that are "
+          "hard to get right, and raises GE1025 with a counter-example; slow.", device="Same.",
+          env="TAIR_VERIFY_REWRITES"),
     _flag("debug.deadlock_check", False, "none", "device", "None: one queue of work, nothing can dead-lock.",
           device="Reports pairs of communication tasks on two streams that together need more cores than there are."),
 )  # fmt: skip
@@ -372,7 +377,9 @@ GRAPH_EX: Final = (
            "Same.", low=1),
     _flag("clone_input", True, "runtime", "here", "User inputs are copied into static buffers.", device="Same.",
           also=("debug.aclgraph.clone_input",)),
-    _flag("clone_output", False, "runtime", "here", "Outputs are copies that later runs leave alone.",
+    _flag("clone_output", False, "runtime", "here",
+          "Results are always copies. Without it a copy is made only where the caller still holds a result in the next "
+          "run; both keep the numbers of what is held.",
           device="Same.",
           also=("debug.aclgraph.clone_output", "debug.aclgraph.enable_output_clone")),
     _flag("static_kernel_compile", False, "graph", "device", "None.", device=_NOT_BUILT,

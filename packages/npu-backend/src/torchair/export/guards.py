@@ -15,40 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tair_export import errors
 from tair_export.guards import Expr, function, holds, symbols
 from tair_export.signature import Input
-
-# sympy's own classes and those that torch adds, by name: operator and whether it takes exactly two operands.
-_FORMS: Final = {
-    "Equality": "==", "Unequality": "!=", "StrictLessThan": "<", "LessThan": "<=", "StrictGreaterThan": ">",
-    "GreaterThan": ">=", "Mod": "%", "PythonMod": "%", "FloorDiv": "//", "CleanDiv": "//", "Pow": "**",
-    "PowByNatural": "**", "Add": "+", "Mul": "*", "Max": "max", "Min": "min", "And": "and", "Or": "or", "Not": "not",
-}  # fmt: skip
-
-
-def to_data(expr: Any) -> Expr:
-    """An expression of sizes.
-
-    Raises:
-        ValueError: If it has a part that the form does not know.
-    """
-    if expr is sympy.true or expr is sympy.false:
-        return int(expr is sympy.true)
-    if isinstance(expr, (int, sympy.Integer)):
-        return int(expr)
-    if isinstance(expr, sympy.Symbol):
-        return str(expr)
-    kind = type(expr).__name__
-    args = [a for a in expr.args if kind != "Identity"]
-    if kind == "Identity":
-        return to_data(expr.args[0])
-    if kind == "CeilDiv":
-        top, low = map(to_data, args)
-        return ["-", 0, ["//", ["-", 0, top], low]]
-    if kind == "ModularIndexing":
-        base, divisor, modulus = map(to_data, args)
-        return ["%", ["//", base, divisor], modulus]
-    if kind not in _FORMS or any(isinstance(a, sympy.Rational) and not isinstance(a, sympy.Integer) for a in args):
-        raise ValueError(f"{kind} in {expr}")
-    return [_FORMS[kind], *map(to_data, args)]
+from torchair.artifact.size_conditions import to_data
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,11 @@
 """``cache_compile``: torch.compile whose second process traces nothing.
 
 The first call of the first process runs under ``torch.compile`` and is watched: where the graph's inputs come from,
-what the result is made of. Graph and record become one archive. A later process reads it, checks it against the
-program, and calls the engine directly, without dynamo, without guards. What an entry depends on (versions, options,
-the source files of the model's classes, types and sizes of parameters, the process's rank) is part of it; an entry
-that does not fit is rebuilt with the reason in the log. That a call's Python values are those of the recorded call is
-the caller's contract; tensors and numbers that the graph reads are checked.
+what the result is made of, which code and which globals were read. Graph and record become one archive. A later process
+reads it, checks it against the program, and calls the engine directly, without dynamo, without guards. What an entry
+depends on is the table of ``torchair.artifact.dependencies`` and what tracing read; an entry that does not fit is made
+anew with the reason in the log. That a call's Python values are those of the recorded call is the caller's contract;
+tensors and numbers that the graph reads, and what was decided about their sizes, are checked.
 """
 
 from __future__ import annotations
@@ -22,21 +22,32 @@ from typing import Any, Final
 
 import torch
 
-from ge_converters.base.torch_compat import aot_metadata, around_the_graph, boxed
-from ge_graph.errors import ArchiveError, ConfigError, GeError
+from ge_converters.base.torch_compat import (
+    aot_metadata,
+    around_the_graph,
+    boxed,
+    current_translation,
+    traced_code,
+)
+from ge_graph.errors import ArchiveError, ConfigError
 from ge_graph.escape import line
-from tair_export.archive import read_manifest
+from tair_export.guards import symbols
+from tair_export.guards import text as guard_text
+from tair_export.manifest import read_manifest
 from tair_export.ranks import Rank, current
 from torchair.artifact import stored_graph, traced_call
-from torchair.artifact.cache import cannot_write
-from torchair.artifact.stored_graph import Stored, Unstorable
+from torchair.artifact.cache import CacheEntry, known_key
+from torchair.artifact.fx_text import known_value
+from torchair.artifact.size_conditions import Watch, shape_env_of
+from torchair.artifact.stored_graph import Contract, Stored, Unstorable
 from torchair.artifact.traced_call import GraphInput, PathRoots, ResultRecorder
 from torchair.compiler.backend import _config, _decompositions, compile_graph
 from torchair.compiler.gears import Gears
 from torchair.compiler.pipeline import Pipeline, new_number
 from torchair.config.compiler_config import CompilerConfig
 from torchair.config.log import logger
-from torchair.inference.loaded_call import LoadedCall
+from torchair.inference import reads
+from torchair.inference.loaded_call import InputRule, LoadedCall
 from torchair.inference.place import Place
 
 FILE: Final = "compiled_module"
@@ -123,8 +134,8 @@ def cache_compile(
         logger.tell("cache_compile: ge_cache=True only has an effect on a device's graph engine")
     parallel = (f"tp {tp_rank}", f"pp {pp_rank}")
     place = Place(function, bound, options, dynamic, decompositions, rank, parallel)
-    folder = Path(cache_dir or DEFAULT_FOLDER) / place.model_info(ge_cache) / place.rank_folder / place.function_folder
-    made = CachedCall(place, folder)
+    top = Path(cache_dir or DEFAULT_FOLDER)
+    made = CachedCall(place, top, top / place.model_info(ge_cache) / place.rank_folder / place.function_folder)
 
     @functools.wraps(function)
     def call(*args: Any, **keywords: Any) -> Any:
@@ -172,17 +183,14 @@ def _rank(given: int | None) -> Rank:
 class CachedCall:
     """A call that is looked up on disk when it first happens."""
 
-    def __init__(self, place: Place, folder: Path) -> None:
+    def __init__(self, place: Place, top: Path, folder: Path) -> None:
         self.place, self.folder = place, folder
-        self._names = PathRoots(place.function, place.bound)
+        self.entry: CacheEntry | None = None
+        self.names = PathRoots(place.function, place.bound)
+        self._top = top
         self._lock = threading.RLock()
         self._run: Callable[..., Any] | None = None
         self.traces = 0
-
-    @property
-    def manifest(self) -> Path:
-        """The entry on disk."""
-        return self.folder / f"{FILE}.manifest.json"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         with torch.no_grad():
@@ -195,7 +203,10 @@ class CachedCall:
             return run(*args, **kwargs)
 
     def _first(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        loaded = self._load()
+        key = known_key(self.place.subject)
+        if key is not None:
+            self.entry = CacheEntry(self._top, self.folder, key, self.place.label, self.place.rank, FILE)
+        loaded = None if self.entry is None else self.entry.load(self._loaded)
         if loaded is None:
             return self._trace(args, kwargs)
         self._run = loaded
@@ -203,43 +214,39 @@ class CachedCall:
 
     # -- reading
 
-    def _load(self) -> LoadedCall | None:
-        if not self.manifest.exists():
-            return None
-        try:
-            stored = stored_graph.read(self.manifest, self.place.key(), self.place.rank)
-            made = LoadedCall(self.place, self.manifest, stored, self._names, self.retrace)
-        except (GeError, OSError) as error:
-            logger.warning("%s: %s; it is compiled anew", self.place.label, error)
-            return None
+    def _loaded(self, stored: Stored) -> LoadedCall:
+        made = LoadedCall(self.place, self.folder, stored, self.names, self.retrace)
         logger.info("Cache %s loaded from %s", _meta(stored.more), self.folder / FILE)
         return made
 
     # -- tracing and writing
 
-    def _trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        trace = _Trace(self)
+    def _compiled(self, trace: _Trace) -> Callable[..., Any]:
         target = self.place.function.__get__(*self.place.bound) if self.place.bound else self.place.function
-        compiled = torch.compile(target, backend=trace.backend, fullgraph=True, dynamic=self.place.dynamic)
-        local = self._names.locals_of(args, kwargs)
+        made: Callable[..., Any] = torch.compile(
+            target, backend=trace.backend, fullgraph=True, dynamic=self.place.dynamic
+        )
+        return made
+
+    def _trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        trace = _Trace(self, record=self.entry is not None)
+        compiled = self._compiled(trace)
+        local = self.names.locals_of(args, kwargs)
         result = compiled(*args, **kwargs)
         self._run = compiled
-        return trace.finish(result, local, self._names)
+        return trace.finish(result, local, self.names)
 
     def retrace(self, args: tuple[Any, ...], kwargs: dict[str, Any], why: str) -> Any:
         """The call is not the recorded one: the entry goes, torch.compile takes over."""
         self.discard(why)
-        target = self.place.function.__get__(*self.place.bound) if self.place.bound else self.place.function
-        backend = _Trace(self, record=False).backend
-        self._run = torch.compile(target, backend=backend, fullgraph=True, dynamic=self.place.dynamic)
+        self._run = self._compiled(_Trace(self, record=False))
         return self._run(*args, **kwargs)
 
     def discard(self, why: str) -> None:
-        logger.warning("%s: the cache entry is discarded: %s", self.place.label, why)
-        try:
-            self.manifest.unlink(missing_ok=True)
-        except OSError as error:
-            cannot_write(self.folder, error)
+        """Drop the entry that there is."""
+        if self.entry is not None and self.entry.manifest.exists():
+            logger.warning("%s: the cache entry is discarded: %s", self.place.label, why)
+            self.entry.discard()
 
 
 class _Trace:
@@ -258,12 +265,14 @@ class _Trace:
         self._device = "cpu"
         self._count = 0
         self._gears: Gears | None = None
+        self._fakes: list[Any] = []
+        self._reads: dict[str, Any] = {}
+        self._watch = Watch(None)
 
     def backend(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         if self._done:
             self._call.traces += 1
-            if self._call.manifest.exists():
-                self._call.discard("the function was traced again, for other inputs; wrap one function a case")
+            self._call.discard("the function was traced again, for other inputs; wrap one function a case")
         else:  # dynamo may start over while it traces, and comes here once more with another graph
             self._call.traces = 1
             self._recording, self._why = True, ""
@@ -271,6 +280,9 @@ class _Trace:
         if self._recording:
             try:
                 self._inputs = traced_call.inputs_of(gm, self._place.function)
+                self._fakes = [known_value(n) for n in gm.graph.nodes if n.op == "placeholder"]
+                self._reads = reads.of_trace(current_translation(), traced_code(), self._place.content)
+                self._watch = Watch(shape_env_of(gm), whole=True)
                 compiler = self._compiler_with
             except Unstorable as error:
                 self._give_up(error)
@@ -323,6 +335,8 @@ class _Trace:
 
     def finish(self, result: Any, local: Mapping[str, Any], names: PathRoots) -> Any:
         """Write the entry; returns what the caller gets."""
+        if not self._recording and self._done and not self._why:
+            return result
         if self._recording and self._stored is None:
             self._give_up("this mode makes no graph that a file can hold")
         recording, self._recording, self._done = self._recording, False, True
@@ -335,33 +349,54 @@ class _Trace:
             return traced_call.unmarked(result)
         finally:
             self._inputs, self._flat, self._inner, self._outs, self._stored = [], [], [], [], None
+            self._fakes, self._watch = [], Watch(None)
 
     def _write(self, result: Any, local: Mapping[str, Any], names: PathRoots) -> Any:
-        assert self._stored is not None
+        stored, entry = self._stored, self._call.entry
+        assert stored is not None
+        assert entry is not None
         inputs = [GraphInput(i.path, v) for i, v in zip(self._inputs, self._flat, strict=True)]
-        tree = ResultRecorder(self._outs, inputs, local).tree(result)
-        stored = self._stored
+        for each in inputs:
+            self._check_path(each, local, names)
+        tree = ResultRecorder(self._outs, inputs, local, names).tree(result)
         meta = ModelCacheMeta(self._place.label, str(datetime.datetime.now()))
+        rules = [InputRule.of(value) for value in self._fakes]
+        stored.contract = Contract(self._conditions(rules), self._device, self._order(), len(inputs), self._count)
         stored.more |= {
             "call": {
-                "paths": [i.path for i in inputs], "order": self._order(), "outputs": self._count, "result": tree,
+                "paths": [i.path for i in inputs], "inputs": rules, "result": tree, "reads": self._reads,
                 "gears": None if self._gears is None else [self._gears.places, self._gears.combinations],
             },
-            "date": meta.date, "device": self._device, "name": meta.name,
+            "date": meta.date, "name": meta.name,
         }  # fmt: skip
         # the file has to hold it: what cannot be read back must not be written
         json.dumps(stored.more, allow_nan=False)
         plainly = [traced_call.unmarked(v) for v in self._outs]
         rebuilt = result
         if any(p is not m for p, m in zip(plainly, self._outs)):
-            rebuilt = traced_call.builder(tree, len(plainly))(plainly, lambda path: names.value(path, local))
-        folder = self._call.folder
-        try:
-            stored_graph.write(stored, folder, FILE, self._place.key(), self._place.rank, readable(stored))
-            logger.info("Cache %s saved to %s", meta, folder / FILE)
-        except (OSError, ArchiveError) as error:
-            cannot_write(folder, error)
+            rebuilt = traced_call.builder(tree, len(plainly), names)(plainly, lambda path: names.value(path, local))
+        if entry.save(stored, readable(stored)):
+            logger.info("Cache %s saved to %s", meta, entry.root / FILE)
         return rebuilt
+
+    @staticmethod
+    def _check_path(given: GraphInput, local: Mapping[str, Any], names: PathRoots) -> None:
+        """A later process has to find an input where this one has found it."""
+        try:
+            found = names.input(given.path, local)
+        except (LookupError, AttributeError, TypeError, ValueError) as error:
+            raise Unstorable(f"input {_path_text(given.path)}: {error}") from None
+        if found is not given.value and not (type(found) is type(given.value) in (int, float) and found == given.value):
+            raise Unstorable(f"input {_path_text(given.path)}, which is made anew in each call")
+
+    def _conditions(self, rules: Sequence[Any]) -> list[Any]:
+        """What was decided about sizes; each symbol in it has to be a size or a stride of an input."""
+        known = {d for _, size, stride in rules for d in (*size, *stride) if isinstance(d, str)}
+        conditions = self._watch.conditions()
+        for each in conditions:
+            if not symbols(each) <= known:
+                raise Unstorable(f"a condition on a size that no input has, {guard_text(each)}")
+        return conditions
 
     def _order(self) -> list[int]:
         """Which of dynamo's inputs is which of the ATen graph's."""

@@ -9,13 +9,15 @@ from typing import Any
 
 import torch
 
-from ge_graph.errors import ArchiveError
 from ge_graph.escape import line
+from tair_export.guards import Expr, check, function, holds, text
 from torchair.artifact import stored_graph, traced_call
+from torchair.artifact.size_conditions import listed
 from torchair.artifact.stored_graph import Stored
 from torchair.artifact.traced_call import PathRoots
 from torchair.compiler.gears import Gears
 from torchair.compiler.pipeline import Pipeline, new_number
+from torchair.inference import reads
 from torchair.inference.place import Place
 
 
@@ -26,7 +28,8 @@ class LoadedCall:
         retrace: Called with arguments and a reason if a call is not the recorded one.
 
     Raises:
-        ArchiveError: GE5021 if the record is not a record, GE5050 if it does not fit the program.
+        ArchiveError: GE5050 if it does not fit the program.
+        Exception: Any other if the record is none.
     """
 
     def __init__(
@@ -39,28 +42,23 @@ class LoadedCall:
     ) -> None:
         self._place, self._names, self._retrace = place, names, retrace
         self._manifest = manifest
-        try:
-            record = stored.more["call"]
-            self._paths = [traced_call.read_path(p) for p in record["paths"]]
-            self._order = [record["order"][i] for i in range(len(record["order"]))]
-            if not all(type(i) is int and 0 <= i < len(self._paths) for i in self._order):
-                raise ValueError("order")
-            if len(self._order) != stored.lowered.placeholders:
-                raise ValueError(f"{len(self._order)} inputs for {stored.lowered.placeholders}")
-            self._build = traced_call.builder(record["result"], int(record["outputs"]))
-            self._count = int(record["outputs"])
-            self._gears = _read_gears(record["gears"], len(self._paths))
-            device = str(stored.more["device"])
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise ArchiveError(
-                "GE5021", f"the record of the call cannot be read: {str(error)[:200]}", where=str(manifest),
-                next="delete the entry; it is made anew",
-            ) from None  # fmt: skip
+        contract, record = stored.contract, stored.more["call"]
+        self._paths = [traced_call.read_path(p) for p in record["paths"]]
+        if contract.order is None or len(self._paths) != contract.inputs:
+            raise ValueError("the inputs are not those of the graph")
+        self._order, self._count = contract.order, contract.outputs
+        self._build = traced_call.builder(record["result"], contract.outputs, names)
+        self._gears = _read_gears(record["gears"], len(self._paths))
+        self._conditions = [(c, function(c)) for c in contract.found()]
+        self._rules = [InputRule.read(each) for each in record["inputs"]]
+        if len(self._rules) != len(self._paths):
+            raise ValueError("rules of inputs")
+        if changed := reads.changed(record["reads"]):
+            raise stored_graph.stale(manifest, f"{changed}, which tracing read")
         self._holders = [self._holder(p) for p in self._paths]
-        self._rules = _rules(stored, self._order)
         self._check_weights(manifest)
         pipeline = Pipeline(place.config, "forward", new_number())
-        self._engine_call = pipeline.load_stored(stored, device)
+        self._engine_call = pipeline.load_stored(stored, contract.device)
 
     def _holder(self, path: traced_call.Path) -> tuple[Any, Any] | None:
         """The dict that holds a parameter or buffer of the module, found once, and its key there."""
@@ -71,7 +69,7 @@ class LoadedCall:
             return None
         try:
             holder = self._names.value(path[:-1], {first: self._place.bound[0]})
-        except (LookupError, AttributeError, TypeError) as error:
+        except (LookupError, AttributeError, TypeError, ValueError) as error:
             raise stored_graph.stale(self._manifest, f"the module has no {path[-1][1]!r}: {error}") from None
         return (holder, path[-1][1]) if isinstance(holder, dict) else None
 
@@ -80,7 +78,7 @@ class LoadedCall:
             if holder is None:
                 continue
             value = holder[0].get(holder[1])
-            if rule is not None and (why := rule.misfit(value, {})):
+            if why := rule.misfit(value, {}):
                 raise stored_graph.stale(where, f"parameter {self._shown(at)} {why}")
 
     def _shown(self, at: int) -> str:
@@ -90,9 +88,6 @@ class LoadedCall:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         local = self._names.locals_of(args, kwargs)
 
-        def find_path(path: traced_call.Path) -> Any:
-            return self._names.value(path, local)
-
         sizes: dict[str, int] = {}
         flat = []
         for at, (holder, path) in enumerate(zip(self._holders, self._paths)):
@@ -100,17 +95,34 @@ class LoadedCall:
                 flat.append(holder[0][holder[1]])
                 continue
             try:
-                value = find_path(path)
-            except (LookupError, AttributeError, TypeError) as error:
+                value = self._names.input(path, local)
+            except (LookupError, AttributeError, TypeError, ValueError) as error:
                 return self._retrace(args, kwargs, f"the call has no {self._shown(at)}: {error}")
-            rule = self._rules[at]
-            if rule is not None and (why := rule.misfit(value, sizes)):
+            if why := self._rules[at].misfit(value, sizes):
                 return self._retrace(args, kwargs, f"input {self._shown(at)} {why}")
             flat.append(value)
+        if why := self._broken(flat, sizes):
+            return self._retrace(args, kwargs, why)
         if self._gears is not None:
             self._gears.check(flat)
         outs = self._engine_call([flat[i] for i in self._order])
-        return self._build(outs[: self._count], find_path)
+
+        def given(path: traced_call.Path) -> Any:
+            # what the caller has given may be anything; elsewhere only what a graph can compute with is taken
+            find = self._names.value if path[0][0] == "local" else self._names.input
+            return find(path, local)
+
+        return self._build(outs[: self._count], given)
+
+    def _broken(self, flat: Sequence[Any], sizes: Mapping[str, int]) -> str:
+        """What of the conditions does not hold for the sizes of a call; empty if all do."""
+        for at, rule in enumerate(self._rules):
+            if rule.derived and (why := rule.underived(flat[at], sizes)):
+                return f"input {self._shown(at)} {why}"
+        for condition, test in self._conditions:
+            if not holds(test, sizes):
+                return f"the sizes break the condition {text(condition)}, under which the graph was traced"
+        return ""
 
 
 def _read_gears(content: Any, inputs: int) -> Gears | None:
@@ -123,13 +135,55 @@ def _read_gears(content: Any, inputs: int) -> Gears | None:
     return Gears(places, combinations)
 
 
+Pattern = tuple["Expr | None", ...]
+
+
 @dataclass(frozen=True, slots=True)
-class _Rule:
-    """What an input of the graph has to be."""
+class InputRule:
+    """What an input of dynamo's graph has to be.
+
+    Attributes:
+        dtype: Of a tensor; None for a number.
+        size: Of a tensor: a number, a symbol or an expression for each dimension; a number's own as the only entry,
+            None if it has none.
+        stride: Of a tensor, for the symbols that are nowhere else; None for what was not symbolic.
+        derived: Whether ``size`` has expressions.
+    """
 
     dtype: torch.dtype | None
-    size: tuple[int | str, ...]
-    fixed: Mapping[str, int]
+    size: Pattern
+    stride: Pattern
+    derived: bool
+
+    @classmethod
+    def of(cls, value: Any) -> list[Any]:
+        """The rule of a fake value in dynamo's graph, as JSON.
+
+        Raises:
+            Unstorable: A size has no form as data.
+        """
+        if not isinstance(value, torch.Tensor):
+            return [None, [listed(value.node.expr) if isinstance(value, torch.SymInt) else None], []]
+        stride = value.stride() if value.layout is torch.strided else ()
+        symbolic = [listed(s.node.expr) if isinstance(s, torch.SymInt) else None for s in stride]
+        sizes = [listed(d.node.expr) if isinstance(d, torch.SymInt) else d for d in value.shape]
+        return [stored_graph.plain(value.dtype), sizes, symbolic]
+
+    @classmethod
+    def read(cls, content: Any) -> InputRule:
+        """The rule from a file.
+
+        Raises:
+            ValueError, TypeError, KeyError: It is none.
+        """
+        dtype, size, stride = content
+        for each in (*size, *stride):
+            if each is not None:
+                check(each)
+        found = stored_graph.unplain(dtype)
+        if not isinstance(found, torch.dtype) and (found is not None or len(size) != 1):
+            raise ValueError("type of an input")
+        return cls(found, tuple(size), tuple(stride), any(isinstance(d, list) for d in size))
 
     def misfit(self, value: Any, sizes: dict[str, int]) -> str:
         """Why a value is not what was traced, empty if it is.
@@ -138,31 +192,32 @@ class _Rule:
             sizes: Symbols seen in this call so far, with their values; added to.
         """
         if self.dtype is None:
-            return "" if isinstance(value, (int, float)) else f"is a {type(value).__name__}, a number was traced"
+            if not isinstance(value, (int, float)):
+                return f"is a {type(value).__name__}, a number was traced"
+            wanted = self.size[0]
+            fits = not isinstance(wanted, str) or (type(value) is int and sizes.setdefault(wanted, value) == value)
+            return "" if fits else f"is {value}, {sizes.get(str(wanted))} was traced"
         if not isinstance(value, torch.Tensor):
             return f"is a {type(value).__name__}, a tensor was traced"
         if value.dtype is not self.dtype or value.dim() != len(self.size):
             return f"is {value.dtype} of {value.dim()} dimensions, traced were {self.dtype} of {len(self.size)}"
         for dim, (wanted, got) in enumerate(zip(self.size, value.shape)):
-            expected = self.fixed.get(wanted, sizes.setdefault(wanted, got)) if isinstance(wanted, str) else wanted
-            if isinstance(wanted, str) and not wanted.isidentifier():
-                continue  # an expression of other sizes
+            if isinstance(wanted, list):
+                continue
+            expected = sizes.setdefault(wanted, got) if isinstance(wanted, str) else wanted
             if got != expected:
                 return f"has size {got} in dimension {dim}, {expected} was traced"
-            if isinstance(wanted, str) and got < 2 and wanted not in self.fixed:
+            if isinstance(wanted, str) and got < 2:
                 return f"has size {got} in dimension {dim}; sizes 0 and 1 are traced for themselves"
+        for wanted, got in zip(self.stride, value.stride()):
+            if isinstance(wanted, str) and wanted not in sizes:
+                sizes[wanted] = got
         return ""
 
-
-def _rules(stored: Stored, order: Sequence[int]) -> list[_Rule | None]:
-    """A rule for each of dynamo's inputs that the graph reads."""
-    from ge_converters.base.dtypes import to_torch
-
-    rules: list[_Rule | None] = [None] * (max(order, default=-1) + 1)
-    for binding in stored.lowered.inputs:
-        dtype = to_torch(binding.spec.dtype) if binding.kind == "tensor" else None
-        rules[order[binding.fx_index]] = _Rule(dtype, binding.spec.size, stored.numbers())
-    return rules
-
-
-# --- looking at entries ----------------------------------------------------------------------------------------------
+    def underived(self, value: Any, sizes: Mapping[str, int]) -> str:
+        """Why sizes that are expressions of others are not what they should be, empty if they are."""
+        shape = value.shape if isinstance(value, torch.Tensor) else (value,)
+        for dim, (wanted, got) in enumerate(zip(self.size, shape)):
+            if isinstance(wanted, list) and not holds(function(["==", wanted, int(got)]), sizes):
+                return f"has size {got} in dimension {dim}, {text(wanted)} was traced"
+        return ""

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import sys
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 import torch
 
 from ge_graph.escape import file_name
 from tair_export.ranks import Rank
-from torchair.artifact.cache import _digest, _option_text, environment
-from torchair.config.compiler_config import CompilerConfig, find
+from torchair.artifact.content import Content, Unknowable, content_of, digest
+from torchair.artifact.dependencies import Method, Subject, changed_options, traced_content
+from torchair.config.compiler_config import CompilerConfig
 
 
 class Place:
@@ -54,56 +52,51 @@ class Place:
         return file_name(self.function.__name__)
 
     def model_info(self, ge_cache: bool) -> str:
-        """``<class>_dynamic_<32 hex digits>``: whatever the caller chose."""
+        """``<class>_dynamic_<32 hex digits>``: whatever the caller chose, and the module's structure, so that two
+        models of one class have a folder each."""
         kind = type(self.bound[0]) if self.bound else None
         name = kind.__name__ if kind is not None else self.function.__module__.rpartition(".")[2]
         captured = self.config.mode.value == "reduce-overhead"
         words = ["dynamic" if self.dynamic else "static"]
         words += ["ge_cache"] if ge_cache else []
         words += ["aclgraphcache"] if captured else []
-        chosen = [self._identity(), *words, *self._parallel, *self._decompositions()]
-        chosen += [
-            f"{p}={_option_text(find(self.config, p).value)}"
-            for p, row in self.config._rows
-            if row.affects == "graph" and not find(self.config, p).is_default
-        ]
-        return "_".join([file_name(name), *words, _digest(chosen)])
+        chosen = [*words, *self._parallel, *_structure(self.bound)]
+        chosen += sorted(f"{op}: {_short(fn)}" for op, fn in self.decompositions.items())
+        chosen += [f"{path}={_short(value)}" for path, value in changed_options(self.config)]
+        return "_".join([file_name(name), *words, digest(chosen)])
 
-    def _identity(self) -> str:
-        kind = type(self.bound[0]) if self.bound else None
-        return "" if kind is None else f"{kind.__module__}.{kind.__qualname__}"
+    @cached_property
+    def content(self) -> Content:
+        """What is known of the call before it is traced."""
+        return traced_content(self._method)
 
-    def _decompositions(self) -> list[str]:
-        return sorted(f"{op}: {_option_text(fn)}" for op, fn in self.decompositions.items())
+    @property
+    def _method(self) -> Method:
+        return Method(self.function, self.bound, self.dynamic, self._parallel)
 
-    def key(self) -> dict[str, str]:
-        """Everything that the entry depends on and that is known before the first call."""
-        return {
-            **environment(self.config),
-            "class": self._identity(),
-            "function": self.function.__qualname__,
-            "source": self._sources(),
-            "decompositions": _digest(self._decompositions()),
-            "parallel": ", ".join(self._parallel),
-            "dynamic": str(self.dynamic),
-        }
-
-    def _sources(self) -> str:
-        """Digest of the files in which the classes of the model are written; torch's are known by its version."""
-        modules = {self.function.__module__}
-        if self.bound and isinstance(self.bound[0], torch.nn.Module):
-            modules |= {type(m).__module__ for m in self.bound[0].modules()}
-        modules |= {k.__module__ for b in self.bound for k in type(b).__mro__}
-        rows = []
-        for name in sorted(modules):
-            if name.partition(".")[0] not in ("torch", "builtins"):
-                rows.append(f"{name} {_file_digest(getattr(sys.modules.get(name), '__file__', None) or '')}")
-        return _digest(rows)
+    @property
+    def subject(self) -> Subject:
+        """What an entry depends on."""
+        return Subject(self.config, decompositions=self.decompositions, method=self._method, rank=self.rank)
 
 
-@functools.cache
-def _file_digest(path: str) -> str:
+def _short(value: Any) -> str:
     try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:32]
-    except OSError:  # an interactive session, a frozen application
-        return "no file"
+        return content_of(value)
+    except Unknowable:  # then there is no entry, and no need of a name for it
+        return type(value).__name__
+
+
+_PLAIN = (bool, int, float, str, type(None), torch.dtype)
+
+
+def _structure(bound: tuple[Any, ...]) -> Iterator[str]:
+    """A module by its parts, as far as programs see them from outside."""
+    for each in bound:
+        yield f"{type(each).__module__}.{type(each).__qualname__}"
+        for name, part in each.named_modules() if isinstance(each, torch.nn.Module) else ():
+            yield f"{name} {type(part).__module__}.{type(part).__qualname__}"
+            for kind in (part._parameters, part._buffers):
+                yield from (f"{n} {t.dtype} {tuple(t.shape)}" for n, t in kind.items() if t is not None)
+            held = vars(part)
+            yield from sorted(f"{n} = {v!r}" for n, v in held.items() if type(v) in _PLAIN)

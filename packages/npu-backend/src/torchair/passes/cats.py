@@ -7,11 +7,11 @@ from typing import Any, Final, TypeAlias
 
 import torch
 
+from ge_converters.base.operators import aten
 from torchair.config.log import logger
 from torchair.passes.base import FxPass, same_sizes, value_of
 from torchair.passes.memory import Memory
 
-aten = torch.ops.aten
 Node: TypeAlias = torch.fx.Node
 # Their out variants compute elsewhere and copy.
 _NEVER: Final = frozenset({aten.cat.default, aten.clone.default, aten.empty.memory_format, aten._to_copy.default})

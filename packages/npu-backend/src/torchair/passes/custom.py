@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ge_graph.errors import GeError
+from torchair.passes.arguments import canonical
 from torchair.passes.base import output_values, place_of, same_sizes, value_of
 from torchair.passes.scopes import scope_problem
 
@@ -19,7 +20,11 @@ Snapshot = dict[torch.fx.Node, tuple[Any, Any, Any]]
 
 
 class PassError(GeError, RuntimeError):
-    """A custom pass raised or left a graph that cannot be right (GE1021 to GE1024)."""
+    """A custom pass raised or left a graph that cannot be right (GE1021 to GE1025)."""
+
+
+def name_of_pass(fn: Any) -> str:
+    return getattr(fn, "__qualname__", None) or str(type(fn).__qualname__)
 
 
 def run_custom(
@@ -34,7 +39,7 @@ def run_custom(
         GE1024 for scopes that stay open and waits that cannot end.
     """
     fn = getattr(config, option).value
-    name = getattr(fn, "__qualname__", None) or type(fn).__qualname__
+    name = name_of_pass(fn)
     label = f"config.{option} '{name}'"
     before: Snapshot = {n: (n.target, n.args, n.kwargs) for n in gm.graph.nodes}
     outputs = [_signature(v) for v in output_values(gm.graph)]
@@ -49,6 +54,9 @@ def run_custom(
     if order == list(before) and all(before[n] == (n.target, n.args, n.kwargs) for n in order):
         return name, False
     _check(label, fn, gm, before, outputs)
+    for node in gm.graph.nodes:
+        if node.op == "call_function" and before.get(node) != (node.target, node.args, node.kwargs):
+            node.args, node.kwargs = canonical(node.target, node.args, node.kwargs)  # as the passes after it expect
     gm.recompile()
     return name, True
 

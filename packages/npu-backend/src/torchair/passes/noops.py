@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import torch
 
+from ge_converters.base.operators import aten, prims
 from torchair.passes.base import FxPass, output_values, same_layout, same_sizes, value_of, viewed
 
-aten, prims = torch.ops.aten, torch.ops.prims
 Rule = Callable[..., bool]
 
 

@@ -14,6 +14,7 @@ import torch
 
 from ge_graph.errors import ConfigError
 from torchair.oplib.torch_ops import name_of
+from torchair.passes.arguments import canonical, spelled
 from torchair.passes.base import FxPass, output_values, place_of, value_of
 from torchair.passes.custom import refresh
 from torchair.passes.noops import RemoveNoops
@@ -34,24 +35,43 @@ def _return_true(match: Any) -> bool:
     return True
 
 
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A rule of a user's.
+
+    Attributes:
+        key: What a duplicate has too.
+        text: The graphs of both functions, and the examples that they were traced with.
+        functions: All that the rule calls.
+    """
+
+    name: str
+    key: str
+    text: str
+    functions: tuple[Any, ...]
+
+
 @dataclass(slots=True)
 class _Rules:
     """The rules known so far; ``matcher`` is torch's PatternMatcherPass."""
 
     matcher: Any = None
-    seen: list[str] = field(default_factory=list)
+    registered: list[Registered] = field(default_factory=list)
     scope_of: dict[torch.fx.Node, tuple[torch.fx.Node, ...]] = field(default_factory=dict)
 
     def add(self, name: str, extra_check: Callable[[Any], bool], **rule: Any) -> None:
         from ge_converters.base.torch_compat import pattern_matcher
 
         module = pattern_matcher()
+        origin = (name, place_of(rule["search_fn"]))
         if self.matcher is None:
             self.matcher = module.PatternMatcherPass(pass_name="torchair_register_replacement")
         known = inspect.signature(module.register_replacement).parameters
         module.register_replacement(
             pass_dicts=self.matcher,
-            extra_check=lambda match: self._one_scope(match) and bool(extra_check(match)),
+            extra_check=lambda match: (
+                self._one_scope(match) and _says_all(match) and bool(extra_check(match)) and _marked(match, origin)
+            ),
             **{key: value for key, value in rule.items() if key in known},
         )
 
@@ -61,6 +81,51 @@ class _Rules:
 
 
 RULES: Final = _Rules()
+
+
+def _marked(match: Any, origin: tuple[str, str]) -> bool:
+    """Leave name and place of the rule in what it replaces, for whoever looks at what it did."""
+    for node in match.nodes:
+        node.meta["torchair_rule"] = origin
+    return True
+
+
+def _says_all(match: Any) -> bool:
+    """Whether no node of a match carries an argument that its place in the pattern does not have.
+
+    torch's matcher looks at the keywords of the pattern only: to it ``gelu(x, approximate="tanh")`` is ``gelu(x)``.
+    """
+    places: dict[torch.fx.Node, list[Any]] = {}
+    for place, node in match.ctx.pattern_to_node.items():
+        if node is not None and hasattr(place, "kwargs"):
+            places.setdefault(node, []).append(place)
+    for node in match.nodes:
+        # of a part that a pattern repeats, the matcher keeps the places but not which node stands in which
+        known = places.get(node) or [p for p, target in match.targets.items() if target is node.target]
+        exact = [p for p in known if hasattr(p, "kwargs")]
+        if exact and not any(_covers(place, node) for place in exact):
+            return False
+    return True
+
+
+def _covers(place: Any, node: torch.fx.Node) -> bool:
+    """Whether a place of a pattern has each argument of a node that is not the default."""
+    named = spelled(node.target, node.args, node.kwargs)
+    return named.keys() <= spelled(node.target, place.args, place.kwargs).keys()
+
+
+def _shorten(pattern: Any) -> None:
+    """Leave out of a pattern object what is the default, as it is left out of graphs."""
+    for inner in getattr(pattern, "outputs", ()):
+        _shorten(inner)
+    if not hasattr(pattern, "kwargs"):
+        return
+    args, kwargs = canonical(pattern.fns[0], pattern.args, pattern.kwargs)
+    if len(args) + len(kwargs) < len(pattern.args) + len(pattern.kwargs):
+        pattern.args, pattern.kwargs = args, kwargs
+        pattern.flat_args_kwargs = pattern.flatten(args, kwargs)
+    for inner in pattern.flat_args_kwargs[0]:
+        _shorten(inner)
 
 
 def register_replacement(
@@ -102,20 +167,23 @@ def register_replacement(
     if trace_fn is _torch_fwd_only():
         trace_fn = fwd_only
     scalars = dict(scalar_workaround or {})
-    text = _compared(name, search_fn, replace_fn, examples or [], trace_fn, scalars)
-    key = str(search_fn_pattern) if search_fn_pattern is not None else text
-    if key in RULES.seen:
+    graphs, given = _compared(name, search_fn, replace_fn, examples or [], trace_fn, scalars)
+    key = str(search_fn_pattern) if search_fn_pattern is not None else f"{graphs[0]} {given}"
+    if any(r.key == key for r in RULES.registered):
         if skip_duplicates:
             return
         raise ConfigError(
             "GE1053", f"register_replacement: the pattern of '{name}' is registered already", where=place_of(search_fn),
             next="register a rule once, or pass skip_duplicates=True",
         )  # fmt: skip
+    if search_fn_pattern is not None:
+        _shorten(search_fn_pattern)
     RULES.add(
         name, extra_check, search_fn=search_fn, replace_fn=replace_fn, example_inputs=examples, trace_fn=trace_fn,
         scalar_workaround=scalars, search_fn_pattern=search_fn_pattern, skip_duplicates=True,
     )  # fmt: skip
-    RULES.seen.append(key)
+    functions = (search_fn, replace_fn, trace_fn, extra_check, search_fn_pattern)
+    RULES.registered.append(Registered(name, key, " ".join((*graphs, given)), functions))
 
 
 def _torch_fwd_only() -> Any:
@@ -145,10 +213,10 @@ def _check_arguments(
 
 def _compared(
     name: str, search_fn: Any, replace_fn: Any, examples: list[Any], trace_fn: Any, scalars: dict[str, Any]
-) -> str:
-    """Trace both functions and compare what they return; the text of the pattern's graph."""
+) -> tuple[list[str], str]:
+    """Trace both functions and compare what they return; texts of both graphs, and of what they were traced with."""
     args = _with_scalars(search_fn, examples, scalars)
-    results, text = [], ""
+    results, graphs = [], []
     for label, fn in (("search_fn", search_fn), ("replace_fn", replace_fn)):
         try:
             gm = trace_fn(fn, args)
@@ -158,7 +226,7 @@ def _compared(
                 f"{type(error).__name__}: {error}", where=place_of(fn),
                 next="give example inputs that the function takes; operators need a fake kernel to enter a graph",
             ) from error  # fmt: skip
-        text = text or f"{gm.graph} {sorted(scalars.items())} {[_described(a) for a in args]}"
+        graphs.append(str(gm.graph))
         results.append([_described(value_of(v)) for v in torch.fx.node.map_arg(output_values(gm.graph), lambda n: n)])
     if results[0] != results[1]:
         raise ConfigError(
@@ -166,7 +234,7 @@ def _compared(
             f"replace_fn returns [{', '.join(results[1])}]", where=place_of(replace_fn),
             next="return as many tensors of the same dtype and rank, with a cast at the end if need be",
         )  # fmt: skip
-    return text
+    return graphs, f"{sorted(scalars.items())} {[_described(a) for a in args]}"
 
 
 def _with_scalars(fn: Any, examples: list[Any], scalars: dict[str, Any]) -> list[Any]:

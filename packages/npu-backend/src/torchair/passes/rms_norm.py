@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import torch
 
+from ge_converters.base.operators import AbsentOperator, aten
 from torchair.passes.base import FxPass, switched_on, value_of
 
 if TYPE_CHECKING:
     from torchair.config.compiler_config import NpuBaseConfig
 
-aten = torch.ops.aten
 Node: TypeAlias = torch.fx.Node
-FUSED: Final = getattr(getattr(aten, "_fused_rms_norm", None), "default", None)
+FUSED: Final = aten._fused_rms_norm.default
+# torch 2.8 has one of this name with other arguments and one result
+_THERE: Final = not isinstance(FUSED, AbsentOperator) and len(FUSED._schema.returns) == 2
 
 
 class FuseRmsNorm(FxPass):
@@ -32,7 +34,7 @@ class FuseRmsNorm(FxPass):
 
     def enabled(self, config: NpuBaseConfig, phase: str) -> bool:
         """By ``pattern_fusion_pass``; the operator came with torch 2.9."""
-        return FUSED is not None and switched_on(config, "pattern_fusion_pass")
+        return _THERE and switched_on(config, "pattern_fusion_pass")
 
     def run(self, gm: torch.fx.GraphModule) -> int:
         graph = gm.graph

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final
 
 from ge_converters.base.progress import Progress
-from torchair.passes.base import FxPass
+from torchair.passes.base import FxPass, place_of
 from torchair.passes.cats import RemoveCats
-from torchair.passes.custom import run_custom
+from torchair.passes.custom import name_of_pass, run_custom
 from torchair.passes.markers import DropForwardMarkers, PairTaggedEvents, ThreadWaits
 from torchair.passes.noops import RemoveNoops
 from torchair.passes.patterns import FusePatterns
@@ -36,6 +38,10 @@ class FxProgress(Progress):
     def fx_graph(self, label: str, gm: torch.fx.GraphModule, *, changed: bool = True) -> None:
         """The graph after a pass, and whether the pass changed it."""
 
+    def fx_rewrite(self, name: str, gm: torch.fx.GraphModule, where: str = "") -> AbstractContextManager[None]:
+        """Surrounds each pass; ``where`` is the place of a pass of the user's."""
+        return contextlib.nullcontext()
+
 
 def run_all(
     gm: torch.fx.GraphModule,
@@ -56,15 +62,17 @@ def run_all(
         for each in passes:
             if not each.enabled(config, phase):
                 continue
-            with progress.timed(each.name) as note:
+            with progress.timed(each.name) as note, progress.fx_rewrite(each.name, gm):
                 edits = each.run(gm)
                 note(f"{edits} edits, {len(gm.graph.nodes)} nodes")
             progress.fx_graph(each.name, gm, changed=bool(edits))
 
     def custom(option: str) -> None:
-        if getattr(config, option).value is None:
+        fn = getattr(config, option).value
+        if fn is None:
             return
-        with progress.timed(option) as note:
+        label = f"config.{option} '{name_of_pass(fn)}'"
+        with progress.timed(option) as note, progress.fx_rewrite(label, gm, place_of(fn)):
             name, changed = run_custom(option, gm, example_inputs, config)
             note(f"'{name}' {'edited' if changed else 'left'} the graph, {len(gm.graph.nodes)} nodes")
         progress.fx_graph(name, gm)

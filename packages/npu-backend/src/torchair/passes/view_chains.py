@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import torch
 
+from ge_converters.base.operators import aten
 from torchair.oplib.torch_ops import name_of
 from torchair.passes.base import FxPass, row_major, same_layout, same_sizes, switched_on, value_of
 from torchair.passes.memory import Memory
@@ -14,7 +15,6 @@ from torchair.passes.memory import Memory
 if TYPE_CHECKING:
     from torchair.config.compiler_config import NpuBaseConfig
 
-aten = torch.ops.aten
 Node: TypeAlias = torch.fx.Node
 _RESHAPES: Final = frozenset({aten.view.default, aten._unsafe_view.default, aten.reshape.default})
 

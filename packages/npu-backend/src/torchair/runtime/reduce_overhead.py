@@ -2,8 +2,9 @@
 
 Three kinds of inputs (documented for captured graphs): parameters and buffers keep their address; inputs that the graph
 writes are used where they lie and never copied, another address means another capture; all others are copied into
-buffers that belong to the capture. Results lie in memory of the capture and are overwritten by the next run, unless
-``clone_output`` is set.
+buffers that belong to the capture. Results lie in memory of the capture. Who drops them before the next run pays
+nothing; what somebody still holds then keeps its numbers, and from there on this capture hands out copies, as it always
+does with ``clone_output``.
 
 Each thread has captures, and a memory pool, of its own: what a run leaves is overwritten by the next run of the same
 thread only. ``capture_limit`` counts a thread's captures; they go when the thread ends.
@@ -18,6 +19,7 @@ from typing import Any, Final, TypeAlias
 
 import torch
 
+from ge_converters.base.torch_compat import tensors_on_memory_of
 from torchair.config.log import logger
 from torchair.passes.base import output_values, value_of
 from torchair.passes.memory import Memory
@@ -73,9 +75,18 @@ class CapturePlan:
 
 @dataclass(slots=True)
 class _Entry:
+    """One capture.
+
+    Attributes:
+        lent: Memory of results that was handed out, with the number of those who used it before.
+        copies: Whether results are handed out as copies.
+    """
+
     recording: Recording
     buffers: dict[int, torch.Tensor]
     addresses: dict[int, int] = field(default_factory=dict)
+    lent: list[tuple[torch.Tensor, int]] = field(default_factory=list)
+    copies: bool = False
 
 
 @dataclass
@@ -215,9 +226,15 @@ class CapturedGraph:
         given = list(args)
         args.clear()
         bound = self._bound(entry, given)
-        values = list(entry.recording.replay(bound))
-        bound.clear()
-        return finish(self._plan, [self._result(i, v, given) for i, v in zip(self._plan.results, values)])
+        held = _held(entry)
+        try:
+            values = list(entry.recording.replay(bound))
+            results = [self._result(entry, i, v, given, bound) for i, v in zip(self._plan.results, values)]
+        finally:
+            bound.clear()
+            for memory, kept in held:
+                memory.copy_(kept)
+        return finish(self._plan, results)
 
     def _key(self, args: Sequence[Any]) -> Any:
         return tuple(
@@ -255,7 +272,7 @@ class CapturedGraph:
             self.captures += 1
             recording = mine.capture.capture(self._plan.program, bound)
             logger.info("%s: captured by %s, capture %d", self._title, mine.capture.name, self.captures)
-        return _Entry(recording, buffers, addresses)
+        return _Entry(recording, buffers, addresses, copies=self._switches.clone_output)
 
     def _buffer(self, value: torch.Tensor) -> torch.Tensor:
         # without clone_input the first run's tensor is the buffer, and later values are copied into it
@@ -275,12 +292,30 @@ class CapturedGraph:
             bound[i] = buffer
         return bound
 
-    def _result(self, position: int, value: Any, given: Sequence[Any]) -> Any:
+    @staticmethod
+    def _result(entry: _Entry, position: int, value: Any, given: Sequence[Any], bound: Sequence[Any]) -> Any:
         if position >= 0:
             return given[position]
         if not isinstance(value, torch.Tensor):
             return value
-        return value.clone() if self._switches.clone_output else value.detach()
+        if entry.copies:
+            return value.clone()
+        if not _lies_in(value, bound):  # an input that the graph has written is the caller's own memory
+            entry.lent.append((value, tensors_on_memory_of(value)))
+        return value.detach()
+
+
+def _lies_in(value: torch.Tensor, others: Sequence[Any]) -> bool:
+    start = value.untyped_storage().data_ptr()
+    return any(isinstance(t, torch.Tensor) and t.untyped_storage().data_ptr() == start for t in others)
+
+
+def _held(entry: _Entry) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Memory of earlier results that somebody still uses, and a copy of it; it is lent no longer where nobody does."""
+    entry.lent = [(memory, users) for memory, users in entry.lent if tensors_on_memory_of(memory) > users]
+    if entry.lent:
+        entry.copies = True
+    return [(memory, memory.clone()) for memory, _ in entry.lent]
 
 
 def _copyable(value: torch.Tensor) -> bool:

@@ -4,6 +4,9 @@ An ATen graph may return a tensor together with views of it, or views of its inp
 engine every result is memory of its own, so those views are taken off the graph and made again on the results, after
 the run: they share memory as in eager, and nobody copies a weight to hand out its transpose. So are views that are not
 row-major, such as a transpose, a slice of columns or an expanded row: GE would copy to make them, the host need not.
+
+A view of an input that the call writes is made of the input: what the graph computes is dense, the input may be a view
+itself, and torch gives the caller memory by the strides and the offset of the view that it gets here.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from typing import Any
 
 import torch
 
+from ge_converters.base.torch_compat import results_of_inputs
 from torchair.passes.base import output_node, row_major, viewed
 
 
@@ -79,6 +83,43 @@ def take_views(gm: torch.fx.GraphModule) -> ViewPlan:
         if not node.users:
             graph.erase_node(node)
     return plan
+
+
+def view_the_inputs(gm: torch.fx.GraphModule) -> None:
+    """Make results that are views of what an input becomes views of that input, in the forward graph being compiled.
+
+    torch reads no value of these results. Nothing happens to a graph of which torch says nothing.
+    """
+    of_inputs = results_of_inputs()
+    if not of_inputs.views:
+        return
+    graph = gm.graph
+    output = output_node(graph)
+    returned = output.args[0]
+    inputs = graph.find_nodes(op="placeholder")
+    if not isinstance(returned, (tuple, list)) or max(of_inputs.views) >= len(returned):
+        return  # somebody else's graph
+    updates = {returned[at]: inputs[of] for at, of in of_inputs.updates.items() if of < len(inputs)}
+    copies = graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
+    updates |= {n.args[1]: n.args[0] for n in copies}
+    made: dict[torch.fx.Node, torch.fx.Node] = {}
+    wanted = list(returned)
+    for at, of in of_inputs.views.items():
+        chain = _chain(wanted[at]) if isinstance(wanted[at], torch.fx.Node) else []
+        starts = [i for i, node in enumerate(chain) if updates.get(node.args[0]) is inputs[of]]
+        if not starts:
+            continue
+        chain = chain[starts[-1] :]
+        made[chain[0].args[0]] = inputs[of]
+        for node in chain:
+            if node not in made:
+                with graph.inserting_before(output):
+                    made[node] = graph.node_copy(node, lambda n: made.get(n, n))
+        wanted[at] = made[chain[-1]]
+    output.args = (tuple(wanted),)
+    for node in reversed(made):
+        if node.op == "call_function" and not node.users and viewed(node) is not None:
+            graph.erase_node(node)
 
 
 def _written_back(graph: torch.fx.Graph) -> set[torch.fx.Node]:

@@ -18,21 +18,28 @@ from ge_converters.decompose.formulas import (
     foreach,
     general,
     internal,
+    jagged,
+    made_numbers,
     matrices,
     segments,
     special,
+    view_copies,
     view_gradients,
     windows,
 )
 
-_MODULES: Final = (general, internal, matrices, segments, special, view_gradients, windows)
+_MODULES: Final = (general, internal, jagged, made_numbers, matrices, segments, special, view_gradients, windows)
 _BESIDE: Final = (windows, matrices, complex_numbers, double_pools, beside_native)
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """The formulas by overload, for the table of AOTAutograd."""
     tables = [module.FORMULAS for module in _MODULES]
-    return {**foreach.decompositions(), **{op: f for table in tables for op, f in _by_overload(table)}}
+    return {
+        **view_copies.decompositions(),
+        **foreach.decompositions(),
+        **{op: f for table in tables for op, f in _by_overload(table)},
+    }
 
 
 def beside_converters() -> dict[Any, Callable[..., Any]]:

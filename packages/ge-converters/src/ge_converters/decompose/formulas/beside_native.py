@@ -12,7 +12,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from ge_converters.base.torch_compat import surely_equal
+from ge_converters.base.torch_compat import known_decompositions, surely_equal
 from ge_converters.decompose.formulas import general, windows
 
 _FLOATS: Final = (torch.float32, torch.float16, torch.bfloat16)
@@ -154,9 +154,7 @@ def _beside(op: Any, takes: Takes, formula: Callable[..., Any] | None) -> Callab
     def decompose(*args: Any, **kwargs: Any) -> Any:
         if takes(*args, **kwargs):
             return NotImplemented
-        from torch._decomp import decomposition_table
-
-        return (formula or decomposition_table[op])(*args, **kwargs)
+        return (formula or known_decompositions()[op])(*args, **kwargs)
 
     return decompose
 

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
-from torch._prims_common import suggest_memory_format
 
+from ge_converters.base.torch_compat import order_of_memory
 from ge_converters.decompose.formulas.windows import scattered
 
 
@@ -42,7 +42,7 @@ def _mean(count: int) -> Callable[..., Any]:
         pooled = self
         for axis, size in zip(range(-count, 0), output_size):
             pooled = _along(pooled, axis, _averages(self.shape[axis], size, self))
-        return pooled.contiguous(memory_format=suggest_memory_format(self))
+        return pooled.contiguous(memory_format=order_of_memory(self))
 
     return pool
 
@@ -55,7 +55,7 @@ def _mean_gradient(count: int) -> Callable[..., Any]:
         for axis in range(-count, 0):
             weights = _averages(self.shape[axis], grad_output.shape[axis], self)
             grad_output = _along(grad_output, axis, weights.mT)
-        return grad_output.contiguous(memory_format=suggest_memory_format(self))
+        return grad_output.contiguous(memory_format=order_of_memory(self))
 
     return backward
 

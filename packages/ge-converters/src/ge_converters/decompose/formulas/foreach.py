@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import torch
 
-aten = torch.ops.aten
+from ge_converters.base.operators import aten
 
 _SAME_NAME: Final = """
 abs acos asin atan ceil cos cosh erf erfc exp expm1 floor frac lgamma log log10 log1p log2 neg reciprocal round rsqrt
@@ -44,7 +44,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     """Decompositions of all functional list ops that this torch has, for the table of AOTAutograd."""
     table: dict[Any, Callable[..., Any]] = {}
     for name, function in _functions().items():
-        packet = getattr(aten, f"_foreach_{name}", None)
+        packet = getattr(torch.ops.aten, f"_foreach_{name}", None)
         for overload in () if packet is None else packet.overloads():
             op = getattr(packet, overload)
             if not any(a.is_out for a in op._schema.arguments):

@@ -12,9 +12,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from ge_converters.base.operators import aten
 from ge_converters.decompose.formulas.special import wide
 
-aten = torch.ops.aten
 _HALF: Final = (torch.float16, torch.bfloat16)
 
 

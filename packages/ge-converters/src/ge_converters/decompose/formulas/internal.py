@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-aten = torch.ops.aten
+from ge_converters.base.operators import aten
 
 # -- attention ---------------------------------------------------------------------------------------------------------
 
@@ -259,6 +259,11 @@ def grid_sampler_backward(
     return aten.grid_sampler_2d_backward(grad_output, input, grid, interpolation, padding, align_corners, [True, True])
 
 
+def zeros_of_feature(self: Tensor, other: Tensor, *, self_num_batch_dims: int = 0) -> Tensor:
+    """Zeros of one tangent: the batch of ``self`` with the sizes of ``other``."""
+    return other.new_zeros([*self.shape[:self_num_batch_dims], *other.shape])
+
+
 FORMULAS: Final[dict[str, Callable[..., Any]]] = {
     "_masked_softmax.default": masked_softmax,
     "_masked_softmax_backward.default": masked_softmax_backward,
@@ -293,6 +298,7 @@ FORMULAS: Final[dict[str, Callable[..., Any]]] = {
         self, indices, values, accumulate
     ),
     "_lazy_clone.default": lambda self: aten.clone(self),
+    "_new_zeros_with_same_feature_meta.default": zeros_of_feature,
     "_conj_copy.default": lambda self: aten.conj_physical(self),
     "_neg_view_copy.default": lambda self: aten.neg(self),
     "_reshape_copy.default": lambda self, size: aten.clone(aten.reshape(self, size)),

@@ -12,7 +12,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-aten = torch.ops.aten
+from ge_converters.base.operators import aten
+
 _LARGEST: Final = 128  # rows of a matrix whose leading minors are computed side by side
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-aten = torch.ops.aten
+from ge_converters.base.operators import aten
 
 # Type: the norm up to which eager takes a Taylor polynomial, and how often a matrix is halved before. As many times as
 # the type has bits: of a larger matrix no digit of the result would be known.

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
-import torch._prims
 from torch import Tensor
 
-aten = torch.ops.aten
+from ge_converters.base.operators import aten
+from ge_converters.base.torch_compat import primitive_names
 
 # prims name: ATen name, where they differ.
 _NAMES: Final = {
@@ -159,11 +159,11 @@ _FORMULAS: Final[dict[str, Callable[..., Any]]] = {
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """Prims by overload, for the table of AOTAutograd."""
     table: dict[Any, Callable[..., Any]] = {}
-    for name in {*dir(torch._prims), *_FORMULAS}:
+    for name in {*primitive_names(), *_FORMULAS}:
         op = getattr(getattr(torch.ops.prims, name, None), "default", None)
         if op is None or op._schema.is_mutable:
             continue
-        named = getattr(aten, _NAMES.get(name, name), None)
+        named = getattr(torch.ops.aten, _NAMES.get(name, name), None)
         if name in _FORMULAS:
             table[op] = _FORMULAS[name]
         elif named is not None and _same_arguments(op, named):

@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-aten = torch.ops.aten
+from ge_converters.base.operators import aten
 
 # Reduction: what scatter_reduce calls it, and the value that it starts with.
 _REDUCTIONS: Final = {

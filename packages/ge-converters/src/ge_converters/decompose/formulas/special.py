@@ -15,10 +15,10 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from ge_converters.base.operators import aten
 from ge_converters.decompose.formulas import special_coefficients as rows
 from ge_converters.decompose.formulas.special_coefficients import Row
 
-aten = torch.ops.aten
 _HALF: Final = (torch.float16, torch.bfloat16)
 _SQRT_2_OVER_PI: Final = 0.797884560802865355879892119868763737
 _2_OVER_PI: Final = 0.636619772367581343075535053490057448

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-import torch
 from torch import Tensor
-from torch._decomp import decompositions as torchs
 
-aten = torch.ops.aten
+from ge_converters.base import torch_compat
+from ge_converters.base.operators import aten
 
 
 def slice_backward(
@@ -26,7 +25,7 @@ def slice_backward(
     size, length = input_sizes[axis], grad_output.shape[axis]
     begins = isinstance(start, int) and (start >= 0 or isinstance(size, int))
     if not begins or step != 1 or (isinstance(length, int) and not length) or grad_output.is_complex():
-        return torchs.slice_backward(grad_output, input_sizes, dim, start, end, step)
+        return torch_compat.slice_backward(grad_output, input_sizes, dim, start, end, step)
     before = start if start >= 0 else max(start + size, 0)
     return _between_zeros(grad_output, axis, before, size - before - length)
 
@@ -36,7 +35,7 @@ def select_backward(grad_output: Tensor, input_sizes: Sequence[Any], dim: int, i
     axis = dim % len(input_sizes)
     size = input_sizes[axis]
     if not isinstance(index, int) or grad_output.is_complex():
-        return torchs.select_backward(grad_output, input_sizes, dim, index)
+        return torch_compat.select_backward(grad_output, input_sizes, dim, index)
     before = index if index >= 0 else index + size
     return _between_zeros(grad_output.unsqueeze(axis), axis, before, size - before - 1)
 

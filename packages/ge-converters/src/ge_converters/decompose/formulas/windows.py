@@ -9,8 +9,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-aten = torch.ops.aten
-
+from ge_converters.base.operators import aten
 
 # -- the largest of each window, by a table of positions -------------------------------------------------------------
 

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ge_runtime.cpu import torch_compat
 from ge_runtime.cpu.kernels.numerics import rounded, wide
 from ge_runtime.cpu.plan_context import PlanContext
 from ge_runtime.cpu.registry import Call, kernel, plan, rows
@@ -45,12 +46,12 @@ rows({ops: rounded(formula) for ops, formula in _FORMULAS.items()})
 
 @plan("GeluV2")
 def _gelu_v2_plan(ctx: PlanContext) -> Call:
-    return Call(torch._C._nn.gelu, (ctx.tensor("x"),), {"approximate": ctx.attr("approximate", "none")})
+    return Call(torch_compat.gelu, (ctx.tensor("x"),), {"approximate": ctx.attr("approximate", "none")})
 
 
 @plan("Swish")
 def _swish_plan(ctx: PlanContext) -> Call | None:
-    return Call(torch._C._nn.silu, (ctx.tensor("x"),)) if ctx.attr("scale", 1.0) == 1.0 else None
+    return Call(torch_compat.silu, (ctx.tensor("x"),)) if ctx.attr("scale", 1.0) == 1.0 else None
 
 
 @kernel("PRelu", source="channel is dim 1; a weight of x's rank broadcasts")

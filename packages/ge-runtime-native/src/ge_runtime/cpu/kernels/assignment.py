@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ge_runtime.cpu.kernels.numerics import ensure
+from ge_runtime.cpu.limits import ensure
 from ge_runtime.cpu.registry import kernel, rows
 from ge_runtime.cpu.values import listed
 from ge_runtime.errors import refused

@@ -344,7 +344,8 @@ def _has_fused_grad(block: _Block, dy: Tensor, out: Tensor) -> bool:
     """
     q, k, v = block.q, block.k, block.v
     every = (q, k, v, dy, out)
-    alike = q.shape[1] == k.shape[1] and q.shape[3] == v.shape[3]
+    alike = q.shape[1] == k.shape[1] == v.shape[1] and q.shape[3] == k.shape[3] == v.shape[3]
+    alike = alike and q.shape == dy.shape == out.shape and k.shape == v.shape and q.shape[0] == k.shape[0]
     return alike and all(t.dtype == torch.float32 and t.stride(-1) == 1 and t.numel() for t in every)
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from ge_graph import schema as schemas
 from ge_graph.dtypes import DataType, Format
 from ge_runtime.cpu.kernels.numerics import HALVES, rounded, wide
+from ge_runtime.cpu.limits import ensure_elements, ensure_sizes
 from ge_runtime.cpu.plan_context import PlanContext
 from ge_runtime.cpu.registry import Call, find, kernel, parameters, plan, rows
 from ge_runtime.errors import refused
@@ -103,6 +104,13 @@ def batch_norm_grad_v3(
     save_rstd: Tensor, *, is_training: bool = True, epsilon: float = 1e-5, channel: int = 1,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients for x, weight and bias; training uses the saved statistics, evaluation the running ones."""
+    op = "BatchNormGradV3"
+    ensure_sizes(op, "dy", dy, x.shape)
+    if not -x.dim() <= channel < x.dim():
+        raise refused(op, f"channel {channel} of {list(x.shape)}")
+    names = "weight", "running_mean", "running_var", "save_mean", "save_rstd"
+    for name, given in zip(names, (weight, running_mean, running_var, save_mean, save_rstd)):
+        ensure_elements(op, name, given, x.shape[channel])
     w, rm, rv, sm, sr = _aten_form(x, weight, running_mean, running_var, save_mean, save_rstd)
     dx, dw, db = _ATEN.native_batch_norm_backward.default(
         _channel_second(dy, channel), _channel_second(x, channel), w, rm, rv, sm, sr, is_training, epsilon, [True] * 3

@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from ge_graph.dtypes import DataType
 from ge_runtime import errors
+from ge_runtime.cpu import torch_compat
 from ge_runtime.cpu.registry import kernel
 from ge_runtime.cpu.values import torch_dtype
 
@@ -39,7 +40,7 @@ def group_of(name: str) -> Any:
     if name == _WORLD:
         return dist.group.WORLD
     try:
-        return dist.distributed_c10d._resolve_process_group(name)
+        return torch_compat.process_group(name)
     except (RuntimeError, ValueError, KeyError):
         raise errors.no_group(name, "torch.distributed knows no process group of that name") from None
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ge_runtime.cpu.kernels.numerics import HALVES, unpack_quant_parameter, wide
+from ge_runtime.cpu.limits import ensure_sizes
 from ge_runtime.cpu.plan_context import PlanContext
 from ge_runtime.cpu.registry import Call, kernel, plan, rows
 from ge_runtime.cpu.values import listed, torch_dtype
@@ -202,6 +203,16 @@ def conv_transpose(
     return from_channels_first(y, layout)
 
 
+def _check_grad(op: str, grad: Tensor, w: Tensor, stride: Numbers, dilation: Numbers, groups: int) -> None:
+    """What ATen's gradient believes of its operands."""
+    rank = grad.dim() - 2
+    if rank not in (2, 3) or w.dim() != grad.dim() or len(stride) != rank or len(dilation) != rank:
+        raise refused(op, f"{len(stride)} strides and {len(dilation)} dilations of {list(grad.shape)}")
+    if min(*stride, *dilation) < 1 or groups < 1 or w.shape[0] % groups or grad.shape[1] != w.shape[0]:
+        form = f"strides {list(stride)}, dilations {list(dilation)}, {groups} groups"
+        raise refused(op, f"{form} of a gradient {list(grad.shape)} and a filter {list(w.shape)}")
+
+
 @kernel(
     "Conv2DBackpropInput", "Conv3DBackpropInput", "Conv2DBackpropInputD", "Conv3DBackpropInputD",
     host=("input_size",), source="operator documentation and header",
@@ -215,6 +226,7 @@ def conv_backprop_input(
     grad, w = to_channels_first(out_backprop, layout), _filter_first(filter, layout)
     size, stride = spatial(listed(input_size), layout), spatial(strides, layout)
     begin, end = begin_end(pads)
+    _check_grad("Conv2DBackpropInput", grad, w, stride, dilation, groups)
     follows = all(0 <= e < s for e, s in zip(_left_open(grad, w, size, stride, pads, dilation), stride))
     if begin == end and follows:
         x = _unread((grad.shape[0], w.shape[1] * groups, *size), grad)
@@ -242,8 +254,16 @@ def conv_backprop_filter(
     begin, end = begin_end(pads)
     if begin != end:
         x, begin = pad_spatial(x, pads), [0] * len(begin)
+    op, stride, w = "Conv2DBackpropFilter", spatial(strides, layout), _unread(shape, x)
+    _check_grad(op, grad, w, stride, dilation, groups)
+    windows = [
+        (n + 2 * b - d * (k - 1) - 1) // s + 1
+        for n, b, d, k, s in zip(x.shape[2:], begin, dilation, w.shape[2:], stride)
+    ]
+    ensure_sizes(op, "x", x, [grad.shape[0], w.shape[1] * groups, *x.shape[2:]])
+    ensure_sizes(op, "out_backprop", grad, [x.shape[0], w.shape[0], *windows])
     y = _CONVOLUTION_GRAD(
-        grad, x, _unread(shape, x), None, spatial(strides, layout), begin, dilation, False, [0] * len(begin), groups,
+        grad, x, w, None, stride, begin, dilation, False, [0] * len(begin), groups,
         [False, True, False],
     )[1]  # fmt: skip
     return y.movedim((0, 1), (-1, -2)) if last else y  # type: ignore[no-any-return]

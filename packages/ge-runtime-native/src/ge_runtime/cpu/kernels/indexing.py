@@ -10,10 +10,11 @@ from torch import Tensor
 
 from ge_graph.dtypes import DataType
 from ge_runtime.cpu.kernels.elementwise import quotient
-from ge_runtime.cpu.kernels.numerics import ensure, wide
+from ge_runtime.cpu.kernels.numerics import wide
+from ge_runtime.cpu.limits import ensure
 from ge_runtime.cpu.plan_context import PlanContext
 from ge_runtime.cpu.registry import Call, kernel, plan, rows
-from ge_runtime.cpu.values import listed, one, torch_dtype
+from ge_runtime.cpu.values import listed, one, torch_dtype, traced
 from ge_runtime.errors import refused
 
 
@@ -118,9 +119,29 @@ def _put(var: Tensor, indices: Tensor, updates: Tensor, *, accumulate: bool = Fa
     return var.index_put_(index, updates, accumulate=accumulate)
 
 
+def _put_kept(var: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
+    """As ``_put``, but a row with a negative coordinate is padding, and written nowhere."""
+    if not indices.numel() or not indices.shape[-1]:
+        return _put(var, indices, updates)
+    keep = (indices >= 0).all(-1)
+    if not traced(keep):
+        return _put(var, indices, updates) if bool(keep.all()) else _put(var, indices[keep], updates[keep])
+    # a trace knows no number of rows: padding goes to a row behind the last one, which is then left out
+    depth = indices.shape[-1]
+    index = tuple(torch.where(keep, part, 0) for part in _nd(indices))
+    _check_nd(var, index)
+    place = torch.zeros_like(index[0])
+    for part, size in zip(index, var.shape):
+        place = place * size + part
+    rows = var.reshape(-1, *var.shape[depth:])
+    longer = torch.cat([rows, rows.new_zeros(1, *rows.shape[1:])])
+    longer = longer.index_put((torch.where(keep, place, rows.shape[0]),), updates)
+    return var.copy_(longer[:-1].reshape(var.shape))
+
+
 _LOCKED: dict[str, Any] = {"updates": ("var",), "ignores": ("use_locking",)}
 rows({
-    "ScatterNdUpdate": _put,
+    "ScatterNdUpdate": _put_kept,  # source of the padding: integrations of serving write slots of -1 by it
     "ScatterNdAdd": lambda var, indices, updates: _put(var, indices, updates, accumulate=True),
     "ScatterNdSub": lambda var, indices, updates: _put(var, indices, -updates, accumulate=True),
 }, **_LOCKED)  # fmt: skip

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ge_runtime.cpu.kernels.numerics import rounded, wide
+from ge_runtime.cpu.limits import ensure
 from ge_runtime.cpu.registry import kernel, rows
 from ge_runtime.errors import refused
 
@@ -227,12 +228,36 @@ def multilabel_margin_loss(x: Tensor, target: Tensor, *, reduction: str = "mean"
     return y.to(x.dtype), is_target.to(torch.int32)
 
 
+def _check_ctc(op: str, log_probs: Tensor, targets: Tensor, inputs: Tensor, lengths: Tensor, blank: int) -> None:
+    """ATen believes every target and length of a target."""
+    if log_probs.dim() not in (2, 3) or targets.dim() not in (1, 2) or inputs.dim() > 1 or lengths.dim() > 1:
+        raise refused(op, f"log_probs of rank {log_probs.dim()} and targets of rank {targets.dim()}")
+    steps, classes = log_probs.shape[0], log_probs.shape[-1]
+    batch = log_probs.shape[1] if log_probs.dim() == 3 else 1
+    if inputs.numel() != batch or lengths.numel() != batch:
+        raise refused(op, f"{inputs.numel()} and {lengths.numel()} lengths of {batch} sequences")
+    if not 0 <= blank < classes:
+        raise refused(op, f"blank is {blank} of {classes} classes")
+    ensure(((inputs >= 0) & (inputs <= steps)).all(), op, f"an input is longer than {steps} steps, or negative")
+    ensure((lengths >= 0).all(), op, "a target has a negative length")
+    if targets.dim() == 2:
+        if targets.shape[0] != batch:
+            raise refused(op, f"{targets.shape[0]} rows of targets of {batch} sequences")
+        ensure((lengths <= targets.shape[1]).all(), op, f"a target is longer than {targets.shape[1]}")
+    else:
+        whole = lengths.clamp_max(targets.numel() + 1).sum()
+        ensure(whole <= targets.numel(), op, f"lengths say more targets than the {targets.numel()} there are")
+    if targets.numel():
+        ensure(((targets >= 0) & (targets < classes)).all(), op, f"a target leaves [0, {classes})")
+
+
 @kernel("CTCLossV2", source=_HEADER)
 def ctc_loss_v2(
     log_probs: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor, *, blank: int = 0,
     reduction: str = "mean", zero_infinity: bool = False,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """(negative log likelihood of each sequence, log_alpha); the caller reduces."""
+    _check_ctc("CTCLossV2", log_probs, targets, input_lengths, target_lengths, blank)
     lengths = input_lengths.long(), target_lengths.long()
     return tuple(_ATEN._ctc_loss.Tensor(log_probs, targets.long(), *lengths, blank, zero_infinity))
 
@@ -244,5 +269,16 @@ def ctc_loss_v2_grad(
     zero_infinity: bool = False,
 ) -> Tensor:  # fmt: skip
     """Gradient of CTCLossV2 for log_probs."""
+    op = "CTCLossV2Grad"
+    _check_ctc(op, log_probs, targets, input_lengths, target_lengths, blank)
+    batch = input_lengths.numel()
+    longest = int(target_lengths.max()) if batch else 0
+    if grad_out.numel() != batch or neg_log_likelihood.numel() != batch:
+        raise refused(op, f"{grad_out.numel()} gradients and {neg_log_likelihood.numel()} losses of {batch} sequences")
+    steps = log_alpha.shape[-2:] if log_alpha.dim() >= 2 else ()
+    if log_alpha.numel() != batch * math.prod(steps) or not steps or steps[0] != log_probs.shape[0]:
+        raise refused(op, f"log_alpha {list(log_alpha.shape)} of {batch} sequences and {log_probs.shape[0]} steps")
+    if steps[1] < 2 * longest + 1:
+        raise refused(op, f"log_alpha has {steps[1]} states, the longest target needs {2 * longest + 1}")
     operands = log_probs, targets.long(), input_lengths.long(), target_lengths.long(), neg_log_likelihood, log_alpha
     return _ATEN._ctc_loss_backward.Tensor(grad_out, *operands, blank, zero_infinity)  # type: ignore[no-any-return]

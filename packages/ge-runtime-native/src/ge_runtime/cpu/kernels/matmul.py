@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ge_runtime.cpu import torch_compat
 from ge_runtime.cpu.kernels.conv import no_offset
 from ge_runtime.cpu.kernels.numerics import HALVES, number, rounded, saturate, unpack_quant_parameter, wide
 from ge_runtime.cpu.plan_context import PlanContext
@@ -24,7 +25,7 @@ def product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
     """``a @ b + bias`` with float32 (int32 for 8-bit integers) accumulation and one rounding."""
     if a.dtype == torch.int8:
         if a.dim() == 2 and b.dim() == 2 and a.shape[1]:
-            acc = torch._int_mm(a, b)
+            acc = torch_compat.product_of_int8(a, b)
         else:  # int32 has no vectorised product; one of 8-bit factors in float64 is exact below 2**39 terms
             acc = torch.matmul(a.double(), b.double()).to(torch.int32)
         return acc if bias is None else acc + bias

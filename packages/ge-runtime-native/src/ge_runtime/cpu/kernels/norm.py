@@ -8,7 +8,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ge_runtime.cpu import torch_compat
 from ge_runtime.cpu.kernels.numerics import HALVES, axis_list, rounded, saturate, sum_to, wide
+from ge_runtime.cpu.limits import ensure_elements, ensure_sizes
 from ge_runtime.cpu.plan_context import PlanContext
 from ge_runtime.cpu.registry import Call, kernel, plan, rows
 from ge_runtime.cpu.values import listed, torch_dtype
@@ -125,6 +127,8 @@ def _layer_norm_grad(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of LayerNorm for x, gamma and beta, in their arithmetic types; the normalised axes are gamma's."""
     shape, ones = list(gamma.shape), _ones(x, gamma)
+    ensure_sizes("LayerNormGrad", "gamma", gamma, x.shape[x.dim() - gamma.dim() :])
+    ensure_sizes("LayerNormGrad", "dy", dy, x.shape)
     dy, x, gamma = wide(dy), wide(x), wide(gamma)
     mean, rstd = mean.to(x.dtype).reshape(ones), rstd.to(x.dtype).reshape(ones)
     return _ATEN.native_layer_norm_backward.default(  # type: ignore[no-any-return]
@@ -228,7 +232,12 @@ def group_norm_grad(
     dx_is_require: bool = True, dgamma_is_require: bool = True, dbeta_is_require: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of group normalisation for x, gamma and beta; an output that is not required is zero."""
+    op = "GroupNormGrad"
+    if x.dim() < 2 or num_groups <= 0 or x.shape[1] % num_groups:
+        raise refused(op, f"{num_groups} groups of {list(x.shape)}")
     n, c, inner = x.shape[0], x.shape[1], math.prod(x.shape[2:])
+    ensure_sizes(op, "dy", dy, x.shape)
+    ensure_elements(op, "gamma", gamma, c)
     dx, dgamma, dbeta = _ATEN.native_group_norm_backward.default(
         wide(dy).contiguous(), wide(x).contiguous(), wide(mean).reshape(n, num_groups),
         wide(rstd).reshape(n, num_groups), wide(gamma), n, c, inner, num_groups,
@@ -243,8 +252,17 @@ def group_norm_grad(
 
 def rms_norm(x: Tensor, gamma: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
     """(y, rstd): float32 arithmetic and one rounding; rstd float32 with ones for gamma's axes."""
-    y, rstd = torch._fused_rms_norm(x, list(gamma.shape), gamma, epsilon)
+    if torch_compat.fused_rms_norm is None:
+        return _rms_norm_of_parts(x, gamma, epsilon)
+    y, rstd = torch_compat.fused_rms_norm(x, list(gamma.shape), gamma, epsilon)
     return y if y.dtype == x.dtype else y.to(x.dtype), rstd
+
+
+def _rms_norm_of_parts(x: Tensor, gamma: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+    x32 = wide(x)
+    axes = list(range(x.dim() - gamma.dim(), x.dim()))
+    rstd = torch.rsqrt(x32.square().mean(axes, keepdim=True) + epsilon)
+    return (x32 * rstd * wide(gamma)).to(x.dtype), rstd
 
 
 def rms_norm_of_rows(x: Tensor, gamma: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
@@ -262,10 +280,18 @@ rows({"RmsNorm": lambda x, gamma, *, epsilon=1e-6: rms_norm(x, gamma, epsilon)},
 def _plan_rms_norm(ctx: PlanContext) -> Call | None:
     """One type and a known gamma: one ATen call, which widens 16-bit floats and rounds once."""
     x, gamma, shape = ctx.dtype("x"), ctx.dtype("gamma"), ctx.shape("gamma")
-    if x is None or not x.is_float or gamma != x or shape is None or not all(isinstance(n, int) for n in shape):
+    fused = torch_compat.fused_rms_norm
+    if (
+        fused is None
+        or x is None
+        or not x.is_float
+        or gamma != x
+        or shape is None
+        or not all(isinstance(n, int) for n in shape)
+    ):
         return None
     args = (ctx.tensor("x"), list(shape), ctx.tensor("gamma"), ctx.attr("epsilon", 1e-6))
-    return Call(torch._fused_rms_norm, args)
+    return Call(fused, args)
 
 
 @kernel("RmsNormGrad", source="ops-nn: norm/rms_norm_grad, documentation")

@@ -14,9 +14,6 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from ge_runtime.cpu.values import traced
-from ge_runtime.errors import refused
-
 HALVES: Final = (torch.float16, torch.bfloat16)
 FLOAT8: Final = (torch.float8_e4m3fn, torch.float8_e5m2)
 
@@ -35,14 +32,6 @@ def rounded(formula: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return formula(*widened, **attrs).to(operands[0].dtype)
 
     return run
-
-
-def ensure(condition: Tensor, op: str, what: str) -> None:
-    """Refuse elements; in a trace the compiled program does so when it runs."""
-    if traced(condition):
-        torch._assert_async(condition, f"{op}: {what}")
-    elif not condition:
-        raise refused(op, what)
 
 
 def number(value: Any) -> float:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ge_runtime.cpu.kernels.conv import Numbers, begin_end, from_channels_first, pad_spatial, spatial, to_channels_first
 from ge_runtime.cpu.kernels.numerics import rounded, wide
+from ge_runtime.cpu.limits import ensure_sizes
 from ge_runtime.cpu.plan_context import PlanContext
 from ge_runtime.cpu.registry import Call, kernel, plan, rows
 from ge_runtime.cpu.values import listed, torch_dtype
@@ -424,12 +425,23 @@ def _pair(sizes: Numbers, x: Tensor) -> list[int]:
     return list(x.shape[-2:]) if not sizes else (sizes * 2 if len(sizes) == 1 else sizes)
 
 
+def _adaptive_grad(op: str, grad: Tensor, x: Tensor, rank: int) -> Tensor:
+    """Gradient for an ``x`` of which ATen reads the sizes, and believes them."""
+    if x.dim() not in (rank + 1, rank + 2) or grad.dim() != x.dim():
+        raise refused(op, f"a gradient {list(grad.shape)} of {list(x.shape)}")
+    ensure_sizes(op, "the gradient", grad, [*x.shape[:-rank], *grad.shape[-rank:]])
+    if not x.numel() or not grad.numel():  # ATen divides by sizes
+        return grad.new_zeros(x.shape)
+    aten = _ATEN._adaptive_avg_pool2d_backward if rank == 2 else _ATEN._adaptive_avg_pool3d_backward
+    return aten.default(grad.contiguous(), x.contiguous())  # type: ignore[no-any-return]
+
+
 # Means over windows floor(i * H / OH) .. ceil((i + 1) * H / OH).
 _ADAPTIVE = "ops-nn: pooling/adaptive_avg_pool2d, documentation and reference"
 rows({
     "AdaptiveAvgPool2d": rounded(lambda x, *, output_size: _F.adaptive_avg_pool2d(x, _pair(output_size, x))),
     "AdaptiveAvgPool2dGrad": rounded(lambda grad, *, orig_input_shape: (
-        _ATEN._adaptive_avg_pool2d_backward.default(grad, grad.new_empty(tuple(orig_input_shape))))),
+        _adaptive_grad("AdaptiveAvgPool2dGrad", grad, grad.new_empty(()).expand(tuple(orig_input_shape)), 2))),
     "GlobalAveragePool": rounded(lambda x: x.mean(list(range(2, x.dim())), keepdim=True)),
 }, source=_ADAPTIVE)  # fmt: skip
 rows({
@@ -460,7 +472,7 @@ def adaptive_avg_pool3d_grad(y_grad: Tensor, x: Tensor, *, data_format: str = "N
     """Gradient of AdaptiveAvgPool3d; only the shape of ``x`` is read."""
     batched = x.dim() == 5
     g, like = (to_channels_first(t, data_format) if batched else t for t in (y_grad, x))
-    y = _ATEN._adaptive_avg_pool3d_backward.default(wide(g).contiguous(), wide(like)).to(x.dtype)
+    y = _adaptive_grad("AdaptiveAvgPool3dGrad", wide(g), wide(like), 3).to(x.dtype)
     return from_channels_first(y, data_format) if batched else y
 
 

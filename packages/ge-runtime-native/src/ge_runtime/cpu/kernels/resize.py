@@ -19,6 +19,7 @@ from ge_runtime.cpu.values import listed, torch_dtype
 from ge_runtime.errors import refused
 
 _ATEN = torch.ops.aten
+_SMALLEST: Final = 1e-6  # scale; places divided by smaller ones leave ATen's integers
 _HEADER = "operator header: image_ops, nn_pooling_ops; ops-cv: image, documentation and kernel"
 
 
@@ -92,10 +93,13 @@ def apply_matrices(x: Tensor, matrices: Sequence[Tensor]) -> Tensor:
     return x.contiguous()
 
 
-def _steps(factors: Sequence[float], rank: int) -> list[float]:
+def steps(factors: Sequence[float], rank: int) -> list[float]:
     """A scale an axis, 0 where it follows from the sizes."""
     if len(factors) not in (0, rank):
         raise refused("resize", f"{len(factors)} scales for {rank} sizes", "give one scale an axis, or none")
+    for factor in factors:
+        if not (math.isfinite(factor) and (factor <= 0 or factor >= _SMALLEST)):
+            raise refused("resize", f"scale {factor}", "give a scale that is a number, or 0 for none")
     return list(factors) if any(f > 0 for f in factors) else [0.0] * rank
 
 
@@ -105,35 +109,35 @@ def resize(
     """Resize the trailing axes; the result is in the arithmetic type."""
     if align and half_pixel:
         raise refused("resize", "align_corners and half_pixel_centers are both true", "set one of them")
-    steps = _steps(factors, len(size))
+    by = steps(factors, len(size))
     if kind == "nearest":
         for i, out in enumerate(size):
             axis = x.dim() - len(size) + i
-            x = x.index_select(axis, nearest_index(x.shape[axis], out, align, half_pixel, steps[i]))
+            x = x.index_select(axis, nearest_index(x.shape[axis], out, align, half_pixel, by[i]))
         return x
     x = wide(x)
     if align or half_pixel:
-        scales = [s if s > 0 else None for s in steps]
+        scales = [s if s > 0 else None for s in by]
         return _UPSAMPLE[kind, len(size)](x, list(size), align, *scales)  # type: ignore[no-any-return]
     shape = x.shape[-len(size) :]
-    return apply_matrices(x, [_MATRICES[kind](n, o, align, half_pixel, s) for n, o, s in zip(shape, size, steps)])
+    return apply_matrices(x, [_MATRICES[kind](n, o, align, half_pixel, s) for n, o, s in zip(shape, size, by)])
 
 
 def resize_grad(
     grad: Tensor, size: Sequence[int], kind: str, align: bool, half_pixel: bool, factors: Sequence[float] = ()
 ) -> Tensor:
     """Adjoint of ``resize`` from an input of trailing ``size``; in the arithmetic type."""
-    steps = _steps(factors, len(size))
+    by = steps(factors, len(size))
     g = wide(grad)
     if kind == "nearest":
         for i, n in enumerate(size):
             axis = g.dim() - len(size) + i
-            index = nearest_index(n, g.shape[axis], align, half_pixel, steps[i])
+            index = nearest_index(n, g.shape[axis], align, half_pixel, by[i])
             shape = [*g.shape[:axis], n, *g.shape[axis + 1 :]]
             g = torch.zeros(shape, dtype=g.dtype).index_add_(axis, index, g)
         return g
     shape = list(g.shape[-len(size) :])
-    return apply_matrices(g, [_MATRICES[kind](n, o, align, half_pixel, s).mT for n, o, s in zip(size, shape, steps)])
+    return apply_matrices(g, [_MATRICES[kind](n, o, align, half_pixel, s).mT for n, o, s in zip(size, shape, by)])
 
 
 def resized(

@@ -11,6 +11,7 @@ from torch import Tensor
 from ge_runtime.cpu.kernels.conv import from_channels_first, pad_spatial, to_channels_first
 from ge_runtime.cpu.kernels.numerics import number, rounded, wide
 from ge_runtime.cpu.kernels.shape_ops import PAD_MODES, mirror_index
+from ge_runtime.cpu.limits import ensure_sizes
 from ge_runtime.cpu.registry import kernel, rows
 from ge_runtime.cpu.values import listed
 from ge_runtime.errors import refused
@@ -19,6 +20,7 @@ _ATEN = torch.ops.aten
 _F = torch.nn.functional
 _INTERPOLATION: Final = {"bilinear": 0, "nearest": 1, "bicubic": 2}
 _PADDING: Final = {"zeros": 0, "border": 1, "reflection": 2}
+_FAR: Final = 1e3  # of a grid, whose points -1 and 1 are the edges of an image
 
 
 _GRIDS = "ops-cv: image/grid_sample, documentation"
@@ -30,21 +32,33 @@ rows({
 }, ignores=("data_format",), source=_GRIDS)  # fmt: skip
 
 
-def _grid_grad(backward: Any) -> Any:
+def _grid_grad(op: str, rank: int, backward: Any) -> Any:
     def run(
         grad: Tensor, x: Tensor, grid: Tensor, *, interpolation_mode: str = "bilinear", padding_mode: str = "zeros",
         align_corners: bool = False,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        if interpolation_mode not in _INTERPOLATION or padding_mode not in _PADDING:
+            raise refused(op, f"mode {interpolation_mode!r} with padding {padding_mode!r}")
+        if x.dim() != rank + 2 or grid.dim() != rank + 2 or grid.shape[0] != x.shape[0] or grid.shape[-1] != rank:
+            raise refused(op, f"a grid {list(grid.shape)} for {list(x.shape)}")
+        ensure_sizes(op, "the gradient", grad, [*x.shape[:2], *grid.shape[1:-1]])
+        if not x.numel():
+            raise refused(op, f"points of an empty image {list(x.shape)}")
         mode, pad = _INTERPOLATION[interpolation_mode], _PADDING[padding_mode]
-        dx, dgrid = backward(wide(grad), wide(x), wide(grid), mode, pad, align_corners, [True, True])
+        points = torch.nan_to_num(wide(grid), nan=-1.0, posinf=_FAR, neginf=-_FAR)
+        if (
+            pad != _PADDING["reflection"]
+        ):  # where it lies that far outside changes nothing but overflows ATen's integers
+            points = points.clamp(-_FAR, _FAR)
+        dx, dgrid = backward(wide(grad), wide(x), points, mode, pad, align_corners, [True, True])
         return dx.to(x.dtype), dgrid.to(grid.dtype)
 
     return run
 
 
 rows({
-    "GridSampler2DGrad": _grid_grad(_ATEN.grid_sampler_2d_backward.default),
-    "GridSampler3DGrad": _grid_grad(_ATEN.grid_sampler_3d_backward.default),
+    "GridSampler2DGrad": _grid_grad("GridSampler2DGrad", 2, _ATEN.grid_sampler_2d_backward.default),
+    "GridSampler3DGrad": _grid_grad("GridSampler3DGrad", 3, _ATEN.grid_sampler_3d_backward.default),
 }, source=_GRIDS)  # fmt: skip
 rows({  # affine matrices (N, 2, 3) or (N, 3, 4) to a grid with its spatial axes joined: (N, points, 2 or 3)
     "AffineGrid": rounded(lambda theta, output_size, *, align_corners=False: (
@@ -104,6 +118,10 @@ def non_max_suppression_v3(
 def cdist_grad(grad: Tensor, x1: Tensor, x2: Tensor, cdist: Tensor, *, p: float = 2.0) -> Tensor:
     """Gradient of Cdist for x1."""
     g, a, b, distances = (wide(t).contiguous() for t in (grad, x1, x2, cdist))
+    if a.dim() < 2 or a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-1]:
+        raise refused("CdistGrad", f"rows {list(a.shape)} and {list(b.shape)}")
+    for name, given in (("grad", g), ("cdist", distances)):
+        ensure_sizes("CdistGrad", name, given, [*a.shape[:-1], b.shape[-2]])
     return _ATEN._cdist_backward.default(g, a, b, p, distances).to(x1.dtype)  # type: ignore[no-any-return]
 
 

@@ -414,6 +414,7 @@ def as_strided(x: Tensor, size: Any, stride: Any, storage_offset: Any = 0) -> Te
 def bitcast(x: Tensor, *, type: int, keep_dim: bool = False) -> Tensor:
     """The bytes of x read as another type."""
     dtype = torch_dtype(type)
+    x = x.resolve_conj().resolve_neg()  # whose bytes are not the values
     source = x.contiguous() if x.is_contiguous() is False else x
     old, new = x.element_size(), dtype.itemsize
     if old == new:

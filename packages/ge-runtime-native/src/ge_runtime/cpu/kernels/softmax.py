@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ge_runtime.cpu import torch_compat
 from ge_runtime.cpu.kernels.numerics import axis_list, wide
+from ge_runtime.cpu.limits import ensure_sizes
 from ge_runtime.cpu.plan_context import PlanContext
 from ge_runtime.cpu.registry import Call, kernel, plan, rows
 
@@ -38,7 +40,7 @@ def _plan_softmax(ctx: PlanContext) -> Call | None:
     axes = list(ctx.attr("axes", [-1]))
     if len(axes) != 1 or ctx.attr("half_to_float", False):
         return None
-    return Call(torch._softmax, (ctx.tensor("x"), axes[0], False))
+    return Call(torch_compat.softmax, (ctx.tensor("x"), axes[0], False))
 
 
 rows({  # x - max - log(sum(exp(x - max)))
@@ -50,11 +52,12 @@ rows({  # x - max - log(sum(exp(x - max)))
 @plan("LogSoftmaxV2")
 def _plan_log_softmax(ctx: PlanContext) -> Call | None:
     axes = list(ctx.attr("axes", [-1]))
-    return Call(torch._log_softmax, (ctx.tensor("logits"), axes[0], False)) if len(axes) == 1 else None
+    return Call(torch_compat.log_softmax, (ctx.tensor("logits"), axes[0], False)) if len(axes) == 1 else None
 
 
 def _log_softmax_backward(g: Tensor, y: Tensor, axes: Sequence[int]) -> Tensor:
     """``g - exp(y) * sum(g)`` of the forward output y."""
+    ensure_sizes("LogSoftmaxGrad", "grad", g, y.shape)
     if len(axes) == 1 and y.dim() and y.dtype == g.dtype:
         return _ATEN._log_softmax_backward_data.default(g, y, axes[0], g.dtype)  # type: ignore[no-any-return]
     y32, g32 = wide(y), wide(g)
@@ -64,6 +67,7 @@ def _log_softmax_backward(g: Tensor, y: Tensor, axes: Sequence[int]) -> Tensor:
 
 def _softmax_backward(y: Tensor, g: Tensor, axes: Sequence[int]) -> Tensor:
     """``(g - sum(g * y)) * y`` of the forward output y."""
+    ensure_sizes("SoftmaxGrad", "grad_softmax", g, y.shape)
     if len(axes) == 1 and y.dim() and y.dtype == g.dtype and y.is_floating_point():
         return _ATEN._softmax_backward_data.default(g, y, axes[0], y.dtype)  # type: ignore[no-any-return]
     y32, g32 = wide(y), wide(g)

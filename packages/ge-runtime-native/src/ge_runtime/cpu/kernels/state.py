@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ge_graph.dtypes import DataType
+from ge_runtime.cpu import torch_compat
 from ge_runtime.cpu.plan_context import PlanContext
 from ge_runtime.cpu.registry import Call, Ref, kernel, plan, rows
 from ge_runtime.cpu.text import decode
@@ -107,7 +108,7 @@ def _plan_assert(ctx: Any) -> Call:
 
 def _checked(condition: Tensor, data: list[Tensor], texts: list[bool], summarize: int) -> None:
     if traced(condition):  # the text of the data cannot be made in compiled code
-        torch._assert_async(condition.all(), "Assert: condition is false")
+        torch_compat.require(condition.all(), "Assert: condition is false")
     elif not bool(condition.all()):
         shown = [decode(t) if text else str(t.reshape(-1)[:summarize].tolist()) for t, text in zip(data, texts)]
         raise refused("Assert", "; ".join(["condition is false", *shown]))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ge_runtime.cpu.kernels.numerics import rounded
-from ge_runtime.cpu.kernels.resize import resize, resized, resized_grad
+from ge_runtime.cpu.kernels.resize import resize, resized, resized_grad, steps
 from ge_runtime.cpu.registry import kernel, rows
 from ge_runtime.cpu.values import listed
 from ge_runtime.errors import refused
@@ -44,7 +44,11 @@ def _nearest_grad(grad: Tensor, shape: Sequence[int], exact: bool, scales: Seque
     return resized_grad(grad, list(shape)[2:], "nearest", False, exact, scales)
 
 
-def _given(*scales: float) -> list[float | None]:
+def _filters(size: Sequence[int], output: Sequence[int], *scales: float) -> list[float | None]:
+    """The scales that are given; ATen reads where they lead, and takes memory for filters of their inverse size."""
+    for n, out, scale in zip(size[-2:], output, steps(scales, 2)):
+        if scale > 0 and (scale < 0.5 / max(n, 1) or out - 0.5 >= n * scale):
+            raise refused("resize", f"scale {scale} from {n} to {out}", "a scale is output size through input size")
     return [s if s > 0 else None for s in scales]
 
 
@@ -52,7 +56,7 @@ def _filtered(fn: Any) -> Callable[..., Tensor]:
     """Filters that widen with the reduction ("anti-aliased")."""
     return rounded(
         lambda x, *, output_size, align_corners=False, scales_h=0.0, scales_w=0.0: fn(
-            x, list(output_size), align_corners, *_given(scales_h, scales_w)
+            x, list(output_size), align_corners, *_filters(x.shape, output_size, scales_h, scales_w)
         )
     )
 
@@ -60,7 +64,11 @@ def _filtered(fn: Any) -> Callable[..., Tensor]:
 def _filtered_grad(fn: Any) -> Callable[..., Tensor]:
     return rounded(
         lambda grad, *, input_size, output_size=(), align_corners=False, scales_h=0.0, scales_w=0.0: fn(
-            grad, list(output_size or grad.shape[2:]), list(input_size), align_corners, *_given(scales_h, scales_w)
+            grad,
+            list(output_size or grad.shape[2:]),
+            list(input_size),
+            align_corners,
+            *_filters(input_size, output_size or grad.shape[2:], scales_h, scales_w),
         )
     )
 

@@ -1,0 +1,5 @@
+"""Evidence that a rewrite changes no numbers: what it replaced and what took its place, evaluated side by side."""
+
+from torchair.passes.proofs.watch import Watch
+
+__all__ = ["Watch"]

@@ -1,0 +1,55 @@
+"""Which rules are equal in real numbers only, by how much floating point may differ for them, and why.
+
+A rule without a row keeps every bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """By how much of the largest number of a result a rule may change it.
+
+    Attributes:
+        by_type: Element type to a share.
+        reason: Why the rule is not exact.
+    """
+
+    by_type: Mapping[torch.dtype, float] = field(default_factory=dict, hash=False)
+    reason: str = ""
+
+    def of(self, value: Any, *, wide: bool) -> float:
+        """The share for a result; ``wide`` if it was computed in float64 throughout."""
+        if isinstance(value, (tuple, list)):
+            return max((self.of(v, wide=wide) for v in value), default=0.0)
+        return self.by_type.get(value.dtype, 0.0) if isinstance(value, torch.Tensor) else 0.0
+
+
+EXACT: Final = Tolerance()
+# Two roundings, at most, of a sum of so many terms as tests and models have; eps is 2^-24, 2^-11, 2^-8.
+_SUMS: Final = MappingProxyType(
+    {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.complex64: 1e-5}
+)
+RULES: Final[Mapping[str, Tolerance]] = {
+    "fuse_operators": Tolerance(
+        _SUMS, "a fused operator adds in another order; in 16 bits it rounds once where its parts round each"
+    ),
+}
+"""By the name of the pass."""
+
+
+_MOVED: Final = "it moves what the graph writes from its results into its inputs, so the two are not one function"
+OTHER_MEMORY: Final[Mapping[str, str]] = {"write_inputs_in_place": _MOVED, "replace_data_with_ref_data": _MOVED}
+"""Passes whose graphs are others by intent, and why."""
+
+
+def of(name: str) -> Tolerance:
+    """What a pass or rule may change."""
+    return RULES.get(name, EXACT)
