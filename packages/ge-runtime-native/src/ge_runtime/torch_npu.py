@@ -251,7 +251,10 @@ class TorchNpuExecutable(WholeGraph):
         self._sizes = [_fixed(r.shape) for r in self._rules]
         self._written = [i for i, node in enumerate(graph.inputs) if node.op == "RefData"]
         engine = levels["engine"]
-        frozen_flags(engine.get("frozenInput", ""), len(self._rules))
+        frozen = frozen_flags(engine.get("frozenInput", ""), len(self._rules))
+        self._frozen = [i for i, f in enumerate(frozen) if f]
+        self._copies = torch_tensors.FrozenCopies(self._frozen)
+        self._frozen_at: dict[tuple[int, ...], list[int]] = {}  # what GE was given, by where inputs lie
         self._options = {**ALWAYS, **levels["graph"], **levels["load"], **engine}
         reuse = reuse_pairs(self._options.get("ge.exec.outputReuseInputMemIndexes", ""))
         self._reuse = [reuse.get(i) for i in range(len(graph.outputs))]
@@ -301,6 +304,8 @@ class TorchNpuExecutable(WholeGraph):
         if os.getpid() != self._process.id:
             raise errors.no_session("the device belongs to the process that this one was forked from")
         if self._same is not None and self._same.match(inputs):
+            if self._frozen:
+                self._keep_promise(self._seen, self._addresses(inputs))
             results = self._launch(self._seen, inputs)
             for i in self._written:
                 torch.autograd.graph.increment_version(inputs[i])
@@ -312,16 +317,15 @@ class TorchNpuExecutable(WholeGraph):
             if isinstance(value, torch.Tensor):
                 if value.dtype is not dtype or value.shape != size:
                     rule.check(BY_TORCH_NAME.get(str(value.dtype)[6:]), tuple(value.shape))
-                if value.is_cpu and rule.shape != ():
-                    value = value.detach().npu()
-                elif not value.is_cpu:
-                    on_host = False
-                if not value.is_contiguous():
-                    value = value.detach().contiguous()
+                on_host &= value.is_cpu
+                if (value.is_cpu and rule.shape != ()) or not value.is_contiguous():
+                    value = self._dense(rule, value)
             else:
                 value = self._adopt(rule, value)
             placements.append(_HOST if value.is_cpu else _DEVICE)
             given.append(value)
+        if self._frozen:
+            self._keep_promise(tuple(placements), [given[i].data_ptr() for i in self._frozen])
         results = self._launch(tuple(placements), given)
         if inputs and _HOST not in placements and not on_host:
             # dense tensors on the device: GE reads and writes their own memory, nothing is copied there or back
@@ -333,6 +337,21 @@ class TorchNpuExecutable(WholeGraph):
         if on_host and inputs:  # without inputs there is only the device to go by
             return [r.cpu() for r in results]
         return results
+
+    def _addresses(self, inputs: Sequence[Any]) -> list[int]:
+        """Where the frozen inputs of a run that looks like the last one lie."""
+        if isinstance(self._same, SeenInputs):
+            places = self._same.addresses
+            return [places[i] for i in self._frozen]
+        return [inputs[i].data_ptr() for i in self._frozen]
+
+    def _keep_promise(self, placements: tuple[int, ...], addresses: list[int]) -> None:
+        """GE reads frozen inputs where they lay in its first run; if one has moved, the graph is made anew."""
+        if self._frozen_at.setdefault(placements, addresses) != addresses:
+            logger.info("graph '%s': a frozen input has moved, so GE compiles it again", self._graph.name)
+            torch.npu.synchronize()  # the graph that goes may still run
+            self._compiled.pop(placements, None)
+            self._frozen_at[placements] = addresses
 
     def _launch(self, placements: tuple[int, ...], given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         compiled = self._on(placements)
@@ -347,14 +366,22 @@ class TorchNpuExecutable(WholeGraph):
             results = compiled.run((given, targets, self._stream[1]))
         return list(results)
 
+    def _dense(self, rule: InputRule, value: torch.Tensor) -> torch.Tensor:
+        """A copy that GE can read."""
+        if rule.index in self._copies:
+            return self._copies.of(rule, value)
+        return value.detach().to("npu" if rule.shape != () else value.device).contiguous()
+
     def _adopt(self, rule: InputRule, value: Any) -> torch.Tensor:
         if isinstance(value, (bool, int, float)) and rule.shape == ():
-            return torch.tensor([value], dtype=self._types[rule.index])
+            number = torch.tensor([value], dtype=self._types[rule.index])
+            return self._copies.of(rule, number) if rule.index in self._copies else number
         if not isinstance(value, np.ndarray):
             raise errors.bad_input(f"input {rule.index} ({rule.name}) is a {type(value).__name__}, not a tensor")
         rule.check_array(value)
         native = np.ascontiguousarray(value, value.dtype.newbyteorder("=")).reshape(value.shape)
-        return torch.from_numpy(native.copy()).npu()
+        host = torch.from_numpy(native.copy())
+        return self._copies.of(rule, host) if rule.index in self._copies else host.npu()
 
     def _write_back(self, inputs: Sequence[Any], given: Sequence[torch.Tensor]) -> None:
         """Bring what the graph wrote to the caller's memory where it ran on a copy."""

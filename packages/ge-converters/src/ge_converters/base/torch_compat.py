@@ -143,6 +143,8 @@ def run_aot(
     """
     from torch._dynamo.backends.common import aot_autograd
 
+    from ge_converters.base.device_composites import decomposed
+
     keywords: dict[str, Any] = {
         "fw_compiler": forward,
         "bw_compiler": backward,
@@ -152,7 +154,12 @@ def run_aot(
         "partition_fn": _partition,
         **more,
     }
-    with tracing or contextlib.nullcontext(), _one_fake_mode(example_inputs), _numbers_from_data(example_inputs):
+    with (
+        tracing or contextlib.nullcontext(),
+        _one_fake_mode(example_inputs),
+        _numbers_from_data(example_inputs),
+        decomposed(decompositions),
+    ):
         compiled: Callable[..., Any] = aot_autograd(**keywords)(gm, example_inputs)
     return compiled
 

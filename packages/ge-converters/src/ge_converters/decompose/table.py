@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import torch
 
+from ge_converters.base.device_composites import decomposition_rules
 from ge_converters.base.torch_compat import core_decompositions, is_composite, known_decompositions
 from ge_converters.decompose import formulas, memory_order
 from ge_converters.decompose.formulas import chunked_loss, regions
@@ -36,13 +37,17 @@ _cache: dict[tuple[int, int], dict[Any, Decomposition]] = {}
 
 
 def decomposition_table(
-    custom: Mapping[Any, Decomposition] | None = None, *, registry: Registry | None = None
+    custom: Mapping[Any, Decomposition] | None = None,
+    *,
+    registry: Registry | None = None,
+    device_kernels: bool = False,
 ) -> dict[Any, Decomposition]:
     """The table for AOTAutograd.
 
     Args:
         custom: The user's decompositions; they win over everything, converters included.
         registry: Converters whose ops stay whole; the common registry if None.
+        device_kernels: Leave composite ops whole for which the device has kernels: its own eager operators run them.
 
     Source: ``torch._decomp``, its core ATen list after autograd.
     """
@@ -52,10 +57,12 @@ def decomposition_table(
     if known is None:
         _cache.clear()
         known = _cache[key] = _built(used)
-    # Registered when they are first called, or with torchvision's import, which may be after the table was made.
+    # Registered when they are first called, or with an import of torchvision or torch_npu, maybe after the table.
     formulas = {**chunked_loss.decompositions(), **regions.decompositions()}
     late = {op: f for op, f in formulas.items() if not used.layer(op)}
-    return {**known, **late, **(custom or {})}
+    rules = {} if device_kernels else decomposition_rules()
+    composite = {op: f for op, f in rules.items() if used.layer(op) in ("", "built-in")}
+    return {**known, **late, **composite, **(custom or {})}
 
 
 def export_table(*, registry: Registry | None = None) -> dict[Any, Decomposition]:

@@ -119,6 +119,7 @@ class CannExecutable(WholeGraph):
         self._options = {**ALWAYS, **levels["graph"]}
         self._load_options = dict(levels["load"])
         self._frozen = frozen_flags(levels["engine"].get("frozenInput", ""), len(self._rules))
+        self._copies = torch_tensors.FrozenCopies(i for i, f in enumerate(self._frozen) if f)
         self._reuse = reuse_pairs(self._options.get("ge.exec.outputReuseInputMemIndexes", ""))
         self._handle: Any = None
         self._compile()
@@ -185,6 +186,8 @@ class CannExecutable(WholeGraph):
         kind = self._kind(inputs)
         stream = torch_tensors.current_stream() if kind == "npu" else session.stream
         placed = [self._place(r, v, stream, w) for r, v, w in zip(self._rules, inputs, self._written)]
+        if kind == "npu":
+            stream = torch_tensors.launch_stream()  # after the copies that placing may have asked torch for
         if self._frozen:
             self._check_frozen(placed)
         for i, p in enumerate(placed):
@@ -217,7 +220,7 @@ class CannExecutable(WholeGraph):
 
     def _repeat(self, inputs: Sequence[Any]) -> list[Any]:
         """A run whose inputs differ from those of the last one in their addresses alone."""
-        stream = torch_tensors.current_stream()
+        stream = torch_tensors.launch_stream()
         results = self._targets(inputs, "npu", stream)
         values = None if self.is_static else self._values
         check(library.native().gec_graph_run(self._handle, stream, self._ins, self._outs, values), self._graph)
@@ -294,6 +297,11 @@ class CannExecutable(WholeGraph):
     def _place_tensor(self, rule: InputRule, value: Any, stream: int, written: bool) -> _Placed:
         shape = tuple(value.shape)
         rule.check(torch_tensors.ge_type(value), shape)
+        held = rule.index in self._copies and "npu" in dir(torch_tensors.torch())
+        if held and not (torch_tensors.on_device(value) and value.is_contiguous()):
+            dense = self._copies.of(rule, value)
+            back = (lambda: value.copy_(dense)) if written else None
+            return _Placed(dense.data_ptr(), library.ON_DEVICE, shape, dense, back)
         dense = value.detach().contiguous()
         if torch_tensors.on_device(value):
             back = (lambda: value.copy_(dense)) if written and dense.data_ptr() != value.data_ptr() else None

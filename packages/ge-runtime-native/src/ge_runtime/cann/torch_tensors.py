@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import functools
+import logging
 import sys
+from collections.abc import Iterable
 from typing import Any, Final
 
 import numpy as np
 
 from ge_graph.dtypes import BY_TORCH_NAME, DataType
 from ge_runtime.cann import library
+
+logger: Final = logging.getLogger(__name__)
 
 
 def torch() -> Any:
@@ -47,6 +51,21 @@ def current_stream() -> int:
     return int(torch().npu.current_stream().npu_stream)
 
 
+def launch_stream() -> int:
+    """The handle of torch's current stream, once what torch_npu has in its own queue is on that stream.
+
+    torch_npu launches its operators from a thread of its own. Whoever launches past it, as the runner does, would
+    overtake them; the handle alone does not wait for that thread, the one that a Stream object gives does.
+    """
+    return int(_stream(current_stream()).npu_stream)
+
+
+@functools.lru_cache(maxsize=64)
+def _stream(_: int) -> Any:
+    """The Stream object of the current stream, by its handle: making one takes long."""
+    return torch().npu.current_stream()
+
+
 @functools.lru_cache(maxsize=1)
 def _raw_stream() -> Any:
     """torch_npu's function from a device's number, -1 the current one, to its current stream's handle.
@@ -60,6 +79,40 @@ def host_bytes(value: Any) -> np.ndarray[Any, Any]:
     """The bytes of a dense tensor on the host, on its memory."""
     array: np.ndarray[Any, Any] = value.detach().reshape(-1).view(torch().uint8).numpy()
     return array
+
+
+class FrozenCopies:
+    """Copies of frozen inputs that GE cannot read where they lie: strided ones, and those on the host.
+
+    GE is promised that a frozen input stays at its address, so a copy is made once and filled again before every run:
+    nothing else tells whether a value has changed, because ``parameter.data`` is written without trace.
+
+    Args:
+        frozen: Positions of the frozen inputs.
+    """
+
+    def __init__(self, frozen: Iterable[int]) -> None:
+        self._frozen = frozenset(frozen)
+        self._copies: dict[int, Any] = {}
+
+    def __contains__(self, index: int) -> bool:
+        return index in self._frozen
+
+    def of(self, rule: Any, value: Any) -> Any:
+        """A dense tensor on the device with the value of a tensor, for this input always the same one.
+
+        Args:
+            rule: The input's rule, with its position and name.
+            value: A torch tensor; one of another size than before gets memory of its own.
+        """
+        module, copy = torch(), self._copies.get(rule.index)
+        with module.inference_mode(False), module.no_grad():
+            if copy is None or copy.shape != value.shape:
+                self._copies[rule.index] = copy = module.empty(value.shape, dtype=value.dtype, device="npu")
+                logger.info("frozen input %s (%s) is copied before each run: it is strided or on the host; "
+                            "make it contiguous on the device to save that", rule.index, rule.name)  # fmt: skip
+            copy.copy_(value)
+        return copy
 
 
 # -- memory for the graph engine, from torch's allocator --------------------------------------------------------------

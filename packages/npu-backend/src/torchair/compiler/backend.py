@@ -88,9 +88,9 @@ def get_compiler(compiler_config: CompilerConfig | None = None) -> NpuFxCompiler
 
     Errors: ConfigError GE1011 if it is not a CompilerConfig.
     """
-    from torchair.oplib.torch_ops import keep_ops_without_result
+    from torchair.oplib.torch_ops import prepare_ops_of_torch_npu
 
-    keep_ops_without_result()
+    prepare_ops_of_torch_npu()
     return NpuFxCompiler(_config(compiler_config))
 
 
@@ -210,13 +210,13 @@ def get_npu_backend(
     import torch
 
     from ge_converters.base.torch_versions import untested
-    from torchair.oplib.torch_ops import keep_ops_without_result
+    from torchair.oplib.torch_ops import prepare_ops_of_torch_npu
 
     _config(compiler_config)
     _decompositions(custom_decompositions)
     if outside := untested(torch.__version__):
         logger.warning_once(f"{outside}; docs/versions.md lists what was run")
-    keep_ops_without_result()
+    prepare_ops_of_torch_npu()
     if getattr(sys.modules.get("torchair_autoload"), "replaced", False):
         logger.warning_once("torch_npu carries a torchair of its own; the installed package is used instead of it")
     return Backend(
@@ -337,7 +337,7 @@ def _compile_graph(
         compiler = traced.compiler(stages)
     else:
         compiler = NpuFxCompiler(config, "forward", model_id, gears=gears, guarded=guarded, before=before)
-    table = decomposition_table(decompositions)
+    table = decomposition_table(decompositions, device_kernels=config.mode.value == "reduce-overhead")
     before[:] = [time.perf_counter() - start]
     try:
         call = run_aot(

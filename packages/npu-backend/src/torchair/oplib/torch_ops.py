@@ -189,11 +189,14 @@ def _set_up() -> None:
 _WITHOUT_RESULT: Final = ("npu_prefetch",)
 
 
-def keep_ops_without_result() -> None:
-    """Tell torch that ops of torch_npu which return nothing do something, so that no graph loses them.
+def prepare_ops_of_torch_npu() -> None:
+    """Tell torch what dynamo has to know of torch_npu's ops before it traces; they are there once it is imported.
 
-    Dynamo looks while it traces, so this has to be known before; torch_npu defines its ops when it is imported.
+    Ops that return nothing do something, so no graph loses them; its kernels for composite ATen ops are not traced.
     """
+    from ge_converters.base.device_composites import register
+
+    register()
     for name in _WITHOUT_RESULT:
         packet = getattr(torch.ops.npu, name, None)
         if packet is not None:
@@ -201,4 +204,4 @@ def keep_ops_without_result() -> None:
 
 
 _set_up()
-keep_ops_without_result()
+prepare_ops_of_torch_npu()
