@@ -6,7 +6,6 @@ import textwrap
 
 import pytest
 import torch
-from torch._functorch import config as functorch_config
 
 import torchair
 from ge_converters.registry import REGISTRY
@@ -106,7 +105,7 @@ CHANGES = {
     "torch decompositions": a_decomposition_of_torch,
     "options": an_option,
     "kernels": a_chip,
-    "AOTAutograd": lambda patch: patch.setattr(functorch_config, "functionalize_rng_ops", True),
+    "AOTAutograd": lambda patch: patch.setattr(dependencies, "aot_settings", lambda: "others"),
     "state": lambda patch: patch.setattr(torch, "is_inference_mode_enabled", lambda: True),
     "graph": lambda patch: subject(graph=graph(lambda x: torch.sigmoid(x))),
     "inputs": lambda patch: subject(inputs=[torch.ones(3)]),
