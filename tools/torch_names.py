@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "tools" / "torch_names.tsv"
 # The only files that may use private names of torch, but for the stable ones below.
 COMPAT = (
+    "packages/ge-converters/src/ge_converters/base/device_composites.py",
     "packages/ge-converters/src/ge_converters/base/torch_compat.py",
     "packages/ge-converters/src/ge_converters/base/torch_frames.py",
     "packages/ge-runtime-native/src/ge_runtime/cpu/torch_compat.py",

@@ -90,7 +90,8 @@ def test_environment(monkeypatch, tmp_path):
 
 
 def test_siblings_of_another_version():
-    assert any("tested with ge-graph 0.1.0, installed is 9.0" in t for t in texts({"ge-graph": "9.0"}))
+    assert any("asks for ge-graph >=0.1,<0.2, installed is 9.0" in t for t in texts({"ge-graph": "9.0"}))
+    assert not any("asks for" in t for t in texts({"ge-graph": "0.1.7"}))
 
 
 @pytest.mark.parametrize(

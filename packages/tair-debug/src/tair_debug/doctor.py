@@ -154,15 +154,25 @@ def _torch(version: str) -> Iterator[Mismatch]:
 
 
 def _siblings(installed: dict[str, str | None]) -> Iterator[Mismatch]:
-    """The packages that this torchair was tested with, against those that are installed."""
+    """The packages that this torchair asks for, against those that are installed."""
     for requirement in importlib.metadata.requires("torchair") or () if installed.get("torchair") else ():
-        pinned = re.match(r"([\w-]+)(?:\[[\w,-]+\])?==([\w.]+)", requirement)
-        if pinned and installed.get(pinned[1]) not in (None, pinned[2]):
+        name = re.match(r"[\w-]+", requirement)
+        version = installed.get(name[0]) if name is not None and name[0] != "torch" else None
+        bounds = re.findall(r"(>=|<)\s*([\d.]+)", requirement.partition(";")[0])
+        if (
+            name is not None
+            and version
+            and not all((_numbers(version) >= _numbers(limit)) is (sign == ">=") for sign, limit in bounds)
+        ):
+            wanted = ",".join(sign + limit for sign, limit in sorted(bounds, reverse=True))
             yield Mismatch(
-                f"torchair {installed['torchair']} is tested with {pinned[1]} {pinned[2]}, "
-                f"installed is {installed[pinned[1]]}",
-                f"pip install {pinned[1]}=={pinned[2]}",
+                f"torchair {installed['torchair']} asks for {name[0]} {wanted}, installed is {version}",
+                f"pip install '{name[0]}{wanted}'",
             )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(n) for n in re.findall(r"\d+", version)[:3])
 
 
 def _minor(version: str) -> str:

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 import torch
@@ -584,8 +585,9 @@ def aliasing_guards() -> int:
 def aot_settings() -> str:
     """A text of AOTAutograd's settings: the same text for the same settings."""
     from torch._functorch import config
+    from torch.utils._config_module import ConfigModule
 
-    return str(config.get_hash().hex())
+    return str(ConfigModule.get_hash(config).hex())
 
 
 def registered_decompositions() -> list[tuple[Any, Any]]:
@@ -599,7 +601,11 @@ def traced_code() -> tuple[Any, ...]:
     """The code objects that dynamo has gone through for the graph that it is handing to a backend just now."""
     from torch._guards import TracingContext
 
-    return tuple(TracingContext.get_traced_code() or ())
+    context: Any = TracingContext.try_get()
+    made = getattr(context, "traced_code", None)
+    if made is None:  # before torch 2.8
+        made = getattr(context, "previously_inlined_functions", ())
+    return tuple(code for code in made if isinstance(code, CodeType))
 
 
 def guarded_sources(tx: Any) -> list[Any]:

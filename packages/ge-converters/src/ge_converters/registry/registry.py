@@ -391,14 +391,15 @@ class Registry:
         """
         self._import(name for name in self._families() if not name.startswith(_OURS))
         names = {row.partition(" ")[0] for row in self._foreign}
-        found: dict[str, list[tuple[str, Converter]]] = {}
-        for name in names & self._awaited.keys():  # the same rows before and after the operator turns up
-            found[name] = [(where_is(fn), fn) for fn, *_ in self._awaited[name]]
+        found: dict[str, tuple[str, Converter]] = {}
+        for name in names & self._awaited.keys():  # the same row before and after the operator turns up
+            rows = sorted(self._awaited[name], key=lambda row: not row[0].__module__.startswith(_OURS))
+            found.update((name, (where_is(fn), fn)) for fn, *_ in rows[-1:])
         for entry in {**self._built_in, **self._user}.values():
             if entry.name in names:
-                found.setdefault(entry.name, [(entry.where, entry.given)])
-        rows = [(n, fn) for n in sorted(found) for where, fn in found[n] if _row(n, where) in self._foreign]
-        return [(n, (fn, self._fits.get(inspect.unwrap(fn)))) for n, fn in rows]
+                found.setdefault(entry.name, (entry.where, entry.given))
+        others = [(n, fn) for n, (where, fn) in sorted(found.items()) if _row(n, where) in self._foreign]
+        return [(n, (fn, self._fits.get(inspect.unwrap(fn)))) for n, fn in others]
 
 
 def _checked_forms(supports: Any) -> tuple[Support, ...]:

@@ -17,6 +17,8 @@ from typing import Any, Final
 
 import torch
 
+from ge_runtime.cpu.torch_compat import drawing_operator
+
 # The calls of the trace that is being made; None outside of one.
 _TRACE: Final[ContextVar[list[_Call] | None]] = ContextVar("trace", default=None)
 _CALLS: Final[weakref.WeakValueDictionary[int, _Call]] = weakref.WeakValueDictionary()
@@ -66,8 +68,7 @@ def _of_trace(
 @lru_cache(maxsize=1)
 def _operator() -> Any:
     """torch's operator for all of them, made when the first trace needs it."""
-    tags = (torch.Tag.nondeterministic_seeded,)
-    operator: Any = torch.library.custom_op("ge_runtime::kernel", _run, mutates_args=(), tags=tags)
+    operator: Any = drawing_operator("ge_runtime::kernel", _run)
     operator.register_fake(_of_trace)
     return operator
 

@@ -5,6 +5,7 @@ Where versions of torch differ, both forms stand here, and ``tools/torch_names.t
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -42,6 +43,16 @@ def is_fake(value: Any) -> bool:
 def tensor_guards() -> Any:
     """torch's guard on tensors, None if this torch has none of that name."""
     return getattr(getattr(getattr(torch._C, "_dynamo", None), "guards", None), "TensorGuards", None)
+
+
+def drawing_operator(name: str, function: Callable[..., Any]) -> Any:
+    """An operator of torch that two equal calls of may not become one."""
+    tags = (torch.Tag.nondeterministic_seeded,)
+    if "tags" in inspect.signature(torch.library.custom_op).parameters:
+        return torch.library.custom_op(name, function, mutates_args=(), tags=tags)
+    made: Any = torch.library.custom_op(name, function, mutates_args=())  # before torch 2.8
+    made._opoverload._tags = [*made._opoverload.tags, *tags]
+    return made
 
 
 def process_group(name: str) -> Any:
