@@ -115,7 +115,8 @@ def restore():
     yield
     for name in set(schema._user_rows) ^ set(rows):
         schema._user_rows.pop(name, None)
-        schema._parsed.pop(name, None)
+        for known in schema._parsed.values():
+            known.pop(name, None)
         if name in schema.builtin_names():
             for listener in schema._listeners:
                 listener(name)
