@@ -116,9 +116,9 @@ def began() -> float:
         ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
         lines = Path("/proc/stat").read_text().splitlines()
         booted = next(int(line.split()[1]) for line in lines if line.startswith("btime "))
-    except (OSError, ValueError, IndexError, StopIteration):
+        return booted + ticks / os.sysconf("SC_CLK_TCK") + 1  # the time of boot has whole seconds
+    except (OSError, ValueError, IndexError, StopIteration, AttributeError):
         return float("inf")
-    return booted + ticks / os.sysconf("SC_CLK_TCK") + 1  # the time of boot has whole seconds
 
 
 def digest(lines: Iterable[str]) -> str:

@@ -13,6 +13,7 @@ namespace of their own, ``torchair``, and the names under ``torch.ops.air`` only
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Iterable
 from typing import Any, Final, NoReturn
 
@@ -194,9 +195,10 @@ def prepare_ops_of_torch_npu() -> None:
 
     Ops that return nothing do something, so no graph loses them; its kernels for composite ATen ops are not traced.
     """
-    from ge_converters.base.device_composites import register
+    if "torch_npu" in sys.modules:  # without it there are no such kernels, and importing stays cheap
+        from ge_converters.base.device_composites import register
 
-    register()
+        register()
     for name in _WITHOUT_RESULT:
         packet = getattr(torch.ops.npu, name, None)
         if packet is not None:

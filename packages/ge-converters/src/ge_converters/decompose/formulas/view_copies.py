@@ -12,8 +12,9 @@ from ge_converters.base.torch_compat import view_copies
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """The copies by overload."""
-    return {copy: _copied(view) for copy, view in view_copies().items()}
+    """The copies by overload, but for those with converters, as GE has one operator for them."""
+    served = (torch.ops.aten.as_strided_copy.default, torch.ops.aten.lift_fresh_copy.default)
+    return {copy: _copied(view) for copy, view in view_copies().items() if copy not in served}
 
 
 def _copied(view: Any) -> Callable[..., Any]:
