@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch.utils import _pytree as pytree
@@ -11,10 +11,15 @@ from torch.utils import _pytree as pytree
 from ge_converters.base.torch_compat import view_copies
 
 
+_CONVERTED: Final = (
+    "aten.alias_copy.default", "aten.as_strided_copy.default", "aten.detach_copy.default",
+    "aten.lift_fresh_copy.default", "aten.permute_copy.default", "aten.unbind_copy.int", "aten.view_copy.default",
+)  # fmt: skip
+
+
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """The copies by overload, but for those with converters, as GE has one operator for them."""
-    served = (torch.ops.aten.as_strided_copy.default, torch.ops.aten.lift_fresh_copy.default)
-    return {copy: _copied(view) for copy, view in view_copies().items() if copy not in served}
+    """The copies by overload, but for those that have converters."""
+    return {copy: _copied(view) for copy, view in view_copies().items() if str(copy) not in _CONVERTED}
 
 
 def _copied(view: Any) -> Callable[..., Any]:
