@@ -12,6 +12,7 @@ import torch
 import torch_npu  # noqa: F401
 from torch import nn
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.exc import TensorifyScalarRestartAnalysis
 from torch.nn import functional as F
 
 import torchair
@@ -132,6 +133,8 @@ def graphs(function, arguments, device, way):
         try:
             with KeepWhole(), decomposed(table):
                 aot_autograd(fw_compiler=note, bw_compiler=note, decompositions=table)(gm, inputs)
+        except TensorifyScalarRestartAnalysis:  # dynamo traces once more, with the number as a constant
+            raise
         except Exception as error:  # noqa: BLE001 - what cannot be traced is an outcome; dynamo would go on eagerly
             found[:] = [type(error).__name__]
 

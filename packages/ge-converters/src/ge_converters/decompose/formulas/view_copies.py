@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -9,7 +10,6 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ge_converters.base.torch_compat import view_copies
-
 
 _CONVERTED: Final = (
     "aten.alias_copy.default", "aten.as_strided_copy.default", "aten.detach_copy.default",
@@ -22,6 +22,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     return {copy: _copied(view) for copy, view in view_copies().items() if str(copy) not in _CONVERTED}
 
 
+@functools.cache
 def _copied(view: Any) -> Callable[..., Any]:
     def formula(*args: Any, **kwargs: Any) -> Any:
         shown = view(*args, **kwargs)
