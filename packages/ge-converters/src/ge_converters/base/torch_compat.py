@@ -602,9 +602,9 @@ def traced_code() -> tuple[Any, ...]:
     from torch._guards import TracingContext
 
     context: Any = TracingContext.try_get()
-    made = getattr(context, "traced_code", None)
+    made: Any = getattr(context, "traced_code", None)
     if made is None:  # before torch 2.8
-        made = getattr(context, "previously_inlined_functions", ())
+        made = getattr(context, "previously_inlined_functions", None) or ()
     return tuple(code for code in made if isinstance(code, CodeType))
 
 
