@@ -8,6 +8,8 @@ TEST = $(RUN) -m pytest -n 2 --dist worksteal
 # torch_npu, where it is installed, would load itself into every process that imports torch.
 export TORCH_DEVICE_BACKEND_AUTOLOAD ?= 0
 export HF_HUB_OFFLINE ?= 1
+# Where this is set, as on hosts of continuous integration, torch takes some of its warnings for errors.
+export CI ?= 1
 # Hosts that forbid byte code would compile torch's sources anew in each of the hundreds of processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeAlias
 
 import torch
 
+from ge_converters.base.torch_compat import real_values
 from torchair.passes.base import value_of
 from torchair.passes.step_numbers import TASKS, host_lists, is_number, step_inputs
 from torchair.runtime.fx_program import write_program
@@ -175,7 +176,8 @@ class NpuTasks:
         event.wait(stream)
         event.reset(stream)
         npu.graph_task_group_begin(stream)
-        task.out(*args, **kwargs, workspace=workspace, out=outs)
+        with real_values():  # in a first run torch watches the calls of the traced program, and this is none of them
+            task.out(*args, **kwargs, workspace=workspace, out=outs)
         handle = npu.graph_task_group_end(stream)
         self._groups.append(_Group(task, args, kwargs, workspace, outs, handle, event, _lists(kwargs)))
         return tuple(outs)
