@@ -33,6 +33,7 @@ from ge_converters.base.torch_compat import (
     symbols_of_fake_inputs,
 )
 from ge_graph import Graph, escape
+from ge_graph.cost import memory
 from ge_graph.errors import ConfigError, GeError, on_purpose
 
 if TYPE_CHECKING:
@@ -373,3 +374,32 @@ def to_ge(gm: torch.fx.GraphModule, name: str, oracle: Oracle | None = None) -> 
     with real_values():
         made = convert_graph(gm, name=name, prepare=lambda lowered: (lowered, chosen)).graph
         return lower(gm, name=name).graph, made
+
+
+def size_hints(gm: torch.fx.GraphModule) -> dict[str, int]:
+    """Symbols of a traced graph and the numbers with which it was traced."""
+    found: dict[str, int] = {}
+    for node in gm.graph.nodes:
+        if node.op != "placeholder":
+            continue
+        value = node.meta.get("val")
+        numbers = value.shape if isinstance(value, torch.Tensor) else (value,)
+        for number in numbers:
+            if isinstance(number, torch.SymInt):
+                hint = number.node.maybe_as_int() if not number.node.has_hint() else number.node.hint
+                if isinstance(hint, int):
+                    found[str(number.node.expr)] = hint
+    return found
+
+
+def weight_bytes(subject: Subject) -> int:
+    """Bytes of the parameters and buffers of a model, each memory once and in blocks as a device has them."""
+    if not isinstance(subject.model, torch.nn.Module):
+        return 0
+    seen: set[Any] = set()
+    total = 0
+    for tensor in (*subject.model.parameters(), *subject.model.buffers()):
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            total += memory.aligned(tensor.numel() * tensor.element_size())
+    return total
