@@ -204,7 +204,8 @@ def test_operations_of_each_line_are_torchs(name: str) -> None:
 MEMORY = (
     "llama", "mixtral", "bert", "resnet50", "clip", "whisper_encoder", "convolutions", "decoder",
     "gpt2 backward", "vit backward", "resnet50 backward", "plain backward",
-    "llama dynamic", "t5 dynamic", "bert dynamic", "decoder dynamic", "llama dynamic backward", "plain dynamic backward",
+    "llama dynamic", "t5 dynamic", "bert dynamic", "decoder dynamic", "llama dynamic backward",
+    "plain dynamic backward",
 )  # fmt: skip
 # Beside the largest tensors, host numbers are blocks of 512 bytes in the plan and Python numbers in the engine.
 MORE: dict[str, str] = {}
@@ -274,7 +275,8 @@ def test_estimates_order_measured_operators(calibrated: bool) -> None:
         node = plan.graph_of(row)
         assert node is not None
         spent = time.of(work.of(Shapes(node.graph), node), figures, node, shares=shares)
-        assert spent.value is not None and spent.bound <= row.seconds, row
+        assert spent.value is not None
+        assert spent.bound <= row.seconds, row
         seen.append((row.op, row.seconds, spent.value))
     assert len(seen) == 68
     assert _correlation([s for _, s, _ in seen], [v for _, _, v in seen]) >= 0.9

@@ -106,7 +106,9 @@ class Gated(torch.nn.Module):
 class LatentAttention(torch.nn.Module):
     """Attention whose keys and values come from one short vector a token (multi-head latent attention)."""
 
-    def __init__(self, hidden: int, heads: int, query_rank: int, rank: int, plain: int, turned: int, value: int) -> None:
+    def __init__(
+        self, hidden: int, heads: int, query_rank: int, rank: int, plain: int, turned: int, value: int
+    ) -> None:
         super().__init__()
         linear = torch.nn.Linear
         self.q_down, self.q_norm = linear(hidden, query_rank, bias=False), torch.nn.RMSNorm(query_rank)

@@ -77,7 +77,8 @@ def test_results_without_recorded_sizes_follow_from_the_operands() -> None:
     shapes = Shapes(graph, {"s0": 3})
     found = [shapes.of(t) for t in (total, shape, wide, high)]
     assert found == [(2, 3, 8), (3,), (2, 4, 8), (1, 2, 3, 8, 1)]
-    assert shapes.unknown == [opaque] and shapes.bytes(total) == 4 * 48
+    assert shapes.unknown == [opaque]
+    assert shapes.bytes(total) == 4 * 48
 
 
 # -- operations and bytes ----------------------------------------------------------------------------------------------
@@ -187,7 +188,8 @@ def test_bytes_are_what_the_definition_reads_and_writes() -> None:
         "add": (128, 64), "gather": (96 + 24 + 8, 96), "scatter": (24 + 96, 96), "view": (0, 0), "fill": (0, 64),
     }  # fmt: skip
     assert [found[k].unit for k in found] == ["vector", "move", "move", "none", "move"]
-    assert found["add"].elements == 32 and found["gather"].elements == 0
+    assert found["add"].elements == 32
+    assert found["gather"].elements == 0
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------
@@ -207,7 +209,8 @@ def test_a_chain_needs_two_blocks_and_without_reuse_all_of_them() -> None:
     plan = memory.at({"s0": 10})
     block = 10 * 512
     assert (plan.arguments, plan.outputs, plan.peak, plan.packed) == (block, block, 2 * block, 2 * block)
-    assert plan.unreused == 5 * block and memory.at({"s0": 20}).peak == 4 * block
+    assert plan.unreused == 5 * block
+    assert memory.at({"s0": 20}).peak == 4 * block
     assert Memory(graph, reuse=False).at({"s0": 10}).packed == 5 * block
     assert memory.largest([{"s0": 1}, {"s0": 30}, {"s0": 8}]).peak == 2 * 30 * 512
 
@@ -308,8 +311,10 @@ def test_the_bound_is_the_roofline_and_the_estimate_is_never_below_it() -> None:
         each = _product_of(size)
         done = work.of(Shapes(each.graph), each)
         spent = time.of(done, figures, each)
-        assert spent.limit == limit and spent.how == "estimate"
-        assert spent.value is not None and spent.value >= spent.bound
+        assert spent.limit == limit
+        assert spent.how == "estimate"
+        assert spent.value is not None
+        assert spent.value >= spent.bound
         if limit == "cube":
             assert spent.bound == pytest.approx(2 * size**3 / 353.9e12, rel=0.002)
             assert spent.value == pytest.approx(spent.bound / 0.7 + 5e-6, rel=0.002)
@@ -321,14 +326,16 @@ def test_limits_of_cores_make_the_bound_longer() -> None:
     done = work.of(Shapes(plain.graph), plain)
     whole, of_node = time.of(done, figures, plain), time.of(done, figures, scoped)
     of_graph = time.of(done, figures, plain, limits=(12, 24))
-    assert of_node.bound == pytest.approx(4 * whole.bound) and of_graph.bound == pytest.approx(2 * whole.bound)
+    assert of_node.bound == pytest.approx(4 * whole.bound)
+    assert of_graph.bound == pytest.approx(2 * whole.bound)
 
 
 def test_what_has_no_published_figure_has_no_estimate() -> None:
     each = _product_of(512, F32)
     done = work.of(Shapes(each.graph), each)
     spent = time.of(done, chips.figures("ascend310p"), each)
-    assert (spent.value, spent.how) == (None, "unknown") and spent.bound > 0
+    assert (spent.value, spent.how) == (None, "unknown")
+    assert spent.bound > 0
     assert time.of(done, chips.figures("ascend910b2"), each, unit="aicpu").how == "unknown"
 
 
@@ -355,7 +362,15 @@ def test_a_measured_time_comes_before_the_estimate(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "a,b\n1,2\n", HEAD, HEAD + "a,Add,xx,1,F,1,F\n", HEAD + 'a,Add,1,"1;x",F,1,F\n', HEAD + 'a,"Add\n', "\x00" * 9],
+    [
+        "",
+        "a,b\n1,2\n",
+        HEAD,
+        HEAD + "a,Add,xx,1,F,1,F\n",
+        HEAD + 'a,Add,1,"1;x",F,1,F\n',
+        HEAD + 'a,"Add\n',
+        "\x00" * 9,
+    ],
 )
 def test_a_table_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "t.csv").write_text(text)
@@ -369,5 +384,6 @@ def test_calibration_finds_the_shares_that_made_the_numbers() -> None:
     samples = [measured.Sample("cube", c, c / 10, c / 0.8 + 4e-6) for c in np.linspace(1e-9, 1e-3, 200)]
     samples += [measured.Sample("move", 0.0, c, c / 0.5 + 2e-6) for c in np.linspace(1e-9, 1e-3, 200)]
     found = measured.calibrate(samples)
-    assert found["cube_share"] == pytest.approx(0.8, rel=0.1) and found["memory_share"] == pytest.approx(0.5, rel=0.1)
+    assert found["cube_share"] == pytest.approx(0.8, rel=0.1)
+    assert found["memory_share"] == pytest.approx(0.5, rel=0.1)
     assert measured.calibrate([]) == {}

@@ -56,11 +56,14 @@ def asked(*args: str) -> dict[str, Any]:
 def test_json_has_operations_memory_and_time_with_their_sources(target: str) -> None:
     made = asked(target)["plans"][0]
     graph = made["graphs"][0]
-    assert made["chip"] == "ascend910b2" and graph["flops"] == 2 * 2 * 8 * 64 * 256
+    assert made["chip"] == "ascend910b2"
+    assert graph["flops"] == 2 * 2 * 8 * 64 * 256
     assert graph["memory"]["weights"] == 2 * 64 * 256 * 2 + 2 * 512
-    assert graph["memory"]["inputs"] == 1024 and graph["memory"]["peak_bound"] == 2 * 8 * 256 * 2
+    assert graph["memory"]["inputs"] == 1024
+    assert graph["memory"]["peak_bound"] == 2 * 8 * 256 * 2
     assert 0 < made["time"]["bound"] < made["time"]["estimate"] < 1e-3
-    assert made["memory"]["fits"] is True and made["time"]["operators_without"] == 0
+    assert made["memory"]["fits"] is True
+    assert made["time"]["operators_without"] == 0
     assert all(f["source"] for f in made["figures"].values())
     assert {g["name"]: g["operators"] for g in graph["groups"]} == {"MatMulV2": 2, "Relu": 1}
 
@@ -71,14 +74,18 @@ def test_the_table_adds_up_by_module_and_line(target: str) -> None:
     each = 2 * 8 * 64 * 256
     assert (by["module"]["up"], by["module"]["down"]) == (each, each)
     lines = {name.rsplit(":", 1)[1].split()[0]: flops for name, flops in by["line"].items()}
-    assert lines["12"] == each and lines["13"] == each
+    assert lines["12"] == each
+    assert lines["13"] == each
     assert sum(by["node"].values()) == 2 * each
 
 
 def test_the_terminal_says_which_figures_are_bounds(target: str) -> None:
     code, out = run(target)
     assert code == 0
-    assert "fits" in out and "(bound)" in out and "(estimate; 0 of 3 operators measured)" in out and "MatMulV2" in out
+    assert "fits" in out
+    assert "(bound)" in out
+    assert "(estimate; 0 of 3 operators measured)" in out
+    assert "MatMulV2" in out
 
 
 def test_sizes_make_gears_and_the_largest_one_counts_for_memory(target: str) -> None:
@@ -96,7 +103,9 @@ def test_plans_stand_side_by_side(target: str) -> None:
     assert made[1]["chip"] == "ascend950pr"
     assert made[3]["graphs"][0]["memory"]["peak_packed"] > made[0]["graphs"][0]["memory"]["peak_packed"]
     code, out = run(target, "--compare", "soc=ascend950")
-    assert code == 0 and "soc=ascend950" in out and "time, bound" in out
+    assert code == 0
+    assert "soc=ascend950" in out
+    assert "time, bound" in out
 
 
 def test_too_little_memory_is_exit_code_1(target: str) -> None:
@@ -112,7 +121,8 @@ def test_measured_times_come_first(target: str, tmp_path: Path) -> None:
         'Relu,77.5,"""8,256""",DT_BF16,"""8,256""",DT_BF16\n'
     )
     made = asked(target, "--calibrate", str(file), "--by", "operator")["plans"][0]
-    assert made["time"]["operators_measured"] == 1 and any("measured" in o for o in made["origins"])
+    assert made["time"]["operators_measured"] == 1
+    assert any("measured" in o for o in made["origins"])
     relu = next(g for g in made["graphs"][0]["groups"] if g["name"] == "Relu")
     assert relu["time_estimate"] == pytest.approx(77.5e-6)
 
@@ -131,7 +141,9 @@ def test_the_page_knows_time_bytes_and_unit_of_each_node(target: str, tmp_path: 
     text = page.read_text()
     data = json.loads(text.split('id="data">')[1].split("</script>")[0])
     units = {n["o"]: n["v"]["unit"] for n in data["nodes"]}
-    assert units["MatMulV2"] == "cube" and units["Relu"] == "vector" and units["Data"] == "none"
+    assert units["MatMulV2"] == "cube"
+    assert units["Relu"] == "vector"
+    assert units["Data"] == "none"
     assert all(n["v"]["time"] > 0 for n in data["nodes"] if n["v"]["unit"] != "none")
     assert any(row[0] == "limited by" for n in data["nodes"] for row in n["a"])
 
@@ -151,17 +163,21 @@ def test_what_is_not_understood_is_refused(target: str, args: list[str], code: s
 
 def test_a_chip_without_a_figure_says_unknown_and_not_a_guess(target: str) -> None:
     made = asked(target, "--soc", "ascend310p")["plans"][0]
-    assert made["time"]["estimate"] is None and made["time"]["operators_without"] == 3
+    assert made["time"]["estimate"] is None
+    assert made["time"]["operators_without"] == 3
     assert any("no estimate" in note for note in made["notes"])
     assert made["time"]["bound"] > 0
 
 
 def test_texts_of_sizes_are_read() -> None:
-    assert plan_request.size_of("1.5 GiB") == 3 * 2**29 and plan_request.size_of("64GB") == 64 * 10**9
-    assert plan_request.cores_of("12|24") == (12, 24) and plan_request.cores_of("12|") == (12, 0)
+    assert plan_request.size_of("1.5 GiB") == 3 * 2**29
+    assert plan_request.size_of("64GB") == 64 * 10**9
+    assert plan_request.cores_of("12|24") == (12, 24)
+    assert plan_request.cores_of("12|") == (12, 0)
     assert plan_request.sizes_of(["s0=1,8", "s1=4"]) == {"s0": (1, 8), "s1": (4,)}
     with pytest.raises(ConfigError, match="GE1049"):
         plan_request.size_of("1e3")
     with pytest.raises(GraphError, match="GE3073"):
         chips.figures("tpu")
-    assert plan.time_text(None) == "unknown" and plan.size_text(None) == "unknown"
+    assert plan.time_text(None) == "unknown"
+    assert plan.size_text(None) == "unknown"

@@ -506,7 +506,9 @@ def plan(
     ] = None,
     aicore_num: Annotated[str, typer.Option(help="Limit of cube and vector cores, '12|24'.")] = "",
     memory_limit: Annotated[str, typer.Option(help="Exit code 1 if more is needed: '64GiB'.")] = "",
-    page: Annotated[Path | None, typer.Option(help="Write the graph as a page, coloured by time, bytes or unit.")] = None,
+    page: Annotated[
+        Path | None, typer.Option(help="Write the graph as a page, coloured by time, bytes or unit.")
+    ] = None,
     backward: Backward = False,
     dynamic: Dynamic = False,
     real: Real = False,
@@ -514,8 +516,8 @@ def plan(
 ) -> int:
     """Will it fit, how fast at best, where is it slow: memory, time, operations and bytes on a chip, without one.
 
-    Times are bounds by published peaks, estimates, or measurements (--calibrate), and each says which it is. Exit code 1
-    if --memory-limit is exceeded, by the estimate.
+    Times are bounds by published peaks, estimates, or measurements (--calibrate), and each says which it is. Exit code
+    1 if --memory-limit is exceeded, by the estimate.
     """
     from tair_debug import plan_request as request
 

@@ -65,9 +65,7 @@ def page_data(graph: Graph, figures: Mapping[Node, Mapping[str, Any]] | None = N
     return {
         "name": escape.line(graph.name),
         "groups": groups,
-        "nodes": [
-            {**_node(n, number, outputs.get(n, []), told.get(n)), "g": inside[n]} for n in graph.nodes
-        ],
+        "nodes": [{**_node(n, number, outputs.get(n, []), told.get(n)), "g": inside[n]} for n in graph.nodes],
         "edges": [[number[a], number[b], SHARED if a in shared else kind] for a, b, kind in edges],
     }
 

@@ -1,4 +1,4 @@
-"""What a model costs on a chip before there is one: operations, bytes, memory and time, by operator, module and line."""
+"""What a model costs on a chip before there is one: operations, bytes, memory, time, by operator, module, line."""
 
 from __future__ import annotations
 
@@ -413,7 +413,8 @@ def headlines(plan: Plan) -> list[str]:
     """The answers in a few lines: will it fit, how fast at best, where it is slow."""
     f, has = plan.figures, plan.figures.get("memory")
     fits = {True: "fits", False: "does NOT fit", None: "the chip's memory is not published"}[plan.fits]
-    lines = [f"{f.chip}: {fits}: {size_text(plan.memory_total)} of {size_text(has)} (at least {size_text(plan.memory_bound)})"]
+    needs = f"{size_text(plan.memory_total)} of {size_text(has)} (at least {size_text(plan.memory_bound)})"
+    lines = [f"{f.chip}: {fits}: {needs}"]
     for each in plan.graphs:
         m = each.memory
         at = f" ({', '.join(f'{k}={v}' for k, v in each.sizes.items())})" if each.sizes else ""
@@ -423,9 +424,14 @@ def headlines(plan: Plan) -> list[str]:
             f"{size_text(m.packed)} at '{m.peak_node}'"
         )
     known = sum(n.time.best for g in plan.graphs for n in g.working() if n.time.how != "unknown")
-    estimate = time_text(plan.estimate) if plan.estimate is not None else f"{time_text(known)} without {plan.count('unknown')} operators"
-    lines.append(f"time: at least {time_text(plan.bound)} (bound), about {estimate} (estimate; {plan.count('measured')} of "
-                 f"{sum(len(g.working()) for g in plan.graphs)} operators measured)")  # fmt: skip
+    estimate = (
+        time_text(plan.estimate)
+        if plan.estimate is not None
+        else f"{time_text(known)} without {plan.count('unknown')} operators"
+    )
+    whole = sum(len(g.working()) for g in plan.graphs)
+    how = f"estimate; {plan.count('measured')} of {whole} operators measured"
+    lines.append(f"time: at least {time_text(plan.bound)} (bound), about {estimate} ({how})")
     flops = sum(g.whole().flops for g in plan.graphs)
     moved = sum(g.whole().bytes for g in plan.graphs)
     lines.append(f"work: {number_text(flops)} operations of the cube units, {size_text(moved)} read and written")

@@ -179,9 +179,7 @@ def _subject(request: Request) -> _Subject:
     from ge_graph.passes import FitChip
 
     subject = tracing.load(request.source, request.inputs, fake=not request.real)
-    captured = tracing.capture(
-        subject, backward=request.backward, dynamic=request.dynamic, fake=not request.real
-    )
+    captured = tracing.capture(subject, backward=request.backward, dynamic=request.dynamic, fake=not request.real)
     plain = [tracing.to_ge(c.gm, f"graph_{i}")[1] for i, c in enumerate(captured, 1)]
 
     def graphs(oracle: kernels.Oracle | None) -> list[Graph]:

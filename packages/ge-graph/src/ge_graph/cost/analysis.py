@@ -1,4 +1,4 @@
-"""Costs of a graph under the names that JAX gives them (``compiled.cost_analysis()``, ``compiled.memory_analysis()``)."""
+"""Costs of a graph under the names that JAX gives them: ``cost_analysis`` and ``memory_analysis``."""
 
 from __future__ import annotations
 
@@ -80,5 +80,10 @@ def memory_analysis(graph: Graph, sizes: Mapping[str, int] | None = None) -> Mem
     """
     made = Memory(graph).at(_sizes(graph, sizes))
     return MemoryAnalysis(
-        made.arguments, made.outputs + made.aliased, made.aliased, made.packed - made.outputs, made.constants, made.total
+        made.arguments,
+        made.outputs + made.aliased,
+        made.aliased,
+        made.packed - made.outputs,
+        made.constants,
+        made.total,
     )

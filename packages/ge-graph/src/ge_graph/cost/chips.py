@@ -69,7 +69,9 @@ class Figures:
 
     def with_values(self, values: Mapping[str, float], source: str) -> Figures:
         """The same with other figures in place of, or beside, the published ones."""
-        return replace(self, values={**self.values, **values}, sources={**self.sources, **dict.fromkeys(values, source)})
+        return replace(
+            self, values={**self.values, **values}, sources={**self.sources, **dict.fromkeys(values, source)}
+        )
 
 
 @lru_cache(maxsize=1)

@@ -1,4 +1,4 @@
-"""Measured times: tables of msprof and of torch_npu's profiler, by operator, sizes and types; and what they calibrate."""
+"""Measured times: tables of msprof and torch_npu's profiler, by operator, sizes, types; and what they calibrate."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _SAME: Final = {
     "ReduceMeanD": "ReduceMean", "TransposeD": "Transpose", "TileD": "Tile", "Index": "IndexByTensor",
 }  # fmt: skip
 _TYPES: Final = {
-    "FLOAT": "f32", "FLOAT16": "f16", "BF16": "bf16", "BFLOAT16": "bf16", "INT64": "i64", "INT32": "i32", "INT16": "i16",
-    "INT8": "i8", "UINT8": "u8", "UINT64": "u64", "UINT32": "u32", "UINT16": "u16", "BOOL": "b8", "DOUBLE": "f64",
+    "FLOAT": "f32", "FLOAT16": "f16", "BF16": "bf16", "BFLOAT16": "bf16", "INT64": "i64", "INT32": "i32",
+    "INT16": "i16", "INT8": "i8", "UINT8": "u8", "UINT64": "u64", "UINT32": "u32", "UINT16": "u16", "BOOL": "b8", "DOUBLE": "f64",
     "COMPLEX64": "c64", "FLOAT8_E4M3FN": "f8e4", "FLOAT8_E5M2": "f8e5", "HIFLOAT8": "hif8", "INT4": "i4",
 }  # fmt: skip
 
@@ -114,7 +114,9 @@ def read(path: str | os.PathLike[str]) -> Measurements:
 def _rows(text: str, name: str) -> Iterator[Row]:
     try:
         table = csv.DictReader(io.StringIO(text), strict=True)
-        columns = {part: next((c for c in names if c in (table.fieldnames or ())), "") for part, names in _NAMES.items()}
+        columns = {
+            part: next((c for c in names if c in (table.fieldnames or ())), "") for part, names in _NAMES.items()
+        }
         absent = [" or ".join(_NAMES[part]) for part in ("op", "time", "shapes", "types") if not columns[part]]
         if absent:
             raise _bad(name, f"it has no column {', '.join(absent)}")

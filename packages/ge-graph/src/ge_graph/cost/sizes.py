@@ -327,7 +327,7 @@ def _convolved(shapes: Shapes, node: Node) -> list[Numbers | None]:
         return [None]
     pads, spatial = list(node.attr("pads") or ()), len(x) - 2
     strides, dilations = (list(node.attr(name) or [1] * len(x))[2:] for name in ("strides", "dilations"))
-    if not len(pads) == 2 * spatial or not len(strides) == len(dilations) == spatial:
+    if len(pads) != 2 * spatial or not len(strides) == len(dilations) == spatial:
         return [None]
     sizes = [
         (x[2 + i] + pads[2 * i] + pads[2 * i + 1] - dilations[i] * (kernel[2 + i] - 1) - 1) // strides[i] + 1
@@ -337,11 +337,82 @@ def _convolved(shapes: Shapes, node: Node) -> list[Numbers | None]:
 
 
 _ELEMENTWISE: Final = frozenset(
-    "Abs Add AddV2 Axpy BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast Ceil ClipByValue Cos Div DivNoNan Equal Erf "
-    "Erfc Exp Expm1 Floor FloorDiv FloorMod Gelu GeluV2 Greater GreaterEqual HardSwish Identity IsFinite IsInf IsNan "
-    "Less LessEqual Log Log1p LogicalAnd LogicalNot LogicalOr LogicalXor Maximum Minimum Mod Mul Muls Neg Not NotEqual "
-    "OnesLike Pow RealDiv Reciprocal Relu RightShift LeftShift Round Rsqrt Select SelectV2 Sigmoid Sign Sin Sinh Sqrt "
-    "Square SquaredDifference Sub Swish Tan Tanh TensorMove Threshold ZerosLike Adds Assign".split()
+    [
+        "Abs",
+        "Add",
+        "AddV2",
+        "Axpy",
+        "BitwiseAnd",
+        "BitwiseNot",
+        "BitwiseOr",
+        "BitwiseXor",
+        "Cast",
+        "Ceil",
+        "ClipByValue",
+        "Cos",
+        "Div",
+        "DivNoNan",
+        "Equal",
+        "Erf",
+        "Erfc",
+        "Exp",
+        "Expm1",
+        "Floor",
+        "FloorDiv",
+        "FloorMod",
+        "Gelu",
+        "GeluV2",
+        "Greater",
+        "GreaterEqual",
+        "HardSwish",
+        "Identity",
+        "IsFinite",
+        "IsInf",
+        "IsNan",
+        "Less",
+        "LessEqual",
+        "Log",
+        "Log1p",
+        "LogicalAnd",
+        "LogicalNot",
+        "LogicalOr",
+        "LogicalXor",
+        "Maximum",
+        "Minimum",
+        "Mod",
+        "Mul",
+        "Muls",
+        "Neg",
+        "Not",
+        "NotEqual",
+        "OnesLike",
+        "Pow",
+        "RealDiv",
+        "Reciprocal",
+        "Relu",
+        "RightShift",
+        "LeftShift",
+        "Round",
+        "Rsqrt",
+        "Select",
+        "SelectV2",
+        "Sigmoid",
+        "Sign",
+        "Sin",
+        "Sinh",
+        "Sqrt",
+        "Square",
+        "SquaredDifference",
+        "Sub",
+        "Swish",
+        "Tan",
+        "Tanh",
+        "TensorMove",
+        "Threshold",
+        "ZerosLike",
+        "Adds",
+        "Assign",
+    ]
 )
 _RULES: Final[Mapping[str, Callable[[Shapes, Node], Sequence[Numbers | None]]]] = {
     "Shape": _shape_of, "BroadcastTo": _broadcast_to, "Reshape": _by_value(1), "Fill": _by_value(0),

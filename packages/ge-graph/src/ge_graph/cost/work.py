@@ -1,8 +1,8 @@
 """What an operator computes and moves, by its definition: floating point operations, bytes read, bytes written.
 
 A multiplication and an addition are two operations, and only matrix products, convolutions and attentions are counted,
-as ``torch.utils.flop_counter`` does. Elements are read and written once; what an operator may leave untouched (rows that
-a gather does not take, memory that a scatter does not write) is not counted.
+as ``torch.utils.flop_counter`` does. Elements are read and written once; what an operator may leave untouched (rows
+that a gather does not take, memory that a scatter does not write) is not counted.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def is_counted(op: str) -> bool:
 
 
 def _compute_type(node: Node) -> DataType:
-    """Type of the first operand, of a cube operator that of its matrices; of an operator without operands its result's."""
+    """Type of the first operand that is no list of sizes; of an operator without operands that of its result."""
     for entry in node.inputs:
         first = entry[0] if isinstance(entry, tuple) and entry else entry
         if isinstance(first, Tensor) and not (node.op in _SIZE_FIRST and first is node.inputs[0]):
@@ -125,13 +125,12 @@ def _grouped(shapes: Shapes, node: Node) -> int | None:
         rows, matrix = _shape(shapes, left), _shape(shapes, weights[min(at, len(weights) - 1)] if weights else None)
         if rows is None or matrix is None or len(matrix) < 2 or not rows:
             return None
-        k, n = matrix[-1:-3:-1] if node.attr("transpose_weight") else matrix[-2:]
+        turned = bool(node.attr("transpose_weight"))
+        k, n = (matrix[-1], matrix[-2]) if turned else (matrix[-2], matrix[-1])
         if int(node.attr("group_type", 0) or 0) == 2:  # groups along the summed length: x is [k, m] as a whole
             total += 2 * math.prod(rows) * n
             continue
         taken = math.prod(rows) // k if k else 0
-        if len(xs) == 1 and len(weights) > 1:  # one x whose rows are shared out: all weights have one size
-            n = _shape(shapes, weights[0])[-2 if node.attr("transpose_weight") else -1]  # type: ignore[index]
         total += 2 * taken * k * n
     return total
 
@@ -267,11 +266,65 @@ VIEWS: Final = frozenset(("Reshape", "Unsqueeze", "Squeeze", "Flatten", "Flatten
 SOURCES: Final = frozenset(("Data", "RefData", "Const", "Constant", "ConstPlaceHolder", "FileConstant", "Variable"))
 FREE: Final = VIEWS | SOURCES | {"NetOutput", "NoOp", "ControlTrigger", "Shape", "ShapeN", "Rank", "Size"}
 MOVES: Final = frozenset(
-    "AsStrided BroadcastTo Concat ConcatD ConcatV2 ConcatV2D DepthToSpace Diag Expand Fill FillV2 Gather GatherD "
-    "GatherElements GatherElementsV2 GatherNd GatherV2 GatherV2D EmbeddingBag Index IndexByTensor IndexPutV2 Pack Pad PadD PadV3 "
-    "PagedCacheLoad Range ReverseV2 Roll ScatterElements ScatterElementsV2 ScatterNdUpdate ScatterPaKvCache ScatterUpdate "
-    "Slice SliceD SpaceToDepth Split SplitD SplitV SplitVD Stack StridedSlice StridedSliceD StridedSliceV2 TensorMove "
-    "Tile TileD TransData Transpose TransposeD Unpack ViewCopy ZerosLike OnesLike Assign".split()
+    [
+        "AsStrided",
+        "BroadcastTo",
+        "Concat",
+        "ConcatD",
+        "ConcatV2",
+        "ConcatV2D",
+        "DepthToSpace",
+        "Diag",
+        "Expand",
+        "Fill",
+        "FillV2",
+        "Gather",
+        "GatherD",
+        "GatherElements",
+        "GatherElementsV2",
+        "GatherNd",
+        "GatherV2",
+        "GatherV2D",
+        "EmbeddingBag",
+        "Index",
+        "IndexByTensor",
+        "IndexPutV2",
+        "Pack",
+        "Pad",
+        "PadD",
+        "PadV3",
+        "PagedCacheLoad",
+        "Range",
+        "ReverseV2",
+        "Roll",
+        "ScatterElements",
+        "ScatterElementsV2",
+        "ScatterNdUpdate",
+        "ScatterPaKvCache",
+        "ScatterUpdate",
+        "Slice",
+        "SliceD",
+        "SpaceToDepth",
+        "Split",
+        "SplitD",
+        "SplitV",
+        "SplitVD",
+        "Stack",
+        "StridedSlice",
+        "StridedSliceD",
+        "StridedSliceV2",
+        "TensorMove",
+        "Tile",
+        "TileD",
+        "TransData",
+        "Transpose",
+        "TransposeD",
+        "Unpack",
+        "ViewCopy",
+        "ZerosLike",
+        "OnesLike",
+        "Assign",
+    ]
 )
 # Of these operands only as many elements are read as the result has.
 _TAKEN: Final[Mapping[str, tuple[int, ...]]] = {

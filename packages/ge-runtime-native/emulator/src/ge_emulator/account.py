@@ -1,8 +1,8 @@
 """Counts the memory that a running graph holds, as a device's allocator would see it.
 
 Every result of a node takes a block, whatever the engine does on the host (a transposed tensor is a view there and a
-copy on a device); the block is freed when the last tensor in it is. When that is, and how large it is, is what happens in the
-run, and nobody's plan. Inputs and constants have memory of their own and are not counted.
+copy on a device); the block is freed when the last tensor in it is. When that is, and how large it is, is what happens
+in the run, and nobody's plan. Inputs and constants have memory of their own and are not counted.
 """
 
 from __future__ import annotations
