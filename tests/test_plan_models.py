@@ -20,7 +20,7 @@ from ge_emulator.account import Account
 from ge_emulator.graphs import Compiled
 from ge_graph import Graph, passes
 from ge_graph.cost import Memory, Shapes, bind, chips, measured, time, work
-from tair_debug import plan, tracing
+from tair_debug import plan, plan_request, tracing
 from tools import models
 
 PROFILE = Path(__file__).with_name("plan") / "training_profile.csv"
@@ -286,3 +286,49 @@ def test_estimates_order_measured_operators(calibrated: bool) -> None:
         sums[0], sums[1] = sums[0] + seconds, sums[1] + value
     assert len(by_op) == 19
     assert _correlation([s for s, _ in by_op.values()], [v for _, v in by_op.values()]) >= 0.9
+
+
+# -- large models ------------------------------------------------------------------------------------------------------
+
+LARGE = Path(__file__).resolve().parent.parent / "examples" / "plan" / "large_models.py"
+
+
+def _linear(*sizes: int) -> int:
+    """Parameters of layers from each size to the next."""
+    return sum(a * b for a, b in zip(sizes, sizes[1:]))
+
+
+# Parameters of one rank: of one layer that repeats, and of the rest; the layer's operations are two a parameter and token,
+# and four a pair of tokens and element of the attention's width.
+LARGE_CASES = {
+    "llama_70b": (2, 2 * 128256 * 8192 + 8192 + 64,
+                  8192 * (1024 + 2 * 128) + 1024 * 8192 + 3 * 8192 * 3584 + 2 * 8192),
+    "deepseek_v3": (2, 2 * 129280 * 7168 + 7168,
+                    _linear(7168, 1536, 128 * 192) + 1536 + 7168 * 576 + 512 + _linear(512, 128 * 256)
+                    + _linear(128 * 128, 7168) + 3 * 7168 * 18432 + 2 * 7168),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*LARGE_CASES, "sdxl"])
+def test_large_models_are_planned_without_weights(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With few layers; the group `plans` of `make bench` takes all of them."""
+    torch._dynamo.reset()
+    layers, rest, layer = LARGE_CASES.get(name, (1, 0, 0))
+    monkeypatch.setenv("LAYERS", str(layers))
+    try:
+        asked = plan_request.Request(f"{LARGE}:{name}", soc="Ascend910B2")
+        made = plan_request.made([asked])[0]
+    finally:
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+    (graph,) = made.graphs
+    assert not graph.memory.unknown
+    assert graph.whole().flops > 0
+    assert graph.whole().unknown == 0
+    if layer:
+        assert graph.weights == pytest.approx(2 * (layers * layer + rest), rel=1e-4)
+    # only the network of the collectives has no figure
+    assert made.count("unknown") == sum(n.node.op.startswith("Hcom") for n in graph.nodes)
+    assert (made.count("unknown") > 0) == (name == "llama_70b")
+    assert made.fits is True

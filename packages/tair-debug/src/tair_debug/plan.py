@@ -418,10 +418,10 @@ def headlines(plan: Plan) -> list[str]:
     for each in plan.graphs:
         m = each.memory
         at = f" ({', '.join(f'{k}={v}' for k, v in each.sizes.items())})" if each.sizes else ""
+        inputs = f"inputs {size_text(m.arguments - each.weights)} (updated in place {size_text(m.updated)})"
         lines.append(
-            f"  {each.graph.name}{at}: weights {size_text(each.weights)}, inputs {size_text(m.arguments - each.weights)}"
-            f" (updated in place {size_text(m.updated)}), constants {size_text(m.constants)}, results and intermediate "
-            f"{size_text(m.packed)} at '{m.peak_node}'"
+            f"  {each.graph.name}{at}: weights {size_text(each.weights)}, {inputs}, constants {size_text(m.constants)}, "
+            f"results and intermediate {size_text(m.packed)} at '{m.peak_node}'"
         )
     known = sum(n.time.best for g in plan.graphs for n in g.working() if n.time.how != "unknown")
     estimate = (

@@ -7,12 +7,14 @@ cost.Memory(graph).at({"s0": 128}).peak            # lifetimes are found once, s
 
 from __future__ import annotations
 
+from ge_graph.cost import chips
 from ge_graph.cost.analysis import MemoryAnalysis, cost_analysis, memory_analysis
 from ge_graph.cost.memory import Memory, MemoryPlan
 from ge_graph.cost.sizes import Shapes, bind, number, symbols
 from ge_graph.cost.work import Work
 
 __all__ = [
-    "Memory", "MemoryAnalysis", "MemoryPlan", "Shapes", "Work", "bind", "cost_analysis", "memory_analysis", "number",
+    "Memory", "MemoryAnalysis", "MemoryPlan", "Shapes", "Work", "bind", "chips", "cost_analysis", "memory_analysis",
+    "number",
     "symbols",
 ]  # fmt: skip

@@ -1,9 +1,9 @@
 """Time of an operator: a bound that no run can beat, an estimate, or a measurement.
 
-The bound is the longest of three: the operations at the peak of the cube units, the elements at one instruction each in
-the vector units, and the bytes at the rate of the second-level cache; bytes beyond the size of that cache come from memory,
-at its rate. The estimate takes published shares of the peaks, all bytes from memory, and adds the launch. A figure that
-nobody publishes leaves its part out of the bound, and makes the estimate unknown.
+The bound is the longest of three: the operations at the peak of the cube units, the elements at one instruction each
+in the vector units, and the bytes at the rate of the second-level cache; bytes beyond the size of that cache come from
+memory, at its rate. The estimate takes published shares of the peaks, all bytes from memory, and adds the launch. A
+figure that nobody publishes leaves its part out of the bound, and makes the estimate unknown.
 """
 
 from __future__ import annotations

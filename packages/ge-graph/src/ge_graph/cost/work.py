@@ -261,8 +261,10 @@ _FLOPS: Final[Mapping[str, _Flops]] = {
 # -- bytes -------------------------------------------------------------------------------------------------------------
 
 # No work on the device: inputs, constants, and what only says how the same memory is looked at.
-VIEWS: Final = frozenset(("Reshape", "Unsqueeze", "Squeeze", "Flatten", "FlattenV2", "ExpandDims", "Bitcast", "Identity",
-                          "SqueezeV2", "UnsqueezeV2", "SqueezeV3", "UnsqueezeV3", "ReshapeV2"))  # fmt: skip
+VIEWS: Final = frozenset(
+    "Bitcast ExpandDims Flatten FlattenV2 Identity Reshape ReshapeV2 Squeeze SqueezeV2 SqueezeV3 Unsqueeze UnsqueezeV2 "
+    "UnsqueezeV3".split()
+)
 SOURCES: Final = frozenset(("Data", "RefData", "Const", "Constant", "ConstPlaceHolder", "FileConstant", "Variable"))
 FREE: Final = VIEWS | SOURCES | {"NetOutput", "NoOp", "ControlTrigger", "Shape", "ShapeN", "Rank", "Size"}
 MOVES: Final = frozenset(
