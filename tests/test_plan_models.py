@@ -298,8 +298,7 @@ def _linear(*sizes: int) -> int:
     return sum(a * b for a, b in zip(sizes, sizes[1:]))
 
 
-# Parameters of one rank: of one layer that repeats, and of the rest; the layer's operations are two a parameter and token,
-# and four a pair of tokens and element of the attention's width.
+# Layers taken, parameters of one rank outside the layers, and in a layer.
 LARGE_CASES = {
     "llama_70b": (2, 2 * 128256 * 8192 + 8192 + 64,
                   8192 * (1024 + 2 * 128) + 1024 * 8192 + 3 * 8192 * 3584 + 2 * 8192),

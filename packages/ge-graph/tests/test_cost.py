@@ -165,6 +165,24 @@ def test_operations_are_those_of_the_definition(made: Callable[[Graph], Node], f
     assert (done.flops, done.unit) == (flops, "cube")
 
 
+@pytest.mark.parametrize(
+    ("attrs", "pairs"),
+    [
+        ({}, 60), ({"sparse_mode": 2}, 21), ({"sparse_mode": 3}, 21 + 24), ({"sparse_mode": 1, "next_tockens": 0}, 60),
+        ({"next_tockens": 0}, 21), ({"pre_tockens": 0, "next_tockens": 0}, 6), ({"sparse_mode": 5}, 0),
+    ],
+)  # fmt: skip
+def test_a_bound_counts_only_the_pairs_that_the_mask_can_show(attrs: dict[str, Any], pairs: int) -> None:
+    """6 rows of the query against 10 of the key."""
+    graph = Graph()
+    q, k = data(graph, (2, 4, 6, 16), F16), data(graph, (2, 4, 10, 16), F16)
+    inputs = [q, k, k, *[None] * 9]
+    each = node(graph, "FlashAttentionScore", inputs, None, None, None, (2, 4, 6, 16), input_layout="BNSD", head_num=4,
+                **attrs)  # fmt: skip
+    done = work.of(Shapes(graph), each)
+    assert (done.flops, done.least) == (4 * 2 * 4 * 60 * 16, 4 * 2 * 4 * pairs * 16)
+
+
 def test_an_attention_with_a_layout_that_nobody_knows_has_unknown_operations() -> None:
     assert attention.read("BXYZ", 4, (2, 4, 6, 16), (2, 4, 6, 16), (2, 4, 6, 16)) is None
     each = _attention("NBSD_BNSD", (2, 4, 6), (2, 4, 6))(Graph())

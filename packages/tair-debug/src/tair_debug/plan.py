@@ -420,8 +420,8 @@ def headlines(plan: Plan) -> list[str]:
         at = f" ({', '.join(f'{k}={v}' for k, v in each.sizes.items())})" if each.sizes else ""
         inputs = f"inputs {size_text(m.arguments - each.weights)} (updated in place {size_text(m.updated)})"
         lines.append(
-            f"  {each.graph.name}{at}: weights {size_text(each.weights)}, {inputs}, constants {size_text(m.constants)}, "
-            f"results and intermediate {size_text(m.packed)} at '{m.peak_node}'"
+            f"  {each.graph.name}{at}: weights {size_text(each.weights)}, {inputs}, "
+            f"constants {size_text(m.constants)}, results and intermediate {size_text(m.packed)} at '{m.peak_node}'"
         )
     known = sum(n.time.best for g in plan.graphs for n in g.working() if n.time.how != "unknown")
     estimate = (

@@ -33,7 +33,8 @@ _SAME: Final = {
 _TYPES: Final = {
     "FLOAT": "f32", "FLOAT16": "f16", "BF16": "bf16", "BFLOAT16": "bf16", "INT64": "i64", "INT32": "i32",
     "INT16": "i16", "INT8": "i8", "UINT8": "u8", "UINT64": "u64", "UINT32": "u32", "UINT16": "u16", "BOOL": "b8",
-    "DOUBLE": "f64", "COMPLEX64": "c64", "FLOAT8_E4M3FN": "f8e4", "FLOAT8_E5M2": "f8e5", "HIFLOAT8": "hif8", "INT4": "i4",
+    "DOUBLE": "f64", "COMPLEX64": "c64", "FLOAT8_E4M3FN": "f8e4", "FLOAT8_E5M2": "f8e5", "HIFLOAT8": "hif8",
+    "INT4": "i4",
 }  # fmt: skip
 
 

@@ -78,8 +78,8 @@ def of(
     cube, vector = cores(node, limits)
     parts: dict[str, float] = {}
     peak = figures.cube_peak(work.dtype, cube) if work.unit == "cube" else None
-    if work.flops and peak:
-        parts["cube"] = work.flops / peak
+    if work.least and peak:
+        parts["cube"] = work.least / peak
     lanes = figures.vector_peak(work.dtype, vector) if work.unit == "vector" else None
     if work.elements and lanes and unit != "aicpu":
         parts["vector"] = work.elements / lanes
@@ -93,11 +93,17 @@ def of(
     bound = parts.get(limit, 0.0)
     if measured is not None:
         return Time(min(bound, measured), measured, "measured", limit)
-    value = _estimate(work, figures, parts, shares) if unit != "aicpu" and work.unit != "network" else None
+    value = (
+        _estimate(work, figures, peak, parts.get("vector", 0.0), shares)
+        if unit != "aicpu" and work.unit != "network"
+        else None
+    )
     return Time(bound, None if value is None else max(value, bound), "unknown" if value is None else "estimate", limit)
 
 
-def _estimate(work: Work, figures: Figures, parts: Mapping[str, float], shares: Mapping[str, float]) -> float | None:
+def _estimate(
+    work: Work, figures: Figures, peak: float | None, vector: float, shares: Mapping[str, float]
+) -> float | None:
     def figure(name: str) -> float | None:
         return shares.get(name, figures.get(name))
 
@@ -106,9 +112,9 @@ def _estimate(work: Work, figures: Figures, parts: Mapping[str, float], shares: 
     share = figure("cube_share") if kind == "cube" else 1.0
     if launch is None or not rate or not memory or not share or work.bytes is None:
         return None
-    if work.unit == "cube" and (work.flops is None or (work.flops and "cube" not in parts)):
+    if work.unit == "cube" and (work.flops is None or (work.flops and not peak)):
         return None
     # An element of a vector operator takes several instructions; how many is only known from measurements.
     several = figure("vector_instructions") or 1.0
-    compute = parts.get("cube", 0.0) / share + parts.get("vector", 0.0) * several
+    compute = (work.flops or 0) / (peak * share) if kind == "cube" and peak else vector * several
     return max(compute, work.bytes / (rate * memory)) + launch

@@ -26,6 +26,7 @@ class Work:
 
     Attributes:
         flops: Operations of the cube unit; None if the sizes are not known.
+        least: Those that no kernel can leave out: an attention may skip what its mask hides.
         read: Bytes read; None if a size is not known.
         written: Bytes written.
         elements: Elements that the vector unit computes, 0 for pure moves and for what the cube unit does.
@@ -34,6 +35,7 @@ class Work:
     """
 
     flops: int | None
+    least: int | None
     read: int | None
     written: int | None
     elements: int | None
@@ -50,7 +52,7 @@ def of(shapes: Shapes, node: Node) -> Work:
     """The work of one node."""
     dtype = _compute_type(node)
     if node.op in FREE:
-        return Work(0, 0, 0, 0, dtype, "none")
+        return Work(0, 0, 0, 0, 0, dtype, "none")
     flops = _FLOPS[node.op](shapes, node) if node.op in _FLOPS else 0
     unit = "cube" if node.op in _FLOPS else _unit(node)
     outs = node.outputs
@@ -58,7 +60,8 @@ def of(shapes: Shapes, node: Node) -> Work:
     if unit == "vector":
         counts = [shapes.elements(t) for t in (*node.operands(), *outs)]
         elements = None if any(c is None for c in counts) else max((c for c in counts if c is not None), default=0)
-    return Work(flops, _read(shapes, node), _written(shapes, node), elements, dtype, unit)
+    least = _least(shapes, node) if node.op in _ATTENTIONS else flops
+    return Work(flops, least, _read(shapes, node), _written(shapes, node), elements, dtype, unit)
 
 
 def is_counted(op: str) -> bool:
@@ -225,6 +228,43 @@ def _attention(products: tuple[int, int]) -> _Flops:
     return flops
 
 
+def _least(shapes: Shapes, node: Node) -> int | None:
+    """Operations on the pairs of query and key that the band shows; 0 where only the run knows lengths."""
+    told, products = _attended(shapes, node), _ATTENTIONS[node.op]
+    if told is None:
+        return None
+    if told.packed or any(isinstance(port(node, name), Tensor) for name in _LENGTHS):
+        return 0
+    return 2 * told.batch * told.heads * _shown(node, told) * (products[0] * told.depth + products[1] * told.width)
+
+
+def _shown(node: Node, told: attention.Heads) -> int:
+    """Pairs of a row of the query and one of the key that are inside the band of the attention."""
+    mode = int(node.attr("sparse_mode", 0) or 0)
+    before, after = (
+        int(next((node.attr(n) for n in names if node.attr(n) is not None), _FAR))
+        for names in (("pre_tockens", "pre_tokens"), ("next_tockens", "next_tokens"))
+    )
+    if mode in (2, 3):  # the triangle below the diagonal that begins at the first, or ends at the last pair
+        before, after = _FAR, 0 if mode == 2 else told.keys - told.queries
+    elif mode == 1:
+        before = after = _FAR
+    elif mode:
+        return 0
+    return sum(max(0, min(told.keys - 1, row + after) - max(0, row - before) + 1) for row in range(told.queries))
+
+
+_FAR: Final = 1 << 40
+# Where the numbers of rows that count are operands.
+_LENGTHS: Final = ("actual_seq_qlen", "actual_seq_kvlen", "actual_seq_lengths", "actual_seq_lengths_kv", "block_table",
+                   "prefix")  # fmt: skip
+# Products over the depth of query and key, and over the width of the value. The gradient: scores again, their gradient
+# by the value, the gradients of value, query and key.
+_ATTENTIONS: Final[Mapping[str, tuple[int, int]]] = {
+    **{op: (1, 1) for op in ("FlashAttentionScore", "PromptFlashAttention", "IncreFlashAttention",
+                             "FusedInferAttentionScore")},
+    "FlashAttentionScoreGrad": (3, 2),
+}  # fmt: skip
 _SIZE_FIRST: Final = frozenset({"Conv2DBackpropInput", "Conv3DBackpropInput", "Conv2DTranspose", "Conv3DTranspose"})
 _PLAIN: Final = _product("x1", "transpose_x1", "adj_x1", "is_trans_a", "trans_x1")
 _FLOPS: Final[Mapping[str, _Flops]] = {
@@ -252,19 +292,16 @@ _FLOPS: Final[Mapping[str, _Flops]] = {
     **{op: _convolution_filter for op in ("Conv2DBackpropFilter", "Conv3DBackpropFilter", "Conv3DBackpropFilterV2",
                                           "Conv2DBackpropFilterD", "Conv3DBackpropFilterD")},
     "DepthwiseConv2D": _depthwise,
-    **{op: _attention((1, 1)) for op in ("FlashAttentionScore", "PromptFlashAttention", "IncreFlashAttention",
-                                         "FusedInferAttentionScore")},
-    # scores again, their gradient by the value, the gradients of value, query and key
-    "FlashAttentionScoreGrad": _attention((3, 2)),
+    **{op: _attention(products) for op, products in _ATTENTIONS.items()},
 }  # fmt: skip
 
 # -- bytes -------------------------------------------------------------------------------------------------------------
 
 # No work on the device: inputs, constants, and what only says how the same memory is looked at.
 VIEWS: Final = frozenset(
-    "Bitcast ExpandDims Flatten FlattenV2 Identity Reshape ReshapeV2 Squeeze SqueezeV2 SqueezeV3 Unsqueeze UnsqueezeV2 "
-    "UnsqueezeV3".split()
-)
+    ["Bitcast", "ExpandDims", "Flatten", "FlattenV2", "Identity", "Reshape", "ReshapeV2", "Squeeze", "SqueezeV2",
+     "SqueezeV3", "Unsqueeze", "UnsqueezeV2", "UnsqueezeV3"]
+)  # fmt: skip
 SOURCES: Final = frozenset(("Data", "RefData", "Const", "Constant", "ConstPlaceHolder", "FileConstant", "Variable"))
 FREE: Final = VIEWS | SOURCES | {"NetOutput", "NoOp", "ControlTrigger", "Shape", "ShapeN", "Rank", "Size"}
 MOVES: Final = frozenset(
