@@ -112,10 +112,11 @@ def _product(x: str, *turned: str) -> _Flops:
 def _turned_product(shapes: Shapes, node: Node) -> int | None:
     """TransposeBatchMatMul: ``perm_x1`` puts the batch first and the summed length last."""
     left, out = _shape(shapes, port(node, "x1")), shapes.elements(node.outputs[0])
-    order = node.attr("perm_x1") or ()
+    order = list(node.attr("perm_x1") or ())
     if left is None or out is None:
         return None
-    return 2 * out * left[order[-1] if len(order) == len(left) else -1]
+    summed = int(order[-1]) if left and len(order) == len(left) else -1
+    return 2 * out * left[summed] if left else None
 
 
 def _grouped(shapes: Shapes, node: Node) -> int | None:
