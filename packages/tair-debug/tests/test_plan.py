@@ -108,6 +108,17 @@ def test_plans_stand_side_by_side(target: str) -> None:
     assert "time, bound" in out
 
 
+def test_a_config_gives_passes_and_cores(target: str, tmp_path: Path) -> None:
+    file = tmp_path / "configs.py"
+    file.write_text(
+        "import torchair\n\n\ndef few():\n    config = torchair.CompilerConfig()\n"
+        "    config.ge_config.aicore_num = '6|12'\n    return config\n"
+    )
+    made = asked(target, "--compare", f"config={file}:few", "--compare", "aicore_num=6|12")["plans"]
+    whole, few, asked_for = (p["time"]["bound"] for p in made)
+    assert few == asked_for > whole
+
+
 def test_too_little_memory_is_exit_code_1(target: str) -> None:
     assert run(target, "--memory-limit", "1GiB")[0] == 0
     assert run(target, "--memory-limit", "10KiB")[0] == 1

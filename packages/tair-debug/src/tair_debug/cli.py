@@ -258,7 +258,7 @@ def compare(
         artefacts.folder(output, work.OPTION)
     if second is None:
         subject = tracing.load(first, inputs or (), fake=False)
-        subject.config = None if config is None else _config(config)
+        subject.config = None if config is None else tracing.config_of(config)
         result = _compare_model(subject, tolerance, engine, backward, dynamic, isolate, output)
     else:
         result = compare_dumps(first, second, tolerance=tolerance, graph=graph, output=output)
@@ -501,9 +501,13 @@ def plan(
         typer.Option(
             "--compare",
             metavar="WHAT=VALUE",
-            help="Beside it the plan with soc, model, aicore_num, reuse (yes, no), calibrate or a size changed.",
+            help="Beside it the plan with soc, model, config, aicore_num, reuse, calibrate or a size changed.",
         ),
     ] = None,
+    config: Annotated[
+        str,
+        typer.Option(metavar="FILE.py:FACTORY", help="A function that returns the CompilerConfig to compile with."),
+    ] = "",
     aicore_num: Annotated[str, typer.Option(help="Limit of cube and vector cores, '12|24'.")] = "",
     memory_limit: Annotated[str, typer.Option(help="Exit code 1 if more is needed: '64GiB'.")] = "",
     page: Annotated[
@@ -521,8 +525,10 @@ def plan(
     """
     from tair_debug import plan_request as request
 
-    asked = request.Request(source, tuple(inputs or ()), soc, request.sizes_of(sizes or ()), by, calibrate, aicore_num,
-                            backward=backward, dynamic=dynamic, real=real)  # fmt: skip
+    asked = request.Request(
+        source, tuple(inputs or ()), soc, request.sizes_of(sizes or ()), by, calibrate, aicore_num, config,
+        backward=backward, dynamic=dynamic, real=real,
+    )  # fmt: skip
     limit = request.size_of(memory_limit) if memory_limit else None
     plans = request.made([asked, *(asked.changed(text) for text in compare_with or ())])
     written = [] if page is None else request.write_pages(plans[0], page)
@@ -553,10 +559,11 @@ def doctor(
 
     Exit code 1 if there is a mismatch.
     """
+    from tair_debug import tracing
     from tair_debug.doctor import examine
 
     report = examine()
-    effects = None if config is None else _config(config).explain(everything=True)
+    effects = None if config is None else tracing.config_of(config).explain(everything=True)
     if effects is not None:
         report["options"] = [{"option": e.option, "value": e.value, "acts": e.acts, "effect": e.why} for e in effects]
     if as_json:
@@ -596,19 +603,6 @@ def _passed_on(point: importlib.metadata.EntryPoint) -> Callable[[typer.Context]
 
     run.__annotations__["context"] = typer.Context  # read by typer, which sees text only under postponed evaluation
     return run
-
-
-def _config(target: str) -> Any:
-    """The CompilerConfig that a factory makes."""
-    from tair_debug import tracing
-
-    made = tracing.made_by(target)
-    if not callable(getattr(made, "explain", None)):
-        raise ConfigError(
-            "GE1043", f"{escape.line(target, 500)}: the factory returned a {type(made).__name__}, no CompilerConfig",
-            next="give FILE.py:factory, a function that returns a torchair.CompilerConfig",
-        )  # fmt: skip
-    return made
 
 
 def main() -> None:

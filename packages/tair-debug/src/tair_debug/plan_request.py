@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _UNITS: Final = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40, "KB": 10**3, "MB": 10**6,
                  "GB": 10**9, "TB": 10**12}  # fmt: skip
 _CORES: Final = re.compile(r"(\d{1,4})\|(\d{0,4})")
+_CHANGES: Final = ("soc=ascend950", "model=FILE.py:other", "config=FILE.py:make_config", "aicore_num=12|24", "reuse=no",
+                   "calibrate=op_summary.csv")  # fmt: skip
 _ARCHIVES: Final = ("compiled_graph.air", "rank_0/compiled_graph0.air")
 
 
@@ -35,7 +37,8 @@ class Request:
         sizes: Symbol to its values.
         by: What the table adds up.
         calibrate: A table of measured times.
-        aicore_num: Limits of cores, ``12|24``.
+        aicore_num: Limits of cores, ``12|24``; else those of the config.
+        config: ``FILE.py:FACTORY`` of a CompilerConfig, whose FX passes the graphs get.
         reuse: Whether memory is used again.
         title: What it is called beside others.
     """
@@ -47,6 +50,7 @@ class Request:
     by: str = "operator"
     calibrate: Path | None = None
     aicore_num: str = ""
+    config: str = ""
     reuse: bool = True
     title: str = ""
     backward: bool = False
@@ -60,8 +64,7 @@ class Request:
         """
         name, mark, value = text.partition("=")
         if not mark or not value:
-            raise _bad(f"--compare {escape.line(text, 200)}", "soc=ascend950, model=FILE.py:other, aicore_num=12|24, "
-                       "reuse=no, calibrate=op_summary.csv, or a size, s0=8192")  # fmt: skip
+            raise _bad(f"--compare {escape.line(text, 200)}", f"one of {', '.join(_CHANGES)}, or a size, s0=8192")
         titled = replace(self, title=text)
         if name == "soc":
             return replace(titled, soc=value)
@@ -69,6 +72,8 @@ class Request:
             return replace(titled, source=value)
         if name == "aicore_num":
             return replace(titled, aicore_num=value)
+        if name == "config":
+            return replace(titled, config=value)
         if name == "calibrate":
             return replace(titled, calibrate=Path(value))
         if name == "reuse":
@@ -128,6 +133,7 @@ class _Subject:
     graphs: Callable[[kernels.Oracle | None], list[Graph]]
     hints: dict[str, int]
     weights: int
+    aicore_num: str = ""
 
 
 def made(requests: Sequence[Request]) -> list[plan.Plan]:
@@ -140,7 +146,7 @@ def made(requests: Sequence[Request]) -> list[plan.Plan]:
     subjects: dict[Any, _Subject] = {}
     plans = []
     for each in requests:
-        key = (each.source, each.inputs)
+        key = (each.source, each.inputs, each.config)
         if key not in subjects:
             subjects[key] = _subject(each)
         plans.append(_made(each, subjects[key]))
@@ -149,7 +155,7 @@ def made(requests: Sequence[Request]) -> list[plan.Plan]:
 
 def _made(request: Request, subject: _Subject) -> plan.Plan:
     figures = chips.figures(request.soc)
-    limits = cores_of(request.aicore_num)
+    limits = cores_of(request.aicore_num or subject.aicore_num)
     for limit, name in zip(limits, ("cube_cores", "vector_cores")):
         has = figures.get(name)
         if has is not None and limit > has:
@@ -179,6 +185,10 @@ def _subject(request: Request) -> _Subject:
     from ge_graph.passes import FitChip
 
     subject = tracing.load(request.source, request.inputs, fake=not request.real)
+    aicore_num = ""
+    if request.config:
+        subject.config = tracing.config_of(request.config)
+        aicore_num = str(subject.config.ge_config.aicore_num.value or "")
     captured = tracing.capture(subject, backward=request.backward, dynamic=request.dynamic, fake=not request.real)
     plain = [tracing.to_ge(c.gm, f"graph_{i}")[1] for i, c in enumerate(captured, 1)]
 
@@ -193,7 +203,7 @@ def _subject(request: Request) -> _Subject:
     hints: dict[str, int] = {}
     for each in captured:
         hints.update(tracing.size_hints(each.gm))
-    return _Subject(graphs, hints, tracing.weight_bytes(subject))
+    return _Subject(graphs, hints, tracing.weight_bytes(subject), aicore_num)
 
 
 def _file(path: Path) -> Path:

@@ -403,3 +403,17 @@ def weight_bytes(subject: Subject) -> int:
             seen.add(id(tensor))
             total += memory.aligned(tensor.numel() * tensor.element_size())
     return total
+
+
+def config_of(target: str) -> Any:
+    """The CompilerConfig that a factory makes.
+
+    Errors: ConfigError GE1043 if it makes something else.
+    """
+    made = made_by(target)
+    if not callable(getattr(made, "explain", None)):
+        raise ConfigError(
+            "GE1043", f"{escape.line(target, 500)}: the factory returned a {type(made).__name__}, no CompilerConfig",
+            next="give FILE.py:factory, a function that returns a torchair.CompilerConfig",
+        )  # fmt: skip
+    return made

@@ -61,10 +61,16 @@ class Figures:
             return None
         return (min(cores, total) if cores else total) * width * clock / max(dtype.bits / 8, 1)
 
-    def l2_rate(self) -> float | None:
-        """Bytes a second between the second-level cache and all cores."""
+    def l2_rate(self, cube: int | None = None, vector: int | None = None) -> float | None:
+        """Bytes a second between the second-level cache and the cores of the more numerous kind.
+
+        Args:
+            cube: How many cube cores may work; None for all.
+            vector: The same of vector cores.
+        """
         rate, clock = self.get("l2_read"), self.get("clock")
-        cores = max(self.get("cube_cores") or 0, self.get("vector_cores") or 0)
+        all_cube, all_vector = self.get("cube_cores") or 0, self.get("vector_cores") or 0
+        cores = max(min(cube or all_cube, all_cube), min(vector or all_vector, all_vector))
         return None if rate is None or clock is None or not cores else rate * clock * cores
 
     def with_values(self, values: Mapping[str, float], source: str) -> Figures:

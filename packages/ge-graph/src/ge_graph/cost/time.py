@@ -83,7 +83,7 @@ def of(
     lanes = figures.vector_peak(work.dtype, vector) if work.unit == "vector" else None
     if work.elements and lanes and unit != "aicpu":
         parts["vector"] = work.elements / lanes
-    size, rate, cache = work.bytes, figures.get("memory_rate"), figures.l2_rate()
+    size, rate, cache = work.bytes, figures.get("memory_rate"), figures.l2_rate(cube, vector)
     if size and cache:
         parts["cache"] = size / cache
     beyond = (size or 0) - (figures.get("l2_size") or 0)
