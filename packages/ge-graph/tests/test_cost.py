@@ -189,6 +189,17 @@ def test_an_attention_with_a_layout_that_nobody_knows_has_unknown_operations() -
     assert work.of(Shapes(each.graph), each).flops is None
 
 
+def test_products_without_a_formula_are_unknown_and_not_nothing() -> None:
+    for op in ("SparseFlashAttention", "DeformableConv2D", "MlaPrologV3", "AlltoAllvGroupedMatMul"):
+        graph = Graph()
+        each = node(graph, op, [data(graph, (4, 8), F16)], (4, 8), dtype=F16)
+        done = work.of(Shapes(graph), each)
+        assert (done.flops, done.unit) == (None, "cube")
+        assert time.of(done, chips.figures("ascend910b"), each).how == "unknown"
+    assert not work.is_uncounted("GemmaRmsNorm")
+    assert not work.is_uncounted("AttentionUpdate")
+
+
 def test_bytes_are_what_the_definition_reads_and_writes() -> None:
     graph = Graph()
     x, table, index = data(graph, (4, 8), F16), data(graph, (100, 8)), data(graph, (3,), I64)
@@ -208,6 +219,15 @@ def test_bytes_are_what_the_definition_reads_and_writes() -> None:
     assert [found[k].unit for k in found] == ["vector", "move", "move", "none", "move"]
     assert found["add"].elements == 32
     assert found["gather"].elements == 0
+
+
+def test_a_cache_is_not_read_and_written_as_a_whole() -> None:
+    graph = Graph()
+    key, cache, slots = data(graph, (4, 8), F16), data(graph, (1000, 8), F16), data(graph, (4,), I64)
+    each = node(graph, "ScatterPaKvCache", [key, cache, slots, key, cache], (1000, 8), (1000, 8), dtype=F16)
+    done = work.of(Shapes(graph), each)
+    assert done.bytes is not None
+    assert done.bytes < 1000
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------

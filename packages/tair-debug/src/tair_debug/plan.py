@@ -315,7 +315,10 @@ def _notes(plan: Plan) -> list[str]:
         notes.append(f"{slow} operators run on AI CPU, of which no figures are published")
     if network:
         notes.append(f"{network} {NETWORK}")
-    rest = len(open_) - slow - network
+    uncounted = dict.fromkeys(n.node.op for n in open_ if n.work.flops is None and work.is_uncounted(n.node.op))
+    if uncounted:
+        notes.append(f"operations of {', '.join(uncounted)} are not known: no formula, they count as nothing")
+    rest = len(open_) - slow - network - sum(n.node.op in uncounted for n in open_)
     if rest:
         notes.append(f"{rest} operators have no estimate: the chip's figures leave out their type or their launch")
     if any(n.node.subgraphs for g in plan.graphs for n in g.nodes):

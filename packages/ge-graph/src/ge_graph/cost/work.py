@@ -8,10 +8,12 @@ that a gather does not take, memory that a scatter does not write) is not counte
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from ge_graph import schema
 from ge_graph.cost import attention
 from ge_graph.cost.sizes import Numbers, Shapes, port
 from ge_graph.dtypes import DataType
@@ -53,12 +55,14 @@ def of(shapes: Shapes, node: Node) -> Work:
     dtype = _compute_type(node)
     if node.op in FREE:
         return Work(0, 0, 0, 0, 0, dtype, "none")
-    flops = _FLOPS[node.op](shapes, node) if node.op in _FLOPS else 0
-    unit = "cube" if node.op in _FLOPS else _unit(node)
+    unit = "cube" if is_counted(node.op) or is_uncounted(node.op) else _unit(node)
+    flops = _FLOPS[node.op](shapes, node) if is_counted(node.op) else None if unit == "cube" else 0
     outs = node.outputs
     elements: int | None = 0
     if unit == "vector":
-        counts = [shapes.elements(t) for t in (*node.operands(), *outs)]
+        updated, targets = _updated(node)
+        whole = [t for at, entry in enumerate(node.inputs) if at not in updated for t in _tensors(entry)]
+        counts = [shapes.elements(t) for t in (*whole, *(t for t in outs if t.index not in targets))]
         elements = None if any(c is None for c in counts) else max((c for c in counts if c is not None), default=0)
     least = _least(shapes, node) if node.op in _ATTENTIONS else flops
     return Work(flops, least, _read(shapes, node), _written(shapes, node), elements, dtype, unit)
@@ -67,6 +71,22 @@ def of(shapes: Shapes, node: Node) -> Work:
 def is_counted(op: str) -> bool:
     """Whether the operations of an operator are counted."""
     return op in _FLOPS
+
+
+def is_uncounted(op: str) -> bool:
+    """Whether an operator multiplies matrices and no formula here says how many operations that is."""
+    return op not in _FLOPS and op not in _NO_PRODUCTS and _PRODUCTS.search(op) is not None
+
+
+# Parts of names of operators that multiply matrices, and those that only sound so.
+_PRODUCTS: Final = re.compile(
+    r"Mat[Mm]ul|Conv[123][Dd]|Attention|FFN|MlaProlog|LSTM|GRU|DeltaRule|LightningIndexer|Einsum|Gemm(?!a)|"
+    r"FullyConnection|FusedLinear"
+)
+_NO_PRODUCTS: Final = frozenset(
+    ["AttentionUpdate", "AttentionToFFN", "FFNToAttention", "AttentionWorkerScheduler", "AttentionWorkerCombine",
+     "KvQuantSparseFlashAttentionMetadata", "RingAttentionUpdate", "FfnWorkerBatching"]
+)  # fmt: skip
 
 
 def _compute_type(node: Node) -> DataType:
@@ -375,20 +395,29 @@ _TAKEN: Final[Mapping[str, tuple[int, ...]]] = {
     )
 }  # fmt: skip
 _FILLED: Final = frozenset(("Fill", "FillV2", "ZerosLike", "OnesLike", "Range"))
-# Updated in place at the places that the other operands name: what is written is as large as the last operand.
-SCATTERS: Final = frozenset(("ScatterUpdate", "ScatterNdUpdate", "ScatterElements", "ScatterElementsV2", "IndexPutV2",
-                             "ScatterPaKvCache", "ScatterPaCache", "ScatterList"))  # fmt: skip
+# Beginnings and parts of names of operators that update an operand in place, and only the places that others name.
+_PARTLY: Final = re.compile(
+    r"Scatter|IndexPut|Inplace(Index|Scatter)|MoeInplaceIndex|.*Cache|.*Kvcache|StridedSliceAssign|SliceWrite|ViewCopy|"
+    r".*UpdateScatter|MlaProlog|MaskedScatter"
+)
+
+
+def _updated(node: Node) -> tuple[set[int], set[int]]:
+    """Positions of operands and results of which only some places are written."""
+    row = schema.get(node.op)
+    if row is None or not row.in_place or not _PARTLY.match(node.op):
+        return set(), set()
+    return {source for source, _ in row.in_place}, {target for _, target in row.in_place}
 
 
 def _read(shapes: Shapes, node: Node) -> int | None:
     if node.op in _FILLED:
         return 0
-    taken = _TAKEN.get(node.op, ())
-    scatter = node.op in SCATTERS
+    taken, (updated, _) = _TAKEN.get(node.op, ()), _updated(node)
     total = 0
     for at, entry in enumerate(node.inputs):
         for tensor in entry if isinstance(entry, tuple) else (entry,):
-            if tensor is None or (scatter and at == 0):
+            if tensor is None or at in updated:
                 continue
             size = shapes.bytes(tensor)
             if at in taken and node.outputs:
@@ -401,14 +430,23 @@ def _read(shapes: Shapes, node: Node) -> int | None:
 
 
 def _written(shapes: Shapes, node: Node) -> int | None:
-    if node.op in SCATTERS:
-        operands = node.operands()
-        sizes: Sequence[int | None] = [shapes.bytes(t) for t in operands[1:]]
-        return None if any(s is None for s in sizes) else max((s for s in sizes if s is not None), default=0)
+    """Results; of those that are updated at some places as much as the largest of the other operands has."""
+    updated, targets = _updated(node)
     total = 0
+    if updated:
+        others = [shapes.bytes(t) for at, e in enumerate(node.inputs) if at not in updated for t in _tensors(e)]
+        if any(size is None for size in others):
+            return None
+        total = max((size for size in others if size is not None), default=0)
     for tensor in node.outputs:
+        if tensor.index in targets:
+            continue
         size = shapes.bytes(tensor)
         if size is None:
             return None
         total += size
     return total
+
+
+def _tensors(entry: Any) -> Sequence[Tensor]:
+    return entry if isinstance(entry, tuple) else (entry,) if isinstance(entry, Tensor) else ()
