@@ -66,7 +66,8 @@ class Plain(nn.Module):
         self.first, self.up = nn.Conv2d(3, 8, 5, stride=2, padding=2), nn.ConvTranspose2d(8, 4, 3, stride=2)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.up(torch.relu(self.first(x)))
+        x = torch.relu(self.first(x))
+        return self.up(x)
 
 
 class Volumes(nn.Module):

@@ -74,9 +74,14 @@ def test_results_without_recorded_sizes_follow_from_the_operands() -> None:
     wide = node(graph, "BroadcastTo", [one, sizes.outputs[0]], None).outputs[0]
     high = node(graph, "Unsqueeze", [x], None, axes=[0, -1]).outputs[0]
     opaque = node(graph, "NonZero", [x], None).outputs[0]
+    inputs = [data(graph, (2, 1, 5, 3)), data(graph, (4, 5, 7)), None, None]
+    product = node(graph, "BatchMatMulV2", inputs, None, adj_x1=True, adj_x2=False).outputs[0]
+    window = [data(graph, (2, 3, 9, 9)), data(graph, (4, 3, 3, 3)), None, None]
+    strides = {"strides": [1, 1, 2, 2], "pads": [1, 1, 0, 0], "dilations": [1, 1, 1, 2]}
+    convolved = node(graph, "Conv2D", window, None, data_format="NCHW", **strides).outputs[0]
     shapes = Shapes(graph, {"s0": 3})
-    found = [shapes.of(t) for t in (total, shape, wide, high)]
-    assert found == [(2, 3, 8), (3,), (2, 4, 8), (1, 2, 3, 8, 1)]
+    found = [shapes.of(t) for t in (total, shape, wide, high, product, convolved)]
+    assert found == [(2, 3, 8), (3,), (2, 4, 8), (1, 2, 3, 8, 1), (2, 4, 3, 7), (2, 4, 5, 3)]
     assert shapes.unknown == [opaque]
     assert shapes.bytes(total) == 4 * 48
 

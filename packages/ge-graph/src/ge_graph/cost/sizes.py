@@ -252,6 +252,16 @@ def _by_value(index: int) -> Callable[[Shapes, Node], list[Numbers | None]]:
     return rule
 
 
+def _listed(index: int) -> Callable[[Shapes, Node], list[Numbers | None]]:
+    """An operand lists the sizes of the result, all of them positive."""
+
+    def rule(shapes: Shapes, node: Node) -> list[Numbers | None]:
+        wanted = shapes.values(node.inputs[index]) if index < len(node.inputs) else None
+        return [None if wanted is None or min(wanted, default=0) < 0 else tuple(wanted)]
+
+    return rule
+
+
 def _broadcast_to(shapes: Shapes, node: Node) -> list[Numbers | None]:
     """The second operand lists the sizes; -1 stands for the size that is there."""
     source = shapes.of(node.inputs[0]) if isinstance(node.inputs[0], Tensor) else None
@@ -317,6 +327,16 @@ def _pooled(shapes: Shapes, node: Node) -> list[Numbers | None]:
     known = [shapes.of(t) for t in node.outputs]
     whole = next((s for s in known if s is not None), None)
     return [whole] * len(node.outputs)
+
+
+def _multiplied(shapes: Shapes, node: Node) -> list[Numbers | None]:
+    """A matrix product: dimensions in front of the matrices are broadcast."""
+    a, b = (shapes.of(t) if isinstance(t, Tensor) else None for t in node.inputs[:2])
+    if a is None or b is None or len(a) < 2 or len(b) < 2:
+        return [None]
+    turned = [bool(node.attr(f"transpose_x{i}") or node.attr(f"adj_x{i}")) for i in (1, 2)]
+    front = _broadcast([a[:-2], b[:-2]])
+    return [None if front is None else (*front, a[-1 if turned[0] else -2], b[-2 if turned[1] else -1])]
 
 
 def _convolved(shapes: Shapes, node: Node) -> list[Numbers | None]:
@@ -419,6 +439,9 @@ _RULES: Final[Mapping[str, Callable[[Shapes, Node], Sequence[Numbers | None]]]] 
     "Unsqueeze": _unsqueeze, "GatherV2": _gather, "Gather": _gather, "FlashAttentionScore": _attention,
     "FlashAttentionScoreGrad": _attention_grad, "FusedInferAttentionScore": _cached_attention,
     "Rank": lambda shapes, node: [()], "Size": lambda shapes, node: [()],
+    **{op: _multiplied for op in ("MatMul", "MatMulV2", "MatMulV3", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3")},
+    **{op: _listed(0) for op in ("Conv2DBackpropInput", "Conv3DBackpropInput", "Conv2DTranspose", "Conv3DTranspose")},
+    **{op: _listed(1) for op in ("Conv2DBackpropFilter", "Conv3DBackpropFilter")},
     "Conv2D": _convolved, "Conv3D": _convolved, "Conv3DV2": _convolved,
     "MaxPoolWithArgmaxV1": _pooled, "MaxPool3DWithArgmaxV2": _pooled,
     **{op: _like(0) for op in ("LayerNormV4", "SoftmaxV2", "RmsNorm", "Cumsum", "Sort", "IndexPutV2", "TopK")},
