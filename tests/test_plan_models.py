@@ -233,7 +233,7 @@ def test_the_peak_is_what_the_emulators_allocator_sees(name: str, request: pytes
             tensors = [v.clone() if isinstance(v, torch.Tensor) else torch.tensor(v) for v in values]
             shapes = Shapes(lowered.graph, bind(lowered.graph, [tuple(t.shape) for t in tensors]))
             account = Account(shapes.bytes)
-            Compiled(lowered.graph, {}).program.run_traced(tensors, account.on_node)
+            account.run(Compiled(lowered.graph, {}).program, tensors)
             made = memory.at(shapes)
             peaks.append((account.peak, made.peak, made.packed, [t.node.op for t in made.unknown]))
             return gm(*args)

@@ -25,7 +25,7 @@ def _input(graph: Graph, index: int = 0) -> Tensor:
 
 def _peak(graph: Graph, *inputs: torch.Tensor) -> int:
     account = Account()
-    results = Compiled(graph, {}).program.run_traced(list(inputs), account.on_node)
+    results = account.run(Compiled(graph, {}).program, list(inputs))
     assert account.live == sum(SIZE for _ in results)
     del results
     return account.peak
@@ -53,6 +53,19 @@ def test_a_transposed_tensor_is_a_copy_on_a_device_and_a_reshaped_one_is_not() -
         plain = ops.Reshape(turned, sizes)
         graph.outputs = [ops.Relu(plain)]
     assert _peak(graph, torch.randn(64, 64)) == 2 * SIZE
+
+
+def test_a_copy_on_a_device_keeps_nothing_alive() -> None:
+    """In the engine it looks at the memory of its operand, which a device has freed by then."""
+    graph = Graph("freed")
+    with building(graph):
+        x = ops.Relu(_input(graph))
+        order = graph.add("Const", (), {"value": Attr(Kind.TENSOR, torch.tensor([1, 0]).numpy())},
+                          [(DataType.DT_INT64, (2,))]).outputs[0]  # fmt: skip
+        turned = ops.Transpose(x, order)
+        other = ops.Abs(ops.Neg(turned))
+        graph.outputs = [ops.Add(turned, other)]
+    assert _peak(graph, torch.randn(64, 64)) == 3 * SIZE
 
 
 def test_a_variable_names_the_file_for_the_peaks_of_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ import torch
 
 from ge_graph.cost.memory import aligned, shared_input
 from ge_graph.ir import Node, Tensor
+from ge_runtime.cpu.engine import CpuExecutable
 
 
 class _Block:
@@ -60,6 +61,11 @@ class Account:
                 block.holders += 1
                 weakref.finalize(value, self._left, block)
         self.peak = max(self.peak, self.live + passing)
+
+    def run(self, program: CpuExecutable, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Run a graph and count; outside autograd, where a view does not keep the tensor alive that it looks at."""
+        with torch.inference_mode():
+            return program.run_traced(inputs, self.on_node)
 
     def _left(self, block: _Block) -> None:
         block.holders -= 1

@@ -190,7 +190,7 @@ def _computed(compiled: Compiled, fed: list[torch.Tensor]) -> list[torch.Tensor]
         return compiled.program.run(fed)
     shapes = Shapes(compiled.graph, bind(compiled.graph, [tuple(t.shape) for t in fed]))
     account = Account(shapes.bytes)
-    results = compiled.program.run_traced(fed, account.on_node)
+    results = account.run(compiled.program, fed)
     with open(place, "a", encoding="utf-8") as file:
         file.write(json.dumps({"graph": compiled.graph.name, "peak": account.peak}) + "\n")
     return results
