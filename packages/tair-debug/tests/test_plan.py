@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from ge_graph import serde
+from ge_graph import DataType, Graph, building, ops, serde
+from ge_graph.attrs import Attr, Kind
 from ge_graph.cost import chips
 from ge_graph.errors import ConfigError, GraphError
 from tair_debug import plan, plan_request, tracing
@@ -144,6 +145,21 @@ def test_graphs_in_files_and_archives_are_planned_as_they_are(target: str, tmp_p
     (tmp_path / "compiled_graph.air").write_bytes(serde.to_bytes(graph))
     file, folder = (asked(str(p))["plans"][0] for p in (tmp_path / "compiled_graph.air", tmp_path))
     assert file["graphs"][0]["flops"] == folder["graphs"][0]["flops"] == 2 * 2 * 8 * 64 * 256
+
+
+def test_a_graph_with_open_sizes_asks_for_them(tmp_path: Path) -> None:
+    graph = Graph("open")
+    with building(graph):
+        x = graph.add("Data", (None,), {"index": Attr(Kind.INT, 0)}, [(DataType.DT_FLOAT, ("s0", 64))]).outputs[0]
+        y = ops.Relu(x)
+    y.record_shape(("s0", 64))
+    graph.outputs = [y]
+    (tmp_path / "open.air").write_bytes(serde.to_bytes(graph))
+    error = asked(str(tmp_path / "open.air"))["error"]
+    assert error["code"] == "GE3072"
+    assert "s0" in error["what"]
+    made = asked(str(tmp_path / "open.air"), "--size", "s0=32")["plans"][0]["graphs"][0]
+    assert made["bytes"] == 2 * 32 * 64 * 4
 
 
 def test_the_page_knows_time_bytes_and_unit_of_each_node(target: str, tmp_path: Path) -> None:

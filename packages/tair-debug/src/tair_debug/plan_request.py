@@ -174,6 +174,12 @@ def _made(request: Request, subject: _Subject) -> plan.Plan:
     strange = [name for name in request.sizes if name not in known]
     if strange:
         raise _bad(f"size {', '.join(strange)}", f"symbols of the graph: {', '.join(sorted(known)) or 'it has none'}")
+    open_ = sorted(known - request.sizes.keys() - subject.hints.keys())
+    if open_:
+        raise GraphError(
+            "GE3072", f"{escape.line(request.source, 300)}: sizes are open: {', '.join(open_)}",
+            next=f"give their values: --size {open_[0]}=128",
+        )  # fmt: skip
     settings = plan.Settings(figures, oracle, request.sizes, limits, request.reuse, times, shares)
     return plan.of(graphs, settings, title=request.title, hints=subject.hints, weights=subject.weights)
 
