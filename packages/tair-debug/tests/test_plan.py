@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +175,52 @@ def test_the_page_knows_time_bytes_and_unit_of_each_node(target: str, tmp_path: 
     assert units["Data"] == "none"
     assert all(n["v"]["time"] > 0 for n in data["nodes"] if n["v"]["unit"] != "none")
     assert any(row[0] == "limited by" for n in data["nodes"] for row in n["a"])
+
+
+_COLOURS = """
+const fs = require("fs");
+const text = fs.readFileSync("page.html", "utf8");
+const script = text.match(/<script id="page">([\\s\\S]*?)<\\/script>/)[1];
+const data = JSON.parse(text.match(/<script type="application\\/json" id="data">([\\s\\S]*?)<\\/script>/)[1]);
+const painted = [], elements = {};
+const set = (t, k, v) => { if (k === "fillStyle") painted.push(v); t[k] = v; return true; };
+const pen = new Proxy({}, { get: (t, k) => t[k] ?? (() => ({ width: 1 })), set });
+const element = () => ({ children: [], dataset: {}, style: {}, clientWidth: 900, clientHeight: 700, value: "",
+  appendChild(c) { this.children.push(c); }, addEventListener() {}, setAttribute() {}, getContext: () => pen,
+  replaceChildren() {}, getBoundingClientRect: () => ({ left: 0, top: 0 }), focus() {} });
+const document = { getElementById: id => elements[id] ??= element(), querySelectorAll: () => [], body: {},
+  documentElement: {}, createElement: element, addEventListener() {} };
+const window = { addEventListener() {} }, history = { replaceState() {} }, location = { hash: "" };
+const frames = [], requestAnimationFrame = f => frames.push(f), getComputedStyle = () => ({ getPropertyValue: () => "x" });
+const names = ["document", "window", "history", "location", "requestAnimationFrame", "getComputedStyle"];
+const inside = new Function(...names,
+  script.replace(/if \\(typeof document[^]*$/, "") + "\\nreturn { attach, makePage, shade };");
+const given = [document, window, history, location, requestAnimationFrame, getComputedStyle];
+const { attach, makePage, shade } = inside(...given);
+attach(makePage(data));
+while (frames.length) frames.shift()();
+const by = Object.fromEntries(data.nodes.map(n => [n.o, n]));
+console.log(JSON.stringify({
+  choices: elements.by.children.map(o => o.value), chosen: elements.by.value, hidden: elements.by.hidden,
+  painted: painted.includes(shade(by.Relu, "time", Math.max(...data.nodes.map(n => n.v.time)))),
+  units: [shade(by.MatMulV2, "unit"), shade(by.Relu, "unit")], full: shade({ v: { time: 2 } }, "time", 2),
+  none: shade({}, "time", 2),
+}));
+"""
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="runs the page's script in node")
+def test_the_page_colours_its_nodes(target: str, tmp_path: Path) -> None:
+    asked(target, "--page", str(tmp_path / "page.html"))
+    (tmp_path / "check.js").write_text(_COLOURS)
+    done = subprocess.run(["node", "check.js"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["choices"] == ["op", "time", "bytes", "unit"]
+    assert (found["chosen"], found["hidden"], found["painted"]) == ("time", False, True)
+    assert len(set(found["units"])) == 2
+    assert found["full"] == "hsl(0 90% 60%)"
+    assert found["none"] == "#e5e7eb"
 
 
 @pytest.mark.parametrize(
