@@ -191,7 +191,8 @@ const element = () => ({ children: [], dataset: {}, style: {}, clientWidth: 900,
 const document = { getElementById: id => elements[id] ??= element(), querySelectorAll: () => [], body: {},
   documentElement: {}, createElement: element, addEventListener() {} };
 const window = { addEventListener() {} }, history = { replaceState() {} }, location = { hash: "" };
-const frames = [], requestAnimationFrame = f => frames.push(f), getComputedStyle = () => ({ getPropertyValue: () => "x" });
+const frames = [], requestAnimationFrame = f => frames.push(f);
+const getComputedStyle = () => ({ getPropertyValue: () => "x" });
 const names = ["document", "window", "history", "location", "requestAnimationFrame", "getComputedStyle"];
 const inside = new Function(...names,
   script.replace(/if \\(typeof document[^]*$/, "") + "\\nreturn { attach, makePage, shade };");
