@@ -71,6 +71,13 @@ def test_json_has_operations_memory_and_time_with_their_sources(target: str) -> 
     assert {g["name"]: g["operators"] for g in graph["groups"]} == {"MatMulV2": 2, "Relu": 1}
 
 
+def test_weights_of_each_graph_are_told_from_what_was_saved_for_the_backward_pass(target: str) -> None:
+    forward, backward = (g["memory"] for g in asked(target, "--backward")["plans"][0]["graphs"])
+    assert forward["weights"] == 2 * 64 * 256 * 2 + 2 * 512
+    assert backward["weights"] == 64 * 256 * 2  # the gradient of the first layer's input is not asked for
+    assert backward["inputs"] > 0
+
+
 def test_the_table_adds_up_by_module_and_line(target: str) -> None:
     by = {how: {g["name"]: g["flops"] for g in asked(target, "--by", how)["plans"][0]["graphs"][0]["groups"]}
           for how in ("module", "line", "node")}  # fmt: skip

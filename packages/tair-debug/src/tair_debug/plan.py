@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ge_graph import Graph, Node, escape
 from ge_graph.cost import Memory, MemoryPlan, Shapes, Work, chips, measured, time, work
+from ge_graph.cost.memory import aligned
 from ge_graph.kernels import Oracle
 from tair_debug.terminal import table
 
@@ -257,7 +259,7 @@ def of(
     *,
     title: str = "",
     hints: Mapping[str, int] | None = None,
-    weights: int = 0,
+    weights: Sequence[Collection[str]] = (),
 ) -> Plan:
     """The plan of some graphs.
 
@@ -266,9 +268,10 @@ def of(
         settings: Chip, sizes and measurements.
         title: What it is called in comparisons.
         hints: Sizes with which the model was traced, for symbols that ``settings`` leaves out.
-        weights: Bytes of parameters and buffers that are inputs of the graphs.
+        weights: Of each graph the FX names of inputs that are parameters or buffers of the model.
     """
-    plans = [_planned(graph, settings, hints or {}, weights) for graph in graphs]
+    names = itertools.chain(weights, itertools.repeat(()))
+    plans = [_planned(graph, settings, hints or {}, own) for graph, own in zip(graphs, names)]
     origins = [f"figures of {settings.figures.chip}"]
     if settings.times is not None:
         origins.append(f"measured: {settings.times.origin}")
@@ -277,7 +280,7 @@ def of(
     return result
 
 
-def _planned(graph: Graph, settings: Settings, hints: Mapping[str, int], weights: int) -> GraphPlan:
+def _planned(graph: Graph, settings: Settings, hints: Mapping[str, int], weights: Collection[str]) -> GraphPlan:
     gears = list(_gears(settings.sizes, hints))
     memory = Memory(graph, reuse=settings.reuse)
     states = {f.node: f.verdict.state for f in settings.oracle.check(graph)} if settings.oracle is not None else {}
@@ -291,7 +294,8 @@ def _planned(graph: Graph, settings: Settings, hints: Mapping[str, int], weights
                         shares=settings.shares)  # fmt: skip
         nodes.append(NodePlan(node, done, spent, state))
     needed = memory.largest(gears)
-    return GraphPlan(graph, nodes, needed, min(weights, needed.arguments), gears[0])
+    own = [n.outputs[0] for n in graph.inputs if n.provenance is not None and n.provenance.fx_name in weights]
+    return GraphPlan(graph, nodes, needed, sum(aligned(shapes.bytes(t) or 0) for t in own), gears[0])
 
 
 def _gears(sizes: Mapping[str, Sequence[int]], hints: Mapping[str, int]) -> Iterator[dict[str, int]]:

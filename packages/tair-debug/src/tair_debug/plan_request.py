@@ -132,7 +132,7 @@ class _Subject:
 
     graphs: Callable[[kernels.Oracle | None], list[Graph]]
     hints: dict[str, int]
-    weights: int
+    weights: list[set[str]]
     aicore_num: str = ""
 
 
@@ -187,7 +187,7 @@ def _made(request: Request, subject: _Subject) -> plan.Plan:
 def _subject(request: Request) -> _Subject:
     if ".py:" not in request.source:
         graph = read_graph(_file(Path(request.source)))
-        return _Subject(lambda oracle: [graph], {}, 0)
+        return _Subject(lambda oracle: [graph], {}, [])
     from ge_graph.passes import FitChip
 
     subject = tracing.load(request.source, request.inputs, fake=not request.real)
@@ -209,7 +209,7 @@ def _subject(request: Request) -> _Subject:
     hints: dict[str, int] = {}
     for each in captured:
         hints.update(tracing.size_hints(each.gm))
-    return _Subject(graphs, hints, tracing.weight_bytes(subject), aicore_num)
+    return _Subject(graphs, hints, [each.weights for each in captured], aicore_num)
 
 
 def _file(path: Path) -> Path:

@@ -33,7 +33,6 @@ from ge_converters.base.torch_compat import (
     symbols_of_fake_inputs,
 )
 from ge_graph import Graph, escape
-from ge_graph.cost import memory
 from ge_graph.errors import ConfigError, GeError, on_purpose
 
 if TYPE_CHECKING:
@@ -69,10 +68,17 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """One ATen graph of a model."""
+    """One ATen graph of a model.
+
+    Attributes:
+        gm: The graph.
+        phase: ``forward`` or ``backward``.
+        weights: Names of its placeholders that are parameters and buffers of the model; known once it was called.
+    """
 
     gm: torch.fx.GraphModule
     phase: str
+    weights: set[str] = field(default_factory=set)
 
 
 def load(target: str, inputs: Sequence[str] = (), *, fake: bool = True) -> Subject:
@@ -316,10 +322,19 @@ def capture(subject: Subject, *, backward: bool = False, dynamic: bool = False, 
             next="trace with real tensors (--real)",
         )  # fmt: skip
     graphs: list[Captured] = []
+    model = subject.model if isinstance(subject.model, torch.nn.Module) else torch.nn.Module()
+    owned = {id(t) for t in (*model.parameters(), *model.buffers())}
 
     def keep(gm: torch.fx.GraphModule, phase: str) -> Callable[..., Any]:
-        graphs.append(Captured(gm, phase))
-        return gm.forward  # type: ignore[no-any-return]
+        made = Captured(gm, phase)
+        graphs.append(made)
+        names = [n.name for n in gm.graph.nodes if n.op == "placeholder"]
+
+        def call(*args: Any) -> Any:
+            made.weights.update(name for name, value in zip(names, args) if id(value) in owned)
+            return gm.forward(*args)
+
+        return call
 
     with _mode_of(subject) if fake else contextlib.nullcontext():
         try:
@@ -390,19 +405,6 @@ def size_hints(gm: torch.fx.GraphModule) -> dict[str, int]:
                 if isinstance(hint, int):
                     found[str(number.node.expr)] = hint
     return found
-
-
-def weight_bytes(subject: Subject) -> int:
-    """Bytes of the parameters and buffers of a model, each memory once and in blocks as a device has them."""
-    if not isinstance(subject.model, torch.nn.Module):
-        return 0
-    seen: set[Any] = set()
-    total = 0
-    for tensor in (*subject.model.parameters(), *subject.model.buffers()):
-        if id(tensor) not in seen:
-            seen.add(id(tensor))
-            total += memory.aligned(tensor.numel() * tensor.element_size())
-    return total
 
 
 def config_of(target: str) -> Any:
