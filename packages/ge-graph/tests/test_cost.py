@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from ge_graph import Graph, building
 from ge_graph.attrs import Attr, Kind
 from ge_graph.cost import Memory, Shapes, attention, bind, chips, measured, number, symbols, time, work
+from ge_graph.cost.memory import placed
 from ge_graph.dtypes import DataType
 from ge_graph.errors import GraphError
 from ge_graph.ir import Node, Tensor
@@ -294,6 +296,16 @@ def test_an_unread_result_lives_while_its_node_runs() -> None:
     assert Memory(graph).at().peak == 2 * 2048
 
 
+def test_packed_blocks_of_one_time_do_not_overlap_whatever_their_length() -> None:
+    """A block that lives through everything stands beside a thousand short ones, which share one place."""
+    graph = Graph()
+    x = data(graph, (128,))
+    kept = node(graph, "Relu", [x], (128,)).outputs[0]
+    graph.outputs = [node(graph, "Add", [_chain(graph, x, 1000, (128,)), kept], (128,)).outputs[0]]
+    plan = Memory(graph).at()
+    assert (plan.peak, plan.packed, plan.unreused) == (3 * 512, 3 * 512, 1002 * 512)
+
+
 def test_packing_never_overlaps_and_never_needs_less_than_the_bound() -> None:
     random = np.random.default_rng(0)
     for _ in range(30):
@@ -304,7 +316,13 @@ def test_packing_never_overlaps_and_never_needs_less_than_the_bound() -> None:
             inputs = [tensors[i] for i in random.integers(0, len(tensors), 2)]
             tensors.append(node(graph, "Concat", inputs, (size,)).outputs[0])
         graph.outputs = [tensors[-1]]
-        plan = Memory(graph).at()
+        memory = Memory(graph)
+        plan, blocks = memory.at(), memory.blocks(Shapes(graph))
+        spots = placed(blocks)
+        for (a, one), (b, other) in itertools.combinations(spots, 2):
+            apart = a + one.size <= b or b + other.size <= a
+            assert apart or one.last < other.first or other.last < one.first
+        assert plan.packed == max(a + block.size for a, block in spots)
         assert plan.peak <= plan.packed <= plan.unreused
         assert plan.packed <= 1.5 * plan.peak
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ge_graph import DataType
-from ge_graph.errors import ArchiveError, EngineError
+from ge_graph.errors import ArchiveError, EngineError, GraphError
 from tair_export import CompiledModel, Record
 from tair_export.export import capture, save_graph, write_graph
 from tair_export.signature import Input, Output, Signature, from_json, to_json
@@ -169,3 +169,19 @@ def test_constants_that_json_cannot_hold(tmp_path, make):
     with pytest.raises(ArchiveError, match="GE5030"):
         write_graph(made.captured, tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_costs_have_the_names_of_jax(saved):
+    _, model = saved
+    (symbol,) = {d for n in model.graph.inputs for d in n.outputs[0].known_shape if isinstance(d, str)}
+    with pytest.raises(GraphError, match="GE3072"):
+        model.cost_analysis()
+    ten, twenty = (model.cost_analysis({symbol: rows}, soc="Ascend910B2") for rows in (10, 20))
+    assert set(ten) == {"flops", "bytes accessed", "unknown operators", "optimal_seconds"}
+    assert twenty["flops"] == 2 * ten["flops"] > 0
+    assert ten["unknown operators"] == 0
+    assert ten["optimal_seconds"] > 0
+    memory = model.memory_analysis({symbol: 1000})
+    assert memory.argument_size_in_bytes >= 1000 * 4 * 4
+    parts = memory.argument_size_in_bytes + memory.constant_size_in_bytes + memory.temp_size_in_bytes
+    assert memory.peak_memory_in_bytes == parts + memory.output_size_in_bytes - memory.alias_size_in_bytes

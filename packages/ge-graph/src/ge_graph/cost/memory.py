@@ -12,7 +12,6 @@ moves a block. Workspace inside kernels is not counted: no public source says it
 
 from __future__ import annotations
 
-import bisect
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from ge_graph.cost.work import SOURCES, VIEWS
 from ge_graph.ir import Graph, Node, Tensor
 
 ALIGNMENT: Final = 512
+_PART: Final = 64  # nodes
 STREAM: Final = "_user_stream_label"
 _CONSTANTS: Final = SOURCES - {"Data", "RefData", "Variable"}
 
@@ -140,7 +140,7 @@ class Memory:
             sizes: Symbol to its value, or sizes already found for this very graph.
         """
         shapes = sizes if isinstance(sizes, Shapes) else Shapes(self.graph, sizes)
-        blocks = self._blocks(shapes)
+        blocks = self.blocks(shapes)
         inner = {self._lives.position[n]: max(m.at(shapes.sizes).packed for m in each)
                  for n, each in self._inner.items() if each}  # fmt: skip
         count = len(self.graph.nodes)
@@ -174,7 +174,8 @@ class Memory:
         """
         return max((self.at(sizes) for sizes in gears), key=lambda plan: plan.total)
 
-    def _blocks(self, shapes: Shapes) -> list[Block]:
+    def blocks(self, shapes: Shapes) -> list[Block]:
+        """The pieces of memory that the graph asks for at given sizes, in the order in which they begin."""
         returned = {self._lives.roots.get(t, t) for t in self.graph.outputs}
         blocks = []
         for root, members in self._lives.members.items():
@@ -232,23 +233,30 @@ def _packed(blocks: Sequence[Block], extra: Mapping[int, int]) -> int:
     """Highest address of a planner that gives each block the smallest hole that holds it, stream by stream."""
     total = max(extra.values(), default=0)
     for stream in {b.stream for b in blocks}:
-        total += _one_stream([b for b in blocks if b.stream == stream])
+        own = placed([b for b in blocks if b.stream == stream])
+        total += max((address + block.size for address, block in own), default=0)
     return total
 
 
-def _one_stream(blocks: Sequence[Block]) -> int:
-    """Largest blocks first, each at the lowest address where nothing of its time lies: the usual greedy plan."""
-    placed: list[tuple[int, int, Block]] = []  # address, end, block; by address
-    top = 0
+def placed(blocks: Sequence[Block]) -> list[tuple[int, Block]]:
+    """Addresses for blocks of one stream, none of which moves: largest first, in the smallest hole of its time."""
+    by_time: dict[int, list[tuple[int, int, Block]]] = {}  # part of the order to address, end and block of what lives
+    found = []
     for block in sorted(blocks, key=lambda b: (-b.size, b.first)):
+        parts = range(block.first // _PART, block.last // _PART + 1)
+        near = {
+            other
+            for part in parts
+            for other in by_time.get(part, ())
+            if other[2].first <= block.last and block.first <= other[2].last
+        }
         address, best = 0, None
-        for start, end, other in placed:
-            if other.last < block.first or block.last < other.first:
-                continue
+        for start, end in sorted((start, end) for start, end, _ in near):
             if start - address >= block.size and (best is None or start - address < best[1]):
                 best = (address, start - address)
             address = max(address, end)
         place = address if best is None else best[0]
-        bisect.insort(placed, (place, place + block.size, block), key=lambda p: p[0])
-        top = max(top, place + block.size)
-    return top
+        for part in parts:
+            by_time.setdefault(part, []).append((place, place + block.size, block))
+        found.append((place, block))
+    return found
