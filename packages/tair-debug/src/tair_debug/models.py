@@ -268,7 +268,7 @@ def _transformers_model(target: str) -> tuple[Any, tuple[Any, ...], dict[str, An
     names = [n for n in data.get("architectures") or () if isinstance(n, str) and n.isidentifier()]
     known: list[Any] = [getattr(transformers, name, None) for name in names]
     fitting = (c for c in known if isinstance(c, type) and getattr(c, "config_class", None) is type(config))
-    chosen = next(fitting, None)
+    chosen: Any = next(fitting, None)
     model = transformers.AutoModel.from_config(config) if chosen is None else chosen._from_config(config)
     return model, (), _inputs_for(model, config)
 

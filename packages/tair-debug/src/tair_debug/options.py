@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import typer
 
@@ -15,8 +15,6 @@ from tair_debug.terminal import Detail
 
 if TYPE_CHECKING:
     from tair_debug.models import Subject
-
-F = TypeVar("F", bound=Callable[..., int])
 
 Target = Annotated[str, typer.Argument(metavar="MODEL", help=f"{FORMS}; a factory returns a model or (model, inputs).")]
 Source = Annotated[str, typer.Argument(metavar="MODEL|GRAPH", help=f"{FORMS}; or a graph (.air, .pb, .txt).")]
@@ -73,7 +71,7 @@ _DETAIL: Final[dict[str, Any]] = {
 _GROUPS: Final[dict[Any, dict[str, Any]]] = {Asked: _SHARED, Detail: _DETAIL}
 
 
-def expanded(fn: F) -> F:
+def expanded(fn: Callable[..., int]) -> Any:
     """The function with the options of ``Asked`` and ``Detail`` in place of these parameters, for typer to read."""
     hints = get_type_hints(fn, include_extras=True)
     own = inspect.signature(fn).parameters.values()
@@ -95,10 +93,11 @@ def expanded(fn: F) -> F:
         return fn(*args, **kwargs)
 
     parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in plain] + shared
-    run.__signature__ = inspect.Signature(parameters, return_annotation=int)  # type: ignore[attr-defined]
-    run.__annotations__ = {p.name: p.annotation for p in parameters}
-    del run.__wrapped__  # type: ignore[attr-defined]
-    return run
+    shown: Any = run
+    shown.__signature__ = inspect.Signature(parameters, return_annotation=int)
+    shown.__annotations__ = {p.name: p.annotation for p in parameters}
+    del shown.__wrapped__
+    return shown
 
 
 def _default(kind: Any, name: str) -> Any:

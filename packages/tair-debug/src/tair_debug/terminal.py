@@ -62,7 +62,7 @@ class Answer:
 
     def to_pandas(self) -> Any:
         """The rows as a ``pandas.DataFrame``; pandas must be installed."""
-        import pandas
+        import pandas  # type: ignore[import-untyped]
 
         return pandas.DataFrame.from_records(self.records())
 
