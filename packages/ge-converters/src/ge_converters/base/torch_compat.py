@@ -330,6 +330,13 @@ def undrawn() -> Iterator[None]:
         init._no_grad_trunc_normal_ = draw
 
 
+def trace_artifact(name: str, encoding: str, text: Callable[[], str]) -> None:
+    """Add a text to torch's structured trace (``TORCH_TRACE``, shown by tlparse); made only if there is one."""
+    from torch._logging import trace_structured
+
+    trace_structured("artifact", metadata_fn=lambda: {"name": name, "encoding": encoding}, payload_fn=text)
+
+
 def graph_break(reason: str) -> None:
     """While dynamo traces: stop here and go on eagerly; under ``fullgraph=True`` fail with the reason."""
     if _BREAKS_SAY_WHY:
