@@ -142,6 +142,10 @@ def _modules(graph: Graph, edges: list[tuple[Node, Node, int]]) -> tuple[list[li
     readers: dict[Node, list[Node]] = {}
     for before, after, _ in edges:
         readers.setdefault(before, []).append(after)
+    for node in graph.nodes:  # a sum of gradients belongs to no module; it stands in the one around what it adds
+        known = [path[t.node] for t in node.operands() if t.node.op not in SOURCES]
+        if not path[node] and node.op not in SOURCES and known:
+            path[node] = _shared(known)
     for node in reversed(graph.nodes):
         if node.op in SOURCES and node in readers:
             path[node] = _shared([path[r] for r in readers[node]])
