@@ -255,6 +255,52 @@ def compare(
     return show(result, detail, as_json)
 
 
+@command("Shrink a model with a fault to a few operators.")
+def minify(
+    target: Target,
+    asked: Asked,
+    detail: Detail,
+    rtol: Rtol = None,
+    atol: Atol = None,
+    engine: Annotated[str, typer.Option(help="Engine that runs the GE graphs.")] = "cpu",
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder.")] = Path(),
+    values: Annotated[
+        bool, typer.Option("--values", help="Keep the values that the fault needs, as npy files.")
+    ] = False,
+    as_json: Json = False,
+) -> int:
+    """Shrink a model that has a fault - a wrong number, a refused call, an error - to the few operators that show it.
+
+    Writes one Python file of calls of torch's operators: nothing of your code, names or weights is in it. Exit code 1
+    if there was a fault.
+    """
+    from tair_debug import minify as work
+    from tair_debug.measure import Tolerance
+
+    result = work.minify(
+        asked.subject(target, real=True), engine=engine, tolerance=Tolerance(rtol, atol), backward=asked.backward,
+        dynamic=asked.dynamic,
+    )  # fmt: skip
+    work.write(result, output, values=values)
+    return show(result, detail, as_json)
+
+
+@command("Run a file of tair minify: is the fault still there?")
+def replay(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What tair minify wrote.")],
+    detail: Detail,
+    engine: Annotated[str, typer.Option(help="Engine that runs the GE graphs.")] = "cpu",
+    as_json: Json = False,
+) -> int:
+    """Run the program of a file that tair minify wrote, eager beside its GE graph.
+
+    Exit code 1 if the fault is there.
+    """
+    from tair_debug import ask
+
+    return show(ask.compare_of(Asked().subject(f"{file}:make", real=True), engine=engine), detail, as_json)
+
+
 @command("Ask what is converted and how, or what a GE operator is.")
 def ops(
     pattern: Annotated[str, typer.Argument(help="Part of a name, or a pattern such as 'aten.add.*'.")] = "*",

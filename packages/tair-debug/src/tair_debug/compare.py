@@ -193,6 +193,7 @@ class Comparison(Answer):
         for path in self.saved:
             yield sentence(f"  saved:   {path}")
         yield sentence(f"  {sum(r.wrong for r in self.rows)} values are out of tolerance in all")
+        yield sentence("  tair minify, with the same model and options, makes a file of the few operators that show it")
 
     def records(self) -> list[dict[str, Any]]:
         return [r.as_dict() for r in self.rows]

@@ -298,6 +298,13 @@ def fake_copy(mode: Any, value: Any) -> Any:
         return copy.deepcopy(value)
 
 
+def propagate_fakes(gm: torch.fx.GraphModule, args: Sequence[Any]) -> None:
+    """Set ``meta["val"]`` of every node for inputs like these; sizes are fixed. Raises as torch does."""
+    from torch.fx.passes.fake_tensor_prop import FakeTensorProp
+
+    FakeTensorProp(gm, fake_mode()).propagate(*args)
+
+
 @contextlib.contextmanager
 def convertible(mode: Any) -> Iterator[None]:
     """Inside, modules made in a fake mode may change their type.
