@@ -453,8 +453,9 @@ def _called(target: Any) -> str:
         space, _, name = target._schema.name.partition("::")
         parts = [*space.split("."), name, target._overloadname]
         return f"torch.ops.{'.'.join(map(_name, parts))}"
-    if getattr(operator, getattr(target, "__name__", ""), None) is target:
-        return f"operator.{_name(target.__name__)}"
+    name = getattr(target, "__name__", "")
+    if getattr(operator, name, None) is target:
+        return f"operator.{_name(name)}"
     raise _no_form(target_text(target))
 
 
