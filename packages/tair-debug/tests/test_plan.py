@@ -15,7 +15,7 @@ from ge_graph import DataType, Graph, building, ops, serde
 from ge_graph.attrs import Attr, Kind
 from ge_graph.cost import chips
 from ge_graph.errors import ConfigError, GraphError
-from tair_debug import plan, plan_request, tracing
+from tair_debug import models, plan, plan_request, tracing
 from tair_debug.cli import app
 
 MODEL = """
@@ -149,7 +149,7 @@ def test_measured_times_come_first(target: str, tmp_path: Path) -> None:
 
 
 def test_graphs_in_files_and_archives_are_planned_as_they_are(target: str, tmp_path: Path) -> None:
-    captured = tracing.capture(tracing.load(target))
+    captured = tracing.capture(models.load(target))
     graph = tracing.to_ge(captured[0].gm, "graph")[1]
     (tmp_path / "compiled_graph.air").write_bytes(serde.to_bytes(graph))
     file, folder = (asked(str(p))["plans"][0] for p in (tmp_path / "compiled_graph.air", tmp_path))
@@ -205,7 +205,9 @@ const inside = new Function(...names,
   script.replace(/if \\(typeof document[^]*$/, "") + "\\nreturn { attach, makePage, shade };");
 const given = [document, window, history, location, requestAnimationFrame, getComputedStyle];
 const { attach, makePage, shade } = inside(...given);
-attach(makePage(data));
+const made = makePage(data);
+made.openAll();
+attach(made);
 while (frames.length) frames.shift()();
 const by = Object.fromEntries(data.nodes.map(n => [n.o, n]));
 console.log(JSON.stringify({

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ge_graph import Graph, escape, kernels
 from ge_graph.cost import chips, measured, symbols
@@ -14,9 +14,9 @@ from ge_graph.errors import ConfigError, GraphError
 from tair_debug import artefacts, plan, tracing
 from tair_debug.graph_file import read_graph
 from tair_debug.graph_page import to_html
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from tair_debug.options import Asked
+from tair_debug.targets import is_model
+from tair_debug.terminal import Detail, console, say
 
 _UNITS: Final = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40, "KB": 10**3, "MB": 10**6,
                  "GB": 10**9, "TB": 10**12}  # fmt: skip
@@ -32,30 +32,25 @@ class Request:
 
     Attributes:
         source: ``FILE.py:FACTORY``, a graph or an archive.
-        inputs: In place of the factory's, ``float32(4, 8)``.
+        asked: How the model is taken.
         soc: The chip.
         sizes: Symbol to its values.
         by: What the table adds up.
         calibrate: A table of measured times.
         aicore_num: Limits of cores, ``12|24``; else those of the config.
-        config: ``FILE.py:FACTORY`` of a CompilerConfig, whose FX passes the graphs get.
         reuse: Whether memory is used again.
         title: What it is called beside others.
     """
 
     source: str
-    inputs: tuple[str, ...] = ()
+    asked: Asked = Asked()
     soc: str = "ascend910b"
     sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     by: str = "operator"
     calibrate: Path | None = None
     aicore_num: str = ""
-    config: str = ""
     reuse: bool = True
     title: str = ""
-    backward: bool = False
-    dynamic: bool = False
-    real: bool = False
 
     def changed(self, text: str) -> Request:
         """The same with one thing changed, as ``--compare`` says it: ``soc=ascend950``, ``s0=8192``.
@@ -73,7 +68,7 @@ class Request:
         if name == "aicore_num":
             return replace(titled, aicore_num=value)
         if name == "config":
-            return replace(titled, config=value)
+            return replace(titled, asked=replace(self.asked, config=value))
         if name == "calibrate":
             return replace(titled, calibrate=Path(value))
         if name == "reuse":
@@ -146,7 +141,7 @@ def made(requests: Sequence[Request]) -> list[plan.Plan]:
     subjects: dict[Any, _Subject] = {}
     plans = []
     for each in requests:
-        key = (each.source, each.inputs, each.config)
+        key = (each.source, each.asked)
         if key not in subjects:
             subjects[key] = _subject(each)
         plans.append(_made(each, subjects[key]))
@@ -185,17 +180,16 @@ def _made(request: Request, subject: _Subject) -> plan.Plan:
 
 
 def _subject(request: Request) -> _Subject:
-    if ".py:" not in request.source:
+    if not is_model(request.source):
         graph = read_graph(_file(Path(request.source)))
         return _Subject(lambda oracle: [graph], {}, [])
     from ge_graph.passes import FitChip
 
-    subject = tracing.load(request.source, request.inputs, fake=not request.real)
-    aicore_num = ""
-    if request.config:
-        subject.config = tracing.config_of(request.config)
-        aicore_num = str(subject.config.ge_config.aicore_num.value or "")
-    captured = tracing.capture(subject, backward=request.backward, dynamic=request.dynamic, fake=not request.real)
+    asked = request.asked
+    subject = asked.subject(request.source)
+    limits = getattr(subject.config, "ge_config", None)
+    aicore_num = "" if limits is None else str(limits.aicore_num.value or "")
+    captured = tracing.capture(subject, backward=asked.backward, dynamic=asked.dynamic, fake=not asked.real)
     plain = [tracing.to_ge(c.gm, f"graph_{i}")[1] for i, c in enumerate(captured, 1)]
 
     def graphs(oracle: kernels.Oracle | None) -> list[Graph]:
@@ -228,11 +222,15 @@ def write_pages(made_plan: plan.Plan, path: Path) -> list[Path]:
     return paths
 
 
-def show(plans: Sequence[plan.Plan], by: str, out: Console, say: Callable[[str], None]) -> None:
+def show(plans: Sequence[plan.Plan], by: str, detail: Detail) -> None:
     """For people: the answers, the table, what is left out, and what each figure is."""
-    for line in plan.headlines(plans[0]):
+    lines = plan.headlines(plans[0])
+    for line in lines[:1] if detail.quiet else lines:
         say(line)
-    out.print(plan.to_table(plans[0], by))
+    if detail.quiet:
+        return
+    out = console()
+    out.print(plan.to_table(plans[0], by, 1 << 30 if detail.every else 15))
     if len(plans) > 1:
         out.print(plan.beside(plans))
     for note in dict.fromkeys(note for each in plans for note in each.notes):
@@ -241,3 +239,6 @@ def show(plans: Sequence[plan.Plan], by: str, out: Console, say: Callable[[str],
         say(origin)
     for name, value in plans[0].shares.items():
         say(f"calibrated: {name} {value:.3g}")
+    figures = plans[0].figures
+    for name, value in figures.values.items() if detail.sources else ():
+        say(f"{name} {value:.6g}: {figures.sources[name]}")
