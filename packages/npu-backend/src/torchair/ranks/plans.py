@@ -214,7 +214,7 @@ def _unequal(party: Sequence[tuple[int, Planned]]) -> list[Fault]:
     for rank, each in party[1:]:
         if each.op in _UNEVEN or first.op in _UNEVEN or each.op != first.op and each.peer < 0:
             continue
-        wrong = each.dtype != first.dtype
+        wrong, fixed = each.dtype != first.dtype, []
         if first.sizes is not None and each.sizes is not None:
             wrong |= len(first.sizes) != len(each.sizes)
             wrong |= any(a != b for a, b in zip(first.sizes, each.sizes) if type(a) is type(b) is int)
