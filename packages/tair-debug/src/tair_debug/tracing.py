@@ -84,7 +84,7 @@ def load(target: str, inputs: Sequence[str] = (), *, fake: bool = True) -> Subje
 
     Errors: ConfigError GE1043 if the file, the function or what it returns does not do.
     """
-    factory = _factory(target)
+    factory = function_of(target)
     mode = fake_mode(beside_real=True) if fake else None
     with contextlib.ExitStack() as stack:
         if mode is not None:
@@ -118,7 +118,7 @@ def made_by(target: str) -> Any:
 
     Errors: ConfigError GE1043 if there is no such function or it raises.
     """
-    return _made(target, _factory(target))
+    return _made(target, function_of(target))
 
 
 def _made(target: str, factory: Callable[[], Any], advice: str = "") -> Any:
@@ -148,7 +148,11 @@ def _bad(target: str, what: str, where: str = "") -> ConfigError:
     )
 
 
-def _factory(target: str) -> Callable[[], Any]:
+def function_of(target: str) -> Callable[..., Any]:
+    """The function that a command line names, ``FILE.py:function``.
+
+    Errors: ConfigError GE1043 if there is none.
+    """
     file, _, name = target.rpartition(":")
     path = Path(file)
     if not file or not name.isidentifier() or path.suffix != ".py":

@@ -6,8 +6,8 @@ belong together. The first one whose parts are no parts of the whole is at fault
 
 from __future__ import annotations
 
-import inspect
 import itertools
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial, reduce
@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from ge_graph import escape
 from ge_converters.base.torch_worlds import is_partial, local_part, user_frame
 from torchair.ranks import programs
 from torchair.ranks.exchange import Call, Meeting
@@ -32,7 +33,8 @@ class _Seen:
 
     values: dict[Key, torch.Tensor] = field(default_factory=dict)
     partial: set[Key] = field(default_factory=set)
-    places: dict[Key, tuple[str, str]] = field(default_factory=dict)
+    places: dict[Key, str] = field(default_factory=dict)
+    returned: dict[Any, str] = field(default_factory=dict)
     counts: dict[tuple[int, str], int] = field(default_factory=dict)
     step: int = 0
 
@@ -83,23 +85,44 @@ def find(build: Build, prepared: Callable[[Member], Program], sizes: Mapping[str
             world.run(work)
     except RanksError as error:
         failed = list(error.faults)
-    except Exception:  # noqa: BLE001, S110  (what a wrong shape raises; the modules before it are seen)
-        pass
+    except Exception as error:  # noqa: BLE001  (what a wrong shape raises; the modules before it are seen)
+        failed = _raised(error, met)
     return _judged(whole, seen, met, Mesh(sizes), tolerance) or failed
+
+
+def _raised(error: Exception, met: Sequence[_Met]) -> list[Fault]:
+    """The fault of ranks that cannot go on because sizes do not fit after a collective."""
+    if not met or not isinstance(error, (RuntimeError, ValueError, IndexError)):
+        return []
+    call = met[-1].call
+    before = f" and {met[-2].call.line()}" if len(met) > 1 else ""
+    said = (str(error).strip().splitlines() or [""])[0]
+    return [Fault(NUMBERS, f"after {call.line()}{before} the model raises {type(error).__name__}: {escape.line(said, 300)}",
+                  (call.rank,), call.title(), listed(call.group), call.place.source, call.place.module, "raises")]  # fmt: skip
 
 
 def _watched(program: Program, seen: _Seen, member: Member | None) -> None:
     """Run a program and keep the results of its modules."""
     handles: list[Any] = []
+    codes: set[Any] = set()
     if isinstance(program.model, torch.nn.Module):
         for name, module in program.model.named_modules():
+            if type(module).__module__.partition(".")[0] not in ("torch", "torchair"):
+                codes.add(getattr(type(module).forward, "__code__", None))
             handles.append(module.register_forward_pre_hook(partial(_before, name, seen, member)))
             handles.append(module.register_forward_hook(partial(_after, name, seen, member)))
+    def profile(frame: Any, event: str, arg: Any) -> None:
+        if event == "return" and frame.f_code in codes:
+            seen.returned[frame.f_code] = f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+
+    before = sys.getprofile()
+    sys.setprofile(profile)  # of this thread: the line at which a module of the user's returns
     try:
         for step, (args, kwargs) in enumerate(program.steps):
             seen.step = step
             program.model(*args, **kwargs)
     finally:
+        sys.setprofile(before)
         for handle in handles:
             handle.remove()
 
@@ -127,21 +150,8 @@ def _after(name: str, seen: _Seen, member: Member | None, module: Any, inputs: A
     if is_partial(value):
         seen.partial.add(key)
     seen.values[key] = local_part(value).clone()
-    seen.places[key] = _own_line(module) or user_frame()
-
-
-def _own_line(module: torch.nn.Module) -> tuple[str, str] | None:
-    """The last line that returns in the ``forward`` of a module of the user's."""
-    kind = type(module)
-    if kind.__module__.partition(".")[0] in ("torch", "torchair"):
-        return None
-    try:
-        lines, first = inspect.getsourcelines(kind.forward)
-        file = inspect.getsourcefile(kind.forward)
-    except (OSError, TypeError):
-        return None
-    at = max((i for i, line in enumerate(lines) if line.strip().startswith("return")), default=len(lines) - 1)
-    return f"{file}:{first + at} in forward", lines[at].strip()
+    code = getattr(type(module).forward, "__code__", None)
+    seen.places[key] = seen.returned.get(code) or user_frame()[0]
 
 
 # --- judging ---------------------------------------------------------------------------------------------------------
@@ -193,7 +203,7 @@ def _fault(
         call = guilty.call
         return Fault(NUMBERS, f"{_module(name)}: {what}", r.ranks, call.title(), listed(call.group),
                      call.place.source, name, kind)  # fmt: skip
-    source = seen[r.ranks[0] if r.ranks else 0].places[key][0]
+    source = seen[r.ranks[0] if r.ranks else 0].places[key]
     collective = "all_reduce" if kind == "missing" else ""
     return Fault(NUMBERS, f"{_module(name)}: {what}", r.ranks, collective, r.detail, source, name, kind)
 
