@@ -285,7 +285,7 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
     def reduce(self, tensors: Any, options: Any) -> _Work:
         return self._meet("reduce", tensors, tensors, op=_op(options), root=options.rootRank)
 
-    def barrier(self, options: Any = None) -> _Work:
+    def barrier(self, opts: Any = None) -> _Work:
         return self._meet("barrier", [], [])
 
     def broadcast(self, tensors: Any, options: Any) -> _Work:
