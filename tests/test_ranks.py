@@ -1,4 +1,4 @@
-"""Small models of three families on many ranks, and random models with one fault each (a part of ``make ranks-faults``)."""
+"""Small models of three families on many ranks; random ones with one fault each, a part of ``make ranks-faults``."""
 
 import os
 import sys
@@ -31,7 +31,9 @@ def models():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "mesh"), MESHES, ids=lambda v: v if isinstance(v, str) else "x".join(map(str, v.values())))
+@pytest.mark.parametrize(
+    ("name", "mesh"), MESHES, ids=lambda v: v if isinstance(v, str) else "x".join(map(str, v.values()))
+)
 def test_models(name, mesh, models):
     """Within 1e-5 of the unsharded model in eager mode; on 8, 16 and 64 ranks with TAIR_WHOLE=1."""
     model, inputs = getattr(models, name)()

@@ -300,15 +300,15 @@ def outcome(plan: Plan, seed: int) -> Outcome:
     model = Net(plan.blocks).eval()
     calls = 3 if "cache" in plan.blocks else 1
     inputs = [(torch.randn(4, 4, WIDTH), torch.tensor([i])) for i in range(calls)]
-    report = check_ranks(
-        model, inputs, mesh=plan.mesh, shard=shard(plan), dynamic=plan.fault == "specialised"
-    )
+    report = check_ranks(model, inputs, mesh=plan.mesh, shard=shard(plan), dynamic=plan.fault == "specialised")
     if report.ok:
         return Outcome(plan, False, False, "")
     first = report.faults[0]
     collective = FAULTS[plan.fault][2] if plan.fault else "?"
     named = first.collective.partition("(")[0] in (collective.split() or [""])
-    return Outcome(plan, True, named and _line(first.source) in _marked(plan.fault), f"{first.code} {first.what} at {first.source}")
+    return Outcome(
+        plan, True, named and _line(first.source) in _marked(plan.fault), f"{first.code} {first.what} at {first.source}"
+    )
 
 
 def _line(source: str) -> int:
@@ -348,7 +348,7 @@ def main(argv: list[str] | None = None) -> int:
             print(f"ALARM, seed {seed}: {result.plan}\n    {result.told}", flush=True)
     for fault, total in sorted(totals.items()):
         print(f"{fault:<12} {total:4} faults, {found[fault]:4} found, {right[fault]:4} with collective and line")
-    print(f"{sum(totals.values())} faults, {sum(found.values())} found, {sum(right.values())} with collective and line; "
+    print(f"{sum(totals.values())} faults, {sum(found.values())} found, {sum(right.values())} with collective, line; "
           f"{given.healthy} sound models, {alarms} alarms; {time.monotonic() - start:.0f} s")  # fmt: skip
     good = sum(found.values()) >= 0.98 * given.count and sum(right.values()) >= 0.9 * given.count and not alarms
     return 0 if good else 1

@@ -39,7 +39,7 @@ def tensor_parallel(model, mesh):
 
 
 def test_tensor_parallel_ranks_agree_with_the_whole_model():
-    """Four ranks of torch's own plan: one graph for all, an all_reduce with its bytes, weights that are one in memory."""
+    """Four ranks of torch's own plan: one graph for all, an all_reduce with its bytes, equal weights once."""
     found = check_ranks(net(), (rows(4, 8),), mesh={"tp": 4}, shard=tensor_parallel)
     assert found.ok
     assert found.worst < 1e-5
@@ -358,7 +358,10 @@ def test_programs_that_fit_together():
     world = planned(members=(0, 1, 2, 3), group="w")
     programs = {r: [planned(members=(r // 2 * 2, r // 2 * 2 + 1), group=f"tp{r // 2}"), world] for r in range(4)}
     assert plans.check(programs) == []
-    ring = {0: [planned("send", peer=1), planned("recv", peer=1)], 1: [planned("recv", peer=0), planned("send", peer=0)]}
+    ring = {
+        0: [planned("send", peer=1), planned("recv", peer=1)],
+        1: [planned("recv", peer=0), planned("send", peer=0)],
+    }
     assert plans.check(ring) == []
 
 
@@ -456,7 +459,7 @@ def test_equal_weights_are_one():
 
 # --- report and command ----------------------------------------------------------------------------------------------
 
-MODEL = '''
+MODEL = """
 import torch
 from torch import nn
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -472,7 +475,7 @@ def forgets(model, mesh):
     shard(model, mesh)
     rank = mesh.get_local_rank()
     model[2].weight = nn.Parameter(model[2].weight + 1) if rank else model[2].weight
-'''
+"""
 
 
 def test_report():
@@ -480,7 +483,9 @@ def test_report():
     found = check_ranks(net(), (rows(4, 8),), mesh={"dp": 2, "tp": 2}, shard=tensor_parallel)
     ((ranks, listed),) = report.lanes(found)
     assert ranks == [0, 1, 2, 3]
-    assert [(r["collective"], r["group"], r["sent"], r["received"]) for r in listed] == [("all_reduce(sum)", "tp", 128, 128)]
+    assert [(r["collective"], r["group"], r["sent"], r["received"]) for r in listed] == [
+        ("all_reduce(sum)", "tp", 128, 128)
+    ]
     data = json.loads(json.dumps(report.as_dict(found)))
     assert data["ok"]
     assert [p[0]["members"] for p in data["programs"]] == [[0, 1], [0, 1], [2, 3], [2, 3]]
@@ -492,7 +497,9 @@ def test_report():
 def test_command(tmp_path, capsys):
     file = tmp_path / "model.py"
     file.write_text(MODEL)
-    assert command.main([f"{file}:make", "--mesh", "tp=2", "--report", "--html", str(tmp_path / "out" / "page.html")]) == 0
+    assert (
+        command.main([f"{file}:make", "--mesh", "tp=2", "--report", "--html", str(tmp_path / "out" / "page.html")]) == 0
+    )
     said = capsys.readouterr().out
     assert "2 ranks agree with the whole model" in said
     assert "all_reduce(sum)" in said
@@ -515,5 +522,3 @@ def test_command_without_a_function_that_cuts(tmp_path, capsys):
     file.write_text(MODEL)
     assert command.main([f"{file}:make", "--mesh", "tp=2", "--shard", "absent"]) == 2
     assert "GE1043" in capsys.readouterr().err
-
-

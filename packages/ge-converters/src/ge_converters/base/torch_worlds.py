@@ -2,7 +2,6 @@
 
 What differs between versions of torch is a row of ``tools/torch_names.tsv``.
 """
-# ruff: noqa: TID251
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ _HOMES: Final = {
     "check_ranks": "run",
 }
 
-__all__ = ["Fault", "RanksError", "RanksReport", "check_ranks"]  # noqa: F822
+__all__ = ["Fault", "RanksError", "RanksReport", "check_ranks"]
 
 
 def __getattr__(name: str) -> Any:

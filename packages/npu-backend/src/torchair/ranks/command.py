@@ -51,11 +51,11 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Exit codes: 0 all well, 1 a fault was found, 2 wrong usage or failure.",
     )
     add = parser.add_argument
-    add("model", metavar="FILE.py:FACTORY", help="a function that returns the whole model and its inputs; or a "
-        "function of a DeviceMesh that returns those of the rank that calls it, and the whole model for None")  # fmt: skip
+    add("model", metavar="FILE.py:FACTORY", help="a function that returns the whole model and its inputs; or one of a "
+        "DeviceMesh that returns those of the rank that calls it, and the whole model for None")  # fmt: skip
     add("--mesh", required=True, metavar="tp=8,ep=8", help="dimensions of the mesh, outermost first")
-    add("--shard", metavar="FUNCTION", default="shard", help="shard(model, mesh) cuts the model for the rank that calls "
-        "it; a name in the same file, or FILE.py:FUNCTION (default: shard)")  # fmt: skip
+    add("--shard", metavar="FUNCTION", default="shard", help="shard(model, mesh) cuts the model for the rank that "
+        "calls it; a name in the same file, or FILE.py:FUNCTION (default: shard)")  # fmt: skip
     add("--backward", action="store_true", help="compare gradients too, those of the sum of all results")
     add("--dynamic", action="store_true", help="compile with symbolic sizes")
     add("--tolerance", type=float, default=TOLERANCE, help="what is rounding, relative to the largest element")
@@ -72,7 +72,9 @@ def mesh_of(text: str) -> dict[str, int]:
     """
     parts = [part.partition("=") for part in text.split(",")]
     if any(not size.strip().isdecimal() for _, _, size in parts) or len({n.strip() for n, _, _ in parts}) < len(parts):
-        raise programs.bad(f"--mesh is {escape.line(text, 200)!r}", "write each dimension once, such as --mesh tp=8,ep=8")
+        raise programs.bad(
+            f"--mesh is {escape.line(text, 200)!r}", "write each dimension once, such as --mesh tp=8,ep=8"
+        )
     return checked_mesh({name.strip(): int(size) for name, _, size in parts})
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from ge_graph import escape
 from ge_converters.base.torch_worlds import is_partial, local_part, user_frame
+from ge_graph import escape
 from torchair.ranks import programs
 from torchair.ranks.exchange import Call, Meeting
 from torchair.ranks.problems import NUMBERS, Fault, RanksError, listed
@@ -53,7 +53,9 @@ class _Met:
         return self.calls[min(self.calls)]
 
 
-def find(build: Build, prepared: Callable[[Member], Program], sizes: Mapping[str, int], tolerance: float) -> list[Fault]:
+def find(
+    build: Build, prepared: Callable[[Member], Program], sizes: Mapping[str, int], tolerance: float
+) -> list[Fault]:
     """The fault that explains why the ranks' numbers differ; empty if eager ranks agree with the whole model.
 
     Args:
@@ -97,8 +99,9 @@ def _raised(error: Exception, met: Sequence[_Met]) -> list[Fault]:
     call = met[-1].call
     before = f" and {met[-2].call.line()}" if len(met) > 1 else ""
     said = (str(error).strip().splitlines() or [""])[0]
-    return [Fault(NUMBERS, f"after {call.line()}{before} the model raises {type(error).__name__}: {escape.line(said, 300)}",
-                  (call.rank,), call.title(), listed(call.group), call.place.source, call.place.module, "raises")]  # fmt: skip
+    what = f"after {call.line()}{before} the model raises {type(error).__name__}: {escape.line(said, 300)}"
+    place = call.place
+    return [Fault(NUMBERS, what, (call.rank,), call.title(), listed(call.group), place.source, place.module, "raises")]
 
 
 def _watched(program: Program, seen: _Seen, member: Member | None) -> None:
@@ -111,6 +114,7 @@ def _watched(program: Program, seen: _Seen, member: Member | None) -> None:
                 codes.add(getattr(type(module).forward, "__code__", None))
             handles.append(module.register_forward_pre_hook(partial(_before, name, seen, member)))
             handles.append(module.register_forward_hook(partial(_after, name, seen, member)))
+
     def profile(frame: Any, event: str, arg: Any) -> None:
         if event == "return" and frame.f_code in codes:
             seen.returned[frame.f_code] = f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"

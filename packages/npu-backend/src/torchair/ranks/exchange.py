@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 
 from torchair.ranks.problems import ORDER, SIZES, WAITS, Fault, listed
-
-if TYPE_CHECKING:
-    from torchair.ranks.world import Member
 
 _REDUCE: Final[dict[str, Callable[[list[torch.Tensor]], torch.Tensor]]] = {
     "sum": lambda xs: reduce(torch.add, xs),
@@ -141,33 +138,7 @@ class Meeting:
             tuple(_bytes(c.outputs) for c in calls), tuple(c.place for c in calls),
         )  # fmt: skip
         with torch.no_grad():
-            if {c.kind for c in calls} == {"send", "recv"}:
-                (source,), (to,) = ([c for c in calls if c.kind == k] for k in ("send", "recv"))
-                _hand(source, to, source.inputs[0], to.outputs[0])
-            elif kind in ("all_reduce", "reduce"):
-                _reduced(calls)
-            elif kind == "broadcast":
-                root = calls[calls[0].more["root"]]
-                for call in calls:
-                    for mine, theirs in zip(call.outputs, root.inputs, strict=True):
-                        if call is not root:
-                            _hand(root, call, theirs, mine)
-            elif kind in ("all_gather", "gather"):
-                for i, source in enumerate(calls):
-                    for to in calls:
-                        if to.outputs:
-                            _hand(source, to, source.inputs[0], to.outputs[i])
-            elif kind == "scatter":
-                root = calls[calls[0].more["root"]]
-                for i, to in enumerate(calls):
-                    _hand(root, to, root.inputs[i], to.outputs[0])
-            elif kind == "reduce_scatter":
-                _scattered(calls)
-            elif kind == "all_to_all":
-                moved = [[x.clone() for x in call.inputs] for call in calls]
-                for i, to in enumerate(calls):
-                    for j, source in enumerate(calls):
-                        _hand(source, to, moved[j][i], to.outputs[j])
+            _HANDING["send" if kind in ("send", "recv") else kind](calls)
         self.complete = True
         return record
 
@@ -221,6 +192,53 @@ def _scattered(calls: Sequence[Call]) -> None:
         call.outputs[0].detach().copy_(total.reshape(call.outputs[0].shape))
 
 
+def _sent(calls: Sequence[Call]) -> None:
+    source, to = sorted(calls, key=lambda c: c.kind, reverse=True)
+    _hand(source, to, source.inputs[0], to.outputs[0])
+
+
+def _told(calls: Sequence[Call]) -> None:
+    root = calls[calls[0].more["root"]]
+    for call in calls:
+        if call is not root:
+            for mine, theirs in zip(call.outputs, root.inputs, strict=True):
+                _hand(root, call, theirs, mine)
+
+
+def _gathered(calls: Sequence[Call]) -> None:
+    for i, source in enumerate(calls):
+        for to in calls:
+            if to.outputs:
+                _hand(source, to, source.inputs[0], to.outputs[i])
+
+
+def _dealt(calls: Sequence[Call]) -> None:
+    root = calls[calls[0].more["root"]]
+    for i, to in enumerate(calls):
+        _hand(root, to, root.inputs[i], to.outputs[0])
+
+
+def _crossed(calls: Sequence[Call]) -> None:
+    moved = [[x.clone() for x in call.inputs] for call in calls]
+    for i, to in enumerate(calls):
+        for j, source in enumerate(calls):
+            _hand(source, to, moved[j][i], to.outputs[j])
+
+
+_HANDING: Final[dict[str, Callable[[Sequence[Call]], None]]] = {
+    "all_reduce": _reduced,
+    "reduce": _reduced,
+    "broadcast": _told,
+    "all_gather": _gathered,
+    "gather": _gathered,
+    "scatter": _dealt,
+    "reduce_scatter": _scattered,
+    "all_to_all": _crossed,
+    "send": _sent,
+    "barrier": lambda calls: None,
+}
+
+
 def _bytes(tensors: Sequence[torch.Tensor]) -> int:
     return sum(t.numel() * t.element_size() for t in tensors)
 
@@ -240,20 +258,22 @@ def unfinished(meeting: Meeting) -> Fault:
     )  # fmt: skip
 
 
-def deadlock(members: Sequence[Member], open_meetings: Sequence[Meeting]) -> list[Fault]:
-    """Who waits for whom, when nobody can go on."""
-    held = {m.rank: m.waits_for for m in members if m.state == "waits"}
-    done = [m.rank for m in members if m.state == "done"]
+def deadlock(held: Mapping[int, Call], done: Sequence[int], open_meetings: Sequence[Meeting]) -> list[Fault]:
+    """Who waits for whom, when nobody can go on.
+
+    Args:
+        held: Ranks that wait, and for what.
+        done: Ranks that have ended.
+        open_meetings: Collectives that somebody has entered and not everybody.
+    """
     faults = []
     for meeting in open_meetings:
-        waiting = sorted(r for r in meeting.calls if r in held)
-        if not waiting:
+        if not any(r in held for r in meeting.calls):
             continue
         fault = unfinished(meeting)
         absent = [r for r in meeting.members if r not in meeting.calls]
-        elsewhere = [f"{listed([r])} waits in {held[r].line()}" for r in absent if held.get(r) is not None]  # type: ignore[union-attr]
+        said = [f"{listed([r])} waits in {held[r].line()}" for r in absent if r in held][:3]
         ended = [r for r in absent if r in done]
-        said = [*elsewhere[:3], *([f"{listed(ended)} had ended"] if ended else [])]
-        what = f"{fault.what}: {'; '.join(said)}" if said else fault.what
-        faults.append(Fault(fault.code, what, fault.ranks, fault.collective, fault.group, fault.source, fault.module, fault.kind))
+        said += [f"{listed(ended)} had ended"] if ended else []
+        faults.append(replace(fault, what=f"{fault.what}: {'; '.join(said)}") if said else fault)
     return faults

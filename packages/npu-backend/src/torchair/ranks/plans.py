@@ -223,7 +223,8 @@ def _unequal(party: Sequence[tuple[int, Planned]]) -> list[Fault]:
         if wrong:
             more = " (one of them has compiled a size as a number)" if first.sizes and fixed else ""
             return [Fault(
-                SIZES, f"{each.line()}: {listed([first_rank])} brings {_form(first)}, {listed([rank])} {_form(each)}{more}",
+                SIZES,
+                f"{each.line()}: {listed([first_rank])} brings {_form(first)}, {listed([rank])} {_form(each)}{more}",
                 tuple(sorted((first_rank, rank))), each.title(), listed(each.members), each.place.source,
                 each.place.module, "sizes",
             )]  # fmt: skip
@@ -253,8 +254,8 @@ def _stuck(programs: Mapping[int, Sequence[Planned]], at: Mapping[int, int]) -> 
             return [_out_of_order(programs, at, heads, rank, other)]
     for rank, head in sorted(heads.items()):
         if not head.open and all(r in programs for r in head.members):
-            return [_fault(WAITS, f"{listed(sorted(heads))} wait for each other, {listed([rank])} in {_with_group(head)}",
-                           tuple(sorted(heads)), head)]  # fmt: skip
+            what = f"{listed(sorted(heads))} wait for each other, {listed([rank])} in {_with_group(head)}"
+            return [_fault(WAITS, what, tuple(sorted(heads)), head)]
     return []
 
 
@@ -267,7 +268,9 @@ def _out_of_order(
     wanted, got = heads[usual], heads[odd]
     later = [(p.title(), p.place.source) for p in programs[usual][at[usual] + 1 :]]
     if (got.title(), got.place.source) in later:
-        what = f"{listed([odd])} leaves out {_with_group(wanted)}, which {listed([usual])} enters, and is at {got.line()}"
+        what = (
+            f"{listed([odd])} leaves out {_with_group(wanted)}, which {listed([usual])} enters, and is at {got.line()}"
+        )
         return _fault(ORDER, what, (one, other), wanted)
     what = f"{listed([odd])} enters {_with_group(got)}, {listed([usual])} {_with_group(wanted)}"
     return _fault(ORDER, f"{what}; both are members of the group of {listed(wanted.members)}", (one, other), got)
@@ -279,7 +282,8 @@ def _waits_elsewhere(head: Planned, programs: Mapping[int, Sequence[Planned]]) -
 
 
 def _with_group(each: Planned) -> str:
-    return f"{each.title()} in the group of {listed(each.members)}{f' at {each.place.source}' if each.place.source else ''}"
+    at = f" at {each.place.source}" if each.place.source else ""
+    return f"{each.title()} in the group of {listed(each.members)}{at}"
 
 
 def _fault(code: str, what: str, ranks: tuple[int, ...], head: Planned) -> Fault:

@@ -65,7 +65,9 @@ class RanksError(EngineError):
     def of(cls, faults: Sequence[Fault]) -> RanksError:
         """The error that tells all faults, under the code of the first."""
         first = faults[0]
-        text = "\n".join([first.what, *(f"  also [{f.code}] {f.what}{f', at {f.source}' if f.source else ''}" for f in faults[1:])])
+        text = "\n".join(
+            [first.what, *(f"  also [{f.code}] {f.what}{f', at {f.source}' if f.source else ''}" for f in faults[1:])]
+        )
         error = cls(first.code, text, where=first.source, next=_NEXT[first.code])
         error.faults = tuple(faults)
         return error

@@ -116,7 +116,8 @@ def _with_shared_parameters(model: Callable[..., Any]) -> Callable[..., Any]:
     memo: dict[int, Any] = {
         id(p): torch.nn.Parameter(p.detach(), requires_grad=p.requires_grad) for p in model.parameters()
     }
-    return copy.deepcopy(model, memo)
+    made: Callable[..., Any] = copy.deepcopy(model, memo)
+    return made
 
 
 class Weights:

@@ -1,4 +1,4 @@
-"""How the values of many ranks stand to the value of the whole model: equal, parts of it, summands, or none of these."""
+"""How the values of many ranks stand to that of the whole model: equal, parts of it, summands, or none of these."""
 
 from __future__ import annotations
 
@@ -157,7 +157,11 @@ def _fault(
             return Relation("differs", _words(split), bad, max(_gap(values[r], parts[r]) for r in bad))
     for d in range(whole.dim()):
         for n in sorted({mesh.sizes[name] for name in names}):
-            if all(v.shape == whole.shape for v in values) and whole.shape[d] % n == 0 and _permuted(values[wrong[0]], whole, d, n, tolerance):
+            if (
+                all(v.shape == whole.shape for v in values)
+                and whole.shape[d] % n == 0
+                and _permuted(values[wrong[0]], whole, d, n, tolerance)
+            ):
                 return Relation("order", f"{n} blocks of dim {d} in another order", tuple(wrong))
     return Relation("differs", "", tuple(wrong), max(_gap(values[r], whole) for r in wrong))
 

@@ -1,4 +1,4 @@
-"""Many ranks with real numbers in one process: each rank's graph, their collectives, and the whole model beside them."""
+"""Many ranks with real numbers in one process: each rank's graph, their collectives, the whole model beside them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any, Final
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 
-from ge_graph.errors import GeError, on_purpose
 from tair_debug import tracing
 from torchair.compiler.backend import get_npu_backend
 from torchair.compiler.pipeline import engine_here
@@ -19,7 +18,7 @@ from torchair.ranks.engine import RanksEngine, adopt_mesh
 from torchair.ranks.exchange import Record
 from torchair.ranks.plans import Planned
 from torchair.ranks.problems import NUMBERS, Fault, RanksError, listed
-from torchair.ranks.programs import Build, Program, Step, Weights
+from torchair.ranks.programs import Build, Program, Weights
 from torchair.ranks.relations import Mesh, Relation, relation
 from torchair.ranks.world import Member, World, here
 
@@ -141,7 +140,9 @@ def checked_mesh(mesh: Mapping[str, int]) -> dict[str, int]:
             f"the mesh is {dict(mesh)!r:.200}", "name each dimension and its length, such as tp=8 or dp=2,tp=4"
         )
     if Mesh(sizes).count > 1024:
-        raise programs.bad(f"the mesh has {Mesh(sizes).count} ranks", "take at most 1024: a smaller mesh shows the same")
+        raise programs.bad(
+            f"the mesh has {Mesh(sizes).count} ranks", "take at most 1024: a smaller mesh shows the same"
+        )
     return sizes
 
 
@@ -166,7 +167,9 @@ def run(
         # a wrong shape may be what a wrong collective has made
         report.faults = diagnosis.find(build, ready, sizes, tolerance)
         if not report.faults:
-            raise tracing.untraceable(tracing.Subject(lambda: None, name="the model of a rank"), error, fake=False) from error
+            raise tracing.untraceable(
+                tracing.Subject(lambda: None, name="the model of a rank"), error, fake=False
+            ) from error
         results = None
     report.programs = [list(m.programs) for m in world.members]
     report.log, report.graphs, report.distinct = world.log, engine.graphs, engine.distinct
@@ -223,7 +226,7 @@ def _plain(value: Any) -> torch.Tensor:
     value = value.detach()
     value = value.full_tensor() if hasattr(value, "full_tensor") else value
     value = value.wait() if hasattr(value, "wait") else value
-    return value.clone()  # type: ignore[no-any-return]
+    return value.clone()
 
 
 def _rank(

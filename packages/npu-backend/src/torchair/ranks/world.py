@@ -23,7 +23,7 @@ from ge_converters.base.torch_worlds import idle_store, threaded_worlds, user_fr
 from ge_graph.errors import on_purpose
 from torchair.ranks import exchange
 from torchair.ranks.exchange import Call, Place
-from torchair.ranks.problems import Fault, RanksError
+from torchair.ranks.problems import RanksError
 
 BACKEND: Final = "tair_ranks"
 _current: Final[contextvars.ContextVar[Member | None]] = contextvars.ContextVar("rank", default=None)
@@ -166,7 +166,9 @@ class World:
                 for member in gate:
                     member.state = "ready"
                 return
-            raise RanksError.of(exchange.deadlock(self.members, list(self._open.values())))
+            held = {m.rank: m.waits_for for m in self.members if m.state == "waits" and m.waits_for is not None}
+            done = [m.rank for m in self.members if m.state == "done"]
+            raise RanksError.of(exchange.deadlock(held, done, list(self._open.values())))
         except Exception as error:  # noqa: BLE001  (goes to the caller of run)
             self._fail(error)
 
@@ -227,9 +229,6 @@ class _Work(dist.Work):  # type: ignore[misc]
 
     def is_completed(self) -> bool:
         return self._meeting is None or self._meeting.complete
-    
-    def result(self):
-        return self._call.outputs if self._call else []
 
     def get_future(self) -> Any:
         self.wait()
@@ -295,7 +294,9 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
         return self._meet("all_gather", inputs, outputs[0])
 
     def _allgather_base(self, output: Any, input: Any, options: Any = None) -> _Work:
-        return self._meet("all_gather", [input], list(output.chunk(self.size())) if output.numel() else [output] * self.size())
+        return self._meet(
+            "all_gather", [input], list(output.chunk(self.size())) if output.numel() else [output] * self.size()
+        )
 
     all_gather_single = _allgather_base
 
@@ -314,7 +315,12 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
         return self._meet("reduce_scatter", inputs[0], outputs, op=_op(options))
 
     def _reduce_scatter_base(self, output: Any, input: Any, options: Any = None) -> _Work:
-        return self._meet("reduce_scatter", list(input.chunk(self.size())) if input.numel() else [input] * self.size(), [output], op=_op(options))
+        return self._meet(
+            "reduce_scatter",
+            list(input.chunk(self.size())) if input.numel() else [input] * self.size(),
+            [output],
+            op=_op(options),
+        )
 
     reduce_scatter_single = _reduce_scatter_base
 
