@@ -55,6 +55,13 @@ def idle_store() -> Any:
     return FakeStore()
 
 
+def name_of_group(group: Any) -> str:
+    """Torch's name of a process group of this thread's world."""
+    from torch.distributed import distributed_c10d
+
+    return str(distributed_c10d._world.pg_names[group])
+
+
 def local_part(value: Any) -> Any:
     """What a rank holds of a DTensor; other values as they are."""
     return getattr(value, "_local_tensor", value)

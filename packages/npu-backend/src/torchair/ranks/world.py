@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from ge_converters.base.torch_compat import process_group
-from ge_converters.base.torch_worlds import idle_store, threaded_worlds, user_frame
+from ge_converters.base.torch_worlds import idle_store, name_of_group, threaded_worlds, user_frame
 from ge_graph.errors import on_purpose
 from torchair.ranks import exchange
 from torchair.ranks.exchange import Call, Place
@@ -257,7 +257,7 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
 
     @property
     def pg_name(self) -> str:
-        return str(dist.distributed_c10d._world.pg_names[self])
+        return name_of_group(self)
 
     group_name = pg_name
 
