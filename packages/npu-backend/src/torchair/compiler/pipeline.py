@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -595,11 +596,18 @@ def device_of(gm: torch.fx.GraphModule) -> str:
     return "cpu"
 
 
+engine_here: Final[ContextVar[Engine | None]] = ContextVar("engine_here", default=None)
+"""The engine of this thread's compilations in the place of those that are installed, None for these."""
+
+
 def choose_engine(device: str) -> Engine:
-    """The engine for a device type; ``TAIR_ENGINE`` forces one.
+    """The engine for a device type: that of ``engine_here``; else ``TAIR_ENGINE`` forces one.
 
     Errors: EngineError with the reason of each rejection.
     """
     from ge_runtime.discovery import choose
+
+    if (engine := engine_here.get()) is not None:
+        return engine
 
     return choose(device, os.environ.get("TAIR_ENGINE") or None)
