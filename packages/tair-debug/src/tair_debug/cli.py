@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ge_graph import Graph
     from ge_graph.kernels import Oracle
     from tair_debug.compare import Comparison, ComparisonRow
+    from tair_debug.digits import Digits
     from tair_debug.tracing import Subject
 
 app = typer.Typer(
@@ -241,11 +242,16 @@ def compare(
         str | None,
         typer.Option(metavar="FILE.py:FACTORY", help="A function that returns the CompilerConfig to compile with."),
     ] = None,
+    numerics: Annotated[
+        str | None,
+        typer.Option(metavar="CHIP", help="Which operator costs the digits where a chip rounds: ascend910b, ascend950."),
+    ] = None,
     as_json: Json = False,
 ) -> int:
     """Find the first operator whose numbers leave tolerance, with its FX node and source line.
 
     One model: eager against its GE graphs, operator by operator, both measured by float64. Two folders: recorded dumps.
+    With --numerics: the GE graphs with the rounding of a chip against those without, and what each operator costs.
     Exit code 1 if something is out of tolerance.
     """
     from tair_debug import artefacts, tracing
@@ -256,9 +262,13 @@ def compare(
     tolerance = Tolerance(rtol, atol)
     if output is not None:
         artefacts.folder(output, work.OPTION)
+    if numerics is not None and second is not None:
+        raise typer.BadParameter("takes a model, no recorded dumps", param_hint="--numerics")
     if second is None:
         subject = tracing.load(first, inputs or (), fake=False)
         subject.config = None if config is None else _config(config)
+        if numerics is not None:
+            return _weigh(subject, numerics, work.engine(engine), rtol, backward, dynamic, as_json)
         result = _compare_model(subject, tolerance, engine, backward, dynamic, isolate, output)
     else:
         result = compare_dumps(first, second, tolerance=tolerance, graph=graph, output=output)
@@ -296,6 +306,49 @@ def _compare_model(
         compiled = torch.compile(subject.model, backend=backend(compiler_config=subject.config), dynamic=dynamic)
         result.totals += work.compare_whole(subject, compiled, tolerance)
     return result
+
+
+def _weigh(
+    subject: Subject, chip: str, engine: Any, rtol: float | None, backward: bool, dynamic: bool, as_json: bool
+) -> int:
+    from tair_debug import digits
+
+    options = {} if subject.config is None else subject.config.ge_options()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        found = digits.weigh_model(
+            subject, engine=engine, chip=chip, options=options, backward=backward, dynamic=dynamic, rtol=rtol
+        )
+    own = [text for w in said if (text := str(w.message)).startswith("torchair: ")]
+    notes = list(dict.fromkeys(text.removeprefix("torchair: ") for text in own))
+    if as_json:
+        answer({**found.as_dict(), "notes": notes})
+    else:
+        show_digits(found, notes)
+    return 0 if found.ok else 1
+
+
+def show_digits(found: Digits, notes: Sequence[str] = ()) -> None:
+    """The verdict, the operator that costs most, then the next ones."""
+    from tair_debug.digits import digits_of
+
+    for name, moved in found.moved.items():
+        text = f" the results move by {moved:.1e}; {digits_of(moved):.1f} digits are left"
+        say(escape.line(text), f"{name} on {found.chip}:", "green" if moved <= found.tolerance else "red")
+    if found.first is None:
+        say(f"no rounding of {found.chip} changes a result ({found.rounded} operators round)")
+    for place, cost in enumerate(found.costs[:5]):
+        if not cost.moved:
+            break
+        lead = "costs most:" if not place else "next:"
+        say(escape.line(f" {cost.node} ({cost.op}), {cost.graph}: {cost.moved:.1e} by itself, {cost.rounds}"), lead,
+            "red" if not place and not found.ok else "")  # fmt: skip
+        if cost.source:
+            say(escape.line(f"  {cost.source}: {cost.code}"))
+    if found.untried:
+        say(f"{found.untried} of {found.rounded} operators that round were looked at in groups only")
+    for text in notes:
+        say(escape.line(f"note: {text}"))
 
 
 def show_comparison(result: Comparison, report: Path | None) -> None:
