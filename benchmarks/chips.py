@@ -26,9 +26,11 @@ from torchair.config.compiler_config import CompilerConfig
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "chips.md"
 CHIPS = {
-    "ascend910b": ("float32", "bfloat16"), "ascend910_93": ("float32", "bfloat16"), "ascend950": ("float32", "bfloat16"),
+    "ascend910b": ("float32", "bfloat16"),
+    "ascend910_93": ("float32", "bfloat16"),
+    "ascend950": ("float32", "bfloat16"),
     "ascend310p": ("float32", "float16"),
-}  # fmt: skip
+}
 """Chip to the types of its rows: Ascend 310P has no bfloat16."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 CASES = tuple(models.ZOO)

@@ -192,7 +192,7 @@ def test_lists_without_mixed_precision_are_reported(pair: Any, tmp_path: Path) -
 
 def test_mixed_bfloat16(pair: Any) -> None:
     a, b = pair
-    with pytest.warns(UserWarning):
+    with pytest.warns(UserWarning, match="lists of mixed precision"):
         got = run({**A2, "ge.exec.precision_mode_v2": "mixed_bfloat16"}, matmul, a, b)
     assert torch.equal(got.bfloat16().float(), got)
     torch.testing.assert_close(got, exact(a, b, lambda x: x.bfloat16()).float(), rtol=4e-3, atol=1e-2)
@@ -231,9 +231,14 @@ def test_types_by_operator(pair: Any, tmp_path: Path) -> None:
     file.write_text("OpType::MatMulV2:InputDtype:float16,bfloat16,OutputDtype:float32\n")
     options = {**A2, "ge.customizeDtypes": str(file), "ge.exec.allow_hf32": "11"}
     assert close(run(options, matmul, a, b), a.half().double() @ b.bfloat16().double())
-    # a name counts more than a type
-    file.write_text("OpType::MatMulV2:InputDtype:float16,float16\nMatMulV2::InputDtype:float,float,OutputDtype:float16\n")
+    # a name counts more than a type; what no operator is called is reported
+    file.write_text(
+        "OpType::MatMulV2:InputDtype:float16,float16\nMatMulV2::InputDtype:float,float,OutputDtype:float16\n"
+    )
     assert torch.equal(run(options, matmul, a, b), (a @ b).half().float())
+    file.write_text("Elsewhere::InputDtype:float16\n")
+    with pytest.warns(UserWarning, match="no operator of graph 'case' is Elsewhere, which customize_dtypes names"):
+        compiled(matmul, a, b, **options)
 
 
 @pytest.mark.parametrize(
@@ -246,6 +251,7 @@ def test_types_by_operator(pair: Any, tmp_path: Path) -> None:
         ("ge.exec.op_precision_mode", "Exp\n"),
         ("ge.customizeDtypes", "MatMulV2::InputDtype:float17\n"),
         ("ge.customizeDtypes", "MatMulV2\n"),
+        ("ge.customizeDtypes", "MatMulV2::InputDtype:int8,int8,OutputDtype:int32\n"),
         ("ge.customizeDtypes", "MatMulV2::InputDtype:float,float,float,float,float,float\n"),
     ],
 )

@@ -18,7 +18,7 @@ COUNT = 1_000_000
 
 
 def of_fields(exponent: int, mantissa: int, bias: int, finite: Callable[[int, int], bool]) -> list[float]:
-    """Numbers of all codes without sign of a format with plain fields, in the order of the codes; NaN where not finite."""
+    """Numbers of all codes without sign of a format with plain fields, in their order; NaN where not finite."""
     numbers = []
     for e in range(1 << exponent):
         for m in range(1 << mantissa):

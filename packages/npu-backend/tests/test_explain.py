@@ -105,7 +105,11 @@ def test_every_option_is_explained(use):
     assert {e.option for e in table} == {o.path for o in OPTIONS} | {f"aclgraph_config.{name}" for name in flat}
     assert len(str(table).splitlines()) == len(table) + 1
     assert {e.why.partition(":")[0] for e in table} <= {
-        "acts", "acts on a device only", "acts on a device, or here under config.numerics", "ignored", "refused"
+        "acts",
+        "acts on a device only",
+        "acts on a device, or here under config.numerics",
+        "ignored",
+        "refused",
     }
     assert all(e.acts == (e.why == "acts") for e in table)
 

@@ -26,6 +26,10 @@ def centred(*sizes):
     return w - w.mean(0, keepdim=True)
 
 
+def layers():
+    return torch.randn(8, 32), torch.randn(32, 16) / 6, torch.randn(16, 16) / 4
+
+
 def product(x, w, v, big, zero):
     h = torch.tanh(x @ w)
     weak = big @ zero
@@ -33,7 +37,7 @@ def product(x, w, v, big, zero):
 
 
 def operands_of_product():
-    return torch.randn(8, 32), torch.randn(32, 16) / 6, torch.randn(16, 16) / 4, near(1000.0, 8, 64), centred(64, 16) / 8
+    return *layers(), near(1000.0, 8, 64), centred(64, 16) / 8
 
 
 def convolution(x, w, v, big, zero):
@@ -45,7 +49,8 @@ def convolution(x, w, v, big, zero):
 def operands_of_convolution():
     zero = torch.randn(4, 3, 3, 3)
     zero = zero - zero.mean((1, 2, 3), keepdim=True)
-    return torch.randn(2, 3, 9, 9), torch.randn(4, 3, 3, 3) / 5, torch.randn(4, 4, 3, 3) / 6, near(800.0, 2, 3, 9, 9), zero / 5
+    filters = torch.randn(4, 3, 3, 3) / 5, torch.randn(4, 4, 3, 3) / 6
+    return torch.randn(2, 3, 9, 9), *filters, near(800.0, 2, 3, 9, 9), zero / 5
 
 
 def difference(x, w, v, big, base):
@@ -55,7 +60,7 @@ def difference(x, w, v, big, base):
 
 
 def operands_of_difference():
-    return torch.randn(8, 32), torch.randn(32, 16) / 6, torch.randn(16, 16) / 4, near(3000.0, 8, 16), near(3000.0, 8, 16)
+    return *layers(), near(3000.0, 8, 16), near(3000.0, 8, 16)
 
 
 def batched(x, w, v, big, zero):
@@ -110,7 +115,7 @@ def operands_of_training():
     x, w, v = torch.randn(8, 32), torch.randn(32, 16) / 6, torch.randn(16, 16) / 4
     zero = torch.randn(16, 64)
     zero = zero - zero.mean(1, keepdim=True)  # rows: the gradient is ``big @ zero.T``
-    return x, w.requires_grad_(), v, near(1000.0, 8, 64), zero / 8
+    return x, w.requires_grad_(), v, near(5000.0, 8, 64), zero / 8
 
 
 TYPES = "OpType::Exp:InputDtype:float16,OutputDtype:float16\nOpType::Sigmoid:InputDtype:float16,OutputDtype:float16\n"
@@ -177,9 +182,7 @@ def test_halves_are_measured_in_their_own_type():
 
 def test_dynamic_sizes():
     model, operands, chip, options = WEAK["hf32 product"]
-    found = weigh_model(
-        Subject(model, operands()), engine=compare.engine(), chip=chip, options=options, dynamic=True
-    )
+    found = weigh_model(Subject(model, operands()), engine=compare.engine(), chip=chip, options=options, dynamic=True)
     assert found.first.code.startswith("weak = ")
 
 

@@ -244,7 +244,7 @@ def compare(
     ] = None,
     numerics: Annotated[
         str | None,
-        typer.Option(metavar="CHIP", help="Which operator costs the digits where a chip rounds: ascend910b, ascend950."),
+        typer.Option(metavar="CHIP", help="Which operator costs the digits where this chip rounds: ascend910b …"),
     ] = None,
     as_json: Json = False,
 ) -> int:

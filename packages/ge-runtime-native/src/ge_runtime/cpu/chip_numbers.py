@@ -189,6 +189,7 @@ def numbers_of(graph: Graph, options: Mapping[str, str], only: frozenset[str] | 
         return made
     asked = _read(options, made.left)
     kept = 0
+    _say_absent(graph, asked, made.left)
     for path, node in _walk(graph, ""):
         kernel = registry.find(node.op)
         if kernel is None or kernel.updates or node.subgraphs or (only is not None and path not in only):
@@ -205,6 +206,17 @@ def numbers_of(graph: Graph, options: Mapping[str, str], only: frozenset[str] | 
     if kept:
         made.left.append(f"{kept} operators of 16-bit types keep their type under the precision mode")
     return made
+
+
+def _say_absent(graph: Graph, asked: _Asked, left: list[str]) -> None:
+    """Names in files that no operator of the graph has."""
+    nodes = [node for _, node in _walk(graph, "")]
+    known = {n.name for n in nodes} | {f"OpType::{n.op}" for n in nodes}
+    for option, names in (("customize_dtypes", asked.types), ("op_precision_mode", asked.by_node)):
+        for name in names:
+            if name not in known:
+                left.append(f"no operator of graph '{escape.line(graph.name, 60)}' is {escape.line(name, 100)}, which "
+                            f"{option} names")  # fmt: skip
 
 
 def _walk(graph: Graph, before: str) -> Iterator[tuple[str, Node]]:
@@ -277,9 +289,7 @@ def _precisions(path: str, left: list[str]) -> tuple[dict[str, str], dict[str, s
         raise errors.bad_option(key, path, f"{what}; {escape.line(str(error), 200)}") from error
     if unknown := set(parser.sections()) - {"ByOpType", "ByNodeName"}:
         raise errors.bad_option(key, path, f"{what}; it has [{escape.line(min(unknown), 100)}]")
-    by_type, by_node = (
-        dict(parser[section]) if section in parser else {} for section in ("ByOpType", "ByNodeName")
-    )
+    by_type, by_node = (dict(parser[section]) if section in parser else {} for section in ("ByOpType", "ByNodeName"))
     for name, asked in {**by_type, **by_node}.items():
         if asked not in (_FP32, _HF32):
             left.append(f"op_precision_mode {name} = {asked}: only a device shows it")
@@ -319,7 +329,9 @@ def _types(path: str) -> dict[str, tuple[tuple[DataType, ...], tuple[DataType, .
         try:
             kinds = [tuple(_NAMES[t.strip().lower()] for t in text.split(",") if t.strip()) for text in (ins, outs)]
         except KeyError as error:
-            raise errors.bad_option(key, path, f"{what}; line {number} has type {escape.line(str(error), 60)}") from None
+            raise errors.bad_option(
+                key, path, f"{what}; line {number} has type {escape.line(str(error), 60)}"
+            ) from None
         if not name or not any(kinds):
             raise errors.bad_option(key, path, f"{what}; line {number} is {escape.line(line, 100)!r}")
         found[name] = (kinds[0], kinds[1])
@@ -387,13 +399,19 @@ def _uses_hf32(asked: _Asked, node: Node) -> bool:
 
 
 def _custom(rule: Rounding, ports: Sequence[str], kinds: tuple[Sequence[DataType], Sequence[DataType]]) -> None:
-    ins, outs = kinds
-    if len(ins) > len(ports) or len(outs) > len(rule.node.outputs) or any(d.is_float and d not in FORMATS for d in ins):
-        raise errors.bad_option("ge.customizeDtypes", rule.node.name, f"{rule.node.op} has inputs {', '.join(ports)} and "
-                                f"{len(rule.node.outputs)} outputs")  # fmt: skip
+    node, (ins, outs) = rule.node, kinds
+    fed = [next(iter(e), None) if isinstance(e, tuple) else e for e in node.inputs]
+    wrong = [*zip(fed, ins), *zip(node.outputs, outs)]
+    if (
+        len(ins) > len(ports)
+        or len(outs) > len(node.outputs)
+        or any(edge is not None and edge.dtype.is_float is not (d in FORMATS) for edge, d in wrong)
+    ):
+        fits = f"types for {', '.join(ports)} and {len(node.outputs)} outputs, floating ones where the graph has these"
+        raise errors.bad_option("ge.customizeDtypes", node.name, f"for {node.op} {fits}")
     rule.operands = {p: FORMATS[d] for p, d in zip(ports, ins) if d in FORMATS}
     for index, kind in enumerate(outs):
-        if kind in FORMATS and rule.node.outputs[index].dtype is DataType.DT_FLOAT:
+        if kind in FORMATS and node.outputs[index].dtype is DataType.DT_FLOAT:
             rule.results[index] = kind
     rule.wide = True
     rule.why.append("types of customize_dtypes")

@@ -58,7 +58,7 @@ def _exponent(x: Tensor) -> Tensor:
 
 
 def mini(x: Tensor, form: Mini) -> Tensor:
-    """float32 rounded to a format of OCP's build: ties to even; what is too large becomes the largest, NaN becomes 0."""
+    """float32 rounded to a format of OCP's build: ties to even; too large becomes the largest number, NaN becomes 0."""
     held = torch.nan_to_num(x, nan=0.0, posinf=form.largest, neginf=-form.largest).clamp(-form.largest, form.largest)
     return _to_even(held, form)
 
@@ -69,7 +69,7 @@ def _to_even(x: Tensor, form: Mini) -> Tensor:
 
 
 def e4m3(x: Tensor) -> Tensor:
-    """float32 rounded to FP8 E4M3, which has no infinity: what is too large becomes NaN. torch's releases differ here."""
+    """float32 rounded to FP8 E4M3, which has no infinity: too large becomes NaN. torch's releases differ here."""
     largest = torch.finfo(torch.float8_e4m3fn).max
     held = torch.nan_to_num(x, nan=0.0).clamp(-2 * largest, 2 * largest)
     rounded = _to_even(held, Mini(3, -6, largest))
