@@ -314,6 +314,32 @@ def test_an_operator_of_a_list_of_operands() -> None:
     assert torch.equal(got, (x.float() @ w.float()).half())
 
 
+def test_integers_in_the_cube_do_not_round() -> None:
+    x, w = torch.randint(-9, 9, (4, 8), dtype=torch.int8), torch.randint(-9, 9, (8, 6), dtype=torch.int8)
+    made = compiled(matmul, x, w, **A2, **{"ge.exec.allow_hf32": "11", "ge.exec.precision_mode_v2": "fp16"})
+    assert not made.rounded
+    assert torch.equal(made.run([x, w])[0], x.int() @ w.int())
+
+
+def test_branches_round_too() -> None:
+    inner = Graph("inner")
+    with building(inner):
+        x = ops.Data(index=0, dtype=DataType.DT_FLOAT, shape=(4,))
+        inner.outputs = [ops.Exp(x)]
+    graph = Graph("outer")
+    with building(graph):
+        data = ops.Data(index=0, dtype=DataType.DT_FLOAT, shape=(4,))
+        graph.outputs = list(ops.PartitionedCall([data], f=inner, size_of_output=1))
+    options = {**A2, "ge.exec.precision_mode_v2": "fp16"}
+    made = CpuEngine().compile(graph, options)
+    (rule,) = made.rounded
+    assert rule.path == "PartitionedCall/f/Exp"
+    given = torch.randn(4)
+    assert torch.equal(made.run([given])[0], given.half().float().exp().half().float())
+    none = CpuEngine().compile(graph, {**options, "engine.numerics_of": '["Exp"]'})
+    assert not none.rounded
+
+
 def test_nothing_is_said_when_all_is_honoured(pair: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -43,7 +43,8 @@ CONVOLUTION: Final = frozenset(
                  "Conv3DBackpropFilter", "Conv3DBackpropInput", "Conv3DTranspose", "DepthwiseConv2D")
     for d in ("", "D")
 )  # fmt: skip
-_ADDED: Final = frozenset(("bias", "c", "alpha", "beta", "x3", "offset_w"))  # float32 in the accumulator
+_FACTORS: Final = frozenset(("x1", "x2", "a", "b", "x", "weight", "filter", "out_backprop"))
+"""Ports whose elements the cube multiplies; what is added, bias and the like, meets float32 in the accumulator."""
 _HALVES: Final = (DataType.DT_FLOAT16, DataType.DT_BF16)
 _FILE: Final = 1 << 20  # bytes
 _NAMES: Final = {
@@ -345,30 +346,36 @@ def _decide(asked: _Asked, rule: Rounding, ports: Sequence[str]) -> bool:
     if own is not None:
         _custom(rule, ports, own)
         return False
-    cube = node.op in MATRIX or node.op in CONVOLUTION
-    rule.wide = cube and any(e.dtype in _HALVES for e in node.outputs)
+    factors = {t.dtype for p, e in zip(ports, node.inputs) if p in _FACTORS for t in _edges(e)}
+    cube = (node.op in MATRIX or node.op in CONVOLUTION) and len(factors) == 1 and next(iter(factors)).is_float
+    rule.wide = cube and factors <= set(_HALVES)
     if rule.wide:
         rule.why.append("float32 in the accumulator, rounded once")
     mode = asked.mode
     kind = mode.kind
-    chosen = {"all": True, "cube": cube, "list": node.op in asked.white}.get(mode.which, False)
+    listed = node.op in asked.white and (cube or node.op not in MATRIX | CONVOLUTION)
+    chosen = {"all": True, "cube": cube, "list": listed}.get(mode.which, False)
     floats = [t.dtype for t in (*node.operands(), *node.outputs) if t.dtype.is_float]
     if kind is not None and chosen and node.op != "Cast" and floats and _takes(node, kind):
         if mode.results and any(d in _HALVES and d is not kind for d in floats):
             return True
         said = partial(_cast_to, kind=kind, saturates=asked.saturation)
-        rule.operands = {p: said for p in ports if kind is not DataType.DT_HIFLOAT8 or p not in _ADDED}
+        rule.operands = {p: said for p in ports if kind is not DataType.DT_HIFLOAT8 or p in _FACTORS}
         lowered = kind if mode.results else None
         rule.results = [lowered if e.dtype is DataType.DT_FLOAT else None for e in node.outputs]
         rule.wide = rule.wide or kind is DataType.DT_HIFLOAT8
         both = " and results" if mode.results else ""
         rule.why.append(f"operands{both} as {kind.name.removeprefix('DT_').lower()}")
         return False
-    if cube and DataType.DT_FLOAT in [t.dtype for t in node.operands()] and _uses_hf32(asked, node):
-        matrix = node.op in MATRIX
-        rule.operands = {p: partial(hf32, away=matrix) for p in ports if p not in _ADDED}
+    if cube and DataType.DT_FLOAT in factors and _uses_hf32(asked, node):
+        rule.operands = {p: partial(hf32, away=node.op in MATRIX) for p in ports if p in _FACTORS}
         rule.why.append("operands as HF32")
     return False
+
+
+def _edges(entry: Any) -> tuple[Any, ...]:
+    """The tensors of a port."""
+    return entry if isinstance(entry, tuple) else () if entry is None else (entry,)
 
 
 def _cast_to(x: Tensor, *, kind: DataType, saturates: bool) -> Tensor:
