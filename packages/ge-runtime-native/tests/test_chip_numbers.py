@@ -223,6 +223,8 @@ def test_precision_by_operator(pair: Any, tmp_path: Path) -> None:
     assert close(product(f"[ByNodeName]\nMatMulV2={fp32}\n", **allowed), plain)
     with pytest.warns(UserWarning, match="op_precision_mode MatMulV2 = high_precision: only a device shows it"):
         product("MatMulV2=high_precision\n")
+    with pytest.warns(UserWarning, match="op_precision_mode Exp = .*: HF32 concerns products and convolutions only"):
+        product(f"Exp={hi}\n")
 
 
 def test_types_by_operator(pair: Any, tmp_path: Path) -> None:

@@ -237,7 +237,6 @@ class _Asked(NamedTuple):
     by_type: Mapping[str, str]
     by_node: Mapping[str, str]
     white: frozenset[str]
-    black: frozenset[str]
     types: Mapping[str, tuple[tuple[DataType, ...], tuple[DataType, ...]]]
 
 
@@ -258,7 +257,7 @@ def _read(options: Mapping[str, str], left: list[str]) -> _Asked:
         raise errors.bad_option("ge.exec.allow_hf32", allowed, "'00', '01', '10', '11'")
     digits = allowed or "10"
     by_type, by_node = _precisions(options.get("ge.exec.op_precision_mode", ""), left)
-    white, black = _lists(options.get("ge.exec.modify_mixlist", ""))
+    white = _white_list(options.get("ge.exec.modify_mixlist", ""))
     if mode.which == "list":
         left.append("the lists of mixed precision stand in an installed CANN: here operators of the cube are on the "
                     "white list, and those that modify_mixlist adds; all others are on the black list")  # fmt: skip
@@ -266,7 +265,7 @@ def _read(options: Mapping[str, str], left: list[str]) -> _Asked:
         left.append("modify_mixlist needs a mixed precision mode")
     types = _types(options.get("ge.customizeDtypes", ""))
     return _Asked(value != chip, mode, (digits[0] == "1", digits[1] == "1"), bool(allowed), by_type, by_node,
-                  white, black, types)  # fmt: skip
+                  white, types)  # fmt: skip
 
 
 def _text(key: str, path: str, what: str) -> str:
@@ -294,14 +293,17 @@ def _precisions(path: str, left: list[str]) -> tuple[dict[str, str], dict[str, s
     for name, asked in {**by_type, **by_node}.items():
         if asked not in (_FP32, _HF32):
             left.append(f"op_precision_mode {name} = {asked}: only a device shows it")
+    for name in by_type.keys() - MATRIX - CONVOLUTION:
+        if by_type[name] in (_FP32, _HF32):
+            left.append(f"op_precision_mode {name} = {by_type[name]}: HF32 concerns products and convolutions only")
     return by_type, by_node
 
 
-def _lists(path: str) -> tuple[frozenset[str], frozenset[str]]:
-    """Types of operators on the white and on the black list."""
+def _white_list(path: str) -> frozenset[str]:
+    """Types of operators that mixed precision takes."""
     key, what = "ge.exec.modify_mixlist", "a JSON file such as {'white-list': {'to-add': ['Softmax']}, 'black-list': …}"
     if not path:
-        return frozenset(MATRIX | CONVOLUTION), frozenset()
+        return MATRIX | CONVOLUTION
     try:
         data = json.loads(_text(key, path, what))
         lists = {name: data.get(name, {}) for name in ("white-list", "black-list")}
@@ -313,7 +315,7 @@ def _lists(path: str) -> tuple[frozenset[str], frozenset[str]]:
     if not good:
         raise errors.bad_option(key, path, what)
     white = (MATRIX | CONVOLUTION) - set(moved["white-list", "to-remove"]) - set(moved["black-list", "to-add"])
-    return frozenset(white | set(moved["white-list", "to-add"])), frozenset(moved["black-list", "to-add"])
+    return white | set(moved["white-list", "to-add"])
 
 
 def _types(path: str) -> dict[str, tuple[tuple[DataType, ...], tuple[DataType, ...]]]:
