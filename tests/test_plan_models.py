@@ -116,7 +116,7 @@ BACKWARD = ("llama", "gpt2", "bert", "vit", "resnet50", "t5", "plain", "volumes"
 
 def _graphs(case: models.ModelCase, *, backward: bool = False) -> list[Graph]:
     torch._dynamo.reset()
-    captured = tracing.capture(tracing.Subject(case.model, case.inputs), backward=backward, fake=False)
+    captured = tracing.capture(Subject(case.model, case.inputs), backward=backward, fake=False)
     return [tracing.to_ge(c.gm, f"graph_{i}")[1] for i, c in enumerate(captured)]
 
 
@@ -240,7 +240,7 @@ def test_the_peak_is_what_the_emulators_allocator_sees(name: str, request: pytes
 
         return call
 
-    subject = tracing.Subject(case.model, case.inputs)
+    subject = Subject(case.model, case.inputs)
     if "dynamic" in how:
         for at, dims in case.free.items():
             for dim in dims:

@@ -225,11 +225,16 @@ def compare(
             help="Give each operator eager's inputs, so that a row shows its own fault; else what it inherited too."
         ),
     ] = True,
+    numerics: Annotated[
+        str | None,
+        typer.Option(metavar="CHIP", help="Which operator costs the digits where this chip rounds: ascend910b …"),
+    ] = None,
     as_json: Json = False,
 ) -> int:
     """Find the first operator whose numbers leave tolerance, with its FX node and source line.
 
     One model: eager against its GE graphs, operator by operator, both measured by float64. Two folders: recorded dumps.
+    With --numerics: the GE graphs with the rounding of a chip against those without, and what each operator costs.
     Exit code 1 if something is out of tolerance, or was left out because its call cannot be converted.
     """
     from tair_debug import artefacts, ask
@@ -240,11 +245,18 @@ def compare(
     tolerance = Tolerance(rtol, atol)
     if output is not None:
         artefacts.folder(output, work.OPTION)
+    if numerics is not None and second is not None:
+        raise typer.BadParameter("takes a model, no recorded dumps", param_hint="--numerics")
     if second is None:
+        subject = asked.subject(first, real=True)
+        if numerics is not None:
+            found = ask.digits_of(
+                subject, numerics, engine=engine, rtol=rtol, backward=asked.backward, dynamic=asked.dynamic
+            )
+            return show(found, detail, as_json)
         result = ask.compare_of(
-            asked.subject(first, real=True), tolerance, engine, backward=asked.backward, dynamic=asked.dynamic,
-            isolate=isolate, output=output,
-        )  # fmt: skip
+            subject, tolerance, engine, backward=asked.backward, dynamic=asked.dynamic, isolate=isolate, output=output
+        )
     else:
         asked.none_for(f"{first} beside {second}")
         result = compare_dumps(first, second, tolerance=tolerance, graph=graph, output=output)

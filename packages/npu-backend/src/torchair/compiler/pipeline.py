@@ -480,7 +480,8 @@ class Pipeline(FxProgress):
         trace_artifact(self._traced, "string", lambda: to_text(lowered.graph))
         with self.timed("engine") as note:
             start = time.perf_counter()
-            executable = engine.compile(lowered.graph, {**options, **_written(lowered, engine)})
+            own = {**_written(lowered, engine), **self._numerics(engine)}
+            executable = engine.compile(lowered.graph, {**options, **own})
             records.graph_compiled(lowered, number, engine.name, time.perf_counter() - start)
             executable = observers.with_data_dump(executable, lowered.graph, options, self.stage, engine)
             run = records.with_graph_runs(boxed_run(executable, guarded=self.guarded), number)
@@ -491,6 +492,11 @@ class Pipeline(FxProgress):
             for observer in self.observers:
                 observer.output_code(self.stage, text)
         return boxed(records.with_runs(call, self._label))
+
+    def _numerics(self, engine: Any) -> Mapping[str, str]:
+        """Whose rounding the embedded engine shows; a device has its own."""
+        chip = self.config.numerics.value
+        return {"engine.numerics": chip} if chip is not None and engine.name == "cpu" else {}
 
     def _engine_options(self, stored: Stored) -> Mapping[str, str]:
         lowered, graph = stored.lowered, stored.lowered.graph
