@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from ge_converters.base.operators import aten
 from ge_converters.base.torch_compat import below_autograd, from_data, native_pad, resized_sizes
-from ge_converters.decompose import tensor_index
+from ge_converters.decompose import flex_attention, tensor_index
 from ge_converters.decompose.formulas.general import multilabel_margin_loss
 from ge_converters.decompose.formulas.lapack_info import WITH_INFO
 from ge_converters.decompose.memory_order import channels_last_format
@@ -207,12 +207,21 @@ _KEPT: Final[dict[Any, Callable[..., Any]]] = {
     **WITH_INFO,
 }
 
+# Higher-order operators by name: torch makes some of them when they are first asked for.
+_KEPT_BY_NAME: Final[dict[str, Callable[..., Any]]] = {
+    "flex_attention": flex_attention.forward,
+    "flex_attention_backward": flex_attention.backward,
+}
+
 
 class KeepWhole(TorchFunctionMode):  # type: ignore[misc]
     """A mode for tracing in which these functions call the overload that has a converter."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kept = _KEPT.get(func) if callable(func) and func.__hash__ is not None else None
+        if isinstance(func, torch._ops.HigherOrderOperator):
+            kept = _KEPT_BY_NAME.get(func.name())
+        else:
+            kept = _KEPT.get(func) if callable(func) and func.__hash__ is not None else None
         if kept is not None:
             made = kept(*args, **(kwargs or {}))
             if made is not NotImplemented:
