@@ -417,6 +417,13 @@ def trace_aside(fn: Callable[..., Any], args: Sequence[Any], around: AbstractCon
     return graph
 
 
+def schema_of_region(spec: Any) -> Any:
+    """The schema of one call of a higher-order operator, which ``auto_functionalized_v2`` gets as a constant."""
+    from torch.utils._pytree import tree_unflatten
+
+    return tree_unflatten([], spec).schema
+
+
 def flex_attention_results(op: torch._ops.HigherOrderOperator) -> int:
     """How many results the operator of ``flex_attention`` has: 2, and since torch 2.9 the maxima of the rows too."""
     return len(typing.get_args(typing.get_type_hints(type(op).__call__)["return"]))

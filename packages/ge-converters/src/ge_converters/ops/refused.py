@@ -51,14 +51,7 @@ REFUSED: Final[dict[str, tuple[str, ...]]] = {
         "_convert_indices_from_csr_to_coo",
         "_convert_indices_from_coo_to_csr",
     ),
-    f"its number of draws depends on what is drawn, and GE has no operator for it; {_HOST}": (
-        "_standard_gamma",
-        "_sample_dirichlet",
-    ),
-    f"GE has no operator for derivatives of the incomplete gamma and beta functions; {_HOST}": (
-        "_standard_gamma_grad",
-        "_dirichlet_grad",
-    ),
+    f"GE has no operator for derivatives of the incomplete beta function; {_HOST}": ("_dirichlet_grad",),
     "the layout of a packed sequence depends on lengths that are values of a tensor; pass the padded sequence with its "
     "lengths as a mask": ("_pack_padded_sequence",),
     "its int4 weights are packed for kernels of the CPU; use torch.ops.npu.npu_weight_quant_batchmatmul, or "
