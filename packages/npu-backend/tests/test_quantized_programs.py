@@ -33,6 +33,14 @@ FAKED = {  # function and arguments; those that need gradients get them
         lambda x, s, z: torch.fake_quantize_per_channel_affine(x, s, z, 1, -128, 127),
         lambda: [x(), SCALES, SHIFTS.int()],
     ),
+    "a learned scale": (
+        lambda x, s, z: torch._fake_quantize_learnable_per_tensor_affine(x, s, z, -128, 127, 0.5),
+        lambda: [x(), leaf(torch.tensor([0.05])), leaf(torch.tensor([2.4]))],
+    ),
+    "learned channels": (
+        lambda x, s, z: torch._fake_quantize_learnable_per_channel_affine(x, s, z, 1, -128, 127, 0.5),
+        lambda: [x(), leaf(SCALES), leaf(SHIFTS / 3)],
+    ),
     "channels, shifts of floats": (
         lambda x, s, z: torch.fake_quantize_per_channel_affine(x, s, z, 1, 0, 255),
         lambda: [x(), SCALES, SHIFTS.float() / 2],
@@ -51,7 +59,24 @@ def test_fake_quantisation_and_its_gradients(case, dynamic):
         (out * torch.arange(32.0).reshape(4, 8)).sum().backward()
         found.append([out, *(a.grad for a in args if a.requires_grad)])
     for got, want in zip(found[1], found[0], strict=True):
-        torch.testing.assert_close(got, want, rtol=0, atol=0)
+        torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-4 if case.startswith("learned") else 0)
+
+
+def observed(x, on, low, high, scale, shift):
+    return torch.fused_moving_avg_obs_fake_quant(x, on, on, low, high, scale, shift, 0.01, 0, 255, 0, False, False)
+
+
+def test_an_observer_writes_its_ranges():
+    found = []
+    for call in (observed, compiled(observed)):
+        state = [torch.tensor([v]) for v in (torch.inf, -torch.inf, 1.0)] + [torch.tensor([0], dtype=torch.int32)]
+        for factor in (1, 3):
+            given = leaf(x().detach() * factor)
+            out = call(given, torch.ones(1, dtype=torch.long), *state)
+            out.square().sum().backward()
+            found.append([out.detach(), given.grad, *(t.clone() for t in state)])
+    for got, want in zip(found[2:], found[:2], strict=True):
+        torch.testing.assert_close(got, want)
 
 
 class Trained(nn.Module):

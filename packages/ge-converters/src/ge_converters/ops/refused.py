@@ -74,10 +74,6 @@ REFUSED: Final[dict[str, tuple[str, ...]]] = {
     "the gradient of an interpolation by Lanczos windows has no GE operator; use antialias with bilinear or bicubic": (
         "_upsample_lanczos2d_aa_backward",
     ),
-    "an observer writes ranges and scales while it quantises, in one kernel of the CPU; call the observer and "
-    "fake_quantize one after the other, or prepare the model before it is compiled": (
-        "_fused_moving_avg_obs_fq_helper_functional",
-    ),
     "GE has HistogramV2, which counts in int32 without weights and gives no edges; use torch.histc, or "
     "torch.bucketize and torch.bincount": (
         "histogram",
