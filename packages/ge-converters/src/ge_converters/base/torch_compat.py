@@ -14,6 +14,7 @@ import copy
 import dataclasses
 import operator
 import sys
+import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -426,6 +427,46 @@ def trace_pattern(
     gm.graph.eliminate_dead_code()
     gm.recompile()
     return gm
+
+
+def trace_aside(fn: Callable[..., Any], args: Sequence[Any], around: AbstractContextManager[Any]) -> torch.fx.Graph:
+    """The ATen graph of a function that a trace calls; the trace under way sees nothing of it.
+
+    Args:
+        args: Tensors of that trace, of which types and sizes count, and numbers.
+        around: A context in which the function is called.
+    """
+    from torch._dispatch.python import suspend_functionalization
+    from torch._guards import detect_fake_mode
+    from torch._subclasses.functional_tensor import disable_functional_mode
+    from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, make_fx
+
+    mode = detect_fake_mode(args) or fake_mode(beside_real=True)
+
+    def alone(x: Any) -> Any:
+        if not isinstance(x, torch.Tensor):
+            return x
+        return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
+
+    with suspend_functionalization(), disable_functional_mode(), disable_proxy_modes_tracing(), torch.no_grad():
+        with mode:
+            given = [alone(x) for x in args]
+        with mode, around:
+            graph: torch.fx.Graph = make_fx(fn)(*given).graph
+    graph.eliminate_dead_code()
+    return graph
+
+
+def schema_of_region(spec: Any) -> Any:
+    """The schema of one call of a higher-order operator, which ``auto_functionalized_v2`` gets as a constant."""
+    from torch.utils._pytree import tree_unflatten
+
+    return tree_unflatten([], spec).schema
+
+
+def flex_attention_results(op: torch._ops.HigherOrderOperator) -> int:
+    """How many results the operator of ``flex_attention`` has: 2, and since torch 2.9 the maxima of the rows too."""
+    return len(typing.get_args(typing.get_type_hints(type(op).__call__)["return"]))
 
 
 def pattern_matcher() -> Any:

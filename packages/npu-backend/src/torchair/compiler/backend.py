@@ -351,7 +351,7 @@ def _compile_graph(
             decompositions=table,
             keep_inference_input_mutations=bool(config.experimental_config.keep_inference_input_mutation),
             more={**_joint(config), **more},
-            tracing=KeepWhole(),
+            tracing=KeepWhole(sparse_gradients=config.fallback.value == "split"),
         )
     except silent_fallbacks() as error:
         raise TraceError(
