@@ -107,10 +107,10 @@ def test_flat_options_reach_the_capture(monkeypatch):
     from torchair.runtime import reduce_overhead
 
     seen = []
-    original = reduce_overhead.compile_captured
+    original = reduce_overhead.plan_capture
     monkeypatch.setattr(
         reduce_overhead,
-        "compile_captured",
+        "plan_capture",
         lambda gm, device, options, **more: seen.append(options) or original(gm, device, options, **more),
     )
     import npugraph_ex

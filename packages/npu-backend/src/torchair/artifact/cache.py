@@ -22,7 +22,8 @@ from tair_export.ranks import Rank, current
 from torchair.artifact import dependencies, stored_graph
 from torchair.artifact.content import Unknowable, digest
 from torchair.artifact.dependencies import Subject
-from torchair.artifact.stored_graph import Stored, Unstorable
+from torchair.artifact.plain import Unstorable
+from torchair.artifact.stored_graph import Stored
 from torchair.config.log import logger
 
 if TYPE_CHECKING:
@@ -76,18 +77,19 @@ class CacheEntry:
             say("%s: %s; it is compiled anew", self.label, _said(error))
             return None
 
-    def save(self, stored: Stored, text: str = "") -> bool:
+    def save(self, stored: Stored, text: str = "", say: Callable[..., None] = logger.info) -> bool:
         """Write the entry; whether that was done. A failure is told once.
 
         Args:
             text: A description for people, as a file beside it.
+            say: Told why the graph has no form in a file.
         """
         try:
             if self._is_ours():
                 stored_graph.write(stored, self.root, self.name, self.key, self.rank, text)
                 return True
         except Unstorable as error:
-            logger.info("%s: not cached: %s", self.label, error)
+            say("%s: not cached: %s", self.label, error)
         except Exception as error:  # noqa: BLE001  a cache never stops a run
             cannot_write(self.root, error)
         return False

@@ -15,7 +15,8 @@ from tair_export.ranks import Rank
 from torchair.artifact import stored_graph
 from torchair.artifact.content import Unknowable
 from torchair.artifact.dependencies import Subject, key
-from torchair.artifact.stored_graph import Stored, Unstorable
+from torchair.artifact.plain import Unstorable
+from torchair.artifact.stored_graph import Stored
 
 _NAME: Final = "graph"
 _FILES: Final = frozenset((f"{_NAME}.air", f"{_NAME}.manifest.json"))
