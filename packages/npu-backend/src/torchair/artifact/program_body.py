@@ -105,7 +105,7 @@ def _to_data(planned: Planned) -> tuple[dict[str, Any], bytes]:
     }
     text = json.dumps(graphs, allow_nan=False, separators=(",", ":")).encode()
     binding = {
-        "kinds": plan.kinds, "symbolic": plan.symbolic, "results": plan.results, "nested": plan.nested,
+        "kinds": plan.kinds, "symbolic": plan.symbolic, "results": plan.results, "nested": plan.nested, "capture": plan.capture,
         "numbers": sorted(numbers.inputs), "memory": [[plain(t), plain(d)] for t, d in numbers.memory],
         "size": len(text), **views_to_data(plan.views),
     }  # fmt: skip
@@ -266,7 +266,7 @@ def _from_data(content: bytes, body: Mapping[str, Any]) -> CapturePlan:
         raise ValueError(f"{len(results)} results, {len(views.returned)} expected")
     program, source = write_program(graph, "a program from the cache")
     symbolic = [position(i, count) for i in body["symbolic"]]
-    return CapturePlan(program, source, kinds, symbolic, results, views, body["nested"] is True, numbers)
+    return CapturePlan(program, source, kinds, symbolic, results, views, body["nested"] is True, numbers, body["capture"] is True)
 
 
 def _memory(dtype: Any, device: Any) -> tuple[torch.dtype, torch.device]:

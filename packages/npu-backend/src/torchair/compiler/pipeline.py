@@ -345,7 +345,7 @@ class Pipeline(FxProgress):
                 capture=capture,
             )  # fmt: skip
             note(f"program of {len(gm.graph.nodes)} FX nodes")
-            wanted = capture and (self.on_saving is not None or self.on_stored is not None)
+            wanted = self.on_saving is not None or self.on_stored is not None
             stored = Stored(ProgramBody.of(planned)) if wanted else None
         if stored is not None:
             if self.on_saving is not None:
@@ -354,19 +354,19 @@ class Pipeline(FxProgress):
                 self.on_stored(stored)
         elif not capture and self.config.cache_dir.value:
             cache.cannot_keep("mode reduce-overhead keeps no graphs with gradients")
-        return self._ready(planned.plan, device, capture)
+        return self._ready(planned.plan, device)
 
     @property
     def _capture_title(self) -> str:
         return f"{self._label}, graph {self.stage.graph_id}, mode reduce-overhead"
 
-    def _ready(self, plan: CapturePlan, device: str, capture: bool = True) -> Call:
+    def _ready(self, plan: CapturePlan, device: str) -> Call:
         """A planned program, ready to run."""
         from torchair.runtime.reduce_overhead import run_captured
 
         with real_values():
             call = run_captured(
-                plan, device, self.config.aclgraph_config, title=self._capture_title, capture=capture,
+                plan, device, self.config.aclgraph_config, title=self._capture_title,
                 on_captured=observers.who_sees_captures(self.observers, self.stage),
             )  # fmt: skip
         for observer in self.observers:

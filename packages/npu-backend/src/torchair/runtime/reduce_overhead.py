@@ -71,6 +71,7 @@ class CapturePlan:
         views: How the caller's results come from what the graph returns.
         nested: Whether the caller expects a tuple.
         numbers: What a replay takes from the host as it comes.
+        capture: False for graphs of a training step, whose results must outlive the next run.
     """
 
     program: Program
@@ -81,6 +82,7 @@ class CapturePlan:
     views: ViewPlan
     nested: bool
     numbers: StepNumbers = field(default_factory=StepNumbers)
+    capture: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,7 @@ def plan_capture(
         options: The group of options of captured graphs.
         title: First line of the program.
         static: Positions of parameters and buffers.
-        capture: False for graphs of a training step, whose results must outlive the next run.
+        capture: See ``CapturePlan``.
 
     Errors: EngineError GE1058 if an operator needs the host while a device captures.
     """
@@ -167,18 +169,12 @@ def plan_capture(
     position = {n: i for i, n in enumerate(inputs)}
     results = [position.get(v, -1) if isinstance(v, torch.fx.Node) else -1 for v in output_values(gm.graph)]
     symbolic = [i for i, n in enumerate(inputs) if _varies(value_of(n)) and i not in numbers.inputs]
-    plan = CapturePlan(program, source, kinds, symbolic, results, views, not bare, numbers)
+    plan = CapturePlan(program, source, kinds, symbolic, results, views, not bare, numbers, capture)
     return Planned(plan, gm, host)
 
 
 def run_captured(
-    plan: CapturePlan,
-    device: str,
-    options: Any,
-    *,
-    title: str,
-    capture: bool = True,
-    on_captured: Told | None = None,
+    plan: CapturePlan, device: str, options: Any, *, title: str, on_captured: Told | None = None
 ) -> Callable[[list[Any]], Any]:
     """Make a plan ready to run.
 
@@ -186,7 +182,6 @@ def run_captured(
         device: Device type of its tensors.
         options: The group of options of captured graphs.
         title: For logs.
-        capture: As for ``plan_capture``.
         on_captured: Told of each graph that the device captures, see ``torchair.runtime.graph_capture.NpuGraph``.
 
     Returns:
@@ -195,7 +190,7 @@ def run_captured(
     Errors: EngineError GE1056 if the device has no capture.
     """
     switches = Switches.of(options)
-    if switches.force_eager or not capture:
+    if switches.force_eager or not plan.capture:
         return _Uncaptured(plan)
 
     def make() -> GraphCapture:
