@@ -1,4 +1,4 @@
-"""``torch.compile(...).aot_compile``: saved by torch, loaded, and equal to eager; what is refused, and what is checked."""
+"""``torch.compile(...).aot_compile``: saved by torch, loaded and equal to eager; what is refused and checked."""
 
 import copy
 import json
@@ -92,7 +92,7 @@ def equal(got, want):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("dynamic", (False, True), ids=("static", "dynamic"))
+@pytest.mark.parametrize("dynamic", [False, True], ids=("static", "dynamic"))
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_loaded_function_equals_eager(name, mode, dynamic, tmp_path):

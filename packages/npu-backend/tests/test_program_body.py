@@ -104,7 +104,7 @@ def warnings(monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize("dynamic", (True, False), ids=("dynamic", "static"))
+@pytest.mark.parametrize("dynamic", [True, False], ids=("dynamic", "static"))
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("door", DOORS)
 def test_a_second_start_compiles_nothing_and_gives_the_same_bits(door, case, dynamic, tmp_path, warnings):

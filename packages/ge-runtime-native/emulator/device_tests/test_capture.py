@@ -358,7 +358,7 @@ class Decoder(torch.nn.Module):
         return _decode(q, self.key, value, lengths)
 
 
-@pytest.mark.parametrize("door", ("torchair", "torch.npu", "torch.compile"))
+@pytest.mark.parametrize("door", ["torchair", "torch.npu", "torch.compile"])
 def test_a_second_start_has_the_program_from_disk(log, fused_attention, door, tmp_path):
     """64 steps in each start: one capture, the tasks replaced, the same bits; nothing is traced to ATen again."""
     config = torchair.CompilerConfig()

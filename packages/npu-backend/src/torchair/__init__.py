@@ -20,6 +20,7 @@ __version__ = "0.1.0"
 _HOMES: Final = {
     "CompiledModel": "tair_export.load",
     "CompilerConfig": "torchair.config.compiler_config",
+    "compile_exported": "torchair.export.dynamo_export",
     "dynamo_export": "torchair.export.dynamo_export",
     "get_compiler": "torchair.compiler.backend",
     "get_npu_backend": "torchair.compiler.backend",

@@ -590,6 +590,13 @@ def ahead_of_time() -> bool:
     return all(getattr(config, name, False) for name in names)
 
 
+def output_code() -> Any:
+    """The class of compiled graphs that torch writes to files."""
+    from torch._inductor.output_code import OutputCode
+
+    return OutputCode
+
+
 def carry_in_bundles(kind: str, take: Callable[[str, bytes], None]) -> None:
     """Let ``torch.compiler.load_cache_artifacts`` know a kind of cache entries; nothing where torch has no bundles.
 

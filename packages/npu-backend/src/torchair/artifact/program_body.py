@@ -105,7 +105,8 @@ def _to_data(planned: Planned) -> tuple[dict[str, Any], bytes]:
     }
     text = json.dumps(graphs, allow_nan=False, separators=(",", ":")).encode()
     binding = {
-        "kinds": plan.kinds, "symbolic": plan.symbolic, "results": plan.results, "nested": plan.nested, "capture": plan.capture,
+        "kinds": plan.kinds, "symbolic": plan.symbolic, "results": plan.results, "nested": plan.nested,
+        "capture": plan.capture,
         "numbers": sorted(numbers.inputs), "memory": [[plain(t), plain(d)] for t, d in numbers.memory],
         "size": len(text), **views_to_data(plan.views),
     }  # fmt: skip
@@ -266,7 +267,8 @@ def _from_data(content: bytes, body: Mapping[str, Any]) -> CapturePlan:
         raise ValueError(f"{len(results)} results, {len(views.returned)} expected")
     program, source = write_program(graph, "a program from the cache")
     symbolic = [position(i, count) for i in body["symbolic"]]
-    return CapturePlan(program, source, kinds, symbolic, results, views, body["nested"] is True, numbers, body["capture"] is True)
+    nested, capture = (body[name] is True for name in ("nested", "capture"))
+    return CapturePlan(program, source, kinds, symbolic, results, views, nested, numbers, capture)
 
 
 def _memory(dtype: Any, device: Any) -> tuple[torch.dtype, torch.device]:
@@ -284,7 +286,7 @@ def _read_constants(data: bytes, rows: list[Any]) -> list[torch.Tensor]:
         end = at + count * kind.itemsize
         if end > len(data):
             raise ValueError("the constants are cut off")
-        raw = torch.frombuffer(bytearray(data[at:end]), dtype=torch.uint8) if count else torch.empty(0, dtype=torch.uint8)
+        raw = torch.tensor(bytearray(data[at:end]), dtype=torch.uint8)
         found.append(raw.view(kind).reshape(size).to(place))
         at = end
     if at != len(data):

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._inductor.output_code import OutputCode
 
+from ge_converters.base.torch_compat import output_code
 from ge_graph.errors import ArchiveError, ConfigError
 from torchair.artifact.plain import Unstorable, plain, unplain
 from torchair.artifact.stored_graph import Contract, Stored
@@ -25,7 +25,7 @@ from torchair.compiler.pipeline import Phase, Pipeline, device_of
 from torchair.config.compiler_config import CompilerConfig, find
 
 
-class KeptCode(OutputCode):
+class KeptCode(output_code()):  # type: ignore[misc]  # the class is torch's own affair
     """A compiled graph as torch's caches know them."""
 
     def __init__(self, graph: CompiledFxGraph, config: CompilerConfig) -> None:

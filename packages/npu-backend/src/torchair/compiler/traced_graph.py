@@ -27,8 +27,8 @@ from ge_converters.base.torch_compat import (
 from tair_export.ranks import current
 from torchair.artifact import cache
 from torchair.artifact.dependencies import Subject
-from torchair.artifact.size_conditions import Watch, become_guards, shape_env_of
 from torchair.artifact.plain import Unstorable
+from torchair.artifact.size_conditions import Watch, become_guards, shape_env_of
 from torchair.artifact.stored_graph import Contract, Stored
 from torchair.artifact.traced_call import order_of
 from torchair.config.compiler_config import find

@@ -38,8 +38,8 @@ from tair_export.ranks import Rank, current
 from torchair.artifact import stored_graph, traced_call
 from torchair.artifact.cache import CacheEntry, known_key
 from torchair.artifact.fx_text import known_value
-from torchair.artifact.size_conditions import Watch, shape_env_of
 from torchair.artifact.plain import Unstorable
+from torchair.artifact.size_conditions import Watch, shape_env_of
 from torchair.artifact.stored_graph import Contract, Stored
 from torchair.artifact.traced_call import GraphInput, PathRoots, ResultRecorder
 from torchair.compiler.backend import _config, _decompositions, compile_graph
