@@ -226,6 +226,8 @@ HOSTILE = {
     "a function": in_model(lambda b, mark: nodes(b)[0].update(target="torch.load")),
     "a function of Python": in_model(lambda b, mark: nodes(b)[0].update(target="torch.os.system")),
     "an operator about files": in_model(lambda b, mark: nodes(b)[0].update(target="torch.ops.aten.from_file.default")),
+    "a function as an argument": in_model(lambda b, mark: nodes(b)[0]["inputs"].append(
+        {"name": "f", "arg": {"as_operator": "torch.load"}, "kind": 1})),
     "an extension": in_model(lambda b, mark: nodes(b)[0].update(target="#x")),
     "a size": in_model(in_expressions("__import__('os').system('touch {mark}')")),
     "another size": in_model(in_expressions("open('{mark}', 'w')")),

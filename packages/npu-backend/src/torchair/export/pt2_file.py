@@ -179,6 +179,8 @@ def _texts(value: Any, key: str, where: str) -> None:
     elif isinstance(value, list):
         for part in value:
             _texts(part, key, where)
+    elif key == "as_operator":
+        _target(value, where)
     elif isinstance(value, str) and key not in _FREE:
         if key == "expr_str":
             good = _size(value)
