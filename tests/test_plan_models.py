@@ -21,6 +21,7 @@ from ge_emulator.graphs import Compiled
 from ge_graph import Graph, passes
 from ge_graph.cost import Memory, Shapes, bind, chips, measured, time, work
 from tair_debug import plan, plan_request, tracing
+from tair_debug.models import Subject
 from tools import models
 
 PROFILE = Path(__file__).with_name("plan") / "training_profile.csv"

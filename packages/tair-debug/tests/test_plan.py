@@ -15,7 +15,7 @@ from ge_graph import DataType, Graph, building, ops, serde
 from ge_graph.attrs import Attr, Kind
 from ge_graph.cost import chips
 from ge_graph.errors import ConfigError, GraphError
-from tair_debug import plan, plan_request, tracing
+from tair_debug import models, plan, plan_request, tracing
 from tair_debug.cli import app
 
 MODEL = """

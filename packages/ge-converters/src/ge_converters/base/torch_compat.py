@@ -663,6 +663,54 @@ def aliasing_guards() -> int:
     return 0 if context is None else len(context.guards_context.aotautograd_guards)
 
 
+def ahead_of_time() -> bool:
+    """Whether torch wants a compiled graph that it can write to a file, as ``aot_compile`` does."""
+    from torch._functorch import config
+
+    names = ("bundled_autograd_cache", "bypass_autograd_cache_key", "force_autograd_cache")
+    return all(getattr(config, name, False) for name in names)
+
+
+def output_code() -> Any:
+    """The class of compiled graphs that torch writes to files."""
+    from torch._inductor.output_code import OutputCode
+
+    return OutputCode
+
+
+def carry_in_bundles(kind: str, take: Callable[[str, bytes], None]) -> None:
+    """Let ``torch.compiler.load_cache_artifacts`` know a kind of cache entries; nothing where torch has no bundles.
+
+    Args:
+        take: Called with key and content of each entry in a bundle.
+    """
+    try:
+        from torch.compiler._cache import CacheArtifact, CacheArtifactFactory
+    except ImportError:
+        return
+    if kind in CacheArtifactFactory._artifact_types:
+        return
+
+    class Entry(CacheArtifact):  # type: ignore[misc]
+        def populate_cache(self) -> None:
+            take(self.key, self.content)
+
+        @staticmethod
+        def type() -> str:
+            return kind
+
+    CacheArtifactFactory.register(Entry)
+
+
+def put_into_bundle(kind: str, key: str, content: bytes) -> None:
+    """Let ``torch.compiler.save_cache_artifacts`` carry a cache entry; nothing where torch has no bundles."""
+    try:
+        from torch.compiler._cache import CacheArtifactManager
+    except ImportError:
+        return
+    CacheArtifactManager.record_artifact(kind, key, content)
+
+
 def aot_settings() -> str:
     """A text of AOTAutograd's settings: the same text for the same settings."""
     from torch._functorch import config

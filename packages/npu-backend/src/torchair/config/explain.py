@@ -124,7 +124,7 @@ def _ignored(path: str, use: Use) -> str:
     if path in _NOT_EXPORTING:
         return "an export runs nothing" if use == "export" else ""
     if use == "reduce-overhead":
-        return "mode reduce-overhead makes no GE graph"
+        return "" if path == "cache_dir" else "mode reduce-overhead makes no GE graph"
     if use == "eager":
         return "the ATen graph runs as it stands, no GE graph is made"
     if use == "export" and path not in _GE_GRAPH:

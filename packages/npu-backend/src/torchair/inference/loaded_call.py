@@ -12,6 +12,7 @@ import torch
 from ge_graph.escape import line
 from tair_export.guards import Expr, check, function, holds, text
 from torchair.artifact import stored_graph, traced_call
+from torchair.artifact.plain import plain, unplain
 from torchair.artifact.size_conditions import listed
 from torchair.artifact.stored_graph import Stored
 from torchair.artifact.traced_call import PathRoots
@@ -167,7 +168,7 @@ class InputRule:
         stride = value.stride() if value.layout is torch.strided else ()
         symbolic = [listed(s.node.expr) if isinstance(s, torch.SymInt) else None for s in stride]
         sizes = [listed(d.node.expr) if isinstance(d, torch.SymInt) else d for d in value.shape]
-        return [stored_graph.plain(value.dtype), sizes, symbolic]
+        return [plain(value.dtype), sizes, symbolic]
 
     @classmethod
     def read(cls, content: Any) -> InputRule:
@@ -180,7 +181,7 @@ class InputRule:
         for each in (*size, *stride):
             if each is not None:
                 check(each)
-        found = stored_graph.unplain(dtype)
+        found = unplain(dtype)
         if not isinstance(found, torch.dtype) and (found is not None or len(size) != 1):
             raise ValueError("type of an input")
         return cls(found, tuple(size), tuple(stride), any(isinstance(d, list) for d in size))
