@@ -70,6 +70,11 @@ def _integers(size: tuple[int, ...], dtype: torch.dtype, kind: str, generator: t
     return odd[order % len(odd)]
 
 
+def types(value: Any) -> Any:
+    """The element types of a result."""
+    return [types(v) for v in value] if isinstance(value, (tuple, list)) else getattr(value, "dtype", type(value))
+
+
 def difference(old: Any, new: Any, tolerance: float, kind: str = "ordinary") -> str:
     """How two results differ; empty if they do not.
 
