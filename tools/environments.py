@@ -10,17 +10,37 @@ import os
 import shutil
 import subprocess
 import sys
+import xml.etree.ElementTree as ElementTree
+from dataclasses import dataclass
 from pathlib import Path
 
-from tools import configure, standins
+from tools import configure, release, standins
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "matrix"
 TESTING = ("pytest", "hypothesis", "expecttest")
+PATIENCE = 900  # seconds for one command of pip, which is some 30 where the index answers
 
 
 class CannotInstall(Exception):
-    """pip refused; the first line of its error."""
+    """pip refused or did not end; in one line."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What tests said.
+
+    Attributes:
+        code: pytest's.
+        passed: How many passed.
+        failed: Those that did not, as ``test_gears::test_one[a]``, the name of the module alone if it cannot be imported.
+        printed: What pytest printed.
+    """
+
+    code: int
+    passed: int
+    failed: tuple[str, ...]
+    printed: str
 
 
 def interpreter(version: str) -> str:
@@ -45,16 +65,20 @@ class Environment:
         self._base = interpreter(python)
         self._torch = f"torch=={torch}" if torch.count(".") > 1 else f"torch=={torch}.*"
 
-    def make(self, wheels: list[Path], others: tuple[str, ...] = ()) -> None:
+    def make(self, wheels: list[Path], others: tuple[str, ...] = (), *, again: bool = False) -> None:
         """Set it up anew.
 
         Args:
             wheels: Our packages.
             others: Further requirements, of the tests.
+            again: Take one that is there already, with our packages anew.
 
         Raises:
             CannotInstall: pip refuses something.
         """
+        if again and (self.site / "torchair").is_dir():
+            self._pip("install", "--no-deps", "--force-reinstall", *map(str, wheels))
+            return
         self.remove()
         subprocess.run([self._base, "-m", "venv", str(self.folder)], check=True)
         fetched = self.folder / "fetched"
@@ -73,40 +97,62 @@ class Environment:
     def _pip(self, *arguments: str) -> None:
         nothing = BUILD / "no-constraints.txt"  # whatever pip is told to keep to on this host is not for these versions
         nothing.write_text("")
-        done = subprocess.run(
-            [self.python, "-m", "pip", "-q", "--disable-pip-version-check", *arguments], capture_output=True, text=True,
-            env={**os.environ, "PIP_CONSTRAINT": str(nothing)},
-        )  # fmt: skip
+        command = [self.python, "-m", "pip", "-q", "--disable-pip-version-check", "--retries", "2", *arguments]
+        env = {**os.environ, "PIP_CONSTRAINT": str(nothing), "PIP_DEFAULT_TIMEOUT": "60"}
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            raise CannotInstall(f"pip {arguments[0]} {arguments[-1]} did not end within {PATIENCE} s") from None
         if done.returncode:
             errors = [line for line in done.stderr.splitlines() if "ERROR" in line] or done.stderr.splitlines()
             raise CannotInstall((errors or ["pip failed"])[0][:200])
 
-    def pytest(self, tests: tuple[str, ...], log: Path, *options: str) -> tuple[int, str]:
-        """Run test files of this tree from a copy beside the environment, where no source of ours is found.
+    def pytest(self, tests: tuple[str, ...], log: Path, *options: str) -> Outcome:
+        """Run tests of this tree from a copy beside the environment, where no source of ours is found.
 
-        Returns:
-            Exit code and what pytest printed, which also stands in ``log``.
+        Args:
+            tests: Files, or tests in them as pytest names them.
+            log: Where to write what pytest prints.
+            options: Of pytest.
         """
         copied = self.folder / "tests"
-        for name in tests:
+        shutil.rmtree(copied, ignore_errors=True)
+        for name in {test.split("::")[0] for test in tests}:
             source = ROOT / name
             (copied / name).parent.mkdir(parents=True, exist_ok=True)
             for file in (source, *source.parent.glob("conftest.py"), *source.parent.glob("*_formulas.py")):
                 shutil.copy(file, (copied / name).parent)
         for data in ROOT.glob("packages/*/tests/data"):
             shutil.copytree(data, copied / data.relative_to(ROOT), dirs_exist_ok=True)
-        command = [self.python, "-m", "pytest", "-q", "--import-mode=importlib", "-p", "no:cacheprovider", "--tb=short"]
+        shutil.copy(ROOT / "README.md", copied)
+        release.write_settings(copied / "pytest.ini")
+        report = copied / "report.xml"
+        command = [self.python, "-m", "pytest", "-c", "pytest.ini", "-p", "no:cacheprovider", f"--junitxml={report}"]
         ran = subprocess.run(
             [*command, *options, *tests], cwd=copied, capture_output=True, text=True,
             env={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OMP_NUM_THREADS": "1"},
         )  # fmt: skip
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text(ran.stdout + ran.stderr, encoding="utf-8")
-        return ran.returncode, ran.stdout
+        passed, failed = _read(report) if report.is_file() else (0, ())
+        return Outcome(ran.returncode, passed, failed, ran.stdout)
 
     def remove(self) -> None:
         """Delete it."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _read(report: Path) -> tuple[int, tuple[str, ...]]:
+    """How many tests of a report passed, and which failed."""
+    passed, failed = 0, []
+    for case in ElementTree.parse(report).iter("testcase"):
+        kinds = {child.tag for child in case}
+        if kinds & {"failure", "error"}:
+            module = case.get("classname", "").rpartition(".")[2]
+            failed.append(f"{module}::{case.get('name')}" if module else str(case.get("name")).rpartition(".")[2])
+        elif "skipped" not in kinds:
+            passed += 1
+    return passed, tuple(failed)
 
 
 def build_wheels(into: Path) -> list[Path]:

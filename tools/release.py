@@ -109,14 +109,14 @@ def isolated_test(package: Package, *arguments: str) -> int:
     place.mkdir(parents=True)
     python = environment(package, place / "venv")
     shutil.copytree(ROOT / package.folder / "tests", place / "tests", ignore=shutil.ignore_patterns("__pycache__"))
-    _write_settings(place / "pytest.ini")
+    write_settings(place / "pytest.ini")
     env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE")}
     env["PATH"] = os.pathsep.join([str(place / "venv" / "bin"), env.get("PATH", "")])
     command = [python, "-m", "pytest", "-c", "pytest.ini", "-p", "no:cacheprovider", *arguments, "tests"]
     return subprocess.run(command, cwd=place, env=env).returncode
 
 
-def _write_settings(path: Path) -> None:
+def write_settings(path: Path) -> None:
     """The settings of pytest in this tree, without the tree's folders."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["pytest"]["ini_options"]
     parser = configparser.RawConfigParser()

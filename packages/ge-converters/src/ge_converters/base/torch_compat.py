@@ -25,7 +25,6 @@ Compiler = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 _made_constant: set[str] = set()
 native_pad = torch._C._nn.pad  # what ``torch.nn.functional.pad`` calls
 _VERSION = torch.torch_version.TorchVersion(torch.__version__)
-_BREAKS_SAY_WHY = _VERSION >= "2.8"
 _MODE_OF_ITS_OWN = _VERSION < "2.11"
 
 
@@ -306,10 +305,13 @@ def convertible(mode: Any) -> Iterator[None]:
 
 def graph_break(reason: str) -> None:
     """While dynamo traces: stop here and go on eagerly; under ``fullgraph=True`` fail with the reason."""
-    if _BREAKS_SAY_WHY:
-        torch._dynamo.graph_break(msg=reason)
-    else:
-        torch._dynamo.graph_break()
+    torch._dynamo.graph_break(msg=reason)
+
+
+def call_untraced(function: Callable[..., Any], *args: Any) -> Any:
+    """Call a function that dynamo, if it traces here, leaves to Python: before torch 2.9 it cannot raise what others
+    have derived from Exception."""
+    return torch._dynamo.disable(function)(*args)
 
 
 @contextlib.contextmanager
