@@ -33,7 +33,7 @@ class Outcome:
     Attributes:
         code: pytest's.
         passed: How many passed.
-        failed: Those that did not, as ``test_gears::test_one[a]``, the name of the module alone if it cannot be imported.
+        failed: Those that did not, as ``test_gears::test_one[a]``; the module alone if it cannot be imported.
         printed: What pytest printed.
     """
 
@@ -87,6 +87,7 @@ class Environment:
         shutil.rmtree(fetched)
         if sys.platform == "linux":
             standins.make(self.site)
+            standins.free_settings(self.site)
             standins.forget_cuda(self.site)
         self._pip("install", *self._asked(wheels), *others)
 
@@ -107,13 +108,25 @@ class Environment:
             errors = [line for line in done.stderr.splitlines() if "ERROR" in line] or done.stderr.splitlines()
             raise CannotInstall((errors or ["pip failed"])[0][:200])
 
-    def pytest(self, tests: tuple[str, ...], log: Path, *options: str) -> Outcome:
+    def fetch(self, requirement: str) -> Path:
+        """The wheel of a requirement, not installed.
+
+        Raises:
+            CannotInstall: pip has none.
+        """
+        place = self.folder / "wheels"
+        shutil.rmtree(place, ignore_errors=True)
+        self._pip("download", "--no-deps", "--only-binary", ":all:", "-d", str(place), requirement)
+        return next(place.glob("*.whl"))
+
+    def pytest(self, tests: tuple[str, ...], log: Path, *options: str, under: tuple[str, ...] = ()) -> Outcome:
         """Run tests of this tree from a copy beside the environment, where no source of ours is found.
 
         Args:
             tests: Files, or tests in them as pytest names them.
             log: Where to write what pytest prints.
             options: Of pytest.
+            under: Arguments of Python before those that run pytest, such as ``-m ge_emulator --``.
         """
         copied = self.folder / "tests"
         shutil.rmtree(copied, ignore_errors=True)
@@ -122,19 +135,22 @@ class Environment:
             (copied / name).parent.mkdir(parents=True, exist_ok=True)
             for file in (source, *source.parent.glob("conftest.py"), *source.parent.glob("*_formulas.py")):
                 shutil.copy(file, (copied / name).parent)
+            if (source.parent / "scripts").is_dir():
+                shutil.copytree(source.parent / "scripts", (copied / name).parent / "scripts", dirs_exist_ok=True)
         for data in ROOT.glob("packages/*/tests/data"):
             shutil.copytree(data, copied / data.relative_to(ROOT), dirs_exist_ok=True)
         shutil.copy(ROOT / "README.md", copied)
         release.write_settings(copied / "pytest.ini")
         report = copied / "report.xml"
-        command = [self.python, "-m", "pytest", "-c", "pytest.ini", "-p", "no:cacheprovider", f"--junitxml={report}"]
+        start = [self.python, *under, "pytest"] if under else [self.python, "-m", "pytest"]
+        command = [*start, "-c", "pytest.ini", "-p", "no:cacheprovider", f"--junitxml={report}"]
         ran = subprocess.run(
             [*command, *options, *tests], cwd=copied, capture_output=True, text=True,
             env={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OMP_NUM_THREADS": "1"},
         )  # fmt: skip
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text(ran.stdout + ran.stderr, encoding="utf-8")
-        passed, failed = _read(report) if report.is_file() else (0, ())
+        passed, failed = read_report(report) if report.is_file() else (0, ())
         return Outcome(ran.returncode, passed, failed, ran.stdout)
 
     def remove(self) -> None:
@@ -142,7 +158,7 @@ class Environment:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _read(report: Path) -> tuple[int, tuple[str, ...]]:
+def read_report(report: Path) -> tuple[int, tuple[str, ...]]:
     """How many tests of a report passed, and which failed."""
     passed, failed = 0, []
     for case in ElementTree.parse(report).iter("testcase"):

@@ -5,7 +5,7 @@ python -m tools.matrix 3.11/2.7 3.11/2.15       some of them
 python -m tools.matrix --ends                   the oldest and the newest torch, a few minutes' worth of tests
 python -m tools.matrix --keep 3.11/2.9.1        the environment stays in build/matrix/, and serves the next run
 
-A row is Python and torch. What was run is written back into the row, and docs/versions.md is made from the rows. Tests
+A row is Python and torch, perhaps with a torch_npu, whose wheel then runs on the emulator. What was run is written back into the row, and docs/versions.md is made from the rows. Tests
 that fail with some torch have a row with the reason in tools/matrix_gaps.tsv, which is strict: where they pass, the row
 is an error. Any other failure makes the cell red; `--check` fails if its column `note` is empty.
 """
@@ -28,7 +28,7 @@ ROWS = ROOT / "tools" / "matrix.tsv"
 LOGS = ROOT / "artefacts" / "matrix"
 PAGES = {"en": ROOT / "docs" / "versions.md", "zh": ROOT / "docs" / "versions.zh.md"}
 GAPS = ROOT / "tools" / "matrix_gaps.tsv"
-COLUMNS = ("python", "torch", "result", "passed", "failed", "date", "note")
+COLUMNS = ("python", "torch", "torch_npu", "result", "passed", "failed", "date", "note")
 # Which converters fit, and one file of each kind: compiling, training, options, passes, scopes, captured graphs, caches,
 # debug files, `tair`, export; of Inductor's program, which takes its time, two tests.
 ENDS = (
@@ -49,23 +49,26 @@ SUITE = (
     "packages/ge-graph/tests/test_text_forms.py", "packages/ge-converters/tests/test_lowering.py",
     "packages/ge-converters/tests/test_symbols.py", "packages/ge-converters/tests/test_declared_forms.py",
 )  # fmt: skip
+NPU = ("packages/ge-runtime-native/emulator/device_tests/test_scripts.py",)
 TEXTS = {
     "en": (
         "# Versions", "Written by `python -m tools.matrix`; do not edit.",
         "The packages ask for torch {torch} and Python {pythons}. Each row was run from wheels, installed by their "
         "metadata, in an environment of its own: compiling, training, dynamic sizes, passes, scopes, captured graphs, "
-        "caches, debug files, export, the declared call forms of every converter. torch is the one of the package index; "
-        "builds for CUDA run on the CPU here. A torch that is newer than these warns once and goes on: a built-in "
+        "caches, debug files, export, the declared call forms of every converter. Rows with a torch_npu run published example "
+        "programs for NPUs on the CANN emulator, with its wheel as it is. torch is the one of the package index; builds "
+        "for CUDA run on the CPU here. A torch that is newer than these warns once and goes on: a built-in "
         "converter that does not fit it costs its own operator, which `tair doctor` names.",
-        ("Python", "torch", "Result", "Tests passed", "Failed", "Date", "Note"),
+        ("Python", "torch", "torch_npu", "Result", "Tests passed", "Failed", "Date", "Note"),
         {"ok": "works", "failed": "see note", "": "not run"},
     ),
     "zh": (
         "# 版本", "由 `python -m tools.matrix` 生成，请勿手改。",
         "各包要求 torch {torch} 和 Python {pythons}。每一行都在独立环境中按元数据安装 wheel 后实测：编译、训练、动态形状、"
-        "pass、scope、捕获图、缓存、调试文件、导出，以及每个转换器声明的调用形式。torch 取自软件包索引；CUDA 版本在此以 CPU "
+        "pass、scope、捕获图、缓存、调试文件、导出，以及每个转换器声明的调用形式。带 torch_npu 的行用其原样 wheel 在 CANN 模拟器上运行公开的 NPU "
+        "示例程序。torch 取自软件包索引；CUDA 版本在此以 CPU "
         "运行。比这些更新的 torch 只警告一次并继续：不适配的内置转换器只影响它自己的算子，`tair doctor` 会列出。",
-        ("Python", "torch", "结果", "通过的测试", "失败", "日期", "说明"),
+        ("Python", "torch", "torch_npu", "结果", "通过的测试", "失败", "日期", "说明"),
         {"ok": "可用", "failed": "见说明", "": "未运行"},
     ),
 }  # fmt: skip
@@ -129,6 +132,11 @@ def rows() -> list[dict[str, str]]:
     return [dict(zip(COLUMNS, line.split("\t"), strict=True)) for line in lines[1:]]
 
 
+def name_of(row: dict[str, str]) -> str:
+    """What commands call a row."""
+    return "/".join(filter(None, (row["python"], row["torch"], row["torch_npu"])))
+
+
 def write(table: list[dict[str, str]]) -> None:
     """The table and the pages made from it."""
     lines = ["\t".join(COLUMNS), *("\t".join(row[c] for c in COLUMNS) for row in table)]
@@ -144,7 +152,8 @@ def text(table: list[dict[str, str]], language: str) -> str:
     lead = lead.format(torch=f"`{torch}`", pythons=", ".join(pythons))
     lines = [title, "", warning, "", lead, "", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for row in table:
-        lines.append(f"| {' | '.join([row['python'], row['torch'], words[row['result']], *list(row.values())[3:]])} |")
+        shown = {**row, "result": words[row["result"]]}
+        lines.append(f"| {' | '.join(shown.values())} |")
     return "\n".join(lines) + "\n"
 
 
@@ -155,7 +164,7 @@ def problems(table: list[dict[str, str]]) -> list[str]:
     ]
     for row in table:
         if row["result"] != "ok" and not row["note"]:
-            bad.append(f"{row['python']}/{row['torch']} is not green and has no reason")
+            bad.append(f"{name_of(row)} is not green and has no reason")
     missing = sorted(set(metadata.claimed()[1]) - {row["python"] for row in table})
     return bad + [f"Python {version} is claimed and has no row" for version in missing]
 
@@ -171,7 +180,12 @@ def run(row: dict[str, str], wheels: list[Path], tests: tuple[str, ...], keep: b
     try:
         place.make(wheels, TESTING, again=keep)
         vanished = torch_names.problems(torch_names.Source(place.site))
-        done = place.pytest(tests, LOGS / f"{place.folder.name}.log", "-m", "not slow")
+        log = LOGS / f"{name_of(row).replace('/', '-')}.log"
+        if row["torch_npu"]:
+            wheel = place.fetch(f"torch_npu=={row['torch_npu']}")
+            done = place.pytest(tests, log, under=("-m", "ge_emulator", "--torch-npu", str(wheel), "--"))
+        else:
+            done = place.pytest(tests, log, "-m", "not slow")
     except CannotInstall as error:
         row.update(result="failed", note=f"cannot be installed: {error}")
         return [row["note"]]
@@ -190,14 +204,18 @@ def run(row: dict[str, str], wheels: list[Path], tests: tuple[str, ...], keep: b
 def ends(table: list[dict[str, str]]) -> list[str]:
     """The rows of the oldest and the newest torch for the Python that runs this."""
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
-    found = [r for r in table if r["python"] == here]
+    found = [r for r in table if r["python"] == here and not r["torch_npu"]]
     found.sort(key=lambda r: [int(n) for n in r["torch"].split(".")])
-    return [f"{r['python']}/{r['torch']}" for r in (found[0], found[-1])]
+    return [name_of(r) for r in (found[0], found[-1])]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("rows", nargs="*", help="PYTHON/TORCH; all that have an interpreter here if none is given")
+    parser.add_argument(
+        "rows",
+        nargs="*",
+        help="PYTHON/TORCH or PYTHON/TORCH/TORCH_NPU; all that have an interpreter here if none is given",
+    )
     parser.add_argument(
         "--ends", action="store_true", help="the oldest and the newest torch, fewer tests, no note kept"
     )
@@ -212,7 +230,7 @@ def main() -> None:
     if options.check:
         bad = problems(table)
         sys.exit("\n".join(bad) if bad else 0)
-    names = {f"{row['python']}/{row['torch']}": row for row in table}
+    names = {name_of(row): row for row in table}
     unknown = sorted(set(options.rows) - set(names))
     if unknown:
         sys.exit(f"matrix: no row {', '.join(unknown)} in tools/matrix.tsv; there are {', '.join(names)}")
@@ -224,11 +242,12 @@ def main() -> None:
 
     def one(name: str) -> str:
         row = dict(names[name])
-        wrong = run(row, wheels, ENDS if options.ends else SUITE, options.keep)
-        print(f"{name}: {row['result']}, {row['passed']} passed, {row['failed']} failed", *wrong, sep="\n  ", flush=True)
+        wrong = run(row, wheels, ENDS if options.ends else NPU if row["torch_npu"] else SUITE, options.keep)
+        print(
+            f"{name}: {row['result']}, {row['passed']} passed, {row['failed']} failed", *wrong, sep="\n  ", flush=True
+        )
         if not options.ends:
-            names[name].update(row)
-            write(table)
+            write([row if name_of(other) == name else other for other in rows()])
         return name if wrong else ""
 
     with ThreadPoolExecutor(2 if options.ends else 1) as pool:
