@@ -624,3 +624,103 @@ def symbol_values(environment: Any) -> dict[Any, int]:
 def size_values(environment: Any) -> dict[str, int]:
     """As ``symbol_values``, by the symbols' names."""
     return {symbol.name: value for symbol, value in symbol_values(environment).items()}
+
+
+def size_functions() -> dict[str, Any]:
+    """The functions that torch adds to those of sympy in expressions of sizes, by name."""
+    from torch.utils._sympy import functions
+
+    names = ("FloorDiv", "CleanDiv", "ModularIndexing", "Mod", "PythonMod", "Max", "Min", "PowByNatural")
+    return {name: getattr(functions, name) for name in names if hasattr(functions, name)}
+
+
+def mark_sizes(t: torch.Tensor, symbolic: Sequence[int], fixed: Sequence[int]) -> None:
+    """Tell dynamo which dimensions of an input to trace with a symbol, if the model lets it, and which without."""
+    from torch import _dynamo as dynamo
+
+    dynamo.maybe_mark_dynamic(t, list(symbolic))
+    if fixed:
+        dynamo.mark_static(t, list(fixed))
+
+
+def mark_static(t: torch.Tensor, dims: Any = None) -> None:
+    """Tell dynamo to trace dimensions of a tensor without symbols; all of them if none is named."""
+    from torch import _dynamo as dynamo
+
+    dynamo.mark_static(t, dims)
+
+
+def makes_quant_options(target: Any) -> bool:
+    """Whether a call makes the options of a ``torch._higher_order_ops.InvokeQuant`` region."""
+    place = (getattr(target, "__module__", ""), getattr(target, "__name__", ""))
+    return place == ("torch._higher_order_ops._invoke_quant", "InvokeQuant")
+
+
+def is_composite(op: Any) -> bool:
+    """Whether the dispatcher itself replaces an overload by others."""
+    return isinstance(op, torch._ops.OpOverload) and bool(
+        torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
+    )
+
+
+def operator_names() -> list[str]:
+    """Names of all overloads that are defined, ``aten::add.Tensor``."""
+    return list(torch._C._dispatch_get_all_op_names())
+
+
+def core_decompositions() -> dict[Any, Callable[..., Any]]:
+    """torch's core list after autograd, by operator.
+
+    Not ``core_aten_decompositions()``: it walks all ops of all libraries, and fails once a library of the user is gone.
+    """
+    from torch._decomp import _core_aten_decompositions_post_autograd
+
+    return dict(_core_aten_decompositions_post_autograd())
+
+
+def known_decompositions() -> Mapping[Any, Callable[..., Any]]:
+    """Every decomposition that torch registers, by operator."""
+    from torch._decomp import decomposition_table
+
+    known: Mapping[Any, Callable[..., Any]] = decomposition_table
+    return known
+
+
+def slice_backward(*args: Any) -> torch.Tensor:
+    """torch's own formula of ``aten.slice_backward``."""
+    from torch._decomp import decompositions
+
+    return decompositions.slice_backward(*args)
+
+
+def select_backward(*args: Any) -> torch.Tensor:
+    """torch's own formula of ``aten.select_backward``."""
+    from torch._decomp import decompositions
+
+    return decompositions.select_backward(*args)
+
+
+def primitive_names() -> set[str]:
+    """Names in torch's module of primitive operators; importing it defines them."""
+    import torch._prims
+
+    return set(dir(torch._prims))
+
+
+def order_of_memory(x: torch.Tensor) -> torch.memory_format:
+    """The memory format that operators keep for a tensor."""
+    from torch._prims_common import suggest_memory_format
+
+    return suggest_memory_format(x)
+
+
+def group_names() -> list[str]:
+    """Names of the process groups of this process."""
+    from torch.distributed import distributed_c10d
+
+    return [str(name) for name in distributed_c10d._world.pg_names.values()]
+
+
+def tensors_on_memory_of(value: torch.Tensor) -> int:
+    """How many tensors there are on the memory of one, views and what autograd has saved among them."""
+    return int(torch._C._storage_Use_Count(value.untyped_storage()._cdata))
