@@ -14,7 +14,7 @@ export CI ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-npu test tiny quick unit system emulator-test torchvision-test compare-models opinfo fuzz fuzz-arguments fuzz-kernels torch-suites rewrites native graphs chips bench lint regen coverage configure wheels install uninstall package-test package-tests docs matrix versions-test release clean
+.PHONY: help setup demo demo-npu test tiny quick unit system emulator-test torchvision-test compare-models opinfo fuzz fuzz-arguments fuzz-kernels torch-suites rewrites native graphs chips bench lint regen coverage configure wheels install uninstall package-test package-tests docs matrix versions-test archives-test release clean
 
 help:  ## list these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -137,6 +137,9 @@ matrix: setup  ## tests on other versions of torch and Python that pip can bring
 
 versions-test: setup  ## some tests on the oldest and the newest torch, from wheels; downloads both and removes them
 	@$(RUN) -m tools.matrix --ends
+
+archives-test: setup  ## archives and caches that one torch wrote, loaded with others; downloads gigabytes
+	@$(RUN) -m tools.matrix --archives
 
 release: setup  ## check, build, test and tag PKG
 	@$(RUN) -m tools.release release $(PKG)

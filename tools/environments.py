@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "matrix"
 TESTING = ("pytest", "hypothesis", "expecttest")
 PATIENCE = 900  # seconds for one command of pip, which is some 30 where the index answers
+_VARIABLES = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OMP_NUM_THREADS": "1"}
 
 
 class CannotInstall(Exception):
@@ -108,6 +109,14 @@ class Environment:
             errors = [line for line in done.stderr.splitlines() if "ERROR" in line] or done.stderr.splitlines()
             raise CannotInstall((errors or ["pip failed"])[0][:200])
 
+    def run(self, *command: str) -> tuple[int, str]:
+        """Run its Python on a program in an empty folder of its own; exit code, and what was printed."""
+        elsewhere = self.folder / "elsewhere"
+        shutil.rmtree(elsewhere, ignore_errors=True)
+        elsewhere.mkdir()
+        done = subprocess.run([self.python, *command], cwd=elsewhere, capture_output=True, text=True, env=_VARIABLES)
+        return done.returncode, done.stdout + (done.stderr if done.returncode else "")
+
     def fetch(self, requirement: str) -> Path:
         """The wheel of a requirement, not installed.
 
@@ -144,10 +153,7 @@ class Environment:
         report = copied / "report.xml"
         start = [self.python, *under, "pytest"] if under else [self.python, "-m", "pytest"]
         command = [*start, "-c", "pytest.ini", "-p", "no:cacheprovider", f"--junitxml={report}"]
-        ran = subprocess.run(
-            [*command, *options, *tests], cwd=copied, capture_output=True, text=True,
-            env={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
+        ran = subprocess.run([*command, *options, *tests], cwd=copied, capture_output=True, text=True, env=_VARIABLES)
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text(ran.stdout + ran.stderr, encoding="utf-8")
         passed, failed = read_report(report) if report.is_file() else (0, ())

@@ -3,6 +3,7 @@
 python -m tools.matrix                          every row of tools/matrix.tsv that this machine can make
 python -m tools.matrix 3.11/2.7 3.11/2.15       some of them
 python -m tools.matrix --ends                   the oldest and the newest torch, a few minutes' worth of tests
+python -m tools.matrix --archives               what some cells save, loaded by each other (tools/archives.py)
 python -m tools.matrix --keep 3.11/2.9.1        the environment stays in build/matrix/, and serves the next run
 
 A row is Python and torch, perhaps with a torch_npu, whose wheel then runs on the emulator. What was run is written back into the row, and docs/versions.md is made from the rows. Tests
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import shutil
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +30,8 @@ ROWS = ROOT / "tools" / "matrix.tsv"
 LOGS = ROOT / "artefacts" / "matrix"
 PAGES = {"en": ROOT / "docs" / "versions.md", "zh": ROOT / "docs" / "versions.zh.md"}
 GAPS = ROOT / "tools" / "matrix_gaps.tsv"
+SAVED = BUILD / "archives"
+ARCHIVES = ("3.11/2.7.1", "3.11/2.10.0", "3.11/2.13.0", "3.11/2.15.0")  # of each kind of dynamo one
 COLUMNS = ("python", "torch", "torch_npu", "result", "passed", "failed", "date", "note")
 # Which converters fit, and one file of each kind: compiling, training, options, passes, scopes, captured graphs, caches,
 # debug files, `tair`, export; of Inductor's program, which takes its time, two tests.
@@ -201,6 +205,34 @@ def run(row: dict[str, str], wheels: list[Path], tests: tuple[str, ...], keep: b
     return wrong
 
 
+def exchange(wheels: list[Path], keep: bool) -> list[str]:
+    """Have cells load what others saved.
+
+    Returns:
+        What went wrong.
+    """
+    places = [Environment(python, torch) for python, torch in (name.split("/") for name in ARCHIVES)]
+    shutil.rmtree(SAVED, ignore_errors=True)
+    wrong = []
+    try:
+        for place in places:
+            place.make(wheels, again=True)
+            code, said = place.run(str(ROOT / "tools" / "archives.py"), "write", str(SAVED / place.folder.name))
+            print(said, end="", flush=True)
+            wrong += [f"{place.folder.name} does not write: {said[-300:]}"] if code else []
+        for place in places:
+            others = [str(SAVED / other.folder.name) for other in places if other is not place]
+            code, said = place.run(str(ROOT / "tools" / "archives.py"), "read", *others)
+            print(said, end="", flush=True)
+            wrong += [f"{place.folder.name} does not read what others wrote"] if code else []
+    except CannotInstall as error:
+        wrong.append(f"cannot be installed: {error}")
+    finally:
+        for place in places:
+            None if keep else place.remove()
+    return wrong
+
+
 def ends(table: list[dict[str, str]]) -> list[str]:
     """The rows of the oldest and the newest torch for the Python that runs this."""
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -219,6 +251,7 @@ def main() -> None:
     parser.add_argument(
         "--ends", action="store_true", help="the oldest and the newest torch, fewer tests, no note kept"
     )
+    parser.add_argument("--archives", action="store_true", help="what cells save, loaded by each other; no note kept")
     parser.add_argument("--keep", action="store_true", help="keep the environments in build/matrix/")
     parser.add_argument("--check", action="store_true", help="fail if docs/versions.md is out of date; run nothing")
     parser.add_argument("--pages", action="store_true", help="write docs/versions.md from the table; run nothing")
@@ -230,6 +263,9 @@ def main() -> None:
     if options.check:
         bad = problems(table)
         sys.exit("\n".join(bad) if bad else 0)
+    if options.archives:
+        wrong = exchange(build_wheels(BUILD / "wheels"), options.keep)
+        sys.exit("\n".join(wrong) if wrong else 0)
     names = {name_of(row): row for row in table}
     unknown = sorted(set(options.rows) - set(names))
     if unknown:
