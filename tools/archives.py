@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import torch
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
-class Model(torch.nn.Module):
+class Model(torch.nn.Module):  # type: ignore[misc]
     """Norms, attention, a table, a buffer that is written, open sizes."""
 
     def __init__(self) -> None:
@@ -43,7 +44,9 @@ def _inputs(rows: int) -> torch.Tensor:
 
 def _made(dtype: torch.dtype) -> Model:
     torch.manual_seed(1)
-    return Model().eval().to(dtype)
+    model = Model()
+    model.eval().to(dtype)
+    return model
 
 
 def write(folder: Path) -> None:
@@ -108,8 +111,8 @@ def read(folders: list[Path]) -> bool:
     for folder in folders:
         print(f"torch {torch.__version__} reads what {folder.name} wrote", flush=True)
         for place in sorted(p for p in folder.iterdir() if p.name != "cache"):
-            fine &= _outcome(place.name, lambda place=place: _compare(place))
-        fine &= _outcome("cache", lambda folder=folder: _cached(folder / "cache"))
+            fine &= _outcome(place.name, partial(_compare, place))
+        fine &= _outcome("cache", partial(_cached, folder / "cache"))
     return fine
 
 
