@@ -141,8 +141,8 @@ versions-test: setup  ## some tests on the oldest and the newest torch, from whe
 archives-test: setup  ## archives and caches that one torch wrote, loaded with others; downloads gigabytes
 	@$(RUN) -m tools.matrix --archives
 
-release: setup  ## check, build, test and tag PKG
-	@$(RUN) -m tools.release release $(PKG)
+release: setup  ## check, build, test and tag PKG; DRY=1: all packages by their quick tests, no tag
+	@$(RUN) -m tools.release release $(if $(DRY),--dry --quick,$(PKG))
 
 clean:  ## remove what was built; wheelhouse/ stays
 	rm -rf .venv .bootstrap dist build htmlcov artefacts

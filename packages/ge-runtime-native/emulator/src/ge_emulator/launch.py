@@ -87,7 +87,7 @@ def require_fit(version: str | None, python: str | None = None) -> None:
         wrong.append(f"the wheel is for {python}, this Python is {own}")
     if torch and not wrong and _claims_settings(torch):
         raise EngineError(
-            "GE4064", f"torch {torch} is built for CUDA and registers settings that torch_npu registers too, which aborts",
+            "GE4064", f"torch {torch} is built for CUDA and claims settings that torch_npu registers too, an abort",
             next=f"install the build for CPUs that torch_npu asks for, torch=={torch.split('+')[0]}+cpu",
         )  # fmt: skip
     if wrong:
