@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass
 from pathlib import Path
@@ -182,8 +183,11 @@ def build_wheels(into: Path) -> list[Path]:
     from tools import workspace
 
     into.mkdir(parents=True, exist_ok=True)
-    for package in workspace.packages().values():
-        if package.is_released or package.name == "tair-testing":
-            command = ["-m", "build", "--wheel", "--no-isolation", "-o", str(into), str(ROOT / package.folder)]
-            subprocess.run([sys.executable, *command], check=True, capture_output=True)
+    with tempfile.TemporaryDirectory(dir=into.parent) as made:
+        for package in workspace.packages().values():
+            if package.is_released or package.name == "tair-testing":
+                command = ["-m", "build", "--wheel", "--no-isolation", "-o", made, str(ROOT / package.folder)]
+                subprocess.run([sys.executable, *command], check=True, capture_output=True)
+        for wheel in Path(made).glob("*.whl"):
+            os.replace(wheel, into / wheel.name)  # whoever installs at this moment gets the old one or the new one
     return sorted(into.glob("*.whl"))

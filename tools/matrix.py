@@ -59,7 +59,8 @@ TEXTS = {
         "# Versions", "Written by `python -m tools.matrix`; do not edit.",
         "The packages ask for torch {torch} and Python {pythons}. Each row was run from wheels, installed by their "
         "metadata, in an environment of its own: compiling, training, dynamic sizes, passes, scopes, captured graphs, "
-        "caches, debug files, export, the declared call forms of every converter. Rows with a torch_npu run published example "
+        "caches, debug files, export; in rows that do not say `short suite` also graph files, lowering, symbols and the declared "
+        "call forms of every converter. Rows with a torch_npu run published example "
         "programs for NPUs on the CANN emulator, with its wheel as it is. torch is the one of the package index; builds "
         "for CUDA run on the CPU here. A torch that is newer than these warns once and goes on: a built-in "
         "converter that does not fit it costs its own operator, which `tair doctor` names.",
@@ -69,7 +70,7 @@ TEXTS = {
     "zh": (
         "# 版本", "由 `python -m tools.matrix` 生成，请勿手改。",
         "各包要求 torch {torch} 和 Python {pythons}。每一行都在独立环境中按元数据安装 wheel 后实测：编译、训练、动态形状、"
-        "pass、scope、捕获图、缓存、调试文件、导出，以及每个转换器声明的调用形式。带 torch_npu 的行用其原样 wheel 在 CANN 模拟器上运行公开的 NPU "
+        "pass、scope、捕获图、缓存、调试文件、导出；没有注明 `short suite` 的行还包括图文件、lowering、符号以及每个转换器声明的调用形式。带 torch_npu 的行用其原样 wheel 在 CANN 模拟器上运行公开的 NPU "
         "示例程序。torch 取自软件包索引；CUDA 版本在此以 CPU "
         "运行。比这些更新的 torch 只警告一次并继续：不适配的内置转换器只影响它自己的算子，`tair doctor` 会列出。",
         ("Python", "torch", "torch_npu", "结果", "通过的测试", "失败", "日期", "说明"),
@@ -173,8 +174,15 @@ def problems(table: list[dict[str, str]]) -> list[str]:
     return bad + [f"Python {version} is claimed and has no row" for version in missing]
 
 
-def run(row: dict[str, str], wheels: list[Path], tests: tuple[str, ...], keep: bool) -> list[str]:
+def run(row: dict[str, str], wheels: list[Path], tests: tuple[str, ...], *, again: bool, keep: bool) -> list[str]:
     """Make the environment, run the tests, note the result in the row.
+
+    Args:
+        row: Of the table.
+        wheels: Our packages.
+        tests: Files, or tests in them.
+        again: Take an environment that is there.
+        keep: Leave it there.
 
     Returns:
         What is wrong; nothing in a green row.
@@ -182,7 +190,7 @@ def run(row: dict[str, str], wheels: list[Path], tests: tuple[str, ...], keep: b
     place = Environment(row["python"], row["torch"])
     row.update(date=datetime.datetime.now(datetime.timezone.utc).date().isoformat(), passed="", failed="", note="")
     try:
-        place.make(wheels, TESTING, again=keep)
+        place.make(wheels, TESTING, again=again)
         vanished = torch_names.problems(torch_names.Source(place.site))
         log = LOGS / f"{name_of(row).replace('/', '-')}.log"
         if row["torch_npu"]:
@@ -201,7 +209,11 @@ def run(row: dict[str, str], wheels: list[Path], tests: tuple[str, ...], keep: b
     if done.code not in (0, 1):  # 1: tests failed
         wrong.append(f"pytest ended with {done.code}: {done.printed[-300:].strip()}")
     row.update(passed=str(done.passed), failed=str(len(done.failed)), result="failed" if wrong else "ok")
-    row["note"] = "; ".join([*wrong[:6], *known]).replace("\n", " ").replace("|", "/")
+    row["note"] = (
+        "; ".join([*(["short suite"] if tests is ENDS else []), *wrong[:6], *known])
+        .replace("\n", " ")
+        .replace("|", "/")
+    )
     return wrong
 
 
@@ -251,6 +263,7 @@ def main() -> None:
     parser.add_argument(
         "--ends", action="store_true", help="the oldest and the newest torch, fewer tests, no note kept"
     )
+    parser.add_argument("--short", action="store_true", help="of the rows without torch_npu the tests of --ends")
     parser.add_argument("--archives", action="store_true", help="what cells save, loaded by each other; no note kept")
     parser.add_argument("--keep", action="store_true", help="keep the environments in build/matrix/")
     parser.add_argument("--check", action="store_true", help="fail if docs/versions.md is out of date; run nothing")
@@ -274,11 +287,19 @@ def main() -> None:
     absent = [name for name in chosen if not interpreter(names[name]["python"])]
     for name in absent:
         print(f"{name}: no such Python on this machine, not run", flush=True)
+    chosen = [name for name in chosen if name not in absent]
     wheels = build_wheels(BUILD / "wheels")
 
+    def environment_of(at: int) -> list[str]:
+        return chosen[at].split("/")[:2] if 0 <= at < len(chosen) else []
+
     def one(name: str) -> str:
-        row = dict(names[name])
-        wrong = run(row, wheels, ENDS if options.ends else NPU if row["torch_npu"] else SUITE, options.keep)
+        row, at = dict(names[name]), chosen.index(name)
+        wrong = run(
+            row, wheels, NPU if row["torch_npu"] else ENDS if options.ends or options.short else SUITE,
+            again=options.keep or environment_of(at - 1) == environment_of(at),
+            keep=options.keep or environment_of(at + 1) == environment_of(at),
+        )  # fmt: skip
         print(
             f"{name}: {row['result']}, {row['passed']} passed, {row['failed']} failed", *wrong, sep="\n  ", flush=True
         )
@@ -287,7 +308,7 @@ def main() -> None:
         return name if wrong else ""
 
     with ThreadPoolExecutor(2 if options.ends else 1) as pool:
-        failed = [*filter(None, pool.map(one, [n for n in chosen if n not in absent]))]
+        failed = [*filter(None, pool.map(one, chosen))]
     failed += absent if options.rows or options.ends else []
     if failed:
         sys.exit(f"matrix: {', '.join(failed)}")
