@@ -140,15 +140,9 @@ class Environment:
         """
         copied = self.folder / "tests"
         shutil.rmtree(copied, ignore_errors=True)
-        for name in {test.split("::")[0] for test in tests}:
-            source = ROOT / name
-            (copied / name).parent.mkdir(parents=True, exist_ok=True)
-            for file in (source, *source.parent.glob("conftest.py"), *source.parent.glob("*_formulas.py")):
-                shutil.copy(file, (copied / name).parent)
-            if (source.parent / "scripts").is_dir():
-                shutil.copytree(source.parent / "scripts", (copied / name).parent / "scripts", dirs_exist_ok=True)
-        for data in ROOT.glob("packages/*/tests/data"):
-            shutil.copytree(data, copied / data.relative_to(ROOT), dirs_exist_ok=True)
+        for folder in {Path(test.split("::")[0]).parent for test in tests}:  # with what tests read beside themselves
+            nothing_compiled = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(ROOT / folder, copied / folder, ignore=nothing_compiled, dirs_exist_ok=True)
         shutil.copy(ROOT / "README.md", copied)
         release.write_settings(copied / "pytest.ini")
         report = copied / "report.xml"
