@@ -19,8 +19,8 @@ from tools import configure, release, standins
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "matrix"
-TESTING = ("pytest", "hypothesis", "expecttest")
-PATIENCE = 900  # seconds for one command of pip, which is some 30 where the index answers
+TESTING = ("tair-testing", "pytest", "hypothesis", "expecttest")
+PATIENCE = 420  # seconds for one command of pip, which is some 30 where the index answers
 _VARIABLES = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OMP_NUM_THREADS": "1"}
 
 
@@ -91,11 +91,8 @@ class Environment:
             standins.make(self.site)
             standins.free_settings(self.site)
             standins.forget_cuda(self.site)
-        self._pip("install", *self._asked(wheels), *others)
-
-    def _asked(self, wheels: list[Path]) -> list[str]:
-        """Our wheels, the engine's with its torch."""
-        return [f"{w}[cpu]" if w.name.startswith(("ge_runtime_native-", "tair_export-")) else str(w) for w in wheels]
+        found = {f"--find-links={wheel.parent}" for wheel in wheels}  # as README says
+        self._pip("install", *found, "torchair[emulator]", *others)
 
     def _pip(self, *arguments: str) -> None:
         nothing = BUILD / "no-constraints.txt"  # whatever pip is told to keep to on this host is not for these versions
