@@ -59,6 +59,25 @@ def test_the_oldest_and_the_newest_torch_are_tested():
     assert matrix.ends(rows) == ["3.11/2.9.1", "3.11/2.15.0"]
 
 
+def test_a_torch_that_cannot_be_fetched_is_one_line(monkeypatch, tmp_path):
+    """Whether pip refuses or never ends, the row is red with the reason, and the environment is gone."""
+    monkeypatch.setattr(environments, "BUILD", tmp_path)
+    real, row = subprocess.run, dict.fromkeys(matrix.COLUMNS, "") | {"python": "3.11", "torch": "2.7.1"}
+
+    def answers(command, **options):
+        if "venv" in command:
+            return None
+        if "download" in command:
+            raise subprocess.TimeoutExpired(command, options["timeout"])
+        return real(command, **options)
+
+    monkeypatch.setattr(environments.subprocess, "run", answers)
+    (wrong,) = matrix.run(row, [], (), again=False, keep=False)
+    assert "cannot be installed: pip download torch==2.7.1 did not end within" in wrong
+    assert (row["result"], row["note"]) == ("failed", wrong)
+    assert not list(tmp_path.glob("3.11-*"))
+
+
 def test_every_expected_failure_has_its_reason_and_its_tests():
     files = {Path(test.split("::")[0]).stem for test in (*matrix.SUITE, *matrix.ENDS, *matrix.NPU)}
     for gap in matrix.gaps():

@@ -57,7 +57,7 @@ NPU = ("packages/ge-runtime-native/emulator/device_tests/test_scripts.py",)
 TEXTS = {
     "en": (
         "# Versions", "Written by `python -m tools.matrix`; do not edit.",
-        "The packages ask for torch {torch} and Python {pythons}. Each row was run from wheels, installed by their "
+        "The packages ask for torch {torch} and Python {pythons}; 3.14 was not tried. Each row was run from wheels, installed by their "
         "metadata, in an environment of its own: compiling, training, dynamic sizes, passes, scopes, captured graphs, "
         "caches, debug files, export; in rows that do not say `short suite` also graph files, lowering, symbols and the declared "
         "call forms of every converter. Rows with a torch_npu run published example "
@@ -69,7 +69,7 @@ TEXTS = {
     ),
     "zh": (
         "# 版本", "由 `python -m tools.matrix` 生成，请勿手改。",
-        "各包要求 torch {torch} 和 Python {pythons}。每一行都在独立环境中按元数据安装 wheel 后实测：编译、训练、动态形状、"
+        "各包要求 torch {torch} 和 Python {pythons}；3.14 没有试过。每一行都在独立环境中按元数据安装 wheel 后实测：编译、训练、动态形状、"
         "pass、scope、捕获图、缓存、调试文件、导出；没有注明 `short suite` 的行还包括图文件、lowering、符号以及每个转换器声明的调用形式。带 torch_npu 的行用其原样 wheel 在 CANN 模拟器上运行公开的 NPU "
         "示例程序。torch 取自软件包索引；CUDA 版本在此以 CPU "
         "运行。比这些更新的 torch 只警告一次并继续：不适配的内置转换器只影响它自己的算子，`tair doctor` 会列出。",
