@@ -617,7 +617,8 @@ def guarded_sources(tx: Any) -> list[Any]:
 
 def symbol_values(environment: Any) -> dict[Any, int]:
     """The values of the symbols for the sizes that are being traced, by symbol of sympy."""
-    values = getattr(environment, "backed_var_to_val", None) or getattr(environment, "var_to_val", {})
+    name = "backed_var_to_val" if hasattr(environment, "backed_var_to_val") else "var_to_val"
+    values = getattr(environment, name, {})
     return {symbol: int(value) for symbol, value in values.items() if getattr(value, "is_Integer", False)}
 
 
