@@ -129,8 +129,10 @@ class Sketch:
 
 
 def _sizes_as_inputs(made: torch.fx.GraphModule, inputs: Sequence[Any]) -> list[tuple[int, int]]:
-    """Give a trace its symbols as last inputs, as dynamo does: what is computed of a float that comes from sizes, such as
-    the numbers of a batch norm, looks for them among the nodes before it (``tensorify_python_scalars``).
+    """Give a trace its symbols as last inputs, as dynamo does.
+
+    torch turns calculations with floats that come from sizes into some with tensors, such as those of a batch norm, and
+    looks for the symbols among the nodes before them (``tensorify_python_scalars``).
 
     Returns:
         For each the index of a tensor, and the dimension that has this size.
