@@ -142,7 +142,8 @@ class Environment:
             shutil.copytree(ROOT / folder, copied / folder, ignore=nothing_compiled, dirs_exist_ok=True)
         shutil.copy(ROOT / "README.md", copied)
         release.write_settings(copied / "pytest.ini")
-        report = copied / "report.xml"
+        report = log.with_suffix(".xml").resolve()
+        report.unlink(missing_ok=True)
         start = [self.python, *under, "pytest"] if under else [self.python, "-m", "pytest"]
         command = [*start, "-c", "pytest.ini", "-p", "no:cacheprovider", f"--junitxml={report}"]
         ran = subprocess.run([*command, *options, *tests], cwd=copied, capture_output=True, text=True, env=_VARIABLES)
