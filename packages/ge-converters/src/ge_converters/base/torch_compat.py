@@ -27,7 +27,6 @@ Compiler = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 _made_constant: set[str] = set()
 native_pad = torch._C._nn.pad  # what ``torch.nn.functional.pad`` calls
 _VERSION = torch.torch_version.TorchVersion(torch.__version__)
-_BREAKS_SAY_WHY = _VERSION >= "2.8"
 _MODE_OF_ITS_OWN = _VERSION < "2.11"
 
 
@@ -347,10 +346,13 @@ def trace_artifact(name: str, encoding: str, text: Callable[[], str]) -> None:
 
 def graph_break(reason: str) -> None:
     """While dynamo traces: stop here and go on eagerly; under ``fullgraph=True`` fail with the reason."""
-    if _BREAKS_SAY_WHY:
-        torch._dynamo.graph_break(msg=reason)
-    else:
-        torch._dynamo.graph_break()
+    torch._dynamo.graph_break(msg=reason)
+
+
+def call_untraced(function: Callable[..., Any], *args: Any) -> Any:
+    """Call a function that dynamo, if it traces here, leaves to Python: before torch 2.9 it cannot raise what others
+    have derived from Exception."""
+    return torch._dynamo.disable(function)(*args)
 
 
 @contextlib.contextmanager
@@ -742,10 +744,16 @@ def guarded_sources(tx: Any) -> list[Any]:
     return [g.originating_source for g in tx.output.guards if g.originating_source is not None]
 
 
+def symbol_values(environment: Any) -> dict[Any, int]:
+    """The values of the symbols for the sizes that are being traced, by symbol of sympy."""
+    name = "backed_var_to_val" if hasattr(environment, "backed_var_to_val") else "var_to_val"
+    values = getattr(environment, name, {})
+    return {symbol: int(value) for symbol, value in values.items() if getattr(value, "is_Integer", False)}
+
+
 def size_values(environment: Any) -> dict[str, int]:
-    """The values of the symbols for the sizes that are being traced, by their names."""
-    values = getattr(environment, "backed_var_to_val", None) or getattr(environment, "var_to_val", {})
-    return {symbol.name: int(value) for symbol, value in values.items() if getattr(value, "is_Integer", False)}
+    """As ``symbol_values``, by the symbols' names."""
+    return {symbol.name: value for symbol, value in symbol_values(environment).items()}
 
 
 def size_functions() -> dict[str, Any]:
