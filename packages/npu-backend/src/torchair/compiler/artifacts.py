@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import torch
 
-from ge_graph.errors import ConfigError, GeError
+from ge_graph.errors import ArchiveError, ConfigError, GeError
 from tair_export.ranks import Rank
 from torchair.artifact import bundle, stored_graph
 from torchair.artifact.content import Unknowable

@@ -12,7 +12,7 @@ from typing import Any
 from ge_graph import escape
 from ge_graph.errors import GeError
 from tair_debug import artefacts, models
-from tair_debug.cli import answer, console, say
+from tair_debug.terminal import answer, console, say
 from torchair.ranks import programs, report
 from torchair.ranks.problems import listed
 from torchair.ranks.run import TOLERANCE, RanksReport, check_ranks, checked_mesh
