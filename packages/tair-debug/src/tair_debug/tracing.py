@@ -6,7 +6,7 @@ import contextlib
 import importlib.metadata
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -235,17 +235,3 @@ def size_hints(gm: torch.fx.GraphModule) -> dict[str, int]:
                 if isinstance(hint, int):
                     found[str(number.node.expr)] = hint
     return found
-
-
-def config_of(target: str) -> Any:
-    """The CompilerConfig that a factory makes.
-
-    Errors: ConfigError GE1043 if it makes something else.
-    """
-    made = made_by(target)
-    if not callable(getattr(made, "explain", None)):
-        raise ConfigError(
-            "GE1043", f"{escape.line(target, 500)}: the factory returned a {type(made).__name__}, no CompilerConfig",
-            next="give FILE.py:factory, a function that returns a torchair.CompilerConfig",
-        )  # fmt: skip
-    return made

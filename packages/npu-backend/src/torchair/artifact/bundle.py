@@ -43,7 +43,7 @@ def unpack(content: bytes, folder: Path) -> Path:
                 (folder / entry.filename).write_bytes(packed.read(entry))
     except ArchiveError:
         raise
-    except Exception as error:  # noqa: BLE001 - zipfile and zlib say in many ways that bytes are none of theirs
+    except Exception as error:  # zipfile and zlib have many ways to say that bytes are none of theirs
         raise damaged(f"{type(error).__name__}: {str(error)[:200]}") from error
     return folder / (NAME + SUFFIX)
 
