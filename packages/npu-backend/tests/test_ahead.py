@@ -62,17 +62,21 @@ MODELS = {
     "a view": Of(lambda m, x: (x.transpose(0, 1), x[:, ::2], x)),
     "embedding": Of(lambda m, x: m.table((x[..., 0] * 3).long().abs() % 5), table=nn.Embedding(5, 6)),
 }  # fmt: skip
-MODES = {"GE": torchair.CompilerConfig, "captured": captured_config}
+MODES = {"GE": torchair.CompilerConfig, "captured": lambda: captured_config({})}
 
 
-def compiled(model, config=None, dynamic=False):
+def compiled(model, config=None):
     backend = torchair.get_npu_backend(compiler_config=config)
     torch._dynamo.reset()
-    return torch.compile(model, backend=backend, fullgraph=True, dynamic=dynamic)
+    return torch.compile(model, backend=backend, fullgraph=True)
 
 
-def saved(model, inputs, path, **more):
-    compiled(model, **more).forward.aot_compile((inputs, {})).save_compiled_function(str(path))
+def saved(model, inputs, path, *, config=None, dynamic=False):
+    """Write what aot_compile makes. With ``dynamic=True`` of torch.compile torch itself fails for modules that hold
+    numbers with a fraction, whatever the backend; sizes that are marked have no such fault."""
+    if dynamic:
+        torch._dynamo.mark_dynamic(inputs[0], 1)
+    compiled(model, config).forward.aot_compile((inputs, {})).save_compiled_function(str(path))
 
 
 def loaded(path):
@@ -101,7 +105,7 @@ def test_a_loaded_function_equals_eager(name, mode, dynamic, tmp_path):
     with torch.no_grad(), torchair.record_compilation() as reports:
         saved(model, inputs_of(5), tmp_path / "f", config=MODES[mode](), dynamic=dynamic)
         call = loaded(tmp_path / "f")
-        assert [r.fx_nodes > 0 for r in reports] == [True, False], "a loaded graph is not compiled"
+        assert [r.fx_nodes > 0 for r in reports] == [True, False], "a loaded graph is not compiled, and read once"
         for rows in (5, 9, 5) if dynamic else (5, 5):
             equal(call(model, *inputs_of(rows)), reference(*inputs_of(rows)))
     equal(list(model.buffers()), list(reference.buffers()))
@@ -138,17 +142,9 @@ def test_options_go_along_and_those_without_a_form_are_refused(tmp_path):
         assert b"frozen_parameter" in type(made).serialize(made).serialized_data
         config = torchair.CompilerConfig()
         config.post_grad_custom_pre_pass = lambda gm, inputs, config: None
-        made = compiled(model, config).forward.aot_compile((inputs_of(5), {}))
-        equal(made(model, *inputs_of(5)), model(*inputs_of(5)))
         with pytest.raises(ConfigError, match="GE1061"):
-            type(made).serialize(made)
-
-
-def test_gears_are_refused(tmp_path):
-    (x,) = inputs_of(4)
-    torchair.inference.set_dim_gears(x, {1: [2, 4]})
-    with torch.no_grad(), pytest.raises(Exception, match="GE1064"):
-        compiled(Of(lambda m, x: x + 1)).forward.aot_compile(((x,), {}))
+            saved(model, inputs_of(5), tmp_path / "f", config=config)
+    assert not (tmp_path / "f").exists()
 
 
 def test_the_part_of_the_file_that_is_ours_is_checked():

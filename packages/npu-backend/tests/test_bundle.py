@@ -31,7 +31,7 @@ def told(monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize("config", [torchair.CompilerConfig, captured_config], ids=("GE", "captured"))
+@pytest.mark.parametrize("config", [torchair.CompilerConfig, lambda: captured_config({})], ids=("GE", "captured"))
 def test_a_bundle_makes_another_folder_as_good(config, tmp_path, monkeypatch, told):
     from torch.compiler._cache import CacheArtifactManager
 

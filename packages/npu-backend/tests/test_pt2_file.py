@@ -69,7 +69,7 @@ PROGRAMS = {
     "views": Of(lambda m, x: (x.transpose(0, 1), x[..., ::2], x)),
     "embedding": Of(lambda m, x: m.table((x[..., 0] * 3).long().abs() % 5), table=nn.Embedding(5, 6)),
     "constants": Of(lambda m, x: x * torch.arange(8) + torch.tensor([0.5])),
-    "a constant result": Of(lambda m, x: (x + 1, 3, None, "name")),
+    "a constant result": Of(lambda m, x: (x + 1, 3, None)),
     "no dimensions": Of(lambda m, x: x.sum() * 2),
     "a branch": Of(choose),
     "sorting": Of(lambda m, x: (*x.sort(-1), *x.topk(2))),

@@ -38,6 +38,9 @@ class KeptCode(output_code()):  # type: ignore[misc]  # the class is torch's own
     def __copy__(self) -> KeptCode:
         return self  # torch prepares a copy for its file; there is nothing to prepare
 
+    def __deepcopy__(self, memo: Any) -> KeptCode:
+        return self
+
     def prepare_for_serialization(self) -> None:
         """Nothing: the archive is written when it is asked for."""
 
@@ -93,15 +96,11 @@ def compiler_for_files(
 ) -> Callable[[Gears | None], Callable[..., Any]]:
     """A maker of compilers whose graphs torch can write to a file.
 
-    Errors: ConfigError GE1064 for gears, GE1061 when compiling if a graph has no form in a file.
+    Errors: when compiling, ConfigError GE1061 if a graph or an option has no form in a file.
     """
 
     def of(gears: Gears | None) -> Callable[..., Any]:
-        if gears is not None:
-            raise ConfigError(
-                "GE1064", "gears together with aot_compile: torch's file holds no gears",
-                next="compile with dynamic=True, or use torchair.inference.cache_compile",
-            )  # fmt: skip
+        # here torch does not say which inputs a graph has, so it has no gears: marked sizes may be any
         return compile_for_file
 
     def compile_for_file(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> KeptCode:
