@@ -121,6 +121,11 @@ class CompiledFxGraph:
         ArchiveError GE502x if the data is damaged, GE5050 if versions, converters or options are others now; else as
         for a graph that is compiled.
         """
+        return CompiledFxGraph.loaded(artifacts, config)
+
+    @staticmethod
+    def loaded(artifacts: CompiledFxArtifacts, config: Any = None, *, guarded: bool = False) -> CompiledFxGraph:
+        """As ``load_artifacts``; ``guarded`` where guards of dynamo stand before the graph, which then has no rules."""
         from torchair.compiler.pipeline import Pipeline, new_number
         from torchair.config.compiler_config import CompilerConfig
 
@@ -139,7 +144,7 @@ class CompiledFxGraph:
                 manifest = bundle.unpack(artifacts.content, Path(folder))
                 stored = stored_graph.read(manifest, wanted, _ALONE)
             device = stored.contract.device
-            rules = CallRules(stored.more["inputs"], stored.contract.found())
+            rules = None if guarded else CallRules(stored.more["inputs"], stored.contract.found())
             call = Pipeline(options, "forward", new_number()).load_stored(stored, device)
         except GeError:
             raise
