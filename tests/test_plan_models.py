@@ -20,8 +20,8 @@ from ge_emulator.account import Account
 from ge_emulator.graphs import Compiled
 from ge_graph import Graph, passes
 from ge_graph.cost import Memory, Shapes, bind, chips, measured, time, work
-from tair_debug import models as models_of
 from tair_debug import plan, plan_request, tracing
+from tair_debug.models import Subject
 from tools import models
 
 PROFILE = Path(__file__).with_name("plan") / "training_profile.csv"
@@ -117,7 +117,7 @@ BACKWARD = ("llama", "gpt2", "bert", "vit", "resnet50", "t5", "plain", "volumes"
 
 def _graphs(case: models.ModelCase, *, backward: bool = False) -> list[Graph]:
     torch._dynamo.reset()
-    captured = tracing.capture(models_of.Subject(case.model, case.inputs), backward=backward, fake=False)
+    captured = tracing.capture(Subject(case.model, case.inputs), backward=backward, fake=False)
     return [tracing.to_ge(c.gm, f"graph_{i}")[1] for i, c in enumerate(captured)]
 
 
@@ -237,7 +237,7 @@ def test_the_peak_is_what_the_emulators_allocator_sees(name: str) -> None:
 
         return call
 
-    subject = models_of.Subject(case.model, case.inputs)
+    subject = Subject(case.model, case.inputs)
     if "dynamic" in how:
         for at, dims in case.free.items():
             for dim in dims:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ge_graph import Graph, escape, kernels
 from ge_graph.cost import chips, measured, symbols
@@ -16,7 +16,9 @@ from tair_debug.graph_file import read_graph
 from tair_debug.graph_page import to_html
 from tair_debug.options import Asked
 from tair_debug.targets import is_model
-from tair_debug.terminal import Detail, console, say
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _UNITS: Final = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40, "KB": 10**3, "MB": 10**6,
                  "GB": 10**9, "TB": 10**12}  # fmt: skip
@@ -31,8 +33,8 @@ class Request:
     """One plan that is asked for.
 
     Attributes:
-        source: ``FILE.py:FACTORY``, a graph or an archive.
-        asked: How the model is taken.
+        source: A model, a graph or an archive.
+        asked: How the model is to be taken.
         soc: The chip.
         sizes: Symbol to its values.
         by: What the table adds up.
@@ -187,8 +189,7 @@ def _subject(request: Request) -> _Subject:
 
     asked = request.asked
     subject = asked.subject(request.source)
-    limits = getattr(subject.config, "ge_config", None)
-    aicore_num = "" if limits is None else str(limits.aicore_num.value or "")
+    aicore_num = "" if subject.config is None else str(subject.config.ge_config.aicore_num.value or "")
     captured = tracing.capture(subject, backward=asked.backward, dynamic=asked.dynamic, fake=not asked.real)
     plain = [tracing.to_ge(c.gm, f"graph_{i}")[1] for i, c in enumerate(captured, 1)]
 
@@ -222,15 +223,11 @@ def write_pages(made_plan: plan.Plan, path: Path) -> list[Path]:
     return paths
 
 
-def show(plans: Sequence[plan.Plan], by: str, detail: Detail) -> None:
+def show(plans: Sequence[plan.Plan], by: str, out: Console, say: Callable[[str], None]) -> None:
     """For people: the answers, the table, what is left out, and what each figure is."""
-    lines = plan.headlines(plans[0])
-    for line in lines[:1] if detail.quiet else lines:
+    for line in plan.headlines(plans[0]):
         say(line)
-    if detail.quiet:
-        return
-    out = console()
-    out.print(plan.to_table(plans[0], by, 1 << 30 if detail.every else 15))
+    out.print(plan.to_table(plans[0], by))
     if len(plans) > 1:
         out.print(plan.beside(plans))
     for note in dict.fromkeys(note for each in plans for note in each.notes):
@@ -239,6 +236,3 @@ def show(plans: Sequence[plan.Plan], by: str, detail: Detail) -> None:
         say(origin)
     for name, value in plans[0].shares.items():
         say(f"calibrated: {name} {value:.3g}")
-    figures = plans[0].figures
-    for name, value in figures.values.items() if detail.sources else ():
-        say(f"{name} {value:.6g}: {figures.sources[name]}")

@@ -26,6 +26,7 @@ from ge_graph.serde_write import literal_bytes
 from ge_runtime.cpu.engine import CpuExecutable
 from ge_runtime.cpu.planner import check_kernels, schedule
 from ge_runtime.cpu.values import torch_dtype
+from ge_runtime.device_graphs import handed_over
 
 
 class Compiled:
@@ -99,6 +100,7 @@ def compile_graph(data: bytes, words: list[int]) -> bytes:
     try:
         graph = serde.from_bytes(received)
         _keep(received, graph.name)
+        _locate(graph, handed_over(graph.name))
         manners.check_graph(graph, options)
         manners.rewrite(graph)
         for node in graph.nodes:
@@ -112,6 +114,18 @@ def compile_graph(data: bytes, words: list[int]) -> bytes:
         _next += 1
         _compiled[handle] = made
     return reply(handle, made.summary())
+
+
+def _locate(graph: Graph, known: Graph | None) -> None:
+    """Give nodes their places in the user's source, which the bytes do not carry, from the graph that was sent."""
+    sent = {} if known is None else {n.name: n for n in known.nodes}
+    for node in graph.nodes:
+        origin = sent.get(node.name)
+        if origin is None:
+            continue
+        node.provenance = origin.provenance
+        for name, inner in node.subgraphs.items():
+            _locate(inner, origin.subgraphs.get(name))
 
 
 def _read_constant(node: Node) -> None:
