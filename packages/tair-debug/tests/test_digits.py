@@ -10,7 +10,7 @@ from ge_graph.errors import ConfigError, EngineError
 from tair_debug import compare, digits
 from tair_debug.cli import app
 from tair_debug.digits import weigh_model
-from tair_debug.tracing import Subject
+from tair_debug.models import Subject
 
 typer_testing = pytest.importorskip("typer.testing")
 
