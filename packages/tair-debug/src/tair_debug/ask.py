@@ -7,6 +7,7 @@ Each returns an object that prints as the command does, shows as HTML in a noteb
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -127,7 +128,7 @@ def digits(
     Errors: ConfigError GE1047 if the model cannot be traced, GE1044 if there is no such engine or it does not round.
     """
     subject = models.given(model, inputs, kwargs, fake=False, config=config)
-    return digits_of(subject, numerics, engine, rtol=rtol, backward=backward, dynamic=dynamic)
+    return digits_of(subject, numerics, engine=engine, rtol=rtol, backward=backward, dynamic=dynamic)
 
 
 def view(
@@ -244,22 +245,27 @@ def compare_of(
 
 def digits_of(
     subject: Subject,
-    numerics: str,
-    engine: str = "cpu",
+    chip: str,
     *,
+    engine: str = "cpu",
     rtol: float | None = None,
     backward: bool = False,
     dynamic: bool = False,
 ) -> Digits:
     """As ``digits``."""
-    from tair_debug import compare as work
+    from tair_debug.compare import engine as engine_named
     from tair_debug.digits import weigh_model
 
     options = {} if subject.config is None else subject.config.ge_options()
-    return weigh_model(
-        subject, engine=work.engine(engine), chip=numerics, options=options, backward=backward, dynamic=dynamic,
-        rtol=rtol,
-    )  # fmt: skip
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        found = weigh_model(
+            subject, engine=engine_named(engine), chip=chip, options=options, backward=backward, dynamic=dynamic,
+            rtol=rtol,
+        )  # fmt: skip
+    own = [text for w in said if (text := str(w.message)).startswith("torchair: ")]
+    found.notes = list(dict.fromkeys(text.removeprefix("torchair: ") for text in own))
+    return found
 
 
 def view_of(subject: Subject, *, backward: bool = False, dynamic: bool = False, fake: bool = True) -> Page:

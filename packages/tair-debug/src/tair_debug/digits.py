@@ -12,7 +12,6 @@ import heapq
 import itertools
 import json
 import math
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -23,18 +22,17 @@ from ge_converters.base.torch_compat import real_values
 from ge_graph import escape
 from ge_graph.errors import ConfigError, GeError
 from tair_debug.measure import DEFAULTS
+from tair_debug.models import Subject
 from tair_debug.terminal import Answer, Detail, sentence
 from tair_debug.tracing import run_with, untraceable
 
 if TYPE_CHECKING:
-    from tair_debug.models import Subject
     from tair_debug.terminal import Part
 
 NUMERICS: Final = "engine.numerics"
 _ONLY: Final = "engine.numerics_of"
-_RUNS: Final = 64  # a graph, besides the first two
 _SHOWN: Final = 5
-_OURS: Final = "torchair: "  # how warnings of the engine begin
+_RUNS: Final = 64  # a graph, besides the first two
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +72,7 @@ class Digits(Answer):
         rounded: How many operators round.
         untried: How many of them stayed in groups that were not opened.
         tolerance: What may be moved in the types of the results.
-        notes: What the options ask for and only a device shows.
+        notes: What the chip's rounding does not reach.
     """
 
     chip: str
@@ -95,47 +93,46 @@ class Digits(Answer):
         """The operator that costs most."""
         return self.costs[0] if self.costs and self.costs[0].moved > 0 else None
 
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON; infinity becomes a text."""
-        return {
-            "ok": self.ok,
-            "chip": self.chip,
-            "moved": {k: _plain(v) for k, v in self.moved.items()},
-            "tolerance": self.tolerance,
-            "rounded": self.rounded,
-            "untried": self.untried,
-            "costs": self.records(),
-            "notes": list(self.notes),
-        }
-
-    def records(self) -> list[dict[str, Any]]:
-        return [{k: _plain(v) for k, v in asdict(c).items()} for c in self.costs]
-
     def parts(self, detail: Detail = Detail()) -> Iterator[Part]:
         for name, moved in self.moved.items():
             text = f" the results move by {moved:.1e}; {digits_of(moved):.1f} digits are left"
-            style = "green" if moved <= self.tolerance else "red"
-            yield sentence(escape.line(text), f"{name} on {self.chip}:", style)
+            yield sentence(escape.line(text), f"{name} on {self.chip}:", "green" if moved <= self.tolerance else "red")
         if detail.quiet:
             return
         if self.first is None:
             yield sentence(f"no rounding of {self.chip} changes a result ({self.rounded} operators round)")
-        for place, cost in enumerate(self.costs[: None if detail.every else _SHOWN]):
+        for place, cost in enumerate(self.costs if detail.every else self.costs[:_SHOWN]):
             if not cost.moved:
                 break
-            lead, style = ("costs most:", "" if self.ok else "red") if not place else ("next:", "")
-            text = f" {cost.node} ({cost.op}), {cost.graph}: {cost.moved:.1e} by itself, {cost.rounds}"
-            yield sentence(escape.line(text), lead, style)
+            lead = "costs most:" if not place else "next:"
+            said = f" {cost.node} ({cost.op}), {cost.graph}: {cost.moved:.1e} by itself, {cost.rounds}"
+            yield sentence(escape.line(said), lead, "red" if not place and not self.ok else "")
             if cost.source:
                 yield sentence(escape.line(f"  {cost.source}: {cost.code}"))
         if self.untried:
             yield sentence(f"{self.untried} of {self.rounded} operators that round were looked at in groups only")
-        for note in self.notes:
-            yield sentence(escape.line(f"note: {note}"))
+        for text in self.notes:
+            yield sentence(escape.line(f"note: {text}"))
 
+    def records(self) -> list[dict[str, Any]]:
+        return [asdict(c) for c in self.costs]
 
-def _plain(value: Any) -> Any:
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON; infinity becomes a text."""
+
+        def plain(value: Any) -> Any:
+            return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+        return {
+            "ok": self.ok,
+            "chip": self.chip,
+            "moved": {k: plain(v) for k, v in self.moved.items()},
+            "tolerance": self.tolerance,
+            "rounded": self.rounded,
+            "untried": self.untried,
+            "costs": [{k: plain(v) for k, v in asdict(c).items()} for c in self.costs],
+            "notes": list(self.notes),
+        }
 
 
 def digits_of(moved: float) -> float:
@@ -182,16 +179,12 @@ def weigh_model(
 
         return run
 
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        try:
-            run_with(subject, side_by_side, backward=backward, dynamic=dynamic)
-        except GeError:
-            raise
-        except Exception as error:
-            raise untraceable(subject, error, fake=False) from error
-    ours = [text.removeprefix(_OURS) for w in said if (text := str(w.message)).startswith(_OURS)]
-    made.notes = list(dict.fromkeys(ours))
+    try:
+        run_with(subject, side_by_side, backward=backward, dynamic=dynamic)
+    except GeError:
+        raise
+    except Exception as error:
+        raise untraceable(subject, error, fake=False) from error
     made.costs.sort(key=lambda c: -c.moved)
     return made
 

@@ -17,7 +17,8 @@ Use = Literal["max-autotune", "reduce-overhead", "eager", "export"]
 
 _EVERYWHERE: Final = frozenset((
     "mode", "post_grad_custom_pre_pass", "post_grad_custom_post_pass", "debug.fx_summary.type",
-    "experimental_config.remove_noop_ops", "experimental_config.pattern_fusion_pass", "experimental_config.npu_fx_pass",
+    "debug.verify_rewrites", "experimental_config.remove_noop_ops", "experimental_config.pattern_fusion_pass",
+    "experimental_config.npu_fx_pass",
 ))  # fmt: skip
 _NOT_EXPORTING: Final = frozenset((
     "debug.fx_summary.skip_compile", "debug.data_dump.type", "debug.data_dump.filter", "debug.data_dump.path",
@@ -124,7 +125,7 @@ def _ignored(path: str, use: Use) -> str:
     if path in _NOT_EXPORTING:
         return "an export runs nothing" if use == "export" else ""
     if use == "reduce-overhead":
-        return "mode reduce-overhead makes no GE graph"
+        return "" if path == "cache_dir" else "mode reduce-overhead makes no GE graph"
     if use == "eager":
         return "the ATen graph runs as it stands, no GE graph is made"
     if use == "export" and path not in _GE_GRAPH:

@@ -381,7 +381,7 @@ EXPERIMENTAL: Final = (
 _NOT_BUILT: Final = "None in this version, with a warning."
 
 GRAPH_EX: Final = (
-    _flag("force_eager", False, "runtime", "here", "FX passes run, nothing is captured.", device="Same."),
+    _flag("force_eager", False, "graph", "here", "FX passes run, nothing is captured.", device="Same."),
     _flag("force_recapture", False, "runtime", "here", "Captures again before every run, in memory of its own.",
           device="Same."),
     Option("use_graph_pool", "tuple", None, "runtime", "device", "None.",
