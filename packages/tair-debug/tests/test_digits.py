@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from ge_graph.errors import ConfigError, EngineError
-from tair_debug import compare, digits
+from tair_debug import ask, compare, digits
 from tair_debug.cli import app
 from tair_debug.digits import weigh_model
 from tair_debug.models import Subject
+from torchair import CompilerConfig
 
 typer_testing = pytest.importorskip("typer.testing")
 
@@ -178,6 +179,14 @@ def test_halves_are_measured_in_their_own_type():
     assert found.ok
     assert found.rounded == 1
     assert found.tolerance == pytest.approx(3e-2)
+
+
+def test_as_a_function_with_what_only_a_device_shows():
+    config = CompilerConfig()
+    config.ge_config.precision_mode = "mixed_float16"
+    found = ask.digits(torch.mm, torch.randn(2, 8), torch.randn(8, 2), numerics="ascend910b", config=config)
+    assert found.rounded
+    assert any("lists of mixed precision" in note for note in found.notes), found.notes
 
 
 def test_dynamic_sizes():

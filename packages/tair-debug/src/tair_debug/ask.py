@@ -105,6 +105,32 @@ def compare(
     return compare_of(subject, tolerance, engine, backward=backward, dynamic=dynamic, isolate=isolate, output=output)
 
 
+def digits(
+    model: Callable[..., Any],
+    *inputs: Any,
+    numerics: str,
+    rtol: float | None = None,
+    engine: str = "cpu",
+    kwargs: Mapping[str, Any] | None = None,
+    config: Any = None,
+    backward: bool = False,
+    dynamic: bool = False,
+) -> Digits:
+    """Which operators cost the digits where a chip rounds; runs the model.
+
+    Args:
+        model, *inputs, kwargs, config, backward, dynamic: As ``summary`` has them; options of precision in ``config``
+            say what rounds.
+        numerics: The chip, as ``config.numerics`` takes it: ``ascend910b``.
+        rtol: How far results may move; by default what their types lose over a deep network.
+        engine: Engine that runs the GE graphs.
+
+    Errors: ConfigError GE1047 if the model cannot be traced, GE1044 if there is no such engine or it does not round.
+    """
+    subject = models.given(model, inputs, kwargs, fake=False, config=config)
+    return digits_of(subject, numerics, engine=engine, rtol=rtol, backward=backward, dynamic=dynamic)
+
+
 def view(
     model: Callable[..., Any],
     *inputs: Any,
@@ -226,14 +252,14 @@ def digits_of(
     backward: bool = False,
     dynamic: bool = False,
 ) -> Digits:
-    """Which operators cost the digits where a chip rounds; see ``tair_debug.digits.weigh_model``."""
-    from tair_debug import digits
+    """As ``digits``."""
     from tair_debug.compare import engine as engine_named
+    from tair_debug.digits import weigh_model
 
     options = {} if subject.config is None else subject.config.ge_options()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        found = digits.weigh_model(
+        found = weigh_model(
             subject, engine=engine_named(engine), chip=chip, options=options, backward=backward, dynamic=dynamic,
             rtol=rtol,
         )  # fmt: skip

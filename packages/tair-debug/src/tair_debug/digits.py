@@ -255,7 +255,7 @@ def _dearest(rules: Sequence[Any], alone: Callable[[Sequence[Any]], float]) -> t
 
     The dearest group is opened first. A group whose operators cancel each other is misjudged: the first ones are small.
     """
-    if len(rules) <= _RUNS:
+    if len(rules) <= 2 * _RUNS:  # groups would save little
         return [(rule, alone([rule])) for rule in rules], 0
     count = itertools.count()
     size = math.ceil(len(rules) / (_RUNS // 4))
