@@ -7,7 +7,7 @@ import functools
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from ge_graph.errors import ConfigError, GeError
 from torchair.config.compiler_config import CompilerConfig
@@ -300,9 +300,6 @@ def compile_graph(
         return _compile_graph(gm, example_inputs, config, decompositions, more, inference)
 
 
-_PHASES: Final = ("forward", "backward")
-
-
 def _compile_graph(
     gm: torch.fx.GraphModule,
     example_inputs: Sequence[Any],
@@ -347,7 +344,8 @@ def _compile_graph(
         config, "backward", model_id, training=True, gears=gears, guarded=guarded
     )
     if ahead:
-        forward, backward = (compiler_for_files(config, p, model_id, training=True)(gears) for p in _PHASES)
+        forward = compiler_for_files(config, "forward", model_id, training=True)(gears)
+        backward = compiler_for_files(config, "backward", model_id, training=True)(gears)
     if inference is not None:
         compiler = inference(gears)
     elif traced is not None:
