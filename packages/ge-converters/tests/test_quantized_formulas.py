@@ -25,6 +25,9 @@ INTS = torch.randint(-128, 127, (4, 8), dtype=I8, generator=SEED)
 BYTES = torch.randint(0, 255, (4, 8), dtype=U8, generator=SEED)
 
 
+FORMULAS = {**quantized.QUANTIZED, **quantized.BESIDE_CONVERTERS}
+
+
 def one(value, dtype=None):
     return torch.tensor(value, dtype=dtype)
 
@@ -76,14 +79,15 @@ def equal(got, want):
 
 @pytest.mark.parametrize(("name", "args"), CASES)
 def test_same_bits_as_the_operator(name, args):
-    equal(quantized.QUANTIZED[name](*args), op_of(ops, name)(*args))
+    equal(FORMULAS[name](*args), op_of(ops, name)(*args))
 
 
 def test_every_formula_has_a_case():
-    unseen = set(quantized.QUANTIZED) - {name for name, _ in CASES}
+    unseen = set(FORMULAS) - {name for name, _ in CASES}
     assert unseen == {"fake_quant_per_channel.default", "_choose_qparams_per_token_asymmetric_impl.default"}
-    for name in quantized.QUANTIZED:  # an operator that torch does not know has no case that could fail
-        assert op_of(ops, name) in quantized.decompositions()
+    registered = {**quantized.decompositions(), **quantized.beside_converters()}
+    for name in FORMULAS:  # an operator that torch does not know has no case that could fail
+        assert op_of(ops, name) in registered
 
 
 def test_a_channel_s_fake_quantisation():
@@ -119,3 +123,14 @@ def test_a_graph_of_them_runs(engine):
     lowered = lower(make_fx(fn, decomposition_table(), tracing_mode="fake", _allow_non_fake_inputs=True)(*args))
     made = engine.compile(lowered.graph, {}).run(list(args))
     equal(made[lowered.outputs[0].ge_index], fn(*args))
+
+
+@pytest.mark.parametrize("x", [X, TIES, X.bfloat16(), X.half() * 9, X[:0], X[0]])
+def test_around_zero_it_is_one_operator(x, engine):
+    def fn(x):
+        return ops.quantize_per_tensor(x, 0.5, 0, -128, 127, I8)
+
+    lowered = lower(make_fx(fn, decomposition_table(), tracing_mode="fake")(x))
+    made = engine.compile(lowered.graph, {}).run([x])
+    equal(made[lowered.outputs[0].ge_index], fn(x))
+    assert "AscendQuantV2" in [n.op for n in lowered.graph.nodes]
