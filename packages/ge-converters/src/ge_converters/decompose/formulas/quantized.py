@@ -142,7 +142,7 @@ def _choose_symmetric(
     return scale.to(torch.float64), zero_point
 
 
-def _choose_rows(input: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def _choose_rows(input: Tensor, dtype: torch.dtype) -> Any:
     if dtype != torch.int8:
         return NotImplemented
     scales = input.abs().amax(dim=-1, keepdim=True)
