@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch.ao.quantization.fx._decomposed  # registers the operators
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from ge_converters.decompose.formulas import quantized
@@ -12,6 +11,7 @@ from ge_converters.decompose.table import decomposition_table
 from ge_converters.lowering import lower
 
 aten = torch.ops.aten
+pytest.importorskip("torch.ao.quantization.fx._decomposed")  # registers the operators
 ops = torch.ops.quantized_decomposed
 SEED = torch.Generator().manual_seed(4)
 X = torch.randn(4, 8, generator=SEED) * 3

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch.ao.quantization.fx._decomposed  # registers the operators
 from torch import nn
 from torch.nn import functional as F
 
 from tair_testing.compiling import compiled
 
+pytest.importorskip("torch.ao.quantization.fx._decomposed")  # registers the operators
 ops = torch.ops.quantized_decomposed
 SCALES = torch.linspace(0.01, 0.1, 8)
 SHIFTS = torch.arange(-4, 4)
