@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch.ao.quantization.fx._decomposed  # registers the operators
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from ge_converters.decompose.formulas import quantized
@@ -12,6 +11,7 @@ from ge_converters.decompose.table import decomposition_table
 from ge_converters.lowering import lower
 
 aten = torch.ops.aten
+pytest.importorskip("torch.ao.quantization.fx._decomposed")  # registers the operators
 ops = torch.ops.quantized_decomposed
 SEED = torch.Generator().manual_seed(4)
 X = torch.randn(4, 8, generator=SEED) * 3
@@ -23,6 +23,9 @@ GROUPS = torch.rand(4, 2, generator=SEED) * 0.1 + 0.01
 I8, U8 = torch.int8, torch.uint8
 INTS = torch.randint(-128, 127, (4, 8), dtype=I8, generator=SEED)
 BYTES = torch.randint(0, 255, (4, 8), dtype=U8, generator=SEED)
+
+
+FORMULAS = {**quantized.QUANTIZED, **quantized.BESIDE_CONVERTERS}
 
 
 def one(value, dtype=None):
@@ -76,14 +79,15 @@ def equal(got, want):
 
 @pytest.mark.parametrize(("name", "args"), CASES)
 def test_same_bits_as_the_operator(name, args):
-    equal(quantized.QUANTIZED[name](*args), op_of(ops, name)(*args))
+    equal(FORMULAS[name](*args), op_of(ops, name)(*args))
 
 
 def test_every_formula_has_a_case():
-    unseen = set(quantized.QUANTIZED) - {name for name, _ in CASES}
+    unseen = set(FORMULAS) - {name for name, _ in CASES}
     assert unseen == {"fake_quant_per_channel.default", "_choose_qparams_per_token_asymmetric_impl.default"}
-    for name in quantized.QUANTIZED:  # an operator that torch does not know has no case that could fail
-        assert op_of(ops, name) in quantized.decompositions()
+    registered = {**quantized.decompositions(), **quantized.beside_converters()}
+    for name in FORMULAS:  # an operator that torch does not know has no case that could fail
+        assert op_of(ops, name) in registered
 
 
 def test_a_channel_s_fake_quantisation():
@@ -119,3 +123,14 @@ def test_a_graph_of_them_runs(engine):
     lowered = lower(make_fx(fn, decomposition_table(), tracing_mode="fake", _allow_non_fake_inputs=True)(*args))
     made = engine.compile(lowered.graph, {}).run(list(args))
     equal(made[lowered.outputs[0].ge_index], fn(*args))
+
+
+@pytest.mark.parametrize("x", [X, TIES, X.bfloat16(), X.half() * 9, X[:0], X[0]])
+def test_around_zero_it_is_one_operator(x, engine):
+    def fn(x):
+        return ops.quantize_per_tensor(x, 0.5, 0, -128, 127, I8)
+
+    lowered = lower(make_fx(fn, decomposition_table(), tracing_mode="fake")(x))
+    made = engine.compile(lowered.graph, {}).run([x])
+    equal(made[lowered.outputs[0].ge_index], fn(x))
+    assert "AscendQuantV2" in [n.op for n in lowered.graph.nodes]

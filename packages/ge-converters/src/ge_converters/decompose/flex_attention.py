@@ -66,8 +66,8 @@ class _Read:
     def _causal(self, node: Node) -> bool:
         _, _, query, key = self.places
         if node.target is aten.ge.Tensor:
-            return node.args == (query, key)
-        return node.target is aten.le.Tensor and node.args == (key, query)
+            return bool(node.args == (query, key))
+        return bool(node.target is aten.le.Tensor and node.args == (key, query))
 
 
 def _filled(node: Any) -> Any:

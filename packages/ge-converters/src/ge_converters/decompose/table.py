@@ -61,6 +61,7 @@ def decomposition_table(
     late_modules = (chunked_loss, regions, quantized, flex_attention)
     formulas = {op: f for module in late_modules for op, f in module.decompositions().items()}
     late = {op: f for op, f in formulas.items() if not used.layer(op)}
+    late |= {op: f for op, f in quantized.beside_converters().items() if used.layer(op) in ("", "built-in")}
     rules = {} if device_kernels else decomposition_rules()
     composite = {op: f for op, f in rules.items() if used.layer(op) in ("", "built-in")}
     return {**known, **late, **composite, **(custom or {})}

@@ -31,7 +31,7 @@ def lower(caller: Caller, effects: OpenScopes, node: torch.fx.Node) -> Any:
     if name == "auto_functionalized":
         return _functionalized(caller, node, _bases_v1(node))
     if name == "auto_functionalized_v2":
-        return _functionalized(caller, node, written_views(node.kwargs, node.args[0]._schema))  # type: ignore[union-attr]
+        return _functionalized(caller, node, written_views(node.kwargs, node.args[0]._schema))
     if name == "with_effects" and node.args[1] is aten._linalg_check_errors.default:
         return tuple(None for _ in node.meta["val"])  # as _drop of the walk: the operator itself stops the graph
     if name == "with_effects" and isinstance(node.args[1], torch._ops.OpOverload):
@@ -66,7 +66,7 @@ def _mutable_names(schema: Any) -> list[str]:
 def _bases_v1(node: torch.fx.Node) -> tuple[list[Any], dict[str, Any], dict[str, Any]]:
     """Bases in the order they are returned, the op's arguments, and per mutable argument how it views its base."""
     kwargs = dict(node.kwargs)
-    names = _mutable_names(node.args[0]._schema)  # type: ignore[union-attr]
+    names = _mutable_names(node.args[0]._schema)
     bases = [kwargs[n] for n in names]
     views: dict[str, Any] = {n: (i, "alias", {}) if kwargs[n] is not None else None for i, n in enumerate(names)}
     return bases, kwargs, views

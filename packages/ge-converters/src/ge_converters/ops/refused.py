@@ -45,8 +45,8 @@ REFUSED: Final[dict[str, tuple[str, ...]]] = {
         "linalg_ldl_solve",
     ),
     f"GE has no operator that hashes the bits of a tensor; {_HOST}": ("hash_tensor",),
-    "GE has no type of elements with a scale; use fake quantisation, or convert_pt2e, whose programs hold int8 and scales "
-    "apart": ("quantize_per_tensor", "quantize_per_tensor_dynamic", "quantize_per_channel", "dequantize"),
+    "GE has no type of elements with a scale; use fake quantisation, or convert_pt2e, whose programs hold int8 and "
+    "scales apart": ("quantize_per_tensor", "quantize_per_tensor_dynamic", "quantize_per_channel", "dequantize"),
     "GE knows dense tensors only; keep sparse tensors outside the compiled function": (
         "_to_sparse",
         "_spdiags",

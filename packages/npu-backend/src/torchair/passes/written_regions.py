@@ -79,7 +79,7 @@ def _form(op: Any, names: list[str], written: list[str]) -> _Form | None:
 
 def _rewritten(gm: torch.fx.GraphModule, node: Node) -> bool:
     graph, op = gm.graph, node.args[0]
-    schema = schema_of_region(getattr(gm, str(node.kwargs["_op_schema"].target)))  # type: ignore[union-attr]
+    schema = schema_of_region(getattr(gm, str(node.kwargs["_op_schema"].target)))
     bases, kwargs, views = written_views(node.kwargs, schema)
     form = _form(op, [a.name for a in schema.arguments], list(views))
     if form is None or any(not isinstance(v, tuple) for v in views.values()):
@@ -161,8 +161,8 @@ def _function(given: torch.fx.GraphModule, form: _Form, written: list[str], retu
 def _as(graph: torch.fx.Graph, node: Node, now: dict[Node, Node]) -> Node:
     """What ``copy_`` leaves in its target: the source, in type and size of the target."""
     target, source = node.args[:2]
-    assert isinstance(target, Node)
-    assert isinstance(source, Node)
+    assert isinstance(target, torch.fx.Node)
+    assert isinstance(source, torch.fx.Node)
     have, want = value_of(source), value_of(target)
     if (have.dtype, have.shape) == (want.dtype, want.shape):
         return now[source]

@@ -146,6 +146,7 @@ ROWS: Final[dict[str, tuple[Takes, Callable[..., Any] | None]]] = {
     "_upsample_bicubic2d_aa.default": (_fixed, windows.FORMULAS["_upsample_bicubic2d_aa.default"]),
     "adaptive_max_pool3d.default": (_fixed, windows.adaptive_max_pool3d),
     **dict.fromkeys(_NORMS, (_not_double, None)),
+    "hardswish.default": (_float, None),
     "_native_batch_norm_legit_no_training.default": (_not_double, _batch_norm_in_use),  # torch's formula writes
 }
 

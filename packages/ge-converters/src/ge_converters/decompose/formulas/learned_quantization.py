@@ -115,7 +115,7 @@ def _observed(
     self: Tensor, observer_on: Tensor, fake_quant_on: Tensor, running_min: Tensor, running_max: Tensor, scale: Tensor,
     zero_point: Tensor, averaging_const: float, quant_min: int, quant_max: int, ch_axis: int,
     per_row_fake_quant: bool = False, symmetric_quant: bool = False,
-) -> tuple[Tensor, ...]:  # fmt: skip
+) -> Any:  # fmt: skip
     """Result, mask, and the new values of running_min, running_max, scale and zero_point.
 
     NotImplemented for ranges that have no size yet, and for channels along another axis than the first.
@@ -133,7 +133,7 @@ def _observed(
         new = new.to(running.dtype).reshape(running.shape)
         moved = torch.where(running.isinf(), new, running + averaging_const * (new - running))
         ranges.append(torch.where(seen, moved, running))
-    made_scale, made_shift = _parameters(*ranges, quant_min, quant_max, symmetric_quant)
+    made_scale, made_shift = _parameters(ranges[0], ranges[1], quant_min, quant_max, symmetric_quant)
     on = fake_quant_on.reshape(()) != 0
     scale = torch.where(on, made_scale.to(scale.dtype).reshape(scale.shape), scale)
     zero_point = torch.where(on, made_shift.to(zero_point.dtype).reshape(zero_point.shape), zero_point)

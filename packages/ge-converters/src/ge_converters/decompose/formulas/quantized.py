@@ -51,6 +51,15 @@ def _quantize(
     return _between(shifted, quant_min, quant_max).to(dtype)
 
 
+def _quantize_beside(
+    input: Tensor, scale: Any, zero_point: Any, quant_min: Any, quant_max: Any, dtype: torch.dtype
+) -> Tensor:
+    """NotImplemented for what is one GE operator: all of int8, around zero."""
+    if not zero_point and (quant_min, quant_max, dtype) == (-128, 127, torch.int8) and 1 <= input.dim() <= 8:
+        return NotImplemented
+    return _quantize(input, scale, zero_point, quant_min, quant_max, dtype)
+
+
 def _dequantize(
     input: Tensor, scale: Any, zero_point: Any, quant_min: Any, quant_max: Any, dtype: torch.dtype, *,
     out_dtype: torch.dtype | None = None,
@@ -133,7 +142,7 @@ def _choose_symmetric(
     return scale.to(torch.float64), zero_point
 
 
-def _choose_rows(input: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def _choose_rows(input: Tensor, dtype: torch.dtype) -> Any:
     if dtype != torch.int8:
         return NotImplemented
     scales = input.abs().amax(dim=-1, keepdim=True)
@@ -161,7 +170,6 @@ def _fake_channels(
 
 
 QUANTIZED: Final[dict[str, Callable[..., Any]]] = {
-    "quantize_per_tensor.default": _quantize,
     "quantize_per_tensor.tensor": _quantize,
     "quantize_per_tensor.tensor2": _quantize,
     "dequantize_per_tensor.default": _dequantize,
@@ -183,10 +191,22 @@ QUANTIZED: Final[dict[str, Callable[..., Any]]] = {
 }
 
 
+BESIDE_CONVERTERS: Final[dict[str, Callable[..., Any]]] = {"quantize_per_tensor.default": _quantize_beside}
+
+
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """The formulas by overload, as far as the namespace is registered."""
+    return _by_overload(QUANTIZED)
+
+
+def beside_converters() -> dict[Any, Callable[..., Any]]:
+    """Formulas for arguments that the op's converter cannot take, likewise."""
+    return _by_overload(BESIDE_CONVERTERS)
+
+
+def _by_overload(table: dict[str, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
     found = {}
-    for name, function in QUANTIZED.items():
+    for name, function in table.items():
         packet, overload = name.split(".")
         op = getattr(getattr(torch.ops.quantized_decomposed, packet, None), overload, None)
         if op is not None:
