@@ -11,8 +11,8 @@ from typing import Any
 
 from ge_graph import escape
 from ge_graph.errors import GeError
-from tair_debug import artefacts, tracing
-from tair_debug.cli import answer, console, say
+from tair_debug import artefacts, models
+from tair_debug.terminal import answer, console, say
 from torchair.ranks import programs, report
 from torchair.ranks.problems import listed
 from torchair.ranks.run import TOLERANCE, RanksReport, check_ranks, checked_mesh
@@ -51,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Exit codes: 0 all well, 1 a fault was found, 2 wrong usage or failure.",
     )
     add = parser.add_argument
-    add("model", metavar="FILE.py:FACTORY", help="a function that returns the whole model and its inputs; or one of a "
+    add("model", metavar="MODEL", help="FILE.py:FACTORY, a function that returns the whole model and its inputs; or one of a "
         "DeviceMesh that returns those of the rank that calls it, and the whole model for None")  # fmt: skip
     add("--mesh", required=True, metavar="tp=8,ep=8", help="dimensions of the mesh, outermost first")
     add("--shard", metavar="FUNCTION", default="shard", help="shard(model, mesh) cuts the model for the rank that "
@@ -85,11 +85,11 @@ def _checked(given: argparse.Namespace) -> RanksReport:
     more: dict[str, Any] = {
         "mesh": mesh, "backward": given.backward, "dynamic": given.dynamic, "tolerance": given.tolerance,
     }  # fmt: skip
-    factory = tracing.function_of(given.model)
+    factory = models.factory_of(given.model)
     if programs.takes_mesh(factory):
         return check_ranks(factory, **more)
     file = given.model.rpartition(":")[0]
-    shard = tracing.function_of(given.shard if ".py:" in given.shard else f"{file}:{given.shard}")
+    shard = models.factory_of(given.shard if ":" in given.shard else f"{file}:{given.shard}")
     made = programs.program_of(factory())
     inputs = [args for args, _ in made.steps]
     kwargs = made.steps[0][1] if made.steps else None

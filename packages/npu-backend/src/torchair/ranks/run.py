@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 
-from tair_debug import tracing
+from tair_debug import models, tracing
 from torchair.compiler.backend import get_npu_backend
 from torchair.compiler.pipeline import engine_here
 from torchair.ranks import diagnosis, plans, programs
@@ -168,7 +168,7 @@ def run(
         report.faults = diagnosis.find(build, ready, sizes, tolerance)
         if not report.faults:
             raise tracing.untraceable(
-                tracing.Subject(lambda: None, name="the model of a rank"), error, fake=False
+                models.Subject(lambda: None, name="the model of a rank"), error, fake=False
             ) from error
         results = None
     report.programs = [list(m.programs) for m in world.members]
