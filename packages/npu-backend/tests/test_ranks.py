@@ -522,3 +522,19 @@ def test_command_without_a_function_that_cuts(tmp_path, capsys):
     file.write_text(MODEL)
     assert command.main([f"{file}:make", "--mesh", "tp=2", "--shard", "absent"]) == 2
     assert "GE1043" in capsys.readouterr().err
+
+
+def test_what_users_code_raises(tmp_path, capsys):
+    """Factories, the whole model and the cutting function: an error of ours with their words, never a traceback."""
+    file = tmp_path / "model.py"
+    raising = "def broken():\n    raise KeyError('lost')\n\ndef torn(model, mesh):\n    raise KeyError('torn')\n"
+    file.write_text(f"{MODEL}\n{raising}\ndef odd():\n    return make()[0], (torch.ones(2, 3),)\n")
+    for arguments, code, words in (
+        ([f"{file}:broken"], "GE1080", "lost"),
+        ([f"{file}:odd"], "GE1047", "the whole model"),
+        ([f"{file}:make", "--shard", "torn"], "GE1047", "torn"),
+    ):
+        assert command.main([*arguments, "--mesh", "tp=2", "--json"]) == 2
+        error = json.loads(capsys.readouterr().out)["error"]
+        assert error["code"] == code
+        assert words in error["what"]

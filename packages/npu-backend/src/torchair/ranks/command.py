@@ -51,8 +51,8 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Exit codes: 0 all well, 1 a fault was found, 2 wrong usage or failure.",
     )
     add = parser.add_argument
-    add("model", metavar="MODEL", help="FILE.py:FACTORY, a function that returns the whole model and its inputs; or one of a "
-        "DeviceMesh that returns those of the rank that calls it, and the whole model for None")  # fmt: skip
+    add("model", metavar="MODEL", help="FILE.py:FACTORY, a function that returns the whole model and its inputs; or one of "
+        "a DeviceMesh that returns those of the rank that calls it, and the whole model for None")  # fmt: skip
     add("--mesh", required=True, metavar="tp=8,ep=8", help="dimensions of the mesh, outermost first")
     add("--shard", metavar="FUNCTION", default="shard", help="shard(model, mesh) cuts the model for the rank that "
         "calls it; a name in the same file, or FILE.py:FUNCTION (default: shard)")  # fmt: skip
@@ -90,7 +90,13 @@ def _checked(given: argparse.Namespace) -> RanksReport:
         return check_ranks(factory, **more)
     file = given.model.rpartition(":")[0]
     shard = models.factory_of(given.shard if ":" in given.shard else f"{file}:{given.shard}")
-    made = programs.program_of(factory())
+    try:
+        made = programs.program_of(factory())
+    except GeError:
+        raise
+    except Exception as error:
+        said = escape.line(f"{type(error).__name__}: {error}", 500)
+        raise programs.bad(f"the factory raised {said}", "repair the factory") from error
     inputs = [args for args, _ in made.steps]
     kwargs = made.steps[0][1] if made.steps else None
     return check_ranks(made.model, inputs or (), kwargs, shard=shard, **more)

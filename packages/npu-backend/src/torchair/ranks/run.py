@@ -10,6 +10,7 @@ from typing import Any, Final
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 
+from ge_graph.errors import GeError
 from tair_debug import models, tracing
 from torchair.compiler.backend import get_npu_backend
 from torchair.compiler.pipeline import engine_here
@@ -152,7 +153,10 @@ def run(
     """See ``check_ranks``."""
     report = RanksReport(sizes)
     mesh = Mesh(sizes)
-    whole = Reference(build, backward)
+    try:
+        whole = Reference(build, backward)
+    except Exception as error:
+        raise _untraceable(error, "the whole model") from error
     ready = functools.partial(prepared, build=build, sizes=sizes)
     weights, engine = Weights(), RanksEngine()
     world = World(mesh.count, functools.partial(_compare_graphs, report))
@@ -167,9 +171,7 @@ def run(
         # a wrong shape may be what a wrong collective has made
         report.faults = diagnosis.find(build, ready, sizes, tolerance)
         if not report.faults:
-            raise tracing.untraceable(
-                models.Subject(lambda: None, name="the model of a rank"), error, fake=False
-            ) from error
+            raise _untraceable(error, "the model of a rank") from error
         results = None
     report.programs = [list(m.programs) for m in world.members]
     report.log, report.graphs, report.distinct = world.log, engine.graphs, engine.distinct
@@ -180,6 +182,10 @@ def run(
         if bad:
             report.faults = diagnosis.find(build, ready, sizes, tolerance) or [_unexplained(bad[0], report)]
     return report
+
+
+def _untraceable(error: Exception, name: str) -> GeError:
+    return tracing.untraceable(models.Subject(lambda: None, name=name), error, fake=False)
 
 
 def _compare_graphs(report: RanksReport, gate: list[Member]) -> None:
