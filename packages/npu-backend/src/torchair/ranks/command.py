@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("model", metavar="MODEL", help="FILE.py:FACTORY, a function that returns the whole model and its inputs; "
-        "or one of a DeviceMesh that returns those of the rank that calls it, and the whole model for None")  # fmt: skip
+        "or one of a DeviceMesh that returns those of the calling rank, and the whole model for None")  # fmt: skip
     add("--mesh", required=True, metavar="tp=8,ep=8", help="dimensions of the mesh, outermost first")
     add("--shard", metavar="FUNCTION", default="shard", help="shard(model, mesh) cuts the model for the rank that "
         "calls it; a name in the same file, or FILE.py:FUNCTION (default: shard)")  # fmt: skip
