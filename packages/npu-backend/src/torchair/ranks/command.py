@@ -14,7 +14,7 @@ from ge_graph.errors import GeError
 from tair_debug import artefacts, models
 from tair_debug.terminal import answer, console, say
 from torchair.ranks import programs, report
-from torchair.ranks.problems import listed
+from torchair.ranks.problems import bad, listed
 from torchair.ranks.run import TOLERANCE, RanksReport, check_ranks, checked_mesh
 
 
@@ -72,9 +72,7 @@ def mesh_of(text: str) -> dict[str, int]:
     """
     parts = [part.partition("=") for part in text.split(",")]
     if any(not size.strip().isdecimal() for _, _, size in parts) or len({n.strip() for n, _, _ in parts}) < len(parts):
-        raise programs.bad(
-            f"--mesh is {escape.line(text, 200)!r}", "write each dimension once, such as --mesh tp=8,ep=8"
-        )
+        raise bad(f"--mesh is {escape.line(text, 200)!r}", "write each dimension once, such as --mesh tp=8,ep=8")
     return checked_mesh({name.strip(): int(size) for name, _, size in parts})
 
 
@@ -96,7 +94,7 @@ def _checked(given: argparse.Namespace) -> RanksReport:
         raise
     except Exception as error:
         said = escape.line(f"{type(error).__name__}: {error}", 500)
-        raise programs.bad(f"the factory raised {said}", "repair the factory") from error
+        raise bad(f"the factory raised {said}", "repair the factory") from error
     inputs = [args for args, _ in made.steps]
     kwargs = made.steps[0][1] if made.steps else None
     return check_ranks(made.model, inputs or (), kwargs, shard=shard, **more)

@@ -18,7 +18,7 @@ from torchair.ranks import diagnosis, plans, programs
 from torchair.ranks.engine import RanksEngine, adopt_mesh
 from torchair.ranks.exchange import Record
 from torchair.ranks.plans import Planned
-from torchair.ranks.problems import NUMBERS, Fault, RanksError, listed
+from torchair.ranks.problems import NUMBERS, Fault, RanksError, bad, listed
 from torchair.ranks.programs import Build, Program, Weights
 from torchair.ranks.relations import Mesh, Relation, relation
 from torchair.ranks.world import Member, World, here
@@ -137,13 +137,9 @@ def checked_mesh(mesh: Mapping[str, int]) -> dict[str, int]:
     """
     sizes = {str(name): size for name, size in mesh.items()}
     if not sizes or not all(type(s) is int and s > 0 and n.isidentifier() for n, s in sizes.items()):
-        raise programs.bad(
-            f"the mesh is {dict(mesh)!r:.200}", "name each dimension and its length, such as tp=8 or dp=2,tp=4"
-        )
+        raise bad(f"the mesh is {dict(mesh)!r:.200}", "name each dimension and its length, such as tp=8 or dp=2,tp=4")
     if Mesh(sizes).count > 1024:
-        raise programs.bad(
-            f"the mesh has {Mesh(sizes).count} ranks", "take at most 1024: a smaller mesh shows the same"
-        )
+        raise bad(f"the mesh has {Mesh(sizes).count} ranks", "take at most 1024: a smaller mesh shows the same")
     return sizes
 
 
@@ -178,9 +174,9 @@ def run(
     report.held, report.kept = weights.held, weights.kept
     if results is not None:
         _compare(report, whole, results, mesh, tolerance)
-        bad = [c for c in report.compared if not c.relation.good]
-        if bad:
-            report.faults = diagnosis.find(build, ready, sizes, tolerance) or [_unexplained(bad[0], report)]
+        wrong = [c for c in report.compared if not c.relation.good]
+        if wrong:
+            report.faults = diagnosis.find(build, ready, sizes, tolerance) or [_unexplained(wrong[0])]
     return report
 
 
@@ -285,10 +281,10 @@ def _compare(report: RanksReport, whole: Reference, results: Sequence[Any], mesh
             report.compared.append(Compared(f"gradient of {name}", relation(values, want, mesh, tolerance)))
 
 
-def _unexplained(bad: Compared, report: RanksReport) -> Fault:
+def _unexplained(compared: Compared) -> Fault:
     """The fault where eager ranks do what the whole model does, or where no module shows the difference first."""
-    r = bad.relation
+    r = compared.relation
     return Fault(
-        NUMBERS, f"{bad.name} of {listed(r.ranks)} differs from the whole model's by {r.worst:.1e} "
+        NUMBERS, f"{compared.name} of {listed(r.ranks)} differs from the whole model's by {r.worst:.1e} "
         "of its largest element, and no module shows it first", r.ranks, kind="differs",
     )  # fmt: skip
