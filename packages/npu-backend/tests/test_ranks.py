@@ -388,6 +388,18 @@ def test_the_rank_that_does_otherwise_is_named():
     assert left_out.what.startswith("rank 2 leaves out all_reduce(sum)")
 
 
+def test_collectives_that_meet_by_chance():
+    """A rank leaves out the first of two that look alike, or whose sizes differ: that one is named, not the second."""
+    usual = [planned(line=1), planned(line=2), planned("all_gather", line=3)]
+    (fault,) = plans.check({0: usual, 1: usual[1:]})
+    assert (fault.code, fault.source) == ("GE4070", "model.py:1 in forward")
+    usual[1] = planned(line=2, sizes=(8,))
+    (fault,) = plans.check({0: usual, 1: usual[1:]})
+    assert (fault.code, fault.source) == ("GE4070", "model.py:1 in forward")
+    (fault,) = plans.check({0: usual[:2], 1: [planned(line=2)]})
+    assert (fault.code, fault.source) == ("GE4072", "model.py:1 in forward")
+
+
 def test_ranks_with_no_collective_left():
     (fault,) = plans.check({0: [planned()], 1: []})
     assert (fault.code, fault.ranks) == ("GE4072", (0, 1))
