@@ -397,7 +397,7 @@ def test_collectives_that_meet_by_chance():
     (fault,) = plans.check({0: usual, 1: usual[1:]})
     assert (fault.code, fault.source) == ("GE4070", "model.py:1 in forward")
     (fault,) = plans.check({0: usual[:2], 1: [planned(line=2)]})
-    assert (fault.code, fault.source) == ("GE4072", "model.py:1 in forward")
+    assert (fault.code, fault.source) == ("GE4070", "model.py:1 in forward")
 
 
 def test_ranks_with_no_collective_left():
