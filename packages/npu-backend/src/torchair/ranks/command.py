@@ -83,11 +83,11 @@ def _checked(given: argparse.Namespace) -> RanksReport:
     more: dict[str, Any] = {
         "mesh": mesh, "backward": given.backward, "dynamic": given.dynamic, "tolerance": given.tolerance,
     }  # fmt: skip
-    factory = models.factory_of(given.model)
+    factory = models.function_of(given.model)
     if programs.takes_mesh(factory):
         return check_ranks(factory, **more)
     file = given.model.rpartition(":")[0]
-    shard = models.factory_of(given.shard if ":" in given.shard else f"{file}:{given.shard}")
+    shard = models.function_of(given.shard if ":" in given.shard else f"{file}:{given.shard}")
     try:
         made = programs.program_of(factory())
     except GeError:
