@@ -52,26 +52,40 @@ def gradients(net):
     return {n: g.full_tensor() if isinstance(g, DTensor) else g for n, g in grads.items()}
 
 
-@case(False, name="sequence_parallel")
-@case(True, name="sequence_parallel_dynamic")
-def sequence_parallel(dynamic):
-    """Norms on parts of the sequence, linears on parts of the width; forward and backward."""
+def sequence_pair():
+    """Norms on parts of the sequence, linears on parts of the width."""
     whole, cut = pair()
     parallelize_module(cut, mesh(), {
         "norm": SequenceParallel(),
         "up": ColwiseParallel(input_layouts=Shard(1)),
         "down": RowwiseParallel(output_layouts=Replicate()),
     })  # fmt: skip
-    net = compiled(cut, dynamic=dynamic)
-    for length in (4, 6) if dynamic else (4,):
-        x = rows(2, length, 8)
-        close(net(x), whole(x), **NEAR)
+    return whole, cut
+
+
+@case()
+def sequence_parallel():
+    """Forward and backward."""
+    whole, cut = sequence_pair()
+    net = compiled(cut)
+    x = rows(2, 4, 8)
+    close(net(x.chunk(WORLD, 1)[dist.get_rank()]), whole(x), **NEAR)
     whole.zero_grad(), cut.zero_grad()
-    for each in (whole, net):
-        each(x).square().sum().backward()
+    for each, given in ((whole, x), (net, x.chunk(WORLD, 1)[dist.get_rank()])):
+        each(given).square().sum().backward()
     want = gradients(whole)
     for name, grad in gradients(cut).items():
         close(grad, want[name], rtol=1e-4, atol=1e-4)
+
+
+@case()
+def sequence_parallel_with_symbolic_sizes():
+    """A gap of torch's, whatever the backend: AOTAutograd loses the size of a DTensor that is cut along it."""
+    for backend in ("aot_eager", torchair.get_npu_backend()):
+        torch._dynamo.reset()
+        net = torch.compile(sequence_pair()[1], backend=backend, dynamic=True)
+        with pytest.raises(Exception, match="is ?not tracked with proxy"):
+            net(rows(2, 2, 8))
 
 
 class Expert(nn.Module):
@@ -92,7 +106,7 @@ def expert_parallel():
 
     def f(x, to):
         order = torch.argsort(to, stable=True)
-        sent = torch.bincount(to, minlength=WORLD)
+        sent = (to[:, None] == torch.arange(WORLD)).sum(0)
         received = torch.empty_like(sent)
         dist.all_to_all_single(received, sent)
         out, back = sent.tolist(), received.tolist()
@@ -130,7 +144,7 @@ def context_parallel():
     nn.functional.scaled_dot_product_attention(*whole, is_causal=True).square().sum().backward()
     got.square().sum().backward()
     for mine, all_of_it in zip(own, whole):
-        close(mine.grad, all_of_it.grad.chunk(WORLD, 2)[rank], **NEAR)
+        close(mine.grad, all_of_it.grad.chunk(WORLD, 2)[rank], rtol=1e-4, atol=1e-4)
 
 
 @case()

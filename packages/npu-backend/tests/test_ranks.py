@@ -309,6 +309,12 @@ def test_nothing_is_left_of_a_world():
     assert dist.is_initialized() == before
 
 
+def test_worlds_do_not_nest():
+    with pytest.raises(ConfigError, match="GE1080.*already"):
+        World(2).run(lambda rank: World(2).run(lambda inner: inner))
+    assert World(2).run(lambda rank: dist.get_world_size()) == [2, 2]
+
+
 def test_ranks_that_wait_for_ever():
     def work(rank):
         if rank:
@@ -380,6 +386,18 @@ def test_the_rank_that_does_otherwise_is_named():
     (left_out,) = plans.check({**dict.fromkeys((0, 1, 3), usual), 2: usual[1:]})
     assert left_out.source == "model.py:1 in forward"
     assert left_out.what.startswith("rank 2 leaves out all_reduce(sum)")
+
+
+def test_collectives_that_meet_by_chance():
+    """A rank leaves out the first of two that look alike, or whose sizes differ: that one is named, not the second."""
+    usual = [planned(line=1), planned(line=2), planned("all_gather", line=3)]
+    (fault,) = plans.check({0: usual, 1: usual[1:]})
+    assert (fault.code, fault.source) == ("GE4070", "model.py:1 in forward")
+    usual[1] = planned(line=2, sizes=(8,))
+    (fault,) = plans.check({0: usual, 1: usual[1:]})
+    assert (fault.code, fault.source) == ("GE4070", "model.py:1 in forward")
+    (fault,) = plans.check({0: usual[:2], 1: [planned(line=2)]})
+    assert (fault.code, fault.source) == ("GE4070", "model.py:1 in forward")
 
 
 def test_ranks_with_no_collective_left():
@@ -522,3 +540,19 @@ def test_command_without_a_function_that_cuts(tmp_path, capsys):
     file.write_text(MODEL)
     assert command.main([f"{file}:make", "--mesh", "tp=2", "--shard", "absent"]) == 2
     assert "GE1043" in capsys.readouterr().err
+
+
+def test_what_users_code_raises(tmp_path, capsys):
+    """Factories, the whole model and the cutting function: an error of ours with their words, never a traceback."""
+    file = tmp_path / "model.py"
+    raising = "def broken():\n    raise KeyError('lost')\n\ndef torn(model, mesh):\n    raise KeyError('torn')\n"
+    file.write_text(f"{MODEL}\n{raising}\ndef odd():\n    return make()[0], (torch.ones(2, 3),)\n")
+    for arguments, code, words in (
+        ([f"{file}:broken"], "GE1080", "lost"),
+        ([f"{file}:odd"], "GE1047", "the whole model"),
+        ([f"{file}:make", "--shard", "torn"], "GE1047", "torn"),
+    ):
+        assert command.main([*arguments, "--mesh", "tp=2", "--json"]) == 2
+        error = json.loads(capsys.readouterr().out)["error"]
+        assert error["code"] == code
+        assert words in error["what"]

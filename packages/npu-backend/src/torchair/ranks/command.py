@@ -14,7 +14,7 @@ from ge_graph.errors import GeError
 from tair_debug import artefacts, models
 from tair_debug.terminal import answer, console, say
 from torchair.ranks import programs, report
-from torchair.ranks.problems import listed
+from torchair.ranks.problems import bad, listed
 from torchair.ranks.run import TOLERANCE, RanksReport, check_ranks, checked_mesh
 
 
@@ -51,8 +51,8 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Exit codes: 0 all well, 1 a fault was found, 2 wrong usage or failure.",
     )
     add = parser.add_argument
-    add("model", metavar="FILE.py:FACTORY", help="a function that returns the whole model and its inputs; or one of a "
-        "DeviceMesh that returns those of the rank that calls it, and the whole model for None")  # fmt: skip
+    add("model", metavar="MODEL", help="FILE.py:FACTORY, a function that returns the whole model and its inputs; "
+        "or one of a DeviceMesh that returns those of the calling rank, and the whole model for None")  # fmt: skip
     add("--mesh", required=True, metavar="tp=8,ep=8", help="dimensions of the mesh, outermost first")
     add("--shard", metavar="FUNCTION", default="shard", help="shard(model, mesh) cuts the model for the rank that "
         "calls it; a name in the same file, or FILE.py:FUNCTION (default: shard)")  # fmt: skip
@@ -72,9 +72,7 @@ def mesh_of(text: str) -> dict[str, int]:
     """
     parts = [part.partition("=") for part in text.split(",")]
     if any(not size.strip().isdecimal() for _, _, size in parts) or len({n.strip() for n, _, _ in parts}) < len(parts):
-        raise programs.bad(
-            f"--mesh is {escape.line(text, 200)!r}", "write each dimension once, such as --mesh tp=8,ep=8"
-        )
+        raise bad(f"--mesh is {escape.line(text, 200)!r}", "write each dimension once, such as --mesh tp=8,ep=8")
     return checked_mesh({name.strip(): int(size) for name, _, size in parts})
 
 
@@ -89,8 +87,14 @@ def _checked(given: argparse.Namespace) -> RanksReport:
     if programs.takes_mesh(factory):
         return check_ranks(factory, **more)
     file = given.model.rpartition(":")[0]
-    shard = models.function_of(given.shard if ".py:" in given.shard else f"{file}:{given.shard}")
-    made = programs.program_of(factory())
+    shard = models.function_of(given.shard if ":" in given.shard else f"{file}:{given.shard}")
+    try:
+        made = programs.program_of(factory())
+    except GeError:
+        raise
+    except Exception as error:
+        said = escape.line(f"{type(error).__name__}: {error}", 500)
+        raise bad(f"the factory raised {said}", "repair the factory") from error
     inputs = [args for args, _ in made.steps]
     kwargs = made.steps[0][1] if made.steps else None
     return check_ranks(made.model, inputs or (), kwargs, shard=shard, **more)

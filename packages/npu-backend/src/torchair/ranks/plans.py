@@ -187,6 +187,9 @@ def check(programs: Mapping[int, Sequence[Planned]]) -> list[Fault]:
             if not all(r in heads and _meets(head, heads[r], rank, r) for r in party):
                 continue
             faults += _unequal([(r, heads[r]) for r in party])
+            strange = next((r for r in party if _mark(heads[r]) != _mark(head) and head.peer < 0), rank)
+            if faults and strange != rank:  # no sizes that differ, but ranks that met by chance
+                return [_out_of_order(programs, at, rank, strange)]
             for r in party:
                 at[r] += 1
             moved = True
@@ -247,11 +250,10 @@ def _stuck(programs: Mapping[int, Sequence[Planned]], at: Mapping[int, int]) -> 
                 continue  # not before a graph now
             theirs = heads.get(other)
             if theirs is None:
-                return [_fault(WAITS, f"{listed([rank])} enters {head.line()}, "
-                               f"{listed([other])} has no collective left", (rank, other), head)]  # fmt: skip
+                return [_out_of_order(programs, at, rank, other)]
             if theirs.open or _meets(head, theirs, rank, other) or _waits_elsewhere(theirs, programs):
                 continue
-            return [_out_of_order(programs, at, heads, rank, other)]
+            return [_out_of_order(programs, at, rank, other)]
     for rank, head in sorted(heads.items()):
         if not head.open and all(r in programs for r in head.members):
             what = f"{listed(sorted(heads))} wait for each other, {listed([rank])} in {_with_group(head)}"
@@ -259,21 +261,38 @@ def _stuck(programs: Mapping[int, Sequence[Planned]], at: Mapping[int, int]) -> 
     return []
 
 
-def _out_of_order(
-    programs: Mapping[int, Sequence[Planned]], at: Mapping[int, int], heads: Mapping[int, Planned], one: int, other: int
-) -> Fault:
-    """Of two ranks that do not meet, the one that does otherwise than most ranks of the world is at fault."""
-    often = Counter((h.title(), h.place.source) for h in heads.values())
-    usual, odd = sorted((one, other), key=lambda r: -often[heads[r].title(), heads[r].place.source])
-    wanted, got = heads[usual], heads[odd]
-    later = [(p.title(), p.place.source) for p in programs[usual][at[usual] + 1 :]]
-    if (got.title(), got.place.source) in later:
-        what = (
-            f"{listed([odd])} leaves out {_with_group(wanted)}, which {listed([usual])} enters, and is at {got.line()}"
-        )
-        return _fault(ORDER, what, (one, other), wanted)
+def _out_of_order(programs: Mapping[int, Sequence[Planned]], at: Mapping[int, int], one: int, other: int) -> Fault:
+    """Of two ranks that do not meet, the one that does otherwise than most ranks of the world is at fault.
+
+    Collectives that look alike have met by chance if their lines differ: the fault is where the lines first do.
+    """
+    first = _parting(programs[one], programs[other], min(at[one], at[other]))
+    here = {r: program[first] for r, program in programs.items() if first < len(program)}
+    often = Counter(map(_mark, here.values()))
+    usual, odd = sorted((one, other), key=lambda r: -often[_mark(here[r])] if r in here else 0)
+    wanted, got = here[usual], here.get(odd)
+    later = [_mark(p) for p in programs[usual][first + 1 :]]
+    if got is None or _mark(got) in later:
+        there = "has no collective left" if got is None else f"is at {got.line()}"
+        what = f"{listed([odd])} leaves out {_with_group(wanted)}, which {listed([usual])} enters, and {there}"
+        return _fault(ORDER if got is not None else WAITS, what, (one, other), wanted)
     what = f"{listed([odd])} enters {_with_group(got)}, {listed([usual])} {_with_group(wanted)}"
     return _fault(ORDER, f"{what}; both are members of the group of {listed(wanted.members)}", (one, other), got)
+
+
+def _parting(one: Sequence[Planned], other: Sequence[Planned], latest: int) -> int:
+    """The first position at which two programs differ, ``latest`` if they do from message to message."""
+    for i, (a, b) in enumerate(zip(one[:latest], other)):
+        if a.peer >= 0 or b.peer >= 0:
+            return latest
+        if _mark(a) != _mark(b):
+            return i
+    return latest
+
+
+def _mark(each: Planned) -> tuple[str, str]:
+    """What tells collectives of different programs apart: names and members of groups differ from rank to rank."""
+    return each.title(), each.place.source
 
 
 def _waits_elsewhere(head: Planned, programs: Mapping[int, Sequence[Planned]]) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ge_graph.errors import EngineError
+from ge_graph.errors import ConfigError, EngineError
 
 ORDER: Final = "GE4070"
 SIZES: Final = "GE4071"
@@ -71,6 +71,11 @@ class RanksError(EngineError):
         error = cls(first.code, text, where=first.source, next=_NEXT[first.code])
         error.faults = tuple(faults)
         return error
+
+
+def bad(what: str, next: str) -> ConfigError:
+    """GE1080: what is given to ``tair ranks`` does not do."""
+    return ConfigError("GE1080", what, next=next)
 
 
 def listed(ranks: Sequence[int]) -> str:

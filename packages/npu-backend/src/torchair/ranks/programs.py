@@ -13,7 +13,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ge_converters.base.torch_worlds import local_part
-from ge_graph.errors import ConfigError
+from torchair.ranks.problems import bad
 
 Step = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -33,11 +33,6 @@ class Program:
 
 Build = Callable[[Any], Program]
 """From a mesh, or None for the whole model, to the program of the rank that asks."""
-
-
-def bad(what: str, next: str) -> ConfigError:
-    """GE1080: what is given to ``tair ranks`` does not do."""
-    return ConfigError("GE1080", what, next=next)
 
 
 def steps_of(args: Any, kwargs: Mapping[str, Any] | None = None) -> list[Step]:

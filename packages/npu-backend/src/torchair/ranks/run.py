@@ -10,6 +10,7 @@ from typing import Any, Final
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 
+from ge_graph.errors import GeError
 from tair_debug import models, tracing
 from torchair.compiler.backend import get_npu_backend
 from torchair.compiler.pipeline import engine_here
@@ -17,7 +18,7 @@ from torchair.ranks import diagnosis, plans, programs
 from torchair.ranks.engine import RanksEngine, adopt_mesh
 from torchair.ranks.exchange import Record
 from torchair.ranks.plans import Planned
-from torchair.ranks.problems import NUMBERS, Fault, RanksError, listed
+from torchair.ranks.problems import NUMBERS, Fault, RanksError, bad, listed
 from torchair.ranks.programs import Build, Program, Weights
 from torchair.ranks.relations import Mesh, Relation, relation
 from torchair.ranks.world import Member, World, here
@@ -136,13 +137,9 @@ def checked_mesh(mesh: Mapping[str, int]) -> dict[str, int]:
     """
     sizes = {str(name): size for name, size in mesh.items()}
     if not sizes or not all(type(s) is int and s > 0 and n.isidentifier() for n, s in sizes.items()):
-        raise programs.bad(
-            f"the mesh is {dict(mesh)!r:.200}", "name each dimension and its length, such as tp=8 or dp=2,tp=4"
-        )
+        raise bad(f"the mesh is {dict(mesh)!r:.200}", "name each dimension and its length, such as tp=8 or dp=2,tp=4")
     if Mesh(sizes).count > 1024:
-        raise programs.bad(
-            f"the mesh has {Mesh(sizes).count} ranks", "take at most 1024: a smaller mesh shows the same"
-        )
+        raise bad(f"the mesh has {Mesh(sizes).count} ranks", "take at most 1024: a smaller mesh shows the same")
     return sizes
 
 
@@ -152,7 +149,10 @@ def run(
     """See ``check_ranks``."""
     report = RanksReport(sizes)
     mesh = Mesh(sizes)
-    whole = Reference(build, backward)
+    try:
+        whole = Reference(build, backward)
+    except Exception as error:
+        raise _untraceable(error, "the whole model") from error
     ready = functools.partial(prepared, build=build, sizes=sizes)
     weights, engine = Weights(), RanksEngine()
     world = World(mesh.count, functools.partial(_compare_graphs, report))
@@ -167,19 +167,21 @@ def run(
         # a wrong shape may be what a wrong collective has made
         report.faults = diagnosis.find(build, ready, sizes, tolerance)
         if not report.faults:
-            raise tracing.untraceable(
-                models.Subject(lambda: None, name="the model of a rank"), error, fake=False
-            ) from error
+            raise _untraceable(error, "the model of a rank") from error
         results = None
     report.programs = [list(m.programs) for m in world.members]
     report.log, report.graphs, report.distinct = world.log, engine.graphs, engine.distinct
     report.held, report.kept = weights.held, weights.kept
     if results is not None:
         _compare(report, whole, results, mesh, tolerance)
-        bad = [c for c in report.compared if not c.relation.good]
-        if bad:
-            report.faults = diagnosis.find(build, ready, sizes, tolerance) or [_unexplained(bad[0], report)]
+        wrong = [c for c in report.compared if not c.relation.good]
+        if wrong:
+            report.faults = diagnosis.find(build, ready, sizes, tolerance) or [_unexplained(wrong[0])]
     return report
+
+
+def _untraceable(error: Exception, name: str) -> GeError:
+    return tracing.untraceable(models.Subject(lambda: None, name=name), error, fake=False)
 
 
 def _compare_graphs(report: RanksReport, gate: list[Member]) -> None:
@@ -279,10 +281,10 @@ def _compare(report: RanksReport, whole: Reference, results: Sequence[Any], mesh
             report.compared.append(Compared(f"gradient of {name}", relation(values, want, mesh, tolerance)))
 
 
-def _unexplained(bad: Compared, report: RanksReport) -> Fault:
+def _unexplained(compared: Compared) -> Fault:
     """The fault where eager ranks do what the whole model does, or where no module shows the difference first."""
-    r = bad.relation
+    r = compared.relation
     return Fault(
-        NUMBERS, f"{bad.name} of {listed(r.ranks)} differs from the whole model's by {r.worst:.1e} "
+        NUMBERS, f"{compared.name} of {listed(r.ranks)} differs from the whole model's by {r.worst:.1e} "
         "of its largest element, and no module shows it first", r.ranks, kind="differs",
     )  # fmt: skip

@@ -23,10 +23,13 @@ from ge_converters.base.torch_worlds import idle_store, name_of_group, threaded_
 from ge_graph.errors import on_purpose
 from torchair.ranks import exchange
 from torchair.ranks.exchange import Call, Place
-from torchair.ranks.problems import RanksError
+from torchair.ranks.problems import RanksError, bad
 
 BACKEND: Final = "tair_ranks"
 _current: Final[contextvars.ContextVar[Member | None]] = contextvars.ContextVar("rank", default=None)
+
+
+_running: Final = threading.Lock()  # torch has one place for its world, which ranks replace
 
 
 class Aborted(BaseException):
@@ -85,8 +88,17 @@ class World:
     def run(self, work: Callable[[int], Any]) -> list[Any]:
         """Carry out ``work(rank)`` on every rank; the results by rank.
 
-        Errors: what the first rank raised; RanksError if ranks wait for each other for ever.
+        Errors: what the first rank raised; RanksError if ranks wait for each other for ever; ConfigError GE1080 if
+        another world runs in this process.
         """
+        if not _running.acquire(blocking=False):
+            raise bad("ranks are running in this process already", "carry out one after the other")
+        try:
+            return self._run(work)
+        finally:
+            _running.release()
+
+    def _run(self, work: Callable[[int], Any]) -> list[Any]:
         grad = torch.is_grad_enabled()
         threads = [
             threading.Thread(target=self._thread, args=(member, work, grad), name=f"rank {member.rank}", daemon=True)
