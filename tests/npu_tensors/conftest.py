@@ -1,4 +1,4 @@
-"""These tests need NPU tensors: they run under ``tair emulate`` (``make npu-tensors``), and are not collected elsewhere."""
+"""These tests need NPU tensors: they run under ``tair emulate`` (``make npu-tensors``), and nowhere else."""
 
 import importlib.util
 

@@ -105,7 +105,7 @@ def difference(npu: Outcome, cpu: Outcome, defined: bool = True) -> str:
         return f"{npu.graphs} graphs, on CPU tensors {cpu.graphs}"
     for got, want in zip(npu.values, cpu.values, strict=True):
         if not isinstance(want, torch.Tensor):
-            if defined and got != want and got == got:  # noqa: PLR0124 - one that is no number
+            if defined and got != want and got == got:
                 return f"{got!r}, on CPU tensors {want!r}"
         elif got.dtype != want.dtype or got.shape != want.shape:
             return f"{got.dtype}{list(got.shape)}, on CPU tensors {want.dtype}{list(want.shape)}"

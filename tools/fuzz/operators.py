@@ -448,7 +448,7 @@ OPERATORS: Final[dict[str, Operator]] = {
     "attention": Operator(_attention, 1, lambda r, x: [r.random() < 0.5], kinds="f"),
     "glu": Operator(F.glu, 1, _dim, kinds="f"),
     "embedding": Operator(
-        lambda x: F.embedding(x.abs().clamp(max=4).long(), _weights(5, 3, like=torch.ones(1, device=x.device))), kinds="i"),
+        lambda x: F.embedding(x.abs().clamp(max=4).long(), _weights(5, 3, like=x.float())), kinds="i"),
     "mse": Operator(lambda x, y: F.mse_loss(*torch.broadcast_tensors(x, y)), 2, kinds="f"),
     "pixel_shuffle": Operator(lambda x: F.pixel_unshuffle(_image(x), 2), kinds="f"),
 }  # fmt: skip

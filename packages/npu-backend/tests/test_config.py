@@ -475,4 +475,8 @@ def test_names_of_captured_graphs_below_debug_mean_the_flat_ones():
     config.debug.aclgraph.disable_mempool_reuse_in_same_fx = True
     config.debug.aclgraph.remove_cat_ops = False
     flat = config.aclgraph_config
-    assert (flat.capture_limit.value, flat.reuse_graph_pool_in_same_fx.value, flat.remove_cat_ops.value) == (3, False, False)
+    assert (flat.capture_limit.value, flat.reuse_graph_pool_in_same_fx.value, flat.remove_cat_ops.value) == (
+        3,
+        False,
+        False,
+    )

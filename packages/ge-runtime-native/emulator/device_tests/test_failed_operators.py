@@ -1,4 +1,4 @@
-"""What fails on the device says so in Python, and leaves no trace. Run under ``tair emulate``, at each level of the queue."""
+"""What fails on the device says so in Python, and leaves no trace. Run under ``tair emulate``, at every queue level."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch_npu
+
 import torchair
 
 
@@ -90,7 +91,9 @@ def test_an_operator_that_fails_names_code_operator_line_and_next_step(end: str)
         assert f"{__file__}:{_taken.__code__.co_firstlineno + 2} in _taken" in text
 
 
-@pytest.mark.skipif(os.environ.get("TASK_QUEUE_ENABLE") == "2", reason="torch_npu captures nothing at level 2, and says so")
+@pytest.mark.skipif(
+    os.environ.get("TASK_QUEUE_ENABLE") == "2", reason="torch_npu captures nothing at level 2, and says so"
+)
 def test_a_captured_operator_that_fails_names_code_operator_and_line() -> None:
     compiled = _compiled("reduce-overhead", dynamic=False)
     with pytest.raises(RuntimeError) as caught:

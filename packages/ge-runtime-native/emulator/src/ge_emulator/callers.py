@@ -16,7 +16,18 @@ from ge_runtime.cpu.values import describe
 
 # Packages that stand between the user's line and an operator; code that torch generates has no name.
 _BETWEEN: Final = frozenset(
-    {"", "torch", "torch_npu", "torchair", "ge_emulator", "ge_runtime", "ge_graph", "ge_converters", "tair_debug", "tair_export"}
+    {
+        "",
+        "torch",
+        "torch_npu",
+        "torchair",
+        "ge_emulator",
+        "ge_runtime",
+        "ge_graph",
+        "ge_converters",
+        "tair_debug",
+        "tair_export",
+    }
 )
 
 

@@ -94,7 +94,8 @@ ROWS: Final = {
     ),
     "npu_rms_norm_quant": Renamed("RmsNormQuant", "x gamma beta scale offset epsilon"),
     "npu_group_quant": Renamed(
-        "GroupQuant", "x scale group_index offset dst_type=dst_dtype",
+        "GroupQuant",
+        "x scale group_index offset dst_type=dst_dtype",
         codes={"dst_dtype": {None: 2, torch.int8: 2}},
     ),
     "npu_trans_quant_param": Renamed("TransQuantParamV2", "scale offset round_mode"),
