@@ -234,7 +234,7 @@ def npu_gather_backward(
     if sparse_grad:
         raise Refusal("argument 'sparse_grad' is True; GE has no sparse tensors")
     zeros = filled(self_size, 0, grad.dtype)
-    zeros.record_shape(tuple(d if isinstance(d, int) else None for d in meta_outputs.size))
+    zeros.record_shape(tuple(d if isinstance(d, int) else str(d) for d in meta_outputs.size))
     return scattered(zeros, dim, index, grad, "add")
 
 
