@@ -164,6 +164,24 @@ def test_operator(op: Any) -> None:
     pytest.skip("eager takes none of its samples here")
 
 
+def test_gradient_of_gather() -> None:
+    """torch_npu has an operator of its own for it."""
+    places = torch.tensor([[0, 0], [3, 1], [2, 2]])
+
+    def call_of(_: str) -> Any:
+        compiled = torch.compile(lambda x, at: x.gather(1, at) * 2, backend=backend(), fullgraph=True)
+
+        def step(x: torch.Tensor, at: torch.Tensor) -> torch.Tensor | None:
+            compiled(x, at).sum().backward()
+            return x.grad
+
+        return step
+
+    found = both(call_of, ((torch.randn(3, 4, requires_grad=True), places), {}))
+    assert found[1].values[0].shape == (3, 4)
+    judge("gradient of gather", difference(*found))
+
+
 @pytest.mark.parametrize("mode", ["max-autotune", "reduce-overhead"])
 @pytest.mark.parametrize("path", CORPUS, ids=lambda p: p.stem)
 def test_program(path: Path, mode: str) -> None:
