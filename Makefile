@@ -14,7 +14,7 @@ export CI ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-npu test tiny quick unit system emulator-test torchvision-test compare-models opinfo fuzz fuzz-arguments fuzz-kernels fuzz-trust ranks-faults torch-suites rewrites native graphs chips bench lint regen coverage configure wheels install uninstall package-test package-tests docs matrix versions-test release clean archives-test
+.PHONY: help setup demo demo-npu test tiny quick unit system emulator-test torchvision-test compare-models opinfo fuzz fuzz-arguments fuzz-kernels fuzz-trust ranks-faults torch-suites rewrites native graphs chips bench lint regen coverage configure wheels install uninstall package-test package-tests docs matrix versions-test release clean archives-test npu-tensors
 
 help:  ## list these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -60,6 +60,10 @@ emulator-test: setup  ## the real torch_npu wheel on the CANN emulator; fetches 
 	$(RUN) -m ge_emulator -- pytest -n 2 --dist worksteal $(EMULATOR)/device_tests || failed="$$failed device_tests"; \
 	wait $$bundled || failed="$$failed bundled_tests"; cat artefacts/bundled_tests.log; \
 	test -z "$$failed" || { echo "make emulator-test: failed:$$failed"; exit 1; }
+
+npu-tensors: setup  ## programs, models and torch's operators on NPU tensors do what they do on CPU tensors; TAIR_NPU_SHARE=1 runs all
+	@ls wheelhouse/torch_npu-2.13.0-*.whl >/dev/null 2>&1 || $(RUN) -m pip download -q --no-deps torch_npu==2.13.0 -d wheelhouse
+	@TAIR_TORCH_NPU=$$(ls wheelhouse/torch_npu-2.13.0-*.whl) $(RUN) -m ge_emulator -- pytest -n 2 --dist worksteal tests/npu_tensors
 
 torchvision-test: setup  ## torchvision's operators and detection models; fetches the wheel
 	@ls wheelhouse/torchvision-0.28.0-*.whl >/dev/null 2>&1 || $(RUN) -m pip download -q --no-deps torchvision==0.28.0 -d wheelhouse

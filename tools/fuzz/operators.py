@@ -111,7 +111,7 @@ def _weights(*sizes: int, like: torch.Tensor) -> torch.Tensor:
     count = 1
     for n in sizes:
         count *= n
-    return ((torch.arange(count) % 7 - 3) / 4).view(sizes).to(like.dtype)
+    return ((torch.arange(count, device=like.device) % 7 - 3) / 4).view(sizes).to(like.dtype)
 
 
 def _image(x: torch.Tensor) -> torch.Tensor:
@@ -182,7 +182,7 @@ def _step_of_loop(n: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch
 
 
 def _while(x: torch.Tensor, number: float) -> torch.Tensor:
-    n, x, limit = torch.tensor(0), x.detach().clone(), abs(int(number)) + 1
+    n, x, limit = torch.tensor(0, device=x.device), x.detach().clone(), abs(int(number)) + 1
     if torch.compiler.is_compiling():
         return while_loop(lambda n, x: n < limit, _step_of_loop, (n, x))[1]
     while n < limit:
@@ -282,7 +282,7 @@ def _grouped(x: torch.Tensor) -> torch.Tensor:
 
 def _batch(x: torch.Tensor, training: bool) -> torch.Tensor:
     x = _image(x)
-    mean, var = torch.zeros(x.size(1), dtype=x.dtype), torch.ones(x.size(1), dtype=x.dtype)
+    mean, var = x.new_zeros(x.size(1)), x.new_ones(x.size(1))
     y = F.batch_norm(x, mean, var, training=training, momentum=0.3)
     return y + mean.view(1, -1, 1, 1) if training else y
 
@@ -367,7 +367,7 @@ OPERATORS: Final[dict[str, Operator]] = {
     "scatter_add": Operator(
         lambda x, d, at: x.scatter_add(d, torch.zeros_like(x, dtype=torch.int64), x), 1, _places),
     "diagonal_scatter": Operator(lambda x: x.diagonal_scatter(torch.zeros_like(x.diagonal()))),
-    "bucketize": Operator(lambda x: torch.bucketize(x, torch.tensor([-1.0, 0.1, 2.0])), kinds="f"),
+    "bucketize": Operator(lambda x: torch.bucketize(x, torch.tensor([-1.0, 0.1, 2.0], device=x.device)), kinds="f"),
     "select_scatter": Operator(lambda x, d, at: x.select_scatter(x.select(d, 0), d, at), 1, _at),
     # writing
     "write part": Operator(_write_part, 2, _bounds, writes=True, kinds="fi"),
@@ -448,7 +448,7 @@ OPERATORS: Final[dict[str, Operator]] = {
     "attention": Operator(_attention, 1, lambda r, x: [r.random() < 0.5], kinds="f"),
     "glu": Operator(F.glu, 1, _dim, kinds="f"),
     "embedding": Operator(
-        lambda x: F.embedding(x.abs().clamp(max=4).long(), _weights(5, 3, like=torch.ones(1))), kinds="i"),
+        lambda x: F.embedding(x.abs().clamp(max=4).long(), _weights(5, 3, like=x.float())), kinds="i"),
     "mse": Operator(lambda x, y: F.mse_loss(*torch.broadcast_tensors(x, y)), 2, kinds="f"),
     "pixel_shuffle": Operator(lambda x: F.pixel_unshuffle(_image(x), 2), kinds="f"),
 }  # fmt: skip

@@ -247,6 +247,49 @@ def quant_grouped_matmul_dequant(
     return y.to(x.dtype)
 
 
+def group_quant(x: Tensor, scale: Tensor, group_index: Tensor, *, offset: Any = None, **_: Any) -> Tensor:
+    y, start = torch.zeros(x.shape, device=x.device), 0
+    if not fake(x):
+        for g, end in enumerate(group_index.tolist()):
+            y[start:end] = up(x[start:end]) * up(scale[g]) + (0 if offset is None else up(offset))
+            start = end
+    return y.round().clamp(-128, 127).to(torch.int8)
+
+
+def quant_matmul_dequant(x: Tensor, quantized_weight: Tensor, weight_scale: Tensor, **_: Any) -> Tensor:
+    if fake(x):
+        return x.new_empty(x.shape[0], quantized_weight.shape[0])
+    q, scale = rows_int8(up(x))
+    return (q.float() @ quantized_weight.float().t() * scale[:, None] * weight_scale).to(x.dtype)
+
+
+def quant_matmul_reduce_sum(x1: Tensor, x2: Tensor, *, x1_scale: Tensor, x2_scale: Tensor) -> Tensor:
+    y = torch.zeros(x1.shape[1], x2.shape[2], device=x1.device)
+    for b in range(x1.shape[0]):
+        y = y + (x1[b].float() @ x2[b].float()) * x1_scale[b][:, None] * x2_scale.float()
+    return y.to(BF16)
+
+
+def masked_softmax_with_rel_pos_bias(
+    x: Tensor, atten_mask: Tensor | None, relative_pos_bias: Tensor, scale_value: float = 1.0, *_: Any
+) -> Tensor:
+    """x [batch, windows, heads, rows, columns], mask [windows, rows, columns], bias [heads, rows, columns]."""
+    scores = up(x) * scale_value + up(relative_pos_bias)
+    scores = scores if atten_mask is None else scores + up(atten_mask)[:, None]
+    e = (scores - scores.amax(-1, keepdim=True)).exp()
+    return (e / e.sum(-1, keepdim=True)).to(x.dtype)
+
+
+def gather_backward(grad: Tensor, self_size: Any, dim: int, index: Tensor, *_: Any) -> Tensor:
+    made = grad.new_zeros(self_size)
+    if not fake(grad):
+        for place in torch.cartesian_prod(*[torch.arange(n) for n in grad.shape]).tolist():
+            to = [*place]
+            to[dim] = int(index[tuple(place)])
+            made[tuple(to)] += grad[tuple(place)]
+    return made
+
+
 def grouped_matmul(
     x: list[Tensor], weight: list[Tensor], *, scale: Any = None, per_token_scale: Any = None,
     group_list: Any = None, group_list_type: int = 0, output_dtype: Any = None, **_: Any,
@@ -774,6 +817,17 @@ def _cases() -> list[Case]:
         Case("npu_quant_grouped_matmul_dequant", quant_grouped_matmul_dequant, lambda d: call(
             x(d, 7, 8), ints(-9, 9, 2, 6, 8, dtype=torch.int8), rand(2, 6), torch.tensor([3, 7])), (F16,),
             dynamic=False),
+        Case("npu_group_quant", group_quant, lambda d: call(
+            x(d, 7, 8), rand(2, 8) * 20, torch.tensor([3, 7]), offset=torch.tensor([2.0])), (F32,)),
+        Case("npu_quant_matmul_dequant", quant_matmul_dequant, lambda d: call(
+            x(d, 7, 8), ints(-9, 9, 6, 8, dtype=torch.int8), rand(6)), (F16,), dynamic=False),
+        Case("npu_quant_matmul_reduce_sum", quant_matmul_reduce_sum, lambda d: call(
+            ints(-9, 9, 3, 5, 8, dtype=torch.int8), ints(-9, 9, 3, 8, 6, dtype=torch.int8),
+            x1_scale=rand(3, 5).abs(), x2_scale=rand(6).to(BF16)), (BF16,), dynamic=False),
+        Case("npu_masked_softmax_with_rel_pos_bias", masked_softmax_with_rel_pos_bias, lambda d: call(
+            x(d, 2, 3, 2, 5, 5), rand(3, 5, 5).to(d), rand(2, 5, 5).to(d), 0.5), (F32, *HALVES), dynamic=False),
+        Case("npu_gather_backward", gather_backward, lambda d: call(
+            x(d, 3, 2), [3, 4], 1, torch.tensor([[0, 0], [3, 1], [2, 2]]), False), (F32, *HALVES)),
         Case("npu_grouped_matmul", any_grouped_matmul, lambda d: call(
             [quantised()[0]], [quantised()[1]], scale=[rand(2, 6).to(BF16)], per_token_scale=[rand(7)],
             group_list=torch.tensor([3, 4]), group_list_type=1, split_item=3, group_type=0, output_dtype=15),
@@ -831,6 +885,8 @@ def _cases() -> list[Case]:
         Case("npu_recurrent_gated_delta_rule", recurrent_in_place, lambda d: call(
             *qkv(d), rand(6, 4, 6, 8).to(d), ssm_state_indices=torch.tensor([4, 1, 0, 5, 3], dtype=torch.int32),
             **states(d)), **one),
+        Case("npu_mla_prolog", lambda *args, **_: mla_prolog(*args)[:4], lambda d: call(
+            *prolog(d), slots, *caches(d)), (BF16,), dynamic=False),
         Case("npu_mla_prolog_v2", mla_prolog_v2, lambda d: call(*prolog(d), slots, *caches(d)), (BF16,),
              outputs=(0, 1, 2, 3), dynamic=False),
         Case("npu_mla_prolog_v3_functional", mla_prolog_v3_functional, lambda d: call(

@@ -243,8 +243,10 @@ def test_operators_in_place_become_functional(ops: Any, compiled: Any) -> None:
 
 
 def _clients() -> list[str]:
-    """Operators of torch_npu that public programs call in compiled code."""
-    return Path(__file__).with_name("npu_client_ops.txt").read_text(encoding="utf-8").split()
+    """Operators of torch_npu that public programs call in compiled code, and all that its own torchair converts."""
+    here = Path(__file__)
+    lists = [here.with_name(n).read_text(encoding="utf-8").split() for n in ("npu_client_ops.txt", "npu_peer_ops.txt")]
+    return sorted({op for listed in lists for op in listed})
 
 
 # What a program calls, and the converter that serves it: torch_npu makes its ops in place functional, or decomposes.

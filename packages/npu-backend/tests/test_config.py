@@ -127,8 +127,8 @@ def test_configurations_are_independent():
         (lambda c: setattr(c.ge_config, "optimization_switch", "A=on"), "GE1006", "PassA:on"),
         (lambda c: setattr(c.dump_config, "dump_step", "0-"), "GE1006", "0|3-5|10"),
         (lambda c: setattr(c.dump_config, "dump_step", 3), "GE1003", "0|3-5|10"),
-        (lambda c: setattr(c.debug.graph_dump, "path", "no/such/folder"), "GE1005", "does not exist"),
-        (lambda c: setattr(c.debug.graph_dump, "path", "a\0b"), "GE1005", "does not exist"),
+        (lambda c: setattr(c.debug.graph_dump, "path", f"{__file__}/folder"), "GE1005", "cannot be made"),
+        (lambda c: setattr(c.debug.graph_dump, "path", "a\0b"), "GE1005", "cannot be made"),
         (lambda c: setattr(c.debug.graph_dump, "path", 3), "GE1003", "folder"),
         (lambda c: setattr(c.experimental_config, "static_model_ops_lower_limit", 2**63), "GE1004", str(2**63 - 1)),
         (lambda c: setattr(c.experimental_config, "static_model_ops_lower_limit", True), "GE1003", "int"),
@@ -460,3 +460,24 @@ def test_options_over_a_configuration(options, path, value):
 def test_wrong_options_over_a_configuration(options, code):
     with pytest.raises(ConfigError, match=code):
         with_options(CompilerConfig(), options)
+
+
+def test_a_folder_that_is_missing_is_made(tmp_path):
+    config = CompilerConfig()
+    config.debug.graph_dump.path = str(tmp_path / "dumps" / "rank0")
+    config.dump_config.dump_path = str(tmp_path / "values")
+    assert (tmp_path / "dumps" / "rank0").is_dir()
+    assert (tmp_path / "values").is_dir()
+
+
+def test_names_of_captured_graphs_below_debug_mean_the_flat_ones():
+    config = CompilerConfig()
+    config.debug.aclgraph.static_capture_size_limit = 3
+    config.debug.aclgraph.disable_mempool_reuse_in_same_fx = True
+    config.debug.aclgraph.remove_cat_ops = False
+    flat = config.aclgraph_config
+    assert (flat.capture_limit.value, flat.reuse_graph_pool_in_same_fx.value, flat.remove_cat_ops.value) == (
+        3,
+        False,
+        False,
+    )

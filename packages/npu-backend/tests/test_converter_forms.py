@@ -384,6 +384,9 @@ def test_types_under_their_older_names():
     assert torch_dtype_value_to_ge_type(15) is public.DataType.DT_BF16
     assert torch_dtype_value_to_ge_type(torch.int8) is public.DataType.DT_INT8
     assert torch_dtype_value_to_ge_proto_type(5) == 2
+    assert torch_dtype_value_to_ge_type(290) is public.DataType.DT_HIFLOAT8
+    assert torch_dtype_value_to_ge_type(296) is public.DataType.DT_FLOAT4_E2M1
+    assert torch_dtype_value_to_ge_proto_type(297) == 40
     assert trans_to_list_list_int([(1, 2)]) == [[1, 2]]
     assert trans_to_list_list_float([(1, 2)]) == [[1.0, 2.0]]
     assert isinstance(I32(2), _TypedTensor)

@@ -129,7 +129,7 @@ def test_a_dimension_that_the_model_fixes(options):
 
 @pytest.mark.parametrize(
     "gears",
-    [{}, {0: []}, {0: [1, 2]}, {0: [0]}, {3: [2]}, {-1: [2]}, {"0": [2]}, {0: [2, 2]}, {0: 4}, {0: [2.0]}, 3,
+    [{}, {0: []}, {0: [0, 2]}, {0: [0]}, {3: [2]}, {-1: [2]}, {"0": [2]}, {0: [2, 2]}, {0: 4}, {0: [2.0]}, 3,
      {0: list(range(2, 103))}],
 )  # fmt: skip
 def test_wrong_gears(gears):
@@ -225,3 +225,18 @@ def test_gears_of_one_module_are_not_those_of_another_of_its_class(closed_over):
             torch.testing.assert_close(second(y), eager(y))
         with pytest.raises(EngineError, match="GE4030"):
             first(torch.randn(3, 4))
+
+
+@pytest.mark.parametrize("order", [(4, 2, 1), (1, 4, 2), (2, 1, 4)])
+def test_a_gear_of_one_has_a_graph_of_its_own(order, options):
+    """torch never traces a size of 1 with a symbol; the other gears share one graph."""
+    torch._dynamo.reset()
+    run = torch.compile(lambda x: x * 2 + x.sum(0), backend=torchair.get_npu_backend(), dynamic=True, fullgraph=True)
+    for size in order:
+        x = torch.randn(size, 3)
+        set_dim_gears(x, {0: [1, 2, 4]})
+        torch.testing.assert_close(run(x), x * 2 + x.sum(0))
+    assert len(options) == 2
+    assert [o["ge.dynamicDims"] for o in options if o] == ["2;4"]
+    with pytest.raises(EngineError, match="GE4030"):
+        run(torch.randn(3, 3))

@@ -81,6 +81,16 @@ def test_super_kernel(recording):
     assert node.attr("_super_kernel_options") == "stream-fusion=1:feed-sync-all=1"
 
 
+def test_super_kernel_without_options(recording):
+    def fn(x):
+        with scope.super_kernel("sk", None):
+            return x.sin()
+
+    node = one(run(fn, recording, torch.randn(3)), "Sin")
+    assert node.attr("_super_kernel_scope") == "sk"
+    assert not node.attr("_super_kernel_options")
+
+
 def test_out_of_any_super_kernel_writes_no_attribute(recording):
     def fn(x):
         with scope.super_kernel("sk", "strict-scope-check=abort"):

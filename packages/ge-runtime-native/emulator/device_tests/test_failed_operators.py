@@ -1,4 +1,4 @@
-"""What fails on the device says so in Python, and leaves no trace. Run under ``tair emulate``, at each level of the queue."""
+"""What fails on the device says so in Python, and leaves no trace. Run under ``tair emulate``, at every queue level."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch_npu
+
 import torchair
 
 

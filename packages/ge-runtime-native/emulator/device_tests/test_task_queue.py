@@ -15,7 +15,7 @@ FILES = ("test_failed_operators.py", "test_frozen_parameters.py")
 @pytest.mark.slow
 @pytest.mark.parametrize("level", ["1", "2"])
 def test_errors_and_graphs_at_this_level(level: str) -> None:
-    """The thread of the queue waits for nothing that the interpreter's lock guards: others wait for it with the lock."""
+    """The thread of the queue never waits for the interpreter's lock: others wait for that thread holding the lock."""
     env = {**os.environ, "TASK_QUEUE_ENABLE": level}
     files = [str(Path(__file__).with_name(name)) for name in FILES]
     line = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *files]

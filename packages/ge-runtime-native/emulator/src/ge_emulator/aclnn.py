@@ -137,9 +137,8 @@ class _Call:
         inputs = [{"dtype": dtype, "rank": rank} for _, dtype, rank in given]
         written = [v for a, v in zip(row.arguments, self.values) if a.written and v is not None]
         in_type = inputs[0]["dtype"] if inputs else 0
-        outputs = [
-            {"dtype": written[i][1] if i < len(written) else in_type, "rank": 0} for i in range(len(op_schema.outputs))
-        ]
+        others = [in_type if in_type in port.domain else int(port.dtypes[0]) for port in op_schema.outputs]
+        outputs = [{"dtype": written[i][1] if i < len(written) else other, "rank": 0} for i, other in enumerate(others)]
         attrs = {}
         for name, node in row.keywords.items():
             spec = op_schema.attr(name)

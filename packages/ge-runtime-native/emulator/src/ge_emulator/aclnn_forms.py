@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from ge_emulator.refusal import INVALID, CannRefusal
+from ge_runtime.cpu.kernels import quant
 
 Arguments = dict[str, Any]
 Outputs = list[Any]
@@ -374,3 +375,9 @@ def adam_w(a: Arguments, _: Outputs) -> Any:
         denominator = largest = torch.maximum(a["maxGradNormOptionalRef"].float(), v)
     root = (denominator / (1 - a["beta2"] ** step)).sqrt() + a["eps"]
     return var - a["lr"] / (1 - a["beta1"] ** step) * m / root, m, v, largest
+
+
+def dynamic_quant_v2(a: Arguments, outs: Outputs) -> Any:
+    """Symmetrical where no offset is asked for."""
+    operands = a["x"], a["smoothScalesOptional"], a["groupIndexOptional"]
+    return quant.dynamic_quant_v2(*operands, dst_type=a["dstType"], is_symmetrical=outs[2] is None)

@@ -38,7 +38,8 @@ def set_dim_gears(t: torch.Tensor, dim_gears: Mapping[int, Sequence[int]]) -> No
 
     Args:
         t: The input, any dtype.
-        dim_gears: Dimension to its sizes, each at least 2. With several dimensions
+        dim_gears: Dimension to its sizes, each at least 1; a size of 1 is never symbolic in torch and gets a graph of
+            its own. With several dimensions
             ``config.inference_config.dynamic_gears_merge_policy`` says how the lists combine: ``zip`` takes the i-th
             entries together, over all inputs, ``product`` every combination; at most 100 in all.
 
@@ -64,8 +65,8 @@ def _checked(t: Any, dim_gears: Any) -> dict[int, tuple[int, ...]]:
             raise _refuse(f"dimension {dim!r} of a tensor with {t.dim()} dimensions")
         if not isinstance(sizes, (list, tuple)) or not sizes or any(type(s) is not int for s in sizes):
             raise _refuse(f"sizes of dimension {dim} must be a list of ints, got {sizes!r}")
-        if min(sizes) < 2:
-            raise _refuse(f"sizes of dimension {dim} must be at least 2 (0 and 1 are never symbolic), got {sizes!r}")
+        if min(sizes) < 1:
+            raise _refuse(f"sizes of dimension {dim} must be at least 1, got {sizes!r}")
         if len(set(sizes)) < len(sizes):
             raise _refuse(f"sizes of dimension {dim} occur twice: {sizes!r}")
         if len(sizes) > LIMIT:
@@ -155,6 +156,7 @@ class Gears:
         rows = [
             ",".join(str(int(d.subs(dict(zip(symbols, (c[i] for i in columns)))))) for d in moving)
             for c in self.combinations
+            if all(c[i] > 1 for i in columns)  # a symbol is never 1: that size has a graph of its own
         ]
         if not moving or len(set(rows)) < 2:  # GE has no use for one gear
             return {}

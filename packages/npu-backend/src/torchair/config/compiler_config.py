@@ -228,7 +228,8 @@ class MustExistedPathValue(OptionValue):
         kind: ``directory``, ``file`` or ``""`` for either.
         content: Check of a file's content, called with the path; it raises ValueError with the reason.
 
-    Errors: ConfigError GE1003 for another type, GE1005 for a missing path or missing rights, GE1007 for a file whose
+    Errors: ConfigError GE1003 for another type, GE1005 for a missing path (a missing directory is
+    made; for one that cannot be) or missing rights, GE1007 for a file whose
     content is refused.
     """
 
@@ -244,11 +245,12 @@ class MustExistedPathValue(OptionValue):
         if not _FITS["path"](new):
             self.refuse("GE1003", new)
         path = Path(new)
-        look = {"directory": path.is_dir, "file": path.is_file}.get(self.kind, path.exists)
         try:
-            exists = look()
-        except (OSError, ValueError):  # a NUL byte, a name that is too long
-            exists = False
+            if self.kind == "directory":
+                path.mkdir(parents=True, exist_ok=True)
+            exists = path.is_file() if self.kind == "file" else path.exists()
+        except (OSError, ValueError) as error:  # a file of that name, a NUL byte, a name that is too long
+            self.refuse("GE1005", new, why=f"it cannot be made: {error}" if self.kind == "directory" else str(error))
         if not exists:
             self.refuse("GE1005", new, why="it does not exist")
         if not os.access(path, os.R_OK | (os.W_OK if self.kind == "directory" else 0)):

@@ -96,7 +96,7 @@ def words(value: Any) -> str:
 
 
 _WORDS: Final = {
-    "text": "text", "name": "text", "directory": "an existing folder with read and write rights",
+    "text": "text", "name": "text", "directory": "a folder with read and write rights, made if it is missing",
     "file": "an existing readable file", "path": "an existing path", "callable": "a callable",
     "int_list": "a list of ints", "dict": "a dict", "tuple": "a tuple",
 }  # fmt: skip
@@ -388,9 +388,11 @@ GRAPH_EX: Final = (
            "All graphs with these options share this memory pool.", fixed=True,
           also=("aclgraph_config.use_custom_pool",)),
     _flag("reuse_graph_pool_in_same_fx", True, "runtime", "device", "None.",
-          device="Captured graphs of one FX graph share a memory pool."),
+          device="Captured graphs of one FX graph share a memory pool.",
+          opposite=("debug.aclgraph.disable_mempool_reuse_in_same_fx",)),
     Option("capture_limit", "int", 64, "runtime", "here", "Shapes captured per FX graph; a further one takes the "
-           "place of the one that was replayed least, with a warning.", "Same.", low=1),
+           "place of the one that was replayed least, with a warning.", "Same.", low=1,
+           also=("debug.aclgraph.static_capture_size_limit",)),
     _flag("clone_input", True, "runtime", "here", "User inputs are copied into static buffers.", device="Same.",
           also=("debug.aclgraph.clone_input",)),
     _flag("clone_output", False, "runtime", "here",
@@ -405,7 +407,8 @@ GRAPH_EX: Final = (
     _flag("frozen_parameter", False, "runtime", "device", "None.",
           device="None, with a warning: addresses are compared before every replay."),
     _flag("remove_noop_ops", True, "graph", "here", "FX pass RemoveNoops.", device="Same."),
-    _flag("remove_cat_ops", True, "graph", "here", "cat along dim 0 becomes writes into one buffer.", device="Same."),
+    _flag("remove_cat_ops", True, "graph", "here", "cat along dim 0 becomes writes into one buffer.", device="Same.",
+          also=("debug.aclgraph.remove_cat_ops",)),
     _flag("inplace_pass", True, "graph", "here", "Intermediate results are reused in place.", device="Same.",
           opposite=("debug.aclgraph.disable_reinplace_inplaceable_ops_pass",)),
     _flag("input_inplace_pass", True, "graph", "here", "An operator followed by a copy into an input is in place.",

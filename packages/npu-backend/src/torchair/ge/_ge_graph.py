@@ -116,13 +116,21 @@ _SCALAR_TYPES: Final = {
     15: "bfloat16", 16: "quint4x2", 23: "float8_e5m2", 24: "float8_e4m3fn", 27: "uint16", 28: "uint32", 29: "uint64",
     44: "float8_e8m0fnu",
 }  # fmt: skip
+# Numbers of torch_npu's own, for types that torch has under another number, or not at all.
+_NPU_TYPES: Final = {
+    285: _DataType.DT_INT4, 290: _DataType.DT_HIFLOAT8, 291: _DataType.DT_FLOAT8_E5M2,
+    292: _DataType.DT_FLOAT8_E4M3FN, 293: _DataType.DT_FLOAT8_E8M0, 296: _DataType.DT_FLOAT4_E2M1,
+    297: _DataType.DT_FLOAT4_E1M2,
+}  # fmt: skip
 
 
 def torch_dtype_value_to_ge_type(value: Any) -> _DataType:
-    """The GE type of a torch type given as torch's number, or as itself.
+    """The GE type of a torch type given as a number of torch's or torch_npu's, or as itself.
 
-    Errors: GraphError GE3001 for a number that torch does not have.
+    Errors: GraphError GE3001 for a number that neither has.
     """
+    if type(value) is int and value in _NPU_TYPES:
+        return _NPU_TYPES[value]
     if isinstance(value, (torch.dtype, _DataType)):
         return to_ge(value)
     name = _SCALAR_TYPES.get(value)

@@ -95,18 +95,19 @@ def _cores(name: str, number: Any) -> str:
     return str(int(text))
 
 
-def super_kernel(scope: str | None, options: str = ""):  # type: ignore[no-untyped-def]
+def super_kernel(scope: str | None, options: str | None = ""):  # type: ignore[no-untyped-def]
     """Operators inside may be fused into one super kernel on a device; equal names are one range.
 
     Args:
         scope: Name of the range; None keeps the operators out of any super kernel.
         options: Text for the device's compiler, ``key=value`` pairs joined by ``:``; ``strict-scope-check`` is
-            ``bypass`` or ``abort``.
+            ``bypass`` or ``abort``. None is no option.
 
     Errors: ConfigError GE1030 for other types.
     """
     if scope is not None and not isinstance(scope, str):
         _refuse(f"super_kernel: scope must be a text or None, got {got(scope)}")
+    options = "" if options is None else options
     if not isinstance(options, str):
         _refuse(f"super_kernel: options must be a text, got {got(options)}")
     for problem in super_kernel_problems(options):

@@ -7,8 +7,9 @@ from typing import Any, Final
 from ge_converters.base.dtypes import cast
 from ge_converters.base.errors import Refusal
 from ge_converters.emit.arithmetic import arithmetic
-from ge_converters.emit.shapes import shape_operand
+from ge_converters.emit.shapes import filled, shape_operand
 from ge_converters.ops.conv import convolution
+from ge_converters.ops.indexing import scattered
 from ge_converters.ops.npu.mapping import as_declared, emit, npu_op
 from ge_converters.registry import register_fx_node_ge_converter
 from ge_graph import DataType, Tensor, TensorSpec
@@ -215,3 +216,37 @@ def npu_cross_entropy_loss(
     if reduction != "none":
         loss = ge.Reshape(loss, shape_operand([1]))
     return [cast(loss, meta_outputs[0].dtype), cast(logs, meta_outputs[1].dtype), None, None]
+
+
+# -- gradients and sums of products ------------------------------------------------------------------------------------
+
+
+@npu_op("npu_gather_backward.default", "Fill, ScatterElements")
+def npu_gather_backward(
+    grad: Tensor, self_size: Any, dim: int, index: Tensor, sparse_grad: bool, *, meta_outputs: TensorSpec
+) -> Tensor:
+    """What torch_npu has in place of the gradient of ``gather``: each element is added where it was taken.
+
+    Shapes: index as grad; the result has self_size.
+    Dtypes: of grad.
+    Emits:  Fill, ScatterElements.
+    """
+    if sparse_grad:
+        raise Refusal("argument 'sparse_grad' is True; GE has no sparse tensors")
+    zeros = filled(self_size, 0, grad.dtype)
+    zeros.record_shape(tuple(d if isinstance(d, int) else str(d) for d in meta_outputs.size))
+    return scattered(zeros, dim, index, grad, "add")
+
+
+@npu_op("npu_quant_matmul_reduce_sum.default", "QuantMatmulReduceSum")
+def npu_quant_matmul_reduce_sum(
+    x1: Tensor, x2: Tensor, *, x1_scale: Tensor | None = None, x2_scale: Tensor | None = None, meta_outputs: TensorSpec
+) -> Any:
+    """The sum over the batch of ``(x1[b] @ x2[b]) * x1_scale[b] * x2_scale``.
+
+    Shapes: x1 [b, m, k]; x2 [b, k, n]; x1_scale [b, m]; x2_scale [n]; the result [m, n].
+    Dtypes: int8 operands, scales float32 and bfloat16; the result bfloat16.
+    Emits:  QuantMatmulReduceSum.
+    """
+    operands = {"x1": x1, "x2": x2, "dims": [0], "x1_scale": x1_scale, "x2_scale": x2_scale}
+    return as_declared(emit("QuantMatmulReduceSum", {**operands, "dtype": int(meta_outputs.dtype)}), meta_outputs)

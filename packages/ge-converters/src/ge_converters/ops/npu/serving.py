@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+import torch
+
 from ge_converters.ops.npu.mapping import Renamed, register_rows
 
 # torch_npu's number of an element type: that of torch's own list, or from 290 on one of its own.
@@ -91,10 +93,19 @@ ROWS: Final = {
         "AddRmsNormDynamicQuant", "x1 x2 gamma smooth_scale1 smooth_scale2 beta epsilon output_mask"
     ),
     "npu_rms_norm_quant": Renamed("RmsNormQuant", "x gamma beta scale offset epsilon"),
+    "npu_group_quant": Renamed(
+        "GroupQuant",
+        "x scale group_index offset dst_type=dst_dtype",
+        codes={"dst_dtype": {None: 2, torch.int8: 2}},
+    ),
     "npu_trans_quant_param": Renamed("TransQuantParamV2", "scale offset round_mode"),
     "npu_sign_bits_unpack": Renamed("SignBitsUnpack", "x=input size", dtype="dtype", idle="dtype"),
     # -- products
     "npu_fused_matmul": Renamed("FusedMatMul", "x1 x2 bias x3 fused_op_type"),
+    "npu_quant_matmul_dequant": Renamed(
+        "QuantMatmulDequant",
+        "x quantized_weight weight_scale bias x_scale x_offset smooth_scale x_quant_mode=quant_mode",
+    ),
     "npu_quant_grouped_matmul_dequant": Renamed(
         "QuantGroupedMatmulDequant",
         "x quantized_weight weight_scale group_list bias x_scale x_offset smooth_scale x_quant_mode=quant_mode",
@@ -140,6 +151,10 @@ ROWS: Final = {
     ),
     "npu_recurrent_gated_delta_rule": _DELTA,
     "npu_recurrent_gated_delta_rule_functional": replace(_DELTA, results="out state", copies="state"),
+    "npu_masked_softmax_with_rel_pos_bias": Renamed(
+        "MaskedSoftmaxWithRelPosBias", "x atten_mask relative_pos_bias scale_value inner_precision_mode"
+    ),
+    "npu_mla_prolog": Renamed("MlaProlog", _PROLOG, copies="kv_cache kr_cache"),
     "npu_mla_prolog_v2": Renamed("MlaPrologV2", _PROLOG, copies="kv_cache kr_cache"),
     "npu_mla_prolog_v3": _PROLOG_3,
     "npu_mla_prolog_v3_functional": replace(

@@ -75,8 +75,8 @@ def mla_prolog_v3(
     return query.to(dtype), query_rope.to(dtype), kv_cache, kr_cache, none, query_norm, none
 
 
-@kernel("MlaProlog", "MlaPrologV2", updates=("kv_cache", "kr_cache"), source=_SOURCE)
-def mla_prolog(
+@kernel("MlaPrologV2", updates=("kv_cache", "kr_cache"), source=_SOURCE)
+def mla_prolog_v2(
     *operands: Any, rmsnorm_epsilon_cq: float = 1e-5, rmsnorm_epsilon_ckv: float = 1e-5, cache_mode: str = "PA_BSND"
 ) -> tuple[Tensor, ...]:
     """MlaPrologV3 whose caches come after their index; the last result, dequant_scale_q_nope, is one zero."""
@@ -86,3 +86,12 @@ def mla_prolog(
         rmsnorm_epsilon_ckv=rmsnorm_epsilon_ckv, cache_mode=cache_mode,
     )  # fmt: skip
     return *results[:4], torch.zeros(1)
+
+
+@kernel("MlaProlog", updates=("kv_cache", "kr_cache"), source=_SOURCE)
+def mla_prolog(
+    *operands: Any, rmsnorm_epsilon_cq: float = 1e-5, rmsnorm_epsilon_ckv: float = 1e-5, cache_mode: str = "PA_BSND"
+) -> tuple[Tensor, ...]:
+    """MlaPrologV2 without its last result."""
+    epsilons = {"rmsnorm_epsilon_cq": rmsnorm_epsilon_cq, "rmsnorm_epsilon_ckv": rmsnorm_epsilon_ckv}
+    return mla_prolog_v2(*operands, cache_mode=cache_mode, **epsilons)[:4]
