@@ -423,7 +423,8 @@ def test_artefacts_hold_for_what_they_were_traced_for():
                 call(rows, columns, a, b)
     one = torch.randn(6, 8)
     for wrong in (
-        (7, 8, one, one), (6, 8, one, one[:5]), (6, 8, one.double(), one), (6, 8, one), (6, 8, one, 3), (6, 8, one[0], one),
+        (7, 8, one, one), (6, 8, one, one[:5]), (6, 8, one.double(), one), (6, 8, one), (6, 8, one, 3),
+        (6, 8, one[0], one),
     ):  # fmt: skip
         with pytest.raises(ArchiveError, match="GE5040"):
             graph(*wrong)

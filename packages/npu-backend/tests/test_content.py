@@ -7,6 +7,7 @@ import sys
 import textwrap
 import threading
 import types
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -77,68 +78,18 @@ def test_each_edit_is_another_digest(made):
         seen[digest] = what
 
 
-# Ways in which a function's result hangs on something else: a module whose f reads it, the text that an edit changes.
-WAYS = {
-    "class attribute of base": ('class A:\n    k=1\nclass B(A): pass\ndef f(x): return x*B.k', 'k=1', 'k=2'),
-    "class attr set later": ('class A: pass\nA.k=1\ndef f(x): return x*A.k', 'A.k=1', 'A.k=2'),
-    "metaclass": ('class M(type):\n    k=1\nclass A(metaclass=M): pass\ndef f(x): return x*A.k', 'k=1', 'k=2'),
-    "global dict": ("T={'a':1}\ndef f(x): return x*T['a']", "'a':1", "'a':2"),
-    "nested dict of functions": ("T={'a':[lambda x:x+1]}\ndef f(x): return T['a'][0](x)", 'x+1', 'x+2'),
-    "imported object's method": ('class O:\n    def m(self,x): return x+1\no=O()\ndef f(x): return o.m(x)', 'x+1', 'x+2'),
-    "instance method override": ('class O: pass\no=O()\no.m=lambda x:x+1\ndef f(x): return o.m(x)', 'x+1', 'x+2'),
-    "wraps": ('import functools\ndef g(x): return x+1\n@functools.wraps(g)\ndef f(*a): return g(*a)', 'x+1', 'x+2'),
-    "decorated": ('def d(k):\n    def w(fn):\n        def i(x): return fn(x)*k\n        return i\n    return w\n@d(2)\ndef f(x): return x', '@d(2)', '@d(3)'),
-    "default object": ('class O:\n    def __init__(s,k): s.k=k\ndef f(x,o=O(1)): return x*o.k', 'O(1)', 'O(2)'),
-    "slots": ("class O:\n    __slots__=('k',)\n    def __init__(s,k): s.k=k\no=O(1)\ndef f(x): return x*o.k", 'O(1)', 'O(2)'),
-    "property": ('class O:\n    @property\n    def k(s): return 1\no=O()\ndef f(x): return x*o.k', 'return 1', 'return 2'),
-    "cached_property": ('import functools\nclass O:\n    @functools.cached_property\n    def k(s): return 1\no=O()\ndef f(x): return x*o.k', 'return 1', 'return 2'),
-    "staticmethod": ('class O:\n    @staticmethod\n    def k(): return 1\ndef f(x): return x*O.k()', 'return 1', 'return 2'),
-    "classmethod": ('class O:\n    @classmethod\n    def k(c): return 1\ndef f(x): return x*O.k()', 'return 1', 'return 2'),
-    "partialmethod": ('import functools\nclass O:\n    def m(s,x,k): return x*k\n    n=functools.partialmethod(m,k=1)\no=O()\ndef f(x): return o.n(x)', 'k=1', 'k=2'),
-    "singledispatch": ('import functools\n@functools.singledispatch\ndef g(x): return x\n@g.register(int)\ndef _(x): return x+1\ndef f(x): return g(x)', 'x+1', 'x+2'),
-    "enum": ('import enum\nclass E(enum.Enum):\n    A=1\ndef f(x): return x*E.A.value', 'A=1', 'A=2'),
-    "namedtuple": ("import collections\nN=collections.namedtuple('N','a b')\nn=N(1,2)\ndef f(x): return x*n.a", 'N(1,2)', 'N(2,2)'),
-    "dataclass": ('import dataclasses\n@dataclasses.dataclass\nclass D:\n    a:int=1\nd=D()\ndef f(x): return x*d.a', 'a:int=1', 'a:int=2'),
-    "dataclass factory": ('import dataclasses\n@dataclasses.dataclass\nclass D:\n    a:list=dataclasses.field(default_factory=lambda:[1])\ndef f(x): return x*D().a[0]', '[1]', '[2]'),
-    "getattr constant": ("def g(x): return x+1\nimport sys\nme=sys.modules[__name__]\ndef f(x): return getattr(me,'g')(x)", 'x+1', 'x+2'),
-    "globals": ("K=1\ndef f(x): return x*globals()['K']", 'K=1', 'K=2'),
-    "vars of module": ("K=1\nimport sys\nme=sys.modules[__name__]\ndef f(x): return x*vars(me)['K']", 'K=1', 'K=2'),
-    "sys.modules": ('K=1\nimport sys\ndef f(x): return x*sys.modules["users_module"].K', 'K=1', 'K=2'),
-    "import_module": ('K=1\nimport importlib\ndef f(x): return x*importlib.import_module("users_module").K', 'K=1', 'K=2'),
-    "operator attrgetter": ("import operator\nclass O: k=1\ng=operator.attrgetter('k')\ndef f(x): return x*g(O)", "attrgetter('k')", "attrgetter('j')"),
-    "mappingproxy": ("import types\nT=types.MappingProxyType({'a':1})\ndef f(x): return x*T['a']", "'a':1", "'a':2"),
-    "chainmap": ("import collections\nT=collections.ChainMap({'a':1})\ndef f(x): return x*T['a']", "'a':1", "'a':2"),
-    "defaultdict": ("import collections\nT=collections.defaultdict(lambda:1)\ndef f(x): return x*T['a']", 'lambda:1', 'lambda:2'),
-    "ordereddict order": ("import collections\nT=collections.OrderedDict([('a',1),('b',2)])\ndef f(x): return x*next(iter(T.values()))", "[('a',1),('b',2)]", "[('b',2),('a',1)]"),
-    "deque": ('import collections\nT=collections.deque([1])\ndef f(x): return x*T[0]', '[1]', '[2]'),
-    "dict subclass attr": ('class T(dict): pass\nt=T()\nt.k=1\ndef f(x): return x*t.k', 't.k=1', 't.k=2'),
-    "list subclass": ('class T(list): pass\nt=T([1])\ndef f(x): return x*t[0]', '[1]', '[2]'),
-    "int subclass": ('class T(int): pass\nt=T(1)\nt.j=5\ndef f(x): return x*t.j', 't.j=5', 't.j=6'),
-    "str subclass": ("class T(str): pass\nt=T('a')\ndef f(x): return t", "'a'", "'b'"),
-    "simplenamespace": ('import types\nt=types.SimpleNamespace(k=1)\ndef f(x): return x*t.k', 'k=1', 'k=2'),
-    "numpy": ('import numpy as np\nt=np.array([1.0])\ndef f(x): return x*t', '[1.0]', '[2.0]'),
-    "numpy object": ("import numpy as np\nt=np.array([1,'a'],dtype=object)\ndef f(x): return x*t[0]", "[1,'a']", "[2,'a']"),
-    "os.environ": ("import os\nos.environ['USERS_VARIABLE']='1'\ndef f(x): return x*int(os.environ['USERS_VARIABLE'])", "='1'", "='2'"),
-    "os.getenv": ("import os\nos.environ['USERS_VARIABLE']='1'\ndef f(x): return x*int(os.getenv('USERS_VARIABLE'))", "='1'", "='2'"),
-    "environ alias": ("from os import environ as env\nenv['USERS_VARIABLE']='1'\ndef f(x): return x*int(env['USERS_VARIABLE'])", "='1'", "='2'"),
-    "env name global": ("import os\nN='USERS_VARIABLE'\nos.environ['USERS_VARIABLE']='1'\ndef f(x): return x*int(os.environ[N])", "='1'", "='2'"),
-    "env in helper class": ("import os\nos.environ['USERS_VARIABLE']='1'\nclass C:\n    def flag(s): return int(os.environ.get('USERS_VARIABLE','0'))\nc=C()\ndef f(x): return x*c.flag()", "='1'", "='2'"),
-    "env through getenv alias": ("from os import getenv as g\nimport os\nos.environ['USERS_VARIABLE']='1'\ndef f(x): return x*int(g('USERS_VARIABLE'))", "='1'", "='2'"),
-    "patched torch fn": ('import torch\ntorch.nn.functional.users_own=lambda x: x+1\ndef f(x): return torch.nn.functional.users_own(x)', 'x+1', 'x+2'),
-    "patched torch alias": ('import torch.nn.functional as F\nF.users_own=lambda x: x+1\ndef f(x): return F.users_own(x)', 'x+1', 'x+2'),
-    "patched torch value": ('import torch.nn.functional as F\nF.users_own=1\ndef f(x): return x*F.users_own', 'F.users_own=1', 'F.users_own=2'),
-    "patched class method": ('import torch\ntorch.nn.Linear.users_own=lambda s: 1\nm=torch.nn.Linear(1,1)\ndef f(x): return x*m.users_own()', 's: 1', 's: 2'),
-    "exec": ("def f(x):\n    exec('x=x+1'); return x", 'x+1', 'x+2'),
-    "lambda default capture": ('fs=[lambda x,k=k:x*k for k in (1,2)]\nf=fs[0]', '(1,2)', '(3,2)'),
-    "callable object": ('class C:\n    k=1\n    def __call__(s,x): return x*s.k\nf=C()', 'k=1', 'k=2'),
-    "generator fn": ('def g():\n    yield 1\ndef f(x): return x*next(g())', 'yield 1', 'yield 2'),
-    "dtype": ('import torch\nD=torch.float32\ndef f(x): return x.to(D)', 'float32', 'float16'),
-    "nested fn attr": ('def f(x): return x*f.k\nf.k=1', 'f.k=1', 'f.k=2'),
-    "weakref": ('import weakref\nclass O: k=1\no=O()\nr=weakref.ref(o)\ndef f(x): return x*r().k', 'k=1', 'k=2'),
-    "torch op": ('import torch\nop=torch.ops.aten.relu.default\ndef f(x): return op(x)', 'relu.default', 'sigmoid.default'),
-    "descriptor": ('class D:\n    def __init__(s,k): s.k=k\n    def __get__(s,o,t): return s.k\nclass O:\n    a=D(1)\ndef f(x): return x*O.a', 'D(1)', 'D(2)'),
-    "module getattr": ('def __getattr__(n): return 1\nimport sys\nme=sys.modules[__name__]\ndef f(x): return x*me.anything', 'return 1', 'return 2'),
-}  # fmt: skip
+DATA = Path(__file__).parent / "data" / "ways.txt"
+
+
+def _ways():
+    """Ways in which a function's result hangs on something else: a module whose f reads it, and an edit of its text."""
+    for part in DATA.read_text().split("## ")[1:]:
+        name, rest = part.split("\n", 1)
+        text, edit = rest.split("\n-- ", 1)
+        yield name, (text, *edit.rstrip("\n").split("\n++ "))
+
+
+WAYS = dict(_ways())
 
 
 @pytest.fixture

@@ -183,7 +183,7 @@ class Content:
             raise
         except RecursionError:
             raise Unknowable(f"{_named(value)} is nested too deeply") from None
-        except Exception as error:  # noqa: BLE001  objects of users answer as they like
+        except Exception as error:
             raise Unknowable(f"{_named(value)} cannot be looked at, {type(error).__name__}: {error}") from error
         return self
 
@@ -281,7 +281,11 @@ class Content:
         code = function.__code__
         known = is_known_file(code.co_filename)
         # what a decorator of Python or torch has made of a user's function has the user's name
-        if known and is_known(function.__module__ or "") and _at(function.__module__, function.__qualname__) is function:
+        if (
+            known
+            and is_known(function.__module__ or "")
+            and _at(function.__module__, function.__qualname__) is function
+        ):
             self._token(f"known {function.__module__}.{function.__qualname__}")
             return
         installed = not known and is_installed_file(code.co_filename)
@@ -370,10 +374,12 @@ class Content:
                 if (id(value), tuple(names)) not in self._parts:
                     self._parts.add((id(value), tuple(names)))
                     self._module(value, tuple(names))
-            elif type(value) in _PLAIN and value is not None:
-                self._token(name)
-                self._value(value)
-            elif isinstance(value, (types.FunctionType, type)) and not is_known(value.__module__ or ""):
+            elif (
+                type(value) in _PLAIN
+                and value is not None
+                or isinstance(value, (types.FunctionType, type))
+                and not is_known(value.__module__ or "")
+            ):
                 self._token(name)
                 self._value(value)
 
@@ -492,7 +498,8 @@ def tensor_digest(value: torch.Tensor) -> str:
 
 def _asks(value: Any) -> bool:
     """Whether an object gives variables of the environment."""
-    return any(each is os.environ or each is os.getenv for each in (value, value.__self__ if isinstance(value, types.MethodType) else None))
+    owner = value.__self__ if isinstance(value, types.MethodType) else value
+    return owner is os.environ or value is os.getenv
 
 
 def _foreign(value: Any) -> bool:
