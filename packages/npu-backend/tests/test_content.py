@@ -119,7 +119,11 @@ def test_only_the_variables_that_a_function_names_count(made, monkeypatch):
     computed = "import os\ndef f(x, name):\n    return x * int(os.environ[name])"
     monkeypatch.setenv("USERS_VARIABLE", "1")
     before = [content_of(made(text)) for text in (named, computed)]
+    monkeypatch.delenv("USERS_VARIABLE")
+    unset = content_of(made(named))
     monkeypatch.setenv("ANOTHER_VARIABLE", "1")
+    assert content_of(made(named)) == unset != before[0]
+    monkeypatch.setenv("USERS_VARIABLE", "1")
     assert content_of(made(named)) == before[0]
     assert content_of(made(computed)) != before[1]  # nobody knows which it reads
 

@@ -326,9 +326,9 @@ class Content:
             self._imported(name, names)
 
     def _environment(self, texts: set[str]) -> None:
-        """The variables whose names a function holds; all of them if it holds none that is set."""
-        found = sorted(text for text in texts if text in os.environ)
-        self._mapping("environment", ((name, os.environ[name]) for name in found or sorted(os.environ)))
+        """The variables whose names a function holds, set or not; all of them if it holds no text that may be one."""
+        found = sorted(text for text in texts if text.isidentifier())
+        self._mapping("environment", ((name, os.environ.get(name)) for name in found or sorted(os.environ)))
 
     def _imported(self, name: str, names: tuple[str, ...]) -> None:
         if is_known(name):
