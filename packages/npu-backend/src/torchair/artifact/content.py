@@ -306,7 +306,7 @@ class Content:
         texts = {text for each in _nested(code) for text in _texts(each.co_consts)}
         used = {name for each in _nested(code) for name in each.co_names}
         names = tuple(sorted(used | {text for text in texts if text.isidentifier()}))
-        meant = {space.get(name) for name in used if type(space.get(name)) is str} | texts
+        meant = texts | {value for value in map(space.get, used) if type(value) is str}
         if used & _ENVIRONMENT or any(_asks(space.get(name)) for name in used):
             self._environment(meant)
         if used & _MODULES:
