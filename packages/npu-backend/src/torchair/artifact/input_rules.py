@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from tair_export.guards import Expr, Function, check, function, holds, symbols, text
-from torchair.artifact import stored_graph
+from torchair.artifact.plain import plain, unplain
 from torchair.artifact.size_conditions import listed
 
 Pattern = tuple["Expr | None", ...]
@@ -80,7 +80,7 @@ class InputRule:
         stride = value.stride() if value.layout is torch.strided else ()
         symbolic = [listed(s.node.expr) if isinstance(s, torch.SymInt) else None for s in stride]
         sizes = [listed(d.node.expr) if isinstance(d, torch.SymInt) else d for d in value.shape]
-        return [stored_graph.plain(value.dtype), sizes, symbolic]
+        return [plain(value.dtype), sizes, symbolic]
 
     @classmethod
     def read(cls, content: Any) -> InputRule:
@@ -93,7 +93,7 @@ class InputRule:
         for each in (*size, *stride):
             if each is not None:
                 check(each)
-        found = stored_graph.unplain(dtype)
+        found = unplain(dtype)
         if not isinstance(found, torch.dtype) and (found is not None or len(size) != 1):
             raise ValueError("type of an input")
         return cls(found, tuple(size), tuple(stride), any(isinstance(d, list) for d in size))

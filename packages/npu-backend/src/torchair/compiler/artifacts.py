@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import tempfile
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,16 +12,14 @@ import torch
 
 from ge_graph.errors import ArchiveError, ConfigError, GeError
 from tair_export.ranks import Rank
-from torchair.artifact import stored_graph
+from torchair.artifact import bundle, stored_graph
 from torchair.artifact.content import Unknowable
 from torchair.artifact.dependencies import Subject, key
 from torchair.artifact.input_rules import CallRules, InputRule
+from torchair.artifact.plain import Unstorable
 from torchair.artifact.size_conditions import Watch, shape_env_of
-from torchair.artifact.stored_graph import Stored, Unstorable
+from torchair.artifact.stored_graph import Stored
 
-_NAME: Final = "graph"
-_FILES: Final = frozenset((f"{_NAME}.air", f"{_NAME}.manifest.json"))
-_LIMIT: Final = 1 << 32
 _ALONE: Final = Rank(0, 1)
 
 
@@ -70,7 +66,7 @@ class CompiledFxGraph:
     """A compiled ATen graph: call it with one list of arguments, which it empties, or with the arguments.
 
     Args:
-        stored: The graph, None if the mode makes none that a file can hold.
+        stored: The graph, None if the options make none that a file can hold.
         device: Device type of its tensors.
         traced: What it was traced for; None if that is in ``stored``.
         rules: What a call has to be, where no guards of dynamo stand before it.
@@ -102,20 +98,17 @@ class CompiledFxGraph:
         """
         try:
             if self._stored is None:
-                raise Unstorable("this mode makes no graph that a file can hold")
+                raise Unstorable("the options make no graph that a file can hold")
             self._stored.contract.device = self._device
             if self._traced is not None:
                 self._stored.contract.conditions = self._traced.conditions()
                 self._stored.more = {**self._stored.more, "inputs": self._traced.inputs()}
             with tempfile.TemporaryDirectory() as folder:
-                stored_graph.write(self._stored, Path(folder), _NAME, key(Subject(self._config)), _ALONE)
-                packed = io.BytesIO()
-                with zipfile.ZipFile(packed, "w") as out:
-                    for name in sorted(_FILES):
-                        out.write(Path(folder) / name, name)
+                stored_graph.write(self._stored, Path(folder), bundle.NAME, key(Subject(self._config)), _ALONE)
+                packed = bundle.pack(Path(folder))
         except (Unstorable, Unknowable) as error:
             raise ConfigError("GE1061", f"dump_artifacts: {error}", next="keep the function itself") from None
-        return CompiledFxArtifacts(packed.getvalue())
+        return CompiledFxArtifacts(packed)
 
     @staticmethod
     def load_artifacts(artifacts: CompiledFxArtifacts, config: Any = None) -> CompiledFxGraph:
@@ -128,6 +121,11 @@ class CompiledFxGraph:
         ArchiveError GE502x if the data is damaged, GE5050 if versions, converters or options are others now; else as
         for a graph that is compiled.
         """
+        return CompiledFxGraph.loaded(artifacts, config)
+
+    @staticmethod
+    def loaded(artifacts: CompiledFxArtifacts, config: Any = None, *, guarded: bool = False) -> CompiledFxGraph:
+        """As ``load_artifacts``; ``guarded`` where guards of dynamo stand before the graph, which then has no rules."""
         from torchair.compiler.pipeline import Pipeline, new_number
         from torchair.config.compiler_config import CompilerConfig
 
@@ -143,28 +141,13 @@ class CompiledFxGraph:
             raise ConfigError("GE1061", f"load_artifacts: {error}", next="compile the graph again") from None
         try:
             with tempfile.TemporaryDirectory() as folder:
-                _unpack(artifacts.content, Path(folder))
-                stored = stored_graph.read(Path(folder) / f"{_NAME}.manifest.json", wanted, _ALONE)
+                manifest = bundle.unpack(artifacts.content, Path(folder))
+                stored = stored_graph.read(manifest, wanted, _ALONE)
             device = stored.contract.device
-            rules = CallRules(stored.more["inputs"], stored.contract.found())
+            rules = None if guarded else CallRules(stored.more["inputs"], stored.contract.found())
             call = Pipeline(options, "forward", new_number()).load_stored(stored, device)
         except GeError:
             raise
         except Exception as error:
-            raise _damaged(f"{type(error).__name__}: {str(error)[:200]}") from error
+            raise bundle.damaged(f"{type(error).__name__}: {str(error)[:200]}") from error
         return CompiledFxGraph(call, stored, device, options, rules=rules)
-
-
-def _unpack(content: bytes, folder: Path) -> None:
-    with zipfile.ZipFile(io.BytesIO(content)) as packed:
-        entries = packed.infolist()
-        if {e.filename for e in entries} != _FILES or len(entries) != len(_FILES):
-            raise _damaged(f"it holds {', '.join(sorted(e.filename for e in entries))[:200]}")
-        if sum(e.file_size for e in entries) > _LIMIT:
-            raise _damaged("it is larger than a graph can be")
-        for entry in entries:
-            (folder / entry.filename).write_bytes(packed.read(entry))
-
-
-def _damaged(why: str) -> ArchiveError:
-    return ArchiveError("GE5021", f"the artifacts are damaged: {why}", next="compile the graph again")
