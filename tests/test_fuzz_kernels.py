@@ -31,9 +31,7 @@ def test_hostile_calls_end_in_results_or_our_errors(known) -> None:
 
 def test_calls_end_after_a_time(known, monkeypatch) -> None:
     monkeypatch.setattr(kernels, "_FEW", 3)
-    monkeypatch.setattr(
-        kernels, "run", lambda seeds, known, seconds: iter([(s, kernels.FuzzOutcome("result")) for s in seeds])
-    )
+    monkeypatch.setattr(kernels, "run", lambda seeds, *_: [(s, kernels.FuzzOutcome("result")) for s in seeds])
     assert [seed for seed, _ in kernels._for(7, known, 1.0, 0.0)] == [7, 8, 9]
 
 

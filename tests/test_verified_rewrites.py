@@ -85,15 +85,12 @@ def renormalised_routing(x):
     return share / share.sum(-1, keepdim=True), expert
 
 
-infinite = torch.full((1, 1, 8), math.inf)
+share_of_one = torch.tensor([[0.0, -200, -150, math.inf]])
+infinite = torch.full((4, 9, 16), math.inf)
 # A program that becomes the operator, and operands of which it is another function than the program written out.
 OTHER = {
-    "FlashAttentionScore": (attention, (infinite, -torch.ones(1, 2, 8), torch.ones(1, 2, 8)), "is 0.0, nan before"),
-    "MoeGatingTopKSoftmaxV2": (
-        renormalised_routing,
-        (torch.tensor([[0.0, -200, -150, math.inf]]),),
-        r"is \d, \d before",
-    ),
+    "FlashAttentionScore": (attention, (infinite, -torch.ones(4, 2, 16), torch.ones(4, 2, 16)), "is 0.0, nan before"),
+    "MoeGatingTopKSoftmaxV2": (renormalised_routing, (share_of_one,), r"is \d, \d before"),
 }
 
 

@@ -269,6 +269,37 @@ def test_what_others_may_write_is_not_used(gift, door, tmp_path, said):
         assert not reports[-1].stages.get("lower", 0)
 
 
+def test_a_strangers_link_is_not_followed(tmp_path, said):
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a link away")
+    x = torch.randn(3)
+    through_torch_compile(torch.exp, tmp_path / "own")(x)
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "own")
+    with torchair.record_compilation() as reports:
+        through_torch_compile(torch.exp, link)(x)
+    assert not reports[-1].stages.get("lower", 0)  # one's own link is as good as the folder
+    os.chown(link, 12345, -1, follow_symlinks=False)
+    said.clear()
+    with torchair.record_compilation() as reports:
+        torch.testing.assert_close(through_torch_compile(torch.exp, link)(x), x.exp())
+    assert reports[-1].stages.get("lower", 0) > 0
+    assert any("it is a link of user 12345" in text for text in said)
+
+
+@pytest.mark.parametrize(("writer", "reader"), [(0, 0o077), (0o077, 0)])
+def test_processes_of_different_umask_share_a_folder(writer, reader, tmp_path):
+    x, before = torch.randn(3), os.umask(writer)
+    try:
+        through_torch_compile(torch.exp, tmp_path / "c")(x)
+        os.umask(reader)
+        with torchair.record_compilation() as reports:
+            torch.testing.assert_close(through_torch_compile(torch.exp, tmp_path / "c")(x), x.exp())
+    finally:
+        os.umask(before)
+    assert not reports[-1].stages.get("lower", 0)
+
+
 # --- locks -----------------------------------------------------------------------------------------------------------
 
 
@@ -392,7 +423,8 @@ def test_artefacts_hold_for_what_they_were_traced_for():
                 call(rows, columns, a, b)
     one = torch.randn(6, 8)
     for wrong in (
-        (7, 8, one, one), (6, 8, one, one[:5]), (6, 8, one.double(), one), (6, 8, one), (6, 8, one, 3), (6, 8, one[0], one),
+        (7, 8, one, one), (6, 8, one, one[:5]), (6, 8, one.double(), one), (6, 8, one), (6, 8, one, 3),
+        (6, 8, one[0], one),
     ):  # fmt: skip
         with pytest.raises(ArchiveError, match="GE5040"):
             graph(*wrong)

@@ -7,6 +7,7 @@ import sys
 import textwrap
 import threading
 import types
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -75,6 +76,82 @@ def test_each_edit_is_another_digest(made):
         digest = content_of(made(BASE.replace(old, new)))
         assert digest not in seen, f"{what} is the same as {seen.get(digest)}"
         seen[digest] = what
+
+
+DATA = Path(__file__).parent / "data" / "ways.txt"
+
+
+def _ways():
+    """Ways in which a function's result hangs on something else: a module whose f reads it, and an edit of its text."""
+    for part in DATA.read_text().split("## ")[1:]:
+        name, rest = part.split("\n", 1)
+        text, edit = rest.split("\n-- ", 1)
+        yield name, (text, *edit.rstrip("\n").split("\n++ "))
+
+
+WAYS = dict(_ways())
+
+
+@pytest.fixture
+def as_before(monkeypatch):
+    """What the modules of ``WAYS`` write into torch and the environment goes again."""
+    monkeypatch.setenv("USERS_VARIABLE", "")
+    monkeypatch.setattr(torch.nn.functional, "users_own", None, raising=False)
+    monkeypatch.setattr(torch.nn.Linear, "users_own", None, raising=False)
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_to_reach_a_value_is_seen(way, strict, made, as_before):
+    text, old, new = WAYS[way]
+    assert old in text
+    if not strict and way.startswith("numpy"):  # the trace says of arrays what it read
+        return
+    digests = []
+    for edited in (text, text, text.replace(old, new, 1)):
+        digests.append(Content(strict=strict).add(made(edited)).digest())
+    assert digests[0] == digests[1]
+    assert digests[0] != digests[2]
+
+
+def test_only_the_variables_that_a_function_names_count(made, monkeypatch):
+    named = "import os\ndef f(x):\n    return x * int(os.environ['USERS_VARIABLE'])"
+    computed = "import os\ndef f(x, name):\n    return x * int(os.environ[name])"
+    monkeypatch.setenv("USERS_VARIABLE", "1")
+    before = [content_of(made(text)) for text in (named, computed)]
+    monkeypatch.delenv("USERS_VARIABLE")
+    unset = content_of(made(named))
+    monkeypatch.setenv("ANOTHER_VARIABLE", "1")
+    assert content_of(made(named)) == unset != before[0]
+    monkeypatch.setenv("USERS_VARIABLE", "1")
+    assert content_of(made(named)) == before[0]
+    assert content_of(made(computed)) != before[1]  # nobody knows which it reads
+
+
+def test_what_a_decorator_of_python_or_torch_makes_of_a_function_is_the_users(made):
+    for text in (
+        "import contextlib\n@contextlib.contextmanager\ndef f(x):\n    yield x + 1",
+        "import torch\n@torch.no_grad()\ndef f(x):\n    return x + 1",
+        "import torch\n@torch._dynamo.disable\ndef f(x):\n    return x + 1",
+    ):
+        assert content_of(made(text)) == content_of(made(text))
+        assert content_of(made(text)) != content_of(made(text.replace("x + 1", "x + 2")))
+
+
+def test_an_object_that_raises_when_it_is_looked_at_is_unknowable(made):
+    text = """
+    class Odd(list):
+        def __iter__(self):
+            raise OSError("no")
+        @property
+        def __dict__(self):
+            raise OSError("no")
+    odd = Odd()
+    def f(x):
+        return odd
+    """
+    with pytest.raises(Unknowable, match="OSError: no"):
+        content_of(made(text))
 
 
 NO_EDITS = {

@@ -131,6 +131,14 @@ def test_a_change_of_a_row_is_another_key(name, monkeypatch):
     assert different - TOGETHER.get(name, set()) == {name}
 
 
+def test_which_attention_is_allowed_is_state():
+    """By it torch traces F.scaled_dot_product_attention to one operator or to another."""
+    before = key(subject())
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        after = key(subject())
+    assert {n for n in before if before[n] != after[n]} == {"state"}
+
+
 def test_what_makes_no_difference_is_the_same_key():
     """Another object of the same content, elements of parameters, the order of a dict, an option that only looks."""
     aten = torch.ops.aten

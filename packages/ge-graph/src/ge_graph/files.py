@@ -111,11 +111,13 @@ def others_may_write(path: str | os.PathLike[str]) -> str:
     Raises:
         OSError: It is not there.
     """
-    status = os.stat(path)
+    status, named = os.stat(path), os.lstat(path)
     if not hasattr(os, "geteuid"):  # Windows: users' folders are theirs, and modes say nothing of others
         return ""
     if status.st_uid not in (os.geteuid(), 0):
         return f"it belongs to user {status.st_uid}"
+    if named.st_uid not in (os.geteuid(), 0):
+        return f"it is a link of user {named.st_uid}"
     if status.st_mode & stat.S_IWOTH:
         return "everybody may write it"
     return "its group may write it" if status.st_mode & stat.S_IWGRP else ""

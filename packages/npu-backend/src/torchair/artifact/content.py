@@ -8,6 +8,7 @@ content. What has none that could be known, such as an object of C without one t
 
 from __future__ import annotations
 
+import collections
 import dis
 import enum
 import functools
@@ -48,6 +49,11 @@ _CLASS_ENTRIES: Final = frozenset((
 ))  # fmt: skip
 # What every module has beside its own attributes, nothing as long as it is empty.
 _MODULE_ENTRIES: Final = frozenset(vars(torch.nn.Module())) - {"training"}
+_FUNCTIONS: Final = (types.FunctionType, staticmethod, classmethod)
+_ADDRESS: Final = "_torchdynamo_wrapper_id"  # where dynamo's wrapper of a function lies in this process
+# Names by which code reaches variables of the environment, and modules by a text.
+_ENVIRONMENT: Final = frozenset(("environ", "environb", "getenv", "getenvb"))
+_MODULES: Final = frozenset(("modules", "import_module", "__import__"))
 _INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
@@ -173,8 +179,12 @@ class Content:
         """
         try:
             self._value(value)
+        except Unknowable:
+            raise
         except RecursionError:
             raise Unknowable(f"{_named(value)} is nested too deeply") from None
+        except Exception as error:
+            raise Unknowable(f"{_named(value)} cannot be looked at, {type(error).__name__}: {error}") from error
         return self
 
     # -- dispatch
@@ -213,7 +223,9 @@ class Content:
             self._depth -= 1
 
     def _object(self, value: Any, kind: type) -> None:
-        if kind is list:
+        if value is os.environ:
+            self._token("the environment")  # what is read of it, those say who read it
+        elif kind is list:
             self._items("list", value)
         elif kind is dict:
             self._mapping("dict", value.items())
@@ -268,7 +280,12 @@ class Content:
     def _function(self, function: types.FunctionType) -> None:
         code = function.__code__
         known = is_known_file(code.co_filename)
-        if known and _at(function.__module__, function.__qualname__) is function:
+        # what a decorator of Python or torch has made of a user's function has the user's name
+        if (
+            known
+            and is_known(function.__module__ or "")
+            and _at(function.__module__, function.__qualname__) is function
+        ):
             self._token(f"known {function.__module__}.{function.__qualname__}")
             return
         installed = not known and is_installed_file(code.co_filename)
@@ -280,13 +297,21 @@ class Content:
         self._value(function.__defaults__)
         self._mapping("keyword defaults", (function.__kwdefaults__ or {}).items())
         self._items("closure", (_cell(c) for c in function.__closure__ or ()))
-        self._mapping("attributes", sorted(vars(function).items()))
+        self._mapping("attributes", sorted((k, v) for k, v in vars(function).items() if k != _ADDRESS))
         if not known and not installed:
             self._globals(code, function.__globals__)
 
     def _globals(self, code: types.CodeType, space: Mapping[str, Any]) -> None:
-        """What the names in a function's code mean outside of it."""
-        names = tuple(sorted({name for each in _nested(code) for name in each.co_names}))
+        """What the names in a function's code, and its texts that may be names, mean outside of it."""
+        texts = {text for each in _nested(code) for text in _texts(each.co_consts)}
+        used = {name for each in _nested(code) for name in each.co_names}
+        names = tuple(sorted(used | {text for text in texts if text.isidentifier()}))
+        meant = texts | {value for value in map(space.get, used) if type(value) is str}
+        if used & _ENVIRONMENT or any(_asks(space.get(name)) for name in used):
+            self._environment(meant)
+        if used & _MODULES:
+            for name in sorted(text for text in meant if text in sys.modules):
+                self._imported(name, names)
         for name in names:
             if name not in space:
                 continue
@@ -299,6 +324,11 @@ class Content:
         for name in sorted({n for each in _nested(code) for n in _imports(each, str(space.get("__package__") or ""))}):
             self._token(f"import {name}")
             self._imported(name, names)
+
+    def _environment(self, texts: set[str]) -> None:
+        """The variables whose names a function holds, set or not; all of them if it holds no text that may be one."""
+        found = sorted(text for text in texts if text.isidentifier())
+        self._mapping("environment", ((name, os.environ.get(name)) for name in found or sorted(os.environ)))
 
     def _imported(self, name: str, names: tuple[str, ...]) -> None:
         if is_known(name):
@@ -318,8 +348,9 @@ class Content:
         """A module, or as much of it as the names may mean."""
         name = module.__name__
         self._token(f"module {name}")
-        path = getattr(module, "__file__", None) or ""
+        path = vars(module).get("__file__") or ""
         if is_known(name):
+            self._patched(vars(module), names or ())
             return
         if names is None or is_installed_file(path):
             self._token(self._file(path) if path.endswith(".py") else self._version(name))
@@ -328,11 +359,29 @@ class Content:
             return
         self._parts.add((id(module), names))
         space = vars(module)
-        for each in names:
+        for each in (*names, "__getattr__"):
             if each in space:
                 self._token(each)
                 value = space[each]
                 self._module(value, names) if isinstance(value, types.ModuleType) else self._value(value)
+
+    def _patched(self, space: Mapping[str, Any], names: Iterable[str]) -> None:
+        """What others put into a module or class that is known, among these names; plain values whoever put them."""
+        for name in names:
+            value = space.get(name)
+            value = getattr(value, "__func__", value) if isinstance(value, (staticmethod, classmethod)) else value
+            if isinstance(value, types.ModuleType):
+                if (id(value), tuple(names)) not in self._parts:
+                    self._parts.add((id(value), tuple(names)))
+                    self._module(value, tuple(names))
+            elif (
+                type(value) in _PLAIN
+                and value is not None
+                or isinstance(value, (types.FunctionType, type))
+                and not is_known(value.__module__ or "")
+            ):
+                self._token(name)
+                self._value(value)
 
     def _file(self, path: str) -> str:
         self.files.add(path)
@@ -360,6 +409,9 @@ class Content:
     def _class(self, cls: type) -> None:
         if is_known(cls.__module__) and _at(cls.__module__, cls.__qualname__) is cls:
             self._token(f"class {cls.__module__}.{cls.__qualname__}")
+            for each in cls.__mro__:
+                own = vars(each)
+                self._patched(own, [k for k, v in own.items() if isinstance(v, _FUNCTIONS) and _foreign(v)])
             return
         self.classes[cls] = None
         self._token(f"class {cls.__qualname__}")
@@ -372,6 +424,7 @@ class Content:
         else:
             self._token(self._version(cls.__module__))
         self._items("bases", cls.__bases__)
+        self._value(type(cls))
 
     def _instance(self, value: Any, kind: type) -> None:
         """An object of a class that is written in Python: its class and what it holds."""
@@ -441,6 +494,26 @@ def tensor_digest(value: torch.Tensor) -> str:
     with real_values():  # a key may be made while torch traces
         data = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8) if value.numel() else value.new_empty(0)
         return hashlib.sha256(data.numpy().tobytes()).hexdigest()
+
+
+def _asks(value: Any) -> bool:
+    """Whether an object gives variables of the environment."""
+    owner = value.__self__ if isinstance(value, types.MethodType) else value
+    return owner is os.environ or value is os.getenv
+
+
+def _foreign(value: Any) -> bool:
+    function = getattr(value, "__func__", value)
+    return not is_known(getattr(function, "__module__", None) or "")
+
+
+def _texts(constants: Iterable[Any]) -> Iterator[str]:
+    """The texts among a code's constants."""
+    for each in constants:
+        if type(each) is str:
+            yield each
+        elif type(each) in (tuple, frozenset):
+            yield from _texts(each)
 
 
 def _named(value: Any) -> str:
@@ -569,6 +642,8 @@ def _of_base(base: type, items: Callable[[Any], Iterable[Any]]) -> Callable[[Con
         c._value(type(value))
         c._items("", items(value))
         c._mapping("attributes", sorted(getattr(value, "__dict__", {}).items()))
+        if isinstance(value, collections.defaultdict):
+            c._value(value.default_factory)
 
     return describe
 

@@ -55,8 +55,8 @@ RULES: Final[Mapping[str, Tolerance]] = {
 OTHER_VALUES: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "FlashAttentionScore": (
         samples.NO_INFINITIES,
-        "a row whose scores are all -inf is one that sees nothing to the operator, 0, and NaN to a softmax; where a mask "
-        "can make such rows the rule adds nodes that keep the NaN, so only infinities in query and key are left",
+        "a row whose scores are all -inf is one that sees nothing to the operator, 0, and NaN to a softmax; where a "
+        "mask can make such rows the rule adds nodes that keep the NaN, so only infinities in query and key are left",
     ),
     "MoeGatingTopKSoftmaxV2": (
         ("ordinary", "repeated"),
