@@ -93,7 +93,7 @@ rewrites: setup  ## what debug.verify_rewrites catches, and that it is silent ov
 native: setup  ## every OpInfo by the GE operators it becomes, what GE has instead, and why it is not used
 	@$(RUN) -m tools.native
 
-graphs: setup  ## operators in the graphs of real models against the incumbent's; written to docs/graphs.md
+graphs: setup  ## operators in the graphs of real models against the bundled torchair's; written to docs/graphs.md
 	@$(RUN) -m benchmarks.graphs && $(RUN) -m tools.docs.chinese
 
 chips: setup  ## operators of real models by the unit of each chip that runs them; written to docs/chips.md

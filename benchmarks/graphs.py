@@ -1,9 +1,9 @@
-"""Operators in our graphs against those that the incumbent makes of the same models, constants and inputs aside.
+"""Operators in our graphs against those that the bundled torchair makes of the same models, constants and inputs aside.
 
     python -m benchmarks.graphs            count, and write docs/graphs.md
     python -m benchmarks.graphs bert vit   count some models and print them
 
-The incumbent's counts were taken from its graphs before its own optimisation, with the `eager` attention of
+The bundled torchair's counts were taken from its graphs before its own optimisation, with the `eager` attention of
 transformers; ours are what an engine gets, with the same attention.
 """
 
@@ -25,7 +25,7 @@ from torchair.compiler.pipeline import Pipeline
 from torchair.config.compiler_config import CompilerConfig
 
 GROUP = "graphs"
-TABLE = Path(__file__).with_name("incumbent_graphs.tsv")
+TABLE = Path(__file__).with_name("bundled_graphs.tsv")
 
 
 def _llama(layers: int) -> models.ModelCase:
@@ -33,7 +33,7 @@ def _llama(layers: int) -> models.ModelCase:
 
 
 def _one(case: models.ModelCase) -> models.ModelCase:
-    """Batch 1, as the incumbent was measured."""
+    """Batch 1, as the bundled torchair was measured."""
     case.inputs = tuple(t[:1] for t in case.inputs)
     return case
 
@@ -59,7 +59,7 @@ def operators(graph: Graph) -> int:
     return sum(n.op not in _FREE for n in graph.nodes)
 
 
-def incumbent() -> dict[tuple[str, str], int]:
+def bundled() -> dict[tuple[str, str], int]:
     """(model, mode) -> number of operators."""
     rows = [line.split("\t") for line in TABLE.read_text().splitlines() if not line.startswith(("#", "model"))]
     return {(model, mode): int(count) for model, mode, count in rows}
@@ -78,7 +78,7 @@ def _lines(model: str) -> list[tuple[str, int, str]]:
     case, found = CASES[model](), []
     for mode in ("static", "dynamic"):
         graph = graph_of(model, mode, case)
-        found.append((mode, operators(graph), row(model, mode, graph, incumbent().get((model, mode)))))
+        found.append((mode, operators(graph), row(model, mode, graph, bundled().get((model, mode)))))
     return found
 
 
@@ -93,11 +93,11 @@ def _of_models(chosen: Sequence[str]) -> Iterator[tuple[str, str, int, str]]:
 
 
 def measure() -> Iterator[Measurement]:
-    peers = incumbent()
+    peers = bundled()
     for model, mode, count, _ in _of_models(["llama2"] if rows.small else list(CASES)):
         theirs = peers.get((model, mode))
         if theirs is not None:
-            yield at_most(GROUP, f"{model}, {mode}", count, 1.0, unit="ops", peer=theirs, name="incumbent")
+            yield at_most(GROUP, f"{model}, {mode}", count, 1.0, unit="ops", peer=theirs, name="bundled")
 
 
 # -- the page --------------------------------------------------------------------------------------------------------
@@ -138,11 +138,11 @@ def page(rows: list[str]) -> str:
         "# Operators in the graphs of real models",
         "",
         "Made by `make graphs`. Counted is what an engine gets of a float32 forward, inputs and constants aside. The",
-        "incumbent is the torchair inside torch_npu 2.13.0, before its own optimisation; both have the `eager`",
+        "bundled torchair is the one inside torch_npu 2.13.0, before its own optimisation; both have the `eager`",
         "attention of transformers. Dynamic is `torch.compile(dynamic=True)`. A pair is a Transpose, Reshape, Cast or",
         "Unsqueeze whose operand is another of its kind and has no other reader.",
         "",
-        "| model | sizes | operators | incumbent | ratio | pairs | fused operators | most frequent others |",
+        "| model | sizes | operators | bundled | ratio | pairs | fused operators | most frequent others |",
         "|---|---|---|---|---|---|---|---|",
         *rows,
     ]

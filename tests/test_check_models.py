@@ -5,12 +5,13 @@ import torch
 
 from ge_graph import kernels
 from tair_debug import check, tracing
+from tair_debug.models import Subject
 from tools import models
 
 
 def graphs(name):
     case = models.ZOO[name]("tiny")
-    subject = tracing.Subject(case.model, tuple(case.inputs), {}, name)
+    subject = Subject(case.model, tuple(case.inputs), {}, name)
     return [tracing.to_ge(g.gm, name)[1] for g in tracing.capture(subject, fake=False)]
 
 

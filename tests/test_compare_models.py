@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as f
 
 from tair_debug import compare as work
-from tair_debug.tracing import Subject
+from tair_debug.models import Subject
 
 B, T, D = 2, 6, 16
 

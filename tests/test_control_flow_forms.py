@@ -19,7 +19,7 @@ from ge_graph.testing import assert_graphs_equal
 from ge_runtime.cpu.engine import CpuEngine
 from tair_debug import compare, graph_page
 from tair_debug.cli import app
-from tair_debug.tracing import Subject
+from tair_debug.models import Subject
 from tair_export import load_air
 
 

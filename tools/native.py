@@ -8,11 +8,11 @@ Counted is what a float32 forward of the first sample leaves for an engine after
 operators that nobody reads do not count. Where more than one is left, `tests/native/compositions.tsv` lists them with
 the reasons, whose kinds and checks are those of `tools.native_reasons`.
 
-Against the incumbent: `tests/native/incumbent.tsv`, which `tools.native_peer` measured, has its operators for the same
-samples. The entries compared are those of which the incumbent hands GE a graph, 354. Of some nothing is left for GE (a
+Against the bundled one: `tests/native/bundled.tsv`, which `tools.native_peer` measured, has its operators for the same
+samples. The entries compared are those of which it hands GE a graph, 354. Of some nothing is left for GE (a
 view of an input, an empty result, a constant): they count 0 there, and ours, which keeps a view in the graph, count
 what they are; one by one they are not compared. In all others ours has no more operators, or a reason that says what
-the incumbent's operator computes differently or where it has none. All entries together ours has at most 800.
+the bundled torchair's operator computes differently or where it has none. All entries together ours has at most 800.
 """
 
 from __future__ import annotations
@@ -181,9 +181,9 @@ def updated(found: list[Count], table: dict[str, NativeRow]) -> dict[str, Native
     return made
 
 
-# -- against the incumbent -------------------------------------------------------------------------------------------
+# -- against the bundled torchair --------------------------------------------------------------------------------------
 
-MOST = 800  # operators, of all entries that the incumbent converts
+MOST = 800  # operators, of all entries that the bundled torchair converts
 
 
 def ours(name: str, table: dict[str, NativeRow]) -> int:
@@ -194,12 +194,12 @@ def ours(name: str, table: dict[str, NativeRow]) -> int:
 def against(
     table: dict[str, NativeRow], peers: dict[str, tuple[str, ...]], reasons: dict[str, NativeReason]
 ) -> list[str]:
-    """Entries with more operators than the incumbent's and no reason that says why its operators would not do."""
+    """Entries with more operators than the bundled one's and no reason that says why its operators would not do."""
     said = []
     for name, theirs in peers.items():
         if theirs and ours(name, table) > len(theirs) and not hard(table[name], reasons):
             row = table[name]
-            said.append(f"{name}: {packed(row.emitted)}; the incumbent has {packed(theirs)}; {' '.join(row.reasons)}")
+            said.append(f"{name}: {packed(row.emitted)}; the bundled one has {packed(theirs)}; {' '.join(row.reasons)}")
     total = sum(ours(name, table) for name in peers)
     if total > MOST:
         said.append(f"{total} operators in all, at most {MOST} are wanted")
@@ -243,7 +243,7 @@ def report(found: list[Count], table: dict[str, NativeRow]) -> None:
     peers = native_peer.read()
     theirs = sum(map(len, peers.values()))
     mine = sum(ours(name, table) for name in peers)
-    print(f"{len(peers)} entries that the incumbent converts: {mine} operators at most, its own {theirs}")
+    print(f"{len(peers)} entries that the bundled torchair converts: {mine} operators at most, its own {theirs}")
 
 
 def main() -> None:

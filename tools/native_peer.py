@@ -1,12 +1,12 @@
-"""How many GE operators the incumbent makes of the samples that `tools.native` counts: measured, not guessed.
+"""How many GE operators the bundled torchair makes of the samples that `tools.native` counts: measured, not guessed.
 
     python -m ge_emulator --torch-npu WHEEL --bundled-torchair -- python -m tools.native_peer           write the table
     python -m ge_emulator --torch-npu WHEEL --bundled-torchair -- python -m tools.native_peer renorm glu    some rows
 
-The incumbent is the torchair inside the torch_npu wheel, which the CANN emulator lets load. Its graph is taken as it
+The bundled torchair is the one in the torch_npu wheel, which the CANN emulator lets load. Its graph is taken as it
 is handed to GE and counted by the rule of `tools.native_samples.live`: inputs, constants and what nobody reads are
 left out.
-An entry that the incumbent refuses, or of which it hands no graph over, is listed with no count and the reason.
+An entry that the bundled torchair refuses, or of which it hands no graph over, is listed with no count and the reason.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 warnings.filterwarnings("ignore")
 
 _GRAPHS = "TAIR_EMULATOR_GRAPHS"
-PEERS = Path(__file__).resolve().parent.parent / "tests" / "native" / "incumbent.tsv"
+PEERS = Path(__file__).resolve().parent.parent / "tests" / "native" / "bundled.tsv"
 _SECONDS = 90
 
 
@@ -101,7 +101,7 @@ def rows() -> list[tuple[str, str, str]]:
 
 
 def read() -> dict[str, tuple[str, ...]]:
-    """Entry -> GE operators of those that the incumbent converts."""
+    """Entry -> GE operators of those that the bundled torchair converts."""
     return {name: tuple(what.split()) for name, number, what in rows() if number != "-"}
 
 
@@ -164,7 +164,7 @@ def main() -> None:
     for thread in threads:
         thread.join()
     kept = [] if not names else [row for row in rows() if row[0] not in {name for name, _, _ in found}]
-    head = "# OpInfo\toperators of the incumbent\twhich, or why there is no count; see tools/native_peer.py"
+    head = "# OpInfo\toperators of the bundled torchair\twhich, or why there is no count; see tools/native_peer.py"
     partial = PEERS.with_suffix(".part")
     partial.write_text("\n".join([head, *("\t".join(row) for row in sorted([*kept, *found]))]) + "\n")
     os.replace(partial, PEERS)

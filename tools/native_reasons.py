@@ -258,7 +258,7 @@ KINDS: dict[str, Callable[[str, NativeRow, str], list[str]]] = {
     "updates": _updates,
     "asserts": _asserts,
 }
-# Kinds that excuse more operators than the incumbent has: it lacks the same, gives other numbers,
+# Kinds that excuse more operators than the bundled torchair has: it lacks the same, gives other numbers,
 # or writes into the caller's tensor.
 HARD = ("numbers", "refused", "inferred", "type", "port", "kernel", "updates")
 
@@ -284,5 +284,5 @@ def problems(name: str, row: NativeRow, table: dict[str, NativeReason]) -> list[
 
 
 def hard(row: NativeRow, table: dict[str, NativeReason]) -> Sequence[str]:
-    """The reasons of a row that excuse more operators than the incumbent has."""
+    """The reasons of a row that excuse more operators than the bundled torchair has."""
     return [key for key in row.reasons if key in table and table[key].kind in HARD]

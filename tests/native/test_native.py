@@ -11,7 +11,7 @@ ENTRIES = native_samples.entries()[3::23]
 TABLE = native.read_table()
 REASONS = native_reasons.read()
 PEERS = native_peer.read()
-CONVERTED = 354  # entries of which the incumbent hands GE a graph
+CONVERTED = 354  # entries of which the bundled torchair hands GE a graph
 
 
 @pytest.mark.parametrize("op", ENTRIES, ids=[opinfo.full_name(op) for op in ENTRIES])
@@ -34,15 +34,15 @@ def test_tables_name_only_what_exists():
     assert [key for key, reason in REASONS.items() if len(reason.text) < 20] == []
 
 
-# -- against the incumbent -------------------------------------------------------------------------------------------
+# -- against the bundled torchair --------------------------------------------------------------------------------------
 
 
-def test_no_more_operators_than_the_incumbent_without_a_reason():
+def test_no_more_operators_than_the_bundled_one_without_a_reason():
     assert len(PEERS) == CONVERTED
     assert native.against(TABLE, PEERS, REASONS) == []
 
 
-def test_an_entry_above_the_incumbent_is_found():
+def test_an_entry_above_the_bundled_one_is_found():
     peers = {"renorm": ("Renorm",)}
     row = NativeRow(1, ("renorm.default",), ("Square", "ReduceSum", "Sqrt"), ("apart",))
     assert len(native.against({"renorm": row}, peers, REASONS)) == 1

@@ -30,7 +30,8 @@ def test_torch_s_own_frame_is_better_than_none():
         ("L['self'].proj", "proj"),
         ("L['self'].model.layers['0'].self_attn", "model.layers.0.self_attn"),
         ("L['self']._modules['m'].layers[3]", "m.layers.3"),
-        ("L['fn'].proj", "L.fn.proj"),
+        ("L['fn'].proj", "proj"),  # a module that is compiled itself, not its forward
+        ("L['model'].proj", "L.model.proj"),
     ],
 )
 def test_module_paths_read_like_attribute_access(raw, path):

@@ -397,7 +397,7 @@ def test_a_deep_or_long_message_is_refused() -> None:
 
 
 def foreign_graph():
-    """As the incumbent writes: no port names, lists of texts without type, inner shapes left out, any order."""
+    """As the bundled torchair writes: no port names, lists of texts without type, inner shapes left out, any order."""
     graph = wire.message_class("GraphDef")(name="graph_1")
     sink = graph.op.add(name="NetOutput", type="NetOutput", input=["Concat:0", "Vendor:-1"])
     sink.input_desc.add()

@@ -304,7 +304,7 @@ def test_several_operators_of_one_function_are_registered_strictly(caplog):
     assert not caplog.records
 
 
-def test_calls_in_the_incumbents_words():
+def test_calls_in_the_bundled_words():
     op = define("rows(Tensor x) -> Tensor", lambda x: x.reshape(2, 2) * 2)
 
     @register_fx_node_ge_converter(op)

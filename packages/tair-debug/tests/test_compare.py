@@ -13,7 +13,7 @@ from tair_debug import compare as work
 from tair_debug.compare import compare_model, compare_whole
 from tair_debug.dumps import compare_dumps
 from tair_debug.measure import Tolerance
-from tair_debug.tracing import Subject
+from tair_debug.models import Subject
 
 
 def net(x):

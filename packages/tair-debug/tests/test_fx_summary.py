@@ -13,7 +13,8 @@ from ge_converters.registry import Registry
 from ge_graph.errors import ConfigError
 from tair_debug import fx_summary
 from tair_debug.fx_summary import COLUMNS, summarize
-from tair_debug.tracing import Subject, capture
+from tair_debug.models import Subject
+from tair_debug.tracing import capture
 
 aten = torch.ops.aten
 

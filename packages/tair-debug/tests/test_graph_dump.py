@@ -17,7 +17,7 @@ from ge_graph import Graph, building, serde, txt
 from ge_graph import ops as ge
 from ge_graph.errors import ConfigError
 from ge_graph.testing import assert_graphs_equal
-from tair_debug import summary_forms
+from tair_debug import models, summary_forms, tracing
 from tair_debug.fx_summary import TargetRow
 from tair_debug.graph_dump import TYPES, GraphDump, write_graph
 from tair_debug.graph_page import page_data, to_html
@@ -186,6 +186,23 @@ def test_inputs_stand_in_the_module_that_reads_them(compiled, config):
     inside = [page["groups"][n["g"]][0] for n in page["nodes"] if n["o"] == "Data"]
     assert sorted(inside)[:2] == ["head", "head"]  # its weight and its bias
     assert sum(name.startswith("layers.") for name in inside) >= 6
+
+
+def test_a_backward_pass_stands_in_the_modules_of_its_forward():
+    class Block(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.proj, self.norm = torch.nn.Linear(8, 8), torch.nn.LayerNorm(8)
+
+        def forward(self, x):
+            return self.norm(self.proj(x).relu()) + x
+
+    subject = models.given(torch.nn.Sequential(Block(), Block()), (torch.ones(4, 8, requires_grad=True),))
+    _, backward = tracing.capture(subject, backward=True)
+    page = page_data(tracing.to_ge(backward.gm, "backward")[1])
+    names = [page["groups"][n["g"]][0] for n in page["nodes"] if n["o"] not in ("Data", "Const")]
+    assert {"0.proj", "0.norm", "1.proj", "1.norm"} >= {n for n in names if "." in n}
+    assert names.count("backward") <= 2  # sums of gradients between the blocks
 
 
 _CHECK = """

@@ -101,20 +101,24 @@ def test_a_terminal_obeys_nothing(text):
 
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, color_system=None, width=200)
-    console.print(summary_forms.to_table([row(text)], text))
+    console.print(summary_forms.to_table([row(text)], True))
     console.print(to_table([{"name": text, "inputs": [text, f"{text}:"]}]))
     assert not UNSHOWN.search(out.getvalue())
 
 
 @each
 def test_the_result_of_a_comparison(text, capsys):
-    from tair_debug import cli
+    from tair_debug import terminal
     from tair_debug.compare import Comparison, ComparisonRow
+    from tair_debug.cut import Refused
 
     bad = ComparisonRow(text, text, text, 0, text, text, text, text, Measure(False, 1.0, why=text))
-    cli.show_comparison(Comparison([bad], saved=(text,)), text)
-    cli.show_comparison(Comparison(totals=[bad]), None)
-    cli.answer(Comparison([bad]).as_dict())
+    refused = Refused(text, text, text, text, text)
+    for result in (Comparison([bad, bad], saved=(text,), report=text), Comparison(totals=[bad], refused=[refused])):
+        terminal.put(result.parts(terminal.Detail(every=True)), terminal.console())
+        assert not UNSHOWN.search(str(result))
+        assert "<b>" not in result._repr_html_()
+    terminal.answer(Comparison([bad]).as_dict())
     shown = capsys.readouterr()
     assert not UNSHOWN.search(shown.out)
     assert not shown.err

@@ -11,8 +11,8 @@ from ge_converters.registry import REGISTRY, register_fx_node_ge_converter
 from ge_graph import ops as ge
 from tair_debug import compare as work
 from tair_debug.compare import compare_model
+from tair_debug.models import Subject
 from tair_debug.stepwise import Region, Stepwise, Wanted
-from tair_debug.tracing import Subject
 
 
 def branch(x):

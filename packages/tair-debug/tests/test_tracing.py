@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from tair_debug import fx_summary
-from tair_debug.tracing import capture, load, to_ge
+from tair_debug.models import load
+from tair_debug.tracing import capture, to_ge
 
 FACTORIES = """
 import torch
@@ -81,6 +82,16 @@ class Quantised(nn.Module):
 def quantised():
     return Quantised().half(), torch.ones(2, 4, dtype=torch.float16)
 """
+CUT = """
+import torch
+from torch import nn
+
+def cut():
+    model = nn.Linear(3, 4)
+    nn.init.trunc_normal_(model.weight)
+    nn.init.trunc_normal_(model.bias, std=0.02, a=-1, b=0.01)
+    return model, torch.ones(2, 3)
+"""
 NAMES = ("bfloat16", "half", "twice", "on_meta", "inner", "loaded", "from_file", "assigned", "frozen")
 
 
@@ -129,3 +140,14 @@ def test_seventy_billion_parameters(made):
     assert sum(r.calls for r in fx_summary.summarize(graph.gm)) >= 66
     assert to_ge(graph.gm, "graph")[1].nodes
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 8e6  # kilobytes
+
+
+def test_parameters_of_a_cut_distribution(tmp_path):
+    """Which draws until all values fit, and fake ones have none; afterwards torch draws as before."""
+    (tmp_path / "cut_of_test.py").write_text(CUT)
+    subject = load("cut_of_test.py:cut")
+    (graph,) = capture(subject)
+    assert [tuple(p.shape) for p in subject.model.parameters()] == [(4, 3), (4,)]
+    assert graph.gm.graph.nodes
+    drawn = torch.nn.init.trunc_normal_(torch.empty(1000))
+    assert 0.5 < drawn.std() < 1

@@ -311,7 +311,7 @@ class _GraphReader:
             raise damaged("GE5009", f"layout {desc.layout!r} is not known", where)
         shape: Shape | None
         if not desc.HasField("shape"):
-            # the incumbent leaves shapes of inner results out; a graph input without dimensions is a scalar
+            # the bundled torchair leaves shapes of inner results out; a graph input without dimensions is a scalar
             shape = () if placeholder else None
         else:
             message_dims = tuple(desc.shape.dim)
@@ -537,7 +537,7 @@ def _read_list(message: Any, where: str) -> Attr | None:
     filled = [m for m in _LIST_MEMBERS if len(getattr(message, m))]
     kind = _VAL_TYPES.get(message.val_type)
     if kind == "VT_LIST_NONE":
-        # the incumbent writes no type for lists of texts; of a list of several kinds without one GE reads nothing
+        # the bundled one writes no type for lists of texts; of a list of several kinds without one GE reads nothing
         if len(filled) != 1:
             return None
         kind = next((k for k, (member, _) in _LIST_KINDS.items() if [member] == filled), None)

@@ -18,6 +18,8 @@ __version__ = "0.1.0"
 _HOMES: Final = {
     "CompiledModel": "tair_export.load",
     "CompilerConfig": "torchair.config.compiler_config",
+    "check": "tair_debug.ask",
+    "compare": "tair_debug.ask",
     "dynamo_export": "torchair.export.dynamo_export",
     "get_compiler": "torchair.compiler.backend",
     "get_npu_backend": "torchair.compiler.backend",
@@ -26,7 +28,9 @@ _HOMES: Final = {
     "record_compilation": "torchair.compiler.pipeline",
     "register_fx_node_ge_converter": "torchair.oplib.converter_forms.registering",
     "register_replacement": "torchair.passes.patterns",
+    "summary": "tair_debug.ask",
     "use_internal_format_weight": "torchair.export.dynamo_export",
+    "view": "tair_debug.ask",
 }
 _MODULES: Final = (
     "_contrib", "_ge_concrete_graph", "_utils", "configs", "core", "experimental", "ge", "ge_concrete_graph",

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ge_graph import Graph
 from ge_graph.escape import line
 from ge_graph.kernels import STRENGTHS, Finding, Oracle, Verdict
-from tair_debug.terminal import table
+from tair_debug.terminal import Answer, Detail, sentence, shown, table
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from tair_debug.cut import Refused
+    from tair_debug.terminal import Part
 
 WORDS: Final = {
     "none": "no kernel",
@@ -132,6 +135,57 @@ class CheckReport:
     def as_dict(self) -> dict[str, Any]:
         return {"soc": self.soc, "ok": self.ok, "proven": self.proven, "facts": self.origin, "counts": self.counts(),
                 "strengths": self.strengths(), "rows": [r.as_dict() for r in self.rows]}  # fmt: skip
+
+
+@dataclass(repr=False)
+class Checks(Answer):
+    """What chips make of some graphs.
+
+    Attributes:
+        origin: Where the facts come from.
+        reports: One for each chip.
+        named: Whether the chips were named, so that their rows are wanted.
+        strict: Whether what is not proven counts as bad.
+        refused: Calls that cannot be converted; the rest was checked without them.
+        written: The file of facts.
+    """
+
+    origin: str
+    reports: list[CheckReport]
+    named: bool = True
+    strict: bool = False
+    refused: list[Refused] = field(default_factory=list)
+    written: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether no operator is known to lack a kernel, every one is proven if ``strict``, and all were converted."""
+        return not self.refused and all(r.proven if self.strict else r.ok for r in self.reports)
+
+    def parts(self, detail: Detail = Detail()) -> Iterator[Part]:
+        if not detail.quiet:
+            yield shown(f"facts: {self.origin}")
+        if self.refused:
+            yield sentence(" and are left out:", f"{len(self.refused)} calls cannot be converted", "red")
+            yield from (sentence(f"  {line(str(call))}") for call in self.refused)
+        for report in self.reports:
+            yield shown(report.headline(), "green" if report.ok else "red")
+            if detail.quiet or not self.named:
+                continue
+            rows = to_table(report, every=detail.every, weak=self.strict, sources=detail.sources)
+            if rows is not None:
+                yield rows
+            if not detail.every and report.unknown():
+                yield shown(line(f"unknown: {', '.join(report.unknown())}"))
+        if not self.named and not detail.quiet:
+            yield shown("--soc CHIP lists the operators")
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"ok": self.ok, "chips": [r.as_dict() for r in self.reports], "written": self.written,
+                "refused": [r.as_dict() for r in self.refused]}  # fmt: skip
+
+    def records(self) -> list[dict[str, Any]]:
+        return [{"soc": report.soc, **row.as_dict()} for report in self.reports for row in report.rows]
 
 
 def examine(graphs: Iterable[Graph], oracle: Oracle) -> CheckReport:

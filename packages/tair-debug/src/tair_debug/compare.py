@@ -27,13 +27,20 @@ from ge_converters.base.torch_compat import real_values
 from ge_graph import Graph, Node, Tensor, escape
 from ge_graph.errors import ConfigError, GeError
 from tair_debug import artefacts, judge
+from tair_debug.cut import Cut, Refused, cut
 from tair_debug.data_dump import as_numpy, write_npy
 from tair_debug.measure import Measure, Tolerance, measure
+from tair_debug.models import Subject
 from tair_debug.stepwise import Call, Stepwise, Wanted
-from tair_debug.tracing import Subject, run_with, untraceable
+from tair_debug.terminal import Answer, Detail, sentence, table
+from tair_debug.tracing import run_with, untraceable
 
 if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
     from ge_converters.lowering.control_flow import LoweredBody
+    from tair_debug.terminal import Part
 
 OPTION: Final = "tair compare --output"
 ENGINES: Final = "ge_runtime.engines"
@@ -76,13 +83,18 @@ class ComparisonRow:
         """Whether the row shows a fault."""
         return not self.measure.ok and not self.random
 
+    def numbers(self) -> str:
+        """The distance in words."""
+        m = self.measure
+        return m.why or f"max abs {m.max_abs:.3e}, max rel {m.max_rel:.3e}, cosine {m.cosine:.9f}, {m.bad} elements"
+
     def as_dict(self) -> dict[str, Any]:
         plain = {name: getattr(self, name) for name in self.__slots__ if name != "measure"}
         return {**plain, **self.measure.as_dict()}
 
 
-@dataclass
-class Comparison:
+@dataclass(repr=False)
+class Comparison(Answer):
     """The result.
 
     Attributes:
@@ -93,6 +105,8 @@ class Comparison:
         notes: Branches and loops that could not be looked into, by name, and why.
         saved: Files of the first wrong pair, expected and got.
         totals: Final results of the model, eager against compiled as a whole.
+        refused: Calls that cannot be converted; eager's results stood in for them.
+        report: The file with every row.
     """
 
     rows: list[ComparisonRow] = field(default_factory=list)
@@ -102,6 +116,8 @@ class Comparison:
     notes: list[str] = field(default_factory=list)
     saved: tuple[str, ...] = ()
     totals: list[ComparisonRow] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
+    report: Path | None = None
 
     @property
     def first(self) -> ComparisonRow | None:
@@ -115,7 +131,72 @@ class Comparison:
 
     @property
     def ok(self) -> bool:
-        return self.first is None and not any(r.wrong for r in self.totals)
+        """Whether all values are within tolerance and none was left out because its call cannot be converted."""
+        return self.first is None and not self.refused and not any(r.wrong for r in self.totals)
+
+    def parts(self, detail: Detail = Detail()) -> Iterator[Part]:
+        row, bad = self.first, [r for r in self.totals if r.wrong]
+        yield self._verdict(bad)
+        if detail.quiet:
+            return
+        for call in self.refused:
+            yield sentence(escape.line(f"  {call}"))
+        for r in bad:
+            yield sentence(escape.line(f"  {r.graph}, {r.node}: {r.numbers()}"))
+        if row is not None:
+            yield from self._first(row)
+        worst = max((r.measure.max_rel for r in self.rows if not r.random), default=0.0)
+        results = f"{len(self.totals)} results and " if self.totals else ""
+        yield sentence(f"{results}{len(self.rows)} values compared, largest relative error {worst:.1e}")
+        chosen = self.rows if detail.every else [r for r in self.rows if r.wrong][1:] if detail.sources else []
+        if chosen:
+            yield _table(chosen)
+        if self.unmatched:
+            reasons = "; ".join(f"{count}: {why}" for why, count in self.why.most_common())
+            yield sentence(escape.line(f"{self.unmatched} values without partner ({reasons})"))
+        random = self.random
+        if random is not None:
+            yield sentence(
+                f"note: {random.fx} draws random numbers, which an engine need not share with eager; what depends on "
+                "it differs rightly (use eval mode, or dropout 0)"
+            )
+        for text in self.notes:
+            yield sentence(escape.line(f"not compared: {text}"))
+        if self.report is not None:
+            yield sentence(f"report: {self.report}")
+
+    def _verdict(self, bad: Sequence[ComparisonRow]) -> Text:
+        calls = f"{len(self.refused)} calls cannot be converted"
+        if self.ok:
+            return sentence("", "all within tolerance", "green")
+        if self.first is None and not bad:
+            return sentence(f", the rest is within tolerance: {calls}", "not all was compared", "red")
+        also = f"; {calls}" if self.refused else ""
+        if self.first is None:
+            return sentence(f" though every operator agrees{also}:", "the results of the model differ,", "red")
+        if bad:
+            return sentence(also, "the results of the model differ", "red")
+        if self.totals:
+            good = "the results of the model are within tolerance,"
+            return sentence(f" but one operator does not do what eager does{also}", good, "yellow")
+        return sentence(also, "an operator is out of tolerance", "red")
+
+    def _first(self, row: ComparisonRow) -> Iterator[Text]:
+        place = f" {row.node} ({row.op}) output {row.output}, {row.graph}"
+        yield sentence(escape.line(place), "first out of tolerance:", "red")
+        yield sentence(f"  {row.numbers()}")
+        if row.inside:
+            yield sentence(escape.line(f"  inside:  {row.inside}"))
+        yield sentence(escape.line(f"  FX node: {row.fx} = {row.target}"))
+        if row.source:
+            yield sentence(f"  source:  {escape.line(row.source)}\n           {escape.line(row.code)}")
+        for path in self.saved:
+            yield sentence(f"  saved:   {path}")
+        yield sentence(f"  {sum(r.wrong for r in self.rows)} values are out of tolerance in all")
+        yield sentence("  tair minify, with the same model and options, makes a file of the few operators that show it")
+
+    def records(self) -> list[dict[str, Any]]:
+        return [r.as_dict() for r in self.rows]
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -130,7 +211,18 @@ class Comparison:
             "saved": list(self.saved),
             "totals": [r.as_dict() for r in self.totals],
             "wrong": [r.as_dict() for r in self.rows if r.wrong],
+            "refused": [r.as_dict() for r in self.refused],
         }
+
+
+def _table(rows: Sequence[ComparisonRow]) -> Table:
+    head = ("operator", "type", "FX node", "max abs", "max rel", "bad", "your line")
+    cells = []
+    for row in rows:
+        m = row.measure
+        numbers = (f"{m.max_abs:.2e}", f"{m.max_rel:.2e}", str(m.bad))
+        cells.append([*map(escape.line, (row.node, row.op, row.fx)), *numbers, escape.line(row.source)])
+    return table(head, cells)
 
 
 def engine(name: str = "cpu") -> Any:
@@ -195,13 +287,15 @@ def compare_model(
         graphs[phase] += 1
         with real_values():
             label = f"{phase} {graphs[phase]}"
+            part = cut(gm)
+            result.refused += part.refused
             pair = SideBySide(
-                gm, label, engine, tolerance, add, lambda text: note(f"{label}, {text}"), isolate=isolate,
+                part.gm, label, engine, tolerance, add, lambda text: note(f"{label}, {text}"), isolate=isolate,
                 total=result.totals.append, settle=settle,
             )  # fmt: skip
         result.unmatched += pair.why.total()
         result.why += pair.why
-        return pair
+        return _with_values_of(part, gm, pair) if part.calls else pair
 
     try:
         run_with(subject, side_by_side, backward=backward, dynamic=dynamic)
@@ -210,6 +304,19 @@ def compare_model(
     except Exception as error:
         raise untraceable(subject, error, fake=False) from error
     return result
+
+
+def _with_values_of(part: Cut, gm: torch.fx.GraphModule, call: Callable[..., Any]) -> Callable[..., Any]:
+    """Calls the part with eager's values of what was cut out; both runs start from the same random state."""
+
+    def run(*args: Any) -> Any:
+        with real_values():
+            state = torch.get_rng_state()
+            values = part.values(gm, args)
+            torch.set_rng_state(state)
+        return call(*args, *values)
+
+    return run
 
 
 def compare_whole(

@@ -26,6 +26,7 @@ from tair_debug import artefacts
 
 COLUMNS: Final = ("目标函数", "函数类型", "支持状态", "调用次数", "输入统计", "输出统计")
 SUPPORTED, PARTIAL, MISSING = "已支持", "部分支持", "未实现"
+MARK: Final = "\ufeff"  # by which spreadsheets know UTF-8
 OPTION: Final = "config.debug.fx_summary"
 
 
@@ -104,7 +105,7 @@ class _Judge:
     def __init__(self, gm: torch.fx.GraphModule, registry: Registry) -> None:
         self._registry = registry
         self._asked: dict[Any, str | None] = {}
-        self._found = _problems(gm, registry)
+        self._found = problems(gm, registry)
 
     def reason(self, node: torch.fx.Node, signature: str) -> str | None:
         if node in self._found:
@@ -124,7 +125,7 @@ class _Judge:
         return answer.reason
 
 
-def _problems(gm: torch.fx.GraphModule, registry: Registry) -> dict[torch.fx.Node, str]:
+def problems(gm: torch.fx.GraphModule, registry: Registry = REGISTRY) -> dict[torch.fx.Node, str]:
     """What lowering the whole graph runs into: a call may be fine by itself and have a result nobody can make."""
     from ge_converters.base.errors import LoweringError
     from ge_converters.lowering.graph_lowering import GraphLowering
@@ -197,7 +198,7 @@ def write_csv(rows: Iterable[TargetRow], path: str | os.PathLike[str] = "./", op
 
     Errors: ConfigError GE1041 naming option and path.
     """
-    text = "\ufeff" + to_csv(rows)
+    text = MARK + to_csv(rows)
     target = Path(path) / f"summary_{artefacts.stamp()}.csv"
     while os.path.lexists(target):  # another process took this microsecond
         target = Path(path) / f"summary_{artefacts.stamp()}.csv"

@@ -5,15 +5,24 @@ The page arranges what is open: a model of many layers begins as its modules, an
 
 from __future__ import annotations
 
+import os
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from importlib import resources
-from typing import Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from ge_graph import Graph, Literal, Node, Tensor, escape, ports
 from ge_graph.attrs import Attr, Kind
 from ge_graph.dtypes import DataType
+from tair_debug import artefacts
+from tair_debug.terminal import Answer, Detail, sentence
+
+if TYPE_CHECKING:
+    from tair_debug.terminal import Part
 
 DATA, CONTROL, SHARED = 0, 1, 2  # kinds of edges; those of a constant with many readers are drawn on demand
 SOURCES: Final = frozenset(("Data", "RefData", "Const", "Constant", "ConstPlaceHolder"))
@@ -33,6 +42,61 @@ def to_html(graph: Graph, title: str = "") -> str:
 
     data = Markup(escape.script(page_data(graph)))
     return render("graph.html.j2", title=title or graph.name, data=data)
+
+
+@dataclass(repr=False)
+class Page(Answer):
+    """Interactive pages of GE graphs.
+
+    Attributes:
+        graphs: The graphs, in the order in which a run needs them.
+        written: Files.
+    """
+
+    graphs: list[Graph]
+    written: list[Path] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return True
+
+    def parts(self, detail: Detail = Detail()) -> Iterator[Part]:
+        if self.written:
+            yield from (sentence(str(path)) for path in self.written)
+        else:
+            yield from (sentence(f"{escape.line(g.name)}: {len(g.nodes)} nodes") for g in self.graphs)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"ok": True, "written": [str(p) for p in self.written], "nodes": [len(g.nodes) for g in self.graphs]}
+
+    def records(self) -> list[dict[str, Any]]:
+        return [{"graph": g.name, "node": n.name, "op": n.op} for g in self.graphs for n in g.nodes]
+
+    def save(self, path: str | os.PathLike[str], option: str = "Page.save") -> list[Path]:
+        """Write a page for each graph: ``NAME.html``, then ``NAME_2.html`` and so on; missing folders are made.
+
+        Errors: ConfigError GE1041 naming the path.
+        """
+        first = Path(path)
+        artefacts.folder(first.parent, option)
+        paths = [first if i == 0 else first.with_name(f"{first.stem}_{i + 1}.html") for i in range(len(self.graphs))]
+        for graph, place in zip(self.graphs, paths):
+            artefacts.write_text(place, to_html(graph), option)
+        self.written = paths
+        return paths
+
+    def _repr_html_(self) -> str:
+        return "\n".join(framed(to_html(graph)) for graph in self.graphs)
+
+
+def framed(page: str, height: int = 600) -> str:
+    """A page within another one, which it cannot reach: it may run its own scripts only."""
+    from markupsafe import escape as attribute
+
+    return (
+        f'<iframe sandbox="allow-scripts" srcdoc="{attribute(page)}" '
+        f'style="width: 100%; height: {height}px; border: 1px solid #8886"></iframe>'
+    )
 
 
 def render(template: str, **values: Any) -> str:
@@ -78,6 +142,10 @@ def _modules(graph: Graph, edges: list[tuple[Node, Node, int]]) -> tuple[list[li
     readers: dict[Node, list[Node]] = {}
     for before, after, _ in edges:
         readers.setdefault(before, []).append(after)
+    for node in graph.nodes:  # a sum of gradients belongs to no module; it stands in the one around what it adds
+        known = [path[t.node] for t in node.operands() if t.node.op not in SOURCES]
+        if not path[node] and node.op not in SOURCES and known:
+            path[node] = _shared(known)
     for node in reversed(graph.nodes):
         if node.op in SOURCES and node in readers:
             path[node] = _shared([path[r] for r in readers[node]])

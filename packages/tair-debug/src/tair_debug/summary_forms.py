@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ge_graph import escape
 from tair_debug.fx_summary import COLUMNS, MISSING, PARTIAL, SUPPORTED, TargetRow
-from tair_debug.terminal import shown, table
+from tair_debug.graph_page import framed, render
+from tair_debug.terminal import Answer, Detail, sentence, shown, table
+from tair_debug.tracing import Break
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from tair_debug.terminal import Part
 
 ENGLISH: Final = {SUPPORTED: "supported", PARTIAL: "partial", MISSING: "missing"}
 _STYLES: Final = {SUPPORTED: ("green", "good", 2), PARTIAL: ("yellow", "part", 1), MISSING: ("red", "none", 0)}
@@ -23,6 +30,58 @@ _HEADINGS: Final = tuple(
 )  # fmt: skip
 
 
+@dataclass(repr=False)
+class Summary(Answer):
+    """Which operators of a model have a converter.
+
+    Attributes:
+        name: The model.
+        rows: One for each operator.
+        graphs: Number of ATen graphs.
+        breaks: Where one graph ends and another begins.
+        written: Files.
+    """
+
+    name: str
+    rows: list[TargetRow]
+    graphs: int = 1
+    breaks: list[Break] = field(default_factory=list)
+    written: list[Path] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether every call can be converted."""
+        return all(r.good == r.calls for r in self.rows)
+
+    def parts(self, detail: Detail = Detail()) -> Iterator[Part]:
+        graphs = f"{self.graphs} graphs" if self.graphs != 1 else "1 graph"
+        yield sentence(f" {lead(self.rows)} {graphs}.", f"{escape.line(self.name)}:", "green" if self.ok else "red")
+        if detail.quiet:
+            return
+        if self.breaks:
+            yield sentence(f"{self.graphs} graphs: torch.compile stops at", style="yellow")
+        for place in self.breaks:
+            where = escape.line(f"{place.source or 'a place without source line'}: {place.code}")
+            yield sentence(f"  {where}\n    {escape.line(place.reason)}")
+            for hint in place.hints:
+                yield sentence(f"    instead: {escape.line(hint)}")
+        chosen = self.rows if detail.every or detail.sources else [r for r in self.rows if r.status != SUPPORTED]
+        if chosen:
+            yield to_table(chosen, detail.sources)
+        if len(chosen) < len(self.rows):
+            yield sentence("--all lists the operators")
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"ok": self.ok, "graphs": self.graphs, "breaks": [b.as_dict() for b in self.breaks],
+                "rows": [as_dict(r) for r in self.rows], "written": [str(p) for p in self.written]}  # fmt: skip
+
+    def records(self) -> list[dict[str, Any]]:
+        return [as_dict(r) for r in self.rows]
+
+    def _repr_html_(self) -> str:
+        return framed(to_html(self.rows, self.name))
+
+
 def lead(rows: Sequence[TargetRow]) -> str:
     """One sentence: how many calls of how many operators can be converted."""
     calls, good = sum(r.calls for r in rows), sum(r.good for r in rows)
@@ -30,15 +89,17 @@ def lead(rows: Sequence[TargetRow]) -> str:
     return f"{good} of {calls} calls can be converted; {served} of {len(rows)} operators without exception."
 
 
-def to_table(rows: Sequence[TargetRow], title: str) -> Table:
-    """For the terminal; what is missing stands first."""
+def to_table(rows: Sequence[TargetRow], sources: bool = False) -> Table:
+    """For the terminal; what is missing stands first. ``sources``: the user's line of every row."""
     cells: list[list[Any]] = []
     for row in sorted(rows, key=lambda r: (_STYLES[r.status][2], -r.calls, r.target)):
         support = shown(ENGLISH[row.status], _STYLES[row.status][0])
         frequent, why = row.inputs.most_common(1)[0][0], _lines(row.reasons, 2)
-        cells.append([row.target, support, str(row.calls), frequent, why, _lines(row.sources, 1) if why else ""])
+        cells.append(
+            [row.target, support, str(row.calls), frequent, why, _lines(row.sources, 1) if why or sources else ""]
+        )
     columns = ("target", "support", "calls", "most frequent call", "reason", "source")
-    return table(columns, cells, title=title, caption=lead(rows))
+    return table(columns, cells)
 
 
 def _lines(counts: Counter[str], most: int = 20) -> str:
@@ -51,8 +112,6 @@ def to_html(rows: Sequence[TargetRow], title: str) -> str:
 
     Rows can be filtered and sorted by every column; the forms of an operator's calls are folded.
     """
-    from tair_debug.graph_page import render
-
     ordered = sorted(rows, key=lambda r: (_STYLES[r.status][2], -r.calls, r.target))
     return render(
         "summary.html.j2", title=title, lead={"en": lead(rows), "zh": _chinese_lead(rows)}, columns=_HEADINGS,

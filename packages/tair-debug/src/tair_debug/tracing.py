@@ -1,24 +1,12 @@
-"""From a Python file to ATen graphs: what the commands work on.
-
-``FILE.py:factory`` names a function without required arguments that returns a model, or a model with its inputs:
-``model``, ``(model, args)``, ``(model, args, kwargs)``, or an object with ``model`` and ``inputs``. With fake tensors
-nothing is allocated and nothing is computed: the factory runs, but its tensors have no data.
-"""
+"""From a model to its ATen and GE graphs: what the commands work on."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib.metadata
-import importlib.util
-import os
 import re
-import reprlib
-import sys
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -26,7 +14,6 @@ import torch
 from ge_converters.base.torch_compat import (
     boxed,
     breaks_of_graphs,
-    convertible,
     fake_mode,
     real_values,
     run_aot,
@@ -34,36 +21,16 @@ from ge_converters.base.torch_compat import (
 )
 from ge_graph import Graph, escape
 from ge_graph.errors import ConfigError, GeError, on_purpose
+from tair_debug.models import Subject
 
 if TYPE_CHECKING:
     from ge_graph.kernels import Oracle
 
 COMPILER: Final = "tair_debug.compiler"
-_INPUT: Final = re.compile(r"\s*([a-z_0-9]+)\(([\d,\s]*)\)\s*")
 _NO_INPUT: Final = "missing"  # Python's word for arguments that nobody gave
-_FRAMES: Final = 8
 _JUMP: Final = "generic_jump"  # all that dynamo says of an ``if`` on a tensor
 _RESUMED: Final = re.compile(r"torch_dynamo_resume_in_(.+)_at_\d+")  # what dynamo calls the rest of a function
 Compiled = Callable[[torch.fx.GraphModule, str], Callable[..., Any]]
-
-
-@dataclass
-class Subject:
-    """A model and how to call it.
-
-    Attributes:
-        model: The module or function.
-        args: Positional inputs.
-        kwargs: Inputs by keyword.
-        name: What rows and files call it.
-        config: The CompilerConfig whose FX passes the graphs get; None means all defaults.
-    """
-
-    model: Callable[..., Any]
-    args: tuple[Any, ...] = ()
-    kwargs: dict[str, Any] = field(default_factory=dict)
-    name: str = "model"
-    config: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,143 +39,6 @@ class Captured:
 
     gm: torch.fx.GraphModule
     phase: str
-
-
-def load(target: str, inputs: Sequence[str] = (), *, fake: bool = True) -> Subject:
-    """Make the model that a command line names.
-
-    Args:
-        target: ``FILE.py:factory``.
-        inputs: ``float32(4, 8)`` and the like, in place of the inputs that the factory gives.
-        fake: Run the factory with tensors that have no data.
-
-    Errors: ConfigError GE1043 if the file, the function or what it returns does not do.
-    """
-    factory = _factory(target)
-    mode = fake_mode(beside_real=True) if fake else None
-    with contextlib.ExitStack() as stack:
-        if mode is not None:
-            stack.enter_context(mode)
-            stack.enter_context(convertible(mode))
-        made = _made(target, factory, "; try it with real tensors (--real)" if fake else "")
-        subject = _subject(target, made)
-        if inputs:
-            subject.args = tuple(parse_input(text) for text in inputs)
-        if fake:
-            _leave_meta(subject)
-    return subject
-
-
-def _leave_meta(subject: Subject) -> None:
-    """Tensors that the factory made on the meta device go to where the others are: fake ones have no data either."""
-
-    def placed(value: torch.Tensor) -> torch.Tensor:
-        return torch.empty_like(value, device="cpu") if value.is_meta else value
-
-    if isinstance(subject.model, torch.nn.Module):
-        model = subject.model
-        if any(t.is_meta for t in (*model.parameters(), *model.buffers())):
-            model._apply(placed)
-    move = functools.partial(torch.utils._pytree.tree_map_only, torch.Tensor, placed)
-    subject.args, subject.kwargs = move((subject.args, subject.kwargs))
-
-
-def made_by(target: str) -> Any:
-    """What the function that a command line names returns.
-
-    Errors: ConfigError GE1043 if there is no such function or it raises.
-    """
-    return _made(target, _factory(target))
-
-
-def _made(target: str, factory: Callable[[], Any], advice: str = "") -> Any:
-    try:
-        return factory()
-    except (Exception, SystemExit) as error:
-        raise _bad(target, f"the factory raised {_said(error)}{advice}", _trace(error)) from error
-
-
-def _said(error: BaseException) -> str:
-    return escape.line(f"{type(error).__name__}: {error}", 500)
-
-
-def _trace(error: BaseException) -> str:
-    """The lines that led to an exception, outermost first, without ours and without the middle of a long way."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]
-    shown = [escape.line(f"{f.filename}:{f.lineno} in {f.name}, {f.line}", 300) for f in frames]
-    if len(shown) > _FRAMES:
-        shown[_FRAMES // 2 : -_FRAMES // 2] = [f"... {len(shown) - _FRAMES} more"]
-    return "\n     ".join(shown)
-
-
-def _bad(target: str, what: str, where: str = "") -> ConfigError:
-    give = "give FILE.py:factory, a function that returns a model or (model, inputs)"
-    return ConfigError(
-        "GE1043", f"{escape.line(target, 500)}: {what}", where=where, next="repair the factory" if where else give
-    )
-
-
-def _factory(target: str) -> Callable[[], Any]:
-    file, _, name = target.rpartition(":")
-    path = Path(file)
-    if not file or not name.isidentifier() or path.suffix != ".py":
-        raise _bad(target, "not of the form FILE.py:factory")
-    try:
-        missing = not path.is_file()
-    except (OSError, ValueError):  # no name of a file at all
-        missing = True
-    if missing:
-        raise _bad(target, f"{escape.line(os.fspath(path), 500)} does not exist")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise _bad(target, f"{path} cannot be imported")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(path.stem, module)
-    sys.path.insert(0, str(path.parent.resolve()))
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        raise _bad(target, f"{path} raised {_said(error)}", _trace(error)) from error
-    factory = getattr(module, name, None)
-    if not callable(factory):
-        functions = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
-        raise _bad(target, f"{path} has no function {name!r}; it has {', '.join(functions) or 'none'}")
-    return factory  # type: ignore[no-any-return]
-
-
-def _subject(target: str, made: Any) -> Subject:
-    name = target.rpartition(":")[2]
-    if hasattr(made, "model") and hasattr(made, "inputs"):
-        made = (made.model, made.inputs)
-    if not isinstance(made, (tuple, list)):
-        made = (made,)
-    if not made or len(made) > 3 or not callable(made[0]):
-        raise _bad(
-            target, f"the factory returned {escape.line(reprlib.repr(made), 200)}, not a model or (model, args, kwargs)"
-        )
-    model: Callable[..., Any] = made[0]
-    args: Any = made[1] if len(made) > 1 else ()
-    kwargs: Any = made[2] if len(made) > 2 else {}
-    if isinstance(args, Mapping):
-        args, kwargs = (), args
-    args = tuple(args) if isinstance(args, (tuple, list)) else (args,)
-    return Subject(model.eval() if isinstance(model, torch.nn.Module) else model, args, dict(kwargs), name)
-
-
-def parse_input(text: str) -> torch.Tensor:
-    """A tensor from ``float32(4, 8)``: normal numbers, or zeros for integers and bools.
-
-    Errors: ConfigError GE1043 for another form.
-    """
-    match = _INPUT.fullmatch(text)
-    dtype = getattr(torch, match[1], None) if match else None
-    if match is None or not isinstance(dtype, torch.dtype):
-        raise _bad(text, "an input is written dtype(sizes), such as float32(4, 8)")
-    try:
-        sizes = [int(d) for d in match[2].split(",") if d.strip()]
-        return torch.randn(sizes).to(dtype) if dtype.is_floating_point else torch.zeros(sizes, dtype=dtype)
-    except (RuntimeError, ValueError, TypeError) as error:  # no such type of numbers here, or too many of them
-        raise _bad(text, f"this input cannot be made: {_said(error)}") from error
 
 
 def run_with(subject: Subject, compiled: Compiled, *, backward: bool = False, dynamic: bool = False) -> Any:

@@ -17,7 +17,7 @@ _FRAME: Final = re.compile(
     r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)(?:\n\s+(?P<code>[^\n]*))?'
 )
 _LIBRARIES: Final = [os.path.dirname(torch.__file__) + os.sep, contextlib.__file__]
-_SELF: Final = re.compile(r"^L\['self'\]\.?|^L__self___?")
+_SELF: Final = re.compile(r"^L\['(?:self|fn)'\]\.?|^L__self___?")
 _OPERATORS: Final = (torch._ops.OpOverload, torch._ops.OperatorBase)
 _ITEM: Final = re.compile(r"_modules\['([^']+)'\]|\['([^']+)'\]|\[(\d+)\]")
 
@@ -210,8 +210,11 @@ def last_user_frame(trace: str) -> tuple[str, str]:
 
 
 def module_path(node: torch.fx.Node) -> str:
-    """``model.layers.0.self_attn``: the innermost module that was running when the node was traced."""
-    stack = node.meta.get("nn_module_stack")
+    """``model.layers.0.self_attn``: the innermost module that was running when the node was traced.
+
+    For a node of a backward pass, the module whose forward it belongs to.
+    """
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
     if not stack:
         return ""
     entry = next(reversed(stack.values()))

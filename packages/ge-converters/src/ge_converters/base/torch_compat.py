@@ -10,6 +10,7 @@ The imports are inside the functions: dynamo and functorch take seconds to load,
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import operator
 import sys
@@ -288,6 +289,21 @@ def fake_mode(*, dynamic: bool = False, beside_real: bool = False, only: Any = N
     return mode
 
 
+def fake_copy(mode: Any, value: Any) -> Any:
+    """A deep copy whose tensors have no data, inside ``mode``; equal tensors stay one."""
+    from torch._subclasses.fake_tensor import FakeCopyMode
+
+    with FakeCopyMode(mode):
+        return copy.deepcopy(value)
+
+
+def propagate_fakes(gm: torch.fx.GraphModule, args: Sequence[Any]) -> None:
+    """Set ``meta["val"]`` of every node for inputs like these; sizes are fixed. Raises as torch does."""
+    from torch.fx.passes.fake_tensor_prop import FakeTensorProp
+
+    FakeTensorProp(gm, fake_mode()).propagate(*args)
+
+
 @contextlib.contextmanager
 def convertible(mode: Any) -> Iterator[None]:
     """Inside, modules made in a fake mode may change their type.
@@ -301,6 +317,30 @@ def convertible(mode: Any) -> Iterator[None]:
         yield
     finally:
         converter.tensor_memo = known
+
+
+@contextlib.contextmanager
+def undrawn() -> Iterator[None]:
+    """Inside, fake parameters may be initialised by a cut normal distribution, which draws until all values fit."""
+    from torch.nn import init
+
+    draw = init._no_grad_trunc_normal_
+
+    def drawn(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return tensor if hasattr(tensor, "fake_mode") else draw(tensor, *args, **kwargs)
+
+    init._no_grad_trunc_normal_ = drawn
+    try:
+        yield
+    finally:
+        init._no_grad_trunc_normal_ = draw
+
+
+def trace_artifact(name: str, encoding: str, text: Callable[[], str]) -> None:
+    """Add a text to torch's structured trace (``TORCH_TRACE``, shown by tlparse); made only if there is one."""
+    from torch._logging import trace_structured
+
+    trace_structured("artifact", metadata_fn=lambda: {"name": name, "encoding": encoding}, payload_fn=text)
 
 
 def graph_break(reason: str) -> None:

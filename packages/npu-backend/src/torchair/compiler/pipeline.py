@@ -1,30 +1,32 @@
 """The stages of a compilation in their order: FX passes, lowering, GE passes, verification, engine.
 
 Each stage takes the last one's result and logs one line with counts and milliseconds. There is no other way through: a
-stage that fails raises, nothing falls back to eager.
+stage that fails raises. Only where ``config.fallback`` asks for it does what is refused run eagerly, and it is said.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import json
 import logging
 import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import torch
 
 from ge_converters.base.provenance import not_the_user
-from ge_converters.base.torch_compat import boxed, real_values, static_input_positions
+from ge_converters.base.torch_compat import boxed, real_values, static_input_positions, trace_artifact
 from ge_graph import kernels, schema
 from ge_graph import passes as ge_passes
 from ge_graph.collection import no_collection
 from ge_graph.errors import ConfigError, GraphError, LoweringError
+from ge_graph.printer import to_text
 from ge_graph.rules.options import check_options
 from tair_debug.observer import Stage
 from tair_debug.report import CompileReport
@@ -138,9 +140,18 @@ class Pipeline(FxProgress):
         if self._watch is not None:
             self.report.rewrites = self._watch.described()
             logger.info("%s: verify_rewrites: %s", self._label, "\n  ".join(self.report.rewrites))
+        self._tell_report()
+        return call
+
+    def _tell_report(self) -> None:
         for reports in _recorders:
             reports.append(self.report)
-        return call
+        trace_artifact(f"{self._traced}_report", "json", lambda: json.dumps(asdict(self.report), indent=1))
+
+    @property
+    def _traced(self) -> str:
+        """What torch's structured trace calls the graph."""
+        return f"torchair_graph_{self.stage.graph_id}"
 
     def _before_s(self) -> float:
         took = sum(self.before)
@@ -342,6 +353,7 @@ class Pipeline(FxProgress):
                 on_captured=observers.who_sees_captures(self.observers, self.stage),
             )  # fmt: skip
             note(f"program of {len(gm.graph.nodes)} FX nodes")
+        trace_artifact(f"{self._traced}_program", "string", lambda: source)
         for observer in self.observers:
             observer.output_code(self.stage, source)
         explain.warn_of_idle(explain.explain(self.config, "reduce-overhead", on_device=device_of(gm) != "cpu"))
@@ -410,6 +422,7 @@ class Pipeline(FxProgress):
         with self.timed("check_soc") as note:
             report = check.examine([graph], kernels.oracle(soc))
             note(report.headline())
+        trace_artifact(f"{self._traced}_{report.soc}", "json", lambda: json.dumps(report.as_dict(), indent=1))
         if not report.ok and self.config.check_soc_error.value:
             bad = check.text([r for r in report.troubles() if r.verdict.state == "none"])
             raise GraphError(
@@ -445,8 +458,7 @@ class Pipeline(FxProgress):
         call = self._load(stored, choose_engine(device))
         self.report.ge_ops += _tasks(stored.lowered.graph)
         self.report.total_s = time.perf_counter() - start
-        for reports in _recorders:
-            reports.append(self.report)
+        self._tell_report()
         return call
 
     def _load(self, stored: Stored, engine: Engine) -> Call:
@@ -464,6 +476,7 @@ class Pipeline(FxProgress):
         number = self.stage.graph_id
         idle = [] if on_device else self.config.only_on_a_device()
         records.graph_added(lowered, number, dict(options), idle, engine.name)
+        trace_artifact(self._traced, "string", lambda: to_text(lowered.graph))
         with self.timed("engine") as note:
             start = time.perf_counter()
             executable = engine.compile(lowered.graph, {**options, **_written(lowered, engine)})

@@ -79,6 +79,7 @@ class TorchairLogger(logging.Logger):
     def __init__(self, name: str, level: int = logging.ERROR) -> None:
         super().__init__(name, level)
         self._said: set[str] = set()
+        self._followed = logging.NOTSET
 
     def event(self, msg: str, *args: Any) -> None:
         if self.isEnabledFor(EVENT_LEVEL):
@@ -116,6 +117,9 @@ class TorchairLogger(logging.Logger):
 
     def isEnabledFor(self, level: int) -> bool:
         """Everything is wanted while a file records everything."""
+        if _named.level != self._followed:
+            self._followed = _named.level
+            self.setLevel(self._followed or logging.ERROR)
         return bool(_files) or super().isEnabledFor(level)
 
 
@@ -157,6 +161,8 @@ def record_no_longer_to(handler: logging.Handler) -> None:
         _propagated.clear()
 
 
+# Whose level ``TORCH_LOGS="torchair"`` and configurations of logging set, torch after it has imported this module.
+_named: Final = logging.getLogger("torchair")
 _files: Final[list[logging.Handler]] = []
 _propagated: Final[dict[str, bool]] = {}  # what packages did before a file recorded them
 _native: int | None = _NATIVE_LEVELS.get(os.environ.get("TNG_LOG_LEVEL", ""))

@@ -1,0 +1,223 @@
+"""The commands as functions: of a model that exists, for notebooks and scripts, and of one that a command line names.
+
+Each returns an object that prints as the command does, shows as HTML in a notebook, and has ``ok``, ``as_dict()`` and
+``to_pandas()``. Except by ``compare``, nothing is computed: the model is traced as a copy without data.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ge_graph.errors import on_purpose
+from tair_debug import cut, fx_summary, models, tracing
+from tair_debug.measure import Tolerance
+
+if TYPE_CHECKING:
+    from ge_graph import Graph
+    from ge_graph.kernels import Oracle
+    from tair_debug.check import Checks
+    from tair_debug.compare import Comparison
+    from tair_debug.graph_page import Page
+    from tair_debug.models import Subject
+    from tair_debug.summary_forms import Summary
+
+
+def summary(
+    model: Callable[..., Any],
+    *inputs: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    config: Any = None,
+    backward: bool = False,
+    dynamic: bool = False,
+) -> Summary:
+    """Which operators of a model have a converter, with reasons and source lines, and where its graph breaks.
+
+    Args:
+        model: A module or function.
+        *inputs: Its positional inputs.
+        kwargs: Its inputs by keyword.
+        config: The CompilerConfig to compile with.
+        backward: The backward pass too, of the sum of all results.
+        dynamic: Trace with symbolic sizes.
+
+    Errors: ConfigError GE1047 if the model cannot be traced.
+    """
+    return summary_of(models.given(model, inputs, kwargs, config=config), backward=backward, dynamic=dynamic)
+
+
+def check(
+    model: Callable[..., Any],
+    *inputs: Any,
+    soc: str | Sequence[str] = (),
+    cann: str | os.PathLike[str] | None = None,
+    strict: bool = False,
+    kwargs: Mapping[str, Any] | None = None,
+    config: Any = None,
+    backward: bool = False,
+    dynamic: bool = False,
+) -> Checks:
+    """Which operators of a model have a kernel on a chip, and on which unit.
+
+    Args:
+        model, *inputs, kwargs, config, backward, dynamic: As ``summary`` has them.
+        soc: A chip such as ``ascend910b``, or several; by default all known, with a line each.
+        cann: Folder of CANN or a file of facts; by default ``ASCEND_HOME_PATH``, else built-in facts.
+        strict: Whether what is not proven counts as bad.
+
+    Errors: ConfigError GE1047 if the model cannot be traced; the errors of ``ge_graph.kernels.oracle``.
+    """
+    subject = models.given(model, inputs, kwargs, config=config)
+    chips = (soc,) if isinstance(soc, str) else tuple(soc)
+    return check_of(subject, soc=chips, cann=cann, strict=strict, backward=backward, dynamic=dynamic)
+
+
+def compare(
+    model: Callable[..., Any],
+    *inputs: Any,
+    rtol: float | None = None,
+    atol: float | None = None,
+    engine: str = "cpu",
+    isolate: bool = True,
+    output: str | os.PathLike[str] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    config: Any = None,
+    backward: bool = False,
+    dynamic: bool = False,
+) -> Comparison:
+    """Find the first operator whose numbers leave tolerance, with its FX node and source line; runs the model.
+
+    Args:
+        model, *inputs, kwargs, config, backward, dynamic: As ``summary`` has them.
+        rtol, atol: Relative and absolute tolerance; by default those of the element type.
+        engine: Engine that runs the GE graphs.
+        isolate: Give each operator eager's inputs, so that a row shows its own fault.
+        output: Folder for the first wrong pair.
+
+    Errors: ConfigError GE1047 if the model cannot be traced, GE1044 if there is no such engine.
+    """
+    subject = models.given(model, inputs, kwargs, fake=False, config=config)
+    tolerance = Tolerance(rtol, atol)
+    return compare_of(subject, tolerance, engine, backward=backward, dynamic=dynamic, isolate=isolate, output=output)
+
+
+def view(
+    model: Callable[..., Any],
+    *inputs: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    config: Any = None,
+    backward: bool = False,
+    dynamic: bool = False,
+) -> Page:
+    """Interactive pages of the GE graphs of a model: shown in a notebook, written by ``.save(path)``.
+
+    Args:
+        model, *inputs, kwargs, config, backward, dynamic: As ``summary`` has them.
+
+    Errors: ConfigError GE1047 if the model cannot be traced, LoweringError GE2001 for calls that cannot be converted.
+    """
+    return view_of(models.given(model, inputs, kwargs, config=config), backward=backward, dynamic=dynamic)
+
+
+# --- of a subject ----------------------------------------------------------------------------------------------------
+
+
+def summary_of(subject: Subject, *, backward: bool = False, dynamic: bool = False, fake: bool = True) -> Summary:
+    """As ``summary``."""
+    from tair_debug.summary_forms import Summary
+
+    with tracing.breaks() as breaks:
+        graphs = tracing.capture(subject, backward=backward, dynamic=dynamic, fake=fake)
+    return Summary(subject.name, fx_summary.summarize(*(g.gm for g in graphs)), len(graphs), breaks)
+
+
+def check_of(
+    subject: Subject | Graph,
+    *,
+    soc: Sequence[str] = (),
+    cann: str | os.PathLike[str] | None = None,
+    strict: bool = False,
+    backward: bool = False,
+    dynamic: bool = False,
+    fake: bool = True,
+) -> Checks:
+    """As ``check``; a graph is checked as it is."""
+    from ge_graph import kernels
+    from tair_debug import check as work
+
+    place = None if cann is None else Path(cann)
+    facts = kernels.facts(place)
+    oracles = [kernels.oracle(name, place) for name in soc or facts.socs()]
+    refused: list[cut.Refused] = []
+    graphs_for = _graphs_of(subject, refused, backward, dynamic, fake)
+    reports = [work.examine(graphs_for(oracle), oracle) for oracle in oracles]
+    return work.Checks(facts.origin, reports, bool(soc), strict, refused)
+
+
+def _graphs_of(
+    subject: Subject | Graph, refused: list[cut.Refused], backward: bool, dynamic: bool, fake: bool
+) -> Callable[[Oracle], list[Graph]]:
+    """Chip to the finished GE graphs of a model without its refused calls, or to a graph, which no chip changes."""
+    from ge_graph.passes import FitChip
+
+    if not isinstance(subject, models.Subject):
+        whole = [subject]
+        return lambda oracle: whole
+    captured = tracing.capture(subject, backward=backward, dynamic=dynamic, fake=fake)
+    parts = [cut.cut(g.gm) for g in captured]
+    refused += [call for part in parts for call in part.refused]
+    plain = [tracing.to_ge(part.gm, f"graph_{i}")[1] for i, part in enumerate(parts, 1)]
+
+    def graphs(oracle: Oracle) -> list[Graph]:
+        step = FitChip(oracle)
+        return [
+            tracing.to_ge(part.gm, f"graph_{i}", oracle)[1] if step.concerns(made) else made
+            for i, (part, made) in enumerate(zip(parts, plain), 1)
+        ]
+
+    return graphs
+
+
+def compare_of(
+    subject: Subject,
+    tolerance: Tolerance = Tolerance(),
+    engine: str = "cpu",
+    *,
+    backward: bool = False,
+    dynamic: bool = False,
+    isolate: bool = True,
+    output: str | os.PathLike[str] | None = None,
+) -> Comparison:
+    """As ``compare``."""
+    import torch
+
+    from tair_debug import compare as work
+
+    result = work.compare_model(
+        subject, engine=work.engine(engine), tolerance=tolerance, backward=backward, dynamic=dynamic, isolate=isolate,
+        output=output,
+    )  # fmt: skip
+    backend = tracing.of_compiler("backend")
+    whole = "the compiled model as a whole"
+    if backend is not None and result.settled:
+        result.notes.append(f"{whole}, which may rightly differ ({'; '.join(result.settled)})")
+    elif backend is not None:
+        torch.compiler.reset()
+        compiled = torch.compile(subject.model, backend=backend(compiler_config=subject.config), dynamic=dynamic)
+        try:
+            result.totals += work.compare_whole(subject, compiled, tolerance)
+        except Exception as error:
+            if not result.refused or on_purpose(error) is None:  # by config.fallback refused calls run eagerly
+                raise
+            result.notes.append(f"{whole}: the refused calls stop it; config.fallback says what else becomes of them")
+    return result
+
+
+def view_of(subject: Subject, *, backward: bool = False, dynamic: bool = False, fake: bool = True) -> Page:
+    """As ``view``."""
+    from tair_debug.graph_page import Page
+
+    graphs = tracing.capture(subject, backward=backward, dynamic=dynamic, fake=fake)
+    return Page([tracing.to_ge(g.gm, f"graph_{i}")[1] for i, g in enumerate(graphs, 1)])
