@@ -373,25 +373,6 @@ def test_npugraph_ex_takes_no_mode():
         npugraph_ex(None, [], mode="default")
 
 
-class Model(torch.nn.Module):
-    def forward(self, x):
-        return x + 1
-
-
-def test_what_is_not_kept_is_said_in_a_python_warning(tmp_path, monkeypatch):
-    """Where the log prints errors only, which is its default."""
-    monkeypatch.setattr(torchair.logger, "_said", set())
-    model = Model()
-    call = torchair.inference.cache_compile(model.forward, config=config(), cache_dir=str(tmp_path / "a"))
-    with pytest.warns(UserWarning, match="not cached: a captured graph has no form in a file"):
-        assert call(torch.ones(2)).tolist() == [2, 2]
-    made = config()
-    made.cache_dir = str(tmp_path / "b")
-    f = torch.compile(lambda x: x + 2, backend=torchair.get_npu_backend(compiler_config=made))
-    with pytest.warns(UserWarning, match="without effect here: cache_dir"):
-        assert f(torch.ones(2)).tolist() == [3, 3]
-
-
 # -- what a device cannot capture
 
 
@@ -517,7 +498,7 @@ def test_threads_do_not_overwrite_each_others_results():
 @pytest.mark.slow
 def test_the_captures_of_a_thread_go_with_it():
     plan = reduce_overhead.CapturePlan(
-        lambda args: [args[0] + 1], ["user"], [], [-1], ViewPlan(["x"], [], ["x"]), False
+        lambda args: [args[0] + 1], "", ["user"], [], [-1], ViewPlan(["x"], [], ["x"]), False
     )
     graph = reduce_overhead.CapturedGraph(plan, ProgramReplay, reduce_overhead.Switches(), "g")
     kept = []

@@ -14,6 +14,7 @@ import copy
 import dataclasses
 import operator
 import sys
+import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -430,6 +431,46 @@ def trace_pattern(
     return gm
 
 
+def trace_aside(fn: Callable[..., Any], args: Sequence[Any], around: AbstractContextManager[Any]) -> torch.fx.Graph:
+    """The ATen graph of a function that a trace calls; the trace under way sees nothing of it.
+
+    Args:
+        args: Tensors of that trace, of which types and sizes count, and numbers.
+        around: A context in which the function is called.
+    """
+    from torch._dispatch.python import suspend_functionalization
+    from torch._guards import detect_fake_mode
+    from torch._subclasses.functional_tensor import disable_functional_mode
+    from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, make_fx
+
+    mode = detect_fake_mode(args) or fake_mode(beside_real=True)
+
+    def alone(x: Any) -> Any:
+        if not isinstance(x, torch.Tensor):
+            return x
+        return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
+
+    with suspend_functionalization(), disable_functional_mode(), disable_proxy_modes_tracing(), torch.no_grad():
+        with mode:
+            given = [alone(x) for x in args]
+        with mode, around:
+            graph: torch.fx.Graph = make_fx(fn)(*given).graph
+    graph.eliminate_dead_code()
+    return graph
+
+
+def schema_of_region(spec: Any) -> Any:
+    """The schema of one call of a higher-order operator, which ``auto_functionalized_v2`` gets as a constant."""
+    from torch.utils._pytree import tree_unflatten
+
+    return tree_unflatten([], spec).schema
+
+
+def flex_attention_results(op: torch._ops.HigherOrderOperator) -> int:
+    """How many results the operator of ``flex_attention`` has: 2, and since torch 2.9 the maxima of the rows too."""
+    return len(typing.get_args(typing.get_type_hints(type(op).__call__)["return"]))
+
+
 def pattern_matcher() -> Any:
     """The module ``torch._inductor.pattern_matcher``; loading it takes a second or two."""
     from torch._inductor import pattern_matcher as module
@@ -622,6 +663,54 @@ def aliasing_guards() -> int:
 
     context = TracingContext.try_get()
     return 0 if context is None else len(context.guards_context.aotautograd_guards)
+
+
+def ahead_of_time() -> bool:
+    """Whether torch wants a compiled graph that it can write to a file, as ``aot_compile`` does."""
+    from torch._functorch import config
+
+    names = ("bundled_autograd_cache", "bypass_autograd_cache_key", "force_autograd_cache")
+    return all(getattr(config, name, False) for name in names)
+
+
+def output_code() -> Any:
+    """The class of compiled graphs that torch writes to files."""
+    from torch._inductor.output_code import OutputCode
+
+    return OutputCode
+
+
+def carry_in_bundles(kind: str, take: Callable[[str, bytes], None]) -> None:
+    """Let ``torch.compiler.load_cache_artifacts`` know a kind of cache entries; nothing where torch has no bundles.
+
+    Args:
+        take: Called with key and content of each entry in a bundle.
+    """
+    try:
+        from torch.compiler._cache import CacheArtifact, CacheArtifactFactory
+    except ImportError:
+        return
+    if kind in CacheArtifactFactory._artifact_types:
+        return
+
+    class Entry(CacheArtifact):  # type: ignore[misc]
+        def populate_cache(self) -> None:
+            take(self.key, self.content)
+
+        @staticmethod
+        def type() -> str:
+            return kind
+
+    CacheArtifactFactory.register(Entry)
+
+
+def put_into_bundle(kind: str, key: str, content: bytes) -> None:
+    """Let ``torch.compiler.save_cache_artifacts`` carry a cache entry; nothing where torch has no bundles."""
+    try:
+        from torch.compiler._cache import CacheArtifactManager
+    except ImportError:
+        return
+    CacheArtifactManager.record_artifact(kind, key, content)
 
 
 def aot_settings() -> str:

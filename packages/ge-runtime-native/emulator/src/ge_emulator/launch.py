@@ -164,7 +164,7 @@ def environment(home: Path, site: Path | None, *, bundled: bool = False) -> dict
         env[VARIABLE] = str(site)
     env["ASCEND_HOME_PATH"] = str(home)
     env["ASCEND_OPP_PATH"] = str(home / "opp")
-    # torch_npu's queue of operators drops, without a word, all that come after one that failed
+    # with torch_npu's queue an operator starts on a thread that does not know the user's line
     env.setdefault("TASK_QUEUE_ENABLE", "0")
     env.pop("TORCH_DEVICE_BACKEND_AUTOLOAD", None)
     return env

@@ -15,7 +15,7 @@ from typing import Any, Final
 from ge_converters.base.torch_compat import guarded_sources
 from ge_converters.base.torch_frames import imported_modules
 from torchair.artifact.content import Content, Unknowable, is_known, is_known_file, source_digest
-from torchair.artifact.stored_graph import Unstorable
+from torchair.artifact.plain import Unstorable
 
 _MOST: Final = 10_000
 _PLAIN: Final = (bool, int, float, str, bytes, type(None), types.FunctionType)
