@@ -47,6 +47,14 @@ ENDS = (
     "packages/tair-debug/tests/test_cli.py", "packages/tair-export/tests/test_load.py",
     "packages/tair-export/tests/test_archive.py",
 )  # fmt: skip
+# Compile, train, export, refuse; which converters fit; caches, Inductor's program, dumps, the doctor, `tair`.
+SHORT = tuple(
+    test for test in ENDS
+    if Path(test.split("::")[0]).stem in (
+        "test_readme", "test_tiny", "test_registry", "test_cache", "test_gears", "test_inductor_program", "test_graph_dump",
+        "test_doctor", "test_cli",
+    )
+)  # fmt: skip
 SUITE = (
     *(test for test in ENDS if "::" not in test), "packages/npu-backend/tests/test_inductor_program.py",
     "packages/ge-graph/tests/test_serde.py", "packages/ge-graph/tests/test_verify.py",
@@ -58,13 +66,14 @@ _SCRIPTS = "packages/ge-runtime-native/emulator/device_tests/test_scripts.py"
 NPU = tuple(
     f"{_SCRIPTS}::test_{name}" for name in ("streams_by_a_custom_pass", "debug_record", "debug_record_of_captures")
 )
+SAID = {ENDS: "suite of `make versions-test`", SHORT: "short suite"}
 TEXTS = {
     "en": (
         "# Versions", "Written by `python -m tools.matrix`; do not edit.",
         "The packages ask for torch {torch} and Python {pythons}; 3.14 was not tried. Each row was run from wheels, installed by their "
         "metadata, in an environment of its own: compiling, training, dynamic sizes, passes, scopes, captured graphs, "
-        "caches, debug files, export; in rows that do not say `short suite` also graph files, lowering, symbols and the declared "
-        "call forms of every converter. Rows with a torch_npu run published example "
+        "caches, debug files, export; in rows that name no suite also graph files, lowering, symbols and the declared call forms "
+        "of every converter, in those of the short suite no passes, scopes, captured graphs and archives. Rows with a torch_npu run published example "
         "programs for NPUs on the CANN emulator, with its wheel as it is. torch is the one of the package index; builds "
         "for CUDA run on the CPU here. A torch that is newer than these warns once and goes on: a built-in "
         "converter that does not fit it costs its own operator, which `tair doctor` names.",
@@ -74,7 +83,7 @@ TEXTS = {
     "zh": (
         "# 版本", "由 `python -m tools.matrix` 生成，请勿手改。",
         "各包要求 torch {torch} 和 Python {pythons}；3.14 没有试过。每一行都在独立环境中按元数据安装 wheel 后实测：编译、训练、动态形状、"
-        "pass、scope、捕获图、缓存、调试文件、导出；没有注明 `short suite` 的行还包括图文件、lowering、符号以及每个转换器声明的调用形式。带 torch_npu 的行用其原样 wheel 在 CANN 模拟器上运行公开的 NPU "
+        "pass、scope、捕获图、缓存、调试文件、导出；没有注明测试集的行还包括图文件、lowering、符号以及每个转换器声明的调用形式，注明 short suite 的行不含 pass、scope、捕获图和归档。带 torch_npu 的行用其原样 wheel 在 CANN 模拟器上运行公开的 NPU "
         "示例程序。torch 取自软件包索引；CUDA 版本在此以 CPU "
         "运行。比这些更新的 torch 只警告一次并继续：不适配的内置转换器只影响它自己的算子，`tair doctor` 会列出。",
         ("Python", "torch", "torch_npu", "结果", "通过的测试", "失败", "日期", "说明"),
@@ -214,9 +223,7 @@ def run(row: dict[str, str], wheels: list[Path], tests: tuple[str, ...], *, agai
         wrong.append(f"pytest ended with {done.code}: {done.printed[-300:].strip()}")
     row.update(passed=str(done.passed), failed=str(len(done.failed)), result="failed" if wrong else "ok")
     row["note"] = (
-        "; ".join([*(["short suite"] if tests is ENDS else []), *wrong[:6], *known])
-        .replace("\n", " ")
-        .replace("|", "/")
+        "; ".join([*([SAID[tests]] if tests in SAID else []), *wrong[:6], *known]).replace("\n", " ").replace("|", "/")
     )
     return wrong
 
@@ -267,7 +274,7 @@ def main() -> None:
     parser.add_argument(
         "--ends", action="store_true", help="the oldest and the newest torch, fewer tests, no note kept"
     )
-    parser.add_argument("--short", action="store_true", help="of the rows without torch_npu the tests of --ends")
+    parser.add_argument("--short", action="store_true", help="fewer tests for rows without torch_npu")
     parser.add_argument("--archives", action="store_true", help="what cells save, loaded by each other; no note kept")
     parser.add_argument("--keep", action="store_true", help="keep the environments in build/matrix/")
     parser.add_argument("--check", action="store_true", help="fail if docs/versions.md is out of date; run nothing")
@@ -300,7 +307,7 @@ def main() -> None:
     def one(name: str) -> str:
         row, at = dict(names[name]), chosen.index(name)
         wrong = run(
-            row, wheels, NPU if row["torch_npu"] else ENDS if options.ends or options.short else SUITE,
+            row, wheels, NPU if row["torch_npu"] else ENDS if options.ends else SHORT if options.short else SUITE,
             again=options.keep or environment_of(at - 1) == environment_of(at),
             keep=options.keep or environment_of(at + 1) == environment_of(at),
         )  # fmt: skip
