@@ -48,6 +48,7 @@ def allowed_by_row(row, value):
 def test_an_option_takes_exactly_what_its_row_allows(row, value):
     config = CompilerConfig()
     option = find(config, row.path)
+    before = option.value  # the environment may have set it
     if allowed_by_row(row, value):
         option.value = value
         assert option.value == value
@@ -57,7 +58,7 @@ def test_an_option_takes_exactly_what_its_row_allows(row, value):
         assert caught.value.code in ("GE1002", "GE1003", "GE1004")
         assert f"config.{row.path}" in str(caught.value)
         assert "allowed" in str(caught.value)
-        assert option.value == row.default
+        assert option.value == before
 
 
 @given(
