@@ -197,7 +197,6 @@ NEEDS = {
     "summary": lambda c: setattr(c.debug.fx_summary, "type", "csv"),
     "eager": lambda c: setattr(c.debug, "run_eagerly", True),
     "pass": lambda c: setattr(c, "post_grad_custom_pre_pass", lambda gm, inputs, config: None),
-    "captured": lambda c: setattr(c, "mode", "reduce-overhead"),
 }
 
 

@@ -6,8 +6,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from ge_graph.dtypes import DataType
+from tair_export import measure
 from tair_export.export import write_graph
-from tair_export.run import app
+from tair_export.load import CompiledModel
+from tair_export.run import app, prepared
+from tair_export.signature import Input, Signature
 
 X = np.linspace(-1, 1, 12, dtype="f4").reshape(3, 4)
 
@@ -86,3 +90,59 @@ def test_keys(saved, key):
     (path / "a" / "compiled_graph.air").rename(path / "bare.air")
     done = run(path / "bare.air", "--info", "--key", path / "key.pem")
     assert (done.exit_code, "no manifest" in done.output) == (1, True)
+
+
+def test_times_of_random_inputs(saved):
+    _, path = saved
+    done = run(path / "a", "--random", "--size", "s0=5", "--iterations", 20, "--warm-up", 2, "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["iterations"] == 20
+    assert found["warm_up"] == 2
+    order = [found[f"{name}_ms"] for name in ("min", "p50", "p90", "p99", "max")]
+    assert order == sorted(order)
+    assert order[0] > 0
+    assert found["runs_per_second"] == pytest.approx(1e3 / found["mean_ms"])
+    assert "p99_ms" in run(path / "a", "--inputs", path / "x.npy", "--iterations", 2).stdout
+
+
+def test_each_run_is_one_call_and_the_first_do_not_count(saved):
+    """The state of the model counts its calls; the times are those of the last ones."""
+    _, path = saved
+    model = CompiledModel.load_graph(path / "a")
+    before = int(np.asarray(model.states["n"]).reshape(-1)[0])
+    found = measure.times(prepared(model, [X]), warm_up=3, iterations=4)
+    assert len(found) == 4
+    assert int(np.asarray(model.states["n"]).reshape(-1)[0]) - before == 7
+
+
+def test_percentiles_are_those_of_the_nearest_rank():
+    found = measure.described([0.001 * n for n in (4, 1, 3, 2, 5, 10, 9, 8, 7, 6)], 0)
+    assert [found[f"p{p}_ms"] for p in (50, 90, 99)] == pytest.approx([5, 9, 10])
+    assert found["mean_ms"] == pytest.approx(5.5)
+
+
+def test_random_inputs_are_of_the_sizes_and_types_asked_for():
+    shapes = {"x": ("DT_FLOAT", ("s0", 4)), "m": ("DT_BOOL", (3,)), "i": ("DT_INT64", ("s0",)), "b": ("DT_BF16", (2,))}
+    inputs = [Input(name, "tensor", DataType[dtype], shape) for name, (dtype, shape) in shapes.items()]
+    inputs += [Input("n", "number", value="s0"), Input("c", "constant", value="text")]
+    contract = Signature("*", "*", (), "*", tuple(inputs), (), (), {"s0": (2, 6)})
+    x, m, i, b, n, c = measure.random_inputs(contract, {}, 3, 1)
+    assert (x.shape, x.dtype, m.dtype, i.shape, n, c) == ((6, 4), np.float32, np.bool_, (6,), 6, "text")
+    assert str(b.dtype) == "torch.bfloat16"
+    assert set(i) <= {0, 1, 2}
+    again = measure.random_inputs(contract, {"s0": 3}, 3, 1)
+    assert again[0].shape == (3, 4)
+    with pytest.raises(ValueError, match="its sizes that may change are: s0"):
+        measure.random_inputs(contract, {"s9": 3}, 3, 1)
+
+
+def test_options_that_would_do_nothing_are_refused(saved):
+    _, path = saved
+    for more in (["--size", "s0=5"], ["--seed", 1], ["--warm-up", 1], ["--random", "--size", "5"],
+                 ["--random", "--inputs", path / "x.npy"],
+                 ["--inputs", path / "x.npy", "--iterations", 1, "--output", path / "o"]):  # fmt: skip
+        done = run(path / "a", *more)
+        assert done.exit_code == 1
+        assert "tair-run: " in done.output
+    assert not (path / "o").exists()

@@ -344,6 +344,50 @@ def test_lengths_of_attention_replace_the_captured_tasks(log, fused_attention):
     assert len(fused_attention) == 2 * 64
 
 
+class Decoder(torch.nn.Module):
+    """A step of the kind that serving programs have: a cache written in place, lengths that change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.proj = torch.nn.Linear(8, 8)
+        self.register_buffer("key", torch.zeros(2, 1, 80, 8))
+
+    def forward(self, q, value, place, lengths):
+        """One token a sequence, its key at ``place``."""
+        self.key.index_copy_(2, place, self.proj(q))
+        return _decode(q, self.key, value, lengths)
+
+
+@pytest.mark.parametrize("door", ["torchair", "torch.npu", "torch.compile"])
+def test_a_second_start_has_the_program_from_disk(log, fused_attention, door, tmp_path):
+    """64 steps in each start: one capture, the tasks replaced, the same bits; nothing is traced to ATen again."""
+    config = torchair.CompilerConfig()
+    config.mode = "npugraph_ex"
+    results = []
+    for start in range(2):
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        model, log.lines = Decoder().npu(), []
+        if door == "torchair":
+            call = torchair.inference.cache_compile(model.forward, config=config, cache_dir=str(tmp_path))
+        elif door == "torch.npu":
+            call = torch.npu.npugraph_ex.inference.cache_compile(model.forward, cache_dir=str(tmp_path))
+        else:
+            config.cache_dir = str(tmp_path)
+            call = torch.compile(model, backend=torchair.get_npu_backend(compiler_config=config), dynamic=True)
+        value, got = torch.randn(2, 1, 80, 8).npu(), []
+        with torch.no_grad():
+            for step in range(64):
+                q, place = torch.randn(2, 1, 1, 8).npu(), torch.tensor([step]).npu()
+                got.append(call(q, value, place, [step + 4, step + 5]).cpu())
+        results.append([*got, model.key.cpu()])
+        assert log.captures == 1
+        assert sum("program of" in line for line in log.lines) == 1 - start
+    assert len(fused_attention) == 2 * 2 * 64
+    for first, second in zip(*results, strict=True):
+        torch.testing.assert_close(second, first, rtol=0, atol=0)
+
+
 def test_the_rows_of_replaced_tasks_are_those_of_the_wheel():
     from torchair.passes.step_numbers import TASKS
 

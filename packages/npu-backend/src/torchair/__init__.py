@@ -1,7 +1,8 @@
 """PyTorch on Ascend NPUs in graph mode: torch.compile backend, configuration, FX passes, scopes.
 
 Names load on first use, so that importing this package costs next to nothing beside torch. The things done here are
-defining ``torch.ops.air.*``, for which torch has no later moment, and keeping its names beside torch_npu.
+defining ``torch.ops.air.*`` and the kind of our entries in torch's cache bundles, for which torch has no later moment,
+and keeping its names beside torch_npu.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any, Final
 
 import torchair_autoload
 
+from ge_converters.base.torch_compat import carry_in_bundles
 from torchair.oplib import torch_ops as torch_ops  # defines torch.ops.air
 
 __version__ = "0.1.0"
@@ -20,6 +22,7 @@ _HOMES: Final = {
     "CompilerConfig": "torchair.config.compiler_config",
     "check": "tair_debug.ask",
     "compare": "tair_debug.ask",
+    "compile_exported": "torchair.export.dynamo_export",
     "dynamo_export": "torchair.export.dynamo_export",
     "get_compiler": "torchair.compiler.backend",
     "get_npu_backend": "torchair.compiler.backend",
@@ -55,6 +58,13 @@ def __getattr__(name: str) -> Any:
 
 
 torchair_autoload.watch()  # nothing without torch_npu
+
+
+def _take_from_bundle(place: str, content: bytes) -> None:
+    importlib.import_module("torchair.artifact.cache").take_from_bundle(place, content)
+
+
+carry_in_bundles("torchair", _take_from_bundle)
 
 
 def __dir__() -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -16,6 +16,7 @@ from ge_graph.errors import GeError
 from ge_graph.escape import block, line
 from ge_graph.files import read_plain
 from ge_graph.ir import Graph
+from tair_export import measure
 from tair_export.archive import Archive, Authenticate, Verify, open_archive
 from tair_export.foreign import contract_of, read_air
 from tair_export.load import CompiledModel, read_graph
@@ -61,15 +62,39 @@ def command(
     signed_for: Annotated[
         str | None, typer.Option(help="The text that the archive must have been signed for, with --key.")
     ] = None,
+    random: Annotated[bool, typer.Option("--random", help="Run on random inputs, in the place of files.")] = False,
+    size: Annotated[
+        list[str] | None, typer.Option(help="With --random: NAME=NUMBER of a size that may change; repeat it.")
+    ] = None,
+    below: Annotated[
+        int | None, typer.Option(min=1, help="With --random: whole numbers are less than this, by default 2.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="With --random: equal seeds give equal inputs, by default 0.")
+    ] = None,
+    iterations: Annotated[
+        int | None, typer.Option(min=1, help="Measure so many runs, and print times, no results.")
+    ] = None,
+    warm_up: Annotated[
+        int | None, typer.Option(min=0, help="With --iterations: runs before them that do not count, by default 3.")
+    ] = None,
 ) -> None:
-    """Run a saved graph on arrays, or describe it.
+    """Run a saved graph on arrays, measure it, or describe it.
 
     tair-run saved --info
     tair-run saved --inputs x.npy --inputs y.npy --output results
+    tair-run saved --random --size s0=128 --iterations 100 --json
     """
+    needs = [("--random", random, {"--size": size, "--below": below, "--seed": seed}),
+             ("--iterations", iterations is not None, {"--warm-up": warm_up})]  # fmt: skip
     which = current() if rank is None else Rank(rank, max(rank + 1, 2))
     mode = cast(Verify, verify)
     try:
+        for option, there, others in needs:
+            if not there and (idle := [name for name, value in others.items() if value is not None]):
+                raise ValueError(f"{', '.join(idle)} without {option} does nothing")
+        if iterations is not None and output is not None:
+            raise ValueError("--output with --iterations: a measurement writes no results")
         authenticate = _authenticate(key or (), signed_for)
         if info and authenticate is None and is_bare(archive):
             _show(bare(archive), as_json)
@@ -78,7 +103,14 @@ def command(
             _show(summary(open_archive(archive, which, verify=mode, authenticate=authenticate)), as_json)
             return
         model = CompiledModel.load_graph(archive, verify=mode, device=device, rank=which, authenticate=authenticate)
-        values = read_inputs(model.signature, [*(inputs or ()), *(rest or ())])
+        given = [*(inputs or ()), *(rest or ())]
+        if random:
+            values = _random(model.signature, given, size or (), 2 if below is None else below, seed or 0)
+        else:
+            values = read_inputs(model.signature, given)
+        if iterations is not None:
+            _show_times(model, values, 3 if warm_up is None else warm_up, iterations, as_json)
+            return
         _report(call(model, values), output, as_json)
     except (GeError, OSError, ValueError) as error:
         typer.echo(block(f"tair-run: {error}"), err=True)
@@ -134,8 +166,35 @@ def read_inputs(contract: Signature, given: list[str]) -> list[Any]:
     return [values[i.name] for i in entries]
 
 
+def _random(contract: Signature, given: list[str], size: Sequence[str], below: int, seed: int) -> list[Any]:
+    if given:
+        raise ValueError(f"--random makes all inputs; {len(given)} are given beside it")
+    sizes = {}
+    for text in size:
+        name, equals, number = text.partition("=")
+        if not equals or not number.isdecimal():
+            raise ValueError(f"--size {text}: write NAME=NUMBER")
+        sizes[name] = int(number)
+    return measure.random_inputs(contract, sizes, below, seed)
+
+
+def _show_times(model: CompiledModel, values: list[Any], warm_up: int, iterations: int, as_json: bool) -> None:
+    run = prepared(model, values)
+    found = measure.described(measure.times(run, warm_up=warm_up, iterations=iterations), warm_up)
+    if as_json:
+        typer.echo(json.dumps(found, indent=1))
+        return
+    for name, value in found.items():
+        typer.echo(line(f"{name:<16} {value:.3f}" if isinstance(value, float) else f"{name:<16} {value}"))
+
+
 def call(model: CompiledModel, leaves: list[Any]) -> Any:
     """Call a model with the leaves of its arguments."""
+    return prepared(model, leaves)()
+
+
+def prepared(model: CompiledModel, leaves: list[Any]) -> Callable[[], Any]:
+    """A call of a model with the leaves of its arguments, to make as often as one likes."""
     from dataclasses import replace
 
     contract = model.signature
@@ -143,7 +202,7 @@ def call(model: CompiledModel, leaves: list[Any]) -> Any:
         contract, args={"tuple": ["*"] * len(leaves)}, kwargs={"dict": []}, names=tuple(i.name for i in contract.inputs)
     )
     flat = CompiledModel(model.graph, plain, model.executable, model.states, model.name)
-    return flat(*leaves)
+    return lambda: flat(*leaves)
 
 
 def _named(value: Any, name: str) -> list[tuple[str, Any]]:

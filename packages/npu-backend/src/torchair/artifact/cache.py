@@ -10,25 +10,30 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import torch
 
+from ge_converters.base.torch_compat import put_into_bundle
 from ge_graph.files import others_may_write
-from tair_export.manifest import SUFFIX
+from tair_export.manifest import SUFFIX, read_manifest
 from tair_export.ranks import Rank, current
-from torchair.artifact import dependencies, stored_graph
+from torchair.artifact import bundle, dependencies, stored_graph
 from torchair.artifact.content import Unknowable, digest
 from torchair.artifact.dependencies import Subject
-from torchair.artifact.stored_graph import Stored, Unstorable
+from torchair.artifact.plain import Unstorable
+from torchair.artifact.stored_graph import Stored
 from torchair.config.log import logger
 
 if TYPE_CHECKING:
     from torchair.config.compiler_config import CompilerConfig
 
 T = TypeVar("T")
+KINDS: Final = ("traced", "graphs")
+"""Folders in a cache folder: entries before AOTAutograd, and behind it."""
 
 
 class CacheEntry:
@@ -43,7 +48,7 @@ class CacheEntry:
     """
 
     def __init__(
-        self, top: Path, root: Path, key: Mapping[str, str], label: str, rank: Rank, name: str = "graph"
+        self, top: Path, root: Path, key: Mapping[str, str], label: str, rank: Rank, name: str = bundle.NAME
     ) -> None:
         self.root, self.key, self.label, self.rank = root, key, label, rank
         self._top, self.name = top, name
@@ -63,7 +68,10 @@ class CacheEntry:
         def look() -> T | None:
             if not self.manifest.exists() or not self._is_ours():
                 return None
-            return use(stored_graph.read(self.manifest, self.key, self.rank))
+            made = use(stored_graph.read(self.manifest, self.key, self.rank))
+            if made is not None:
+                self._offer()
+            return made
 
         return self.attempt(look)
 
@@ -76,21 +84,28 @@ class CacheEntry:
             say("%s: %s; it is compiled anew", self.label, _said(error))
             return None
 
-    def save(self, stored: Stored, text: str = "") -> bool:
+    def save(self, stored: Stored, text: str = "", say: Callable[..., None] = logger.info) -> bool:
         """Write the entry; whether that was done. A failure is told once.
 
         Args:
             text: A description for people, as a file beside it.
+            say: Told why the graph has no form in a file.
         """
         try:
             if self._is_ours():
                 stored_graph.write(stored, self.root, self.name, self.key, self.rank, text)
+                self._offer()
                 return True
         except Unstorable as error:
-            logger.info("%s: not cached: %s", self.label, error)
+            say("%s: not cached: %s", self.label, error)
         except Exception as error:  # noqa: BLE001  a cache never stops a run
             cannot_write(self.root, error)
         return False
+
+    def _offer(self) -> None:
+        """Let ``torch.compiler.save_cache_artifacts`` carry the entry, if it is one of ``torch.compile``."""
+        if self.name == bundle.NAME:
+            put_into_bundle(bundle.KIND, self.root.relative_to(self._top).as_posix(), bundle.pack(self.root))
 
     def discard(self) -> None:
         """Remove the entry; a failure is told once."""
@@ -152,9 +167,12 @@ def entry_of(subject: Subject, kind: str, label: str) -> CacheEntry | None:
     key = known_key(subject)
     if key is None:
         return None
-    top = Path(os.path.expanduser(subject.config.cache_dir.value))
+    return _entry(Path(os.path.expanduser(subject.config.cache_dir.value)), kind, key, label, subject.rank or current())
+
+
+def _entry(top: Path, kind: str, key: Mapping[str, str], label: str, rank: Rank) -> CacheEntry:
     name = digest(f"{k}: {v}" for k, v in sorted(key.items()))
-    return CacheEntry(top, top / kind / name[:2] / name, key, label, subject.rank or current())
+    return CacheEntry(top, top / kind / name[:2] / name, key, label, rank)
 
 
 def entry_for(config: CompilerConfig, gm: torch.fx.GraphModule, label: str, gears: str = "") -> CacheEntry | None:
@@ -167,3 +185,28 @@ def entry_for(config: CompilerConfig, gm: torch.fx.GraphModule, label: str, gear
     if not config.cache_dir.value:
         return None
     return entry_of(Subject(config, graph=gm, gears=gears, rank=current()), "graphs", label)
+
+
+def take_from_bundle(place: str, content: bytes) -> None:
+    """Put an entry of ``torch.compiler.load_cache_artifacts`` into the cache folder; one that is none is told.
+
+    Args:
+        place: Where it was in the folder that it comes from; its place here follows from what it depends on.
+        content: The packed archive.
+    """
+    kind = place.partition("/")[0]
+    top = os.environ.get("TORCHAIR_CACHE_DIR", "")
+    if not top:
+        logger.tell("load_cache_artifacts: entries of torchair are left out, for TORCHAIR_CACHE_DIR names no folder")
+        return
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            manifest = bundle.unpack(content, Path(folder))
+            depends = read_manifest(manifest).get("key")
+            if kind not in KINDS or not isinstance(depends, dict):
+                raise bundle.damaged(f"an entry of kind {kind[:40]!r}")
+            rank = current()
+            stored = stored_graph.read(manifest, depends, rank)
+            _entry(Path(os.path.expanduser(top)), kind, depends, "load_cache_artifacts", rank).save(stored)
+    except Exception as error:  # noqa: BLE001  a cache never stops a run, whatever a bundle holds
+        logger.tell("load_cache_artifacts: an entry of torchair is left out: %s", _said(error))

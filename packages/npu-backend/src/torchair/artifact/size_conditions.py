@@ -14,7 +14,7 @@ import torch
 
 from ge_converters.base.torch_compat import size_functions, size_values
 from tair_export.guards import Expr, function, holds, symbols
-from torchair.artifact.stored_graph import Unstorable
+from torchair.artifact.plain import Unstorable
 
 
 def shape_env_of(gm: torch.fx.GraphModule) -> Any:

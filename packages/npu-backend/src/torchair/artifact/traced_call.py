@@ -22,7 +22,7 @@ import torch
 from ge_converters.base import torch_frames
 from ge_converters.base.torch_compat import current_translation
 from torchair.artifact.content import Content, is_known
-from torchair.artifact.stored_graph import Unstorable, plain, unplain
+from torchair.artifact.plain import Unstorable, plain, unplain
 
 Path = list[Any]
 """Steps from a name: ``["local", "x"]``, then ``["attr", name]``, ``["item", key]``, ``["key", position]`` …"""
@@ -298,12 +298,18 @@ class ResultRecorder:
         inputs: Paths and values of the graph's inputs.
         local: The local variables that the call began with.
         names: Knows the classes that a result may be made of.
+        numbers: Values of inputs that are numbers and may differ from call to call, with their names.
     """
 
     def __init__(
-        self, outputs: Sequence[Any], inputs: Sequence[GraphInput], local: Mapping[str, Any], names: PathRoots
+        self,
+        outputs: Sequence[Any],
+        inputs: Sequence[GraphInput],
+        local: Mapping[str, Any],
+        names: PathRoots,
+        numbers: Mapping[Any, str] = {},
     ) -> None:
-        self._names = names
+        self._names, self._numbers = names, numbers
         self._outputs = {id(v): i for i, v in enumerate(outputs) if v is not None}
         self._given: dict[int, Path] = {}
         for name, value in local.items():
@@ -352,6 +358,8 @@ class ResultRecorder:
             return {"record": [self._class_name(kind), [[n, self.tree(v)] for n, v in _fields(value)]]}
         if isinstance(value, torch.Size):
             return {"size": [self.tree(v) for v in value]}
+        if kind in (int, float) and value in self._numbers:  # dynamo hands numbers on beside the graph
+            raise Unstorable(f"a result is {value}, as is {self._numbers[value]}, which may be another in each call")
         return {"value": plain(value)}
 
     def _class_name(self, kind: type) -> list[str]:

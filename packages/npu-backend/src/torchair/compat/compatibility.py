@@ -30,8 +30,6 @@ NOTES: Final = (
     ("torchair._utils.adjust_implicit_decomposition", "an import without effect: decided in `ge_converters`"),
     ("torchair.use_internal_format_weight", "changes weights on a device, warns elsewhere that it changes nothing"),
     ("torchair.experimental.inference.use_internal_format_weight", "as `torchair.use_internal_format_weight`"),
-    ("torchair.inference.cache_compile", "in mode reduce-overhead it keeps nothing, with a warning"),
-    ("npugraph_ex.inference.cache_compile", "runs and keeps nothing, with a warning"),
     ("torchair.ge._ge_graph.get_invalid_desc", "through the compatibility layer"),
     ("torchair.register_replacement", "torch's own pattern matcher"),
 )  # fmt: skip

@@ -7,7 +7,7 @@ import functools
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ge_graph.errors import ConfigError, GeError
 from torchair.config.compiler_config import CompilerConfig
@@ -66,7 +66,7 @@ class NpuFxCompiler:
         """
         start = time.perf_counter()
         from torchair.compiler import pipeline
-        from torchair.compiler.artifacts import CompiledFxGraph
+        from torchair.compiler.artifacts import CompiledFxGraph, Traced
 
         model_id = pipeline.new_model(gm, self.config) if self.model_id is None else self.model_id
         made = pipeline.Pipeline(self.config, self.phase, model_id, self.training)
@@ -76,8 +76,9 @@ class NpuFxCompiler:
             return made.compile(gm, example_inputs)
         kept: list[Any] = []
         made.on_stored = kept.append
+        traced = Traced(gm)
         call = made.compile(gm, example_inputs)
-        return CompiledFxGraph(call, kept[0] if kept else None, pipeline.device_of(gm), self.config)
+        return CompiledFxGraph(call, kept[0] if kept else None, pipeline.device_of(gm), self.config, traced)
 
 
 def get_compiler(compiler_config: CompilerConfig | None = None) -> NpuFxCompiler:
@@ -299,6 +300,9 @@ def compile_graph(
         return _compile_graph(gm, example_inputs, config, decompositions, more, inference)
 
 
+_PHASES: Final = ("forward", "backward")
+
+
 def _compile_graph(
     gm: torch.fx.GraphModule,
     example_inputs: Sequence[Any],
@@ -308,7 +312,7 @@ def _compile_graph(
     inference: Callable[..., Any] | None,
 ) -> Callable[..., Any]:
     start = time.perf_counter()
-    from ge_converters.base.torch_compat import from_dynamo, run_aot, silent_fallbacks
+    from ge_converters.base.torch_compat import ahead_of_time, from_dynamo, run_aot, silent_fallbacks
     from ge_converters.decompose.table import decomposition_table
     from ge_converters.decompose.whole import KeepWhole
     from torchair.compiler import observers, pipeline
@@ -320,7 +324,12 @@ def _compile_graph(
     gears = gears_of(gm, config)
     traced = None
     before: list[float] = []
-    if inference is None and not more and not _joint(config) and not observers.compile_observers(config):
+    ahead = inference is None and ahead_of_time()
+    if ahead:
+        from torchair.compiler.ahead import compiler_for_files
+
+        inference = compiler_for_files(config, "forward", model_id, training=False)
+    elif inference is None and not more and not _joint(config) and not observers.compile_observers(config):
         traced = traced_graph(
             config, gm, example_inputs, decompositions=decompositions, gears=gears, label=f"model {model_id}"
         )  # fmt: skip
@@ -331,6 +340,14 @@ def _compile_graph(
         loaded = traced.load(stages)
         if loaded is not None:
             return loaded if gears is None else gears.wrap(loaded)
+    forward: Callable[..., Any] = NpuFxCompiler(
+        config, "forward", model_id, training=True, gears=gears, guarded=guarded, before=before
+    )
+    backward: Callable[..., Any] = NpuFxCompiler(
+        config, "backward", model_id, training=True, gears=gears, guarded=guarded
+    )
+    if ahead:
+        forward, backward = (compiler_for_files(config, p, model_id, training=True)(gears) for p in _PHASES)
     if inference is not None:
         compiler = inference(gears)
     elif traced is not None:
@@ -343,15 +360,13 @@ def _compile_graph(
         call = run_aot(
             gm,
             example_inputs,
-            forward=NpuFxCompiler(
-                config, "forward", model_id, training=True, gears=gears, guarded=guarded, before=before
-            ),
-            backward=NpuFxCompiler(config, "backward", model_id, training=True, gears=gears, guarded=guarded),
+            forward=forward,
+            backward=backward,
             inference=compiler,
             decompositions=table,
             keep_inference_input_mutations=bool(config.experimental_config.keep_inference_input_mutation),
             more={**_joint(config), **more},
-            tracing=KeepWhole(),
+            tracing=KeepWhole(sparse_gradients=config.fallback.value == "split"),
         )
     except silent_fallbacks() as error:
         raise TraceError(

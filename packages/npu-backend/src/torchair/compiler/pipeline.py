@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -31,6 +32,8 @@ from ge_graph.rules.options import check_options
 from tair_debug.observer import Stage
 from tair_debug.report import CompileReport
 from torchair.artifact import cache
+from torchair.artifact.ge_body import GeBody
+from torchair.artifact.program_body import ProgramBody
 from torchair.artifact.size_conditions import Watch, become_guards, shape_env_of
 from torchair.artifact.stored_graph import Contract, Stored
 from torchair.compiler import observers, records
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
     from ge_runtime.api import Engine
     from torchair.compiler.gears import Gears
     from torchair.config.compiler_config import CompilerConfig
+    from torchair.runtime.reduce_overhead import CapturePlan
 
 Phase = Literal["forward", "backward"]
 Call = Callable[[list[Any]], Any]
@@ -198,19 +202,20 @@ class Pipeline(FxProgress):
             stored = self._stored(gm, plan, entry)
             if self.on_stored is not None:
                 self.on_stored(stored)
-            return self._load(stored, engine)
+            assert isinstance(stored.body, GeBody)
+            return self._load(stored, stored.body, engine)
 
     def _from_cache(self, gm: torch.fx.GraphModule, engine: Engine, entry: cache.CacheEntry) -> Call | None:
         with self.timed("compile cache") as note:
             kept = entry.load(lambda kept: kept if become_guards(kept.contract.found(), gm) else None)
             note("miss" if kept is None else "hit")
-        if kept is None:
+        if kept is None or not isinstance(kept.body, GeBody):
             return None
-        found = kept
-        call = entry.attempt(lambda: self._load(found, engine))
+        found, body = kept, kept.body
+        call = entry.attempt(lambda: self._load(found, body, engine))
         if call is None:
             return None
-        self.report.ge_ops += _tasks(kept.lowered.graph)
+        self.report.ge_ops += _tasks(body.lowered.graph)
         if self.on_saving is not None:
             self.on_saving(kept, None)
         if self.on_stored is not None:
@@ -272,7 +277,7 @@ class Pipeline(FxProgress):
         """The finished GE graph; the cache gets it."""
         watch = Watch(shape_env_of(gm))
         lowered = self._to_ge(gm, specialise=True)
-        stored = Stored(lowered, plan, Contract(watch.conditions), self._static_inputs())
+        stored = Stored(GeBody(lowered, plan, self._static_inputs()), Contract(watch.conditions))
         if self.gears is not None:
             values = [value_of(n) for n in gm.graph.nodes if n.op == "placeholder"]
             stored.more["gears"] = self.gears.options(lowered, values)
@@ -343,20 +348,43 @@ class Pipeline(FxProgress):
 
     def _captured(self, gm: torch.fx.GraphModule) -> Call:
         """Mode reduce-overhead: a program of the ATen graph, captured and replayed."""
-        from torchair.runtime.reduce_overhead import compile_captured
+        from torchair.runtime.reduce_overhead import plan_capture
 
+        device, capture = device_of(gm), not self.training and self.stage.phase == "forward"
         with self.timed("reduce-overhead") as note, real_values():
-            call, source = compile_captured(
-                gm, device_of(gm), self.config.aclgraph_config, static=self._static_inputs(),
-                title=f"{self._label}, graph {self.stage.graph_id}, mode reduce-overhead",
-                capture=not self.training and self.stage.phase == "forward",
-                on_captured=observers.who_sees_captures(self.observers, self.stage),
+            planned = plan_capture(
+                gm, device, self.config.aclgraph_config, title=self._capture_title, static=self._static_inputs(),
+                capture=capture,
             )  # fmt: skip
             note(f"program of {len(gm.graph.nodes)} FX nodes")
-        trace_artifact(f"{self._traced}_program", "string", lambda: source)
+            wanted = self.on_saving is not None or self.on_stored is not None
+            stored = Stored(ProgramBody.of(planned)) if wanted else None
+        if stored is not None:
+            if self.on_saving is not None:
+                self.on_saving(stored, None)
+            if self.on_stored is not None:
+                self.on_stored(stored)
+        elif not capture and self.config.cache_dir.value:
+            cache.cannot_keep("mode reduce-overhead keeps no graphs with gradients")
+        return self._ready(planned.plan, device)
+
+    @property
+    def _capture_title(self) -> str:
+        return f"{self._label}, graph {self.stage.graph_id}, mode reduce-overhead"
+
+    def _ready(self, plan: CapturePlan, device: str) -> Call:
+        """A planned program, ready to run."""
+        from torchair.runtime.reduce_overhead import run_captured
+
+        with real_values():
+            call = run_captured(
+                plan, device, self.config.aclgraph_config, title=self._capture_title,
+                on_captured=observers.who_sees_captures(self.observers, self.stage),
+            )  # fmt: skip
+        trace_artifact(f"{self._traced}_program", "string", lambda: plan.source)
         for observer in self.observers:
-            observer.output_code(self.stage, source)
-        explain.warn_of_idle(explain.explain(self.config, "reduce-overhead", on_device=device_of(gm) != "cpu"))
+            observer.output_code(self.stage, plan.source)
+        explain.warn_of_idle(explain.explain(self.config, "reduce-overhead", on_device=device != "cpu"))
         return boxed(records.with_runs(call, self._label))
 
     # -- GE -----------------------------------------------------------------------------------------------------------
@@ -452,26 +480,29 @@ class Pipeline(FxProgress):
         Args:
             device: Device type of its tensors.
 
-        Errors: EngineError if the engine refuses.
+        Errors: EngineError if the engine or the device refuses.
         """
         start = time.perf_counter() - self._before_s()
-        call = self._load(stored, choose_engine(device))
-        self.report.ge_ops += _tasks(stored.lowered.graph)
+        if isinstance(stored.body, ProgramBody):
+            call = self._ready(stored.body.plan, device)
+        else:
+            call = self._load(stored, stored.body, choose_engine(device))
+            self.report.ge_ops += _tasks(stored.body.lowered.graph)
         self.report.total_s = time.perf_counter() - start
         self._tell_report()
         return call
 
-    def _load(self, stored: Stored, engine: Engine) -> Call:
+    def _load(self, stored: Stored, body: GeBody, engine: Engine) -> Call:
         from ge_runtime import discovery
         from ge_runtime.api import boxed as boxed_run
         from torchair.runtime.executable import bind
 
-        if not stored.lowered.graph.nodes:
+        if not body.lowered.graph.nodes:
             engine = discovery.load("cpu")  # GE takes no graph without a node (E19999); nothing is computed anyway
         on_device = "npu" in engine.probe().devices
         explain.warn_of_idle(explain.explain(self.config, "max-autotune", on_device=on_device))
-        lowered = stored.lowered
-        options = self._engine_options(stored)
+        lowered = body.lowered
+        options = self._engine_options(stored, body)
         check_options(lowered.graph, options)
         number = self.stage.graph_id
         idle = [] if on_device else self.config.only_on_a_device()
@@ -479,11 +510,12 @@ class Pipeline(FxProgress):
         trace_artifact(self._traced, "string", lambda: to_text(lowered.graph))
         with self.timed("engine") as note:
             start = time.perf_counter()
-            executable = engine.compile(lowered.graph, {**options, **_written(lowered, engine)})
+            own = {**_written(lowered, engine), **self._numerics(engine)}
+            executable = engine.compile(lowered.graph, {**options, **own})
             records.graph_compiled(lowered, number, engine.name, time.perf_counter() - start)
             executable = observers.with_data_dump(executable, lowered.graph, options, self.stage, engine)
             run = records.with_graph_runs(boxed_run(executable, guarded=self.guarded), number)
-            call, source = bind(lowered, run, engine.name, stored.plan)
+            call, source = bind(lowered, run, engine.name, body.plan)
             note(f"'{engine.name}' took {len(lowered.graph.nodes)} GE nodes")
         if self.observers:
             text = "\n".join(part for part in (executable.source, source) if part)
@@ -491,11 +523,16 @@ class Pipeline(FxProgress):
                 observer.output_code(self.stage, text)
         return boxed(records.with_runs(call, self._label))
 
-    def _engine_options(self, stored: Stored) -> Mapping[str, str]:
-        lowered, graph = stored.lowered, stored.lowered.graph
+    def _numerics(self, engine: Any) -> Mapping[str, str]:
+        """Whose rounding the embedded engine shows; a device has its own."""
+        chip = self.config.numerics.value
+        return {"engine.numerics": chip} if chip is not None and engine.name == "cpu" else {}
+
+    def _engine_options(self, stored: Stored, body: GeBody) -> Mapping[str, str]:
+        lowered, graph = body.lowered, body.lowered.graph
         options = {**self.config.ge_options(), **gear_options(stored.more)}
         if self.config.experimental_config.frozen_parameter.value:
-            fixed = stored.static
+            fixed = body.static
             options["frozen_parameter"] = "1"
             options["frozenInput"] = ",".join("1" if b.fx_index in fixed else "0" for b in lowered.inputs)
         options["ge.deterministic"] = "1" if torch.are_deterministic_algorithms_enabled() else "0"
@@ -595,11 +632,18 @@ def device_of(gm: torch.fx.GraphModule) -> str:
     return "cpu"
 
 
+engine_here: Final[ContextVar[Engine | None]] = ContextVar("engine_here", default=None)
+"""The engine of this thread's compilations in the place of those that are installed, None for these."""
+
+
 def choose_engine(device: str) -> Engine:
-    """The engine for a device type; ``TAIR_ENGINE`` forces one.
+    """The engine for a device type: that of ``engine_here``; else ``TAIR_ENGINE`` forces one.
 
     Errors: EngineError with the reason of each rejection.
     """
     from ge_runtime.discovery import choose
+
+    if (engine := engine_here.get()) is not None:
+        return engine
 
     return choose(device, os.environ.get("TAIR_ENGINE") or None)

@@ -27,8 +27,9 @@ from ge_converters.base.torch_compat import (
 from tair_export.ranks import current
 from torchair.artifact import cache
 from torchair.artifact.dependencies import Subject
+from torchair.artifact.plain import Unstorable
 from torchair.artifact.size_conditions import Watch, become_guards, shape_env_of
-from torchair.artifact.stored_graph import Contract, Stored, Unstorable
+from torchair.artifact.stored_graph import Contract, Stored
 from torchair.artifact.traced_call import order_of
 from torchair.config.compiler_config import find
 from torchair.config.log import logger
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 _OWN_NAMESPACES: Final = frozenset(("aten", "prims", "prim", "quantized", "_c10d_functional"))
 _NEED_STAGES: Final = (
-    "mode", "fallback", "check_soc", "post_grad_custom_pre_pass", "post_grad_custom_post_pass",
+    "fallback", "check_soc", "post_grad_custom_pre_pass", "post_grad_custom_post_pass",
     "debug.fx_summary.type", "debug.graph_dump.type", "debug.data_dump.type", "debug.run_eagerly", "export.export_mode",
     "experimental_config.enable_ref_data",
 )  # fmt: skip
@@ -52,9 +53,12 @@ class TracedGraph:
 
     Args:
         entry: Its place in the cache; None if it has none.
+        say: Told why nothing is kept before AOTAutograd.
     """
 
-    def __init__(self, gm: torch.fx.GraphModule, label: str, entry: cache.CacheEntry | None) -> None:
+    def __init__(
+        self, gm: torch.fx.GraphModule, label: str, entry: cache.CacheEntry | None, say: Callable[..., None]
+    ) -> None:
         self._gm, self._label, self.entry = gm, label, entry
         self._open = True
         self._call: Callable[[list[Any]], Any] | None = None
@@ -64,6 +68,7 @@ class TracedGraph:
         self._device, self._count = "cpu", 0
         self._watch = Watch(shape_env_of(gm))
         self._aliasing = aliasing_guards()
+        self._say = say
 
     # -- reading
 
@@ -96,6 +101,8 @@ class TracedGraph:
             self._count = len(metadata.output_info) if metadata is not None else 0
             why = "AOTAutograd says nothing of it" if metadata is None else around_the_graph(metadata)
             self._open = not why
+            if why and self.entry is not None:
+                self._not_stored(why)
             if self._open and self.entry is not None:
                 pipeline.on_saving = self._keep
             call = self._call = pipeline.compile(gm, example_inputs)
@@ -147,7 +154,7 @@ class TracedGraph:
         stored, self._stored = self._stored, None
         if stored is not None and self.entry is not None:
             stored.contract = Contract(conditions, self._device, order, len(flat), self._count)
-            self.entry.save(stored)
+            self.entry.save(stored, say=self._say)
             self._later = None
         return None if call is None else _outer(call, order, self._count)
 
@@ -159,7 +166,7 @@ class TracedGraph:
     def _not_stored(self, why: str) -> None:
         self._stored, later, self._later = None, self._later, None
         if self.entry is not None:
-            logger.info("%s: not cached before AOTAutograd: %s", self._label, why)
+            self._say("%s: not cached before AOTAutograd: %s", self._label, why)
         if later is not None:
             later()
 
@@ -195,6 +202,8 @@ def traced_graph(
     if torch.is_grad_enabled() and any(isinstance(v, torch.Tensor) and v.requires_grad for v in example_inputs):
         return None
     entry = None
+    # a captured graph has no second place in the cache, behind AOTAutograd
+    say = logger.tell if config.mode.value == "reduce-overhead" else logger.info
     if config.cache_dir.value:
         try:
             _check(config, gm, example_inputs)
@@ -203,8 +212,8 @@ def traced_graph(
             )
             entry = cache.entry_of(subject, "traced", label)
         except Unstorable as error:
-            logger.info("%s: not cached before AOTAutograd: %s", label, error)
-    return TracedGraph(gm, label, entry)
+            say("%s: not cached before AOTAutograd: %s", label, error)
+    return TracedGraph(gm, label, entry, say)
 
 
 def _check(config: CompilerConfig, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> None:

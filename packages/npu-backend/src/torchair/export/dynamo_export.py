@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
+import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
@@ -18,7 +19,8 @@ import torch
 
 from ge_graph.attrs import Attr, Kind
 from ge_graph.errors import ConfigError, GeError
-from tair_export.export import CapturedModel, write_export
+from tair_export.export import CapturedModel, write_export, write_graph
+from tair_export.load import CompiledModel
 from tair_export.ranks import current
 from torchair.compiler.backend import TraceError, _config
 from torchair.compiler.gears import refuse_gears
@@ -45,7 +47,7 @@ _NAME: Final = "export"
 
 def dynamo_export(
     *args: Any,
-    model: torch.nn.Module | None = None,
+    model: torch.nn.Module | torch.export.ExportedProgram | None = None,
     export_path: str | PathLike[str] = _PATH,
     export_name: str = _NAME,
     dynamic: bool = False,
@@ -57,7 +59,7 @@ def dynamo_export(
     Args:
         args: Sample inputs; their values decide which branches are taken, so use typical ones. If ``model`` is not
             given, the first is the model.
-        model: The module.
+        model: The module, or what ``torch.export.export`` made of one, which has its own inputs and sizes.
         export_path: Folder, made if missing. A relative path is what the graph names its weight files by, so ATC and
             the offline run start in the folder from which it counts; an absolute path has to be the same there.
         export_name: Name of the graph file, ``<export_name>.air``; with several processes
@@ -73,7 +75,7 @@ def dynamo_export(
     TraceError GE1032 if the
     model is not one graph; LoweringError as for ``torch.compile``; ArchiveError GE5030 for what has no form in a file.
     """
-    if model is None and args and isinstance(args[0], torch.nn.Module):
+    if model is None and args and isinstance(args[0], (torch.nn.Module, torch.export.ExportedProgram)):
         model, args = args[0], args[1:]
     checked = _config(config)
     traced = capture(model, args, kwargs, dynamic=dynamic, config=checked)
@@ -135,14 +137,23 @@ def capture(
     Errors: see ``dynamo_export``.
     """
     checked = _config(config)
-    if not isinstance(model, torch.nn.Module):
+    exported = model if isinstance(model, torch.export.ExportedProgram) else None
+    if not isinstance(model, (torch.nn.Module, torch.export.ExportedProgram)):
         raise ConfigError(
-            "GE1011", f"model must be a torch.nn.Module, got {type(model).__name__}",
+            "GE1011", f"model must be a torch.nn.Module or an ExportedProgram, got {type(model).__name__}",
             next="dynamo_export(x, y, model=net); save_graph(net, (x, y))",
         )  # fmt: skip
+    if exported is not None and (args or kwargs or dynamic):
+        raise ConfigError(
+            "GE1011", "an ExportedProgram has its own inputs and sizes; got inputs or dynamic=True beside it",
+            next="give the program alone; dynamic_shapes= of torch.export.export decides what may change",
+        )  # fmt: skip
     _check(checked)
-    refuse_gears((args, dict(kwargs)))
-    program = _trace(model, tuple(args), dict(kwargs), dynamic)
+    if exported is None:
+        refuse_gears((args, dict(kwargs)))
+        program = _trace(model, tuple(args), dict(kwargs), dynamic)
+    else:
+        model, program, args, kwargs = _exported(exported)
     gm = program.graph_module
     pipeline = Pipeline(checked, "forward", new_model(gm))
     device = device_of(gm)
@@ -187,6 +198,55 @@ def _trace(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
         raise
     except Exception as error:  # the model's own code runs while it is traced, so this may be anything
         raise TraceError("GE1032", f"{type(error).__name__}: {error}", next=_NEXT) from error
+
+
+def _exported(given: Any) -> tuple[torch.nn.Module, Any, tuple[Any, ...], dict[str, Any]]:
+    """Of a program of the user's: a module, the ATen program, and the inputs that it was made with."""
+    from ge_converters.decompose.table import export_table
+
+    if given.example_inputs is None:
+        raise ConfigError(
+            "GE1011", "the ExportedProgram has no example inputs", next="export the module with example inputs"
+        )
+    args, kwargs = given.example_inputs
+    try:
+        with torch.no_grad(), _quiet():
+            return given.module(), given.run_decompositions(export_table()), tuple(args), dict(kwargs)
+    except GeError:
+        raise
+    except Exception as error:  # decompositions run, and torch's own checks
+        raise TraceError("GE1032", f"{type(error).__name__}: {error}", next="export the module again") from error
+
+
+def compile_exported(program: torch.export.ExportedProgram, *, config: CompilerConfig | None = None) -> CompiledModel:
+    """Compile what ``torch.export.export`` made, without dynamo.
+
+    Args:
+        program: With its dynamic shapes; weights and buffers are copied, and buffers that it writes keep their values
+            from call to call.
+        config: Options; None means all defaults.
+
+    Returns:
+        A function to call like the program's module, with as many sizes as the program allows.
+
+    Errors: ConfigError GE1011 for another type, GE1008 for options that exclude it; else as for ``dynamo_export``, and
+        EngineError if no engine can run the graph. Calling: ArchiveError GE5040 for sizes that the program excludes.
+
+    Example:
+        >>> import torch, torchair
+        >>> program = torch.export.export(torch.nn.Linear(4, 2), (torch.randn(3, 4),))
+        >>> torchair.compile_exported(program)(torch.randn(3, 4)).shape
+        torch.Size([3, 2])
+    """
+    if not isinstance(program, torch.export.ExportedProgram):
+        raise ConfigError(
+            "GE1011", f"compile_exported takes a torch.export.ExportedProgram, got {type(program).__name__}",
+            next="program = torch.export.export(model, inputs)",
+        )  # fmt: skip
+    checked = _config(config)
+    with tempfile.TemporaryDirectory() as folder:
+        write_graph(capture(program, (), {}, config=checked), folder)
+        return CompiledModel.load_graph(folder, options=checked.ge_options(), copy=True)
 
 
 _NEXT: Final = (

@@ -38,8 +38,10 @@ from tair_export.ranks import Rank, current
 from torchair.artifact import stored_graph, traced_call
 from torchair.artifact.cache import CacheEntry, known_key
 from torchair.artifact.fx_text import known_value
+from torchair.artifact.input_rules import InputRule
+from torchair.artifact.plain import Unstorable
 from torchair.artifact.size_conditions import Watch, shape_env_of
-from torchair.artifact.stored_graph import Contract, Stored, Unstorable
+from torchair.artifact.stored_graph import Contract, Stored
 from torchair.artifact.traced_call import GraphInput, PathRoots, ResultRecorder
 from torchair.compiler.backend import _config, _decompositions, compile_graph
 from torchair.compiler.gears import Gears
@@ -47,7 +49,7 @@ from torchair.compiler.pipeline import Pipeline, new_number
 from torchair.config.compiler_config import CompilerConfig
 from torchair.config.log import logger
 from torchair.inference import reads
-from torchair.inference.loaded_call import InputRule, LoadedCall
+from torchair.inference.loaded_call import LoadedCall
 from torchair.inference.place import Place
 
 FILE: Final = "compiled_module"
@@ -338,7 +340,7 @@ class _Trace:
         if not self._recording and self._done and not self._why:
             return result
         if self._recording and self._stored is None:
-            self._give_up("a captured graph has no form in a file; each process traces and captures anew")
+            self._give_up("the ATen graph runs as it stands, for options that ask for it")
         recording, self._recording, self._done = self._recording, False, True
         try:
             if not recording:
@@ -358,7 +360,11 @@ class _Trace:
         inputs = [GraphInput(i.path, v) for i, v in zip(self._inputs, self._flat, strict=True)]
         for each in inputs:
             self._check_path(each, local, names)
-        tree = ResultRecorder(self._outs, inputs, local, names).tree(result)
+        symbolic = {
+            i.value: f"input {_path_text(i.path)}" for i, fake in zip(inputs, self._fakes)
+            if isinstance(fake, (torch.SymInt, torch.SymFloat))
+        }  # fmt: skip
+        tree = ResultRecorder(self._outs, inputs, local, names, symbolic).tree(result)
         meta = ModelCacheMeta(self._place.label, str(datetime.datetime.now()))
         rules = [InputRule.of(value) for value in self._fakes]
         stored.contract = Contract(self._conditions(rules), self._device, self._order(), len(inputs), self._count)
@@ -375,7 +381,7 @@ class _Trace:
         rebuilt = result
         if any(p is not m for p, m in zip(plainly, self._outs)):
             rebuilt = traced_call.builder(tree, len(plainly), names)(plainly, lambda path: names.value(path, local))
-        if entry.save(stored, readable(stored)):
+        if entry.save(stored, readable(stored), say=logger.tell):
             logger.info("Cache %s saved to %s", meta, entry.root / FILE)
         return rebuilt
 
@@ -412,13 +418,11 @@ def _meta(more: Mapping[str, Any]) -> ModelCacheMeta:
 
 def readable(stored: Stored) -> str:
     """An entry as text for people: where the inputs come from, the graph, what the result is."""
-    from ge_graph.printer import to_text
-
     more = stored.more
     record = more["call"]
     parts = [f"# {line(str(more['name']))}, made {line(str(more['date']))}", "", "# inputs"]
     parts += [f"{i:4} {_path_text(path)}" for i, path in enumerate(record["paths"])]
-    parts += ["", "# graph", to_text(stored.lowered.graph).rstrip()]
+    parts += ["", "# graph", stored.body.text()]
     parts += ["", "# result", line(json.dumps(record["result"]))]
     return "\n".join(parts) + "\n"
 

@@ -12,7 +12,7 @@ import builtins
 import keyword
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import torch
 
@@ -25,8 +25,23 @@ Node: TypeAlias = torch.fx.Node
 _RESERVED: Final = frozenset({*dir(builtins), *keyword.kwlist, "torch", "operator", "args", "call"})
 
 
+LINE: Final = "user_line"
+"""Key of ``Node.meta``: the user's line as text, for graphs that come from a file and have no traces."""
+
+
+class HasGraph(Protocol):
+    """A graph, and by their names the tensors that it reads."""
+
+    graph: torch.fx.Graph
+
+
+def line_of(node: Node) -> str:
+    """The user's line that a node stems from, ``model.py:41 in forward``; empty if none is known."""
+    return str(node.meta.get(LINE) or user_frame(node)[0] or "")
+
+
 class _Writer:
-    def __init__(self, gm: torch.fx.GraphModule) -> None:
+    def __init__(self, gm: HasGraph) -> None:
         self.gm = gm
         self.names = build.Names()
         for known in (slice, dict):
@@ -54,7 +69,7 @@ class _Writer:
             if node.op == "output":
                 self._add(build.give(self.tree(node.args[0])))
                 break
-            location = user_frame(node)[0] or ""
+            location = line_of(node)
             self._statement(node, location if location != where else "")
             where = location or where
             self._delete(dead.get(node, []))
@@ -73,7 +88,7 @@ class _Writer:
 
     def _value(self, node: Node) -> ast.expr:
         if node.op == "get_attr":
-            return self._hold(_attribute(self.gm, str(node.target)), str(node.target).replace(".", "_"))
+            return self._hold(attribute(self.gm, str(node.target)), str(node.target).replace(".", "_"))
         if node.op != "call_function":
             raise TypeError(f"{node.op} nodes do not occur in ATen graphs")
         if node.target is operator.getitem:
@@ -164,7 +179,8 @@ def _word(name: str) -> str:
     return name if name.isascii() and name.isidentifier() and not keyword.iskeyword(name) and len(name) < 80 else ""
 
 
-def _attribute(gm: torch.fx.GraphModule, target: str) -> Any:
+def attribute(gm: HasGraph, target: str) -> Any:
+    """What a ``get_attr`` node of a graph reads."""
     value: Any = gm
     for part in target.split("."):
         value = getattr(value, part)
@@ -183,7 +199,7 @@ def _last_reads(nodes: Sequence[Node]) -> dict[Node, list[Node]]:
     return dead
 
 
-def write_program(gm: torch.fx.GraphModule, title: str) -> tuple[Callable[[list[Any]], Any], str]:
+def write_program(gm: HasGraph, title: str) -> tuple[Callable[[list[Any]], Any], str]:
     """The program of a graph.
 
     Args:

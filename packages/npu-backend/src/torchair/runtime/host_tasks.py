@@ -16,7 +16,7 @@ import torch
 from ge_converters.base.torch_compat import real_values
 from torchair.passes.base import value_of
 from torchair.passes.step_numbers import TASKS, host_lists, is_number, step_inputs
-from torchair.runtime.fx_program import write_program
+from torchair.runtime.fx_program import HasGraph, write_program
 
 Node: TypeAlias = torch.fx.Node
 
@@ -67,22 +67,26 @@ class StepNumbers:
     captor: threading.local = field(default_factory=threading.local)
 
 
-def take_step_numbers(gm: torch.fx.GraphModule) -> StepNumbers:
+def take_step_numbers(gm: torch.fx.GraphModule) -> tuple[StepNumbers, HasGraph | None]:
     """Let a graph take the numbers that change in every step as a replay can change them.
 
     Tasks that an update can replace become ``HostTask``; numbers that lie in memory become further inputs. Edits
     ``gm.graph`` only if there are any.
+
+    Returns:
+        The numbers, and the graph of which ``StepNumbers.values`` is the program; None if there are none.
     """
     graph = gm.graph
     inputs = [n for n in graph.nodes if n.op == "placeholder"]
     found = step_inputs(graph)
     if not found:
-        return StepNumbers()
+        return StepNumbers(), None
     made = StepNumbers(frozenset(i for i, n in enumerate(inputs) if n in found))
     known = _known_numbers(graph, found)
     tasks = [n for n in graph.nodes if host_lists(n) and _reads(n, known)]
     held = [n for n in graph.nodes if n.target is torch.ops.aten.scalar_tensor.default and n.args[0] in known]
-    made.values = _host_program(gm, [n.kwargs for n in tasks], [n.args[0] for n in held])
+    part = _host_part(gm, [n.kwargs for n in tasks], [n.args[0] for n in held])
+    made.values = host_program(part)
     made.tasks = len(tasks)
     for node in tasks:
         node.target = HostTask(node.target, made.captor)
@@ -94,7 +98,7 @@ def take_step_numbers(gm: torch.fx.GraphModule) -> StepNumbers:
         node.replace_all_uses_with(moved)
         graph.erase_node(node)
         inputs.append(moved)
-    return made
+    return made, part
 
 
 def _after(inputs: Sequence[Node]) -> Node:
@@ -114,10 +118,8 @@ def _reads(node: Node, known: set[Node]) -> bool:
     return any(n in known for n in node.all_input_nodes)
 
 
-def _host_program(
-    gm: torch.fx.GraphModule, tasks: Sequence[Any], held: Sequence[Any]
-) -> Callable[[list[Any]], tuple[Any, Any]]:
-    """The part of a graph that computes numbers from its arguments, as a program."""
+def _host_part(gm: torch.fx.GraphModule, tasks: Sequence[Any], held: Sequence[Any]) -> torch.fx.GraphModule:
+    """The part of a graph that computes numbers from its arguments."""
     part = torch.fx.Graph()
     copies: dict[Node, Node] = {}
     for node in gm.graph.nodes:
@@ -126,8 +128,12 @@ def _host_program(
     lists = [tuple(_lists(kwargs).items()) for kwargs in tasks]
     part.output(torch.fx.map_arg((tuple(lists), tuple(held)), copies.__getitem__))
     part.eliminate_dead_code()
-    program, _ = write_program(torch.fx.GraphModule(gm, part), "numbers of the host")
-    return program
+    return torch.fx.GraphModule(gm, part)
+
+
+def host_program(part: HasGraph) -> Callable[[list[Any]], tuple[Any, Any]]:
+    """What computes ``StepNumbers.values``."""
+    return write_program(part, "numbers of the host")[0]
 
 
 def _lists(kwargs: Any) -> dict[str, Any]:

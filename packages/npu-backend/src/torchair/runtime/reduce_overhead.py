@@ -27,7 +27,7 @@ from ge_converters.base.torch_compat import tensors_on_memory_of
 from torchair.config.log import logger
 from torchair.passes.base import output_values, value_of
 from torchair.passes.memory import Memory
-from torchair.runtime.fx_program import write_program
+from torchair.runtime.fx_program import HasGraph, write_program
 from torchair.runtime.graph_capture import GraphCapture, Program, Recording, Told, find_capture
 from torchair.runtime.host_tasks import StepNumbers, take_step_numbers
 from torchair.runtime.host_work import refuse_host_work
@@ -64,21 +64,39 @@ class CapturePlan:
 
     Attributes:
         program: Runs the graph; takes a list of arguments and empties it.
+        source: Its text for people.
         kinds: One of STATIC, WRITTEN, USER for each input that is a tensor, "" for numbers.
         symbolic: Positions of inputs whose size or value needs a capture of its own.
         results: For each value that the graph returns the input it is, or -1.
         views: How the caller's results come from what the graph returns.
         nested: Whether the caller expects a tuple.
         numbers: What a replay takes from the host as it comes.
+        capture: False for graphs of a training step, whose results must outlive the next run.
     """
 
     program: Program
+    source: str
     kinds: list[str]
     symbolic: list[int]
     results: list[int]
     views: ViewPlan
     nested: bool
     numbers: StepNumbers = field(default_factory=StepNumbers)
+    capture: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan and the graphs that its programs run; they hold what tracing left in them, so nobody keeps them for long.
+
+    Attributes:
+        graph: Of ``plan.program``.
+        host: Of ``plan.numbers.values``, None if there are none.
+    """
+
+    plan: CapturePlan
+    graph: HasGraph
+    host: HasGraph | None
 
 
 @dataclass(slots=True)
@@ -122,33 +140,22 @@ class _Captures:
     lent: list[_Lent] = field(default_factory=list)
 
 
-def compile_captured(
-    gm: torch.fx.GraphModule,
-    device: str,
-    options: Any,
-    *,
-    title: str,
-    static: frozenset[int],
-    capture: bool = True,
-    on_captured: Told | None = None,
-) -> tuple[Callable[[list[Any]], Any], str]:
-    """Make a graph ready to run in mode reduce-overhead.
+def plan_capture(
+    gm: torch.fx.GraphModule, device: str, options: Any, *, title: str, static: frozenset[int], capture: bool = True
+) -> Planned:
+    """Decide how a graph runs in mode reduce-overhead; edits ``gm.graph``.
 
     Args:
         device: Device type of its tensors.
         options: The group of options of captured graphs.
         title: First line of the program.
         static: Positions of parameters and buffers.
-        capture: False for graphs of a training step, whose results must outlive the next run.
-        on_captured: Told of each graph that the device captures, see ``torchair.runtime.graph_capture.NpuGraph``.
+        capture: See ``CapturePlan``.
 
-    Returns:
-        A function of one list of arguments, which it empties, and the text of the program.
-
-    Errors: EngineError GE1056 if the device has no capture, GE1058 if an operator needs the host meanwhile.
+    Errors: EngineError GE1058 if an operator needs the host while a device captures.
     """
-    switches = Switches.of(options)
-    if device != "cpu" and capture and not switches.force_eager:
+    captured = capture and not Switches.of(options).force_eager
+    if device != "cpu" and captured:
         refuse_host_work(gm, device)
     bare = not isinstance(list(gm.graph.nodes)[-1].args[0], (tuple, list))
     memory = Memory(gm.graph)
@@ -157,21 +164,41 @@ def compile_captured(
     views = take_views(gm)
     if not isinstance(list(gm.graph.nodes)[-1].args[0], (tuple, list)):
         list(gm.graph.nodes)[-1].args = ((views.returned[0],),)
-    numbers = take_step_numbers(gm) if capture and not switches.force_eager else StepNumbers()
+    numbers, host = take_step_numbers(gm) if captured else (StepNumbers(), None)
     program, source = write_program(gm, title)
     position = {n: i for i, n in enumerate(inputs)}
     results = [position.get(v, -1) if isinstance(v, torch.fx.Node) else -1 for v in output_values(gm.graph)]
     symbolic = [i for i, n in enumerate(inputs) if _varies(value_of(n)) and i not in numbers.inputs]
-    plan = CapturePlan(program, kinds, symbolic, results, views, not bare, numbers)
-    if switches.force_eager or not capture:
-        return _Uncaptured(plan), source
+    plan = CapturePlan(program, source, kinds, symbolic, results, views, not bare, numbers, capture)
+    return Planned(plan, gm, host)
+
+
+def run_captured(
+    plan: CapturePlan, device: str, options: Any, *, title: str, on_captured: Told | None = None
+) -> Callable[[list[Any]], Any]:
+    """Make a plan ready to run.
+
+    Args:
+        device: Device type of its tensors.
+        options: The group of options of captured graphs.
+        title: For logs.
+        on_captured: Told of each graph that the device captures, see ``torchair.runtime.graph_capture.NpuGraph``.
+
+    Returns:
+        A function of one list of arguments, which it empties.
+
+    Errors: EngineError GE1056 if the device has no capture.
+    """
+    switches = Switches.of(options)
+    if switches.force_eager or not plan.capture:
+        return _Uncaptured(plan)
 
     def make() -> GraphCapture:
         pool = switches.use_graph_pool or _shared_pool(device, switches)
         return find_capture(device, pool=pool, error_mode=switches.capture_error_mode, on_captured=on_captured)
 
     make()  # a device without captures is refused here, not in the first run
-    return CapturedGraph(plan, make, switches, title), source
+    return CapturedGraph(plan, make, switches, title)
 
 
 def _kind(node: Node, position: int, memory: Memory, static: frozenset[int]) -> str:
