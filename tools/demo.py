@@ -157,9 +157,6 @@ def llama_decoder(steps: int = 16) -> DemoRow:
     """Prefill, then decode steps over a growing cache: one compilation for the prompt, one for all steps."""
     row = DemoRow(f"Llama prefill + {steps} steps")
     decoder, prompt = models.llama_decoder(SIZE)
-    if DEVICE == "npu":
-        # torch_npu's scaled_dot_product_attention fixes the sizes that it sees, so that each length compiles anew
-        decoder.model.set_attn_implementation("eager")
     compiled = torch.compile(on_device(decoder), backend=backend("Llama decoder"), fullgraph=True, dynamic=True)
     (moved,) = on_device((prompt,))
 
