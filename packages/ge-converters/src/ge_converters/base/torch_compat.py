@@ -854,3 +854,8 @@ def group_names() -> list[str]:
 def tensors_on_memory_of(value: torch.Tensor) -> int:
     """How many tensors there are on the memory of one, views and what autograd has saved among them."""
     return int(torch._C._storage_Use_Count(value.untyped_storage()._cdata))
+
+
+def has_kernel(name: str) -> bool:
+    """Whether torch has an operator of a name such as ``aten::add.Tensor``, without making one."""
+    return bool(torch._C._dispatch_has_kernel(name))

@@ -11,6 +11,8 @@ from typing import Any, Final
 
 import torch
 
+from ge_converters.base.torch_compat import has_kernel
+
 
 class Unstorable(Exception):
     """A compiled graph has a part that no file can hold; the text says which."""
@@ -108,7 +110,7 @@ def operator_of(name: Any) -> torch._ops.OpOverload:
     if type(name) is not str or not _NAME.fullmatch(name):
         raise ValueError(f"{str(name)[:80]!r} is not the name of an operator")
     namespace, packet, overload = name.split(".")
-    if not torch._C._dispatch_has_kernel(f"{namespace}::{packet}" + ("" if overload == "default" else f".{overload}")):
+    if not has_kernel(f"{namespace}::{packet}" + ("" if overload == "default" else f".{overload}")):
         raise ValueError(f"torch has no operator {name[:80]}")
     op = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
     if not isinstance(op, torch._ops.OpOverload) or str(op) != name:

@@ -73,7 +73,7 @@ def _dirichlet(self: Tensor, generator: Any = None) -> Tensor:
     """Samples of a Dirichlet distribution: gamma samples as shares of their sum."""
     if generator is not None:
         return NotImplemented
-    drawn = torch._standard_gamma(self)
+    drawn = torch.ops.aten._standard_gamma(self)
     return drawn / drawn.sum(-1, keepdim=True)
 
 

@@ -244,11 +244,11 @@ def random_poisson(
 def random_gamma(shape: Any, alpha: Tensor, *, seed: int = 0, seed2: int = 0) -> Tensor:
     """``shape`` gamma numbers of scale 1 of each concentration, of shape + alpha's shape."""
     concentration = _non_negative("RandomGamma", "alpha", alpha).expand([*listed(shape), *alpha.shape])
-    drawn = torch._standard_gamma(concentration, _generator(_attribute_seed(seed, seed2)))
+    drawn = torch.ops.aten._standard_gamma(concentration, _generator(_attribute_seed(seed, seed2)))
     return drawn.to(alpha.dtype)
 
 
-rows({"RandomGammaGrad": lambda alpha, sample: torch._standard_gamma_grad(alpha, sample)})
+rows({"RandomGammaGrad": lambda alpha, sample: torch.ops.aten._standard_gamma_grad(alpha, sample)})
 
 
 @kernel("StatelessRandomBinomial", host=("shape",))
