@@ -14,7 +14,7 @@ export CI ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-npu test tiny quick unit system emulator-test torchvision-test compare-models opinfo fuzz fuzz-arguments fuzz-kernels torch-suites rewrites native graphs chips bench lint regen coverage configure wheels install uninstall package-test package-tests docs matrix versions-test release clean
+.PHONY: help setup demo demo-npu test tiny quick unit system emulator-test torchvision-test compare-models opinfo fuzz fuzz-arguments fuzz-kernels fuzz-trust ranks-faults torch-suites rewrites native graphs chips bench lint regen coverage configure wheels install uninstall package-test package-tests docs matrix versions-test release clean archives-test
 
 help:  ## list these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -83,6 +83,20 @@ KERNELS ?= --calls 20000
 fuzz-kernels: setup  ## kernels of the embedded engine with hostile operands, guarded memory; KERNELS="--calls 9000 --seed 5"
 	@$(RUN) -m tools.fuzz.kernels $(KERNELS)
 
+RANKS ?= --count 200
+ranks-faults: setup  ## random models over many ranks with one fault each, and sound ones: is it found, and where; RANKS="--count 40 --seed 5"
+	@$(RUN) -m tools.ranks_faults $(RANKS)
+
+# Half of the time for the readers, entries of the cache and archives among them, half for kernels; a few seconds of it
+# for artefacts of compiled graphs. At night and in CI with other seeds each time.
+TRUST ?= 60
+fuzz-trust: setup  ## what may come from strangers: entries, archives, artefacts, kernels; TRUST=3600 for an hour
+	@failed=""; half=$$(( $(TRUST) / 2 )); \
+	TAIR_FUZZ_SECONDS=$$half TAIR_FUZZ_ARTEFACTS=$$(( $(TRUST) * 5 )) $(RUN) -m pytest -n 0 tests/test_fuzz.py \
+		packages/npu-backend/tests/test_cache_trust.py -k "fuzz or damaged_artefacts" || failed="$$failed readers"; \
+	$(RUN) -m tools.fuzz.kernels --for $$half --seed $$(( $$(date +%s) * 1000 )) || failed="$$failed kernels"; \
+	test -z "$$failed" || { echo "make fuzz-trust: failed:$$failed"; exit 1; }
+
 torch-suites: setup  ## torch's own databases of modules, optimizers and higher-order operators, every row
 	@TAIR_WHOLE=1 $(TEST) tests/test_module_db.py tests/test_optim_db.py tests/test_hop_db.py tests/test_opcheck.py \
 		tests/test_control_flow.py tests/data_dependent
@@ -138,8 +152,11 @@ matrix: setup  ## tests on other versions of torch and Python that pip can bring
 versions-test: setup  ## some tests on the oldest and the newest torch, from wheels; downloads both and removes them
 	@$(RUN) -m tools.matrix --ends
 
-release: setup  ## check, build, test and tag PKG
-	@$(RUN) -m tools.release release $(PKG)
+archives-test: setup  ## archives and caches that one torch wrote, loaded with others; downloads gigabytes
+	@$(RUN) -m tools.matrix --archives
+
+release: setup  ## check, build, test and tag PKG; DRY=1: all packages by their quick tests, no tag
+	@$(RUN) -m tools.release release $(if $(DRY),--dry --quick,$(PKG))
 
 clean:  ## remove what was built; wheelhouse/ stays
 	rm -rf .venv .bootstrap dist build htmlcov artefacts

@@ -25,8 +25,14 @@ from torchair.compiler.pipeline import Pipeline
 from torchair.config.compiler_config import CompilerConfig
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "chips.md"
-CHIPS = ("ascend910b", "ascend910_93", "ascend950")
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+CHIPS = {
+    "ascend910b": ("float32", "bfloat16"),
+    "ascend910_93": ("float32", "bfloat16"),
+    "ascend950": ("float32", "bfloat16"),
+    "ascend310p": ("float32", "float16"),
+}
+"""Chip to the types of its rows: Ascend 310P has no bfloat16."""
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 CASES = tuple(models.ZOO)
 
 
@@ -50,7 +56,7 @@ def rows(model: str, dtype: str) -> dict[str, str]:
     gm = aot_graph(case)
     plain = _made(gm, None)
     found = {}
-    for soc in CHIPS:
+    for soc in (soc for soc, types in CHIPS.items() if dtype in types):
         oracle = kernels.oracle(soc)
         graph = _made(gm, soc) if FitChip(oracle).concerns(plain) else plain
         found[soc] = row(model, dtype, plain, graph, check.examine([graph], oracle))
@@ -101,14 +107,15 @@ def page(found: dict[tuple[str, str], dict[str, str]]) -> str:
         "that the package carries ([check](check.md)). Kernel lists are complete for ascend950 only; for the others",
         "public evidence fills the gaps, and the columns say how strong it is: *measured* is a run on this chip or one",
         "of the same core, *launched* and *documented* are what libraries and pages say, *types open* an operator that",
-        "runs on AI Core, though nobody names these types. `--cann` reads an installation, which has all.",
+        "runs on AI Core, though nobody names these types. `--cann` reads an installation, which has all. Ascend 310P",
+        "has no bfloat16, so that its rows are of float32 and float16.",
     ]
     head = ("model", "type", "AI Core", "measured", "launched", "documented", "types open", "no kernel needed",
             "AI CPU", "no kernel", "unknown", "in another form", "AI CPU or no kernel",
             "unknown operators")  # fmt: skip
     for soc in CHIPS:
         lines += ["", f"## {soc}", "", "| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-        lines += [found[key][soc] for key in found]
+        lines += [lines_of[soc] for lines_of in found.values() if soc in lines_of]
     return "\n".join(lines) + "\n"
 
 

@@ -41,6 +41,7 @@ GROUPS = {
     "conversion": "benchmarks.conversion",
     "graphs": "benchmarks.graphs",
     "memory": "benchmarks.memory",
+    "plans": "benchmarks.plans",
     "tools": "benchmarks.tools",
     "export": "benchmarks.export",
     "device": "benchmarks.device",

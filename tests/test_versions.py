@@ -3,6 +3,7 @@
 import ctypes
 import importlib.metadata
 import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from ge_converters.base import torch_versions
-from tools import matrix, metadata, standins, torch_names, workspace
+from tools import environments, matrix, metadata, standins, torch_names, workspace
 
 ROOT = Path(__file__).resolve().parent.parent
 HERE = Path(torch.__file__).resolve().parent.parent
@@ -53,12 +54,68 @@ def test_a_row_without_a_reason_is_seen():
 
 
 def test_the_oldest_and_the_newest_torch_are_tested():
-    rows = [{"python": "3.11", "torch": v} for v in ("2.10.0", "2.9.1", "2.15.0")]
+    rows = [{"python": "3.11", "torch": v, "torch_npu": ""} for v in ("2.10.0", "2.9.1", "2.15.0")]
+    rows.append({"python": "3.11", "torch": "2.8.0", "torch_npu": "2.8.0.post5"})
     assert matrix.ends(rows) == ["3.11/2.9.1", "3.11/2.15.0"]
+
+
+def test_a_torch_that_cannot_be_fetched_is_one_line(monkeypatch, tmp_path):
+    """Whether pip refuses or never ends, the row is red with the reason, and the environment is gone."""
+    monkeypatch.setattr(environments, "BUILD", tmp_path)
+    real, row = subprocess.run, dict.fromkeys(matrix.COLUMNS, "") | {"python": "3.11", "torch": "2.7.1"}
+
+    def answers(command, **options):
+        if "venv" in command:
+            return None
+        if "download" in command:
+            raise subprocess.TimeoutExpired(command, options["timeout"])
+        return real(command, **options)
+
+    monkeypatch.setattr(environments.subprocess, "run", answers)
+    (wrong,) = matrix.run(row, [], (), again=False, keep=False)
+    assert "cannot be installed: pip download torch==2.7.1 did not end within" in wrong
+    assert (row["result"], row["note"]) == ("failed", wrong)
+    assert not list(tmp_path.glob("3.11-*"))
+
+
+def test_every_expected_failure_has_its_reason_and_its_tests():
+    files = {Path(test.split("::")[0]).stem for test in (*matrix.SUITE, *matrix.ENDS, *matrix.NPU)}
+    for gap in matrix.gaps():
+        assert gap.reason
+        assert gap.tests.split("::")[0] in files
+
+
+def test_failures_are_judged_by_the_table():
+    gap = matrix.Gap("test_a::test_one", "", "2.9", "torch has no such thing")
+    assert gap.holds_for("2.8.0")
+    assert not gap.holds_for("2.10.0")
+    failed = ["test_a::test_one[x]", "test_a::test_one[y]"]
+    assert matrix.judge(failed, ["p/test_a.py"], [gap]) == ([], ["2 tests: torch has no such thing"])
+    assert matrix.judge(failed, ["p/test_a.py"], []) == (failed, [])
+    wrong, known = matrix.judge([], ["p/test_a.py"], [gap])
+    assert (len(wrong), known) == (1, [])
+    assert "passes, against its row" in wrong[0]
+    assert matrix.judge([], ["p/test_a.py::test_two", "p/test_b.py"], [gap]) == ([], [])
+
+
+def test_a_report_of_pytest_is_read(tmp_path):
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\ndef test_good(): pass\n@pytest.mark.parametrize('x', ['a - b', 'c'])\n"
+        "def test_bad(x): assert x == 'c'\n@pytest.mark.skip\ndef test_not_run(): pass\n"
+    )
+    (tmp_path / "test_broken.py").write_text("import nothing_of_this_name\n")
+    report = tmp_path / "report.xml"
+    command = [sys.executable, "-m", "pytest", "-c", "/dev/null", "--rootdir", str(tmp_path), "-p", "no:cacheprovider"]
+    command += ["--continue-on-collection-errors", "--import-mode=importlib", f"--junitxml={report}", str(tmp_path)]
+    assert subprocess.run(command, capture_output=True).returncode == 1
+    passed, failed = environments.read_report(report)
+    assert passed == 2
+    assert set(failed) == {"test_it::test_bad[a - b]", "test_broken"}
 
 
 def test_private_names_of_torch_are_in_their_files_and_in_this_torch():
     assert torch_names.outside(torch_names.uses()) == []
+    assert torch_names.read_elsewhere() == []
     assert torch_names.problems(torch_names.Source(HERE)) == []
 
 
@@ -113,6 +170,21 @@ def test_a_library_of_cuda_is_stood_in_for(tmp_path):
         ctypes.CDLL(str(user))
     assert standins.make(tmp_path) == ["libcudart.so.12"]
     assert ctypes.CDLL(str(user)).count() == standins.NO_DEVICE
+
+
+def test_settings_of_cuda_leave_their_names_to_other_devices(tmp_path):
+    library = tmp_path / "torch" / "lib" / "libc10_cuda.so"
+    library.parent.mkdir(parents=True)
+    library.write_bytes(b"pinned_reserve_s\0_segment_size_mb\0rest")
+    standins.free_settings(tmp_path)
+    assert library.read_bytes() == b"pinned_reserve_s\0_segment_size_mB\0rest"
+
+
+def test_an_attribute_that_some_torch_lacks_is_seen_elsewhere(tmp_path):
+    module = tmp_path / "packages" / "p" / "src" / "m.py"
+    module.parent.mkdir(parents=True)
+    module.write_text("def f(tx):\n    return tx.output.import_sources\n")
+    assert torch_names.read_elsewhere(tmp_path) == ["packages/p/src/m.py:2: import_sources"]
 
 
 def test_packages_of_cuda_are_not_asked_of_pip(tmp_path):

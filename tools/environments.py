@@ -10,17 +10,39 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
+import xml.etree.ElementTree as ElementTree
+from dataclasses import dataclass
 from pathlib import Path
 
-from tools import configure, standins
+from tools import configure, release, standins
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "matrix"
-TESTING = ("pytest", "hypothesis", "expecttest")
+TESTING = ("tair-testing", "pytest", "hypothesis", "expecttest")
+PATIENCE = 420  # seconds for one command of pip, which is some 30 where the index answers
+_VARIABLES = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OMP_NUM_THREADS": "1"}
 
 
 class CannotInstall(Exception):
-    """pip refused; the first line of its error."""
+    """pip refused or did not end; in one line."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What tests said.
+
+    Attributes:
+        code: pytest's.
+        passed: How many passed.
+        failed: Those that did not, as ``test_gears::test_one[a]``; the module alone if it cannot be imported.
+        printed: What pytest printed.
+    """
+
+    code: int
+    passed: int
+    failed: tuple[str, ...]
+    printed: str
 
 
 def interpreter(version: str) -> str:
@@ -45,16 +67,20 @@ class Environment:
         self._base = interpreter(python)
         self._torch = f"torch=={torch}" if torch.count(".") > 1 else f"torch=={torch}.*"
 
-    def make(self, wheels: list[Path], others: tuple[str, ...] = ()) -> None:
+    def make(self, wheels: list[Path], others: tuple[str, ...] = (), *, again: bool = False) -> None:
         """Set it up anew.
 
         Args:
             wheels: Our packages.
             others: Further requirements, of the tests.
+            again: Take one that is there already, with our packages anew.
 
         Raises:
             CannotInstall: pip refuses something.
         """
+        if again and (self.site / "torchair").is_dir():
+            self._pip("install", "--no-deps", "--force-reinstall", *map(str, wheels))
+            return
         self.remove()
         subprocess.run([self._base, "-m", "venv", str(self.folder)], check=True)
         fetched = self.folder / "fetched"
@@ -63,50 +89,85 @@ class Environment:
         shutil.rmtree(fetched)
         if sys.platform == "linux":
             standins.make(self.site)
+            standins.free_settings(self.site)
             standins.forget_cuda(self.site)
-        self._pip("install", *self._asked(wheels), *others)
-
-    def _asked(self, wheels: list[Path]) -> list[str]:
-        """Our wheels, the engine's with its torch."""
-        return [f"{w}[cpu]" if w.name.startswith(("ge_runtime_native-", "tair_export-")) else str(w) for w in wheels]
+        found = {f"--find-links={wheel.parent}" for wheel in wheels}  # as README says
+        self._pip("install", *found, "torchair[emulator]", *others)
 
     def _pip(self, *arguments: str) -> None:
         nothing = BUILD / "no-constraints.txt"  # whatever pip is told to keep to on this host is not for these versions
         nothing.write_text("")
-        done = subprocess.run(
-            [self.python, "-m", "pip", "-q", "--disable-pip-version-check", *arguments], capture_output=True, text=True,
-            env={**os.environ, "PIP_CONSTRAINT": str(nothing)},
-        )  # fmt: skip
+        command = [self.python, "-m", "pip", "-q", "--disable-pip-version-check", "--retries", "2", *arguments]
+        env = {**os.environ, "PIP_CONSTRAINT": str(nothing), "PIP_DEFAULT_TIMEOUT": "60"}
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            raise CannotInstall(f"pip {arguments[0]} {arguments[-1]} did not end within {PATIENCE} s") from None
         if done.returncode:
             errors = [line for line in done.stderr.splitlines() if "ERROR" in line] or done.stderr.splitlines()
             raise CannotInstall((errors or ["pip failed"])[0][:200])
 
-    def pytest(self, tests: tuple[str, ...], log: Path, *options: str) -> tuple[int, str]:
-        """Run test files of this tree from a copy beside the environment, where no source of ours is found.
+    def run(self, *command: str) -> tuple[int, str]:
+        """Run its Python on a program in an empty folder of its own; exit code, and what was printed."""
+        elsewhere = self.folder / "elsewhere"
+        shutil.rmtree(elsewhere, ignore_errors=True)
+        elsewhere.mkdir()
+        done = subprocess.run([self.python, *command], cwd=elsewhere, capture_output=True, text=True, env=_VARIABLES)
+        return done.returncode, done.stdout + (done.stderr if done.returncode else "")
 
-        Returns:
-            Exit code and what pytest printed, which also stands in ``log``.
+    def fetch(self, requirement: str) -> Path:
+        """The wheel of a requirement, not installed.
+
+        Raises:
+            CannotInstall: pip has none.
+        """
+        place = self.folder / "wheels"
+        shutil.rmtree(place, ignore_errors=True)
+        self._pip("download", "--no-deps", "--only-binary", ":all:", "-d", str(place), requirement)
+        return next(place.glob("*.whl"))
+
+    def pytest(self, tests: tuple[str, ...], log: Path, *options: str, under: tuple[str, ...] = ()) -> Outcome:
+        """Run tests of this tree from a copy beside the environment, where no source of ours is found.
+
+        Args:
+            tests: Files, or tests in them as pytest names them.
+            log: Where to write what pytest prints.
+            options: Of pytest.
+            under: Arguments of Python before those that run pytest, such as ``-m ge_emulator --``.
         """
         copied = self.folder / "tests"
-        for name in tests:
-            source = ROOT / name
-            (copied / name).parent.mkdir(parents=True, exist_ok=True)
-            for file in (source, *source.parent.glob("conftest.py"), *source.parent.glob("*_formulas.py")):
-                shutil.copy(file, (copied / name).parent)
-        for data in ROOT.glob("packages/*/tests/data"):
-            shutil.copytree(data, copied / data.relative_to(ROOT), dirs_exist_ok=True)
-        command = [self.python, "-m", "pytest", "-q", "--import-mode=importlib", "-p", "no:cacheprovider", "--tb=short"]
-        ran = subprocess.run(
-            [*command, *options, *tests], cwd=copied, capture_output=True, text=True,
-            env={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
+        shutil.rmtree(copied, ignore_errors=True)
+        for folder in {Path(test.split("::")[0]).parent for test in tests}:  # with what tests read beside themselves
+            nothing_compiled = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(ROOT / folder, copied / folder, ignore=nothing_compiled, dirs_exist_ok=True)
+        shutil.copy(ROOT / "README.md", copied)
+        release.write_settings(copied / "pytest.ini")
+        report = log.with_suffix(".xml").resolve()
+        report.unlink(missing_ok=True)
+        start = [self.python, *under, "pytest"] if under else [self.python, "-m", "pytest"]
+        command = [*start, "-c", "pytest.ini", "-p", "no:cacheprovider", f"--junitxml={report}"]
+        ran = subprocess.run([*command, *options, *tests], cwd=copied, capture_output=True, text=True, env=_VARIABLES)
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text(ran.stdout + ran.stderr, encoding="utf-8")
-        return ran.returncode, ran.stdout
+        passed, failed = read_report(report) if report.is_file() else (0, ())
+        return Outcome(ran.returncode, passed, failed, ran.stdout)
 
     def remove(self) -> None:
         """Delete it."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def read_report(report: Path) -> tuple[int, tuple[str, ...]]:
+    """How many tests of a report passed, and which failed."""
+    passed, failed = 0, []
+    for case in ElementTree.parse(report).iter("testcase"):
+        kinds = {child.tag for child in case}
+        if kinds & {"failure", "error"}:
+            module = case.get("classname", "").rpartition(".")[2]
+            failed.append(f"{module}::{case.get('name')}" if module else str(case.get("name")).rpartition(".")[2])
+        elif "skipped" not in kinds:
+            passed += 1
+    return passed, tuple(failed)
 
 
 def build_wheels(into: Path) -> list[Path]:
@@ -114,8 +175,11 @@ def build_wheels(into: Path) -> list[Path]:
     from tools import workspace
 
     into.mkdir(parents=True, exist_ok=True)
-    for package in workspace.packages().values():
-        if package.is_released or package.name == "tair-testing":
-            command = ["-m", "build", "--wheel", "--no-isolation", "-o", str(into), str(ROOT / package.folder)]
-            subprocess.run([sys.executable, *command], check=True, capture_output=True)
+    with tempfile.TemporaryDirectory(dir=into.parent) as made:
+        for package in workspace.packages().values():
+            if package.is_released or package.name == "tair-testing":
+                command = ["-m", "build", "--wheel", "--no-isolation", "-o", made, str(ROOT / package.folder)]
+                subprocess.run([sys.executable, *command], check=True, capture_output=True)
+        for wheel in Path(made).glob("*.whl"):
+            os.replace(wheel, into / wheel.name)  # whoever installs at this moment gets the old one or the new one
     return sorted(into.glob("*.whl"))

@@ -5,7 +5,8 @@ python -m tools.release install              install the wheels into the Python 
 python -m tools.release uninstall            remove them from there
 python -m tools.release test [PKG ...]       tests of PKG (default: of all) from its wheel in a fresh environment with
                                              only what it declares; --quick: tests of about a second, parts of tables
-python -m tools.release release PKG          check version and changelog, build, test, tag
+python -m tools.release release PKG ...      check version and changelog, build, test, tag; --dry: all but the tag, for
+                                             all packages if none is named; with --quick by their quick tests
 """
 
 from __future__ import annotations
@@ -109,14 +110,14 @@ def isolated_test(package: Package, *arguments: str) -> int:
     place.mkdir(parents=True)
     python = environment(package, place / "venv")
     shutil.copytree(ROOT / package.folder / "tests", place / "tests", ignore=shutil.ignore_patterns("__pycache__"))
-    _write_settings(place / "pytest.ini")
+    write_settings(place / "pytest.ini")
     env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE")}
     env["PATH"] = os.pathsep.join([str(place / "venv" / "bin"), env.get("PATH", "")])
     command = [python, "-m", "pytest", "-c", "pytest.ini", "-p", "no:cacheprovider", *arguments, "tests"]
     return subprocess.run(command, cwd=place, env=env).returncode
 
 
-def _write_settings(path: Path) -> None:
+def write_settings(path: Path) -> None:
     """The settings of pytest in this tree, without the tree's folders."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["pytest"]["ini_options"]
     parser = configparser.RawConfigParser()
@@ -168,17 +169,20 @@ def tag_of(package: Package) -> str:
     return f"{package.name}-v{package.version}"
 
 
-def release(package: Package, arguments: list[str]) -> None:
-    """Check, test from the wheel, build what is published into dist/, tag."""
-    against = problems(package)
+def release(wanted: list[Package], arguments: list[str], *, dry: bool = False) -> None:
+    """Check, test from the wheels, build what is published into dist/, tag each unless it is a trial."""
+    against = [line for package in wanted for line in problems(package)]
     if against:
-        sys.exit("\n".join(f"release: {line}" for line in against))
-    test([package], arguments)
-    for old in DIST.glob(f"{package.name.replace('-', '_')}-*"):
-        old.unlink()
-    build(package, DIST)
-    run("git", "tag", "-a", tag_of(package), "-m", f"{package.name} {package.version}")
-    print(f"release: {tag_of(package)} built, tested and tagged; artefacts in dist/")
+        sys.exit("\n".join(f"release: {line}" for line in dict.fromkeys(against)))
+    test(wanted, arguments)
+    for package in wanted:
+        for old in DIST.glob(f"{package.name.replace('-', '_')}-*"):
+            old.unlink()
+        build(package, DIST)
+        made = sorted(path.name for path in DIST.glob(f"{package.name.replace('-', '_')}-*"))
+        if not dry:
+            run("git", "tag", "-a", tag_of(package), "-m", f"{package.name} {package.version}")
+        print(f"release: {tag_of(package)} built and tested{', not tagged' if dry else ', tagged'}: {', '.join(made)}")
 
 
 def main() -> None:
@@ -186,6 +190,7 @@ def main() -> None:
     parser.add_argument("command", choices=("wheels", "install", "uninstall", "test", "release"))
     parser.add_argument("package", nargs="*")
     parser.add_argument("--quick", action="store_true", help="test: no slow ones, and parts of long tables")
+    parser.add_argument("--dry", action="store_true", help="release: no tag; all packages if none is named")
     parser.add_argument("--workers", default="2", help="test: processes of pytest")
     options = parser.parse_intermixed_args()
     target = configure.read().get("TARGET_PYTHON_PATH", sys.executable)
@@ -203,10 +208,10 @@ def main() -> None:
         run(target, "-m", "pip", "uninstall", "-y", *(p.name for p in released().values()))
     elif options.command == "test":
         test([named(p) for p in options.package] or list(released().values()), arguments)
-    elif len(options.package) != 1:
-        sys.exit(f"release: name one package of {', '.join(released())}")
+    elif not options.package and not options.dry:
+        sys.exit(f"release: name packages, of {', '.join(released())}")
     else:
-        release(named(options.package[0]), arguments)
+        release([named(p) for p in options.package] or list(released().values()), arguments, dry=options.dry)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from collections import defaultdict
 from pathlib import Path
 
 NO_DEVICE = 100  # cudaErrorNoDevice
+SETTINGS = (b"segment_size_mb", b"memory_fraction")  # how the names end: compilers keep them in pieces
 FOREIGN = re.compile(r"Requires-Dist: (nvidia|cuda|triton|pytorch-triton)", re.IGNORECASE)
 
 
@@ -101,6 +102,20 @@ def _compile(library: Path, versions: dict[str, set[str]]) -> None:
         subprocess.run([*command, "-o", str(library), str(code)], check=True)
 
 
+def free_settings(site: Path) -> None:
+    """Give the settings of CUDA's allocator other names, of the same length.
+
+    Since 2.10 torch refuses, while libraries load, that a second device registers a setting; torch_npu's builds for
+    x86_64 are made for a torch without CUDA and register these.
+    """
+    library = site / "torch" / "lib" / "libc10_cuda.so"
+    if library.is_file():
+        content = library.read_bytes()
+        for name in SETTINGS:
+            content = content.replace(name, name[:-1] + name[-1:].upper())
+        library.write_bytes(content)
+
+
 def forget_cuda(site: Path) -> None:
     """Take CUDA's packages out of what the installed torch asks pip for; what else it asks for stays."""
     for metadata in site.glob("torch-*.dist-info/METADATA"):
@@ -111,4 +126,5 @@ def forget_cuda(site: Path) -> None:
 if __name__ == "__main__":
     place = Path(sys.argv[1])
     print(*make(place), sep="\n")
+    free_settings(place)
     forget_cuda(place)

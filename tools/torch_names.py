@@ -27,6 +27,7 @@ COMPAT = (
     "packages/ge-converters/src/ge_converters/base/device_composites.py",
     "packages/ge-converters/src/ge_converters/base/torch_compat.py",
     "packages/ge-converters/src/ge_converters/base/torch_frames.py",
+    "packages/ge-converters/src/ge_converters/base/torch_worlds.py",
     "packages/ge-runtime-native/src/ge_runtime/cpu/torch_compat.py",
 )
 # Documented although they begin with an underscore, or the only names that torch gives to what everybody uses.
@@ -124,6 +125,20 @@ def outside(found: dict[str, list[str]]) -> list[str]:
     return bad
 
 
+def read_elsewhere(root: Path = ROOT) -> list[str]:
+    """Places outside the files for it that read an attribute of an object of torch which some version lacks."""
+    told = {
+        row.name.rsplit(".", 1)[1] for row in rows().values() if row.name.count(".") > 2 and (row.since or row.before)
+    }
+    found = []
+    for path in sorted(root.glob("packages/*/src/**/*.py")):
+        name = path.relative_to(root).as_posix()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if name not in COMPAT else ():
+            if isinstance(node, ast.Attribute) and node.attr in told:
+                found.append(f"{name}:{node.lineno}: {node.attr}")
+    return found
+
+
 # -- what a torch has -------------------------------------------------------------------------------------------------
 
 
@@ -202,7 +217,7 @@ def main() -> None:
         if spec is None or spec.origin is None:
             sys.exit("torch_names: no torch in this environment")
         places = [Path(spec.origin).parent.parent]
-    bad = outside(uses())
+    bad = [*outside(uses()), *read_elsewhere()]
     if bad:
         bad.append(f"private names of torch belong into {', '.join(COMPAT)}")
     for place in places:

@@ -22,6 +22,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -43,6 +44,7 @@ from tools.fuzz.kernel_calls import KernelCall, Operand, calls
 
 _MEMORY: Final = 3 << 30
 _BATCH: Final = 1500  # calls of one process
+_FEW: Final = 250  # calls between two looks at the clock
 _GUARD: Final = "TAIR_FUZZ_GUARD"  # the library that lies in front of the C library's
 _INTS: Final = (-1, -2, 0, 1, 2, 3, 7, 100, 1 << 20, (1 << 31) - 1, -(1 << 31), 1 << 33, (1 << 63) - 1, -(1 << 63))
 _FLOATS: Final = (math.nan, math.inf, -math.inf, -1.0, 0.0, 1e-40, 3e38, -1e30, 2.5, 1 << 40)
@@ -293,6 +295,16 @@ def run(seeds: Sequence[int], known: Known, seconds: float = 60.0) -> Iterator[t
             batch = batch[done:]
 
 
+def _for(first: int, known: Known, seconds: float, whole: float) -> Iterator[tuple[int, FuzzOutcome]]:
+    """Outcomes of calls until so much time has passed; at least of one batch."""
+    end = time.monotonic() + whole
+    while True:
+        yield from run(range(first, first + _FEW), known, seconds)
+        first += _FEW
+        if time.monotonic() >= end:
+            return
+
+
 def _batch(seeds: Sequence[int], known: Known, seconds: float) -> Generator[tuple[int, FuzzOutcome], None, int]:
     """Outcomes of calls up to the first that ends the process; returns how many there are."""
     context = multiprocessing.get_context("fork")
@@ -366,6 +378,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="the first call; each next one has the next number (0)")
     parser.add_argument("--calls", type=int, default=20_000, help="how many (20000)")
     parser.add_argument("--seconds", type=float, default=30.0, help="how long one may take (30)")
+    parser.add_argument("--for", dest="whole", type=float, metavar="SECONDS", help="as many calls as this time allows")
     parser.add_argument("--show", action="store_true", help="show the call of the seed, and run it in this process")
     arguments = sys.argv[1:] if argv is None else argv
     given = parser.parse_args(arguments)
@@ -377,7 +390,10 @@ def main(argv: list[str] | None = None) -> int:
         print(call_once(draw(given.seed, known)))
         return 0
     counts, found = Counter[str](), dict[str, list[tuple[int, str]]]()
-    for seed, outcome in run(range(given.seed, given.seed + given.calls), known, given.seconds):
+    calls_made = _for(given.seed, known, given.seconds, given.whole) if given.whole is not None else run(
+        range(given.seed, given.seed + given.calls), known, given.seconds
+    )  # fmt: skip
+    for seed, outcome in calls_made:
         counts[outcome.status] += 1
         if sum(counts.values()) % 1000 == 0:
             print(f"... {sum(counts.values())} calls", flush=True)

@@ -32,3 +32,25 @@ def test_back(offsets, longest):
         kept = min(end - start, longest)
         torch.testing.assert_close(got[start : start + kept], dense[row, :kept])
         assert (got[start + kept : end] == 0).all()
+
+
+@pytest.mark.parametrize("offsets", OFFSETS)
+def test_gradients(offsets):
+    """Those of the same rows cut out, padded and put together one by one."""
+    ends, longest = torch.tensor(offsets), 3
+    rows = list(zip(offsets, offsets[1:]))
+    values = torch.randn(offsets[-1], 2, requires_grad=True)
+    want = torch.stack(
+        [torch.nn.functional.pad(values[a:b][:longest], (0, 0, 0, max(0, longest - b + a))) for a, b in rows]
+    )
+    weight = torch.randn(want.shape)
+    (expected,) = torch.autograd.grad((want * weight).sum(), values)
+    (got,) = torch.autograd.grad((padded(values, [ends], [longest]) * weight).sum(), values)
+    torch.testing.assert_close(got, expected)
+
+    dense = torch.randn(len(rows), longest, 2, requires_grad=True)
+    weight = torch.randn(offsets[-1], 2)
+    kept = [(dense[k, : min(b - a, longest)] * weight[a : a + longest][: b - a]).sum() for k, (a, b) in enumerate(rows)]
+    (expected,) = torch.autograd.grad(sum(kept), dense)
+    (got,) = torch.autograd.grad((jagged(dense, [ends], offsets[-1]) * weight).sum(), dense)
+    torch.testing.assert_close(got, expected)

@@ -24,6 +24,10 @@ DISTRIBUTIONS = {
     "exponential": (lambda x: aten.exponential(x, 2.0), 0.5, 0.5),
     "geometric": (lambda x: aten.geometric(x, 0.25), 4.0, 12**0.5),
     "log_normal": (lambda x: aten.log_normal(x, 0.0, 0.25), 1.0317, 0.2620),
+    "poisson": (lambda x: aten.poisson(x + 3.5), 3.5, 3.5**0.5),
+    "poisson_f64": (lambda x: aten.poisson((x + 0.2).double()).float(), 0.2, 0.2**0.5),
+    "gamma": (lambda x: aten._standard_gamma(x + 2.5), 2.5, 2.5**0.5),
+    "binomial": (lambda x: aten.binomial(x + 10, x + 0.3), 3.0, 2.1**0.5),
     "dropout": (lambda x: aten.native_dropout(x + 1, 0.25, True)[0], 1.0, (1 / 3) ** 0.5),
 }
 
@@ -58,3 +62,19 @@ def test_cauchy_has_its_quartiles(run: Any) -> None:
     drawn = run(lowered, [LIKE])[0]
     quartiles = torch.quantile(drawn, torch.tensor([0.25, 0.5, 0.75]))
     torch.testing.assert_close(quartiles, torch.tensor([-1.0, 1.0, 3.0]), rtol=0, atol=0.15)
+
+
+@pytest.mark.parametrize(
+    ("fn", "parameter", "words"),
+    [
+        (lambda x: aten.poisson(x), -1.0, "rate"),
+        (lambda x: aten._standard_gamma(x), -1.0, "alpha"),
+        (lambda x: aten.binomial(x.abs(), x), 1.5, "probs"),
+        (lambda x: aten.binomial(x, x * 0), -2.0, "counts"),
+    ],
+)
+def test_parameters_outside_of_a_distribution_are_refused(fn: Any, parameter: float, words: str, engine: Any) -> None:
+    x = torch.full((3,), parameter)
+    executable = engine.compile(lower(make_fx(fn, tracing_mode="fake")(x)).graph, {})
+    with pytest.raises(Exception, match=words):
+        executable.run([x])

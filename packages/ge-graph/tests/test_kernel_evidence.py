@@ -11,7 +11,7 @@ from ge_graph.kernels.form import AI_CORE
 from ge_graph.kernels.grades import grade
 
 D = DataType
-F32, BF16, I64 = (D.DT_FLOAT,), (D.DT_BF16,), (D.DT_INT64,)
+F32, F16, BF16, I64 = (D.DT_FLOAT,), (D.DT_FLOAT16,), (D.DT_BF16,), (D.DT_INT64,)
 
 
 def test_every_line_can_be_read_and_says_who_says_so():
@@ -38,12 +38,26 @@ def test_other_versions_are_refused():
         ("Cumsum", "ascend910_93", {"x": I64, "axis": I64, "y": I64}, "launched", "aicpu"),
         ("Sort", "ascend910_93", {"x": I64, "y1": I64, "y2": I64}, "launched", "aicpu"),
         ("Histogram", "ascend910b", {"x": F32, "y": F32}, "launched", "aicpu"),
+        ("GatherV2", "ascend310p", {"x": F32, "indices": I64, "axis": I64, "y": F32}, "documented", "aicore"),
+        ("MatMulV2", "ascend310p", {"x1": F16, "x2": F16, "y": F16}, "documented", "aicore"),
+        ("MatMulV2", "ascend310p", {"x1": F32, "x2": F32, "y": F32}, "types open", "aicore"),  # cast to float16 before
+        ("LessEqual", "ascend310p", {"x1": I64, "x2": I64, "y": (D.DT_BOOL,)}, "launched", "aicore"),
+        ("Mul", "ascend310p", {"x1": BF16, "x2": BF16, "y": BF16}, "used by others", ""),  # the chip has no bfloat16
     ],
 )
 def test_grades(op, soc, types, strength, unit):
     found = grade(evidence.published().of(op), soc, types)
     assert (found.strength, found.unit) == (strength, unit)
     assert found.sources
+
+
+def test_ascend310p_has_no_bfloat16_in_any_statement():
+    said = evidence.published()
+    here = [s for op in said.ops() for s in evidence.on(said.of(op), "ascend310p")]
+    assert len(here) > 40
+    named = {d for s in here for port in s.ports for d in s.types(port) or ()}
+    assert D.DT_BF16 not in named
+    assert not any(s.kind == "measured" for s in here)
 
 
 def test_nobody_says_anything():

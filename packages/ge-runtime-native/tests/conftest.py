@@ -82,7 +82,7 @@ def _three_times(self: CpuExecutable, inputs: Sequence[Any]) -> Any:
     others = [_other_values(inputs, shift) for shift in (1, 2)] if usual else []
     results = _single(self, inputs)
     for fed in others:
-        fresh = CpuExecutable(self._graph, self._order)
+        fresh = CpuExecutable(self._graph, self._order, numbers=self._numbers)
         later, first = _outcome(self, fed), _outcome(fresh, fed)
         assert later[0] == first[0]
         for got, want in zip([*later[1], *later[2]], [*first[1], *first[2]], strict=True):

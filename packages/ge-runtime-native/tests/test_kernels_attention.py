@@ -8,6 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from ge_graph import Graph, building, ops
+from ge_graph.dtypes import BY_TORCH_NAME
+from ge_runtime.cpu import CpuEngine
+
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 LIMITS = {F32: 2e-5, F16: 4e-3, BF16: 3e-2}
 
@@ -192,6 +196,42 @@ def _exact_gradients(q, k, v, dy, scale, hide):
     p = torch.softmax(s if hide is None else s.masked_fill(hide, float("-inf")), -1)
     torch.einsum("bnqk,bnkd->bnqd", p.nan_to_num(), leaves[2]).backward(dy.double())
     return [leaf.grad for leaf in leaves]
+
+
+def without_statistics(q, k, v, mask=None):
+    """Attention whose statistics nobody reads, in a graph of its own."""
+    graph, given = Graph("case"), [q, k, v] + [mask] * (mask is not None)
+    with building(graph):
+        fed = [ops.Data(index=i, dtype=BY_TORCH_NAME[str(t.dtype)[6:]], shape=t.shape) for i, t in enumerate(given)]
+        operands = (*fed[:3], None, None, None, *fed[3:])
+        graph.outputs = [ops.FlashAttentionScore(*operands, scale_value=0.3, head_num=4, input_layout="BNSD")[3]]
+    return CpuEngine().compile(graph, {}).run(given)[0]
+
+
+@pytest.mark.parametrize("dtype", LIMITS, ids=str)
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("port", ["query", "key", "value"])
+@pytest.mark.parametrize("width", [4, 64])
+def test_attention_without_statistics_keeps_what_is_not_a_number(port, odd, dtype, width):
+    """ATen's fused attention gives 0 for a query of NaN, and in 16 bits NaN for a weight of 0."""
+    q, k, v = (torch.randn(2, 4, n, width, generator=torch.Generator().manual_seed(n)).to(dtype) for n in (5, 7, 7))
+    {"query": q, "key": k, "value": v}[port][0, 1, 2, 1] = odd
+    got = without_statistics(q, k, v)
+    want = (q.double() @ k.double().mT * 0.3).softmax(-1) @ v.double()
+    assert torch.equal(got.isnan(), want.isnan())
+    finite = want.isfinite()
+    torch.testing.assert_close(got.double()[finite], want[finite], atol=2e-2, rtol=2e-2)
+
+
+def test_a_row_that_sees_nothing_is_zero_beside_one_of_nan():
+    q, k, v = qkv(kv=4)
+    q[0, 0, 1] = math.nan
+    hide = torch.zeros(5, 7, dtype=torch.bool)
+    hide[3] = True
+    out = without_statistics(q, k, v, hide)
+    assert out[0, 0, 1].isnan().all()
+    assert not out[:, :, 3].any()
+    assert out.isnan().sum() == out.shape[-1]
 
 
 @pytest.mark.parametrize("layout", ["BNSD", "BSND", "BSH", "SBH"])

@@ -143,6 +143,11 @@ def test_gradients_of_other_sizes_than_the_operands(run) -> None:
     refused(run, "SoftmaxGrad", x, small, axes=[-1])
     refused(run, "AdaptiveAvgPool2dGrad", torch.randn(2, 3, 2, 2), orig_input_shape=[100, 3, 4, 4])
     refused(run, "AdaptiveAvgPool2dGrad", torch.randn(2, 3, 2, 2), orig_input_shape=[2, 30, 4, 4])
+    windows = {"ksize": [1, 1, 3, 3], "strides": [1, 1, 2, 2], "pads": [1, 1, 1, 1], "data_format": "NCHW"}
+    for shape in ([0, 3, 8, 9], [9, 3, 8, 9], [2, 2, 8, 9], [2, 3, 8, 19]):
+        refused(run, "AvgPoolV2Grad", shape, torch.randn(2, 3, 4, 5), **windows)
+    volumes = {"ksize": [2], "strides": [2], "pads": [0] * 6, "data_format": "NCDHW"}
+    refused(run, "AvgPool3DGrad", [9, 3, 4, 4, 4], torch.randn(2, 3, 2, 2, 2), **volumes)
     assert not run("AdaptiveAvgPool2dGrad", torch.randn(2, 3, 2, 2), orig_input_shape=[2, 3, 4, 0]).numel()
     refused(run, "AdaptiveAvgPool3dGrad", torch.randn(2, 3, 2, 2, 2), torch.randn(2, 9, 4, 4, 4), data_format="NCDHW")
     refused(run, "GridSampler2DGrad", torch.randn(2, 3, 2, 2), x, torch.zeros(2, 5, 5, 2))
@@ -150,6 +155,12 @@ def test_gradients_of_other_sizes_than_the_operands(run) -> None:
     refused(run, "GroupNormGrad", x[:1], torch.zeros(2, 3), torch.ones(2, 3), x, torch.ones(3), num_groups=3)
     refused(run, "GroupNormGrad", x, torch.zeros(2, 3), torch.ones(2, 3), x, torch.ones(1), num_groups=3)
     refused(run, "LayerNormGradV3", x[:1], x, torch.ones(2, 3, 4, 1), torch.zeros(2, 3, 4, 1), torch.ones(4))
+    for wrong in range(4):
+        vectors = [torch.ones(3 if i != wrong else size) for i, size in enumerate((0, 1, 2, 9))]
+        refused(run, "BatchNormV3", x, *vectors, is_training=True)
+        refused(run, "BatchNormV3", x, *vectors, is_training=False)
+        refused(run, "BNInfer", x.half(), *vectors, epsilon=1e-5)
+        refused(run, "BNInfer", x, *vectors, epsilon=1e-5, code="GE4005")  # ATen looks itself
     rows = torch.randn(5, 3)
     refused(run, "CdistGrad", torch.ones(5, 4), rows, torch.randn(6, 3), torch.ones(5, 6), p=2.0)
 

@@ -1,4 +1,4 @@
-"""Fixtures: a clean dynamo for every test, and an observer that keeps what it sees."""
+"""Fixtures: a clean dynamo and verified rewrites for every test, and an observer that keeps what it sees."""
 
 from contextlib import contextmanager
 
@@ -45,6 +45,13 @@ def recording():
             yield recorder
 
     return record
+
+
+@pytest.fixture(autouse=True)
+def verified_rewrites(request, monkeypatch):
+    """Each rewrite of each compilation is evaluated (``debug.verify_rewrites``), but for the tests of wrong ones."""
+    if not request.node.get_closest_marker("unverified"):
+        monkeypatch.setenv("TAIR_VERIFY_REWRITES", "1")
 
 
 @pytest.fixture(autouse=True)

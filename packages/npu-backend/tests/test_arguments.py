@@ -93,6 +93,7 @@ PAIRS = {
 
 
 @pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.unverified
 def test_a_call_that_says_more_is_no_match(name):
     """The replacement gives numbers that cannot be mistaken: whoever gets them was taken for the pattern."""
     search, program, inputs = PAIRS[name]
@@ -116,6 +117,7 @@ def _by_hand(target, *more, **kwargs):
 
 
 @pytest.mark.parametrize("write", [_by_hand(aten.sum.dim_IntList, False), _by_hand(aten.sum.dim_IntList, dtype=None)])
+@pytest.mark.unverified
 def test_a_default_that_a_pass_writes_out_is_none(write):
     def search(x):
         return x.sum(1).sin()
@@ -127,6 +129,7 @@ def test_a_default_that_a_pass_writes_out_is_none(write):
     assert (got == 7).all()
 
 
+@pytest.mark.unverified
 def test_a_pattern_object_with_its_defaults_written_out():
     from torch._inductor.pattern_matcher import CallFunction, KeywordArg
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import torchair
-from ge_graph.errors import GeError
+from ge_graph.errors import ArchiveError, GeError
 from tair_export.manifest import render, seal
 from torchair.artifact import stored_graph
 from torchair.artifact.traced_call import PathRoots, read_path
@@ -333,7 +333,8 @@ def mutant(rng, content):
     return bytes(data)
 
 
-def test_damaged_artefacts_end_in_our_errors_only():
+def compiled_by_hand(fn, *args):
+    """The graph that ``get_compiler`` makes of a function, for somebody's own backend."""
     kept = []
 
     def backend(gm, inputs):
@@ -346,13 +347,59 @@ def test_damaged_artefacts_end_in_our_errors_only():
         return aot_autograd(fw_compiler=compiler)(gm, inputs)
 
     with torch.no_grad():
-        torch.compile(lambda x: (x.t(), x.exp().sum(0)), backend=backend)(torch.ones(3, 4))
-    content = kept[0].dump_artifacts().content
-    rng = random.Random(0)
-    refused = 0
-    for _ in range(int(os.environ.get("TAIR_FUZZ_ARTEFACTS", "150"))):
+        torch.compile(fn, backend=backend)(*args)
+    return kept[0]
+
+
+def loaded(graph):
+    return CompiledFxGraph.load_artifacts(graph.dump_artifacts())
+
+
+def test_damaged_artefacts_end_in_our_errors_only():
+    graph = compiled_by_hand(lambda x: (x.t(), x.exp().sum(0)), torch.ones(3, 4))
+    content = graph.dump_artifacts().content
+    refused, wanted = 0, os.environ.get("TAIR_FUZZ_ARTEFACTS")
+    first = int.from_bytes(os.urandom(4), "big") if wanted else 1
+    for seed in range(first, first + int(wanted or 150)):
         try:
-            CompiledFxGraph.load_artifacts(CompiledFxArtifacts(mutant(rng, content)))
+            CompiledFxGraph.load_artifacts(CompiledFxArtifacts(mutant(random.Random(seed), content)))
         except GeError:
             refused += 1
+        except Exception as error:
+            raise AssertionError(f"mutant {seed}") from error
     assert refused
+
+
+def test_artefacts_hold_for_what_they_were_traced_for():
+    """No guards of dynamo stand before a loaded graph: it looks at its arguments itself."""
+
+    def f(x, y):
+        return x * 2 + y if x.shape[0] > 4 and y.shape[1] % 2 == 0 else x + y
+
+    x, y = torch.randn(6, 8), torch.randn(6, 8)
+    for t in (x, y):
+        torch._dynamo.mark_dynamic(t, 0)
+        torch._dynamo.mark_dynamic(t, 1)
+    graph = loaded(compiled_by_hand(f, x, y))
+    again = loaded(graph)  # what was loaded can be kept again
+    for call in (graph, again):
+        for rows, columns in ((6, 8), (5, 2), (9, 4)):
+            a, b = torch.randn(rows, columns), torch.randn(rows, columns)
+            torch.testing.assert_close(call(rows, columns, a, b)[0], f(a, b))
+        for rows, columns, what in ((4, 8, "s.* > 4"), (6, 7, "s.*% 2"), (6, 1, "size 1")):
+            a, b = torch.randn(rows, columns), torch.randn(rows, columns)
+            with pytest.raises(ArchiveError, match=f"GE5040.*({what})"):
+                call(rows, columns, a, b)
+    one = torch.randn(6, 8)
+    for wrong in (
+        (7, 8, one, one), (6, 8, one, one[:5]), (6, 8, one.double(), one), (6, 8, one), (6, 8, one, 3), (6, 8, one[0], one),
+    ):  # fmt: skip
+        with pytest.raises(ArchiveError, match="GE5040"):
+            graph(*wrong)
+
+
+def test_artefacts_of_fixed_sizes_hold_for_these():
+    graph = loaded(compiled_by_hand(lambda x: x * x.shape[0], torch.ones(3, 4)))
+    assert torch.equal(graph(torch.ones(3, 4))[0], torch.full((3, 4), 3.0))
+    with pytest.raises(ArchiveError, match="GE5040.*size 5.*3 was traced"):
+        graph(torch.ones(5, 4))

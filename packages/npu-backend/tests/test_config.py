@@ -359,6 +359,7 @@ def test_rows_are_sound():
             assert set(row.ge_values) >= {c for c in row.choices if c is not None}, row.path
 
 
+@pytest.mark.unverified
 def test_repr_shows_what_was_changed():
     config = CompilerConfig()
     assert repr(config) == "CompilerConfig()"

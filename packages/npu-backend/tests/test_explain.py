@@ -64,6 +64,7 @@ def test_the_graph_dump_of_a_mode_without_ge_graph_says_why_not(tmp_path):
     assert not [*tmp_path.iterdir()]
 
 
+@pytest.mark.unverified
 def test_the_flat_options_have_their_flat_names():
     torch._dynamo.reset()
     run = torch.compile(lambda x: x + 1, backend="npugraph_ex", options={"static_kernel_compile": True})
@@ -104,16 +105,24 @@ def test_every_option_is_explained(use):
     flat = [o.path for o in GRAPH_EX if not o.path.startswith(("mode", "post_grad"))]
     assert {e.option for e in table} == {o.path for o in OPTIONS} | {f"aclgraph_config.{name}" for name in flat}
     assert len(str(table).splitlines()) == len(table) + 1
-    assert {e.why.partition(":")[0] for e in table} <= {"acts", "acts on a device only", "ignored", "refused"}
+    assert {e.why.partition(":")[0] for e in table} <= {
+        "acts",
+        "acts on a device only",
+        "acts on a device, or here under config.numerics",
+        "ignored",
+        "refused",
+    }
     assert all(e.acts == (e.why == "acts") for e in table)
 
 
+@pytest.mark.unverified
 def test_a_device_makes_the_difference():
     made = config_of(ge_config__oo_level="O1")
     (here,), (there,) = (explain.explain(made, "max-autotune", on_device=on) for on in (False, True))
     assert (here.acts, there.acts) == (False, True)
 
 
+@pytest.mark.unverified
 def test_the_table():
     assert str(torchair.CompilerConfig().explain()) == "every option has its default"
     made = config_of(ge_config__oo_level="O1", aclgraph_config__clone_output=True)

@@ -13,7 +13,7 @@ from torchair.passes.cats import RemoveCats, out_form
 from torchair.passes.memory import Memory
 from torchair.passes.noops import RemoveNoops
 from torchair.passes.reinplace import ReinplaceInputs, ReinplaceOps, in_place_form, writing_form
-from torchair.passes.rms_norm import FUSED, FuseRmsNorm
+from torchair.passes.rms_norm import FuseRmsNorm
 from torchair.passes.symbolic_inputs import DeriveSymbols
 from torchair.passes.view_chains import MergeViews
 
@@ -455,8 +455,6 @@ def test_graphs_without_symbols_are_left_alone():
 
 # -- RMSNorm ----------------------------------------------------------------------------------------------------------
 
-needs_fused = pytest.mark.skipif(FUSED is None, reason="the operator came with torch 2.9")
-
 
 def llama(x, w, eps=1e-6):
     h = x.to(torch.float32)
@@ -464,7 +462,6 @@ def llama(x, w, eps=1e-6):
     return w * h.to(x.dtype)
 
 
-@needs_fused
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("width", [1, 7, 64, 576])
 def test_rms_norm_keeps_its_bits(dtype, width, recording):
@@ -479,7 +476,6 @@ def test_rms_norm_keeps_its_bits(dtype, width, recording):
     assert "Cast" not in ops
 
 
-@needs_fused
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
@@ -498,7 +494,6 @@ def test_rms_norm_of_torch_is_one_operator(dtype, dynamic, weighted, shape, reco
     assert "Cast" not in [n.op for n in seen.last_graph().nodes]
 
 
-@needs_fused
 def test_root_that_others_read_is_the_second_result():
     def fn(x, w):
         r = torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
@@ -511,7 +506,6 @@ def test_root_that_others_read_is_the_second_result():
     torch.testing.assert_close(gm(x, w), fn(x, w))
 
 
-@needs_fused
 @pytest.mark.parametrize(
     "fn",
     [
@@ -527,7 +521,6 @@ def test_what_is_no_rms_norm_is_not_fused(fn):
     assert after(FuseRmsNorm(), fn, torch.randn(4, 4), torch.randn(4))[1] == 0
 
 
-@needs_fused
 def test_one_norm_after_the_other():
     x, w = torch.randn(3, 8), torch.randn(8)
     gm, edits, _ = after(FuseRmsNorm(), lambda x, w: llama(llama(llama(x, w), w), w), x, w)
@@ -535,7 +528,6 @@ def test_one_norm_after_the_other():
     assert same(gm(x, w), llama(llama(llama(x, w), w), w))
 
 
-@needs_fused
 def test_rms_norm_in_training_keeps_what_backward_reads():
     x, w = torch.randn(3, 8, requires_grad=True), torch.randn(8, requires_grad=True)
     y, v = (t.detach().clone().requires_grad_() for t in (x, w))

@@ -48,6 +48,16 @@ def test_training_steps_equal_eager() -> None:
             torch.testing.assert_close(got.grad, want.grad, rtol=1e-4, atol=1e-5)
 
 
+def test_numbers_of_open_sizes_alone_reach_elements() -> None:
+    """A batch norm's factor n / (n - 1) for its buffer, where nothing before it names the sizes that make up n."""
+    eager, ours = nn.BatchNorm1d(4), nn.BatchNorm1d(4)
+    compiled = torch.compile(ours, backend="npu", dynamic=True)
+    for step in range(3):
+        x = torch.randn(2 + step, 4, 10 + 3 * step)
+        torch.testing.assert_close(compiled(x), eager(x))
+        torch.testing.assert_close(ours.running_var, eager.running_var)
+
+
 def test_an_optimizer_in_a_graph_writes_its_state() -> None:
     weights = [torch.randn(6, 5), torch.randn(5)]
     results = []

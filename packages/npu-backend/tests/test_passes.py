@@ -72,6 +72,7 @@ def test_order_is_pre_built_in_post(recording):
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("mode", ["max-autotune", "reduce-overhead"])
+@pytest.mark.unverified
 def test_edits_in_place_are_what_runs(place, mode):
     def abs_becomes_relu(gm, inputs, config):
         for node in gm.graph.nodes:
@@ -84,6 +85,7 @@ def test_edits_in_place_are_what_runs(place, mode):
     torch.testing.assert_close(compiled(lambda x: x.abs() * 2, config)(x), x.relu() * 2)
 
 
+@pytest.mark.unverified
 def test_new_nodes_get_their_values(recording):
     def insert(gm, inputs, config):
         for node in list(gm.graph.nodes):

@@ -1,5 +1,6 @@
 """config.debug.verify_rewrites: wrong rules are named with a counter-example, right ones pass."""
 
+import math
 import re
 
 import pytest
@@ -9,7 +10,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import torchair
 from torchair.passes import npu_patterns, patterns
 from torchair.passes.custom import PassError
-from torchair.passes.proofs import Watch
+from torchair.passes.proofs import Watch, samples
 
 aten = torch.ops.aten
 
@@ -128,6 +129,7 @@ def test_a_memo_lives_as_long_as_the_compilation():
     assert not second._known
 
 
+@pytest.mark.unverified
 def test_what_was_not_evaluated_is_in_the_report():
     def large(gm, example_inputs, config):
         for node in gm.graph.nodes:
@@ -157,3 +159,27 @@ def test_right_rewrites_pass(dynamic):
 
     got = compiled(program, verifying(), x, x + 1, dynamic=dynamic)
     torch.testing.assert_close(got, program(x, x + 1))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kind", "tolerance", "same"),
+    [
+        ([1.0, math.inf], [1.0, math.nan], "extreme", 1e-5, True),  # an inner result left the type in one order only
+        ([1.0, math.inf], [1.0, 3e38], "extreme", 1e-5, True),
+        ([1.0, math.inf], [1.0, math.nan], "extreme", 0.0, False),  # a rule that keeps every bit keeps its overflow
+        ([1.0, math.inf], [1.0, math.nan], "special", 1e-5, False),
+        ([1.0, math.nan], [1.0, 0.0], "special", 1e-5, False),
+        ([1.0, 2.0], [1.5, 2.0], "extreme", 1e-5, False),
+        ([math.nan, 0.0], [math.nan, -4e-39], "dense", 1e-5, True),  # nothing finite is large: 0 and denormal
+        ([math.nan, 0.0], [math.nan, -4e-39], "dense", 0.0, False),
+    ],
+)
+def test_when_two_results_are_the_same(old, new, kind, tolerance, same):
+    text = samples.difference(torch.tensor(old), torch.tensor(new), tolerance, kind)
+    assert (text == "") == same, text
+
+
+def test_values_without_infinities():
+    filled = samples.fill(torch.empty(200), "undefined", 1)
+    assert filled.isnan().any()
+    assert not filled.isinf().any()

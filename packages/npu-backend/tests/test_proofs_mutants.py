@@ -114,7 +114,7 @@ def mutate(gm, rng):
 def _judged(gm, node, what, arguments, before):
     with Watch().fx_pass("right", gm):
         pass  # nothing was changed: no alarm
-    watch = Watch().fx_pass("mutant", gm)
+    watch = Watch().fx_pass("FusePatterns", gm)  # which may round otherwise
     watch.__enter__()
     if arguments is None:
         node.replace_all_uses_with(node.args[0])

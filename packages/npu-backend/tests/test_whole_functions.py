@@ -7,6 +7,7 @@ import torch
 from torch.nn import functional as F
 
 import torchair
+from tair_testing.compiling import compiled
 
 CASES = {  # what is called: (function of x, shape of x, GE operator)
     "nearest line": (lambda x: F.interpolate(x, 9), (2, 3, 4), "UpsampleNearest1d"),
@@ -80,3 +81,32 @@ def test_what_torch_refuses_is_refused_by_torch():
         torch.compile(lambda x: F.interpolate(x, 5, align_corners=True), backend="npu")(torch.randn(1, 2, 3))
     with pytest.raises(Exception, match="only one of size or scale_factor"):
         torch.compile(lambda x: F.interpolate(x, 5, scale_factor=2), backend="npu")(torch.randn(1, 2, 3))
+
+
+TABLES = {
+    "Embedding": lambda: torch.nn.Embedding(9, 4, sparse=True),
+    "EmbeddingBag": lambda: torch.nn.EmbeddingBag(9, 4, sparse=True, mode="sum"),
+}
+PLACES = torch.tensor([[1, 2, 2], [3, 4, 1]])
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_a_sparse_gradient_is_refused_in_the_forward(kind):
+    table = TABLES[kind]()
+    call = compiled(table)
+    with torch.no_grad():
+        torch.testing.assert_close(call(PLACES), table(PLACES))
+    with pytest.raises(Exception, match=rf"GE2015.*9 rows[\s\S]*nn\.{kind}\(\.\.\., sparse=False\)"):
+        call(PLACES)
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_a_sparse_gradient_is_made_between_graphs(kind):
+    table = TABLES[kind]()
+    config = torchair.CompilerConfig()
+    config.fallback = "split"
+    compiled(table, config)(PLACES).sin().sum().backward()
+    got, table.weight.grad = table.weight.grad, None
+    table(PLACES).sin().sum().backward()
+    assert got.layout is torch.sparse_coo
+    torch.testing.assert_close(got.to_dense(), table.weight.grad.to_dense())

@@ -175,7 +175,7 @@ def test_a_branch_has_no_file(override, tmp_path):
     override(torch.ops.aten.sigmoid.default, as_tanh)
     result = run(lambda x: torch.cond(x.sum() > 0, lambda y: torch.sigmoid(y), lambda y: y * 2, (x,)), torch.ones(3))
     assert result.fault is not None
-    with pytest.raises(ConfigError, match="GE1049"):
+    with pytest.raises(ConfigError, match="GE1059"):
         minify.write(result, tmp_path)
 
 
@@ -190,5 +190,5 @@ def test_constants_are_written_as_they_are(value):
 
 
 def test_a_name_that_is_none_is_refused():
-    with pytest.raises(ConfigError, match="GE1049"):
+    with pytest.raises(ConfigError, match="GE1059"):
         minify._name("a; import os")

@@ -13,7 +13,7 @@ import pytest
 
 from ge_graph import files
 from ge_graph.errors import ArchiveError
-from tair_export import CompiledModel
+from tair_export import CompiledModel, archive
 from tair_export.export import write_graph
 
 SAVE = f"""
@@ -199,6 +199,29 @@ def test_a_reader_that_is_overtaken_again_and_again_comes_to_an_end(two):
     kept_out = saves.index(None)
     assert kept_out > 6
     assert set(saves[kept_out:]) == {None}
+
+
+@pytest.mark.parametrize("overtaken", [0, 7])
+def test_a_lock_that_somebody_keeps_hangs_no_reader(two, monkeypatch, overtaken):
+    """Nor is the archive called damaged, whatever happened while it was read."""
+    root, save, load = two
+    save(1)
+    monkeypatch.setattr(archive, "_ATTEMPTS", 0)  # every attempt asks for the lock
+    monkeypatch.setattr(archive, "_LOCK_SECONDS", 0.05)
+    real, left = archive._stands_for, [overtaken]
+
+    def stands(path, file):
+        left[0] -= 1
+        return left[0] < 0 and real(path, file)
+
+    monkeypatch.setattr(archive, "_stands_for", stands)
+    with files.locked(root):
+        assert load() == 1
+    assert left[0] < 0
+    monkeypatch.setattr(archive, "_LOCKS_SECONDS", 0.1)
+    left[0] = 1000
+    with files.locked(root), pytest.raises(ArchiveError, match="GE5020.*keeps changing"):
+        load()
 
 
 @pytest.mark.slow

@@ -19,7 +19,12 @@ import pytest
 os.environ.setdefault("TORCH_DYNAMO_RUN_GC_AFTER_COMPILE", "0")
 
 
-MARKERS = ("slow: over a second; left out of `make quick`", "npu: needs a device")
+VERIFY = "TAIR_VERIFY_REWRITES"
+MARKERS = (
+    "slow: over a second; left out of `make quick`",
+    "npu: needs a device",
+    "unverified: a rule here changes numbers on purpose, or options are looked at: debug.verify_rewrites stays off",
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -68,6 +73,13 @@ def pytest_runtest_setup() -> None:
 
 def _unmeasured(*_: object) -> float:
     return 0.0
+
+
+@pytest.fixture(autouse=True)
+def _rewrites_that_may_be_wrong(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all rewrites are verified, as every night, some tests are about wrong ones."""
+    if request.node.get_closest_marker("unverified"):
+        monkeypatch.delenv(VERIFY, raising=False)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -95,6 +95,7 @@ std::string start(Python* p) {
 
 thread_local std::string reply;
 thread_local aclError reply_error = 0;
+thread_local bool adopted = false;  // this thread's Python state was made here, so it is no thread of Python's
 
 Answer failed(const std::string& why) {
   Answer answer;
@@ -115,6 +116,7 @@ Answer call(const char* verb, const void* data, size_t size, const std::vector<i
   if (p->thread_state() == nullptr) {  // a native thread's first call: keep its state, making one for each call is slow
     p->ensure();
     p->save();
+    adopted = true;
   }
   reply.clear();
   reply_error = 0;
@@ -124,6 +126,12 @@ Answer call(const char* verb, const void* data, size_t size, const std::vector<i
   answer.error = reply_error;
   if (answer.value < 0 && answer.error == 0) answer.error = acl::kInternal;
   return answer;
+}
+
+bool may_wait() {
+  Python* p = running_python();
+  if (p == nullptr || embedded != nullptr) return true;
+  return !ending(p) && !adopted && p->thread_state() != nullptr;
 }
 
 void start_if_python() {

@@ -17,7 +17,7 @@ struct Group {
   aclError run() {
     std::lock_guard<std::mutex> lock(mutex);
     for (auto& task : tasks)
-      if (aclError code = task.run()) return code;
+      if (aclError code = task.perform()) return code;
     return acl::kOk;
   }
 };
@@ -152,7 +152,7 @@ EMU_API aclError aclmdlRIExecuteAsync(aclmdlRI model, aclrtStream stream) {
     aclError code = acl::kOk;
     for (auto& task : tasks)
       if (code == acl::kOk || task.always)
-        if (aclError own = task.run(); code == acl::kOk) code = own;
+        if (aclError own = task.perform(); code == acl::kOk) code = own;
     --recording->running;
     return code;
   });
@@ -221,7 +221,7 @@ EMU_API aclError aclmdlRICaptureTaskGrpEnd(aclrtStream handle, void** group_hand
     const auto first = recording->tasks.begin() + recording->group_start;
     group->tasks.assign(std::make_move_iterator(first), std::make_move_iterator(recording->tasks.end()));
     recording->tasks.erase(first, recording->tasks.end());
-    recording->tasks.push_back({"group", [group] { return group->run(); }, false});
+    recording->tasks.push_back({"group", [group] { return group->run(); }, false, ""});
     recording->group_start = -1;
   }
   auto& b = emu::book();

@@ -111,8 +111,12 @@ aclError launch(const OpCall& c, aclrtStream stream, bool sizes_back) {
     }
   }
   text += sizes_back ? "},\"sizes_back\":true}" : "}}";
-  const auto prepared = bridge::call("op.prepare", text.data(), text.size());
-  if (prepared.value < 0) return prepared.error;
+  std::string caller;
+  if (bridge::may_wait()) {  // see AclnnCall::plan
+    auto prepared = bridge::call("op.prepare", text.data(), text.size());
+    if (prepared.value < 0) return prepared.error;
+    caller = std::move(prepared.reply);
+  }
 
   // The task owns the copies, so their addresses stay good for every replay.
   auto hold = std::make_shared<std::vector<std::string>>(std::move(kept));
@@ -123,7 +127,7 @@ aclError launch(const OpCall& c, aclrtStream stream, bool sizes_back) {
     *reply = answer.reply;
     return answer.value < 0 ? answer.error : acl::kOk;
   };
-  if (aclError code = submit(stream, c.type, std::move(run))) return code;
+  if (aclError code = submit(stream, {c.type, std::move(run), false, std::move(caller)})) return code;
   if (!sizes_back) return acl::kOk;
 
   // Sizes that depend on data: wait, then read them from the reply, "3,4;7".

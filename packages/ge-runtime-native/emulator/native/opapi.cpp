@@ -67,7 +67,8 @@ std::string scalar_json(const void* data, int dtype) {
 
 }  // namespace
 
-AclnnCall::AclnnCall(const char* function) : function_(function), made_(new aclOpExecutor) {
+AclnnCall::AclnnCall(const char* function, bool sizes_back) : function_(function), made_(new aclOpExecutor) {
+  made_->sizes_back = sizes_back;
   text_ = "{\"function\":" + json::text(function) + ",\"args\":[";
 }
 
@@ -148,9 +149,13 @@ int AclnnCall::plan(uint64_t* workspace, aclOpExecutor** executor) {
     return fail(acl::kInvalidParam, "%sGetWorkspaceSize: null result", function_.c_str());
   if (error_ != 0) return error_;
   text_ += "]}";
-  const auto answer = bridge::call("aclnn.prepare", text_.data(), text_.size());
-  if (answer.value < 0) return answer.error;
-  made_->sizes_back = answer.value == 1;
+  // The thread of torch_npu's queue must not ask: others wait for the queue with Python's lock in their hands. What is
+  // refused is refused on the stream then.
+  if (bridge::may_wait()) {
+    auto answer = bridge::call("aclnn.prepare", text_.data(), text_.size());
+    if (answer.value < 0) return answer.error;
+    made_->caller = std::move(answer.reply);
+  }
   made_->text = std::move(text_);
   *workspace = 0;
   *executor = made_.release();
@@ -166,7 +171,7 @@ int aclnn_run(const char* function, aclOpExecutor* executor, aclrtStream stream)
     *reply = answer.reply;
     return answer.value < 0 ? answer.error : acl::kOk;
   };
-  if (aclError code = submit(stream, function, run)) return code;
+  if (aclError code = submit(stream, {function, run, false, held->caller})) return code;
   if (!held->sizes_back) return 0;
   if (aclError code = find_stream(stream)->wait(-1, acl::kRtStreamTimeout)) return code;
   const char* at = reply->c_str();

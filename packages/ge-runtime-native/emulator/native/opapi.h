@@ -37,6 +37,7 @@ struct aclOpExecutor {
   std::string text;             // function and arguments as JSON: what the Python side goes by
   std::vector<int64_t> words;   // addresses, offsets, sizes and strides of all tensors in order
   std::vector<aclTensor*> written;
+  std::string caller;           // the user's line, as the Python side tells it; empty if it is not known
   bool sizes_back = false;
 };
 
@@ -45,7 +46,7 @@ namespace emu {
 // Collects the arguments of one call in order.
 class AclnnCall {
  public:
-  explicit AclnnCall(const char* function);
+  AclnnCall(const char* function, bool sizes_back);
   void add(const aclTensor* tensor, bool written);
   void add(const aclTensorList* list, bool written);
   void add(const aclScalar* scalar);

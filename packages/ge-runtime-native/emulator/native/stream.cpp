@@ -1,9 +1,14 @@
 // Streams and the calls that wait for them.
 #include "stream.h"
 
+#include <dlfcn.h>
+
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
+#include <stdexcept>
 #include <thread>
 #include <unordered_map>
 
@@ -37,7 +42,33 @@ std::vector<std::shared_ptr<Stream>> streams_of(int device) {  // -1: of all dev
   return found;
 }
 
+// Whether torch_npu made the call that returns to `address`.
+bool from_torch_npu(const void* address) {
+  Dl_info found;
+  return dladdr(address, &found) != 0 && found.dli_fname != nullptr && std::strstr(found.dli_fname, "libtorch_npu") != nullptr;
+}
+
+// Of a failed wait torch_npu's copies to the host show the number alone. So torch_npu, on a thread of Python, gets the
+// words as a C++ exception, which torch makes a RuntimeError of; everybody else gets the number.
+aclError synchronize(aclrtStream handle, int32_t timeout, const void* returns_to) {
+  std::shared_ptr<Stream> stream;
+  if (aclError code = need_stream("aclrtSynchronizeStream", handle, &stream)) return code;
+  if (aclError code = refuse_in_capture("aclrtSynchronizeStream", stream)) return code;
+  const aclError code = stream->wait(timeout, acl::kRtStreamTimeout);
+  if (code == acl::kOk || !bridge::may_wait() || !from_torch_npu(returns_to)) return code;
+  throw std::runtime_error("ACL stream synchronize failed, error code is " + std::to_string(code) + "\n" + take_error_text());
+}
+
 }  // namespace
+
+aclError Task::perform() const {
+  const aclError code = run();
+  if (code == acl::kOk || caller.empty()) return code;
+  std::string text = take_error_text();
+  text.insert(std::min(text.find("\nNext: "), text.size()), "\n  at " + caller);
+  set_error_text(text);
+  return code;
+}
 
 Stream::Stream(int device, uint32_t id, uint32_t, uint32_t) : device_(device), id_(id) {}
 
@@ -70,7 +101,7 @@ void Stream::work() {
     if (error_ == 0 || task.always) {
       lock.unlock();
       take_error_text();
-      aclError code = task.run();
+      aclError code = task.perform();
       std::string text = code == 0 ? std::string() : peek_error_text();
       // Callers often show only the number, and much later: the device's log has the words.
       if (code != 0) std::fprintf(stderr, "[emulator] stream %u: %s: %s\n", id_, task.name.c_str(), text.c_str());
@@ -151,9 +182,12 @@ aclError need_stream(const char* call, aclrtStream handle, std::shared_ptr<Strea
 }
 
 aclError submit(aclrtStream handle, const char* name, std::function<aclError()> run, bool always) {
+  return submit(handle, {name, std::move(run), always, ""});
+}
+
+aclError submit(aclrtStream handle, Task task) {
   std::shared_ptr<Stream> stream;
-  if (aclError code = need_stream(name, handle, &stream)) return code;
-  Task task{name, std::move(run), always};
+  if (aclError code = need_stream(task.name.c_str(), handle, &stream)) return code;
   if (auto recording = stream->recording()) return recording->add(std::move(task));
   stream->push(std::move(task));
   return acl::kOk;
@@ -207,13 +241,12 @@ EMU_API aclError aclrtDestroyStream(aclrtStream handle) {
 }
 
 EMU_API aclError aclrtSynchronizeStreamWithTimeout(aclrtStream handle, int32_t timeout) {
-  StreamPtr stream;
-  if (aclError code = emu::need_stream("aclrtSynchronizeStream", handle, &stream)) return code;
-  if (aclError code = emu::refuse_in_capture("aclrtSynchronizeStream", stream)) return code;
-  return stream->wait(timeout, acl::kRtStreamTimeout);
+  return emu::synchronize(handle, timeout, __builtin_return_address(0));
 }
 
-EMU_API aclError aclrtSynchronizeStream(aclrtStream handle) { return aclrtSynchronizeStreamWithTimeout(handle, -1); }
+EMU_API aclError aclrtSynchronizeStream(aclrtStream handle) {
+  return emu::synchronize(handle, -1, __builtin_return_address(0));
+}
 
 EMU_API aclError aclrtSynchronizeDeviceWithTimeout(int32_t timeout) {
   if (aclError code = emu::need_context("aclrtSynchronizeDevice")) return code;

@@ -20,6 +20,10 @@ struct Task {
   std::string name;
   std::function<aclError()> run;
   bool always = false;  // even after an error: others may wait for it
+  std::string caller;   // the user's line, as the Python side tells it; empty if it is not known
+
+  // Run, and put the user's line into the text of an error, before what to do next.
+  aclError perform() const;
 };
 
 class Stream {
@@ -64,6 +68,7 @@ std::shared_ptr<Stream> find_stream(aclrtStream handle);
 aclError need_stream(const char* call, aclrtStream handle, std::shared_ptr<Stream>* found);
 
 // Queue a task, or add it to the recording if the stream is being captured.
+aclError submit(aclrtStream handle, Task task);
 aclError submit(aclrtStream handle, const char* name, std::function<aclError()> run, bool always = false);
 
 void drain_device(int device);

@@ -8,11 +8,12 @@ import json
 import pytest
 import torch
 
-from ge_emulator import aclnn, aclnn_forms, trampolines
+from ge_emulator import aclnn, aclnn_forms, callers, trampolines
 from ge_emulator.build import sources
 from ge_emulator.refusal import CannRefusal
 from ge_graph import schema
 from ge_graph.dtypes import DataType
+from ge_graph.errors import EngineError
 from ge_runtime.cpu import registry
 
 ROWS = aclnn.table()
@@ -64,7 +65,7 @@ def test_trampolines_are_pairs():
 
 def test_a_name_that_is_no_name_is_refused():
     with pytest.raises(ValueError, match="is not a function name"):
-        trampolines.function('aclnnX"); system("', ">out:t")
+        trampolines.function('aclnnX"); system("', ">out:t", "aten:abs")
 
 
 def test_an_argument_that_a_row_does_not_pass_is_refused():
@@ -80,3 +81,23 @@ def test_an_argument_that_a_row_does_not_pass_is_refused():
     assert call().row is row
     with pytest.raises(CannRefusal, match="aclnnFlashAttentionScore: the emulator computes without prefixOptional"):
         call(prefixOptional=[3])
+
+
+def test_the_line_of_a_call_is_the_users_and_not_the_packages():
+    """``callers.line`` passes torch's frames by; this test's own is the first that is not one of theirs."""
+    found = []
+
+    class Asks(torch.nn.Module):
+        def forward(self):
+            found.append(eval("line()", {"__name__": "torch._inner", "line": callers.line}))
+
+    Asks()()
+    assert found[0].startswith(f"{__file__}:")
+    assert " in forward, found.append(" in found[0]
+
+
+def test_an_error_of_an_operator_has_code_operands_and_next_step():
+    plain = callers.failed_operator("aclnnX", [torch.ones(2, 3), 4], IndexError("out of range"))
+    assert str(plain).startswith("[GE4005] aclnnX failed on (f32[2, 3], 4): IndexError: out of range\nNext: ")
+    ours = callers.failed_operator("aclnnX", [], EngineError("GE4009", "GatherV2: negative", next="turn it"))
+    assert str(ours) == "[GE4009] aclnnX: GatherV2: negative\nNext: turn it"

@@ -127,6 +127,22 @@ def test_a_mismatch_is_one_error_and_nothing_is_run(tmp_path, monkeypatch, capsy
     assert capsys.readouterr().err.count("GE4064") == 1
 
 
+@pytest.mark.parametrize(("torch", "refused"), [("2.10.0", True), ("2.14.1", True), ("2.9.1", False)])
+def test_a_torch_whose_settings_clash_is_refused(tmp_path, monkeypatch, torch, refused):
+    """Its build for CUDA and torch_npu register settings of the same names, which ends the process since torch 2.10."""
+    library = tmp_path / "torch" / "lib" / "libc10_cuda.so"
+    library.parent.mkdir(parents=True)
+    library.write_bytes(b"\0_segment_size_mb\0")
+    torch_is(monkeypatch, torch)
+    monkeypatch.setattr(launch, "_torch_folder", lambda: tmp_path / "torch")
+    site = stand_in(tmp_path / "site", torch)
+    if refused:
+        with pytest.raises(EngineError, match=rf"(?s)GE4064.*built for CUDA.*torch=={torch}\+cpu"):
+            launch.find_torch_npu(str(site))
+        library.unlink()  # as in a build for CPUs
+    assert launch.find_torch_npu(str(site)) == site
+
+
 def test_without_a_compiler_it_is_named(monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
@@ -20,6 +21,27 @@ ALWAYS: Final = {"ge.jit_compile": "2"}
 
 _CORES: Final = {"_op_aicore_num": "cube", "_op_vectorcore_num": "vector"}
 _EXTERNAL_BYTES: Final = 1 << 20
+
+
+_handed: Final[list[Graph]] = []  # GE compiles on threads of its own, so this is no matter of the caller's thread
+
+
+@contextlib.contextmanager
+def handing_over(graph: Graph | None) -> Iterator[None]:
+    """While this lasts, the graph is given to GE; ``handed_over`` finds it."""
+    if graph is None:
+        yield
+        return
+    _handed.append(graph)
+    try:
+        yield
+    finally:
+        _handed.remove(graph)
+
+
+def handed_over(name: str) -> Graph | None:
+    """The graph of that name that is given to GE now: what its bytes do not say of its nodes, such as their lines."""
+    return next((graph for graph in reversed(_handed) if graph.name == name), None)
 
 
 class InputRule:

@@ -169,6 +169,8 @@ def device_refused(text: str, graph: Graph | None) -> EngineError:
     if graph is None:
         return _error("GE4020", text)
     what = text if graph.name in text else f"graph '{graph.name}': {text}"
+    if "\nNext: " in text:  # an error of ours from under GE has all of it
+        return EngineError("GE4020", what)
     return _error("GE4020", what, where="; ".join(map(origin, nodes_in(text, graph)[:5])))
 
 

@@ -30,6 +30,7 @@ import torch
 from ge_graph import serde
 from ge_graph.attrs import Str
 from ge_graph.dtypes import BY_TORCH_NAME, DataType
+from ge_graph.errors import EngineError
 from ge_graph.ir import Graph, Literal
 from ge_graph.option_levels import split
 from ge_graph.verify import verify
@@ -48,6 +49,7 @@ from ge_runtime.device_graphs import (
     collectives,
     external_data,
     frozen_flags,
+    handing_over,
     late_options,
     reuse_pairs,
 )
@@ -156,7 +158,8 @@ def _started(levels: Mapping[Any, Mapping[str, str]]) -> _Process:
 def _translated(graph: Graph | None) -> Any:
     """What the extension module raises, as an error of ours with GE's words."""
     try:
-        yield
+        with handing_over(graph):
+            yield
     except RuntimeError as error:
         text = str(error).strip()
         if "out of memory" in text.lower():
@@ -362,8 +365,12 @@ class TorchNpuExecutable(WholeGraph):
         handle = torch_tensors.current_stream()
         if self._stream is None or self._stream[0] != handle:
             self._stream = handle, torch.npu.current_stream()
-        with _translated(self._graph):
-            results = compiled.run((given, targets, self._stream[1]))
+        try:
+            with _translated(self._graph):
+                results = compiled.run((given, targets, self._stream[1]))
+        except EngineError:
+            self._compiled.pop(placements, None)  # it is in no state to run again
+            raise
         return list(results)
 
     def _dense(self, rule: InputRule, value: torch.Tensor) -> torch.Tensor:

@@ -7,6 +7,7 @@ Each returns an object that prints as the command does, shows as HTML in a noteb
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from ge_graph.kernels import Oracle
     from tair_debug.check import Checks
     from tair_debug.compare import Comparison
+    from tair_debug.digits import Digits
     from tair_debug.graph_page import Page
     from tair_debug.models import Subject
     from tair_debug.summary_forms import Summary
@@ -213,6 +215,31 @@ def compare_of(
                 raise
             result.notes.append(f"{whole}: the refused calls stop it; config.fallback says what else becomes of them")
     return result
+
+
+def digits_of(
+    subject: Subject,
+    chip: str,
+    *,
+    engine: str = "cpu",
+    rtol: float | None = None,
+    backward: bool = False,
+    dynamic: bool = False,
+) -> Digits:
+    """Which operators cost the digits where a chip rounds; see ``tair_debug.digits.weigh_model``."""
+    from tair_debug import digits
+    from tair_debug.compare import engine as engine_named
+
+    options = {} if subject.config is None else subject.config.ge_options()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        found = digits.weigh_model(
+            subject, engine=engine_named(engine), chip=chip, options=options, backward=backward, dynamic=dynamic,
+            rtol=rtol,
+        )  # fmt: skip
+    own = [text for w in said if (text := str(w.message)).startswith("torchair: ")]
+    found.notes = list(dict.fromkeys(text.removeprefix("torchair: ") for text in own))
+    return found
 
 
 def view_of(subject: Subject, *, backward: bool = False, dynamic: bool = False, fake: bool = True) -> Page:

@@ -225,11 +225,16 @@ def compare(
             help="Give each operator eager's inputs, so that a row shows its own fault; else what it inherited too."
         ),
     ] = True,
+    numerics: Annotated[
+        str | None,
+        typer.Option(metavar="CHIP", help="Which operator costs the digits where this chip rounds: ascend910b …"),
+    ] = None,
     as_json: Json = False,
 ) -> int:
     """Find the first operator whose numbers leave tolerance, with its FX node and source line.
 
     One model: eager against its GE graphs, operator by operator, both measured by float64. Two folders: recorded dumps.
+    With --numerics: the GE graphs with the rounding of a chip against those without, and what each operator costs.
     Exit code 1 if something is out of tolerance, or was left out because its call cannot be converted.
     """
     from tair_debug import artefacts, ask
@@ -240,11 +245,18 @@ def compare(
     tolerance = Tolerance(rtol, atol)
     if output is not None:
         artefacts.folder(output, work.OPTION)
+    if numerics is not None and second is not None:
+        raise typer.BadParameter("takes a model, no recorded dumps", param_hint="--numerics")
     if second is None:
+        subject = asked.subject(first, real=True)
+        if numerics is not None:
+            found = ask.digits_of(
+                subject, numerics, engine=engine, rtol=rtol, backward=asked.backward, dynamic=asked.dynamic
+            )
+            return show(found, detail, as_json)
         result = ask.compare_of(
-            asked.subject(first, real=True), tolerance, engine, backward=asked.backward, dynamic=asked.dynamic,
-            isolate=isolate, output=output,
-        )  # fmt: skip
+            subject, tolerance, engine, backward=asked.backward, dynamic=asked.dynamic, isolate=isolate, output=output
+        )
     else:
         asked.none_for(f"{first} beside {second}")
         result = compare_dumps(first, second, tolerance=tolerance, graph=graph, output=output)
@@ -397,6 +409,62 @@ def _contradictions(chips: Sequence[str], cann: Path | str | None, as_json: bool
     else:
         say("\n".join(found) or "the installation and the public evidence agree")
     return 1 if found else 0
+
+
+@command("Will it fit, how fast at best, where is it slow.")
+def plan(
+    source: Annotated[
+        str, typer.Argument(metavar="MODEL|GRAPH", help=f"{FORMS}; a graph (.air, .pb, .txt), or an archive.")
+    ],
+    asked: Asked,
+    soc: Annotated[str, typer.Option("--soc", help="A chip such as Ascend910B3, or a family.")] = "ascend910b",
+    sizes: Annotated[
+        list[str] | None,
+        typer.Option("--size", help="Value of a symbolic size, 's0=1024'; several values, 's0=1,8,32', are gears."),
+    ] = None,
+    by: Annotated[str, typer.Option("--by", help="operator, module, line or node.")] = "operator",
+    calibrate: Annotated[
+        Path | None, typer.Option(help="op_summary.csv of msprof, or kernel_details.csv: measured times come first.")
+    ] = None,
+    compare_with: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--compare",
+            metavar="WHAT=VALUE",
+            help="Beside it the plan with soc, model, config, aicore_num, reuse, calibrate or a size changed.",
+        ),
+    ] = None,
+    aicore_num: Annotated[str, typer.Option(help="Limit of cube and vector cores, '12|24'.")] = "",
+    memory_limit: Annotated[str, typer.Option(help="Exit code 1 if more is needed: '64GiB'.")] = "",
+    page: Annotated[
+        Path | None, typer.Option(help="Write the graph as a page, coloured by time, bytes or unit.")
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """Will it fit, how fast at best, where is it slow: memory, time, operations and bytes on a chip, without one.
+
+    Times are bounds by published peaks, estimates, or measurements (--calibrate), and each says which it is. Exit code
+    1 if --memory-limit is exceeded, by the estimate.
+    """
+    from tair_debug import plan_request as request
+
+    if not is_model(source):
+        asked.none_for(source)
+    first = request.Request(source, asked, soc, request.sizes_of(sizes or ()), by, calibrate, aicore_num)
+    limit = request.size_of(memory_limit) if memory_limit else None
+    plans = request.made([first, *(first.changed(text) for text in compare_with or ())])
+    written = [] if page is None else request.write_pages(plans[0], page)
+    good = limit is None or all(p.memory_total <= limit for p in plans)
+    if as_json:
+        answer({"ok": good, "memory_limit": limit, "plans": [p.as_dict(by) for p in plans],
+                "written": [str(p) for p in written]})  # fmt: skip
+        return 0 if good else 1
+    request.show(plans, by, console(), say)
+    for path in written:
+        say(f"written: {path}")
+    if not good:
+        say(f" {memory_limit}", "more memory is needed than", "red")
+    return 0 if good else 1
 
 
 @command("Versions, engines, and known mismatches with their cure.")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -31,16 +31,17 @@ _SHOWN_ITEMS: Final = 32
 _LONGEST: Final = 100_000
 
 
-def to_html(graph: Graph, title: str = "") -> str:
+def to_html(graph: Graph, title: str = "", figures: Mapping[Node, Mapping[str, Any]] | None = None) -> str:
     """The page.
 
     Args:
         graph: Up to many thousand nodes.
         title: Heading; the graph's name if empty.
+        figures: Node to its ``time`` in seconds, ``bytes``, ``unit`` and ``rows`` of text: nodes are coloured by them.
     """
     from markupsafe import Markup
 
-    data = Markup(escape.script(page_data(graph)))
+    data = Markup(escape.script(page_data(graph, figures)))
     return render("graph.html.j2", title=title or graph.name, data=data)
 
 
@@ -112,8 +113,9 @@ def render(template: str, **values: Any) -> str:
     return environment.from_string(source).render(**values)
 
 
-def page_data(graph: Graph) -> dict[str, Any]:
+def page_data(graph: Graph, figures: Mapping[Node, Mapping[str, Any]] | None = None) -> dict[str, Any]:
     """What the page knows: nodes, the modules they are in, edges as pairs of node numbers, details as rows of text."""
+    told = figures or {}
     number = {node: i for i, node in enumerate(graph.nodes)}
     edges = [(t.node, node, DATA) for node in graph.nodes for t in node.operands()]
     edges += [(before, node, CONTROL) for node in graph.nodes for before in node.control]
@@ -126,7 +128,7 @@ def page_data(graph: Graph) -> dict[str, Any]:
     return {
         "name": escape.line(graph.name),
         "groups": groups,
-        "nodes": [{**_node(n, number, outputs.get(n, [])), "g": inside[n]} for n in graph.nodes],
+        "nodes": [{**_node(n, number, outputs.get(n, []), told.get(n)), "g": inside[n]} for n in graph.nodes],
         "edges": [[number[a], number[b], SHARED if a in shared else kind] for a, b, kind in edges],
     }
 
@@ -170,8 +172,11 @@ def _shared(paths: list[tuple[str, ...]]) -> tuple[str, ...]:
     return low[:same]
 
 
-def _node(node: Node, number: dict[Node, int], returned: list[int]) -> dict[str, Any]:
-    rows = [("outputs", "\n".join(f":{t.index}  {type_text(t)}" for t in node.outputs))]
+def _node(
+    node: Node, number: dict[Node, int], returned: list[int], figures: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    rows = [(name, text) for name, text in figures["rows"]] if figures else []
+    rows += [("outputs", "\n".join(f":{t.index}  {type_text(t)}" for t in node.outputs))]
     if returned:
         rows.append(("graph output", ", ".join(map(str, returned))))
     rows += [(name, attr_text(attr)) for name, attr in sorted(node.attrs.items())]
@@ -183,7 +188,9 @@ def _node(node: Node, number: dict[Node, int], returned: list[int]) -> dict[str,
             ("FX node", origin.fx_name), ("target", origin.fx_target), ("FX code", origin.fx_text),
             ("module", origin.module), ("source", origin.source), ("code", origin.code),
         ]  # fmt: skip
+    value = {"v": {k: figures[k] for k in ("time", "bytes", "unit")}} if figures else {}
     return {
+        **value,
         "n": escape.line(node.name),
         "o": escape.line(node.op),
         "t": " ".join(type_text(t) for t in node.outputs[:1]),

@@ -379,7 +379,7 @@ def _cut(value: torch.Tensor, size: int, less: int) -> torch.Tensor:
 def write(result: Minified, folder: str | os.PathLike[str], *, values: bool = False) -> None:
     """Write ``minified_<20 digits>.py``; with ``values`` also an npy file for each input whose values are needed.
 
-    Errors: ConfigError GE1041 naming the path, GE1049 for a program with branches or loops, which has no such form.
+    Errors: ConfigError GE1041 naming the path, GE1059 for a program with branches or loops, which has no such form.
     """
     if result.program is None or result.fault is None:
         return
@@ -443,7 +443,7 @@ def _lines(graph: torch.fx.Graph, names: Mapping[torch.fx.Node, str]) -> Iterato
 
 def _no_form(what: str) -> ConfigError:
     return ConfigError(
-        "GE1049", f"the smallest program holds {escape.line(what, 200)}, which a file of plain calls cannot say",
+        "GE1059", f"the smallest program holds {escape.line(what, 200)}, which a file of plain calls cannot say",
         next="use the report on the screen or --json; give a smaller part of the model to tair minify",
     )  # fmt: skip
 

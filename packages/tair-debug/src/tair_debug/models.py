@@ -68,7 +68,7 @@ def load(target: str, inputs: Sequence[str] = (), *, fake: bool = True, config: 
 
     Errors: ConfigError GE1043 if the file, the function or what it returns does not do.
     """
-    factory = factory_of(target)
+    factory = function_of(target)
     mode = fake_mode(beside_real=True) if fake else None
     with contextlib.ExitStack() as stack:
         if mode is not None:
@@ -113,7 +113,7 @@ def config_of(target: str) -> Any:
 
     Errors: ConfigError GE1043 if it makes something else.
     """
-    made = _made(target, factory_of(target))
+    made = _made(target, function_of(target))
     if not callable(getattr(made, "explain", None)):
         raise ConfigError(
             "GE1043", f"{escape.line(target, 500)}: the factory returned a {type(made).__name__}, no CompilerConfig",
@@ -168,7 +168,7 @@ def _bad(target: str, what: str, where: str = "") -> ConfigError:
 # --- functions by name -----------------------------------------------------------------------------------------------
 
 
-def factory_of(target: str) -> Callable[[], Any]:
+def function_of(target: str) -> Callable[..., Any]:
     """The function that a command line names.
 
     Errors: ConfigError GE1043 if there is none.

@@ -6,7 +6,7 @@ import contextlib
 import importlib.metadata
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -35,10 +35,17 @@ Compiled = Callable[[torch.fx.GraphModule, str], Callable[..., Any]]
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """One ATen graph of a model."""
+    """One ATen graph of a model.
+
+    Attributes:
+        gm: The graph.
+        phase: ``forward`` or ``backward``.
+        weights: Names of its placeholders that are parameters and buffers of the model; known once it was called.
+    """
 
     gm: torch.fx.GraphModule
     phase: str
+    weights: set[str] = field(default_factory=set)
 
 
 def run_with(subject: Subject, compiled: Compiled, *, backward: bool = False, dynamic: bool = False) -> Any:
@@ -145,10 +152,19 @@ def capture(subject: Subject, *, backward: bool = False, dynamic: bool = False, 
             next="trace with real tensors (--real)",
         )  # fmt: skip
     graphs: list[Captured] = []
+    model = subject.model if isinstance(subject.model, torch.nn.Module) else torch.nn.Module()
+    owned = {id(t) for t in (*model.parameters(), *model.buffers())}
 
     def keep(gm: torch.fx.GraphModule, phase: str) -> Callable[..., Any]:
-        graphs.append(Captured(gm, phase))
-        return gm.forward  # type: ignore[no-any-return]
+        made = Captured(gm, phase)
+        graphs.append(made)
+        names = [n.name for n in gm.graph.nodes if n.op == "placeholder"]
+
+        def call(*args: Any) -> Any:
+            made.weights.update(name for name, value in zip(names, args) if id(value) in owned)
+            return gm.forward(*args)
+
+        return call
 
     with _mode_of(subject) if fake else contextlib.nullcontext():
         try:
@@ -203,3 +219,19 @@ def to_ge(gm: torch.fx.GraphModule, name: str, oracle: Oracle | None = None) -> 
     with real_values():
         made = convert_graph(gm, name=name, prepare=lambda lowered: (lowered, chosen)).graph
         return lower(gm, name=name).graph, made
+
+
+def size_hints(gm: torch.fx.GraphModule) -> dict[str, int]:
+    """Symbols of a traced graph and the numbers with which it was traced."""
+    found: dict[str, int] = {}
+    for node in gm.graph.nodes:
+        if node.op != "placeholder":
+            continue
+        value = node.meta.get("val")
+        numbers = value.shape if isinstance(value, torch.Tensor) else (value,)
+        for number in numbers:
+            if isinstance(number, torch.SymInt):
+                hint = number.node.maybe_as_int() if not number.node.has_hint() else number.node.hint
+                if isinstance(hint, int):
+                    found[str(number.node.expr)] = hint
+    return found

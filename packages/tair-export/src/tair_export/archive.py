@@ -33,6 +33,7 @@ import secrets
 import shutil
 import stat
 import threading
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -62,7 +63,9 @@ EDGE_BYTES: Final = 4096
 FULL_BYTES: Final = 256 << 20
 _BLOCK: Final = 32 << 20
 _ATTEMPTS: Final = 3  # to read without the writers' lock
-_UNLOCKED: Final = 100  # where there are no locks
+_UNLOCKED: Final = 100  # where there are no locks, or somebody keeps one
+_LOCK_SECONDS: Final = 1.0  # that one attempt waits for the writers' lock
+_LOCKS_SECONDS: Final = 10.0  # that all of them together do
 _SPARE_HANDLES: Final = 8
 _UNFLUSHED: Final = 64  # files whose handle waits for the disk
 
@@ -521,8 +524,10 @@ def open_archive(
     with _readable(path):
         manifest_path, root = find(Path(path), rank)
     copy = copy or authenticate is not None
+    end = time.monotonic() + _LOCKS_SECONDS
     for attempt in range(_UNLOCKED):
-        with _without_commits(root, attempt >= _ATTEMPTS) as alone, opened_manifest(manifest_path) as file:
+        wait = min(_LOCK_SECONDS, max(end - time.monotonic(), 0.0)) if attempt >= _ATTEMPTS else None
+        with _without_commits(root, wait) as alone, opened_manifest(manifest_path) as file:
             try:
                 manifest = _authentic(content(file, manifest_path), manifest_path, authenticate)
                 with _readable(path):
@@ -549,13 +554,17 @@ def _authentic(data: bytes, path: Path, authenticate: Authenticate | None) -> di
 
 
 @contextlib.contextmanager
-def _without_commits(root: Path, wanted: bool) -> Iterator[bool]:
-    """Keep writers from committing, if wanted; whether they are kept."""
+def _without_commits(root: Path, wait: float | None) -> Iterator[bool]:
+    """Keep writers from committing; whether they are kept.
+
+    Args:
+        wait: Seconds to wait for their lock; None does not ask for it.
+    """
     with contextlib.ExitStack() as stack:
         alone = False
-        if wanted:
-            with contextlib.suppress(OSError):  # no locks here, or no right to make one
-                stack.enter_context(locked(root, shared=True))
+        if wait is not None:
+            with contextlib.suppress(OSError):  # somebody keeps it, no locks here, or no right to make one
+                stack.enter_context(locked(root, shared=True, wait=wait))
                 alone = True
         yield alone
 

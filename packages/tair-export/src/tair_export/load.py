@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ge_graph import escape, serde
+from ge_graph.cost import MemoryAnalysis, cost_analysis, memory_analysis
 from ge_graph.dtypes import DataType
 from ge_graph.errors import ArchiveError
 from ge_graph.ir import Graph, Literal
@@ -71,6 +72,24 @@ class CompiledModel:
         can trace; LoweringError and ConfigError as for ``torch.compile``.
         """
         save_graph(model, args, dynamic, config, save_path, **kwargs)
+
+    def cost_analysis(self, sizes: Mapping[str, int] | None = None, soc: str | None = None) -> dict[str, float]:
+        """``flops``, ``bytes accessed`` and, for a chip, ``optimal_seconds``; nothing runs.
+
+        Args:
+            sizes: Values of the graph's symbols, if it has some.
+            soc: A chip such as ``Ascend910B3``.
+
+        Errors: GraphError GE3072 if a symbol has no value, GE3073 for a chip without figures.
+        """
+        return cost_analysis(self.graph, sizes, soc)
+
+    def memory_analysis(self, sizes: Mapping[str, int] | None = None) -> MemoryAnalysis:
+        """Sizes of inputs, results and intermediate results, and the peak.
+
+        Errors: GraphError GE3072 if a symbol has no value.
+        """
+        return memory_analysis(self.graph, sizes)
 
     @staticmethod
     def load_graph(

@@ -14,6 +14,7 @@ import copy
 import dataclasses
 import operator
 import sys
+import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -26,7 +27,6 @@ Compiler = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 _made_constant: set[str] = set()
 native_pad = torch._C._nn.pad  # what ``torch.nn.functional.pad`` calls
 _VERSION = torch.torch_version.TorchVersion(torch.__version__)
-_BREAKS_SAY_WHY = _VERSION >= "2.8"
 _MODE_OF_ITS_OWN = _VERSION < "2.11"
 
 
@@ -346,10 +346,13 @@ def trace_artifact(name: str, encoding: str, text: Callable[[], str]) -> None:
 
 def graph_break(reason: str) -> None:
     """While dynamo traces: stop here and go on eagerly; under ``fullgraph=True`` fail with the reason."""
-    if _BREAKS_SAY_WHY:
-        torch._dynamo.graph_break(msg=reason)
-    else:
-        torch._dynamo.graph_break()
+    torch._dynamo.graph_break(msg=reason)
+
+
+def call_untraced(function: Callable[..., Any], *args: Any) -> Any:
+    """Call a function that dynamo, if it traces here, leaves to Python: before torch 2.9 it cannot raise what others
+    have derived from Exception."""
+    return torch._dynamo.disable(function)(*args)
 
 
 @contextlib.contextmanager
@@ -426,6 +429,46 @@ def trace_pattern(
     gm.graph.eliminate_dead_code()
     gm.recompile()
     return gm
+
+
+def trace_aside(fn: Callable[..., Any], args: Sequence[Any], around: AbstractContextManager[Any]) -> torch.fx.Graph:
+    """The ATen graph of a function that a trace calls; the trace under way sees nothing of it.
+
+    Args:
+        args: Tensors of that trace, of which types and sizes count, and numbers.
+        around: A context in which the function is called.
+    """
+    from torch._dispatch.python import suspend_functionalization
+    from torch._guards import detect_fake_mode
+    from torch._subclasses.functional_tensor import disable_functional_mode
+    from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, make_fx
+
+    mode = detect_fake_mode(args) or fake_mode(beside_real=True)
+
+    def alone(x: Any) -> Any:
+        if not isinstance(x, torch.Tensor):
+            return x
+        return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
+
+    with suspend_functionalization(), disable_functional_mode(), disable_proxy_modes_tracing(), torch.no_grad():
+        with mode:
+            given = [alone(x) for x in args]
+        with mode, around:
+            graph: torch.fx.Graph = make_fx(fn)(*given).graph
+    graph.eliminate_dead_code()
+    return graph
+
+
+def schema_of_region(spec: Any) -> Any:
+    """The schema of one call of a higher-order operator, which ``auto_functionalized_v2`` gets as a constant."""
+    from torch.utils._pytree import tree_unflatten
+
+    return tree_unflatten([], spec).schema
+
+
+def flex_attention_results(op: torch._ops.HigherOrderOperator) -> int:
+    """How many results the operator of ``flex_attention`` has: 2, and since torch 2.9 the maxima of the rows too."""
+    return len(typing.get_args(typing.get_type_hints(type(op).__call__)["return"]))
 
 
 def pattern_matcher() -> Any:
@@ -701,10 +744,16 @@ def guarded_sources(tx: Any) -> list[Any]:
     return [g.originating_source for g in tx.output.guards if g.originating_source is not None]
 
 
+def symbol_values(environment: Any) -> dict[Any, int]:
+    """The values of the symbols for the sizes that are being traced, by symbol of sympy."""
+    name = "backed_var_to_val" if hasattr(environment, "backed_var_to_val") else "var_to_val"
+    values = getattr(environment, name, {})
+    return {symbol: int(value) for symbol, value in values.items() if getattr(value, "is_Integer", False)}
+
+
 def size_values(environment: Any) -> dict[str, int]:
-    """The values of the symbols for the sizes that are being traced, by their names."""
-    values = getattr(environment, "backed_var_to_val", None) or getattr(environment, "var_to_val", {})
-    return {symbol.name: int(value) for symbol, value in values.items() if getattr(value, "is_Integer", False)}
+    """As ``symbol_values``, by the symbols' names."""
+    return {symbol.name: value for symbol, value in symbol_values(environment).items()}
 
 
 def size_functions() -> dict[str, Any]:

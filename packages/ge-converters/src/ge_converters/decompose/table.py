@@ -14,8 +14,8 @@ import torch
 
 from ge_converters.base.device_composites import decomposition_rules
 from ge_converters.base.torch_compat import core_decompositions, is_composite, known_decompositions
-from ge_converters.decompose import formulas, memory_order
-from ge_converters.decompose.formulas import chunked_loss, regions
+from ge_converters.decompose import flex_attention, formulas, memory_order
+from ge_converters.decompose.formulas import chunked_loss, quantized, regions
 from ge_converters.decompose.formulas import prims as prims_formulas
 from ge_converters.registry import REGISTRY, Registry
 
@@ -57,8 +57,9 @@ def decomposition_table(
     if known is None:
         _cache.clear()
         known = _cache[key] = _built(used)
-    # Registered when they are first called, or with an import of torchvision or torch_npu, maybe after the table.
-    formulas = {**chunked_loss.decompositions(), **regions.decompositions()}
+    # Registered when they are first called, or as dynamo, torchvision or torch_npu are imported, maybe after the table.
+    late_modules = (chunked_loss, regions, quantized, flex_attention)
+    formulas = {op: f for module in late_modules for op, f in module.decompositions().items()}
     late = {op: f for op, f in formulas.items() if not used.layer(op)}
     rules = {} if device_kernels else decomposition_rules()
     composite = {op: f for op, f in rules.items() if used.layer(op) in ("", "built-in")}

@@ -6,16 +6,18 @@ into. The calls below skip autograd, and gradients are the ATen operators that e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from ge_converters.base.errors import LoweringError
 from ge_converters.base.operators import aten
 from ge_converters.base.torch_compat import below_autograd, from_data, native_pad, resized_sizes
-from ge_converters.decompose import tensor_index
+from ge_converters.decompose import flex_attention, tensor_index
 from ge_converters.decompose.formulas.general import multilabel_margin_loss
 from ge_converters.decompose.formulas.lapack_info import WITH_INFO
 from ge_converters.decompose.memory_order import channels_last_format
@@ -207,12 +209,49 @@ _KEPT: Final[dict[Any, Callable[..., Any]]] = {
     **WITH_INFO,
 }
 
+# Higher-order operators by name: torch makes some of them when they are first asked for.
+_KEPT_BY_NAME: Final[dict[str, Callable[..., Any]]] = {
+    "flex_attention": flex_attention.forward,
+    "flex_attention_backward": flex_attention.backward,
+}
+
+
+_LOOKUPS: Final = {F.embedding: "nn.Embedding", F.embedding_bag: "nn.EmbeddingBag"}
+
+
+def _dense_gradient(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Stop at a table whose gradient torch would make a sparse tensor: in the forward, with what to write."""
+    given = inspect.signature(func).bind(*args, **kwargs).arguments
+    if given.get("sparse") and given["weight"].requires_grad and torch.is_grad_enabled():
+        rows, *_ = given["weight"].shape
+        raise LoweringError(
+            "GE2015", f"{func.__name__}(..., sparse=True) of a table of {rows} rows gives a sparse gradient, and GE "
+            "knows dense tensors only",
+            next=f"write {_LOOKUPS[func]}(..., sparse=False) and an optimizer for dense gradients, or freeze the "
+            'table; config.fallback = "split" makes the sparse gradient eagerly',
+        )  # fmt: skip
+
 
 class KeepWhole(TorchFunctionMode):  # type: ignore[misc]
-    """A mode for tracing in which these functions call the overload that has a converter."""
+    """A mode for tracing in which these functions call the overload that has a converter.
+
+    Args:
+        sparse_gradients: Whether somebody takes sparse gradients.
+
+    Errors: LoweringError GE2015 for a sparse gradient that nobody takes.
+    """
+
+    def __init__(self, *, sparse_gradients: bool = False) -> None:
+        super().__init__()
+        self._sparse_gradients = sparse_gradients
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kept = _KEPT.get(func) if callable(func) and func.__hash__ is not None else None
+        if func in (F.embedding, F.embedding_bag) and not self._sparse_gradients:
+            _dense_gradient(func, args, kwargs or {})
+        if isinstance(func, torch._ops.HigherOrderOperator):
+            kept = _KEPT_BY_NAME.get(func.name())
+        else:
+            kept = _KEPT.get(func) if callable(func) and func.__hash__ is not None else None
         if kept is not None:
             made = kept(*args, **(kwargs or {}))
             if made is not NotImplemented:

@@ -23,10 +23,15 @@ def lower(caller: Caller, effects: OpenScopes, node: torch.fx.Node) -> Any:
         Refusal: For ops that run a function in a way that GE has no form for.
     """
     name = node.target.name() if callable(getattr(node.target, "name", None)) else str(node.target)
+    if name.startswith("auto_functionalized") and not isinstance(node.args[0], torch._ops.OpOverload):
+        raise Refusal(
+            f"{node.args[0]} has a function that writes what it is given; GE's graphs in nodes hand on values only, "
+            "return the new value instead"
+        )
     if name == "auto_functionalized":
         return _functionalized(caller, node, _bases_v1(node))
     if name == "auto_functionalized_v2":
-        return _functionalized(caller, node, _bases_v2(node))
+        return _functionalized(caller, node, written_views(node.kwargs, node.args[0]._schema))  # type: ignore[union-attr]
     if name == "with_effects" and node.args[1] is aten._linalg_check_errors.default:
         return tuple(None for _ in node.meta["val"])  # as _drop of the walk: the operator itself stops the graph
     if name == "with_effects" and isinstance(node.args[1], torch._ops.OpOverload):
@@ -54,24 +59,31 @@ def is_token(node: torch.fx.Node) -> bool:
     return bool(users) and all(str(u.target) == "with_effects" and u.args[0] is node for u in users)
 
 
-def _mutable_names(op: torch._ops.OpOverload) -> list[str]:
-    return [a.name for a in op._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+def _mutable_names(schema: Any) -> list[str]:
+    return [a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
 
 
 def _bases_v1(node: torch.fx.Node) -> tuple[list[Any], dict[str, Any], dict[str, Any]]:
     """Bases in the order they are returned, the op's arguments, and per mutable argument how it views its base."""
     kwargs = dict(node.kwargs)
-    names = _mutable_names(node.args[0])
+    names = _mutable_names(node.args[0]._schema)  # type: ignore[union-attr]
     bases = [kwargs[n] for n in names]
     views: dict[str, Any] = {n: (i, "alias", {}) if kwargs[n] is not None else None for i, n in enumerate(names)}
     return bases, kwargs, views
 
 
-def _bases_v2(node: torch.fx.Node) -> tuple[list[Any], dict[str, Any], dict[str, Any]]:
-    kwargs = dict(node.kwargs)
+def written_views(given: Any, schema: Any) -> tuple[list[Any], dict[str, Any], dict[str, Any]]:
+    """What the keywords of ``auto_functionalized_v2`` say of an operator of this schema.
+
+    Returns:
+        The tensors that are written, in the order in which their new values are returned; the arguments that are not
+        written; and of each written argument None, or its base's position, the kind of view ("alias", "slice",
+        "as_strided") and the numbers of it. A list for an argument that is a list.
+    """
+    kwargs = dict(given)
     bases = list(kwargs.pop("_all_bases", ()))
     views: dict[str, Any] = {}
-    for name in _mutable_names(node.args[0]):
+    for name in _mutable_names(schema):
         own = {k[len(name) + 2 :]: kwargs.pop(k) for k in list(kwargs) if k.startswith(f"_{name}_")}
         if "length" in own:
             views[name] = [_view({k[2:]: v for k, v in own.items() if re.match(rf"{i}_", k)}) for i in
@@ -154,14 +166,15 @@ def _copy(caller: Caller, node: torch.fx.Node, view: Any, current: list[Any], me
     if kind == "alias":
         source = base
     else:
-        args, overload = _read_call(kind, own)
+        args, overload = read_call(kind, own)
         source = _through(caller, node, overload, (base, *args), _read_meta(kind, metas[index], args))
     copy: Tensor = ge.Clone(source)
     copy.record_shape(source.known_shape)
     return copy
 
 
-def _read_call(kind: str, own: dict[str, Any]) -> tuple[tuple[Any, ...], Any]:
+def read_call(kind: str, own: dict[str, Any]) -> tuple[tuple[Any, ...], Any]:
+    """The numbers of a view and the operator that makes it, by what ``written_views`` says."""
     if kind == "slice":
         return (own["slice_dim"], own["slice_start"], own["slice_end"]), aten.slice.Tensor
     return (own["size"], own["stride"], own["storage_offset"]), aten.as_strided.default
@@ -179,7 +192,7 @@ def _write_view(
     _, kind, own = view
     if kind == "alias":
         return new
-    args, _ = _read_call(kind, own)
+    args, _ = read_call(kind, own)
     overload = aten.slice_scatter.default if kind == "slice" else aten.as_strided_scatter.default
     return _through(caller, node, overload, (base, new, *args), meta)
 

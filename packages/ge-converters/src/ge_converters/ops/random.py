@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -292,6 +292,76 @@ def log_normal(
     inner = _D.DT_DOUBLE if meta_outputs.dtype == _D.DT_DOUBLE else _D.DT_FLOAT
     samples = _normal(_sizes_like(self, meta_outputs), inner)
     return cast(ge.Exp(arithmetic("Add", arithmetic("Mul", samples, std, inner), mean, inner)), meta_outputs.dtype)
+
+
+# A converter sees float32 in the place of what the operator does not take.
+_RATES: Final = (F32(3, 4, low=0.1, high=3), F64(3, low=0.1, high=3), F16(3, low=0.1, high=3), F32(0))
+
+
+@declare_supported(_forms(*((rate,) for rate in (*_RATES, BF16(3, low=0.1, high=3)))))
+@register_fx_node_ge_converter(aten.poisson.default, source="native_functions.yaml: poisson; GE RandomPoisson")
+def poisson(self: Tensor, generator: Any = None, *, meta_outputs: TensorSpec) -> Tensor:
+    """Poisson samples of each rate.
+
+    Emits:  RandomPoisson, one sample a rate.
+    """
+    _generator_is_default(generator)
+    kind = carrier("RandomPoisson", self.dtype, "rate")
+    return cast(ge.RandomPoisson(ints([]), cast(self, kind), dtype=kind), meta_outputs.dtype)
+
+
+@declare_supported(_forms(*((rate,) for rate in _RATES)))
+@register_fx_node_ge_converter(
+    aten._standard_gamma.default, source="native_functions.yaml: _standard_gamma; GE RandomGamma"
+)
+def _standard_gamma(self: Tensor, generator: Any = None, *, meta_outputs: TensorSpec) -> Tensor:
+    """Gamma samples of scale 1 of each concentration.
+
+    Emits:  RandomGamma, one sample a concentration.
+    """
+    _generator_is_default(generator)
+    kind = carrier("RandomGamma", self.dtype, "alpha")
+    return cast(ge.RandomGamma(ints([]), cast(self, kind)), meta_outputs.dtype)
+
+
+@declare_supported([Support(f(3, 4, low=0.3, high=3), f(3, 4, low=0.1, high=3)) for f in (F32, F64)])
+@register_fx_node_ge_converter(
+    aten._standard_gamma_grad.default, source="native_functions.yaml: _standard_gamma_grad; GE RandomGammaGrad"
+)
+def _standard_gamma_grad(self: Tensor, output: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
+    """The derivative of a gamma sample by its concentration.
+
+    Emits:  RandomGammaGrad.
+    """
+    kind = carrier("RandomGammaGrad", self.dtype, "alpha")
+    return cast(ge.RandomGammaGrad(cast(self, kind), cast(output, kind)), meta_outputs.dtype)
+
+
+@declare_supported(
+    _forms(
+        (F32(3, 4, low=1, high=9), F32(3, 4, low=0, high=1)),
+        (F64(3, low=1, high=9), F64(3, low=0, high=1)),
+        (F32(3, 1, low=1, high=9), F32(4, low=0, high=1)),
+    )
+)
+@register_fx_node_ge_converter(
+    aten.binomial.default, source="native_functions.yaml: binomial; GE StatelessRandomBinomial"
+)
+def binomial(count: Tensor, prob: Tensor, generator: Any = None, *, meta_outputs: TensorSpec) -> Tensor:
+    """How many of count trials of probability prob succeed.
+
+    Emits:  StatelessRandomBinomial, its seed drawn by RandomUniformInt.
+    """
+    _generator_is_default(generator)
+    kind = carrier("StatelessRandomBinomial", meta_outputs.dtype, "counts")
+    low, high = dtype_promote(0, 2**62, target_dtype=_D.DT_INT64)
+    seed = ge.RandomUniformInt(ints([2]), low, high)
+    if all(isinstance(s, int) for s in meta_outputs.size):
+        sizes = ints(meta_outputs.size)  # type: ignore[arg-type]
+    else:
+        sizes = ge.Shape(arithmetic("Add", count, prob, meta_outputs.dtype), dtype=_D.DT_INT64)
+    drawn = ge.StatelessRandomBinomial(sizes, seed, cast(count, kind), cast(prob, kind), dtype=kind)
+    return cast(drawn, meta_outputs.dtype)
 
 
 def _float_uniform(self: Tensor, meta: TensorSpec) -> Tensor:

@@ -45,20 +45,15 @@ REFUSED: Final[dict[str, tuple[str, ...]]] = {
         "linalg_ldl_solve",
     ),
     f"GE has no operator that hashes the bits of a tensor; {_HOST}": ("hash_tensor",),
+    "GE has no type of elements with a scale; use fake quantisation, or convert_pt2e, whose programs hold int8 and scales "
+    "apart": ("quantize_per_tensor", "quantize_per_tensor_dynamic", "quantize_per_channel", "dequantize"),
     "GE knows dense tensors only; keep sparse tensors outside the compiled function": (
         "_to_sparse",
         "_spdiags",
         "_convert_indices_from_csr_to_coo",
         "_convert_indices_from_coo_to_csr",
     ),
-    f"its number of draws depends on what is drawn, and GE has no operator for it; {_HOST}": (
-        "_standard_gamma",
-        "_sample_dirichlet",
-    ),
-    f"GE has no operator for derivatives of the incomplete gamma and beta functions; {_HOST}": (
-        "_standard_gamma_grad",
-        "_dirichlet_grad",
-    ),
+    f"GE has no operator for derivatives of the incomplete beta function; {_HOST}": ("_dirichlet_grad",),
     "the layout of a packed sequence depends on lengths that are values of a tensor; pass the padded sequence with its "
     "lengths as a mask": ("_pack_padded_sequence",),
     "its int4 weights are packed for kernels of the CPU; use torch.ops.npu.npu_weight_quant_batchmatmul, or "
@@ -80,10 +75,6 @@ REFUSED: Final[dict[str, tuple[str, ...]]] = {
     "logarithm; use scaled_dot_product_attention": ("_scaled_dot_product_fused_attention_overrideable_backward",),
     "the gradient of an interpolation by Lanczos windows has no GE operator; use antialias with bilinear or bicubic": (
         "_upsample_lanczos2d_aa_backward",
-    ),
-    "an observer writes ranges and scales while it quantises, in one kernel of the CPU; call the observer and "
-    "fake_quantize one after the other, or prepare the model before it is compiled": (
-        "_fused_moving_avg_obs_fq_helper_functional",
     ),
     "GE has HistogramV2, which counts in int32 without weights and gives no edges; use torch.histc, or "
     "torch.bucketize and torch.bincount": (

@@ -152,6 +152,23 @@ def rows(registry: Registry | None = None) -> list[CoverageRow]:
     return sorted(coverage, key=lambda r: (not r.core, r.name))
 
 
+# Families of programs that consist of more than operators of the tables, and what works of each.
+_FAMILIES: Final = (
+    "`flex_attention`: causal, window, document, prefix and padding masks, and functions that add to a score, are "
+    "operands of one FlashAttentionScore; other functions stand between two products, as do float64, a bias "
+    "beside float16 or bfloat16, a bias that is trained, and values narrower than keys. Grouped heads, open "
+    "sizes, logarithms, maxima, autocast and gradients work; torch itself refuses gradients of CPU tensors",
+    "quantised programs: `quantized_decomposed` (by tensor, channel, token and group, with numbers or tensors as "
+    "parameters) has eager's bits, and fake quantisation with fixed, learned and observed parameters has its "
+    "gradients. They are composed of arithmetic; pairs around a product are not merged into QuantBatchMatmulV3",
+    "tensors of quantised types (`torch.qint8`): refused, GE has no type with a scale; use `convert_pt2e`",
+    "nested tensors of layout `torch.jagged`: padding and back, pointwise operators, products, normalisation of "
+    "columns, sum, mean, minimum and maximum of rows; gradients where eager has them, which it has not of sum and "
+    "mean",
+    "regions (`nested_compile_region`), branches and loops that write their operands return the new values",
+)
+
+
 def markdown(coverage: Iterable[CoverageRow]) -> str:
     """The rows as a document."""
     listed = list(coverage)
@@ -173,6 +190,10 @@ def markdown(coverage: Iterable[CoverageRow]) -> str:
         "known by name; the tests of `ge_converters` define them and compare with their documented formulas.",
         "",
         *(f"* {state}: {text}." for state, text in _STATES.items()),
+        "",
+        "## Families",
+        "",
+        *(f"* {text}." for text in _FAMILIES),
     ]
     for title, part in (("Core ATen", core), ("Beyond core", [r for r in listed if not r.core])):
         lines += ["", f"## {title}", "", "| op | how | types | forms | where |", "|---|---|---|---|---|"]

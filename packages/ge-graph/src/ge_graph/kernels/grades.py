@@ -18,6 +18,8 @@ STRENGTHS: Final = ("listed", "measured", "same core", "launched", "documented",
 """Strongest first. listed: a list of kernels has it, of an installation or of an open library."""
 
 _HALF: Final = frozenset((DataType.DT_FLOAT16, DataType.DT_BF16))
+_NO_BFLOAT16: Final = frozenset(("ascend310p",))
+"""Chips that CANN's page of precision modes denies bfloat16, so that no cast helps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,8 @@ def grade(statements: Sequence[Statement], soc: str, types: Mapping[str, Sequenc
         types: Port name to the element types of its tensors.
     """
     here, core = on(statements, soc), on_same_core(statements, soc)
+    if soc in _NO_BFLOAT16 and any(DataType.DT_BF16 in given for given in types.values()):
+        return _other_types(here, statements)
     measured = [s for s in core if s.kind == "measured" and s.unit != "aicpu"]
     exact = _first(_of_kind(here, "measured"), types) or _first(measured, types)
     if exact is not None:
@@ -73,6 +77,12 @@ def grade(statements: Sequence[Statement], soc: str, types: Mapping[str, Sequenc
         how = "was measured on this core" if measured else "is launched on this chip"
         return Grade("types open", "aicore", f"it {how}, whether in these types is not known",
                      sources=running[0].sources)  # fmt: skip
+    return _other_types(here, statements)
+
+
+def _other_types(here: Sequence[Statement], statements: Sequence[Statement]) -> Grade | None:
+    """Somebody names the chip, or uses the operator, but not in these types."""
+    pages, functions = _of_kind(here, "page"), _of_kind(here, "function")
     rest = [*pages, *functions, *_of_kind(statements, "used")]
     if rest:
         said = "a page names the chip, with other types" if pages else "a function that may cast names the chip" \

@@ -21,9 +21,9 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from ge_emulator import aclnn_forms, build
+from ge_emulator import aclnn_forms, build, callers
 from ge_emulator.memory import strided
-from ge_emulator.refusal import INTERNAL, INVALID, KERNEL_FAILED, OP_NOT_FOUND, CannRefusal, reply
+from ge_emulator.refusal import INTERNAL, INVALID, OP_NOT_FOUND, CannRefusal, reply
 from ge_emulator.single_op import Prepared
 from ge_graph import schema
 from ge_graph.dtypes import DataType
@@ -95,7 +95,7 @@ class _Call:
         asked = json.loads(data)
         row = table().get(asked["function"])
         if row is None:
-            raise CannRefusal(OP_NOT_FOUND, f"EZ9999: {asked['function']} is not in the emulator's table")
+            raise CannRefusal(OP_NOT_FOUND, f"[GE4003] {asked['function']} is not in the emulator's table")
         self.row = row
         self.values = asked["args"]
         self.run: Callable[[dict[str, Any], list[Any]], Any]
@@ -166,9 +166,10 @@ def _call_of(data: bytes) -> _Call:
         raise CannRefusal(INTERNAL, f"EZ9999: {error}") from error
 
 
-def prepare(data: bytes, words: list[int]) -> int:
-    """1 if sizes go back, else 0; refuses what is not in the table."""
-    return int(_call_of(data).row.sizes)
+def prepare(data: bytes, words: list[int]) -> bytes:
+    """The line of the call; refuses what is not in the table."""
+    _call_of(data)
+    return reply(0, callers.line().encode())
 
 
 def run(data: bytes, words: list[int]) -> int | bytes:
@@ -186,7 +187,7 @@ def run(data: bytes, words: list[int]) -> int | bytes:
     except CannRefusal:
         raise
     except Exception as error:
-        raise CannRefusal(KERNEL_FAILED, f"{call.row.function}: {error}") from error
+        raise callers.failed_operator(call.row.function, _operands(call.row, arguments), error) from error
     if isinstance(results, torch.Tensor):
         results = [results]
     sizes = []
@@ -203,10 +204,16 @@ def run(data: bytes, words: list[int]) -> int | bytes:
         if result.shape != output.shape:
             if result.numel() != output.numel():
                 what = f"gives {list(result.shape)}, output {i} is {list(output.shape)}"
-                raise CannRefusal(KERNEL_FAILED, f"{call.row.function} {what}")
+                raise callers.failed_operator(call.row.function, _operands(call.row, arguments), what)
             result = result.reshape(output.shape)
         output.copy_(result)
     return reply(0, ";".join(sizes).encode()) if call.row.sizes else 0
+
+
+def _operands(row: AclnnRow, arguments: dict[str, Any]) -> list[Any]:
+    """What a call reads, for a message."""
+    read = [arguments[a.name] for a in row.arguments if not a.written]
+    return [tensor for value in read for tensor in (value if isinstance(value, list) else [value])]
 
 
 def _argument(kind: str, value: Any, words: Iterator[int]) -> Any:

@@ -13,10 +13,12 @@ import numpy as np
 import torch
 
 from ge_emulator import groups, manners
+from ge_emulator.account import Account
 from ge_emulator.memory import contiguous, raw_bytes
 from ge_emulator.refusal import INTERNAL, INVALID, MODEL_FAILED, CannRefusal, reply
 from ge_graph import escape, serde
 from ge_graph.attrs import Attr, Kind
+from ge_graph.cost import Shapes, bind
 from ge_graph.dtypes import DataType
 from ge_graph.errors import ArchiveError, GeError
 from ge_graph.ir import Graph, Literal, Node, Shape
@@ -24,6 +26,7 @@ from ge_graph.serde_write import literal_bytes
 from ge_runtime.cpu.engine import CpuExecutable
 from ge_runtime.cpu.planner import check_kernels, schedule
 from ge_runtime.cpu.values import torch_dtype
+from ge_runtime.device_graphs import handed_over
 
 
 class Compiled:
@@ -97,6 +100,7 @@ def compile_graph(data: bytes, words: list[int]) -> bytes:
     try:
         graph = serde.from_bytes(received)
         _keep(received, graph.name)
+        _locate(graph, handed_over(graph.name))
         manners.check_graph(graph, options)
         manners.rewrite(graph)
         for node in graph.nodes:
@@ -110,6 +114,18 @@ def compile_graph(data: bytes, words: list[int]) -> bytes:
         _next += 1
         _compiled[handle] = made
     return reply(handle, made.summary())
+
+
+def _locate(graph: Graph, known: Graph | None) -> None:
+    """Give nodes their places in the user's source, which the bytes do not carry, from the graph that was sent."""
+    sent = {} if known is None else {n.name: n for n in known.nodes}
+    for node in graph.nodes:
+        origin = sent.get(node.name)
+        if origin is None:
+            continue
+        node.provenance = origin.provenance
+        for name, inner in node.subgraphs.items():
+            _locate(inner, origin.subgraphs.get(name))
 
 
 def _read_constant(node: Node) -> None:
@@ -168,7 +184,7 @@ def run(data: bytes, words: list[int]) -> int | bytes:
         raise CannRefusal(INVALID, f"E13025: the graph takes {len(compiled.inputs)} inputs, got {len(given)}")
     fed = [_input(i, node, entry) for i, (node, entry) in enumerate(zip(compiled.inputs, given))]
     try:
-        results = compiled.program.run(fed)
+        results = _computed(compiled, fed)
     except Exception as error:
         raise CannRefusal(MODEL_FAILED, f"graph '{compiled.graph.name}': {groups.failure() or error}") from error
     lost = groups.failure()
@@ -179,6 +195,19 @@ def run(data: bytes, words: list[int]) -> int | bytes:
         return reply(0, ";".join(",".join(map(str, r.shape)) for r in results).encode())
     _write(results, taken)
     return 0
+
+
+def _computed(compiled: Compiled, fed: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The results; with TAIR_EMULATOR_MEMORY the peak of the graph's blocks is added to the file that it names."""
+    place = os.environ.get("TAIR_EMULATOR_MEMORY")
+    if not place:
+        return compiled.program.run(fed)
+    shapes = Shapes(compiled.graph, bind(compiled.graph, [tuple(t.shape) for t in fed]))
+    account = Account(shapes.bytes)
+    results = account.run(compiled.program, fed)
+    with open(place, "a", encoding="utf-8") as file:
+        file.write(json.dumps({"graph": compiled.graph.name, "peak": account.peak}) + "\n")
+    return results
 
 
 def _input(index: int, node: Any, entry: tuple[int, int, int, list[int]]) -> torch.Tensor:

@@ -23,6 +23,7 @@ from ge_emulator import build
 from ge_graph.errors import EngineError, GeError
 
 VARIABLE: Final = "TAIR_TORCH_NPU"
+_CUDA_SETTING: Final = b"segment_size_mb"  # the end of ``pinned_reserve_segment_size_mb``
 _USAGE: Final = """tair emulate [options] script.py [argument ...]
        tair emulate [options] -m module [argument ...]
        tair emulate [options] -- command [argument ...]
@@ -76,7 +77,7 @@ def require_fit(version: str | None, python: str | None = None) -> None:
         python: Tag of the wheel, such as ``cp311``; None if there is none.
 
     Errors:
-        EngineError GE4064 with both versions.
+        EngineError GE4064 with both versions, or for a torch whose build for CUDA torch_npu cannot stand beside.
     """
     own = f"cp{sys.version_info[0]}{sys.version_info[1]}"
     torch, wrong = _installed("torch"), []
@@ -84,10 +85,28 @@ def require_fit(version: str | None, python: str | None = None) -> None:
         wrong.append(f"torch_npu {version} belongs to torch {_release(version)}, here is torch {torch}")
     if python and python.startswith("cp") and python != own:
         wrong.append(f"the wheel is for {python}, this Python is {own}")
+    if torch and not wrong and _claims_settings(torch):
+        raise EngineError(
+            "GE4064", f"torch {torch} is built for CUDA and claims settings that torch_npu registers too, an abort",
+            next=f"install the build for CPUs that torch_npu asks for, torch=={torch.split('+')[0]}+cpu",
+        )  # fmt: skip
     if wrong:
         raise EngineError(
             "GE4064", "; ".join(wrong), next=f"pip download --no-deps '{fitting()}', with this Python's pip"
         )
+
+
+def _claims_settings(torch: str) -> bool:
+    """Whether this torch takes names of settings for CUDA's allocator, which since 2.10 nobody else may have."""
+    if tuple(int(n) for n in _release(torch).split(".")) < (2, 10):
+        return False
+    library = _torch_folder() / "lib" / "libc10_cuda.so"
+    return library.is_file() and _CUDA_SETTING in library.read_bytes()
+
+
+def _torch_folder() -> Path:
+    spec = importlib.util.find_spec("torch")
+    return Path(spec.origin).parent if spec is not None and spec.origin is not None else Path()
 
 
 def _installed(name: str) -> str | None:
@@ -145,7 +164,7 @@ def environment(home: Path, site: Path | None, *, bundled: bool = False) -> dict
         env[VARIABLE] = str(site)
     env["ASCEND_HOME_PATH"] = str(home)
     env["ASCEND_OPP_PATH"] = str(home / "opp")
-    # torch_npu's queue of operators drops, without a word, all that come after one that failed
+    # with torch_npu's queue an operator starts on a thread that does not know the user's line
     env.setdefault("TASK_QUEUE_ENABLE", "0")
     env.pop("TORCH_DEVICE_BACKEND_AUTOLOAD", None)
     return env

@@ -11,8 +11,9 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from ge_emulator import callers
 from ge_emulator.memory import contiguous
-from ge_emulator.refusal import INTERNAL, INVALID, KERNEL_FAILED, OP_NOT_FOUND, CannRefusal, reply
+from ge_emulator.refusal import INTERNAL, INVALID, OP_NOT_FOUND, CannRefusal, reply
 from ge_graph import schema
 from ge_graph.attrs import Attr, Kind, make
 from ge_graph.dtypes import DataType
@@ -44,7 +45,7 @@ class Prepared:
         self.sizes_back: bool = call.get("sizes_back", False)
         op_schema = schema.get(self.op)
         if op_schema is None:
-            raise CannRefusal(OP_NOT_FOUND, f"EZ3003: no operator '{self.op}' is registered")
+            raise CannRefusal(OP_NOT_FOUND, f"[GE4003] no operator '{self.op}' is registered")
         graph = Graph(self.op)
         self.fed: list[int] = []
         self.in_dtypes = [_dtype(i) for i in call["inputs"]]
@@ -153,10 +154,10 @@ def _form(data: bytes) -> Prepared:
         raise CannRefusal(INTERNAL, f"EZ3003: {call['op']}: {error}") from error
 
 
-def prepare(data: bytes, words: list[int]) -> int:
-    """0 if the call can run."""
+def prepare(data: bytes, words: list[int]) -> bytes:
+    """The line of the call; refuses what cannot run."""
     _form(data)
-    return 0
+    return reply(0, callers.line().encode())
 
 
 def run(data: bytes, words: list[int]) -> int | bytes:
@@ -179,7 +180,7 @@ def run(data: bytes, words: list[int]) -> int | bytes:
     try:
         results = call.program.run(fed)
     except Exception as error:
-        raise CannRefusal(KERNEL_FAILED, f"{call.op}: {error}") from error
+        raise callers.failed_operator(call.op, fed, error) from error
     sizes = []
     for result, position in zip(results, call.taken, strict=True):
         address, dtype, dims = tensors[inputs + position]
@@ -189,6 +190,6 @@ def run(data: bytes, words: list[int]) -> int | bytes:
             sizes.append(",".join(map(str, result.shape)))
             continue
         if result.numel() != math.prod(dims):
-            raise CannRefusal(KERNEL_FAILED, f"{call.op} gives {list(result.shape)}, output {position} is {dims}")
+            raise callers.failed_operator(call.op, fed, f"gives {list(result.shape)}, output {position} is {dims}")
         contiguous(address, dtype, dims).copy_(result.reshape(dims))
     return reply(0, ";".join(sizes).encode()) if call.sizes_back else 0

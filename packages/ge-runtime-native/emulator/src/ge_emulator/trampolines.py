@@ -22,7 +22,7 @@ _TYPES: Final = {
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def function(name: str, arguments: str) -> str:
+def function(name: str, arguments: str, call: str) -> str:
     """The pair of one row."""
     parameters, added = [], []
     for i, entry in enumerate(arguments.split()):
@@ -37,9 +37,10 @@ def function(name: str, arguments: str) -> str:
         raise ValueError(f"{name!r} is not a function name")
     listed = ", ".join([*parameters, "uint64_t* workspace", "aclOpExecutor** executor"])
     body = "\n".join(added)
+    sizes_back = str(call.endswith(" sizes")).lower()
     return (
         f"EMU_API int {name}GetWorkspaceSize({listed}) {{\n"
-        f'  emu::AclnnCall call("{name}");\n{body}\n  return call.plan(workspace, executor);\n}}\n'
+        f'  emu::AclnnCall call("{name}", {sizes_back});\n{body}\n  return call.plan(workspace, executor);\n}}\n'
         f"EMU_API int {name}(void*, uint64_t, aclOpExecutor* executor, aclrtStream stream) {{\n"
         f'  return emu::aclnn_run("{name}", executor, stream);\n}}\n'
     )
@@ -48,7 +49,7 @@ def function(name: str, arguments: str) -> str:
 def generate(table: Path) -> str:
     """The source of all pairs."""
     rows = [line.split("\t") for line in table.read_text().splitlines() if line and not line.startswith("#")]
-    return '#include "opapi.h"\n\n' + "\n".join(function(row[0], row[1]) for row in rows)
+    return '#include "opapi.h"\n\n' + "\n".join(function(row[0], row[1], row[2]) for row in rows)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ from ge_runtime.device_graphs import (
     collectives,
     external_data,
     frozen_flags,
+    handing_over,
     reuse_pairs,
 )
 
@@ -140,7 +141,8 @@ class CannExecutable(WholeGraph):
         check(added, graph)
         self._free()
         self._handle = handle
-        check(native.gec_graph_compile(handle), graph)
+        with handing_over(graph):
+            check(native.gec_graph_compile(handle), graph)
         static, count = ctypes.c_int(), ctypes.c_size_t()
         constants, work = ctypes.c_uint64(), ctypes.c_uint64()
         check(native.gec_graph_info(handle, static, count, constants, work), graph)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
@@ -19,6 +21,7 @@ from ge_graph.verify import verify
 from ge_runtime import errors
 from ge_runtime.api import Capability
 from ge_runtime.cpu import registry
+from ge_runtime.cpu.chip_numbers import ACCEPTED, ChipNumbers, Rounding, numbers_of
 from ge_runtime.cpu.known_inputs import KnownInputs
 from ge_runtime.cpu.plan_context import own_results
 from ge_runtime.cpu.planner import Planner, check_kernels, schedule
@@ -35,9 +38,13 @@ _OPTIONS = {
     "engine.written": "pairs '3:0,5:2' of an input and the result that the caller writes into it after each run: the "
     "result may be computed there, and is that very tensor then",
     "engine.program": "'aten' (the engine's kernels, one after the other) or 'inductor' (the same calculation, "
-    "fused and compiled by torch's Inductor); the variable TAIR_CPU_PROGRAM says it for all graphs",
+    "fused and compiled by torch's Inductor, not with engine.numerics); the variable TAIR_CPU_PROGRAM says it for all "
+    "graphs that do not round as a chip does",
     "engine.check": "'first' (check every result's type and size in the first run), 'never', or 'always' if "
     "engine.program is 'aten'",
+    "engine.numerics": f"round where a chip rounds, by GE's options of precision: {', '.join(ACCEPTED)}",
+    "engine.numerics_of": "with engine.numerics: a JSON list of the operators that round, by name; NODE/SLOT/NODE for "
+    "those in branches and loops",
 }
 
 
@@ -66,7 +73,11 @@ class CpuEngine:
             chosen = _read_options(graph, options)
             order = schedule(graph, chosen.seed)
             check_kernels(self.name, order)
-            return CpuExecutable(graph, order, chosen)
+            numbers = numbers_of(graph, options, chosen.rounding)
+            if numbers.left:
+                said = "; ".join(numbers.left)
+                warnings.warn(f"torchair: engine.numerics leaves something to a device: {said}", stacklevel=2)
+            return CpuExecutable(graph, order, chosen, numbers)
 
 
 class Options(NamedTuple):
@@ -76,35 +87,53 @@ class Options(NamedTuple):
     check: str = "first"
     written: Mapping[int, int] = MappingProxyType({})
     inductor: bool = False
+    rounding: frozenset[str] | None = None
 
 
 def _read_options(graph: Graph, options: Mapping[str, str]) -> Options:
     """Options of other engines pass; a name under ``engine.`` must be ours."""
     own = {name: value for name, value in options.items() if name.startswith("engine.")}
-    if "engine.program" not in own and os.environ.get(_PROGRAM):
+    rounds = "engine.numerics" in own  # Inductor leaves out casts there and back
+    if "engine.program" not in own and os.environ.get(_PROGRAM) and not rounds:
         own["engine.program"] = os.environ[_PROGRAM]
     inductor = own.get("engine.program") == "inductor"
     seed, check = own.get("engine.shuffle_seed", ""), own.get("engine.check", "first")
     pairs = [pair.split(":") for pair in own.get("engine.written", "").split(",") if pair]
     written = {int(p[0]): int(p[1]) for p in pairs if len(p) == 2 and all(n.isdecimal() for n in p)}
+    rounding = _names(own.get("engine.numerics_of"))
     within = all(i < len(graph.inputs) and o < len(graph.outputs) for i, o in written.items())
     fits = {
         "engine.shuffle_seed": seed.lstrip("-").isdigit(),
-        "engine.program": own.get("engine.program") in ("aten", "inductor"),
+        "engine.program": own.get("engine.program") in ("aten", "inductor")[: 1 if rounds else 2],
         "engine.check": check in ("first", "never") or (check == "always" and not inductor),
+        "engine.numerics": own.get("engine.numerics") in ACCEPTED,
+        "engine.numerics_of": rounding is not None and rounds,
         "engine.written": bool(pairs) and len(written) == len(pairs) and within,
     }
     for name, value in own.items():
         if not fits.get(name, False):
             raise errors.bad_option(name, value, _OPTIONS.get(name) or ", ".join(sorted(_OPTIONS)))
-    return Options(int(seed) if seed else None, check, written, inductor)
+    return Options(int(seed) if seed else None, check, written, inductor, rounding)
+
+
+def _names(text: str | None) -> frozenset[str] | None:
+    """The names of a JSON list; None if it is none."""
+    try:
+        names = json.loads(text or "null")
+    except (ValueError, RecursionError):
+        return None
+    good = isinstance(names, list) and all(isinstance(n, str) for n in names)
+    return frozenset(names) if good else None
 
 
 class CpuExecutable:
     """A planned graph. Runs are independent of each other and may overlap in threads."""
 
-    def __init__(self, graph: Graph, order: Sequence[Node], options: Options = Options()) -> None:
+    def __init__(
+        self, graph: Graph, order: Sequence[Node], options: Options = Options(), numbers: ChipNumbers | None = None
+    ) -> None:
         self._graph, self._order, self._options = graph, order, options
+        self._numbers = numbers or ChipNumbers()
         self._check = options.check
         self._constants: dict[Tensor, torch.Tensor] = {}
         self._planner: Planner | None = self._plan(trace=False)
@@ -119,7 +148,7 @@ class CpuExecutable:
         with no_collection():
             return Planner(
                 self._graph, self._order, trace=trace, constants=self._constants, seed=self._options.seed,
-                written=self._options.written, compiled=self._options.inductor,
+                written=self._options.written, compiled=self._options.inductor, numbers=self._numbers.rules,
             ).walk()  # fmt: skip
 
     @cached_property
@@ -132,6 +161,11 @@ class CpuExecutable:
 
             return InductorProgram(self._graph, self._order, planner.plain())
         return planner.program()
+
+    @property
+    def rounded(self) -> list[Rounding]:
+        """The operators that round as a chip does (``engine.numerics``), in the order of the graph."""
+        return list(self._numbers.rules.values())
 
     @property
     def source(self) -> str:

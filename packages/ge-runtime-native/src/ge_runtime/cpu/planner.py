@@ -27,6 +27,7 @@ from ge_graph.ir import Graph, Node, Tensor
 from ge_runtime import errors
 from ge_runtime.cpu import host as host_rules
 from ge_runtime.cpu import limits, registry, subgraphs
+from ge_runtime.cpu.chip_numbers import Rounding
 from ge_runtime.cpu.plan_context import PlanContext, input_ports, own_results, said
 from ge_runtime.cpu.program import EngineProgram, Line
 from ge_runtime.cpu.registry import Call, Kernel, Ref
@@ -155,13 +156,15 @@ class Planner:
         written: For an outermost graph: inputs that the caller overwrites after the run, with the result it takes for
             each. Their old values are dead after the last read, so that the result may be computed in their place.
         compiled: The program is for Inductor, whose code looks at less than ATen does.
+        numbers: What operators round as a chip does, by ``id`` of the node.
     """
 
     def __init__(
         self, graph: Graph, order: Sequence[Node], *, trace: bool, constants: dict[Tensor, torch.Tensor],
         seed: int | None = None, lent: frozenset[int] | None = None, written: Mapping[int, int] = {},
-        compiled: bool = False,
+        compiled: bool = False, numbers: Mapping[int, Rounding] = {},
     ) -> None:  # fmt: skip
+        self.numbers = numbers
         self.graph, self.order, self.trace, self.constants = graph, order, trace, constants
         self.seed, self.lent, self.compiled = seed, lent, compiled
         self.inner: list[tuple[str, EngineProgram]] = []
@@ -402,7 +405,7 @@ class Planner:
         """Plan a graph in a node; ``owned`` are the inputs that it may overwrite."""
         order = schedule(graph, self.seed)
         made = Planner(graph, order, trace=self.trace, constants=self.constants, seed=self.seed, lent=owned,
-                       compiled=self.compiled)  # fmt: skip
+                       compiled=self.compiled, numbers=self.numbers)  # fmt: skip
         program = made.walk().program()
         self.dropped += made.dropped
         input_of = {root: index for index, root in made._root_of_input.items()}
@@ -466,12 +469,15 @@ class Planner:
             for check in limits.checks(PlanContext(self, node, kernel), self.compiled):
                 looked_at: list[str] = []
                 self.emit(build.do(self.render_call(check, looked_at)), looked_at)
-        planned = kernel.plan(ctx) if kernel.plan is not None else None
+        rounding = self.numbers.get(id(node))
+        planned = kernel.plan(ctx) if kernel.plan is not None and rounding is None else None
         if planned is not None and not self._asked_all(ctx, kernel.ignores):
             planned = None
         if isinstance(planned, Ref):  # the result is the operand, or numbers only: nothing to call
             planned = Call(_same, (planned,), views=True)
         call = self._general_call(ctx, kernel) if planned is None else planned
+        if rounding is not None:
+            call = replace(call, fn=rounding.around(call.fn, ctx.ports))
         if call.fn in (torch.full, torch.Tensor.expand):
             self._check_size(node.outputs[0], next(a for a in call.args if isinstance(a, tuple)))
         if self._overwrite(node, kernel, call):

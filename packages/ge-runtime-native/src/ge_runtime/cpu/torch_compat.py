@@ -119,6 +119,34 @@ class Sketch:
         from torch import _inductor as inductor
         from torch._guards import TracingContext, tracing
 
+        places = _sizes_as_inputs(made, inputs)
         with tracing(TracingContext(self.mode)):
-            compiled: Callable[..., Any] = inductor.compile(made, list(inputs), options=options)
-        return compiled
+            sizes = [inputs[index].shape[dim] for index, dim in places]
+            compiled: Callable[..., Any] = inductor.compile(made, [*inputs, *sizes], options=options)
+        if not places:
+            return compiled
+        return lambda *given: compiled(*given, *[given[index].shape[dim] for index, dim in places])
+
+
+def _sizes_as_inputs(made: torch.fx.GraphModule, inputs: Sequence[Any]) -> list[tuple[int, int]]:
+    """Give a trace its symbols as last inputs, as dynamo does.
+
+    torch turns calculations with floats that come from sizes into some with tensors, such as those of a batch norm, and
+    looks for the symbols among the nodes before them (``tensorify_python_scalars``).
+
+    Returns:
+        For each the index of a tensor, and the dimension that has this size.
+    """
+    known = {str(value) for value in inputs if isinstance(value, torch.SymInt)}
+    places = []
+    last = [n for n in made.graph.nodes if n.op == "placeholder"][-1:]
+    for index, value in enumerate(inputs):
+        for dim, size in enumerate(value.shape if isinstance(value, Tensor) else ()):
+            if isinstance(size, int) or not size.node.expr.is_Symbol or str(size) in known:
+                continue
+            known.add(str(size))
+            places.append((index, dim))
+            with made.graph.inserting_after(last[0]):
+                last = [made.graph.placeholder(f"size{len(places)}")]
+    made.recompile()
+    return places

@@ -41,7 +41,9 @@ def unpack(content: bytes, folder: Path) -> Path:
                 raise damaged("it is larger than a graph can be")
             for entry in entries:
                 (folder / entry.filename).write_bytes(packed.read(entry))
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
+    except ArchiveError:
+        raise
+    except Exception as error:  # zipfile and zlib have many ways to say that bytes are none of theirs
         raise damaged(f"{type(error).__name__}: {str(error)[:200]}") from error
     return folder / (NAME + SUFFIX)
 

@@ -71,7 +71,7 @@ def unpacked(content: bytes, options: str) -> KeptCode:
         raise ArchiveError(
             "GE5021", f"the options of a compiled graph are damaged: {str(error)[:200]}", next="compile it again"
         ) from None
-    return KeptCode(CompiledFxGraph.load_artifacts(CompiledFxArtifacts(content), config), config)
+    return KeptCode(CompiledFxGraph.loaded(CompiledFxArtifacts(content), config, guarded=True), config)
 
 
 def _options(config: CompilerConfig) -> str:

@@ -8,12 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ge_graph.errors import ConfigError, GeError
+import torch
+
+from ge_graph.errors import ArchiveError, ConfigError, GeError
 from tair_export.ranks import Rank
 from torchair.artifact import bundle, stored_graph
 from torchair.artifact.content import Unknowable
 from torchair.artifact.dependencies import Subject, key
+from torchair.artifact.input_rules import CallRules, InputRule
 from torchair.artifact.plain import Unstorable
+from torchair.artifact.size_conditions import Watch, shape_env_of
 from torchair.artifact.stored_graph import Stored
 
 _ALONE: Final = Rank(0, 1)
@@ -30,23 +34,62 @@ class CompiledFxArtifacts:
     content: bytes
 
 
+class Traced:
+    """What a graph was traced for: its inputs, and what was decided about their sizes.
+
+    Args:
+        gm: The ATen graph; its compilation may decide more.
+    """
+
+    def __init__(self, gm: torch.fx.GraphModule) -> None:
+        self._fakes = [n.meta.get("val") for n in gm.graph.nodes if n.op == "placeholder"]
+        self._watch = Watch(shape_env_of(gm), whole=True)
+
+    def inputs(self) -> list[Any]:
+        """The rule of each input, as JSON.
+
+        Raises:
+            Unstorable: A size has no form as data.
+        """
+        return [InputRule.of(value) for value in self._fakes]
+
+    def conditions(self) -> list[Any]:
+        """What was decided about sizes.
+
+        Raises:
+            Unstorable: A condition has no form as data.
+        """
+        return self._watch.conditions()
+
+
 class CompiledFxGraph:
     """A compiled ATen graph: call it with one list of arguments, which it empties, or with the arguments.
 
     Args:
         stored: The graph, None if the options make none that a file can hold.
         device: Device type of its tensors.
+        traced: What it was traced for; None if that is in ``stored``.
+        rules: What a call has to be, where no guards of dynamo stand before it.
     """
 
     _boxed_call = True
 
-    def __init__(self, call: Callable[[list[Any]], Any], stored: Stored | None, device: str, config: Any) -> None:
+    def __init__(
+        self, call: Callable[[list[Any]], Any], stored: Stored | None, device: str, config: Any,
+        traced: Traced | None = None, rules: CallRules | None = None,
+    ) -> None:  # fmt: skip
         self._call, self._stored, self._device, self._config = call, stored, device, config
+        self._traced, self._rules = traced, rules
 
     def __call__(self, *args: Any) -> Any:
-        if len(args) == 1 and type(args[0]) is list:
-            return self._call(args[0])
-        return self._call(list(args))
+        """Run.
+
+        Errors: ArchiveError GE5040 if the graph was loaded and the call is none that it was traced for.
+        """
+        given = args[0] if len(args) == 1 and type(args[0]) is list else list(args)
+        if self._rules is not None and (why := self._rules.misfit(given)):
+            raise ArchiveError("GE5040", f"loaded artifacts: {why}", next="compile the graph for these arguments")
+        return self._call(given)
 
     def dump_artifacts(self) -> CompiledFxArtifacts:
         """The graph as data, for ``load_artifacts`` in this or another process.
@@ -57,6 +100,9 @@ class CompiledFxGraph:
             if self._stored is None:
                 raise Unstorable("the options make no graph that a file can hold")
             self._stored.contract.device = self._device
+            if self._traced is not None:
+                self._stored.contract.conditions = self._traced.conditions()
+                self._stored.more = {**self._stored.more, "inputs": self._traced.inputs()}
             with tempfile.TemporaryDirectory() as folder:
                 stored_graph.write(self._stored, Path(folder), bundle.NAME, key(Subject(self._config)), _ALONE)
                 packed = bundle.pack(Path(folder))
@@ -75,6 +121,11 @@ class CompiledFxGraph:
         ArchiveError GE502x if the data is damaged, GE5050 if versions, converters or options are others now; else as
         for a graph that is compiled.
         """
+        return CompiledFxGraph.loaded(artifacts, config)
+
+    @staticmethod
+    def loaded(artifacts: CompiledFxArtifacts, config: Any = None, *, guarded: bool = False) -> CompiledFxGraph:
+        """As ``load_artifacts``; ``guarded`` where guards of dynamo stand before the graph, which then has no rules."""
         from torchair.compiler.pipeline import Pipeline, new_number
         from torchair.config.compiler_config import CompilerConfig
 
@@ -93,9 +144,10 @@ class CompiledFxGraph:
                 manifest = bundle.unpack(artifacts.content, Path(folder))
                 stored = stored_graph.read(manifest, wanted, _ALONE)
             device = stored.contract.device
+            rules = None if guarded else CallRules(stored.more["inputs"], stored.contract.found())
             call = Pipeline(options, "forward", new_number()).load_stored(stored, device)
         except GeError:
             raise
         except Exception as error:
             raise bundle.damaged(f"{type(error).__name__}: {str(error)[:200]}") from error
-        return CompiledFxGraph(call, stored, device, options)
+        return CompiledFxGraph(call, stored, device, options, rules=rules)

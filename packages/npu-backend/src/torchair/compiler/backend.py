@@ -66,7 +66,7 @@ class NpuFxCompiler:
         """
         start = time.perf_counter()
         from torchair.compiler import pipeline
-        from torchair.compiler.artifacts import CompiledFxGraph
+        from torchair.compiler.artifacts import CompiledFxGraph, Traced
 
         model_id = pipeline.new_model(gm, self.config) if self.model_id is None else self.model_id
         made = pipeline.Pipeline(self.config, self.phase, model_id, self.training)
@@ -76,8 +76,9 @@ class NpuFxCompiler:
             return made.compile(gm, example_inputs)
         kept: list[Any] = []
         made.on_stored = kept.append
+        traced = Traced(gm)
         call = made.compile(gm, example_inputs)
-        return CompiledFxGraph(call, kept[0] if kept else None, pipeline.device_of(gm), self.config)
+        return CompiledFxGraph(call, kept[0] if kept else None, pipeline.device_of(gm), self.config, traced)
 
 
 def get_compiler(compiler_config: CompilerConfig | None = None) -> NpuFxCompiler:
@@ -363,7 +364,7 @@ def _compile_graph(
             decompositions=table,
             keep_inference_input_mutations=bool(config.experimental_config.keep_inference_input_mutation),
             more={**_joint(config), **more},
-            tracing=KeepWhole(),
+            tracing=KeepWhole(sparse_gradients=config.fallback.value == "split"),
         )
     except silent_fallbacks() as error:
         raise TraceError(

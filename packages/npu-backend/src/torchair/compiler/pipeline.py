@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -509,7 +510,8 @@ class Pipeline(FxProgress):
         trace_artifact(self._traced, "string", lambda: to_text(lowered.graph))
         with self.timed("engine") as note:
             start = time.perf_counter()
-            executable = engine.compile(lowered.graph, {**options, **_written(lowered, engine)})
+            own = {**_written(lowered, engine), **self._numerics(engine)}
+            executable = engine.compile(lowered.graph, {**options, **own})
             records.graph_compiled(lowered, number, engine.name, time.perf_counter() - start)
             executable = observers.with_data_dump(executable, lowered.graph, options, self.stage, engine)
             run = records.with_graph_runs(boxed_run(executable, guarded=self.guarded), number)
@@ -520,6 +522,11 @@ class Pipeline(FxProgress):
             for observer in self.observers:
                 observer.output_code(self.stage, text)
         return boxed(records.with_runs(call, self._label))
+
+    def _numerics(self, engine: Any) -> Mapping[str, str]:
+        """Whose rounding the embedded engine shows; a device has its own."""
+        chip = self.config.numerics.value
+        return {"engine.numerics": chip} if chip is not None and engine.name == "cpu" else {}
 
     def _engine_options(self, stored: Stored, body: GeBody) -> Mapping[str, str]:
         lowered, graph = body.lowered, body.lowered.graph
@@ -625,11 +632,18 @@ def device_of(gm: torch.fx.GraphModule) -> str:
     return "cpu"
 
 
+engine_here: Final[ContextVar[Engine | None]] = ContextVar("engine_here", default=None)
+"""The engine of this thread's compilations in the place of those that are installed, None for these."""
+
+
 def choose_engine(device: str) -> Engine:
-    """The engine for a device type; ``TAIR_ENGINE`` forces one.
+    """The engine for a device type: that of ``engine_here``; else ``TAIR_ENGINE`` forces one.
 
     Errors: EngineError with the reason of each rejection.
     """
     from ge_runtime.discovery import choose
+
+    if (engine := engine_here.get()) is not None:
+        return engine
 
     return choose(device, os.environ.get("TAIR_ENGINE") or None)

@@ -594,7 +594,8 @@ class CompilerConfig(NpuBaseConfig):
 
     def only_on_a_device(self) -> list[str]:
         """Options set away from their default that only a device honours."""
-        return self._changed("device")
+        rounding = [] if self.numerics.value is not None else self._changed("numerics")
+        return self._changed("device") + rounding
 
     def _changed(self, effective: Effective) -> list[str]:
         rows = ((path, find(self, path)) for path, row in self._rows if row.effective == effective)

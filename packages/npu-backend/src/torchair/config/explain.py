@@ -17,7 +17,8 @@ Use = Literal["max-autotune", "reduce-overhead", "eager", "export"]
 
 _EVERYWHERE: Final = frozenset((
     "mode", "post_grad_custom_pre_pass", "post_grad_custom_post_pass", "debug.fx_summary.type",
-    "experimental_config.remove_noop_ops", "experimental_config.pattern_fusion_pass", "experimental_config.npu_fx_pass",
+    "debug.verify_rewrites", "experimental_config.remove_noop_ops", "experimental_config.pattern_fusion_pass",
+    "experimental_config.npu_fx_pass",
 ))  # fmt: skip
 _NOT_EXPORTING: Final = frozenset((
     "debug.fx_summary.skip_compile", "debug.data_dump.type", "debug.data_dump.filter", "debug.data_dump.path",
@@ -57,7 +58,7 @@ class Effect:
     Attributes:
         option: Its path, or its name in the flat options of npugraph_ex.
         acts: Whether it does something here.
-        why: ``acts``, ``acts on a device only``, or ``ignored: `` and the reason.
+        why: ``acts``, ``acts on a device only`` or on what else, or ``ignored: `` and the reason.
     """
 
     option: str
@@ -103,6 +104,10 @@ def explain(config: Any, use: Use, *, on_device: bool, everything: bool = False)
             why = "refused: not built in this version"
         elif row.effective == "device" and not on_device:
             why = "acts on a device only"
+        elif row.effective == "numerics" and not on_device and values["numerics"].value is None:
+            why = "acts on a device, or here under config.numerics"
+        elif path == "numerics" and on_device:
+            why = "ignored: the chip rounds by itself"
         flat = config.graph_ex is not None and path.startswith(_CAPTURED)
         value = escape.line(repr(option.value), 60)
         effects.append(Effect(path.removeprefix(_CAPTURED) if flat else path, value, not why, why or "acts"))

@@ -20,7 +20,7 @@ TRUE_FALSE: Final = {True: "true", False: "false"}
 
 Kind = Literal["choice", "int", "text", "name", "directory", "file", "path", "callable", "int_list", "dict", "tuple"]
 Affects = Literal["graph", "runtime", "none"]
-Effective = Literal["here", "device", "later"]
+Effective = Literal["here", "device", "numerics", "later"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,9 @@ class Option:
         kind: What values are: one of ``choices``, an int in ``low..high``, text of a form, a path, a callable …
         default: Value before anybody sets it.
         affects: ``graph`` (part of a cache key), ``runtime`` (same graph, other execution) or ``none`` (only looks).
-        effective: ``here`` (on every engine), ``device`` (needs an NPU, reported once elsewhere), ``later`` (not
-            built yet: a value other than the default is refused when compiling).
+        effective: ``here`` (on every engine), ``device`` (needs an NPU, reported once elsewhere), ``numerics`` (as
+            ``device``, but the embedded engine honours it under ``config.numerics``), ``later`` (not built yet: a value
+            other than the default is refused when compiling).
         here: Effect on the embedded engine, one sentence.
         device: Effect on a device, one sentence.
         choices: Allowed values of a ``choice``; may hold None.
@@ -129,6 +130,12 @@ TOP: Final = (
            form=r"[A-Za-z0-9_]+", example="ascend910b"),
     _flag("check_soc_error", False, "none", "here",
           "With check_soc: an operator without a kernel is an error instead of a warning.", device="Same."),
+    Option("numerics", "choice", None, "runtime", "here",
+           "The chip whose rounding the embedded engine shows: HF32, float16 and bfloat16 with float32 accumulation, "
+           "casts, and the options of precision in ge_config; ':saturation' is the overflow mode without infinity and "
+           "NaN. See docs/device.md.", "None: the chip rounds itself.",
+           choices=(None, "ascend910b", "ascend910b:saturation", "ascend910_93", "ascend910_93:saturation",
+                    "ascend950")),
     Option("cann_version", "text", None, "graph", "here",
            "The CANN, of 8.2 to 9.1, whose operator definitions graphs are built and checked against; None: the newest "
            "known.", "Same.",
@@ -236,18 +243,23 @@ GE: Final = (
            "Upper limits of AI cores and vector cores, at most the chip's; a chip with one kind of core takes '24' or "
            "'24|'. An operator's own limit wins.", form=r"[1-9]\d*(\|([1-9]\d*)?)?",
            example="24|48", ge_key="ge.aicoreNum"),
-    Option("ge_config.precision_mode", "choice", None, "graph", "device", "None: element types are those of the model.",
+    Option("ge_config.precision_mode", "choice", None, "graph", "numerics",
+           "With config.numerics: operands and results of the operators it names are rounded to its type.",
            "Types that GE may compute in; None leaves it to the chip.",
            choices=(None, "fp16", "origin", "cube_fp16in_fp32out", "mixed_float16", "mixed_bfloat16", "mixed_hif8",
                     "cube_hif8"), ge_key="ge.exec.precision_mode_v2"),
-    Option("ge_config.op_precision_mode", "file", None, "graph", "device", "None.",
+    Option("ge_config.op_precision_mode", "file", None, "graph", "numerics",
+           "With config.numerics: enable_float_32_execution and enable_hi_float_32_execution act; others are reported.",
            "An ini file with the precision of single operators.", ge_key="ge.exec.op_precision_mode"),
-    Option("ge_config.modify_mixlist", "file", None, "graph", "device", "None.",
+    Option("ge_config.modify_mixlist", "file", None, "graph", "numerics",
+           "With config.numerics and a mixed precision_mode: which operators round; GE's own lists are not known.",
            "A JSON file that moves operators between the lists of mixed precision; needs a mixed precision_mode.",
            ge_key="ge.exec.modify_mixlist"),
-    Option("ge_config.customize_dtypes", "file", None, "graph", "device", "None.",
+    Option("ge_config.customize_dtypes", "file", None, "graph", "numerics",
+           "With config.numerics: operands and results of the named operators are rounded to these types.",
            "A file with the element types of single operators.", ge_key="ge.customizeDtypes"),
-    Option("ge_config.allow_hf32", "choice", None, "graph", "device", "None.",
+    Option("ge_config.allow_hf32", "choice", None, "graph", "numerics",
+           "With config.numerics: operands of these operators are rounded to HF32; '10' if it is not set.",
            "Convolutions (first digit) and matrix products (second) of float32 may round to HF32; GE's default is "
            "'10'.", choices=(None, "00", "01", "10", "11"), ge_key="ge.exec.allow_hf32"),
     Option("ge_config.deterministic_level", "choice", None, "graph", "device", "None.",

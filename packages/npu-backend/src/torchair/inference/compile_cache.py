@@ -38,6 +38,7 @@ from tair_export.ranks import Rank, current
 from torchair.artifact import stored_graph, traced_call
 from torchair.artifact.cache import CacheEntry, known_key
 from torchair.artifact.fx_text import known_value
+from torchair.artifact.input_rules import InputRule
 from torchair.artifact.plain import Unstorable
 from torchair.artifact.size_conditions import Watch, shape_env_of
 from torchair.artifact.stored_graph import Contract, Stored
@@ -48,7 +49,7 @@ from torchair.compiler.pipeline import Pipeline, new_number
 from torchair.config.compiler_config import CompilerConfig
 from torchair.config.log import logger
 from torchair.inference import reads
-from torchair.inference.loaded_call import InputRule, LoadedCall
+from torchair.inference.loaded_call import LoadedCall
 from torchair.inference.place import Place
 
 FILE: Final = "compiled_module"

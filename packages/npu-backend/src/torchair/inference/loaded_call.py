@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ge_graph.escape import line
-from tair_export.guards import Expr, check, function, holds, text
 from torchair.artifact import stored_graph, traced_call
-from torchair.artifact.plain import plain, unplain
-from torchair.artifact.size_conditions import listed
+from torchair.artifact.input_rules import InputRule, broken, tested
 from torchair.artifact.stored_graph import Stored
 from torchair.artifact.traced_call import PathRoots
 from torchair.compiler.gears import Gears
@@ -50,7 +45,7 @@ class LoadedCall:
         self._order, self._count = contract.order, contract.outputs
         self._build = traced_call.builder(record["result"], contract.outputs, names)
         self._gears = _read_gears(record["gears"], len(self._paths))
-        self._conditions = [(c, function(c)) for c in contract.found()]
+        self._conditions = tested(contract.found())
         self._rules = [InputRule.read(each) for each in record["inputs"]]
         if len(self._rules) != len(self._paths):
             raise ValueError("rules of inputs")
@@ -102,7 +97,7 @@ class LoadedCall:
             if why := self._rules[at].misfit(value, sizes):
                 return self._retrace(args, kwargs, f"input {self._shown(at)} {why}")
             flat.append(value)
-        if why := self._broken(flat, sizes):
+        if why := broken(self._rules, self._conditions, flat, sizes, self._shown):
             return self._retrace(args, kwargs, why)
         if self._gears is not None:
             self._gears.check(flat)
@@ -115,16 +110,6 @@ class LoadedCall:
 
         return self._build(outs[: self._count], given)
 
-    def _broken(self, flat: Sequence[Any], sizes: Mapping[str, int]) -> str:
-        """What of the conditions does not hold for the sizes of a call; empty if all do."""
-        for at, rule in enumerate(self._rules):
-            if rule.derived and (why := rule.underived(flat[at], sizes)):
-                return f"input {self._shown(at)} {why}"
-        for condition, test in self._conditions:
-            if not holds(test, sizes):
-                return f"the sizes break the condition {text(condition)}, under which the graph was traced"
-        return ""
-
 
 def _read_gears(content: Any, inputs: int) -> Gears | None:
     if content is None:
@@ -134,91 +119,3 @@ def _read_gears(content: Any, inputs: int) -> Gears | None:
     if any(not 0 <= at < inputs for at, _, _ in places) or any(len(c) != len(places) for c in combinations):
         raise ValueError("gears")
     return Gears(places, combinations)
-
-
-Pattern = tuple["Expr | None", ...]
-
-
-@dataclass(frozen=True, slots=True)
-class InputRule:
-    """What an input of dynamo's graph has to be.
-
-    Attributes:
-        dtype: Of a tensor; None for a number.
-        size: Of a tensor: a number, a symbol or an expression for each dimension; a number's own as the only entry,
-            None if it has none.
-        stride: Of a tensor, for the symbols that are nowhere else; None for what was not symbolic.
-        derived: Whether ``size`` has expressions.
-    """
-
-    dtype: torch.dtype | None
-    size: Pattern
-    stride: Pattern
-    derived: bool
-
-    @classmethod
-    def of(cls, value: Any) -> list[Any]:
-        """The rule of a fake value in dynamo's graph, as JSON.
-
-        Raises:
-            Unstorable: A size has no form as data.
-        """
-        if not isinstance(value, torch.Tensor):
-            return [None, [listed(value.node.expr) if isinstance(value, torch.SymInt) else None], []]
-        stride = value.stride() if value.layout is torch.strided else ()
-        symbolic = [listed(s.node.expr) if isinstance(s, torch.SymInt) else None for s in stride]
-        sizes = [listed(d.node.expr) if isinstance(d, torch.SymInt) else d for d in value.shape]
-        return [plain(value.dtype), sizes, symbolic]
-
-    @classmethod
-    def read(cls, content: Any) -> InputRule:
-        """The rule from a file.
-
-        Raises:
-            ValueError, TypeError, KeyError: It is none.
-        """
-        dtype, size, stride = content
-        for each in (*size, *stride):
-            if each is not None:
-                check(each)
-        found = unplain(dtype)
-        if not isinstance(found, torch.dtype) and (found is not None or len(size) != 1):
-            raise ValueError("type of an input")
-        return cls(found, tuple(size), tuple(stride), any(isinstance(d, list) for d in size))
-
-    def misfit(self, value: Any, sizes: dict[str, int]) -> str:
-        """Why a value is not what was traced, empty if it is.
-
-        Args:
-            sizes: Symbols seen in this call so far, with their values; added to.
-        """
-        if self.dtype is None:
-            if not isinstance(value, (int, float)):
-                return f"is a {type(value).__name__}, a number was traced"
-            wanted = self.size[0]
-            fits = not isinstance(wanted, str) or (type(value) is int and sizes.setdefault(wanted, value) == value)
-            return "" if fits else f"is {value}, {sizes.get(str(wanted))} was traced"
-        if not isinstance(value, torch.Tensor):
-            return f"is a {type(value).__name__}, a tensor was traced"
-        if value.dtype is not self.dtype or value.dim() != len(self.size):
-            return f"is {value.dtype} of {value.dim()} dimensions, traced were {self.dtype} of {len(self.size)}"
-        for dim, (wanted, got) in enumerate(zip(self.size, value.shape)):
-            if isinstance(wanted, list):
-                continue
-            expected = sizes.setdefault(wanted, got) if isinstance(wanted, str) else wanted
-            if got != expected:
-                return f"has size {got} in dimension {dim}, {expected} was traced"
-            if isinstance(wanted, str) and got < 2:
-                return f"has size {got} in dimension {dim}; sizes 0 and 1 are traced for themselves"
-        for wanted, got in zip(self.stride, value.stride()):
-            if isinstance(wanted, str) and wanted not in sizes:
-                sizes[wanted] = got
-        return ""
-
-    def underived(self, value: Any, sizes: Mapping[str, int]) -> str:
-        """Why sizes that are expressions of others are not what they should be, empty if they are."""
-        shape = value.shape if isinstance(value, torch.Tensor) else (value,)
-        for dim, (wanted, got) in enumerate(zip(self.size, shape)):
-            if isinstance(wanted, list) and not holds(function(["==", wanted, int(got)]), sizes):
-                return f"has size {got} in dimension {dim}, {text(wanted)} was traced"
-        return ""

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from ge_converters.base.torch_compat import guarded_sources
+from ge_converters.base.torch_frames import imported_modules
 from torchair.artifact.content import Content, Unknowable, is_known, is_known_file, source_digest
 from torchair.artifact.plain import Unstorable
 
@@ -47,7 +48,7 @@ def of_trace(tx: Any, traced: Iterable[types.CodeType], content: Content) -> dic
 
 def _values(tx: Any) -> list[list[str]]:
     """Module, name and digest of the plain globals that dynamo guards."""
-    modules, own = dict(tx.output.import_sources), str(tx.f_globals.get("__name__"))
+    modules, own = imported_modules(tx), str(tx.f_globals.get("__name__"))
     found = {}
     for source in guarded_sources(tx):
         module, name = modules.get(getattr(getattr(source, "base", None), "global_name", "")), None

@@ -41,10 +41,15 @@ def refuse(what: str, next: str) -> NoReturn:
     Dynamo cannot trace the making of our errors. Told to break the graph here, it runs the function eagerly, which
     raises; under ``fullgraph=True`` it shows the text given here with the user's lines that led to it.
     """
-    if torch.compiler.is_compiling():
-        from ge_converters.base.torch_compat import graph_break
+    from ge_converters.base.torch_compat import call_untraced, graph_break
 
+    if torch.compiler.is_compiling():
         graph_break(f"[GE1030] {what}. Next: {next}")
+    call_untraced(_raise, what, next)
+    raise AssertionError
+
+
+def _raise(what: str, next: str) -> NoReturn:
     from ge_graph.errors import ConfigError
 
     raise ConfigError("GE1030", what, next=next)

@@ -20,13 +20,14 @@ from torchair.passes.scopes import check_scopes
 from torchair.passes.step_numbers import NumbersOnDevice
 from torchair.passes.symbolic_inputs import DeriveSymbols
 from torchair.passes.view_chains import MergeViews
+from torchair.passes.written_regions import ReturnWrites
 
 if TYPE_CHECKING:
     import torch
 
     from torchair.config.compiler_config import CompilerConfig
 
-BEFORE_USER: Final[tuple[FxPass, ...]] = (DropForwardMarkers(),)
+BEFORE_USER: Final[tuple[FxPass, ...]] = (DropForwardMarkers(), ReturnWrites())
 BUILT_IN: Final[tuple[FxPass, ...]] = (DeriveSymbols(), RemoveNoops(), FusePatterns(), FuseRmsNorm(), MergeViews())
 AFTER_USER: Final[tuple[FxPass, ...]] = (ThreadWaits(), PairTaggedEvents())
 # Their results write memory; they only run in mode reduce-overhead.

@@ -19,8 +19,10 @@ from ge_converters.decompose.formulas import (
     general,
     internal,
     jagged,
+    learned_quantization,
     made_numbers,
     matrices,
+    quantized,
     segments,
     special,
     view_copies,
@@ -28,7 +30,19 @@ from ge_converters.decompose.formulas import (
     windows,
 )
 
-_MODULES: Final = (general, internal, jagged, made_numbers, matrices, segments, special, view_gradients, windows)
+_MODULES: Final = (
+    general,
+    internal,
+    jagged,
+    learned_quantization,
+    made_numbers,
+    matrices,
+    quantized,
+    segments,
+    special,
+    view_gradients,
+    windows,
+)
 _BESIDE: Final = (windows, matrices, complex_numbers, double_pools, beside_native)
 
 

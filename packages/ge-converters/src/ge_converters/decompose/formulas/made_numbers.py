@@ -1,4 +1,4 @@
-"""Tensors that are made out of a length: windows of signals, and frequencies of Fourier transforms."""
+"""Tensors that are made and not computed: windows of signals and frequencies of a length, samples."""
 
 from __future__ import annotations
 
@@ -69,12 +69,21 @@ def rfftfreq(n: int, d: float = 1.0, *, dtype: Any = None, **more: Any) -> Tenso
     return torch.arange(n // 2 + 1, **_kind(dtype, more)) * (1 / (n * d))
 
 
+def _dirichlet(self: Tensor, generator: Any = None) -> Tensor:
+    """Samples of a Dirichlet distribution: gamma samples as shares of their sum."""
+    if generator is not None:
+        return NotImplemented
+    drawn = torch._standard_gamma(self)
+    return drawn / drawn.sum(-1, keepdim=True)
+
+
 FORMULAS: Final[dict[str, Callable[..., Any]]] = {
     **dict.fromkeys(("hann_window.default", "hann_window.periodic"), _hann),
     **{f"hamming_window.{name}": _hamming for name in ("default", "periodic", "periodic_alpha", "periodic_alpha_beta")},
     **dict.fromkeys(("blackman_window.default", "blackman_window.periodic"), _blackman),
     **dict.fromkeys(("bartlett_window.default", "bartlett_window.periodic"), _window(_bartlett)),
     **{f"kaiser_window.{name}": _window(_kaiser) for name in ("default", "periodic", "beta")},
+    "_sample_dirichlet.default": _dirichlet,
     "fft_fftfreq.default": fftfreq,
     "fft_rfftfreq.default": rfftfreq,
 }

@@ -17,7 +17,7 @@ from torch import Tensor
 from ge_runtime.cpu.kernels.numerics import keep_bits, sum_to, wide
 from ge_runtime.cpu.plan_context import PlanContext
 from ge_runtime.cpu.registry import Call, kernel, plan
-from ge_runtime.cpu.values import listed
+from ge_runtime.cpu.values import listed, traced
 from ge_runtime.errors import refused
 
 _SOURCE = "ops-transformer: attention/flash_attention_score, documentation"
@@ -118,9 +118,16 @@ def fused(q: Tensor, k: Tensor, v: Tensor, rule: Rule, mask: Tensor | None, bias
         shown = None if hide is None else ~hide
     else:
         shown = bias.to(q.dtype) if hide is None else bias.to(q.dtype).masked_fill(hide, float("-inf"))
-    return torch.nn.functional.scaled_dot_product_attention(
+    out = torch.nn.functional.scaled_dot_product_attention(
         q, k, v, attn_mask=shown, is_causal=causal, scale=rule.scale, enable_gqa=q.shape[1] != k.shape[1]
     )
+    if traced(out):  # the program cannot choose: what follows from the query alone
+        return out.masked_fill(q.isnan().any(-1, keepdim=True), float("nan"))
+    suspicious = bool(((out == 0) | ~out.isfinite()).any())
+    if suspicious and not (bool(q.isfinite().all()) and bool(k.isfinite().all())):
+        # ATen takes a row of NaN for one that sees nothing and gives 0; of 16 bits it makes NaN of a weight of 0
+        return explicit(scores(q, k, rule, mask, bias), v, None, 1.0)[0]
+    return out
 
 
 def for_queries(x: Tensor, heads: int) -> Tensor:

@@ -56,6 +56,14 @@ def _aten_form(x: Tensor, *vectors: Tensor | None) -> list[Tensor | None]:
     return [v if v is None or v.dtype is dtype else v.to(dtype) for v in vectors]
 
 
+def _ensure_vectors(op: str, x: Tensor, channel: int, **vectors: Tensor) -> None:
+    """Refuse vectors that have not one element a channel: ATen believes it."""
+    if not -x.dim() <= channel < x.dim():
+        raise refused(op, f"channel {channel} of {list(x.shape)}")
+    for name, given in vectors.items():
+        ensure_elements(op, name, given, x.shape[channel])
+
+
 def _channel_second(x: Tensor, channel: int) -> Tensor:
     return x if channel == 1 else x.movedim(channel, 1)
 
@@ -72,7 +80,9 @@ def batch_norm_v3(
     In training the running variance takes the unbiased one (factor 1 for a single element); out of training the running
     statistics pass through and the save_ outputs, which the definition leaves open, hold what the result was made with.
     """
-    w, b, mean, var = _aten_form(x, weight, bias, running_mean, running_var)
+    vectors = {"weight": weight, "bias": bias, "running_mean": running_mean, "running_var": running_var}
+    _ensure_vectors("BatchNormV3", x, channel, **vectors)
+    w, b, mean, var = _aten_form(x, *vectors.values())
     data = _channel_second(x, channel)
     if not is_training:
         y = torch.native_batch_norm(data, w, b, mean, var, False, momentum, epsilon)[0]
@@ -106,11 +116,8 @@ def batch_norm_grad_v3(
     """Gradients for x, weight and bias; training uses the saved statistics, evaluation the running ones."""
     op = "BatchNormGradV3"
     ensure_sizes(op, "dy", dy, x.shape)
-    if not -x.dim() <= channel < x.dim():
-        raise refused(op, f"channel {channel} of {list(x.shape)}")
-    names = "weight", "running_mean", "running_var", "save_mean", "save_rstd"
-    for name, given in zip(names, (weight, running_mean, running_var, save_mean, save_rstd)):
-        ensure_elements(op, name, given, x.shape[channel])
+    statistics = {"running_mean": running_mean, "running_var": running_var}
+    _ensure_vectors(op, x, channel, weight=weight, **statistics, save_mean=save_mean, save_rstd=save_rstd)
     w, rm, rv, sm, sr = _aten_form(x, weight, running_mean, running_var, save_mean, save_rstd)
     dx, dw, db = _ATEN.native_batch_norm_backward.default(
         _channel_second(dy, channel), _channel_second(x, channel), w, rm, rv, sm, sr, is_training, epsilon, [True] * 3
@@ -202,6 +209,7 @@ def bn_infer(
     x: Tensor, scale: Tensor, offset: Tensor, mean: Tensor, variance: Tensor, *, epsilon: float, channel: int = 1
 ) -> Tensor:
     """``(x - mean) * scale / sqrt(variance + epsilon) + offset``."""
+    _ensure_vectors("BNInfer", x, channel, scale=scale, offset=offset, mean=mean, variance=variance)
     w, b, m, v = _aten_form(x, scale, offset, mean, variance)
     y = torch.native_batch_norm(x.movedim(channel, 1), w, b, m, v, False, 0.0, epsilon)[0]
     return y.movedim(1, channel)  # type: ignore[no-any-return]

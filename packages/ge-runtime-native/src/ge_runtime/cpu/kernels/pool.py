@@ -328,6 +328,7 @@ def avg_pool(x: Tensor, w: Window, exclusive: bool, divisor: int) -> Tensor:
 def avg_pool_grad(grad: Tensor, shape: Numbers, w: Window, exclusive: bool, divisor: int, clip: bool = True) -> Tensor:
     """Spread each gradient element over its window, divided as in the forward operator."""
     extent, rank = list(shape[2:]), len(w.size)
+    ensure_sizes("pooling gradient", "the gradient", grad, [*shape[:2], *w.out])
     count = float(divisor) if divisor else _counts(extent, w, exclusive, clip).clamp(min=1)
     share = wide(grad) / count
     cover = w.cover(extent)

@@ -216,6 +216,57 @@ def multinomial_with_replacement(
     return picked.reshape([*x.shape[:-1], numsamples])
 
 
+# Draws of given distributions, for each element of a tensor of parameters
+
+
+def _generator(key: int) -> torch.Generator:
+    return torch.Generator().manual_seed(key % 2**63)
+
+
+def _non_negative(op: str, name: str, x: Tensor) -> Tensor:
+    if bool((~(x >= 0)).any()):
+        raise refused(op, f"{name} has an element that is negative or not a number")
+    return x.double()
+
+
+@kernel("RandomPoisson", host=("shape",))
+@opaque(lambda shape, rate, *, dtype=DataType.DT_INT64, **_: ([*listed(shape), *rate.shape], torch_dtype(dtype)))
+def random_poisson(
+    shape: Any, rate: Tensor, *, dtype: int = DataType.DT_INT64, seed: int = 0, seed2: int = 0
+) -> Tensor:  # fmt: skip
+    """``shape`` Poisson numbers of each rate, of shape + rate's shape."""
+    rates = _non_negative("RandomPoisson", "rate", rate).expand([*listed(shape), *rate.shape])
+    return torch.poisson(rates, _generator(_attribute_seed(seed, seed2))).to(torch_dtype(dtype))
+
+
+@kernel("RandomGamma", host=("shape",))
+@opaque(lambda shape, alpha, **_: ([*listed(shape), *alpha.shape], alpha.dtype))
+def random_gamma(shape: Any, alpha: Tensor, *, seed: int = 0, seed2: int = 0) -> Tensor:
+    """``shape`` gamma numbers of scale 1 of each concentration, of shape + alpha's shape."""
+    concentration = _non_negative("RandomGamma", "alpha", alpha).expand([*listed(shape), *alpha.shape])
+    drawn = torch._standard_gamma(concentration, _generator(_attribute_seed(seed, seed2)))
+    return drawn.to(alpha.dtype)
+
+
+rows({"RandomGammaGrad": lambda alpha, sample: torch._standard_gamma_grad(alpha, sample)})
+
+
+@kernel("StatelessRandomBinomial", host=("shape",))
+@opaque(_of_shape)
+def stateless_random_binomial(
+    shape: Any, seed: Tensor, counts: Tensor, probs: Tensor, *, dtype: int = DataType.DT_INT32
+) -> Tensor:
+    """How many of counts trials succeed, each with probability probs; both are broadcast to the shape."""
+    sizes = listed(shape)
+    trials = _non_negative("StatelessRandomBinomial", "counts", counts).expand(sizes)
+    chances = _non_negative("StatelessRandomBinomial", "probs", probs).expand(sizes)
+    if bool((chances > 1).any()):
+        raise refused("StatelessRandomBinomial", "probs has an element above 1")
+    first, second = (int(s) for s in seed.reshape(-1).tolist())
+    drawn = torch.binomial(trials, chances, _generator((first + second * 0x9E3779B97F4A7C15) % _U64))
+    return drawn.to(torch_dtype(dtype))
+
+
 # Dropout: a mask of bits, least significant first, in whole blocks of 128 bits
 
 

@@ -18,7 +18,7 @@ from ge_graph.ports import PLACEHOLDERS
 from torchair.passes.proofs import samples
 from torchair.passes.proofs.claims import Comparison, Part, Step, Verdict, Version, described, numbered
 from torchair.passes.proofs.sizes import Sizes
-from torchair.passes.proofs.tolerances import Tolerance
+from torchair.passes.proofs.tolerances import Tolerance, kinds_for
 
 _ELEMENTS: Final = 1 << 24
 _TEXT_BYTES: Final = 1 << 16  # constants of more are not compared by content
@@ -152,6 +152,7 @@ def _evaluate(
 
     reason, seen = "", 0
     in_double = _narrow(a) and _widens(a) and _widens(b)
+    tested = kinds_for({s.target for s in b.steps} - {s.target for s in a.steps})
     for sizes in found:
         known = texts(sizes)
         try:
@@ -161,7 +162,7 @@ def _evaluate(
         except Exception as error:  # noqa: BLE001  (what cannot stand alone is tested as part of something larger)
             reason = reason or f"{type(error).__name__}: {error}"
             continue
-        for kind, wide in [*((k, False) for k in samples.KINDS), *[("ordinary", True)] * in_double]:
+        for kind, wide in [*((k, False) for k in tested), *[("ordinary", True)] * in_double]:
             inputs = [
                 torch.tensor(number, dtype=TORCH_OF[_wider(value.dtype, wide)]) if number is not None
                 else samples.fill(torch.empty(shape, dtype=TORCH_OF[_wider(value.dtype, wide)]), kind, place)
@@ -179,7 +180,7 @@ def _evaluate(
             except Exception as error:  # noqa: BLE001
                 return Verdict(False, _told(a, b, f"it raises {type(error).__name__}: {error}", kind, sizes), a, b)
             seen += 1
-            text = samples.difference(want, got, tolerance.of(want, wide=wide))
+            text = samples.difference(want, got, tolerance.of(want, wide=wide), kind)
             if text:
                 kind = f"{kind} float64" if wide else kind
                 return Verdict(False, _told(a, b, text, kind, sizes), a, b)

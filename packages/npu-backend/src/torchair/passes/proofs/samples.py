@@ -10,6 +10,8 @@ import torch
 KINDS: Final = ("ordinary", "repeated", "special", "dense", "extreme")
 """What tensors are filled with: usual numbers; one number everywhere; a few NaN, infinities, zeros of both signs and
 denormal numbers among usual ones; as many of these as usual ones; the largest and smallest of the type."""
+NO_INFINITIES: Final = ("ordinary", "repeated", "undefined", "extreme")
+"""The same for what is another function of infinities only: undefined is special without them."""
 
 
 def fill(value: torch.Tensor, kind: str, seed: int) -> torch.Tensor:
@@ -17,7 +19,7 @@ def fill(value: torch.Tensor, kind: str, seed: int) -> torch.Tensor:
     if not value.numel():
         return value
     # what is odd must not stand in the same places for each kind
-    generator = torch.Generator().manual_seed(31 * seed + KINDS.index(kind))
+    generator = torch.Generator().manual_seed(31 * seed + (*KINDS, "undefined").index(kind))
     size, dtype = tuple(value.shape), value.dtype
     if dtype.is_complex:
         parts = [fill(torch.empty(size, dtype=dtype.to_real()), kind, seed + i) for i in (0, 1)]
@@ -45,6 +47,8 @@ def _floats(size: tuple[int, ...], dtype: torch.dtype, kind: str, generator: tor
     elif kind != "ordinary":
         known = torch.finfo(dtype)
         odd = [math.nan, math.inf, -math.inf, 0.0, -0.0, known.smallest_normal / 2]
+        if kind == "undefined":
+            odd = [n for n in odd if not math.isinf(n)]
         if kind == "extreme":
             odd = [known.max, known.min, known.smallest_normal, -known.smallest_normal]
         # each of them as often as the others: a small tensor has them all
@@ -66,15 +70,23 @@ def _integers(size: tuple[int, ...], dtype: torch.dtype, kind: str, generator: t
     return odd[order % len(odd)]
 
 
-def difference(old: Any, new: Any, tolerance: float) -> str:
+def types(value: Any) -> Any:
+    """The element types of a result."""
+    return [types(v) for v in value] if isinstance(value, (tuple, list)) else getattr(value, "dtype", type(value))
+
+
+def difference(old: Any, new: Any, tolerance: float, kind: str = "ordinary") -> str:
     """How two results differ; empty if they do not.
 
-    Bits count, but for those of NaN. With a tolerance, finite numbers may differ by so much of the largest one.
+    Bits count, but for those of NaN. With a tolerance, finite numbers may differ by so much of the largest one, or by
+    less than the smallest normal number; and of extreme operands, all finite, an inner result may leave the type in one
+    order of operations only: what is not finite is not compared there, nor are numbers of 16 bits, which a lost score
+    or weight changes.
     """
     if isinstance(old, (tuple, list)) and isinstance(new, (tuple, list)):
         if len(old) != len(new):
             return f"{len(new)} results, {len(old)} before"
-        found = (difference(a, b, tolerance) for a, b in zip(old, new))
+        found = (difference(a, b, tolerance, kind) for a, b in zip(old, new))
         return next((text for text in found if text), "")
     if not isinstance(old, torch.Tensor) or not isinstance(new, torch.Tensor):
         return "" if _one(old) == _one(new) else f"{new!r}, {old!r} before"
@@ -83,7 +95,7 @@ def difference(old: Any, new: Any, tolerance: float) -> str:
     old, new = old.detach().cpu(), new.detach().cpu()
     if old.dtype.is_complex:
         old, new = torch.view_as_real(old), torch.view_as_real(new)
-    wrong = _differing(old, new, tolerance)
+    wrong = _differing(old, new, tolerance, kind)
     if not bool(wrong.any()):
         return ""
     first = torch.nonzero(wrong.reshape(-1) if wrong.dim() == 0 else wrong)[0].tolist()
@@ -91,7 +103,7 @@ def difference(old: Any, new: Any, tolerance: float) -> str:
     return f"element {list(place)} is {new[place].item()!r}, {old[place].item()!r} before"
 
 
-def _differing(old: torch.Tensor, new: torch.Tensor, tolerance: float) -> torch.Tensor:
+def _differing(old: torch.Tensor, new: torch.Tensor, tolerance: float, kind: str) -> torch.Tensor:
     if not old.dtype.is_floating_point:
         return old != new
     a, b = old.double(), new.double()
@@ -100,7 +112,9 @@ def _differing(old: torch.Tensor, new: torch.Tensor, tolerance: float) -> torch.
     if tolerance:
         finite = torch.isfinite(a) & torch.isfinite(b)
         scale = a[finite].abs().max() if bool(finite.any()) else torch.zeros(())
-        wrong &= ~(finite & ((a - b).abs() <= tolerance * scale))
+        wrong &= ~(finite & ((a - b).abs() <= max(tolerance * float(scale), torch.finfo(old.dtype).tiny)))
+        if kind == "extreme":
+            wrong &= finite if torch.finfo(old.dtype).bits > 16 else torch.zeros_like(wrong)
     return wrong
 
 

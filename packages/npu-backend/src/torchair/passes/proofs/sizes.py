@@ -8,6 +8,7 @@ from typing import Any, Final
 import sympy
 import torch
 
+from ge_converters.base.torch_compat import symbol_values
 from torchair.passes.base import value_of
 
 # What a size is that only data decide.
@@ -47,8 +48,7 @@ def choices(gm: torch.fx.GraphModule) -> list[Sizes]:
     environment = next((_environment(n) for n in gm.graph.nodes if _environment(n) is not None), None)
     if environment is None:
         return [Sizes({})]
-    traced = environment.backed_var_to_val if hasattr(environment, "backed_var_to_val") else environment.var_to_val
-    known = {symbol: int(number) for symbol, number in traced.items() if number.is_integer}
+    known = symbol_values(environment)
     made = [Sizes(known)]
     for other in _others(known):
         if _allowed(environment, other):

@@ -1,0 +1,72 @@
+"""Process groups of several ranks in the threads of one process: torch's own, for its tests; private names of torch.
+
+What differs between versions of torch is a row of ``tools/torch_names.tsv``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import linecache
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+
+@contextlib.contextmanager
+def threaded_worlds() -> Iterator[None]:
+    """Inside, ``torch.distributed`` is another in each thread: default group, names of groups, what is initialised."""
+    from torch.distributed import distributed_c10d
+    from torch.testing._internal.distributed.multi_threaded_pg import ThreadLocalWorld
+
+    isolated = getattr(torch._C._distributed_c10d, "_set_thread_isolation_mode", None)
+    before = distributed_c10d._world
+    distributed_c10d._world = ThreadLocalWorld()
+    if isolated is not None:
+        isolated(True)
+    try:
+        # the engine of autograd must stay in the thread, whose world it needs
+        with torch.autograd.set_multithreading_enabled(False):
+            yield
+    finally:
+        distributed_c10d._world = before
+        if isolated is not None:
+            isolated(False)
+
+
+def user_frame() -> tuple[str, str]:
+    """``file.py:12 in f`` and the text of the line: the innermost frame that is not torch's or of these packages."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if f"{os.sep}torch{os.sep}" not in name and f"{os.sep}torchair{os.sep}" not in name and name[:1] != "<":
+            place = f"{name}:{frame.f_lineno} in {frame.f_code.co_name}"
+            return place, linecache.getline(name, frame.f_lineno).strip()
+        frame = frame.f_back
+    return "", ""
+
+
+def idle_store() -> Any:
+    """A store for ranks that never look anything up."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    return FakeStore()
+
+
+def name_of_group(group: Any) -> str:
+    """Torch's name of a process group of this thread's world."""
+    from torch.distributed import distributed_c10d
+
+    return str(distributed_c10d._world.pg_names[group])
+
+
+def local_part(value: Any) -> Any:
+    """What a rank holds of a DTensor; other values as they are."""
+    return getattr(value, "_local_tensor", value)
+
+
+def is_partial(value: Any) -> bool:
+    """Whether a DTensor holds summands, of which nobody expects the whole value."""
+    return any(p.is_partial() for p in getattr(value, "placements", ()))

@@ -1,0 +1,238 @@
+"""What `tair plan` is asked: a model or a graph, a chip, sizes; and the same with something changed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ge_graph import Graph, escape, kernels
+from ge_graph.cost import chips, measured, symbols
+from ge_graph.errors import ConfigError, GraphError
+from tair_debug import artefacts, plan, tracing
+from tair_debug.graph_file import read_graph
+from tair_debug.graph_page import to_html
+from tair_debug.options import Asked
+from tair_debug.targets import is_model
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_UNITS: Final = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40, "KB": 10**3, "MB": 10**6,
+                 "GB": 10**9, "TB": 10**12}  # fmt: skip
+_CORES: Final = re.compile(r"(\d{1,4})\|(\d{0,4})")
+_CHANGES: Final = ("soc=ascend950", "model=FILE.py:other", "config=FILE.py:make_config", "aicore_num=12|24", "reuse=no",
+                   "calibrate=op_summary.csv")  # fmt: skip
+_ARCHIVES: Final = ("compiled_graph.air", "rank_0/compiled_graph0.air")
+
+
+@dataclass(frozen=True)
+class Request:
+    """One plan that is asked for.
+
+    Attributes:
+        source: A model, a graph or an archive.
+        asked: How the model is to be taken.
+        soc: The chip.
+        sizes: Symbol to its values.
+        by: What the table adds up.
+        calibrate: A table of measured times.
+        aicore_num: Limits of cores, ``12|24``; else those of the config.
+        reuse: Whether memory is used again.
+        title: What it is called beside others.
+    """
+
+    source: str
+    asked: Asked = Asked()
+    soc: str = "ascend910b"
+    sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    by: str = "operator"
+    calibrate: Path | None = None
+    aicore_num: str = ""
+    reuse: bool = True
+    title: str = ""
+
+    def changed(self, text: str) -> Request:
+        """The same with one thing changed, as ``--compare`` says it: ``soc=ascend950``, ``s0=8192``.
+
+        Errors: ConfigError GE1049 for a text without ``=``.
+        """
+        name, mark, value = text.partition("=")
+        if not mark or not value:
+            raise _bad(f"--compare {escape.line(text, 200)}", f"one of {', '.join(_CHANGES)}, or a size, s0=8192")
+        titled = replace(self, title=text)
+        if name == "soc":
+            return replace(titled, soc=value)
+        if name == "model":
+            return replace(titled, source=value)
+        if name == "aicore_num":
+            return replace(titled, aicore_num=value)
+        if name == "config":
+            return replace(titled, asked=replace(self.asked, config=value))
+        if name == "calibrate":
+            return replace(titled, calibrate=Path(value))
+        if name == "reuse":
+            if value not in ("yes", "no"):
+                raise _bad(f"--compare {escape.line(text, 200)}", "reuse=yes or reuse=no")
+            return replace(titled, reuse=value == "yes")
+        return replace(titled, sizes={**self.sizes, **sizes_of([text])})
+
+
+def _bad(what: str, give: str) -> ConfigError:
+    return ConfigError("GE1049", f"{what} is not understood", next=f"give {give}")
+
+
+def sizes_of(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Symbol to its values, from ``s0=1,8,32``.
+
+    Errors: ConfigError GE1049 for another form.
+    """
+    found = {}
+    for text in texts:
+        name, _, values = text.partition("=")
+        parts = values.split(",")
+        if not name.isidentifier() or not all(p.strip().isdecimal() and len(p.strip()) < 16 for p in parts):
+            raise _bad(f"--size {escape.line(text, 200)}", "a symbol and numbers, s0=1024 or s0=1,8,32")
+        found[name] = tuple(int(p) for p in parts)
+    return found
+
+
+def size_of(text: str) -> int:
+    """Bytes of ``64GiB``.
+
+    Errors: ConfigError GE1049 for another form.
+    """
+    match = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,9})?)\s*([A-Za-z]*)\s*", text)
+    if match is None or match[2].upper() not in _UNITS:
+        raise _bad(f"--memory-limit {escape.line(text, 200)}", "a number and a unit, 64GiB or 64GB")
+    return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+def cores_of(text: str) -> tuple[int, int]:
+    """Cube and vector cores of ``12|24``, as option ``ge.aicoreNum`` is written; nothing is no limit.
+
+    Errors: ConfigError GE1049 for another form.
+    """
+    if not text:
+        return 0, 0
+    match = _CORES.fullmatch(text.strip())
+    if match is None:
+        raise _bad(f"--aicore-num {escape.line(text, 200)}", "numbers of cube and vector cores, 12|24")
+    return int(match[1]), int(match[2] or 0)
+
+
+@dataclass
+class _Subject:
+    """The graphs of one model, made once for all plans that ask for them."""
+
+    graphs: Callable[[kernels.Oracle | None], list[Graph]]
+    hints: dict[str, int]
+    weights: list[set[str]]
+    aicore_num: str = ""
+
+
+def made(requests: Sequence[Request]) -> list[plan.Plan]:
+    """The plans.
+
+    Errors: ConfigError 1xxx, GraphError 3xxx, ArchiveError 5xxx for what cannot be read, traced or understood.
+    """
+    if requests[0].by not in plan.BY:
+        raise _bad(f"--by {escape.line(requests[0].by, 200)}", ", ".join(plan.BY))
+    subjects: dict[Any, _Subject] = {}
+    plans = []
+    for each in requests:
+        key = (each.source, each.asked)
+        if key not in subjects:
+            subjects[key] = _subject(each)
+        plans.append(_made(each, subjects[key]))
+    return plans
+
+
+def _made(request: Request, subject: _Subject) -> plan.Plan:
+    figures = chips.figures(request.soc)
+    limits = cores_of(request.aicore_num or subject.aicore_num)
+    for limit, name in zip(limits, ("cube_cores", "vector_cores")):
+        has = figures.get(name)
+        if has is not None and limit > has:
+            raise GraphError(
+                "GE3073", f"{limit} {name.replace('_', ' ')} asked for, {figures.chip} has {has:.0f}; GE refuses that",
+                next="ask for fewer",
+            )  # fmt: skip
+    try:
+        oracle: kernels.Oracle | None = kernels.oracle(figures.family)
+    except GraphError:  # figures are known, kernels are not: units are by operator alone
+        oracle = None
+    times = None if request.calibrate is None else measured.read(request.calibrate)
+    shares = {} if times is None else plan.calibrated(times, figures)
+    graphs = subject.graphs(oracle)
+    known = {s for g in graphs for s in symbols(g)}
+    strange = [name for name in request.sizes if name not in known]
+    if strange:
+        raise _bad(f"size {', '.join(strange)}", f"symbols of the graph: {', '.join(sorted(known)) or 'it has none'}")
+    open_ = sorted(known - request.sizes.keys() - subject.hints.keys())
+    if open_:
+        raise GraphError(
+            "GE3072", f"{escape.line(request.source, 300)}: sizes are open: {', '.join(open_)}",
+            next=f"give their values: --size {open_[0]}=128",
+        )  # fmt: skip
+    settings = plan.Settings(figures, oracle, request.sizes, limits, request.reuse, times, shares)
+    return plan.of(graphs, settings, title=request.title, hints=subject.hints, weights=subject.weights)
+
+
+def _subject(request: Request) -> _Subject:
+    if not is_model(request.source):
+        graph = read_graph(_file(Path(request.source)))
+        return _Subject(lambda oracle: [graph], {}, [])
+    from ge_graph.passes import FitChip
+
+    asked = request.asked
+    subject = asked.subject(request.source)
+    aicore_num = "" if subject.config is None else str(subject.config.ge_config.aicore_num.value or "")
+    captured = tracing.capture(subject, backward=asked.backward, dynamic=asked.dynamic, fake=not asked.real)
+    plain = [tracing.to_ge(c.gm, f"graph_{i}")[1] for i, c in enumerate(captured, 1)]
+
+    def graphs(oracle: kernels.Oracle | None) -> list[Graph]:
+        if oracle is None or not any(FitChip(oracle).concerns(g) for g in plain):
+            return plain
+        return [
+            tracing.to_ge(c.gm, f"graph_{i}", oracle)[1] if FitChip(oracle).concerns(g) else g
+            for i, (c, g) in enumerate(zip(captured, plain), 1)
+        ]
+
+    hints: dict[str, int] = {}
+    for each in captured:
+        hints.update(tracing.size_hints(each.gm))
+    return _Subject(graphs, hints, [each.weights for each in captured], aicore_num)
+
+
+def _file(path: Path) -> Path:
+    """The graph of an archive, or the file itself."""
+    return next((path / name for name in _ARCHIVES if (path / name).is_file()), path)
+
+
+def write_pages(made_plan: plan.Plan, path: Path) -> list[Path]:
+    """One page a graph: PATH, then PATH with ``_2``, ..."""
+    artefacts.folder(path.parent, "tair plan --page")
+    paths = []
+    for number, each in enumerate(made_plan.graphs, 1):
+        place = path if number == 1 else path.with_name(f"{path.stem}_{number}{path.suffix}")
+        artefacts.write_text(place, to_html(each.graph, figures=plan.node_data(each)), "tair plan --page")
+        paths.append(place)
+    return paths
+
+
+def show(plans: Sequence[plan.Plan], by: str, out: Console, say: Callable[[str], None]) -> None:
+    """For people: the answers, the table, what is left out, and what each figure is."""
+    for line in plan.headlines(plans[0]):
+        say(line)
+    out.print(plan.to_table(plans[0], by))
+    if len(plans) > 1:
+        out.print(plan.beside(plans))
+    for note in dict.fromkeys(note for each in plans for note in each.notes):
+        say(f"note: {note}")
+    for origin in dict.fromkeys(origin for each in plans for origin in each.origins):
+        say(origin)
+    for name, value in plans[0].shares.items():
+        say(f"calibrated: {name} {value:.3g}")
