@@ -85,8 +85,10 @@ def command(
     tair-run saved --inputs x.npy --inputs y.npy --output results
     tair-run saved --random --size s0=128 --iterations 100 --json
     """
-    needs = [("--random", random, {"--size": size, "--below": below, "--seed": seed}),
-             ("--iterations", iterations is not None, {"--warm-up": warm_up})]  # fmt: skip
+    needs: list[tuple[str, bool, dict[str, Any]]] = [
+        ("--random", random, {"--size": size, "--below": below, "--seed": seed}),
+        ("--iterations", iterations is not None, {"--warm-up": warm_up}),
+    ]
     which = current() if rank is None else Rank(rank, max(rank + 1, 2))
     mode = cast(Verify, verify)
     try:

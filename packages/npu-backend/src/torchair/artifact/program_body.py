@@ -119,7 +119,7 @@ def _bytes(constant: torch.Tensor) -> bytes:
 
 def _steps(gm: Any, constants: list[torch.Tensor]) -> list[list[Any]]:
     numbers: dict[Node, int] = {}
-    steps = []
+    steps: list[list[Any]] = []
     for node in gm.graph.nodes:
         step = _step(gm, node, numbers, constants)
         numbers[node] = len(steps)
@@ -225,7 +225,8 @@ class _Reader:
         if kind == "number":
             return _NUMBERS[name]
         if kind == "call":
-            return operator_of(name)
+            called: Callable[..., Any] = operator_of(name)
+            return called
         if kind != "task":
             raise ValueError(f"a step of kind {str(kind)[:40]}")
         self.tasks += 1

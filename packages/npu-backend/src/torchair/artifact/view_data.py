@@ -91,4 +91,5 @@ def _view_op(name: str) -> Callable[..., Any]:
     op = operator_of(name)
     if op.namespace != "aten" or op._schema.is_mutable or all(r.alias_info is None for r in op._schema.returns):
         raise ValueError(f"{name[:80]} is not a view")
-    return op
+    view: Callable[..., Any] = op
+    return view
