@@ -70,6 +70,16 @@ def test_others_using_it_is_a_hint_only():
     assert (found.state, found.strength, found.proven) == ("unknown", "used by others", False)
 
 
+def test_a_run_without_a_bias_says_nothing_of_its_type():
+    bf16 = (D.DT_BF16,)
+    said = evidence.published().of("MatMulV2")
+    plain = {"x1": bf16, "x2": bf16, "y": bf16}
+    by_a_run = ("measured", "same core")
+    assert grade(said, "ascend910b", plain).strength in by_a_run
+    assert grade(said, "ascend910b", plain | {"bias": bf16}).strength not in by_a_run
+    assert grade(said, "ascend910b", {p: F32 for p in ("x1", "x2", "bias", "y")}).strength in by_a_run
+
+
 def test_a_row_is_no_cross_product():
     """A cast from int32 and one to bool do not make one from int32 to bool."""
     said = evidence.Evidence(

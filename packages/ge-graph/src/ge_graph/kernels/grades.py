@@ -18,6 +18,7 @@ STRENGTHS: Final = ("listed", "measured", "same core", "launched", "documented",
 """Strongest first. listed: a list of kernels has it, of an installation or of an open library."""
 
 _HALF: Final = frozenset((DataType.DT_FLOAT16, DataType.DT_BF16))
+_FLOATING: Final = _HALF | {DataType.DT_FLOAT, DataType.DT_DOUBLE}
 _NO_BFLOAT16: Final = frozenset(("ascend310p",))
 """Chips that CANN's page of precision modes denies bfloat16, so that no cast helps."""
 
@@ -50,7 +51,7 @@ def grade(statements: Sequence[Statement], soc: str, types: Mapping[str, Sequenc
     if soc in _NO_BFLOAT16 and any(DataType.DT_BF16 in given for given in types.values()):
         return _other_types(here, statements)
     measured = [s for s in core if s.kind == "measured" and s.unit != "aicpu"]
-    exact = _first(_of_kind(here, "measured"), types) or _first(measured, types)
+    exact = _first(_naming_all(_of_kind(here, "measured"), types), types) or _first(_naming_all(measured, types), types)
     if exact is not None:
         return _measured(exact, soc)
     launched = [s for s in _of_kind(here, "launched") if s.unit == "aicore"]
@@ -89,6 +90,12 @@ def _other_types(here: Sequence[Statement], statements: Sequence[Statement]) -> 
             if functions else "others build it; nobody names chip and types"  # fmt: skip
         return Grade("used by others", "", said, sources=rest[0].sources)
     return None
+
+
+def _naming_all(statements: Sequence[Statement], types: Mapping[str, Sequence[DataType]]) -> list[Statement]:
+    """Runs that had every floating tensor of this call: one without a bias says nothing of the bias's type."""
+    floating = [port for port, given in types.items() if any(d in _FLOATING for d in given)]
+    return [s for s in statements if all(port in s.ports for port in floating)]
 
 
 def _of_kind(statements: Sequence[Statement], *kinds: str) -> list[Statement]:
