@@ -76,7 +76,8 @@ def test_a_run_without_a_bias_says_nothing_of_its_type():
     plain = {"x1": bf16, "x2": bf16, "y": bf16}
     by_a_run = ("measured", "same core")
     assert grade(said, "ascend910b", plain).strength in by_a_run
-    assert grade(said, "ascend910b", plain | {"bias": bf16}).strength not in by_a_run
+    assert not grade(said, "ascend910b", plain).casts
+    assert grade(said, "ascend910b", plain | {"bias": bf16}).casts  # runs with a bias were float32
     assert grade(said, "ascend910b", {p: F32 for p in ("x1", "x2", "bias", "y")}).strength in by_a_run
 
 
