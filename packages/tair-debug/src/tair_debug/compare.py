@@ -25,7 +25,7 @@ import torch
 
 from ge_converters.base.torch_compat import real_values
 from ge_graph import Graph, Node, Tensor, escape
-from ge_graph.errors import ConfigError, GeError
+from ge_graph.errors import ConfigError
 from tair_debug import artefacts, judge
 from tair_debug.cut import Cut, Refused, cut
 from tair_debug.data_dump import as_numpy, write_npy
@@ -33,7 +33,7 @@ from tair_debug.measure import Measure, Tolerance, measure
 from tair_debug.models import Subject
 from tair_debug.stepwise import Call, Stepwise, Wanted
 from tair_debug.terminal import Answer, Detail, sentence, table
-from tair_debug.tracing import run_with, untraceable
+from tair_debug.tracing import run_with, traceable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -297,12 +297,8 @@ def compare_model(
         result.why += pair.why
         return _with_values_of(part, gm, pair) if part.calls else pair
 
-    try:
+    with traceable(subject):
         run_with(subject, side_by_side, backward=backward, dynamic=dynamic)
-    except GeError:
-        raise
-    except Exception as error:
-        raise untraceable(subject, error, fake=False) from error
     return result
 
 

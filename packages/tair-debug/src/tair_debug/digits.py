@@ -20,11 +20,11 @@ import torch
 
 from ge_converters.base.torch_compat import real_values
 from ge_graph import escape
-from ge_graph.errors import ConfigError, GeError
+from ge_graph.errors import ConfigError
 from tair_debug.measure import DEFAULTS
 from tair_debug.models import Subject
 from tair_debug.terminal import Answer, Detail, sentence
-from tair_debug.tracing import run_with, untraceable
+from tair_debug.tracing import run_with, traceable
 
 if TYPE_CHECKING:
     from tair_debug.terminal import Part
@@ -179,12 +179,8 @@ def weigh_model(
 
         return run
 
-    try:
+    with traceable(subject):
         run_with(subject, side_by_side, backward=backward, dynamic=dynamic)
-    except GeError:
-        raise
-    except Exception as error:
-        raise untraceable(subject, error, fake=False) from error
     made.costs.sort(key=lambda c: -c.moved)
     return made
 

@@ -20,7 +20,7 @@ import torch
 
 from ge_converters.base.torch_compat import propagate_fakes, real_values
 from ge_graph import escape
-from ge_graph.errors import ConfigError, GeError, on_purpose
+from ge_graph.errors import ConfigError, on_purpose
 from tair_debug import artefacts
 from tair_debug import compare as work
 from tair_debug.data_dump import as_numpy, write_npy
@@ -29,7 +29,7 @@ from tair_debug.measure import Tolerance
 from tair_debug.models import Subject
 from tair_debug.stepwise import Stepwise, Wanted
 from tair_debug.terminal import Answer, Detail, sentence
-from tair_debug.tracing import run_with, untraceable
+from tair_debug.tracing import run_with, traceable
 
 if TYPE_CHECKING:
     from tair_debug.terminal import Part
@@ -169,12 +169,8 @@ def _graphs(subject: Subject, backward: bool, dynamic: bool) -> list[Program]:
 
         return run
 
-    try:
+    with traceable(subject):
         run_with(subject, keep, backward=backward, dynamic=dynamic)
-    except GeError:
-        raise
-    except Exception as error:
-        raise untraceable(subject, error, fake=False) from error
     return found
 
 

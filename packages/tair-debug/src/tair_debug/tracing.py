@@ -166,14 +166,20 @@ def capture(subject: Subject, *, backward: bool = False, dynamic: bool = False, 
 
         return call
 
-    with _mode_of(subject) if fake else contextlib.nullcontext():
-        try:
-            run_with(subject, keep, backward=backward, dynamic=dynamic)
-        except GeError:
-            raise
-        except Exception as error:
-            raise untraceable(subject, error, fake=fake) from error
+    with _mode_of(subject) if fake else contextlib.nullcontext(), traceable(subject, fake=fake):
+        run_with(subject, keep, backward=backward, dynamic=dynamic)
     return graphs
+
+
+@contextlib.contextmanager
+def traceable(subject: Subject, *, fake: bool = False) -> Iterator[None]:
+    """What a model raises inside becomes GE1047; errors made on purpose stay as they are."""
+    try:
+        yield
+    except GeError:
+        raise
+    except Exception as error:
+        raise untraceable(subject, error, fake=fake) from error
 
 
 def untraceable(subject: Subject, error: Exception, *, fake: bool) -> GeError:
