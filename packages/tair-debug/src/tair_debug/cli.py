@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
-import click
 import typer
 
 from ge_graph import escape
@@ -69,7 +68,7 @@ def command(short: str) -> Callable[[F], F]:
             try:
                 with working(f"tair {fn.__name__}"):
                     code = with_options(*args, **kwargs)
-            except (click.ClickException, typer.BadParameter):  # wrong usage, which typer words
+            except typer.BadParameter:  # wrong usage, which typer words
                 raise
             except Exception as error:
                 ge_error = on_purpose(error)
