@@ -46,6 +46,9 @@ NOT_HERE = {
         "whole",
         "tests/test_plan_models.py|LARGE_CASES",
     ),
+    "tair ranks model.py:make --mesh tp=2,ep=2": ("whole", "tests/test_docs.py|many_ranks"),
+    "tair ranks model.py:make --mesh tp=2,ep=2 --shard forgets": ("whole", "tests/test_docs.py|many_ranks"),
+    "tair ranks model.py:make --mesh tp=8,ep=8 --report --html ranks.html": ("whole", "tests/test_docs.py|many_ranks"),
     "tair emulate --check": ("device", "packages/ge-runtime-native/emulator/src/ge_emulator/launch.py|def check"),
     "tair emulate train.py --epochs 1": (
         "device",
@@ -73,6 +76,10 @@ def make():
     return Net(), torch.randn(3, 4)
 
 make_model = make
+
+def config():
+    import torchair
+    return torchair.CompilerConfig()
 """
 ATC = "/usr/local/Ascend/ascend-toolkit/latest"
 

@@ -316,6 +316,8 @@ def check(call: OperatorCall, engine: Any, say: Callable[[str], object] = lambda
     metas = [v for v in pytree.tree_leaves(value) if isinstance(v, torch.Tensor)]
     if [(m.dtype, m.dim()) for m in metas] != [(v.dtype, v.dim()) for v in leaves]:
         return CallOutcome("not run", "torch traces another type or rank than eager gives")
+    if any(type(d) is int and d != n for m, v in zip(metas, leaves) for d, n in zip(m.shape, v.shape)):
+        return CallOutcome("not run", "torch traces another size than eager gives")
     try:
         lowered = lower(module)
     except LoweringError as error:

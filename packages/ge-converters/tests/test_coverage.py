@@ -59,7 +59,8 @@ def test_an_op_without_eager_kernel_has_none():
 def test_what_converters_take_is_not_decomposed():
     table = decomposition_table()
     ordered = {op for op in memory_order.ordered({}) if REGISTRY.find(op) is not None}
-    assert {op for op in table if REGISTRY.find(op) is not None} == ordered | set(formulas.beside_converters())
+    beside = {*formulas.beside_converters(), *formulas.quantized.beside_converters()}
+    assert {op for op in table if REGISTRY.find(op) is not None} == ordered | beside
     assert not [op for op in table if str(op) in NEVER]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -269,6 +270,8 @@ def _spread(
 ) -> tuple[Tensor, Tensor, list[int]]:
     axes = axes_of(dim, self.rank)
     inner = _D.DT_FLOAT if dtype in HALF_TYPES else dtype
+    if correction != correction:  # NaN: eager's max(0, N - correction) is then 0, as for a correction beyond all counts
+        correction = math.inf
     variances, mean = variance(cast(self, inner), axes, 1 if correction is None else correction, keepdim)
     return variances, mean, axes
 

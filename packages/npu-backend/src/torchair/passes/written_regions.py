@@ -150,7 +150,8 @@ def _function(given: torch.fx.GraphModule, form: _Form, written: list[str], retu
         if node.op == "output":
             results = torch.fx.node.map_arg(node.args[0], now.__getitem__)
             results = tuple(results) if isinstance(results, (tuple, list)) else (results,)
-            graph.output((*results, *(now[old[name]] for name in written)) if returns else results)
+            # a condition writes nothing, and is one value to torch, no tuple of one
+            graph.output((*results, *(now[old[name]] for name in written)) if returns else results[0])
         elif node.target is aten.copy_.default and node.args[0] in known:
             now[node.args[0]] = now[node] = _as(graph, node, now)
         else:
