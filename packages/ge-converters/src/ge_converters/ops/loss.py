@@ -320,6 +320,8 @@ def _embedding_bag_per_sample_weights_backward(
     Emits:  GatherV2 of both rows, Mul, ReduceSum.
     """
     need_floats("Mul", grad, weight)
+    if offsets.dtype not in (DataType.DT_INT32, DataType.DT_INT64):
+        raise Refusal(f"offsets are places in indices, int32 or int64, not {offsets.dtype.name}")
     terms = ge.Mul(cast(_rows(grad, _bag_of(indices, offsets)), _F32), cast(_rows(weight, indices), _F32))
     result = ge.ReduceSum(terms, [1], keep_dims=False)
     if padding_idx >= 0:
