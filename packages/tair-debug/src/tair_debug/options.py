@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -73,10 +73,10 @@ _GROUPS: Final[dict[Any, dict[str, Any]]] = {Asked: _SHARED, Detail: _DETAIL}
 
 def expanded(fn: Callable[..., int]) -> Any:
     """The function with the options of ``Asked`` and ``Detail`` in place of these parameters, for typer to read."""
-    hints = get_type_hints(fn, include_extras=True)
-    own = inspect.signature(fn).parameters.values()
-    groups = {p.name: hints[p.name] for p in own if hints[p.name] in _GROUPS}
-    plain = [p.replace(annotation=hints[p.name]) for p in own if p.name not in groups]
+    # not by typing.get_type_hints, which before Python 3.11 wraps what has the default None once more
+    own = inspect.signature(fn, eval_str=True).parameters.values()
+    groups = {p.name: p.annotation for p in own if p.annotation in _GROUPS}
+    plain = [p for p in own if p.name not in groups]
     shared = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=option, default=_default(kind, name))
         for kind in groups.values()
