@@ -687,10 +687,12 @@ def carry_in_bundles(kind: str, take: Callable[[str, bytes], None]) -> None:
         take: Called with key and content of each entry in a bundle.
     """
     try:
-        from torch.compiler._cache import CacheArtifact, CacheArtifactFactory
+        from torch.compiler import _cache
+        from torch.compiler._cache import CacheArtifact
     except ImportError:
         return
-    if kind in CacheArtifactFactory._artifact_types:
+    factory: Any = getattr(_cache, "CacheArtifactFactory", None)  # since torch 2.8, where others may have kinds
+    if factory is None or kind in factory._artifact_types:
         return
 
     class Entry(CacheArtifact):  # type: ignore[misc]
@@ -701,16 +703,18 @@ def carry_in_bundles(kind: str, take: Callable[[str, bytes], None]) -> None:
         def type() -> str:
             return kind
 
-    CacheArtifactFactory.register(Entry)
+    factory.register(Entry)
 
 
 def put_into_bundle(kind: str, key: str, content: bytes) -> None:
     """Let ``torch.compiler.save_cache_artifacts`` carry a cache entry; nothing where torch has no bundles."""
     try:
+        from torch.compiler import _cache
         from torch.compiler._cache import CacheArtifactManager
     except ImportError:
         return
-    CacheArtifactManager.record_artifact(kind, key, content)
+    if hasattr(_cache, "CacheArtifactFactory"):
+        CacheArtifactManager.record_artifact(kind, key, content)
 
 
 def aot_settings() -> str:
