@@ -186,26 +186,15 @@ def check_of(
 
 def _graphs_of(
     subject: Subject | Graph, refused: list[cut.Refused], backward: bool, dynamic: bool, fake: bool
-) -> Callable[[Oracle], list[Graph]]:
+) -> Callable[[Oracle | None], list[Graph]]:
     """Chip to the finished GE graphs of a model without its refused calls, or to a graph, which no chip changes."""
-    from ge_graph.passes import FitChip
-
     if not isinstance(subject, models.Subject):
         whole = [subject]
         return lambda oracle: whole
     captured = tracing.capture(subject, backward=backward, dynamic=dynamic, fake=fake)
     parts = [cut.cut(g.gm) for g in captured]
     refused += [call for part in parts for call in part.refused]
-    plain = [tracing.to_ge(part.gm, f"graph_{i}")[1] for i, part in enumerate(parts, 1)]
-
-    def graphs(oracle: Oracle) -> list[Graph]:
-        step = FitChip(oracle)
-        return [
-            tracing.to_ge(part.gm, f"graph_{i}", oracle)[1] if step.concerns(made) else made
-            for i, (part, made) in enumerate(zip(parts, plain), 1)
-        ]
-
-    return graphs
+    return tracing.for_chips([part.gm for part in parts])
 
 
 def compare_of(

@@ -185,26 +185,14 @@ def _subject(request: Request) -> _Subject:
     if not is_model(request.source):
         graph = read_graph(_file(Path(request.source)))
         return _Subject(lambda oracle: [graph], {}, [])
-    from ge_graph.passes import FitChip
-
     asked = request.asked
     subject = asked.subject(request.source)
     aicore_num = "" if subject.config is None else str(subject.config.ge_config.aicore_num.value or "")
     captured = tracing.capture(subject, backward=asked.backward, dynamic=asked.dynamic, fake=not asked.real)
-    plain = [tracing.to_ge(c.gm, f"graph_{i}")[1] for i, c in enumerate(captured, 1)]
-
-    def graphs(oracle: kernels.Oracle | None) -> list[Graph]:
-        if oracle is None or not any(FitChip(oracle).concerns(g) for g in plain):
-            return plain
-        return [
-            tracing.to_ge(c.gm, f"graph_{i}", oracle)[1] if FitChip(oracle).concerns(g) else g
-            for i, (c, g) in enumerate(zip(captured, plain), 1)
-        ]
-
     hints: dict[str, int] = {}
     for each in captured:
         hints.update(tracing.size_hints(each.gm))
-    return _Subject(graphs, hints, [each.weights for each in captured], aicore_num)
+    return _Subject(tracing.for_chips([c.gm for c in captured]), hints, [each.weights for each in captured], aicore_num)
 
 
 def _file(path: Path) -> Path:

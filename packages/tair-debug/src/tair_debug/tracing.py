@@ -241,3 +241,24 @@ def size_hints(gm: torch.fx.GraphModule) -> dict[str, int]:
                 if isinstance(hint, int):
                     found[str(number.node.expr)] = hint
     return found
+
+
+def for_chips(gms: Sequence[torch.fx.GraphModule]) -> Callable[[Oracle | None], list[Graph]]:
+    """Chip to the finished GE graphs of some ATen graphs, in the forms that it takes; None takes them as they are.
+
+    Errors: as ``to_ge``.
+    """
+    from ge_graph.passes import FitChip
+
+    plain = [to_ge(gm, f"graph_{i}")[1] for i, gm in enumerate(gms, 1)]
+
+    def graphs(oracle: Oracle | None) -> list[Graph]:
+        if oracle is None:
+            return plain
+        step = FitChip(oracle)
+        return [
+            to_ge(gm, f"graph_{i}", oracle)[1] if step.concerns(made) else made
+            for i, (gm, made) in enumerate(zip(gms, plain), 1)
+        ]
+
+    return graphs
