@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from ge_graph.ir import Graph, Node, Tensor
+from collections import Counter
+
+from ge_graph.ir import Graph, Node
 from ge_graph.kernels import Oracle
 from ge_graph.passes.base import Pass, walk
 from ge_graph.passes.chips.context import FormContext
 from ge_graph.passes.chips.forms import FORMS
-from ge_graph.passes.effects import Effects
+from ge_graph.passes.rewriter import Rewriter
 
 __all__ = ["FORMS", "FitChip"]
 
@@ -31,30 +33,17 @@ class FitChip(Pass):
     def rewrite(self, graph: Graph) -> list[str]:
         if not any(n.op in FORMS for n in graph.nodes):
             return []
-        effects = Effects(graph)
-        read = {*graph.outputs, *(t for n in graph.nodes for t in n.operands())}
-        nodes: list[Node] = []
-        gone: list[Node] = []
-        mapping: dict[Tensor, Tensor] = {}
-        counts: dict[str, int] = {}
-        for node in graph.nodes:
-            if mapping:
-                node.replace_operands(mapping)
-            free = node.op in FORMS and not effects.pinned(node) and not node.subgraphs
-            ctx = self._replacement(graph, node, read) if free else None
-            if ctx is None:
-                nodes.append(node)
+        rewriter = Rewriter(graph)
+        counts: Counter[str] = Counter()
+        for node in rewriter.walk(FORMS):
+            if rewriter.effects.pinned(node) or node.subgraphs or not rewriter.alive(node):
                 continue
-            nodes += ctx.made
-            gone.append(node)
-            mapping.update((old, new) for old, new in zip(node.outputs, ctx.results) if new is not None)
-            what = f"{node.op} as {', '.join(dict.fromkeys(n.op for n in ctx.made if n.op != 'Const'))}"
-            counts[what] = counts.get(what, 0) + 1
-        if not gone:
-            return []
-        graph.nodes[:] = [*nodes, *gone]
-        graph.remove(gone)
-        graph.outputs = [mapping.get(t, t) for t in graph.outputs]
+            ctx = self._replacement(rewriter, node)
+            if ctx is not None:
+                rewriter.substitute(node, *ctx.results)
+                counts[f"{node.op} as {', '.join(dict.fromkeys(n.op for n in ctx.made if n.op != 'Const'))}"] += 1
+        if counts:
+            rewriter.finish()
         return [f"{count} x {what} for {self.oracle.soc}" for what, count in sorted(counts.items())]
 
     def concerns(self, graph: Graph) -> bool:
@@ -69,16 +58,16 @@ class FitChip(Pass):
             return "none", "aicpu", "unknown"
         return {"none": ("none",), "aicpu": ("none", "aicpu")}.get(state, ())
 
-    def _replacement(self, graph: Graph, node: Node, read: set[Tensor]) -> FormContext | None:
+    def _replacement(self, rewriter: Rewriter, node: Node) -> FormContext | None:
         """The nodes that take the place of one; None if it stays."""
         worse = self._worse(node)
         if not worse:
             return None
         for form in FORMS[node.op]:
-            ctx = FormContext(graph, node, read)
+            ctx = FormContext(rewriter, node)
             ctx.results = form(ctx, node) or []
             states = [self.oracle.of(n).state for n in ctx.made if n.op != "Const"]
             if ctx.results and not any(state in worse for state in states):
                 return ctx
-            graph.remove(ctx.made)  # their names
+            rewriter.withdraw(node)
         return None
