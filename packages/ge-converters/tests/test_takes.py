@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 import torch
 
-from ge_converters.decompose import decomposition_table
 from ge_converters.decompose.formulas import beside_native
+from ge_converters.decompose.table import decomposition_table
 from ge_converters.registry import REGISTRY, Registry, Takes, register_fx_node_ge_converter
 from ge_converters.registry.takes import alike, gradient_of_pair, one_type, pair, sizes_are_numbers, weighted_pair
 from ge_graph import ops as ge
 from ge_graph import schema
+from tair_testing import warm
 
 aten = torch.ops.aten
 LISTED = {torch.float64: "DT_DOUBLE", torch.float32: "DT_FLOAT", torch.float16: "DT_FLOAT16", torch.int64: "DT_INT64"}
@@ -77,6 +78,21 @@ def test_what_ge_does_not_list_is_decomposed() -> None:
     assert "aten.gelu_backward.default" not in whole(
         aten.gelu_backward.default, *2 * [torch.ones(3, dtype=torch.float64)]
     )
+
+
+def test_a_converter_that_loads_while_torch_traces_leaves_nothing_in_the_graph() -> None:
+    """In a new process the first question about a call imports the converters of its op."""
+    program = (
+        "import sys, torch; from torch.fx.experimental.proxy_tensor import make_fx\n"
+        "from ge_converters.decompose.table import decomposition_table as table\n"
+        "glu, x = torch.ops.aten.glu.default, torch.ones(2, 4, dtype=torch.float64)\n"
+        "kinds = table()\n"
+        "assert 'ge_converters.ops.one_operator' not in sys.modules\n"
+        "graph = make_fx(lambda x: glu(x), decomposition_table=kinds, tracing_mode='fake')(x).graph\n"
+        "print([str(n.target) for n in graph.nodes if n.op == 'call_function'])"
+    )
+    done = warm.run("-c", program)
+    assert done.stdout.strip() == "['aten.glu.default']", done.stderr
 
 
 def test_the_index_promises_what_registrations_say() -> None:

@@ -27,7 +27,7 @@ from ge_converters.base.errors import LoweringError, Refusal
 from ge_converters.base.operators import AbsentOperator
 from ge_converters.base.provenance import target_name
 from ge_converters.base.support import Support
-from ge_converters.base.torch_compat import is_composite
+from ge_converters.base.torch_compat import is_composite, plain_eager
 from ge_converters.registry.entry import Converter, Entry, Target, where_is
 from ge_converters.registry.signatures import Fit, check_target, fitted, loaded_op, renamed
 from ge_converters.registry.takes import Condition
@@ -280,10 +280,11 @@ class Registry:
                 return
             self._loading = True
             try:
-                for name in families:
-                    if name not in self._imported:
+                missing = (name for name in families if name not in self._imported)
+                for name in missing:
+                    with plain_eager():  # a table of decompositions asks while torch traces; a family makes tensors
                         _load_family(name)
-                        self._imported.add(name)
+                    self._imported.add(name)
             finally:
                 self._loading = False
 
