@@ -152,6 +152,15 @@ def test_what_is_withdrawn_leaves_no_name_and_no_reader() -> None:
     assert names(graph) == [n for n in before if n != "dead"]
 
 
+def test_who_only_asks_changes_nothing() -> None:
+    graph, at = chain()
+    before = names(graph)
+    rewriter = Rewriter(graph)
+    assert rewriter.readers(at["dead"].outputs[0]) == []
+    rewriter.finish()
+    assert names(graph) == before
+
+
 def test_answers_are_those_of_a_fresh_look() -> None:
     graph, at = chain()
     rewriter = Rewriter(graph)

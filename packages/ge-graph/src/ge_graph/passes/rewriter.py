@@ -41,6 +41,7 @@ class Rewriter:
         self._behind: dict[Node, list[Node]] = {}
         self._gone: set[Node] = set()
         self._instead: dict[Tensor, Tensor] = {}  # replaced tensors, as long as nobody asked who reads them
+        self._changed = False
         self._uses: dict[Tensor, list[Node]] | None = None
         self._places: dict[Node, float] | None = None
 
@@ -158,6 +159,7 @@ class Rewriter:
         tensor = builder.constant(self.graph, np.asarray(value), dtype=dtype)
         node = tensor.node
         if len(self.graph.nodes) > count:
+            self._changed = True
             self.graph.nodes.pop()
         else:
             position = self._positions()
@@ -170,6 +172,7 @@ class Rewriter:
 
     def feed(self, node: Node, sources: Mapping[int, Tensor]) -> None:
         """Let a node read other tensors at these ports."""
+        self._changed = True
         for port, new in sources.items():
             old = node.inputs[port]
             node.inputs[port] = new
@@ -180,6 +183,7 @@ class Rewriter:
 
     def replace(self, old: Tensor, new: Tensor) -> None:
         """Let all read another tensor."""
+        self._changed = True
         if self._uses is None:
             self._instead[old] = new
         else:
@@ -214,6 +218,7 @@ class Rewriter:
                 continue
             if self.effects.acts(gone) or self.effects.pinned(gone):
                 continue
+            self._changed = True
             self._gone.add(gone)
             for tensor in gone.operands():
                 readers = uses.get(tensor, [])
@@ -232,9 +237,13 @@ class Rewriter:
         self.graph.remove(added)
 
     def finish(self) -> None:
-        """Put the new nodes in their places and take out the old ones. Nothing may be asked or done afterwards."""
-        self._settle()
-        self.graph.remove(self._gone)
+        """Put the new nodes in their places and take out the old ones, if anything was done.
+
+        Nothing may be asked or done afterwards.
+        """
+        if self._changed:
+            self._settle()
+            self.graph.remove(self._gone)
 
     def _look(self) -> dict[Tensor, list[Node]]:
         """Tensors to the nodes that read them; nodes that nothing needs are given up."""
@@ -286,6 +295,7 @@ class Rewriter:
                 self._uses.setdefault(tensor, []).append(node)
 
     def _unlisted(self, op: str, inputs: Sequence[Operand], attrs: dict[str, Attr], outputs: Outputs) -> Node:
+        self._changed = True
         node = self.graph.add(op, inputs, attrs, outputs)
         self.graph.nodes.pop()
         return node
