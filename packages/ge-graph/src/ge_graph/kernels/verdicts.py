@@ -193,6 +193,12 @@ class Oracle:
         why = conditions.ON_AI_CPU[node.op](node) if node.op in conditions.ON_AI_CPU else ""
         if why:
             return Verdict("aicpu", f"runs on AI CPU: {why}", strength=verdict.strength, sources=verdict.sources)
+        if (row := conditions.NOT_NAMED.get((self.soc, node.op))) is not None:
+            port, types, why, source = row
+            if any(d in types for d in types_of(node).get(port, ())):
+                advice = f"cast {port} to DT_FLOAT"
+                return Verdict("open", f"runs on AI Core, {port} in this type is not named: {why}", advice=advice,
+                               strength="types open", sources=(source,))  # fmt: skip
         other = conditions.WITH_CONSTANTS.get(node.op)
         if other is None or verdict.reason.endswith("constant"):
             return verdict
