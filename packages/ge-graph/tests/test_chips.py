@@ -157,3 +157,18 @@ def test_a_float_bias_is_not_added_after_the_product() -> None:
     graph = _graph(make)
     FitChip(kernels.oracle("ascend910b"), price("ascend910b")).run(graph, check=True)
     assert [n.op for n in graph.nodes if n.op not in ("Data", "Const")] == ["Cast", "MatMulV2"]
+
+
+def test_the_constants_of_a_form_have_a_price() -> None:
+    def make() -> Any:
+        x, i, j = (ge.Data(index=n, dtype=d, shape=s) for n, (d, s) in enumerate(
+            ((D.DT_FLOAT, (4, 5)), (D.DT_INT64, (3, 1)), (D.DT_INT64, (2,)))))  # fmt: skip
+        return ge.IndexByTensor(x, [i, j], indices_mask=[1, 1])
+
+    graph = _graph(make)
+    graph.outputs[0].record_shape((3, 2))
+    said: list[Choice] = []
+    FitChip(kernels.oracle("ascend910b"), price("ascend910b"), said.append).run(graph, check=True)
+    (choice,) = said
+    assert choice.taken == ("BroadcastTo", "BroadcastTo", "IndexByTensor")
+    assert choice.seconds == pytest.approx(3 * 2e-6, rel=0.01)  # three launches of next to no bytes

@@ -35,6 +35,8 @@ def price(
         shapes = known[id(graph)][1]
         total = 0.0
         for node, state in nodes:
+            for constant in {t.node for t in node.operands() if shapes.of(t) is None}:
+                shapes.add(constant)
             shapes.add(node)
             spent = time.of(work.of(shapes, node), figures, node, unit=state)
             if spent.value is None:
