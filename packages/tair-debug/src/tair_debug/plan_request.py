@@ -293,7 +293,7 @@ def cost_analysis(graphs: Sequence[Graph], sizes: Mapping[str, int], soc: str | 
     """Sums over graphs under the names of JAX, see ``ge_graph.cost.cost_analysis``."""
     total: Counter[str] = Counter()
     for graph in graphs:
-        total.update(cost.cost_analysis(graph, sizes, soc))  # type: ignore[arg-type]  # a Counter adds floats too
+        total.update(cost.cost_analysis(graph, sizes, soc))
     return dict(total)
 
 

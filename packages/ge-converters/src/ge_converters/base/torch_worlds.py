@@ -79,7 +79,9 @@ def uncompiled(fn: Any) -> tuple[Any, Any]:
     """
     backend = getattr(getattr(fn, "dynamo_ctx", None), "callback", None)
     while backend is not None:
-        inner = getattr(backend, "_torchdynamo_orig_backend", None) or getattr(backend, "compiler_fn", None)
+        # older versions of torch call a wrapped backend as they call a wrapped function
+        names = ("_torchdynamo_orig_backend", "_torchdynamo_orig_callable", "compiler_fn")
+        inner = next((getattr(backend, name) for name in names if getattr(backend, name, None) is not None), None)
         if inner is None:
             break
         backend = inner
