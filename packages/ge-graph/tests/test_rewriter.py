@@ -145,11 +145,13 @@ def test_what_is_withdrawn_leaves_no_name_and_no_reader() -> None:
     count = len(rewriter.readers(at["a"].outputs[0]))
     (made,) = rewriter.before(at["s"], "Exp", [at["a"].outputs[0]], {}, [(F32, (2,))])
     assert len(rewriter.readers(at["a"].outputs[0])) == count + 1
-    rewriter.withdraw(at["s"])
-    assert len(rewriter.readers(at["a"].outputs[0])) == count
+    (kept,) = rewriter.before(at["s"], "Log", [at["a"].outputs[0]], {}, [(F32, (2,))])
+    rewriter.withdraw(at["s"], [made.node])
+    rewriter.feed(at["s"], {1: kept})
+    assert len(rewriter.readers(at["a"].outputs[0])) == count + 1
     rewriter.finish()
     assert made.node.name not in graph
-    assert names(graph) == [n for n in before if n != "dead"]
+    assert names(graph) == [*(n for n in before if n not in ("dead", "s")), "Log", "s"]
 
 
 def test_who_only_asks_changes_nothing() -> None:

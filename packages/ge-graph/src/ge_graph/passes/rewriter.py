@@ -228,13 +228,15 @@ class Rewriter:
                 else:
                     uses[tensor] = [n for n in readers if n is not gone]
 
-    def withdraw(self, at: Node) -> None:
-        """Take back what was put in front of a node, and its names; nothing reads it yet."""
-        added = self._before.pop(at, [])
-        for node in added if self._uses is not None else ():
+    def withdraw(self, at: Node, nodes: Collection[Node]) -> None:
+        """Take back nodes that were put in front of one, and their names; none but they read them yet."""
+        if not nodes:
+            return
+        self._before[at] = [n for n in self._before[at] if n not in nodes]
+        for node in nodes if self._uses is not None else ():
             for tensor in node.operands():
                 self.readers(tensor).remove(node)
-        self.graph.remove(added)
+        self.graph.remove(nodes)
 
     def finish(self) -> None:
         """Put the new nodes in their places and take out the old ones, if anything was done.
