@@ -41,11 +41,12 @@ def example() -> tuple[Graph, Node]:
     branch.subgraphs["f"] = inner
     branch.output_counts = {"output": 1}
     graph.outputs.append(branch.outputs[0])
-    return graph, m
+    return graph, m.node
 
 
 def _subgraph(graph: Graph, node: Node) -> None:
-    graph.node("branch").subgraphs["f"].name = "otherwise"
+    inner = graph.node("branch").subgraphs["f"]
+    inner.rename(inner.nodes[-1], "other")
 
 
 def _counts(graph: Graph, node: Node) -> None:
