@@ -268,7 +268,7 @@ EMU_API int aclDestroyTensorList(const aclTensorList* list) {
   return delete list, 0;
 }
 EMU_API aclScalarList* aclCreateScalarList(const aclScalar* const* scalars, uint64_t size) {
-  return new aclScalarList{std::vector<const aclScalar*>(scalars, scalars + size)};
+  return new aclScalarList{{}, std::vector<const aclScalar*>(scalars, scalars + size)};
 }
 EMU_API int aclDestroyScalarList(const aclScalarList* list) {
   if (list != nullptr)

@@ -8,7 +8,8 @@ A row names the function, its arguments in C order (``>`` before what it writes)
 * ``aten:name.overload(self, dim, keepdim=keepDim)``: the ATen operator that the function is modelled on, where GE has
   several operators for it or none with the function's rules of type promotion. Without brackets: all arguments that are
   not written, in order. ``name or None`` leaves out what is 0 or empty, ``name.dtype`` is a tensor's type,
-  ``name.int64`` the tensor with that type;
+  ``name.int64`` the tensor with that type, ``name.grouped`` the number that GroupedMatmul has for the type of a list,
+  ``name.count`` how many members a list has;
 * ``npu:name.overload(self, dim=dim)``: torch_npu's operator as its converter makes it (``converted``), where no single
   GE operator of the embedded engine has the function's meaning;
 * ``py:name``: a function of ``ge_emulator.aclnn_forms``.
@@ -27,7 +28,7 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from ge_emulator import aclnn_forms, build, callers, converted
-from ge_emulator.aclnn_binding import NOT_PASSED, Argument, array_type, attribute, bind, fed_type
+from ge_emulator.aclnn_binding import TENSORS, Argument, array_type, attribute, bind, fed_type, says_nothing
 from ge_emulator.memory import strided
 from ge_emulator.refusal import INTERNAL, INVALID, OP_NOT_FOUND, CannRefusal, reply
 from ge_emulator.single_op import Prepared
@@ -116,7 +117,7 @@ class _Call:
         if row.operands is None:
             # the first argument of an in-place function is read as well as written
             first = row.arguments[0]
-            read = [a.name for a in row.arguments if a.name not in NOT_PASSED and (not a.written or a is first)]
+            read = [a.name for a in row.arguments if not says_nothing(a.name) and (not a.written or a is first)]
             return lambda arguments, _: op(*[arguments[n] for n in read])
         operands, keywords = row.operands, row.keywords
         return lambda arguments, _: op(
@@ -127,7 +128,7 @@ class _Call:
         row = self.row
         passed = {n.id for v in (*(row.operands or ()), *row.keywords.values()) for n in ast.walk(v) if isinstance(n, ast.Name)}
         for argument, value in zip(row.arguments, self.values):
-            if value and not argument.written and argument.name not in (*passed, *NOT_PASSED):
+            if value and not argument.written and argument.name not in passed and not says_nothing(argument.name):
                 raise CannRefusal(INVALID, f"EZ9999: {row.function}: the emulator computes without {argument.name}")
         return lambda arguments, _: converted.run(
             row.target,
@@ -142,17 +143,16 @@ class _Call:
         operands = (ast.Constant(...),) if row.operands is None else row.operands
         bound = bind(op_schema, row.arguments, operands, row.keywords)
         given = {a.name: v for a, v in zip(row.arguments, self.values)}
-        for name in bound.unused:
-            value = given[name]
-            if isinstance(value, list) and value[:1] == ["list"]:
-                value = [v for v in value[1] if v is not None]
-            if value:
-                raise CannRefusal(INVALID, f"EZ9999: {row.function}: the emulator computes without {name}")
         kinds = {a.name: a.kind for a in row.arguments}
+        # a tensor without elements means none; how many it has is known when it runs
+        unread = [n for n in bound.unused if kinds[n] in TENSORS]
+        for name in bound.unused:
+            if given[name] and name not in unread:
+                raise CannRefusal(INVALID, f"EZ9999: {row.function}: the emulator computes without {name}")
         inputs: list[dict[str, Any]] = []
         feeds: list[Feed] = []
         for port, argument in zip(op_schema.inputs, bound.inputs):
-            if argument is None or given[argument] is None:
+            if argument is None or given[argument] is None or given[argument] == []:
                 continue
             for index, dtype, rank in _members(port, kinds[argument], given[argument]):
                 feeds.append(Feed(argument, index, dtype))
@@ -189,15 +189,21 @@ class _Call:
         ]
 
         def run(arguments: dict[str, Any], written_to: list[Any]) -> list[Any]:
+            for name in unread:
+                value = arguments[name]
+                if any(t is not None and t.numel() for t in (value if isinstance(value, list) else [value])):
+                    raise CannRefusal(INVALID, f"EZ9999: {row.function}: the emulator computes without {name}")
             results = program.run([feed.of(arguments) for feed in feeds])
             return [None if i is None else _as_written(results[i], o) for i, o in zip(order, written_to)]
 
         return run
 
 
-def _as_written(result: torch.Tensor, output: torch.Tensor | None) -> torch.Tensor:
+def _as_written(result: torch.Tensor, output: torch.Tensor | None) -> torch.Tensor | None:
     """A result under the type of what is written, where that names the same bits otherwise."""
-    if output is None or result.dtype is output.dtype:
+    if output is None or output.numel() == 0 and result.numel():
+        return None  # a place without elements means that nobody wants the result
+    if result.dtype is output.dtype:
         return result
     if output.dtype is torch.int32 and result.dtype is torch.int8:
         return pack(result) if result.numel() == 8 * output.numel() else result
@@ -244,6 +250,10 @@ def _value(node: ast.expr, arguments: dict[str, Any]) -> Any:
         value = _value(node.value, arguments)
         if node.attr == "int64":
             return value.to(torch.int64)
+        if node.attr == "count":
+            return len(value[1])
+        if node.attr == "grouped":
+            return {DataType.DT_BF16: 1, DataType.DT_INT8: 2, DataType.DT_INT32: 3}.get(value[1][0][1], 0)
         return value[1] if isinstance(value, list) else value.dtype
     return arguments[node.id] if isinstance(node, ast.Name) else ast.literal_eval(node)
 

@@ -26,6 +26,11 @@ _SAME_BITS: Final = {
 }
 
 
+def says_nothing(name: str) -> bool:
+    """Whether an argument has no influence on values; its name begins with ``_`` where only this function has it so."""
+    return name in NOT_PASSED or name.startswith("_")
+
+
 class Argument(NamedTuple):
     """An argument of a function: name, kind (see ``trampolines``), whether the function writes it."""
 
@@ -94,7 +99,7 @@ def bind(
         tuple(inputs.get(p.name) for p in op.inputs),
         attrs,
         tuple(outputs.get(p.name) for p in op.outputs),
-        tuple(a.name for a in arguments if a.name not in used and a.name not in NOT_PASSED),
+        tuple(a.name for a in arguments if a.name not in used and not says_nothing(a.name)),
     )
 
 
@@ -105,11 +110,10 @@ def _by_name(
     attrs: dict[str, ast.expr],
     outputs: dict[str, str | None],
 ) -> None:
-    taken = {*inputs.values(), *outputs.values()}
-    taken |= {n.id for v in attrs.values() for n in ast.walk(v) if isinstance(n, ast.Name)}
+    taken = {*inputs.values(), *outputs.values(), *(v.id for v in attrs.values() if isinstance(v, ast.Name))}
     ports, values, results = ({key(p.name): p.name for p in part} for part in (op.inputs, op.attrs, op.outputs))
     for argument in arguments:
-        if argument.name in taken or argument.name in NOT_PASSED:
+        if argument.name in taken or says_nothing(argument.name):
             continue
         short = key(argument.name)
         if argument.written:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from ge_emulator.refusal import INVALID, CannRefusal
-from ge_runtime.cpu.kernels import quant, rotary
+from ge_runtime.cpu.kernels import matmul, quant, rotary
 
 Arguments = dict[str, Any]
 Outputs = list[Any]
@@ -306,18 +306,6 @@ def max_pool_mask_backward(a: Arguments, outs: Outputs) -> Any:
 # -- transformers ----------------------------------------------------------------------------------------------------
 
 
-def apply_rotary(a: Arguments, _: Outputs) -> Any:
-    """Rotary embedding of query and key, halves swapped, in place. Layout 1: batch, sequence, heads, size."""
-    if a["layout"] != 1 or a.get("rotaryMode", "half") != "half":
-        raise _refuse(f"rotary embedding with layout {a['layout']} and mode {a.get('rotaryMode')!r}")
-
-    def turned(x: torch.Tensor) -> torch.Tensor:
-        first, second = x.chunk(2, -1)
-        return x * a["cos"] + torch.cat((-second, first), -1) * a["sin"]
-
-    return turned(a["queryRef"]), turned(a["keyRef"])
-
-
 def log_sigmoid_forward(a: Arguments, _: Outputs) -> Any:
     """Logarithm of the sigmoid; the buffer serves some kernels and is not written."""
     return F.logsigmoid(a["self"]), None
@@ -604,9 +592,12 @@ def unique_dim(a: Arguments, _: Outputs) -> Any:
 def rope_with_cache(a: Arguments, _: Outputs) -> Any:
     """Rotary embedding of query and key by their positions; the heads follow from the sizes."""
     query, key, size = a["queryIn"], a["keyIn"], a["headSize"]
+    if a.get("cacheMode"):
+        raise _refuse(f"rotary embedding with cache mode {a['cacheMode']}")
+    sections = a["mropeSection"] if a["positions"].dim() == 2 else None
     return rotary.rope_with_sin_cos_cache(
         a["positions"], query, key, a["cosSinCache"], numQHeads=query.shape[-1] // size,
-        numKHeads=key.shape[-1] // size, headSize=size, mropeSection=a["mropeSection"] or (0, 0, 0),
+        numKHeads=key.shape[-1] // size, headSize=size, mropeSection=sections or (0, 0, 0),
         isNeoxStyle=a["isNeoxStyle"],
     )  # fmt: skip
 
@@ -618,3 +609,61 @@ def moe_token_permute_grad(a: Arguments, _: Outputs) -> Any:
     grad, count = a["permutedOutputGrad"].float(), a["sortedIndices"].numel()
     rows = torch.nn.functional.pad(grad, (0, 0, 0, count - grad.shape[0]))[a["sortedIndices"].long()]
     return rows.view(-1, a["numTopk"], grad.shape[-1]).sum(1)
+
+
+def _unpadded(a: Arguments) -> None:
+    if a["paddedMode"]:
+        raise _refuse("tokens of experts in padded mode")
+
+
+def moe_token_permute(a: Arguments, _: Outputs) -> Any:
+    """Tokens in the order of their experts, a copy for each; and where each copy went."""
+    _unpadded(a)
+    chosen = a["indices"].reshape(-1)
+    order = chosen.argsort(stable=True)
+    copies = order // (chosen.numel() // max(a["tokens"].shape[0], 1))
+    count = a["numOutTokens"]
+    return a["tokens"][copies[: count if count > 0 else chosen.numel() + count]], order.argsort().int()
+
+
+def moe_token_unpermute(a: Arguments, _: Outputs) -> Any:
+    """Back in the order of tokens: the copies of each, weighted and added. A copy that was dropped counts as zero."""
+    _unpadded(a)
+    rows = _copies(a["permutedTokens"], a["sortedIndices"])
+    if a["probsOptional"] is None:
+        return rows
+    probs = a["probsOptional"].float()
+    return (rows.view(*probs.shape, -1) * probs.unsqueeze(-1)).sum(1)
+
+
+def _copies(tokens: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    return F.pad(tokens.float(), (0, 0, 0, max(places.numel() - tokens.shape[0], 0)))[places.reshape(-1).long()]
+
+
+def moe_token_unpermute_grad(a: Arguments, outs: Outputs) -> Any:
+    """Gradients of the sorted tokens and of the weights."""
+    _unpadded(a)
+    grad, places = a["unpermutedTokensGrad"].float(), a["sortedIndices"].reshape(-1).long()
+    probs = None if a["probsOptional"] is None else a["probsOptional"].float()
+    width = places.numel() // max(grad.shape[0], 1)
+    spread = grad.repeat_interleave(width, 0)
+    weighted = spread if probs is None else spread * probs.reshape(-1, 1)
+    tokens = torch.zeros(places.numel(), grad.shape[1]).index_copy_(0, places, weighted)[: a["permuteTokens"].shape[0]]
+    if probs is None:
+        return tokens, None
+    return tokens, (_copies(a["permuteTokens"], places) * spread).sum(-1).view(probs.shape)
+
+
+def grouped_matmul_finalize_routing(a: Arguments, outs: Outputs) -> Any:
+    """Products of groups, weighted and added into rows; how many rows there are, the result's size says."""
+    for name in ("antiquantScaleOptional", "antiquantOffsetOptional"):
+        if a.get(name) is not None and a[name].numel():
+            raise _refuse(f"GroupedMatmulFinalizeRouting with {name}")
+    given = {k.removesuffix("Optional"): v for k, v in a.items()}
+    return matmul.grouped_matmul_finalize_routing(
+        a["x1"], a["x2"], given["scale"], given["bias"], given["pertokenScale"], given["groupList"],
+        given["sharedInput"], given["logit"], given["rowIndex"], given.get("offset"), dtype=a["dtype"],
+        shared_input_weight=a["sharedInputWeight"], shared_input_offset=a["sharedInputOffset"],
+        transpose_x=a["transposeX1"], transpose_w=a["transposeX2"], output_bs=outs[0].shape[0],
+        group_list_type=a["groupListType"],
+    )  # fmt: skip
