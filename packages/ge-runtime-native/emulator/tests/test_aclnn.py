@@ -22,12 +22,12 @@ ROWS = aclnn.table()
 # Tensors that a function takes and the engine's operator does not: a call that gives one is refused.
 UNREAD = {
     "activationInputOptional", "activationQuantOffsetOptional", "activationQuantScaleOptional",
-    "antiquantOffsetOptional", "antiquantScaleOptional", "betaOptional", "bias", "biasOptional", "constExpertAlpha1Optional",
+    "antiquantOffsetOptional", "antiquantScaleOptional", "betaOptional", "bias", "biasOptional",
+    "constExpertAlpha1Optional",
     "constExpertAlpha2Optional", "constExpertVOptional", "elasticInfoOptional", "keyInRope", "keyRope", "offset",
     "oriXOptional", "prefixOptional", "queryRope", "x1Offset", "yOffset", "yScale", "x2Offset", "x1OffsetOptional",
 }  # fmt: skip
 CONVERTED = {name.split(".")[1] for name, _ in REGISTRY.awaited() if name.startswith("npu.")}
-
 
 
 def test_at_least_the_functions_that_common_models_use():
@@ -58,7 +58,9 @@ def test_row(name):
         ungiven = [a.name for a in found.attrs if a.required and a.name not in bound.attrs]
         assert not unfed + ungiven, f"{unfed + ungiven} of {row.target} have no argument"
         assert any(bound.outputs) or any(a.written for a in row.arguments if a.name in bound.inputs)
-        assert {a.name for a in row.arguments if not a.written and a.kind in TENSORS and a.name in bound.unused} <= UNREAD
+        assert {
+            a.name for a in row.arguments if not a.written and a.kind in TENSORS and a.name in bound.unused
+        } <= UNREAD
     elif row.form == "npu":
         assert row.target in CONVERTED
     else:

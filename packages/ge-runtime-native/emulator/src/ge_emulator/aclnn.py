@@ -126,7 +126,12 @@ class _Call:
 
     def _npu(self) -> Callable[[dict[str, Any], list[Any]], Any]:
         row = self.row
-        passed = {n.id for v in (*(row.operands or ()), *row.keywords.values()) for n in ast.walk(v) if isinstance(n, ast.Name)}
+        passed = {
+            n.id
+            for v in (*(row.operands or ()), *row.keywords.values())
+            for n in ast.walk(v)
+            if isinstance(n, ast.Name)
+        }
         for argument, value in zip(row.arguments, self.values):
             if value and not argument.written and argument.name not in passed and not says_nothing(argument.name):
                 raise CannRefusal(INVALID, f"EZ9999: {row.function}: the emulator computes without {argument.name}")
@@ -239,8 +244,9 @@ def _members(port: PortSchema, kind: str, value: Any) -> list[tuple[int, DataTyp
     if kind == "tl":
         return [(i, fed_type(port, DataType(v[1])), v[2]) for i, v in enumerate(value[1]) if v is not None]
     if kind == "s":
-        return [(0, fed_type(port, DataType(value[1])), 0)]
-    return [(0, array_type(port, kind), 1 if kind in ("ia", "fa", "ba") else 0)]
+        given = DataType(value[1])
+        return [(0, given if given in port.domain else port.dtypes[0], 0)]
+    return [(0, array_type(port, kind), 1 if kind in ("ia", "fa", "ba", "sl") else 0)]
 
 
 def _value(node: ast.expr, arguments: dict[str, Any]) -> Any:

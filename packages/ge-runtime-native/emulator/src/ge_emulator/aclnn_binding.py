@@ -136,7 +136,9 @@ def fed_type(port: PortSchema, given: DataType) -> DataType:
 
 def array_type(port: PortSchema, kind: str) -> DataType:
     """The type of the tensor that an array of a function becomes."""
-    wanted = {"ia": DataType.DT_INT64, "fa": DataType.DT_FLOAT, "ba": DataType.DT_BOOL}.get(kind, DataType.DT_INT64)
+    wanted = {"ia": DataType.DT_INT64, "fa": DataType.DT_FLOAT, "sl": DataType.DT_FLOAT, "ba": DataType.DT_BOOL}.get(
+        kind, DataType.DT_INT64
+    )
     return wanted if wanted in port.domain else port.dtypes[0]
 
 

@@ -411,6 +411,22 @@ def bce_with_logits_backward(a: Arguments, _: Outputs) -> Any:
     return _reduced(grad, x.numel(), a["reduction"])
 
 
+def ctc_loss(a: Arguments, outs: Outputs) -> Any:
+    """CTC loss; the table of its backward is as wide as the result has room, the rest is no path."""
+    loss, alpha = aten._ctc_loss(*[a[n] for n in _CTC], a["blank"], a["zeroInfinity"])
+    return loss, F.pad(alpha, (0, outs[1].shape[-1] - alpha.shape[-1]), value=-math.inf)
+
+
+_CTC = ("logProbs", "targets", "inputLengths", "targetlengths")
+
+
+def ctc_loss_backward(a: Arguments, _: Outputs) -> Any:
+    """Gradient of the CTC loss."""
+    alpha = a["logAlpha"][..., : 2 * max(a["targetLengths"], default=0) + 1]
+    given = [a[n] for n in ("gradOut", "logProbs", "targets", "inputLengths", "targetLengths", "negLogLikelihood")]
+    return aten._ctc_loss_backward(*given, alpha, a["blank"], a["zeroInfinity"])
+
+
 # -- linear algebra --------------------------------------------------------------------------------------------------
 
 
@@ -565,9 +581,10 @@ def fake_quant(a: Arguments, _: Outputs) -> Any:
 
 
 def scatter_reduce(a: Arguments, _: Outputs) -> Any:
-    """Scatter with a reduction: 0 sum, 1 product, 2 mean, 3 largest, 4 smallest."""
-    how = ("sum", "prod", "mean", "amax", "amin")[a["reduce"]]
-    return torch.scatter_reduce(_itself(a), a["dim"], a["index"], a["src"], how, include_self=a["includeSelf"])
+    """Scatter with a reduction, 1: sum. torch_npu computes the others in another way."""
+    if a["reduce"] != 1:
+        raise _refuse(f"scatter with reduction {a['reduce']}")
+    return torch.scatter_reduce(_itself(a), a["dim"], a["index"], a["src"], "sum", include_self=a["includeSelf"])
 
 
 def unique(a: Arguments, _: Outputs) -> Any:

@@ -345,7 +345,8 @@ def dequant_swiglu_quant(
     x: Tensor, weight_scale: Tensor | None = None, activation_scale: Tensor | None = None, bias: Tensor | None = None,
     quant_scale: Tensor | None = None, quant_offset: Tensor | None = None, group_index: Tensor | None = None, *,
     activate_left: bool = False, quant_mode: str = "static", swiglu_mode: int = 0, clamp_limit: float = 7.0,
-    glu_alpha: float = 1.702, glu_bias: float = 1.0, dst_type: int = 2, round_mode: str = "rint", activate_dim: int = -1,
+    glu_alpha: float = 1.702, glu_bias: float = 1.0, dst_type: int = 2, round_mode: str = "rint",
+    activate_dim: int = -1,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Dequantise, gate over the last axis, quantise; static scales divide, those of dynamic quantisation multiply.
 
