@@ -135,3 +135,9 @@ def test_all_inputs_of_the_batch_get_the_size(tmp_path):
     subject = models.load(f"{made}:make", size=7)
     assert [tuple(t.shape) for t in subject.args] == [(7, 3), (5,), (7,)]
     assert isinstance(subject.args[0], torch.Tensor)
+
+
+def test_symbolic_sizes_count_as_the_sizes_of_the_trace(path):
+    plain, symbolic = (ask(f"{path}:make", "--sizes", "2,2048", *more)[1]["sizes"] for more in ([], ["--dynamic"]))
+    assert [row["pool_bytes"] for row in plain] == [row["pool_bytes"] for row in symbolic]
+    assert [row["tasks"] for row in plain] == [row["tasks"] for row in symbolic]

@@ -121,7 +121,9 @@ class Captures(Answer):
         return [need.as_dict() for need in self.needs]
 
 
-def captures_of(subject: Callable[[int], Subject], sizes: Sequence[int], soc: str, *, fake: bool = True) -> Captures:
+def captures_of(
+    subject: Callable[[int], Subject], sizes: Sequence[int], soc: str, *, fake: bool = True, dynamic: bool = False
+) -> Captures:
     """What the captured graphs of a model need.
 
     Args:
@@ -129,6 +131,7 @@ def captures_of(subject: Callable[[int], Subject], sizes: Sequence[int], soc: st
         sizes: The sizes.
         soc: A chip, as ``ge_graph.cost.chips.figures`` takes it.
         fake: Whether tensors have no data.
+        dynamic: Trace with symbolic sizes and numbers, so that numbers of each step are no constants.
 
     Errors: ConfigError GE1043 without the compiler, GE1047 if the model cannot be traced; GraphError GE3073 for a chip
         without figures; EngineError GE1058 for what a device cannot capture.
@@ -144,7 +147,7 @@ def captures_of(subject: Callable[[int], Subject], sizes: Sequence[int], soc: st
         asked = subject(size)
         counter = make(asked.config, cores)
         asked.config = counter.config
-        for each in tracing.capture(asked, fake=fake, device_kernels=True):
+        for each in tracing.capture(asked, fake=fake, dynamic=dynamic, device_kernels=True):
             counter.add(each.gm)
         needs.append(Need(size, **counter.needs()))
     limits: dict[str, int | None] = {}

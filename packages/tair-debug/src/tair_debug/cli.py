@@ -413,7 +413,10 @@ def _captures(
         raise typer.BadParameter(f"takes a model, {FORMS}", param_hint="--capture")
     if len(socs) != 1:
         raise typer.BadParameter("with --capture takes one chip", param_hint="--soc")
-    result = captures_of(lambda size: asked.subject(source, size=size), sizes_of(sizes), socs[0], fake=not asked.real)
+    result = captures_of(
+        lambda size: asked.subject(source, size=size), sizes_of(sizes), socs[0], fake=not asked.real,
+        dynamic=asked.dynamic,
+    )  # fmt: skip
     if output is not None:
         artefacts.folder(output.parent, "tair check --output")
         artefacts.write_text(output, json.dumps(result.as_dict(), indent=1) + "\n", "tair check --output")

@@ -234,6 +234,9 @@ class _Lives:
 
 
 def _bytes(value: torch.Tensor) -> int:
-    """Of its own memory, which may be larger than its elements."""
-    extent = sum((size - 1) * stride for size, stride in zip(value.shape, value.stride()))
-    return int((extent + 1) * value.element_size()) if value.numel() else 0
+    """Of its own memory, which may be larger than its elements; of symbolic sizes with those of the trace."""
+    sizes = [int(size) for size in value.shape]
+    if not all(sizes):
+        return 0
+    extent = sum((size - 1) * int(stride) for size, stride in zip(sizes, value.stride()))
+    return (extent + 1) * value.element_size()
