@@ -357,6 +357,10 @@ def check(
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit code 1 also for what is not proven: documented only, open, unknown.")
     ] = False,
+    capture: Annotated[
+        bool, typer.Option("--capture", help="What captured graphs need of the chip instead, for each of --sizes.")
+    ] = False,
+    sizes: Annotated[str, typer.Option(help="With --capture: sizes of a batch, '1,2,4,8'.")] = "1",
     against: Annotated[
         bool, typer.Option("--contradictions", help="Only list where --cann and the public evidence disagree.")
     ] = False,
@@ -378,6 +382,8 @@ def check(
         return _contradictions(soc or kernels.facts(cann).socs(), cann or os.environ.get("ASCEND_HOME_PATH"), as_json)
     if not source:
         raise typer.BadParameter(f"missing; {FORMS}, or a graph", param_hint="MODEL|GRAPH")
+    if capture:
+        return _captures(source, asked, detail, soc or ["ascend910b"], sizes, output, as_json)
     if is_model(source):
         subject: Any = asked.subject(source)
     else:
@@ -390,6 +396,27 @@ def check(
     if write_facts is not None:
         artefacts.write_text(write_facts, kernels.facts(cann).text(), "tair check --write-facts")
         result.written = str(write_facts)
+    if output is not None:
+        artefacts.folder(output.parent, "tair check --output")
+        artefacts.write_text(output, json.dumps(result.as_dict(), indent=1) + "\n", "tair check --output")
+    return show(result, detail, as_json)
+
+
+def _captures(
+    source: str, asked: Asked, detail: Detail, socs: Sequence[str], sizes: str, output: Path | None, as_json: bool
+) -> int:
+    """Exit code 1 if something is more than the chip has, or can dead-lock."""
+    from tair_debug import artefacts
+    from tair_debug.captures import captures_of, sizes_of
+
+    if not is_model(source):
+        raise typer.BadParameter(f"takes a model, {FORMS}", param_hint="--capture")
+    if len(socs) != 1:
+        raise typer.BadParameter("with --capture takes one chip", param_hint="--soc")
+    result = captures_of(
+        lambda size: asked.subject(source, size=size), sizes_of(sizes), socs[0], fake=not asked.real,
+        dynamic=asked.dynamic,
+    )  # fmt: skip
     if output is not None:
         artefacts.folder(output.parent, "tair check --output")
         artefacts.write_text(output, json.dumps(result.as_dict(), indent=1) + "\n", "tair check --output")
@@ -454,6 +481,33 @@ def plan(
     plans = request.made([first, *(first.changed(text) for text in compare_with or ())])
     found = request.Plans(plans, by, limit, [] if page is None else request.write_pages(plans[0], page))
     return show(found, Detail(), as_json)
+
+
+@command("How long each operator takes, as a profiler's table and trace.")
+def profile(
+    target: Target,
+    asked: Asked,
+    detail: Detail,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder for table and trace.")] = None,
+    engine: Annotated[str, typer.Option(help="Engine that runs the GE graphs.")] = "cpu",
+    warmup: Annotated[int, typer.Option(min=0, help="Runs before the measured ones.")] = 1,
+    runs: Annotated[int, typer.Option(min=1, help="Measured runs.")] = 1,
+    as_json: Json = False,
+) -> int:
+    """How long each operator of the GE graphs takes on an engine.
+
+    With --output kernel_details.csv and trace_view.json, for Chrome's tracing and Perfetto: GE name, type, stream and
+    order of each operator. What runs on the CANN emulator is profiled by `tair emulate --profile FOLDER`.
+    """
+    from tair_debug import profile as work
+
+    result = work.profile_of(
+        asked.subject(target, real=True), engine=engine, warmup=warmup, runs=runs, backward=asked.backward,
+        dynamic=asked.dynamic,
+    )  # fmt: skip
+    if output is not None:
+        work.write(result, output)
+    return show(result, detail, as_json)
 
 
 @command("Versions, engines, and known mismatches with their cure.")
