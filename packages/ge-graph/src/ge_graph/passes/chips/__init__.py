@@ -146,7 +146,7 @@ class FitChip(Pass):
             best.sort(key=lambda f: f.seconds or 0.0)
         rest = [*best[1:], *found[len(best) :]]
         taken = best[0]
-        for form in rest:
-            rewriter.withdraw(node, form.ctx.made)
+        for other in rest:
+            rewriter.withdraw(node, other.ctx.made)
         others = tuple((f.ops, f.seconds) for f in rest)
         return taken.ctx, Choice(node.op, self.oracle.soc, taken.ops, taken.seconds, others)
