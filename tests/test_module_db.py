@@ -16,6 +16,7 @@ from torch.testing._internal.common_modules import module_db
 from torch.utils import _pytree as pytree
 
 import torchair
+from tools import suites
 
 WHOLE = os.environ.get("TAIR_WHOLE") == "1"
 PART = 7  # one in so many modules without TAIR_WHOLE
@@ -30,18 +31,7 @@ _NO_GRAPH = "torch hands no backend a graph"
 
 # Module, with -train or -eval if it is one of them only -> what each difference from eager says. A row whose module has
 # none is an error in the whole run.
-GAPS: dict[str, str] = {
-    # A negative number to a power that is no integer: GE's ReluGrad gives 0 where the value is NaN, eager NaN.
-    "nn.LPPool1d": r"gradient of input 0: .* absolute difference: nan",
-    "nn.LPPool2d": r"gradient of input 0: .* absolute difference: nan",
-    "nn.LPPool3d": r"gradient of input 0: .* absolute difference: nan",
-    # torch does not trace the check of the variance, so that the module runs in eager.
-    "nn.GaussianNLLLoss": _NO_GRAPH,
-    # With a mask, torch looks into it to see whether it is causal, and ends the trace there with nothing traced.
-    "nn.TransformerEncoder": rf"no_batch_dim\w+\): {_NO_GRAPH}",
-    # Without a momentum the weight of the average is a Python number made of a buffer, where torch ends the trace.
-    **{f"nn.BatchNorm{n}d-train": rf"simple_average\): {_NO_GRAPH}" for n in (1, 2, 3)},
-}
+GAPS: dict[str, str] = {f"{g.entry}-{g.form}".removesuffix("-"): g.says for g in suites.module_gaps()}
 
 
 @pytest.fixture(autouse=True)

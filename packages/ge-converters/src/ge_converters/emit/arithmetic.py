@@ -31,6 +31,15 @@ def as_number(value: Any, dtype: DataType) -> Any:
     return whole % 2**dtype.bits if whole < 0 and dtype.short.startswith("u") else whole
 
 
+def wrapped(value: Any, dtype: DataType) -> Any:
+    """A Python number as an operand of eager's arithmetic and comparisons: one of 64 bits, cut to the element type."""
+    value = as_number(value, dtype)
+    if isinstance(value, bool) or not isinstance(value, int) or not dtype.is_integer or not -(2**63) <= value < 2**64:
+        return value  # eager refuses a number that 64 bits do not hold, and so does the constant
+    cut = value % 2**dtype.bits
+    return cut - 2**dtype.bits if cut >= 2 ** (dtype.bits - 1) and not dtype.short.startswith("u") else cut
+
+
 def is_exact(value: Any, dtype: DataType) -> bool:
     """Whether a Python number survives the way into a half type unchanged; always true for the other types."""
     if dtype not in HALF_TYPES or isinstance(value, (Tensor, bool)):
@@ -55,6 +64,7 @@ def _single(value: float) -> float:
 
 # Beside a half tensor eager keeps a Python number in float32 for these, and rounds it to the half type for all others.
 _KEEPS_NUMBERS: Final = frozenset({"Mul", "RealDiv"})
+_BOUNDS: Final = frozenset({"Maximum", "Minimum"})  # of clamp: eager refuses one that the type does not hold
 
 
 def compute_type(dtype: DataType, *operands: Any) -> DataType:
@@ -68,7 +78,8 @@ def arithmetic(op: str, a: Any, b: Any, dtype: DataType) -> Tensor:
     """``op`` on two operands, numbers or tensors, with a result of ``dtype`` as eager computes it."""
     wanted = compute_type(dtype, a, b) if op in _KEEPS_NUMBERS else dtype
     inner = carrier(op, wanted)
-    x, y = dtype_promote(as_number(a, dtype), as_number(b, dtype), target_dtype=inner)
+    number = as_number if op in _BOUNDS else wrapped
+    x, y = dtype_promote(number(a, dtype), number(b, dtype), target_dtype=inner)
     return cast(getattr(ge, op)(x, y), dtype)
 
 

@@ -89,7 +89,8 @@ def add(self: Any, other: Any, alpha: Any = 1, *, meta_outputs: TensorSpec) -> T
     if inner in (_D.DT_FLOAT, *HALF_TYPES):
         x, y, factor = dtype_promote(self, other, alpha, target_dtype=inner)
         return cast(ge.AxpyV2(x, y, factor), dtype)
-    return arithmetic("Add", self, arithmetic("Mul", other, alpha, dtype), dtype)
+    factor = dtype_promote(as_number(alpha, dtype), target_dtype=dtype)  # eager refuses one that the type does not hold
+    return arithmetic("Add", self, arithmetic("Mul", other, factor, dtype), dtype)
 
 
 @register_fx_node_ge_converter(
