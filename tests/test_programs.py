@@ -440,6 +440,27 @@ def through_bits(x):
     return (bits & 0x7FFF).view(torch.bfloat16), bits + 1, y, *(o + 0 for o in others[1:]), others[0] * 1
 
 
+BEYOND = {
+    "fill": lambda x: x.clone().fill_(1e39),
+    "full_like": lambda x: torch.full_like(x, -1e39),
+    "masked_fill": lambda x: x.masked_fill(x > 0, -1e39),
+    "clamp": lambda x: x.clamp(max=1e39),
+    "pad": lambda x: F.pad(x, (1, 1), value=1e39),
+    "scatter": lambda x: x.scatter(0, torch.tensor([0]), 1e39),
+}
+
+
+@pytest.mark.parametrize("way", BEYOND)
+def test_floats_beyond_the_type_are_refused_as_in_eager(way):
+    """A mask of float32's least number would else be an infinity, and softmax of it NaN."""
+    x = torch.ones(4, dtype=torch.bfloat16)
+    with pytest.raises(RuntimeError, match="without overflow"):
+        BEYOND[way](x)
+    with pytest.raises(Exception, match="does not fit DT_BF16"):
+        run(BEYOND[way], (x,), torchair.get_npu_backend(), False, False)
+    assert_eager(lambda x: x.masked_fill(x > 0, -float("inf")) + x.clamp(max=3e38) + 1e39, x)
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_bits_of_bfloat16(dynamic):
     x = torch.tensor([[1.5, -2.0, 0.0, -0.0], [float("inf"), -float("inf"), 1e-40, 3e38]], dtype=torch.bfloat16)
@@ -484,6 +505,16 @@ def test_unpooling_outside_of_the_plane(outside):
         unpooled(*given)
     with pytest.raises(Exception, match="GE4"):
         run(unpooled, given, torchair.get_npu_backend(), False, False)
+
+
+def test_means_of_integers_that_eager_has_not():
+    whole = torch.arange(24).reshape(1, 2, 3, 4)
+    assert_eager(lambda x: F.avg_pool2d(x, 2), whole)
+    for fn in (lambda x: F.avg_pool2d(x, 2), lambda x: F.avg_pool3d(x[None], 2)):
+        with pytest.raises(RuntimeError, match="not implemented for 'Int'"):
+            fn(whole.int())
+        with pytest.raises(Exception, match=r"eager takes int64 and floats"):
+            run(fn, (whole.int(),), torchair.get_npu_backend(), False, False)
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

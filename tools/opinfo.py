@@ -58,7 +58,7 @@ _EITHER = ("f32", "f32-sym")
 # Database -> the forms in which it runs; `split` has the operators without converter run between graphs.
 DATABASES = {
     "op_db": tuple(short for short in DTYPES if "split" not in short),
-    "python_ref_db": _EITHER,
+    "python_ref_db": ("f32",),  # what torch writes in operators of its own: its entries' types are those of op_db
     "hop_db": _EITHER,
     "autograd_function_db": _EITHER,
     "custom_op_db": ("f32", "f32-split", "f32-split-sym"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from functools import lru_cache
 from typing import Any, Final
@@ -9,6 +10,7 @@ from typing import Any, Final
 import torch
 
 from ge_converters.base.dtypes import cast, dtype_promote, to_ge, to_torch
+from ge_converters.base.errors import Refusal
 from ge_converters.emit.compute_types import carried, carrier
 from ge_graph import DataType, Tensor
 from ge_graph import ops as ge
@@ -38,6 +40,22 @@ def wrapped(value: Any, dtype: DataType) -> Any:
         return value  # eager refuses a number that 64 bits do not hold, and so does the constant
     cut = value % 2**dtype.bits
     return cut - 2**dtype.bits if cut >= 2 ** (dtype.bits - 1) and not dtype.short.startswith("u") else cut
+
+
+def as_content(value: Any, dtype: DataType) -> Any:
+    """``as_number`` for a number that fills memory or bounds it.
+
+    Raises:
+        Refusal: For a float that the type does not hold, where eager raises and a constant would be infinite.
+    """
+    value = as_number(value, dtype)
+    if isinstance(value, float) and dtype.is_float and math.isfinite(value):
+        largest = torch.finfo(to_torch(dtype)).max
+        if abs(value) > largest:
+            raise Refusal(
+                f"{value!r} does not fit {dtype.name}, whose largest number is {largest!r}; eager refuses it too"
+            )
+    return value
 
 
 def is_exact(value: Any, dtype: DataType) -> bool:

@@ -12,7 +12,7 @@ from ge_converters.base.dtypes import cast, dtype_promote, to_ge
 from ge_converters.base.errors import Refusal
 from ge_converters.base.operators import aten
 from ge_converters.base.support import BF16, BOOL, C64, F16, F32, F64, I32, I64, Support
-from ge_converters.emit.arithmetic import arithmetic, as_number
+from ge_converters.emit.arithmetic import arithmetic, as_content, as_number
 from ge_converters.emit.compute_types import carried, carrier, move
 from ge_converters.emit.shapes import axis_size, broadcast, int_operand, ints, own, permuted
 from ge_converters.registry import declare_supported, register_fx_node_ge_converter
@@ -572,7 +572,7 @@ def constant_pad_nd(self: Tensor, pad: Any, value: Any = 0, *, meta_outputs: Ten
     if all(isinstance(p, int) and p == 0 for p in pad):
         return self
     inner = carrier("PadV3", self.dtype)
-    fill = dtype_promote(as_number(as_number(value, self.dtype), inner), target_dtype=inner)
+    fill = dtype_promote(as_number(as_content(value, self.dtype), inner), target_dtype=inner)
     pairs: list[Any] = [0] * (2 * self.rank - len(pad))  # GE's first dim comes first, torch's last dim
     for i in reversed(range(len(pad) // 2)):
         pairs += pad[2 * i : 2 * i + 2]

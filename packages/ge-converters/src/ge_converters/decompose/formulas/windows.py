@@ -242,9 +242,11 @@ def _avg_pool(count: int) -> Callable[..., Any]:
         count_include_pad: bool = True,
         divisor_override: int | None = None,
     ) -> Any:
-        """The mean of the integers of each window, cut off towards zero."""
+        """The mean of the integers of each window, cut off towards zero; eager has it of int64 only."""
         if self.is_floating_point():
             return NotImplemented
+        if self.dtype != torch.int64:
+            raise NotImplementedError(f"avg_pool{count}d of {self.dtype}: eager takes int64 and floats; cast the input")
         kernel = _each(kernel_size, count)
         pad = _each(padding, count)
         windows = _Windows(self, kernel, _each(stride, count, kernel), pad, [1] * count, ceil_mode, 0)
