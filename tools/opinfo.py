@@ -58,7 +58,6 @@ _EITHER = ("f32", "f32-sym")
 # Database -> the forms in which it runs; `split` has the operators without converter run between graphs.
 DATABASES = {
     "op_db": tuple(short for short in DTYPES if "split" not in short),
-    "python_ref_db": ("f32",),  # what torch writes in operators of its own: its entries' types are those of op_db
     "hop_db": _EITHER,
     "autograd_function_db": _EITHER,
     "custom_op_db": ("f32", "f32-split", "f32-split-sym"),
@@ -391,7 +390,6 @@ def entries(database: str) -> list[Any]:
     methods.wrapper_set_seed = _called
     found = {
         "op_db": [op for op in methods.op_db if not op.name.startswith("jiterator")],  # CUDA sources made at run time
-        "python_ref_db": methods.python_ref_db,
         "hop_db": hop_db,
         "autograd_function_db": autograd_function_db,
         "custom_op_db": custom_op_db,
