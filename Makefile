@@ -3,8 +3,9 @@ SHELL := /bin/bash
 PYTHON ?= $(or $(TARGET_PYTHON_PATH),$(shell command -v python3.11 || command -v python3))
 RUN := .venv/bin/python
 PKG ?= ge-graph
-# A test that is done early takes over what the other process still has before it.
-TEST = $(RUN) -m pytest -n 2 --dist worksteal
+# A process that is done early takes over what the other still has before it. A test that hangs fails by name,
+# and a new process does the rest.
+TEST = $(RUN) -m pytest -n 2 --dist worksteal --timeout 600 --timeout-method thread $(PYTEST)
 # torch_npu, where it is installed, would load itself into every process that imports torch.
 export TORCH_DEVICE_BACKEND_AUTOLOAD ?= 0
 export HF_HUB_OFFLINE ?= 1
