@@ -1,4 +1,4 @@
-"""A node whose operator has no kernel, and which stands for a call of the user's operator: its CPU implementation runs."""
+"""A node without kernel that stands for a call of the user's operator: the user's CPU implementation runs."""
 
 from __future__ import annotations
 
