@@ -287,11 +287,20 @@ class Pipeline(FxProgress):
         if self.gears is not None:
             values = [value_of(n) for n in gm.graph.nodes if n.op == "placeholder"]
             stored.more["gears"] = self.gears.options(lowered, values)
-        if entry is not None and self.on_saving is not None:
+        if entry is not None and device_of(gm) == "cpu" and self._calls_back(lowered):
+            logger.info("%s: not cached: a user's operator computes a part of it, which no file holds", self._label)
+        elif entry is not None and self.on_saving is not None:
             self.on_saving(stored, functools.partial(entry.save, stored))
         elif entry is not None:
             entry.save(stored)
         return stored
+
+    @staticmethod
+    def _calls_back(lowered: Lowered) -> bool:
+        """Whether a user's operator of this process computes a part of the graph on the embedded engine."""
+        from ge_runtime.cpu.own_calls import stands_in
+
+        return any(map(stands_in, lowered.graph.nodes))
 
     def to_graph(
         self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], prepare: Callable[[Lowered], Lowered]
