@@ -18,11 +18,11 @@ from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
-from ge_graph import escape
+from ge_graph import escape, messages
 from ge_graph.errors import ConfigError, GeError, on_purpose
 from tair_debug.options import Asked, Atol, Config, Json, Rtol, Source, Target, expanded
 from tair_debug.targets import FORMS, is_model
-from tair_debug.terminal import Answer, Detail, answer, console, put, say, working
+from tair_debug.terminal import Answer, Detail, answer, console, put, say, told, working
 
 _ABOUT: Final = "See what becomes of a PyTorch model on its way to a GE graph, and where its numbers go wrong."
 app = typer.Typer(
@@ -49,6 +49,7 @@ def _everywhere(
 
 
 TRACEBACK: Final = "TAIR_TRACEBACK"
+_UNSET: Final = "unset it to follow LANG"
 COMMANDS: Final = "tair.commands"  # entry points of other packages
 F = TypeVar("F", bound=Callable[..., int])
 
@@ -68,7 +69,8 @@ def command(short: str) -> Callable[[F], F]:
             try:
                 with working(f"tair {fn.__name__}"):
                     code = with_options(*args, **kwargs)
-            except typer.BadParameter:  # wrong usage, which typer words
+            except typer.BadParameter as error:  # wrong usage, which typer shows
+                error.message = told(error.message)
                 raise
             except Exception as error:
                 ge_error = on_purpose(error)
@@ -571,7 +573,18 @@ def main() -> None:
     _add_commands()
     warnings.filterwarnings("ignore")
     logging.getLogger("torch").setLevel(logging.ERROR)
-    app(prog_name="tair")
+    wanted = os.environ.get(messages.VARIABLE)
+    if wanted and not wanted.startswith(messages.LANGUAGES):
+        languages = ", ".join(messages.LANGUAGES)
+        error = ConfigError("GE1002", f"{messages.VARIABLE}: got {wanted!r}, allowed: {languages}", next=_UNSET)
+        console(errors=True).print(escape.block(str(error)), markup=False, style="red", soft_wrap=True)
+        raise SystemExit(2)
+    if messages.language() == "en":
+        app(prog_name="tair")
+    else:
+        from tair_debug.help_texts import translated
+
+        translated(typer.main.get_command(app))(prog_name="tair")
 
 
 if __name__ == "__main__":

@@ -114,11 +114,12 @@ class Job:
 class Watcher(Protocol):
     """Whoever keeps compiled graphs. A graph that is watched stays one: nothing of it runs eagerly."""
 
-    def graph_ready(self, stored: Stored, save: Callable[[], object] | None) -> None:
+    def graph_ready(self, stored: Stored, save: Callable[[], object] | None, fleeting: bool = False) -> None:
         """A graph is finished, and not loaded yet.
 
         Args:
             save: Writes it to the cache; whoever is called decides whether and when. None if there is nothing to write.
+            fleeting: Whether a part of it is computed by an operator of this process, which no file of a cache holds.
         """
 
 
@@ -132,7 +133,7 @@ class KeptGraph:
     def __init__(self) -> None:
         self.stored: Stored | None = None
 
-    def graph_ready(self, stored: Stored, save: Callable[[], object] | None) -> None:
+    def graph_ready(self, stored: Stored, save: Callable[[], object] | None, fleeting: bool = False) -> None:
         """Keep it."""
         self.stored = stored
         if save is not None:
@@ -315,12 +316,22 @@ class Pipeline(FxProgress):
         if self.job.gears is not None:
             values = [value_of(n) for n in gm.graph.nodes if n.op == "placeholder"]
             stored.more["gears"] = self.job.gears.options(lowered, values)
-        save = None if entry is None else functools.partial(entry.save, stored)
+        fleeting = entry is not None and device_of(gm) == "cpu" and self._calls_back(lowered)
+        if fleeting:
+            logger.info("%s: not cached: a user's operator computes a part of it, which no file holds", self._label)
+        save = None if entry is None or fleeting else functools.partial(entry.save, stored)
         if self._watcher is not None:
-            self._watcher.graph_ready(stored, save)
+            self._watcher.graph_ready(stored, save, fleeting)
         elif save is not None:
             save()
         return stored
+
+    @staticmethod
+    def _calls_back(lowered: Lowered) -> bool:
+        """Whether a user's operator of this process computes a part of the graph on the embedded engine."""
+        from ge_runtime.cpu.own_calls import stands_in
+
+        return any(map(stands_in, lowered.graph.nodes))
 
     def to_graph(
         self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], prepare: Callable[[Lowered], Lowered]

@@ -115,9 +115,10 @@ class TracedGraph:
 
         return compile_inference
 
-    def graph_ready(self, stored: Stored, save: Callable[[], object] | None) -> None:
+    def graph_ready(self, stored: Stored, save: Callable[[], object] | None, fleeting: bool = False) -> None:
         """The pipeline has made a graph; ``save`` writes it to the cache behind AOTAutograd."""
-        self._stored, self._later = stored, save
+        if not fleeting:
+            self._stored, self._later = stored, save
 
     def watched(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
         """What AOTAutograd made, until it has first run; then the graph itself if nothing is around it."""

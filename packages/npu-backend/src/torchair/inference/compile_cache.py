@@ -330,7 +330,7 @@ class _Trace:
 
         return boxed(run)
 
-    def graph_ready(self, stored: Stored, save: Callable[[], object] | None) -> None:
+    def graph_ready(self, stored: Stored, save: Callable[[], object] | None, fleeting: bool = False) -> None:
         """The pipeline has made the graph."""
         self._stored = stored
         if save is not None:
