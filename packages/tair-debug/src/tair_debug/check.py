@@ -183,7 +183,7 @@ class Checks(Answer):
             rows = to_table(report, every=detail.every, weak=self.strict, sources=detail.sources)
             if rows is not None:
                 yield rows
-            yield from (shown(f"form: {text}") for text in report.forms())
+            yield from (sentence(line(f"form: {text}")) for text in report.forms())
             if not detail.every and report.unknown():
                 yield sentence(line(f"unknown: {', '.join(report.unknown())}"))
         if not self.named and not detail.quiet:
