@@ -162,12 +162,12 @@ def dump(
     """Write the GE graphs of a model, as converted and after the GE passes; nothing is computed."""
     from tair_debug import artefacts, tracing
     from tair_debug.graph_dump import GraphDump
-    from tair_debug.observer import Stage
+    from tair_debug.observer import GraphId
 
     writer = GraphDump(kind, artefacts.folder(output, "tair dump --output"))
     graphs = tracing.capture(asked.subject(target), backward=asked.backward, dynamic=asked.dynamic, fake=not asked.real)
     for number, captured in enumerate(graphs, 1):
-        stage = Stage(number - 1, captured.phase, number)  # type: ignore[arg-type]
+        stage = GraphId(number - 1, captured.phase, number)  # type: ignore[arg-type]
         original, optimized = tracing.to_ge(captured.gm, f"graph_{number}")
         writer.ge_graph(stage, "original", original)
         writer.ge_graph(stage, "optimized", optimized)
