@@ -106,7 +106,7 @@ def tools() -> Path:
     install = [str(python), "-m", "pip", "install", "-q", *offline]
     if subprocess.run(install, capture_output=True).returncode:
         print("docs: downloading the site's tools into wheelhouse/docs", flush=True)
-        download = [*pip, "download", "-qq", "--only-binary", ":all:", "-d", str(WHEELS), "-r", str(REQUIREMENTS)]
+        download = [*pip, "wheel", "-qq", "-w", str(WHEELS), "-r", str(REQUIREMENTS)]
         if subprocess.run(download).returncode or subprocess.run(install).returncode:
             sys.exit("docs: pip could not bring the wheels of tools/docs/requirements.txt")
     stamp.write_text(wanted)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ge_graph import Graph
 from ge_graph.escape import line
 from ge_graph.kernels import STRENGTHS, Finding, Oracle, Verdict
-from tair_debug.terminal import Answer, Detail, sentence, shown, table
+from tair_debug.terminal import Answer, Detail, sentence, table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -172,12 +172,12 @@ class Checks(Answer):
 
     def parts(self, detail: Detail = Detail()) -> Iterator[Part]:
         if not detail.quiet:
-            yield shown(f"facts: {self.origin}")
+            yield sentence(f"facts: {self.origin}")
         if self.refused:
             yield sentence(" and are left out:", f"{len(self.refused)} calls cannot be converted", "red")
             yield from (sentence(f"  {line(str(call))}") for call in self.refused)
         for report in self.reports:
-            yield shown(report.headline(), "green" if report.ok else "red")
+            yield sentence("", report.headline(), "green" if report.ok else "red")
             if detail.quiet or not self.named:
                 continue
             rows = to_table(report, every=detail.every, weak=self.strict, sources=detail.sources)
@@ -185,9 +185,9 @@ class Checks(Answer):
                 yield rows
             yield from (shown(f"form: {text}") for text in report.forms())
             if not detail.every and report.unknown():
-                yield shown(line(f"unknown: {', '.join(report.unknown())}"))
+                yield sentence(line(f"unknown: {', '.join(report.unknown())}"))
         if not self.named and not detail.quiet:
-            yield shown("--soc CHIP lists the operators")
+            yield sentence("--soc CHIP lists the operators")
 
     def as_dict(self) -> dict[str, Any]:
         return {"ok": self.ok, "chips": [r.as_dict() for r in self.reports], "written": self.written,

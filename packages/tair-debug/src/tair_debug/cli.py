@@ -18,11 +18,11 @@ from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
-from ge_graph import escape
+from ge_graph import escape, messages
 from ge_graph.errors import ConfigError, GeError, on_purpose
 from tair_debug.options import Asked, Atol, Config, Json, Rtol, Source, Target, expanded
 from tair_debug.targets import FORMS, is_model
-from tair_debug.terminal import Answer, Detail, answer, console, put, say, working
+from tair_debug.terminal import Answer, Detail, answer, console, put, say, told, working
 
 _ABOUT: Final = "See what becomes of a PyTorch model on its way to a GE graph, and where its numbers go wrong."
 app = typer.Typer(
@@ -49,6 +49,7 @@ def _everywhere(
 
 
 TRACEBACK: Final = "TAIR_TRACEBACK"
+_UNSET: Final = "unset it to follow LANG"
 COMMANDS: Final = "tair.commands"  # entry points of other packages
 F = TypeVar("F", bound=Callable[..., int])
 
@@ -68,7 +69,8 @@ def command(short: str) -> Callable[[F], F]:
             try:
                 with working(f"tair {fn.__name__}"):
                     code = with_options(*args, **kwargs)
-            except typer.BadParameter:  # wrong usage, which typer words
+            except typer.BadParameter as error:  # wrong usage, which typer shows
+                error.message = told(error.message)
                 raise
             except Exception as error:
                 ge_error = on_purpose(error)
@@ -357,6 +359,10 @@ def check(
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit code 1 also for what is not proven: documented only, open, unknown.")
     ] = False,
+    capture: Annotated[
+        bool, typer.Option("--capture", help="What captured graphs need of the chip instead, for each of --sizes.")
+    ] = False,
+    sizes: Annotated[str, typer.Option(help="With --capture: sizes of a batch, '1,2,4,8'.")] = "1",
     against: Annotated[
         bool, typer.Option("--contradictions", help="Only list where --cann and the public evidence disagree.")
     ] = False,
@@ -378,6 +384,8 @@ def check(
         return _contradictions(soc or kernels.facts(cann).socs(), cann or os.environ.get("ASCEND_HOME_PATH"), as_json)
     if not source:
         raise typer.BadParameter(f"missing; {FORMS}, or a graph", param_hint="MODEL|GRAPH")
+    if capture:
+        return _captures(source, asked, detail, soc or ["ascend910b"], sizes, output, as_json)
     if is_model(source):
         subject: Any = asked.subject(source)
     else:
@@ -390,6 +398,27 @@ def check(
     if write_facts is not None:
         artefacts.write_text(write_facts, kernels.facts(cann).text(), "tair check --write-facts")
         result.written = str(write_facts)
+    if output is not None:
+        artefacts.folder(output.parent, "tair check --output")
+        artefacts.write_text(output, json.dumps(result.as_dict(), indent=1) + "\n", "tair check --output")
+    return show(result, detail, as_json)
+
+
+def _captures(
+    source: str, asked: Asked, detail: Detail, socs: Sequence[str], sizes: str, output: Path | None, as_json: bool
+) -> int:
+    """Exit code 1 if something is more than the chip has, or can dead-lock."""
+    from tair_debug import artefacts
+    from tair_debug.captures import captures_of, sizes_of
+
+    if not is_model(source):
+        raise typer.BadParameter(f"takes a model, {FORMS}", param_hint="--capture")
+    if len(socs) != 1:
+        raise typer.BadParameter("with --capture takes one chip", param_hint="--soc")
+    result = captures_of(
+        lambda size: asked.subject(source, size=size), sizes_of(sizes), socs[0], fake=not asked.real,
+        dynamic=asked.dynamic,
+    )  # fmt: skip
     if output is not None:
         artefacts.folder(output.parent, "tair check --output")
         artefacts.write_text(output, json.dumps(result.as_dict(), indent=1) + "\n", "tair check --output")
@@ -456,6 +485,33 @@ def plan(
     return show(found, Detail(), as_json)
 
 
+@command("How long each operator takes, as a profiler's table and trace.")
+def profile(
+    target: Target,
+    asked: Asked,
+    detail: Detail,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder for table and trace.")] = None,
+    engine: Annotated[str, typer.Option(help="Engine that runs the GE graphs.")] = "cpu",
+    warmup: Annotated[int, typer.Option(min=0, help="Runs before the measured ones.")] = 1,
+    runs: Annotated[int, typer.Option(min=1, help="Measured runs.")] = 1,
+    as_json: Json = False,
+) -> int:
+    """How long each operator of the GE graphs takes on an engine.
+
+    With --output kernel_details.csv and trace_view.json, for Chrome's tracing and Perfetto: GE name, type, stream and
+    order of each operator. What runs on the CANN emulator is profiled by `tair emulate --profile FOLDER`.
+    """
+    from tair_debug import profile as work
+
+    result = work.profile_of(
+        asked.subject(target, real=True), engine=engine, warmup=warmup, runs=runs, backward=asked.backward,
+        dynamic=asked.dynamic,
+    )  # fmt: skip
+    if output is not None:
+        work.write(result, output)
+    return show(result, detail, as_json)
+
+
 @command("Versions, engines, and known mismatches with their cure.")
 def doctor(
     config: Config = None,
@@ -517,7 +573,18 @@ def main() -> None:
     _add_commands()
     warnings.filterwarnings("ignore")
     logging.getLogger("torch").setLevel(logging.ERROR)
-    app(prog_name="tair")
+    wanted = os.environ.get(messages.VARIABLE)
+    if wanted and not wanted.startswith(messages.LANGUAGES):
+        languages = ", ".join(messages.LANGUAGES)
+        error = ConfigError("GE1002", f"{messages.VARIABLE}: got {wanted!r}, allowed: {languages}", next=_UNSET)
+        console(errors=True).print(escape.block(str(error)), markup=False, style="red", soft_wrap=True)
+        raise SystemExit(2)
+    if messages.language() == "en":
+        app(prog_name="tair")
+    else:
+        from tair_debug.help_texts import translated
+
+        translated(typer.main.get_command(app))(prog_name="tair")
 
 
 if __name__ == "__main__":
