@@ -101,11 +101,11 @@ def _by_port(op_schema: OpSchema, entries: Sequence[dict[str, Any]], edges: Sequ
             continue
         if port.kind == "dynamic":
             count = _members(port, entries[at:], len(op_schema.inputs) - position - 1)
-            members = edges[at : at + count]
-            if None in members:
+            described = edges[at : at + count]
+            if None in described:
                 what = f"a member of the dynamic input '{port.name}' is not described"
                 raise CannRefusal(INVALID, f"{op_schema.name}: {what}")
-            inputs.append(tuple(m for m in members if m is not None))
+            inputs.append(tuple(m for m in described if m is not None))
             at += count
         elif at < len(edges):
             inputs.append(edges[at])

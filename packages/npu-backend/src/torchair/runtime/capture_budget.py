@@ -239,4 +239,4 @@ def _bytes(value: torch.Tensor) -> int:
     if not all(sizes):
         return 0
     extent = sum((size - 1) * int(stride) for size, stride in zip(sizes, value.stride()))
-    return (extent + 1) * int(value.element_size())
+    return int((extent + 1) * value.element_size())
