@@ -53,6 +53,7 @@ class CheckRow:
         types: ``x f32, y f32``.
         verdict: The verdict.
         nodes: Names of the nodes.
+        graphs: The graph of each.
         places: The user's lines, each once.
     """
 
@@ -60,6 +61,7 @@ class CheckRow:
     types: str
     verdict: Verdict
     nodes: list[str] = field(default_factory=list)
+    graphs: list[str] = field(default_factory=list)
     places: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
@@ -119,6 +121,16 @@ class CheckReport:
         if weak:
             parts.append(f"of AI Core {weak} by documentation only")
         return f"{self.soc}: {sum(counts.values())} operators: {', '.join(parts) or 'nothing to run'}"
+
+    def node_data(self) -> str:
+        """The verdict on each node, as node data of Model Explorer."""
+        from tair_debug.explorer import node_data
+
+        values: dict[str, dict[str, float | str]] = {}
+        for row in self.rows:
+            for graph, node in zip(row.graphs, row.nodes):
+                values.setdefault(graph, {})[node] = WORDS[row.verdict.state]
+        return node_data(values, self.soc)
 
     def unknown(self) -> list[str]:
         """Operators that no facts speak of."""
@@ -196,6 +208,7 @@ def examine(graphs: Iterable[Graph], oracle: Oracle) -> CheckReport:
                 (finding.op, finding.types, finding.verdict), CheckRow(finding.op, finding.types, finding.verdict)
             )
             row.nodes.append(finding.node)
+            row.graphs.append(graph.name)
             place = _place(finding)
             if place and place not in row.places:
                 row.places.append(place)
