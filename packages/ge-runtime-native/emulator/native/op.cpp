@@ -35,6 +35,8 @@ void add_words(std::vector<int64_t>* words, const aclTensorDesc* desc, const acl
 std::string describe(const aclTensorDesc* desc, const aclDataBuffer* buffer, bool input) {
   std::string out = "{\"dtype\":" + std::to_string(desc->dtype) + ",\"rank\":" +
                     std::to_string(desc->storage_dims.size()) + ",\"format\":" + std::to_string(desc->storage_format);
+  if (desc->storage_format == 29)  // FRACTAL_NZ: what the tiles hold
+    out += ",\"logical\":" + json::list(desc->dims, [](int64_t v) { return std::to_string(v); });
   if (!desc->name.empty()) out += ",\"name\":" + json::text(desc->name);
   if (input && desc->placement == acl::kHostConstant && buffer != nullptr) {
     const size_t count = acl::bytes_of(desc->dtype, [desc] {

@@ -25,6 +25,7 @@ from ge_converters.lowering import (
     conversion_log,
     higher_order,
     memory_ops,
+    own_calls,
     problems,
     specialise,
     symbols,
@@ -249,6 +250,8 @@ class GraphLowering:
         first = len(self.graph.nodes)
         try:
             self.env[node] = self._lower_call(node) if self.specialise else self.lower_call(node)
+            if own_calls.is_own(node.target):
+                own_calls.note(self.graph, first, node.target, node.args, node.kwargs, self.context.argument)
             if self._logs:
                 conversion_log.converted(node, self.env, self.graph, first)
         except Refusal as refusal:

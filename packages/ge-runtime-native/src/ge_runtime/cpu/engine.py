@@ -20,9 +20,9 @@ from ge_graph.ir import Graph, Literal, Node, Tensor
 from ge_graph.verify import verify
 from ge_runtime import errors
 from ge_runtime.api import Capability
-from ge_runtime.cpu import registry
 from ge_runtime.cpu.chip_numbers import ACCEPTED, ChipNumbers, Rounding, numbers_of
 from ge_runtime.cpu.known_inputs import KnownInputs
+from ge_runtime.cpu.own_calls import kernel_of
 from ge_runtime.cpu.plan_context import own_results
 from ge_runtime.cpu.planner import Planner, check_kernels, schedule
 from ge_runtime.cpu.program import EngineProgram
@@ -386,7 +386,7 @@ class _Checker:
 
     def on_node(self, node: Node, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Check one node."""
-        kernel = registry.find(node.op)
+        kernel = kernel_of(node)
         may_alias = kernel is None or kernel.views or bool(kernel.updates)
         own = own_results(node, kernel) if kernel is not None and kernel.updates else ()
         for index, (edge, value) in enumerate(zip(node.outputs, outputs)):

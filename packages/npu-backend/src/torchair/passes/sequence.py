@@ -14,6 +14,7 @@ from torchair.passes.custom import name_of_pass, run_custom
 from torchair.passes.markers import DropForwardMarkers, PairTaggedEvents, ScopeSuperKernels, ThreadWaits
 from torchair.passes.noops import RemoveNoops
 from torchair.passes.patterns import FusePatterns
+from torchair.passes.quantised_products import FuseQuantisedProducts
 from torchair.passes.reinplace import ReinplaceInputs, ReinplaceOps
 from torchair.passes.rms_norm import FuseRmsNorm
 from torchair.passes.scopes import check_scopes
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
     from torchair.config.compiler_config import CompilerConfig
 
 BEFORE_USER: Final[tuple[FxPass, ...]] = (DropForwardMarkers(), ReturnWrites())
-BUILT_IN: Final[tuple[FxPass, ...]] = (DeriveSymbols(), RemoveNoops(), FusePatterns(), FuseRmsNorm(), MergeViews())
+BUILT_IN: Final[tuple[FxPass, ...]] = (
+    DeriveSymbols(), RemoveNoops(), FusePatterns(), FuseRmsNorm(), FuseQuantisedProducts(), MergeViews(),
+)  # fmt: skip
 AFTER_USER: Final[tuple[FxPass, ...]] = (ThreadWaits(), PairTaggedEvents(), ScopeSuperKernels())
 # Their results write memory; they only run in mode reduce-overhead.
 CAPTURED: Final[tuple[FxPass, ...]] = (NumbersOnDevice(), RemoveCats(), ReinplaceInputs(), ReinplaceOps())
