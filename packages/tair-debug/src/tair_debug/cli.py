@@ -248,7 +248,8 @@ def compare(
         typer.Option(metavar="CHIP", help="Which operator costs the digits where this chip rounds: ascend910b …"),
     ] = None,
     figures: Annotated[
-        Path | None, typer.Option("--node-data", help="Write the error of each node, for the graphs of dump -t model-explorer.")
+        Path | None,
+        typer.Option("--node-data", help="Write the error of each node, for the graphs of dump -t model-explorer."),
     ] = None,
     as_json: Json = False,
 ) -> int:
@@ -394,7 +395,8 @@ def check(
     write_facts: Annotated[Path | None, typer.Option(help="Write the facts for machines without CANN.")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the report as a JSON file.")] = None,
     figures: Annotated[
-        Path | None, typer.Option("--node-data", help="Write the verdict of each node, for the graphs of dump -t model-explorer.")
+        Path | None,
+        typer.Option("--node-data", help="Write the verdict of each node, for the graphs of dump -t model-explorer."),
     ] = None,
     as_json: Json = False,
 ) -> int:
