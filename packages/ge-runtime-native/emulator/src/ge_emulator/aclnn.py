@@ -286,7 +286,9 @@ def run(data: bytes, words: list[int]) -> int | bytes:
     outputs: list[Any] = []
     for argument, value in zip(call.row.arguments, call.values, strict=True):
         if argument.written and argument.kind == "t" and value is not None and len(value) > 3:
-            raise CannRefusal(INVALID, f"EZ9999: {call.row.function}: {argument.name} is written in tiles of FRACTAL_NZ")
+            raise CannRefusal(
+                INVALID, f"EZ9999: {call.row.function}: {argument.name} is written in tiles of FRACTAL_NZ"
+            )
         arguments[argument.name] = made = _argument(argument.kind, value, at)
         if argument.written:
             outputs += made if argument.kind == "tl" else [made]

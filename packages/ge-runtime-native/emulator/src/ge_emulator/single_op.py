@@ -75,7 +75,10 @@ class Prepared:
             dims, data = tuple(entry["dims"]), np.frombuffer(bytes.fromhex(entry["value"]), dtype=np.uint8)
             value = Attr(Kind.TENSOR, Literal(dtype, dims, data))
             return graph.add("Const", (), {"value": value}, [(dtype, dims)]).outputs[0]
-        shape = tuple(f"n{position}_{axis}" for axis in range(entry["rank"] if self.tiled_in[position] is None else entry["rank"] - 2))
+        shape = tuple(
+            f"n{position}_{axis}"
+            for axis in range(entry["rank"] if self.tiled_in[position] is None else entry["rank"] - 2)
+        )
         index = len(self.fed)
         self.fed.append(position)
         return graph.add("Data", (), {"index": Attr(Kind.INT, index)}, [(dtype, shape)]).outputs[0]
