@@ -1,4 +1,7 @@
-"""The seven first pages of the documentation, one for each kind of user, do what they say, in both languages."""
+"""The seven first pages of the documentation, one for each kind of user, do what they say.
+
+Shell lines run in ``test_shell_lines``; ``test_pages`` says that the Chinese page has the same code and results.
+"""
 
 import re
 from pathlib import Path
@@ -29,16 +32,6 @@ def test_the_code_of_a_page_prints_what_the_page_says(page, tmp_path):
     said = re.findall(r"^It prints `(.+?)`", page.read_text(encoding="utf-8"), re.M)
     assert said
     assert warm.run(script, cwd=tmp_path).stdout.splitlines() == said
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
-def test_the_chinese_page_has_the_same_code_and_results(page):
-    """So that what is tested of one page holds for the other. Shell lines of both run in ``test_shell_lines``."""
-    chinese = page.with_suffix(".zh.md")
-    for kind in ("python", "sh"):
-        assert blocks(chinese, kind) == blocks(page, kind)
-    said = re.findall(r"^It prints `(.+?)`", page.read_text(encoding="utf-8"), re.M)
-    assert re.findall(r"^输出 `(.+?)`", chinese.read_text(encoding="utf-8"), re.M) == said
 
 
 @pytest.mark.parametrize("page", sorted(FOLDER.glob("*.md")), ids=lambda p: p.name)

@@ -50,6 +50,7 @@ def _everywhere(
 
 TRACEBACK: Final = "TAIR_TRACEBACK"
 _UNSET: Final = "unset it to follow LANG"
+EXPLORER: Final = "model-explorer"
 COMMANDS: Final = "tair.commands"  # entry points of other packages
 F = TypeVar("F", bound=Callable[..., int])
 
@@ -155,22 +156,38 @@ def summary(
 def dump(
     target: Target,
     asked: Asked,
-    kind: Annotated[str, typer.Option("--type", "-t", help="txt, pbtxt, py or html.")] = "py",
+    kind: Annotated[str, typer.Option("--type", "-t", help="txt, pbtxt, py, html or model-explorer.")] = "py",
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder.")] = Path(),
     as_json: Json = False,
 ) -> int:
-    """Write the GE graphs of a model, as converted and after the GE passes; nothing is computed."""
+    """Write the GE graphs of a model, as converted and after the GE passes; nothing is computed.
+
+    A file of model-explorer has the graphs after the GE passes; compare and check write node data for it.
+    """
     from tair_debug import artefacts, tracing
     from tair_debug.graph_dump import GraphDump
-    from tair_debug.observer import Stage
+    from tair_debug.observer import GraphId
 
-    writer = GraphDump(kind, artefacts.folder(output, "tair dump --output"))
-    graphs = tracing.capture(asked.subject(target), backward=asked.backward, dynamic=asked.dynamic, fake=not asked.real)
+    folder = artefacts.folder(output, "tair dump --output")
+    whole = kind == EXPLORER  # one file of all graphs
+    writer = GraphDump("txt" if whole else kind, folder)
+    subject = asked.subject(target)
+    graphs = tracing.capture(subject, backward=asked.backward, dynamic=asked.dynamic, fake=not asked.real)
+    finished = []
     for number, captured in enumerate(graphs, 1):
-        stage = Stage(number - 1, captured.phase, number)  # type: ignore[arg-type]
+        stage = GraphId(number - 1, captured.phase, number)  # type: ignore[arg-type]
         original, optimized = tracing.to_ge(captured.gm, f"graph_{number}")
+        finished.append(optimized)
+        if whole:
+            continue
         writer.ge_graph(stage, "original", original)
         writer.ge_graph(stage, "optimized", optimized)
+    if whole:
+        from tair_debug.explorer import to_explorer
+
+        path = folder / f"{escape.file_name(subject.name)}_{EXPLORER}_{artefacts.stamp()}.json"
+        artefacts.write_text(path, to_explorer(subject.name, finished), "tair dump --output")
+        writer.written.append(path)
     if as_json:
         answer({"ok": True, "written": [str(p) for p in writer.written]})
     else:
@@ -230,6 +247,10 @@ def compare(
         str | None,
         typer.Option(metavar="CHIP", help="Which operator costs the digits where this chip rounds: ascend910b …"),
     ] = None,
+    figures: Annotated[
+        Path | None,
+        typer.Option("--node-data", help="Write the error of each node, for the graphs of dump -t model-explorer."),
+    ] = None,
     as_json: Json = False,
 ) -> int:
     """Find the first operator whose numbers leave tolerance, with its FX node and source line.
@@ -246,6 +267,8 @@ def compare(
     tolerance = Tolerance(rtol, atol)
     if output is not None:
         artefacts.folder(output, work.OPTION)
+    if figures is not None and (second is not None or numerics is not None):
+        raise typer.BadParameter("takes the comparison of a model with eager", param_hint="--node-data")
     if numerics is not None and second is not None:
         raise typer.BadParameter("takes a model, no recorded dumps", param_hint="--numerics")
     if second is None:
@@ -261,6 +284,9 @@ def compare(
     else:
         asked.none_for(f"{first} beside {second}")
         result = compare_dumps(first, second, tolerance=tolerance, graph=graph, output=output)
+    if figures is not None:
+        artefacts.folder(figures.parent, "tair compare --node-data")
+        artefacts.write_text(figures, result.node_data(), "tair compare --node-data")
     result.report = None if output is None else work.write_report(output, result)
     if as_json:
         answer({**result.as_dict(), "report": result.report and str(result.report)})
@@ -368,6 +394,10 @@ def check(
     ] = False,
     write_facts: Annotated[Path | None, typer.Option(help="Write the facts for machines without CANN.")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the report as a JSON file.")] = None,
+    figures: Annotated[
+        Path | None,
+        typer.Option("--node-data", help="Write the verdict of each node, for the graphs of dump -t model-explorer."),
+    ] = None,
     as_json: Json = False,
 ) -> int:
     """Which operators of a model have a kernel on a chip, and on which unit: AI Core, AI CPU or none.
@@ -380,6 +410,8 @@ def check(
     from tair_debug import artefacts, ask
     from tair_debug.graph_file import read_graph
 
+    if figures is not None and (against or len(soc or ()) != 1):
+        raise typer.BadParameter("needs one chip, --soc CHIP", param_hint="--node-data")
     if against:
         return _contradictions(soc or kernels.facts(cann).socs(), cann or os.environ.get("ASCEND_HOME_PATH"), as_json)
     if not source:
@@ -398,6 +430,9 @@ def check(
     if write_facts is not None:
         artefacts.write_text(write_facts, kernels.facts(cann).text(), "tair check --write-facts")
         result.written = str(write_facts)
+    if figures is not None:
+        artefacts.folder(figures.parent, "tair check --node-data")
+        artefacts.write_text(figures, result.reports[0].node_data(), "tair check --node-data")
     if output is not None:
         artefacts.folder(output.parent, "tair check --output")
         artefacts.write_text(output, json.dumps(result.as_dict(), indent=1) + "\n", "tair check --output")
