@@ -129,7 +129,7 @@ aclError launch(const OpCall& c, aclrtStream stream, bool sizes_back) {
     *reply = answer.reply;
     return answer.value < 0 ? answer.error : acl::kOk;
   };
-  if (aclError code = submit(stream, {c.type, std::move(run), false, std::move(caller)})) return code;
+  if (aclError code = submit(stream, {c.type, std::move(run), false, std::move(caller), 0})) return code;
   if (!sizes_back) return acl::kOk;
 
   // Sizes that depend on data: wait, then read them from the reply, "3,4;7".

@@ -194,7 +194,7 @@ int aclnn_run(const char* function, aclOpExecutor* executor, aclrtStream stream)
     *reply = answer.reply;
     return answer.value < 0 ? answer.error : acl::kOk;
   };
-  if (aclError code = submit(stream, {function, run, false, held->caller})) return code;
+  if (aclError code = submit(stream, {function, run, false, held->caller, 0})) return code;
   if (!held->sizes_back) return 0;
   if (aclError code = find_stream(stream)->wait(-1, acl::kRtStreamTimeout)) return code;
   const char* at = reply->c_str();

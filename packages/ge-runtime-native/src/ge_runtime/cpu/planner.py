@@ -161,14 +161,15 @@ class Planner:
             each. Their old values are dead after the last read, so that the result may be computed in their place.
         compiled: The program is for Inductor, whose code looks at less than ATen does.
         numbers: What operators round as a chip does, by ``id`` of the node.
+        recorded: Whether ``torch.profiler`` sees each node.
     """
 
     def __init__(
         self, graph: Graph, order: Sequence[Node], *, trace: bool, constants: dict[Tensor, torch.Tensor],
         seed: int | None = None, lent: frozenset[int] | None = None, written: Mapping[int, int] = {},
-        compiled: bool = False, numbers: Mapping[int, Rounding] = {},
+        compiled: bool = False, numbers: Mapping[int, Rounding] = {}, recorded: bool = False,
     ) -> None:  # fmt: skip
-        self.numbers = numbers
+        self.numbers, self.recorded = numbers, recorded
         self.graph, self.order, self.trace, self.constants = graph, order, trace, constants
         self.seed, self.lent, self.compiled = seed, lent, compiled
         self.inner: list[tuple[str, EngineProgram]] = []
@@ -409,7 +410,7 @@ class Planner:
         """Plan a graph in a node; ``owned`` are the inputs that it may overwrite."""
         order = schedule(graph, self.seed)
         made = Planner(graph, order, trace=self.trace, constants=self.constants, seed=self.seed, lent=owned,
-                       compiled=self.compiled, numbers=self.numbers)  # fmt: skip
+                       compiled=self.compiled, numbers=self.numbers, recorded=self.recorded)  # fmt: skip
         program = made.walk().program()
         self.dropped += made.dropped
         input_of = {root: index for index, root in made._root_of_input.items()}
@@ -641,7 +642,8 @@ class Planner:
         if self.trace:
             return self.traced()
         takes, boxed = len(self.graph.inputs), self.lent is None
-        return EngineProgram(self.graph.name, takes, self.lines, self.names, boxed=boxed, inner=self.inner)
+        return EngineProgram(self.graph.name, takes, self.lines, self.names, boxed=boxed, inner=self.inner,
+                             recorded=self.recorded)  # fmt: skip
 
     @property
     def traces(self) -> bool:
