@@ -13,6 +13,7 @@ struct aclTensor {
   int dtype = acl::kUndefined;
   int format = 2;
   void* data = nullptr;
+  bool on_host = false;
 };
 struct aclTensorList {
   std::vector<aclTensor*> members;
@@ -39,6 +40,7 @@ struct aclOpExecutor {
   std::vector<aclTensor*> written;
   std::string caller;           // the user's line, as the Python side tells it; empty if it is not known
   bool sizes_back = false;
+  std::vector<std::vector<char>> kept;  // copies of operands on the host
 };
 
 namespace emu {

@@ -8,7 +8,7 @@ import json
 import pytest
 import torch
 
-from ge_emulator import aclnn, aclnn_forms, callers, trampolines
+from ge_emulator import aclnn, aclnn_forms, atb_forms, callers, trampolines
 from ge_emulator.build import sources
 from ge_emulator.refusal import CannRefusal
 from ge_graph import schema
@@ -36,6 +36,8 @@ def test_row(name):
         assert callable(getattr(aclnn_forms, row.target.partition(".")[0]))
         if "." in row.target:
             assert callable(aclnn_forms.foreach_of(row.target.partition(".")[2]))
+    elif row.form == "atb":
+        assert callable(getattr(atb_forms, row.target))
     elif row.form == "ge":
         found = schema.require(row.target)
         assert registry.find(row.target) is not None
@@ -60,12 +62,20 @@ def test_row(name):
 
 def test_trampolines_are_pairs():
     text = trampolines.generate(sources() / "aclnn.tsv")
-    assert text.count("EMU_API int") == 2 * len(ROWS)
+    assert text.count("EMU_API int") == 2 * sum(row.form != "atb" for row in ROWS.values())
+
+
+def test_makers_of_operations():
+    text = trampolines.generate(sources() / "atb.tsv")
+    assert text.count("int CreateOperation(") == sum(row.form == "atb" for row in ROWS.values())
+    assert """emu::atb_make("atbRope", &parameters, {{'i', 0}, {'i', 4}}, made)""" in text
 
 
 def test_a_name_that_is_no_name_is_refused():
     with pytest.raises(ValueError, match="is not a function name"):
         trampolines.function('aclnnX"); system("', ">out:t", "aten:abs")
+    with pytest.raises(ValueError, match="is not a name of an operation"):
+        trampolines.operation('X"); system("', "")
 
 
 def test_an_argument_that_a_row_does_not_pass_is_refused():

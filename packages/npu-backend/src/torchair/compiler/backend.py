@@ -236,6 +236,7 @@ def _npu_backend(
     aot_config: Mapping[str, Any] | None = None,
     custom_decompositions: Mapping[Any, Callable[..., Any]] = {},
     options: Mapping[str, Any] | None = None,
+    inference: Callable[..., Any] | None = None,
     **kwargs: Any,
 ) -> Callable[..., Any]:
     """Compile a graph from dynamo.
@@ -244,6 +245,7 @@ def _npu_backend(
         gm: The graph.
         example_inputs: Its fake inputs.
         compiler_config: Options.
+        inference: See ``compile_graph``.
         options: Settings of ``torch.compile(options=...)``, over ``compiler_config``.
         **kwargs: What torch.compile passes besides; ``mode`` is known, of the others only None is accepted.
         aot_config: Further keywords of AOTAutograd, such as ``partition_fn``.
@@ -268,8 +270,9 @@ def _npu_backend(
             next="leave it out",
         )  # fmt: skip
     return compile_graph(
-        gm, example_inputs, config, decompositions=_decompositions(custom_decompositions), more=aot_config or {}
-    )
+        gm, example_inputs, config, decompositions=_decompositions(custom_decompositions), more=aot_config or {},
+        inference=inference,
+    )  # fmt: skip
 
 
 def compile_graph(
