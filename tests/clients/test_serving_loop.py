@@ -69,7 +69,8 @@ class Attention(nn.Module):
             torch_npu.npu_scatter_nd_update_(pages, step["places"], new.flatten(1))
         out, _ = torch_npu.npu_fused_infer_attention_score(
             q.flatten(2), *cache, num_heads=HEADS, num_key_value_heads=GROUPS, input_layout="BSH",
-            scale=1 / math.sqrt(SIZE), block_table=step["table"], block_size=BLOCK, actual_seq_lengths_kv=step["lengths"],
+            scale=1 / math.sqrt(SIZE), block_table=step["table"], block_size=BLOCK,
+            actual_seq_lengths_kv=step["lengths"],
         )  # fmt: skip
         return self.o(out.flatten(1))
 

@@ -1,4 +1,4 @@
-"""vLLM with vllm-ascend, both as they are, on the emulated NPU. Run by ``python -m tools.clients``, which installs them."""
+"""vLLM with vllm-ascend, as they are, on the emulated NPU. Run by ``python -m tools.clients``, which installs them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ pytest.importorskip("vllm_ascend")
 HERE = Path(__file__).parent
 
 
-@lru_cache(maxsize=None)
+@cache
 def served(folder: Path, model: str, mode: str) -> tuple[list[list[int]], int]:
     """The tokens that vLLM gives, and how many GE graphs the emulator received for them."""
     place = folder / model

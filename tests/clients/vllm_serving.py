@@ -9,8 +9,8 @@ import sys
 
 # One process, no network: what a test on a host without either can start.
 os.environ.update({
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "HF_HUB_OFFLINE": "1", "VLLM_HOST_IP": "127.0.0.1", "HCCL_IF_IP": "127.0.0.1",
-    "GLOO_SOCKET_IFNAME": "lo", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "HF_HUB_OFFLINE": "1", "VLLM_HOST_IP": "127.0.0.1",
+    "HCCL_IF_IP": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
 })  # fmt: skip
 
 from vllm import LLM, SamplingParams

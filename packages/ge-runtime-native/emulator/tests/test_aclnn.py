@@ -67,7 +67,9 @@ def test_trampolines_are_pairs():
 
 def test_makers_of_operations():
     text = trampolines.generate(sources() / "atb.tsv")
-    assert text.count("int CreateOperation(") == sum(row.form == "atb" for row in ROWS.values())
+    made = [row.function for row in ROWS.values() if row.form == "atb"]
+    assert text.count("int CreateOperation(") == sum(name.startswith("atb") for name in made) == 8
+    assert text.count("EMU_API int") == 2 * sum(name.startswith("Atb") for name in made)
     assert """emu::atb_make("atbRope", &parameters, {{'i', 0}, {'i', 4}}, made)""" in text
 
 

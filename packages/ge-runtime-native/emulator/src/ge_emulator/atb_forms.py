@@ -1,7 +1,7 @@
 """Operations of ATB, the transformer library beside CANN: what each computes, after its public documentation.
 
-Each takes lists ``inputs`` and ``outputs`` and the fields of the operation's parameters by name; it returns what to write
-into the outputs, ``None`` for one that it wrote itself. Attention is computed in float32 and rounded once.
+Each takes lists ``inputs`` and ``outputs`` and the fields of the operation's parameters by name; it returns what to
+write into the outputs, ``None`` for one that it wrote itself. Attention is computed in float32 and rounded once.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import math
 from typing import Any
 
 import torch
+from torch.nn.functional import pad
 
 from ge_emulator.refusal import INVALID, CannRefusal
 
@@ -33,7 +34,7 @@ def _only(a: Arguments, what: str, **allowed: Any) -> None:
 def rope(a: Arguments, _: Outputs) -> Any:
     """Rotary embedding of query and key, ``(tokens, heads * size)``, by cosines and sines ``(tokens, size)``.
 
-    A head is cut into ``rotaryCoeff`` slices, and neighbours turn together: 2 turns halves, the head's size turns pairs.
+    A head is cut into ``rotaryCoeff`` slices and neighbours turn together: 2 turns halves, the head's size turns pairs.
     """
     _only(a, "Rope", cosFormat=0)
     query, key, cos, sin = a["inputs"][:4]
@@ -206,7 +207,7 @@ def linear(a: Arguments, outputs: Outputs) -> Any:
 
 
 def ring_mla(a: Arguments, _: Outputs) -> Any:
-    """Attention of packed sequences whose keys have two parts, with the logarithm of each row's sum, ``(heads, tokens)``.
+    """Attention of packed sequences whose keys have two parts, and the logarithm of each row's sum, ``(heads, tokens)``.
 
     ``calcType`` 0 joins the result with an earlier one over other keys, given by its output and logarithms; 1 begins.
     ``seqLen`` holds the lengths of the queries and, in a second row, those of the keys.
@@ -231,8 +232,8 @@ def ring_mla(a: Arguments, _: Outputs) -> Any:
     done, logarithms = torch.cat(results), torch.cat(sums, -1)
     left = query.shape[0] - row  # rows of padding
     done, logarithms = (
-        torch.nn.functional.pad(done, (0, 0, 0, 0, 0, left)),
-        torch.nn.functional.pad(logarithms, (0, left)),
+        pad(done, (0, 0, 0, 0, 0, left)),
+        pad(logarithms, (0, left)),
     )
     if a["calcType"] == 0:
         earlier = a["prevLse"].float().reshape(logarithms.shape)
