@@ -207,7 +207,7 @@ def linear(a: Arguments, outputs: Outputs) -> Any:
 
 
 def ring_mla(a: Arguments, _: Outputs) -> Any:
-    """Attention of packed sequences whose keys have two parts, and the logarithm of each row's sum, ``(heads, tokens)``.
+    """Attention of packed sequences with keys of two parts, and the logarithm of each row's sum, ``(heads, tokens)``.
 
     ``calcType`` 0 joins the result with an earlier one over other keys, given by its output and logarithms; 1 begins.
     ``seqLen`` holds the lengths of the queries and, in a second row, those of the keys.
