@@ -452,18 +452,8 @@ def plan(
     first = request.Request(source, asked, soc, request.sizes_of(sizes or ()), by, calibrate, aicore_num)
     limit = request.size_of(memory_limit) if memory_limit else None
     plans = request.made([first, *(first.changed(text) for text in compare_with or ())])
-    written = [] if page is None else request.write_pages(plans[0], page)
-    good = limit is None or all(p.memory_total <= limit for p in plans)
-    if as_json:
-        answer({"ok": good, "memory_limit": limit, "plans": [p.as_dict(by) for p in plans],
-                "written": [str(p) for p in written]})  # fmt: skip
-        return 0 if good else 1
-    request.show(plans, by, console(), say)
-    for path in written:
-        say(f"written: {path}")
-    if not good:
-        say(f" {memory_limit}", "more memory is needed than", "red")
-    return 0 if good else 1
+    found = request.Plans(plans, by, limit, [] if page is None else request.write_pages(plans[0], page))
+    return show(found, Detail(), as_json)
 
 
 @command("Versions, engines, and known mismatches with their cure.")

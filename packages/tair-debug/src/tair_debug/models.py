@@ -30,6 +30,7 @@ from typing import Any, Final
 import torch
 
 from ge_converters.base.torch_compat import convertible, fake_copy, fake_mode, undrawn
+from ge_converters.base.torch_worlds import uncompiled
 from ge_graph import escape
 from ge_graph.errors import ConfigError
 from tair_debug.targets import FORMS, HUB, by_import
@@ -92,11 +93,14 @@ def given(
     """A model that exists, as a subject; with ``fake`` a copy without data, so that nothing is computed.
 
     Args:
-        model: A module or a function.
+        model: A module or a function, or what ``torch.compile`` made of it.
         args, kwargs: Its inputs.
         fake: Whether the copy is wanted. A function is not copied: real tensors that it holds count as fake ones.
-        config: The CompilerConfig to compile with.
+        config: The CompilerConfig to compile with; None takes that of a compiled module's backend.
     """
+    model, backend = uncompiled(model)
+    if config is None:
+        config = getattr(backend, "keywords", {}).get("compiler_config")
     name = escape.line(getattr(model, "__name__", type(model).__name__), 200)
     subject = Subject(model, tuple(args), dict(kwargs or {}), name, config)
     if fake:

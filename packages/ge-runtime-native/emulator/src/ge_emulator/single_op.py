@@ -84,7 +84,13 @@ def _by_port(op_schema: OpSchema, entries: Sequence[dict[str, Any]], edges: Sequ
     """Inputs in schema order. Members of a dynamic port are named ``x0``, ``x1`` …, or are all that is left."""
     inputs: list[Operand] = []
     at = 0
+    told = bool(entries) and all("port" in entry for entry in entries)
     for position, port in enumerate(op_schema.inputs):
+        if told:
+            members = tuple(e for e, entry in zip(edges, entries) if entry["port"] == port.name and e is not None)
+            at += len(members)
+            inputs.append(members if port.kind == "dynamic" else members[0] if members else None)
+            continue
         if port.kind == "dynamic":
             count = _members(port, entries[at:], len(op_schema.inputs) - position - 1)
             members = edges[at : at + count]

@@ -121,6 +121,7 @@ class Pipeline(FxProgress):
         self.guarded = False
         self.before: list[float] = []
         self._watch = observers.rewrite_watch(config)
+        self._choices: list[ge_passes.Choice] = []
 
     def compile(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Call:
         """All stages.
@@ -438,7 +439,14 @@ class Pipeline(FxProgress):
         if not experimental.topology_sorting_strategy.is_default:
             passes.append(ge_passes.SortNodes(experimental.topology_sorting_strategy.value))
         soc = self.config.check_soc.value
-        return lowered, passes if soc is None else ge_passes.for_chip(kernels.oracle(soc), passes)
+        if soc is None:
+            return lowered, passes
+        from ge_graph.cost import forms
+        from tair_debug.tracing import size_hints
+
+        oracle = kernels.oracle(soc)
+        price = forms.price(soc, size_hints(gm))
+        return lowered, ge_passes.for_chip(oracle, passes, price=price, say=self._choices.append)
 
     def _check_soc(self, graph: Graph) -> None:
         """The verdict of the chip that ``config.check_soc`` names, as a warning or, on request, an error."""
@@ -448,8 +456,10 @@ class Pipeline(FxProgress):
         from tair_debug import check
 
         with self.timed("check_soc") as note:
-            report = check.examine([graph], kernels.oracle(soc))
+            report = check.examine([graph], kernels.oracle(soc), self._choices)
             note(report.headline())
+        for text in report.forms():
+            logger.info("%s: form: %s", self._label, text)
         trace_artifact(f"{self._traced}_{report.soc}", "json", lambda: json.dumps(report.as_dict(), indent=1))
         if not report.ok and self.config.check_soc_error.value:
             bad = check.text([r for r in report.troubles() if r.verdict.state == "none"])
