@@ -1,5 +1,6 @@
 """A serving loop in the shape of published recipes, on NPU tensors: eager prefill, graph decode, paged cache, W8A8, a
-compile cache. Ten steps give the tokens of a model without pages, caches and batches. Run under ``tair emulate``.
+compile cache. Ten steps give eager's tokens, which are the best by a model without pages, caches and batches. Run under
+``tair emulate``.
 """
 
 from __future__ import annotations
@@ -132,16 +133,20 @@ class Qwen3(nn.Module):
         return self.run("forward", tokens, positions, caches, step).argmax(-1)
 
 
-def reference(model: Qwen3) -> list[list[int]]:
-    """Greedy tokens, each from the whole sequence again, on the CPU."""
-    answers = []
-    for prompt in PROMPTS:
-        sequence = list(prompt)
-        for _ in range(STEPS + 1):
-            tokens, positions = torch.tensor(sequence), torch.arange(len(sequence))
-            sequence.append(int(model.run("plain", tokens, positions, [None] * LAYERS, {})[-1].argmax()))
-        answers.append(sequence[len(prompt) :])
-    return answers
+def shortfall(model: Qwen3, answers: list[list[int]]) -> float:
+    """By how much the logit of a token that was served falls behind the best, at most, by the plain model on the CPU.
+
+    It runs each whole sequence at once. Logits have a spread of about 8; some activation is rounded to the other int8
+    where half a unit of float16 decides.
+    """
+    behind = []
+    for prompt, answer in zip(PROMPTS, answers, strict=True):
+        assert len(answer) == STEPS + 1
+        sequence = [*prompt, *answer]
+        logits = model.run("plain", torch.tensor(sequence), torch.arange(len(sequence)), [None] * LAYERS, {}).float()
+        rows = logits[len(prompt) - 1 : -1]
+        behind.append(rows.amax(-1) - rows.gather(1, torch.tensor(answer)[:, None]).squeeze(1))
+    return float(torch.cat(behind).max())
 
 
 def places(slots: list[int]) -> Tensor:
@@ -182,23 +187,29 @@ def models() -> tuple[Qwen3, Qwen3]:
     return made, on_device.npu()
 
 
+@pytest.mark.parametrize("mode", ["max-autotune", "reduce-overhead"])
 @torch.inference_mode()
-def test_ge_graph_decodes(models):
+def test_graphs_decode(models, mode):
     plain, model = models
     config = torchair.CompilerConfig()
-    config.experimental_config.frozen_parameter = True
+    config.mode = mode
+    if mode == "max-autotune":
+        config.experimental_config.frozen_parameter = True
     decode = torch.compile(
         model.decode, backend=torchair.get_npu_backend(compiler_config=config), dynamic=True, fullgraph=True
     )
-    assert served(model, decode) == reference(plain)
+    answers = served(model, decode)
+    assert answers == served(model, model.decode)
+    assert shortfall(plain, answers) < 0.5
 
 
 @torch.inference_mode()
-def test_cached_ge_graph_decodes(models, tmp_path: Path):
+def test_cached_graphs_decode(models, tmp_path: Path):
     plain, model = models
     decode = torchair.inference.cache_compile(model.decode, cache_dir=str(tmp_path), dynamic=True)
-    want = reference(plain)
+    want = served(model, model.decode)
     assert served(model, decode) == want
+    assert shortfall(plain, want) < 0.5
     torch._dynamo.reset()
     assert served(model, torchair.inference.cache_compile(model.decode, cache_dir=str(tmp_path), dynamic=True)) == want
 
@@ -217,7 +228,7 @@ def test_with_the_queue_that_recipes_ask_for():
         "0",
         "-p",
         "no:cacheprovider",
-        f"{__file__}::test_ge_graph_decodes",
+        f"{__file__}::test_graphs_decode",
     ]
     done = subprocess.run(
         line, env={**os.environ, "TASK_QUEUE_ENABLE": "2"}, capture_output=True, text=True, timeout=600

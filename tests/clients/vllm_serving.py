@@ -23,13 +23,14 @@ def main(folder: str, mode: str) -> None:
     if mode == "graph":
         more["torchair_graph_config"] = {"enabled": True, "graph_batch_sizes": [4]}
     llm = LLM(
-        model=folder, load_format="dummy", skip_tokenizer_init=True, max_model_len=128, max_num_seqs=4,
+        model=folder, skip_tokenizer_init=True, max_model_len=128, max_num_seqs=4,
         max_num_batched_tokens=128, block_size=128, num_gpu_blocks_override=16, gpu_memory_utilization=0.5, seed=0,
         enable_prefix_caching=False, enforce_eager=mode == "eager", additional_config=more,
     )  # fmt: skip
     sampling = SamplingParams(temperature=0, max_tokens=10, ignore_eos=True, detokenize=False)
     results = llm.generate([{"prompt_token_ids": prompt} for prompt in PROMPTS], sampling)
-    print("TOKENS", json.dumps([list(result.outputs[0].token_ids) for result in results]))
+    answers = [[prompt, list(result.outputs[0].token_ids)] for prompt, result in zip(PROMPTS, results, strict=True)]
+    print("TOKENS", json.dumps(answers))
 
 
 if __name__ == "__main__":
