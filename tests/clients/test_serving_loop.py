@@ -187,8 +187,13 @@ def models() -> tuple[Qwen3, Qwen3]:
     return made, on_device.npu()
 
 
+# Operators of torch_npu give operands back, which their schemas do not say; torch refuses that where CI is set.
+says_aliasing = torch._functorch.config.patch(error_on_custom_op_aliasing=False)
+
+
 @pytest.mark.parametrize("mode", ["max-autotune", "reduce-overhead"])
 @torch.inference_mode()
+@says_aliasing
 def test_graphs_decode(models, mode):
     plain, model = models
     config = torchair.CompilerConfig()
@@ -216,7 +221,7 @@ def test_cached_graphs_decode(models, tmp_path: Path):
 
 @pytest.mark.slow
 def test_with_the_queue_that_recipes_ask_for():
-    """TASK_QUEUE_ENABLE=2: operators start on another thread."""
+    """TASK_QUEUE_ENABLE=2: operators start on another thread. torch_npu itself refuses captures at this level."""
     if os.environ.get("TASK_QUEUE_ENABLE") == "2":
         pytest.skip("this is the process that it starts")
     line = [
@@ -228,7 +233,7 @@ def test_with_the_queue_that_recipes_ask_for():
         "0",
         "-p",
         "no:cacheprovider",
-        f"{__file__}::test_graphs_decode",
+        f"{__file__}::test_graphs_decode[max-autotune]",
     ]
     done = subprocess.run(
         line, env={**os.environ, "TASK_QUEUE_ENABLE": "2"}, capture_output=True, text=True, timeout=600

@@ -60,16 +60,17 @@ def test_eager_tokens_are_the_best_by_transformers(folder: Path, model: str) -> 
     answers, graphs = served(folder, model, "eager")
     assert [len(tokens) for _, tokens in answers] == [10, 10, 10]
     assert graphs == 0
-    command = [str(HERE / "transformers_model.py"), "shortfall", str(made(folder, model))]
+    command = [str(HERE / "transformers_model.py"), "best", str(made(folder, model))]
     told = run(folder, *command, given=json.dumps(answers))
-    assert float(told.partition("SHORTFALL ")[2]) < 0.1  # logits have a spread of about 1
+    # Of 256 tokens; where two experts are nearly even, float16 chooses the other one and with it other logits.
+    assert int(told.partition("BEST ")[2]) >= (24 if "deepseek" in model else 29)
 
 
 @pytest.mark.parametrize("model", [model for model in MODELS if model not in STOPS])
 def test_graphs_give_the_same_tokens(folder: Path, model: str) -> None:
     answers, graphs = served(folder, model, "graph")
     assert graphs > 0
-    assert answers == served(folder, model, "eager")[0]
+    assert answers == served(folder, model, "uncompiled")[0]
 
 
 @pytest.mark.parametrize("model", STOPS)

@@ -1,8 +1,8 @@
 """The model that vLLM is given, and what transformers says of its tokens, both on the CPU.
 
 python transformers_model.py make FOLDER         random weights for the config.json of the folder
-python transformers_model.py shortfall FOLDER    reads [[prompt, tokens], ...] from standard input; prints by how much the
-                                                 logit of a token falls behind the best of its row, at most
+python transformers_model.py best FOLDER         reads [[prompt, tokens], ...] from standard input; prints how many
+                                                 tokens have the best logit of their rows
 """
 
 import json
@@ -23,16 +23,15 @@ def make(folder: str) -> None:
 
 
 @torch.inference_mode()
-def shortfall(folder: str) -> float:
+def best(folder: str) -> int:
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    behind = 0.0
+    count = 0
     for prompt, tokens in json.load(sys.stdin):
         logits = model(torch.tensor([prompt + tokens])).logits[0, len(prompt) - 1 : -1]
-        chosen = logits.gather(1, torch.tensor(tokens)[:, None])
-        behind = max(behind, float((logits.amax(-1, keepdim=True) - chosen).max()))
-    return behind
+        count += int((logits.argmax(-1) == torch.tensor(tokens)).sum())
+    return count
 
 
 if __name__ == "__main__":
     command, folder = sys.argv[1:]
-    print(make(folder) if command == "make" else f"SHORTFALL {shortfall(folder)}")
+    print(make(folder) if command == "make" else f"BEST {best(folder)}")

@@ -1,6 +1,8 @@
 """A program of vLLM's user: a folder with a model, three prompts, ten tokens each, eager or through GE graphs.
 
-python vllm_serving.py FOLDER eager|graph
+python vllm_serving.py FOLDER eager|graph|uncompiled
+
+`uncompiled` takes the client's code for graphs and has torch run it without compiling.
 """
 
 import json
@@ -13,6 +15,7 @@ os.environ.update({
     "HCCL_IF_IP": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
 })  # fmt: skip
 
+import torch
 from vllm import LLM, SamplingParams
 
 PROMPTS = ([5, 6, 7, 8], [11, 12, 13], [100, 3, 4, 9, 30, 31])
@@ -20,7 +23,9 @@ PROMPTS = ([5, 6, 7, 8], [11, 12, 13], [100, 3, 4, 9, 30, 31])
 
 def main(folder: str, mode: str) -> None:
     more = {"ascend_scheduler_config": {"enabled": True}}
-    if mode == "graph":
+    if mode == "uncompiled":
+        torch.compiler.set_stance("force_eager")
+    if mode != "eager":
         more["torchair_graph_config"] = {"enabled": True, "graph_batch_sizes": [4]}
     llm = LLM(
         model=folder, skip_tokenizer_init=True, max_model_len=128, max_num_seqs=4,

@@ -318,9 +318,11 @@ def _compile_graph(
     from torchair.compiler import observers, pipeline
     from torchair.compiler.gears import gears_of
     from torchair.compiler.traced_graph import traced_graph
+    from torchair.passes.written_operands import tell_of_written_operands
 
     guarded = from_dynamo()
     model_id = pipeline.new_model(gm, config)
+    tell_of_written_operands(gm)
     gears = gears_of(gm, config)
     traced = None
     before: list[float] = []

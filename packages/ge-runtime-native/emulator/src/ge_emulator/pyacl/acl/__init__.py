@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
-from acl import rt as rt
+from . import rt as rt
 
 
 def get_soc_name() -> str | None:
