@@ -27,6 +27,8 @@ float half_to_float(uint16_t bits) {
   return value;
 }
 
+constexpr int kFractalNz = 29;
+
 template <typename T>
 T read(const void* data) {
   T value;
@@ -110,7 +112,13 @@ std::string AclnnCall::tensor(const aclTensor* t, bool written) {
   words.push_back(t->offset);
   words.insert(words.end(), t->dims.begin(), t->dims.end());
   words.insert(words.end(), t->strides.begin(), t->strides.end());
-  return "[\"t\"," + std::to_string(t->dtype) + "," + std::to_string(t->dims.size()) + "]";
+  std::string tiles;
+  if (t->format == kFractalNz && t->storage_dims.size() > t->dims.size()) {  // else nobody has laid it out yet
+    tiles = ",\"tiles\"";
+    words.push_back(static_cast<int64_t>(t->storage_dims.size()));
+    words.insert(words.end(), t->storage_dims.begin(), t->storage_dims.end());
+  }
+  return "[\"t\"," + std::to_string(t->dtype) + "," + std::to_string(t->dims.size()) + tiles + "]";
 }
 
 void AclnnCall::add(const aclTensor* t, bool written) {
@@ -186,7 +194,7 @@ int aclnn_run(const char* function, aclOpExecutor* executor, aclrtStream stream)
     *reply = answer.reply;
     return answer.value < 0 ? answer.error : acl::kOk;
   };
-  if (aclError code = submit(stream, {function, run, false, held->caller})) return code;
+  if (aclError code = submit(stream, {function, run, false, held->caller, 0})) return code;
   if (!held->sizes_back) return 0;
   if (aclError code = find_stream(stream)->wait(-1, acl::kRtStreamTimeout)) return code;
   const char* at = reply->c_str();

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ge_graph import Graph
 from ge_graph.escape import line
 from ge_graph.kernels import STRENGTHS, Finding, Oracle, Verdict
-from tair_debug.terminal import Answer, Detail, sentence, shown, table
+from tair_debug.terminal import Answer, Detail, sentence, table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -54,6 +54,7 @@ class CheckRow:
         types: ``x f32, y f32``.
         verdict: The verdict.
         nodes: Names of the nodes.
+        graphs: The graph of each.
         places: The user's lines, each once.
     """
 
@@ -61,6 +62,7 @@ class CheckRow:
     types: str
     verdict: Verdict
     nodes: list[str] = field(default_factory=list)
+    graphs: list[str] = field(default_factory=list)
     places: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
@@ -127,6 +129,16 @@ class CheckReport:
         """What took another form for the chip, a line a kind, with what else the chip could run."""
         return [f"{n} x {text}" for text, n in Counter(map(str, self.choices)).items()]
 
+    def node_data(self) -> str:
+        """The verdict on each node, as node data of Model Explorer."""
+        from tair_debug.explorer import node_data
+
+        values: dict[str, dict[str, float | str]] = {}
+        for row in self.rows:
+            for graph, node in zip(row.graphs, row.nodes):
+                values.setdefault(graph, {})[node] = WORDS[row.verdict.state]
+        return node_data(values, self.soc)
+
     def unknown(self) -> list[str]:
         """Operators that no facts speak of."""
         return list(dict.fromkeys(r.op for r in self.rows if r.verdict.state == "unknown"))
@@ -172,22 +184,22 @@ class Checks(Answer):
 
     def parts(self, detail: Detail = Detail()) -> Iterator[Part]:
         if not detail.quiet:
-            yield shown(f"facts: {self.origin}")
+            yield sentence(f"facts: {self.origin}")
         if self.refused:
             yield sentence(" and are left out:", f"{len(self.refused)} calls cannot be converted", "red")
             yield from (sentence(f"  {line(str(call))}") for call in self.refused)
         for report in self.reports:
-            yield shown(report.headline(), "green" if report.ok else "red")
+            yield sentence("", report.headline(), "green" if report.ok else "red")
             if detail.quiet or not self.named:
                 continue
             rows = to_table(report, every=detail.every, weak=self.strict, sources=detail.sources)
             if rows is not None:
                 yield rows
-            yield from (shown(f"form: {text}") for text in report.forms())
+            yield from (sentence(line(f"form: {text}")) for text in report.forms())
             if not detail.every and report.unknown():
-                yield shown(line(f"unknown: {', '.join(report.unknown())}"))
+                yield sentence(line(f"unknown: {', '.join(report.unknown())}"))
         if not self.named and not detail.quiet:
-            yield shown("--soc CHIP lists the operators")
+            yield sentence("--soc CHIP lists the operators")
 
     def as_dict(self) -> dict[str, Any]:
         return {"ok": self.ok, "chips": [r.as_dict() for r in self.reports], "written": self.written,
@@ -206,6 +218,7 @@ def examine(graphs: Iterable[Graph], oracle: Oracle, choices: Sequence[Choice] =
                 (finding.op, finding.types, finding.verdict), CheckRow(finding.op, finding.types, finding.verdict)
             )
             row.nodes.append(finding.node)
+            row.graphs.append(graph.name)
             place = _place(finding)
             if place and place not in row.places:
                 row.places.append(place)

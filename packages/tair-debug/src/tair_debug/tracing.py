@@ -49,7 +49,9 @@ class Captured:
     weights: set[str] = field(default_factory=set)
 
 
-def run_with(subject: Subject, compiled: Compiled, *, backward: bool = False, dynamic: bool = False) -> Any:
+def run_with(
+    subject: Subject, compiled: Compiled, *, backward: bool = False, dynamic: bool = False, device_kernels: bool = False
+) -> Any:
     """Trace a model to ATen and run it, each graph through what ``compiled`` makes of it.
 
     The graphs have been through the FX passes that a compilation runs, if torchair is installed.
@@ -59,6 +61,8 @@ def run_with(subject: Subject, compiled: Compiled, *, backward: bool = False, dy
         compiled: Gets a graph and its phase, returns what to call with the graph's inputs.
         backward: Also run the backward pass of the sum of all floating point results.
         dynamic: Trace with symbolic sizes.
+        device_kernels: Leave whole what eager operators of the device compute, and writes of inputs in the graph, as
+            captured graphs do; ``subject.config`` says of which kind.
 
     Returns:
         What the model returns.
@@ -67,6 +71,7 @@ def run_with(subject: Subject, compiled: Compiled, *, backward: bool = False, dy
     from ge_converters.decompose.whole import KeepWhole
 
     prepare = of_compiler("prepare")
+    writes = device_kernels and bool(subject.config.experimental_config.keep_inference_input_mutation)
 
     def compiler(phase: str) -> Any:
         def compile_one(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
@@ -81,8 +86,8 @@ def run_with(subject: Subject, compiled: Compiled, *, backward: bool = False, dy
     def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
         return run_aot(
             gm, example_inputs, forward=compiler("forward"), backward=compiler("backward"),
-            inference=compiler("forward"), decompositions=decomposition_table({}),
-            keep_inference_input_mutations=False, more={}, tracing=KeepWhole(),
+            inference=compiler("forward"), decompositions=decomposition_table({}, device_kernels=device_kernels),
+            keep_inference_input_mutations=writes, more={}, tracing=KeepWhole(),
         )  # fmt: skip
 
     with torch.enable_grad() if backward else torch.no_grad():
@@ -142,7 +147,9 @@ def breaks() -> Iterator[list[Break]]:
         found.append(Break(lines[0] if lines else "", hints, source, (frame.line or "") if frame is not None else ""))
 
 
-def capture(subject: Subject, *, backward: bool = False, dynamic: bool = False, fake: bool = True) -> list[Captured]:
+def capture(
+    subject: Subject, *, backward: bool = False, dynamic: bool = False, fake: bool = True, device_kernels: bool = False
+) -> list[Captured]:
     """The ATen graphs of a model, in the order they are needed; nothing is computed if ``fake``.
 
     Errors: ConfigError GE1047 if the model cannot be traced.
@@ -168,7 +175,7 @@ def capture(subject: Subject, *, backward: bool = False, dynamic: bool = False, 
         return call
 
     with _mode_of(subject) if fake else contextlib.nullcontext(), traceable(subject, fake=fake):
-        run_with(subject, keep, backward=backward, dynamic=dynamic)
+        run_with(subject, keep, backward=backward, dynamic=dynamic, device_kernels=device_kernels)
     return graphs
 
 

@@ -85,9 +85,11 @@ def uncompiled(fn: Any) -> tuple[Any, Any]:
         if inner is None:
             break
         backend = inner
-    # the mark, not the class: functions have it too, and what is compiled twice has it twice
     seen: set[int] = set()
-    while id(fn) not in seen:
+    while id(fn) not in seen:  # what is compiled twice has two wrappers
         seen.add(id(fn))
-        fn = getattr(fn, "_orig_mod", None) or getattr(fn, "__dict__", {}).get("_torchdynamo_orig_callable") or fn
+        if isinstance(fn, torch.nn.Module):  # not by the mark of functions, which may be that of its forward
+            fn = getattr(fn, "_orig_mod", fn)
+        else:
+            fn = getattr(fn, "__dict__", {}).get("_torchdynamo_orig_callable") or fn
     return fn, backend

@@ -30,9 +30,9 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from ge_emulator import aclnn_forms, atb_forms, build, callers, converted
+from ge_emulator import aclnn_forms, atb_forms, build, callers, converted, fractal
 from ge_emulator.aclnn_binding import TENSORS, Argument, array_type, attribute, bind, fed_type, says_nothing
-from ge_emulator.memory import strided
+from ge_emulator.memory import contiguous, strided
 from ge_emulator.refusal import INTERNAL, INVALID, OP_NOT_FOUND, CannRefusal, reply
 from ge_emulator.single_op import Prepared
 from ge_graph import schema
@@ -303,6 +303,10 @@ def run(data: bytes, words: list[int]) -> int | bytes:
     arguments: dict[str, Any] = {}
     outputs: list[Any] = []
     for argument, value in zip(call.row.arguments, call.values, strict=True):
+        if argument.written and argument.kind == "t" and value is not None and len(value) > 3:
+            raise CannRefusal(
+                INVALID, f"EZ9999: {call.row.function}: {argument.name} is written in tiles of FRACTAL_NZ"
+            )
         arguments[argument.name] = made = _argument(argument.kind, value, at)
         if argument.written:
             outputs += made if argument.kind == "tl" else [made]
@@ -360,8 +364,14 @@ def _tensor(value: Sequence[Any], words: Iterator[int]) -> torch.Tensor:
     address, offset = next(words), next(words)
     dims = [next(words) for _ in range(value[2])]
     strides = [next(words) for _ in range(value[2])]
+    tiles = [next(words) for _ in range(next(words))] if len(value) > 3 else []
     try:
         dtype = torch_dtype(DataType(value[1]))
     except (ValueError, GeError) as error:
         raise CannRefusal(INVALID, f"element type {value[1]}: {error}") from error
-    return strided(address, dtype, dims, strides, offset)
+    if not tiles:
+        return strided(address, dtype, dims, strides, offset)
+    turned = len(dims) > 1 and strides[-1] > strides[-2]
+    lies = [*dims[:-2], dims[-1], dims[-2]] if turned else dims
+    matrix = fractal.to_matrix(contiguous(address, dtype, tiles), lies)
+    return matrix.mT if turned else matrix

@@ -20,7 +20,7 @@ from ge_graph import program as build
 from ge_graph.ir import Graph, Node
 from ge_graph.rules.subgraphs import LOOPS
 from ge_runtime import errors
-from ge_runtime.cpu import registry
+from ge_runtime.cpu.own_calls import kernel_of
 from ge_runtime.cpu.program import EngineProgram
 
 PARENT_INDEX: Final = "_parent_node_index"
@@ -251,7 +251,7 @@ def _updated(node: Node, count: int) -> frozenset[int]:
     for data, position in zip(graph.inputs, positions):
         edge = data.outputs[0]
         readers = [n for n in graph.nodes if any(t is edge for t in n.operands())]
-        kernels = [registry.find(n.op) for n in readers]
+        kernels = [kernel_of(n) for n in readers]
         if position < count and any(k is not None and k.updates for k in kernels):
             updated.add(position)
     return frozenset(updated)

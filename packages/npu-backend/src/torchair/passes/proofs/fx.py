@@ -115,7 +115,7 @@ def _evaluate(a: Part, b: Part, found: list[Sizes], tolerance: Tolerance) -> Ver
         return Verdict(None, f"{elements} elements are too many to evaluate", a, b)
     reason, seen = "", 0
     for sizes in found:
-        for kind, wide in [*((k, False) for k in samples.KINDS), ("ordinary", True)]:
+        for kind, wide in [*((k, False) for k in tolerance.kinds), ("ordinary", True)]:
             try:
                 with _ending(a.version.about, _CALLS):
                     want = _run(a, sizes, kind, wide)
