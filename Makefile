@@ -15,7 +15,7 @@ export CI ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-npu test tiny quick unit system emulator-test torchvision-test compare-models opinfo fuzz fuzz-arguments fuzz-kernels fuzz-trust ranks-faults torch-suites rewrites native graphs chips bench lint regen coverage configure wheels install uninstall package-test package-tests docs matrix versions-test release clean archives-test npu-tensors
+.PHONY: help setup demo demo-npu test tiny quick unit system emulator-test torchvision-test compare-models opinfo fuzz fuzz-arguments fuzz-kernels fuzz-trust ranks-faults torch-suites rewrites native graphs chips bench lint regen coverage configure wheels install uninstall package-test package-tests docs matrix versions-test release clean archives-test npu-tensors clients-test
 
 help:  ## list these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -65,6 +65,9 @@ emulator-test: setup  ## the real torch_npu wheel on the CANN emulator; fetches 
 npu-tensors: setup  ## programs, models and torch's operators on NPU tensors do what they do on CPU tensors; TAIR_NPU_SHARE=1 runs all
 	@ls wheelhouse/torch_npu-2.13.0-*.whl >/dev/null 2>&1 || $(RUN) -m pip download -q --no-deps torch_npu==2.13.0 -d wheelhouse
 	@TAIR_TORCH_NPU=$$(ls wheelhouse/torch_npu-2.13.0-*.whl) $(RUN) -m ge_emulator -- pytest -n 2 --dist worksteal tests/npu_tensors
+
+clients-test: setup  ## vLLM with vllm-ascend, as they are, on the CANN emulator; downloads a gigabyte
+	@$(RUN) -m tools.clients
 
 torchvision-test: setup  ## torchvision's operators and detection models; fetches the wheel
 	@ls wheelhouse/torchvision-0.28.0-*.whl >/dev/null 2>&1 || $(RUN) -m pip download -q --no-deps torchvision==0.28.0 -d wheelhouse

@@ -53,15 +53,16 @@ def interpreter(version: str) -> str:
 
 
 class Environment:
-    """A Python environment in a folder of its own under ``build/matrix``.
+    """A Python environment in a folder of its own.
 
     Args:
         python: ``3.11``.
         torch: ``2.15.0``, or ``2.15`` for its newest release.
+        folder: Where; None for a folder under ``build/matrix``.
     """
 
-    def __init__(self, python: str, torch: str) -> None:
-        self.folder = BUILD / f"{python}-{torch}"
+    def __init__(self, python: str, torch: str, folder: Path | None = None) -> None:
+        self.folder = folder or BUILD / f"{python}-{torch}"
         self.python = str(self.folder / "bin" / "python")
         self.site = self.folder / "lib" / f"python{python}" / "site-packages"
         self._base = interpreter(python)
@@ -93,6 +94,14 @@ class Environment:
             standins.forget_cuda(self.site)
         found = {f"--find-links={wheel.parent}" for wheel in wheels}  # as README says
         self._pip("install", *found, "torchair[emulator]", *others)
+
+    def install(self, *arguments: str) -> None:
+        """``pip install`` with these arguments.
+
+        Raises:
+            CannotInstall: pip refuses.
+        """
+        self._pip("install", *arguments)
 
     def _pip(self, *arguments: str) -> None:
         nothing = BUILD / "no-constraints.txt"  # whatever pip is told to keep to on this host is not for these versions

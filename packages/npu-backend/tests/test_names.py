@@ -172,6 +172,37 @@ def test_compile_fx_in_a_backend_of_ones_own():
     torch.testing.assert_close(again(x)[0], f(x))
 
 
+def test_compiled_graphs_kept_as_text_by_a_client(tmp_path, monkeypatch):
+    """As serving programs do it: they take ``get_code`` where the compiler passes by, and give it back later."""
+    import npugraph_ex
+    import npugraph_ex.npu_fx_compiler as compiling
+
+    own, kept = compiling._NpuFxCompiler._get_compiled_gm, tmp_path / "kept"
+
+    def taking(self, graph, example_inputs):
+        made = own(self, graph, example_inputs)
+        kept.write_text(made.get_code())
+        return made
+
+    config = npugraph_ex.CompilerConfig()
+    config.force_eager = False
+    x = torch.randn(3, 4)
+    with monkeypatch.context() as patched:
+        patched.setattr(compiling._NpuFxCompiler, "_get_compiled_gm", taking)
+        backend = npugraph_ex.get_npu_backend(compiler_config=config)
+        torch.testing.assert_close(torch.compile(f, backend=backend, dynamic=True)(x), f(x))
+    artifacts = compiling._CompiledFxArtifacts()
+    artifacts.py_code = kept.read_text()
+    again = compiling._CompiledFxGraph.load_artifacts(artifacts)
+    x = torch.randn(5, 4)
+    torch.testing.assert_close(again(5, 4, x)[0], f(x))
+    for text in ("", "print()", '{"form": "another"}', kept.read_text()[:-9]):
+        with pytest.raises(ArchiveError, match="GE502"):
+            compiling._CompiledFxArtifacts().py_code = text
+    with pytest.raises(ArchiveError, match="GE502"):
+        compiling._CompiledFxGraph.load_artifacts(compiling._CompiledFxArtifacts())
+
+
 def test_deterministic_scope():
     import npugraph_ex
 

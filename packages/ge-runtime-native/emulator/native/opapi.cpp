@@ -103,7 +103,7 @@ std::string AclnnCall::tensor(const aclTensor* t, bool written) {
     if (t->strides[i] < 0 && error_ == 0) error_ = fail(acl::kInvalidParam, "%s: a negative stride", function_.c_str());
     reach += static_cast<size_t>((t->dims[i] - 1) * t->strides[i]);
   }
-  if (!empty && error_ == 0) {
+  if (!empty && !t->on_host && error_ == 0) {
     const auto* start = static_cast<const char*>(t->data) + acl::bytes_of(t->dtype, static_cast<size_t>(t->offset));
     error_ = need_device(function_.c_str(), written ? "output" : "input", start, acl::bytes_of(t->dtype, reach));
   }

@@ -25,6 +25,7 @@ struct aclTensor : emu::Tagged<emu::Tag::tensor> {
   int dtype = acl::kUndefined;
   int format = 2;
   void* data = nullptr;
+  bool on_host = false;
 };
 struct aclTensorList : emu::Tagged<emu::Tag::tensors> {
   std::vector<aclTensor*> members;
@@ -51,6 +52,7 @@ struct aclOpExecutor {
   std::vector<aclTensor*> written;
   std::string caller;           // the user's line, as the Python side tells it; empty if it is not known
   bool sizes_back = false;
+  std::vector<std::vector<char>> kept;  // copies of operands on the host
 };
 
 namespace emu {

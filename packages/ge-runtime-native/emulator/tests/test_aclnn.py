@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ge_converters.registry import REGISTRY
-from ge_emulator import aclnn, aclnn_forms, callers, trampolines
+from ge_emulator import aclnn, aclnn_forms, atb_forms, callers, trampolines
 from ge_emulator.aclnn_binding import TENSORS, bind
 from ge_emulator.build import sources
 from ge_emulator.refusal import CannRefusal
@@ -47,6 +47,8 @@ def test_row(name):
         assert callable(getattr(aclnn_forms, row.target.partition(".")[0]))
         if "." in row.target:
             assert callable(aclnn_forms.foreach_of(row.target.partition(".")[2]))
+    elif row.form == "atb":
+        assert callable(getattr(atb_forms, row.target))
     elif row.form == "ge":
         found = schema.require(row.target)
         assert registry.find(row.target) is not None
@@ -82,7 +84,17 @@ def test_row(name):
 
 def test_trampolines_are_pairs():
     text = trampolines.generate(sources() / "aclnn.tsv")
-    assert text.count("EMU_API int") == 2 * len(ROWS)
+    assert text.count("EMU_API int") == 2 * sum(row.form != "atb" for row in ROWS.values())
+
+
+def test_makers_of_operations():
+    text = trampolines.generate(sources() / "atb.tsv")
+    made = [row.function for row in ROWS.values() if row.form == "atb"]
+    assert text.count("int CreateOperation(") == sum(name.startswith("atb") for name in made) == 8
+    assert text.count("EMU_API int") == 2 * sum(name.startswith("Atb") for name in made)
+    assert """emu::atb_make("atbRope", &parameters, {{'i', 0}, {'i', 4}}, made)""" in text
+    with pytest.raises(ValueError, match="is not a name of an operation"):
+        trampolines.operation('X"); system("', "")
 
 
 def test_a_name_that_is_no_name_is_refused():

@@ -27,13 +27,24 @@ __getattr__ = door(__name__)
 
 
 class _NpuFxCompiler(NpuFxCompiler):
-    """The compiler of one ATen graph for capture."""
+    """The compiler of one ATen graph for capture.
 
-    def __init__(self, config: GraphExConfig | None = None) -> None:
-        super().__init__(captured_from(config, None))
+    Programs put another function in the place of ``_get_compiled_gm`` while the backend compiles, to keep what it
+    returns as text: ``get_code`` of the graph.
+    """
+
+    def __init__(self, config: GraphExConfig | None = None, *, gears: Any = None) -> None:
+        super().__init__(captured_from(config, None), gears=gears)
+
+    def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+        """As the base class; by way of ``_get_compiled_gm``."""
+        return self._get_compiled_gm(gm, example_inputs)
 
     def _get_compiled_gm(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
-        return self(gm, example_inputs)
+        return super().__call__(gm, example_inputs)
+
+
+_OWN = _NpuFxCompiler._get_compiled_gm
 
 
 def get_compiler(compiler_config: GraphExConfig | None = None) -> NpuFxCompiler:
@@ -84,7 +95,9 @@ def _backend(
     options: Mapping[str, Any] | None = None,
     **kwargs: Any,
 ) -> Callable[..., Any]:
+    config = captured_from(compiler_config, options)
+    if _NpuFxCompiler._get_compiled_gm is not _OWN:
+        kwargs["inference"] = lambda gears: _NpuFxCompiler(config, gears=gears)
     return compile_with(
-        gm, example_inputs, compiler_config=captured_from(compiler_config, options),
-        custom_decompositions=custom_decompositions, **kwargs,
-    )  # fmt: skip
+        gm, example_inputs, compiler_config=config, custom_decompositions=custom_decompositions, **kwargs
+    )

@@ -14,6 +14,9 @@ A row names the function, its arguments in C order (``>`` before what it writes)
   GE operator of the embedded engine has the function's meaning;
 * ``py:name``: a function of ``ge_emulator.aclnn_forms``.
 
+An operation of ATB is a row of ``native/atb.tsv``: the fields of its parameters and a function of
+``ge_emulator.atb_forms``, which takes lists ``inputs`` and ``outputs``.
+
 A last word ``sizes`` says that the sizes of the results depend on data and go back to the caller.
 """
 
@@ -27,7 +30,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from ge_emulator import aclnn_forms, build, callers, converted, fractal
+from ge_emulator import aclnn_forms, atb_forms, build, callers, converted, fractal
 from ge_emulator.aclnn_binding import TENSORS, Argument, array_type, attribute, bind, fed_type, says_nothing
 from ge_emulator.memory import contiguous, strided
 from ge_emulator.refusal import INTERNAL, INVALID, OP_NOT_FOUND, CannRefusal, reply
@@ -46,7 +49,7 @@ class AclnnRow(NamedTuple):
     """A row of the table.
 
     Attributes:
-        form: ``ge``, ``aten``, ``npu`` or ``py``.
+        form: ``ge``, ``aten``, ``npu``, ``py`` or ``atb``.
         target: What it names.
         operands: Values in order; a name or a literal.
         keywords: Values by name.
@@ -81,11 +84,24 @@ def _row(line: str) -> AclnnRow:
     return AclnnRow(function, parsed, form, target, operands, keywords, " sizes" in line.split("\t")[2])
 
 
+def _operation(line: str) -> AclnnRow:
+    name, fields, form = line.split("\t")
+    if "@" not in fields:
+        return _row(line.replace(f"\t{form}", f"\tatb:{form}"))
+    entries = [entry.partition("@")[0].partition(":") for entry in fields.split()]
+    arguments: tuple[Argument, ...] = (Argument("inputs", "tl", False), Argument("outputs", "tl", True))
+    arguments += tuple(Argument(field, kind, False) for field, _, kind in entries)
+    return AclnnRow(f"atb{name}", arguments, "atb", form, None, {}, False)
+
+
 @lru_cache(maxsize=1)
 def table() -> dict[str, AclnnRow]:
-    """All rows, by function."""
-    lines = (build.sources() / "aclnn.tsv").read_text().splitlines()
-    return {row.function: row for row in (_row(line) for line in lines if line and not line.startswith("#"))}
+    """All rows, by function; an operation of ATB as ``atb`` and its name."""
+    rows = []
+    for file, read in (("aclnn.tsv", _row), ("atb.tsv", _operation)):
+        lines = (build.sources() / file).read_text().splitlines()
+        rows += [read(line) for line in lines if line and not line.startswith("#")]
+    return {row.function: row for row in rows}
 
 
 class _Call:
@@ -103,6 +119,8 @@ class _Call:
             name, _, variant = row.target.partition(".")
             form = getattr(aclnn_forms, name)
             self.run = form(variant) if variant else form
+        elif row.form == "atb":
+            self.run = getattr(atb_forms, row.target)
         elif row.form == "aten":
             self.run = self._aten()
         elif row.form == "npu":

@@ -108,10 +108,12 @@ def _build_in(work: Path, folder: Path) -> None:
         (work / name).mkdir()
     wanted = libraries(folder)
     units = sorted({s for library in wanted for s in library.sources})
-    written = work / "objects" / "aclnn_functions.cpp"
-    written.write_text(trampolines.generate(folder / "aclnn.tsv"))
+    written = {}
+    for table in trampolines.TABLES:
+        written[f"{table}_functions"] = source = work / "objects" / f"{table}_functions.cpp"
+        source.write_text(trampolines.generate(folder / f"{table}.tsv"))
     with ThreadPoolExecutor(max_workers=max(os.cpu_count() or 1, 1)) as pool:
-        sources = {u: written if u == written.stem else folder / f"{u}.cpp" for u in units}
+        sources = {u: written.get(u, folder / f"{u}.cpp") for u in units}
         list(pool.map(lambda u: _compile(sources[u], work / "objects" / f"{u}.o", folder), units))
     for library in wanted:
         objects = [str(work / "objects" / f"{s}.o") for s in library.sources]

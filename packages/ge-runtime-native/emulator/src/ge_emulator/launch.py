@@ -155,6 +155,8 @@ def environment(home: Path, site: Path | None, *, bundled: bool = False) -> dict
     """The variables under which a program finds the emulator and torch_npu."""
     env = dict(os.environ)
     paths = [str(p) for p in (site, _own_folder()) if p is not None]
+    if importlib.util.find_spec("acl") is None:
+        paths.append(str(Path(__file__).resolve().parent / "pyacl"))
     if bundled:
         package = site / "torch_npu" if site is not None else _installed_torch_npu()
         paths.append(str(package / "dynamo"))

@@ -1,4 +1,5 @@
-"""Writes the exported pairs of the operator functions from ``native/aclnn.tsv``: run when the libraries are built.
+"""Writes the exported pairs of the operator functions from ``native/aclnn.tsv``, and the makers of the operations of
+``native/atb.tsv``: run when the libraries are built.
 
 Each function has a C signature of its own, so each needs an entry point; all of them only collect their arguments.
 ``python trampolines.py aclnn.tsv result.cpp`` needs nothing but Python.
@@ -19,6 +20,8 @@ _TYPES: Final = {
     "i8": ("int8_t", "int64_t"), "u64": ("uint64_t", "uint64_t"), "dt": ("int32_t", "int64_t"), "b": ("bool", "bool"),
     "d": ("double", "double"), "f": ("float", "double"), "str": ("const char*", ""),
 }  # fmt: skip
+TABLES: Final = ("aclnn", "atb")
+_FIELDS: Final = {"i32": "i", "u16": "h", "f": "f", "b": "b"}  # as `emu::AtbField` has them
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -46,9 +49,51 @@ def function(name: str, arguments: str, call: str) -> str:
     )
 
 
+def operation(name: str, fields: str) -> str:
+    """The maker of one kind of operation from its parameters."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is not a name of an operation")
+    listed = []
+    for entry in fields.split():
+        kind, _, offset = entry.rpartition(":")[2].partition("@")
+        listed.append(f"{{'{_FIELDS[kind]}', {int(offset)}}}")
+    parameters = f"infer::{name}Param"
+    return (
+        f"namespace atb {{\nnamespace infer {{\nstruct {name}Param;\n}}\ntemplate <>\n"
+        f"int CreateOperation(const {parameters}& parameters, Operation** made) {{\n"
+        f'  return emu::atb_make("atb{name}", &parameters, {{{", ".join(listed)}}}, made);\n}}\n}}\n'
+    )
+
+
+def atb_function(name: str, arguments: str) -> str:
+    """The pair of a function of ATB: what it plans is kept by the operation, which callers keep."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is not a function name")
+    parameters, added = [], []
+    for i, entry in enumerate(arguments.split()):
+        kind = entry.rpartition(":")[2]
+        c_type, cast = _TYPES[kind]
+        parameters.append(f"{c_type} a{i}")
+        written = str(entry.startswith(">")).lower()
+        added.append(
+            f"  call.add(held.of(a{i}), {written});" if kind == "t" else f"  call.add(static_cast<{cast}>(a{i}));"
+        )
+    listed = ", ".join([*parameters, "uint64_t* workspace", "atb::Operation** made", "atb::Context*"])
+    body = "\n".join(added)
+    return (
+        f'EMU_API int {name}GetWorkspaceSize({listed}) {{\n  emu::AclnnCall call("{name}", false);\n'
+        f"  emu::AtbHeld held;\n{body}\n  return emu::atb_plan(call, held, workspace, made);\n}}\n"
+        f"EMU_API int {name}(void*, uint64_t, atb::Operation* operation, atb::Context* context) {{\n"
+        f'  return emu::atb_run("{name}", operation, context);\n}}\n'
+    )
+
+
 def generate(table: Path) -> str:
-    """The source of all pairs."""
+    """The source of a table's functions."""
     rows = [line.split("\t") for line in table.read_text().splitlines() if line and not line.startswith("#")]
+    if table.stem == "atb":
+        made = (operation(row[0], row[1]) if "@" in row[1] else atb_function(row[0], row[1]) for row in rows)
+        return '#include "atb.h"\n\n' + "\n".join(made)
     return '#include "opapi.h"\n\n' + "\n".join(function(row[0], row[1], row[2]) for row in rows)
 
 

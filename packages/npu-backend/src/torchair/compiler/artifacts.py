@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,24 +16,46 @@ from ge_graph.errors import ArchiveError, ConfigError, GeError
 from tair_export.ranks import Rank
 from torchair.artifact import bundle, stored_graph
 from torchair.artifact.content import Unknowable
-from torchair.artifact.dependencies import Subject, key
+from torchair.artifact.dependencies import Subject, changed_options, key
 from torchair.artifact.input_rules import CallRules, InputRule
 from torchair.artifact.plain import Unstorable
 from torchair.artifact.size_conditions import Watch, shape_env_of
 from torchair.artifact.stored_graph import Stored
+from torchair.config.compiler_config import find
+from torchair.config.log import logger
 
 _ALONE: Final = Rank(0, 1)
+_FORM: Final = "a compiled graph as data, 1"
 
 
-@dataclass(frozen=True)
+@dataclass
 class CompiledFxArtifacts:
-    """What ``CompiledFxGraph.dump_artifacts`` gives.
+    """What ``CompiledFxGraph.dump_artifacts`` gives; empty, for a program that kept the text and gives it back.
 
     Attributes:
         content: The archive of the graph, packed; it holds no weights, those are inputs.
+        options: Path and value of the options that it was compiled with and that are no defaults.
     """
 
-    content: bytes
+    content: bytes = b""
+    options: list[tuple[str, Any]] = field(default_factory=list)
+
+    @property
+    def py_code(self) -> str:
+        """All of it as text, which programs keep in files of their own. The name is older: this is data, not code."""
+        packed = base64.b64encode(self.content).decode()
+        return json.dumps({"form": _FORM, "options": self.options, "content": packed})
+
+    @py_code.setter
+    def py_code(self, text: str) -> None:
+        try:
+            told = json.loads(text)
+            if told["form"] != _FORM:
+                raise ValueError(f"form {told['form']!r}")
+            self.content = base64.b64decode(told["content"], validate=True)
+            self.options = [(str(path), value) for path, value in told["options"]]
+        except (ValueError, TypeError, KeyError) as error:
+            raise bundle.damaged(f"the text is none that get_code gave: {str(error)[:200]}") from None
 
 
 class Traced:
@@ -108,14 +132,22 @@ class CompiledFxGraph:
                 packed = bundle.pack(Path(folder))
         except (Unstorable, Unknowable) as error:
             raise ConfigError("GE1061", f"dump_artifacts: {error}", next="keep the function itself") from None
-        return CompiledFxArtifacts(packed)
+        return CompiledFxArtifacts(packed, changed_options(self._config))
+
+    def get_code(self) -> str:
+        """The graph as text, for ``py_code`` of an empty ``CompiledFxArtifacts``; empty if it has no such form."""
+        try:
+            return self.dump_artifacts().py_code
+        except (ConfigError, TypeError) as error:  # TypeError: an option that is no JSON
+            logger.info("This graph is not kept: %s", error)
+            return ""
 
     @staticmethod
     def load_artifacts(artifacts: CompiledFxArtifacts, config: Any = None) -> CompiledFxGraph:
         """Load what ``dump_artifacts`` gave.
 
         Args:
-            config: The options that the graph was compiled with; None means all defaults.
+            config: The options that the graph was compiled with; None means those that the artifacts name.
 
         Errors: ConfigError GE1011 for another type, GE1061 if it cannot be known whether the data is stale;
         ArchiveError GE502x if the data is damaged, GE5050 if versions, converters or options are others now; else as
@@ -134,7 +166,7 @@ class CompiledFxGraph:
                 "GE1011", f"load_artifacts takes what dump_artifacts gave, got {type(artifacts).__name__}",
                 next="keep the object that dump_artifacts returned",
             )  # fmt: skip
-        options = CompilerConfig() if config is None else config
+        options = _with(CompilerConfig(), artifacts.options) if config is None else config
         try:
             wanted = key(Subject(options))
         except Unknowable as error:
@@ -151,3 +183,10 @@ class CompiledFxGraph:
         except Exception as error:
             raise bundle.damaged(f"{type(error).__name__}: {str(error)[:200]}") from error
         return CompiledFxGraph(call, stored, device, options, rules=rules)
+
+
+def _with(config: Any, options: list[tuple[str, Any]]) -> Any:
+    """The options with these values; another process wrote them, so they are checked as a user's are."""
+    for path, value in options:
+        find(config, path).value = value
+    return config

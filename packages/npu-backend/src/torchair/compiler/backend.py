@@ -234,6 +234,7 @@ def _npu_backend(
     aot_config: Mapping[str, Any] | None = None,
     custom_decompositions: Mapping[Any, Callable[..., Any]] = {},
     options: Mapping[str, Any] | None = None,
+    inference: Callable[..., Any] | None = None,
     **kwargs: Any,
 ) -> Callable[..., Any]:
     """Compile a graph from dynamo.
@@ -242,6 +243,7 @@ def _npu_backend(
         gm: The graph.
         example_inputs: Its fake inputs.
         compiler_config: Options.
+        inference: See ``compile_graph``.
         options: Settings of ``torch.compile(options=...)``, over ``compiler_config``.
         **kwargs: What torch.compile passes besides; ``mode`` is known, of the others only None is accepted.
         aot_config: Further keywords of AOTAutograd, such as ``partition_fn``.
@@ -266,8 +268,9 @@ def _npu_backend(
             next="leave it out",
         )  # fmt: skip
     return compile_graph(
-        gm, example_inputs, config, decompositions=_decompositions(custom_decompositions), more=aot_config or {}
-    )
+        gm, example_inputs, config, decompositions=_decompositions(custom_decompositions), more=aot_config or {},
+        inference=inference,
+    )  # fmt: skip
 
 
 def compile_graph(
@@ -313,9 +316,11 @@ def _compile_graph(
     from torchair.compiler import observers, pipeline
     from torchair.compiler.gears import gears_of
     from torchair.compiler.traced_graph import traced_graph
+    from torchair.passes.written_operands import tell_of_written_operands
 
     guarded = from_dynamo()
     model_id = pipeline.new_model(gm, config)
+    tell_of_written_operands(gm)
     gears = gears_of(gm, config)
     traced = None
     before: list[float] = []

@@ -119,11 +119,12 @@ def _reads(node: Node, known: set[Node]) -> bool:
 
 
 def _host_part(gm: torch.fx.GraphModule, tasks: Sequence[Any], held: Sequence[Any]) -> torch.fx.GraphModule:
-    """The part of a graph that computes numbers from its arguments."""
+    """The part of a graph that computes numbers from its arguments; a number that a result tells is left out."""
     part = torch.fx.Graph()
     copies: dict[Node, Node] = {}
     for node in gm.graph.nodes:
-        if node.op == "placeholder" or (node.op == "call_function" and is_number(node)):
+        of_numbers = node.op == "call_function" and is_number(node) and all(n in copies for n in node.all_input_nodes)
+        if node.op == "placeholder" or of_numbers:
             copies[node] = part.node_copy(node, copies.__getitem__)
     lists = [tuple(_lists(kwargs).items()) for kwargs in tasks]
     part.output(torch.fx.map_arg((tuple(lists), tuple(held)), copies.__getitem__))
