@@ -1,5 +1,6 @@
 """The code of the guides runs, and every link of the documents leads somewhere."""
 
+import json
 import os
 import re
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tair_testing import warm
-from tools.docs import chinese
+from tools.docs import chinese, figures, site
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("packages/*/README.md")])
@@ -91,8 +92,40 @@ def test_every_page_is_in_the_navigation():
 
 
 def test_every_page_is_there_in_chinese():
-    alone = {p for p in pages_of_the_site() if not (ROOT / "docs" / p).with_suffix(".zh.md").exists()}
-    assert alone == {"CONTRIBUTING.md", "SECURITY.md"}
+    places = {p: ROOT / p if p in site.COPIED else ROOT / "docs" / p for p in pages_of_the_site()}
+    assert [p for p, path in places.items() if not path.with_suffix(".zh.md").exists()] == []
+    assert {m for modules in site.API.values() for m in modules} == set(site.ABOUT)
+
+
+def test_figures_have_chinese_words():
+    """Every text of a figure that is a phrase of ours, and no figure is the same in both languages."""
+    made = figures.made(ROOT)
+    for name in ("pipeline", "a_pass", "coverage"):
+        words = re.findall(r"<text[^>]*>([^<]+)</text>", made[f"{name}.zh"])
+        assert made[f"{name}.zh"] != made[name]
+        assert [w for w in words if re.search(r"[a-z]+ [a-z]+ [a-z]+", w)] == []
+
+
+def test_the_search_of_a_language_finds_its_pages_only(tmp_path):
+    """One index for each language; a page of the language reads it by its own base, and words of Chinese stay whole."""
+    docs = [{"location": p, "title": "t", "text": "x"} for p in ("a.html", "a.html#b", "zh/a.html", "zh/d/c.html")]
+    (tmp_path / "search").mkdir()
+    (tmp_path / "search" / "search_index.json").write_text(json.dumps({"config": {"lang": ["en"]}, "docs": docs}))
+    for place in ("a.html", "zh/a.html", "zh/d/c.html"):
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        base = "/".join([".."] * place.count("/")) or "."
+        (tmp_path / place).write_text(f'<script id="__config">{{"base": "{base}", "search": "s.js"}}</script>')
+    site.one_search_per_language(tmp_path)
+    read = {n: json.loads((tmp_path / n / "search_index.json").read_text())["docs"] for n in ("search", "zh/search")}
+    assert [d["location"] for d in read["search"]] == ["a.html", "a.html#b"]
+    assert [d["location"] for d in read["zh/search"]] == ["a.html", "d/c.html"]
+    script = (tmp_path / "zh/search/search_index.js").read_text()
+    assert json.loads(script.removeprefix("var __index = "))["docs"] == read["zh/search"]
+    bases = {
+        p: re.search(r'"base": "([^"]*)"', (tmp_path / p).read_text())[1]
+        for p in ("a.html", "zh/a.html", "zh/d/c.html")
+    }
+    assert bases == {"a.html": ".", "zh/a.html": ".", "zh/d/c.html": ".."}
 
 
 def test_chinese_twins_are_up_to_date():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import operator
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -158,10 +159,31 @@ def _ways(page: Path) -> list[Any]:
     return [row[1] for row in rows if len(row) == 5 and "." in row[0]]
 
 
+_CHINESE: Final = {
+    "your model": "你的模型", "FX graph": "FX 图", "ATen graph": "ATen 图", "converters": "转换器", "GE graph": "GE 图",
+    "verifier": "校验器", "embedded CPU engine": "内嵌 CPU 引擎", "here": "本机", "Ascend NPU": "昇腾 NPU",
+    ".air archive": ".air 归档", "tair-debug sees every stage and changes none": "tair-debug 查看每个阶段，不改变任何内容",
+    "before": "之前", "after swap_square": "swap_square 之后", "From a model to results": "从模型到结果",
+    "A graph before and after a pass": "pass 之前和之后的图", "Operators by the way they convert": "算子，按转换方式",
+    "row": "行", "function": "函数", "walk": "遍历", "decomposed": "分解", "composite": "组合", "absent": "没有", "functional": "函数化", "refused": "拒绝",
+    "torch_npu, CANN": "torch_npu、CANN",
+}  # fmt: skip
+
+
+def chinese(figure: str) -> str:
+    """A figure with our words in Chinese; names of operators stay."""
+    figure = re.sub(r">([\d,]+) schemas<", r">\1 个算子定义<", figure)
+    return re.sub(r">([^<>]+)<", lambda found: f">{_CHINESE.get(found[1], found[1])}<", figure)
+
+
+def made(root: Path) -> dict[str, str]:
+    """Name to figure, those with Chinese words as ``<name>.zh``."""
+    english = {"pipeline": pipeline(), "a_pass": a_pass(), "coverage": coverage(root)}
+    return {**english, **{f"{name}.zh": chinese(text) for name, text in english.items()}}
+
+
 def write(folder: Path) -> None:
     """All figures into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    root = Path(__file__).resolve().parent.parent.parent
-    made = {"pipeline": pipeline(), "a_pass": a_pass(), "coverage": coverage(root)}
-    for name, text in made.items():
+    for name, text in made(Path(__file__).resolve().parent.parent.parent).items():
         (folder / f"{name}.svg").write_text(text, encoding="utf-8")

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import xml.etree.ElementTree
 from types import SimpleNamespace
 
 import pytest
@@ -138,6 +139,7 @@ def test_a_page_is_self_contained_and_safe():
     with building(graph):
         graph.outputs = [ge.Data(index=0, dtype=0, shape=(1,), node_name="x</script><img src=x>")]
     page = to_html(graph)
+    page = page.replace('xmlns="http://www.w3.org/2000/svg"', "")  # the name of a language, of a drawing that is saved
     assert not re.findall(r"""<[^>]+\b(?:src|href)=|url\(|@import|https?://""", page)
     assert page.count("</script>") == 2
     assert "<b>" not in page
@@ -248,6 +250,46 @@ def look(tmp_path, graph):
     return json.loads(run.stdout)
 
 
+_DRAWN = """
+const fs = require("fs"), text = fs.readFileSync("page.html", "utf8");
+const script = text.match(/<script id="page">([\\s\\S]*?)<\\/script>/)[1].replace(/if \\(typeof document[^]*$/, "");
+const data = JSON.parse(text.match(/<script type="application\\/json" id="data">([\\s\\S]*?)<\\/script>/)[1]);
+const names = "{ makePage, drawing, legend, figure, colour }";
+const { makePage, drawing, legend, figure, colour } = new Function(`${script}\\nreturn ${names};`)();
+const page = makePage(data);
+page.openAll();
+const style = { open: "#fff", shut: "#eee", edge: "#00f", line: "#ccc", text: "#000", dim: "#888", back: "#fff" };
+console.log(JSON.stringify({
+  svg: drawing(page, n => colour(n.o), style), types: legend(page.nodes, "op", 0).map(row => row[1]),
+  errors: legend([], "error", 0.5).map(row => row[1]),
+  sizes: [figure(3e-6, "time"), figure(2 ** 21, "bytes"), figure(0, "bytes")],
+  units: legend([{ v: { unit: "cube" } }, {}], "unit", 0).map(row => row[1]),
+}));
+"""
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="runs the page's script in node")
+def test_a_page_is_saved_as_one_drawing_with_a_legend(tmp_path):
+    """Every node, group and edge that is shown, with names as text: a name that looks like markup stays a name."""
+    graph = Graph("g")
+    with building(graph):
+        x = ge.Data(index=0, dtype=0, shape=(1,), node_name="<script>&x")
+        graph.outputs = [ge.Relu(ge.Relu(x))]
+    (tmp_path / "page.html").write_text(to_html(graph))
+    (tmp_path / "check.js").write_text(_DRAWN)
+    done = subprocess.run(["node", "check.js"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    drawing = xml.etree.ElementTree.fromstring(found["svg"])
+    texts = [e.text for e in drawing.iter("{http://www.w3.org/2000/svg}text")]
+    assert [t for t in texts if t.startswith("<")] == ["<script>&x"]
+    assert len(list(drawing.iter("{http://www.w3.org/2000/svg}path"))) == 2
+    assert found["types"] == ["Relu 2", "Data 1"]
+    assert found["errors"] == ["0", "1.3e-1", "5.0e-1"]
+    assert found["sizes"] == ["3 µs", "2 MiB", "0"]
+    assert found["units"] == ["cube"]
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("node") is None, reason="runs the page's script in node")
 @pytest.mark.parametrize("size", [400, 5000])
@@ -279,6 +321,23 @@ def driven(tmp_path, text, script, language):
     ).stdout  # fmt: skip
     (seen,) = re.findall(r'<pre id="seen">(.*?)</pre>', shown)
     return json.loads(html.unescape(seen))
+
+
+@pytest.mark.skipif(BROWSER is None, reason="opens pages in a headless chromium")
+@pytest.mark.slow
+def test_hits_are_visited_in_turn_in_a_browser(tmp_path):
+    """Next and previous go round; the legend names the types."""
+    script = """
+const out = [], box = document.getElementById("search");
+out.push(document.getElementById("next").disabled);
+box.value = "add_1"; box.oninput();
+for (const id of ["next", "next", "previous", "previous"]) {
+  document.getElementById(id).click(); out.push(document.getElementById("count").textContent);
+}
+out.push(document.getElementById("legend").textContent);
+"""
+    hits = driven(tmp_path, to_html(chain(12)), script, "en")
+    assert hits == [True, "1 of 3", "2 of 3", "1 of 3", "3 of 3", "Add 12Data 1"]
 
 
 @pytest.mark.skipif(BROWSER is None, reason="opens pages in a headless chromium")

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
+from ge_graph import messages
 from ge_graph.escape import block
+
+_AT: Final = {"en": "  at {}", "zh": "  位于 {}"}
+_NEXT: Final = {"en": "Next: {}", "zh": "下一步：{}"}
 
 
 class GeError(Exception):
-    """Base of all errors raised on purpose. The fields keep what was given; the message shows it escaped.
+    """Base of all errors raised on purpose. The fields keep what was given; the message shows it escaped, in the
+    language of the reader (``ge_graph.messages``).
 
     Args:
         code: Stable identifier such as ``"GE3010"``.
@@ -28,11 +33,12 @@ class GeError(Exception):
         self.what = what
         self.where = where
         self.next = next
-        lines = [f"[{code}] {what}"]
+        language = messages.language()
+        lines = [f"[{code}] {messages.said(code, what, language, head=True)}"]
         if where:
-            lines.append(f"  at {where}")
+            lines.append(_AT[language].format(where))
         if next:
-            lines.append(f"Next: {next}")
+            lines.append(_NEXT[language].format(messages.said(code, next, language)))
         # what a file or a user named may hold anything; a message prints on a terminal, line feeds and all
         super().__init__(block("\n".join(lines)))
 

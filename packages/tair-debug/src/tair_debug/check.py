@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ge_graph import Graph
 from ge_graph.escape import line
 from ge_graph.kernels import STRENGTHS, Finding, Oracle, Verdict
-from tair_debug.terminal import Answer, Detail, sentence, shown, table
+from tair_debug.terminal import Answer, Detail, sentence, table
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from ge_graph.passes import Choice
     from tair_debug.cut import Refused
     from tair_debug.terminal import Part
 
@@ -53,6 +54,7 @@ class CheckRow:
         types: ``x f32, y f32``.
         verdict: The verdict.
         nodes: Names of the nodes.
+        graphs: The graph of each.
         places: The user's lines, each once.
     """
 
@@ -60,6 +62,7 @@ class CheckRow:
     types: str
     verdict: Verdict
     nodes: list[str] = field(default_factory=list)
+    graphs: list[str] = field(default_factory=list)
     places: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
@@ -77,11 +80,13 @@ class CheckReport:
         soc: The chip.
         origin: Where the facts come from.
         rows: Worst first.
+        choices: The operators that took another form for the chip.
     """
 
     soc: str
     origin: str
     rows: list[CheckRow]
+    choices: Sequence[Choice] = ()
 
     @property
     def ok(self) -> bool:
@@ -120,6 +125,20 @@ class CheckReport:
             parts.append(f"of AI Core {weak} by documentation only")
         return f"{self.soc}: {sum(counts.values())} operators: {', '.join(parts) or 'nothing to run'}"
 
+    def forms(self) -> list[str]:
+        """What took another form for the chip, a line a kind, with what else the chip could run."""
+        return [f"{n} x {text}" for text, n in Counter(map(str, self.choices)).items()]
+
+    def node_data(self) -> str:
+        """The verdict on each node, as node data of Model Explorer."""
+        from tair_debug.explorer import node_data
+
+        values: dict[str, dict[str, float | str]] = {}
+        for row in self.rows:
+            for graph, node in zip(row.graphs, row.nodes):
+                values.setdefault(graph, {})[node] = WORDS[row.verdict.state]
+        return node_data(values, self.soc)
+
     def unknown(self) -> list[str]:
         """Operators that no facts speak of."""
         return list(dict.fromkeys(r.op for r in self.rows if r.verdict.state == "unknown"))
@@ -134,7 +153,8 @@ class CheckReport:
 
     def as_dict(self) -> dict[str, Any]:
         return {"soc": self.soc, "ok": self.ok, "proven": self.proven, "facts": self.origin, "counts": self.counts(),
-                "strengths": self.strengths(), "rows": [r.as_dict() for r in self.rows]}  # fmt: skip
+                "strengths": self.strengths(), "forms": [asdict(c) for c in self.choices],
+                "rows": [r.as_dict() for r in self.rows]}  # fmt: skip
 
 
 @dataclass(repr=False)
@@ -164,21 +184,22 @@ class Checks(Answer):
 
     def parts(self, detail: Detail = Detail()) -> Iterator[Part]:
         if not detail.quiet:
-            yield shown(f"facts: {self.origin}")
+            yield sentence(f"facts: {self.origin}")
         if self.refused:
             yield sentence(" and are left out:", f"{len(self.refused)} calls cannot be converted", "red")
             yield from (sentence(f"  {line(str(call))}") for call in self.refused)
         for report in self.reports:
-            yield shown(report.headline(), "green" if report.ok else "red")
+            yield sentence("", report.headline(), "green" if report.ok else "red")
             if detail.quiet or not self.named:
                 continue
             rows = to_table(report, every=detail.every, weak=self.strict, sources=detail.sources)
             if rows is not None:
                 yield rows
+            yield from (sentence(line(f"form: {text}")) for text in report.forms())
             if not detail.every and report.unknown():
-                yield shown(line(f"unknown: {', '.join(report.unknown())}"))
+                yield sentence(line(f"unknown: {', '.join(report.unknown())}"))
         if not self.named and not detail.quiet:
-            yield shown("--soc CHIP lists the operators")
+            yield sentence("--soc CHIP lists the operators")
 
     def as_dict(self) -> dict[str, Any]:
         return {"ok": self.ok, "chips": [r.as_dict() for r in self.reports], "written": self.written,
@@ -188,7 +209,8 @@ class Checks(Answer):
         return [{"soc": report.soc, **row.as_dict()} for report in self.reports for row in report.rows]
 
 
-def examine(graphs: Iterable[Graph], oracle: Oracle) -> CheckReport:
+def examine(graphs: Iterable[Graph], oracle: Oracle, choices: Sequence[Choice] = ()) -> CheckReport:
+    """The verdicts of a chip on graphs, which were made for it with some choices of forms."""
     rows: dict[tuple[Any, ...], CheckRow] = {}
     for graph in graphs:
         for finding in oracle.check(graph):
@@ -196,12 +218,13 @@ def examine(graphs: Iterable[Graph], oracle: Oracle) -> CheckReport:
                 (finding.op, finding.types, finding.verdict), CheckRow(finding.op, finding.types, finding.verdict)
             )
             row.nodes.append(finding.node)
+            row.graphs.append(graph.name)
             place = _place(finding)
             if place and place not in row.places:
                 row.places.append(place)
     order = list(WORDS)
     return CheckReport(
-        oracle.soc, oracle.facts.origin, sorted(rows.values(), key=lambda r: order.index(r.verdict.state))
+        oracle.soc, oracle.facts.origin, sorted(rows.values(), key=lambda r: order.index(r.verdict.state)), choices
     )
 
 

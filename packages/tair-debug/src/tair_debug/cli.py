@@ -18,11 +18,11 @@ from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
-from ge_graph import escape
+from ge_graph import escape, messages
 from ge_graph.errors import ConfigError, GeError, on_purpose
 from tair_debug.options import Asked, Atol, Config, Json, Rtol, Source, Target, expanded
 from tair_debug.targets import FORMS, is_model
-from tair_debug.terminal import Answer, Detail, answer, console, put, say, working
+from tair_debug.terminal import Answer, Detail, answer, console, put, say, told, working
 
 _ABOUT: Final = "See what becomes of a PyTorch model on its way to a GE graph, and where its numbers go wrong."
 app = typer.Typer(
@@ -49,6 +49,8 @@ def _everywhere(
 
 
 TRACEBACK: Final = "TAIR_TRACEBACK"
+_UNSET: Final = "unset it to follow LANG"
+EXPLORER: Final = "model-explorer"
 COMMANDS: Final = "tair.commands"  # entry points of other packages
 F = TypeVar("F", bound=Callable[..., int])
 
@@ -68,7 +70,8 @@ def command(short: str) -> Callable[[F], F]:
             try:
                 with working(f"tair {fn.__name__}"):
                     code = with_options(*args, **kwargs)
-            except typer.BadParameter:  # wrong usage, which typer words
+            except typer.BadParameter as error:  # wrong usage, which typer shows
+                error.message = told(error.message)
                 raise
             except Exception as error:
                 ge_error = on_purpose(error)
@@ -153,22 +156,38 @@ def summary(
 def dump(
     target: Target,
     asked: Asked,
-    kind: Annotated[str, typer.Option("--type", "-t", help="txt, pbtxt, py or html.")] = "py",
+    kind: Annotated[str, typer.Option("--type", "-t", help="txt, pbtxt, py, html or model-explorer.")] = "py",
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder.")] = Path(),
     as_json: Json = False,
 ) -> int:
-    """Write the GE graphs of a model, as converted and after the GE passes; nothing is computed."""
+    """Write the GE graphs of a model, as converted and after the GE passes; nothing is computed.
+
+    A file of model-explorer has the graphs after the GE passes; compare and check write node data for it.
+    """
     from tair_debug import artefacts, tracing
     from tair_debug.graph_dump import GraphDump
-    from tair_debug.observer import Stage
+    from tair_debug.observer import GraphId
 
-    writer = GraphDump(kind, artefacts.folder(output, "tair dump --output"))
-    graphs = tracing.capture(asked.subject(target), backward=asked.backward, dynamic=asked.dynamic, fake=not asked.real)
+    folder = artefacts.folder(output, "tair dump --output")
+    whole = kind == EXPLORER  # one file of all graphs
+    writer = GraphDump("txt" if whole else kind, folder)
+    subject = asked.subject(target)
+    graphs = tracing.capture(subject, backward=asked.backward, dynamic=asked.dynamic, fake=not asked.real)
+    finished = []
     for number, captured in enumerate(graphs, 1):
-        stage = Stage(number - 1, captured.phase, number)  # type: ignore[arg-type]
+        stage = GraphId(number - 1, captured.phase, number)  # type: ignore[arg-type]
         original, optimized = tracing.to_ge(captured.gm, f"graph_{number}")
+        finished.append(optimized)
+        if whole:
+            continue
         writer.ge_graph(stage, "original", original)
         writer.ge_graph(stage, "optimized", optimized)
+    if whole:
+        from tair_debug.explorer import to_explorer
+
+        path = folder / f"{escape.file_name(subject.name)}_{EXPLORER}_{artefacts.stamp()}.json"
+        artefacts.write_text(path, to_explorer(subject.name, finished), "tair dump --output")
+        writer.written.append(path)
     if as_json:
         answer({"ok": True, "written": [str(p) for p in writer.written]})
     else:
@@ -228,6 +247,10 @@ def compare(
         str | None,
         typer.Option(metavar="CHIP", help="Which operator costs the digits where this chip rounds: ascend910b …"),
     ] = None,
+    figures: Annotated[
+        Path | None,
+        typer.Option("--node-data", help="Write the error of each node, for the graphs of dump -t model-explorer."),
+    ] = None,
     as_json: Json = False,
 ) -> int:
     """Find the first operator whose numbers leave tolerance, with its FX node and source line.
@@ -244,6 +267,8 @@ def compare(
     tolerance = Tolerance(rtol, atol)
     if output is not None:
         artefacts.folder(output, work.OPTION)
+    if figures is not None and (second is not None or numerics is not None):
+        raise typer.BadParameter("takes the comparison of a model with eager", param_hint="--node-data")
     if numerics is not None and second is not None:
         raise typer.BadParameter("takes a model, no recorded dumps", param_hint="--numerics")
     if second is None:
@@ -259,6 +284,9 @@ def compare(
     else:
         asked.none_for(f"{first} beside {second}")
         result = compare_dumps(first, second, tolerance=tolerance, graph=graph, output=output)
+    if figures is not None:
+        artefacts.folder(figures.parent, "tair compare --node-data")
+        artefacts.write_text(figures, result.node_data(), "tair compare --node-data")
     result.report = None if output is None else work.write_report(output, result)
     if as_json:
         answer({**result.as_dict(), "report": result.report and str(result.report)})
@@ -357,11 +385,19 @@ def check(
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit code 1 also for what is not proven: documented only, open, unknown.")
     ] = False,
+    capture: Annotated[
+        bool, typer.Option("--capture", help="What captured graphs need of the chip instead, for each of --sizes.")
+    ] = False,
+    sizes: Annotated[str, typer.Option(help="With --capture: sizes of a batch, '1,2,4,8'.")] = "1",
     against: Annotated[
         bool, typer.Option("--contradictions", help="Only list where --cann and the public evidence disagree.")
     ] = False,
     write_facts: Annotated[Path | None, typer.Option(help="Write the facts for machines without CANN.")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the report as a JSON file.")] = None,
+    figures: Annotated[
+        Path | None,
+        typer.Option("--node-data", help="Write the verdict of each node, for the graphs of dump -t model-explorer."),
+    ] = None,
     as_json: Json = False,
 ) -> int:
     """Which operators of a model have a kernel on a chip, and on which unit: AI Core, AI CPU or none.
@@ -374,10 +410,14 @@ def check(
     from tair_debug import artefacts, ask
     from tair_debug.graph_file import read_graph
 
+    if figures is not None and (against or len(soc or ()) != 1):
+        raise typer.BadParameter("needs one chip, --soc CHIP", param_hint="--node-data")
     if against:
         return _contradictions(soc or kernels.facts(cann).socs(), cann or os.environ.get("ASCEND_HOME_PATH"), as_json)
     if not source:
         raise typer.BadParameter(f"missing; {FORMS}, or a graph", param_hint="MODEL|GRAPH")
+    if capture:
+        return _captures(source, asked, detail, soc or ["ascend910b"], sizes, output, as_json)
     if is_model(source):
         subject: Any = asked.subject(source)
     else:
@@ -390,6 +430,30 @@ def check(
     if write_facts is not None:
         artefacts.write_text(write_facts, kernels.facts(cann).text(), "tair check --write-facts")
         result.written = str(write_facts)
+    if figures is not None:
+        artefacts.folder(figures.parent, "tair check --node-data")
+        artefacts.write_text(figures, result.reports[0].node_data(), "tair check --node-data")
+    if output is not None:
+        artefacts.folder(output.parent, "tair check --output")
+        artefacts.write_text(output, json.dumps(result.as_dict(), indent=1) + "\n", "tair check --output")
+    return show(result, detail, as_json)
+
+
+def _captures(
+    source: str, asked: Asked, detail: Detail, socs: Sequence[str], sizes: str, output: Path | None, as_json: bool
+) -> int:
+    """Exit code 1 if something is more than the chip has, or can dead-lock."""
+    from tair_debug import artefacts
+    from tair_debug.captures import captures_of, sizes_of
+
+    if not is_model(source):
+        raise typer.BadParameter(f"takes a model, {FORMS}", param_hint="--capture")
+    if len(socs) != 1:
+        raise typer.BadParameter("with --capture takes one chip", param_hint="--soc")
+    result = captures_of(
+        lambda size: asked.subject(source, size=size), sizes_of(sizes), socs[0], fake=not asked.real,
+        dynamic=asked.dynamic,
+    )  # fmt: skip
     if output is not None:
         artefacts.folder(output.parent, "tair check --output")
         artefacts.write_text(output, json.dumps(result.as_dict(), indent=1) + "\n", "tair check --output")
@@ -452,18 +516,35 @@ def plan(
     first = request.Request(source, asked, soc, request.sizes_of(sizes or ()), by, calibrate, aicore_num)
     limit = request.size_of(memory_limit) if memory_limit else None
     plans = request.made([first, *(first.changed(text) for text in compare_with or ())])
-    written = [] if page is None else request.write_pages(plans[0], page)
-    good = limit is None or all(p.memory_total <= limit for p in plans)
-    if as_json:
-        answer({"ok": good, "memory_limit": limit, "plans": [p.as_dict(by) for p in plans],
-                "written": [str(p) for p in written]})  # fmt: skip
-        return 0 if good else 1
-    request.show(plans, by, console(), say)
-    for path in written:
-        say(f"written: {path}")
-    if not good:
-        say(f" {memory_limit}", "more memory is needed than", "red")
-    return 0 if good else 1
+    found = request.Plans(plans, by, limit, [] if page is None else request.write_pages(plans[0], page))
+    return show(found, Detail(), as_json)
+
+
+@command("How long each operator takes, as a profiler's table and trace.")
+def profile(
+    target: Target,
+    asked: Asked,
+    detail: Detail,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder for table and trace.")] = None,
+    engine: Annotated[str, typer.Option(help="Engine that runs the GE graphs.")] = "cpu",
+    warmup: Annotated[int, typer.Option(min=0, help="Runs before the measured ones.")] = 1,
+    runs: Annotated[int, typer.Option(min=1, help="Measured runs.")] = 1,
+    as_json: Json = False,
+) -> int:
+    """How long each operator of the GE graphs takes on an engine.
+
+    With --output kernel_details.csv and trace_view.json, for Chrome's tracing and Perfetto: GE name, type, stream and
+    order of each operator. What runs on the CANN emulator is profiled by `tair emulate --profile FOLDER`.
+    """
+    from tair_debug import profile as work
+
+    result = work.profile_of(
+        asked.subject(target, real=True), engine=engine, warmup=warmup, runs=runs, backward=asked.backward,
+        dynamic=asked.dynamic,
+    )  # fmt: skip
+    if output is not None:
+        work.write(result, output)
+    return show(result, detail, as_json)
 
 
 @command("Versions, engines, and known mismatches with their cure.")
@@ -527,7 +608,18 @@ def main() -> None:
     _add_commands()
     warnings.filterwarnings("ignore")
     logging.getLogger("torch").setLevel(logging.ERROR)
-    app(prog_name="tair")
+    wanted = os.environ.get(messages.VARIABLE)
+    if wanted and not wanted.startswith(messages.LANGUAGES):
+        languages = ", ".join(messages.LANGUAGES)
+        error = ConfigError("GE1002", f"{messages.VARIABLE}: got {wanted!r}, allowed: {languages}", next=_UNSET)
+        console(errors=True).print(escape.block(str(error)), markup=False, style="red", soft_wrap=True)
+        raise SystemExit(2)
+    if messages.language() == "en":
+        app(prog_name="tair")
+    else:
+        from tair_debug.help_texts import translated
+
+        translated(typer.main.get_command(app))(prog_name="tair")
 
 
 if __name__ == "__main__":

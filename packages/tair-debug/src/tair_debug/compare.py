@@ -107,6 +107,7 @@ class Comparison(Answer):
         totals: Final results of the model, eager against compiled as a whole.
         refused: Calls that cannot be converted; eager's results stood in for them.
         report: The file with every row.
+        graphs: The graphs, in the order in which they were compiled; the n-th is ``graph_<n>`` of a dump.
     """
 
     rows: list[ComparisonRow] = field(default_factory=list)
@@ -118,6 +119,7 @@ class Comparison(Answer):
     totals: list[ComparisonRow] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
     report: Path | None = None
+    graphs: list[str] = field(default_factory=list)
 
     @property
     def first(self) -> ComparisonRow | None:
@@ -197,6 +199,17 @@ class Comparison(Answer):
 
     def records(self) -> list[dict[str, Any]]:
         return [r.as_dict() for r in self.rows]
+
+    def node_data(self) -> str:
+        """The largest relative error of each node's outputs, as node data of Model Explorer."""
+        from tair_debug.explorer import node_data
+
+        values: dict[str, dict[str, float | str]] = {f"graph_{i}": {} for i in range(1, len(self.graphs) + 1)}
+        for row in self.rows:
+            nodes = values[f"graph_{self.graphs.index(row.graph) + 1}"]
+            if not row.inside:
+                nodes[row.node] = max(float(nodes.get(row.node, 0.0)), row.measure.max_rel)
+        return node_data(values, "relative error")
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -287,6 +300,7 @@ def compare_model(
         graphs[phase] += 1
         with real_values():
             label = f"{phase} {graphs[phase]}"
+            result.graphs.append(label)
             part = cut(gm)
             result.refused += part.refused
             pair = SideBySide(

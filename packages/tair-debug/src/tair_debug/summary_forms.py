@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ge_graph import escape
 from tair_debug.fx_summary import COLUMNS, MISSING, PARTIAL, SUPPORTED, TargetRow
 from tair_debug.graph_page import framed, render
-from tair_debug.terminal import Answer, Detail, sentence, shown, table
+from tair_debug.terminal import Answer, Detail, sentence, shown, table, told
 from tair_debug.tracing import Break
 
 if TYPE_CHECKING:
@@ -55,7 +55,9 @@ class Summary(Answer):
 
     def parts(self, detail: Detail = Detail()) -> Iterator[Part]:
         graphs = f"{self.graphs} graphs" if self.graphs != 1 else "1 graph"
-        yield sentence(f" {lead(self.rows)} {graphs}.", f"{escape.line(self.name)}:", "green" if self.ok else "red")
+        yield sentence(
+            f" {told(lead(self.rows))} {told(graphs)}.", f"{escape.line(self.name)}:", "green" if self.ok else "red"
+        )
         if detail.quiet:
             return
         if self.breaks:

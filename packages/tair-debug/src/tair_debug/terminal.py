@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from ge_graph import escape
+from ge_graph import escape, messages
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _WIDTH: Final = 160  # of a file, a pipe or a notebook, which have none of their own
 _SILENCE: Final = 2.0  # seconds of work before a person is told what goes on
+_TEXTS: Final = "tair"  # of the commands, in the table of translations
 _PLAIN: Final = '<pre style="white-space: pre; overflow-x: auto; line-height: 1.3">{code}</pre>'
 
 
@@ -102,11 +103,16 @@ def put(parts: Iterable[Part], out: Console) -> None:
         out.print(part, soft_wrap=isinstance(part, Text))
 
 
+def told(text: str) -> str:
+    """A text of the commands in the reader's language; one that is not ours, such as a name, as it is."""
+    return messages.said(_TEXTS, text)
+
+
 def sentence(text: str, lead: str = "", style: str = "") -> Text:
     """A text for people, after a few words of ours in a colour."""
     from rich.text import Text
 
-    return Text.assemble((escape.block(lead), style), escape.block(text))
+    return Text.assemble((escape.block(told(lead)), style), escape.block(told(text)))
 
 
 def say(text: str, lead: str = "", style: str = "") -> None:
@@ -139,19 +145,19 @@ def working(what: str) -> Iterator[None]:
 
 
 def shown(text: str, style: str = "") -> Text:
-    """A text that is printed as it stands."""
+    """A text that is printed as it stands, unless it is one of our words."""
     from rich.text import Text
 
-    return Text(escape.block(text), style)
+    return Text(escape.block(messages.word(_TEXTS, text)), style)
 
 
 def table(columns: Iterable[str], rows: Iterable[Sequence[str | Text]], *, title: str = "", caption: str = "") -> Table:
     """A table whose cells fold; the column ``calls`` holds numbers."""
     from rich.table import Table
 
-    made = Table(title=shown(title) if title else None, caption=caption or None)
+    made = Table(title=shown(title) if title else None, caption=told(caption) or None)
     for name in columns:
-        made.add_column(name, overflow="fold", justify="right" if name == "calls" else "left")
+        made.add_column(messages.word(_TEXTS, name), overflow="fold", justify="right" if name == "calls" else "left")
     for row in rows:
         made.add_row(*(shown(cell) if isinstance(cell, str) else cell for cell in row))
     return made

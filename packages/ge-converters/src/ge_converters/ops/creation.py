@@ -12,7 +12,7 @@ from ge_converters.base.dtypes import cast, dtype_promote
 from ge_converters.base.errors import Refusal
 from ge_converters.base.operators import aten, prims
 from ge_converters.base.support import BF16, BOOL, F16, F32, I32, I64, Support
-from ge_converters.emit.arithmetic import arithmetic, as_number
+from ge_converters.emit.arithmetic import arithmetic, as_content, as_number
 from ge_converters.emit.compute_types import carrier, move
 from ge_converters.emit.shapes import filled, permuted
 from ge_converters.registry import declare_supported, register_fx_node_ge_converter
@@ -100,7 +100,7 @@ def full_like(self: Tensor, fill_value: Any, *, dtype: Any = None, meta_outputs:
     """
     if all(isinstance(s, int) for s in meta_outputs.size):
         return filled(meta_outputs.size, fill_value, meta_outputs.dtype)
-    scalar = dtype_promote(as_number(fill_value, meta_outputs.dtype), target_dtype=meta_outputs.dtype)
+    scalar = dtype_promote(as_content(fill_value, meta_outputs.dtype), target_dtype=meta_outputs.dtype)
     return ge.Fill(ge.Shape(self, dtype=_D.DT_INT64), scalar)
 
 
@@ -242,11 +242,16 @@ def eye(n: Any, m: Any = None, *, dtype: Any = None, meta_outputs: TensorSpec) -
     return cast(ge.Equal(ge.Unsqueeze(down, axes=[1]), across), kind)
 
 
+def _main_diagonal(self: Any, offset: Any = 0, *_: Any, **__: Any) -> bool:
+    """Only the main diagonal, and no complex numbers."""
+    return offset == 0 and not self.is_complex()
+
+
 @declare_supported(
     [Support(x) for x in (F32(3), F16(2, 3), BF16(2, 3), I64(3), BOOL(2), F32(0))]
     + [Support(F32(2, 3), 0, 0, 1), Support(F32(2, 3), 0, -1, 0), Support(F32(4, 2, 3), 0, 1, 2)]
 )
-@register_fx_node_ge_converter(aten.diag_embed.default, source="aten diag_embed; GE MatrixDiag")
+@register_fx_node_ge_converter(aten.diag_embed.default, source="aten diag_embed; GE MatrixDiag", takes=_main_diagonal)
 def diag_embed(self: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1, *, meta_outputs: TensorSpec) -> Tensor:
     """Matrices with the last axis on their diagonal and zeros elsewhere.
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ge_graph import Graph
     from ge_runtime.api import Engine, Executable
-    from tair_debug.observer import Stage
+    from tair_debug.observer import GraphId
     from torchair.config.compiler_config import CompilerConfig
     from torchair.passes.proofs import Watch
 
@@ -56,7 +56,7 @@ def rewrite_watch(config: CompilerConfig) -> Watch | None:
     return Watch()
 
 
-def tell_unchanged(seeing: Iterable[CompileObserver], stage: Stage, label: str, kind: str) -> None:
+def tell_unchanged(seeing: Iterable[CompileObserver], stage: GraphId, label: str, kind: str) -> None:
     """Tell those who want to know that a pass ran and changed nothing."""
     for observer in seeing:
         tell = getattr(observer, "unchanged", None)
@@ -65,7 +65,7 @@ def tell_unchanged(seeing: Iterable[CompileObserver], stage: Stage, label: str, 
 
 
 def who_sees_captures(
-    seeing: Iterable[CompileObserver], stage: Stage
+    seeing: Iterable[CompileObserver], stage: GraphId
 ) -> Callable[[int, Callable[[str], Any]], None] | None:
     """What to call for each graph that a device captures; None if nobody wants to know."""
     tells = [tell for observer in seeing if (tell := getattr(observer, "captured", None)) is not None]
@@ -124,7 +124,9 @@ def write_summary(config: CompilerConfig, gm: torch.fx.GraphModule) -> None:
     logger.info("fx_summary: %s", path)
 
 
-def eager_run(config: CompilerConfig, stage: Stage, gm: torch.fx.GraphModule) -> tuple[str, Callable[..., Any]] | None:
+def eager_run(
+    config: CompilerConfig, stage: GraphId, gm: torch.fx.GraphModule
+) -> tuple[str, Callable[..., Any]] | None:
     """The option that asks for the ATen graph to run as it stands, and what to call; None if no option does.
 
     Errors: ConfigError GE1042 if the filter of ``debug.data_dump`` fails.
@@ -159,13 +161,28 @@ def tensor_dump(config: CompilerConfig, gm: torch.fx.GraphModule, stage: str) ->
     return TensorDump(torch.fx.GraphModule(copy.copy(gm), fresh), options.data_dump_dir.value)
 
 
+def warn_of_clashes(config: CompilerConfig, gm: torch.fx.GraphModule, label: str) -> None:
+    """Under ``deadlock_check`` warn of communication tasks that may keep each other waiting for cores."""
+    captured = config.mode.value == "reduce-overhead"
+    if not (config.debug.deadlock_check.value or (captured and config.aclgraph_config.deadlock_check.value)):
+        return
+    from ge_graph.cost import chips
+    from torchair.passes.core_clashes import clashes, report
+
+    figures = chips.figures(config.check_soc.value or "ascend910b")
+    cores = figures.get("vector_cores")
+    found = [] if cores is None else clashes(gm.graph, int(cores))
+    if found:
+        logger.tell("%s: deadlock_check for %s:\n%s", label, figures.chip, report(found))
+
+
 def _program(gm: torch.fx.GraphModule) -> Callable[..., Any]:
     gm.recompile()  # the passes have edited the graph
     return gm.forward  # type: ignore[no-any-return]
 
 
 def with_data_dump(
-    executable: Executable, graph: Graph, options: Mapping[str, str], stage: Stage, engine: Engine
+    executable: Executable, graph: Graph, options: Mapping[str, str], stage: GraphId, engine: Engine
 ) -> Any:
     """The executable, or one that dumps as ``dump_config`` says; a device's engine dumps by itself."""
     if options.get("ge.exec.enableDump") != "1" or "npu" in engine.probe().devices:

@@ -12,7 +12,6 @@ from typing import Any, Final
 import torch
 
 from ge_converters.decompose.formulas import (
-    beside_native,
     complex_numbers,
     double_pools,
     foreach,
@@ -22,6 +21,7 @@ from ge_converters.decompose.formulas import (
     learned_quantization,
     made_numbers,
     matrices,
+    orthogonal_polynomials,
     quantized,
     segments,
     special,
@@ -37,13 +37,14 @@ _MODULES: Final = (
     learned_quantization,
     made_numbers,
     matrices,
+    orthogonal_polynomials,
     quantized,
     segments,
     special,
     view_gradients,
     windows,
 )
-_BESIDE: Final = (windows, matrices, complex_numbers, double_pools, beside_native)
+_BESIDE: Final = (windows, matrices, complex_numbers, double_pools)
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:

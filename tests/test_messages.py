@@ -1,0 +1,49 @@
+"""Every text of an error or a command has its Chinese, beside the same English as the source has."""
+
+import re
+
+from ge_graph import messages
+from tools import messages as sources
+
+_COMMAND = re.compile(r"pip install|--|options=|[\w.]+\(")  # to be typed as it stands
+_PLURALS = {("GE3040", "{problems} place{value} cannot be read:\n{listing}"): {"value"}}  # Chinese has none
+
+
+def test_every_text_and_every_code_has_its_chinese():
+    """Read from the source of the packages: a changed text lacks its row, and its old row is left over."""
+    wanted = {*sources.texts(), *((code, "") for code in sources.codes())}
+    have = set(messages.rows("zh"))
+    assert sorted(wanted - have) == [], "python -m tools.messages lists the rows to be added"
+    assert sorted(have - wanted) == []
+
+
+def test_a_translation_has_the_values_of_its_english_and_is_none():
+    for (code, english), chinese in messages.rows("zh").items():
+        if english:
+            left_out = set(messages.FIELD.findall(english)) - set(messages.FIELD.findall(chinese))
+            assert left_out <= _PLURALS.get((code, english), set()), (code, english)
+            assert set(messages.FIELD.findall(chinese)) <= set(messages.FIELD.findall(english)), (code, english)
+        if re.search(r"[A-Za-z]{3,} [A-Za-z]{3,}", english) and not _COMMAND.match(english):
+            assert re.search(r"[\u4e00-\u9fff]", chinese), (code, english)
+
+
+def test_the_table_finds_texts_of_the_source():
+    """The reading of the sources sees plain texts, texts of helpers, next steps by code, and the help of commands."""
+    found = sources.texts()
+    assert ("GE3019", "GE has no operator '{name}'") in found
+    assert ("GE5023", "has {st_size} bytes, not {size}") in found
+    assert ("GE4024", "pass weights as inputs, or save the model with tair_export, which puts them into files") in found
+    assert ("tair", "Only the verdict.") in found
+    assert len(found) > 800
+
+
+def test_the_chinese_of_a_text_changes_with_the_text(tmp_path, monkeypatch):
+    """What the test above rests on: another word in the source is another row."""
+    module = tmp_path / "packages" / "p" / "src" / "p" / "m.py"
+    module.parent.mkdir(parents=True)
+    monkeypatch.setattr(sources, "ROOT", tmp_path)
+    module.write_text('raise GraphError("GE3005", f"graph {g.name!r} has a node {n!r} already", next="choose another")')
+    assert set(sources.texts([module])) == {
+        ("GE3005", "graph {name} has a node {n} already"),
+        ("GE3005", "choose another"),
+    }

@@ -1,0 +1,287 @@
+"""What the packages say, as their sources write it: each text with its error code, and names in place of the values.
+
+``ge_graph/data/messages.zh.tsv`` holds the same texts with their Chinese; a test keeps both in step.
+
+python -m tools.messages            texts that the table lacks, as rows to translate, and rows of texts that are gone
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from ge_graph import messages
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+PAGES: Final = ROOT / "docs" / "errors"
+COMMANDS: Final = "tair"  # stands for the code in rows of what the command says
+_CODE: Final = re.compile(r"GE[1-5]\d{3}")
+_RAISING: Final = re.compile(r"(\w*Error|_about|_error|damaged|_violation|broken|PassError|_refused)$")
+_TELLING: Final = {
+    "say",
+    "sentence",
+    "shown",
+    "table",
+    "BadParameter",
+    "Option",
+    "Argument",
+    "command",
+    "Typer",
+    "told",
+}
+_NO_TEXT: Final = re.compile(r"--[a-z-]+|GE\d|red|green|yellow|tair( \{value\})?")  # options, styles
+_FORMS: Final = {"GE4009"}  # hundreds of forms of operators, in the words of their definitions, which are English
+_SHARED: Final = {"errors", "problems"}  # modules whose functions make the errors of others
+_SENTENCES: Final = {"lead", "headline", "headlines", "numbers"}  # functions whose results are told
+_DATA: Final = {"metavar", "style", "param_hint", "where", "name", "prog_name", "rich_markup_mode", "option"}
+
+
+def sources() -> list[Path]:
+    """Python files of the packages."""
+    return sorted(p for p in (ROOT / "packages").rglob("*.py") if "/src/" in p.as_posix())
+
+
+def codes() -> set[str]:
+    """The error codes that have an entry in the documentation."""
+    return {code for page in PAGES.glob("?xxx.md") for code in re.findall(r"^## (GE\d{4})", page.read_text(), re.M)}
+
+
+def texts(files: Iterable[Path] | None = None) -> dict[tuple[str, str], str]:
+    """Code and text to the place that says it. Texts of values alone, or of next to nothing, are left out."""
+    found: dict[tuple[str, str], str] = {}
+    trees = {p: ast.parse(p.read_text(encoding="utf-8")) for p in (sources() if files is None else files)}
+    shared = [row for path, tree in trees.items() if path.stem in _SHARED for row in _helpers(tree)]
+    for path, tree in trees.items():
+        module = _Module(tree, [*shared, *_helpers(tree)], "tair_debug" in path.parts)
+        for code, text, line in module.said():
+            if _says(code, text) and not _NO_TEXT.fullmatch(text):
+                found.setdefault((code, text), f"{path.relative_to(ROOT).as_posix()}:{line}")
+    return found
+
+
+def _says(code: str, text: str) -> bool:
+    """Whether words of ours are enough to know the text by: with a code it is ours, else it may be somebody's name."""
+    words = messages.FIELD.sub("", text)
+    if _CODE.fullmatch(code) and " " not in text.strip():
+        return False  # a name
+    weak = {messages.ANY: 8, COMMANDS: 4}.get(code, 2) if messages.FIELD.search(text) else 2
+    return len(re.findall("[A-Za-z]", words)) >= weak
+
+
+def _helpers(tree: ast.Module) -> list[tuple[str, str, str, int]]:
+    """Functions that raise or make an error with a code of theirs: name, code, a told parameter, its position."""
+    found = []
+    for fn in (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)):
+        parameters = [a.arg for a in (*fn.args.posonlyargs, *fn.args.args)]
+        named = [*parameters, *(a.arg for a in fn.args.kwonlyargs)]
+        for call in (n for n in ast.walk(fn) if isinstance(n, ast.Call)):
+            code = next(filter(None, map(_code, call.args)), None)
+            if code is not None:
+                inside = {n.id for part in _told(call, code) for n in ast.walk(part) if isinstance(n, ast.Name)}
+                found += (
+                    []
+                    if code in _FORMS
+                    else [
+                        (fn.name, code, name, parameters.index(name) if name in parameters else -1)
+                        for name in named
+                        if name in inside
+                    ]
+                )
+    return found
+
+
+def _told(call: ast.Call, code: str) -> list[ast.expr]:
+    name = _names(call)
+    where = {"damaged": 2, "_about": 2}.get(name)  # these take the place as an argument by position
+    given = [a for i, a in enumerate(call.args) if _code(a) is None and i != where]
+    return [*given, *(k.value for k in call.keywords if k.arg not in _DATA)]
+
+
+class _Module:
+    """The texts of one file."""
+
+    def __init__(self, tree: ast.Module, helpers: list[tuple[str, str, str, int]], telling: bool) -> None:
+        self._tree = tree
+        self._helpers = helpers
+        self._telling = telling
+
+    def said(self) -> Iterator[tuple[str, str, int]]:
+        """Code, text, line."""
+        yield from self._of(self._tree, [_assigned(self._tree)])
+
+    def _of(self, parent: ast.AST, scopes: list[dict[str, list[ast.expr]]]) -> Iterator[tuple[str, str, int]]:
+        for node in ast.iter_child_nodes(parent):
+            inner = scopes
+            if isinstance(node, ast.FunctionDef):
+                inner = [*scopes, _assigned(node)]
+                if self._telling:
+                    yield from ((COMMANDS, text, node.lineno) for text in _of_function(node))
+            elif isinstance(node, ast.Call):
+                yield from self._of_call(node, scopes)
+            elif isinstance(node, ast.Dict):  # next steps by code
+                for key, value in zip(node.keys, node.values):
+                    code = _code(key)
+                    if code is not None:
+                        yield from ((code, text, node.lineno) for text in _forms(value))
+            yield from self._of(node, inner)
+
+    def _of_call(self, node: ast.Call, scopes: list[dict[str, list[ast.expr]]]) -> Iterator[tuple[str, str, int]]:
+        name = _names(node)
+        code = next(filter(None, map(_code, node.args)), None)
+        said: list[tuple[str, ast.expr]] = []
+        if code is not None:
+            said += ((code, part) for part in _told(node, code))
+        elif _RAISING.search(name) and node.args:
+            said += ((messages.ANY, part) for part in node.args[1:])
+            said += ((messages.ANY, k.value) for k in node.keywords if k.arg == "next")
+        elif self._telling and name in _TELLING:
+            said += ((COMMANDS, part) for part in (*node.args, *(k.value for k in node.keywords if k.arg not in _DATA)))
+        for helper, its_code, parameter, at in self._helpers:
+            if helper == name:
+                said += ((its_code, k.value) for k in node.keywords if k.arg == parameter)
+                said += ((its_code, part) for part in node.args[at : at + 1] if at >= 0)
+        for its_code, part in said:
+            for whole in self._resolved(part, scopes):
+                yield from ((its_code, text, node.lineno) for text in _forms(whole, its_code == COMMANDS))
+
+    @staticmethod
+    def _resolved(node: ast.expr, scopes: list[dict[str, list[ast.expr]]]) -> list[ast.expr]:
+        """The values that an expression may have here, its names replaced by what is assigned to them."""
+        choices = [node.body, node.orelse] if isinstance(node, ast.IfExp) else getattr(node, "values", [])
+        if isinstance(node, (ast.IfExp, ast.BoolOp)):
+            return [value for choice in choices for value in _Module._resolved(choice, scopes)]
+        if not isinstance(node, ast.Name):
+            return [node]
+        return next((scope[node.id] for scope in reversed(scopes) if node.id in scope), [])
+
+
+def _assigned(scope: ast.AST) -> dict[str, list[ast.expr]]:
+    found: dict[str, list[ast.expr]] = {}
+    if isinstance(scope, ast.FunctionDef):
+        named = zip(reversed(scope.args.args), reversed(scope.args.defaults))
+        for argument, default in (*named, *zip(scope.args.kwonlyargs, scope.args.kw_defaults)):
+            if default is not None:
+                found[argument.arg] = [default]
+    for node in ast.walk(scope) if isinstance(scope, ast.FunctionDef) else ast.iter_child_nodes(scope):
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
+        value = getattr(node, "value", None)
+        for target in targets:
+            if isinstance(target, ast.Name) and value is not None:
+                found.setdefault(target.id, []).append(value)
+            elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+                for one, its in zip(target.elts, value.elts):
+                    if isinstance(one, ast.Name):
+                        found.setdefault(one.id, []).append(its)
+    return found
+
+
+def _of_function(node: ast.FunctionDef) -> Iterator[str]:
+    """Of a command its help; of a function that tells something the parts that it names first."""
+    if any(_names(d) == "command" for d in node.decorator_list):
+        yield from (" ".join(part.split()) for part in (ast.get_docstring(node) or "").split("\n\n"))
+        return
+    inside = list(ast.walk(node))
+    if any(_names(n) in _TELLING for n in inside if isinstance(n, ast.Call)):
+        for part in inside:
+            if isinstance(part, (ast.Assign, ast.AnnAssign)) and part.value is not None:
+                yield from _forms(part.value, lists=True)
+    elif node.name in _SENTENCES:
+        for part in inside:
+            if isinstance(part, (ast.Return, ast.Yield, ast.Assign)) and part.value is not None:
+                yield from _forms(part.value, lists=True)
+            elif isinstance(part, ast.Dict) or _names(part) == "append":
+                for value in getattr(part, "values", None) or getattr(part, "args", []):
+                    yield from _forms(value)
+
+
+def _names(node: ast.AST) -> str:
+    """The name of the function called."""
+    if not isinstance(node, ast.Call):
+        return ""
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+
+
+def _code(node: ast.expr | None) -> str | None:
+    """The error code that an expression is."""
+    text = node.value if isinstance(node, ast.Constant) else None
+    return text if isinstance(text, str) and _CODE.fullmatch(text) else None
+
+
+def _forms(node: ast.expr, lists: bool = False) -> Iterator[str]:
+    """The texts that an expression may be."""
+    if isinstance(node, ast.IfExp):
+        yield from _forms(node.body)
+        yield from _forms(node.orelse)
+    elif isinstance(node, ast.BoolOp):
+        for value in node.values:
+            yield from _forms(value)
+    elif _names(node) in ("line", "block"):  # escaped
+        yield from _forms(node.args[0])  # type: ignore[attr-defined]
+    elif lists and isinstance(node, (ast.List, ast.Tuple)):
+        for value in node.elts:
+            yield from _forms(value)
+    elif isinstance(node, (ast.Constant, ast.JoinedStr)) or (isinstance(node, ast.BinOp) and _is_text(node)):
+        text = "".join(_pieces(node, {}))
+        if text:
+            yield text
+
+
+def _is_text(node: ast.expr) -> bool:
+    if isinstance(node, ast.BinOp):
+        return isinstance(node.op, ast.Add) and (_is_text(node.left) or _is_text(node.right))
+    return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
+
+
+def _pieces(node: ast.expr, taken: dict[str, str]) -> Iterator[str]:
+    if isinstance(node, ast.JoinedStr):
+        for value in node.values:
+            yield from _pieces(value, taken)
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        yield from _pieces(node.left, taken)
+        yield from _pieces(node.right, taken)
+    elif isinstance(node, ast.Constant):
+        if isinstance(node.value, str):
+            yield node.value
+    else:
+        value = node.value if isinstance(node, ast.FormattedValue) else node
+        written, base = ast.unparse(value), _field(value)
+        name, number = base, 2
+        while taken.setdefault(name, written) != written:
+            name, number = f"{base}{number}", number + 1
+        yield f"{{{name}}}"
+
+
+def _field(node: ast.expr) -> str:
+    """A name for a value, by the expression that makes it."""
+    if isinstance(node, ast.Name):
+        return node.id.strip("_").lower() or "value"
+    if isinstance(node, ast.Attribute):
+        return _field(node.value) if node.attr.startswith("__") else node.attr.strip("_").lower()
+    if isinstance(node, (ast.Subscript, ast.Starred)):
+        return _field(node.value)
+    if isinstance(node, ast.Call):
+        return _field(node.args[0]) if node.args else _field(node.func)
+    if isinstance(node, (ast.GeneratorExp, ast.ListComp)):
+        return _field(node.generators[0].iter)
+    inner = next((n for n in ast.iter_child_nodes(node) if isinstance(n, (ast.Name, ast.Attribute, ast.Call))), None)
+    return "value" if inner is None else _field(inner)
+
+
+def main() -> None:
+    now, table = texts(), messages.rows("zh")
+    missing = [*(key for key in now if key not in table), *((c, "") for c in sorted(codes()) if (c, "") not in table)]
+    for code, text in sorted(missing):
+        sys.stdout.write(f"{code}\t{messages.line(text)}\t\n")
+    for code, text in sorted(table):
+        if text and (code, text) not in now:
+            sys.stdout.write(f"gone: {code}\t{messages.line(text)}\n")
+
+
+if __name__ == "__main__":
+    main()
