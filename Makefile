@@ -3,8 +3,9 @@ SHELL := /bin/bash
 PYTHON ?= $(or $(TARGET_PYTHON_PATH),$(shell command -v python3.11 || command -v python3))
 RUN := .venv/bin/python
 PKG ?= ge-graph
-# A test that is done early takes over what the other process still has before it.
-TEST = $(RUN) -m pytest -n 2 --dist worksteal
+# A process that is done early takes over what the other still has before it. A test that hangs fails by name,
+# and a new process does the rest.
+TEST = $(RUN) -m pytest -n 2 --dist worksteal --timeout 600 --timeout-method thread $(PYTEST)
 # torch_npu, where it is installed, would load itself into every process that imports torch.
 export TORCH_DEVICE_BACKEND_AUTOLOAD ?= 0
 export HF_HUB_OFFLINE ?= 1
@@ -101,7 +102,9 @@ fuzz-trust: setup  ## what may come from strangers: entries, archives, artefacts
 	$(RUN) -m tools.fuzz.kernels --for $$half --seed $$(( $$(date +%s) * 1000 )) || failed="$$failed kernels"; \
 	test -z "$$failed" || { echo "make fuzz-trust: failed:$$failed"; exit 1; }
 
-torch-suites: setup  ## torch's own databases of modules, optimizers and higher-order operators, every row
+torch-suites: setup  ## torch's own databases of modules, optimizers and operators, every row; the page of gaps
+	@$(RUN) -m tools.suites
+	@$(RUN) -m tools.opinfo --database hop_db --database autograd_function_db --database custom_op_db
 	@TAIR_WHOLE=1 $(TEST) tests/test_module_db.py tests/test_optim_db.py tests/test_hop_db.py tests/test_opcheck.py \
 		tests/test_control_flow.py tests/data_dependent
 

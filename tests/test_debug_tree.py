@@ -160,7 +160,8 @@ def test_the_reduce_overhead_example(tmp_path):
     assert all(n.endswith(".txt") for n in numbered(forward))  # FX graphs only
     assert [n.removeprefix("aot_forward_graph_after_") for n in numbered(forward)[1:]] == [
         f"{name}.txt"
-        for name in ("ReturnWrites", "DeriveSymbols", "RemoveNoops", "FusePatterns", "FuseRmsNorm", "ThreadWaits",
+        for name in ("ReturnWrites", "DeriveSymbols", "RemoveNoops", "FusePatterns", "FuseRmsNorm",
+                     "FuseQuantisedProducts", "ThreadWaits",
                      "NumbersOnDevice", "RemoveCats",
                      "ReinplaceInputs", "ReinplaceOps")
     ]  # fmt: skip

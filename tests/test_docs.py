@@ -121,7 +121,10 @@ def test_the_search_of_a_language_finds_its_pages_only(tmp_path):
     assert [d["location"] for d in read["zh/search"]] == ["a.html", "d/c.html"]
     script = (tmp_path / "zh/search/search_index.js").read_text()
     assert json.loads(script.removeprefix("var __index = "))["docs"] == read["zh/search"]
-    bases = {p: re.search(r'"base": "([^"]*)"', (tmp_path / p).read_text())[1] for p in ("a.html", "zh/a.html", "zh/d/c.html")}
+    bases = {
+        p: re.search(r'"base": "([^"]*)"', (tmp_path / p).read_text())[1]
+        for p in ("a.html", "zh/a.html", "zh/d/c.html")
+    }
     assert bases == {"a.html": ".", "zh/a.html": ".", "zh/d/c.html": ".."}
 
 

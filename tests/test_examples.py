@@ -29,7 +29,7 @@ def test_generated_wrappers_are_up_to_date(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("more", "starts"), [([], (2, 0)), (["--experts"], (2,))])
+@pytest.mark.parametrize(("more", "starts"), [([], (2, 0)), (["--experts"], (2,)), (["--captured"], (2, 0))])
 def test_serving(more, starts, tmp_path):
     """Tokens equal eager's, and the second start traces nothing."""
     serve = ROOT / "examples" / "serving"

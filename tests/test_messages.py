@@ -5,7 +5,6 @@ import re
 from ge_graph import messages
 from tools import messages as sources
 
-
 _COMMAND = re.compile(r"pip install|--|options=|[\w.]+\(")  # to be typed as it stands
 _PLURALS = {("GE3040", "{problems} place{value} cannot be read:\n{listing}"): {"value"}}  # Chinese has none
 
@@ -44,4 +43,7 @@ def test_the_chinese_of_a_text_changes_with_the_text(tmp_path, monkeypatch):
     module.parent.mkdir(parents=True)
     monkeypatch.setattr(sources, "ROOT", tmp_path)
     module.write_text('raise GraphError("GE3005", f"graph {g.name!r} has a node {n!r} already", next="choose another")')
-    assert set(sources.texts([module])) == {("GE3005", "graph {name} has a node {n} already"), ("GE3005", "choose another")}
+    assert set(sources.texts([module])) == {
+        ("GE3005", "graph {name} has a node {n} already"),
+        ("GE3005", "choose another"),
+    }

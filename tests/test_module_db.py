@@ -1,6 +1,7 @@
 """torch's own database of modules: compiled ones give eager's results, gradients and buffers, training or not.
 
-``TAIR_WHOLE=1`` (``make torch-suites``) runs every input of every module; without it a few modules, one input of each.
+``TAIR_WHOLE=1`` (``make torch-suites``) runs every input of every module, with fixed sizes and with symbolic ones;
+without it a few modules, one input of each, with fixed sizes.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch.testing._internal.common_modules import module_db
 from torch.utils import _pytree as pytree
 
 import torchair
+from tools import suites
 
 WHOLE = os.environ.get("TAIR_WHOLE") == "1"
 PART = 7  # one in so many modules without TAIR_WHOLE
@@ -30,18 +32,7 @@ _NO_GRAPH = "torch hands no backend a graph"
 
 # Module, with -train or -eval if it is one of them only -> what each difference from eager says. A row whose module has
 # none is an error in the whole run.
-GAPS: dict[str, str] = {
-    # A negative number to a power that is no integer: GE's ReluGrad gives 0 where the value is NaN, eager NaN.
-    "nn.LPPool1d": r"gradient of input 0: .* absolute difference: nan",
-    "nn.LPPool2d": r"gradient of input 0: .* absolute difference: nan",
-    "nn.LPPool3d": r"gradient of input 0: .* absolute difference: nan",
-    # torch does not trace the check of the variance, so that the module runs in eager.
-    "nn.GaussianNLLLoss": _NO_GRAPH,
-    # With a mask, torch looks into it to see whether it is causal, and ends the trace there with nothing traced.
-    "nn.TransformerEncoder": rf"no_batch_dim\w+\): {_NO_GRAPH}",
-    # Without a momentum the weight of the average is a Python number made of a buffer, where torch ends the trace.
-    **{f"nn.BatchNorm{n}d-train": rf"simple_average\): {_NO_GRAPH}" for n in (1, 2, 3)},
-}
+GAPS: dict[str, str] = {f"{g.entry}-{g.form}".removesuffix("-"): g.says for g in suites.module_gaps()}
 
 
 @pytest.fixture(autouse=True)
@@ -52,12 +43,13 @@ def _recurrent_ones_too():
 
 
 def rows() -> list[Any]:
-    """Module and training or not."""
+    """Module, training or not, and whether sizes are symbolic."""
     chosen = module_db if WHOLE else module_db[::PART]
     return [
-        pytest.param(info, training, id=f"{info.name}-{'train' if training else 'eval'}")
+        pytest.param(info, training, dynamic, id=f"{info.name}-{'train' if training else 'eval'}{'-sym' * dynamic}")
         for info in chosen
         for training in ((True, False) if info.train_and_eval_differ else (True,))
+        for dynamic in ((False, True) if WHOLE else (False,))
     ]
 
 
@@ -76,10 +68,10 @@ def made(info: Any, each: Any, training: bool) -> torch.nn.Module:
     return module
 
 
-def outcome(module: torch.nn.Module, backend: Any, given: Any) -> dict[str, Any]:
+def outcome(module: torch.nn.Module, backend: Any, given: Any, dynamic: bool = False) -> dict[str, Any]:
     """Results, gradients and buffers of two calls of a copy; in eager if ``backend`` is None."""
     module = copy.deepcopy(module)
-    call = module if backend is None else torch.compile(module, backend=backend)
+    call = module if backend is None else torch.compile(module, backend=backend, dynamic=dynamic)
     found: dict[str, Any] = {}
     for turn in range(2):
         torch.manual_seed(2)
@@ -115,8 +107,8 @@ def traced(module: torch.nn.Module, given: Any) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("info", "training"), rows())
-def test_as_eager(info, training):
+@pytest.mark.parametrize(("info", "training", "dynamic"), rows())
+def test_as_eager(info, training, dynamic):
     differ: list[str] = []
     for number, each in enumerate(inputs_of(info, training)):
         if info.name in NOT_RUN:
@@ -128,7 +120,7 @@ def test_as_eager(info, training):
         torch._dynamo.reset()
         try:
             with torchair.record_compilation() as reports:
-                got = outcome(module, torchair.get_npu_backend(), each.forward_input)
+                got = outcome(module, torchair.get_npu_backend(), each.forward_input, dynamic)
         except Exception as error:  # noqa: BLE001 - judged by its text
             differ.append(f"input {number} ({each.desc}): {' '.join(str(error).split())[:600]}")
             continue

@@ -403,3 +403,123 @@ def test_info_of_matrices_that_break_down(function, dynamic):
 
 def test_order_of_memory_of_logsigmoid():
     assert_eager(lambda x: F.logsigmoid(x).as_strided((48,), (1,)), torch.randn(3, 1, 4, 4).permute(3, 2, 1, 0))
+
+
+def beyond_the_type(x, small, byte):
+    wrapped = x + 2**31, x - 2**31, x * 2**40, 2**31 - x, x // 2**31, x % (2**31 + 3), small + 300, byte - 300
+    return *wrapped, x < 2**31, x == 2**32 + 1, x == 2**31, byte > -1, byte == 257, small < 300
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_whole_numbers_beyond_the_type_wrap(dynamic):
+    x = torch.tensor([1, 2, 3, -(2**31)], dtype=torch.int32)
+    assert_eager(
+        beyond_the_type,
+        x,
+        torch.tensor([1, -3], dtype=torch.int8),
+        torch.tensor([1, 200], dtype=torch.uint8),
+        dynamic=dynamic,
+    )
+
+
+def test_numbers_that_eager_refuses_are_refused():
+    """What fills memory has to fit it, in eager and in a graph."""
+    x = torch.arange(4, dtype=torch.int32)
+    for fn in (lambda x: x.masked_fill(x > 1, 2**31), lambda x: x.clamp(max=2**31), lambda x: x.add(x, alpha=2**31)):
+        with pytest.raises(RuntimeError, match="without overflow"):
+            fn(x)
+        with pytest.raises(Exception, match=r"GE3015|overflow"):
+            run(fn, (x,), torchair.get_npu_backend(), False, False)
+
+
+def through_bits(x):
+    bits = x.view(torch.int16)
+    y = x.clone()
+    y.view(torch.int16).add_(1)
+    others = [x.view(t) for t in (torch.float16, torch.int32, torch.uint8)]
+    return (bits & 0x7FFF).view(torch.bfloat16), bits + 1, y, *(o + 0 for o in others[1:]), others[0] * 1
+
+
+BEYOND = {
+    "fill": lambda x: x.clone().fill_(1e39),
+    "full_like": lambda x: torch.full_like(x, -1e39),
+    "masked_fill": lambda x: x.masked_fill(x > 0, -1e39),
+    "clamp": lambda x: x.clamp(max=1e39),
+    "pad": lambda x: F.pad(x, (1, 1), value=1e39),
+    "scatter": lambda x: x.scatter(0, torch.tensor([0]), 1e39),
+}
+
+
+@pytest.mark.parametrize("way", BEYOND)
+def test_floats_beyond_the_type_are_refused_as_in_eager(way):
+    """A mask of float32's least number would else be an infinity, and softmax of it NaN."""
+    x = torch.ones(4, dtype=torch.bfloat16)
+    with pytest.raises(RuntimeError, match="without overflow"):
+        BEYOND[way](x)
+    with pytest.raises(Exception, match="does not fit DT_BF16"):
+        run(BEYOND[way], (x,), torchair.get_npu_backend(), False, False)
+    assert_eager(lambda x: x.masked_fill(x > 0, -float("inf")) + x.clamp(max=3e38) + 1e39, x)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_bits_of_bfloat16(dynamic):
+    x = torch.tensor([[1.5, -2.0, 0.0, -0.0], [float("inf"), -float("inf"), 1e-40, 3e38]], dtype=torch.bfloat16)
+    assert_eager(through_bits, x, dynamic=dynamic)
+
+
+def of_degrees(x, n):
+    special = torch.special
+    return (
+        special.chebyshev_polynomial_t(x, n), special.hermite_polynomial_h(x, n), special.laguerre_polynomial_l(x, n),
+        special.shifted_chebyshev_polynomial_w(x, 5), special.legendre_polynomial_p(0.5, n),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_polynomials_whose_degrees_are_values(dynamic):
+    assert_eager(of_degrees, torch.linspace(-1.2, 1.2, 12), torch.arange(-1, 11), dynamic=dynamic)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.int32, torch.uint8])
+def test_medians_of_nothing(dtype):
+    assert_eager(lambda x: (torch.median(x), torch.nanmedian(x)), torch.empty(0, dtype=dtype))
+
+
+def unpooled(x, places):
+    return F.max_unpool2d(x, places, 2)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_unpooling(dynamic):
+    x, places = F.max_pool2d(torch.randn(2, 3, 4, 6), 2, return_indices=True)
+    for order in (torch.contiguous_format, torch.channels_last):
+        given = (x.contiguous(memory_format=order), places.contiguous(memory_format=order))
+        assert_eager(unpooled, *given, dynamic=dynamic)
+        assert run(unpooled, given, torchair.get_npu_backend(), dynamic, False)[0].stride() == unpooled(*given).stride()
+
+
+@pytest.mark.parametrize("outside", [-1, 16])
+def test_unpooling_outside_of_the_plane(outside):
+    given = torch.ones(1, 1, 2, 2), torch.tensor([[[[0, 3], [5, outside]]]])
+    with pytest.raises(RuntimeError, match="invalid max index"):
+        unpooled(*given)
+    with pytest.raises(Exception, match="GE4"):
+        run(unpooled, given, torchair.get_npu_backend(), False, False)
+
+
+def test_means_of_integers_that_eager_has_not():
+    whole = torch.arange(24).reshape(1, 2, 3, 4)
+    assert_eager(lambda x: F.avg_pool2d(x, 2), whole)
+    for fn in (lambda x: F.avg_pool2d(x, 2), lambda x: F.avg_pool3d(x[None], 2)):
+        with pytest.raises(RuntimeError, match="not implemented for 'Int'"):
+            fn(whole.int())
+        with pytest.raises(Exception, match=r"eager takes int64 and floats"):
+            run(fn, (whole.int(),), torchair.get_npu_backend(), False, False)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_windows_larger_than_the_data(dynamic):
+    def pooled(x):
+        return F.avg_pool1d(x, 7, 3, 3, ceil_mode=True), F.avg_pool1d(x, 7, 3, 3, True, False)
+
+    assert_eager(pooled, torch.randn(2, 3, 4), dynamic=dynamic)

@@ -21,7 +21,18 @@ PAGES: Final = ROOT / "docs" / "errors"
 COMMANDS: Final = "tair"  # stands for the code in rows of what the command says
 _CODE: Final = re.compile(r"GE[1-5]\d{3}")
 _RAISING: Final = re.compile(r"(\w*Error|_about|_error|damaged|_violation|broken|PassError|_refused)$")
-_TELLING: Final = {"say", "sentence", "shown", "table", "BadParameter", "Option", "Argument", "command", "Typer", "told"}
+_TELLING: Final = {
+    "say",
+    "sentence",
+    "shown",
+    "table",
+    "BadParameter",
+    "Option",
+    "Argument",
+    "command",
+    "Typer",
+    "told",
+}
 _NO_TEXT: Final = re.compile(r"--[a-z-]+|GE\d|red|green|yellow|tair( \{value\})?")  # options, styles
 _FORMS: Final = {"GE4009"}  # hundreds of forms of operators, in the words of their definitions, which are English
 _SHARED: Final = {"errors", "problems"}  # modules whose functions make the errors of others
@@ -71,11 +82,15 @@ def _helpers(tree: ast.Module) -> list[tuple[str, str, str, int]]:
             code = next((a.value for a in call.args if _is_code(a)), None)
             if code is not None:
                 inside = {n.id for part in _told(call, code) for n in ast.walk(part) if isinstance(n, ast.Name)}
-                found += [] if code in _FORMS else [
-                    (fn.name, code, name, parameters.index(name) if name in parameters else -1)
-                    for name in named
-                    if name in inside
-                ]
+                found += (
+                    []
+                    if code in _FORMS
+                    else [
+                        (fn.name, code, name, parameters.index(name) if name in parameters else -1)
+                        for name in named
+                        if name in inside
+                    ]
+                )
     return found
 
 
@@ -151,7 +166,9 @@ def _assigned(scope: ast.AST) -> dict[str, list[ast.expr]]:
             if default is not None:
                 found[argument.arg] = [default]
     for node in ast.walk(scope) if isinstance(scope, ast.FunctionDef) else ast.iter_child_nodes(scope):
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
         value = getattr(node, "value", None)
         for target in targets:
             if isinstance(target, ast.Name) and value is not None:

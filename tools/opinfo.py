@@ -3,6 +3,7 @@
     python -m tools.opinfo                      everything, with a progress bar and a report
     python -m tools.opinfo add mul --dtype f32  some operators
     python -m tools.opinfo --shard 0/4          a part
+    python -m tools.opinfo --database hop_db    one of torch's databases
     python -m tools.opinfo --update             write the expected-failure table anew
 
 A check is one OpInfo in one dtype: for each sample, values, dtype and shape of all outputs; in float32 the gradients
@@ -50,6 +51,16 @@ DTYPES = {
     "u8": torch.uint8,
     "c64": torch.complex64,
     "f32-sym": torch.float32,
+    "f32-split": torch.float32,
+    "f32-split-sym": torch.float32,
+}
+_EITHER = ("f32", "f32-sym")
+# Database -> the forms in which it runs; `split` has the operators without converter run between graphs.
+DATABASES = {
+    "op_db": tuple(short for short in DTYPES if "split" not in short),
+    "hop_db": _EITHER,
+    "autograd_function_db": _EITHER,
+    "custom_op_db": ("f32", "f32-split", "f32-split-sym"),
 }
 SAMPLES = 6  # of each check, spread over all that an OpInfo has: they differ in arguments and in sizes
 SECONDS = 120  # one check; a few samples of decompositions trace for very long
@@ -294,7 +305,9 @@ def check(op: Any, short: str, samples: int = SAMPLES, seconds: int = SECONDS) -
     """Run one OpInfo in one dtype."""
     dtype = DTYPES[short]
     gradients = dtype is torch.float32 and op.supports_autograd
-    subject = CompiledOpInfo(op, torchair.get_npu_backend(), short.endswith("-sym"))
+    config = torchair.CompilerConfig()
+    config.fallback = "split" if "split" in short else "error"
+    subject = CompiledOpInfo(op, torchair.get_npu_backend(compiler_config=config), short.endswith("-sym"))
     ran, current, note = 0, None, ""
     try:
         with time_limit(seconds):
@@ -366,19 +379,41 @@ def _called(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 @functools.cache
-def all_checks(names: tuple[str, ...] = (), dtypes: tuple[str, ...] = ()) -> list[tuple[Any, str]]:
-    """(OpInfo, dtype) for every supported dtype of every entry, in a fixed order."""
-    from torch.testing._internal import common_methods_invocations as entries
+def entries(database: str) -> list[Any]:
+    """The entries of one of ``DATABASES``, in torch's order."""
+    from torch.testing._internal import common_methods_invocations as methods
+    from torch.testing._internal.autograd_function_db import autograd_function_db
+    from torch.testing._internal.custom_op_db import custom_op_db
+    from torch.testing._internal.hop_db import hop_db
 
     # entries of random ops seed the generator inside the function, which dynamo does not trace; run() has seeded it
-    entries.wrapper_set_seed = _called
-    op_db = [op for op in entries.op_db if not op.name.startswith("jiterator")]  # CUDA sources compiled at run time
-    wanted, shorts = set(names), list(dtypes) or list(DTYPES)
-    unknown = wanted - {full_name(op) for op in op_db} - {op.name for op in op_db}
+    methods.wrapper_set_seed = _called
+    found = {
+        "op_db": [op for op in methods.op_db if not op.name.startswith("jiterator")],  # CUDA sources made at run time
+        "hop_db": hop_db,
+        "autograd_function_db": autograd_function_db,
+        "custom_op_db": custom_op_db,
+    }
+    return list(found[database])
+
+
+@functools.cache
+def all_checks(
+    names: tuple[str, ...] = (), dtypes: tuple[str, ...] = (), databases: tuple[str, ...] = ("op_db",)
+) -> list[tuple[Any, str]]:
+    """(OpInfo, dtype) for every supported dtype of every entry, in a fixed order."""
+    every = [(op, short) for d in databases for op in entries(d) for short in DATABASES[d]]
+    wanted, shorts = set(names), set(dtypes or DTYPES)
+    unknown = wanted - {full_name(op) for op, _ in every} - {op.name for op, _ in every}
     if unknown:
         sys.exit(f"opinfo: no OpInfo is named {', '.join(sorted(unknown))}")
-    chosen = [op for op in op_db if not wanted or op.name in wanted or full_name(op) in wanted]
-    return [(op, short) for op in chosen for short in shorts if DTYPES[short] in op.supported_dtypes("cpu")]
+    return [
+        (op, short)
+        for op, short in every
+        if (not wanted or op.name in wanted or full_name(op) in wanted)
+        and short in shorts
+        and DTYPES[short] in op.supported_dtypes("cpu")
+    ]
 
 
 def read_expected() -> dict[tuple[str, str], str]:
@@ -439,8 +474,8 @@ def _prepare() -> None:
     torch._dynamo.config.recompile_limit = 1000  # samples of one check may need a compilation each
 
 
-def _check_by_index(index: int, names: tuple[str, ...], dtypes: tuple[str, ...], samples: int) -> CheckOutcome:
-    op, short = all_checks(names, dtypes)[index]
+def _check_by_index(index: int, chosen: tuple[tuple[str, ...], ...], samples: int) -> CheckOutcome:
+    op, short = all_checks(*chosen)[index]
     return check(op, short, samples)
 
 
@@ -449,6 +484,7 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="OpInfo names; all if none is given")
+    parser.add_argument("--database", action="append", choices=list(DATABASES), default=[], help="all if none is given")
     parser.add_argument("--dtype", action="append", choices=list(DTYPES), default=[])
     parser.add_argument("--shard", default="0/1", help="i/n: every n-th check, from the i-th")
     parser.add_argument("--samples", type=int, default=SAMPLES, help="samples of each check")
@@ -456,9 +492,9 @@ def main() -> None:
     parser.add_argument("--update", action="store_true", help="write the expected-failure table anew")
     options = parser.parse_args()
     first, step = map(int, options.shard.split("/"))
-    names, dtypes = tuple(options.names), tuple(options.dtype)
-    chosen = range(len(all_checks(names, dtypes)))[first::step]
-    call = functools.partial(_check_by_index, names=names, dtypes=dtypes, samples=options.samples)
+    asked = (tuple(options.names), tuple(options.dtype), tuple(options.database or DATABASES))
+    chosen = range(len(all_checks(*asked)))[first::step]
+    call = functools.partial(_check_by_index, chosen=asked, samples=options.samples)
     context = multiprocessing.get_context("spawn")
     with context.Pool(options.jobs, initializer=_prepare, maxtasksperchild=200) as pool:
         results = pool.imap_unordered(call, chosen)

@@ -1,12 +1,13 @@
 """A small decode server: continuous batching, a paged key-value cache, gears, a compile cache, a second stream.
 
-    python serve.py [--experts] [--cache-dir FOLDER]
+    python serve.py [--experts] [--captured] [--cache-dir FOLDER]
 
 Requests come while others run; every step decodes all that are running in one batch, padded to the next gear. The two
 methods of the model, ``prefill`` and ``decode``, are compiled by ``torchair.inference.cache_compile``: the second start
 of this program traces nothing. At the end each answer is compared with eager PyTorch, which runs the whole sequence
 again for every token and knows neither pages nor batches. ``--experts`` takes a mixture of experts with int8 weights
-and int8 activations (W8A8) in place of the dense feed-forward part.
+and int8 activations (W8A8) in place of the dense feed-forward part. ``--captured`` captures the programs and
+replays them (mode npugraph_ex): a batch size is captured once, whatever lengths, slots and tables its steps have.
 """
 
 from __future__ import annotations
@@ -191,17 +192,21 @@ class Request:
 class Server:
     """Runs requests in batches that change at every step."""
 
-    def __init__(self, model: Decoder, cache_dir: str) -> None:
+    def __init__(self, model: Decoder, cache_dir: str, captured: bool = False) -> None:
         self.caches = [torch.zeros(BLOCKS * BLOCK, KV_HEADS, HEAD) for _ in range(2 * LAYERS)]
         self.free = list(range(1, BLOCKS))
-        self.prefill = torchair.inference.cache_compile(model.prefill, cache_dir=cache_dir)
-        self.decode = torchair.inference.cache_compile(model.decode, cache_dir=cache_dir)
+        config = torchair.CompilerConfig()
+        if captured:
+            config.mode = "npugraph_ex"
+        self.prefill = torchair.inference.cache_compile(model.prefill, config=config, cache_dir=cache_dir)
+        self.decode = torchair.inference.cache_compile(model.decode, config=config, cache_dir=cache_dir)
+        self.captured = captured  # each size has a program of its own then, and needs no gears
         self.running: list[Request] = []
         self._geared: set[Callable[..., Tensor]] = set()
         self.batches: list[int] = []
 
     def _call(self, method: Callable[..., Tensor], gears: list[int], *inputs: Tensor, fixed: int = -1) -> Tensor:
-        if method not in self._geared:  # before the first run, the sizes are told
+        if method not in self._geared and not self.captured:  # before the first run, the sizes are told
             self._geared.add(method)
             for number, tensor in enumerate(inputs):
                 if number != fixed:
@@ -268,13 +273,14 @@ def eager(model: Decoder, request: Request) -> list[int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--experts", action="store_true")
+    parser.add_argument("--captured", action="store_true")
     parser.add_argument("--cache-dir", default=".torchair_cache")
     args = parser.parse_args()
     torch.manual_seed(0)
     model = Decoder(args.experts).eval()
     shapes = [(3, 6, 0), (7, 9, 0), (12, 4, 1), (2, 11, 2), (5, 5, 2), (9, 8, 3), (4, 12, 5), (16, 3, 20)]
     requests = [Request(torch.randint(1, VOCABULARY, (n,)).tolist(), wanted, comes) for n, wanted, comes in shapes]
-    server = Server(model, args.cache_dir)
+    server = Server(model, args.cache_dir, args.captured)
     server.serve(requests)
     traced = server.prefill.cached_call.traces + server.decode.cached_call.traces
     print(f"{len(requests)} requests, {len(server.batches)} steps in batches of {sorted(set(server.batches))}")

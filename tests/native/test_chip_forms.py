@@ -107,6 +107,13 @@ PROGRAMS = {
         lambda x, i, j: x[:, i, j], lambda: (torch.randn(2, 3, 5), torch.tensor([[0], [2]]), torch.tensor([1, -1]))),
     "places by indices apart": (
         lambda x, i, j: x[i, :, j], lambda: (torch.randn(2, 3, 5), torch.tensor([0, 1]), torch.tensor([3, -1]))),
+    "linear of bfloat16": (F.linear, lambda: (half(3, 64), half(5, 64), half(5))),
+    "largest of a float16 plane": (
+        lambda x: F.max_pool2d(x, 3, 2, return_indices=True), lambda: (torch.randn(1, 2, 9, 9).half(),)),
+    "largest of a bfloat16 plane": (
+        lambda x: F.max_pool2d(x, 3, 2, return_indices=True), lambda: (half(1, 2, 9, 9),)),
+    "sums of parts": (
+        lambda x: torch.cat([x.split([2, 3])[1], x])[1::2].sum(1), lambda: (torch.randn(5, 4),)),
     "counts": (lambda x: x.histc(4, -1, 1), lambda: (torch.randn(3, 50),)),
     "counts in the range of the data": (lambda x: x.histc(4), lambda: (torch.randn(3, 50),)),
     "dropout": (lambda x: F.dropout(x, 0.25), lambda: (torch.ones(4000),)),

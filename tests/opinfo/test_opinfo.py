@@ -5,7 +5,7 @@ import torch
 
 from tools import opinfo
 
-CHECKS = opinfo.all_checks()[5::75]
+CHECKS = [*opinfo.all_checks()[5::75], *opinfo.all_checks(databases=tuple(opinfo.DATABASES)[1:])[7::75]]
 EXPECTED = opinfo.read_expected()
 
 
@@ -22,5 +22,10 @@ def test_equals_eager_or_is_a_listed_gap(op, dtype):
 
 
 def test_table_names_only_what_exists():
-    known = {(opinfo.full_name(op), short) for op, short in opinfo.all_checks()}
+    known = {(opinfo.full_name(op), short) for op, short in opinfo.all_checks(databases=tuple(opinfo.DATABASES))}
     assert set(EXPECTED) <= known
+
+
+def test_a_name_belongs_to_one_database():
+    names = [opinfo.full_name(op) for database in opinfo.DATABASES for op in opinfo.entries(database)]
+    assert len(names) == len(set(names))

@@ -9,7 +9,8 @@ import pytest
 
 from ge_graph import DataType, Graph, building, kernels, passes
 from ge_graph import ops as ge
-from ge_graph.passes import FitChip
+from ge_graph.cost.forms import price
+from ge_graph.passes import Choice, FitChip
 from ge_graph.passes.chips.bounds import bounds, fits
 from ge_graph.verify import verify
 
@@ -106,3 +107,68 @@ def test_what_is_waited_for_stays() -> None:
 def test_the_place_among_the_passes() -> None:
     names = [p.name for p in passes.for_chip(kernels.oracle("ascend910b"))]
     assert names.index("fuse_operators") < names.index("fit_chip") < names.index("drop_dead_nodes")
+
+
+def _small_quotient(size: Any = 4096) -> Any:
+    small = ge.ClipByValueV2(_data((size,)), ge.Const(-4, dtype=D.DT_INT64), ge.Const(9, dtype=D.DT_INT64))
+    small.record_shape((size,))
+    quotient = ge.RealDiv(small, ge.Const(2, dtype=D.DT_INT64))
+    quotient.record_shape((size,))
+    return quotient
+
+
+def test_of_several_forms_the_least_expensive_is_taken_and_said() -> None:
+    graph = _graph(_small_quotient)
+    said: list[Choice] = []
+    result = FitChip(kernels.oracle("ascend910b"), price("Ascend910B3"), said.append).run(graph, check=True)
+    assert [n.op for n in graph.nodes if n.op not in ("Data", "Const")] == ["ClipByValueV2", "TruncateDiv"]
+    (choice,) = said
+    ((other, dearer),) = choice.others
+    assert (choice.op, choice.taken, other) == ("RealDiv", ("TruncateDiv",), ("Cast", "Cast", "RealDiv", "Cast"))
+    assert choice.seconds is not None
+    assert dearer is not None
+    assert choice.seconds < dearer
+    # one launch each: a chip's figures say 2 us
+    assert dearer - choice.seconds >= 3 * 2e-6
+    assert "as TruncateDiv (about" in result.notes[0]
+    assert "rather than as Cast, RealDiv (about" in result.notes[0]
+
+
+@pytest.mark.parametrize("soc", [None, "ascend310p"])
+def test_without_figures_the_first_form_is_taken(soc: str | None) -> None:
+    graph = _graph(_small_quotient)
+    args = () if soc is None else (price(soc),)
+    FitChip(kernels.oracle("ascend910b"), *args).run(graph, check=True)
+    assert "RealDiv" in [n.op for n in graph.nodes]
+
+
+def test_open_sizes_are_those_that_are_given() -> None:
+    for sizes, taken in (({"s0": 4096}, "TruncateDiv"), ({}, "RealDiv")):
+        graph = _graph(lambda: _small_quotient("s0"))
+        FitChip(kernels.oracle("ascend910b"), price("ascend910b", sizes)).run(graph, check=True)
+        assert taken in [n.op for n in graph.nodes]
+
+
+def test_a_float_bias_is_not_added_after_the_product() -> None:
+    def make() -> Any:
+        x, w, bias = (ge.Data(index=i, dtype=D.DT_BF16, shape=s) for i, s in enumerate(((8, 64), (64, 4), (4,))))
+        return ge.MatMulV2(x, w, bias)
+
+    graph = _graph(make)
+    FitChip(kernels.oracle("ascend910b"), price("ascend910b")).run(graph, check=True)
+    assert [n.op for n in graph.nodes if n.op not in ("Data", "Const")] == ["Cast", "MatMulV2"]
+
+
+def test_the_constants_of_a_form_have_a_price() -> None:
+    def make() -> Any:
+        x, i, j = (ge.Data(index=n, dtype=d, shape=s) for n, (d, s) in enumerate(
+            ((D.DT_FLOAT, (4, 5)), (D.DT_INT64, (3, 1)), (D.DT_INT64, (2,)))))  # fmt: skip
+        return ge.IndexByTensor(x, [i, j], indices_mask=[1, 1])
+
+    graph = _graph(make)
+    graph.outputs[0].record_shape((3, 2))
+    said: list[Choice] = []
+    FitChip(kernels.oracle("ascend910b"), price("ascend910b"), said.append).run(graph, check=True)
+    (choice,) = said
+    assert choice.taken == ("BroadcastTo", "BroadcastTo", "IndexByTensor")
+    assert choice.seconds == pytest.approx(3 * 2e-6, rel=0.01)  # three launches of next to no bytes

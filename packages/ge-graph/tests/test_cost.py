@@ -12,7 +12,7 @@ import pytest
 
 from ge_graph import Graph, building
 from ge_graph.attrs import Attr, Kind
-from ge_graph.cost import Memory, Shapes, attention, bind, chips, measured, number, symbols, time, work
+from ge_graph.cost import Memory, Shapes, attention, bind, chips, measured, network, number, symbols, time, work
 from ge_graph.cost.memory import placed
 from ge_graph.dtypes import DataType
 from ge_graph.errors import GraphError
@@ -448,3 +448,111 @@ def test_calibration_finds_the_shares_that_made_the_numbers() -> None:
     assert found["cube_share"] == pytest.approx(0.8, rel=0.1)
     assert found["memory_share"] == pytest.approx(0.5, rel=0.1)
     assert measured.calibrate([]) == {}
+
+
+# -- the network -------------------------------------------------------------------------------------------------------
+
+
+def collective(op: str, x: tuple[int, ...], *shapes: tuple[int, ...], **attrs: Any) -> tuple[Graph, Node]:
+    graph = Graph()
+    return graph, node(graph, op, [data(graph, x, F16)], *shapes, dtype=F16, group="g", **attrs)
+
+
+# nccl-tests, PERFORMANCE.md: bytes over a link are the size of the operation times this factor
+FACTORS = {
+    "HcomAllGather": ((4, 1024), (32, 1024), lambda n: 32 * 1024 * 2 * (n - 1) / n),
+    "HcomReduceScatter": ((32, 1024), (4, 1024), lambda n: 32 * 1024 * 2 * (n - 1) / n),
+    "HcomAllReduce": ((32, 1024), (32, 1024), lambda n: 32 * 1024 * 2 * 2 * (n - 1) / n),
+    "HcomAllToAll": ((32, 1024), (32, 1024), lambda n: 32 * 1024 * 2 * (n - 1) / n),
+    "HcomReduce": ((32, 1024), (32, 1024), lambda n: 32 * 1024 * 2),
+}
+
+
+@pytest.mark.parametrize("op", FACTORS)
+def test_a_collective_exchanges_what_nccl_tests_count(op: str) -> None:
+    x, y, bytes_of = FACTORS[op]
+    graph, made = collective(op, x, y, rank_size=8)
+    done = work.of(Shapes(graph), made)
+    assert done.unit == "network"
+    assert done.traffic.usual == bytes_of(8)
+    assert 0 < done.traffic.least <= done.traffic.usual
+    figures = chips.figures("Ascend910B2")
+    spent = time.of(done, figures, made)
+    assert spent.how == "estimate"
+    assert spent.limit == "network"
+    # 196 GB/s in a server and 25 GB/s out of it, of which 0.7 are reached; a launch of 10 us
+    assert spent.value == pytest.approx(bytes_of(8) / (196e9 * 0.7) + 10e-6)
+    assert spent.bound == pytest.approx(done.traffic.least / (196e9 + 25e9))
+
+
+def test_a_group_beyond_the_server_has_the_network_of_servers() -> None:
+    graph, made = collective("HcomAllGather", (4, 1024), (64, 1024), rank_size=16)
+    spent = time.of(work.of(Shapes(graph), made), chips.figures("Ascend910B3"), made)
+    assert spent.value == pytest.approx(60 * 1024 * 2 / (25e9 * 0.7) + 10e-6)
+    assert chips.figures("Ascend910B4").link_to(16) is None  # a card on PCIe: nobody says what leads out
+
+
+def test_the_size_of_a_group_comes_from_another_collective_of_it() -> None:
+    graph, made = collective("HcomAllReduce", (32, 1024), (32, 1024))
+    assert work.of(Shapes(graph), made).traffic == network.Traffic(65536, 131072, 0)
+    node(graph, "HcomAllGather", [made.outputs[0]], (128, 1024), dtype=F16, group="g", rank_size=4)
+    assert work.of(Shapes(graph), made).traffic == network.Traffic(65536, 98304, 4)
+
+
+@pytest.mark.parametrize(
+    ("op", "soc"), [("HcomAllReduce", "ascend950"), ("HcomRemoteRead", "ascend910b"), ("MoeDistributeDispatch", "a3")]
+)
+def test_an_exchange_that_nobody_can_tell_has_no_estimate(op: str, soc: str) -> None:
+    graph, made = collective(op, (32, 1024), (32, 1024))
+    spent = time.of(work.of(Shapes(graph), made), chips.figures(soc), made)
+    assert (spent.how, spent.value) == ("unknown", None)
+
+
+def test_a_product_with_an_exchange_takes_the_longer_of_both() -> None:
+    graph = Graph()
+    x, w = data(graph, (4096, 64), F16), data(graph, (64, 4096), F16)
+    made = node(graph, "MatmulAllReduce", [x, w], (4096, 4096), dtype=F16, group="g", rank_size=8)
+    done = work.of(Shapes(graph), made)
+    assert done.unit == "cube"
+    assert done.flops == 2 * 4096 * 4096 * 64
+    exchanged = 4096 * 4096 * 2 * 2 * 7 / 8
+    assert done.traffic.usual == exchanged
+    assert time.of(done, chips.figures("a2"), made).value == pytest.approx(exchanged / (196e9 * 0.7) + 5e-6)
+
+
+# -- attention with chosen keys, and what leads to it ------------------------------------------------------------------
+
+
+def test_operations_of_the_latent_attention_are_those_of_its_products_in_eager() -> None:
+    torch = pytest.importorskip("torch")
+    from torch.utils.flop_counter import FlopCounterMode
+
+    tokens, hidden, low, heads, width, latent, rope, keys = 6, 64, 48, 4, 16, 32, 8, 5
+    x, w_dq, w_uq = torch.ones(tokens, hidden), torch.ones(hidden, low), torch.ones(low, heads * (width + rope))
+    w_uk, w_dkv = torch.ones(heads, width, latent), torch.ones(hidden, latent + rope)
+    graph = Graph()
+    operands = [data(graph, tuple(t.shape)) for t in (x, w_dq, w_uq, w_uk, w_dkv)]
+    prolog = node(graph, "MlaPrologV2", operands, (tokens, heads, latent), (tokens, heads, rope))
+    with FlopCounterMode(display=False) as eager:
+        both = (x @ w_dq @ w_uq).unflatten(-1, (heads, width + rope))
+        query = torch.bmm(both[..., :width].transpose(0, 1), w_uk).transpose(0, 1)
+        x @ w_dkv
+    assert work.of(Shapes(graph), prolog).flops == eager.get_total_flops()
+
+    chosen, chosen_rope = torch.ones(tokens, keys, latent), torch.ones(tokens, keys, rope)
+    with FlopCounterMode(display=False) as eager:
+        scores = torch.bmm(query, chosen.mT) + torch.bmm(both[..., width:], chosen_rope.mT)
+        torch.bmm(scores, chosen)
+    q, k, places = data(graph, (tokens, heads, latent)), data(graph, (99, 1, latent)), data(graph, (tokens, 1, keys))
+    ropes = [data(graph, (tokens, heads, rope)), data(graph, (99, 1, rope))]
+    sparse = node(graph, "SparseFlashAttention", [q, k, k, places, None, None, None, *ropes, None],
+                  (tokens, heads, latent), layout_query="TND", layout_kv="TND")  # fmt: skip
+    assert work.of(Shapes(graph), sparse).flops == eager.get_total_flops()
+    assert work.of(Shapes(graph), sparse).least == 0
+
+    with FlopCounterMode(display=False) as eager:
+        torch.bmm(torch.ones(2, 3 * heads, width), torch.ones(2, width, 7))
+    query_4d, key_4d = data(graph, (2, 3, heads, width)), data(graph, (2, 7, 1, width))
+    indexer = node(graph, "LightningIndexer", [query_4d, key_4d, data(graph, (2, 3, heads)), None, None, None],
+                   (2, 3, 1, 4))  # fmt: skip
+    assert work.of(Shapes(graph), indexer).flops == eager.get_total_flops()

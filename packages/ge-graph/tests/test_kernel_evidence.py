@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ge_graph import DataType, Graph, kernels
+from ge_graph import DataType, Graph, building, kernels
+from ge_graph import ops as ge
+from ge_graph.dtypes import BY_SHORT
 from ge_graph.kernels import evidence
 from ge_graph.kernels.data import published
 from ge_graph.kernels.form import AI_CORE
@@ -137,3 +139,41 @@ def test_what_beside_types_decides_about_indexing(node, state, why):
     found = kernels.oracle("ascend910_93").of(node)
     assert found.state == state
     assert why in found.reason
+
+
+def _sum_of(axes_known: bool) -> Graph:
+    graph = Graph()
+    with building(graph):
+        axes = ge.Const([0]) if axes_known else ge.Data(index=1, dtype=D.DT_INT64, shape=(1,))
+        graph.outputs = [ge.ReduceSum(ge.Data(index=0, dtype=D.DT_FLOAT, shape=(3, 4)), axes)]
+    return graph
+
+
+@pytest.mark.parametrize(
+    ("axes_known", "said"), [(True, "are constants, so GE makes it ReduceSumD"), (False, "GE would make it ReduceSumD")]
+)
+def test_constants_choose_the_kernel(axes_known, said):
+    (finding,) = kernels.oracle("ascend910b").check(_sum_of(axes_known))
+    assert said in finding.verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("op", "port", "dtypes", "soc", "state"),
+    [
+        ("MatMulV2", "bias", ("bf16", "bf16", "bf16"), "ascend910b", "open"),
+        ("MatMulV2", "bias", ("bf16", "bf16", "f32"), "ascend910b", "aicore"),
+        ("MatMulV2", "bias", ("bf16", "bf16", "bf16"), "ascend950", "aicore"),
+        ("MaxPoolWithArgmaxV1", "x", ("f16",), "ascend910_93", "open"),
+        ("MaxPoolWithArgmaxV1", "x", ("f32",), "ascend910_93", "aicore"),
+    ],
+)
+def test_types_that_no_list_names_are_open(op, port, dtypes, soc, state):
+    graph = Graph()
+    operands = [graph.add("Data", (), {}, [(BY_SHORT[d], (4, 4))]).outputs[0] for d in dtypes]
+    results = [(BY_SHORT[dtypes[0]], (4, 4)), *([(D.DT_INT32, (4, 4))] if op == "MaxPoolWithArgmaxV1" else [])]
+    node = graph.add(op, [*operands, *([None] if op == "MatMulV2" else [])], {}, results)
+    found = kernels.oracle(soc).of(node)
+    assert found.state == state
+    if state == "open":
+        assert found.advice == f"cast {port} to DT_FLOAT"
+        assert not found.proven

@@ -1,6 +1,7 @@
 """``torch.compile(...).aot_compile``: saved by torch, loaded and equal to eager; what is refused and checked."""
 
 import copy
+import functools
 import json
 
 import pytest
@@ -48,6 +49,18 @@ def decide(m, x):
     return x.relu() if x.shape[1] > 3 else x.sigmoid()
 
 
+def routed(m, x):
+    weights, chosen = m.gate(x).softmax(-1).topk(2)
+    spread = torch.zeros_like(x[..., :4]).scatter(-1, chosen, weights)
+    return torch.stack([e(x) for e in m.experts], -1).mul(spread.unsqueeze(-2)).sum(-1)
+
+
+def turned(m, x):
+    place = torch.arange(x.shape[1], device=x.device).unsqueeze(-1) * m.rates
+    a, b = x.chunk(2, -1)
+    return torch.cat([a * place.cos() - b * place.sin(), b * place.cos() + a * place.sin()], -1)
+
+
 MODELS = {
     "linear": Of(lambda m, x: m.fc(x).relu(), fc=nn.Linear(8, 3)),
     "norm": Of(lambda m, x: m.norm(x) * 2, norm=nn.LayerNorm(8)),
@@ -61,6 +74,15 @@ MODELS = {
     "sizes": Of(lambda m, x: x.new_zeros(x.shape[1], 2) + x.shape[0]),
     "a view": Of(lambda m, x: (x.transpose(0, 1), x[:, ::2], x)),
     "embedding": Of(lambda m, x: m.table((x[..., 0] * 3).long().abs() % 5), table=nn.Embedding(5, 6)),
+    "batch norm": Of(lambda m, x: m.norm(x.transpose(1, 2)).sum(1), norm=nn.BatchNorm1d(8)),
+    "experts": Of(routed, gate=nn.Linear(8, 4), experts=nn.ModuleList([nn.Linear(8, 3) for _ in range(4)])),
+    "rotary": Of(turned, rates=torch.linspace(0.1, 1, 4)),
+    "sorted": Of(lambda m, x: (x.sort(1), x.argmax(1), x.cumsum(1).flip(1))),
+    "padded": Of(lambda m, x: nn.functional.pad(x, (0, 0, 1, 2), value=2.0).roll(1, 1)),
+    "einsum": Of(lambda m, x: torch.einsum("bsd,btd->bst", x, x).softmax(-1)),
+    "encoder": Of(lambda m, x: m.layer(x), layer=nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True)),
+    "loop": Of(lambda m, x: functools.reduce(lambda h, w: (h @ w).tanh(), m.steps, x), steps=nn.ParameterList(
+        [torch.randn(8, 8, generator=torch.Generator().manual_seed(k)) for k in range(3)])),
 }  # fmt: skip
 MODES = {"GE": torchair.CompilerConfig, "captured": lambda: captured_config({})}
 
@@ -163,3 +185,51 @@ def test_the_part_of_the_file_that_is_ours_is_checked():
     for bad in ("", "[]", '{"no.such": 1}', json.dumps({"mode": {"torch": "load"}})):
         with pytest.raises((ArchiveError, ConfigError)):
             unpacked(content, bad)
+
+
+class Served:
+    """A model as servers hold it: what the file has if there is one, else compiled without guards, and saved.
+
+    A start with the file never traces; sizes of a batch are marked, and nobody guards them.
+    """
+
+    def __init__(self, model, path, config):
+        self.model, self.path, self.config, self.call, self.traced = model, path, config, None, 0
+
+    def __call__(self, *inputs):
+        if self.call is None:
+            self.call = self._found() or self._made(inputs)
+        return self.call(self.model, *inputs)
+
+    def _found(self):
+        if not self.path.exists():
+            return None
+        with self.path.open("rb") as file:
+            return torch.compiler.load_compiled_function(file, f_globals=Of.forward.__globals__)
+
+    def _made(self, inputs):
+        self.traced += 1
+        for value in inputs:
+            torch._dynamo.mark_dynamic(value, 1)
+        backend = torchair.get_npu_backend(compiler_config=self.config)
+        options = {"guard_filter_fn": lambda guards: [False for _ in guards]}
+        compiled = torch.compile(self.model, backend=backend, fullgraph=True, options=options)
+        call = compiled.forward.aot_compile((inputs, {}))
+        call.save_compiled_function(str(self.path))
+        return call
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ["cache", "experts", "attention"])
+def test_a_server_without_guards(name, mode, tmp_path):
+    """Two starts, steps of three sizes in each; the second start traces nothing and its cache goes on."""
+    reference = copy.deepcopy(MODELS[name]).eval()
+    for start in range(2):
+        torch._dynamo.reset()
+        served = Served(copy.deepcopy(reference), tmp_path / "model", MODES[mode]())
+        with torch.no_grad(), torchair.record_compilation() as reports:
+            for rows in (5, 9, 3, 9):
+                equal(served(*inputs_of(rows)), reference(*inputs_of(rows)))
+        assert served.traced == 1 - start
+        assert any(r.fx_nodes for r in reports) is (start == 0)
+        equal(list(served.model.buffers()), list(reference.buffers()))

@@ -107,3 +107,37 @@ def test_two_threads_compile_for_two_releases_at_once():
 def test_a_version_without_numbers_is_refused():
     with pytest.raises(GraphError, match="GE3071"):
         schema.use_cann("latest")
+
+
+def test_the_form_that_was_taken_is_said(monkeypatch):
+    from torchair.compiler import pipeline
+
+    texts = []
+    monkeypatch.setattr(pipeline.logger, "info", lambda text, *args: texts.append(text % args))
+
+    def fn(x):
+        return torch.div(x.clamp(-5, 5), -4, rounding_mode="trunc")
+
+    x = torch.arange(-9, 9)
+    torch.testing.assert_close(compiled(fn, check_soc="ascend910b")(x), fn(x))
+    (form,) = [t for t in texts if "form:" in t]
+    assert "1 x RealDiv as TruncateDiv (about " in form
+    assert "rather than as Cast, RealDiv (about " in form
+
+
+def test_the_plan_of_a_compiled_module_has_the_options_of_its_backend():
+    config = torchair.CompilerConfig()
+    config.ge_config.aicore_num = "12|24"
+    model = torch.nn.Linear(512, 512).half()
+    x = torch.zeros(512, 512).half()
+    half = torchair.plan(torch.compile(model, backend=torchair.get_npu_backend(compiler_config=config)), x)
+    whole = torchair.plan(torch.compile(model, backend=torchair.get_npu_backend()), x)
+
+    def product(plans):
+        (node,) = [n for n in plans.plans[0].graphs[0].nodes if n.node.op == "MatMulV2"]
+        return node.time.bound
+
+    assert product(half) == pytest.approx(2 * product(whole))  # 12 of 24 cube cores
+    # a compiled function does not show its backend, so that the config is given
+    given = torchair.plan(torch.compile(lambda x: x @ x, backend="aot_eager"), x, config=config)
+    assert product(given) == pytest.approx(product(half))

@@ -245,3 +245,10 @@ def test_edits_in_place_are_misses_and_what_is_no_edit_is_a_hit(tmp_path):
         assert lowered == 1, what
         assert numbers != first, what
         assert (numbers, 1) == run(edited, cached=False), what
+
+
+def test_tables_of_chips_are_files_of_our_own(monkeypatch):
+    seen = []
+    monkeypatch.setattr(dependencies, "digest", lambda rows: seen.extend(rows) or "")
+    dependencies._own_files.__wrapped__()
+    assert {row.split()[0] for row in seen} >= {"data/chip_figures.tsv", "data/kernel_evidence.tsv", "data/ops.jsonl"}

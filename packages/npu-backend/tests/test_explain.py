@@ -46,7 +46,6 @@ def config_of(mode="max-autotune", **options):
     (config_of("reduce-overhead", aclgraph_config__use_graph_pool=(1, 2)), "use_graph_pool = (1, 2) (acts on a device"),
     (config_of(debug__run_eagerly=True, experimental_config__enable_ref_data=True), "enable_ref_data = True (the ATen"),
     (config_of(export__export_name="x"), "export.export_name = 'x' (only dynamo_export looks at it)"),
-    (config_of(debug__deadlock_check=True), "debug.deadlock_check = True (acts on a device only)"),
 ])  # fmt: skip
 def test_an_idle_option_is_named_once_and_by_default(made, idle):
     run = compiled(made)

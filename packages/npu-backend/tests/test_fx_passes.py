@@ -593,7 +593,7 @@ def test_random_graphs_keep_bits_and_aliases(steps, outputs, write, skipped):
 
 
 def test_every_pass_has_a_name_and_a_reason():
-    assert len(PASSES) == 13
+    assert len(PASSES) == 14
     for name, each in PASSES.items():
         assert name == type(each).__name__
         assert len(type(each).__doc__.split("\n\n")[-1]) > 20
@@ -601,6 +601,7 @@ def test_every_pass_has_a_name_and_a_reason():
 
 SWITCHES = {
     "RemoveNoops": "remove_noop_ops", "FusePatterns": "pattern_fusion_pass", "FuseRmsNorm": "pattern_fusion_pass",
+    "FuseQuantisedProducts": "pattern_fusion_pass",
     "MergeViews": "enable_view_optimize", "RemoveCats": "remove_cat_ops", "ReinplaceInputs": "input_inplace_pass",
     "ReinplaceOps": "inplace_pass",
 }  # fmt: skip

@@ -53,6 +53,12 @@ PATHS = {
 }  # fmt: skip
 
 
+def test_dynamo_loads_after_this_package():
+    """What is imported here leaves no half of dynamo behind, in any torch."""
+    told = python("import sys, torch, torchair; print('torch._dynamo' in sys.modules); print(torch._dynamo.config)")
+    assert told.startswith("False")
+
+
 @pytest.mark.parametrize("path", PATHS)
 def test_import_paths_of_existing_scripts(path):
     module = importlib.import_module(path)

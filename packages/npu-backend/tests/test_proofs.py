@@ -10,7 +10,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import torchair
 from torchair.passes import npu_patterns, patterns
 from torchair.passes.custom import PassError
-from torchair.passes.proofs import Watch, samples
+from torchair.passes.proofs import Watch, fx, samples
+from torchair.passes.proofs.tolerances import EXACT
 
 aten = torch.ops.aten
 
@@ -75,6 +76,29 @@ def test_a_pass_that_changes_numbers(program, edit, text, place):
     with pytest.raises(Exception, match=f"(?s)config.{place} 'instead.*({text})") as caught:
         compiled(program, verifying(**{place: edit}), *two)
     assert "test_proofs.py" in str(caught.value)
+
+
+def counts(x, n):
+    """Rounds by a number that is read: for the smallest and the largest integer no test lives to see the end."""
+    _, total = torch._higher_order_ops.while_loop(lambda i, a: i < n, lambda i, a: (i + 1, a + x), (n * 0, x.clone()))
+    return (total + x).sin()
+
+
+def test_a_loop_that_does_not_end_for_drawn_values():
+    """It says nothing for these; by the others the same loop is equal, and another one is not."""
+    while_loop = torch.ops.higher_order.while_loop
+
+    def one_more(cond, body, carried, more):
+        i, total = while_loop(cond, body, carried, more)
+        return i, total + 1
+
+    for other, wrong in ((lambda *args: while_loop(*args), False), (one_more, True)):
+        gm = make_fx(counts, tracing_mode="fake")(x, torch.tensor(3))
+        before = fx.version(gm)
+        next(n for n in gm.graph.nodes if n.target is while_loop).target = other
+        found = fx.compare(before, fx.version(gm), EXACT, set())
+        assert found.tested
+        assert (found.different is not None) == wrong
 
 
 def wrong(x, y):

@@ -250,7 +250,6 @@ def look(tmp_path, graph):
     return json.loads(run.stdout)
 
 
-@pytest.mark.slow
 _DRAWN = """
 const fs = require("fs"), text = fs.readFileSync("page.html", "utf8");
 const script = text.match(/<script id="page">([\\s\\S]*?)<\\/script>/)[1].replace(/if \\(typeof document[^]*$/, "");
@@ -289,6 +288,7 @@ def test_a_page_is_saved_as_one_drawing_with_a_legend(tmp_path):
     assert found["units"] == ["cube"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("node") is None, reason="runs the page's script in node")
 @pytest.mark.parametrize("size", [400, 5000])
 def test_the_script_of_a_page(tmp_path, size):

@@ -14,12 +14,16 @@ def make():
 """
 
 
-@pytest.mark.parametrize("words", [[], ["summary"], ["compare"], ["check"], ["plan"], ["minify"], ["ops"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [[], ["summary"], ["compare"], ["check"], ["plan"], ["minify"], ["ops"]], ids=" ".join
+)
 def test_the_help_of_a_command_is_chinese(words, tmp_path):
     """Every paragraph and every option; names and forms stay. Lines are no wider than the terminal."""
     from rich.cells import cell_len
 
-    done = warm.run("-m", "tair_debug.cli", *words, "-h", cwd=tmp_path, env={**os.environ, "TAIR_LANG": "zh", "COLUMNS": "80"})
+    done = warm.run(
+        "-m", "tair_debug.cli", *words, "-h", cwd=tmp_path, env={**os.environ, "TAIR_LANG": "zh", "COLUMNS": "80"}
+    )
     english = [line for line in done.stdout.splitlines() if re.search(r"[a-z]{4,} [a-z]{3,} [a-z]{3,}", line)]
     assert english == []
     assert done.stdout.startswith("用法：")
@@ -31,7 +35,9 @@ def test_the_help_of_a_command_is_chinese(words, tmp_path):
 def test_verdicts_are_chinese(words, tmp_path):
     (tmp_path / "net.py").write_text(MODEL)
     name, *rest = words.split()
-    done = warm.run("-m", "tair_debug.cli", name, "net.py:make", *rest, cwd=tmp_path, env={**os.environ, "TAIR_LANG": "zh"})
+    done = warm.run(
+        "-m", "tair_debug.cli", name, "net.py:make", *rest, cwd=tmp_path, env={**os.environ, "TAIR_LANG": "zh"}
+    )
     assert HAN.search(done.stdout.splitlines()[0]), done.stdout
 
 

@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
 from typer.testing import CliRunner
 
 from ge_graph import DataType, Graph, building, ops, serde
 from ge_graph.attrs import Attr, Kind
 from ge_graph.cost import chips
+from ge_graph.cost.memory import aligned
 from ge_graph.errors import ConfigError, GraphError
-from tair_debug import models, plan, plan_request, tracing
+from tair_debug import ask, models, plan, plan_request, tracing
 from tair_debug.cli import app
 
 MODEL = """
@@ -68,7 +71,7 @@ def test_json_has_operations_memory_and_time_with_their_sources(target: str) -> 
     assert made["memory"]["fits"] is True
     assert made["time"]["operators_without"] == 0
     assert all(f["source"] for f in made["figures"].values())
-    assert {g["name"]: g["operators"] for g in graph["groups"]} == {"MatMulV2": 2, "Relu": 1}
+    assert {g["name"]: g["operators"] for g in graph["groups"]} == {"MatMulV2": 2, "Relu": 1, "Cast": 2}
 
 
 def test_weights_of_each_graph_are_told_from_what_was_saved_for_the_backward_pass(target: str) -> None:
@@ -94,7 +97,7 @@ def test_the_terminal_says_which_figures_are_bounds(target: str) -> None:
     assert code == 0
     assert "fits" in out
     assert "(bound)" in out
-    assert "(estimate; 0 of 3 operators measured)" in out
+    assert "(estimate; 0 of 5 operators measured)" in out
     assert "MatMulV2" in out
 
 
@@ -266,3 +269,44 @@ def test_texts_of_sizes_are_read() -> None:
         chips.figures("tpu")
     assert plan.time_text(None) == "unknown"
     assert plan.size_text(None) == "unknown"
+
+
+def test_what_torch_compile_gives_has_plan_costs_and_memory(target: str) -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 64)).bfloat16()
+    x = torch.zeros(8, 64, dtype=torch.bfloat16)
+    compiled = torch.compile(model, backend="aot_eager")
+    costs, memory, plans = (f(compiled, x) for f in (ask.cost_analysis, ask.memory_analysis, ask.plan))
+    with FlopCounterMode(display=False) as counter:
+        model(x)
+    assert costs["flops"] == counter.get_total_flops() == 2 * 2 * 8 * 64 * 256
+    assert costs["unknown operators"] == 0
+    assert "optimal_seconds" not in costs
+    weights = sum(aligned(p.nbytes) for p in model.parameters())
+    assert memory.argument_size_in_bytes == weights + aligned(x.nbytes)
+    assert memory.output_size_in_bytes == aligned(model(x).nbytes)
+    assert plans.plans[0].graphs[0].whole().flops == costs["flops"]
+    assert str(plans).startswith("ascend910b2: fits")
+    assert plans.as_dict()["plans"][0]["chip"] == "ascend910b2"
+    with_chip = ask.cost_analysis(torch.compile(lambda x: torch.relu(x), backend="aot_eager"), x, soc="ascend910b")
+    assert 0 < with_chip["optimal_seconds"] < 1e-3
+
+
+def test_sizes_limits_and_comparisons_of_a_plan_in_python() -> None:
+    x = torch.zeros(8, 64)
+    plans = ask.plan(torch.nn.Linear(64, 4), x, dynamic=True, memory_limit="1KiB", compare=["soc=ascend950"])
+    assert not plans.ok
+    assert [p.figures.chip for p in plans.plans] == ["ascend910b2", "ascend950pr"]
+    (symbol,) = plans.plans[0].graphs[0].sizes
+    ten = ask.cost_analysis(torch.nn.Linear(64, 4), x, dynamic=True, sizes={symbol: 10})
+    assert ten["flops"] == 2 * 10 * 64 * 4
+    assert ask.cost_analysis(torch.nn.Linear(64, 4), x, dynamic=True)["flops"] == 2 * 8 * 64 * 4
+    with pytest.raises(ConfigError, match="GE1049"):
+        ask.plan(torch.nn.Linear(64, 4), x, sizes={"s99": 3})
+
+
+def test_the_form_that_was_chosen_is_said(target: str) -> None:
+    made = asked(target)["plans"][0]
+    assert "form: 2 x MatMulV2 as Cast, MatMulV2" in made["notes"][0]
+    assert not any("form:" in note for note in asked(target, "--soc", "ascend950")["plans"][0]["notes"])

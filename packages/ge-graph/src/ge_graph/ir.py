@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ge_graph import schema
 from ge_graph.attrs import Attr
@@ -66,9 +66,43 @@ class Provenance:
     source: str = ""
     code: str = ""
 
+    @property
+    def own_call(self) -> OwnCall | None:
+        """The call of a user's operator that the node stands for, alone; never read from a file."""
+        return None
+
     def texts(self) -> tuple[str, str, str, str, str, str]:
         """All of it, in the order of the attributes; asked for at once by whoever writes every node."""
         return self.fx_name, self.fx_target, self.fx_text, self.module, self.source, self.code
+
+
+class Given(NamedTuple):
+    """Stands in an ``OwnCall`` for what a node reads.
+
+    Attributes:
+        position: Among ``Node.operands()``.
+    """
+
+    position: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OwnCall:
+    """A call of a user's operator, for an engine without a kernel of its own.
+
+    Attributes:
+        node_op: The operator type that stands for it.
+        function: What was called; of the framework that the graph was made from.
+        args: Its arguments, ``Given`` in the place of tensors.
+        keywords: Those by name.
+        written: Positions of operands that the function writes.
+    """
+
+    node_op: str
+    function: Any
+    args: tuple[Any, ...]
+    keywords: Mapping[str, Any]
+    written: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

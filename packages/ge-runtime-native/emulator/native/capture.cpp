@@ -188,8 +188,12 @@ EMU_API aclError aclmdlRIDebugJsonPrint(aclmdlRI model, const char* path, uint32
   if (file == nullptr) return fail(acl::kRtParam, "aclmdlRIDebugJsonPrint: %s cannot be written", path);
   std::fprintf(file, "[");
   std::lock_guard<std::mutex> lock(recording->mutex);
-  for (size_t i = 0; i < recording->tasks.size(); ++i)  // names are operator types and fixed words: nothing to escape
-    std::fprintf(file, "%s{\"name\": \"%s\", \"index\": %zu}", i == 0 ? "" : ", ", recording->tasks[i].name.c_str(), i);
+  for (size_t i = 0; i < recording->tasks.size(); ++i) {  // names are operator types and fixed words: nothing to escape
+    const auto& task = recording->tasks[i];
+    std::fprintf(file, "%s{\"ph\": \"X\", \"pid\": 0, \"tid\": %u, \"ts\": %zu, \"dur\": 1, \"name\": \"%s\", "
+                 "\"args\": {\"Task Id\": %zu, \"Stream Id\": %u}}",
+                 i == 0 ? "" : ", ", task.stream, i, task.name.c_str(), i, task.stream);
+  }
   std::fprintf(file, "]\n");
   std::fclose(file);
   return acl::kOk;
@@ -221,7 +225,7 @@ EMU_API aclError aclmdlRICaptureTaskGrpEnd(aclrtStream handle, void** group_hand
     const auto first = recording->tasks.begin() + recording->group_start;
     group->tasks.assign(std::make_move_iterator(first), std::make_move_iterator(recording->tasks.end()));
     recording->tasks.erase(first, recording->tasks.end());
-    recording->tasks.push_back({"group", [group] { return group->run(); }, false, ""});
+    recording->tasks.push_back({"group", [group] { return group->run(); }, false, "", stream->id()});
     recording->group_start = -1;
   }
   auto& b = emu::book();

@@ -112,17 +112,18 @@ EMU_API aclError aclrtStreamWaitEvent(aclrtStream stream_handle, aclrtEvent hand
   if (mark == nullptr) return acl::kOk;  // never recorded: nothing to wait for
   auto of_event = mark->captured ? mark->recording.lock() : nullptr;
   auto of_stream = stream->recording();
-  if (of_event != nullptr && !of_event->finished) {
-    std::lock_guard<std::mutex> lock(of_event->mutex);
-    if (of_stream == nullptr) {  // a second stream joins the capture
-      stream->record_into(of_event);
-      of_event->joined.insert(stream.get());
-      return acl::kOk;
+  if (of_event != nullptr && !of_event->finished && (of_stream == nullptr || of_stream == of_event)) {
+    {
+      std::lock_guard<std::mutex> lock(of_event->mutex);
+      if (of_stream == nullptr) {  // a second stream joins the capture
+        stream->record_into(of_event);
+        of_event->joined.insert(stream.get());
+      } else if (stream == of_event->origin) {
+        of_event->returned = of_event->joined;
+      }
     }
-    if (of_stream == of_event) {
-      if (stream == of_event->origin) of_event->returned = of_event->joined;
-      return acl::kOk;  // tasks are replayed in launch order, so the wait is kept already
-    }
+    // Tasks are replayed in launch order, so the wait is kept already; it counts as a task all the same.
+    return emu::submit(stream_handle, "event wait", [] { return acl::kOk; });
   }
   if (mark->captured && (event_of(handle)->flags & emu::kExternal) == 0 && of_event == nullptr)
     return fail(acl::kRtCaptureEvent, "aclrtStreamWaitEvent: the event was recorded inside a captured graph");

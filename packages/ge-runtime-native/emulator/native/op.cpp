@@ -35,6 +35,8 @@ void add_words(std::vector<int64_t>* words, const aclTensorDesc* desc, const acl
 std::string describe(const aclTensorDesc* desc, const aclDataBuffer* buffer, bool input) {
   std::string out = "{\"dtype\":" + std::to_string(desc->dtype) + ",\"rank\":" +
                     std::to_string(desc->storage_dims.size()) + ",\"format\":" + std::to_string(desc->storage_format);
+  if (desc->storage_format == 29)  // FRACTAL_NZ: what the tiles hold
+    out += ",\"logical\":" + json::list(desc->dims, [](int64_t v) { return std::to_string(v); });
   if (!desc->name.empty()) out += ",\"name\":" + json::text(desc->name);
   if (input && desc->placement == acl::kHostConstant && buffer != nullptr) {
     const size_t count = acl::bytes_of(desc->dtype, [desc] {
@@ -127,7 +129,7 @@ aclError launch(const OpCall& c, aclrtStream stream, bool sizes_back) {
     *reply = answer.reply;
     return answer.value < 0 ? answer.error : acl::kOk;
   };
-  if (aclError code = submit(stream, {c.type, std::move(run), false, std::move(caller)})) return code;
+  if (aclError code = submit(stream, {c.type, std::move(run), false, std::move(caller), 0})) return code;
   if (!sizes_back) return acl::kOk;
 
   // Sizes that depend on data: wait, then read them from the reply, "3,4;7".

@@ -27,6 +27,8 @@ float half_to_float(uint16_t bits) {
   return value;
 }
 
+constexpr int kFractalNz = 29;
+
 template <typename T>
 T read(const void* data) {
   T value;
@@ -73,12 +75,27 @@ AclnnCall::AclnnCall(const char* function, bool sizes_back) : function_(function
 }
 
 void AclnnCall::separate() {
+  ++arguments_;
   if (text_.back() != '[') text_ += ',';
+}
+
+template <Tag which>
+bool AclnnCall::is(const Tagged<which>* object) {
+  if (object == nullptr) return false;
+  const auto address = reinterpret_cast<uintptr_t>(object);
+  // no object of ours, nor of anybody, lies there
+  const bool possible = address >= 4096 && address % alignof(uint64_t) == 0 && address >> 47 == 0;
+  if (possible && object->tag == which) return true;
+  if (error_ == 0) {
+    error_ = fail(acl::kInvalidParam, "%s: argument %d is not of the kind that the emulator's table has",
+                  function_.c_str(), arguments_);
+  }
+  return false;
 }
 
 std::string AclnnCall::tensor(const aclTensor* t, bool written) {
   if (written) made_->written.push_back(const_cast<aclTensor*>(t));
-  if (t == nullptr) return "null";
+  if (!is(t)) return "null";
   size_t reach = 1;
   bool empty = false;
   for (size_t i = 0; i < t->dims.size(); ++i) {
@@ -95,7 +112,13 @@ std::string AclnnCall::tensor(const aclTensor* t, bool written) {
   words.push_back(t->offset);
   words.insert(words.end(), t->dims.begin(), t->dims.end());
   words.insert(words.end(), t->strides.begin(), t->strides.end());
-  return "[\"t\"," + std::to_string(t->dtype) + "," + std::to_string(t->dims.size()) + "]";
+  std::string tiles;
+  if (t->format == kFractalNz && t->storage_dims.size() > t->dims.size()) {  // else nobody has laid it out yet
+    tiles = ",\"tiles\"";
+    words.push_back(static_cast<int64_t>(t->storage_dims.size()));
+    words.insert(words.end(), t->storage_dims.begin(), t->storage_dims.end());
+  }
+  return "[\"t\"," + std::to_string(t->dtype) + "," + std::to_string(t->dims.size()) + tiles + "]";
 }
 
 void AclnnCall::add(const aclTensor* t, bool written) {
@@ -105,7 +128,7 @@ void AclnnCall::add(const aclTensor* t, bool written) {
 
 void AclnnCall::add(const aclTensorList* list, bool written) {
   separate();
-  if (list == nullptr) {
+  if (!is(list)) {
     text_ += "null";
     return;
   }
@@ -114,7 +137,7 @@ void AclnnCall::add(const aclTensorList* list, bool written) {
 
 void AclnnCall::add(const aclScalar* scalar) {
   separate();
-  text_ += scalar == nullptr ? "null" : "[\"s\"," + std::to_string(scalar->dtype) + "," + scalar->json + "]";
+  text_ += !is(scalar) ? "null" : "[\"s\"," + std::to_string(scalar->dtype) + "," + scalar->json + "]";
 }
 
 void AclnnCall::add(const aclScalarList* list) {
@@ -128,15 +151,15 @@ void AclnnCall::add(const aclScalarList* list) {
 
 void AclnnCall::add(const aclIntArray* array) {
   separate();
-  text_ += array == nullptr ? "null" : json::list(array->values, [](int64_t v) { return std::to_string(v); });
+  text_ += !is(array) ? "null" : json::list(array->values, [](int64_t v) { return std::to_string(v); });
 }
 void AclnnCall::add(const aclFloatArray* array) {
   separate();
-  text_ += array == nullptr ? "null" : json::list(array->values, [](float v) { return json::number(v); });
+  text_ += !is(array) ? "null" : json::list(array->values, [](float v) { return json::number(v); });
 }
 void AclnnCall::add(const aclBoolArray* array) {
   separate();
-  text_ += array == nullptr ? "null" : json::list(array->values, [](bool v) { return v ? "true" : "false"; });
+  text_ += !is(array) ? "null" : json::list(array->values, [](bool v) { return v ? "true" : "false"; });
 }
 void AclnnCall::add(int64_t value) { separate(), text_ += std::to_string(value); }
 void AclnnCall::add(uint64_t value) { separate(), text_ += std::to_string(value); }
@@ -171,7 +194,7 @@ int aclnn_run(const char* function, aclOpExecutor* executor, aclrtStream stream)
     *reply = answer.reply;
     return answer.value < 0 ? answer.error : acl::kOk;
   };
-  if (aclError code = submit(stream, {function, run, false, held->caller})) return code;
+  if (aclError code = submit(stream, {function, run, false, held->caller, 0})) return code;
   if (!held->sizes_back) return 0;
   if (aclError code = find_stream(stream)->wait(-1, acl::kRtStreamTimeout)) return code;
   const char* at = reply->c_str();
@@ -225,20 +248,20 @@ EMU_API aclScalar* aclCreateScalar(void* value, int dtype) {
     fail(acl::kInvalidParam, "aclCreateScalar: type %d", dtype);
     return nullptr;
   }
-  return new aclScalar{std::move(json), dtype};
+  return new aclScalar{{}, std::move(json), dtype};
 }
 EMU_API int aclDestroyScalar(const aclScalar* scalar) { return delete scalar, 0; }
 
 EMU_API aclIntArray* aclCreateIntArray(const int64_t* values, uint64_t size) {
-  return new aclIntArray{std::vector<int64_t>(values, values + size)};
+  return new aclIntArray{{}, std::vector<int64_t>(values, values + size)};
 }
 EMU_API int aclDestroyIntArray(const aclIntArray* array) { return delete array, 0; }
 EMU_API aclFloatArray* aclCreateFloatArray(const float* values, uint64_t size) {
-  return new aclFloatArray{std::vector<float>(values, values + size)};
+  return new aclFloatArray{{}, std::vector<float>(values, values + size)};
 }
 EMU_API int aclDestroyFloatArray(const aclFloatArray* array) { return delete array, 0; }
 EMU_API aclBoolArray* aclCreateBoolArray(const bool* values, uint64_t size) {
-  return new aclBoolArray{std::vector<bool>(values, values + size)};
+  return new aclBoolArray{{}, std::vector<bool>(values, values + size)};
 }
 EMU_API int aclDestroyBoolArray(const aclBoolArray* array) { return delete array, 0; }
 
@@ -253,7 +276,7 @@ EMU_API int aclDestroyTensorList(const aclTensorList* list) {
   return delete list, 0;
 }
 EMU_API aclScalarList* aclCreateScalarList(const aclScalar* const* scalars, uint64_t size) {
-  return new aclScalarList{std::vector<const aclScalar*>(scalars, scalars + size)};
+  return new aclScalarList{{}, std::vector<const aclScalar*>(scalars, scalars + size)};
 }
 EMU_API int aclDestroyScalarList(const aclScalarList* list) {
   if (list != nullptr)

@@ -7,30 +7,42 @@
 
 #include "acl.h"
 
-struct aclTensor {
+namespace emu {
+
+// The first word of each object: a caller whose arguments are others than the table's rows is refused, not followed.
+enum class Tag : uint64_t { tensor = 0x61636c5401, tensors, scalar, scalars, ints, floats, bools };
+
+template <Tag which>
+struct Tagged {
+  Tag tag = which;
+};
+
+}  // namespace emu
+
+struct aclTensor : emu::Tagged<emu::Tag::tensor> {
   std::vector<int64_t> dims, strides, storage_dims;
   int64_t offset = 0;  // in elements
   int dtype = acl::kUndefined;
   int format = 2;
   void* data = nullptr;
 };
-struct aclTensorList {
+struct aclTensorList : emu::Tagged<emu::Tag::tensors> {
   std::vector<aclTensor*> members;
 };
-struct aclScalar {
+struct aclScalar : emu::Tagged<emu::Tag::scalar> {
   std::string json;
   int dtype;
 };
-struct aclScalarList {
+struct aclScalarList : emu::Tagged<emu::Tag::scalars> {
   std::vector<const aclScalar*> members;
 };
-struct aclIntArray {
+struct aclIntArray : emu::Tagged<emu::Tag::ints> {
   std::vector<int64_t> values;
 };
-struct aclFloatArray {
+struct aclFloatArray : emu::Tagged<emu::Tag::floats> {
   std::vector<float> values;
 };
-struct aclBoolArray {
+struct aclBoolArray : emu::Tagged<emu::Tag::bools> {
   std::vector<bool> values;
 };
 struct aclOpExecutor {
@@ -64,11 +76,15 @@ class AclnnCall {
 
  private:
   void separate();
+  // Whether an argument is an object of this kind, or null; notes the refusal if it is not.
+  template <emu::Tag which>
+  bool is(const emu::Tagged<which>* object);
   std::string tensor(const aclTensor* tensor, bool written);
   std::string function_;
   std::string text_;
   std::unique_ptr<aclOpExecutor> made_;
   aclError error_ = 0;
+  int arguments_ = 0;
 };
 
 // The second phase, the same for every function.

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <stdexcept>
 #include <thread>
@@ -42,6 +43,16 @@ std::vector<std::shared_ptr<Stream>> streams_of(int device) {  // -1: of all dev
   return found;
 }
 
+// Whether somebody wants to know what ran when.
+bool profiled() {
+  static const bool wanted = std::getenv("TAIR_EMULATOR_PROFILE") != nullptr;
+  return wanted;
+}
+
+int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
 // Whether torch_npu made the call that returns to `address`.
 bool from_torch_npu(const void* address) {
   Dl_info found;
@@ -62,7 +73,9 @@ aclError synchronize(aclrtStream handle, int32_t timeout, const void* returns_to
 }  // namespace
 
 aclError Task::perform() const {
+  const int64_t start = profiled() ? now_ns() : 0;
   const aclError code = run();
+  if (profiled()) bridge::call("profile.task", name.data(), name.size(), {stream, start, now_ns()});
   if (code == acl::kOk || caller.empty()) return code;
   std::string text = take_error_text();
   text.insert(std::min(text.find("\nNext: "), text.size()), "\n  at " + caller);
@@ -182,12 +195,13 @@ aclError need_stream(const char* call, aclrtStream handle, std::shared_ptr<Strea
 }
 
 aclError submit(aclrtStream handle, const char* name, std::function<aclError()> run, bool always) {
-  return submit(handle, {name, std::move(run), always, ""});
+  return submit(handle, {name, std::move(run), always, "", 0});
 }
 
 aclError submit(aclrtStream handle, Task task) {
   std::shared_ptr<Stream> stream;
   if (aclError code = need_stream(task.name.c_str(), handle, &stream)) return code;
+  task.stream = stream->id();
   if (auto recording = stream->recording()) return recording->add(std::move(task));
   stream->push(std::move(task));
   return acl::kOk;

@@ -21,6 +21,7 @@ struct Task {
   std::function<aclError()> run;
   bool always = false;  // even after an error: others may wait for it
   std::string caller;   // the user's line, as the Python side tells it; empty if it is not known
+  uint32_t stream = 0;  // number of the stream that it was launched on; `submit` sets it
 
   // Run, and put the user's line into the text of an error, before what to do next.
   aclError perform() const;

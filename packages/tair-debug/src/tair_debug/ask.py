@@ -18,12 +18,14 @@ from tair_debug.measure import Tolerance
 
 if TYPE_CHECKING:
     from ge_graph import Graph
+    from ge_graph.cost import MemoryAnalysis
     from ge_graph.kernels import Oracle
     from tair_debug.check import Checks
     from tair_debug.compare import Comparison
     from tair_debug.digits import Digits
     from tair_debug.graph_page import Page
     from tair_debug.models import Subject
+    from tair_debug.plan_request import Plans
     from tair_debug.summary_forms import Summary
 
 
@@ -131,6 +133,103 @@ def digits(
     return digits_of(subject, numerics, engine=engine, rtol=rtol, backward=backward, dynamic=dynamic)
 
 
+def plan(
+    model: Callable[..., Any],
+    *inputs: Any,
+    soc: str = "ascend910b",
+    sizes: Mapping[str, int | Sequence[int]] = {},
+    by: str = "operator",
+    calibrate: str | os.PathLike[str] | None = None,
+    compare: Sequence[str] = (),
+    aicore_num: str = "",
+    memory_limit: str = "",
+    kwargs: Mapping[str, Any] | None = None,
+    config: Any = None,
+    backward: bool = False,
+    dynamic: bool = False,
+) -> Plans:
+    """Will it fit on a chip, how fast at best, where is it slow; nothing is computed.
+
+    Args:
+        model, *inputs, kwargs, config, backward, dynamic: As ``summary`` has them; the model may be what
+            ``torch.compile`` made, of a module with the options of its backend.
+        soc: A chip such as ``Ascend910B3``, or a family.
+        sizes: Symbolic size to its value, or to several (gears); by default those of the inputs.
+        by: What tables add up: ``operator``, ``module``, ``line`` or ``node``.
+        calibrate: A table of measured times, such as ``op_summary.csv``.
+        compare: Plans beside this one, each with one thing changed: ``soc=ascend950``, ``s0=8192``.
+        aicore_num: Limit of cube and vector cores, ``12|24``.
+        memory_limit: ``ok`` is false if more is needed: ``64GiB``.
+
+    Errors: ConfigError GE1047 if the model cannot be traced, GE1049 for a value that is not understood; GraphError
+    GE3073 for a chip without figures.
+    """
+    from tair_debug import plan_request as request
+    from tair_debug.options import Asked
+
+    values = {name: (size,) if isinstance(size, int) else tuple(size) for name, size in sizes.items()}
+    first = request.Request(
+        models.given(model, inputs, kwargs, config=config), Asked(backward=backward, dynamic=dynamic), soc, values, by,
+        None if calibrate is None else Path(calibrate), aicore_num,
+    )  # fmt: skip
+    limit = request.size_of(memory_limit) if memory_limit else None
+    return request.Plans(request.made([first, *(first.changed(text) for text in compare)]), by, limit)
+
+
+def cost_analysis(
+    model: Callable[..., Any],
+    *inputs: Any,
+    sizes: Mapping[str, int] = {},
+    soc: str | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    config: Any = None,
+    backward: bool = False,
+    dynamic: bool = False,
+) -> dict[str, float]:
+    """Operations and bytes of a model, or of what ``torch.compile`` made of it, under the names that JAX gives them.
+
+    Args:
+        model, *inputs, kwargs, config, backward, dynamic: As ``plan`` has them.
+        sizes: Symbolic size to its value; by default those of the inputs.
+        soc: A chip, to have ``optimal_seconds`` too: a bound by published peaks, in the forms of that chip.
+
+    Returns:
+        ``flops``, ``bytes accessed``, ``unknown operators``, summed over the graphs.
+
+    Errors: ConfigError GE1047 if the model cannot be traced; GraphError GE3073 for a chip without figures.
+    """
+    from tair_debug import plan_request as request
+
+    subject = models.given(model, inputs, kwargs, config=config)
+    return request.cost_analysis(*request.graphs_of(subject, sizes, soc, backward=backward, dynamic=dynamic), soc)
+
+
+def memory_analysis(
+    model: Callable[..., Any],
+    *inputs: Any,
+    sizes: Mapping[str, int] = {},
+    kwargs: Mapping[str, Any] | None = None,
+    config: Any = None,
+    backward: bool = False,
+    dynamic: bool = False,
+) -> MemoryAnalysis:
+    """Memory of a model, or of what ``torch.compile`` made of it, under the names that JAX gives it.
+
+    Args:
+        model, *inputs, kwargs, config, backward, dynamic: As ``plan`` has them.
+        sizes: Symbolic size to its value; by default those of the inputs.
+
+    Returns:
+        Bytes of the graph that needs most.
+
+    Errors: ConfigError GE1047 if the model cannot be traced.
+    """
+    from tair_debug import plan_request as request
+
+    subject = models.given(model, inputs, kwargs, config=config)
+    return request.memory_analysis(*request.graphs_of(subject, sizes, None, backward=backward, dynamic=dynamic))
+
+
 def view(
     model: Callable[..., Any],
     *inputs: Any,
@@ -180,16 +279,19 @@ def check_of(
     oracles = [kernels.oracle(name, place) for name in soc or facts.socs()]
     refused: list[cut.Refused] = []
     graphs_for = _graphs_of(subject, refused, backward, dynamic, fake)
-    reports = [work.examine(graphs_for(oracle), oracle) for oracle in oracles]
+    reports = []
+    for oracle in oracles:
+        formed = graphs_for(oracle)
+        reports.append(work.examine(formed.graphs, oracle, formed.choices))
     return work.Checks(facts.origin, reports, bool(soc), strict, refused)
 
 
 def _graphs_of(
     subject: Subject | Graph, refused: list[cut.Refused], backward: bool, dynamic: bool, fake: bool
-) -> Callable[[Oracle | None], list[Graph]]:
+) -> Callable[[Oracle | None], tracing.Formed]:
     """Chip to the finished GE graphs of a model without its refused calls, or to a graph, which no chip changes."""
     if not isinstance(subject, models.Subject):
-        whole = [subject]
+        whole = tracing.Formed([subject])
         return lambda oracle: whole
     captured = tracing.capture(subject, backward=backward, dynamic=dynamic, fake=fake)
     parts = [cut.cut(g.gm) for g in captured]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ge_graph import Graph
@@ -15,6 +15,7 @@ from tair_debug.terminal import Answer, Detail, sentence, table
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from ge_graph.passes import Choice
     from tair_debug.cut import Refused
     from tair_debug.terminal import Part
 
@@ -79,11 +80,13 @@ class CheckReport:
         soc: The chip.
         origin: Where the facts come from.
         rows: Worst first.
+        choices: The operators that took another form for the chip.
     """
 
     soc: str
     origin: str
     rows: list[CheckRow]
+    choices: Sequence[Choice] = ()
 
     @property
     def ok(self) -> bool:
@@ -132,6 +135,10 @@ class CheckReport:
                 values.setdefault(graph, {})[node] = WORDS[row.verdict.state]
         return node_data(values, self.soc)
 
+    def forms(self) -> list[str]:
+        """What took another form for the chip, a line a kind, with what else the chip could run."""
+        return [f"{n} x {text}" for text, n in Counter(map(str, self.choices)).items()]
+
     def unknown(self) -> list[str]:
         """Operators that no facts speak of."""
         return list(dict.fromkeys(r.op for r in self.rows if r.verdict.state == "unknown"))
@@ -146,7 +153,8 @@ class CheckReport:
 
     def as_dict(self) -> dict[str, Any]:
         return {"soc": self.soc, "ok": self.ok, "proven": self.proven, "facts": self.origin, "counts": self.counts(),
-                "strengths": self.strengths(), "rows": [r.as_dict() for r in self.rows]}  # fmt: skip
+                "strengths": self.strengths(), "forms": [asdict(c) for c in self.choices],
+                "rows": [r.as_dict() for r in self.rows]}  # fmt: skip
 
 
 @dataclass(repr=False)
@@ -187,6 +195,7 @@ class Checks(Answer):
             rows = to_table(report, every=detail.every, weak=self.strict, sources=detail.sources)
             if rows is not None:
                 yield rows
+            yield from (sentence(f"form: {text}") for text in report.forms())
             if not detail.every and report.unknown():
                 yield sentence(line(f"unknown: {', '.join(report.unknown())}"))
         if not self.named and not detail.quiet:
@@ -200,7 +209,8 @@ class Checks(Answer):
         return [{"soc": report.soc, **row.as_dict()} for report in self.reports for row in report.rows]
 
 
-def examine(graphs: Iterable[Graph], oracle: Oracle) -> CheckReport:
+def examine(graphs: Iterable[Graph], oracle: Oracle, choices: Sequence[Choice] = ()) -> CheckReport:
+    """The verdicts of a chip on graphs, which were made for it with some choices of forms."""
     rows: dict[tuple[Any, ...], CheckRow] = {}
     for graph in graphs:
         for finding in oracle.check(graph):
@@ -214,7 +224,7 @@ def examine(graphs: Iterable[Graph], oracle: Oracle) -> CheckReport:
                 row.places.append(place)
     order = list(WORDS)
     return CheckReport(
-        oracle.soc, oracle.facts.origin, sorted(rows.values(), key=lambda r: order.index(r.verdict.state))
+        oracle.soc, oracle.facts.origin, sorted(rows.values(), key=lambda r: order.index(r.verdict.state)), choices
     )
 
 

@@ -248,7 +248,8 @@ def compare(
         typer.Option(metavar="CHIP", help="Which operator costs the digits where this chip rounds: ascend910b …"),
     ] = None,
     figures: Annotated[
-        Path | None, typer.Option("--node-data", help="Write the error of each node, for the graphs of dump -t model-explorer.")
+        Path | None,
+        typer.Option("--node-data", help="Write the error of each node, for the graphs of dump -t model-explorer."),
     ] = None,
     as_json: Json = False,
 ) -> int:
@@ -384,13 +385,18 @@ def check(
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit code 1 also for what is not proven: documented only, open, unknown.")
     ] = False,
+    capture: Annotated[
+        bool, typer.Option("--capture", help="What captured graphs need of the chip instead, for each of --sizes.")
+    ] = False,
+    sizes: Annotated[str, typer.Option(help="With --capture: sizes of a batch, '1,2,4,8'.")] = "1",
     against: Annotated[
         bool, typer.Option("--contradictions", help="Only list where --cann and the public evidence disagree.")
     ] = False,
     write_facts: Annotated[Path | None, typer.Option(help="Write the facts for machines without CANN.")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the report as a JSON file.")] = None,
     figures: Annotated[
-        Path | None, typer.Option("--node-data", help="Write the verdict of each node, for the graphs of dump -t model-explorer.")
+        Path | None,
+        typer.Option("--node-data", help="Write the verdict of each node, for the graphs of dump -t model-explorer."),
     ] = None,
     as_json: Json = False,
 ) -> int:
@@ -410,6 +416,8 @@ def check(
         return _contradictions(soc or kernels.facts(cann).socs(), cann or os.environ.get("ASCEND_HOME_PATH"), as_json)
     if not source:
         raise typer.BadParameter(f"missing; {FORMS}, or a graph", param_hint="MODEL|GRAPH")
+    if capture:
+        return _captures(source, asked, detail, soc or ["ascend910b"], sizes, output, as_json)
     if is_model(source):
         subject: Any = asked.subject(source)
     else:
@@ -425,6 +433,27 @@ def check(
     if figures is not None:
         artefacts.folder(figures.parent, "tair check --node-data")
         artefacts.write_text(figures, result.reports[0].node_data(), "tair check --node-data")
+    if output is not None:
+        artefacts.folder(output.parent, "tair check --output")
+        artefacts.write_text(output, json.dumps(result.as_dict(), indent=1) + "\n", "tair check --output")
+    return show(result, detail, as_json)
+
+
+def _captures(
+    source: str, asked: Asked, detail: Detail, socs: Sequence[str], sizes: str, output: Path | None, as_json: bool
+) -> int:
+    """Exit code 1 if something is more than the chip has, or can dead-lock."""
+    from tair_debug import artefacts
+    from tair_debug.captures import captures_of, sizes_of
+
+    if not is_model(source):
+        raise typer.BadParameter(f"takes a model, {FORMS}", param_hint="--capture")
+    if len(socs) != 1:
+        raise typer.BadParameter("with --capture takes one chip", param_hint="--soc")
+    result = captures_of(
+        lambda size: asked.subject(source, size=size), sizes_of(sizes), socs[0], fake=not asked.real,
+        dynamic=asked.dynamic,
+    )  # fmt: skip
     if output is not None:
         artefacts.folder(output.parent, "tair check --output")
         artefacts.write_text(output, json.dumps(result.as_dict(), indent=1) + "\n", "tair check --output")
@@ -487,18 +516,35 @@ def plan(
     first = request.Request(source, asked, soc, request.sizes_of(sizes or ()), by, calibrate, aicore_num)
     limit = request.size_of(memory_limit) if memory_limit else None
     plans = request.made([first, *(first.changed(text) for text in compare_with or ())])
-    written = [] if page is None else request.write_pages(plans[0], page)
-    good = limit is None or all(p.memory_total <= limit for p in plans)
-    if as_json:
-        answer({"ok": good, "memory_limit": limit, "plans": [p.as_dict(by) for p in plans],
-                "written": [str(p) for p in written]})  # fmt: skip
-        return 0 if good else 1
-    request.show(plans, by, console(), say)
-    for path in written:
-        say(f"written: {path}")
-    if not good:
-        say(f" {memory_limit}", "more memory is needed than", "red")
-    return 0 if good else 1
+    found = request.Plans(plans, by, limit, [] if page is None else request.write_pages(plans[0], page))
+    return show(found, Detail(), as_json)
+
+
+@command("How long each operator takes, as a profiler's table and trace.")
+def profile(
+    target: Target,
+    asked: Asked,
+    detail: Detail,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder for table and trace.")] = None,
+    engine: Annotated[str, typer.Option(help="Engine that runs the GE graphs.")] = "cpu",
+    warmup: Annotated[int, typer.Option(min=0, help="Runs before the measured ones.")] = 1,
+    runs: Annotated[int, typer.Option(min=1, help="Measured runs.")] = 1,
+    as_json: Json = False,
+) -> int:
+    """How long each operator of the GE graphs takes on an engine.
+
+    With --output kernel_details.csv and trace_view.json, for Chrome's tracing and Perfetto: GE name, type, stream and
+    order of each operator. What runs on the CANN emulator is profiled by `tair emulate --profile FOLDER`.
+    """
+    from tair_debug import profile as work
+
+    result = work.profile_of(
+        asked.subject(target, real=True), engine=engine, warmup=warmup, runs=runs, backward=asked.backward,
+        dynamic=asked.dynamic,
+    )  # fmt: skip
+    if output is not None:
+        work.write(result, output)
+    return show(result, detail, as_json)
 
 
 @command("Versions, engines, and known mismatches with their cure.")

@@ -16,6 +16,7 @@ import contextlib
 import functools
 import importlib
 import importlib.util
+import inspect
 import json
 import os
 import re
@@ -30,6 +31,7 @@ from typing import Any, Final
 import torch
 
 from ge_converters.base.torch_compat import convertible, fake_copy, fake_mode, undrawn
+from ge_converters.base.torch_worlds import uncompiled
 from ge_graph import escape
 from ge_graph.errors import ConfigError
 from tair_debug.targets import FORMS, HUB, by_import
@@ -57,7 +59,9 @@ class Subject:
     config: Any = None
 
 
-def load(target: str, inputs: Sequence[str] = (), *, fake: bool = True, config: str | None = None) -> Subject:
+def load(
+    target: str, inputs: Sequence[str] = (), *, fake: bool = True, config: str | None = None, size: int | None = None
+) -> Subject:
     """Make the model that a command line names.
 
     Args:
@@ -65,6 +69,8 @@ def load(target: str, inputs: Sequence[str] = (), *, fake: bool = True, config: 
         inputs: ``float32(4, 8)`` and the like, in place of the inputs that the factory gives.
         fake: Run the factory with tensors that have no data.
         config: ``FILE.py:factory`` of a function that returns the CompilerConfig to compile with.
+        size: Of a batch: what a factory with an argument is called with; else the leading size of the inputs that have
+            the first one's.
 
     Errors: ConfigError GE1043 if the file, the function or what it returns does not do.
     """
@@ -75,10 +81,14 @@ def load(target: str, inputs: Sequence[str] = (), *, fake: bool = True, config: 
             stack.enter_context(mode)
             stack.enter_context(convertible(mode))
             stack.enter_context(undrawn())
-        made = _made(target, factory, "; try it with real tensors (--real)" if fake else "")
+        takes_size = size is not None and _takes_argument(factory)
+        call = functools.partial(factory, size) if takes_size else factory
+        made = _made(target, call, "; try it with real tensors (--real)" if fake else "")
         subject = _subject(target, made)
         if inputs:
             subject.args, subject.kwargs = tuple(parse_input(text) for text in inputs), {}
+        if size is not None and not takes_size:
+            _resize(target, subject, size)
         if fake:
             _leave_meta(subject)
     subject.config = None if config is None else config_of(config)
@@ -92,11 +102,14 @@ def given(
     """A model that exists, as a subject; with ``fake`` a copy without data, so that nothing is computed.
 
     Args:
-        model: A module or a function.
+        model: A module or a function, or what ``torch.compile`` made of it.
         args, kwargs: Its inputs.
         fake: Whether the copy is wanted. A function is not copied: real tensors that it holds count as fake ones.
-        config: The CompilerConfig to compile with.
+        config: The CompilerConfig to compile with; None takes that of a compiled module's backend.
     """
+    model, backend = uncompiled(model)
+    if config is None:
+        config = getattr(backend, "keywords", {}).get("compiler_config")
     name = escape.line(getattr(model, "__name__", type(model).__name__), 200)
     subject = Subject(model, tuple(args), dict(kwargs or {}), name, config)
     if fake:
@@ -120,6 +133,29 @@ def config_of(target: str) -> Any:
             next="give FILE.py:factory, a function that returns a torchair.CompilerConfig",
         )  # fmt: skip
     return made
+
+
+def _takes_argument(factory: Callable[..., Any]) -> bool:
+    try:
+        kinds = [p.kind for p in inspect.signature(factory).parameters.values()]
+    except (TypeError, ValueError):  # a function without a signature
+        return False
+    return bool(kinds) and kinds[0] in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def _resize(target: str, subject: Subject, size: int) -> None:
+    """Give the inputs another leading size: those that have the first one's."""
+    leaves = torch.utils._pytree.tree_leaves((subject.args, subject.kwargs))
+    batch = next((v.shape[0] for v in leaves if isinstance(v, torch.Tensor) and v.dim()), None)
+    if batch is None:
+        raise _bad(target, "no input has a leading size that could be another one; let the factory take the size")
+
+    def resized(value: torch.Tensor) -> torch.Tensor:
+        same = value.dim() and value.shape[0] == batch
+        return value.new_zeros((size, *value.shape[1:])) if same else value
+
+    move = functools.partial(torch.utils._pytree.tree_map_only, torch.Tensor, resized)
+    subject.args, subject.kwargs = move((subject.args, subject.kwargs))
 
 
 def _leave_meta(subject: Subject) -> None:

@@ -41,11 +41,11 @@ class Asked:
     dynamic: bool = False
     real: bool = False
 
-    def subject(self, target: str, *, real: bool = False) -> Subject:
-        """The model of a command line."""
+    def subject(self, target: str, *, real: bool = False, size: int | None = None) -> Subject:
+        """The model of a command line; ``size`` as ``models.load`` has it."""
         from tair_debug import models
 
-        return models.load(target, self.inputs, fake=not (self.real or real), config=self.config)
+        return models.load(target, self.inputs, fake=not (self.real or real), config=self.config, size=size)
 
     def none_for(self, source: str) -> None:
         """Refuse what acts on a model only, where a file stands in its place."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ge_graph import Graph, Node, escape
 from ge_graph.cost import Memory, MemoryPlan, Shapes, Work, chips, measured, time, work
 from ge_graph.cost.memory import aligned
+from ge_graph.cost.network import NONE as NO_TRAFFIC
 from ge_graph.kernels import Oracle
 from tair_debug.terminal import table
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 BY: Final = ("operator", "module", "line", "node")
-NETWORK: Final = "collectives: the network's speed is not among the figures; their bytes are counted"
+NETWORK: Final = "collectives have no estimate: nobody publishes the rate of their links, or how much they exchange"
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +315,7 @@ def _notes(plan: Plan) -> list[str]:
         notes.append(f"{missing} results have sizes that are not known and count as nothing: {', '.join(names)}")
     open_ = [n for g in plan.graphs for n in g.working() if n.time.how == "unknown"]
     slow = sum(n.state == "aicpu" for n in open_)
-    network = sum(n.work.unit == "network" for n in open_)
+    network = sum(n.state != "aicpu" and n.work.traffic is not NO_TRAFFIC for n in open_)
     if slow:
         notes.append(f"{slow} operators run on AI CPU, of which no figures are published")
     if network:

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ge_graph import Graph, escape, kernels
+from ge_graph import Graph, cost, escape, kernels
 from ge_graph.cost import chips, measured, symbols
 from ge_graph.errors import ConfigError, GraphError
 from tair_debug import artefacts, plan, tracing
 from tair_debug.graph_file import read_graph
 from tair_debug.graph_page import to_html
+from tair_debug.models import Subject
 from tair_debug.options import Asked
 from tair_debug.targets import is_model
+from tair_debug.terminal import Answer, Detail, sentence
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from tair_debug.terminal import Part
 
 _UNITS: Final = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40, "KB": 10**3, "MB": 10**6,
                  "GB": 10**9, "TB": 10**12}  # fmt: skip
@@ -33,7 +36,7 @@ class Request:
     """One plan that is asked for.
 
     Attributes:
-        source: A model, a graph or an archive.
+        source: The name of a model, a graph or an archive, or a model that exists.
         asked: How the model is to be taken.
         soc: The chip.
         sizes: Symbol to its values.
@@ -44,7 +47,7 @@ class Request:
         title: What it is called beside others.
     """
 
-    source: str
+    source: str | Subject
     asked: Asked = Asked()
     soc: str = "ascend910b"
     sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -53,6 +56,11 @@ class Request:
     aicore_num: str = ""
     reuse: bool = True
     title: str = ""
+
+    @property
+    def called(self) -> str:
+        """What messages call the source."""
+        return self.source if isinstance(self.source, str) else self.source.name
 
     def changed(self, text: str) -> Request:
         """The same with one thing changed, as ``--compare`` says it: ``soc=ascend950``, ``s0=8192``.
@@ -127,7 +135,7 @@ def cores_of(text: str) -> tuple[int, int]:
 class _Subject:
     """The graphs of one model, made once for all plans that ask for them."""
 
-    graphs: Callable[[kernels.Oracle | None], list[Graph]]
+    graphs: Callable[[kernels.Oracle | None], tracing.Formed]
     hints: dict[str, int]
     weights: list[set[str]]
     aicore_num: str = ""
@@ -143,7 +151,7 @@ def made(requests: Sequence[Request]) -> list[plan.Plan]:
     subjects: dict[Any, _Subject] = {}
     plans = []
     for each in requests:
-        key = (each.source, each.asked)
+        key = (each.source if isinstance(each.source, str) else id(each.source), each.asked)
         if key not in subjects:
             subjects[key] = _subject(each)
         plans.append(_made(each, subjects[key]))
@@ -160,13 +168,11 @@ def _made(request: Request, subject: _Subject) -> plan.Plan:
                 "GE3073", f"{limit} {name.replace('_', ' ')} asked for, {figures.chip} has {has:.0f}; GE refuses that",
                 next="ask for fewer",
             )  # fmt: skip
-    try:
-        oracle: kernels.Oracle | None = kernels.oracle(figures.family)
-    except GraphError:  # figures are known, kernels are not: units are by operator alone
-        oracle = None
+    oracle = _oracle(figures)
     times = None if request.calibrate is None else measured.read(request.calibrate)
     shares = {} if times is None else plan.calibrated(times, figures)
-    graphs = subject.graphs(oracle)
+    formed = subject.graphs(oracle)
+    graphs = formed.graphs
     known = {s for g in graphs for s in symbols(g)}
     strange = [name for name in request.sizes if name not in known]
     if strange:
@@ -174,19 +180,28 @@ def _made(request: Request, subject: _Subject) -> plan.Plan:
     open_ = sorted(known - request.sizes.keys() - subject.hints.keys())
     if open_:
         raise GraphError(
-            "GE3072", f"{escape.line(request.source, 300)}: sizes are open: {', '.join(open_)}",
+            "GE3072", f"{escape.line(request.called, 300)}: sizes are open: {', '.join(open_)}",
             next=f"give their values: --size {open_[0]}=128",
         )  # fmt: skip
     settings = plan.Settings(figures, oracle, request.sizes, limits, request.reuse, times, shares)
-    return plan.of(graphs, settings, title=request.title, hints=subject.hints, weights=subject.weights)
+    found = plan.of(graphs, settings, title=request.title, hints=subject.hints, weights=subject.weights)
+    found.notes += [f"form: {count} x {choice}" for choice, count in Counter(map(str, formed.choices)).items()]
+    return found
+
+
+def _oracle(figures: chips.Figures) -> kernels.Oracle | None:
+    try:
+        return kernels.oracle(figures.family)
+    except GraphError:  # figures are known, kernels are not: units are by operator alone
+        return None
 
 
 def _subject(request: Request) -> _Subject:
-    if not is_model(request.source):
-        graph = read_graph(_file(Path(request.source)))
-        return _Subject(lambda oracle: [graph], {}, [])
-    asked = request.asked
-    subject = asked.subject(request.source)
+    asked, source = request.asked, request.source
+    if isinstance(source, str) and not is_model(source):
+        graph = read_graph(_file(Path(source)))
+        return _Subject(lambda oracle: tracing.Formed([graph]), {}, [])
+    subject = asked.subject(source) if isinstance(source, str) else source
     aicore_num = "" if subject.config is None else str(subject.config.ge_config.aicore_num.value or "")
     captured = tracing.capture(subject, backward=asked.backward, dynamic=asked.dynamic, fake=not asked.real)
     hints: dict[str, int] = {}
@@ -211,16 +226,77 @@ def write_pages(made_plan: plan.Plan, path: Path) -> list[Path]:
     return paths
 
 
-def show(plans: Sequence[plan.Plan], by: str, out: Console, say: Callable[[str], None]) -> None:
-    """For people: the answers, the table, what is left out, and what each figure is."""
-    for line in plan.headlines(plans[0]):
-        say(line)
-    out.print(plan.to_table(plans[0], by))
-    if len(plans) > 1:
-        out.print(plan.beside(plans))
-    for note in dict.fromkeys(note for each in plans for note in each.notes):
-        say(f"note: {note}")
-    for origin in dict.fromkeys(origin for each in plans for origin in each.origins):
-        say(origin)
-    for name, value in plans[0].shares.items():
-        say(f"calibrated: {name} {value:.3g}")
+@dataclass(repr=False)
+class Plans(Answer):
+    """Plans side by side, the first one in full.
+
+    Attributes:
+        plans: The plans.
+        by: What tables add up.
+        limit: Bytes that no plan may exceed, by the estimate.
+        written: Pages that were written.
+    """
+
+    plans: list[plan.Plan]
+    by: str = "operator"
+    limit: int | None = None
+    written: list[Path] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether no plan needs more memory than the limit."""
+        return self.limit is None or all(p.memory_total <= self.limit for p in self.plans)
+
+    def parts(self, detail: Detail = Detail()) -> Iterator[Part]:
+        """The answers, the table, what is left out, and what each figure is."""
+        yield from (sentence(line) for line in plan.headlines(self.plans[0]))
+        yield plan.to_table(self.plans[0], self.by)
+        if len(self.plans) > 1:
+            yield plan.beside(self.plans)
+        for note in dict.fromkeys(note for each in self.plans for note in each.notes):
+            yield sentence(f"note: {note}")
+        for origin in dict.fromkeys(origin for each in self.plans for origin in each.origins):
+            yield sentence(origin)
+        for name, value in self.plans[0].shares.items():
+            yield sentence(f"calibrated: {name} {value:.3g}")
+        for path in self.written:
+            yield sentence(f"written: {path}")
+        if not self.ok:
+            yield sentence(f" {plan.size_text(self.limit)}", "more memory is needed than", "red")
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"ok": self.ok, "memory_limit": self.limit, "plans": [p.as_dict(self.by) for p in self.plans],
+                "written": [str(p) for p in self.written]}  # fmt: skip
+
+    def records(self) -> list[dict[str, Any]]:
+        return [
+            {"title": each.title, "graph": graph.graph.name, **group.as_dict()}
+            for each in self.plans
+            for graph in each.graphs
+            for group in graph.groups(self.by)
+        ]
+
+
+def graphs_of(
+    subject: Subject, sizes: Mapping[str, int], soc: str | None, *, backward: bool, dynamic: bool
+) -> tuple[list[Graph], dict[str, int]]:
+    """The graphs of a model in the forms of a chip, and the values of all of their sizes.
+
+    Errors: as ``made``.
+    """
+    own = _subject(Request(subject, Asked(backward=backward, dynamic=dynamic)))
+    oracle = None if soc is None else _oracle(chips.figures(soc))
+    return own.graphs(oracle).graphs, {**own.hints, **sizes}
+
+
+def cost_analysis(graphs: Sequence[Graph], sizes: Mapping[str, int], soc: str | None) -> dict[str, float]:
+    """Sums over graphs under the names of JAX, see ``ge_graph.cost.cost_analysis``."""
+    total: Counter[str] = Counter()
+    for graph in graphs:
+        total.update(cost.cost_analysis(graph, sizes, soc))
+    return dict(total)
+
+
+def memory_analysis(graphs: Sequence[Graph], sizes: Mapping[str, int]) -> cost.MemoryAnalysis:
+    """Memory of the graph that needs most, under the names of JAX, see ``ge_graph.cost.memory_analysis``."""
+    return max((cost.memory_analysis(g, sizes) for g in graphs), key=lambda found: found.peak_memory_in_bytes)

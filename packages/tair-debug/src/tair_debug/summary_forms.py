@@ -55,7 +55,9 @@ class Summary(Answer):
 
     def parts(self, detail: Detail = Detail()) -> Iterator[Part]:
         graphs = f"{self.graphs} graphs" if self.graphs != 1 else "1 graph"
-        yield sentence(f" {told(lead(self.rows))} {told(graphs)}.", f"{escape.line(self.name)}:", "green" if self.ok else "red")
+        yield sentence(
+            f" {told(lead(self.rows))} {told(graphs)}.", f"{escape.line(self.name)}:", "green" if self.ok else "red"
+        )
         if detail.quiet:
             return
         if self.breaks:

@@ -25,6 +25,7 @@ from tair_debug.models import Subject
 
 if TYPE_CHECKING:
     from ge_graph.kernels import Oracle
+    from ge_graph.passes import Choice
 
 COMPILER: Final = "tair_debug.compiler"
 _NO_INPUT: Final = "missing"  # Python's word for arguments that nobody gave
@@ -48,7 +49,9 @@ class Captured:
     weights: set[str] = field(default_factory=set)
 
 
-def run_with(subject: Subject, compiled: Compiled, *, backward: bool = False, dynamic: bool = False) -> Any:
+def run_with(
+    subject: Subject, compiled: Compiled, *, backward: bool = False, dynamic: bool = False, device_kernels: bool = False
+) -> Any:
     """Trace a model to ATen and run it, each graph through what ``compiled`` makes of it.
 
     The graphs have been through the FX passes that a compilation runs, if torchair is installed.
@@ -58,6 +61,8 @@ def run_with(subject: Subject, compiled: Compiled, *, backward: bool = False, dy
         compiled: Gets a graph and its phase, returns what to call with the graph's inputs.
         backward: Also run the backward pass of the sum of all floating point results.
         dynamic: Trace with symbolic sizes.
+        device_kernels: Leave whole what eager operators of the device compute, and writes of inputs in the graph, as
+            captured graphs do; ``subject.config`` says of which kind.
 
     Returns:
         What the model returns.
@@ -66,6 +71,7 @@ def run_with(subject: Subject, compiled: Compiled, *, backward: bool = False, dy
     from ge_converters.decompose.whole import KeepWhole
 
     prepare = of_compiler("prepare")
+    writes = device_kernels and bool(subject.config.experimental_config.keep_inference_input_mutation)
 
     def compiler(phase: str) -> Any:
         def compile_one(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
@@ -80,8 +86,8 @@ def run_with(subject: Subject, compiled: Compiled, *, backward: bool = False, dy
     def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
         return run_aot(
             gm, example_inputs, forward=compiler("forward"), backward=compiler("backward"),
-            inference=compiler("forward"), decompositions=decomposition_table({}),
-            keep_inference_input_mutations=False, more={}, tracing=KeepWhole(),
+            inference=compiler("forward"), decompositions=decomposition_table({}, device_kernels=device_kernels),
+            keep_inference_input_mutations=writes, more={}, tracing=KeepWhole(),
         )  # fmt: skip
 
     with torch.enable_grad() if backward else torch.no_grad():
@@ -141,7 +147,9 @@ def breaks() -> Iterator[list[Break]]:
         found.append(Break(lines[0] if lines else "", hints, source, (frame.line or "") if frame is not None else ""))
 
 
-def capture(subject: Subject, *, backward: bool = False, dynamic: bool = False, fake: bool = True) -> list[Captured]:
+def capture(
+    subject: Subject, *, backward: bool = False, dynamic: bool = False, fake: bool = True, device_kernels: bool = False
+) -> list[Captured]:
     """The ATen graphs of a model, in the order they are needed; nothing is computed if ``fake``.
 
     Errors: ConfigError GE1047 if the model cannot be traced.
@@ -167,7 +175,7 @@ def capture(subject: Subject, *, backward: bool = False, dynamic: bool = False, 
         return call
 
     with _mode_of(subject) if fake else contextlib.nullcontext(), traceable(subject, fake=fake):
-        run_with(subject, keep, backward=backward, dynamic=dynamic)
+        run_with(subject, keep, backward=backward, dynamic=dynamic, device_kernels=device_kernels)
     return graphs
 
 
@@ -207,21 +215,28 @@ def _mode_of(subject: Subject) -> Any:
     return fake_mode(beside_real=True)
 
 
-def to_ge(gm: torch.fx.GraphModule, name: str, oracle: Oracle | None = None) -> tuple[Graph, Graph]:
+def to_ge(
+    gm: torch.fx.GraphModule, name: str, oracle: Oracle | None = None, say: Callable[[Choice], None] | None = None
+) -> tuple[Graph, Graph]:
     """The GE graph of an ATen graph as converted, and after the GE passes and verification.
 
     Args:
         gm: The ATen graph.
         name: Name of the GE graph.
-        oracle: The chip whose forms of operators are taken; None leaves them as they are everywhere.
+        oracle: The chip whose forms of operators are taken, the least expensive ones by its figures; None leaves them
+            as they are everywhere.
+        say: Told of each operator that took another form.
 
     Errors: LoweringError for what cannot be lowered, GraphError for what GE would refuse.
     """
     from ge_converters.conversion import convert_graph
     from ge_converters.lowering import lower
     from ge_graph import passes
+    from ge_graph.cost import forms
 
-    chosen = passes.DEFAULT if oracle is None else passes.for_chip(oracle)
+    chosen: Sequence[passes.Pass] = passes.DEFAULT
+    if oracle is not None:
+        chosen = passes.for_chip(oracle, price=forms.price(oracle.soc, size_hints(gm)), say=say)
     with real_values():
         made = convert_graph(gm, name=name, prepare=lambda lowered: (lowered, chosen)).graph
         return lower(gm, name=name).graph, made
@@ -243,7 +258,20 @@ def size_hints(gm: torch.fx.GraphModule) -> dict[str, int]:
     return found
 
 
-def for_chips(gms: Sequence[torch.fx.GraphModule]) -> Callable[[Oracle | None], list[Graph]]:
+@dataclass(frozen=True)
+class Formed:
+    """GE graphs in the forms of a chip.
+
+    Attributes:
+        graphs: The graphs.
+        choices: The operators that took another form, and what else they could have taken.
+    """
+
+    graphs: list[Graph]
+    choices: list[Choice] = field(default_factory=list)
+
+
+def for_chips(gms: Sequence[torch.fx.GraphModule]) -> Callable[[Oracle | None], Formed]:
     """Chip to the finished GE graphs of some ATen graphs, in the forms that it takes; None takes them as they are.
 
     Errors: as ``to_ge``.
@@ -252,13 +280,15 @@ def for_chips(gms: Sequence[torch.fx.GraphModule]) -> Callable[[Oracle | None], 
 
     plain = [to_ge(gm, f"graph_{i}")[1] for i, gm in enumerate(gms, 1)]
 
-    def graphs(oracle: Oracle | None) -> list[Graph]:
+    def graphs(oracle: Oracle | None) -> Formed:
         if oracle is None:
-            return plain
+            return Formed(plain)
         step = FitChip(oracle)
-        return [
-            to_ge(gm, f"graph_{i}", oracle)[1] if step.concerns(made) else made
+        choices: list[Choice] = []
+        made = [
+            to_ge(gm, f"graph_{i}", oracle, choices.append)[1] if step.concerns(made) else made
             for i, (gm, made) in enumerate(zip(gms, plain), 1)
         ]
+        return Formed(made, choices)
 
     return graphs

@@ -12,6 +12,7 @@ import torch
 
 from ge_graph import Provenance
 from ge_graph.builder import ONLY_INT
+from ge_graph.ir import OwnCall
 
 _FRAME: Final = re.compile(
     r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)(?:\n\s+(?P<code>[^\n]*))?'
@@ -80,13 +81,19 @@ class FxProvenance(Provenance):
         texts: Texts that the nodes of its graph have in common.
     """
 
-    __slots__ = ("_node", "_texts")
+    __slots__ = ("_node", "_texts", "own_call")
     _node: torch.fx.Node
     _texts: Texts
+    own_call: OwnCall | None
 
     def __init__(self, node: torch.fx.Node, texts: Texts | None = None) -> None:
         _set_node(self, node)
         _set_texts(self, Texts() if texts is None else texts)
+        _set_call(self, None)
+
+    def stands_for(self, call: OwnCall) -> None:
+        """Note the call of a user's operator that a node stands for."""
+        _set_call(self, call)
 
     @property
     def fx_name(self) -> str:
@@ -131,6 +138,7 @@ class FxProvenance(Provenance):
 # The attributes do not change once they are set; setting them past the check of that is half of making one.
 _set_node: Final = FxProvenance.__dict__["_node"].__set__
 _set_texts: Final = FxProvenance.__dict__["_texts"].__set__
+_set_call: Final = FxProvenance.__dict__["own_call"].__set__
 
 
 def target_name(target: Any) -> str:

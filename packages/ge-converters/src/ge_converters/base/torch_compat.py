@@ -686,16 +686,11 @@ def carry_in_bundles(kind: str, take: Callable[[str, bytes], None]) -> None:
     Args:
         take: Called with key and content of each entry in a bundle.
     """
-    try:
-        from torch.compiler import _cache
-        from torch.compiler._cache import CacheArtifact
-    except ImportError:
-        return
-    factory: Any = getattr(_cache, "CacheArtifactFactory", None)  # since torch 2.8, where others may have kinds
-    if factory is None or kind in factory._artifact_types:
+    bundles = _bundles()
+    if bundles is None or kind in bundles.CacheArtifactFactory._artifact_types:
         return
 
-    class Entry(CacheArtifact):  # type: ignore[misc]
+    class Entry(bundles.CacheArtifact):  # type: ignore[misc, name-defined]
         def populate_cache(self) -> None:
             take(self.key, self.content)
 
@@ -703,18 +698,27 @@ def carry_in_bundles(kind: str, take: Callable[[str, bytes], None]) -> None:
         def type() -> str:
             return kind
 
-    factory.register(Entry)
+    bundles.CacheArtifactFactory.register(Entry)
 
 
 def put_into_bundle(kind: str, key: str, content: bytes) -> None:
     """Let ``torch.compiler.save_cache_artifacts`` carry a cache entry; nothing where torch has no bundles."""
-    try:
-        from torch.compiler import _cache
-        from torch.compiler._cache import CacheArtifactManager
-    except ImportError:
-        return
-    if hasattr(_cache, "CacheArtifactFactory"):
-        CacheArtifactManager.record_artifact(kind, key, content)
+    bundles = _bundles()
+    if bundles is not None:
+        bundles.CacheArtifactManager.record_artifact(kind, key, content)
+
+
+def _bundles() -> Any:
+    """torch's module of cache bundles; None before torch 2.8, where others have no kinds of entries.
+
+    In 2.7 the module must not be asked for either: imported before dynamo it needs dynamo, which needs it, and what is
+    left of the failed import then stops dynamo for the rest of the process.
+    """
+    if _VERSION < "2.8":
+        return None
+    from torch.compiler import _cache
+
+    return _cache
 
 
 def aot_settings() -> str:

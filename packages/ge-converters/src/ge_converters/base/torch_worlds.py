@@ -70,3 +70,26 @@ def local_part(value: Any) -> Any:
 def is_partial(value: Any) -> bool:
     """Whether a DTensor holds summands, of which nobody expects the whole value."""
     return any(p.is_partial() for p in getattr(value, "placements", ()))
+
+
+def uncompiled(fn: Any) -> tuple[Any, Any]:
+    """What ``torch.compile`` was given: the model and the backend.
+
+    The backend is None of a compiled function, which does not show it, and of what nobody compiled.
+    """
+    backend = getattr(getattr(fn, "dynamo_ctx", None), "callback", None)
+    while backend is not None:
+        # older versions of torch call a wrapped backend as they call a wrapped function
+        names = ("_torchdynamo_orig_backend", "_torchdynamo_orig_callable", "compiler_fn")
+        inner = next((getattr(backend, name) for name in names if getattr(backend, name, None) is not None), None)
+        if inner is None:
+            break
+        backend = inner
+    seen: set[int] = set()
+    while id(fn) not in seen:  # what is compiled twice has two wrappers
+        seen.add(id(fn))
+        if isinstance(fn, torch.nn.Module):  # not by the mark of functions, which may be that of its forward
+            fn = getattr(fn, "_orig_mod", fn)
+        else:
+            fn = getattr(fn, "__dict__", {}).get("_torchdynamo_orig_callable") or fn
+    return fn, backend

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from functools import lru_cache
 from typing import Any, Final
@@ -9,6 +10,7 @@ from typing import Any, Final
 import torch
 
 from ge_converters.base.dtypes import cast, dtype_promote, to_ge, to_torch
+from ge_converters.base.errors import Refusal
 from ge_converters.emit.compute_types import carried, carrier
 from ge_graph import DataType, Tensor
 from ge_graph import ops as ge
@@ -29,6 +31,31 @@ def as_number(value: Any, dtype: DataType) -> Any:
         return value
     whole = int(value)
     return whole % 2**dtype.bits if whole < 0 and dtype.short.startswith("u") else whole
+
+
+def wrapped(value: Any, dtype: DataType) -> Any:
+    """A Python number as an operand of eager's arithmetic and comparisons: one of 64 bits, cut to the element type."""
+    value = as_number(value, dtype)
+    if isinstance(value, bool) or not isinstance(value, int) or not dtype.is_integer or not -(2**63) <= value < 2**64:
+        return value  # eager refuses a number that 64 bits do not hold, and so does the constant
+    cut = value % 2**dtype.bits
+    return cut - 2**dtype.bits if cut >= 2 ** (dtype.bits - 1) and not dtype.short.startswith("u") else cut
+
+
+def as_content(value: Any, dtype: DataType) -> Any:
+    """``as_number`` for a number that fills memory or bounds it.
+
+    Raises:
+        Refusal: For a float that the type does not hold, where eager raises and a constant would be infinite.
+    """
+    value = as_number(value, dtype)
+    if isinstance(value, float) and dtype.is_float and math.isfinite(value):
+        largest = torch.finfo(to_torch(dtype)).max
+        if abs(value) > largest:
+            raise Refusal(
+                f"{value!r} does not fit {dtype.name}, whose largest number is {largest!r}; eager refuses it too"
+            )
+    return value
 
 
 def is_exact(value: Any, dtype: DataType) -> bool:
@@ -55,6 +82,7 @@ def _single(value: float) -> float:
 
 # Beside a half tensor eager keeps a Python number in float32 for these, and rounds it to the half type for all others.
 _KEEPS_NUMBERS: Final = frozenset({"Mul", "RealDiv"})
+_BOUNDS: Final = frozenset({"Maximum", "Minimum"})  # of clamp: eager refuses one that the type does not hold
 
 
 def compute_type(dtype: DataType, *operands: Any) -> DataType:
@@ -68,7 +96,8 @@ def arithmetic(op: str, a: Any, b: Any, dtype: DataType) -> Tensor:
     """``op`` on two operands, numbers or tensors, with a result of ``dtype`` as eager computes it."""
     wanted = compute_type(dtype, a, b) if op in _KEEPS_NUMBERS else dtype
     inner = carrier(op, wanted)
-    x, y = dtype_promote(as_number(a, dtype), as_number(b, dtype), target_dtype=inner)
+    number = as_number if op in _BOUNDS else wrapped
+    x, y = dtype_promote(number(a, dtype), number(b, dtype), target_dtype=inner)
     return cast(getattr(ge, op)(x, y), dtype)
 
 

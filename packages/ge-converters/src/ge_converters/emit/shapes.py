@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ge_converters.base.dtypes import dtype_promote
-from ge_converters.emit.arithmetic import as_number
+from ge_converters.emit.arithmetic import as_content
 from ge_converters.emit.compute_types import carrier, carry, move
 from ge_graph import DataType, Tensor
 from ge_graph import ops as ge
@@ -95,7 +95,7 @@ def own(x: Tensor) -> Tensor:
 
 def filled(sizes: Sequence[Any], value: Any, dtype: DataType) -> Tensor:
     """A tensor of these sizes with one value; a scalar is a plain constant."""
-    scalar: Tensor = dtype_promote(as_number(value, dtype), target_dtype=dtype)
+    scalar: Tensor = dtype_promote(as_content(value, dtype), target_dtype=dtype)
     return ge.Fill(shape_operand(sizes), scalar) if len(sizes) else scalar
 
 

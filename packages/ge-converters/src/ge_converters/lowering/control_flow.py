@@ -3,6 +3,8 @@
     cond            -> If                        while_loop             -> While
     invoke_subgraph -> PartitionedCall           scan, map, associative_scan -> While
 
+A region that is called several times is walked once: all its calls hold one GE graph.
+
 A traced function gets every value that it closes over as an operand, sizes included, so an inner graph is walked like
 an outer one; a symbol that it needs all the same is handed in after the operands. An operand that no graph reads is
 left out, and a result that is an operand in every branch (or in every round) is that operand.
@@ -48,6 +50,7 @@ class InnerGraph:
         results: FX results of the traced function as they became: tensors, numbers or None.
         returned: The FX values after them.
         position: FX placeholder to position of the operand.
+        finished: Whether its Data nodes and outputs are in their places; later calls take it as it is.
     """
 
     graph: Graph
@@ -55,6 +58,8 @@ class InnerGraph:
     results: list[Any] = field(default_factory=list)
     returned: list[Any] = field(default_factory=list)
     position: dict[torch.fx.Node, int] = field(default_factory=dict)
+
+    finished: bool = False
 
     def forwarded(self, k: int) -> int | None:
         """The operand that result ``k`` is, None if it is computed."""
@@ -98,6 +103,21 @@ class Lowering:
 
     # -- inner graphs -------------------------------------------------------------------------------------------------
 
+    def region(self, function: Any, name: str) -> InnerGraph:
+        """As ``trace``; a function that another call has walked in the same scopes is not walked again."""
+        known = self.walk.regions
+        gm = self.walk.env[function] if isinstance(function, torch.fx.Node) else function
+        key = (gm, tuple(self.walk.graph.scope_attrs.items()))
+        inner = None if known is None else known.get(key)
+        if inner is None:
+            inner = self.trace(gm, name)
+            if known is not None and not self.walk.problems:
+                known[key] = inner
+        for symbol in inner.data:
+            if not isinstance(symbol, int):
+                self._symbol(inner, symbol)
+        return inner
+
     def trace(
         self,
         function: Any,
@@ -120,7 +140,7 @@ class Lowering:
         walk = type(self.walk)(gm, f"{self.walk.graph.name}_{self.node.name}_{name}", self.walk.registry,
                                self.walk.specialise)  # fmt: skip
         inner = InnerGraph(walk.graph)
-        walk.graph.scope_attrs = dict(self.walk.graph.scope_attrs)
+        walk.graph.scope_attrs, walk.regions = dict(self.walk.graph.scope_attrs), self.walk.regions
         walk.context.outer = lambda symbol: self._symbol(inner, symbol)
         placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
         with building(walk.graph):
@@ -246,7 +266,8 @@ class Lowering:
             make: Called with operands, graphs by slot and number of results; gives the node's results.
         """
         metas = list(self.node.meta["val"])
-        inner = [self.trace(function, slot) for slot, function in functions]
+        walk = self.trace if len(functions) > 1 else self.region
+        inner = [walk(function, slot) for slot, function in functions]
         if self.walk.problems:
             return tuple(map(self.walk.stand_in, metas))
         if any(len(i.results) != len(metas) for i in inner):
@@ -263,11 +284,14 @@ class Lowering:
                 wanted.append((k, spec))
         if not wanted:
             return tuple(final)
-        for each in inner:
+        new = [each for each in inner if not each.finished]
+        for each in new:
             self.results(each, wanted)
         keys = list(dict.fromkeys(key for each in inner for key in each.data))
         given = {k: self.symbols[k] if k in self.symbols else self.value(operands[k]) for k in keys}
-        self.align(inner, keys, given)
+        self.align(new, keys, given)
+        for each in new:
+            each.finished = True
         graphs = {slot: i.graph for (slot, _), i in zip(functions, inner)}
         made = make([given[k] for k in keys], graphs, len(wanted))
         for (k, _), tensor in zip(wanted, self.named(made, [metas[k] for k, _ in wanted])):

@@ -25,6 +25,7 @@ from ge_converters.lowering import (
     conversion_log,
     higher_order,
     memory_ops,
+    own_calls,
     problems,
     specialise,
     symbols,
@@ -97,6 +98,8 @@ def lower(
     """
     start = time.perf_counter()
     walk = GraphLowering(gm, name, REGISTRY if registry is None else registry, specialise)
+    if keep_values:
+        walk.regions = None  # what a region's values become is wanted for each call of it
     with building(walk.graph), no_collection():
         lowered = walk.run()
     if keep_values:
@@ -136,6 +139,7 @@ class GraphLowering:
         self.fx_index: dict[FxNode, int] = {}
         self.updates: dict[FxNode, Any] = {}
         self.bodies: list[control_flow.LoweredBody] = []
+        self.regions: dict[Any, control_flow.InnerGraph] | None = {}  # what was walked; None: walk each call anew
         self.inner_calls = 0  # call_function nodes in graphs of nodes
         self.items: set[Any] = set()  # symbols that stand for an element of a tensor
         self.texts = Texts()
@@ -246,6 +250,8 @@ class GraphLowering:
         first = len(self.graph.nodes)
         try:
             self.env[node] = self._lower_call(node) if self.specialise else self.lower_call(node)
+            if own_calls.is_own(node.target):
+                own_calls.note(self.graph, first, node.target, node.args, node.kwargs, self.context.argument)
             if self._logs:
                 conversion_log.converted(node, self.env, self.graph, first)
         except Refusal as refusal:

@@ -9,6 +9,7 @@ import torch
 
 from ge_converters.base.errors import Refusal
 from ge_converters.base.operators import aten
+from ge_converters.lowering import own_calls
 from ge_converters.lowering.calls import Caller, parameters_of
 from ge_converters.lowering.context import Unproduced
 from ge_converters.lowering.effects import OpenScopes
@@ -129,6 +130,8 @@ def _functionalized(caller: Caller, node: torch.fx.Node, parts: Any) -> Any:
     first = len(caller.graph.nodes)
     own = None if not returns else values[0] if returns == 1 else values[:returns]
     result, extra = _run(caller, node, entry, kwargs, own, len(written))
+    if own_calls.is_own(op):
+        own_calls.note(caller.graph, first, op, (), kwargs, caller.context.argument)
     for k, (view, copy) in enumerate(written):
         new = extra[k] if extra else _new_value(caller, copy, first, entry.name)
         caller.checked(node, entry, new, TensorSpec(copy.dtype, copy.known_shape or ()))

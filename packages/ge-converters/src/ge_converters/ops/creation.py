@@ -12,7 +12,7 @@ from ge_converters.base.dtypes import cast, dtype_promote
 from ge_converters.base.errors import Refusal
 from ge_converters.base.operators import aten, prims
 from ge_converters.base.support import BF16, BOOL, F16, F32, I32, I64, Support
-from ge_converters.emit.arithmetic import arithmetic, as_number
+from ge_converters.emit.arithmetic import arithmetic, as_content, as_number
 from ge_converters.emit.compute_types import carrier, move
 from ge_converters.emit.shapes import filled, permuted
 from ge_converters.registry import declare_supported, register_fx_node_ge_converter
@@ -100,7 +100,7 @@ def full_like(self: Tensor, fill_value: Any, *, dtype: Any = None, meta_outputs:
     """
     if all(isinstance(s, int) for s in meta_outputs.size):
         return filled(meta_outputs.size, fill_value, meta_outputs.dtype)
-    scalar = dtype_promote(as_number(fill_value, meta_outputs.dtype), target_dtype=meta_outputs.dtype)
+    scalar = dtype_promote(as_content(fill_value, meta_outputs.dtype), target_dtype=meta_outputs.dtype)
     return ge.Fill(ge.Shape(self, dtype=_D.DT_INT64), scalar)
 
 

@@ -11,7 +11,7 @@ from ge_converters.base.dtypes import cast, dtype_promote, part_type, to_torch
 from ge_converters.base.errors import Refusal
 from ge_converters.base.operators import aten, prims
 from ge_converters.base.support import BF16, BOOL, C64, C128, F16, F32, F64, I32, I64, U8, Support
-from ge_converters.emit.arithmetic import HALF_TYPES, arithmetic, as_number, compute_type, select
+from ge_converters.emit.arithmetic import HALF_TYPES, arithmetic, as_content, as_number, compute_type, select
 from ge_converters.emit.compute_types import carried, carrier
 from ge_converters.registry import declare_supported, register_fx_node_ge_converter
 from ge_graph import DataType, Tensor, TensorSpec
@@ -89,7 +89,8 @@ def add(self: Any, other: Any, alpha: Any = 1, *, meta_outputs: TensorSpec) -> T
     if inner in (_D.DT_FLOAT, *HALF_TYPES):
         x, y, factor = dtype_promote(self, other, alpha, target_dtype=inner)
         return cast(ge.AxpyV2(x, y, factor), dtype)
-    return arithmetic("Add", self, arithmetic("Mul", other, alpha, dtype), dtype)
+    factor = dtype_promote(as_number(alpha, dtype), target_dtype=dtype)  # eager refuses one that the type does not hold
+    return arithmetic("Add", self, arithmetic("Mul", other, factor, dtype), dtype)
 
 
 @register_fx_node_ge_converter(
@@ -418,7 +419,7 @@ def clamp(self: Tensor, min: Any = None, max: Any = None, *, meta_outputs: Tenso
     Emits:  ClipByValueV2 with two numbers; Maximum or Minimum with one.
     """
     dtype = meta_outputs.dtype
-    low, high = as_number(min, dtype), as_number(max, dtype)
+    low, high = as_content(min, dtype), as_content(max, dtype)
     if isinstance(low, Tensor) or isinstance(high, Tensor) or low is None or high is None:
         x = self if low is None else arithmetic("Maximum", self, low, dtype)
         return cast(x if high is None else arithmetic("Minimum", x, high, dtype), dtype)
@@ -495,7 +496,7 @@ def masked_fill(self: Tensor, mask: Tensor, value: Any, *, meta_outputs: TensorS
     Emits:  MaskedFill; SelectV2 for types that MaskedFill does not take.
     """
     dtype = meta_outputs.dtype
-    value = as_number(value, dtype)
+    value = as_content(value, dtype)
     try:
         inner = carrier("MaskedFill", dtype)
     except Refusal:

@@ -11,7 +11,7 @@ from ge_converters.base.dtypes import cast, dtype_promote, to_torch
 from ge_converters.base.errors import Refusal
 from ge_converters.base.operators import aten
 from ge_converters.base.support import BF16, BOOL, F16, F32, F64, I32, I64, Support
-from ge_converters.emit.arithmetic import arithmetic, as_number
+from ge_converters.emit.arithmetic import arithmetic, as_content
 from ge_converters.emit.compute_types import carried, carrier, carry, move, shaped
 from ge_converters.emit.shapes import broadcast, ints, own, permuted
 from ge_converters.emit.table_rows import rows_added
@@ -277,7 +277,7 @@ def scattered(self: Tensor, dim: int, index: Tensor, updates: Tensor, reduction:
 
 
 def _full_like(index: Tensor, value: Any, dtype: DataType) -> Tensor:
-    scalar: Tensor = dtype_promote(as_number(value, dtype), target_dtype=dtype)
+    scalar: Tensor = dtype_promote(as_content(value, dtype), target_dtype=dtype)
     return shaped(ge.Fill(ge.Shape(index, dtype=_D.DT_INT64), scalar), index) if index.rank else scalar
 
 

@@ -94,12 +94,25 @@ def _flat(x: Tensor) -> Tensor:
     return flat
 
 
+def _or_nothing(x: Tensor) -> Tensor:
+    """All elements in a row, or what eager gives for none: NaN; 0, in wide integers the least number."""
+    flat, sizes = _flat(x), x.known_shape or (0,)
+    if all(isinstance(n, int) and n for n in sizes):
+        return flat
+    whole = -(2 ** (x.dtype.bits - 1)) if x.dtype.bits >= 32 else 0
+    none = ge.Const(_NAN if x.dtype.is_float else whole, dtype=x.dtype)
+    missing = ge.Sub(_long(1), ge.Minimum(_size(flat, 0), _long(1)))
+    return _flat(ge.ConcatV2([flat, ge.Fill(ge.Reshape(missing, ints([1])), none)], 0))
+
+
 _ALONG = [
     *(Support(x, d, k) for x in _INPUTS for d, k in ((-1, False), (0, True))),
     Support(F32(), 0),
     *(Support(F32(value=_HOLES[:1]), 1, keep) for keep in (True, False)),
 ]
 _MEDIANS = [
+    *(Support(f(0)) for f in (F32, F16, BF16, F64, I64, I32)),
+    Support(F32(2, 0)),
     *(Support(f(value=_HOLES)) for f in (F32, F16, BF16)),
     *(Support(x) for x in [*_INPUTS, F32(), F32(2, 3, 2)]),
 ]
@@ -121,7 +134,7 @@ def median(self: Tensor, dim: int | None = None, keepdim: bool = False, *, skip:
     Emits:  Sort, GatherV2 or GatherElements.
     """
     if dim is None:
-        return _median(_flat(self), 0, False, skip)[0] if self.rank else self
+        return _median(_or_nothing(self), 0, False, skip)[0] if self.rank else self
     return _median(self, dim % self.rank, keepdim, skip) if self.rank else (self, _long(0))
 
 

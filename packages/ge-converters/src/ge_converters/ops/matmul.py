@@ -189,14 +189,16 @@ def vdot(self: Tensor, other: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
 
 
 @declare_supported([Support(I8(32, 8), I8(8, 16)), Support(I8(32, 8), I8(8, 16, strides=(1, 8)))])
-@register_fx_node_ge_converter(aten._int_mm.default, source="native_functions.yaml: _int_mm; GE MatMulV2")
+@register_fx_node_ge_converter(aten._int_mm.default, source="native_functions.yaml: _int_mm; GE QuantBatchMatmulV3")
 def _int_mm(self: Tensor, mat2: Tensor, *, meta_outputs: TensorSpec) -> Tensor:
     """Shapes: self [n, m]; mat2 [m, p] -> [n, p].
     Dtypes: int8 -> int32.
-    Emits:  MatMulV2.
+    Emits:  QuantBatchMatmulV3, whose scale counts for other results; chips have no int8 kernel of MatMulV2.
     """
     (a, flag_a), (b, flag_b) = before_transpose(self), before_transpose(mat2)
-    result: Tensor = ge.MatMulV2(a, b, transpose_x1=flag_a, transpose_x2=flag_b)
+    one = ge.Const([1.0], dtype=DataType.DT_FLOAT)
+    code = int(meta_outputs.dtype)
+    result: Tensor = ge.QuantBatchMatmulV3(a, b, one, dtype=code, transpose_x1=flag_a, transpose_x2=flag_b)
     return result
 
 

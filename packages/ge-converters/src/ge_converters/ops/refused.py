@@ -18,21 +18,6 @@ _HOST: Final = (
 
 # Reason, and the ops that it holds for; an op without overload stands for all its functional overloads.
 REFUSED: Final[dict[str, tuple[str, ...]]] = {
-    "the degree of the polynomial is an element of a tensor, and with it the number of steps of the recurrence; GE has "
-    f"no operator for it and the graph no loop; {_HOST}": (
-        "special_chebyshev_polynomial_t",
-        "special_chebyshev_polynomial_u",
-        "special_chebyshev_polynomial_v",
-        "special_chebyshev_polynomial_w",
-        "special_hermite_polynomial_h",
-        "special_hermite_polynomial_he",
-        "special_laguerre_polynomial_l",
-        "special_legendre_polynomial_p",
-        "special_shifted_chebyshev_polynomial_t",
-        "special_shifted_chebyshev_polynomial_u",
-        "special_shifted_chebyshev_polynomial_v",
-        "special_shifted_chebyshev_polynomial_w",
-    ),
     "GE has Qr, which gives the factors themselves, no operator for Householder reflectors; use torch.linalg.qr": (
         "geqrf",
     ),

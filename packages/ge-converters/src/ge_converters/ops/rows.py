@@ -15,7 +15,7 @@ import torch
 from ge_converters.base.dtypes import cast, dtype_promote, part_type
 from ge_converters.base.operators import AbsentOperator, aten, prims
 from ge_converters.base.support import BF16, BOOL, F16, F32, F64, I32, I64, Support
-from ge_converters.emit.arithmetic import arithmetic, common_type
+from ge_converters.emit.arithmetic import arithmetic, common_type, wrapped
 from ge_converters.emit.compute_types import carried, carrier
 from ge_converters.registry import ABSENT, REGISTRY, define, register_fx_node_ge_converter
 from ge_graph import DataType, Tensor, TensorSpec
@@ -327,7 +327,7 @@ def _compare(row: Row) -> Callable[..., Tensor]:
         common = common_type(self, other)
         if op == "NotEqual" and common == _BOOL:
             return logical_xor(*dtype_promote(self, other, target_dtype=_BOOL))
-        a, b = dtype_promote(self, other, target_dtype=common)
+        a, b = dtype_promote(wrapped(self, common), wrapped(other, common), target_dtype=common)
         if op == "NotEqual" and common.is_complex:
             unequal: Tensor = ge.LogicalNot(ge.Equal(a, b))
             return unequal

@@ -12,7 +12,7 @@ from ge_converters.base.dtypes import cast, dtype_promote, to_ge
 from ge_converters.base.errors import Refusal
 from ge_converters.base.operators import aten
 from ge_converters.base.support import BF16, BOOL, C64, F16, F32, F64, I32, I64, Support
-from ge_converters.emit.arithmetic import arithmetic, as_number
+from ge_converters.emit.arithmetic import arithmetic, as_content, as_number
 from ge_converters.emit.compute_types import carried, carrier, move
 from ge_converters.emit.shapes import axis_size, broadcast, int_operand, ints, own, permuted
 from ge_converters.registry import declare_supported, register_fx_node_ge_converter
@@ -87,22 +87,42 @@ def reshape(self: Tensor, size: Any, stride: Any = None, *, meta_outputs: Tensor
         Support(F16(2, 4), torch.float32),
         Support(I32(2), torch.int8),
         Support(F32(2), torch.float32),
+        *(Support(BF16(2, 4), t) for t in (torch.int16, torch.float16, torch.int32, torch.uint8)),
+        *(Support(f(2, 4), torch.bfloat16) for f in (F16, F32, I32, I64)),
+        Support(BF16(), torch.int16),
     ]
 )
 @register_fx_node_ge_converter(aten.view.dtype, source="aten view.dtype; GE Bitcast")
 def view_dtype(self: Tensor, dtype: torch.dtype, *, meta_outputs: TensorSpec) -> Tensor:
     """The same bytes read as another type; the last dim takes up a difference in size.
 
-    Errors: Refusal for types that Bitcast does not take (bfloat16).
+    Dtypes: those of Bitcast, and bfloat16, which is the upper half of a float32: its bits go by way of float32.
+    Emits:  Bitcast; Cast, Bitcast, RightShift and Cast to take the bits of bfloat16 out, the same backwards to put
+            them in.
+    Errors: Refusal for other types that Bitcast does not take.
     """
     target = to_ge(dtype)
     if target == self.dtype:
         return self
     domain = schema.require("Bitcast").inputs[0].domain
-    foreign = [d.name for d in (self.dtype, target) if d not in domain]
+    foreign = [d.name for d in (self.dtype, target) if d not in domain and d != _D.DT_BF16]
     if foreign:
         raise Refusal(f"view of {self.dtype.name} as {target.name}: GE Bitcast does not take {', '.join(foreign)}")
-    return ge.Bitcast(self, type=target, keep_dim=target.bits != self.dtype.bits)
+    bits = _bits_of_bfloat16(self) if self.dtype == _D.DT_BF16 else self
+    last = _D.DT_INT16 if target == _D.DT_BF16 else target
+    if bits.dtype != last:
+        bits = ge.Bitcast(bits, type=last, keep_dim=last.bits != bits.dtype.bits)
+    return _bfloat16_of_bits(bits) if target == _D.DT_BF16 else bits
+
+
+def _bits_of_bfloat16(x: Tensor) -> Tensor:
+    whole = ge.Bitcast(cast(x, _D.DT_FLOAT), type=_D.DT_INT32)
+    return cast(ge.RightShift(whole, ge.Const(16, dtype=_D.DT_INT32)), _D.DT_INT16)
+
+
+def _bfloat16_of_bits(bits: Tensor) -> Tensor:
+    whole = ge.LeftShift(cast(bits, _D.DT_INT32), ge.Const(16, dtype=_D.DT_INT32))
+    return cast(ge.Bitcast(whole, type=_D.DT_FLOAT), _D.DT_BF16)
 
 
 # -- unsqueeze, squeeze ----------------------------------------------------------------------------------------------
@@ -552,7 +572,7 @@ def constant_pad_nd(self: Tensor, pad: Any, value: Any = 0, *, meta_outputs: Ten
     if all(isinstance(p, int) and p == 0 for p in pad):
         return self
     inner = carrier("PadV3", self.dtype)
-    fill = dtype_promote(as_number(as_number(value, self.dtype), inner), target_dtype=inner)
+    fill = dtype_promote(as_number(as_content(value, self.dtype), inner), target_dtype=inner)
     pairs: list[Any] = [0] * (2 * self.rank - len(pad))  # GE's first dim comes first, torch's last dim
     for i in reversed(range(len(pad) // 2)):
         pairs += pad[2 * i : 2 * i + 2]

@@ -160,8 +160,8 @@ _FAMILIES: Final = (
     "sizes, logarithms, maxima, autocast and gradients work; torch itself refuses gradients of CPU tensors",
     "quantised programs: `quantized_decomposed` (by tensor, channel, token and group, with numbers or tensors as "
     "parameters) has eager's bits, and fake quantisation with fixed, learned and observed parameters has its "
-    "gradients. Quantising to int8 around zero is AscendQuantV2, the rest is composed of arithmetic; pairs around a "
-    "product are not merged into QuantBatchMatmulV3",
+    "gradients. Quantising to int8 around zero is AscendQuantV2, the rest is composed of arithmetic. A float32 "
+    "product of two dequantised int8 operands is one int8 product (QuantBatchMatmulV3) times its scales",
     "tensors of quantised types (`torch.qint8`): refused, GE has no type with a scale; use `convert_pt2e`",
     "nested tensors of layout `torch.jagged`: padding and back, pointwise operators, products, normalisation of "
     "columns, sum, mean, minimum and maximum of rows; gradients where eager has them, which it has not of sum and "

@@ -73,6 +73,20 @@ class Figures:
         cores = max(min(cube or all_cube, all_cube), min(vector or all_vector, all_vector))
         return None if rate is None or clock is None or not cores else rate * clock * cores
 
+    def links(self) -> float | None:
+        """Bytes a second that one chip sends over all of its links at once; None if nobody says it."""
+        rates = [self.get(name) for name in ("link_rate", "sibling_rate", "network_rate")]
+        return None if rates[0] is None else sum(rate for rate in rates if rate is not None)
+
+    def link_to(self, ranks: int) -> float | None:
+        """Bytes a second that a chip sends to the others of a group.
+
+        Args:
+            ranks: How many there are; 0 if nobody knows, and then as few as have the fast links.
+        """
+        near = self.get("link_ranks")
+        return self.get("network_rate") if near is not None and ranks > near else self.get("link_rate")
+
     def with_values(self, values: Mapping[str, float], source: str) -> Figures:
         """The same with other figures in place of, or beside, the published ones."""
         return replace(

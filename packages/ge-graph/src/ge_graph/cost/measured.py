@@ -30,7 +30,7 @@ _SAME: Final = {
     "ConcatV2D": "ConcatV2", "ConcatD": "ConcatV2", "SplitVD": "SplitV", "ReduceSumD": "ReduceSum",
     "ReduceMeanD": "ReduceMean", "TransposeD": "Transpose", "TileD": "Tile", "Index": "IndexByTensor",
 }  # fmt: skip
-_TYPES: Final = {
+TABLE_TYPES: Final = {
     "FLOAT": "f32", "FLOAT16": "f16", "BF16": "bf16", "BFLOAT16": "bf16", "INT64": "i64", "INT32": "i32",
     "INT16": "i16", "INT8": "i8", "UINT8": "u8", "UINT64": "u64", "UINT32": "u32", "UINT16": "u16", "BOOL": "b8",
     "DOUBLE": "f64", "COMPLEX64": "c64", "FLOAT8_E4M3FN": "f8e4", "FLOAT8_E5M2": "f8e5", "HIFLOAT8": "hif8",
@@ -150,7 +150,7 @@ def _types(text: str) -> tuple[str, ...]:
     if plain in ("", "N/A"):
         return ()
     names = (part.strip().removeprefix("DT_") for part in plain.split(";"))
-    return tuple(_TYPES.get(n, n.lower()) for n in names)
+    return tuple(TABLE_TYPES.get(n, n.lower()) for n in names)
 
 
 def _bad(name: str, what: str) -> GraphError:

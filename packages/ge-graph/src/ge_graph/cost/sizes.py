@@ -140,14 +140,16 @@ class Shapes:
 
     Attributes:
         unknown: Tensors whose size nobody says: neither recorded, nor told by a rule, in the order of the graph.
+        ranks: Group of a collective to the number of its ranks, where some node says it.
     """
 
     def __init__(self, graph: Graph, sizes: Mapping[str, int] | None = None) -> None:
         self.sizes = sizes or {}
         self._known: dict[Tensor, Numbers] = {}
         self.unknown: list[Tensor] = []
+        self.ranks: dict[str, int] = {}
         for node in graph.nodes:
-            self._node(node)
+            self.add(node)
 
     def of(self, tensor: Tensor) -> Numbers | None:
         """The sizes of a tensor, None if they are unknown."""
@@ -163,7 +165,11 @@ class Shapes:
         count = self.elements(tensor)
         return None if count is None else -(-count * tensor.dtype.bits // 8)
 
-    def _node(self, node: Node) -> None:
+    def add(self, node: Node) -> None:
+        """Know the sizes of one more node, whose operands are known already."""
+        ranks = node.attr("rank_size")
+        if isinstance(ranks, int) and ranks > 0:
+            self.ranks.setdefault(str(node.attr("group", "") or ""), ranks)
         missing = []
         for tensor in node.outputs:
             shape = tensor.known_shape

@@ -1,9 +1,10 @@
 """Time of an operator: a bound that no run can beat, an estimate, or a measurement.
 
-The bound is the longest of three: the operations at the peak of the cube units, the elements at one instruction each
+The bound is the longest of four: the operations at the peak of the cube units, the elements at one instruction each
 in the vector units, and the bytes at the rate of the second-level cache; bytes beyond the size of that cache come from
-memory, at its rate. The estimate takes published shares of the peaks, all bytes from memory, and adds the launch. A
-figure that nobody publishes leaves its part out of the bound, and makes the estimate unknown.
+memory, at its rate; of a collective the bytes that cannot stay on the rank, over all of its links at once. The estimate
+takes published shares of the peaks, all bytes from memory, the links that lead to the ranks of the group, and adds the
+launch. A figure that nobody publishes leaves its part out of the bound, and makes the estimate unknown.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from ge_graph.cost import network
 from ge_graph.cost.chips import Figures
 from ge_graph.cost.work import Work
 from ge_graph.ir import Node
@@ -29,7 +31,7 @@ class Time:
         bound: No run is shorter, by the published peaks.
         value: Measured or estimated; None if neither is possible.
         how: ``measured``, ``estimate`` or ``unknown``.
-        limit: What the bound comes from: ``cube``, ``vector``, ``cache``, ``memory``, or "" for no work.
+        limit: What the bound comes from: ``cube``, ``vector``, ``cache``, ``memory``, ``network``, or "" for no work.
     """
 
     bound: float
@@ -89,15 +91,13 @@ def of(
     beyond = (size or 0) - (figures.get("l2_size") or 0)
     if rate and beyond > 0:
         parts["memory"] = beyond / rate
+    if work.traffic.least and (links := figures.links()):
+        parts["network"] = work.traffic.least / links
     limit = max(parts, key=lambda k: parts[k], default="")
     bound = parts.get(limit, 0.0)
     if measured is not None:
         return Time(min(bound, measured), measured, "measured", limit)
-    value = (
-        _estimate(work, figures, peak, parts.get("vector", 0.0), shares)
-        if unit != "aicpu" and work.unit != "network"
-        else None
-    )
+    value = None if unit == "aicpu" else _estimate(work, figures, peak, parts.get("vector", 0.0), shares)
     return Time(bound, None if value is None else max(value, bound), "unknown" if value is None else "estimate", limit)
 
 
@@ -107,14 +107,20 @@ def _estimate(
     def figure(name: str) -> float | None:
         return shares.get(name, figures.get(name))
 
-    kind = "cube" if work.unit == "cube" else "vector"
+    kind = work.unit if work.unit in ("cube", "network") else "vector"
     launch, rate, memory = figure(f"launch_{kind}"), figures.get("memory_rate"), figure("memory_share")
     share = figure("cube_share") if kind == "cube" else 1.0
     if launch is None or not rate or not memory or not share or work.bytes is None:
         return None
     if work.unit == "cube" and (work.flops is None or (work.flops and not peak)):
         return None
+    exchange = 0.0
+    if work.traffic is not network.NONE:
+        link, of_link = figures.link_to(work.traffic.ranks), figure("link_share")
+        if work.traffic.usual is None or not link or not of_link:
+            return None
+        exchange = work.traffic.usual / (link * of_link)
     # An element of a vector operator takes several instructions; how many is only known from measurements.
     several = figure("vector_instructions") or 1.0
     compute = (work.flops or 0) / (peak * share) if kind == "cube" and peak else vector * several
-    return max(compute, work.bytes / (rate * memory)) + launch
+    return max(compute, work.bytes / (rate * memory), exchange) + launch

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from ge_graph import schema
-from ge_graph.cost import attention
+from ge_graph.cost import attention, network
 from ge_graph.cost.sizes import Numbers, Shapes, port
 from ge_graph.dtypes import DataType
 from ge_graph.ir import Node, Tensor
@@ -34,6 +34,7 @@ class Work:
         elements: Elements that the vector unit computes, 0 for pure moves and for what the cube unit does.
         dtype: Element type in which the cube unit, or else the vector unit, computes.
         unit: ``cube``, ``vector``, ``move`` (bytes only), ``none`` (no work on the device) or ``network``.
+        traffic: What is exchanged with other ranks.
     """
 
     flops: int | None
@@ -43,6 +44,7 @@ class Work:
     elements: int | None
     dtype: DataType
     unit: str
+    traffic: network.Traffic = network.NONE
 
     @property
     def bytes(self) -> int | None:
@@ -64,8 +66,10 @@ def of(shapes: Shapes, node: Node) -> Work:
         whole = [t for at, entry in enumerate(node.inputs) if at not in updated for t in _tensors(entry)]
         counts = [shapes.elements(t) for t in (*whole, *(t for t in outs if t.index not in targets))]
         elements = None if any(c is None for c in counts) else max((c for c in counts if c is not None), default=0)
-    least = _least(shapes, node) if node.op in _ATTENTIONS else flops
-    return Work(flops, least, _read(shapes, node), _written(shapes, node), elements, dtype, unit)
+    # of chosen places those may be empty, of sequences only the run knows how long they are
+    least = _least(shapes, node) if node.op in _ATTENTIONS else 0 if node.op in (*_CHOSEN, *_INDEXED) else flops
+    traffic = network.of(shapes, node)
+    return Work(flops, least, _read(shapes, node), _written(shapes, node), elements, dtype, unit, traffic)
 
 
 def is_counted(op: str) -> bool:
@@ -99,7 +103,7 @@ def _compute_type(node: Node) -> DataType:
 
 
 def _unit(node: Node) -> str:
-    if node.op.startswith("Hcom"):
+    if network.is_network(node.op):
         return "network"
     return "move" if node.op in MOVES else "vector"
 
@@ -249,6 +253,35 @@ def _attention(products: tuple[int, int]) -> _Flops:
     return flops
 
 
+def _prolog(shapes: Shapes, node: Node) -> int | None:
+    """MlaProlog and its like: each token meets every element of the four weights once."""
+    token = _shape(shapes, port(node, "token_x"))
+    weights = [_shape(shapes, port(node, n)) for n in ("weight_dq", "weight_uq_qr", "weight_uk", "weight_dkv_kr")]
+    if token is None or not token or any(w is None for w in weights):
+        return None
+    return 2 * math.prod(token[:-1]) * sum(math.prod(w) for w in weights if w is not None)
+
+
+def _chosen(shapes: Shapes, node: Node) -> int | None:
+    """SparseFlashAttention and its like: each row and head of the query meets the keys that its indices name."""
+    query, places, out = (_shape(shapes, x) for x in (node.inputs[0], port(node, "sparse_indices"), node.outputs[0]))
+    if query is None or places is None or out is None or not query or not places or not out:
+        return None
+    rope = _shape(shapes, port(node, "query_rope")) or (0,)
+    keys = places[-1] * int(node.attr("sparse_block_size", 1) or 1)
+    return 2 * math.prod(query[:-1]) * keys * (query[-1] + rope[-1] + out[-1])
+
+
+def _indexed(shapes: Shapes, node: Node) -> int | None:
+    """LightningIndexer and its like: each row and head of the query meets all keys of its sequence."""
+    query, key = _shape(shapes, port(node, "query")), _shape(shapes, port(node, "key"))
+    if query is None or key is None or not query or len(key) < 2:
+        return None
+    table = _shape(shapes, port(node, "block_table"))
+    keys = table[-1] * key[1] if table else key[0] if len(key) == 3 else key[1]
+    return 2 * math.prod(query) * keys
+
+
 def _least(shapes: Shapes, node: Node) -> int | None:
     """Operations on the pairs of query and key that the band shows; 0 where only the run knows lengths."""
     told, products = _attended(shapes, node), _ATTENTIONS[node.op]
@@ -286,6 +319,8 @@ _ATTENTIONS: Final[Mapping[str, tuple[int, int]]] = {
                              "FusedInferAttentionScore")},
     "FlashAttentionScoreGrad": (3, 2),
 }  # fmt: skip
+_CHOSEN: Final = ("SparseFlashAttention", "KvQuantSparseFlashAttention")
+_INDEXED: Final = ("LightningIndexer", "QuantLightningIndexer")
 _SIZE_FIRST: Final = frozenset({"Conv2DBackpropInput", "Conv3DBackpropInput", "Conv2DTranspose", "Conv3DTranspose"})
 _PLAIN: Final = _product("x1", "transpose_x1", "adj_x1", "is_trans_a", "trans_x1")
 _FLOPS: Final[Mapping[str, _Flops]] = {
@@ -314,6 +349,9 @@ _FLOPS: Final[Mapping[str, _Flops]] = {
                                           "Conv2DBackpropFilterD", "Conv3DBackpropFilterD")},
     "DepthwiseConv2D": _depthwise,
     **{op: _attention(products) for op, products in _ATTENTIONS.items()},
+    **{op: _prolog for op in ("MlaProlog", "MlaPrologV2", "MlaPrologV3")},
+    **{op: _chosen for op in _CHOSEN},
+    **{op: _indexed for op in _INDEXED},
 }  # fmt: skip
 
 # -- bytes -------------------------------------------------------------------------------------------------------------

@@ -36,6 +36,23 @@ def side_by_side(node: Node) -> bool:
 ON_AI_CPU: Final[Mapping[str, Callable[[Node], str]]] = {"IndexByTensor": index_on_ai_cpu}
 """Operator that AI Core runs under conditions to the reason for which a node is left to AI CPU."""
 
+NOT_NAMED: Final[Mapping[tuple[str, str], tuple[str, frozenset[DataType], str, str]]] = {
+    (chip, op): row
+    for chip in ("ascend910b", "ascend910_93")
+    for op, row in {
+        "MatMulV2": (
+            "bias", frozenset({DataType.DT_BF16}), "it launches MatMulV3, whose list names bias in float32 and float16",
+            "hicann/ops-nn matmul/mat_mul_v3: kernel list and README.md",
+        ),
+        "MaxPoolWithArgmaxV1": (
+            "x", frozenset({DataType.DT_FLOAT16, DataType.DT_BF16}), "its launch is for float32 alone on this core",
+            "hicann/ops-nn pooling/max_pool3d_with_argmax_v2/op_api/max_pool_with_argmax_v1.cpp",
+        ),
+    }.items()
+}  # fmt: skip
+"""Chip and operator of which runs in other types are known, to a port, types that no list of kernels names for it
+there, why, and who says so."""
+
 WITH_CONSTANTS: Final[Mapping[str, str]] = {
     "ConcatV2": "ConcatV2D", "ReduceMean": "ReduceMeanD", "ReduceSum": "ReduceSumD", "SplitV": "SplitVD",
     "StridedSliceV2": "StridedSliceD",

@@ -14,7 +14,7 @@ from typing import Final, Literal, TypeAlias
 
 from ge_graph import schema
 from ge_graph.dtypes import BY_SHORT, DataType
-from ge_graph.ir import Graph, Node
+from ge_graph.ir import Graph, Node, Tensor
 from ge_graph.kernels import conditions
 from ge_graph.kernels.data import Limit
 from ge_graph.kernels.evidence import SAME_CORE, Evidence
@@ -193,10 +193,19 @@ class Oracle:
         why = conditions.ON_AI_CPU[node.op](node) if node.op in conditions.ON_AI_CPU else ""
         if why:
             return Verdict("aicpu", f"runs on AI CPU: {why}", strength=verdict.strength, sources=verdict.sources)
+        if (row := conditions.NOT_NAMED.get((self.soc, node.op))) is not None:
+            port, types, why, source = row
+            if any(d in types for d in types_of(node).get(port, ())):
+                advice = f"cast {port} to DT_FLOAT"
+                return Verdict("open", f"runs on AI Core, {port} in this type is not named: {why}", advice=advice,
+                               strength="types open", sources=(source,))  # fmt: skip
         other = conditions.WITH_CONSTANTS.get(node.op)
         if other is None or verdict.reason.endswith("constant"):
             return verdict
-        return replace(verdict, reason=f"{verdict.reason}; with constants GE makes it {other}")
+        told = [e for e in node.inputs[1:] if isinstance(e, Tensor)]  # axes, sizes, places
+        constant = bool(told) and all(e.node.op in _CONSTANTS for e in told)
+        how = "its sizes or axes are constants, so GE makes it" if constant else "with constants GE would make it"
+        return replace(verdict, reason=f"{verdict.reason}; {how} {other}")
 
     def check(self, graph: Graph) -> Iterator[Finding]:
         """The verdict on every operator of a graph and of the graphs in its nodes; inputs and constants left out."""
@@ -246,7 +255,8 @@ class Oracle:
         return "" if best is None else best[1]
 
 
-_NO_WORK: Final = frozenset(("Data", "RefData", "Const", "Constant", "ConstPlaceHolder", "FileConstant", "NetOutput"))
+_CONSTANTS: Final = ("Const", "Constant", "ConstPlaceHolder", "FileConstant")
+_NO_WORK: Final = frozenset((*_CONSTANTS, "Data", "RefData", "NetOutput"))
 
 
 def types_of(node: Node) -> dict[str, tuple[DataType, ...]]:

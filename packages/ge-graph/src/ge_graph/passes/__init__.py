@@ -12,7 +12,7 @@ from ge_graph.kernels import Oracle
 from ge_graph.passes.base import Pass, PassResult
 from ge_graph.passes.batches import UnjoinBatches
 from ge_graph.passes.broadcasts import SpreadLate
-from ge_graph.passes.chips import FitChip
+from ge_graph.passes.chips import Choice, FitChip, Price
 from ge_graph.passes.cleanup import DropDeadNodes
 from ge_graph.passes.constants import MergeConstants
 from ge_graph.passes.cse import MergeShapeArithmetic
@@ -28,8 +28,8 @@ from ge_graph.passes.twins import MergeTwins
 from ge_graph.passes.written import ProtectWrittenTensors
 
 __all__ = [
-    "DEFAULT", "DropDeadNodes", "DropIdentities", "DropSymbolicInputs", "FitChip", "FoldLayout", "FoldSizes",
-    "FuseOperators", "JoinMoves", "MergeConstants", "MergeShapeArithmetic", "MergeTwins", "Pass", "PassResult",
+    "Choice", "DEFAULT", "DropDeadNodes", "DropIdentities", "DropSymbolicInputs", "FitChip", "FoldLayout", "FoldSizes",
+    "FuseOperators", "JoinMoves", "MergeConstants", "MergeShapeArithmetic", "MergeTwins", "Pass", "PassResult", "Price",
     "ProtectWrittenTensors", "ReplaceDataWithRefData", "SortNodes", "SpreadLate", "UnjoinBatches",
     "WriteInputsInPlace", "for_chip", "run",
 ]  # fmt: skip
@@ -50,10 +50,22 @@ DEFAULT: Final[tuple[Pass, ...]] = (
 )
 
 
-def for_chip(oracle: Oracle, chosen: Sequence[Pass] = DEFAULT) -> list[Pass]:
-    """Passes, and the one that gives operators the form which a chip has a kernel for, in its place."""
+def for_chip(
+    oracle: Oracle,
+    chosen: Sequence[Pass] = DEFAULT,
+    *,
+    price: Price = lambda graph, nodes: None,
+    say: Callable[[Choice], None] | None = None,
+) -> list[Pass]:
+    """Passes, and the one that gives operators the form which a chip has a kernel for, in its place.
+
+    Args:
+        oracle: The chip.
+        chosen: The passes.
+        price, say: As ``FitChip`` has them; ``ge_graph.cost.forms.price`` is by published figures.
+    """
     at = next((i for i, p in enumerate(chosen) if isinstance(p, DropDeadNodes)), len(chosen))
-    return [*chosen[:at], FitChip(oracle), *chosen[at:]]
+    return [*chosen[:at], FitChip(oracle, price, say), *chosen[at:]]
 
 
 def run(

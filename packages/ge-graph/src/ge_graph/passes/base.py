@@ -98,12 +98,18 @@ def array(operand: Any) -> np.ndarray[Any, Any] | None:
 
 
 def walk(graph: Graph) -> Iterator[Graph]:
-    """A graph and all graphs in its nodes, inner ones first."""
-    for node in graph.nodes:
-        if node.subgraphs:
+    """A graph and all graphs in its nodes, inner ones first; one that several nodes hold comes once."""
+    seen: set[int] = set()
+
+    def parts(graph: Graph) -> Iterator[Graph]:
+        for node in graph.nodes:
             for inner in node.subgraphs.values():
-                yield from walk(inner)
-    yield graph
+                if id(inner) not in seen:
+                    seen.add(id(inner))
+                    yield from parts(inner)
+        yield graph
+
+    yield from parts(graph)
 
 
 def fingerprint(graph: Graph) -> bytes:

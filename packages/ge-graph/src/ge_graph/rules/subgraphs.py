@@ -10,9 +10,10 @@ from ge_graph.rules.base import Scope
 
 _IF: Final = ("If", "_If", "StatelessIf")
 _CASE: Final = ("Case", "StatelessCase")
-_WHILE: Final = ("While", "_While", "StatelessWhile")
+# Run one of their graphs as long as the other says so.
+LOOPS: Final = ("While", "_While", "StatelessWhile")
 _CALL: Final = ("PartitionedCall", "StatefulPartitionedCall")
-_MAPPED: Final = frozenset((*_IF, *_CASE, *_WHILE, *_CALL, "For", "FlowNode"))
+_MAPPED: Final = frozenset((*_IF, *_CASE, *LOOPS, *_CALL, "For", "FlowNode"))
 _PARENT: Final = "_parent_node_index"
 
 
@@ -35,7 +36,7 @@ def _node(node: Node) -> Iterator[str]:
     for slot, inner in node.subgraphs.items():
         inputs = fed[1:] if condition else fed
         yield from (f"subgraph '{slot}' {what}" for what in _inputs(inner, len(inputs), len(fed)))
-        if node.op in _WHILE:
+        if node.op in LOOPS:
             yield from (f"subgraph '{slot}' {what}" for what in _loop(slot, inner, inputs))
         elif node.op != "For":
             yield from (f"subgraph '{slot}' {what}" for what in _outputs(node, inner))

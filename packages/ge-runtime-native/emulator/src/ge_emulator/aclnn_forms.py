@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from ge_emulator.refusal import INVALID, CannRefusal
-from ge_runtime.cpu.kernels import quant
+from ge_runtime.cpu.kernels import matmul, quant, rotary
 
 Arguments = dict[str, Any]
 Outputs = list[Any]
@@ -306,18 +306,6 @@ def max_pool_mask_backward(a: Arguments, outs: Outputs) -> Any:
 # -- transformers ----------------------------------------------------------------------------------------------------
 
 
-def apply_rotary(a: Arguments, _: Outputs) -> Any:
-    """Rotary embedding of query and key, halves swapped, in place. Layout 1: batch, sequence, heads, size."""
-    if a["layout"] != 1 or a.get("rotaryMode", "half") != "half":
-        raise _refuse(f"rotary embedding with layout {a['layout']} and mode {a.get('rotaryMode')!r}")
-
-    def turned(x: torch.Tensor) -> torch.Tensor:
-        first, second = x.chunk(2, -1)
-        return x * a["cos"] + torch.cat((-second, first), -1) * a["sin"]
-
-    return turned(a["queryRef"]), turned(a["keyRef"])
-
-
 def log_sigmoid_forward(a: Arguments, _: Outputs) -> Any:
     """Logarithm of the sigmoid; the buffer serves some kernels and is not written."""
     return F.logsigmoid(a["self"]), None
@@ -381,3 +369,318 @@ def dynamic_quant_v2(a: Arguments, outs: Outputs) -> Any:
     """Symmetrical where no offset is asked for."""
     operands = a["x"], a["smoothScalesOptional"], a["groupIndexOptional"]
     return quant.dynamic_quant_v2(*operands, dst_type=a["dstType"], is_symmetrical=outs[2] is None)
+
+
+# -- losses ----------------------------------------------------------------------------------------------------------
+
+
+def _reduced(grad: torch.Tensor, count: int, reduction: int) -> torch.Tensor:
+    """The gradient that each element has: reduction 0 none, 1 mean, 2 sum."""
+    return grad / max(count, 1) if reduction == 1 else grad
+
+
+def l1_loss_backward(a: Arguments, _: Outputs) -> Any:
+    """Gradient of the mean or summed absolute difference."""
+    difference = a["self"] - a["target"]
+    return _reduced(a["gradOutput"] * difference.sign(), difference.numel(), a["reduction"])
+
+
+def kl_div_backward(a: Arguments, _: Outputs) -> Any:
+    """Gradient of the divergence to its first operand."""
+    target = a["target"]
+    kept = target.exp() if a["logTarget"] else torch.where(target > 0, target, torch.zeros_like(target))
+    return _reduced(-kept * a["gradOutput"], a["self"].numel(), a["reduction"])
+
+
+def kl_div_target_backward(a: Arguments, _: Outputs) -> Any:
+    """Gradient of the divergence to its target."""
+    x, target = a["self"], a["target"]
+    if a["logTarget"]:
+        slope = (target + 1 - x) * target.exp()
+    else:
+        slope = torch.where(target == 0, torch.zeros_like(target), target.log() + 1 - x)
+    return _reduced(slope * a["gradOutput"], x.numel(), a["reduction"])
+
+
+def bce_with_logits_backward(a: Arguments, _: Outputs) -> Any:
+    """Gradient of the binary cross entropy of a sigmoid."""
+    x, target = a["self"], a["target"]
+    chosen = target if a["posWeightOptional"] is None else target * a["posWeightOptional"]
+    grad = ((chosen + 1 - target) * x.sigmoid() - chosen) * a["gradOutput"]
+    grad = grad if a["weightOptional"] is None else grad * a["weightOptional"]
+    return _reduced(grad, x.numel(), a["reduction"])
+
+
+def ctc_loss(a: Arguments, outs: Outputs) -> Any:
+    """CTC loss; the table of its backward is as wide as the result has room, the rest is no path."""
+    loss, alpha = aten._ctc_loss(*[a[n] for n in _CTC], a["blank"], a["zeroInfinity"])
+    return loss, F.pad(alpha, (0, outs[1].shape[-1] - alpha.shape[-1]), value=-math.inf)
+
+
+_CTC = ("logProbs", "targets", "inputLengths", "targetlengths")
+
+
+def ctc_loss_backward(a: Arguments, _: Outputs) -> Any:
+    """Gradient of the CTC loss."""
+    alpha = a["logAlpha"][..., : 2 * max(a["targetLengths"], default=0) + 1]
+    given = [a[n] for n in ("gradOut", "logProbs", "targets", "inputLengths", "targetLengths", "negLogLikelihood")]
+    return aten._ctc_loss_backward(*given, alpha, a["blank"], a["zeroInfinity"])
+
+
+# -- linear algebra --------------------------------------------------------------------------------------------------
+
+
+def qr(a: Arguments, _: Outputs) -> Any:
+    """QR decomposition: mode 0 reduced, 1 complete, 2 only R."""
+    q, r = torch.linalg.qr(a["self"], ("reduced", "complete", "r")[a["mode"]])
+    return q if q.numel() else None, r
+
+
+def svd(a: Arguments, _: Outputs) -> Any:
+    """Singular values, left vectors, right vectors as columns."""
+    if not a["computeUV"]:
+        return torch.linalg.svdvals(a["input"]), None, None
+    u, s, vh = torch.linalg.svd(a["input"], full_matrices=a["fullMatrices"])
+    return s, u, vh.mH
+
+
+# -- parts of batch norm over several processes ----------------------------------------------------------------------
+
+
+def _by_channel(x: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
+    """float32, and the axes that are not the channel."""
+    return x.float(), [0, *range(2, x.dim())]
+
+
+def _spread(value: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return value.float().reshape(1, -1, *([1] * (x.dim() - 2)))
+
+
+def batch_norm_stats(a: Arguments, _: Outputs) -> Any:
+    """Mean and reciprocal deviation of each channel."""
+    x, axes = _by_channel(a["input"])
+    return x.mean(axes), (x.var(axes, correction=0) + a["eps"]).rsqrt()
+
+
+def batch_norm_reduce(a: Arguments, _: Outputs) -> Any:
+    """Sum and sum of squares of each channel."""
+    x, axes = _by_channel(a["x"])
+    return x.sum(axes), (x * x).sum(axes)
+
+
+def batch_norm_gather_stats(a: Arguments, _: Outputs) -> Any:
+    """Statistics of all processes from those of each, weighted by its count; running ones are updated."""
+    counts = a["counts"].float().reshape(-1, 1)
+    total, mean = counts.sum(), a["mean"].float()
+    whole = (counts * mean).sum(0) / total
+    var = a["invstd"].float().pow(-2) - a["eps"]
+    squares = (counts * (var + (mean - whole) ** 2)).sum(0)
+    news = whole, squares / (total - 1)
+    running = [
+        None if old is None else old * (1 - a["momentum"]) + new * a["momentum"]
+        for old, new in zip((a["runningMean"], a["runningVar"]), news)
+    ]
+    return *running, whole, (squares / total + a["eps"]).rsqrt()
+
+
+def batch_norm_elemt(a: Arguments, _: Outputs) -> Any:
+    """Normalise by given statistics."""
+    x = a["input"].float()
+    y = (x - _spread(a["mean"], x)) * _spread(a["invstd"], x)
+    y = y if a["weight"] is None else y * _spread(a["weight"], x)
+    return y if a["bias"] is None else y + _spread(a["bias"], x)
+
+
+def batch_norm_reduce_backward(a: Arguments, _: Outputs) -> Any:
+    """Sums over each channel that the gradient needs; gradients of weight and bias."""
+    dy, axes = _by_channel(a["gradOut"])
+    sum_dy = dy.sum(axes)
+    sum_dy_xmu = (dy * (a["input"].float() - _spread(a["mean"], dy))).sum(axes)
+    grads = (sum_dy, sum_dy_xmu) if a["inputG"] else (None, None)
+    return *grads, sum_dy_xmu * a["invstd"].float() if a["weightG"] else None, sum_dy if a["biasG"] else None
+
+
+def batch_norm_elemt_backward(a: Arguments, _: Outputs) -> Any:
+    """Gradient of the input, from the sums of all processes."""
+    dy, x = a["gradOut"].float(), a["input"].float()
+    count, invstd = a["counter"].sum(), _spread(a["invstd"], x)
+    centred = dy - _spread(a["sumDy"], x) / count
+    centred = centred - (x - _spread(a["mean"], x)) * invstd**2 * _spread(a["sumDyXmu"], x) / count
+    return centred * invstd if a["weight"] is None else centred * invstd * _spread(a["weight"], x)
+
+
+# -- single steps of recurrent networks ------------------------------------------------------------------------------
+
+
+def lstm_cell(a: Arguments, _: Outputs) -> Any:
+    """One step of an LSTM from the products of its weights; third result: the gates after their activation."""
+    gates = a["inputGates"] + a["hiddenGates"]
+    for bias in (a["inputBiasOptional"], a["hiddenBiasOptional"]):
+        gates = gates if bias is None else gates + bias
+    i, f, g, o = gates.chunk(4, -1)
+    i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
+    cy = f * a["cx"] + i * g
+    return o * cy.tanh(), cy, torch.cat((i, f, g, o), -1)
+
+
+def lstm_cell_backward(a: Arguments, _: Outputs) -> Any:
+    """Gradients of the gates before their activation, of the old cell state and of the bias."""
+    i, f, g, o = a["storage"].chunk(4, -1)
+    bent = a["cy"].tanh()
+    dhy = torch.zeros_like(bent) if a["gradHyOptional"] is None else a["gradHyOptional"]
+    dc = dhy * o * (1 - bent * bent)
+    dc = dc if a["gradCOptional"] is None else dc + a["gradCOptional"]
+    parts = dc * g * i * (1 - i), dc * a["cx"] * f * (1 - f), dc * i * (1 - g * g), dhy * bent * o * (1 - o)
+    gates = torch.cat(parts, -1)
+    return gates, dc * f, gates.sum(0) if a["hasBias"] else None
+
+
+# -- others ----------------------------------------------------------------------------------------------------------
+
+
+def index_fill(a: Arguments, _: Outputs) -> Any:
+    """One number at listed positions."""
+    return torch.index_fill(_itself(a), a["dim"], torch.tensor(a["index"], dtype=torch.int64), a["value"])
+
+
+def masked_scale(a: Arguments, _: Outputs) -> Any:
+    """What a mask keeps, scaled."""
+    return a["self"] * a["mask"].to(a["self"].dtype) * a["scale"]
+
+
+def confusion_transpose(a: Arguments, _: Outputs) -> Any:
+    """A permutation and a new shape, in either order."""
+    if a["transpose_first"]:
+        return a["x"].permute(a["perm"]).reshape(a["shape"])
+    return a["x"].reshape(a["shape"]).permute(a["perm"])
+
+
+def dropout_v3_grad(a: Arguments, _: Outputs) -> Any:
+    """Gradient of dropout by its mask, bits or bytes."""
+    grad, mask = a["gradY"], a["mask"]
+    kept = mask if mask.numel() == grad.numel() else _unpacked(mask)[: grad.numel()]
+    return grad * kept.bool().view(grad.shape) * a["scale"]
+
+
+def rrelu(a: Arguments, outs: Outputs) -> Any:
+    """Leaky ReLU with a random slope each while training, kept as noise; else with the mean slope."""
+    x = a["self"]
+    if not a["training"]:
+        y = torch.where(x >= 0, x, x * ((a["lower"] + a["upper"]) / 2))
+        return (y, None) if outs[0] is x else (None, y)
+    drawn = torch.empty_like(x).uniform_(a["lower"], a["upper"], generator=_generator(a))
+    noise = torch.where(x <= 0, drawn, torch.ones_like(x))
+    return (x * noise, noise) if outs[0] is x else (noise, x * noise)
+
+
+def fake_quant(a: Arguments, _: Outputs) -> Any:
+    """Rounded to a grid and back, and what lies inside of it."""
+    on = torch.tensor([int(a["fakeQuantEnabled"])])
+    call = aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams
+    return call(a["self"], a["scale"], a["zeroPoint"].int(), on, a["quantMin"], a["quantMax"])
+
+
+def scatter_reduce(a: Arguments, _: Outputs) -> Any:
+    """Scatter with a reduction, 1: sum. torch_npu computes the others in another way."""
+    if a["reduce"] != 1:
+        raise _refuse(f"scatter with reduction {a['reduce']}")
+    return torch.scatter_reduce(_itself(a), a["dim"], a["index"], a["src"], "sum", include_self=a["includeSelf"])
+
+
+def unique(a: Arguments, _: Outputs) -> Any:
+    """Values, and where each element is among them."""
+    values, inverse = torch.unique(a["self"], sorted=True, return_inverse=True)
+    return values, inverse if a["returnInverse"] else None
+
+
+def unique_consecutive(a: Arguments, _: Outputs) -> Any:
+    """Values without repetitions of neighbours; dimension 1000 means all elements in order."""
+    dim = None if a["dim"] == 1000 else a["dim"]
+    values, inverse, counts = torch.unique_consecutive(a["self"], True, True, dim)
+    return values, inverse if a["returnInverse"] else None, counts if a["returnCounts"] else None
+
+
+def unique_dim(a: Arguments, _: Outputs) -> Any:
+    """Different slices of a dimension."""
+    values, inverse, counts = torch.unique(a["self"], True, True, True, a["dim"])
+    return values, inverse if a["returnInverse"] else None, counts
+
+
+def rope_with_cache(a: Arguments, _: Outputs) -> Any:
+    """Rotary embedding of query and key by their positions; the heads follow from the sizes."""
+    query, key, size = a["queryIn"], a["keyIn"], a["headSize"]
+    if a.get("cacheMode"):
+        raise _refuse(f"rotary embedding with cache mode {a['cacheMode']}")
+    sections = a["mropeSection"] if a["positions"].dim() == 2 else None
+    return rotary.rope_with_sin_cos_cache(
+        a["positions"], query, key, a["cosSinCache"], numQHeads=query.shape[-1] // size,
+        numKHeads=key.shape[-1] // size, headSize=size, mropeSection=sections or (0, 0, 0),
+        isNeoxStyle=a["isNeoxStyle"],
+    )  # fmt: skip
+
+
+def moe_token_permute_grad(a: Arguments, _: Outputs) -> Any:
+    """Gradient of tokens that were sorted by expert: each token gets the sum of its copies'."""
+    if a["paddedMode"]:
+        raise _refuse("the gradient of tokens in padded mode")
+    grad, count = a["permutedOutputGrad"].float(), a["sortedIndices"].numel()
+    rows = torch.nn.functional.pad(grad, (0, 0, 0, count - grad.shape[0]))[a["sortedIndices"].long()]
+    return rows.view(-1, a["numTopk"], grad.shape[-1]).sum(1)
+
+
+def _unpadded(a: Arguments) -> None:
+    if a["paddedMode"]:
+        raise _refuse("tokens of experts in padded mode")
+
+
+def moe_token_permute(a: Arguments, _: Outputs) -> Any:
+    """Tokens in the order of their experts, a copy for each; and where each copy went."""
+    _unpadded(a)
+    chosen = a["indices"].reshape(-1)
+    order = chosen.argsort(stable=True)
+    copies = order // (chosen.numel() // max(a["tokens"].shape[0], 1))
+    count = a["numOutTokens"]
+    return a["tokens"][copies[: count if count > 0 else chosen.numel() + count]], order.argsort().int()
+
+
+def moe_token_unpermute(a: Arguments, _: Outputs) -> Any:
+    """Back in the order of tokens: the copies of each, weighted and added. A copy that was dropped counts as zero."""
+    _unpadded(a)
+    rows = _copies(a["permutedTokens"], a["sortedIndices"])
+    if a["probsOptional"] is None:
+        return rows
+    probs = a["probsOptional"].float()
+    return (rows.view(*probs.shape, -1) * probs.unsqueeze(-1)).sum(1)
+
+
+def _copies(tokens: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    return F.pad(tokens.float(), (0, 0, 0, max(places.numel() - tokens.shape[0], 0)))[places.reshape(-1).long()]
+
+
+def moe_token_unpermute_grad(a: Arguments, outs: Outputs) -> Any:
+    """Gradients of the sorted tokens and of the weights."""
+    _unpadded(a)
+    grad, places = a["unpermutedTokensGrad"].float(), a["sortedIndices"].reshape(-1).long()
+    probs = None if a["probsOptional"] is None else a["probsOptional"].float()
+    width = places.numel() // max(grad.shape[0], 1)
+    spread = grad.repeat_interleave(width, 0)
+    weighted = spread if probs is None else spread * probs.reshape(-1, 1)
+    tokens = torch.zeros(places.numel(), grad.shape[1]).index_copy_(0, places, weighted)[: a["permuteTokens"].shape[0]]
+    if probs is None:
+        return tokens, None
+    return tokens, (_copies(a["permuteTokens"], places) * spread).sum(-1).view(probs.shape)
+
+
+def grouped_matmul_finalize_routing(a: Arguments, outs: Outputs) -> Any:
+    """Products of groups, weighted and added into rows; how many rows there are, the result's size says."""
+    for name in ("antiquantScaleOptional", "antiquantOffsetOptional"):
+        if a.get(name) is not None and a[name].numel():
+            raise _refuse(f"GroupedMatmulFinalizeRouting with {name}")
+    given = {k.removesuffix("Optional"): v for k, v in a.items()}
+    return matmul.grouped_matmul_finalize_routing(
+        a["x1"], a["x2"], given["scale"], given["bias"], given["pertokenScale"], given["groupList"],
+        given["sharedInput"], given["logit"], given["rowIndex"], given.get("offset"), dtype=a["dtype"],
+        shared_input_weight=a["sharedInputWeight"], shared_input_offset=a["sharedInputOffset"],
+        transpose_x=a["transposeX1"], transpose_w=a["transposeX2"], output_bs=outs[0].shape[0],
+        group_list_type=a["groupListType"],
+    )  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ge_emulator import groups, manners
+from ge_emulator import groups, manners, profile
 from ge_emulator.account import Account
 from ge_emulator.memory import contiguous, raw_bytes
 from ge_emulator.refusal import INTERNAL, INVALID, MODEL_FAILED, CannRefusal, reply
@@ -200,6 +200,8 @@ def run(data: bytes, words: list[int]) -> int | bytes:
 def _computed(compiled: Compiled, fed: list[torch.Tensor]) -> list[torch.Tensor]:
     """The results; with TAIR_EMULATOR_MEMORY the peak of the graph's blocks is added to the file that it names."""
     place = os.environ.get("TAIR_EMULATOR_MEMORY")
+    if not place and profile.wanted():
+        return profile.run(compiled.program, fed)
     if not place:
         return compiled.program.run(fed)
     shapes = Shapes(compiled.graph, bind(compiled.graph, [tuple(t.shape) for t in fed]))

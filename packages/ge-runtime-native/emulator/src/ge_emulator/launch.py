@@ -252,7 +252,7 @@ def _split(args: list[str]) -> tuple[list[str], list[str]]:
             return args[: at + 2], args[at + 2 :]
         if not args[at].startswith("-"):
             break
-        at += 2 if args[at] == "--torch-npu" else 1
+        at += 2 if args[at] in ("--torch-npu", "--profile") else 1
     return args[:at], args[at:]
 
 
@@ -262,6 +262,7 @@ def main(args: Sequence[str] | None = None) -> int:  # noqa: RET503 - execve doe
     parser.add_argument("--check", action="store_true", help="say what is there, run nothing")
     parser.add_argument("--torch-npu", metavar="PATH", help="wheel or folder of torch_npu, if it is not installed")
     parser.add_argument("--bundled-torchair", action="store_true", help="`import torchair` gives the one in torch_npu")
+    parser.add_argument("--profile", metavar="FOLDER", help="write what ran as a profiler's table and trace")
     parser.add_argument("-m", dest="module", metavar="MODULE", help="run a module")
     own, rest = _split(sys.argv[1:] if args is None else list(args))
     asked = parser.parse_args(own)
@@ -274,6 +275,8 @@ def main(args: Sequence[str] | None = None) -> int:  # noqa: RET503 - execve doe
         line = command(rest, asked.module)
         site = find_torch_npu(asked.torch_npu)  # before a minute of compiling
         env = environment(build.build(), site, bundled=asked.bundled_torchair)
+        if asked.profile is not None:
+            env["TAIR_EMULATOR_PROFILE"] = os.path.abspath(asked.profile)
     except GeError as error:
         sys.stderr.write(f"{error}\n")
         return 2

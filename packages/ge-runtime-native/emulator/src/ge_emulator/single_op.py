@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from ge_emulator import callers
+from ge_emulator import callers, fractal
 from ge_emulator.memory import contiguous
 from ge_emulator.refusal import INTERNAL, INVALID, OP_NOT_FOUND, CannRefusal, reply
 from ge_graph import schema
@@ -37,6 +37,7 @@ class Prepared:
         fed: Positions, among the inputs of the call, of the tensors that the program takes.
         in_dtypes: Element types of all inputs of the call; ``None`` where nothing is fed.
         out_dtypes: Element types of its outputs.
+        tiled_in, tiled_out: Sizes of what lies in tiles, for each input and output; ``None`` for the others.
         taken: Positions, among the outputs of the call, that are described at all.
     """
 
@@ -50,6 +51,10 @@ class Prepared:
         self.fed: list[int] = []
         self.in_dtypes = [_dtype(i) for i in call["inputs"]]
         self.out_dtypes = [_dtype(o) for o in call["outputs"]]
+        self.tiled_in, self.tiled_out = (
+            [e.get("logical") if len(e.get("logical", ())) == e["rank"] - 2 else None for e in call[side]]
+            for side in ("inputs", "outputs")
+        )
         edges = [self._edge(graph, i, entry) for i, entry in enumerate(call["inputs"])]
         inputs = _by_port(op_schema, call["inputs"], edges)
         counts = _output_counts(op_schema, len(call["outputs"]))
@@ -70,7 +75,10 @@ class Prepared:
             dims, data = tuple(entry["dims"]), np.frombuffer(bytes.fromhex(entry["value"]), dtype=np.uint8)
             value = Attr(Kind.TENSOR, Literal(dtype, dims, data))
             return graph.add("Const", (), {"value": value}, [(dtype, dims)]).outputs[0]
-        shape = tuple(f"n{position}_{axis}" for axis in range(entry["rank"]))
+        shape = tuple(
+            f"n{position}_{axis}"
+            for axis in range(entry["rank"] if self.tiled_in[position] is None else entry["rank"] - 2)
+        )
         index = len(self.fed)
         self.fed.append(position)
         return graph.add("Data", (), {"index": Attr(Kind.INT, index)}, [(dtype, shape)]).outputs[0]
@@ -84,7 +92,13 @@ def _by_port(op_schema: OpSchema, entries: Sequence[dict[str, Any]], edges: Sequ
     """Inputs in schema order. Members of a dynamic port are named ``x0``, ``x1`` …, or are all that is left."""
     inputs: list[Operand] = []
     at = 0
+    told = bool(entries) and all("port" in entry for entry in entries)
     for position, port in enumerate(op_schema.inputs):
+        if told:
+            members = tuple(e for e, entry in zip(edges, entries) if entry["port"] == port.name and e is not None)
+            at += len(members)
+            inputs.append(members if port.kind == "dynamic" else members[0] if members else None)
+            continue
         if port.kind == "dynamic":
             count = _members(port, entries[at:], len(op_schema.inputs) - position - 1)
             members = edges[at : at + count]
@@ -176,7 +190,8 @@ def run(data: bytes, words: list[int]) -> int | bytes:
     for i in call.fed:
         address, dtype, dims = tensors[i]
         assert dtype is not None
-        fed.append(contiguous(address, dtype, dims))
+        given, logical = contiguous(address, dtype, dims), call.tiled_in[i]
+        fed.append(given if logical is None else fractal.to_matrix(given, logical))
     try:
         results = call.program.run(fed)
     except Exception as error:
@@ -189,6 +204,8 @@ def run(data: bytes, words: list[int]) -> int | bytes:
             contiguous(address, dtype, list(result.shape)).copy_(result)
             sizes.append(",".join(map(str, result.shape)))
             continue
+        if call.tiled_out[position] is not None:
+            result = fractal.to_tiles(result, dims)
         if result.numel() != math.prod(dims):
             raise callers.failed_operator(call.op, fed, f"gives {list(result.shape)}, output {position} is {dims}")
         contiguous(address, dtype, dims).copy_(result.reshape(dims))

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import torch
 
-from ge_emulator import aclnn, graphs, schemas, single_op
+from ge_emulator import aclnn, graphs, profile, schemas, single_op
 from ge_emulator.refusal import INTERNAL, CannRefusal
 from ge_graph.errors import GeError
 
@@ -31,6 +31,7 @@ VERBS: Final[dict[bytes, Verb]] = {
     b"ge.run": graphs.run,
     b"ge.store": graphs.store,
     b"ge.drop": graphs.drop,
+    b"profile.task": profile.task,
     b"schema.exists": schemas.exists,
     b"schema.input": schemas.has_input,
     b"schema.attrs": schemas.attributes,

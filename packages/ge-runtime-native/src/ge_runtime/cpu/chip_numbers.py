@@ -23,8 +23,8 @@ from ge_graph.dtypes import BY_SHORT, BY_TORCH_NAME, DataType
 from ge_graph.files import read_plain
 from ge_graph.ir import Graph, Node
 from ge_runtime import errors
-from ge_runtime.cpu import registry
 from ge_runtime.cpu.formats import FORMATS, Rounded, hf32, in_range
+from ge_runtime.cpu.own_calls import kernel_of
 from ge_runtime.cpu.plan_context import input_ports
 from ge_runtime.cpu.values import torch_dtype
 
@@ -192,7 +192,7 @@ def numbers_of(graph: Graph, options: Mapping[str, str], only: frozenset[str] | 
     kept = 0
     _say_absent(graph, asked, made.left)
     for path, node in _walk(graph, ""):
-        kernel = registry.find(node.op)
+        kernel = kernel_of(node)
         if kernel is None or kernel.updates or node.subgraphs or (only is not None and path not in only):
             continue
         rule = Rounding(path, node)

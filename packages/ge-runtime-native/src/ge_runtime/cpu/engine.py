@@ -20,13 +20,14 @@ from ge_graph.ir import Graph, Literal, Node, Tensor
 from ge_graph.verify import verify
 from ge_runtime import errors
 from ge_runtime.api import Capability
-from ge_runtime.cpu import registry
 from ge_runtime.cpu.chip_numbers import ACCEPTED, ChipNumbers, Rounding, numbers_of
 from ge_runtime.cpu.known_inputs import KnownInputs
+from ge_runtime.cpu.own_calls import kernel_of
 from ge_runtime.cpu.plan_context import own_results
 from ge_runtime.cpu.planner import Planner, check_kernels, schedule
 from ge_runtime.cpu.program import EngineProgram
 from ge_runtime.cpu.subgraphs import Reporter, every, inside
+from ge_runtime.cpu.torch_compat import profiling
 from ge_runtime.cpu.values import TORCH_OF, constant, describe, from_numpy, torch_dtype
 
 if TYPE_CHECKING:
@@ -144,11 +145,12 @@ class CpuExecutable:
         self._known = KnownInputs([r.shape for r in self._inputs])
         self._references = [i for i, node in enumerate(graph.inputs) if node.op == "RefData"]
 
-    def _plan(self, trace: bool) -> Planner:
+    def _plan(self, trace: bool, recorded: bool = False) -> Planner:
         with no_collection():
             return Planner(
                 self._graph, self._order, trace=trace, constants=self._constants, seed=self._options.seed,
                 written=self._options.written, compiled=self._options.inductor, numbers=self._numbers.rules,
+                recorded=recorded,
             ).walk()  # fmt: skip
 
     @cached_property
@@ -161,6 +163,14 @@ class CpuExecutable:
 
             return InductorProgram(self._graph, self._order, planner.plain())
         return planner.program()
+
+    @cached_property
+    def _recorded(self) -> EngineProgram | InductorProgram:
+        """The program whose nodes ``torch.profiler`` sees; Inductor's has none any more."""
+        return self._program if self._options.inductor else self._plan(trace=False, recorded=True).program()
+
+    def _run_program(self, inputs: list[Any]) -> list[torch.Tensor]:
+        return (self._recorded if profiling() else self._program).run(inputs)
 
     @property
     def rounded(self) -> list[Rounding]:
@@ -193,7 +203,7 @@ class CpuExecutable:
             if at_once is not None:
                 return at_once(inputs)
             if direct:
-                at_once = self._program.run
+                at_once = self._run_program
                 return at_once(inputs)
             if not guarded:
                 inputs[:] = self._taken(inputs)
@@ -242,9 +252,9 @@ class CpuExecutable:
     def _run(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         """Run the program on a list of its own, which is emptied."""
         if not self._references:
-            return self._program.run(inputs)
+            return self._run_program(inputs)
         references = {i: inputs[i] for i in self._references}
-        results = self._program.run(inputs)
+        results = self._run_program(inputs)
         self._written(references)
         return results
 
@@ -376,7 +386,7 @@ class _Checker:
 
     def on_node(self, node: Node, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Check one node."""
-        kernel = registry.find(node.op)
+        kernel = kernel_of(node)
         may_alias = kernel is None or kernel.views or bool(kernel.updates)
         own = own_results(node, kernel) if kernel is not None and kernel.updates else ()
         for index, (edge, value) in enumerate(zip(node.outputs, outputs)):

@@ -25,9 +25,9 @@ from ge_graph.errors import EngineError
 from ge_graph.files import make_private, others_may_write
 from ge_graph.ir import Graph, Node
 from ge_runtime import errors
-from ge_runtime.cpu import registry
 from ge_runtime.cpu.known_inputs import KnownInputs
 from ge_runtime.cpu.opaque import traced_calls
+from ge_runtime.cpu.own_calls import kernel_of
 from ge_runtime.cpu.program import EngineProgram
 from ge_runtime.cpu.subgraphs import every
 from ge_runtime.cpu.torch_compat import Sketch, below_autograd, inductor_folder, no_torch_function
@@ -239,7 +239,7 @@ def _extent(value: torch.Tensor) -> tuple[int, int]:
 
 def _seen_outside(node: Node) -> bool:
     """Whether others see what a node does, so that doing it once while tracing is not enough."""
-    kernel = registry.find(node.op)
+    kernel = kernel_of(node)
     return kernel is not None and (kernel.acts or (not node.outputs and node.op != "Assert"))  # compiled code asserts
 
 

@@ -28,6 +28,7 @@ from ge_runtime import errors
 from ge_runtime.cpu import host as host_rules
 from ge_runtime.cpu import limits, registry, subgraphs
 from ge_runtime.cpu.chip_numbers import Rounding
+from ge_runtime.cpu.own_calls import kernel_of, say
 from ge_runtime.cpu.plan_context import PlanContext, input_ports, own_results, said
 from ge_runtime.cpu.program import EngineProgram, Line
 from ge_runtime.cpu.registry import Call, Kernel, Ref
@@ -111,23 +112,26 @@ def schedule(graph: Graph, seed: int | None = None) -> list[Node]:
 
 def _acts(node: Node) -> bool:
     """Whether a node runs although nobody reads its results."""
-    kernel = registry.find(node.op)
+    kernel = kernel_of(node)
     own = kernel is not None and bool(kernel.updates or kernel.acts)
     return own or any(map(_acts, (n for inner in node.subgraphs.values() for n in inner.nodes)))
 
 
 def _stops(node: Node) -> bool:
     """Whether a node may end the run on purpose, or others see what it does: no input may be overwritten by then."""
-    kernel = registry.find(node.op)
+    kernel = kernel_of(node)
     return bool(node.subgraphs) or (kernel is not None and (kernel.acts or not node.outputs))
 
 
 def check_kernels(engine: str, nodes: Sequence[Node]) -> None:
     """Raise GE4003 with every node whose operator has no kernel; nodes of inner graphs included."""
     known = (*_INPUTS, *_CONSTS, *_SKIPPED, *subgraphs.OFFSETS)
-    missing = [n for n in subgraphs.every(nodes) if n.op not in known and registry.find(n.op) is None]
+    missing = [n for n in subgraphs.every(nodes) if n.op not in known and kernel_of(n) is None]
     if missing:
         raise errors.missing_kernels(engine, missing)
+    for node in subgraphs.every(nodes):
+        if node.op not in known:
+            say(node)
 
 
 class DroppedShortcut(NamedTuple):
@@ -157,14 +161,15 @@ class Planner:
             each. Their old values are dead after the last read, so that the result may be computed in their place.
         compiled: The program is for Inductor, whose code looks at less than ATen does.
         numbers: What operators round as a chip does, by ``id`` of the node.
+        recorded: Whether ``torch.profiler`` sees each node.
     """
 
     def __init__(
         self, graph: Graph, order: Sequence[Node], *, trace: bool, constants: dict[Tensor, torch.Tensor],
         seed: int | None = None, lent: frozenset[int] | None = None, written: Mapping[int, int] = {},
-        compiled: bool = False, numbers: Mapping[int, Rounding] = {},
+        compiled: bool = False, numbers: Mapping[int, Rounding] = {}, recorded: bool = False,
     ) -> None:  # fmt: skip
-        self.numbers = numbers
+        self.numbers, self.recorded = numbers, recorded
         self.graph, self.order, self.trace, self.constants = graph, order, trace, constants
         self.seed, self.lent, self.compiled = seed, lent, compiled
         self.inner: list[tuple[str, EngineProgram]] = []
@@ -389,7 +394,7 @@ class Planner:
     def _is_reference(self, edge: Tensor) -> bool:
         """Whether an edge is a RefData input, possibly handed on by an updating node."""
         while edge.node.op != "RefData":
-            kernel = registry.find(edge.node.op)
+            kernel = kernel_of(edge.node)
             if kernel is None or not kernel.updates:
                 return False
             ctx = PlanContext(self, edge.node, kernel)
@@ -405,7 +410,7 @@ class Planner:
         """Plan a graph in a node; ``owned`` are the inputs that it may overwrite."""
         order = schedule(graph, self.seed)
         made = Planner(graph, order, trace=self.trace, constants=self.constants, seed=self.seed, lent=owned,
-                       compiled=self.compiled, numbers=self.numbers)  # fmt: skip
+                       compiled=self.compiled, numbers=self.numbers, recorded=self.recorded)  # fmt: skip
         program = made.walk().program()
         self.dropped += made.dropped
         input_of = {root: index for index, root in made._root_of_input.items()}
@@ -437,7 +442,7 @@ class Planner:
             subgraphs.plan(self, node)
             self._keep_values(node)
             return
-        kernel = registry.find(node.op)
+        kernel = kernel_of(node)
         ctx = PlanContext(self, node, kernel)
         if host_rules.hostable(node) and registry.is_builtin(node.op):
             values = host_rules.RULES[node.op](ctx)
@@ -560,7 +565,7 @@ class Planner:
         reads: list[str] = []
         plain = self.render_call(call, reads)
         names = []
-        kernel = registry.find(node.op) if roots else None
+        kernel = kernel_of(node) if roots else None
         apart = own_results(node, kernel) if kernel is not None and kernel.updates else ()
         for index, edge in enumerate(node.outputs):
             own = roots if roots and index not in apart else frozenset({self.new_root()})
@@ -637,7 +642,8 @@ class Planner:
         if self.trace:
             return self.traced()
         takes, boxed = len(self.graph.inputs), self.lent is None
-        return EngineProgram(self.graph.name, takes, self.lines, self.names, boxed=boxed, inner=self.inner)
+        return EngineProgram(self.graph.name, takes, self.lines, self.names, boxed=boxed, inner=self.inner,
+                             recorded=self.recorded)  # fmt: skip
 
     @property
     def traces(self) -> bool:

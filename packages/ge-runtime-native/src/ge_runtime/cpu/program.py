@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -62,11 +63,12 @@ class EngineProgram:
         traced: Whether it takes a callback after the inputs.
         boxed: Whether it takes the inputs as one list, which it empties, and frees each after its last use.
         inner: Programs of the graphs in nodes, with a name for people.
+        recorded: Whether ``torch.profiler`` sees each node, as ``MatMulV2/addmm_1``.
     """
 
     def __init__(
         self, graph: str, inputs: int, lines: Sequence[Line], names: build.Names, *, traced: bool = False,
-        boxed: bool = False, inner: Sequence[tuple[str, EngineProgram]] = (),
+        boxed: bool = False, inner: Sequence[tuple[str, EngineProgram]] = (), recorded: bool = False,
     ) -> None:  # fmt: skip
         self._inner, self.graph, self._names = inner, graph, names
         given = [f"i{k}" for k in range(inputs)]
@@ -76,7 +78,12 @@ class EngineProgram:
             taken = [build.assign(given, build.name("given"))] if given else []
             taken.append(build.do(build.call(build.attribute(build.name("given"), "clear"), ())))
             whole = [(statement, Line(statement, (), (), None)) for statement in taken]
+        self._records = _Records(lines) if recorded else None
+        last: Node | None = None
         for line, dead in zip(lines, _freed_after(lines, given if boxed else ())):
+            if self._records is not None and (line.node is not last or isinstance(line.statement, ast.Return)):
+                last = line.node
+                whole.append((self._records.statement(line, names), line))
             whole.append((line.statement, line))
             if dead and not isinstance(line.statement, ast.Return):
                 whole.append((build.drop(dead), line))
@@ -109,6 +116,7 @@ class EngineProgram:
                         return self.function(*args)  # type: ignore[no-any-return]
                 return self.function(*args)  # type: ignore[no-any-return]
         except Exception as error:
+            self._close()
             raise self._blame(error) from error
 
     def run_inside(self, *args: Any) -> list[torch.Tensor]:
@@ -119,7 +127,12 @@ class EngineProgram:
         try:
             return self.function(*args)  # type: ignore[no-any-return]
         except Exception as error:
+            self._close()
             raise self._blame(error) from error
+
+    def _close(self) -> None:
+        if self._records is not None:
+            self._records.end()
 
     def _blame(self, error: Exception) -> EngineError:
         frame = error.__traceback__
@@ -135,6 +148,36 @@ class EngineProgram:
         if isinstance(error, MemoryError) or str(error).startswith(_NO_MEMORY) or "DefaultCPUAllocator" in str(error):
             return errors.too_large(line.node, f"no memory for the result of ({operands}): {error}")
         return errors.kernel_failed(line.node, operands, error)
+
+
+class _Records:
+    """What ``torch.profiler`` sees of a program: a record from the first statement of a node to that of the next."""
+
+    def __init__(self, lines: Sequence[Line]) -> None:
+        nodes = dict.fromkeys(line.node for line in lines if line.node is not None)
+        self._place = {node: k for k, node in enumerate(nodes)}
+        self._names = [f"{node.op}/{node.name}" for node in nodes]
+        self._thread = threading.local()  # runs of one program may overlap in threads
+
+    def statement(self, line: Line, names: build.Names) -> ast.stmt:
+        """The call in front of a line that begins another node, or none."""
+        if line.node is None or isinstance(line.statement, ast.Return):
+            return build.do(build.call(build.name(names.bind(self.end, "end")), ()))
+        function = build.name(names.bind(self.begin, "begin"))
+        return build.do(build.call(function, [build.constant(self._place[line.node])]))
+
+    def begin(self, place: int) -> None:
+        """The node of that place begins."""
+        self.end()
+        self._thread.open = made = torch.profiler.record_function(self._names[place])
+        made.__enter__()
+
+    def end(self) -> None:
+        """No node runs."""
+        made = getattr(self._thread, "open", None)
+        if made is not None:
+            self._thread.open = None
+            made.__exit__(None, None, None)
 
 
 def _comment(node: Node) -> str:

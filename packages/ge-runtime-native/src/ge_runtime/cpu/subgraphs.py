@@ -18,8 +18,9 @@ import torch
 
 from ge_graph import program as build
 from ge_graph.ir import Graph, Node
+from ge_graph.rules.subgraphs import LOOPS
 from ge_runtime import errors
-from ge_runtime.cpu import registry
+from ge_runtime.cpu.own_calls import kernel_of
 from ge_runtime.cpu.program import EngineProgram
 
 PARENT_INDEX: Final = "_parent_node_index"
@@ -28,7 +29,6 @@ OFFSETS: Final[dict[str, int]] = {
     "If": 1, "_If": 1, "StatelessIf": 1, "Case": 1, "StatelessCase": 1, "While": 0, "_While": 0, "StatelessWhile": 0,
     "PartitionedCall": 0, "StatefulPartitionedCall": 0,
 }  # fmt: skip
-_LOOPS: Final = ("While", "_While", "StatelessWhile")
 Values: TypeAlias = "Sequence[torch.Tensor]"
 OnNode: TypeAlias = "Callable[[Node, Sequence[Any], Sequence[Any]], None]"
 
@@ -180,7 +180,7 @@ def plan(planner: _Planner, node: Node) -> None:
 
     Errors: EngineError GE4009 for graphs that do not fit the node.
     """
-    runner, aliases, shared = _loop(planner, node) if node.op in _LOOPS else _branches(planner, node)
+    runner, aliases, shared = _loop(planner, node) if node.op in LOOPS else _branches(planner, node)
     operands = list(node.operands())
     reads: list[str] = []
     values = planner.render([planner.tensor(e) for e in operands], reads)
@@ -251,7 +251,7 @@ def _updated(node: Node, count: int) -> frozenset[int]:
     for data, position in zip(graph.inputs, positions):
         edge = data.outputs[0]
         readers = [n for n in graph.nodes if any(t is edge for t in n.operands())]
-        kernels = [registry.find(n.op) for n in readers]
+        kernels = [kernel_of(n) for n in readers]
         if position < count and any(k is not None and k.updates for k in kernels):
             updated.add(position)
     return frozenset(updated)

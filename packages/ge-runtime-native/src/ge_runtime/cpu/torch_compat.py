@@ -26,6 +26,11 @@ require: Final = torch._assert_async
 """``require(condition, text)`` stops a run whose condition, a bool tensor, is false."""
 
 
+def profiling() -> bool:
+    """Whether ``torch.profiler`` follows this thread."""
+    return torch._C._autograd._profiler_enabled()  # type: ignore[no-any-return]
+
+
 def _fused_rms_norm() -> Callable[..., tuple[Tensor, Tensor]] | None:
     """torch's ``(x, sizes, gamma, epsilon)`` to (y, rstd); None before 2.9, which has none or one of another form."""
     op = getattr(getattr(torch.ops.aten, "_fused_rms_norm", None), "default", None)

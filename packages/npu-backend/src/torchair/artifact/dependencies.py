@@ -121,7 +121,8 @@ def _own_files() -> tuple[str, float]:
     rows, newest = [], 0.0
     for package in (ge_graph, ge_converters, torchair):
         root = Path(str(package.__file__)).parent
-        for path in sorted((*root.rglob("*.py"), *root.rglob("*.jsonl"))):
+        # tables too: what is published of a chip decides which forms a graph takes
+        for path in sorted(p for kind in ("*.py", "*.jsonl", "*.tsv") for p in root.rglob(kind)):
             entry = path.stat()
             rows.append(f"{path.relative_to(root)} {entry.st_size} {entry.st_mtime_ns}")
             newest = max(newest, entry.st_mtime)

@@ -159,6 +159,21 @@ def tensor_dump(config: CompilerConfig, gm: torch.fx.GraphModule, stage: str) ->
     return TensorDump(torch.fx.GraphModule(copy.copy(gm), fresh), options.data_dump_dir.value)
 
 
+def warn_of_clashes(config: CompilerConfig, gm: torch.fx.GraphModule, label: str) -> None:
+    """Under ``deadlock_check`` warn of communication tasks that may keep each other waiting for cores."""
+    captured = config.mode.value == "reduce-overhead"
+    if not (config.debug.deadlock_check.value or (captured and config.aclgraph_config.deadlock_check.value)):
+        return
+    from ge_graph.cost import chips
+    from torchair.passes.core_clashes import clashes, report
+
+    figures = chips.figures(config.check_soc.value or "ascend910b")
+    cores = figures.get("vector_cores")
+    found = [] if cores is None else clashes(gm.graph, int(cores))
+    if found:
+        logger.tell("%s: deadlock_check for %s:\n%s", label, figures.chip, report(found))
+
+
 def _program(gm: torch.fx.GraphModule) -> Callable[..., Any]:
     gm.recompile()  # the passes have edited the graph
     return gm.forward  # type: ignore[no-any-return]

@@ -40,7 +40,7 @@ from torchair.compiler import observers, records
 from torchair.compiler.gears import gear_options
 from torchair.config import explain
 from torchair.config.log import logger
-from torchair.passes import FxProgress, run_all
+from torchair.passes import FxProgress, run_all, run_captured
 from torchair.passes.base import output_values, value_of
 from torchair.runtime.views import ViewPlan, take_views, view_the_inputs
 
@@ -121,6 +121,7 @@ class Pipeline(FxProgress):
         self.guarded = False
         self.before: list[float] = []
         self._watch = observers.rewrite_watch(config)
+        self._choices: list[ge_passes.Choice] = []
 
     def compile(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Call:
         """All stages.
@@ -174,7 +175,11 @@ class Pipeline(FxProgress):
             )  # fmt: skip
         self.fx_graph("", gm)
         dump = observers.tensor_dump(config, gm, "original")
-        self._fx_passes(gm, example_inputs)
+        may_cut = config.mode.value == "reduce-overhead" and config.fallback.value == "split"
+        run_all(gm, example_inputs, config, self.stage.phase, self, in_place=not may_cut)
+        observers.warn_of_clashes(config, gm, self._label)
+        if may_cut and (call := self._around_the_host(gm, dump is not None)) is not None:
+            return call
         if self.stage.phase == "forward":
             view_the_inputs(gm)
         observers.write_summary(config, gm)
@@ -256,19 +261,20 @@ class Pipeline(FxProgress):
         return self._between(gm, copied, refused, len(parts))
 
     def _between(
-        self, gm: torch.fx.GraphModule, cut: torch.fx.GraphModule, refused: Mapping[str, str], parts: int
-    ) -> Call:
-        """The program that runs GE graphs and eager nodes in turn; says which and at what cost."""
+        self, gm: torch.fx.GraphModule, cut: torch.fx.GraphModule, refused: Mapping[str, str], parts: int,
+        what: str = "GE graph",
+    ) -> Call:  # fmt: skip
+        """The program that runs graphs and eager nodes in turn; says which and at what cost."""
         from torchair.compiler import split
         from torchair.runtime.fx_program import write_program
 
         lines = split.described(gm, refused, dict(refused))
         logger.tell(
-            '%s: fallback = "split": %d GE graphs in the place of one, and eagerly between them:\n  %s',
-            self._label, parts, "\n  ".join(lines),
+            '%s: fallback = "split": %d %ss in the place of one, and eagerly between them:\n  %s',
+            self._label, parts, what, "\n  ".join(lines),
         )  # fmt: skip
         self.report.parts = split.parts_of(cut)
-        call, source = write_program(cut, f"{self._label}, split into {parts} GE graphs")
+        call, source = write_program(cut, f"{self._label}, split into {parts} {what}s")
         for observer in self.observers:
             observer.output_code(self.stage, source)
         return boxed(call)
@@ -281,11 +287,20 @@ class Pipeline(FxProgress):
         if self.gears is not None:
             values = [value_of(n) for n in gm.graph.nodes if n.op == "placeholder"]
             stored.more["gears"] = self.gears.options(lowered, values)
-        if entry is not None and self.on_saving is not None:
+        if entry is not None and device_of(gm) == "cpu" and self._calls_back(lowered):
+            logger.info("%s: not cached: a user's operator computes a part of it, which no file holds", self._label)
+        elif entry is not None and self.on_saving is not None:
             self.on_saving(stored, functools.partial(entry.save, stored))
         elif entry is not None:
             entry.save(stored)
         return stored
+
+    @staticmethod
+    def _calls_back(lowered: Lowered) -> bool:
+        """Whether a user's operator of this process computes a part of the graph on the embedded engine."""
+        from ge_runtime.cpu.own_calls import stands_in
+
+        return any(map(stands_in, lowered.graph.nodes))
 
     def to_graph(
         self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], prepare: Callable[[Lowered], Lowered]
@@ -346,15 +361,47 @@ class Pipeline(FxProgress):
 
         return boxed(records.with_runs(call, self._label))
 
-    def _captured(self, gm: torch.fx.GraphModule) -> Call:
-        """Mode reduce-overhead: a program of the ATen graph, captured and replayed."""
+    def _around_the_host(self, gm: torch.fx.GraphModule, eager: bool) -> Call | None:
+        """A program that captures what stands before and after operators that need the host, and runs these eagerly.
+
+        None, after the passes that are left, if the graph has no such operators, or none of it is captured anyway.
+        """
+        from torchair.compiler import split
+        from torchair.runtime.host_work import host_work
+        from torchair.runtime.reduce_overhead import Switches
+
+        device = device_of(gm)
+        captured = not self.training and not eager and not Switches.of(self.config.aclgraph_config).force_eager
+        found = {n.name: why for n, why in host_work(gm, device)} if captured and device != "cpu" else {}
+        if not found or split.must_stay_whole(gm) or self.on_stored is not None:
+            run_captured(gm, self.config, self.stage.phase, self)
+            return None
+        whole, copied, static = self.stage, split.copy_of(gm), self._static_inputs()
+        try:
+            parts = split.cut(copied, found)
+            fixed = {n for i, n in enumerate(copied.graph.find_nodes(op="placeholder")) if i in static}
+            for part in parts:
+                (node,) = copied.graph.find_nodes(op="call_function", target=part)
+                self.stage = replace(whole, graph_id=next(_graph_ids))
+                run_captured(part.gm, self.config, whole.phase, self)
+                part.run = self._captured(part.gm, frozenset(i for i, a in enumerate(node.args) if a in fixed))
+        finally:
+            self.stage = whole
+        return self._between(gm, copied, found, len(parts), "captured graph")
+
+    def _captured(self, gm: torch.fx.GraphModule, static: frozenset[int] | None = None) -> Call:
+        """Mode reduce-overhead: a program of the ATen graph, captured and replayed.
+
+        Args:
+            static: Positions of parameters and buffers; None asks torch.
+        """
         from torchair.runtime.reduce_overhead import plan_capture
 
         device, capture = device_of(gm), not self.training and self.stage.phase == "forward"
         with self.timed("reduce-overhead") as note, real_values():
             planned = plan_capture(
-                gm, device, self.config.aclgraph_config, title=self._capture_title, static=self._static_inputs(),
-                capture=capture,
+                gm, device, self.config.aclgraph_config, title=self._capture_title,
+                static=self._static_inputs() if static is None else static, capture=capture,
             )  # fmt: skip
             note(f"program of {len(gm.graph.nodes)} FX nodes")
             wanted = self.on_saving is not None or self.on_stored is not None
@@ -438,7 +485,14 @@ class Pipeline(FxProgress):
         if not experimental.topology_sorting_strategy.is_default:
             passes.append(ge_passes.SortNodes(experimental.topology_sorting_strategy.value))
         soc = self.config.check_soc.value
-        return lowered, passes if soc is None else ge_passes.for_chip(kernels.oracle(soc), passes)
+        if soc is None:
+            return lowered, passes
+        from ge_graph.cost import forms
+        from tair_debug.tracing import size_hints
+
+        oracle = kernels.oracle(soc)
+        price = forms.price(soc, size_hints(gm))
+        return lowered, ge_passes.for_chip(oracle, passes, price=price, say=self._choices.append)
 
     def _check_soc(self, graph: Graph) -> None:
         """The verdict of the chip that ``config.check_soc`` names, as a warning or, on request, an error."""
@@ -448,8 +502,10 @@ class Pipeline(FxProgress):
         from tair_debug import check
 
         with self.timed("check_soc") as note:
-            report = check.examine([graph], kernels.oracle(soc))
+            report = check.examine([graph], kernels.oracle(soc), self._choices)
             note(report.headline())
+        for text in report.forms():
+            logger.info("%s: form: %s", self._label, text)
         trace_artifact(f"{self._traced}_{report.soc}", "json", lambda: json.dumps(report.as_dict(), indent=1))
         if not report.ok and self.config.check_soc_error.value:
             bad = check.text([r for r in report.troubles() if r.verdict.state == "none"])

@@ -33,7 +33,7 @@ _CAPTURED: Final = "aclgraph_config."
 _CAPTURED_PASSES: Final = frozenset(
     _CAPTURED + name
     for name in ("remove_noop_ops", "remove_cat_ops", "inplace_pass", "input_inplace_pass", "pattern_fusion_pass",
-                 "dump_tensor_data", "data_dump_stage", "data_dump_dir", "force_eager")
+                 "dump_tensor_data", "data_dump_stage", "data_dump_dir", "force_eager", "deadlock_check")
 )  # fmt: skip
 
 _NO_KERNELS: Final = "this version compiles no kernels for captured graphs"
@@ -46,7 +46,6 @@ _NOT_BUILT: Final = {
     "super_kernel_optimize": "this version makes no super kernels of captured graphs",
     "super_kernel_optimize_options": "this version makes no super kernels of captured graphs",
     "super_kernel_debug_options": "this version makes no super kernels of captured graphs",
-    "deadlock_check": "this version does not look for dead locks in captured graphs",
     "frozen_parameter": "addresses of parameters are compared before every replay",
 }  # options of captured graphs that no device gets from us
 

@@ -172,8 +172,9 @@ DEBUG: Final = (
           "Evaluates what each FX pass, pattern and GE pass replaces beside what it puts there, on inputs that are "
           "hard to get right, and raises GE1025 with a counter-example; slow.", device="Same.",
           env="TAIR_VERIFY_REWRITES"),
-    _flag("debug.deadlock_check", False, "none", "device", "None: one queue of work, nothing can dead-lock.",
-          device="Reports pairs of communication tasks on two streams that together need more cores than there are."),
+    _flag("debug.deadlock_check", False, "none", "here",
+          "Warns of pairs of communication tasks on two streams that together want more vector cores than the chip of "
+          "check_soc has, else ascend910b.", device="Same."),
 )  # fmt: skip
 
 EXPORT: Final = (
@@ -329,7 +330,8 @@ EXPERIMENTAL: Final = (
     _flag("experimental_config.remove_noop_ops", True, "graph", "here",
           "FX pass RemoveNoops: full slices, same-dtype casts, clones and the like are dropped.", device="Same."),
     _flag("experimental_config.pattern_fusion_pass", True, "graph", "here",
-          "FX passes FusePatterns (rules of register_replacement) and FuseRmsNorm, and GE pass fuse_operators.",
+          "FX passes FusePatterns (rules of register_replacement), FuseRmsNorm and FuseQuantisedProducts, GE pass "
+          "fuse_operators.",
           device="Same, and the rules for operators of torch_npu."),
     _flag("experimental_config.enable_view_optimize", True, "graph", "here",
           "FX pass MergeViews: chains of views become one; nothing in graphs with scopes.", device="Same."),
@@ -414,7 +416,8 @@ GRAPH_EX: Final = (
     _flag("input_inplace_pass", True, "graph", "here", "An operator followed by a copy into an input is in place.",
           device="Same.",
           opposite=("debug.aclgraph.disable_reinplace_input_mutated_ops_pass",)),
-    _flag("pattern_fusion_pass", True, "graph", "here", "FX passes FusePatterns and FuseRmsNorm.",
+    _flag("pattern_fusion_pass", True, "graph", "here",
+          "FX passes FusePatterns, FuseRmsNorm and FuseQuantisedProducts.",
           device="Same, and the rules for operators of torch_npu."),
     Option("post_grad_custom_pre_pass", "callable", None, "graph", "here", _FX_PASS_DOC.format("before"), "Same.",
            fixed=True),
@@ -425,7 +428,7 @@ GRAPH_EX: Final = (
     Option("data_dump_stage", "choice", "optimized", "runtime", "here", "Which FX graph is dumped.", "Same.",
            choices=("original", "optimized")),
     Option("data_dump_dir", "directory", "./", "none", "here", "Folder of the tensor dump.", "Same."),
-    _flag("deadlock_check", False, "none", "device", "None.", device=_NOT_BUILT),
+    _flag("deadlock_check", False, "none", "here", "As debug.deadlock_check, for captured graphs.", device="Same."),
     Option("capture_error_mode", "choice", "global", "runtime", "device", "None.",
            "Which threads' unsafe calls are errors while capturing.", choices=("global", "thread_local", "relaxed")),
     Option("_aclnn_static_shape_kernel_build_dir", "name", None, "none", "device", "None.",

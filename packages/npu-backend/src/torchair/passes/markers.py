@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import torch
 
@@ -103,3 +103,58 @@ class PairTaggedEvents(FxPass):
             )  # fmt: skip
         made = graph.call_function(torch.ops.air.wait.default, ([marks[tag]],))
         made.meta = {"stack_trace": node.stack_trace}
+
+
+class ScopeSuperKernels(FxPass):
+    """``npu.super_kernel_scope_begin(name)`` -> a scope with that attribute, ``.._end(name)`` -> its end.
+
+    Before lowering, which knows scopes; captured graphs keep the ops, there they are the runtime's own.
+    """
+
+    def enabled(self, config: NpuBaseConfig, phase: str) -> bool:
+        """In mode max-autotune."""
+        return bool(config.mode.value == "max-autotune")
+
+    def run(self, gm: torch.fx.GraphModule) -> int:
+        """Rewrite every scope.
+
+        Errors: ConfigError GE1055 for an end that has another name than the scope that is open.
+        """
+        opened: list[str] = []
+        edits = 0
+        for node in list(gm.graph.nodes):
+            kind = _SUPER_KERNELS.get(str(node.target))
+            if kind is None:
+                continue
+            name = node.args[0] if node.args else node.kwargs.get("scope_name")
+            with gm.graph.inserting_before(node):
+                if kind == "begin":
+                    opened.append("" if name is None else str(name))
+                    edits += 1
+                    label = name or f"super_kernel_{edits}"  # GE has no ranges without a name
+                    made = gm.graph.call_function(
+                        torch.ops.air.scope_enter.default, (["_super_kernel_scope"], [str(label)])
+                    )
+                else:
+                    _match(node, name, opened)
+                    made = gm.graph.call_function(torch.ops.air.scope_exit.default)
+            made.meta = {"stack_trace": node.stack_trace}
+            gm.graph.erase_node(node)
+        return edits
+
+
+_SUPER_KERNELS: Final = {
+    f"npu.super_kernel_scope_{kind}{overload}": kind for kind in ("begin", "end") for overload in ("", ".default")
+}
+
+
+def _match(node: torch.fx.Node, name: object, opened: list[str]) -> None:
+    """Close the innermost scope; an end without a name closes any."""
+    if opened and name in (None, opened[-1]):
+        opened.pop()
+        return
+    what = f"{opened[-1]!r} is open" if opened else "no scope is open"
+    raise ConfigError(
+        "GE1055", f"scopes of the graph: {node.name} ends the super kernel {name!r}, {what}",
+        next="end every scope of torch.npu.super_kernel_scope_begin in the function that begins it, by its own name",
+    )  # fmt: skip

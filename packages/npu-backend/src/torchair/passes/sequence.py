@@ -11,9 +11,10 @@ from ge_converters.base.progress import Progress
 from torchair.passes.base import FxPass, place_of
 from torchair.passes.cats import RemoveCats
 from torchair.passes.custom import name_of_pass, run_custom
-from torchair.passes.markers import DropForwardMarkers, PairTaggedEvents, ThreadWaits
+from torchair.passes.markers import DropForwardMarkers, PairTaggedEvents, ScopeSuperKernels, ThreadWaits
 from torchair.passes.noops import RemoveNoops
 from torchair.passes.patterns import FusePatterns
+from torchair.passes.quantised_products import FuseQuantisedProducts
 from torchair.passes.reinplace import ReinplaceInputs, ReinplaceOps
 from torchair.passes.rms_norm import FuseRmsNorm
 from torchair.passes.scopes import check_scopes
@@ -28,8 +29,10 @@ if TYPE_CHECKING:
     from torchair.config.compiler_config import CompilerConfig
 
 BEFORE_USER: Final[tuple[FxPass, ...]] = (DropForwardMarkers(), ReturnWrites())
-BUILT_IN: Final[tuple[FxPass, ...]] = (DeriveSymbols(), RemoveNoops(), FusePatterns(), FuseRmsNorm(), MergeViews())
-AFTER_USER: Final[tuple[FxPass, ...]] = (ThreadWaits(), PairTaggedEvents())
+BUILT_IN: Final[tuple[FxPass, ...]] = (
+    DeriveSymbols(), RemoveNoops(), FusePatterns(), FuseRmsNorm(), FuseQuantisedProducts(), MergeViews(),
+)  # fmt: skip
+AFTER_USER: Final[tuple[FxPass, ...]] = (ThreadWaits(), PairTaggedEvents(), ScopeSuperKernels())
 # Their results write memory; they only run in mode reduce-overhead.
 CAPTURED: Final[tuple[FxPass, ...]] = (NumbersOnDevice(), RemoveCats(), ReinplaceInputs(), ReinplaceOps())
 
@@ -51,23 +54,20 @@ def run_all(
     config: CompilerConfig,
     phase: str,
     progress: FxProgress = FxProgress(),
+    *,
+    in_place: bool = True,
 ) -> None:
     """Run every pass that the configuration asks for; edits ``gm``.
 
     Args:
         phase: ``forward`` or ``backward``.
+        in_place: Whether ``run_captured`` follows.
 
     Errors: PassError for the user's passes, and for scopes that do not nest.
     """
 
     def built_in(passes: Sequence[FxPass]) -> None:
-        for each in passes:
-            if not each.enabled(config, phase):
-                continue
-            with progress.timed(each.name) as note, progress.fx_rewrite(each.name, gm):
-                edits = each.run(gm)
-                note(f"{edits} edits, {len(gm.graph.nodes)} nodes")
-            progress.fx_graph(each.name, gm, changed=bool(edits))
+        _run(passes, gm, config, phase, progress)
 
     def custom(option: str) -> None:
         fn = getattr(config, option).value
@@ -85,4 +85,24 @@ def run_all(
     custom("post_grad_custom_post_pass")
     built_in(AFTER_USER)
     check_scopes(gm.graph)
-    built_in(CAPTURED)
+    if in_place:
+        run_captured(gm, config, phase, progress)
+
+
+def run_captured(
+    gm: torch.fx.GraphModule, config: CompilerConfig, phase: str, progress: FxProgress = FxProgress()
+) -> None:
+    """The passes whose results write memory; after them the order of the nodes says more than their data."""
+    _run(CAPTURED, gm, config, phase, progress)
+
+
+def _run(
+    passes: Sequence[FxPass], gm: torch.fx.GraphModule, config: CompilerConfig, phase: str, progress: FxProgress
+) -> None:
+    for each in passes:
+        if not each.enabled(config, phase):
+            continue
+        with progress.timed(each.name) as note, progress.fx_rewrite(each.name, gm):
+            edits = each.run(gm)
+            note(f"{edits} edits, {len(gm.graph.nodes)} nodes")
+        progress.fx_graph(each.name, gm, changed=bool(edits))

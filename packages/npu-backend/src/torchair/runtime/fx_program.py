@@ -53,7 +53,7 @@ class _Writer:
 
     def build(self) -> build.Program:
         nodes = list(self.gm.graph.nodes)
-        dead = _last_reads(nodes)
+        dead = last_reads(nodes)
         for number, node in enumerate(nodes):
             self.variable[node] = self.names.show(f"t{number}", _word(node.name))
         inputs = [n for n in nodes if n.op == "placeholder"]
@@ -187,7 +187,7 @@ def attribute(gm: HasGraph, target: str) -> Any:
     return value
 
 
-def _last_reads(nodes: Sequence[Node]) -> dict[Node, list[Node]]:
+def last_reads(nodes: Sequence[Node]) -> dict[Node, list[Node]]:
     """For each node the values that nobody reads after it; a value that nobody reads at all has no name."""
     dead: dict[Node, list[Node]] = {}
     seen: set[Node] = set()

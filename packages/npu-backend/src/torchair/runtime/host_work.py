@@ -32,15 +32,17 @@ def refuse_host_work(gm: torch.fx.GraphModule, device: str) -> None:
 
     Errors: EngineError GE1058 with each operator, its line and what to write instead.
     """
-    found = [f"{user_frame(node)[0] or 'no line known'}: {node.target}: {why}" for node, why in _host_work(gm, device)]
+    found = [f"{user_frame(node)[0] or 'no line known'}: {node.target}: {why}" for node, why in host_work(gm, device)]
     if found:
         raise EngineError(
             "GE1058", "these need the host while the graph is captured:\n  " + "\n  ".join(found),
-            next="change these lines, or set options={'force_eager': True}, or use mode max-autotune",
+            next="change these lines, or set config.fallback = 'split' to capture what is before and after them, or "
+            "options={'force_eager': True}, or use mode max-autotune",
         )  # fmt: skip
 
 
-def _host_work(gm: torch.fx.GraphModule, device: str) -> Iterator[tuple[Node, str]]:
+def host_work(gm: torch.fx.GraphModule, device: str) -> Iterator[tuple[Node, str]]:
+    """The nodes that need the host while a device captures, each with the reason and what to write instead."""
     changing = _changing(gm.graph)
     for node in gm.graph.nodes:
         if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):

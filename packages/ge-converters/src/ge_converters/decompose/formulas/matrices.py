@@ -84,9 +84,12 @@ def _taylor(a: Tensor) -> Tensor:
 
 
 def _wide(A: Tensor) -> bool:
-    """Whether a matrix has more columns than rows: its pivots are those of its leading square."""
+    """Whether a matrix has more columns than rows: its pivots are those of its leading square.
+
+    Symbolic sizes are compared under a guard: those of a factorised matrix are fixed afterwards in any case.
+    """
     rows, columns = A.shape[-2:]
-    return isinstance(rows, int) and isinstance(columns, int) and 0 < rows < columns
+    return bool(rows > 0) and bool(rows < columns)
 
 
 def lu(A: Tensor, *, pivot: bool = True) -> Any:

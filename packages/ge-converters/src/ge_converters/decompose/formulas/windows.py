@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ge_converters.base.operators import aten
+from ge_converters.base.torch_compat import order_of_memory
 
 # -- the largest of each window, by a table of positions -------------------------------------------------------------
 
@@ -241,9 +242,11 @@ def _avg_pool(count: int) -> Callable[..., Any]:
         count_include_pad: bool = True,
         divisor_override: int | None = None,
     ) -> Any:
-        """The mean of the integers of each window, cut off towards zero."""
+        """The mean of the integers of each window, cut off towards zero; eager has it of int64 only."""
         if self.is_floating_point():
             return NotImplemented
+        if self.dtype != torch.int64:
+            raise NotImplementedError(f"avg_pool{count}d of {self.dtype}: eager takes int64 and floats; cast the input")
         kernel = _each(kernel_size, count)
         pad = _each(padding, count)
         windows = _Windows(self, kernel, _each(stride, count, kernel), pad, [1] * count, ceil_mode, 0)
@@ -346,7 +349,19 @@ _LINEAR: Final = _resample(2, _triangle)
 _CUBIC: Final = _resample(4, _cubic)
 _LANCZOS: Final = _resample(6, _lanczos)
 
+
+def max_unpool(self: Tensor, indices: Tensor, output_size: list[int], *_: Any) -> Tensor:
+    """Each value at its place in a plane of zeros; a place outside of the plane is an error, below zero as well."""
+    count = len(output_size)
+    lead, planes = self.shape[: self.dim() - count], math.prod(output_size)
+    flat = self.new_zeros([*lead, planes]).scatter(-1, indices.flatten(-count), self.flatten(-count))
+    made = flat.reshape([*lead, *output_size])
+    return made.contiguous(memory_format=order_of_memory(self)) if self.dim() == 4 and count == 2 else made
+
+
 FORMULAS: Final[dict[str, Callable[..., Any]]] = {
+    "max_unpool2d.default": max_unpool,
+    "max_unpool3d.default": max_unpool,
     "adaptive_max_pool3d.default": adaptive_max_pool3d,
     "adaptive_max_pool3d_backward.default": adaptive_max_pool3d_backward,
     "fractional_max_pool2d.default": _fractional_max_pool((1, 0)),

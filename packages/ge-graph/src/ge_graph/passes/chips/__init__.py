@@ -1,6 +1,10 @@
-"""Operators in the form that a chip has a kernel for."""
+"""Operators in the form that a chip has a kernel for, the least expensive one of those that it has."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
 
 from ge_graph.ir import Graph, Node, Tensor
 from ge_graph.kernels import Oracle
@@ -9,7 +13,52 @@ from ge_graph.passes.chips.context import FormContext
 from ge_graph.passes.chips.forms import FORMS
 from ge_graph.passes.effects import Effects
 
-__all__ = ["FORMS", "FitChip"]
+__all__ = ["FORMS", "Choice", "FitChip", "Price"]
+
+Price: TypeAlias = "Callable[[Graph, Sequence[tuple[Node, str]]], float | None]"
+"""The graph, and nodes with the states of their verdicts, to the seconds that the nodes take; None if nobody knows."""
+_BEST_FIRST: Final = ("device", "aicore", "open", "unknown", "aicpu", "none")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The form that an operator took.
+
+    Attributes:
+        op: The operator.
+        soc: The chip.
+        taken: The operators in its place.
+        seconds: What they take by the chip's figures; None if no figure says it.
+        others: Other forms that the chip could run, each with its operators and seconds, in the order of preference.
+    """
+
+    op: str
+    soc: str
+    taken: tuple[str, ...]
+    seconds: float | None
+    others: tuple[tuple[tuple[str, ...], float | None], ...] = ()
+
+    def __str__(self) -> str:
+        others = [f"as {_form(ops, seconds)}" for ops, seconds in self.others]
+        more = f", rather than {', '.join(others)}" if others else ""
+        return f"{self.op} as {_form(self.taken, self.seconds)} for {self.soc}{more}"
+
+
+def _form(ops: Sequence[str], seconds: float | None) -> str:
+    return ", ".join(dict.fromkeys(ops)) + ("" if seconds is None else f" (about {seconds * 1e6:.3g} us)")
+
+
+@dataclass
+class _Form:
+    """A form that may be taken."""
+
+    ctx: FormContext
+    rank: int
+    seconds: float | None
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        return tuple(n.op for n in self.ctx.made if n.op != "Const")
 
 
 class FitChip(Pass):
@@ -18,15 +67,26 @@ class FitChip(Pass):
     A form has the same values: where it needs numbers that fit into a smaller type, the graph has to show that they
     do. An operator without a kernel takes any form that has one or of which nothing is known; one that AI CPU runs
     only a form of which no part is known to run there; one that the whole list of a chip leaves out only a form that
-    it has. All else stays as it is, for ``tair check`` to report.
+    it has; one that AI Core runs in types that nobody names only a form in types that somebody does. Of several forms
+    it is the one with the best verdict, and of these the one that takes the least time by the chip's figures; where
+    figures are missing, the first. All else stays as it is, for ``tair check`` to report.
+
+    Args:
+        oracle: The chip.
+        price: The time of a form.
+        say: Told of each operator that took another form.
     """
 
     name = "fit_chip"
     reason = "compiling for a chip ends where an operator has no kernel, and AI CPU is slow"
     place = "after all fusions; leaves casts that nobody reads for drop_dead_nodes"
 
-    def __init__(self, oracle: Oracle) -> None:
+    def __init__(
+        self, oracle: Oracle, price: Price = lambda graph, nodes: None, say: Callable[[Choice], None] | None = None
+    ) -> None:
         self.oracle = oracle
+        self._price = price
+        self._say = say
 
     def rewrite(self, graph: Graph) -> list[str]:
         if not any(n.op in FORMS for n in graph.nodes):
@@ -41,24 +101,26 @@ class FitChip(Pass):
             if mapping:
                 node.replace_operands(mapping)
             free = node.op in FORMS and not effects.pinned(node) and not node.subgraphs
-            ctx = self._replacement(graph, node, read) if free else None
-            if ctx is None:
+            found = self._replacement(graph, node, read) if free else None
+            if found is None:
                 nodes.append(node)
                 continue
+            ctx, choice = found
             nodes += ctx.made
             gone.append(node)
             mapping.update((old, new) for old, new in zip(node.outputs, ctx.results) if new is not None)
-            what = f"{node.op} as {', '.join(dict.fromkeys(n.op for n in ctx.made if n.op != 'Const'))}"
-            counts[what] = counts.get(what, 0) + 1
+            counts[str(choice)] = counts.get(str(choice), 0) + 1
+            if self._say is not None:
+                self._say(choice)
         if not gone:
             return []
         graph.nodes[:] = [*nodes, *gone]
         graph.remove(gone)
         graph.outputs = [mapping.get(t, t) for t in graph.outputs]
-        return [f"{count} x {what} for {self.oracle.soc}" for what, count in sorted(counts.items())]
+        return [f"{count} x {what}" for what, count in sorted(counts.items())]
 
     def concerns(self, graph: Graph) -> bool:
-        """Whether some operator that has other forms has no kernel, or runs on AI CPU."""
+        """Whether some operator that has other forms has no kernel, runs on AI CPU, or in types that nobody names."""
         candidates = (n for part in walk(graph) for n in part.nodes if n.op in FORMS)
         return any(self._worse(n) for n in candidates)
 
@@ -67,18 +129,33 @@ class FitChip(Pass):
         state = self.oracle.of(node).state
         if state == "unknown" and self.oracle.soc in self.oracle.facts.complete:
             return "none", "aicpu", "unknown"
-        return {"none": ("none",), "aicpu": ("none", "aicpu")}.get(state, ())
+        return {
+            "none": ("none",), "aicpu": ("none", "aicpu"), "open": ("none", "aicpu", "unknown", "open"),
+        }.get(state, ())  # fmt: skip
 
-    def _replacement(self, graph: Graph, node: Node, read: set[Tensor]) -> FormContext | None:
+    def _replacement(self, graph: Graph, node: Node, read: set[Tensor]) -> tuple[FormContext, Choice] | None:
         """The nodes that take the place of one; None if it stays."""
         worse = self._worse(node)
         if not worse:
             return None
+        found: list[_Form] = []
         for form in FORMS[node.op]:
             ctx = FormContext(graph, node, read)
             ctx.results = form(ctx, node) or []
-            states = [self.oracle.of(n).state for n in ctx.made if n.op != "Const"]
-            if ctx.results and not any(state in worse for state in states):
-                return ctx
-            graph.remove(ctx.made)  # their names
-        return None
+            states = [(n, self.oracle.of(n).state) for n in ctx.made if n.op != "Const"]
+            if ctx.results and not any(state in worse for _, state in states):
+                rank = max((_BEST_FIRST.index(state) for _, state in states), default=0)
+                found.append(_Form(ctx, rank, self._price(graph, states)))
+            else:
+                graph.remove(ctx.made)  # their names
+        if not found:
+            return None
+        found.sort(key=lambda f: f.rank)  # as the table has them among equals
+        best = [f for f in found if f.rank == found[0].rank]
+        if all(f.seconds is not None for f in best):
+            best.sort(key=lambda f: f.seconds or 0.0)
+        rest = [*best[1:], *found[len(best) :]]
+        taken = best[0]
+        graph.remove(n for form in rest for n in form.ctx.made)
+        others = tuple((f.ops, f.seconds) for f in rest)
+        return taken.ctx, Choice(node.op, self.oracle.soc, taken.ops, taken.seconds, others)

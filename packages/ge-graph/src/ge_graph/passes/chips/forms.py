@@ -240,14 +240,22 @@ def adaptive_volumes(ctx: FormContext, node: Node) -> list[Tensor] | None:
 
 
 def batched_product(ctx: FormContext, node: Node) -> list[Tensor] | None:
-    """MatMulV2 as a batched product of no batch axes."""
-    if node.inputs[3] is not None or node.attr("offset_x", 0):
-        return None
+    """MatMulV2 as a batched product of no batch axes; a bias that is added afterwards would round floats twice."""
     x1, x2, bias = node.inputs[:3]
+    if node.inputs[3] is not None or node.attr("offset_x", 0) or (bias is not None and node.outputs[0].dtype.is_float):
+        return None
     attrs = {f"adj_x{i}": kinds.Bool(node.attr(f"transpose_x{i}", False)) for i in (1, 2)}
     y = node.outputs[0]
     made = ctx.one("BatchMatMulV2", (x1, x2, None, None), attrs, y.dtype, y.known_shape)
     return [made if bias is None else ctx.one("Add", (made, bias), {}, y.dtype, y.known_shape)]
+
+
+def wide_bias(ctx: FormContext, node: Node) -> list[Tensor] | None:
+    """MatMulV2: float32, in which products are added up, holds every bias of a half type."""
+    bias = node.inputs[2]
+    if not isinstance(bias, Tensor) or bias.dtype not in (_D.DT_BF16, _D.DT_FLOAT16):
+        return None
+    return _retyped(ctx, node, lambda port, t: _D.DT_FLOAT if port == "bias" else t.dtype, FormContext.cast)
 
 
 def filled_by_choice(ctx: FormContext, node: Node) -> list[Tensor] | None:
@@ -421,10 +429,11 @@ FORMS: Final[Mapping[str, tuple[Form, ...]]] = {
     "Histogram": (counted_in_integers,),
     "IndexByTensor": (as_bits, one_index, indices_of_one_shape),
     "MaskedFill": (small_integers("x", "value", results=_kept), filled_by_choice),
-    "MatMulV2": (batched_product,),
+    "MatMulV2": (wide_bias, batched_product),
     "MatrixDiagPartV3": (_FROM_BF16,),
     "MatrixSetDiagV3": (_FROM_BF16,),
     "MaxPool3DWithArgmaxV2": (volume_places,),
+    "MaxPoolWithArgmaxV1": (partial(through, _D.DT_FLOAT, (_D.DT_FLOAT16,)),),
     "NLLLossGrad": (classes,),
     "PadV3": (small_integers("x", "constant_values", results=_kept), padded_halves),
     "Pow": (small_integers("x1", "x2", results=_powers_fit), repeated_product),

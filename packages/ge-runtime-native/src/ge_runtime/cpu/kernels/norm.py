@@ -327,14 +327,18 @@ def add_rms_norm_cast(
 def add_rms_norm_quant(
     x1: Tensor, x2: Tensor, gamma: Tensor, scales1: Tensor, scales2: Tensor | None = None,
     zero_points1: Tensor | None = None, zero_points2: Tensor | None = None, *, axis: int = -1, epsilon: float = 1e-6,
+    div_mode: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """AddRmsNorm and two int8 results: ``round(y / scale + zero_point)``; without scales2 the second is zero."""
+    """AddRmsNorm and two int8 results: ``round(y / scale + zero_point)``, with ``div_mode`` false times the scale.
+
+    Without scales2 the second is zero.
+    """
     y, _, x = add_rms_norm(x1.float(), x2.float(), gamma.float(), epsilon=epsilon)
 
     def branch(scale: Tensor | None, zero: Tensor | None) -> Tensor:
         if scale is None:
             return torch.zeros(y.shape, dtype=torch.int8)
-        q = y / scale.float()
+        q = y / scale.float() if div_mode else y * scale.float()
         return saturate(q if zero is None else q + zero.float(), torch.int8)
 
     return branch(scales1, zero_points1), branch(scales2, zero_points2), x.to(x1.dtype)

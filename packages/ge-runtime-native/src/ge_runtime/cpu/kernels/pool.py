@@ -311,7 +311,8 @@ def avg_pool(x: Tensor, w: Window, exclusive: bool, divisor: int) -> Tensor:
     if w.native(extent):
         if rank == 2:
             return _F.avg_pool2d(x, w.size, w.stride, w.begin, False, not exclusive, divisor or None)
-        if rank == 3:
+        # ATen's refuses a window that is larger than the data without the padding
+        if rank == 3 and all(n >= k for n, k in zip(extent, w.size)):
             y = _F.avg_pool3d(wide(x), w.size, w.stride, w.begin, False, not exclusive, divisor or None)
             return y.to(x.dtype)
     data = pad_spatial(wide(x), w.cover(extent))

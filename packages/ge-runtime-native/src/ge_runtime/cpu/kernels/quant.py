@@ -182,8 +182,11 @@ def _finish(acc: Tensor, dtype: torch.dtype, offset: Tensor | None) -> Tensor:
 def quant_batch_matmul_v3(
     x1: Tensor, x2: Tensor, scale: Tensor, offset: Tensor | None = None, bias: Tensor | None = None,
     pertoken_scale: Tensor | None = None, *, dtype: int, transpose_x1: bool = False, transpose_x2: bool = False,
+    group_size: int = 0,
 ) -> Tensor:  # fmt: skip
     """int8 product in int32, times scale and row scale; an int32 bias is added before scaling, a float one after."""
+    if group_size:
+        raise refused("QuantBatchMatmulV3", f"group_size {group_size}; accepted: 0")
     acc = product(turned(x1, transpose_x1), turned(x2, transpose_x2))
     if bias is not None and bias.dtype == torch.int32:
         acc = acc + bias
@@ -285,9 +288,11 @@ def trans_quant_param_v2(scale: Tensor, offset: Tensor | None = None, *, round_m
 @kernel("GeluQuant", source="ops-nn: activation/gelu_quant, documentation and kernel")
 def gelu_quant(
     x: Tensor, input_scale: Tensor | None = None, input_offset: Tensor | None = None, *, approximate: str = "none",
-    quant_mode: str = "dynamic", dst_type: int = 2,
+    quant_mode: str = "dynamic", dst_type: int = 2, round_mode: str = "rint",
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """gelu, then ``round(g * scale + offset)`` (static) or rows by their own scale (dynamic)."""
+    if round_mode != "rint":
+        raise refused("GeluQuant", f"round_mode {round_mode!r}; accepted: rint")
     g = torch.nn.functional.gelu(wide(x), approximate=approximate)
     g = g if input_scale is None else g * wide(input_scale)
     dtype = _target("GeluQuant", dst_type)
@@ -340,7 +345,8 @@ def dequant_swiglu_quant(
     x: Tensor, weight_scale: Tensor | None = None, activation_scale: Tensor | None = None, bias: Tensor | None = None,
     quant_scale: Tensor | None = None, quant_offset: Tensor | None = None, group_index: Tensor | None = None, *,
     activate_left: bool = False, quant_mode: str = "static", swiglu_mode: int = 0, clamp_limit: float = 7.0,
-    glu_alpha: float = 1.702, glu_bias: float = 1.0,
+    glu_alpha: float = 1.702, glu_bias: float = 1.0, dst_type: int = 2, round_mode: str = "rint",
+    activate_dim: int = -1,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Dequantise, gate over the last axis, quantise; static scales divide, those of dynamic quantisation multiply.
 
@@ -350,6 +356,9 @@ def dequant_swiglu_quant(
         raise refused(
             "DequantSwigluQuant", f"swiglu_mode {swiglu_mode}, quant_mode {quant_mode!r}; accepted: 0, 1; both"
         )
+    if dst_type != 2 or round_mode != "rint" or activate_dim not in (-1, x.dim() - 1):
+        what = f"dst_type {dst_type}, round_mode {round_mode!r}, activate_dim {activate_dim}"
+        raise refused("DequantSwigluQuant", f"{what}; accepted: 2 (int8), rint, the last axis")
     rows, used = x.reshape(-1, x.shape[-1]), x.shape[:-1].numel()
     group = None
     if group_index is not None:

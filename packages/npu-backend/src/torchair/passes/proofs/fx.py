@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
@@ -18,6 +19,8 @@ from torchair.passes.proofs.tolerances import Tolerance
 Node: TypeAlias = torch.fx.Node
 # More elements than these are not evaluated, so that a large model can be compiled with the option.
 _ELEMENTS: Final = 1 << 24
+# More calls of inner graphs than these end an evaluation: for drawn values a loop need not end.
+_CALLS: Final = 1000
 _NARROW: Final = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -112,14 +115,16 @@ def _evaluate(a: Part, b: Part, found: list[Sizes], tolerance: Tolerance) -> Ver
         return Verdict(None, f"{elements} elements are too many to evaluate", a, b)
     reason, seen = "", 0
     for sizes in found:
-        for kind, wide in [*((k, False) for k in samples.KINDS), ("ordinary", True)]:
+        for kind, wide in [*((k, False) for k in tolerance.kinds), ("ordinary", True)]:
             try:
-                want = _run(a, sizes, kind, wide)
+                with _ending(a.version.about, _CALLS):
+                    want = _run(a, sizes, kind, wide)
             except Exception as error:  # noqa: BLE001  (an input that the old part refuses says nothing)
                 reason = reason or f"{type(error).__name__}: {error}"
                 continue
             try:
-                got = _run(b, sizes, kind, wide)
+                with _ending(b.version.about, 2 * _CALLS):
+                    got = _run(b, sizes, kind, wide)
             except Exception as error:  # noqa: BLE001
                 if wide:
                     continue
@@ -142,6 +147,26 @@ def _told(a: Part, b: Part, text: str, kind: str, sizes: Sizes) -> str:
         f"{described(b.steps)} in the place of {described(a.steps)}: {text}, for {kind} values of {inputs or 'nothing'}"
         f"{where}"
     )
+
+
+@contextlib.contextmanager
+def _ending(gm: torch.fx.GraphModule, calls: int) -> Iterator[None]:
+    """What runs inside ends: the inner graphs may be called so often, together; then RecursionError."""
+    left = calls
+
+    def count(*_: Any) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise RecursionError(f"inner graphs were called more than {calls} times")
+
+    inner = [m for m in gm.modules() if isinstance(m, torch.fx.GraphModule) and m is not gm]
+    hooks = [module.register_forward_pre_hook(count) for module in inner]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _run(part: Part, sizes: Sizes, kind: str, wide: bool) -> Any:
@@ -211,12 +236,14 @@ def _whole(old: Version, new: Version, found: list[Sizes]) -> Verdict:
     for sizes in found:
         for kind in samples.KINDS:
             try:
-                want = list(_run_whole(old, sizes, kind))
+                with _ending(old.about, _CALLS):
+                    want = list(_run_whole(old, sizes, kind))
             except Exception as error:  # noqa: BLE001
                 reason = reason or f"{type(error).__name__}: {error}"
                 continue
             try:
-                got = list(_run_whole(new, sizes, kind))
+                with _ending(new.about, 2 * _CALLS):
+                    got = list(_run_whole(new, sizes, kind))
             except Exception as error:  # noqa: BLE001
                 return Verdict(False, f"the graph raises {type(error).__name__}: {error}, for {kind} values {sizes}")
             seen += 1

@@ -22,10 +22,12 @@ class Tolerance:
     Attributes:
         by_type: Element type to a share.
         reason: Why the rule is not exact.
+        kinds: Kinds of values on which it is tested; on others it is another function.
     """
 
     by_type: Mapping[torch.dtype, float] = field(default_factory=dict, hash=False)
     reason: str = ""
+    kinds: tuple[str, ...] = samples.KINDS
 
     def of(self, value: Any, *, wide: bool) -> float:
         """The share for a result; ``wide`` if it was computed in float64 throughout."""
@@ -45,6 +47,12 @@ _USERS: Final = Tolerance(
 RULES: Final[Mapping[str, Tolerance]] = {
     "fuse_operators": Tolerance(
         _SUMS, "a fused operator adds in another order; in 16 bits it rounds once where its parts round each"
+    ),
+    "FuseQuantisedProducts": Tolerance(
+        _SUMS,
+        "a sum of whole numbers is exact and scaled once, where the one of dequantised values rounds each term; a scale "
+        "that is infinite, NaN or near the ends of the type quantises nothing",
+        ("ordinary", "repeated"),
     ),
     "FusePatterns": _USERS,
     "config.post_grad_custom": _USERS,

@@ -1,0 +1,64 @@
+"""Counts what the graphs of one model need when they are captured, for tools that ask before a device is there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ge_converters.base.torch_compat import real_values
+from torchair.passes.core_clashes import clashes
+
+if TYPE_CHECKING:
+    from torchair.config.compiler_config import CompilerConfig
+
+
+class CapturedNeeds:
+    """Adds up graphs.
+
+    Args:
+        config: Options of the model; None means all defaults.
+        vector_cores: Of the chip; None if nobody says how many it has.
+
+    Attributes:
+        config: The same options in the mode that captures.
+    """
+
+    def __init__(self, config: CompilerConfig | None, vector_cores: float | None) -> None:
+        from torchair.config.compiler_config import CompilerConfig, with_options
+
+        base = CompilerConfig() if config is None else config
+        self.config = base if base.mode.value == "reduce-overhead" else with_options(base, {"mode": "npugraph_ex"})
+        self._cores = None if vector_cores is None else int(vector_cores)
+        self._needs: dict[str, Any] = dict.fromkeys(("graphs", "streams", "events", "tasks", "pool_bytes"), 0)
+        self._needs |= {"unmeasured": {}, "clashes": (), "possible": ()}
+
+    def add(self, gm: torch.fx.GraphModule) -> None:
+        """Count a graph after its passes; each has a pool of its own.
+
+        Errors: EngineError GE1058 for what a device cannot capture.
+        """
+        from torchair.runtime.capture_budget import count
+        from torchair.runtime.device_pool import Pool
+        from torchair.runtime.host_work import refuse_host_work
+        from torchair.runtime.reduce_overhead import plan_capture
+
+        needs = self._needs
+        refuse_host_work(gm, "npu")
+        if self._cores is not None:
+            found = clashes(gm.graph, self._cores)
+            needs["clashes"] += tuple(str(each) for each in found if each.certain)
+            needs["possible"] += tuple(str(each) for each in found if not each.certain)
+        with real_values():
+            plan_capture(gm, "cpu", self.config.aclgraph_config, title="", static=frozenset())
+        made = count(gm.graph, Pool())
+        needs["graphs"] += 1
+        needs["streams"] += made.streams
+        needs["events"] += made.events
+        needs["tasks"] += made.tasks
+        needs["pool_bytes"] += made.pool
+        needs["unmeasured"] |= made.unmeasured
+
+    def needs(self) -> dict[str, Any]:
+        """The sums, by the names of ``tair_debug.captures.Need``."""
+        return dict(self._needs)

@@ -1,0 +1,117 @@
+"""Measures how many tasks a captured graph has for each ATen operator, with torch_npu on the emulator.
+
+    tair emulate tools/captured_tasks.py OUT.tsv
+
+Every call that torch's own samples make is captured alone. What is written is a row for each operator whose samples
+agree: the number of tasks, and the most pieces of memory beside its results. Operators that launch nothing because
+torch_npu computes them on the host have no row.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch_npu  # noqa: F401
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+_SAMPLES = 3
+_TYPES = (torch.float32, torch.int64, torch.bool)
+_AGREE = 0.75  # of the samples
+_FREE = (
+    "_unsafe_view", "as_strided_", "empty_like", "new_empty", "new_empty_strided", "squeeze_", "t_", "transpose_",
+    "unsafe_split", "unsqueeze_",
+)  # fmt: skip
+
+
+class CaptureEach(TorchDispatchMode):
+    """Captures every call alone before it runs.
+
+    Attributes:
+        found: Operator to pairs of number of tasks and pieces of memory beside results, and how often they came.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[str, Counter[tuple[int, int]]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        on_device = any(isinstance(t, torch.Tensor) and t.device.type == "npu" for t in tree_leaves((args, kwargs)))
+        if on_device and func.namespace in ("aten", "npu", "prims") and not func.is_view:
+            with contextlib.suppress(RuntimeError):
+                self.found.setdefault(str(func), Counter())[_measured(func, args, kwargs)] += 1
+        return func(*args, **kwargs)
+
+
+def _measured(func: Any, args: Any, kwargs: Any) -> tuple[int, int]:
+    copied = tree_map_only(torch.Tensor, lambda t: t.clone() if t.device.type == "npu" else t, (args, kwargs))
+    given = {t.untyped_storage().data_ptr() for t in tree_leaves(copied) if isinstance(t, torch.Tensor)}
+    graph = torch.npu.NPUGraph()
+    torch.npu.synchronize()
+    with torch.npu.graph(graph):
+        before = torch.npu.memory_stats()["allocation.all.allocated"]
+        made = func(*copied[0], **copied[1])
+        pieces = torch.npu.memory_stats()["allocation.all.allocated"] - before
+    own = {t.untyped_storage().data_ptr() for t in tree_leaves(made) if isinstance(t, torch.Tensor) and t.numel()}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "graph.json"
+        super(torch.npu.NPUGraph, graph).debug_dump(str(path))  # without torch_npu's own second file
+        tasks = json.loads(path.read_text())
+    return len(tasks), pieces - len(own - given)
+
+
+def main() -> None:
+    """Measure and write."""
+    warnings.simplefilter("ignore")
+    mode = CaptureEach()
+    for info in op_db:
+        _write(mode)
+        for dtype in _TYPES:
+            if dtype not in info.dtypes:
+                continue
+            try:
+                samples = list(zip(range(_SAMPLES), info.sample_inputs("cpu", dtype, requires_grad=False)))
+            except Exception:  # noqa: BLE001 - a sample that torch cannot make
+                continue
+            for _, sample in samples:
+                for call in filter(None, (info.op, info.inplace_variant)):
+                    with contextlib.suppress(Exception), torch.no_grad():
+                        given = tree_map_only(
+                            torch.Tensor, lambda t: t.npu(), (sample.input, sample.args, sample.kwargs)
+                        )
+                        with mode:
+                            call(given[0], *given[1], **given[2])
+                    with contextlib.suppress(RuntimeError):  # a stream tells an error once
+                        torch.npu.synchronize()
+    _write(mode)
+
+
+def _write(mode: CaptureEach) -> None:
+    rows = [f"{name}\t{tasks}\t{more}\n" for name, tasks, more in sorted(_agreed(mode))]
+    Path(sys.argv[1]).write_text("operator\ttasks\tpieces\n" + "".join(rows))
+
+
+def _agreed(mode: CaptureEach) -> Iterator[tuple[str, int, int]]:
+    for name, seen in mode.found.items():
+        counts: Counter[int] = Counter()
+        for (tasks, _), times in seen.items():
+            counts[tasks] += times
+        busy = {tasks: times for tasks, times in counts.items() if tasks}  # samples without elements launch nothing
+        if not busy and name.split(".")[1] in _FREE:
+            yield name, 0, 0
+        elif busy and max(busy.values()) >= _AGREE * sum(busy.values()):
+            yield name, max(busy, key=lambda tasks: busy[tasks]), max(more for _, more in seen)
+
+
+main()
