@@ -21,7 +21,7 @@ from ge_graph import Graph, kernels
 from ge_graph.passes import FitChip
 from tair_debug import check
 from tools import models
-from torchair.compiler.pipeline import Pipeline
+from torchair.compiler.pipeline import Job, Pipeline
 from torchair.config.compiler_config import CompilerConfig
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "chips.md"
@@ -46,7 +46,7 @@ def _made(gm: torch.fx.GraphModule, soc: str | None) -> Graph:
     config = CompilerConfig()
     if soc is not None:
         config.check_soc = soc
-    found: Graph = Pipeline(config, "forward", 0).to_graph(gm, (), lambda lowered: lowered).graph
+    found: Graph = Pipeline(Job(config, model_id=0)).to_graph(gm, (), lambda lowered: lowered).graph
     return found
 
 

@@ -21,7 +21,7 @@ from benchmarks.capture import aot_graph
 from benchmarks.rows import Measurement, at_most
 from ge_graph import Graph
 from tools import models
-from torchair.compiler.pipeline import Pipeline
+from torchair.compiler.pipeline import Job, Pipeline
 from torchair.config.compiler_config import CompilerConfig
 
 GROUP = "graphs"
@@ -70,7 +70,7 @@ def graph_of(model: str, mode: str, case: models.ModelCase | None = None) -> Gra
     case = CASES[model]() if case is None else case
     getattr(case.model.model, "set_attn_implementation", lambda _: None)("eager")
     gm = aot_graph(case, dynamic=mode == "dynamic")
-    return Pipeline(CompilerConfig(), "forward", 0).to_graph(gm, (), lambda lowered: lowered).graph
+    return Pipeline(Job(CompilerConfig(), model_id=0)).to_graph(gm, (), lambda lowered: lowered).graph
 
 
 def _lines(model: str) -> list[tuple[str, int, str]]:

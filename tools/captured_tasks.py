@@ -34,7 +34,7 @@ _FREE = (
 )  # fmt: skip
 
 
-class CaptureEach(TorchDispatchMode):
+class CaptureEach(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
     """Captures every call alone before it runs.
 
     Attributes:

@@ -2,7 +2,7 @@
 
 ``ge_graph/data/messages.zh.tsv`` holds the same texts with their Chinese; a test keeps both in step.
 
-python -m tools.messages            texts that the table lacks, as rows to be translated, and rows of texts that are gone
+python -m tools.messages            texts that the table lacks, as rows to translate, and rows of texts that are gone
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def codes() -> set[str]:
 
 
 def texts(files: Iterable[Path] | None = None) -> dict[tuple[str, str], str]:
-    """Code and text to the place that says it. Texts that are nothing but a value, or say next to nothing, are left out."""
+    """Code and text to the place that says it. Texts of values alone, or of next to nothing, are left out."""
     found: dict[tuple[str, str], str] = {}
     trees = {p: ast.parse(p.read_text(encoding="utf-8")) for p in (sources() if files is None else files)}
     shared = [row for path, tree in trees.items() if path.stem in _SHARED for row in _helpers(tree)]
@@ -73,13 +73,13 @@ def _says(code: str, text: str) -> bool:
 
 
 def _helpers(tree: ast.Module) -> list[tuple[str, str, str, int]]:
-    """Functions that raise or make an error with a code of theirs: name, code, a parameter that is told, its position."""
+    """Functions that raise or make an error with a code of theirs: name, code, a told parameter, its position."""
     found = []
     for fn in (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)):
         parameters = [a.arg for a in (*fn.args.posonlyargs, *fn.args.args)]
         named = [*parameters, *(a.arg for a in fn.args.kwonlyargs)]
         for call in (n for n in ast.walk(fn) if isinstance(n, ast.Call)):
-            code = next((a.value for a in call.args if _is_code(a)), None)
+            code = next(filter(None, map(_code, call.args)), None)
             if code is not None:
                 inside = {n.id for part in _told(call, code) for n in ast.walk(part) if isinstance(n, ast.Name)}
                 found += (
@@ -97,7 +97,7 @@ def _helpers(tree: ast.Module) -> list[tuple[str, str, str, int]]:
 def _told(call: ast.Call, code: str) -> list[ast.expr]:
     name = _names(call)
     where = {"damaged": 2, "_about": 2}.get(name)  # these take the place as an argument by position
-    given = [a for i, a in enumerate(call.args) if not _is_code(a) and i != where]
+    given = [a for i, a in enumerate(call.args) if _code(a) is None and i != where]
     return [*given, *(k.value for k in call.keywords if k.arg not in _DATA)]
 
 
@@ -124,13 +124,14 @@ class _Module:
                 yield from self._of_call(node, scopes)
             elif isinstance(node, ast.Dict):  # next steps by code
                 for key, value in zip(node.keys, node.values):
-                    if key is not None and _is_code(key):
-                        yield from ((key.value, text, node.lineno) for text in _forms(value))  # type: ignore[attr-defined]
+                    code = _code(key)
+                    if code is not None:
+                        yield from ((code, text, node.lineno) for text in _forms(value))
             yield from self._of(node, inner)
 
     def _of_call(self, node: ast.Call, scopes: list[dict[str, list[ast.expr]]]) -> Iterator[tuple[str, str, int]]:
         name = _names(node)
-        code = next((a.value for a in node.args if _is_code(a)), None)
+        code = next(filter(None, map(_code, node.args)), None)
         said: list[tuple[str, ast.expr]] = []
         if code is not None:
             said += ((code, part) for part in _told(node, code))
@@ -206,8 +207,10 @@ def _names(node: ast.AST) -> str:
     return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
 
-def _is_code(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str) and bool(_CODE.fullmatch(node.value))
+def _code(node: ast.expr | None) -> str | None:
+    """The error code that an expression is."""
+    text = node.value if isinstance(node, ast.Constant) else None
+    return text if isinstance(text, str) and _CODE.fullmatch(text) else None
 
 
 def _forms(node: ast.expr, lists: bool = False) -> Iterator[str]:

@@ -72,7 +72,7 @@ class _Enough(Exception):
 
 def graphs_of(call: Any, args: Any, kwargs: Any) -> tuple[list[str], list[str]]:
     """ATen operators and GE operators of one call."""
-    from torchair.compiler.pipeline import Pipeline
+    from torchair.compiler.pipeline import Job, Pipeline
     from torchair.config.compiler_config import CompilerConfig  # here, as tools.native_peer has another torchair
 
     atens: list[str] = []
@@ -83,7 +83,7 @@ def graphs_of(call: Any, args: Any, kwargs: Any) -> tuple[list[str], list[str]]:
 
     def lower(gm: torch.fx.GraphModule, inputs: Any) -> Any:
         atens.extend(str(n.target) for n in gm.graph.nodes if n.op == "call_function")
-        emitted.extend(live(Pipeline(CompilerConfig(), "forward", 0).to_graph(gm, inputs, lambda x: x).graph))
+        emitted.extend(live(Pipeline(Job(CompilerConfig(), model_id=0)).to_graph(gm, inputs, lambda x: x).graph))
         return run
 
     def backend(gm: torch.fx.GraphModule, inputs: Any) -> Any:

@@ -23,7 +23,7 @@ import torchair
 from ge_converters import lower
 from ge_converters.report import smoke
 from ge_graph import Graph, passes, serde
-from tair_debug.observer import Silent, Stage, observing
+from tair_debug.observer import GraphId, Silent, observing
 from tools import models
 
 
@@ -33,7 +33,7 @@ class _Digests(Silent):
     def __init__(self) -> None:
         self.found: list[str] = []
 
-    def ge_graph(self, stage: Stage, label: str, graph: Graph) -> None:
+    def ge_graph(self, stage: GraphId, label: str, graph: Graph) -> None:
         """One more."""
         self.found.append(digest(graph))
 

@@ -9,6 +9,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from ge_converters.base.errors import Refusal
 from ge_converters.decompose import formulas, memory_order
+from ge_converters.decompose.formulas import beside_native
 from ge_converters.decompose.table import NEVER, decomposition_table
 from ge_converters.registry import REGISTRY, Registry
 from ge_converters.report import coverage
@@ -60,6 +61,7 @@ def test_what_converters_take_is_not_decomposed():
     table = decomposition_table()
     ordered = {op for op in memory_order.ordered({}) if REGISTRY.find(op) is not None}
     beside = {*formulas.beside_converters(), *formulas.quantized.beside_converters()}
+    beside |= beside_native.decompositions(REGISTRY).keys()
     assert {op for op in table if REGISTRY.find(op) is not None} == ordered | beside
     assert not [op for op in table if str(op) in NEVER]
 
@@ -67,7 +69,7 @@ def test_what_converters_take_is_not_decomposed():
 @pytest.mark.parametrize("op", sorted(memory_order.ordered({}), key=str), ids=str)
 def test_an_order_of_memory_leaves_the_op_whole(op):
     """On row-major operands there is nothing but the op, on others it stands between moves of elements."""
-    entry, formulas_beside = REGISTRY.find(op), set(formulas.beside_converters())
+    entry, formulas_beside = REGISTRY.find(op), {*formulas.beside_converters(), *beside_native.decompositions(REGISTRY)}
     if entry is None:
         return  # decomposed in any case
     moves = {op, aten.permute.default, aten.clone.default, operator.getitem}

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from ge_converters.decompose import formulas, memory_order
-from ge_converters.decompose.formulas import foreach, general
+from ge_converters.decompose.formulas import beside_native, foreach, general
 from ge_converters.decompose.table import decomposition_table
+from ge_converters.registry import REGISTRY
 
 aten = torch.ops.aten
 INF, NAN = math.inf, math.nan
@@ -114,7 +115,7 @@ def test_all_are_in_the_table():
     assert own
     # beside a converter a formula serves the calls that the converter does not take, inside a function that decides;
     # so does one of an op whose result keeps an order of memory
-    beside = {*formulas.beside_converters(), *memory_order.ordered({})}
+    beside = {*formulas.beside_converters(), *beside_native.decompositions(REGISTRY), *memory_order.ordered({})}
     assert {op: table[op] for op in own if op not in beside} == {op: f for op, f in own.items() if op not in beside}
     assert {op for op in own if op in beside} <= set(table)
     assert set(of_lists) <= set(table)

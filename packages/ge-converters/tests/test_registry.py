@@ -573,7 +573,7 @@ from ge_converters.decompose.table import _built, decomposition_table
 from ge_converters.registry import REGISTRY
 from ge_converters.registry.registry import _index
 
-promised = {op for ops in _index().values() for op in ops}
+promised = {op.removesuffix("?") for ops in _index().values() for op in ops}
 first = {str(op): function.__qualname__ for op, function in decomposition_table().items()}
 revision = REGISTRY.revision
 found = REGISTRY.find(torch.ops.aten.mm.default)

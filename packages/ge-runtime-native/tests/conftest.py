@@ -53,6 +53,7 @@ _RUN_ONCE = (
     "test_written_inputs",
     "test_inductor",
     "test_limits",
+    "test_profiled_runs",
 )  # a run writes to the terminal or into its inputs, is stopped, or is repeated there
 
 

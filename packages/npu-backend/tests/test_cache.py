@@ -30,7 +30,7 @@ def lowered(monkeypatch):
     original = Pipeline._to_ge
 
     def lower(self, gm, **more):
-        seen.append(self.stage.graph_id)
+        seen.append(self.id.graph_id)
         return original(self, gm, **more)
 
     monkeypatch.setattr(Pipeline, "_to_ge", lower)

@@ -9,7 +9,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import torchair
 from ge_graph import GraphError, schema
 from tair_debug.observer import Silent, observing
-from torchair.compiler.pipeline import Pipeline
+from torchair.compiler.pipeline import Job, Pipeline
 
 
 def double_relu(x):
@@ -92,7 +92,7 @@ def test_two_threads_compile_for_two_releases_at_once():
     def run(version, gm):
         config = torchair.CompilerConfig()
         config.cann_version = version
-        Pipeline(config, "forward", 0).compile(gm, [torch.randn(3)])  # dynamo itself compiles one graph at a time
+        Pipeline(Job(config, model_id=0)).compile(gm, [torch.randn(3)])  # dynamo itself compiles one graph at a time
 
     graphs = [make_fx(lambda x: (torch.relu(x),), tracing_mode="fake")(torch.randn(3)) for _ in range(2)]
     with observing(Meet()):

@@ -254,13 +254,15 @@ _DRAWN = """
 const fs = require("fs"), text = fs.readFileSync("page.html", "utf8");
 const script = text.match(/<script id="page">([\\s\\S]*?)<\\/script>/)[1].replace(/if \\(typeof document[^]*$/, "");
 const data = JSON.parse(text.match(/<script type="application\\/json" id="data">([\\s\\S]*?)<\\/script>/)[1]);
-const { makePage, drawing, legend, figure, colour } = new Function(script + "\\nreturn { makePage, drawing, legend, figure, colour };")();
+const names = "{ makePage, drawing, legend, figure, colour }";
+const { makePage, drawing, legend, figure, colour } = new Function(`${script}\\nreturn ${names};`)();
 const page = makePage(data);
 page.openAll();
 const style = { open: "#fff", shut: "#eee", edge: "#00f", line: "#ccc", text: "#000", dim: "#888", back: "#fff" };
 console.log(JSON.stringify({
   svg: drawing(page, n => colour(n.o), style), types: legend(page.nodes, "op", 0).map(row => row[1]),
-  errors: legend([], "error", 0.5).map(row => row[1]), sizes: [figure(3e-6, "time"), figure(2 ** 21, "bytes"), figure(0, "bytes")],
+  errors: legend([], "error", 0.5).map(row => row[1]),
+  sizes: [figure(3e-6, "time"), figure(2 ** 21, "bytes"), figure(0, "bytes")],
   units: legend([{ v: { unit: "cube" } }, {}], "unit", 0).map(row => row[1]),
 }));
 """

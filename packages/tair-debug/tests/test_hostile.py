@@ -22,7 +22,7 @@ from ge_graph.errors import GeError
 from tair_debug import artefacts, data_dump, debug_tree, dumps, fx_summary, ge_dump, graph_page, summary_forms
 from tair_debug.cli import app
 from tair_debug.measure import Measure
-from tair_debug.observer import Stage
+from tair_debug.observer import GraphId
 
 HOSTILE = [
     "'", '"', "'''", '"""', "ends with \\", "a\rb", "a\nimport os", "a\x0cb", "a\x0bb", "a\x85b", "a\u2028b",
@@ -135,7 +135,7 @@ def test_names_stay_in_their_folder(text, tmp_path, monkeypatch):
     inside.mkdir()
     monkeypatch.setattr(debug_tree, "root", lambda *_: inside)
     tree = debug_tree.DebugTree()
-    stage = Stage(0, "forward", 1)
+    stage = GraphId(0, "forward", 1)
     gm = torch.fx.symbolic_trace(lambda x: x + 1)
     tree.fx_graph(stage, text or "pass", gm)
     tree.ge_graph(stage, text, graph_of("g"))

@@ -18,6 +18,7 @@ _HOMES: Final = {
     "lower": "lowering",
     "REGISTRY": "registry",
     "Registry": "registry",
+    "Takes": "registry",
     "declare_supported": "registry",
     "register_fx_node_ge_converter": "registry",
     "Support": "base.support",

@@ -10,6 +10,7 @@ from ge_graph import attrs as attr_kinds
 from ge_graph.attrs import Attr, Kind
 from ge_graph.dtypes import DataType
 from ge_graph.ir import Graph, Node, Provenance, Tensor, building
+from ge_graph.node_fields import NODE_FIELDS
 from ge_graph.serde_write import tensor_data, text_bytes
 
 if TYPE_CHECKING:
@@ -58,25 +59,13 @@ def _graph(a: Graph, b: Graph, place: str, differences: list[str]) -> None:
 
 
 def _node(a: Node, b: Node, place: str, differences: list[str]) -> None:
-    _differ(differences, f"{place}, op", a.op, b.op)
-    _differ(differences, f"{place}, inputs", _names(a), _names(b))
-    _differ(differences, f"{place}, control", [n.name for n in a.control], [n.name for n in b.control])
-    outputs = [[(t.index, t.dtype.name, t.known_shape, t.format.name) for t in n.outputs] for n in (a, b)]
-    _differ(differences, f"{place}, outputs", *outputs)
-    _differ(differences, f"{place}, output counts", a.output_counts, b.output_counts)
-    _differ(differences, f"{place}, origin", _origin(a.provenance), _origin(b.provenance))
+    for field in NODE_FIELDS:
+        if field.value is not None:
+            _differ(differences, f"{place}, {field.name}", field.value(a), field.value(b))
     _attrs(a.attrs, b.attrs, place, differences)
     _differ(differences, f"{place}, subgraphs", list(a.subgraphs), list(b.subgraphs))
     for slot in a.subgraphs.keys() & b.subgraphs.keys():
         _graph(a.subgraphs[slot], b.subgraphs[slot], f"{place}.{slot}", differences)
-
-
-def _names(node: Node) -> list[Any]:
-    return [[t.name for t in e] if isinstance(e, tuple) else None if e is None else e.name for e in node.inputs]
-
-
-def _origin(p: Provenance | None) -> Any:
-    return p and p.texts()
 
 
 def _attrs(a: dict[str, Attr], b: dict[str, Attr], place: str, differences: list[str]) -> None:

@@ -151,3 +151,46 @@ def test_exact(captured, tmp_path, name):
             place[size] = {**differ, **need.unmeasured}
     assert not wrong, json.dumps(wrong)
     assert set(known) == {size for model, size in APART if model == name}
+
+
+@pytest.fixture
+def fused_attention():
+    """Kernels on the device for the overloads that a captured task needs; what they compute does not matter here."""
+    name = "npu_fused_infer_attention_score"
+
+    def into(query, key, value, *, workspace=None, out, **more):
+        out[0].copy_(query * more["scale"])
+        return tuple(out)
+
+    library = torch.library.Library("npu", "IMPL")
+    given = {
+        name: lambda q, k, v, **more: (q * more["scale"], q.new_empty(0)),
+        f"{name}.out": into,
+        f"_{name}_get_max_workspace": lambda q, *_, **__: q.new_empty(1),
+    }
+    for each, function in given.items():
+        library.impl(each, function, "PrivateUse1", allow_override=True)
+    yield getattr(torch.ops.npu, name)
+    library._destroy()
+
+
+def test_tasks_that_are_replaced(captured, tmp_path, fused_attention):
+    """Lengths that change in every step: the task is a group that waits for an event."""
+
+    def attend(q, key, value, lengths):
+        made, _ = fused_attention(
+            q, key, value, num_heads=1, scale=0.5, input_layout="BNSD", actual_seq_lengths_kv=lengths
+        )
+        return made * 2
+
+    args = (torch.randn(2, 1, 1, 8), torch.randn(2, 1, 80, 8), torch.randn(2, 1, 80, 8), [5, 7])
+    config = torchair.CompilerConfig()
+    config.mode = "npugraph_ex"
+    backend = torchair.get_npu_backend(compiler_config=config)
+    call = torch.compile(attend, backend=backend, dynamic=True, fullgraph=True)
+    call(*(a.npu() if isinstance(a, torch.Tensor) else a for a in args))
+    got = measured(captured, tmp_path)
+    torch._dynamo.reset()
+    (need,) = captures_of(lambda n: models.given(attend, args), [2], "ascend910b", dynamic=True).needs
+    assert {key: getattr(need, key) for key in got} == got
+    assert (got["events"], got["tasks"]) == (1, 4)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch_npu
 
 import torchair
 from torchair.compiler.pipeline import Pipeline
@@ -63,9 +62,6 @@ def test_captured_programs_keep_the_scope_in_its_place(monkeypatch):
         return made
 
     monkeypatch.setattr(reduce_overhead, "plan_capture", kept)
-    called = []
-    monkeypatch.setattr(torch_npu.npu.graphs, "_super_kernel_scope_begin", lambda name: called.append(("begin", name)))
-    monkeypatch.setattr(torch_npu.npu.graphs, "_super_kernel_scope_end", lambda name: called.append(("end", name)))
     call = compiled(scoped, "npugraph_ex")
     for _ in range(2):
         x = torch.randn(3, 4)
@@ -73,7 +69,15 @@ def test_captured_programs_keep_the_scope_in_its_place(monkeypatch):
     (names,) = programs
     begin, end = (names.index(f"npu.super_kernel_scope_{kind}.default") for kind in ("begin", "end"))
     assert names[begin + 1 : end] == ["aten.relu_.default", "aten.mul_.Tensor"]
-    assert called == [("begin", "fused"), ("end", "fused")]  # once, while it is captured
+
+
+def test_the_runtime_is_told_of_every_scope_in_its_turn():
+    torch.npu.super_kernel_scope_begin("outer")
+    with pytest.raises(RuntimeError):
+        torch.npu.super_kernel_scope_end("inner")
+    torch.npu.super_kernel_scope_end("outer")
+    with pytest.raises(RuntimeError):
+        torch.npu.super_kernel_scope_end("outer")
 
 
 @pytest.mark.parametrize("mode", ["max-autotune"])

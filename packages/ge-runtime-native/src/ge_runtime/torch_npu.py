@@ -29,7 +29,7 @@ import torch
 
 from ge_graph import serde
 from ge_graph.attrs import Str
-from ge_graph.dtypes import BY_TORCH_NAME, DataType
+from ge_graph.dtypes import BY_TORCH_NAME, DataType, Format
 from ge_graph.errors import EngineError
 from ge_graph.ir import Graph, Literal
 from ge_graph.option_levels import split
@@ -263,10 +263,7 @@ class TorchNpuExecutable(WholeGraph):
         self._reuse = [reuse.get(i) for i in range(len(graph.outputs))]
         self._reuses = any(r is not None for r in self._reuse)
         self._no_targets: list[Any] = [None] * len(graph.outputs)
-        with _communicators(graph):
-            self._data = serde.to_bytes(graph, externalise=external_data, provenance=False)
-        if len(self._data) > MAX_MODEL_BYTES:
-            raise errors.graph_too_large(graph.name, len(self._data))
+        self._data = self._bytes()
         self._compiled: dict[tuple[int, ...], Any] = {}
         self._lock = threading.Lock()
         self._same: SeenInputs | SameInputs | None = None
@@ -275,6 +272,29 @@ class TorchNpuExecutable(WholeGraph):
         process.graphs.add(self)
         # numbers of the host are what scalars usually are; another pattern is compiled when it comes
         self._on(tuple(_HOST if r.shape == () and r.dtype is DataType.DT_INT64 else _DEVICE for r in self._rules))
+
+    def _bytes(self) -> bytes:
+        with _communicators(self._graph):
+            data = serde.to_bytes(self._graph, externalise=external_data, provenance=False)
+        if len(data) > MAX_MODEL_BYTES:
+            raise errors.graph_too_large(self._graph.name, len(data))
+        return data
+
+    def _lay_out(self, given: Sequence[torch.Tensor]) -> None:
+        """Say in the Data nodes which inputs lie in tiles; if that has changed, GE compiles the graph anew."""
+        edges = [node.outputs[0] for node in self._graph.inputs]
+        layouts = [_layout(value) for value in given]
+        if layouts != [edge.format for edge in edges]:
+            for edge, layout in zip(edges, layouts):
+                edge.format = layout
+            self._data = self._bytes()
+            self._compiled.clear()
+
+    def _laid_out_otherwise(self, inputs: Sequence[torch.Tensor]) -> bool:
+        """Whether an input lies in tiles that did not; asked only while torch_npu lets anything lie so."""
+        if not _tiles_allowed():
+            return False
+        return any(_layout(t) is Format.FORMAT_FRACTAL_NZ for t in inputs)
 
     def drop(self) -> None:
         """Let GE release the graph; it cannot run afterwards."""
@@ -306,7 +326,7 @@ class TorchNpuExecutable(WholeGraph):
             raise errors.bad_input(f"graph '{self._graph.name}' takes {len(self._rules)} inputs, got {len(inputs)}")
         if os.getpid() != self._process.id:
             raise errors.no_session("the device belongs to the process that this one was forked from")
-        if self._same is not None and self._same.match(inputs):
+        if self._same is not None and self._same.match(inputs) and not self._laid_out_otherwise(inputs):
             if self._frozen:
                 self._keep_promise(self._seen, self._addresses(inputs))
             results = self._launch(self._seen, inputs)
@@ -327,12 +347,15 @@ class TorchNpuExecutable(WholeGraph):
                 value = self._adopt(rule, value)
             placements.append(_HOST if value.is_cpu else _DEVICE)
             given.append(value)
+        self._lay_out(given)
         if self._frozen:
             self._keep_promise(tuple(placements), [given[i].data_ptr() for i in self._frozen])
         results = self._launch(tuple(placements), given)
         if inputs and _HOST not in placements and not on_host:
             # dense tensors on the device: GE reads and writes their own memory, nothing is copied there or back
-            plain = all(map(operator.is_, inputs, given))
+            # sizes and strides do not tell a tensor in tiles from another, so then each run looks
+            tiled = any(n.outputs[0].format is Format.FORMAT_FRACTAL_NZ for n in self._graph.inputs)
+            plain = not tiled and all(map(operator.is_, inputs, given))
             places = (ctypes.c_uint64 * len(inputs))()
             self._same = (SeenInputs.of(inputs, places) or SameInputs(inputs)) if plain else None
             self._seen = tuple(placements)
@@ -400,6 +423,19 @@ class TorchNpuExecutable(WholeGraph):
                 value.copy_(given[i])
             else:
                 torch.autograd.graph.increment_version(value)
+
+
+def _tiles_allowed() -> bool:
+    option = getattr(sys.modules["torch_npu"]._C, "_npu_getOption", None)
+    return option is None or option("ALLOW_INTERNAL_FORMAT") == b"enable"
+
+
+def _layout(value: torch.Tensor) -> Format:
+    """How torch_npu has laid out a tensor; the layouts of images count as ND, sizes and strides say what they are."""
+    if value.is_cpu or value.dim() < 2:
+        return Format.FORMAT_ND
+    nz = int(sys.modules["torch_npu"].get_npu_format(value)) == Format.FORMAT_FRACTAL_NZ
+    return Format.FORMAT_FRACTAL_NZ if nz else Format.FORMAT_ND
 
 
 def _fixed(shape: Any) -> tuple[int, ...] | None:

@@ -125,6 +125,10 @@ class CheckReport:
             parts.append(f"of AI Core {weak} by documentation only")
         return f"{self.soc}: {sum(counts.values())} operators: {', '.join(parts) or 'nothing to run'}"
 
+    def forms(self) -> list[str]:
+        """What took another form for the chip, a line a kind, with what else the chip could run."""
+        return [f"{n} x {text}" for text, n in Counter(map(str, self.choices)).items()]
+
     def node_data(self) -> str:
         """The verdict on each node, as node data of Model Explorer."""
         from tair_debug.explorer import node_data
@@ -134,10 +138,6 @@ class CheckReport:
             for graph, node in zip(row.graphs, row.nodes):
                 values.setdefault(graph, {})[node] = WORDS[row.verdict.state]
         return node_data(values, self.soc)
-
-    def forms(self) -> list[str]:
-        """What took another form for the chip, a line a kind, with what else the chip could run."""
-        return [f"{n} x {text}" for text, n in Counter(map(str, self.choices)).items()]
 
     def unknown(self) -> list[str]:
         """Operators that no facts speak of."""
@@ -195,7 +195,7 @@ class Checks(Answer):
             rows = to_table(report, every=detail.every, weak=self.strict, sources=detail.sources)
             if rows is not None:
                 yield rows
-            yield from (sentence(f"form: {text}") for text in report.forms())
+            yield from (sentence(line(f"form: {text}")) for text in report.forms())
             if not detail.every and report.unknown():
                 yield sentence(line(f"unknown: {', '.join(report.unknown())}"))
         if not self.named and not detail.quiet:

@@ -166,7 +166,7 @@ def dump(
     """
     from tair_debug import artefacts, tracing
     from tair_debug.graph_dump import GraphDump
-    from tair_debug.observer import Stage
+    from tair_debug.observer import GraphId
 
     folder = artefacts.folder(output, "tair dump --output")
     whole = kind == EXPLORER  # one file of all graphs
@@ -175,7 +175,7 @@ def dump(
     graphs = tracing.capture(subject, backward=asked.backward, dynamic=asked.dynamic, fake=not asked.real)
     finished = []
     for number, captured in enumerate(graphs, 1):
-        stage = Stage(number - 1, captured.phase, number)  # type: ignore[arg-type]
+        stage = GraphId(number - 1, captured.phase, number)  # type: ignore[arg-type]
         original, optimized = tracing.to_ge(captured.gm, f"graph_{number}")
         finished.append(optimized)
         if whole:

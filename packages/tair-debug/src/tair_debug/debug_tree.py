@@ -32,7 +32,7 @@ from ge_converters.base.torch_compat import debug_folder
 from ge_graph import Graph, escape
 from tair_debug import artefacts
 from tair_debug.graph_dump import write_graph
-from tair_debug.observer import Silent, Stage
+from tair_debug.observer import GraphId, Silent
 
 VARIABLE: Final = "TORCH_COMPILE_DEBUG"
 _NUMBERED: Final = re.compile(r"\d{3,}_aot_", re.ASCII)
@@ -85,16 +85,16 @@ class DebugTree(Silent):
         place = artefacts.folder(self.root / f"model__{model_id}", VARIABLE)
         artefacts.write_text(place / "dynamo_out_graph.txt", readable(gm), VARIABLE)
 
-    def fx_graph(self, stage: Stage, label: str, gm: torch.fx.GraphModule) -> None:
+    def fx_graph(self, stage: GraphId, label: str, gm: torch.fx.GraphModule) -> None:
         name = f"graph_after_{escape.file_name(label)}" if label else "graph"
         artefacts.write_text(self._next(stage, f"{name}.txt", "fx"), readable(gm), VARIABLE)
 
-    def ge_graph(self, stage: Stage, label: str, graph: Graph) -> None:
+    def ge_graph(self, stage: GraphId, label: str, graph: Graph) -> None:
         whole = label in ("original", "optimized")
         name = f"{label}_ge_graph" if whole else f"graph_after_{escape.file_name(label)}"
         write_graph(graph, self._next(stage, f"{name}.{self.kind}", "ge"), self.kind, VARIABLE)
 
-    def unchanged(self, stage: Stage, label: str, kind: Literal["fx", "ge"]) -> None:
+    def unchanged(self, stage: GraphId, label: str, kind: Literal["fx", "ge"]) -> None:
         """Write a note in place of the graph, as a comment of the form that the graph has."""
         form = "txt" if kind == "fx" else self.kind
         before = self._latest.get(kind, "the file before")
@@ -103,20 +103,20 @@ class DebugTree(Silent):
         place = self._next(stage, f"graph_after_{escape.file_name(label)}.{form}")
         artefacts.write_text(place, text, VARIABLE)
 
-    def output_code(self, stage: Stage, code: str) -> None:
+    def output_code(self, stage: GraphId, code: str) -> None:
         if self.code:
             artefacts.write_text(self._phase(stage) / "output_code.py", code, VARIABLE)
 
-    def captured(self, stage: Stage, identity: int, dump: Callable[[str], Any]) -> None:
+    def captured(self, stage: GraphId, identity: int, dump: Callable[[str], Any]) -> None:
         """Write ``graph_….json``; a CANN that cannot write it leaves the file out."""
         place = artefacts.folder(self.root / f"model__{stage.model_id}", VARIABLE)
         which = f"graph_{stage.graph_id}_id_{identity}_rank_{artefacts.rank()}_pid_{os.getpid()}"
         dump(os.fspath(place / f"{which}_ts_{artefacts.stamp()}.json"))
 
-    def _phase(self, stage: Stage) -> Path:
+    def _phase(self, stage: GraphId) -> Path:
         return artefacts.folder(self.root / f"model__{stage.model_id}" / stage.phase, VARIABLE)
 
-    def _next(self, stage: Stage, name: str, holds: str = "") -> Path:
+    def _next(self, stage: GraphId, name: str, holds: str = "") -> Path:
         """The next numbered file; FX and GE files share the counter, which starts anew in every folder."""
         place = self._phase(stage)
         if place not in self._next_number:

@@ -57,7 +57,8 @@ def _node(page: dict[str, Any], spaces: list[str], number: int) -> dict[str, Any
         "attrs": [{"key": key, "value": value} for key, value in rows],
         "incomingEdges": [*feeding, *order],
         "inputsMetadata": [
-            {"id": str(at), "attrs": [{"key": "__tensor_tag", "value": port}]} for at, (port, _, _) in enumerate(node["i"])
+            {"id": str(at), "attrs": [{"key": "__tensor_tag", "value": port}]}
+            for at, (port, _, _) in enumerate(node["i"])
         ],
         "outputsMetadata": [
             {"id": str(at), "attrs": [{"key": "tensor_shape", "value": text.split("  ", 1)[-1]}]}

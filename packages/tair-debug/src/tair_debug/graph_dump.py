@@ -10,7 +10,7 @@ from typing import Final
 from ge_graph import Graph
 from ge_graph.errors import ConfigError
 from tair_debug import artefacts
-from tair_debug.observer import Silent, Stage
+from tair_debug.observer import GraphId, Silent
 
 OPTION: Final = "config.debug.graph_dump.path"
 
@@ -64,7 +64,7 @@ class GraphDump(Silent):
         self.path = Path(path)
         self.written: list[Path] = []
 
-    def ge_graph(self, stage: Stage, label: str, graph: Graph) -> None:
+    def ge_graph(self, stage: GraphId, label: str, graph: Graph) -> None:
         """Write ``original`` and ``optimized``; single passes are for the debug record."""
         if label not in ("original", "optimized"):
             return

@@ -12,7 +12,8 @@ from tair_debug.terminal import told
 
 # What typer itself says, by its own English.
 _OF_TYPER: Final = {
-    "Usage: ": "用法：", "Options": "选项", "Commands": "命令", "Arguments": "参数", "Show this message and exit.": "显示帮助并退出。",
+    "Usage: ": "用法：", "Options": "选项", "Commands": "命令", "Arguments": "参数",
+    "Show this message and exit.": "显示帮助并退出。",
     "Install completion for the current shell.": "为当前 shell 安装命令补全。",
     "Show completion for the current shell, to copy it or customize the installation.":
         "显示当前 shell 的命令补全脚本，用于复制或自行安装。",
@@ -20,7 +21,7 @@ _OF_TYPER: Final = {
 _MARKS: Final = {"[required]": "[必需]", "[default: ": "[默认：", "required]": "必需]"}
 
 
-class _Formatter(typer.Context.formatter_class):  # type: ignore[misc, name-defined]
+class _Formatter(typer.Context.formatter_class):  # type: ignore[misc, valid-type]
     """Words of typer translated; cells counted as a terminal shows them, where a Chinese character takes two."""
 
     def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:

@@ -13,7 +13,7 @@ from ge_graph import Graph
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class GraphId:
     """Which compilation an event belongs to.
 
     Attributes:
@@ -39,13 +39,13 @@ class CompileObserver(Protocol):
     def dynamo_graph(self, model_id: int, gm: torch.fx.GraphModule) -> None:
         """The graph as dynamo captured it."""
 
-    def fx_graph(self, stage: Stage, label: str, gm: torch.fx.GraphModule) -> None:
+    def fx_graph(self, stage: GraphId, label: str, gm: torch.fx.GraphModule) -> None:
         """An ATen graph: ``label`` is empty right after AOTAutograd, else the pass that has just run."""
 
-    def ge_graph(self, stage: Stage, label: str, graph: Graph) -> None:
+    def ge_graph(self, stage: GraphId, label: str, graph: Graph) -> None:
         """A GE graph: ``original`` after lowering, the name of a pass, ``optimized`` after all passes."""
 
-    def output_code(self, stage: Stage, code: str) -> None:
+    def output_code(self, stage: GraphId, code: str) -> None:
         """The program that the engine runs, as text."""
 
 
@@ -55,16 +55,16 @@ class Silent:
     def dynamo_graph(self, model_id: int, gm: torch.fx.GraphModule) -> None:
         """Ignored."""
 
-    def fx_graph(self, stage: Stage, label: str, gm: torch.fx.GraphModule) -> None:
+    def fx_graph(self, stage: GraphId, label: str, gm: torch.fx.GraphModule) -> None:
         """Ignored."""
 
-    def ge_graph(self, stage: Stage, label: str, graph: Graph) -> None:
+    def ge_graph(self, stage: GraphId, label: str, graph: Graph) -> None:
         """Ignored."""
 
-    def unchanged(self, stage: Stage, label: str, kind: Literal["fx", "ge"]) -> None:
+    def unchanged(self, stage: GraphId, label: str, kind: Literal["fx", "ge"]) -> None:
         """Ignored."""
 
-    def output_code(self, stage: Stage, code: str) -> None:
+    def output_code(self, stage: GraphId, code: str) -> None:
         """Ignored."""
 
 

@@ -15,7 +15,7 @@ import torch
 from ge_converters.base.device_composites import decomposition_rules
 from ge_converters.base.torch_compat import core_decompositions, is_composite, known_decompositions
 from ge_converters.decompose import flex_attention, formulas, memory_order
-from ge_converters.decompose.formulas import chunked_loss, quantized, regions
+from ge_converters.decompose.formulas import beside_native, chunked_loss, quantized, regions
 from ge_converters.decompose.formulas import prims as prims_formulas
 from ge_converters.registry import REGISTRY, Registry
 
@@ -92,6 +92,7 @@ def _built(registry: Registry) -> dict[Any, Decomposition]:
     for op, function in formulas.beside_converters().items():
         if registry.layer(op) in ("", "built-in"):  # a converter of the user takes all arguments
             table[op] = function
+    table.update(beside_native.decompositions(registry))
     for op, function in memory_order.ordered(table).items():
         if registry.layer(op) in ("", "built-in"):
             table[op] = function

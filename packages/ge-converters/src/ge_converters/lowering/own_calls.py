@@ -55,7 +55,8 @@ def note(
     if {g.position for g in placed if isinstance(g, Given)} != set(range(len(operands))):
         return
     positional, named = pytree.tree_unflatten(placed, spec)
-    node.provenance.stands_for(OwnCall(node.op, op, positional, named, _written(op, positional, named)))
+    if isinstance(node.provenance, FxProvenance):
+        node.provenance.stands_for(OwnCall(node.op, op, positional, named, _written(op, positional, named)))
 
 
 def _written(op: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[int, ...]:

@@ -76,10 +76,9 @@ class Symbols:
         """From now on these expressions stand for numbers."""
         self._fixed = {**self._fixed, **numbers}
 
-    def define(self, symbol: Any, source: Source, *, override: bool = False) -> None:
-        """Say where the value of a symbol comes from; the first source stays unless overridden."""
-        if override or symbol not in self._sources:
-            self._sources[symbol] = source
+    def define(self, symbol: Any, source: Source) -> None:
+        """Say where the value of a symbol comes from; the first source stays."""
+        self._sources.setdefault(symbol, source)
 
     def know(self, expr: Any, tensor: Tensor) -> None:
         """An expression whose value is an input of the graph."""

@@ -10,7 +10,8 @@ from ge_converters.base.dtypes import cast, dtype_promote, to_torch
 from ge_converters.base.operators import aten
 from ge_converters.base.support import BF16, BOOL, F16, F32, F64, I64, Support
 from ge_converters.emit.compute_types import carried
-from ge_converters.registry import declare_supported, register_fx_node_ge_converter
+from ge_converters.registry import Takes, declare_supported, register_fx_node_ge_converter
+from ge_converters.registry.takes import pair
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
 
@@ -27,7 +28,9 @@ def _called(op: str, *xs: Tensor, **attrs: Any) -> Tensor:
     [Support(x) for x in (F32(2, 3), F16(2, 3), BF16(2, 3), F32(), F32(0, 2), F32(2, 3, strides=(1, 2)))]
 )
 @register_fx_node_ge_converter(
-    aten.log_sigmoid_forward.default, source="native_functions.yaml: log_sigmoid_forward; GE LogSigmoid"
+    aten.log_sigmoid_forward.default,
+    source="native_functions.yaml: log_sigmoid_forward; GE LogSigmoid",
+    takes=Takes("LogSigmoid"),
 )
 def log_sigmoid_forward(self: Tensor, *, meta_outputs: list[TensorSpec]) -> tuple[Tensor, Tensor]:
     """Dtypes: float32, float16, bfloat16.
@@ -45,7 +48,9 @@ _ODD = [[_NAN, 1.0, _INF], [-_INF, 0.0, -2.0]]
     [Support(f(value=_ODD), *a) for f in (F32, F16, BF16) for a in ((), (1.0,), (0.5, 2.0, -3.0), (None, None, -1.0))]
     + [Support(F32()), Support(F32(0, 2))]
 )
-@register_fx_node_ge_converter(aten.nan_to_num.default, source="native_functions.yaml: nan_to_num; GE NanToNum")
+@register_fx_node_ge_converter(
+    aten.nan_to_num.default, source="native_functions.yaml: nan_to_num; GE NanToNum", takes=Takes("NanToNum")
+)
 def nan_to_num(
     self: Tensor,
     nan: float | None = None,
@@ -66,7 +71,9 @@ def nan_to_num(
 
 @declare_supported([Support(f(4, 3), f(4, 3)) for f in (F32, F16, BF16)] + [Support(F32(3, 2), F32(3, 2), dim=0)])
 @register_fx_node_ge_converter(
-    aten.linalg_cross.default, source="native_functions.yaml: linalg_cross; GE Cross, CrossV2"
+    aten.linalg_cross.default,
+    source="native_functions.yaml: linalg_cross; GE Cross, CrossV2",
+    takes=Takes("Cross", pair),
 )
 def linalg_cross(self: Tensor, other: Tensor, *, dim: int = -1, meta_outputs: TensorSpec) -> Tensor:
     """Shapes: both equal; operands that broadcast are decomposed.

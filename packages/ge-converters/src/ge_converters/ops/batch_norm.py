@@ -13,7 +13,7 @@ from ge_converters.base.operators import aten
 from ge_converters.base.support import BF16, F16, F32, U8, Support
 from ge_converters.emit.compute_types import need_floats
 from ge_converters.emit.windows import LAYOUTS
-from ge_converters.registry import declare_supported, register_fx_node_ge_converter
+from ge_converters.registry import Takes, declare_supported, register_fx_node_ge_converter
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
 
@@ -105,6 +105,7 @@ _INFERENCE_CASES = [
 @register_fx_node_ge_converter(
     aten._native_batch_norm_legit_no_training.default,
     source="native_functions.yaml: _native_batch_norm_legit_no_training; GE BNInfer, BatchNormV3",
+    takes=Takes("BNInfer"),
 )
 def _native_batch_norm_legit_no_training(
     input: Tensor,
@@ -139,6 +140,7 @@ _TRAINING_CASES = [
 @register_fx_node_ge_converter(
     aten._native_batch_norm_legit_functional.default,
     source="native_functions.yaml: _native_batch_norm_legit_functional; GE BatchNormV3",
+    takes=Takes("BatchNormV3"),
 )
 def _native_batch_norm_legit_functional(
     input: Tensor,
@@ -172,6 +174,7 @@ def _native_batch_norm_legit_functional(
 @register_fx_node_ge_converter(
     aten._native_batch_norm_legit.no_stats,
     source="native_functions.yaml: _native_batch_norm_legit.no_stats; GE BatchNormV3",
+    takes=Takes("BatchNormV3"),
 )
 def _native_batch_norm_legit_no_stats(
     input: Tensor,
@@ -194,6 +197,7 @@ def _native_batch_norm_legit_no_stats(
 @register_fx_node_ge_converter(
     aten._batch_norm_with_update_functional.default,
     source="native_functions.yaml: _batch_norm_with_update_functional; GE BatchNormV3",
+    takes=Takes("BatchNormV3"),
 )
 def _batch_norm_with_update_functional(
     input: Tensor,
@@ -217,7 +221,9 @@ def _batch_norm_with_update_functional(
 
 @declare_supported([Support(F32(2, 3, 4, 5), F32(3), F32(3), F32(3), F32(3, low=0.5), 0.1, 1e-5)])
 @register_fx_node_ge_converter(
-    aten._batch_norm_no_update.default, source="native_functions.yaml: _batch_norm_no_update; GE BNInfer"
+    aten._batch_norm_no_update.default,
+    source="native_functions.yaml: _batch_norm_no_update; GE BNInfer",
+    takes=Takes("BNInfer"),
 )
 def _batch_norm_no_update(
     input: Tensor,
@@ -266,6 +272,7 @@ _ALL = [True, True, True]
         ],
     },
     source="native_functions.yaml: native_batch_norm_backward, batch_norm_backward; GE BatchNormGradV3",
+    takes=Takes("BatchNormGradV3"),
     names={"save_var": "save_invstd", "update": "train"},
 )  # fmt: skip
 def batch_norm_backward(

@@ -242,11 +242,16 @@ def eye(n: Any, m: Any = None, *, dtype: Any = None, meta_outputs: TensorSpec) -
     return cast(ge.Equal(ge.Unsqueeze(down, axes=[1]), across), kind)
 
 
+def _main_diagonal(self: Any, offset: Any = 0, *_: Any, **__: Any) -> bool:
+    """Only the main diagonal, and no complex numbers."""
+    return offset == 0 and not self.is_complex()
+
+
 @declare_supported(
     [Support(x) for x in (F32(3), F16(2, 3), BF16(2, 3), I64(3), BOOL(2), F32(0))]
     + [Support(F32(2, 3), 0, 0, 1), Support(F32(2, 3), 0, -1, 0), Support(F32(4, 2, 3), 0, 1, 2)]
 )
-@register_fx_node_ge_converter(aten.diag_embed.default, source="aten diag_embed; GE MatrixDiag")
+@register_fx_node_ge_converter(aten.diag_embed.default, source="aten diag_embed; GE MatrixDiag", takes=_main_diagonal)
 def diag_embed(self: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1, *, meta_outputs: TensorSpec) -> Tensor:
     """Matrices with the last axis on their diagonal and zeros elsewhere.
 

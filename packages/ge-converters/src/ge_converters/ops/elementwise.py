@@ -13,7 +13,7 @@ from ge_converters.base.operators import aten, prims
 from ge_converters.base.support import BF16, BOOL, C64, C128, F16, F32, F64, I32, I64, U8, Support
 from ge_converters.emit.arithmetic import HALF_TYPES, arithmetic, as_content, as_number, compute_type, select
 from ge_converters.emit.compute_types import carried, carrier
-from ge_converters.registry import declare_supported, register_fx_node_ge_converter
+from ge_converters.registry import Takes, declare_supported, register_fx_node_ge_converter
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
 
@@ -264,7 +264,7 @@ def xlogy(self: Any, other: Any, *, meta_outputs: TensorSpec) -> Tensor:
     + [Support(f(2, 3, low=0.1, high=0.9)).within(3e-2, 2e-2) for f in (F16, BF16)]
     + [Support(F16(4, low=0, high=1), 0.2).within(1e-2, 2e-3)]
 )
-@register_fx_node_ge_converter(aten.logit.default, source="aten logit; GE Logit")
+@register_fx_node_ge_converter(aten.logit.default, source="aten logit; GE Logit", takes=Takes("Logit"))
 def logit(self: Tensor, eps: Any = None, *, meta_outputs: TensorSpec) -> Tensor:
     """log(x / (1 - x)), x first held between eps and 1 - eps.
 

@@ -13,7 +13,7 @@ from ge_converters.base.operators import aten
 from ge_converters.base.support import BF16, F16, F32, F64, Support
 from ge_converters.emit.compute_types import need_floats
 from ge_converters.emit.shapes import filled_constant, shape_operand
-from ge_converters.registry import declare_supported, register_fx_node_ge_converter
+from ge_converters.registry import Takes, declare_supported, register_fx_node_ge_converter
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
 
@@ -35,7 +35,9 @@ _LAYER_CASES = [
 
 @declare_supported(_LAYER_CASES)
 @register_fx_node_ge_converter(
-    aten.native_layer_norm.default, source="native_functions.yaml: native_layer_norm; GE LayerNormV4"
+    aten.native_layer_norm.default,
+    source="native_functions.yaml: native_layer_norm; GE LayerNormV4",
+    takes=Takes("LayerNormV4"),
 )
 def native_layer_norm(
     input: Tensor,
@@ -80,6 +82,7 @@ def _layer_gradient(make: Any, stats: Any) -> Support:
 @register_fx_node_ge_converter(
     aten.native_layer_norm_backward.default,
     source="native_functions.yaml: native_layer_norm_backward; GE LayerNormGradV3",
+    takes=Takes("LayerNormGradV3"),
 )
 def native_layer_norm_backward(
     grad_out: Tensor,
@@ -115,7 +118,7 @@ def _masked(results: Sequence[Tensor], mask: Sequence[bool], specs: Any) -> list
     + [Support(F32(2, 3, 8), [3, 8], None, None), Support(F32(2, 3, 8), [8], None, 1e-6)]
 )
 @register_fx_node_ge_converter(
-    "aten._fused_rms_norm.default", source="native_functions.yaml: _fused_rms_norm; GE RmsNorm"
+    "aten._fused_rms_norm.default", source="native_functions.yaml: _fused_rms_norm; GE RmsNorm", takes=Takes("RmsNorm")
 )
 def _fused_rms_norm(
     input: Tensor,
@@ -137,7 +140,9 @@ def _fused_rms_norm(
 
 
 @register_fx_node_ge_converter(
-    "aten._fused_rms_norm_backward.default", source="native_functions.yaml: _fused_rms_norm_backward; GE RmsNormGrad"
+    "aten._fused_rms_norm_backward.default",
+    source="native_functions.yaml: _fused_rms_norm_backward; GE RmsNormGrad",
+    takes=Takes("RmsNormGrad"),
 )
 def _fused_rms_norm_backward(
     grad_out: Tensor,
@@ -170,7 +175,9 @@ def _fused_rms_norm_backward(
     ]
 )
 @register_fx_node_ge_converter(
-    aten.native_group_norm.default, source="native_functions.yaml: native_group_norm; GE GroupNormV2"
+    aten.native_group_norm.default,
+    source="native_functions.yaml: native_group_norm; GE GroupNormV2",
+    takes=Takes("GroupNormV2"),
 )
 def native_group_norm(
     input: Tensor,
@@ -211,6 +218,7 @@ def native_group_norm(
 @register_fx_node_ge_converter(
     aten.native_group_norm_backward.default,
     source="native_functions.yaml: native_group_norm_backward; GE GroupNormGrad",
+    takes=Takes("GroupNormGrad"),
 )
 def native_group_norm_backward(
     grad_out: Tensor,
@@ -319,6 +327,11 @@ def _log_softmax_backward_data(
 _INFINITE: Final = {math.inf: 2147483647.0, -math.inf: -2147483648.0}
 
 
+def _kept_type(self: Any, *_: Any, dtype: Any = None, **__: Any) -> bool:
+    """No other type is asked for than that of self."""
+    return dtype in (None, self.dtype)
+
+
 _ORDERS: Final = (2, 1, 0, 3, 0.5, math.inf, -math.inf, -1)
 
 
@@ -339,6 +352,7 @@ _ORDERS: Final = (2, 1, 0, 3, 0.5, math.inf, -math.inf, -1)
         aten.norm.Scalar: [*(Support(F32(2, 3, 4), p) for p in (2, 1, 3)), Support(F32(2, 3))],
     },
     source="native_functions.yaml: linalg_vector_norm, norm; GE LpNormV2",
+    takes=Takes("LpNormV2", _kept_type),
     names={"p": "ord"},
 )
 def linalg_vector_norm(

@@ -1,7 +1,7 @@
 """Aten ops that are one GE operator with attributes: a row each.
 
-Element types that GE's operator does not take are decomposed first, see ``decompose.formulas.beside_native``; half
-types that it lacks go through float32, in which eager computes too.
+Element types that GE's operator does not list are decomposed first, if there is a formula; half types that it lacks go
+through float32, in which eager computes too.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import Any, Final
 
 from ge_converters.base.dtypes import cast
 from ge_converters.base.operators import AbsentOperator, aten
-from ge_converters.base.support import BF16, F16, F32, F64, Support
+from ge_converters.base.support import BF16, F16, F32, F64, I64, Support
 from ge_converters.emit.compute_types import carrier
-from ge_converters.registry import ABSENT, REGISTRY, define
+from ge_converters.registry import ABSENT, REGISTRY, Takes, define
+from ge_converters.registry.takes import Condition, gradient_of_pair, one_type, pair, weighted_pair
 from ge_graph import Tensor, TensorSpec, schema
 from ge_graph import ops as ge
 
@@ -26,7 +27,9 @@ _READ: Final[dict[str, Callable[[Any], Any]]] = {
 }  # fmt: skip
 
 
-def one_operator(target: Any, form: str, supports: list[Support], note: str = "") -> None:
+def one_operator(
+    target: Any, form: str, supports: list[Support], note: str = "", also: Condition | None = None
+) -> None:
     """Register the converter of an op that is one call of a GE operator.
 
     Args:
@@ -36,6 +39,7 @@ def one_operator(target: Any, form: str, supports: list[Support], note: str = ""
             and ``attr=2.0`` for a constant; arguments that do not matter, with the reason in ``note``.
         supports: Declared call forms.
         note: What the docstring says beside the form.
+        also: What has to hold of a call beside that GE lists its element type.
 
     Raises:
         ValueError: The form does not parse, or names an attribute that GE's lacks.
@@ -72,7 +76,7 @@ def one_operator(target: Any, form: str, supports: list[Support], note: str = ""
         values = {name: read(given[argument]) for name, argument, read in taken}
         return cast(getattr(ge, op)(*fed, **values, **constants), dtype)
 
-    define(target, op, convert, supports, f"Emits:  {form}.{' ' if note else ''}{note}")
+    define(target, op, convert, supports, f"Emits:  {form}.{' ' if note else ''}{note}", Takes(op, also))
 
 
 # -- activations -----------------------------------------------------------------------------------------------------
@@ -105,33 +109,33 @@ one_operator(aten.softplus.default, "SoftplusV2(self; beta threshold)", _each((2
 one_operator(aten.celu.default, "CeluV2(self; alpha)", _each((0.5,), (2.0,)))
 one_operator(aten.elu.default, "Elu(self; alpha scale input_scale)", _doubles((0.5,), (1.5, 2.0, 0.5)))
 one_operator(aten.leaky_relu.default, "LeakyRelu(self; negative_slope)", _doubles((0.2,), (-0.5,)))
+one_operator(aten.hardswish.default, "HardSwish(self)", [Support(x) for x in _FLOATS])
 one_operator(
     aten.hardsigmoid.default, "HardSigmoid(self; alpha=0.16666666666666666 beta=0.5)",
     [Support(x) for x in _FLOATS if not x.strides],
 )  # fmt: skip
 one_operator(
-    aten.trace.default, "Trace(self)", [Support(f(3, 4)) for f in (F32, F16, BF16)] + [Support(F32(0, 0))],
-    "Other types are decomposed.",
+    aten.trace.default, "Trace(self)", [Support(f(3, 4)) for f in (F32, F16, BF16, F64, I64)] + [Support(F32(0, 0))],
 )  # fmt: skip
 one_operator(
     aten.glu.default, "GLU(self; dim)",
-    [Support(f(2, 6)) for f in (F32, F16, BF16)] + [Support(F32(4, 3), 0), Support(F32(2, 4, 3), 1)],
+    [Support(f(2, 6)) for f in (F32, F16, BF16, F64)] + [Support(F32(4, 3), 0), Support(F32(2, 4, 3), 1)],
     "dim is halved; halves are computed in float32 and rounded once.",
 )  # fmt: skip
 one_operator(
     aten._prelu_kernel.default, "PRelu(self weight)",
     [Support(f(2, 3, 4), f(1, 3, 1)) for f in (F32, F16, BF16)]
     + [Support(F32(2, 3), F32(1, 1)), Support(F32(3), F32(1)), Support(F32(0, 3), F32(1, 3))],
-    "weight has the rank of self and one entry, or one for each channel (axis 1).",
+    "weight has the rank of self and one entry, or one for each channel (axis 1).", one_type,
 )  # fmt: skip
 one_operator(
     aten.heaviside.default, "Heaviside(self values)",
     [Support(f(value=[[1.0, 0.0], [-2.0, 0.0]]), f(2, 2)) for f in (F32, F16, BF16)] + [Support(F32(0, 2), F32(0, 2))],
-    "Shapes are equal; operands that broadcast are decomposed.",
+    "Shapes are equal; operands that broadcast are decomposed.", pair,
 )  # fmt: skip
 one_operator(
     aten.renorm.default, "Renorm(self; p dim maxnorm)",
-    [Support(f(4, 5), p, d, 1.0) for f in (F32, F16, BF16) for p, d in ((2, 0), (1, 1), (3.5, -1))]
+    [Support(f(4, 5), p, d, 1.0) for f in (F32, F16, BF16, F64) for p, d in ((2, 0), (1, 1), (3.5, -1))]
     + [Support(F32(2, 3, 4), 2, 1, 0.5), Support(F32(2, 3), math.inf, 0, 0.5)],
 )  # fmt: skip
 
@@ -139,8 +143,8 @@ _SUMS = [Support(f(2, 3), f(3)) for f in (F32, F16, BF16)] + [
     Support(F32(), F32(2)), Support(F32(0, 2), F32(2)),
     Support(F32(value=[100.0, -math.inf, -math.inf]), F32(value=[99.0, 1.0, -math.inf])),
 ]  # fmt: skip
-one_operator(aten.logaddexp.default, "LogAddExp(self other)", _SUMS)
-one_operator(aten.logaddexp2.default, "LogAddExp(self other; base=2.0)", _SUMS)
+one_operator(aten.logaddexp.default, "LogAddExp(self other)", _SUMS, also=one_type)
+one_operator(aten.logaddexp2.default, "LogAddExp(self other; base=2.0)", _SUMS, also=one_type)
 
 # -- their gradients -------------------------------------------------------------------------------------------------
 
@@ -212,23 +216,28 @@ def _probabilities(m: Any) -> tuple[Any, Any]:
     return m(2, 3, low=0.1, high=0.9), m(2, 3, low=0, high=1)
 
 
-one_operator(aten.mse_loss.default, "MseLoss(self target; reduction)", _pairs())
-one_operator(aten.mse_loss_backward.default, "MseLossGrad(self target grad_output; reduction)", _gradients())
-one_operator(aten.soft_margin_loss.default, "SoftMarginLoss(self target; reduction)", _pairs())
+one_operator(aten.mse_loss.default, "MseLoss(self target; reduction)", _pairs(), also=pair)
 one_operator(
-    aten.soft_margin_loss_backward.default, "SoftMarginLossGrad(self target grad_output; reduction)", _gradients()
-)
+    aten.mse_loss_backward.default, "MseLossGrad(self target grad_output; reduction)", _gradients(),
+    also=gradient_of_pair,
+)  # fmt: skip
+one_operator(aten.soft_margin_loss.default, "SoftMarginLoss(self target; reduction)", _pairs(), also=pair)
+one_operator(
+    aten.soft_margin_loss_backward.default, "SoftMarginLossGrad(self target grad_output; reduction)", _gradients(),
+    also=gradient_of_pair,
+)  # fmt: skip
 one_operator(
     aten.smooth_l1_loss.default, "SmoothL1LossV2(self target; reduction sigma=beta)",
-    [s for rest in ((), (0.5,), (0.0,)) for s in _pairs(*rest)],
+    [s for rest in ((), (0.5,), (0.0,)) for s in _pairs(*rest)], also=pair,
 )  # fmt: skip
 one_operator(
     aten.smooth_l1_loss_backward.default, "SmoothL1LossGradV2(self target grad_output; reduction sigma=beta)",
-    [s for b in _BETAS for s in _gradients(b)],
+    [s for b in _BETAS for s in _gradients(b)], also=gradient_of_pair,
 )  # fmt: skip
 one_operator(
     aten.binary_cross_entropy.default, "BinaryCrossEntropy(self target weight; reduction)",
     [Support(*_probabilities(m), None, r) for m, r in _CASES]
     + [Support(*_probabilities(F32), F32(2, 3, low=0), r) for r in (0, 1)]
     + [Support(F32(value=[0.0, 1.0, 1.0]), F32(value=[1.0, 1.0, 0.0]), None, 0)],
+    also=weighted_pair,
 )  # fmt: skip

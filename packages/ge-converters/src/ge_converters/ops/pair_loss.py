@@ -1,7 +1,6 @@
 """Losses of a prediction and a target that take more than a row of ``one_operator``.
 
-Operands that broadcast, and element types that GE's operators do not take, are decomposed first, see
-``decompose.formulas.beside_native``.
+Operands that broadcast, and element types that GE's operators do not list, are decomposed first.
 """
 
 from __future__ import annotations
@@ -15,7 +14,8 @@ from ge_converters.base.operators import aten
 from ge_converters.base.support import BF16, F16, F32, I64, Support
 from ge_converters.emit.arithmetic import arithmetic
 from ge_converters.emit.compute_types import carrier
-from ge_converters.registry import declare_supported, register_fx_node_ge_converter
+from ge_converters.registry import Takes, declare_supported, register_fx_node_ge_converter
+from ge_converters.registry.takes import alike, gradient_of_pair, one_type, pair
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
 
@@ -30,6 +30,16 @@ def _loss(op: str, tensors: tuple[Tensor | None, ...], dtype: DataType, reductio
     inner = carrier(op, dtype)
     fed = [None if t is None else cast(t, inner) for t in tensors]
     return cast(getattr(ge, op)(*fed, reduction=_REDUCTIONS[reduction], **attrs), dtype)
+
+
+def _logits(self: Any, target: Any, weight: Any = None, pos_weight: Any = None, *_: Any, **__: Any) -> bool:
+    """Prediction and target are alike; weights, of any shape, have their type."""
+    return alike(self, target) and one_type(self, weight, pos_weight)
+
+
+def _several_rows(self: Any, *_: Any, **__: Any) -> bool:
+    """torch infers a size of one for the loss of a single row, which eager gives without sizes."""
+    return bool(self.dim() > 1)
 
 
 _PAIRS = [
@@ -49,11 +59,13 @@ _GRADIENTS = [
 @register_fx_node_ge_converter(
     {aten.huber_loss.default: _PAIRS},
     source="native_functions.yaml: huber_loss; GE SmoothL1LossV2, Mul",
+    takes=Takes("SmoothL1LossV2", pair),
     fixed={"op": "SmoothL1LossV2"},
 )
 @register_fx_node_ge_converter(
     {aten.huber_loss_backward.default: _GRADIENTS},
     source="native_functions.yaml: huber_loss_backward; GE SmoothL1LossGradV2, Mul",
+    takes=Takes("SmoothL1LossGradV2", gradient_of_pair),
     fixed={"op": "SmoothL1LossGradV2"},
 )
 def huber_loss(
@@ -88,6 +100,7 @@ def huber_loss(
 @register_fx_node_ge_converter(
     aten.binary_cross_entropy_with_logits.default,
     source="native_functions.yaml: binary_cross_entropy_with_logits; GE SigmoidCrossEntropyWithLogitsV2",
+    takes=Takes("SigmoidCrossEntropyWithLogitsV2", _logits),
 )
 def binary_cross_entropy_with_logits(
     self: Tensor,
@@ -123,6 +136,7 @@ def _spread(weight: Tensor, like: Tensor) -> Tensor:
 @register_fx_node_ge_converter(
     aten.multilabel_margin_loss_forward.default,
     source="native_functions.yaml: multilabel_margin_loss_forward; GE MultilabelMarginLoss",
+    takes=Takes("MultilabelMarginLoss", _several_rows),
 )
 def multilabel_margin_loss_forward(
     self: Tensor, target: Tensor, reduction: int, *, meta_outputs: list[TensorSpec]

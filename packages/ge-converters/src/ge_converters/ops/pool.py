@@ -12,7 +12,8 @@ from ge_converters.emit.compute_types import carrier, need_floats
 from ge_converters.emit.interpolation import adaptive_mean, apply_to_axes
 from ge_converters.emit.shapes import axis_size
 from ge_converters.emit.windows import both_sides, known_sizes, laid_out, numbers, per_axis
-from ge_converters.registry import declare_supported, register_fx_node_ge_converter
+from ge_converters.registry import Takes, declare_supported, register_fx_node_ge_converter
+from ge_converters.registry.takes import sizes_are_numbers
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
 
@@ -580,7 +581,9 @@ def _adaptive_avg_pool3d_backward(grad_output: Tensor, self: Tensor, *, meta_out
     ]
 )
 @register_fx_node_ge_converter(
-    aten.adaptive_max_pool3d.default, source="native_functions.yaml: adaptive_max_pool3d; GE AdaptiveMaxPool3d"
+    aten.adaptive_max_pool3d.default,
+    source="native_functions.yaml: adaptive_max_pool3d; GE AdaptiveMaxPool3d",
+    takes=Takes("AdaptiveMaxPool3d", sizes_are_numbers),
 )
 def adaptive_max_pool3d(self: Tensor, output_size: Any, *, meta_outputs: list[TensorSpec]) -> tuple[Tensor, Tensor]:
     """Shapes: self [n, c, d, h, w] or [c, d, h, w] -> windows, and their maxima as places in the volume.

@@ -25,7 +25,8 @@ from ge_converters.emit.resizing import (
 )
 from ge_converters.emit.shapes import Size, axis_size, shape_operand
 from ge_converters.emit.windows import laid_out
-from ge_converters.registry import declare_supported, register_fx_node_ge_converter
+from ge_converters.registry import Takes, declare_supported, register_fx_node_ge_converter
+from ge_converters.registry.takes import sizes_are_numbers
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
 
@@ -166,7 +167,9 @@ _VOLUME_CASES = [Support(m(1, 2, 3, 4, 5), [4, 6, 7]) for m in (F32, F16, BF16)]
 
 @declare_supported(_LINE_CASES)
 @register_fx_node_ge_converter(
-    aten.upsample_nearest1d.default, source="native_functions.yaml: upsample_nearest1d; GE UpsampleNearest1d"
+    aten.upsample_nearest1d.default,
+    source="native_functions.yaml: upsample_nearest1d; GE UpsampleNearest1d",
+    takes=Takes("UpsampleNearest1d", sizes_are_numbers),
 )
 def upsample_nearest1d(
     self: Tensor, output_size: Any, scales: float | None = None, *, meta_outputs: TensorSpec
@@ -183,6 +186,7 @@ def upsample_nearest1d(
 @register_fx_node_ge_converter(
     aten._upsample_nearest_exact1d.default,
     source="native_functions.yaml: _upsample_nearest_exact1d; GE UpsampleNearest",
+    takes=Takes("UpsampleNearest", sizes_are_numbers),
 )
 def _upsample_nearest_exact1d(
     self: Tensor, output_size: Any, scales: float | None = None, *, meta_outputs: TensorSpec
@@ -199,7 +203,9 @@ def _upsample_nearest_exact1d(
 
 @declare_supported(_VOLUME_CASES)
 @register_fx_node_ge_converter(
-    aten.upsample_nearest3d.default, source="native_functions.yaml: upsample_nearest3d; GE UpsampleNearest3d"
+    aten.upsample_nearest3d.default,
+    source="native_functions.yaml: upsample_nearest3d; GE UpsampleNearest3d",
+    takes=Takes("UpsampleNearest3d", sizes_are_numbers),
 )
 def upsample_nearest3d(
     self: Tensor,
@@ -225,6 +231,7 @@ def upsample_nearest3d(
 @register_fx_node_ge_converter(
     aten._upsample_nearest_exact3d.default,
     source="native_functions.yaml: _upsample_nearest_exact3d; GE UpsampleNearestExact3d",
+    takes=Takes("UpsampleNearestExact3d", sizes_are_numbers),
 )
 def _upsample_nearest_exact3d(
     self: Tensor,
@@ -252,7 +259,9 @@ def _upsample_nearest_exact3d(
     + [Support(F32(2, 3, 5), [7], False, 1.5), Support(F32(2, 3, 4), [1], True)]
 )
 @register_fx_node_ge_converter(
-    aten.upsample_linear1d.default, source="native_functions.yaml: upsample_linear1d; GE UpsampleLinear1d"
+    aten.upsample_linear1d.default,
+    source="native_functions.yaml: upsample_linear1d; GE UpsampleLinear1d",
+    takes=Takes("UpsampleLinear1d"),
 )
 def upsample_linear1d(
     self: Tensor, output_size: Any, align_corners: bool, scales: float | None = None, *, meta_outputs: TensorSpec
@@ -272,6 +281,7 @@ def upsample_linear1d(
 @register_fx_node_ge_converter(
     aten.upsample_trilinear3d.default,
     source="native_functions.yaml: upsample_trilinear3d; GE ResizeUpsampleTrilinear",
+    takes=Takes("ResizeUpsampleTrilinear", sizes_are_numbers),
 )
 def upsample_trilinear3d(
     self: Tensor,
@@ -306,16 +316,19 @@ def _plane(*kinds: Any) -> list[Support]:
 @register_fx_node_ge_converter(
     {aten.upsample_bicubic2d.default: _plane(F32, F16, BF16)},
     source="native_functions.yaml: upsample_bicubic2d; GE UpsampleBicubic2d",
+    takes=Takes("UpsampleBicubic2d", sizes_are_numbers),
     fixed={"op": "UpsampleBicubic2d"},
 )
 @register_fx_node_ge_converter(
     {aten._upsample_bilinear2d_aa.default: _plane(F32)},
     source="native_functions.yaml: _upsample_bilinear2d_aa; GE UpsampleBilinear2dAA",
+    takes=Takes("UpsampleBilinear2dAA", sizes_are_numbers),
     fixed={"op": "UpsampleBilinear2dAA"},
 )
 @register_fx_node_ge_converter(
     {aten._upsample_bicubic2d_aa.default: _plane(F32)},
     source="native_functions.yaml: _upsample_bicubic2d_aa; GE UpsampleBicubic2dAA",
+    takes=Takes("UpsampleBicubic2dAA", sizes_are_numbers),
     fixed={"op": "UpsampleBicubic2dAA"},
 )
 def upsample_plane(

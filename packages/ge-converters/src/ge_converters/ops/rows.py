@@ -105,7 +105,6 @@ aten.sigmoid.default    Sigmoid     types=ib
 aten.special_i0e.default BesselI0e  types=ib
 aten.special_i1e.default BesselI1e  types=ib
 aten.mish.default       Mish
-aten.hardswish.default  HardSwish
 """
 
 

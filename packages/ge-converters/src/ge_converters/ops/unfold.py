@@ -10,7 +10,7 @@ from ge_converters.base.support import BF16, F16, F32, Support
 from ge_converters.emit.compute_types import carried, carrier
 from ge_converters.emit.shapes import axis_size, shape_operand
 from ge_converters.emit.windows import known_sizes, laid_out, numbers
-from ge_converters.registry import declare_supported, register_fx_node_ge_converter
+from ge_converters.registry import Takes, declare_supported, register_fx_node_ge_converter
 from ge_graph import DataType, Tensor, TensorSpec
 from ge_graph import ops as ge
 
@@ -19,7 +19,9 @@ from ge_graph import ops as ge
     [Support(m(2, 3, 6, 7), [2, 3], [1, 1], [0, 0], [1, 1]) for m in (F32, F16, BF16)]
     + [Support(F32(2, 3, 6, 7), [2, 2], [1, 2], [1, 0], [2, 1]), Support(F32(3, 6, 7), [2, 3], [1, 1], [0, 1], [2, 2])]
 )
-@register_fx_node_ge_converter(aten.im2col.default, source="native_functions.yaml: im2col; GE Im2col")
+@register_fx_node_ge_converter(
+    aten.im2col.default, source="native_functions.yaml: im2col; GE Im2col", takes=Takes("Im2col")
+)
 def im2col(
     self: Tensor, kernel_size: Any, dilation: Any, padding: Any, stride: Any, *, meta_outputs: TensorSpec
 ) -> Tensor:
@@ -54,7 +56,9 @@ def im2col(
     + [Support(BF16(2, 12, 20), [5, 6], [2, 2], [1, 1], [0, 0], [1, 1]).within(3e-2, 3e-2)]
     + [Support(F32(12, 20), [5, 6], [2, 2], [1, 1], [0, 0], [1, 1])]
 )
-@register_fx_node_ge_converter(aten.col2im.default, source="native_functions.yaml: col2im; GE Col2im")
+@register_fx_node_ge_converter(
+    aten.col2im.default, source="native_functions.yaml: col2im; GE Col2im", takes=Takes("Col2im")
+)
 def col2im(
     self: Tensor,
     output_size: Any,

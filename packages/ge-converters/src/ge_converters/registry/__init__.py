@@ -16,6 +16,7 @@ from ge_converters.registry.registry import (
     define_refusal,
     register_fx_node_ge_converter,
 )
+from ge_converters.registry.takes import Takes
 
 __all__ = [
     "ABSENT",
@@ -25,6 +26,7 @@ __all__ = [
     "F",
     "LeftOut",
     "Registry",
+    "Takes",
     "Target",
     "declare_supported",
     "define",

@@ -12,6 +12,7 @@ import torch
 from ge_converters.base.errors import Refusal
 from ge_converters.base.provenance import target_name
 from ge_converters.base.support import Support
+from ge_converters.registry.takes import Condition
 
 Target: TypeAlias = "torch._ops.OpOverload | Callable[..., Any]"
 Converter: TypeAlias = "Callable[..., Any]"
@@ -31,6 +32,7 @@ class Entry:
         supports: Declared call forms: those of this op, then those of the function for all ops that it serves.
         forms: The declared call forms of this op alone.
         given: The function as it was registered; the converter itself, or what it calls.
+        takes: Which calls it takes, the others being decomposed; None for all.
     """
 
     target: Target
@@ -43,6 +45,7 @@ class Entry:
     forms: tuple[Support, ...] = ()
     given: Any = field(default=None, repr=False)
     parameters: Any = field(default=None, repr=False)
+    takes: Condition | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:

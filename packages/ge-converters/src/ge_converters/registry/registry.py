@@ -27,9 +27,10 @@ from ge_converters.base.errors import LoweringError, Refusal
 from ge_converters.base.operators import AbsentOperator
 from ge_converters.base.provenance import target_name
 from ge_converters.base.support import Support
-from ge_converters.base.torch_compat import is_composite
+from ge_converters.base.torch_compat import is_composite, plain_eager
 from ge_converters.registry.entry import Converter, Entry, Target, where_is
 from ge_converters.registry.signatures import Fit, check_target, fitted, loaded_op, renamed
+from ge_converters.registry.takes import Condition
 from ge_graph import schema
 
 logger = logging.getLogger(__name__)
@@ -40,6 +41,7 @@ Served: TypeAlias = "Target | str | Mapping[Any, Sequence[Support]]"
 
 BUILT_IN: Final = "ge_converters.ops"  # found by name, as the packages of others are: this module is below it
 INDEX: Final = "index.tsv"  # in its folder, written by ge_converters.report.index
+PARTLY: Final = "?"  # behind the name of an op in the index: its converter takes some calls only
 FAMILY_ENTRY_POINTS: Final = "ge_converters.families"
 _OURS: Final = "ge_converters."
 ABSENT: Final = "torch has no operator of that name"
@@ -92,7 +94,8 @@ class Registry:
         self._by_function: dict[Converter, list[Entry]] = {}
         self._declared: dict[Converter, tuple[Support, ...]] = {}
         self._fits: dict[Converter, Fit] = {}  # the last one of each function
-        self._awaited: dict[str, list[tuple[Converter, str, Fit | None, tuple[Support, ...]]]] = {}
+        self._awaited: dict[str, list[tuple[Converter, str, Fit | None, tuple[Support, ...], Condition | None]]] = {}
+        self._promised_partly: set[str] = set()  # by the index: ops whose converter takes some calls only
         self._left_out: dict[str, LeftOut] = {}
         self._arrived: dict[str, torch._ops.OpOverload] = {}
         self._foreign: set[str] = set()  # rows of the fingerprint that our own modules did not register
@@ -108,6 +111,7 @@ class Registry:
         where: str = "",
         fixed: Mapping[str, Any] | None = None,
         names: Mapping[str, str] | None = None,
+        takes: Condition | None = None,
     ) -> Callable[[F], F]:
         """Decorator that makes a function the converter of ``target``.
 
@@ -119,6 +123,7 @@ class Registry:
             where: ``file:line`` to report; taken from the function if empty.
             fixed: Values of parameters of the function that are no arguments of these ops.
             names: Parameters of the function by the schema's names of the arguments, where the two differ.
+            takes: Which calls of the op are converted, see ``registry.takes``; the others are decomposed.
 
         Errors: LoweringError GE2002 (signature), GE2003 (target), GE2004 (a built-in registered twice), GE2005 (forms).
         """
@@ -147,11 +152,11 @@ class Registry:
                 if isinstance(one, AbsentOperator):
                     self.leave_out(one, ABSENT, where or where_is(fn))
                 elif isinstance(one, str):
-                    self._awaited.setdefault(one, []).append((fn, source, here, forms))
+                    self._awaited.setdefault(one, []).append((fn, source, here, forms, takes))
                     self._note_origin(_row(one, where_is(fn)), fn, applied_by)
                     self.revision += not self._loading
                 else:
-                    self._add(one, fn, source, where or where_is(fn), here, forms, applied_by)
+                    self._add(one, fn, source, where or where_is(fn), here, forms, applied_by, takes)
             return fn
 
         return decorate
@@ -195,6 +200,7 @@ class Registry:
         fit: Fit | None,
         forms: tuple[Support, ...],
         applied_by: FrameType,
+        takes: Condition | None,
     ) -> None:
         module = getattr(fn, "__module__", "") or ""
         ours = module.startswith(_OURS)
@@ -209,7 +215,7 @@ class Registry:
             return
         entry = Entry(
             target, converter, source, where, "built-in" if built_in else "user", wants_meta,
-            (*forms, *self._declared.get(written, ())), forms, given=fn,
+            (*forms, *self._declared.get(written, ())), forms, given=fn, takes=takes,
         )  # fmt: skip
         if entry.layer == "user" and is_composite(target):
             logger.warning(
@@ -274,10 +280,11 @@ class Registry:
                 return
             self._loading = True
             try:
-                for name in families:
-                    if name not in self._imported:
+                missing = (name for name in families if name not in self._imported)
+                for name in missing:
+                    with plain_eager():  # a table of decompositions asks while torch traces; a family makes tensors
                         _load_family(name)
-                        self._imported.add(name)
+                    self._imported.add(name)
             finally:
                 self._loading = False
 
@@ -294,7 +301,10 @@ class Registry:
         """The family of each op by the index; families that it lacks are imported first."""
         if self._family_of is None:
             index = self._index()
-            found = {op: family for family, ops in index.items() for op in ops}
+            found = {op.removesuffix(PARTLY): family for family, ops in index.items() for op in ops}
+            self._promised_partly = {
+                op.removesuffix(PARTLY) for ops in index.values() for op in ops if op.endswith(PARTLY)
+            }
             self._import(name for name in self._families() if name not in index)
             taken = [found[e.name] for e in self._built_in.values() if e.name in found]
             self._import(taken)  # at once, for an op that one of the others registers too
@@ -312,6 +322,15 @@ class Registry:
         entry = self.find(target)
         return "" if entry is None else entry.layer
 
+    def partly(self) -> set[str]:
+        """Names of ops whose converter takes some calls only, as far as that is known without importing it."""
+        with self._lock:
+            if not self._loaded and not self._loading:
+                self._families_by_op()
+            loaded = {**self._built_in, **self._user}.values()
+            known = {e.name: e.takes is not None for e in loaded}
+            return {n for n in self._promised_partly if known.get(n, True)} | {n for n, some in known.items() if some}
+
     def find(self, target: Any) -> Entry | None:
         """The converter of a target: the user's, else the built-in one, else one derived from two schemas."""
         if not self._loaded:
@@ -323,8 +342,8 @@ class Registry:
         awaited = self._awaited.get(name)
         # a library may be made anew, and its operators with it
         if awaited and self._arrived.get(name) is not target:
-            for fn, source, fit, forms in awaited:
-                self._add(target, fn, source, where_is(fn), fit, forms, sys._getframe())
+            for fn, source, fit, forms, takes in awaited:
+                self._add(target, fn, source, where_is(fn), fit, forms, sys._getframe(), takes)
             self._arrived[name] = target
             return self._user.get(target) or self._built_in.get(target)
         derived = self._derive(target)
@@ -495,6 +514,7 @@ def register_fx_node_ge_converter(
     source: str = "",
     fixed: Mapping[str, Any] | None = None,
     names: Mapping[str, str] | None = None,
+    takes: Condition | None = None,
 ) -> Callable[[F], F]:
     """Make a function the converter of an op, or of several.
 
@@ -511,6 +531,8 @@ def register_fx_node_ge_converter(
         source: Where the behaviour is taken from.
         fixed: Values of parameters that are no arguments of these ops: ``{"rounding_mode": "floor"}``.
         names: Parameters by the schema's names of arguments, where the two differ: ``{"min_val": "min"}``.
+        takes: Which calls are converted: a function of the call's arguments, such as ``Takes("GLU")``, which asks the
+            schema of a GE operator for its element types. For all other calls torch's decomposition is used.
 
     Errors: LoweringError GE2002 if the signature differs from the schema, GE2003 if the target is not an overload,
     GE2005 if a form is not a ``Support``.
@@ -522,7 +544,7 @@ def register_fx_node_ge_converter(
         ... def twice(x, *, meta_outputs):
         ...     return ge.Add(x, x)
     """
-    return REGISTRY.register(target, source=source, fixed=fixed, names=names)
+    return REGISTRY.register(target, source=source, fixed=fixed, names=names, takes=takes)
 
 
 def declare_supported(supports: Sequence[Support]) -> Callable[[F], F]:
@@ -538,7 +560,14 @@ def declare_supported(supports: Sequence[Support]) -> Callable[[F], F]:
     return REGISTRY.declare(supports)
 
 
-def define(target: Any, op: str, fn: Callable[..., Any], supports: list[Support], doc: str = "") -> None:
+def define(
+    target: Any,
+    op: str,
+    fn: Callable[..., Any],
+    supports: list[Support],
+    doc: str = "",
+    takes: Condition | None = None,
+) -> None:
     """Register a converter that a pattern made: name and docstring come from the aten schema.
 
     Args:
@@ -547,6 +576,7 @@ def define(target: Any, op: str, fn: Callable[..., Any], supports: list[Support]
         fn: The converter, with the parameters of the schema.
         supports: Declared call forms.
         doc: What the docstring says after the schema.
+        takes: As of ``register_fx_node_ge_converter``.
     """
     if isinstance(target, AbsentOperator):
         REGISTRY.leave_out(target, ABSENT, where_is(fn))
@@ -555,7 +585,7 @@ def define(target: Any, op: str, fn: Callable[..., Any], supports: list[Support]
     fn.__name__ = fn.__qualname__ = name
     fn.__doc__ = f"{target._schema}\n\n{doc}"
     declare_supported(supports)(fn)
-    register_fx_node_ge_converter(target, source=f"native_functions.yaml: {target}; GE {op}")(fn)
+    register_fx_node_ge_converter(target, source=f"native_functions.yaml: {target}; GE {op}", takes=takes)(fn)
 
 
 def define_refusal(target: Target | str, reason: str, *, module: str, source: str, title: str = "") -> None:

@@ -14,12 +14,14 @@ from unittest import mock
 
 from ge_converters.base.provenance import target_name
 from ge_converters.registry import REGISTRY
-from ge_converters.registry.registry import BUILT_IN, INDEX, index_version, modules_in, size_of
+from ge_converters.registry.registry import BUILT_IN, INDEX, PARTLY, index_version, modules_in, size_of
 from ge_graph.files import generate
 
 
 def registered() -> dict[str, set[str]]:
     """Module below ``ge_converters.ops`` to the names of what its import registers. To be asked in a new process.
+
+    A name whose converter takes some calls only ends in ``?``.
 
     Errors: LoweringError GE2004 for an op that two of them register.
     """
@@ -27,7 +29,8 @@ def registered() -> dict[str, set[str]]:
     register = REGISTRY.register
 
     def noted(target: Any, **more: Any) -> Any:
-        names = {(one if isinstance(one, str) else target_name(one)).removeprefix("torch.ops.") for one in
+        mark = "" if more.get("takes") is None else PARTLY
+        names = {(one if isinstance(one, str) else target_name(one)).removeprefix("torch.ops.") + mark for one in
                  (target if isinstance(target, Mapping) else (target,))}  # fmt: skip
         found.setdefault(_being_imported(), set()).update(names)
         return register(target, **more)

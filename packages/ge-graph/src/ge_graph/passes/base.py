@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from ge_graph.attrs import Attr
 from ge_graph.dtypes import DataType
 from ge_graph.errors import GraphError
-from ge_graph.ir import Graph, Literal, Node, Operand, Shape, Tensor
+from ge_graph.ir import Graph, Literal, Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +72,6 @@ class Pass(ABC):
                 )  # fmt: skip
             notes.extend(changes)
         return PassResult(self.name, bool(notes), tuple(notes))
-
-
-def unplaced(
-    graph: Graph, op: str, inputs: Sequence[Operand], attrs: dict[str, Attr], like: Tensor, shape: Shape | None
-) -> Node:
-    """A node of one result with the type, the layout and the origin of another; the caller puts it in its place."""
-    made = graph.add(op, inputs, attrs, [(like.dtype, shape)])
-    graph.nodes.pop()
-    made.provenance = like.node.provenance
-    made.outputs[0].format = like.format
-    return made
 
 
 def array(operand: Any) -> np.ndarray[Any, Any] | None:

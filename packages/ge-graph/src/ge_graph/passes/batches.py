@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from ge_graph import builder
 from ge_graph.dtypes import DataType
 from ge_graph.ir import Graph, Node, Shape, Tensor
 from ge_graph.passes.base import Pass
 from ge_graph.passes.effects import Effects
+from ge_graph.passes.rewriter import Rewriter
 
 _Source: TypeAlias = "Tensor | tuple[Tensor, Shape]"
 _PRODUCTS = ("BatchMatMul", "BatchMatMulV2")
@@ -26,20 +26,15 @@ class UnjoinBatches(Pass):
     place = "before fold_layout, which then sees the Transpose that a Reshape hid"
 
     def rewrite(self, graph: Graph) -> list[str]:
-        products = [n for n in graph.nodes if n.op in _PRODUCTS]
-        if not products:
+        if not any(n.op in _PRODUCTS for n in graph.nodes):
             return []
-        effects = Effects(graph)
-        readers: dict[Tensor, list[Node]] = {}
-        for node in graph.nodes:
-            for tensor in node.operands():
-                readers.setdefault(tensor, []).append(node)
-        returned = set(graph.outputs)
-        mapping: dict[Tensor, Tensor] = {}
-        for node in products:
+        rewriter = Rewriter(graph)
+        effects = rewriter.effects
+        unjoined_products = 0
+        for node in rewriter.walk(_PRODUCTS):
             result = node.outputs[0]
-            after = readers.get(result, [])
-            if len(after) != 1 or result in returned or after[0].op != "Reshape" or any(node.inputs[2:]):
+            after = rewriter.readers(result)
+            if len(after) != 1 or rewriter.returned(result) or after[0].op != "Reshape" or any(node.inputs[2:]):
                 continue
             split = after[0].outputs[0]
             if any(effects.pinned(n) for n in (node, after[0])):
@@ -48,13 +43,13 @@ class UnjoinBatches(Pass):
             sources = [_split_as(f, entry, split) for f, entry in zip(unjoined, node.inputs[:2])]
             if not any(isinstance(s, Tensor) for s in sources) or not _fit(sources, node, split):
                 continue
-            node.inputs[:2] = [s if isinstance(s, Tensor) else _reshaped(graph, node, s) for s in sources]
+            operands = [s if isinstance(s, Tensor) else _reshaped(rewriter, node, s) for s in sources]
+            rewriter.feed(node, dict(enumerate(operands)))
             result.record_shape(split.known_shape)
-            mapping[split] = result
-        if not mapping:
-            return []
-        graph.replace_nodes(mapping)
-        return [f"{len(mapping)} products on batches as they were"]
+            rewriter.substitute(split.node, result)
+            unjoined_products += 1
+        rewriter.finish()
+        return [f"{unjoined_products} products on batches as they were"] if unjoined_products else []
 
 
 def _unjoined(entry: object, effects: Effects) -> Tensor | None:
@@ -87,22 +82,14 @@ def _split_as(source: Tensor | None, entry: object, split: Tensor) -> _Source | 
     return (source, shape) if len(symbols) <= 1 and all(_certain(d) for d in shape) else None
 
 
-def _reshaped(graph: Graph, node: Node, wanted: _Source | None) -> Tensor:
+def _reshaped(rewriter: Rewriter, node: Node, wanted: _Source | None) -> Tensor:
     assert isinstance(wanted, tuple)
     source, shape = wanted
     sizes = [d if isinstance(d, int) else -1 for d in shape]
-    target = builder.constant(graph, sizes, dtype=DataType.DT_INT64)
-    move = graph.add("Reshape", [source, target], {}, [(source.dtype, shape)])
-    move.provenance = node.provenance
-    move.outputs[0].format = source.format
-    graph.nodes.pop()
-    place = graph.nodes.index(node)
-    if target.node in graph.nodes[place:]:
-        graph.nodes.remove(target.node)
-        graph.nodes.insert(place, target.node)
-        place += 1
-    graph.nodes.insert(place, move)
-    return move.outputs[0]
+    target = rewriter.constant(sizes, DataType.DT_INT64, node)
+    (move,) = rewriter.before(node, "Reshape", [source, target], {}, [(source.dtype, shape)])
+    move.format = source.format
+    return move
 
 
 def _fit(sources: list[_Source | None], node: Node, split: Tensor) -> bool:

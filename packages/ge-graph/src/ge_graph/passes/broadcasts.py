@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Final
 
 from ge_graph.ir import Graph, Node, Tensor
-from ge_graph.passes.base import Pass, unplaced
+from ge_graph.passes.base import Pass
 from ge_graph.passes.effects import Effects
+from ge_graph.passes.rewriter import Rewriter
 
 # Arithmetic of two tensors that spreads the smaller one itself, by the rules of BroadcastTo.
 _PAIRS: Final = frozenset({
@@ -19,6 +19,7 @@ _SINGLES: Final = frozenset({
     "Abs", "Cast", "Ceil", "Cos", "Exp", "Expm1", "Floor", "IsNan", "Log", "Log1p", "LogicalNot", "Neg", "Reciprocal",
     "Relu", "Rsqrt", "Sigmoid", "Sign", "Sin", "Sqrt", "Square", "Tanh",
 })  # fmt: skip
+_ARITHMETIC: Final = _PAIRS | _SINGLES
 
 
 class SpreadLate(Pass):
@@ -36,40 +37,25 @@ class SpreadLate(Pass):
 
     def rewrite(self, graph: Graph) -> list[str]:
         wide = {t for n in graph.nodes if n.op == "BroadcastTo" for t in n.outputs}
-        if not wide or not any(
-            not wide.isdisjoint(n.inputs) for n in graph.nodes if n.op in _PAIRS or n.op in _SINGLES
-        ):
+        if not wide or not any(not wide.isdisjoint(n.inputs) for n in graph.nodes if n.op in _ARITHMETIC):
             return []
-        effects = Effects(graph)
-        uses = Counter(t for n in graph.nodes for t in n.operands())
-        uses.update(graph.outputs)
-        mapping: dict[Tensor, Tensor] = {}
-        nodes: list[Node] = []
+        rewriter = Rewriter(graph)
+        effects = rewriter.effects
         past = late = 0
-        for node in list(graph.nodes):
-            arithmetic = node.op in _PAIRS or node.op in _SINGLES
-            if mapping and (arithmetic or node.op == "BroadcastTo"):
-                node.replace_operands(mapping)
-            spread = _spread(node, effects) if arithmetic else None
+        for node in rewriter.walk(_ARITHMETIC):
+            spread = _spread(node, effects)
             if spread is None:
-                nodes.append(node)
                 continue
             place, large, small = spread
             if len(node.inputs) == 2 and _has_all_sizes(node, 1 - place):
-                node.inputs[place] = small
+                rewriter.feed(node, {place: small})
                 past += 1
-            elif uses[large] == 1 and not effects.pinned(node) and _alone(node, 1 - place):
-                made = _swap(graph, nodes, node, place, large, small)
-                mapping[node.outputs[0]] = made
-                uses[made] = uses[node.outputs[0]]
-                late += 1
+            elif effects.pinned(node) or rewriter.returned(large) or not _alone(node, 1 - place):
                 continue
-            nodes.append(node)
-        if not past and not late:
-            return []
-        graph.nodes[:] = nodes
-        if mapping:
-            graph.replace_nodes(mapping)
+            elif len(rewriter.readers(large)) == 1:
+                rewriter.substitute(node, _swap(rewriter, node, place, large, small))
+                late += 1
+        rewriter.finish()
         notes = [f"{past} BroadcastTo that arithmetic does itself"] if past else []
         return [*notes, f"{late} BroadcastTo after arithmetic"] if late else notes
 
@@ -103,12 +89,10 @@ def _alone(node: Node, place: int) -> bool:
     return isinstance(other, Tensor) and other.known_shape == () and other.node.op == "Const"
 
 
-def _swap(graph: Graph, nodes: list[Node], node: Node, place: int, large: Tensor, small: Tensor) -> Tensor:
+def _swap(rewriter: Rewriter, node: Node, place: int, large: Tensor, small: Tensor) -> Tensor:
     """The same arithmetic of the small tensor, and a BroadcastTo of its result."""
     result, inputs = node.outputs[0], list(node.inputs)
     inputs[place] = small
-    first = unplaced(graph, node.op, inputs, dict(node.attrs), result, small.known_shape)
-    onto = [first.outputs[0], large.node.inputs[1]]
-    spread = unplaced(graph, "BroadcastTo", onto, dict(large.node.attrs), result, result.known_shape)
-    nodes += (first, spread)
-    return spread.outputs[0]
+    first = rewriter.like(result, node.op, inputs, dict(node.attrs), small.known_shape)
+    onto = [first, large.node.inputs[1]]
+    return rewriter.like(result, "BroadcastTo", onto, dict(large.node.attrs), result.known_shape)

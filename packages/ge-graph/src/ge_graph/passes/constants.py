@@ -9,6 +9,7 @@ import numpy as np
 from ge_graph.ir import Graph, Node, Tensor
 from ge_graph.passes.base import Pass
 from ge_graph.passes.effects import Effects
+from ge_graph.passes.rewriter import Rewriter
 from ge_graph.serde_write import tensor_data
 
 _NO_MATTER: Final = frozenset({"value", "_readable_value"})
@@ -33,19 +34,17 @@ class MergeConstants(Pass):
                     groups.setdefault((str(value.dtype), tuple(value.shape)), []).append(node)
         if all(len(g) == 1 for g in groups.values()):
             return []
-        fixed = _untouchable(graph)
-        mapping: dict[Tensor, Tensor] = {}
-        for group in groups.values():
-            if len(group) > 1:
-                _merge([n for n in group if n not in fixed], mapping)
-        if not mapping:
-            return []
-        graph.replace_nodes(mapping)
-        return [f"{len(mapping)} duplicate constants merged"]
+        rewriter = Rewriter(graph)
+        fixed = _untouchable(graph, rewriter.effects)
+        merged = sum(_merge(rewriter, [n for n in g if n not in fixed]) for g in groups.values() if len(g) > 1)
+        rewriter.finish()
+        return [f"{merged} duplicate constants merged"] if merged else []
 
 
-def _merge(group: list[Node], mapping: dict[Tensor, Tensor]) -> None:
+def _merge(rewriter: Rewriter, group: list[Node]) -> int:
+    """Keep one of those that are equal; how many went."""
     first: dict[Any, Tensor] = {}
+    merged = 0
     for node in group:
         dtype, shape, data = tensor_data(node.attrs["value"].value, f"Const '{node.name}'")
         output = node.outputs[0]
@@ -55,7 +54,9 @@ def _merge(group: list[Node], mapping: dict[Tensor, Tensor]) -> None:
         key = (dtype, shape, content, output.dtype, output.known_shape, output.format, others)
         kept = first.setdefault(key, output)
         if kept is not output:
-            mapping[output] = kept
+            rewriter.substitute(node, kept)
+            merged += 1
+    return merged
 
 
 class _Content:
@@ -78,9 +79,8 @@ class _Content:
         return bool(np.array_equal(mine, theirs))
 
 
-def _untouchable(graph: Graph) -> set[Node]:
+def _untouchable(graph: Graph, effects: Effects) -> set[Node]:
     """Constants that are waited for, or that an in-place operator writes."""
-    effects = Effects(graph)
     untouchable = set(effects.ordered)
     writing = {op for op in {n.op for n in graph.nodes} if effects.refs(op)}
     for node in graph.nodes if writing else ():

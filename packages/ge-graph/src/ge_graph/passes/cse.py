@@ -7,7 +7,7 @@ from typing import Any, Final
 from ge_graph.attrs import Kind
 from ge_graph.ir import Graph, Node, Tensor
 from ge_graph.passes.base import Pass
-from ge_graph.passes.effects import Effects
+from ge_graph.passes.rewriter import Rewriter
 
 # Their result depends on the shape of the input alone, which nothing changes.
 _SOURCES: Final = frozenset({"Shape", "Size", "Rank"})
@@ -18,6 +18,7 @@ _ARITHMETIC: Final = frozenset(
      "Maximum", "Minimum", "ReduceProd", "ReduceProdD", "ReduceSum", "ReduceSumD", "Equal", "NotEqual", "Less",
      "LessEqual", "Greater", "GreaterEqual", "LogicalAnd", "LogicalOr", "LogicalNot", "Select", "SelectV2", "Identity"}
 )  # fmt: skip
+_LOOKED_AT: Final = _SOURCES | _ARITHMETIC | {"Const"}
 # Numbers that are equal and not the same (0.0 and -0.0), and what no dictionary can hold.
 _OWN: Final = frozenset({Kind.TENSOR, Kind.FLOAT, Kind.LIST_FLOAT})
 
@@ -34,57 +35,43 @@ class MergeShapeArithmetic(Pass):
     place = "after merge_constants: equal index operands are then the same tensor"
 
     def rewrite(self, graph: Graph) -> list[str]:
-        effects = None
+        rewriter = Rewriter(graph)
         sizes: set[Tensor] = set()
-        mapping: dict[Tensor, Tensor] = {}
-        likes = Likes(mapping)
-        twins: list[Node] = []
-        for node in graph.nodes:
+        likes = Likes()
+        merged = 0
+        for node in rewriter.walk(_LOOKED_AT):
             op = node.op
             if op == "Const":
                 sizes.update(node.outputs)
                 continue
-            if op not in _SOURCES and op not in _ARITHMETIC:
-                continue
             if op in _ARITHMETIC:
                 entry = node.inputs[0] if node.inputs else None
-                if entry.__class__ is Tensor and mapping.get(entry, entry) not in sizes:
+                if entry.__class__ is Tensor and entry not in sizes:
                     continue  # most are, and the rest of the question costs more
-                if not all(mapping.get(t, t) in sizes for t in node.operands()):
+                if not sizes.issuperset(node.operands()):
                     continue
             sizes.update(node.outputs)
-            if effects is None:
-                effects = Effects(graph)
-            if effects.pinned(node) or node.subgraphs:
+            if rewriter.effects.pinned(node) or node.subgraphs:
                 continue
             kept = likes.first(node)
             if kept is not node:
-                twins.append(node)
-                mapping.update(zip(node.outputs, kept.outputs))
-        if not twins:
-            return []
-        graph.replace_all_uses(mapping)
-        graph.remove(twins)
-        return [f"{len(twins)} duplicate shape computations merged"]
+                rewriter.substitute(node, *kept.outputs)
+                merged += 1
+        rewriter.finish()
+        return [f"{merged} duplicate shape computations merged"] if merged else []
 
 
 class Likes:
-    """The first node of each operator, operands, attributes and results; numbers in attributes make a node its own.
+    """The first node of each operator, operands, attributes and results; numbers in attributes make a node its own."""
 
-    Args:
-        mapping: Tensors of nodes that were found to repeat others; the caller adds to it.
-    """
-
-    def __init__(self, mapping: dict[Tensor, Tensor]) -> None:
-        self._mapping = mapping
+    def __init__(self) -> None:
         self._alone: dict[Any, Node | None] = {}  # operator and first operand to the one node that has them
         self._first: dict[Any, Node] = {}
 
     def first(self, node: Node) -> Node:
-        """The first node like this one, which may be itself; nodes come in a topological order."""
-        mapped = self._mapping.get
+        """The first node like this one, which may be itself; nodes come in order, and read no repeated one any more."""
         entry = node.inputs[0] if node.inputs else None
-        start = (node.op, mapped(entry, entry) if entry.__class__ is Tensor else None)
+        start = (node.op, entry if entry.__class__ is Tensor else None)
         if start not in self._alone:  # few nodes have a like, and all of a node is much to compare
             self._alone[start] = node
             return node
@@ -98,11 +85,6 @@ class Likes:
         for attr in node.attrs.values():
             if attr.kind in _OWN:
                 return node
-        mapped = self._mapping.get
-        operands = [
-            tuple([mapped(t, t) for t in e]) if isinstance(e, tuple) else mapped(e, e)  # type: ignore[arg-type]
-            for e in node.inputs
-        ]
         outputs = [(t.dtype, t._shape, t.format) for t in node.outputs]
-        key = (node.op, *operands, frozenset(node.attrs.items()), *outputs)
+        key = (node.op, *node.inputs, frozenset(node.attrs.items()), *outputs)
         return self._first.setdefault(key, node)

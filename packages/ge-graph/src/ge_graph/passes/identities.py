@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -10,8 +11,7 @@ import numpy as np
 from ge_graph.dtypes import DataType
 from ge_graph.ir import Graph, Node, Tensor
 from ge_graph.passes.base import Pass
-from ge_graph.passes.effects import Effects
-from ge_graph.passes.layout import replaceable
+from ge_graph.passes.rewriter import Rewriter
 
 _INTS: Final = frozenset({DataType.DT_INT8, DataType.DT_UINT8, DataType.DT_INT16, DataType.DT_INT32, DataType.DT_INT64})
 _FLOATS: Final = frozenset({DataType.DT_FLOAT16, DataType.DT_BF16, DataType.DT_FLOAT, DataType.DT_DOUBLE})
@@ -45,25 +45,14 @@ class DropIdentities(Pass):
     def rewrite(self, graph: Graph) -> list[str]:
         if not any(n.op in _RULES for n in graph.nodes):
             return []
-        effects: Effects | None = None
-        outputs = set(graph.outputs)
-        mapping: dict[Tensor, Tensor] = {}
-        counts: dict[str, int] = {}
-        for node in graph.nodes:
-            if node.op not in _RULES:
-                continue
-            if mapping:
-                node.replace_operands(mapping)
+        rewriter = Rewriter(graph)
+        counts: Counter[str] = Counter()
+        for node in rewriter.walk(_RULES):
             kept = _operand(node)
-            if kept is None:
-                continue
-            effects = Effects(graph) if effects is None else effects
-            if replaceable(node, kept, effects, outputs):
-                mapping[node.outputs[0]] = kept
-                counts[node.op] = counts.get(node.op, 0) + 1
-        if not mapping:
-            return []
-        graph.replace_nodes(mapping)
+            if kept is not None and rewriter.replaceable(node, kept):
+                rewriter.substitute(node, kept)
+                counts[node.op] += 1
+        rewriter.finish()
         return [f"{count} {op} that changed nothing" for op, count in sorted(counts.items())]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import lru_cache
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ from ge_graph.dtypes import Format
 from ge_graph.ir import Graph, Node, Tensor
 from ge_graph.passes.base import Pass, array
 from ge_graph.passes.effects import Effects
-from ge_graph.ports import PLACEHOLDERS
+from ge_graph.passes.rewriter import Rewriter
 
 # Operator to the flags that transpose the last two dimensions of its first and second input.
 _FLAGS: Final = {
@@ -46,28 +47,21 @@ class FoldLayout(Pass):
     def rewrite(self, graph: Graph) -> list[str]:
         if not any(n.op in _CANDIDATES for n in graph.nodes):
             return []
-        effects = Effects(graph)
-        outputs = set(graph.outputs)
-        mapping: dict[Tensor, Tensor] = {}
-        counts: dict[str, int] = {}
-        for node in graph.nodes:
-            if node.op not in _CANDIDATES:
-                continue
-            if mapping:
-                node.replace_operands(mapping)
-            what = _fold_product(node, effects) if node.op in _FLAGS else _fold_move(node, effects, outputs, mapping)
+        rewriter = Rewriter(graph)
+        counts: Counter[str] = Counter()
+        for node in rewriter.walk(_CANDIDATES):
+            what = _fold_product(rewriter, node) if node.op in _FLAGS else _fold_move(rewriter, node)
             if what:
-                counts[what] = counts.get(what, 0) + 1
-        if mapping:
-            graph.replace_nodes(mapping)
+                counts[what] += 1
+        rewriter.finish()
         return [f"{count} {what}" for what, count in sorted(counts.items())]
 
 
-def _fold_product(node: Node, effects: Effects) -> str:
+def _fold_product(rewriter: Rewriter, node: Node) -> str:
     folded = False
     for side, flag in enumerate(_FLAGS[node.op]):
-        while (source := _untransposed(node, side, effects)) is not None and flag in node.attrs:
-            node.inputs[side] = source
+        while (source := _untransposed(node, side, rewriter.effects)) is not None and flag in node.attrs:
+            rewriter.feed(node, {side: source})
             node.attrs[flag] = Attr(Kind.BOOL, not node.attrs[flag].value)
             folded = True
     return "Transpose folded into matrix products" if folded else ""
@@ -87,7 +81,7 @@ def _untransposed(node: Node, side: int, effects: Effects) -> Tensor | None:
     return source
 
 
-def _fold_move(node: Node, effects: Effects, outputs: set[Tensor], mapping: dict[Tensor, Tensor]) -> str:
+def _fold_move(rewriter: Rewriter, node: Node) -> str:
     source = node.inputs[0] if node.inputs else None
     if not isinstance(source, Tensor) or len(node.outputs) != 1:
         return ""
@@ -96,7 +90,7 @@ def _fold_move(node: Node, effects: Effects, outputs: set[Tensor], mapping: dict
     if node.op in _TO_SHAPE and _same_shape(source, result):
         what = f"{node.op} to the same shape removed"
     elif node.op == "Reshape":
-        short = _fold_reshape(node, source, effects)
+        short = _fold_reshape(rewriter, node, source)
         again = node.inputs[0]
         if not short or not isinstance(again, Tensor) or not _same_shape(again, result):
             return short
@@ -107,13 +101,13 @@ def _fold_move(node: Node, effects: Effects, outputs: set[Tensor], mapping: dict
         what = "Cast to the same type removed"
     elif node.op in ("Transpose", "TransposeD") and _stays(node):
         what = "Transpose without effect removed"
-    if not what or not replaceable(node, target, effects, outputs):
+    if not what or not rewriter.replaceable(node, target):
         return short
     if target.dtype is not result.dtype or target.format is not result.format:
         return short
     if target.known_shape is None:
         target.record_shape(result.known_shape)
-    mapping[result] = target
+    rewriter.substitute(node, target)
     return what
 
 
@@ -123,15 +117,8 @@ def _same_shape(source: Tensor, result: Tensor) -> bool:
     return shape is not None and shape == result.known_shape and not any(isinstance(d, int) and d < 0 for d in shape)
 
 
-def replaceable(node: Node, source: Tensor, effects: Effects, outputs: set[Tensor]) -> bool:
-    """Whether readers of the node may read its source instead."""
-    if effects.pinned(node) or source in effects.written:
-        return False
-    return node.outputs[0] not in outputs or source.node.op not in PLACEHOLDERS | {"Const"}
-
-
-def _fold_reshape(node: Node, source: Tensor, effects: Effects) -> str:
-    before = source.node
+def _fold_reshape(rewriter: Rewriter, node: Node, source: Tensor) -> str:
+    before, effects = source.node, rewriter.effects
     if before.op != "Reshape" or effects.pinned(before) or effects.pinned(node):
         return ""
     first = before.inputs[0]
@@ -139,7 +126,7 @@ def _fold_reshape(node: Node, source: Tensor, effects: Effects) -> str:
         return ""
     if first.format is not source.format or not _whole(before):
         return ""
-    node.inputs[0] = first
+    rewriter.feed(node, {0: first})
     return "Reshape of Reshape shortened"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
@@ -10,9 +11,10 @@ import numpy as np
 from ge_graph.attrs import Attr, Kind
 from ge_graph.dtypes import DataType
 from ge_graph.ir import Graph, Node, Tensor
-from ge_graph.passes.base import Pass, unplaced
+from ge_graph.passes.base import Pass
 from ge_graph.passes.effects import Effects
-from ge_graph.passes.layout import new_shape, permutation, replaceable
+from ge_graph.passes.layout import new_shape, permutation
+from ge_graph.passes.rewriter import Rewriter
 
 _FLOATS: Final = frozenset({DataType.DT_FLOAT16, DataType.DT_BF16, DataType.DT_FLOAT, DataType.DT_DOUBLE})
 _LONG: Final = frozenset({DataType.DT_INT32, DataType.DT_INT64})
@@ -56,18 +58,11 @@ class JoinMoves(Pass):
     def rewrite(self, graph: Graph) -> list[str]:
         if not any(n.op in _RULES for n in graph.nodes):
             return []
-        effects = Effects(graph)
-        outputs = set(graph.outputs)
-        mapping: dict[Tensor, Tensor] = {}
-        counts: dict[str, int] = {}
-        nodes: list[Node] = []
+        rewriter = Rewriter(graph)
+        effects = rewriter.effects
+        counts: Counter[str] = Counter()
         shortened = 0
-        for node in list(graph.nodes):
-            if node.op not in _RULES:
-                nodes.append(node)
-                continue
-            if mapping:
-                node.replace_operands(mapping)
+        for node in rewriter.walk(_RULES):
             while True:
                 pair = _before(node, effects)
                 change = None if pair is None else _RULES[node.op](node, *pair)
@@ -75,22 +70,19 @@ class JoinMoves(Pass):
                     sizes = _keeps_order(node, effects)
                     if sizes is None:
                         break
-                    made = _as_reshape(graph, nodes, node, sizes)
-                    mapping[node.outputs[0]] = made.outputs[0]
+                    made = _as_reshape(rewriter, node, sizes)
+                    rewriter.substitute(node, made)
                     shortened += 1
-                    node = made
+                    node = made.node
                     continue
-                if change == _NOTHING and not replaceable(node, pair[1], effects, outputs):
+                if change == _NOTHING and not rewriter.replaceable(node, pair[1]):
                     break
-                counts[node.op] = counts.get(node.op, 0) + 1
+                counts[node.op] += 1
                 if change == _NOTHING:
-                    mapping[node.outputs[0]] = pair[1]
+                    rewriter.substitute(node, pair[1])
                     break
-                _join(graph, nodes, node, pair[1], change)
-            nodes.append(node)
-        graph.nodes[:] = nodes
-        if mapping:
-            graph.replace_nodes(mapping)
+                _join(rewriter, node, pair[1], change)
+        rewriter.finish()
         notes = [f"{count} {op} joined with the move before" for op, count in sorted(counts.items())]
         return [*notes, f"{shortened} Transpose of single elements made Reshape"] if shortened else notes
 
@@ -110,23 +102,20 @@ def _keeps_order(node: Node, effects: Effects) -> tuple[int, ...] | None:
     return sizes if len(sizes) == len(order) and moved == sorted(moved) else None
 
 
-def _as_reshape(graph: Graph, nodes: list[Node], node: Node, sizes: tuple[int, ...]) -> Node:
-    """The Reshape that gives what a Transpose does; marks of a scope stay."""
-    attrs = {k: a for k, a in node.attrs.items() if k.startswith("_")}
-    attrs |= {"axis": Attr(Kind.INT, 0), "num_axes": Attr(Kind.INT, -1)}
-    return unplaced(graph, "Reshape", [node.inputs[0], _const(graph, nodes, sizes)], attrs, node.outputs[0], sizes)
+def _as_reshape(rewriter: Rewriter, node: Node, sizes: tuple[int, ...]) -> Tensor:
+    """The Reshape that gives what a Transpose does."""
+    attrs = {"axis": Attr(Kind.INT, 0), "num_axes": Attr(Kind.INT, -1)}
+    return rewriter.like(node.outputs[0], "Reshape", [node.inputs[0], _const(rewriter, node, sizes)], attrs, sizes)
 
 
-def _const(graph: Graph, nodes: list[Node], numbers: tuple[int, ...]) -> Tensor:
+def _const(rewriter: Rewriter, node: Node, numbers: tuple[int, ...]) -> Tensor:
     value = np.asarray(numbers, np.int64)
-    made = graph.add("Const", (), {"value": Attr(Kind.TENSOR, value)}, [(DataType.DT_INT64, value.shape)])
-    graph.nodes.pop()
-    nodes.append(made)
-    return made.outputs[0]
+    attrs = {"value": Attr(Kind.TENSOR, value)}
+    return rewriter.before(node, "Const", (), attrs, [(DataType.DT_INT64, value.shape)])[0]
 
 
-def _join(graph: Graph, nodes: list[Node], node: Node, first: Tensor, change: _Change) -> None:
-    node.inputs[0] = first
+def _join(rewriter: Rewriter, node: Node, first: Tensor, change: _Change) -> None:
+    rewriter.feed(node, {0: first})
     if not isinstance(change, tuple):
         return
     if node.op == "Unsqueeze":
@@ -134,7 +123,7 @@ def _join(graph: Graph, nodes: list[Node], node: Node, first: Tensor, change: _C
     elif node.op == "TransposeD":
         node.attrs["perm"] = Attr(Kind.LIST_INT, change)
     else:
-        node.inputs[1] = _const(graph, nodes, change)
+        rewriter.feed(node, {1: _const(rewriter, node, change)})
 
 
 def _before(node: Node, effects: Effects) -> tuple[Tensor, Tensor] | None:

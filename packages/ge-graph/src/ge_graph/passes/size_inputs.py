@@ -10,6 +10,7 @@ from ge_graph.attrs import Attr, Kind
 from ge_graph.dtypes import DataType
 from ge_graph.ir import Graph, Node, Tensor
 from ge_graph.passes.base import Pass
+from ge_graph.passes.rewriter import Rewriter
 
 
 class DropSymbolicInputs(Pass):
@@ -37,36 +38,38 @@ class DropSymbolicInputs(Pass):
     def rewrite(self, graph: Graph) -> list[str]:
         inputs = graph.inputs
         sizes = [n for n in inputs if _is_size(n)]
-        derived = self._derive(graph, sizes, [n for n in inputs if not _is_size(n)])
-        read = {t for n in graph.nodes for t in n.operands()} | set(graph.outputs)
-        waited = {c for n in graph.nodes for c in n.control} | set(graph.output_control)
-        unused = [n for n in sizes if n.outputs[0] not in read and n not in waited]
-        graph.remove(unused)
-        left = [n for n in inputs if n not in set(unused)]
-        self.kept = tuple(n.attr("index", 0) for n in left)
-        if not unused:
+        self.kept = tuple(n.attr("index", 0) for n in inputs)
+        if not sizes:
             return []
+        rewriter = Rewriter(graph)
+        derived = self._derive(rewriter, sizes, [n for n in inputs if not _is_size(n)])
+        ordered = rewriter.effects.ordered
+        unused = {n for n in sizes if rewriter.unread(n.outputs[0]) and n not in ordered}
+        if not derived and not unused:
+            return []
+        rewriter.finish()
+        graph.remove(unused)
+        left = [n for n in inputs if n not in unused]
+        self.kept = tuple(n.attr("index", 0) for n in left)
         for position, node in enumerate(left):
             node.attrs["index"] = Attr(Kind.INT, position)
-        notes = [f"{len(unused)} size inputs dropped"]
+        notes = [f"{len(unused)} size inputs dropped"] if unused else []
         return [*notes, f"{derived} of them derived from tensor inputs"] if derived else notes
 
-    def _derive(self, graph: Graph, sizes: list[Node], tensors: list[Node]) -> int:
-        """Replace sizes by Shape and Gather right after the tensor input that tells them."""
+    def _derive(self, rewriter: Rewriter, sizes: list[Node], tensors: list[Node]) -> int:
+        """Replace sizes by Shape and Gather right behind the tensor input that tells them."""
         places: dict[str, tuple[Tensor, int]] = {}
         for node in tensors:
             for dim, size in enumerate(node.outputs[0].known_shape or ()):
                 if isinstance(size, str):
                     places.setdefault(size, (node.outputs[0], dim))
-        mapping: dict[Tensor, Tensor] = {}
-        read = {t for n in graph.nodes for t in n.operands()} | set(graph.outputs)
+        derived = 0
         for node in sizes:
             place = places.get(self._symbols.get(node.name, ""))
-            if place is not None and node.outputs[0] in read:
-                mapping[node.outputs[0]] = _size_of(graph, *place)
-        if mapping:
-            graph.replace_all_uses(mapping)
-        return len(mapping)
+            if place is not None and not rewriter.unread(node.outputs[0]):
+                rewriter.replace(node.outputs[0], _size_of(rewriter, *place))
+                derived += 1
+        return derived
 
 
 def _is_size(node: Node) -> bool:
@@ -77,21 +80,17 @@ def _is_size(node: Node) -> bool:
     )  # fmt: skip
 
 
-def _size_of(graph: Graph, tensor: Tensor, dim: int) -> Tensor:
-    """Shape and Gather of one dimension, moved right after the input so that the order stays topological."""
-    rank = len(tensor.known_shape or ())
-    count = len(graph.nodes)
+def _size_of(rewriter: Rewriter, tensor: Tensor, dim: int) -> Tensor:
+    """Shape and Gather of one dimension."""
     int64 = DataType.DT_INT64
-    shape = graph.add("Shape", [tensor], {"dtype": Attr(Kind.INT, int(int64))}, [(int64, (rank,))])
-    index = graph.add("Const", (), {"value": Attr(Kind.TENSOR, np.array(dim, np.int64))}, [(int64, ())])
+    rank = len(tensor.known_shape or ())
+    (shape,) = rewriter.behind(
+        tensor.node, "Shape", [tensor], {"dtype": Attr(Kind.INT, int(int64))}, [(int64, (rank,))]
+    )
+    number = {"value": Attr(Kind.TENSOR, np.array(dim, np.int64))}
+    (index,) = rewriter.behind(shape.node, "Const", (), number, [(int64, ())])
     attrs = {
         "validate_indices": Attr(Kind.BOOL, True), "batch_dims": Attr(Kind.INT, 0),
         "is_preprocessed": Attr(Kind.BOOL, False), "negative_index_support": Attr(Kind.BOOL, False),
     }  # fmt: skip
-    gather = graph.add("Gather", [shape.outputs[0], index.outputs[0]], attrs, [(int64, ())])
-    added = graph.nodes[count:]
-    for node in added:
-        node.provenance = tensor.node.provenance
-    at = graph.nodes.index(tensor.node) + 1
-    graph.nodes[:] = [*graph.nodes[:at], *added, *graph.nodes[at:count]]
-    return gather.outputs[0]
+    return rewriter.behind(index.node, "Gather", [shape, index], attrs, [(int64, ())])[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -10,9 +11,9 @@ import numpy as np
 from ge_graph.attrs import Attr, Kind
 from ge_graph.dtypes import DataType
 from ge_graph.ir import Graph, Node, Tensor
-from ge_graph.passes.base import Pass, unplaced
-from ge_graph.passes.effects import Effects
-from ge_graph.passes.layout import integers, replaceable
+from ge_graph.passes.base import Pass
+from ge_graph.passes.layout import integers
+from ge_graph.passes.rewriter import Rewriter
 
 _Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -41,45 +42,36 @@ class FoldSizes(Pass):
     def rewrite(self, graph: Graph) -> list[str]:
         if not any(n.op in ("Shape", "BroadcastTo") for n in graph.nodes):
             return []
-        effects = Effects(graph)
-        outputs = set(graph.outputs)
+        rewriter = Rewriter(graph)
         sizes: dict[Tensor, _Array] = {}
-        mapping: dict[Tensor, Tensor] = {}
-        counts: dict[str, int] = {}
-        nodes: list[Node] = []
-        for node in list(graph.nodes):
-            if node.op not in _RULES and node.op != "BroadcastTo":
-                nodes.append(node)
-                continue
-            if mapping:
-                node.replace_operands(mapping)
-            if node.op == "BroadcastTo":
-                source = node.inputs[0]
-                if isinstance(source, Tensor) and _stays(node, source) and replaceable(node, source, effects, outputs):
-                    mapping[node.outputs[0]] = source
-                    counts["BroadcastTo"] = counts.get("BroadcastTo", 0) + 1
-                    continue
-            value = None if node.op not in _RULES or len(node.outputs) != 1 else _value(node, sizes)
-            if value is not None and not effects.pinned(node):
-                attrs = {"value": Attr(Kind.TENSOR, value)}
-                made = unplaced(graph, "Const", (), attrs, node.outputs[0], value.shape)
-                nodes.append(made)
-                sizes[made.outputs[0]] = value
-                mapping[node.outputs[0]] = made.outputs[0]
-                counts[node.op] = counts.get(node.op, 0) + 1
-                continue
-            nodes.append(node)
-        if not mapping:
-            return []
-        graph.nodes[:] = nodes
-        graph.replace_nodes(mapping)
+        counts: Counter[str] = Counter()
+        for node in rewriter.walk(_LOOKED_AT):
+            kept = _same_sizes(rewriter, node) if node.op == "BroadcastTo" else _as_constant(rewriter, node, sizes)
+            if kept is not None:
+                rewriter.substitute(node, kept)
+                counts[node.op] += 1
+        rewriter.finish()
         return [f"{count} {op} of known sizes" for op, count in sorted(counts.items())]
 
 
-def _stays(node: Node, source: Tensor) -> bool:
+def _same_sizes(rewriter: Rewriter, node: Node) -> Tensor | None:
+    """What a BroadcastTo reads, if it has the wanted sizes already."""
+    source = node.inputs[0]
     wanted = _constant(node.inputs[1]) if len(node.inputs) > 1 else None
-    shape = _whole(source)
-    return wanted is not None and shape is not None and wanted.tolist() == shape.tolist()
+    shape = _whole(source) if isinstance(source, Tensor) else None
+    if not isinstance(source, Tensor) or wanted is None or shape is None or wanted.tolist() != shape.tolist():
+        return None
+    return source if rewriter.replaceable(node, source) else None
+
+
+def _as_constant(rewriter: Rewriter, node: Node, sizes: dict[Tensor, _Array]) -> Tensor | None:
+    """The constant that a node gives, if it follows from known sizes."""
+    value = _value(node, sizes) if len(node.outputs) == 1 else None
+    if value is None or rewriter.effects.pinned(node):
+        return None
+    made = rewriter.like(node.outputs[0], "Const", (), {"value": Attr(Kind.TENSOR, value)}, value.shape)
+    sizes[made] = value
+    return made
 
 
 def _whole(tensor: Tensor) -> _Array | None:
@@ -204,3 +196,4 @@ _RULES: Final[Mapping[str, Callable[[Node, Sequence[_Array]], _Array | None]]] =
     "Sub": _arithmetic(np.subtract),
     "Unsqueeze": _unsqueeze,
 }
+_LOOKED_AT: Final = _RULES.keys() | {"BroadcastTo"}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from ge_graph.ir import Graph, Node, Tensor
+from ge_graph.ir import Graph
 from ge_graph.passes.base import Pass
 from ge_graph.passes.cse import Likes
-from ge_graph.passes.effects import Effects
+from ge_graph.passes.rewriter import Rewriter
 
 # What these give follows from their operands bit by bit, whatever the values.
 _MOVES: Final = frozenset(
@@ -30,22 +30,18 @@ class MergeTwins(Pass):
     def rewrite(self, graph: Graph) -> list[str]:
         if not any(n.op in _MOVES for n in graph.nodes):
             return []
-        effects = Effects(graph)
-        returned = set(graph.outputs)
-        mapping: dict[Tensor, Tensor] = {}
-        likes = Likes(mapping)
-        twins: list[Node] = []
-        for node in graph.nodes:
-            if node.op not in _MOVES or node.subgraphs or effects.pinned(node) or not returned.isdisjoint(node.outputs):
+        rewriter = Rewriter(graph)
+        effects = rewriter.effects
+        likes = Likes()
+        merged = 0
+        for node in rewriter.walk(_MOVES):
+            if node.subgraphs or effects.pinned(node) or any(map(rewriter.returned, node.outputs)):
                 continue
             if effects.written and not effects.written.isdisjoint(node.operands()):
                 continue
             kept = likes.first(node)
             if kept is not node:
-                twins.append(node)
-                mapping.update(zip(node.outputs, kept.outputs))
-        if not twins:
-            return []
-        graph.replace_all_uses(mapping)
-        graph.remove(twins)
-        return [f"{len(twins)} duplicate moves merged"]
+                rewriter.substitute(node, *kept.outputs)
+                merged += 1
+        rewriter.finish()
+        return [f"{merged} duplicate moves merged"] if merged else []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ge_graph.ir import Graph, Node, Tensor
 from ge_graph.passes.base import Pass
+from ge_graph.passes.rewriter import Rewriter
 from ge_graph.ports import PLACEHOLDERS
 from ge_graph.rules.base import Scope
 from ge_graph.rules.in_place import CONSTANTS, ancestors, contested
@@ -38,16 +39,11 @@ class ProtectWrittenTensors(Pass):
             missing = [n for n in others if scope.position[id(n)] < at and id(n) not in before]
             node.control += missing
             ordered += len(missing)
+        rewriter = Rewriter(graph)
         for node, tensor in copied.values():
-            _copy(graph, node, tensor)
+            (copy,) = rewriter.before(node, "TensorMove", [tensor], {}, [(tensor.dtype, tensor.known_shape)])
+            copy.format = tensor.format
+            node.replace_operands({tensor: copy})
+        rewriter.finish()
         notes = [f"{len(copied)} tensors copied for an in-place operator"] if copied else []
         return notes + ([f"{ordered} readers ordered before an in-place operator"] if ordered else [])
-
-
-def _copy(graph: Graph, node: Node, tensor: Tensor) -> None:
-    move = graph.add("TensorMove", [tensor], {}, [(tensor.dtype, tensor.known_shape)])
-    move.provenance = node.provenance
-    move.outputs[0].format = tensor.format
-    move.attrs.update({k: v for k, v in node.attrs.items() if k.startswith("_")})
-    graph.nodes.insert(graph.nodes.index(node), graph.nodes.pop())
-    node.replace_operands({tensor: move.outputs[0]})

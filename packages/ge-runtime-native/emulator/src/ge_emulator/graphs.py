@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from ge_emulator import groups, manners, profile
+from ge_emulator import fractal, groups, manners, profile
 from ge_emulator.account import Account
 from ge_emulator.memory import contiguous, raw_bytes
 from ge_emulator.refusal import INTERNAL, INVALID, MODEL_FAILED, CannRefusal, reply
 from ge_graph import escape, serde
 from ge_graph.attrs import Attr, Kind
 from ge_graph.cost import Shapes, bind
-from ge_graph.dtypes import DataType
+from ge_graph.dtypes import DataType, Format
 from ge_graph.errors import ArchiveError, GeError
 from ge_graph.ir import Graph, Literal, Node, Shape
 from ge_graph.serde_write import literal_bytes
@@ -220,7 +220,10 @@ def _input(index: int, node: Any, entry: tuple[int, int, int, list[int]]) -> tor
         raise CannRefusal(INVALID, f"E13025: {what}")
     if edge.known_shape == () and dims == [1]:
         dims = []  # a symbolic size comes as one element though it is declared a scalar
-    return contiguous(address, torch_dtype(edge.dtype), dims)
+    given, declared = contiguous(address, torch_dtype(edge.dtype), dims), edge.known_shape
+    if edge.format is not Format.FORMAT_FRACTAL_NZ or declared is None or len(dims) != len(declared) + 2:
+        return given
+    return fractal.to_matrix(given, [int(d) for d in declared])
 
 
 def _write(results: Sequence[torch.Tensor], taken: Sequence[tuple[int, int, int, list[int]]]) -> None:

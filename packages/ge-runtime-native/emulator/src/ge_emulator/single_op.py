@@ -95,17 +95,17 @@ def _by_port(op_schema: OpSchema, entries: Sequence[dict[str, Any]], edges: Sequ
     told = bool(entries) and all("port" in entry for entry in entries)
     for position, port in enumerate(op_schema.inputs):
         if told:
-            members = tuple(e for e, entry in zip(edges, entries) if entry["port"] == port.name and e is not None)
-            at += len(members)
-            inputs.append(members if port.kind == "dynamic" else members[0] if members else None)
+            named = tuple(e for e, entry in zip(edges, entries) if entry["port"] == port.name and e is not None)
+            at += len(named)
+            inputs.append(named if port.kind == "dynamic" else named[0] if named else None)
             continue
         if port.kind == "dynamic":
             count = _members(port, entries[at:], len(op_schema.inputs) - position - 1)
-            members = edges[at : at + count]
-            if None in members:
+            described = edges[at : at + count]
+            if None in described:
                 what = f"a member of the dynamic input '{port.name}' is not described"
                 raise CannRefusal(INVALID, f"{op_schema.name}: {what}")
-            inputs.append(tuple(m for m in members if m is not None))
+            inputs.append(tuple(m for m in described if m is not None))
             at += count
         elif at < len(edges):
             inputs.append(edges[at])

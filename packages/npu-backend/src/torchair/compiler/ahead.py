@@ -18,10 +18,10 @@ import torch
 from ge_converters.base.torch_compat import output_code
 from ge_graph.errors import ArchiveError, ConfigError
 from torchair.artifact.plain import Unstorable, plain, unplain
-from torchair.artifact.stored_graph import Contract, Stored
+from torchair.artifact.stored_graph import Contract
 from torchair.compiler.artifacts import CompiledFxArtifacts, CompiledFxGraph
 from torchair.compiler.gears import Gears
-from torchair.compiler.pipeline import Phase, Pipeline, device_of
+from torchair.compiler.pipeline import Job, KeptGraph, Phase, Pipeline, device_of
 from torchair.config.compiler_config import CompilerConfig, find
 
 
@@ -105,11 +105,9 @@ def compiler_for_files(
 
     def compile_for_file(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> KeptCode:
         device = device_of(gm)
-        made = Pipeline(config, phase, model_id, training)
-        kept: list[Stored] = []
-        made.on_stored = kept.append
-        call = made.compile(gm, example_inputs)
-        stored = kept[0] if kept else None
+        kept = KeptGraph()
+        call = Pipeline(Job(config, phase, model_id, training)).compile(gm, example_inputs, kept)
+        stored = kept.stored
         if stored is not None:
             stored.contract = Contract(device=device)
         return KeptCode(CompiledFxGraph(call, stored, device, config), config)

@@ -126,7 +126,7 @@ class CompiledFxGraph:
     @staticmethod
     def loaded(artifacts: CompiledFxArtifacts, config: Any = None, *, guarded: bool = False) -> CompiledFxGraph:
         """As ``load_artifacts``; ``guarded`` where guards of dynamo stand before the graph, which then has no rules."""
-        from torchair.compiler.pipeline import Pipeline, new_number
+        from torchair.compiler.pipeline import Job, Pipeline
         from torchair.config.compiler_config import CompilerConfig
 
         if not isinstance(artifacts, CompiledFxArtifacts) or not isinstance(artifacts.content, bytes):
@@ -145,7 +145,7 @@ class CompiledFxGraph:
                 stored = stored_graph.read(manifest, wanted, _ALONE)
             device = stored.contract.device
             rules = None if guarded else CallRules(stored.more["inputs"], stored.contract.found())
-            call = Pipeline(options, "forward", new_number()).load_stored(stored, device)
+            call = Pipeline(Job(options)).load_stored(stored, device)
         except GeError:
             raise
         except Exception as error:

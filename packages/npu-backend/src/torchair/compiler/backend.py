@@ -69,16 +69,14 @@ class NpuFxCompiler:
         from torchair.compiler.artifacts import CompiledFxGraph, Traced
 
         model_id = pipeline.new_model(gm, self.config) if self.model_id is None else self.model_id
-        made = pipeline.Pipeline(self.config, self.phase, model_id, self.training)
-        made.gears, made.guarded, made.before = self.gears, self.guarded, self.before
-        made.before.append(time.perf_counter() - start)
+        job = pipeline.Job(self.config, self.phase, model_id, self.training, self.gears, self.guarded, self.before)
+        made = pipeline.Pipeline(job)
+        job.before.append(time.perf_counter() - start)
         if self.model_id is not None:  # called by our own backend, which keeps nothing
             return made.compile(gm, example_inputs)
-        kept: list[Any] = []
-        made.on_stored = kept.append
-        traced = Traced(gm)
-        call = made.compile(gm, example_inputs)
-        return CompiledFxGraph(call, kept[0] if kept else None, pipeline.device_of(gm), self.config, traced)
+        kept, traced = pipeline.KeptGraph(), Traced(gm)
+        call = made.compile(gm, example_inputs, kept)
+        return CompiledFxGraph(call, kept.stored, pipeline.device_of(gm), self.config, traced)
 
 
 def get_compiler(compiler_config: CompilerConfig | None = None) -> NpuFxCompiler:
@@ -331,8 +329,7 @@ def _compile_graph(
             config, gm, example_inputs, decompositions=decompositions, gears=gears, label=f"model {model_id}"
         )  # fmt: skip
     if traced is not None:
-        stages = pipeline.Pipeline(config, "forward", model_id)
-        stages.gears, stages.guarded, stages.before = gears, guarded, before
+        stages = pipeline.Pipeline(pipeline.Job(config, "forward", model_id, False, gears, guarded, before))
         before.append(time.perf_counter() - start)
         loaded = traced.load(stages)
         if loaded is not None:

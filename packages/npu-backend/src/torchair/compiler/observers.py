@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ge_graph import Graph
     from ge_runtime.api import Engine, Executable
-    from tair_debug.observer import Stage
+    from tair_debug.observer import GraphId
     from torchair.config.compiler_config import CompilerConfig
     from torchair.passes.proofs import Watch
 
@@ -56,7 +56,7 @@ def rewrite_watch(config: CompilerConfig) -> Watch | None:
     return Watch()
 
 
-def tell_unchanged(seeing: Iterable[CompileObserver], stage: Stage, label: str, kind: str) -> None:
+def tell_unchanged(seeing: Iterable[CompileObserver], stage: GraphId, label: str, kind: str) -> None:
     """Tell those who want to know that a pass ran and changed nothing."""
     for observer in seeing:
         tell = getattr(observer, "unchanged", None)
@@ -65,7 +65,7 @@ def tell_unchanged(seeing: Iterable[CompileObserver], stage: Stage, label: str, 
 
 
 def who_sees_captures(
-    seeing: Iterable[CompileObserver], stage: Stage
+    seeing: Iterable[CompileObserver], stage: GraphId
 ) -> Callable[[int, Callable[[str], Any]], None] | None:
     """What to call for each graph that a device captures; None if nobody wants to know."""
     tells = [tell for observer in seeing if (tell := getattr(observer, "captured", None)) is not None]
@@ -124,7 +124,9 @@ def write_summary(config: CompilerConfig, gm: torch.fx.GraphModule) -> None:
     logger.info("fx_summary: %s", path)
 
 
-def eager_run(config: CompilerConfig, stage: Stage, gm: torch.fx.GraphModule) -> tuple[str, Callable[..., Any]] | None:
+def eager_run(
+    config: CompilerConfig, stage: GraphId, gm: torch.fx.GraphModule
+) -> tuple[str, Callable[..., Any]] | None:
     """The option that asks for the ATen graph to run as it stands, and what to call; None if no option does.
 
     Errors: ConfigError GE1042 if the filter of ``debug.data_dump`` fails.
@@ -180,7 +182,7 @@ def _program(gm: torch.fx.GraphModule) -> Callable[..., Any]:
 
 
 def with_data_dump(
-    executable: Executable, graph: Graph, options: Mapping[str, str], stage: Stage, engine: Engine
+    executable: Executable, graph: Graph, options: Mapping[str, str], stage: GraphId, engine: Engine
 ) -> Any:
     """The executable, or one that dumps as ``dump_config`` says; a device's engine dumps by itself."""
     if options.get("ge.exec.enableDump") != "1" or "npu" in engine.probe().devices:

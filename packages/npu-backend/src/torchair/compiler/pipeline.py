@@ -1,7 +1,7 @@
 """The stages of a compilation in their order: FX passes, lowering, GE passes, verification, engine.
 
-Each stage takes the last one's result and logs one line with counts and milliseconds. There is no other way through: a
-stage that fails raises. Only where ``config.fallback`` asks for it does what is refused run eagerly, and it is said.
+Each stage takes the last one's result and logs one line with counts and milliseconds. A stage that fails raises; only
+where ``config.fallback`` asks for it does what is refused run eagerly, and it is said.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, Final, Literal
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 import torch
 
@@ -29,7 +29,7 @@ from ge_graph.collection import no_collection
 from ge_graph.errors import ConfigError, GraphError, LoweringError
 from ge_graph.printer import to_text
 from ge_graph.rules.options import check_options
-from tair_debug.observer import Stage
+from tair_debug.observer import GraphId
 from tair_debug.report import CompileReport
 from torchair.artifact import cache
 from torchair.artifact.ge_body import GeBody
@@ -80,11 +80,6 @@ def record_compilation() -> Iterator[list[CompileReport]]:
         _recorders[:] = [r for r in _recorders if r is not reports]
 
 
-def new_number() -> int:
-    """The number of a model that comes from a cache: dynamo has no graph of it to show."""
-    return next(_model_ids)
-
-
 def new_model(gm: torch.fx.GraphModule, config: CompilerConfig | None = None) -> int:
     """Number a graph that dynamo captured and show it to the observers."""
     model_id = next(_model_ids)
@@ -93,41 +88,78 @@ def new_model(gm: torch.fx.GraphModule, config: CompilerConfig | None = None) ->
     return model_id
 
 
-class Pipeline(FxProgress):
-    """One compilation of one ATen graph.
-
-    Args:
-        phase: Half of a training graph, or ``forward`` for inference.
-        model_id: Number of the dynamo graph.
-        training: Whether the graph is half of a training step.
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is to be compiled, and what is known of its calls.
 
     Attributes:
+        phase: Half of a training graph, or ``forward`` for inference.
+        model_id: Number of the dynamo graph, the next one if it is not given: dynamo has then no graph of it to show.
+        training: Whether the graph is half of a training step.
         gears: Sizes that are known beforehand.
         guarded: Whether only dynamo calls what is compiled, after its guards: the engine need not look at inputs again.
         before: Seconds that our backend spent on the model before it had this graph; the first of its graphs counts
             them, and empties the list.
     """
 
-    def __init__(self, config: CompilerConfig, phase: Phase, model_id: int, training: bool = False) -> None:
-        self.config = config
-        self.training = training
-        self.stage = Stage(model_id, phase, next(_graph_ids))
+    config: CompilerConfig
+    phase: Phase = "forward"
+    model_id: int = field(default_factory=lambda: next(_model_ids))
+    training: bool = False
+    gears: Gears | None = None
+    guarded: bool = False
+    before: list[float] = field(default_factory=list)
+
+
+class Watcher(Protocol):
+    """Whoever keeps compiled graphs. A graph that is watched stays one: nothing of it runs eagerly."""
+
+    def graph_ready(self, stored: Stored, save: Callable[[], object] | None, fleeting: bool = False) -> None:
+        """A graph is finished, and not loaded yet.
+
+        Args:
+            save: Writes it to the cache; whoever is called decides whether and when. None if there is nothing to write.
+            fleeting: Whether a part of it is computed by an operator of this process, which no file of a cache holds.
+        """
+
+
+class KeptGraph:
+    """A watcher that keeps the graph in memory, and lets the cache have it.
+
+    Attributes:
+        stored: The graph; None as long as there is none, or if it runs as it stands.
+    """
+
+    def __init__(self) -> None:
+        self.stored: Stored | None = None
+
+    def graph_ready(self, stored: Stored, save: Callable[[], object] | None, fleeting: bool = False) -> None:
+        """Keep it."""
+        self.stored = stored
+        if save is not None:
+            save()
+
+
+class Pipeline(FxProgress):
+    """One compilation of one ATen graph."""
+
+    def __init__(self, job: Job) -> None:
+        config = self.config = job.config
+        self.job = job
+        self.id = GraphId(job.model_id, job.phase, next(_graph_ids))
         self.observers = observers.compile_observers(config)
-        self.report = CompileReport(model_id, phase, self.stage.graph_id)
-        self._label = f"model {model_id} {phase}"
-        self.on_stored: Callable[[Stored], None] | None = None
-        self.on_saving: Callable[[Stored, Callable[[], object] | None], None] | None = None
-        self.gears: Gears | None = None
-        self.guarded = False
-        self.before: list[float] = []
-        self._watch = observers.rewrite_watch(config)
+        self.report = CompileReport(job.model_id, job.phase, self.id.graph_id)
+        self._label = f"model {job.model_id} {job.phase}"
+        self._watcher: Watcher | None = None
+        self._rewrites = observers.rewrite_watch(config)
         self._choices: list[ge_passes.Choice] = []
 
-    def compile(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Call:
+    def compile(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], watcher: Watcher | None = None) -> Call:
         """All stages.
 
         Args:
             gm: ATen graph from AOTAutograd; the passes edit it.
+            watcher: Gets the finished graph.
 
         Returns:
             A function of one list of arguments, which it empties.
@@ -136,14 +168,15 @@ class Pipeline(FxProgress):
         GraphError if verification fails, EngineError if the engine refuses.
         """
         start = time.perf_counter() - self._before_s()
+        self._watcher = watcher
         self.report.fx_nodes = sum(n.op == "call_function" for n in gm.graph.nodes)
         records.compiler_inputs(self._label, example_inputs)
         try:
             call = self._compile(gm, example_inputs)
         finally:
             self.report.total_s = time.perf_counter() - start
-        if self._watch is not None:
-            self.report.rewrites = self._watch.described()
+        if self._rewrites is not None:
+            self.report.rewrites = self._rewrites.described()
             logger.info("%s: verify_rewrites: %s", self._label, "\n  ".join(self.report.rewrites))
         self._tell_report()
         return call
@@ -156,11 +189,11 @@ class Pipeline(FxProgress):
     @property
     def _traced(self) -> str:
         """What torch's structured trace calls the graph."""
-        return f"torchair_graph_{self.stage.graph_id}"
+        return f"torchair_graph_{self.id.graph_id}"
 
     def _before_s(self) -> float:
-        took = sum(self.before)
-        self.before.clear()
+        took = sum(self.job.before)
+        self.job.before.clear()
         if took:
             self.report.stages["prepare"] = took
         return took
@@ -176,14 +209,14 @@ class Pipeline(FxProgress):
         self.fx_graph("", gm)
         dump = observers.tensor_dump(config, gm, "original")
         may_cut = config.mode.value == "reduce-overhead" and config.fallback.value == "split"
-        run_all(gm, example_inputs, config, self.stage.phase, self, in_place=not may_cut)
+        run_all(gm, example_inputs, config, self.id.phase, self, in_place=not may_cut)
         observers.warn_of_clashes(config, gm, self._label)
         if may_cut and (call := self._around_the_host(gm, dump is not None)) is not None:
             return call
-        if self.stage.phase == "forward":
+        if self.id.phase == "forward":
             view_the_inputs(gm)
         observers.write_summary(config, gm)
-        eager = observers.eager_run(config, self.stage, gm)
+        eager = observers.eager_run(config, self.id, gm)
         if eager is not None:
             return self._as_it_stands(gm, *eager)
         if config.mode.value == "reduce-overhead":
@@ -198,15 +231,13 @@ class Pipeline(FxProgress):
         """The whole graph as one GE graph, from the cache if it has it; observers are shown every stage and so get no
         cache."""
         plan = take_views(gm)
-        gears = "" if self.gears is None else self.gears.text()
+        gears = "" if self.job.gears is None else self.job.gears.text()
         with real_values(), no_collection():
             entry = cache.entry_for(self.config, gm, self._label, gears) if not self.observers else None
             kept = None if entry is None else self._from_cache(gm, engine, entry)
             if kept is not None:
                 return kept
             stored = self._stored(gm, plan, entry)
-            if self.on_stored is not None:
-                self.on_stored(stored)
             assert isinstance(stored.body, GeBody)
             return self._load(stored, stored.body, engine)
 
@@ -221,23 +252,21 @@ class Pipeline(FxProgress):
         if call is None:
             return None
         self.report.ge_ops += _tasks(body.lowered.graph)
-        if self.on_saving is not None:
-            self.on_saving(kept, None)
-        if self.on_stored is not None:
-            self.on_stored(kept)
+        if self._watcher is not None:
+            self._watcher.graph_ready(kept, None)
         return call
 
     def _static_inputs(self) -> frozenset[int]:
         """Inputs that keep their memory from call to call. torch counts them in the forward graph; of those of a
         backward graph, activations among them, it says nothing."""
-        return static_input_positions() if self.stage.phase == "forward" else frozenset()
+        return static_input_positions() if self.id.phase == "forward" else frozenset()
 
     def _with_fallback(self, gm: torch.fx.GraphModule, engine: Engine) -> Call:
         """As ``_on_ge``; what is refused runs eagerly between several GE graphs."""
         from torchair.compiler import split
 
         refused: dict[str, str] = {}
-        whole = self.stage
+        whole = self.id
         while True:
             copied = split.copy_of(gm)
             try:
@@ -246,18 +275,18 @@ class Pipeline(FxProgress):
                 parts = split.cut(copied, refused)
                 self.report.ge_ops = 0
                 for part in parts:
-                    self.stage = replace(whole, graph_id=next(_graph_ids))
+                    self.id = replace(whole, graph_id=next(_graph_ids))
                     part.run = self._on_ge(part.gm, engine)
             except LoweringError as error:
                 names = split.refused_nodes(gm, error)
-                whole_only = self.on_stored is not None or self.gears is not None or split.must_stay_whole(gm)
-                if not names - refused.keys() or whole_only:
+                watched = self._watcher is not None or self.job.gears is not None
+                if not names - refused.keys() or watched or split.must_stay_whole(gm):
                     raise
                 refused |= {name: error.refused.get(name, "reads what GE does not know") for name in names}
             else:
                 break
             finally:
-                self.stage = whole
+                self.id = whole
         return self._between(gm, copied, refused, len(parts))
 
     def _between(
@@ -276,7 +305,7 @@ class Pipeline(FxProgress):
         self.report.parts = split.parts_of(cut)
         call, source = write_program(cut, f"{self._label}, split into {parts} {what}s")
         for observer in self.observers:
-            observer.output_code(self.stage, source)
+            observer.output_code(self.id, source)
         return boxed(call)
 
     def _stored(self, gm: torch.fx.GraphModule, plan: ViewPlan, entry: cache.CacheEntry | None) -> Stored:
@@ -284,15 +313,17 @@ class Pipeline(FxProgress):
         watch = Watch(shape_env_of(gm))
         lowered = self._to_ge(gm, specialise=True)
         stored = Stored(GeBody(lowered, plan, self._static_inputs()), Contract(watch.conditions))
-        if self.gears is not None:
+        if self.job.gears is not None:
             values = [value_of(n) for n in gm.graph.nodes if n.op == "placeholder"]
-            stored.more["gears"] = self.gears.options(lowered, values)
-        if entry is not None and device_of(gm) == "cpu" and self._calls_back(lowered):
+            stored.more["gears"] = self.job.gears.options(lowered, values)
+        fleeting = entry is not None and device_of(gm) == "cpu" and self._calls_back(lowered)
+        if fleeting:
             logger.info("%s: not cached: a user's operator computes a part of it, which no file holds", self._label)
-        elif entry is not None and self.on_saving is not None:
-            self.on_saving(stored, functools.partial(entry.save, stored))
-        elif entry is not None:
-            entry.save(stored)
+        save = None if entry is None or fleeting else functools.partial(entry.save, stored)
+        if self._watcher is not None:
+            self._watcher.graph_ready(stored, save, fleeting)
+        elif save is not None:
+            save()
         return stored
 
     @staticmethod
@@ -324,14 +355,14 @@ class Pipeline(FxProgress):
     # -- FX -----------------------------------------------------------------------------------------------------------
 
     def _fx_passes(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> None:
-        run_all(gm, example_inputs, self.config, self.stage.phase, self)
+        run_all(gm, example_inputs, self.config, self.id.phase, self)
 
     def fx_graph(self, label: str, gm: torch.fx.GraphModule, *, changed: bool = True) -> None:
         """Show the FX graph to the observers and the log; an empty label is the graph as traced."""
         for observer in self.observers if changed else ():
-            observer.fx_graph(self.stage, label, gm)
+            observer.fx_graph(self.id, label, gm)
         if not changed:
-            observers.tell_unchanged(self.observers, self.stage, label, "fx")
+            observers.tell_unchanged(self.observers, self.id, label, "fx")
         if logger.isEnabledFor(logging.DEBUG):
             name = f"after {label}" if label else "after AOT"
             if changed:
@@ -341,18 +372,18 @@ class Pipeline(FxProgress):
 
     def fx_rewrite(self, name: str, gm: torch.fx.GraphModule, where: str = "") -> AbstractContextManager[None]:
         """Compare the FX graph before and after a pass, under ``debug.verify_rewrites``."""
-        return nullcontext() if self._watch is None else self._watch.fx_pass(name, gm, where)
+        return nullcontext() if self._rewrites is None else self._rewrites.fx_pass(name, gm, where)
 
     def ge_rewrite(self, name: str, graph: Graph) -> AbstractContextManager[None]:
         """Compare the GE graph before and after a pass, under ``debug.verify_rewrites``."""
-        return nullcontext() if self._watch is None else self._watch.ge_pass(name, graph)
+        return nullcontext() if self._rewrites is None else self._rewrites.ge_pass(name, graph)
 
     def _as_it_stands(self, gm: torch.fx.GraphModule, why: str, forward: Callable[..., Any]) -> Call:
         """The ATen graph's own program, for the options that ask for it."""
         logger.info("%s: %s, the ATen program runs as it stands", self._label, why)
         explain.warn_of_idle(explain.explain(self.config, "eager", on_device=device_of(gm) != "cpu"))
         for observer in self.observers:
-            observer.output_code(self.stage, gm.code)
+            observer.output_code(self.id, gm.code)
 
         def call(args: list[Any]) -> Any:
             given = tuple(args)
@@ -371,22 +402,22 @@ class Pipeline(FxProgress):
         from torchair.runtime.reduce_overhead import Switches
 
         device = device_of(gm)
-        captured = not self.training and not eager and not Switches.of(self.config.aclgraph_config).force_eager
+        captured = not self.job.training and not eager and not Switches.of(self.config.aclgraph_config).force_eager
         found = {n.name: why for n, why in host_work(gm, device)} if captured and device != "cpu" else {}
-        if not found or split.must_stay_whole(gm) or self.on_stored is not None:
-            run_captured(gm, self.config, self.stage.phase, self)
+        if not found or split.must_stay_whole(gm) or self._watcher is not None:
+            run_captured(gm, self.config, self.id.phase, self)
             return None
-        whole, copied, static = self.stage, split.copy_of(gm), self._static_inputs()
+        whole, copied, static = self.id, split.copy_of(gm), self._static_inputs()
         try:
             parts = split.cut(copied, found)
             fixed = {n for i, n in enumerate(copied.graph.find_nodes(op="placeholder")) if i in static}
             for part in parts:
                 (node,) = copied.graph.find_nodes(op="call_function", target=part)
-                self.stage = replace(whole, graph_id=next(_graph_ids))
+                self.id = replace(whole, graph_id=next(_graph_ids))
                 run_captured(part.gm, self.config, whole.phase, self)
                 part.run = self._captured(part.gm, frozenset(i for i, a in enumerate(node.args) if a in fixed))
         finally:
-            self.stage = whole
+            self.id = whole
         return self._between(gm, copied, found, len(parts), "captured graph")
 
     def _captured(self, gm: torch.fx.GraphModule, static: frozenset[int] | None = None) -> Call:
@@ -397,27 +428,23 @@ class Pipeline(FxProgress):
         """
         from torchair.runtime.reduce_overhead import plan_capture
 
-        device, capture = device_of(gm), not self.training and self.stage.phase == "forward"
+        device, capture = device_of(gm), not self.job.training and self.id.phase == "forward"
         with self.timed("reduce-overhead") as note, real_values():
             planned = plan_capture(
                 gm, device, self.config.aclgraph_config, title=self._capture_title,
                 static=self._static_inputs() if static is None else static, capture=capture,
             )  # fmt: skip
             note(f"program of {len(gm.graph.nodes)} FX nodes")
-            wanted = self.on_saving is not None or self.on_stored is not None
-            stored = Stored(ProgramBody.of(planned)) if wanted else None
-        if stored is not None:
-            if self.on_saving is not None:
-                self.on_saving(stored, None)
-            if self.on_stored is not None:
-                self.on_stored(stored)
+            stored = None if self._watcher is None else Stored(ProgramBody.of(planned))
+        if stored is not None and self._watcher is not None:
+            self._watcher.graph_ready(stored, None)
         elif not capture and self.config.cache_dir.value:
             cache.cannot_keep("mode reduce-overhead keeps no graphs with gradients")
         return self._ready(planned.plan, device)
 
     @property
     def _capture_title(self) -> str:
-        return f"{self._label}, graph {self.stage.graph_id}, mode reduce-overhead"
+        return f"{self._label}, graph {self.id.graph_id}, mode reduce-overhead"
 
     def _ready(self, plan: CapturePlan, device: str) -> Call:
         """A planned program, ready to run."""
@@ -426,11 +453,11 @@ class Pipeline(FxProgress):
         with real_values():
             call = run_captured(
                 plan, device, self.config.aclgraph_config, title=self._capture_title,
-                on_captured=observers.who_sees_captures(self.observers, self.stage),
+                on_captured=observers.who_sees_captures(self.observers, self.id),
             )  # fmt: skip
         trace_artifact(f"{self._traced}_program", "string", lambda: plan.source)
         for observer in self.observers:
-            observer.output_code(self.stage, plan.source)
+            observer.output_code(self.id, plan.source)
         explain.warn_of_idle(explain.explain(self.config, "reduce-overhead", on_device=device != "cpu"))
         return boxed(records.with_runs(call, self._label))
 
@@ -455,7 +482,7 @@ class Pipeline(FxProgress):
             note("known")
         with schema.use_cann(self.config.cann_version.value):
             lowered = convert_graph(
-                gm, name=f"graph_{self.stage.graph_id}", specialise=specialise,
+                gm, name=f"graph_{self.id.graph_id}", specialise=specialise,
                 prepare=lambda made: self._prepared(gm, prepare(self._checked(made)), ref_data), progress=self,
             )  # fmt: skip
             self._check_soc(lowered.graph)
@@ -474,8 +501,8 @@ class Pipeline(FxProgress):
         self, gm: torch.fx.GraphModule, lowered: Lowered, ref_data: bool
     ) -> tuple[Lowered, Sequence[ge_passes.Pass]]:
         """The bindings to go on with, and the GE passes that the options ask for."""
-        if self._watch is not None:
-            self._watch.graph_lowered(gm, lowered)
+        if self._rewrites is not None:
+            self._rewrites.graph_lowered(gm, lowered)
         experimental = self.config.experimental_config
         fuse = experimental.pattern_fusion_pass.value
         passes = [p for p in ge_passes.DEFAULT if fuse or not isinstance(p, ge_passes.FuseOperators)]
@@ -520,14 +547,14 @@ class Pipeline(FxProgress):
     def ge_graph(self, label: str, graph: Graph) -> None:
         """Show the GE graph to the observers and the log."""
         for observer in self.observers:
-            observer.ge_graph(self.stage, label, graph)
+            observer.ge_graph(self.id, label, graph)
         if logger.isEnabledFor(logging.DEBUG):
             name = label if label in ("original", "optimized") else f"after {label}"
             logger.debug("%s: GE graph %s: %d nodes", self._label, name, len(graph.nodes))
 
     def ge_unchanged(self, label: str) -> None:
         """Note a GE pass that changed nothing."""
-        observers.tell_unchanged(self.observers, self.stage, label, "ge")
+        observers.tell_unchanged(self.observers, self.id, label, "ge")
         logger.debug("%s: GE graph after %s: unchanged", self._label, label)
 
     def load_stored(self, stored: Stored, device: str) -> Call:
@@ -560,7 +587,7 @@ class Pipeline(FxProgress):
         lowered = body.lowered
         options = self._engine_options(stored, body)
         check_options(lowered.graph, options)
-        number = self.stage.graph_id
+        number = self.id.graph_id
         idle = [] if on_device else self.config.only_on_a_device()
         records.graph_added(lowered, number, dict(options), idle, engine.name)
         trace_artifact(self._traced, "string", lambda: to_text(lowered.graph))
@@ -569,14 +596,14 @@ class Pipeline(FxProgress):
             own = {**_written(lowered, engine), **self._numerics(engine)}
             executable = engine.compile(lowered.graph, {**options, **own})
             records.graph_compiled(lowered, number, engine.name, time.perf_counter() - start)
-            executable = observers.with_data_dump(executable, lowered.graph, options, self.stage, engine)
-            run = records.with_graph_runs(boxed_run(executable, guarded=self.guarded), number)
+            executable = observers.with_data_dump(executable, lowered.graph, options, self.id, engine)
+            run = records.with_graph_runs(boxed_run(executable, guarded=self.job.guarded), number)
             call, source = bind(lowered, run, engine.name, body.plan)
             note(f"'{engine.name}' took {len(lowered.graph.nodes)} GE nodes")
         if self.observers:
             text = "\n".join(part for part in (executable.source, source) if part)
             for observer in self.observers:
-                observer.output_code(self.stage, text)
+                observer.output_code(self.id, text)
         return boxed(records.with_runs(call, self._label))
 
     def _numerics(self, engine: Any) -> Mapping[str, str]:

@@ -103,9 +103,8 @@ class TracedGraph:
             self._open = not why
             if why and self.entry is not None:
                 self._not_stored(why)
-            if self._open and self.entry is not None:
-                pipeline.on_saving = self._keep
-            call = self._call = pipeline.compile(gm, example_inputs)
+            watcher = self if self._open and self.entry is not None else None
+            call = self._call = pipeline.compile(gm, example_inputs, watcher)
 
             def run(args: list[Any]) -> Any:
                 if self._open:
@@ -116,9 +115,10 @@ class TracedGraph:
 
         return compile_inference
 
-    def _keep(self, stored: Stored, save: Callable[[], object] | None) -> None:
+    def graph_ready(self, stored: Stored, save: Callable[[], object] | None, fleeting: bool = False) -> None:
         """The pipeline has made a graph; ``save`` writes it to the cache behind AOTAutograd."""
-        self._stored, self._later = stored, save
+        if not fleeting:
+            self._stored, self._later = stored, save
 
     def watched(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
         """What AOTAutograd made, until it has first run; then the graph itself if nothing is around it."""

@@ -24,7 +24,7 @@ from tair_export.load import CompiledModel
 from tair_export.ranks import current
 from torchair.compiler.backend import TraceError, _config
 from torchair.compiler.gears import refuse_gears
-from torchair.compiler.pipeline import Pipeline, device_of, new_model
+from torchair.compiler.pipeline import Job, Pipeline, device_of, new_model
 from torchair.config.log import logger
 from torchair.export.offline import captured, with_writes
 from torchair.oplib.collectives import groups_of_all_ranks
@@ -155,7 +155,7 @@ def capture(
     else:
         model, program, args, kwargs = _exported(exported)
     gm = program.graph_module
-    pipeline = Pipeline(checked, "forward", new_model(gm))
+    pipeline = Pipeline(Job(checked, model_id=new_model(gm)))
     device = device_of(gm)
     stacks = _module_stacks(gm) if checked.export.experimental.enable_record_nn_module_stack.value else {}
     lowered = pipeline.to_graph(

@@ -45,7 +45,7 @@ from torchair.artifact.stored_graph import Contract, Stored
 from torchair.artifact.traced_call import GraphInput, PathRoots, ResultRecorder
 from torchair.compiler.backend import _config, _decompositions, compile_graph
 from torchair.compiler.gears import Gears
-from torchair.compiler.pipeline import Pipeline, new_number
+from torchair.compiler.pipeline import Job, Pipeline
 from torchair.config.compiler_config import CompilerConfig
 from torchair.config.log import logger
 from torchair.inference import reads
@@ -321,9 +321,7 @@ class _Trace:
         self._device = device_of(gm)
         if why := around_the_graph(metadata):
             self._give_up(why)
-        pipeline = Pipeline(self._place.config, "forward", new_number())
-        pipeline.on_stored, pipeline.gears = self._keep, self._gears
-        call = pipeline.compile(gm, example_inputs)
+        call = Pipeline(Job(self._place.config, gears=self._gears)).compile(gm, example_inputs, self)
 
         def run(args: list[Any]) -> Any:
             if self._recording:
@@ -332,8 +330,11 @@ class _Trace:
 
         return boxed(run)
 
-    def _keep(self, stored: Stored) -> None:
+    def graph_ready(self, stored: Stored, save: Callable[[], object] | None, fleeting: bool = False) -> None:
+        """The pipeline has made the graph."""
         self._stored = stored
+        if save is not None:
+            save()
 
     def finish(self, result: Any, local: Mapping[str, Any], names: PathRoots) -> Any:
         """Write the entry; returns what the caller gets."""

@@ -12,7 +12,7 @@ from torchair.artifact.input_rules import InputRule, broken, tested
 from torchair.artifact.stored_graph import Stored
 from torchair.artifact.traced_call import PathRoots
 from torchair.compiler.gears import Gears
-from torchair.compiler.pipeline import Pipeline, new_number
+from torchair.compiler.pipeline import Job, Pipeline
 from torchair.inference import reads
 from torchair.inference.place import Place
 
@@ -53,7 +53,7 @@ class LoadedCall:
             raise stored_graph.stale(manifest, f"{changed}, which tracing read")
         self._holders = [self._holder(p) for p in self._paths]
         self._check_weights(manifest)
-        pipeline = Pipeline(place.config, "forward", new_number())
+        pipeline = Pipeline(Job(place.config))
         self._engine_call = pipeline.load_stored(stored, contract.device)
 
     def _holder(self, path: traced_call.Path) -> tuple[Any, Any] | None:

@@ -167,6 +167,6 @@ def _waits(node: Node) -> bool:
 
 
 def _group(node: Node) -> str:
-    schema = node.target._schema  # type: ignore[union-attr]
+    schema = node.target._schema
     values = {**dict(zip((a.name for a in schema.arguments), node.args)), **node.kwargs}
     return str(next((v for k, v in values.items() if k in ("group_name", "tag")), ""))

@@ -61,7 +61,7 @@ class _Quantised:
 
 
 def _is(node: Any, *targets: Any) -> bool:
-    return isinstance(node, Node) and node.op == "call_function" and node.target in targets
+    return isinstance(node, torch.fx.Node) and node.op == "call_function" and node.target in targets
 
 
 def _match(product: Node) -> tuple[_Quantised, _Quantised] | None:
@@ -100,9 +100,9 @@ def _operand(node: Any) -> _Quantised | None:
     if _is(shifted, aten._to_copy.default) and _type(shifted) == torch.float32 and set(shifted.kwargs) == {"dtype"}:
         nodes.append(shifted)
         shifted = shifted.args[0]
-    if not isinstance(shifted, Node) or _type(shifted) != torch.int8:
+    if not isinstance(shifted, torch.fx.Node) or _type(shifted) != torch.int8:
         return None
-    if isinstance(scale, Node) and _type(scale) != torch.float32 or not _whole(zero):
+    if isinstance(scale, torch.fx.Node) and _type(scale) != torch.float32 or not _whole(zero):
         return None
     return _Quantised(shifted, scale, zero, tuple(nodes))
 
@@ -113,9 +113,13 @@ def _type(node: Node) -> Any:
 
 def _whole(zero: Any) -> bool:
     """Whether a zero point is whole: a number, integers, or floats that were made of integers."""
-    while isinstance(zero, Node) and _is(zero, aten._to_copy.default, *_VIEWS) and value_of(zero).is_floating_point():
+    while (
+        isinstance(zero, torch.fx.Node)
+        and _is(zero, aten._to_copy.default, *_VIEWS)
+        and value_of(zero).is_floating_point()
+    ):
         zero = zero.args[0]
-    if isinstance(zero, Node):
+    if isinstance(zero, torch.fx.Node):
         return _type(zero) in (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
     return isinstance(zero, int) or (isinstance(zero, float) and zero.is_integer())
 
@@ -125,7 +129,7 @@ def _fits(parameter: Any, q: Node, axis: int, count: Any) -> bool:
 
     Rows of an operand that is viewed as a matrix are those of all dims before the last.
     """
-    if not isinstance(parameter, Node):
+    if not isinstance(parameter, torch.fx.Node):
         return isinstance(parameter, (int, float))
     shape, of = value_of(parameter).shape, value_of(q).shape
     if not shape:
@@ -147,15 +151,15 @@ def _replace(graph: torch.fx.Graph, product: Node, left: _Quantised, right: _Qua
 
     def along(parameter: Any, sizes: list[int], dtype: torch.dtype) -> Any:
         """A parameter as a number, a tensor of no dimensions, or a column or row of the result."""
-        if not isinstance(parameter, Node):
+        if not isinstance(parameter, torch.fx.Node):
             return int(parameter) if dtype == torch.int32 else parameter
         value = value_of(parameter)
         shaped = call(aten.view.default, parameter, sizes) if value.dim() else parameter
         return shaped if value.dtype == dtype else call(aten._to_copy.default, shaped, dtype=dtype)
 
     def times(a: Any, b: Any) -> Any:
-        if isinstance(a, Node) or isinstance(b, Node):
-            return call(aten.mul.Tensor, *((a, b) if isinstance(a, Node) else (b, a)))
+        if isinstance(a, torch.fx.Node) or isinstance(b, torch.fx.Node):
+            return call(aten.mul.Tensor, *((a, b) if isinstance(a, torch.fx.Node) else (b, a)))
         return a * b
 
     with graph.inserting_before(product):
@@ -164,18 +168,18 @@ def _replace(graph: torch.fx.Graph, product: Node, left: _Quantised, right: _Qua
             x = call(aten.view.default, x, [-1, length])
         total = call(aten._int_mm.default, x, call(aten.t.default, w))
         zero_x, zero_w = (along(z, s, torch.int32) for z, s in ((left.zero, [-1, 1]), (right.zero, [1, -1])))
-        if isinstance(zero_x, Node) or zero_x:
+        if isinstance(zero_x, torch.fx.Node) or zero_x:
             sums = call(aten.sum.dim_IntList, w, [1], dtype=torch.int32)
             total = call(aten.sub.Tensor, total, times(call(aten.view.default, sums, [1, -1]), zero_x))
-        if isinstance(zero_w, Node) or zero_w:
+        if isinstance(zero_w, torch.fx.Node) or zero_w:
             sums = call(aten.sum.dim_IntList, x, [1], True, dtype=torch.int32)
-            if isinstance(zero_x, Node) or zero_x:
+            if isinstance(zero_x, torch.fx.Node) or zero_x:
                 sums = call(aten.sub.Tensor, sums, times(zero_x, length))
             total = call(aten.sub.Tensor, total, times(sums, zero_w))
         scales = [along(s, n, torch.float32) for s, n in ((left.scale, [-1, 1]), (right.scale, [1, -1]))]
         y = call(aten._to_copy.default, total, dtype=torch.float32)
         # a column times a row would be a matrix of its own
-        outer = all(isinstance(s, Node) and value_of(s).dim() for s in scales)
+        outer = all(isinstance(s, torch.fx.Node) and value_of(s).dim() for s in scales)
         y = times(times(y, scales[0]), scales[1]) if outer else times(y, times(*scales))
         if product.target is aten.addmm.default:
             y = call(aten.add.Tensor, y, product.args[0])

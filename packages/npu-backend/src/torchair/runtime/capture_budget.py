@@ -196,7 +196,7 @@ class _Lives:
             yield frozenset()
         elif node.target is operator.getitem:
             source, k = node.args
-            sets = self._of[source]  # type: ignore[index]
+            sets = self._of[source]
             yield sets[k] if isinstance(k, int) and len(sets) > 1 else frozenset().union(*sets)
         elif node in self._left_out:
             yield frozenset().union(*(p for n in node.all_input_nodes for p in self._of[n]))
@@ -239,4 +239,4 @@ def _bytes(value: torch.Tensor) -> int:
     if not all(sizes):
         return 0
     extent = sum((size - 1) * int(stride) for size, stride in zip(sizes, value.stride()))
-    return (extent + 1) * value.element_size()
+    return int((extent + 1) * value.element_size())

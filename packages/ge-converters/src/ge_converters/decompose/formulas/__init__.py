@@ -12,7 +12,6 @@ from typing import Any, Final
 import torch
 
 from ge_converters.decompose.formulas import (
-    beside_native,
     complex_numbers,
     double_pools,
     foreach,
@@ -45,7 +44,7 @@ _MODULES: Final = (
     view_gradients,
     windows,
 )
-_BESIDE: Final = (windows, matrices, complex_numbers, double_pools, beside_native)
+_BESIDE: Final = (windows, matrices, complex_numbers, double_pools)
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:

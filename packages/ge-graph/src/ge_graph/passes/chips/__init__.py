@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from ge_graph.ir import Graph, Node, Tensor
+from ge_graph.ir import Graph, Node
 from ge_graph.kernels import Oracle
 from ge_graph.passes.base import Pass, walk
 from ge_graph.passes.chips.context import FormContext
 from ge_graph.passes.chips.forms import FORMS
-from ge_graph.passes.effects import Effects
+from ge_graph.passes.rewriter import Rewriter
 
 __all__ = ["FORMS", "Choice", "FitChip", "Price"]
 
@@ -91,32 +92,21 @@ class FitChip(Pass):
     def rewrite(self, graph: Graph) -> list[str]:
         if not any(n.op in FORMS for n in graph.nodes):
             return []
-        effects = Effects(graph)
-        read = {*graph.outputs, *(t for n in graph.nodes for t in n.operands())}
-        nodes: list[Node] = []
-        gone: list[Node] = []
-        mapping: dict[Tensor, Tensor] = {}
-        counts: dict[str, int] = {}
-        for node in graph.nodes:
-            if mapping:
-                node.replace_operands(mapping)
-            free = node.op in FORMS and not effects.pinned(node) and not node.subgraphs
-            found = self._replacement(graph, node, read) if free else None
+        rewriter = Rewriter(graph)
+        counts: Counter[str] = Counter()
+        for node in rewriter.walk(FORMS):
+            if rewriter.effects.pinned(node) or node.subgraphs or not rewriter.alive(node):
+                continue
+            found = self._replacement(rewriter, node)
             if found is None:
-                nodes.append(node)
                 continue
             ctx, choice = found
-            nodes += ctx.made
-            gone.append(node)
-            mapping.update((old, new) for old, new in zip(node.outputs, ctx.results) if new is not None)
-            counts[str(choice)] = counts.get(str(choice), 0) + 1
+            rewriter.substitute(node, *ctx.results)
+            counts[str(choice)] += 1
             if self._say is not None:
                 self._say(choice)
-        if not gone:
-            return []
-        graph.nodes[:] = [*nodes, *gone]
-        graph.remove(gone)
-        graph.outputs = [mapping.get(t, t) for t in graph.outputs]
+        if counts:
+            rewriter.finish()
         return [f"{count} x {what}" for what, count in sorted(counts.items())]
 
     def concerns(self, graph: Graph) -> bool:
@@ -133,21 +123,21 @@ class FitChip(Pass):
             "none": ("none",), "aicpu": ("none", "aicpu"), "open": ("none", "aicpu", "unknown", "open"),
         }.get(state, ())  # fmt: skip
 
-    def _replacement(self, graph: Graph, node: Node, read: set[Tensor]) -> tuple[FormContext, Choice] | None:
+    def _replacement(self, rewriter: Rewriter, node: Node) -> tuple[FormContext, Choice] | None:
         """The nodes that take the place of one; None if it stays."""
         worse = self._worse(node)
         if not worse:
             return None
         found: list[_Form] = []
         for form in FORMS[node.op]:
-            ctx = FormContext(graph, node, read)
+            ctx = FormContext(rewriter, node)
             ctx.results = form(ctx, node) or []
             states = [(n, self.oracle.of(n).state) for n in ctx.made if n.op != "Const"]
             if ctx.results and not any(state in worse for _, state in states):
                 rank = max((_BEST_FIRST.index(state) for _, state in states), default=0)
-                found.append(_Form(ctx, rank, self._price(graph, states)))
+                found.append(_Form(ctx, rank, self._price(rewriter.graph, states)))
             else:
-                graph.remove(ctx.made)  # their names
+                rewriter.withdraw(node, ctx.made)
         if not found:
             return None
         found.sort(key=lambda f: f.rank)  # as the table has them among equals
@@ -156,6 +146,7 @@ class FitChip(Pass):
             best.sort(key=lambda f: f.seconds or 0.0)
         rest = [*best[1:], *found[len(best) :]]
         taken = best[0]
-        graph.remove(n for form in rest for n in form.ctx.made)
+        for other in rest:
+            rewriter.withdraw(node, other.ctx.made)
         others = tuple((f.ops, f.seconds) for f in rest)
         return taken.ctx, Choice(node.op, self.oracle.soc, taken.ops, taken.seconds, others)

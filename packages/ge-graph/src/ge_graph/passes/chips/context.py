@@ -9,8 +9,9 @@ from ge_graph import attrs as kinds
 from ge_graph import builder
 from ge_graph.attrs import Attr, Kind
 from ge_graph.dtypes import DataType
-from ge_graph.ir import Graph, Node, Operand, Shape, Tensor
+from ge_graph.ir import Node, Operand, Shape, Tensor
 from ge_graph.passes.chips.bounds import of_type
+from ge_graph.passes.rewriter import Rewriter
 
 
 def _within(inner: DataType, outer: DataType) -> bool:
@@ -24,32 +25,28 @@ class FormContext:
 
     Args:
         node: The node that may go.
-        read: Tensors that somebody reads.
 
     Attributes:
+        made: The new nodes.
         results: What stands for the outputs of the node, in order.
     """
 
-    def __init__(self, graph: Graph, node: Node, read: set[Tensor]) -> None:
+    def __init__(self, rewriter: Rewriter, node: Node) -> None:
         self.made: list[Node] = []
         self.results: list[Tensor] = []
-        self._graph, self._node, self._read = graph, node, read
+        self._rewriter, self._node = rewriter, node
 
     def reads(self, tensor: Tensor) -> bool:
         """Whether somebody reads a tensor of the old node."""
-        return tensor in self._read
+        return not self._rewriter.unread(tensor)
 
     def add(
         self, op: str, inputs: Sequence[Operand], attrs: dict[str, Attr], *outputs: tuple[DataType, Shape | None]
-    ) -> list[Tensor]:
+    ) -> tuple[Tensor, ...]:
         """A node with the origin and the scope of the old one; its outputs."""
-        made = self._graph.add(op, inputs, attrs, outputs)
-        self._graph.nodes.pop()
-        made.provenance = self._node.provenance
-        if op != "Const":
-            made.attrs.update({k: v for k, v in self._node.attrs.items() if k.startswith("_")})
-        self.made.append(made)
-        return made.outputs
+        made = self._rewriter.before(self._node, op, inputs, attrs, outputs)
+        self.made.append(made[0].node)
+        return made
 
     def one(
         self, op: str, inputs: Sequence[Operand], attrs: dict[str, Attr], dtype: DataType, shape: Shape | None

@@ -7,11 +7,10 @@ from typing import Final
 
 from ge_graph.ir import Graph, Node
 from ge_graph.passes.base import Pass
-from ge_graph.passes.effects import Effects
 from ge_graph.passes.fusion import activations, attention, gradients, norms, rotary, routing
-from ge_graph.passes.fusion.base import FusionContext
+from ge_graph.passes.rewriter import Rewriter
 
-Rule = Callable[[FusionContext, Node], bool]
+Rule = Callable[[Rewriter, Node], bool]
 
 # The last operator of each pattern, and what it may be the end of; the order is that of trying.
 RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
@@ -50,14 +49,14 @@ class FuseOperators(Pass):
             ends = [n for n in graph.nodes if n.op in rules]
             if not ends or (rules is LATE_RULES and not any(_WORTH[n.op](n) for n in ends)):
                 continue
-            ctx = FusionContext(graph, Effects(graph))
+            rewriter = Rewriter(graph)
             before = sum(counts.values())
             for node in ends:
                 for rule in rules[node.op]:
-                    if ctx.alive(node) and rule(ctx, node):
+                    if rewriter.alive(node) and rule(rewriter, node):
                         what = rule.__doc__ or rule.__name__
                         counts[what] = counts.get(what, 0) + 1
                         break
             if sum(counts.values()) > before:
-                ctx.finish()
+                rewriter.finish()
         return [f"{count} x {what.splitlines()[0]}" for what, count in sorted(counts.items())]

@@ -10,7 +10,8 @@ from ge_graph import attrs as kinds
 from ge_graph.dtypes import DataType
 from ge_graph.ir import Node, Shape, Tensor
 from ge_graph.passes.base import array
-from ge_graph.passes.fusion.base import FLOATS, FusionContext, factors, last_axis, number, rank_of, uncast
+from ge_graph.passes.fusion.base import FLOATS, factors, last_axis, number, rank_of, uncast
+from ge_graph.passes.rewriter import Rewriter
 
 _F32 = DataType.DT_FLOAT
 _FAR = 2**31 - 1
@@ -23,22 +24,22 @@ _MOVES = frozenset({"Unsqueeze", "Squeeze", "Reshape", "Transpose", "BroadcastTo
 _QUERY, _KEY, _VALUE, _BIAS = range(4)
 
 
-def written_out(ctx: FusionContext, node: Node) -> bool:
+def written_out(rewriter: Rewriter, node: Node) -> bool:
     """FlashAttentionScore for softmax(q k^T * scale + bias) v"""
     out = node.outputs[0]
-    if rank_of(out) != 4 or out.dtype not in FLOATS or not _plain(node, False) or not ctx.free(node):
+    if rank_of(out) != 4 or out.dtype not in FLOATS or not _plain(node, False) or not rewriter.free(node):
         return False
-    weights = uncast(ctx, node.inputs[0])
+    weights = uncast(rewriter, node.inputs[0])
     value = node.inputs[1]
-    soft = ctx.inner(weights, "SoftmaxV2")
+    soft = rewriter.inner(weights, "SoftmaxV2")
     if soft is None or not isinstance(value, Tensor) or not _over_last(soft):
         return False
-    scores = _scores(ctx, uncast(ctx, soft.inputs[0]))
+    scores = _scores(rewriter, uncast(rewriter, soft.inputs[0]))
     if scores is None:
         return False
     product, scale, biases = scores
     query, key = product.inputs[:2]
-    turned = _turned(ctx, product)
+    turned = _turned(rewriter, product)
     if not isinstance(query, Tensor) or not isinstance(key, Tensor):
         return False
     shape = key.known_shape if turned is None else _swapped(key.known_shape)
@@ -46,12 +47,12 @@ def written_out(ctx: FusionContext, node: Node) -> bool:
         return False
     if biases and out.dtype is DataType.DT_FLOAT16:
         return False
-    bias = _stretched(ctx, node, biases, product.outputs[0]) if biases else None
+    bias = _stretched(rewriter, node, biases, product.outputs[0]) if biases else None
     if biases and bias is None:
         return False
     if turned is not None:
-        perm = ctx.constant(np.asarray(turned, np.int64), DataType.DT_INT64)
-        (key,) = ctx.add(node, "Transpose", (key.node.inputs[0], perm), {}, [(key.dtype, shape)])
+        perm = rewriter.constant(np.asarray(turned, np.int64), DataType.DT_INT64)
+        (key,) = rewriter.before(node, "Transpose", (key.node.inputs[0], perm), {}, [(key.dtype, shape)])
     shape = query.known_shape
     assert shape is not None
     attrs = {
@@ -62,11 +63,11 @@ def written_out(ctx: FusionContext, node: Node) -> bool:
     statistics = (*shape[:3], _REPEATS)
     outputs = [(_F32, statistics), (_F32, statistics), (out.dtype, (0,)), (out.dtype, out.known_shape)]
     inputs = (query, key, value, bias, *[None] * 8)
-    made = ctx.add(node, "FlashAttentionScore", inputs, attrs, outputs)[3]
-    ctx.replace(out, made)
-    ctx.retire(node)
+    made = rewriter.before(node, "FlashAttentionScore", inputs, attrs, outputs)[3]
+    rewriter.replace(out, made)
+    rewriter.retire(node)
     for rule in (grouped, by_position):
-        rule(ctx, made.node)
+        rule(rewriter, made.node)
     return True
 
 
@@ -81,29 +82,32 @@ def _over_last(soft: Node) -> bool:
     return len(axes) == 1 and last_axis(axes[0], 4)
 
 
-def _scores(ctx: FusionContext, tensor: Any) -> tuple[Node, float, list[Tensor]] | None:
+def _scores(rewriter: Rewriter, tensor: Any) -> tuple[Node, float, list[Tensor]] | None:
     """(product of query and key, factor, what is added)."""
-    for biases, rest in _added(ctx, tensor):
-        scale, inner = 1.0, uncast(ctx, rest)
-        scaled = ctx.inner(inner, "Mul", "Muls", "RealDiv")
+    for biases, rest in _added(rewriter, tensor):
+        scale, inner = 1.0, uncast(rewriter, rest)
+        scaled = rewriter.inner(inner, "Mul", "Muls", "RealDiv")
         if scaled is not None:
             factor, inner = _factor(scaled)
             if factor is None:
                 continue
             scale = factor
-        product = ctx.inner(uncast(ctx, inner), "BatchMatMulV2")
-        if product is not None and (_plain(product, True) or _turned(ctx, product) is not None):
+        product = rewriter.inner(uncast(rewriter, inner), "BatchMatMulV2")
+        if product is not None and (_plain(product, True) or _turned(rewriter, product) is not None):
             return product, scale, biases
     return None
 
 
-def _added(ctx: FusionContext, tensor: Any, depth: int = 2) -> list[tuple[list[Tensor], Any]]:
+def _added(rewriter: Rewriter, tensor: Any, depth: int = 2) -> list[tuple[list[Tensor], Any]]:
     """(biases, rest), whichever operand of each sum is the bias."""
-    add = ctx.inner(tensor, "Add") if depth else None
+    add = rewriter.inner(tensor, "Add") if depth else None
     if add is None:
         return [([], tensor)]
     return [
-        ([a, *more], rest) for a, b in factors(add) if isinstance(a, Tensor) for more, rest in _added(ctx, b, depth - 1)
+        ([a, *more], rest)
+        for a, b in factors(add)
+        if isinstance(a, Tensor)
+        for more, rest in _added(rewriter, b, depth - 1)
     ]
 
 
@@ -120,13 +124,13 @@ def _factor(node: Node) -> tuple[float | None, Any]:
     return None, None
 
 
-def _turned(ctx: FusionContext, product: Node) -> list[int] | None:
+def _turned(rewriter: Rewriter, product: Node) -> list[int] | None:
     """How to transpose what the key was made of, where that Transpose also swaps the last axes for the product."""
     key = product.inputs[1]
     if not _plain(product, False) or not isinstance(key, Tensor) or key.node.op != "Transpose":
         return None
     perm = array(key.node.inputs[1])
-    if perm is None or perm.size != 4 or not ctx.free(key.node):
+    if perm is None or perm.size != 4 or not rewriter.free(key.node):
         return None
     a, b, c, d = (int(p) for p in perm.reshape(-1))
     return [a, b, d, c]
@@ -176,7 +180,7 @@ def _bounded(biases: list[Tensor]) -> bool:
     return most <= _LARGEST
 
 
-def _stretched(ctx: FusionContext, at: Node, biases: list[Tensor], scores: Tensor) -> Tensor | None:
+def _stretched(rewriter: Rewriter, at: Node, biases: list[Tensor], scores: Tensor) -> Tensor | None:
     """The sum of biases with all heads and rows, as the operator takes it; layers share it."""
     wanted = scores.known_shape
     shapes = [t.known_shape for t in biases]
@@ -191,8 +195,8 @@ def _stretched(ctx: FusionContext, at: Node, biases: list[Tensor], scores: Tenso
     if not bounded and wanted[-1] == 0:
         return None
     key = (*biases, wanted[1:])
-    known = ctx.shared.get(key)
-    if known is not None and ctx.earlier(known, at):
+    known = rewriter.shared.get(key)
+    if known is not None and rewriter.earlier(known, at):
         return known
     full = tuple(max(d, key=lambda n: n != 1) for d in zip(*fulls))
     rank = max(len(s) for s in shapes if s is not None)
@@ -201,17 +205,17 @@ def _stretched(ctx: FusionContext, at: Node, biases: list[Tensor], scores: Tenso
     whole = full == target and rank == 4
     if not whole and not all(isinstance(n, int) for n in sizes):
         return None
-    (bias,) = biases if len(biases) == 1 else ctx.add(at, "Add", biases, {}, [(scores.dtype, full[4 - rank :])])
+    (bias,) = biases if len(biases) == 1 else rewriter.before(at, "Add", biases, {}, [(scores.dtype, full[4 - rank :])])
     if not bounded:
-        bias = _with_nan_rows(ctx, at, bias)
+        bias = _with_nan_rows(rewriter, at, bias)
     if not whole:
-        operand = ctx.constant(np.asarray(sizes, np.int64), DataType.DT_INT64)
-        (bias,) = ctx.add(at, "BroadcastTo", (bias, operand), {}, [(bias.dtype, target)])
-    ctx.shared[key] = bias
+        operand = rewriter.constant(np.asarray(sizes, np.int64), DataType.DT_INT64)
+        (bias,) = rewriter.before(at, "BroadcastTo", (bias, operand), {}, [(bias.dtype, target)])
+    rewriter.shared[key] = bias
     return bias
 
 
-def _with_nan_rows(ctx: FusionContext, at: Node, bias: Tensor) -> Tensor:
+def _with_nan_rows(rewriter: Rewriter, at: Node, bias: Tensor) -> Tensor:
     """A bias whose rows of nothing but -inf are NaN, and so are those with an inf.
 
     Written out they give NaN, in the fused operator a row of -inf gives zeros. The largest of a row less itself is 0
@@ -220,17 +224,17 @@ def _with_nan_rows(ctx: FusionContext, at: Node, bias: Tensor) -> Tensor:
     shape = bias.known_shape
     assert shape is not None
     one = [(bias.dtype, (*shape[:-1], 1))]
-    axis = ctx.constant(np.asarray([-1], np.int64), DataType.DT_INT64)
-    (most,) = ctx.add(at, "ReduceMax", (bias, axis), {"keep_dims": kinds.Bool(True)}, one)
-    (zero,) = ctx.add(at, "Sub", (most, most), {}, one)
-    (result,) = ctx.add(at, "Add", (bias, zero), {}, [(bias.dtype, shape)])
+    axis = rewriter.constant(np.asarray([-1], np.int64), DataType.DT_INT64)
+    (most,) = rewriter.before(at, "ReduceMax", (bias, axis), {"keep_dims": kinds.Bool(True)}, one)
+    (zero,) = rewriter.before(at, "Sub", (most, most), {}, one)
+    (result,) = rewriter.before(at, "Add", (bias, zero), {}, [(bias.dtype, shape)])
     return result
 
 
-def grouped(ctx: FusionContext, node: Node) -> bool:
+def grouped(rewriter: Rewriter, node: Node) -> bool:
     """FlashAttentionScore reads key and value heads that were repeated for it once"""
-    sources = [_repeated(ctx, node.inputs[i]) for i in (_KEY, _VALUE)]
-    if node.attr("input_layout") not in ("BNSD", b"BNSD") or not ctx.free(node) or None in sources:
+    sources = [_repeated(rewriter, node.inputs[i]) for i in (_KEY, _VALUE)]
+    if node.attr("input_layout") not in ("BNSD", b"BNSD") or not rewriter.free(node) or None in sources:
         return False
     key, value = sources
     assert key is not None
@@ -238,14 +242,14 @@ def grouped(ctx: FusionContext, node: Node) -> bool:
     if key.known_shape != value.known_shape:
         return False
     old = [node.inputs[i] for i in (_KEY, _VALUE)]
-    ctx.feed(node, {_KEY: key, _VALUE: value})
+    rewriter.feed(node, {_KEY: key, _VALUE: value})
     for t in old:
         if isinstance(t, Tensor):
-            ctx.retire(t.node)
+            rewriter.retire(t.node)
     return True
 
 
-def _repeated(ctx: FusionContext, tensor: Any) -> Tensor | None:
+def _repeated(rewriter: Rewriter, tensor: Any) -> Tensor | None:
     """[b, n, s, d] of Reshape(BroadcastTo(Unsqueeze(x, 2))) with each head g times in a row."""
     if not isinstance(tensor, Tensor) or tensor.node.op != "Reshape" or tensor.known_shape is None:
         return None
@@ -262,30 +266,30 @@ def _repeated(ctx: FusionContext, tensor: Any) -> Tensor | None:
     heads = isinstance(x[1], int) and isinstance(w[2], int) and t[1] == x[1] * w[2]
     if narrow.known_shape != (*x[:2], 1, *x[2:]) or w != (*x[:2], w[2], *x[2:]) or t != (x[0], t[1], *x[2:]):
         return None
-    return source if heads and ctx.free(tensor.node, wide.node, narrow.node) else None
+    return source if heads and rewriter.free(tensor.node, wide.node, narrow.node) else None
 
 
-def by_position(ctx: FusionContext, node: Node) -> bool:
+def by_position(rewriter: Rewriter, node: Node) -> bool:
     """FlashAttentionScore reads and writes positions before heads, without a Transpose"""
-    if node.attr("input_layout") not in ("BNSD", b"BNSD") or not ctx.free(node):
+    if node.attr("input_layout") not in ("BNSD", b"BNSD") or not rewriter.free(node):
         return False
     out = node.outputs[3]
-    readers = ctx.readers(out)
-    if len(readers) != 1 or ctx.returned(out) or not _swaps(readers[0]) or not ctx.free(readers[0]):
+    readers = rewriter.readers(out)
+    if len(readers) != 1 or rewriter.returned(out) or not _swaps(readers[0]) or not rewriter.free(readers[0]):
         return False
     moved = [node.inputs[i] for i in (_QUERY, _KEY, _VALUE)]
-    if not all(isinstance(t, Tensor) and _swaps(t.node) and ctx.free(t.node) for t in moved):
+    if not all(isinstance(t, Tensor) and _swaps(t.node) and rewriter.free(t.node) for t in moved):
         return False
     before = [t.node.inputs[0] for t in moved if isinstance(t, Tensor)]
-    ctx.feed(node, {i: t for i, t in enumerate(before) if isinstance(t, Tensor)})
+    rewriter.feed(node, {i: t for i, t in enumerate(before) if isinstance(t, Tensor)})
     node.attrs["input_layout"] = kinds.Str("BSND")
     after = readers[0].outputs[0]
     out.record_shape(after.known_shape)
-    ctx.replace(after, out)
-    ctx.retire(readers[0])
+    rewriter.replace(after, out)
+    rewriter.retire(readers[0])
     for t in moved:
         if isinstance(t, Tensor):
-            ctx.retire(t.node)
+            rewriter.retire(t.node)
     return True
 
 
@@ -310,11 +314,11 @@ def is_narrow(node: Node) -> bool:
     return node.outputs[3].dtype in FLOATS - {_F32}
 
 
-def without_statistics(ctx: FusionContext, node: Node) -> bool:
+def without_statistics(rewriter: Rewriter, node: Node) -> bool:
     """FusedInferAttentionScore for a FlashAttentionScore of 16 bits whose statistics nobody reads"""
     query, key, value = (node.inputs[i] for i in (_QUERY, _KEY, _VALUE))
     out = node.outputs[3]
-    if not ctx.free(node) or not all(ctx.unread(t) for t in node.outputs[:3]) or not is_narrow(node):
+    if not rewriter.free(node) or not all(rewriter.unread(t) for t in node.outputs[:3]) or not is_narrow(node):
         return False
     if node.attr("keep_prob", 1.0) != 1.0 or node.attr("sparse_mode", 0) != 0:
         return False
@@ -330,9 +334,9 @@ def without_statistics(ctx: FusionContext, node: Node) -> bool:
     attrs |= {"num_key_value_heads": kinds.Int(heads)}
     inputs = (query, (key,), (value,), None, mask, *[None] * 26)
     outputs = [(out.dtype, out.known_shape), (_F32, None)]
-    made, _ = ctx.add(node, "FusedInferAttentionScore", inputs, attrs, outputs)
-    ctx.replace(out, made)
-    ctx.retire(node)
+    made, _ = rewriter.before(node, "FusedInferAttentionScore", inputs, attrs, outputs)
+    rewriter.replace(out, made)
+    rewriter.retire(node)
     return True
 
 

@@ -8,19 +8,20 @@ from ge_graph import attrs as kinds
 from ge_graph.dtypes import DataType
 from ge_graph.ir import Node, Tensor
 from ge_graph.passes.base import array
-from ge_graph.passes.fusion.base import FLOATS, FusionContext
+from ge_graph.passes.fusion.base import FLOATS
+from ge_graph.passes.rewriter import Rewriter
 
 
-def _sum(ctx: FusionContext, node: Node) -> Node | None:
+def _sum(rewriter: Rewriter, node: Node) -> Node | None:
     """The Add of two tensors of one shape and type in front of a norm, all whose other readers stand after it."""
     x = node.inputs[0]
-    if not isinstance(x, Tensor) or x.node.op != "Add" or x.dtype not in FLOATS or not ctx.free(x.node, node):
+    if not isinstance(x, Tensor) or x.node.op != "Add" or x.dtype not in FLOATS or not rewriter.free(x.node, node):
         return None
     a, b = x.node.inputs[:2]
     alike = all(
         isinstance(t, Tensor) and t.known_shape == x.known_shape is not None and t.dtype is x.dtype for t in (a, b)
     )
-    return x.node if alike and ctx.all_later(x, node) else None
+    return x.node if alike and rewriter.all_later(x, node) else None
 
 
 def _last(gamma: Any, x: Tensor) -> bool:
@@ -29,9 +30,9 @@ def _last(gamma: Any, x: Tensor) -> bool:
     return isinstance(gamma, Tensor) and shape is not None and gamma.known_shape == shape[-1:]
 
 
-def rms_norm_of_sum(ctx: FusionContext, node: Node) -> bool:
+def rms_norm_of_sum(rewriter: Rewriter, node: Node) -> bool:
     """AddRmsNorm for RmsNorm of a sum"""
-    add, gamma = _sum(ctx, node), node.inputs[1]
+    add, gamma = _sum(rewriter, node), node.inputs[1]
     if add is None or not _last(gamma, add.outputs[0]) or not isinstance(gamma, Tensor):
         return False
     x = add.outputs[0]
@@ -40,14 +41,14 @@ def rms_norm_of_sum(ctx: FusionContext, node: Node) -> bool:
     y, rstd = node.outputs
     results = [(t.dtype, t.known_shape) for t in (y, rstd, x)]
     attrs = {"epsilon": node.attrs["epsilon"]} if "epsilon" in node.attrs else {}
-    made = ctx.add(node, "AddRmsNorm", (add.inputs[0], add.inputs[1], gamma), attrs, results)
-    _swap(ctx, node, add, dict(zip((y, rstd, x), made)))
+    made = rewriter.before(node, "AddRmsNorm", (add.inputs[0], add.inputs[1], gamma), attrs, results)
+    _swap(rewriter, node, add, dict(zip((y, rstd, x), made)))
     return True
 
 
-def layer_norm_of_sum(ctx: FusionContext, node: Node) -> bool:
+def layer_norm_of_sum(rewriter: Rewriter, node: Node) -> bool:
     """AddLayerNorm for LayerNormV4 of a sum in float32"""
-    add = _sum(ctx, node)
+    add = _sum(rewriter, node)
     if add is None:
         return False
     x = add.outputs[0]
@@ -58,18 +59,18 @@ def layer_norm_of_sum(ctx: FusionContext, node: Node) -> bool:
     y, mean, rstd = node.outputs
     results = [(t.dtype, t.known_shape) for t in (y, mean, rstd, x)]
     attrs = {"epsilon": node.attrs["epsilon"]} if "epsilon" in node.attrs else {}
-    others = [n for n in ctx.readers(x) if n is not node]
-    attrs |= {"additional_output": kinds.Bool(bool(others) or ctx.returned(x))}
+    others = [n for n in rewriter.readers(x) if n is not node]
+    attrs |= {"additional_output": kinds.Bool(bool(others) or rewriter.returned(x))}
     inputs = (add.inputs[0], add.inputs[1], gamma, beta, None)
-    made = ctx.add(node, "AddLayerNorm", inputs, attrs, results)
-    _swap(ctx, node, add, dict(zip((y, mean, rstd, x), made)))
+    made = rewriter.before(node, "AddLayerNorm", inputs, attrs, results)
+    _swap(rewriter, node, add, dict(zip((y, mean, rstd, x), made)))
     return True
 
 
-def _swap(ctx: FusionContext, node: Node, add: Node, mapping: dict[Tensor, Tensor]) -> None:
+def _swap(rewriter: Rewriter, node: Node, add: Node, mapping: dict[Tensor, Tensor]) -> None:
     for old in node.outputs:
-        ctx.replace(old, mapping[old])
-    ctx.retire(node)
+        rewriter.replace(old, mapping[old])
+    rewriter.retire(node)
     old = add.outputs[0]
-    ctx.replace(old, mapping[old])
-    ctx.retire(add)
+    rewriter.replace(old, mapping[old])
+    rewriter.retire(add)

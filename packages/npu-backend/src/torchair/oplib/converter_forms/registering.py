@@ -31,6 +31,7 @@ def register_fx_node_ge_converter(
     source: str = "",
     fixed: Mapping[str, Any] | None = None,
     names: Mapping[str, str] | None = None,
+    takes: Callable[..., bool] | None = None,
     **more: Any,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorator that makes a function the converter of an op.
@@ -41,6 +42,7 @@ def register_fx_node_ge_converter(
         source: Where the behaviour is taken from.
         fixed: Values of parameters that are no arguments of these ops.
         names: Parameters by the schema's names of arguments, where the two differ.
+        takes: Which calls are converted, a function of the call's arguments; torch's decomposition serves the others.
         **more: ``target``, another name of ``aten_op``.
 
     The function gets GE tensors for tensors, plain values for the rest, and ``meta_outputs``. It should have the
@@ -66,7 +68,7 @@ def register_fx_node_ge_converter(
     def decorate(fn: Callable[..., Any]) -> Callable[..., Any]:
         said = isinstance(target, Mapping) or fixed or names
         adapted, differences = (fn, []) if said else _adapted(target, fn)
-        register_strictly(target, source=source, fixed=fixed, names=names)(adapted)
+        register_strictly(target, source=source, fixed=fixed, names=names, takes=takes)(adapted)
         if differences:
             logger.warning("the converter of %s at %s: %s", target, where_is(fn), "; ".join(differences))
         return fn

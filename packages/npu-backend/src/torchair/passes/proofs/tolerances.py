@@ -50,8 +50,8 @@ RULES: Final[Mapping[str, Tolerance]] = {
     ),
     "FuseQuantisedProducts": Tolerance(
         _SUMS,
-        "a sum of whole numbers is exact and scaled once, where the one of dequantised values rounds each term; a scale "
-        "that is infinite, NaN or near the ends of the type quantises nothing",
+        "a sum of whole numbers is exact and scaled once, where the one of dequantised values rounds each term; a "
+        "scale that is infinite, NaN or near the ends of the type quantises nothing",
         ("ordinary", "repeated"),
     ),
     "FusePatterns": _USERS,
