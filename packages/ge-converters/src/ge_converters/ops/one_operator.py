@@ -16,7 +16,7 @@ from ge_converters.base.operators import AbsentOperator, aten
 from ge_converters.base.support import BF16, F16, F32, F64, I64, Support
 from ge_converters.emit.compute_types import carrier
 from ge_converters.registry import ABSENT, REGISTRY, Takes, define
-from ge_converters.registry.takes import Condition, gradient_of_pair, one_type, pair, weighted_pair
+from ge_converters.registry.takes import Condition, gradient_of_pair, one_type, pair, real, weighted_pair
 from ge_graph import Tensor, TensorSpec, schema
 from ge_graph import ops as ge
 
@@ -153,9 +153,11 @@ one_operator(
 )
 one_operator(aten.silu_backward.default, "SiluGrad(grad_output self)", _two())
 one_operator(
-    aten.sigmoid_backward.default, "SigmoidGrad(output grad_output)", _two(low=0.1, high=0.9, doubles=True)
+    aten.sigmoid_backward.default, "SigmoidGrad(output grad_output)", _two(low=0.1, high=0.9, doubles=True), also=real
 )  # fmt: skip
-one_operator(aten.tanh_backward.default, "TanhGrad(output grad_output)", _two(low=-0.9, high=0.9, doubles=True))
+one_operator(
+    aten.tanh_backward.default, "TanhGrad(output grad_output)", _two(low=-0.9, high=0.9, doubles=True), also=real
+)  # fmt: skip
 one_operator(aten.mish_backward.default, "MishGrad(grad_output self)", _two())
 one_operator(aten.softshrink_backward.default, "SoftShrinkGrad(grad_output self; lambd)", _two(0.3))
 one_operator(aten.hardshrink_backward.default, "HardShrinkGrad(grad_out self; lambd)", _two(0.3))

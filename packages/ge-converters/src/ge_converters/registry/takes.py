@@ -69,6 +69,11 @@ def one_type(*arguments: Any) -> bool:
     return len({a.dtype for a in arguments if isinstance(a, torch.Tensor)}) <= 1
 
 
+def real(*arguments: Any) -> bool:
+    """No tensor among the arguments is complex: ATen's gradient is conjugated, GE's is not."""
+    return not any(a.is_complex() for a in arguments if isinstance(a, torch.Tensor))
+
+
 def pair(self: torch.Tensor, target: torch.Tensor, *_: Any, **__: Any) -> bool:
     """The two first tensors are alike."""
     return alike(self, target)

@@ -12,21 +12,16 @@ from ge_graph import schema
 from ge_graph.ir import Given, Node, OwnCall
 from ge_runtime.cpu import registry
 from ge_runtime.cpu.registry import Kernel
+from ge_runtime.cpu.torch_compat import runs_on_the_cpu
 
 
 def kernel_of(node: Node) -> Kernel | None:
     """The kernel of a node's operator; else the call of a user's operator that the node stands for; else None."""
     found = registry.find(node.op)
     call = None if found is not None or node.provenance is None else node.provenance.own_call
-    if call is None or call.node_op != node.op or not _on_the_cpu(call.function):
+    if call is None or call.node_op != node.op or not runs_on_the_cpu(call.function):
         return found
     return Kernel(node.op, _caller(node, call), source=str(call.function))
-
-
-def _on_the_cpu(op: Any) -> bool:
-    return isinstance(op, torch._ops.OpOverload) and torch._C._dispatch_has_computed_kernel_for_dispatch_key(
-        op.name(), "CPU"
-    )
 
 
 def stands_in(node: Node) -> bool:

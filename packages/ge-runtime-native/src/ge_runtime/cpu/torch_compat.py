@@ -26,9 +26,8 @@ require: Final = torch._assert_async
 """``require(condition, text)`` stops a run whose condition, a bool tensor, is false."""
 
 
-def profiling() -> bool:
-    """Whether ``torch.profiler`` follows this thread."""
-    return torch._C._autograd._profiler_enabled()  # type: ignore[no-any-return]
+profiling: Final[Callable[[], bool]] = torch._C._autograd._profiler_enabled
+"""Whether ``torch.profiler`` follows this thread; asked in each call, so no function of Python."""
 
 
 def _fused_rms_norm() -> Callable[..., tuple[Tensor, Tensor]] | None:
@@ -38,6 +37,13 @@ def _fused_rms_norm() -> Callable[..., tuple[Tensor, Tensor]] | None:
 
 
 fused_rms_norm: Final = _fused_rms_norm()
+
+
+def runs_on_the_cpu(op: Any) -> bool:
+    """Whether an operator has an implementation for CPU tensors, by itself or by its parts."""
+    return isinstance(op, torch._ops.OpOverload) and torch._C._dispatch_has_computed_kernel_for_dispatch_key(
+        op.name(), "CPU"
+    )
 
 
 def is_fake(value: Any) -> bool:

@@ -72,20 +72,6 @@ def silu(self: Tensor) -> Any:
     return self * torch.sigmoid(self) if self.is_complex() else NotImplemented
 
 
-def tanh_backward(grad_output: Tensor, output: Tensor) -> Any:
-    """grad * conj(1 - y²)."""
-    if not (grad_output.is_complex() or output.is_complex()):
-        return NotImplemented
-    return grad_output * torch.conj_physical(1 - output * output)
-
-
-def sigmoid_backward(grad_output: Tensor, output: Tensor) -> Any:
-    """grad * conj(y (1 - y))."""
-    if not (grad_output.is_complex() or output.is_complex()):
-        return NotImplemented
-    return grad_output * torch.conj_physical((1 - output) * output)
-
-
 def linspace(
     start: Any,
     end: Any,
@@ -119,6 +105,4 @@ BESIDE_CONVERTERS: Final[dict[str, Callable[..., Any]]] = {
     "addcdiv.default": addcdiv,
     "silu.default": silu,
     "linspace.default": linspace,
-    "tanh_backward.default": tanh_backward,
-    "sigmoid_backward.default": sigmoid_backward,
 }
