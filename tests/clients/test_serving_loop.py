@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch._functorch.config
 import torch.nn.functional as F
 import torch_npu
 from torch import Tensor, nn
