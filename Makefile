@@ -11,6 +11,8 @@ export TORCH_DEVICE_BACKEND_AUTOLOAD ?= 0
 export HF_HUB_OFFLINE ?= 1
 # Where this is set, as on hosts of continuous integration, torch takes some of its warnings for errors.
 export CI ?= 1
+# Tests read messages in English, whatever the developer reads.
+export TAIR_LANG ?= en
 # Hosts that forbid byte code would compile torch's sources anew in each of the hundreds of processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 

@@ -34,7 +34,7 @@ REASONS = {
 NOT_HERE = {
     "make setup": ("whole", "Makefile|test: setup"),
     "make demo": ("whole", "tools/demo.py|def main"),
-    "make test": ("whole", ".ci/run|for target in test"),
+    "make test": ("whole", ".ci/run|for part in test:"),
     "source /usr/local/Ascend/ascend-toolkit/set_env.sh": ("device", "docs/device.md|With an NPU, CANN and torch_npu"),
     "make wheels": ("whole", "tests/test_release.py|build(package, folder"),
     "pip install --find-links dist torchair": ("network", "tests/test_release.py|--find-links dist"),

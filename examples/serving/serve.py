@@ -198,6 +198,8 @@ class Server:
         config = torchair.CompilerConfig()
         if captured:
             config.mode = "npugraph_ex"
+            for cache in self.caches:  # their sizes never change: one program serves every batch
+                torch._dynamo.mark_static(cache)
         self.prefill = torchair.inference.cache_compile(model.prefill, config=config, cache_dir=cache_dir)
         self.decode = torchair.inference.cache_compile(model.decode, config=config, cache_dir=cache_dir)
         self.captured = captured  # each size has a program of its own then, and needs no gears

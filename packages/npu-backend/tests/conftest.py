@@ -47,6 +47,15 @@ def recording():
     return record
 
 
+@pytest.fixture(scope="module")
+def ranks(request):
+    """Two processes, or as many as an indirect parameter says, that carry out the ``CASES`` of a test file."""
+    from tair_testing.ranks import WORLD, processes
+
+    with processes(str(request.path), getattr(request, "param", WORLD)) as made:
+        yield made
+
+
 @pytest.fixture(autouse=True)
 def verified_rewrites(request, monkeypatch):
     """Each rewrite of each compilation is evaluated (``debug.verify_rewrites``), but for the tests of wrong ones."""

@@ -14,7 +14,7 @@ from ge_converters.registry import REGISTRY
 from ge_graph.errors import EngineError
 from tair_debug.observer import observing
 from tair_testing.compiling import compiled
-from tair_testing.ranks import WORLD, Cases, close, processes, values
+from tair_testing.ranks import WORLD, Cases, close, values
 
 case = CASES = Cases()
 
@@ -416,17 +416,10 @@ def operators_that_no_converter_emits():
 # --- two processes ---------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def ranks():
-    with processes(__file__) as made:
-        yield made
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_two_ranks(name, ranks):
-    errors = ranks.run(name)
-    assert not any(errors), "\n".join(f"rank {r}:\n{e}" for r, e in enumerate(errors))
+    ranks.check(name)
 
 
 # --- one process -----------------------------------------------------------------------------------------------------

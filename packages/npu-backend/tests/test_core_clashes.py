@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import torchair
+from torchair.compiler.observers import warn_of_clashes
 from torchair.passes.core_clashes import clashes, communicates, report
 
 TOTAL = 40
@@ -22,6 +23,7 @@ def fused():
     """An operator that computes and communicates, known by its argument ``hcom`` as those of torch_npu are."""
     library = torch.library.Library("npu_of_this_test", "DEF")
     library.define("mm_all_reduce(Tensor x, str hcom) -> Tensor")
+    library.impl("mm_all_reduce", lambda x, hcom: x.clone(), "CompositeExplicitAutograd")
     yield torch.ops.npu_of_this_test.mm_all_reduce.default
     library._destroy()
 
@@ -170,44 +172,45 @@ def test_what_communicates(fused):
     assert not communicates(torch.ops.aten.relu.default)
 
 
-@pytest.fixture
-def groups(tmp_path):
-    """Two groups of one rank."""
-    import torch.distributed as dist
-
-    if dist.is_initialized():
-        pytest.skip("another test has a process group")
-    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
-    yield [dist.new_group([0]), dist.new_group([0])]
-    dist.destroy_process_group()
+def warned(call):
+    """What ``deadlock_check`` says."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        call()
+    return [str(w.message) for w in caught if "deadlock_check for ascend910b2" in str(w.message)]
 
 
-@pytest.mark.parametrize("mode", ["max-autotune", "npugraph_ex"])
 @pytest.mark.parametrize(("cores", "wanted"), [(32, 1), (24, 0)])
-def test_the_option_warns_with_lines(groups, mode, cores, wanted):
-    import torch.distributed._functional_collectives as functional
-
+def test_the_option_warns_with_lines(fused, cores, wanted):
     def fn(x, y):
         with torchair.scope.limit_core_num(12, cores):
             with torchair.scope.npu_stream_switch("left"):
-                a = functional.all_reduce(x, "sum", groups[0])
+                a = fused(x, "one")
             with torchair.scope.npu_stream_switch("right"):
-                b = functional.all_reduce(y, "sum", groups[1])
+                b = fused(y, "two")
         return a + b
 
     torch._dynamo.reset()
     config = torchair.CompilerConfig()
-    config.mode = mode
-    config.debug.deadlock_check = config.aclgraph_config.deadlock_check = True
+    config.mode = "npugraph_ex"
+    config.aclgraph_config.deadlock_check = True
     call = torch.compile(fn, backend=torchair.get_npu_backend(compiler_config=config), dynamic=False)
     x, y = torch.ones(3), torch.full((3,), 2.0)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        torch.testing.assert_close(call(x, y), x + y)
-    said = [str(w.message) for w in caught if "deadlock_check for ascend910b2" in str(w.message)]
+    said = warned(lambda: torch.testing.assert_close(call(x, y), x + y))
     assert len(said) == wanted
     if wanted:
         assert "[RESULT] 1 conflicting pairs" in said[0]
         assert "(32 AIVEC)" in said[0]
         assert "sum=64 > 48" in said[0]
         assert said[0].count("test_core_clashes.py") == 2
+
+
+@pytest.mark.parametrize(("mode", "option"), [("max-autotune", "debug"), ("npugraph_ex", "aclgraph_config")])
+def test_the_option_of_each_mode(mode, option):
+    sides = [(["_op_vectorcore_num", "_user_stream_label"], ["32", name]) for name in ("left", "right")]
+    gm = torch.fx.GraphModule(torch.nn.Module(), two(*sides))
+    config = torchair.CompilerConfig()
+    config.mode = mode
+    assert not warned(lambda: warn_of_clashes(config, gm, f"off, {mode}"))
+    getattr(config, option).deadlock_check = True
+    assert len(warned(lambda: warn_of_clashes(config, gm, f"on, {mode}"))) == 1

@@ -10,7 +10,7 @@ from torch import nn
 
 import torchair
 from tair_testing.compiling import compiled
-from tair_testing.ranks import WORLD, Cases, close, processes, shared_folder
+from tair_testing.ranks import WORLD, Cases, close, shared_folder
 
 case = CASES = Cases()
 
@@ -173,14 +173,7 @@ def saved_graphs():
 # --- two processes ---------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def ranks():
-    with processes(__file__) as made:
-        yield made
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_two_ranks(name, ranks):
-    errors = ranks.run(name)
-    assert not any(errors), "\n".join(f"rank {r}:\n{e}" for r, e in enumerate(errors))
+    ranks.check(name)

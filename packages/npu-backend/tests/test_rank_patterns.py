@@ -1,4 +1,10 @@
-"""Patterns of distributed models on real processes with gloo, compiled, against the unsharded model in eager mode."""
+"""Patterns of distributed models on real processes with gloo, compiled, against the unsharded model in eager mode.
+
+On two processes; on four and eight with ``TAIR_WHOLE=1``.
+"""
+
+import copy
+import os
 
 import pytest
 import torch
@@ -15,15 +21,24 @@ from torch.distributed.tensor.parallel import (
 )
 
 import torchair
+from ge_graph.errors import EngineError
 from tair_testing.compiling import compiled
-from tair_testing.ranks import WORLD, Cases, close, processes
+from tair_testing.ranks import WORLD as FEWEST
+from tair_testing.ranks import Cases, close
 
-case = CASES = Cases()
+case, large = Cases(), Cases()  # those of two ranks and more, and of four and more
+CASES = Cases()
+WHOLE = bool(os.environ.get("TAIR_WHOLE"))
 NEAR = {"rtol": 1e-5, "atol": 1e-5}
 
 
+def count():
+    """Ranks that carry out a case."""
+    return dist.get_world_size()
+
+
 def mesh(name="tp"):
-    return init_device_mesh("cpu", (WORLD,), mesh_dim_names=(name,))
+    return init_device_mesh("cpu", (count(),), mesh_dim_names=(name,))
 
 
 class Mlp(nn.Module):
@@ -68,10 +83,10 @@ def sequence_parallel():
     """Forward and backward."""
     whole, cut = sequence_pair()
     net = compiled(cut)
-    x = rows(2, 4, 8)
-    close(net(x.chunk(WORLD, 1)[dist.get_rank()]), whole(x), **NEAR)
+    x = rows(2, 8, 8)
+    close(net(x.chunk(count(), 1)[dist.get_rank()]), whole(x), **NEAR)
     whole.zero_grad(), cut.zero_grad()
-    for each, given in ((whole, x), (net, x.chunk(WORLD, 1)[dist.get_rank()])):
+    for each, given in ((whole, x), (net, x.chunk(count(), 1)[dist.get_rank()])):
         each(given).square().sum().backward()
     want = gradients(whole)
     for name, grad in gradients(cut).items():
@@ -101,12 +116,12 @@ class Expert(nn.Module):
 def expert_parallel():
     """Tokens travel to the rank of their expert and back, as many as the router says; none to some ranks."""
     torch.manual_seed(5)
-    experts = [Expert() for _ in range(WORLD)]
+    experts = [Expert() for _ in range(count())]
     mine, rank, group = experts[dist.get_rank()], dist.get_rank(), dist.group.WORLD
 
     def f(x, to):
         order = torch.argsort(to, stable=True)
-        sent = (to[:, None] == torch.arange(WORLD)).sum(0)
+        sent = (to[:, None] == torch.arange(count())).sum(0)
         received = torch.empty_like(sent)
         dist.all_to_all_single(received, sent)
         out, back = sent.tolist(), received.tolist()
@@ -119,7 +134,8 @@ def expert_parallel():
         torch._dynamo.config.patch(capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True),
         torch.no_grad(),
     ):
-        for to in (torch.tensor([0, 1, 1, 0, 1, 1]), torch.full((6,), rank), torch.zeros(6, dtype=torch.int64)):
+        few = torch.tensor([0, 1, 1, 0, count() - 1, 1])
+        for to in (few, torch.full((6,), rank), torch.zeros(6, dtype=torch.int64)):
             want = torch.stack([experts[e](row) for e, row in zip(to.tolist(), x)])
             close(compiled(f)(x, to), want, **NEAR)
 
@@ -137,14 +153,14 @@ def context_parallel():
 
     whole = [rows(2, 2, 8, 4) * (i + 1) for i in range(3)]
     want = nn.functional.scaled_dot_product_attention(*whole, is_causal=True)
-    own = [t.chunk(WORLD, 2)[rank].clone().requires_grad_() for t in whole]
+    own = [t.chunk(count(), 2)[rank].clone().requires_grad_() for t in whole]
     got = compiled(f)(*own)
-    close(got, want.chunk(WORLD, 2)[rank], **NEAR)
+    close(got, want.chunk(count(), 2)[rank], **NEAR)
     whole = [t.requires_grad_() for t in whole]
     nn.functional.scaled_dot_product_attention(*whole, is_causal=True).square().sum().backward()
     got.square().sum().backward()
     for mine, all_of_it in zip(own, whole):
-        close(mine.grad, all_of_it.grad.chunk(WORLD, 2)[rank], rtol=1e-4, atol=1e-4)
+        close(mine.grad, all_of_it.grad.chunk(count(), 2)[rank], rtol=1e-4, atol=1e-4)
 
 
 @case()
@@ -153,25 +169,115 @@ def pipeline_parallel():
     from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
     torch.manual_seed(5)
-    parts = [Mlp() for _ in range(WORLD)]
-    whole = nn.Sequential(*(Mlp() for _ in range(WORLD)))
+    parts = [Mlp() for _ in range(count())]
+    whole = nn.Sequential(*(Mlp() for _ in range(count())))
     for mine, theirs in zip(whole, parts):
         mine.load_state_dict(theirs.state_dict())
     rank = dist.get_rank()
     torch._dynamo.reset()
     net = torch.compile(parts[rank], backend=torchair.get_npu_backend())
-    stage = PipelineStage(net, rank, WORLD, torch.device("cpu"))
-    schedule = Schedule1F1B(stage, 4, loss_fn=lambda y, t: (y - t).square().sum())
-    x, target, losses = rows(8, 8), rows(8, 8) * 2, []
+    stage = PipelineStage(net, rank, count(), torch.device("cpu"))
+    batches = 2 * count()
+    schedule = Schedule1F1B(stage, batches, loss_fn=lambda y, t: (y - t).square().sum())
+    x, target, losses = rows(2 * batches, 8), rows(2 * batches, 8) * 2, []
     if rank == 0:
         schedule.step(x)
+    elif rank < count() - 1:
+        schedule.step()
     else:
         got = schedule.step(target=target, losses=losses)
         close(got, whole(x), **NEAR)
-    (whole(x) - target).square().sum().div(4).backward()
+    (whole(x) - target).square().sum().div(batches).backward()
     want = dict(whole[rank].named_parameters())
     for name, p in parts[rank].named_parameters():
         close(p.grad, want[name].grad, rtol=1e-4, atol=1e-4)
+
+
+@case()
+def pipeline_interleaved():
+    """Two stages on each rank, not next to each other."""
+    from torch.distributed.pipelining import PipelineStage, ScheduleInterleaved1F1B
+
+    torch.manual_seed(5)
+    whole = nn.Sequential(*(Mlp() for _ in range(2 * count())))
+    mine = {n: copy.deepcopy(whole[n]) for n in (dist.get_rank(), dist.get_rank() + count())}
+    torch._dynamo.reset()
+    nets = {n: torch.compile(part, backend=torchair.get_npu_backend()) for n, part in mine.items()}
+    stages = [PipelineStage(net, n, 2 * count(), torch.device("cpu")) for n, net in nets.items()]
+    batches = 2 * count()
+    schedule = ScheduleInterleaved1F1B(stages, batches, loss_fn=lambda y, t: (y - t).square().sum())
+    x, target = rows(2 * batches, 8), rows(2 * batches, 8) * 2
+    last = dist.get_rank() == count() - 1
+    got = schedule.step(*[x] if dist.get_rank() == 0 else [], **{"target": target, "losses": []} if last else {})
+    if last:
+        close(got, whole(x), **NEAR)
+    (whole(x) - target).square().sum().div(batches).backward()
+    for n, part in mine.items():
+        for p, want in zip(part.parameters(), whole[n].parameters()):
+            close(p.grad, want.grad, rtol=1e-4, atol=1e-4)
+
+
+@case(False, name="data_parallel")
+@case(True, name="data_parallel_with_compiled_autograd")
+def data_parallel(whole_backward):
+    """``DistributedDataParallel``: gradients are the mean over the ranks."""
+    whole, cut = pair()
+    torch._dynamo.reset()
+    net = torch.compile(nn.parallel.DistributedDataParallel(cut), backend=torchair.get_npu_backend())
+    inputs = [rows(3, 8) + r for r in range(count())]
+    with torch._dynamo.config.patch(compiled_autograd=whole_backward):
+        net(inputs[dist.get_rank()]).square().sum().backward()
+    sum(whole(x).square().sum() for x in inputs).div(count()).backward()
+    for mine, theirs in zip(cut.parameters(), whole.parameters()):
+        close(mine.grad, theirs.grad, rtol=1e-4, atol=1e-4)
+
+
+class Decoder(nn.Module):
+    """One layer with a cache of keys and values; heads of the rank only."""
+
+    def __init__(self, heads=8):
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(32, 32) for _ in range(4))
+        self.register_buffer("keys", torch.zeros(2, heads, 6, 4))
+        self.register_buffer("values", torch.zeros(2, heads, 6, 4))
+
+    def forward(self, x, at):
+        q, k, v = (m(x).unflatten(-1, (-1, 4)).transpose(1, 2) for m in (self.q, self.k, self.v))
+        self.keys.index_copy_(2, at, k)
+        self.values.index_copy_(2, at, v)
+        mask = torch.arange(6) <= at[:, None]
+        y = nn.functional.scaled_dot_product_attention(q, self.keys, self.values, attn_mask=mask)
+        return self.o(y.transpose(1, 2).flatten(2))
+
+
+@case(torch.float32, 1e-5, name="decode_loop")
+@case(torch.bfloat16, 5e-2, name="decode_loop_bfloat16")
+def decode_loop(dtype, tolerance):
+    """Three tokens at once, then one at a time; each rank has the cache of its heads."""
+    torch.manual_seed(5)
+    whole, cut = Decoder().to(dtype), Decoder(8 // count()).to(dtype)
+    cut.load_state_dict({n: v for n, v in whole.state_dict().items() if n not in ("keys", "values")}, strict=False)
+    plan = {name: ColwiseParallel() for name in ("q", "k", "v")} | {"o": RowwiseParallel()}
+    parallelize_module(cut, mesh(), plan)
+    net, at = compiled(cut), 0
+    with torch.no_grad():
+        for length in (3, 1, 1, 1):
+            x, places = rows(2, length, 32).to(dtype), torch.arange(at, at + length)
+            close(net(x, places), whole(x, places), rtol=tolerance, atol=tolerance)
+            at += length
+
+
+@case()
+def splits_of_other_sizes():
+    """Rank r sends r + s elements to rank s, so one pair has none."""
+    rank = dist.get_rank()
+    sends = [rank + s for s in range(count())]
+
+    def f(x):
+        return fc.all_to_all_single(x, sends, sends, dist.group.WORLD) * 2
+
+    given = [[torch.full((r + s,), 10.0 * r + s) for s in range(count())] for r in range(count())]
+    close(compiled(f)(torch.cat(given[rank])), torch.cat([given[s][rank] for s in range(count())]) * 2)
 
 
 @case()
@@ -183,16 +289,73 @@ def fully_sharded():
     fully_shard(cut, mesh=mesh("dp"))
     torch._dynamo.reset()
     net = torch.compile(cut, backend=torchair.get_npu_backend())
-    inputs = [rows(3, 8) + r for r in range(WORLD)]
+    inputs = [rows(3, 8) + r for r in range(count())]
     optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (whole, cut)]
     for _ in range(2):
         net(inputs[dist.get_rank()]).square().sum().backward()
-        sum(whole(x).square().sum() for x in inputs).div(WORLD).backward()
+        sum(whole(x).square().sum() for x in inputs).div(count()).backward()
         for each in optimizers:
             each.step()
             each.zero_grad()
     for (_, mine), (_, theirs) in zip(cut.named_parameters(), whole.named_parameters()):
         close(mine.full_tensor(), theirs, rtol=1e-4, atol=1e-4)
+
+
+@large()
+def tensor_parallel_and_fully_sharded():
+    """A mesh of two dimensions: linears are cut over one, what is left of each parameter over the other."""
+    from torch.distributed.fsdp import fully_shard
+
+    grid = init_device_mesh("cpu", (2, count() // 2), mesh_dim_names=("dp", "tp"))
+    whole, cut = pair()
+    parallelize_module(cut, grid["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    fully_shard(cut, mesh=grid["dp"])
+    torch._dynamo.reset()
+    net = torch.compile(cut, backend=torchair.get_npu_backend())
+    inputs = [rows(3, 8) + r for r in range(2)]
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (whole, cut)]
+    for _ in range(2):
+        net(inputs[grid["dp"].get_local_rank()]).square().sum().backward()
+        sum(whole(x).square().sum() for x in inputs).div(2).backward()
+        for each in optimizers:
+            each.step()
+            each.zero_grad()
+    for (_, mine), (_, theirs) in zip(cut.named_parameters(), whole.named_parameters()):
+        close(mine.full_tensor(), theirs, rtol=1e-4, atol=1e-4)
+
+
+class Mixture(nn.Module):
+    """An MLP, then eight experts of which a token takes two; ``group`` shares the experts out."""
+
+    def __init__(self):
+        super().__init__()
+        self.mlp, self.router = Mlp(), nn.Linear(8, 8)
+        self.experts = nn.ModuleList(Expert() for _ in range(8))
+        self.first, self.group = 0, None
+
+    def forward(self, x):
+        x = x + self.mlp(x)
+        weights, chosen = self.router(x).softmax(-1).topk(2)
+        total = torch.zeros_like(x)
+        for i, expert in enumerate(self.experts):
+            total = total + expert(x) * (weights * (chosen == self.first + i)).sum(-1, keepdim=True)
+        return x + (total if self.group is None else fc.all_reduce(total, "sum", self.group))
+
+
+@large(torch.float32, 1e-5, name="tensor_and_expert_parallel")
+@large(torch.bfloat16, 5e-2, name="tensor_and_expert_parallel_bfloat16")
+def tensor_and_expert_parallel(dtype, tolerance):
+    grid = init_device_mesh("cpu", (2, count() // 2), mesh_dim_names=("tp", "ep"))
+    whole, cut = pair(Mixture)
+    whole, cut = whole.to(dtype), cut.to(dtype)
+    parallelize_module(cut.mlp, grid["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    cut.group = grid["ep"].get_group()
+    each = 8 // cut.group.size()
+    cut.first = each * cut.group.rank()
+    cut.experts = cut.experts[cut.first : cut.first + each]
+    x = rows(5, 8).to(dtype)
+    with torch.no_grad():
+        close(compiled(cut)(x), whole(x), rtol=tolerance, atol=tolerance)
 
 
 @case()
@@ -206,23 +369,40 @@ def a_rank_that_never_comes():
         return fc.all_reduce(x, "sum", group) * 2
 
     if dist.get_rank() == 0:
-        with pytest.raises(
-            Exception, match=r"(?is)HcomAllReduce.*(timed out|timeout)|(timed out|timeout).*HcomAllReduce"
-        ):
+        with pytest.raises(EngineError, match=r"(?is)GE4005.*HcomAllReduce.*(timed out|timeout)") as caught:
             compiled(f)(torch.ones(3))
+        assert "this is rank 0; rank 1 did not come" in str(caught.value)
+        assert f"{__file__}:" in str(caught.value)
 
 
-# --- two processes ---------------------------------------------------------------------------------------------------
+@case()
+def ranks_in_other_collectives():
+    """Each says where the other stands."""
+    from datetime import timedelta
+
+    group = dist.new_group([0, 1], timeout=timedelta(seconds=2))
+
+    def gathers(x):
+        return fc.all_gather_tensor(x, 0, group) * 2
+
+    def adds(x):
+        return fc.all_reduce(x, "sum", group) * 2
+
+    if (rank := dist.get_rank()) < 2:
+        with pytest.raises(EngineError, match="GE4005") as caught:
+            compiled(gathers if rank else adds)(torch.ones(100 if rank else 3))
+        there = f"{(gathers, adds)[rank].__code__.co_filename}:{(gathers, adds)[rank].__code__.co_firstlineno + 1}"
+        other = f"rank {1 - rank} failed in {'HcomAllReduce' if rank else 'HcomAllGather'} at {there}"
+        assert other in str(caught.value), caught.value
 
 
-@pytest.fixture(scope="module")
-def ranks():
-    with processes(__file__) as made:
-        yield made
+# --- processes -------------------------------------------------------------------------------------------------------
+
+CASES.update(case | large)
+RUNS = [(n, name) for n in (FEWEST, 4, 8)[: 3 if WHOLE else 1] for name in (CASES if n > FEWEST else case)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
-def test_two_ranks(name, ranks):
-    errors = ranks.run(name)
-    assert not any(errors), "\n".join(f"rank {r}:\n{e}" for r, e in enumerate(errors))
+@pytest.mark.parametrize(("ranks", "name"), RUNS, indirect=["ranks"], scope="module", ids=lambda v: str(v))
+def test_ranks(name, ranks):
+    ranks.check(name)

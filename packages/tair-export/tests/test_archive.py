@@ -1,5 +1,6 @@
 """What lies on disk: names, checksums, atomic saves, damage."""
 
+import hashlib
 import json
 import os
 import random
@@ -8,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -532,3 +534,104 @@ def test_no_pickle_in_the_package():
             assert "import pickle" not in text
             assert "eval(" not in text
             assert "allow_pickle=True" not in text
+
+
+# --- many ranks ------------------------------------------------------------------------------------------------------
+
+
+def save_ranks(root, make, count, same=1):
+    """Archives of ``count`` ranks, of which ``same`` after one another have equal weights."""
+    for index in range(count):
+        write_graph(make(seed=index // same).captured, root, Rank(index, count))
+
+
+@pytest.fixture
+def no_inline(monkeypatch):
+    monkeypatch.setattr(export.weight_files, "RANKS_INLINE_BYTES", 0)
+
+
+def test_equal_weights_of_eight_ranks_are_one_file(tmp_path, make, no_inline):
+    """What lies on the disk is each different weight once, and a graph and a manifest for each rank."""
+    save_ranks(tmp_path / "own", make, 8)
+    save_ranks(tmp_path / "same", make, 8, same=8)
+    save_ranks(tmp_path / "half", make, 8, same=4)
+    stored = {p.name: p for p in (tmp_path / "half" / "weights").iterdir()}
+    assert len(stored) == 4
+    assert all(hashlib.sha256(p.read_bytes()).hexdigest() == name for name, p in stored.items())
+    one = 4 * (4 * 8 + 8)  # bytes of the weights of one rank
+    for folder, count in (("own", 8), ("same", 1), ("half", 2)):
+        assert sum(p.stat().st_size for p in (tmp_path / folder / "weights").iterdir()) == count * one
+    for index in range(8):
+        model = CompiledModel.load_graph(tmp_path / "half", rank=Rank(index, 8))
+        np.testing.assert_allclose(model(X)["y"], make(seed=index // 4).expected(X), rtol=1e-5)
+
+
+def test_a_folder_of_ranks_may_be_moved(tmp_path, make, no_inline):
+    save_ranks(tmp_path / "a", make, 2, same=2)
+    (tmp_path / "a").rename(tmp_path / "b")
+    for index in range(2):
+        np.testing.assert_allclose(
+            CompiledModel.load_graph(tmp_path / "b", rank=Rank(index, 2))(X)["y"], make().expected(X), rtol=1e-5
+        )
+
+
+@pytest.mark.parametrize("verify", [True, "fast", "auto"])
+def test_a_shared_weight_that_was_changed_or_is_missing_is_refused_on_every_rank(tmp_path, make, no_inline, verify):
+    save_ranks(tmp_path, make, 2, same=2)
+    weight = max((tmp_path / "weights").iterdir(), key=lambda p: p.stat().st_size)
+    whole = weight.read_bytes()
+    for damage in (bytes([whole[0] ^ 1]) + whole[1:], whole[:-4], None):
+        weight.unlink() if damage is None else weight.write_bytes(damage)
+        for index in range(2):
+            with pytest.raises(ArchiveError, match=rf"GE5023.*{weight.name}"):
+                CompiledModel.load_graph(tmp_path, rank=Rank(index, 2), verify=verify)
+
+
+def test_a_shared_weight_goes_with_the_last_rank_that_lists_it(tmp_path, make, no_inline):
+    """A rank that is saved anew leaves what the others need."""
+    save_ranks(tmp_path, make, 2, same=2)
+    first = {p.name for p in (tmp_path / "weights").iterdir()}
+    write_graph(make(seed=5).captured, tmp_path, Rank(0, 2))
+    both = {p.name for p in (tmp_path / "weights").iterdir()}
+    assert first < both
+    np.testing.assert_allclose(
+        CompiledModel.load_graph(tmp_path, rank=Rank(1, 2))(X)["y"], make().expected(X), rtol=1e-5
+    )
+    manifest = tmp_path / "rank_0" / "compiled_graph0.manifest.json"
+    kept = manifest.read_bytes()
+    manifest.write_bytes(b"{")  # nobody knows what it lists
+    write_graph(make(seed=5).captured, tmp_path, Rank(1, 2))
+    assert {p.name for p in (tmp_path / "weights").iterdir()} == both
+    manifest.write_bytes(kept)
+    write_graph(make().captured, tmp_path, Rank(1, 2))
+    write_graph(make(seed=5).captured, tmp_path, Rank(1, 2))
+    assert {p.name for p in (tmp_path / "weights").iterdir()} == both - first
+    for index in range(2):
+        np.testing.assert_allclose(
+            CompiledModel.load_graph(tmp_path, rank=Rank(index, 2))(X)["y"], make(seed=5).expected(X), rtol=1e-5
+        )
+
+
+def test_small_weights_of_ranks_are_part_of_their_graphs(tmp_path, make):
+    save_ranks(tmp_path, make, 2)
+    assert not (tmp_path / "weights").exists()
+
+
+def test_states_of_ranks_are_shared_too(tmp_path, make, no_inline):
+    """They begin alike, and each process has its own."""
+    for index in range(2):
+        write_graph(make(state=True).captured, tmp_path, Rank(index, 2))
+    assert len([*(tmp_path / "weights").iterdir()]) == 3
+    models = [CompiledModel.load_graph(tmp_path, rank=Rank(index, 2)) for index in range(2)]
+    models[0](X)
+    np.testing.assert_allclose(models[1](X)["y"], make(state=True).expected(X, 1), rtol=1e-5)
+
+
+def test_equal_weights_of_one_rank_are_one_file(tmp_path, make, no_inline):
+    captured = make().captured
+    copy = captured.weights["p_b"]
+    captured.weights = {**captured.weights, "p_b": replace(copy, data=lambda: np.zeros(32, np.uint8)),
+                        "p_w": replace(captured.weights["p_w"], data=lambda: np.zeros(128, np.uint8))}  # fmt: skip
+    write_graph(captured, tmp_path, Rank(0, 2))
+    CompiledModel.load_graph(tmp_path, rank=Rank(0, 2))
+    assert len([*(tmp_path / "weights").iterdir()]) == 2, "of other sizes"

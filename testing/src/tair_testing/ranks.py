@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -63,7 +64,7 @@ def close(got: Any, want: Any, **tolerance: float) -> None:
     torch.testing.assert_close(values(got), values(want), **(tolerance or {"rtol": 0, "atol": 0}))
 
 
-def _rank(file: str, rank: int, folder: str, asked: Connection) -> None:
+def _rank(file: str, rank: int, world: int, folder: str, asked: Connection) -> None:
     """One of the processes: a gloo group on the files of the folder, then one case after another."""
     global _folder
     _folder = Path(folder)
@@ -76,7 +77,7 @@ def _rank(file: str, rank: int, folder: str, asked: Connection) -> None:
         "gloo",
         init_method=f"file://{folder}/store",
         rank=rank,
-        world_size=WORLD,
+        world_size=world,
         timeout=timedelta(seconds=SECONDS // 2),
     )
     sys.path.insert(0, str(Path(file).parent))
@@ -95,17 +96,23 @@ def _rank(file: str, rank: int, folder: str, asked: Connection) -> None:
 
 
 class Ranks:
-    """The processes; new ones after a failure, which may leave them waiting for each other."""
+    """The processes; new ones after a failure, which may leave them waiting for each other.
 
-    def __init__(self, file: str) -> None:
-        self.file = file
+    Args:
+        file: The test file, with ``CASES``.
+        world: Number of processes.
+    """
+
+    def __init__(self, file: str, world: int = WORLD) -> None:
+        self.file, self.world = file, world
         self.started: list[tuple[Any, Connection]] = []
 
     def start(self) -> None:
         self.folder = tempfile.TemporaryDirectory()
-        for rank in range(WORLD):
+        for rank in range(self.world):
             here, there = multiprocessing.Pipe()
-            process = warm.FORKS.Process(target=_rank, args=(self.file, rank, self.folder.name, there), daemon=True)
+            args = (self.file, rank, self.world, self.folder.name, there)
+            process = warm.FORKS.Process(target=_rank, args=args, daemon=True)
             process.start()
             there.close()
             self.started.append((process, here))
@@ -123,21 +130,28 @@ class Ranks:
         if not self.started:
             self.start()
         errors = []
+        end = time.monotonic() + 2 * SECONDS
         try:
             for _, rank in self.started:
                 rank.send(name)
-            errors = [rank.recv() if rank.poll(2 * SECONDS) else "no answer" for _, rank in self.started]
+            for _, rank in self.started:
+                errors.append(rank.recv() if rank.poll(max(end - time.monotonic(), 0)) else "no answer")
         except (EOFError, OSError):
             errors = ["a process ended"]
         if any(errors):
             self.stop()
         return errors
 
+    def check(self, name: str) -> None:
+        """Carry out a case on all ranks; AssertionError with the traceback of each that fails."""
+        errors = self.run(name)
+        assert not any(errors), "\n".join(f"rank {r}:\n{e}" for r, e in enumerate(errors))
+
 
 @contextlib.contextmanager
-def processes(file: str) -> Iterator[Ranks]:
+def processes(file: str, world: int = WORLD) -> Iterator[Ranks]:
     """The processes of a test file, ended after the block."""
-    made = Ranks(file)
+    made = Ranks(file, world)
     try:
         yield made
     finally:

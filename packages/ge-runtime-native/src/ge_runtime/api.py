@@ -81,7 +81,11 @@ def boxed(executable: Executable, *, guarded: bool) -> Callable[[list[Any]], lis
 
 @runtime_checkable
 class Engine(Protocol):
-    """Something that runs GE graphs; found through the entry points ``ge_runtime.engines``."""
+    """Something that runs GE graphs; found through the entry points ``ge_runtime.engines``.
+
+    May have a method ``opened_groups(groups, seconds)``: a context in which the process groups that a graph names
+    exist, made together with the other processes of each.
+    """
 
     @property
     def name(self) -> str:

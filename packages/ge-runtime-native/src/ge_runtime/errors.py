@@ -84,9 +84,9 @@ def bad_input(what: str) -> EngineError:
     return _error("GE4004", what)
 
 
-def kernel_failed(node: Node, operands: str, error: BaseException) -> EngineError:
-    """GE4005: a kernel raised while the graph ran."""
-    text = f"{node.op} failed on ({operands}): {type(error).__name__}: {error}"
+def kernel_failed(node: Node, operands: str, error: BaseException, others: str = "") -> EngineError:
+    """GE4005: a kernel raised while the graph ran; ``others`` is what other ranks say of a collective."""
+    text = f"{node.op} failed on ({operands}): {type(error).__name__}: {error}{others}"
     return _error("GE4005", text, where=origin(node))
 
 

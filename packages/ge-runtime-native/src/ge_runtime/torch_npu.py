@@ -185,7 +185,7 @@ def _communicator(name: str) -> str:
 
     Errors: EngineError GE4011 if there is no such group, or it has no HCCL.
     """
-    from ge_runtime.cpu.kernels.collectives import group_of
+    from ge_runtime.cpu.groups import group_of
 
     group = group_of(name)
     try:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from torchair.compiler.backend import Backend, NpuFxCompiler, compile_with
-from torchair.config.compiler_config import GraphExConfig, captured_config, captured_from
+from torchair.config.compiler_config import CompilerConfig, GraphExConfig, captured_config, captured_from
 from torchair.names import door
 from torchair.npu_fx_compiler import (
     _CompiledFxArtifacts,
@@ -33,7 +33,7 @@ class _NpuFxCompiler(NpuFxCompiler):
     returns as text: ``get_code`` of the graph.
     """
 
-    def __init__(self, config: GraphExConfig | None = None, *, gears: Any = None) -> None:
+    def __init__(self, config: GraphExConfig | CompilerConfig | None = None, *, gears: Any = None) -> None:
         super().__init__(captured_from(config, None), gears=gears)
 
     def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:

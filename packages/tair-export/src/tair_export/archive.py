@@ -13,12 +13,15 @@ are not compared for that, since saving a model twice gives the same bytes, and 
 attempt is in vain only if a commit ended during it. After a few the reader takes part in the writers' lock, with which
 no commit can end, so that attempt is the last.
 
-Files that do not belong to an archive, such as those of other ranks, are left alone.
+Files that do not belong to an archive, such as those of other ranks, are left alone. Weight files that several ranks
+list are named after their content, so whoever commits puts the same bytes in the same place; one goes with the last
+manifest that lists it.
 
 Layout, by kind (``<r>`` is the rank where there are several processes, else nothing):
 
 * export: ``<name><r>.air``, ``<name><r>.manifest.json``, ``[rank_<r>/]dynamo.pbtxt``, ``[rank_<r>/]<parameter>``
-* graph: ``[rank_<r>/]compiled_graph<r>.air``, its manifest, ``[rank_<r>/]weights/<parameter>``
+* graph: ``[rank_<r>/]compiled_graph<r>.air``, its manifest, ``weights/<parameter>``; of several ranks
+  ``weights/<SHA-256>``
 """
 
 from __future__ import annotations
@@ -231,7 +234,7 @@ class Writer:
                 raise
             flush_folder(target.parent)
             _settle(self.root, staged, {f.name for f in files})
-            _drop_stale(self.root, old, {f.name for f in files})
+            _drop_stale(self.root, old, {f.name for f in files}, target)
             _drop_abandoned(self.root, self.layout)
         return target
 
@@ -357,20 +360,36 @@ def _settle(root: Path, staged: Path, names: set[str]) -> None:
     shutil.rmtree(staged)
 
 
-def _drop_stale(root: Path, old: Mapping[str, Mapping[str, Any]], new: set[str]) -> None:
+def _drop_stale(root: Path, old: Mapping[str, Mapping[str, Any]], new: set[str], manifest: Path) -> None:
     """Remove what the last archive had and this one lacks, where the file is the one that was written then.
 
-    A manifest may come from others and list what is none of its business. So nothing behind a link goes, and no file
-    whose content is another one than the manifest says.
+    A manifest may come from others and list what is none of its business. So nothing behind a link goes, no file whose
+    content is another one than the manifest says, and none that another rank lists.
     """
     base = root.resolve()
-    for name, entry in old.items():
+    stale = {name: entry for name, entry in old.items() if name not in new}
+    for name in _listed_elsewhere(root, manifest, set(stale)):
+        del stale[name]
+    for name, entry in stale.items():
         path = root / name
-        if name in new or path.is_symlink():
+        if path.is_symlink():
             continue
         with contextlib.suppress(OSError):
             if path.parent.resolve().is_relative_to(base) and _is_written(path, entry):
                 path.unlink()
+
+
+def _listed_elsewhere(root: Path, manifest: Path, names: set[str]) -> set[str]:
+    """Which files other archives of a root list; all, if one of their manifests cannot be read."""
+    found: set[str] = set()
+    for path in (p for form in (f"*{SUFFIX}", f"rank_*/*{SUFFIX}") for p in root.glob(form)) if names else ():
+        if path == manifest or path.name.startswith("."):
+            continue
+        try:
+            found |= names & {f["name"] for f in read_manifest(path)["files"]}
+        except ArchiveError:
+            return names
+    return found
 
 
 def _is_written(path: Path, entry: Mapping[str, Any]) -> bool:

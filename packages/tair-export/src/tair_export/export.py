@@ -100,7 +100,8 @@ def save_graph(
 def write_graph(captured: CapturedModel, path: str | os.PathLike[str], rank: Rank | None = None) -> Path:
     """Write the tree of ``save_graph``.
 
-    Weights up to 64 MiB in all are part of the graph file, above that each has a file.
+    Weights up to 64 MiB in all are part of the graph file, above that each has a file. Of several ranks it is 1 MiB,
+    and files are named after their content: weights that are equal on many ranks are one file.
 
     Args:
         captured: The model; its graph is changed, so it is written once.
@@ -112,9 +113,8 @@ def write_graph(captured: CapturedModel, path: str | os.PathLike[str], rank: Ran
     """
     rank = current() if rank is None else rank
     layout = manifest.graph_layout(rank)
-    return _write(
-        captured, path_of(path), layout, rank, weight_files.GRAPH_INLINE_BYTES, lambda file: file, {}, "graph"
-    )
+    inline_bytes = weight_files.GRAPH_INLINE_BYTES if rank.alone else weight_files.RANKS_INLINE_BYTES
+    return _write(captured, path_of(path), layout, rank, inline_bytes, lambda file: file, {}, "graph")
 
 
 def write_export(
@@ -190,7 +190,10 @@ def _write(
     inline = sum(w.bytes for w in read.values()) <= inline_bytes
     states = {w.name: w for w in captured.states.values()}
     named = ([] if inline else list(read)) + [n for n in states if n not in read or inline]
-    files = manifest.file_names(sorted(named), layout.weights)
+    if layout.shared:
+        files = weight_files.content_names([read[n] if n in read else states[n] for n in sorted(named)], layout.weights)
+    else:
+        files = manifest.file_names(sorted(named), layout.weights)
     outside = {} if inline else {name: files[name] for name in read}
     constants = weight_files.place(graph, captured.weights, outside, path_of)
     _number_inputs(graph, captured.signature)
@@ -199,9 +202,10 @@ def _write(
     verify(graph)
     written = {name: read[name] if name in outside else states[name] for name in files}
     written = {name: w for name, w in written.items() if w.bytes or name in states}
+    own = {name: list(ranks) for name, ranks in captured.groups.items() if rank.index in ranks}
     with archive.reported("the archive cannot be written", root), Writer(root, layout) as writer:
-        for name, weight in written.items():
-            writer.add(files[name], [weight.data().data])
+        for file, weight in {files[name]: weight for name, weight in written.items()}.items():
+            writer.add(file, [weight.data().data])
         writer.add(layout.graph, _limited(to_chunks(graph), graph.name))
         if kind == "export":
             writer.add(manifest.under(layout.others, "dynamo.pbtxt"), [to_pbtxt(graph).encode()])
@@ -210,6 +214,7 @@ def _write(
         return writer.commit(
             {
                 "device": captured.device,
+                **({"groups": own} if own else {}),
                 "kind": kind,
                 "rank": [rank.index, rank.count],
                 "signature": to_json(captured.signature),

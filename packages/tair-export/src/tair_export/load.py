@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,9 +16,10 @@ from ge_graph.cost import MemoryAnalysis, cost_analysis, memory_analysis
 from ge_graph.dtypes import DataType
 from ge_graph.errors import ArchiveError
 from ge_graph.ir import Graph, Literal
-from ge_runtime.api import Executable
+from ge_runtime.api import Engine, Executable
 from ge_runtime.discovery import choose
-from tair_export import errors, signature, tensors
+from ge_runtime.errors import no_group
+from tair_export import errors, manifest, signature, tensors
 from tair_export.archive import Archive, Authenticate, Verify, open_archive
 from tair_export.export import path_of, save_graph
 from tair_export.ranks import Rank, current
@@ -36,7 +39,13 @@ class CompiledModel:
         graph: The graph.
         states: Buffers that the model writes, by name. They begin with the values saved and live as long as this
             object; a process that loads the archive has its own.
+        rank: Which of the processes that saved the model this graph is for.
+        groups: Communication groups that the graph names, with the ranks of each, in order.
     """
+
+    rank = Rank(0, 1)
+    groups: Mapping[str, Sequence[int]] = MappingProxyType({})
+    _engine: Engine | None = None
 
     def __init__(
         self, graph: Graph, contract: Signature, executable: Executable, states: Mapping[str, Any], name: str = ""
@@ -129,11 +138,42 @@ class CompiledModel:
         )  # fmt: skip
         graph, contract = read_graph(archive)
         states = _states(archive)
+        groups = manifest.groups(archive.manifest, archive.path)
         wanted = str(archive.manifest.get("device", "cpu")) if device is None else device
         engine = choose(wanted)
         executable = engine.compile(graph, dict(options or {}))
         live = {name: engine.place(value) for name, value in states.items()}
-        return CompiledModel(graph, contract, executable, live, archive.path.name)
+        model = CompiledModel(graph, contract, executable, live, archive.path.name)
+        model.groups, model._engine = groups, engine
+        model.rank = Rank(*archive.manifest["rank"]) if groups else Rank(0, 1)
+        return model
+
+    @contextlib.contextmanager
+    def opened_groups(self, seconds: float = 300.0) -> Iterator[None]:
+        """Inside, the process groups that the graph names exist, made with the other processes that torchrun started.
+
+        Nothing happens for a graph without groups, or on an engine that knows no processes. Groups that the process has
+        already are taken; what was made here goes with the block.
+
+        Args:
+            seconds: How long this process waits for another, for the groups and in each collective.
+
+        Errors: EngineError GE4011 if the processes do not find each other, if this process has another rank than the
+        graph, or if there are more or fewer processes than saved the model.
+        """
+        opened = getattr(self._engine, "opened_groups", None)
+        if not self.groups or opened is None:
+            yield
+            return
+        now = current()
+        if now != self.rank:
+            raise no_group(
+                next(iter(self.groups)),
+                f"the graph is for rank {self.rank.index} of {self.rank.count}, this process is rank {now.index} of "
+                f"{now.count}",
+            )
+        with opened(self.groups, seconds):
+            yield
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run.

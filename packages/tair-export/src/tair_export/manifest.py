@@ -37,12 +37,14 @@ class Layout:
         graphs: Folder of those two, empty for the root.
         others: Folder of the readable graph.
         weights: Folder of the weight files.
+        shared: Whether weight files are named after their content, so that the ranks' equal ones are one.
     """
 
     name: str
     graphs: str
     others: str
     weights: str
+    shared: bool = False
 
     @property
     def graph(self) -> str:
@@ -60,7 +62,7 @@ def export_layout(name: str, rank: Rank) -> Layout:
 
 def graph_layout(rank: Rank) -> Layout:
     """The tree of ``save_graph``."""
-    return Layout(f"compiled_graph{rank.suffix}", rank.folder, rank.folder, under(rank.folder, "weights"))
+    return Layout(f"compiled_graph{rank.suffix}", rank.folder, rank.folder, "weights", not rank.alone)
 
 
 def under(folder: str, name: str) -> str:
@@ -266,3 +268,27 @@ def weights(manifest: Mapping[str, Any], path: Path) -> Iterator[Listed]:
         if expected != size:
             raise errors.weight(name, f"{dtype.name}{list(fixed)} takes {expected} bytes, '{file}' has {size}", path)
         yield Listed(name, dtype, fixed, file)
+
+
+def groups(manifest: Mapping[str, Any], path: Path) -> dict[str, tuple[int, ...]]:
+    """The communication groups that a graph names, with the ranks of each, in order; empty if it names none.
+
+    Raises:
+        ArchiveError: GE5021 if they are none, or rank or count of the archive do not fit to them.
+    """
+    listed, rank = manifest.get("groups", {}), manifest.get("rank")
+    if not listed and isinstance(listed, dict):
+        return {}
+    pair = rank if isinstance(rank, list) and len(rank) == 2 and all(type(n) is int for n in rank) else [0, 0]
+    index, count = pair
+    if not 0 <= index < count or not isinstance(listed, dict):
+        raise errors.bad_manifest(f"groups {str(listed)[:80]} of rank {str(rank)[:40]}", path)
+    found = {}
+    for name, ranks in listed.items():
+        numbers = isinstance(ranks, list) and len(ranks) <= count and all(type(n) is int for n in ranks)
+        if not numbers or len({*ranks}) < len(ranks) or not all(0 <= n < count for n in ranks):
+            raise errors.bad_manifest(f"group {str(name)[:80]!r} has the ranks {str(ranks)[:80]}", path)
+        if index not in ranks:
+            raise errors.bad_manifest(f"rank {index} is not in the group {str(name)[:80]!r} of its graph", path)
+        found[name] = tuple(ranks)
+    return found

@@ -75,6 +75,7 @@ def command(
     iterations: Annotated[
         int | None, typer.Option(min=1, help="Measure so many runs, and print times, no results.")
     ] = None,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds that a process of several waits for another.")] = 300,
     warm_up: Annotated[
         int | None, typer.Option(min=0, help="With --iterations: runs before them that do not count, by default 3.")
     ] = None,
@@ -84,6 +85,10 @@ def command(
     tair-run saved --info
     tair-run saved --inputs x.npy --inputs y.npy --output results
     tair-run saved --random --size s0=128 --iterations 100 --json
+    torchrun --nproc-per-node 8 --no-python tair-run saved -i 'x{rank}.npy' -o results
+
+    Where several processes saved a graph with collectives, each of as many processes runs the graph of its rank: {rank}
+    in an input is its number, and its results are in rank_<r>.
     """
     needs: list[tuple[str, bool, dict[str, Any]]] = [
         ("--random", random, {"--size": size, "--below": below, "--seed": seed}),
@@ -106,14 +111,18 @@ def command(
             return
         model = CompiledModel.load_graph(archive, verify=mode, device=device, rank=which, authenticate=authenticate)
         given = [*(inputs or ()), *(rest or ())]
+        if model.groups:
+            given = [text.replace("{rank}", str(which.index)) for text in given]
         if random:
             values = _random(model.signature, given, size or (), 2 if below is None else below, seed or 0)
         else:
             values = read_inputs(model.signature, given)
-        if iterations is not None:
-            _show_times(model, values, 3 if warm_up is None else warm_up, iterations, as_json)
-            return
-        _report(call(model, values), output, as_json)
+        with model.opened_groups(timeout):
+            if iterations is not None:
+                _show_times(model, values, 3 if warm_up is None else warm_up, iterations, as_json)
+                return
+            result = call(model, values)
+        _report(result, output if output is None or not model.groups else output / which.folder, as_json)
     except (GeError, OSError, ValueError) as error:
         typer.echo(block(f"tair-run: {error}"), err=True)
         raise typer.Exit(1) from error

@@ -1,12 +1,13 @@
 """Weights: written from the model's own memory, mapped when read.
 
-A tensor that many parameters share is one constant and one file. What is not row-major in memory is copied when its
-turn comes, one tensor at a time.
+A tensor that many parameters share is one constant and one file; equal weights of several ranks are one file too. What
+is not row-major in memory is copied when its turn comes, one tensor at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +26,8 @@ from tair_export.archive import Archive
 # parse in a fraction of a second (a larger graph is better mapped than copied).
 EXPORT_INLINE_BYTES: Final = (2 << 30) - (200 << 20)
 GRAPH_INLINE_BYTES: Final = 64 << 20
+# What a graph file holds is no file that ranks could share, so little of it is.
+RANKS_INLINE_BYTES: Final = 1 << 20
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -59,6 +62,11 @@ def distinct(weights: Mapping[str, Weight]) -> dict[str, Weight]:
     for weight in weights.values():
         first.setdefault(weight.name if weight.identity is None else weight.identity, weight)
     return {w.name: w for w in first.values()}
+
+
+def content_names(weights: Iterable[Weight], folder: str) -> dict[str, str]:
+    """Weight name to a file named after the content, which is one file for equal contents."""
+    return {w.name: manifest.under(folder, hashlib.sha256(w.data().data).hexdigest()) for w in weights}
 
 
 def place(

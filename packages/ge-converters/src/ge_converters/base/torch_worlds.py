@@ -72,6 +72,26 @@ def is_partial(value: Any) -> bool:
     return any(p.is_partial() for p in getattr(value, "placements", ()))
 
 
+def group_in(value: Any) -> Any:
+    """The process group that an operator was given, as it is or boxed; None if the value is none."""
+    import torch.distributed as dist
+
+    if isinstance(value, dist.ProcessGroup):
+        return value
+    unbox = getattr(dist.ProcessGroup, "unbox", None)
+    if unbox is None or not isinstance(value, torch.ScriptObject):
+        return None
+    try:
+        return unbox(value)
+    except RuntimeError:  # of another class
+        return None
+
+
+def guards_can_be_left_out() -> bool:
+    """Whether ``torch.compile`` takes ``guard_filter_fn`` among its options, as it does since torch 2.8."""
+    return "guard_filter_fn" in (torch.compile.__doc__ or "")
+
+
 def uncompiled(fn: Any) -> tuple[Any, Any]:
     """What ``torch.compile`` was given: the model and the backend.
 

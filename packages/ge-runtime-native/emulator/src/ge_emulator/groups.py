@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import torch
 
-from ge_runtime.cpu.kernels import collectives
+from ge_runtime.cpu.groups import finders
 
 (_ALL_REDUCE, _BROADCAST, _REDUCE, _ALL_GATHER, _REDUCE_SCATTER, _, _ALL_TO_ALL, _BARRIER, _SEND, _RECEIVE) = range(10)
 _TYPES: Final = {
@@ -150,4 +150,4 @@ def find(name: str) -> Group | None:
     return Group(library, name, rank.value, size.value)
 
 
-collectives.finders.append(find)
+finders.append(find)

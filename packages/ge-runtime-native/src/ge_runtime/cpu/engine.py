@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import warnings
@@ -61,6 +62,17 @@ class CpuEngine:
     def place(self, value: Literal) -> torch.Tensor:
         """A constant as a tensor of its own."""
         return constant(value).clone()
+
+    def opened_groups(
+        self, groups: Mapping[str, Sequence[int]], seconds: float
+    ) -> contextlib.AbstractContextManager[None]:
+        """Inside, the process groups that a graph names exist, by torch.distributed with gloo.
+
+        Errors: EngineError GE4011 if the processes do not find each other.
+        """
+        from ge_runtime.cpu.groups import opened_groups
+
+        return opened_groups(groups, seconds)
 
     def compile(self, graph: Graph, options: Mapping[str, str]) -> CpuExecutable:
         """Verify and plan the graph.

@@ -16,6 +16,7 @@ from ge_graph import program as build
 from ge_graph.errors import EngineError
 from ge_graph.ir import Node
 from ge_runtime import errors
+from ge_runtime.cpu.groups import others_say
 from ge_runtime.cpu.torch_compat import below_autograd, no_torch_function
 from ge_runtime.cpu.values import describe
 
@@ -147,7 +148,11 @@ class EngineProgram:
         operands = ", ".join(describe(known[name]) for name in line.reads if name in known)
         if isinstance(error, MemoryError) or str(error).startswith(_NO_MEMORY) or "DefaultCPUAllocator" in str(error):
             return errors.too_large(line.node, f"no memory for the result of ({operands}): {error}")
-        return errors.kernel_failed(line.node, operands, error)
+        group = line.node.attr("group") or line.node.attr("group_ep")
+        others = ""
+        if group and isinstance(error, RuntimeError):
+            others = others_say(str(group), f"{line.node.op} at {errors.origin(line.node)}")
+        return errors.kernel_failed(line.node, operands, error, others)
 
 
 class _Records:

@@ -71,6 +71,17 @@ def process_group(name: str) -> Any:
     return distributed_c10d._resolve_process_group(name)
 
 
+def default_store() -> Any:
+    """The store that the processes of torch.distributed met in.
+
+    Raises:
+        ValueError: It is not initialised.
+    """
+    from torch.distributed import distributed_c10d
+
+    return distributed_c10d._get_default_store()
+
+
 def inductor_folder() -> str:
     """Where Inductor keeps its code if nobody names a folder."""
     from torch._inductor.runtime import cache_dir_utils

@@ -116,7 +116,8 @@ def _show(given: argparse.Namespace, found: RanksReport, written: Sequence[str])
         say(f"; largest difference {found.worst:.1e} of the largest element",
             f"{found.ranks} ranks agree with the whole model", "green")  # fmt: skip
     saved = f"{found.kept / 2**20:.1f} MB of parameters in memory for {found.held / 2**20:.1f} MB of all ranks"
-    say(f"{found.graphs} graphs, {found.distinct} that differ; {len(found.log)} collectives; {saved}")
+    graphs = f"{found.graphs} graphs, {found.distinct} that differ, {found.traced} traced"
+    say(f"{graphs}; {len(found.log)} collectives; {saved}")
     if given.report:
         for ranks, rows in report.lanes(found):
             if rows:

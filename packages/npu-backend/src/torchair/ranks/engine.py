@@ -12,7 +12,7 @@ from ge_graph import Graph, Literal, serde
 from ge_graph.attrs import Attr
 from ge_runtime.api import Capability, Executable
 from ge_runtime.cpu.engine import CpuEngine
-from ge_runtime.cpu.kernels import collectives as kernels
+from ge_runtime.cpu.groups import finders
 from torchair.ranks import plans
 from torchair.ranks.exchange import Place
 from torchair.ranks.plans import Planned
@@ -46,10 +46,6 @@ class RanksEngine:
         """As the embedded engine; a graph that another rank has is taken from it."""
         member = here()
         assert member is not None, "no thread of a world"
-        number = len(member.programs)
-        planned = plans.collectives(graph, member.ranks_of, number)
-        member.programs.append(planned)
-        self.graphs += 1
         name, graph.name = graph.name, "graph"
         try:
             with _group_roles(graph, member):
@@ -58,7 +54,9 @@ class RanksEngine:
                     self._known[key] = self._inner.compile(graph, options)
         finally:
             graph.name = name
-        return RanksExecutable(member, self._known[key], planned)
+        made = RanksExecutable(self, graph, self._known[key])
+        made.planned(member)
+        return made
 
 
 @contextlib.contextmanager
@@ -82,14 +80,25 @@ def group_here(name: str) -> Any:
     return None if member is None else member.role_groups.get(name)
 
 
-kernels.finders.append(group_here)
+finders.append(group_here)
 
 
 class RanksExecutable:
-    """A graph of one rank."""
+    """A graph of one rank, or of several that do the same."""
 
-    def __init__(self, member: Member, inner: Executable, planned: Sequence[Planned]) -> None:
-        self._member, self._inner, self._planned = member, inner, planned
+    def __init__(self, engine: RanksEngine, graph: Graph, inner: Executable) -> None:
+        self._engine, self._graph, self._inner = engine, graph, inner
+        self._planned: dict[int, Sequence[Planned]] = {}
+
+    def planned(self, member: Member) -> Sequence[Planned]:
+        """The collectives of a rank; a rank that asks for the first time has one more graph."""
+        known = self._planned.get(member.rank)
+        if known is None:
+            known = plans.collectives(self._graph, member.ranks_of, len(member.programs))
+            self._planned[member.rank] = known
+            member.programs.append(known)
+            self._engine.graphs += 1
+        return known
 
     @property
     def source(self) -> str:
@@ -108,11 +117,12 @@ class RanksExecutable:
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
-        member = self._member
-        member.planned = self._planned
-        if self._planned:
+        member = here()
+        assert member is not None, "no thread of a world"
+        member.planned = planned = self.planned(member)
+        if planned:
             member.world.pause(member, "gate")
-        before, member.place = member.place, _Places(self._planned)
+        before, member.place = member.place, _Places(planned)
         try:
             yield
         finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import inspect
+import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -146,6 +147,56 @@ class Weights:
                 self.kept += size
             elif known.data_ptr() != local.data_ptr() and local.is_contiguous():
                 local.data = known
+
+
+@dataclass
+class State:
+    """What the attributes of a model hold.
+
+    Attributes:
+        text: Numbers and texts, each with its path.
+        tensors: All tensors.
+    """
+
+    text: str
+    tensors: list[torch.Tensor]
+
+
+def plain_state(model: Any) -> State:
+    """What a model holds now, as far as attributes, lists, tuples, sets and dicts lead."""
+    lines: list[str] = []
+    found: list[torch.Tensor] = []
+    seen: set[int] = set()
+    todo: list[tuple[str, Any]] = [("", model)]
+    while todo:
+        path, value = todo.pop()
+        if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
+            lines.append(f"{path}={value!r}")
+            continue
+        if id(value) in seen or isinstance(value, (type, types.ModuleType, torch.distributed.ProcessGroup)):
+            continue
+        seen.add(id(value))
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, Mapping):
+            todo += [(f"{path}.{k}", v) for k, v in value.items()]
+        elif isinstance(value, (list, tuple, set, frozenset)):
+            todo += [(f"{path}.{i}", v) for i, v in enumerate(value)]
+        elif isinstance(value, types.MethodType):
+            todo.append((f"{path}.self", value.__self__))
+        elif isinstance(getattr(value, "__dict__", None), dict):
+            cells = getattr(value, "__closure__", None) or ()
+            todo += [(f"{path}.{k}", v) for k, v in vars(value).items()]
+            todo += [(f"{path}.{i}", c.cell_contents) for i, c in enumerate(cells) if _filled(c)]
+    return State("\n".join(lines), found)
+
+
+def _filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
 
 
 def tensors(tree: Any) -> list[torch.Tensor]:

@@ -28,6 +28,7 @@ def as_dict(report: RanksReport) -> dict[str, Any]:
         "ranks": report.ranks,
         "graphs": report.graphs,
         "distinct_graphs": report.distinct,
+        "traced_ranks": report.traced,
         "parameters": {"bytes_of_all_ranks": report.held, "bytes_in_memory": report.kept},
         "worst": report.worst,
         "results": [

@@ -14,7 +14,7 @@ from ge_graph.errors import GeError
 from tair_debug import models, tracing
 from torchair.compiler.backend import get_npu_backend
 from torchair.compiler.pipeline import engine_here
-from torchair.ranks import diagnosis, plans, programs
+from torchair.ranks import alike, diagnosis, plans, programs
 from torchair.ranks.engine import RanksEngine, adopt_mesh
 from torchair.ranks.exchange import Record
 from torchair.ranks.plans import Planned
@@ -51,6 +51,7 @@ class RanksReport:
         log: Collectives that took place, with bytes.
         graphs: Graphs of all ranks.
         distinct: Those that differ.
+        traced: Ranks that were traced; the others do what one of these does.
         held: Bytes of parameters that the ranks hold, each for itself.
         kept: Bytes that are there, because equal ones are one.
     """
@@ -62,6 +63,7 @@ class RanksReport:
     log: list[Record] = field(default_factory=list)
     graphs: int = 0
     distinct: int = 0
+    traced: int = 0
     held: int = 0
     kept: int = 0
 
@@ -100,7 +102,8 @@ def check_ranks(
 ) -> RanksReport:
     """Carry out a model on many ranks in this process and compare it with the whole one in eager mode.
 
-    Each rank compiles its own graph under ``torch.distributed`` as it is. The graphs are compared before the first one
+    Each rank compiles its own graph under ``torch.distributed`` as it is; ranks that do the same operator by operator
+    share what one of them compiled, without ``backward`` and ``dynamic``. The graphs are compared before the first one
     runs; then they run in lock-step, with real numbers.
 
     Args:
@@ -156,7 +159,12 @@ def run(
     ready = functools.partial(prepared, build=build, sizes=sizes)
     weights, engine = Weights(), RanksEngine()
     world = World(mesh.count, functools.partial(_compare_graphs, report))
-    work = functools.partial(_rank, build, sizes, weights, engine, backward, dynamic, config)
+    backend = get_npu_backend(compiler_config=config)
+    compiler = functools.partial(torch.compile, backend=backend, fullgraph=True, dynamic=dynamic)
+    found = None if backward or dynamic or mesh.count == 1 else alike.recorded(mesh.count, ready)
+    shared = None if found is None else alike.Programs(found, compiler)
+    report.traced = mesh.count if found is None else len({keys[0][0] for keys in found.keys if keys})
+    work = functools.partial(_rank, build, sizes, weights, engine, backward, compiler, shared)
     try:
         with torch.set_grad_enabled(backward):
             results = world.run(work)
@@ -232,8 +240,8 @@ def _plain(value: Any) -> torch.Tensor:
 
 
 def _rank(
-    build: Build, sizes: Mapping[str, int], weights: Weights, engine: RanksEngine, backward: bool, dynamic: bool,
-    config: Any, rank: int,
+    build: Build, sizes: Mapping[str, int], weights: Weights, engine: RanksEngine, backward: bool,
+    compiler: Callable[..., Callable[..., Any]], shared: alike.Programs | None, rank: int,
 ) -> Any:  # fmt: skip
     """What one rank does."""
     member = here()
@@ -247,10 +255,11 @@ def _rank(
     def call(*args: Any, **kwargs: Any) -> Any:
         return model(*args, **kwargs)
 
+    if shared is not None:
+        return carry_out(shared.of(rank, call), program, backward, member)
     # dynamo keeps what it compiles with the code object: each rank has its own
     call.__code__ = call.__code__.replace(co_name=f"rank_{rank}")
-    compiled = torch.compile(call, backend=get_npu_backend(compiler_config=config), fullgraph=True, dynamic=dynamic)
-    return carry_out(compiled, program, backward, member)
+    return carry_out(compiler(call), program, backward, member)
 
 
 def prepared(member: Member, *, build: Build, sizes: Mapping[str, int]) -> Program:

@@ -54,6 +54,7 @@ class Member:
     role_groups: dict[str, Any] = field(default_factory=dict)
     quiet: bool = False
     modules: list[str] = field(default_factory=list)
+    recorder: Any = None
 
     def ranks_of(self, name: str) -> Sequence[int]:
         """Ranks of the world in the group of that name, in its order."""
@@ -285,8 +286,11 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
         if place is None:
             place = Place(-1, -1, *user_frame(), member.modules[-1] if member.modules else "")
         call = Call(self.member.rank, kind, key, ranks, list(inputs), list(outputs), more, place, self.ranks)
-        meeting = self.member.world.enter(self.member, call)
-        return _Work(self, call, meeting)
+        if member.recorder is None:
+            return _Work(self, call, member.world.enter(member, call))
+        member.recorder.entered(call)
+        with member.recorder.silence():
+            return _Work(self, call, member.world.enter(member, call))
 
     def allreduce(self, tensors: Any, options: Any = None) -> _Work:
         return self._meet("all_reduce", tensors, tensors, op=_op(options))

@@ -200,7 +200,7 @@ class _Lives:
             yield sets[k] if isinstance(k, int) and len(sets) > 1 else frozenset().union(*sets)
         elif node in self._left_out:
             yield frozenset().union(*(p for n in node.all_input_nodes for p in self._of[n]))
-        elif node not in self._copied and (sources := shares(node)):
+        elif node not in self._copied and not isinstance(node.target, HostTask) and (sources := shares(node)):
             yield frozenset().union(*(p for n in sources for p in self._of[n]))
         else:
             for k, value in enumerate(_values(node)):

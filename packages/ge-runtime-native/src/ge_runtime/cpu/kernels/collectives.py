@@ -6,7 +6,7 @@ Every kernel makes new memory; an operand is never written, although torch.distr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
@@ -14,35 +14,12 @@ import torch.distributed as dist
 
 from ge_graph.dtypes import DataType
 from ge_runtime import errors
-from ge_runtime.cpu import torch_compat
+from ge_runtime.cpu.groups import group_of
 from ge_runtime.cpu.registry import kernel
 from ge_runtime.cpu.values import torch_dtype
 
-_WORLD = "hccl_world_group"
 _REDUCTIONS = ("sum", "prod", "max", "min")
 _FUSION: Final[dict[str, Any]] = {"acts": True, "ignores": ("fusion", "fusion_id")}
-
-finders: list[Callable[[str], Any]] = []
-"""Who knows process groups besides torch.distributed; asked first, None means unknown."""
-
-
-def group_of(name: str) -> Any:
-    """The process group of that name.
-
-    Raises:
-        EngineError: GE4011 if there is none.
-    """
-    for find in finders:
-        if (process_group := find(name)) is not None:
-            return process_group
-    if not dist.is_available() or not dist.is_initialized():
-        raise errors.no_group(name, "torch.distributed is not initialised in this process")
-    if name == _WORLD:
-        return dist.group.WORLD
-    try:
-        return torch_compat.process_group(name)
-    except (RuntimeError, ValueError, KeyError):
-        raise errors.no_group(name, "torch.distributed knows no process group of that name") from None
 
 
 def group_size(name: str) -> int:

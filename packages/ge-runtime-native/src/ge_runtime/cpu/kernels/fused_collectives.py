@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ge_runtime.cpu.groups import group_of
 from ge_runtime.cpu.kernels import collectives
 from ge_runtime.cpu.kernels.matmul import product, turned
 from ge_runtime.cpu.kernels.numerics import unpack_quant_parameter, wide
@@ -100,7 +101,7 @@ def _exchange(rows: Tensor, sent: list[int], received: list[int], group: str) ->
     if len(sent) == 1:
         return rows.clone()
     y = rows.new_empty(sum(received), *rows.shape[1:])
-    dist.all_to_all_single(y, rows.contiguous(), received, sent, group=collectives.group_of(group))
+    dist.all_to_all_single(y, rows.contiguous(), received, sent, group=group_of(group))
     return y
 
 
