@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch._functorch.config
 import torch.nn.functional as F
 import torch_npu
 from torch import Tensor, nn
@@ -191,7 +192,13 @@ def models() -> tuple[Qwen3, Qwen3]:
 says_aliasing = torch._functorch.config.patch(error_on_custom_op_aliasing=False)
 
 
-@pytest.mark.parametrize("mode", ["max-autotune", "reduce-overhead"])
+MISSING = pytest.mark.xfail(
+    strict=True, raises=RuntimeError,
+    reason="the emulator has no aclnnFusedInferAttentionScoreV3GetMaxWorkspaceSize, which captured attention asks for",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", ["max-autotune", pytest.param("reduce-overhead", marks=MISSING)])
 @torch.inference_mode()
 @says_aliasing
 def test_graphs_decode(models, mode):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch._functorch.config
 import torch_npu
 
 import torchair
