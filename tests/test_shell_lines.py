@@ -54,6 +54,10 @@ NOT_HERE = {
         "device",
         'packages/ge-runtime-native/emulator/tests/test_launch.py|"emulate", str(script), "--epochs", "1"',
     ),
+    "tair emulate --profile prof my_script.py": (
+        "device",
+        "packages/ge-runtime-native/emulator/device_tests/test_profile.py|tair emulate --profile",
+    ),
     "tair emulate -- pytest tests/": ("device", "Makefile|ge_emulator -- pytest"),
     "tair emulate --torch-npu torch_npu-2.13.0-*.whl script.py": (
         "device",
