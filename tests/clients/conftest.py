@@ -1,4 +1,4 @@
-"""A serving loop needs NPU tensors: it runs under ``tair emulate`` (``make npu-tensors``); vLLM's tests ask for vLLM."""
+"""A serving loop needs NPU tensors: it runs under ``tair emulate`` (``make npu-tensors``); vLLM's tests want vLLM."""
 
 import importlib.util
 
