@@ -13,7 +13,7 @@ SIZES = [(40, 20), (16, 16), (64, 33), (2, 40, 24)]
 
 
 def cast_to(x, layout):
-    """The cast waits for what is queued and keeps the interpreter's lock, which the emulator needs: nothing is queued."""
+    """The cast waits for what is queued and keeps the interpreter's lock, which the emulator needs: so nothing is."""
     torch.npu.synchronize()
     return torch_npu.npu_format_cast(x, layout)
 
