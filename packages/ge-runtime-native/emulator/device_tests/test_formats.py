@@ -12,12 +12,6 @@ NZ = 29
 SIZES = [(40, 20), (16, 16), (64, 33), (2, 40, 24)]
 
 
-def cast_to(x, layout):
-    """The cast waits for what is queued and keeps the interpreter's lock, which the emulator needs: so nothing is."""
-    torch.npu.synchronize()
-    return torch_npu.npu_format_cast(x, layout)
-
-
 @pytest.fixture(autouse=True)
 def internal_formats():
     torch_npu.npu.config.allow_internal_format = True
@@ -29,10 +23,10 @@ def internal_formats():
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int8])
 def test_there_and_back(size, dtype):
     x = torch.arange(torch.Size(size).numel()).reshape(size).remainder(100).to(dtype)
-    cast = cast_to(x.npu(), NZ)
+    cast = torch_npu.npu_format_cast(x.npu(), NZ)
     assert int(torch_npu.get_npu_format(cast)) == NZ
     assert torch.equal(cast.cpu(), x)
-    assert torch.equal(cast_to(cast, 2).cpu(), x)
+    assert torch.equal(torch_npu.npu_format_cast(cast, 2).cpu(), x)
 
 
 @pytest.mark.parametrize("mode", ["max-autotune", "eager"])
@@ -42,7 +36,7 @@ def test_a_product_with_such_a_weight(mode):
 
     x, w = torch.rand(3, 40).half(), torch.rand(40, 20).half()
     run = fn if mode == "eager" else torch.compile(fn, backend=torchair.get_npu_backend(), fullgraph=True)
-    cast = cast_to(w.npu(), NZ)
+    cast = torch_npu.npu_format_cast(w.npu(), NZ)
     for weight in (cast, w.npu(), cast):  # a graph follows when the layout changes
         torch.testing.assert_close(run(x.npu(), weight).cpu(), fn(x, w), rtol=2e-3, atol=1e-3)
 

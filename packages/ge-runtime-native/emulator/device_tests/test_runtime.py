@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
 import torch_npu  # noqa: F401
+
+from ge_emulator.verbs import VERBS
 
 
 def test_names_and_memory():
@@ -139,3 +143,29 @@ def test_an_error_on_a_stream_arrives_where_it_is_waited_for(capfd):
     assert "aclnnEmbedding" in capfd.readouterr().err
     assert (table + 1).shape == (5, 3)
     torch.npu.synchronize()
+
+
+def test_an_object_that_waits_for_a_stream_may_be_collected_on_its_thread(monkeypatch):
+    """Graphs of torch_npu wait for their stream as they go; Python collects them wherever it runs, in kernels too."""
+    threads = []
+
+    class Waits:
+        def __del__(self):
+            torch.npu.current_stream().synchronize()
+            threads.append(threading.get_ident())
+
+    x = torch.arange(6.0).npu()
+    torch.npu.synchronize()
+    each = Waits()
+    each.kept = each
+    del each
+    run = VERBS[b"aclnn.run"]
+
+    def collecting(data, words):
+        gc.collect()
+        return run(data, words)
+
+    monkeypatch.setitem(VERBS, b"aclnn.run", collecting)
+    assert torch.equal((x + 41).cpu(), torch.arange(6.0) + 41)
+    assert len(threads) == 1
+    assert threads[0] != threading.get_ident()

@@ -105,6 +105,7 @@ void Stream::push(Task task) {
 }
 
 void Stream::work() {
+  worker_ = std::this_thread::get_id();
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
     work_.wait(lock, [this] { return closed_ || !tasks_.empty(); });
@@ -128,6 +129,7 @@ void Stream::work() {
 }
 
 aclError Stream::wait(int64_t ms, aclError timeout_code) {
+  if (std::this_thread::get_id() == worker_) return acl::kOk;
   bridge::GilReleased released;
   std::unique_lock<std::mutex> lock(mutex_);
   const uint64_t goal = pushed_;

@@ -1,12 +1,14 @@
 // Streams: ordered queues, each worked off by a thread of its own.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "acl.h"
@@ -37,7 +39,9 @@ class Stream {
   // Put a task after all others; starts the thread on first use.
   void push(Task task);
   // Wait until everything pushed so far has run. Gives the stream's error, once, or `timeout_code` after `ms`
-  // (negative: no limit). Drops Python's lock while it waits, if this thread holds it.
+  // (negative: no limit). Drops Python's lock while it waits, if this thread holds it. On the stream's own thread it
+  // returns at once: there Python may collect an object that waits for the stream before it goes, and what runs on the
+  // stream is the very task that collects.
   aclError wait(int64_t ms, aclError timeout_code);
   bool idle();
   void close();
@@ -58,6 +62,7 @@ class Stream {
   aclError error_ = 0;
   std::string error_text_;
   bool started_ = false, closed_ = false;
+  std::atomic<std::thread::id> worker_{};
   std::shared_ptr<Recording> recording_;
   std::shared_ptr<Stream> self_;  // the thread's own hold, from start to close
   friend std::shared_ptr<Stream> make_stream(int, uint32_t, uint32_t);

@@ -113,8 +113,6 @@ def use_internal_format_weight(model: torch.nn.Module) -> None:
         for module in model.modules():
             for parameter in module.parameters(recurse=False):
                 if parameter.device.type == "npu" and parameter.dim() >= 2:
-                    # the cast waits for what is queued and keeps the interpreter's lock, which an emulated device needs
-                    plugin.npu.synchronize()
                     parameter.data = plugin.npu_format_cast(parameter.data, _FRACTAL_NZ)
     if len(on_device) < len(tensors):
         off = len(tensors) - len(on_device)
