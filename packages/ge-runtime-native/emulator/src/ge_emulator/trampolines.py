@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -25,19 +26,28 @@ _FIELDS: Final = {"i32": "i", "u16": "h", "f": "f", "b": "b"}  # as `emu::AtbFie
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def function(name: str, arguments: str, call: str) -> str:
-    """The pair of one row."""
-    parameters, added = [], []
-    for i, entry in enumerate(arguments.split()):
-        written = entry.startswith(">")
+def _check(name: str, what: str = "a function name") -> None:
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is not {what}")
+
+
+def _arguments(text: str) -> Iterator[tuple[str, str, str, str]]:
+    """Of each argument: kind, parameter in C, value as ``AclnnCall::add`` takes it, whether it is written."""
+    for i, entry in enumerate(text.split()):
         kind = entry.rpartition(":")[2]
         c_type, cast = _TYPES[kind]
-        parameters.append(f"{c_type} a{i}")
         value = f"static_cast<{cast}>(a{i})" if cast else f"a{i}"
-        flag = f", {str(written).lower()}" if kind in ("t", "tl") else ""
+        yield kind, f"{c_type} a{i}", value, str(entry.startswith(">")).lower()
+
+
+def function(name: str, arguments: str, call: str) -> str:
+    """The pair of one row."""
+    _check(name)
+    parameters, added = [], []
+    for kind, parameter, value, written in _arguments(arguments):
+        parameters.append(parameter)
+        flag = f", {written}" if kind in ("t", "tl") else ""
         added.append(f"  call.add({value}{flag});")
-    if not _NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is not a function name")
     listed = ", ".join([*parameters, "uint64_t* workspace", "aclOpExecutor** executor"])
     body = "\n".join(added)
     sizes_back = str(call.endswith(" sizes")).lower()
@@ -51,8 +61,7 @@ def function(name: str, arguments: str, call: str) -> str:
 
 def operation(name: str, fields: str) -> str:
     """The maker of one kind of operation from its parameters."""
-    if not _NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is not a name of an operation")
+    _check(name, "a name of an operation")
     listed = []
     for entry in fields.split():
         kind, _, offset = entry.rpartition(":")[2].partition("@")
@@ -67,17 +76,11 @@ def operation(name: str, fields: str) -> str:
 
 def atb_function(name: str, arguments: str) -> str:
     """The pair of a function of ATB: what it plans is kept by the operation, which callers keep."""
-    if not _NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is not a function name")
+    _check(name)
     parameters, added = [], []
-    for i, entry in enumerate(arguments.split()):
-        kind = entry.rpartition(":")[2]
-        c_type, cast = _TYPES[kind]
-        parameters.append(f"{c_type} a{i}")
-        written = str(entry.startswith(">")).lower()
-        added.append(
-            f"  call.add(held.of(a{i}), {written});" if kind == "t" else f"  call.add(static_cast<{cast}>(a{i}));"
-        )
+    for kind, parameter, value, written in _arguments(arguments):
+        parameters.append(parameter)
+        added.append(f"  call.add(held.of({value}), {written});" if kind == "t" else f"  call.add({value});")
     listed = ", ".join([*parameters, "uint64_t* workspace", "atb::Operation** made", "atb::Context*"])
     body = "\n".join(added)
     return (
