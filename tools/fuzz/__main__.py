@@ -10,10 +10,13 @@ import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from tools.fuzz.compare import shrink
 from tools.fuzz.many import WHOLE_WAY, Judged, chunks, drawn, judge, prepare
 from tools.fuzz.program import Program
+
+_TELL: Final = 60.0  # seconds between two lines on the way
 
 
 def _show(program: Program, kind: str, given: argparse.Namespace) -> None:
@@ -48,15 +51,19 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, default=Path("artefacts/fuzz"), help="where findings go")
     given = parser.parse_args(argv)
     prepare()
-    size, stop = (200 if given.fast else 4), None if given.count is None else given.seed + given.count
+    size, stop = (40 if given.fast else 4), None if given.count is None else given.seed + given.count
     firsts = itertools.count(given.seed, size) if stop is None else range(given.seed, stop, size)
     seeds = (range(first, first + size if stop is None else min(first + size, stop)) for first in firsts)
     start, every = time.monotonic(), Judged()
+    told = start
     for judged in chunks(iter(seeds), given.seconds, given.jobs, given.fast, given.steps):
         new = judged.found.keys() - every.found.keys()
         every.add(judged)
         for kind in sorted(new):
             print(f"program {judged.seeds[kind][0]}: {kind}", flush=True)
+        if time.monotonic() - told > _TELL:
+            told = time.monotonic()
+            print(f"{every.programs} programs up to {told - start:.0f} s", flush=True)
     took = time.monotonic() - start
     differ, expected = sum(every.found.values()), sum(every.refused.values())
     print(
