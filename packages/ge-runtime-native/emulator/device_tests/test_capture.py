@@ -10,6 +10,7 @@ import logging
 import pytest
 import torch
 import torch_npu  # noqa: F401
+from torch.nn import functional as F
 
 import torchair
 
@@ -408,3 +409,71 @@ def test_the_pairs_of_writing_operators_are_those_of_the_wheel():
         target, wanted = getattr(torch.ops.npu, name).default, getattr(torch.ops.npu, writer).default
         several = writing_form(target)
         assert (in_place_form(target) if several is None else several.target) is wanted
+
+
+# -- composite operators, which the device's own kernels run
+
+
+def _attend(x, *mask, **more):
+    q = x.view(x.shape[0], x.shape[1], 4, 8).transpose(1, 2)
+    return F.scaled_dot_product_attention(q, q, q, *mask, **more)
+
+
+def _tokens(rows, kind=torch.float32):
+    return torch.randn(rows - 1, rows, 32).to(kind)
+
+
+def _lower(*sizes):
+    return torch.ones(sizes).tril().bool()
+
+
+COMPOSITES = {
+    "attention": (_attend, lambda n: (_tokens(n),)),
+    "attention, half": (_attend, lambda n: (_tokens(n, torch.float16),)),
+    "attention, causal": (lambda x: _attend(x, is_causal=True), lambda n: (_tokens(n, torch.bfloat16),)),
+    "attention, bool": (_attend, lambda n: (_tokens(n), _lower(n - 1, 1, n, n))),
+    "attention, numbers": (_attend, lambda n: (_tokens(n), torch.randn(n - 1, 1, n, n))),
+    "attention, a plane": (_attend, lambda n: (_tokens(n), _lower(n, n))),
+    "attention, planes": (lambda x: F.scaled_dot_product_attention(x, x, x), lambda n: (_tokens(n),)),
+    "weight norm": (lambda x: torch._weight_norm(x, x[:, :1].abs() + 1, 0), lambda n: (torch.randn(n, 8),)),
+    "fill_diagonal_": (lambda x: (x + 0).fill_diagonal_(1.0), lambda n: (torch.randn(n, 8),)),
+    "lstm_cell": (lambda x, w: torch.lstm_cell(x, (x, x), w, w)[0], lambda n: (torch.randn(n, 8), torch.randn(32, 8))),
+    "gru_cell": (lambda x, w: torch.gru_cell(x, x, w, w), lambda n: (torch.randn(n, 8), torch.randn(24, 8))),
+}
+
+
+@pytest.mark.parametrize("name", COMPOSITES)
+def test_composite_operators_keep_sizes_symbolic(log, name):
+    """Three sizes: one program, three captures; numbers of the CPU."""
+    program, inputs = COMPOSITES[name]
+    traced = []
+    config = torchair.CompilerConfig()
+    config.mode = "npugraph_ex"
+    config.post_grad_custom_pre_pass = lambda gm, *_: traced.append(gm)
+    call = torch.compile(program, backend=torchair.get_npu_backend(compiler_config=config), dynamic=True)
+    for rows in (5, 6, 7):
+        given = inputs(rows)
+        want = program(*given)
+        tolerance = 1e-5 if want.dtype is torch.float32 else 1e-2
+        got = call(*(each.npu() for each in given)).cpu()
+        torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance)
+    assert len(traced) == 1
+    assert log.captures == 3
+
+
+def test_attention_of_symbolic_sizes_is_the_devices_own(log):
+    """The same operators that torch_npu's kernel takes for sizes that are fixed."""
+    programs = {name: p for name, (p, _) in COMPOSITES.items() if name.startswith("attention")}
+    for name, program in programs.items():
+        found = []
+        config = torchair.CompilerConfig()
+        config.mode = "npugraph_ex"
+        config.post_grad_custom_pre_pass = lambda gm, *_: found.append(
+            [str(n.target) for n in gm.graph.nodes if "attention" in str(n.target) or "softmax" in str(n.target)]
+        )
+        for dynamic in (False, True):
+            torch._dynamo.reset()
+            backend = torchair.get_npu_backend(compiler_config=config)
+            torch.compile(program, backend=backend, dynamic=dynamic)(*(t.npu() for t in COMPOSITES[name][1](6)))
+        fixed, symbolic = found
+        assert ("npu_fusion_attention" in str(fixed)) == ("npu_fusion_attention" in str(symbolic)), (name, found)
