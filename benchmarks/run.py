@@ -45,6 +45,7 @@ GROUPS = {
     "tools": "benchmarks.tools",
     "export": "benchmarks.export",
     "device": "benchmarks.device",
+    "captured": "benchmarks.captured",
 }
 
 
