@@ -216,14 +216,62 @@ def test_capture_error_mode_reaches_torch_npu(log, made_graphs, mode):
     assert [m["capture_error_mode"] for m in made_graphs] == [mode]
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [("static_kernel_compile", True), ("super_kernel_optimize", True), ("frozen_parameter", True)],
-)
-def test_what_this_version_does_not_do_is_said(log, option, value):
+def test_frozen_parameter_is_said_to_do_nothing(log):
     x, y = torch.randn(3, 4), torch.randn(5, 4)
-    equal(compiled(fn, **{option: value})(x.npu(), y.npu()), fn(x, y))
-    assert any("without effect" in line and f"{option} = True" in line for line in log.lines), log.lines
+    equal(compiled(fn, frozen_parameter=True)(x.npu(), y.npu()), fn(x, y))
+    assert any("without effect" in line and "frozen_parameter = True" in line for line in log.lines), log.lines
+
+
+def test_static_kernels_have_their_operators_described(log, monkeypatch, tmp_path):
+    """torch_npu is told a folder before the program runs, once for each capture; nothing of the caller's is written."""
+    told, began = [], torch_npu._C._aclop_start_dump
+
+    def begin(path):
+        told.append(path)
+        return began(path)
+
+    monkeypatch.setattr(torch_npu._C, "_aclop_start_dump", begin)
+    monkeypatch.setattr(torch_npu._C, "_aclop_stop_dump", lambda: told.append("end"))
+    call = compiled(
+        lambda cache, x: cache.add_(x) * torch.rand_like(x), dynamic=True, static_kernel_compile=True,
+        _aclnn_static_shape_kernel_build_dir=str(tmp_path),
+    )  # fmt: skip
+    for rows in (3, 3, 5):
+        cache, x = torch.ones(rows, 4).npu(), torch.ones(rows, 4).npu()
+        call(cache, x)
+        equal(cache, torch.full((rows, 4), 2.0))
+    folders = [path for path in told if path != "end"]
+    assert told == [word for path in folders for word in (path, "end")]
+    assert len(folders) == len(set(folders)) == log.captures
+    assert all(path.startswith(f"{tmp_path}/static_kernel_compile_outputs/ts") for path in folders)
+    assert sum("static_kernel_compile: operators are described" in line for line in log.lines) == 1
+
+
+def test_super_kernels_are_asked_for(log, monkeypatch):
+    """Each captured graph once, with the options that were given; what torch_npu refuses is our error."""
+    asked, real = [], torch.npu.NPUGraph.super_kernel_optimize
+
+    def optimize(self, options=None, debug=None):
+        asked.append((options, debug))
+        return real(self, options, debug)
+
+    monkeypatch.setattr(torch.npu.NPUGraph, "super_kernel_optimize", optimize)
+    x, y = torch.randn(3, 4), torch.randn(5, 4)
+    more = {"super_kernel_optimize_options": {"split_mode": 1}, "super_kernel_debug_options": {"debug_sync_all": 1}}
+    call = compiled(fn, super_kernel_optimize=True, **more)
+    for _ in range(2):
+        equal(call(x.npu(), y.npu()), fn(x, y))
+    assert asked == [({"split_mode": 1}, {"debug_sync_all": 1})]
+    with pytest.raises(Exception, match=r"GE1056.*nosuch"):
+        compiled(lambda a: a - 1, super_kernel_optimize=True, super_kernel_optimize_options={"nosuch": 1})(x.npu())
+
+
+@pytest.mark.parametrize("name", ["super_kernel_optimize", "static_kernel_compile"])
+def test_an_older_torch_npu_is_said_to_lack_them(log, monkeypatch, name):
+    monkeypatch.delattr(torch_npu._C, "_aclop_start_dump")
+    monkeypatch.setattr(torch.npu.NPUGraph, "super_kernel_optimize", None)
+    with pytest.raises(Exception, match=f"GE1056.*{name}: .* has no "):
+        compiled(fn, **{name: True})(torch.randn(3, 4).npu(), torch.randn(5, 4).npu())
 
 
 def test_what_cannot_be_captured_is_an_error_and_the_next_graph_works(log):
