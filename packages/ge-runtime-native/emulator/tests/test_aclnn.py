@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 
 import pytest
 import torch
@@ -85,6 +86,17 @@ def test_row(name):
 def test_trampolines_are_pairs():
     text = trampolines.generate(sources() / "aclnn.tsv")
     assert text.count("EMU_API int") == 2 * sum(row.form != "atb" for row in ROWS.values())
+
+
+def test_a_second_planning_function_has_the_parameters_of_the_first():
+    text = trampolines.function("aclnnX", "a:t n:i64 >b:t", "ge:X most")
+    first, second = (
+        re.search(rf"int aclnnX{name}\(([^)]*)\)", text).group(1) for name in ("GetWorkspaceSize", trampolines.MOST)
+    )
+    assert first == second
+    assert trampolines.MOST not in trampolines.function("aclnnX", "a:t >b:t", "ge:X sizes")
+    most = {row.function for row in ROWS.values() if row.word == "most"}
+    assert aclnn.served() - ROWS.keys() == {name + trampolines.MOST for name in most}
 
 
 def test_makers_of_operations():
