@@ -157,6 +157,11 @@ def searchsorted(
 _REPEATED = [3.0, 1.0, 3.0, 2.0, 1.0]
 
 
+def _unasked(spec: TensorSpec) -> Tensor:
+    """What stands for positions or counts that nobody asked for; torch before 2.11 traces them in the elements' type."""
+    return cast(ge.Const(np.zeros(0, dtype=np.int64)), spec.dtype)
+
+
 @declare_supported(
     [Support(f(value=_REPEATED), True, i, c) for f in (F32, F16, BF16) for i, c in ((False, False), (True, True))]
     + [
@@ -177,8 +182,11 @@ def unique(
     values, inverse, counts = ge.UniqueWithCountsAndSorting(
         x, return_inverse=return_inverse, return_counts=return_counts, sorted=True
     )
-    empty = ge.Const(np.zeros(0, dtype=np.int64))
-    return back(values), (inverse if return_inverse else empty), (counts if return_counts else empty)
+    return (
+        back(values),
+        inverse if return_inverse else _unasked(meta_outputs[1]),
+        counts if return_counts else _unasked(meta_outputs[2]),
+    )
 
 
 @declare_supported(
@@ -201,11 +209,10 @@ def unique_consecutive(
     (x,), back = carried("UniqueConsecutive", self)
     axis = 1000 if dim is None else dim % self.rank  # 1000 is GE's word for the flattened tensor
     values, inverse, counts = ge.UniqueConsecutive(x, return_idx=return_inverse, return_counts=return_counts, axis=axis)
-    empty = ge.Const(np.zeros(0, dtype=np.int64))
     return (
         back(values),
-        cast(inverse, _D.DT_INT64) if return_inverse else empty,
-        cast(counts, _D.DT_INT64) if return_counts else empty,
+        cast(inverse, _D.DT_INT64) if return_inverse else _unasked(meta_outputs[1]),
+        cast(counts, _D.DT_INT64) if return_counts else _unasked(meta_outputs[2]),
     )
 
 
