@@ -238,5 +238,7 @@ def bincount(self: Tensor, weights: Tensor | None = None, minlength: Any = 0, *,
     least = dtype_promote(minlength, target_dtype=_D.DT_INT64)
     highest = ge.ReduceMax(ge.ConcatV2([places, ge.Const(np.array([-1], dtype=np.int64))], 0), [0], keep_dims=False)
     length = ge.Maximum(ge.Add(highest, ge.Const(1, dtype=_D.DT_INT64)), least)
-    counted = ge.OnesLike(places) if weights is None else cast(weights, meta_outputs.dtype)
+    # Not what the graph says of the result: torch 2.8 traces a sum of weights in the type of the places.
+    summed = None if weights is None else _D.DT_FLOAT if weights.dtype == _D.DT_FLOAT else _D.DT_DOUBLE
+    counted = ge.OnesLike(places) if weights is None else cast(weights, summed)
     return ge.UnsortedSegmentSum(counted, places, length)
