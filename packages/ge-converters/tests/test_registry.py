@@ -307,7 +307,7 @@ def test_a_built_in_converter_that_does_not_fit_this_torch_costs_its_op_only(mon
     assert "order other, self" in reasons["aten.add.Tensor"][1]
     assert "names renames 'lowest'" in reasons["aten.clamp.default"][1]
     assert [name for name, (absent, _) in reasons.items() if not absent] == [
-        "aten.add.Tensor", "aten.leaky_relu.default", "aten.clamp.default",
+        "aten.add.Tensor", "aten.clamp.default", "aten.leaky_relu.default",
     ]  # fmt: skip
 
 
