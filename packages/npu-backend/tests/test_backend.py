@@ -683,3 +683,18 @@ def test_distinct_values_of_floats(name, asked):
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
         got = torch.compile(fn, backend="npu", fullgraph=True)(x)
     torch.testing.assert_close(got, fn(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.uint8, torch.bool], ids=str)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_quotients_of_integers_are_floats(dtype, dynamic):
+    def fn(a, b):
+        quotient = a / b
+        return quotient, quotient + b, (quotient * 2).sum()
+
+    run = compiled(fn, dynamic=dynamic)
+    for rows in (2, 3):
+        a = (torch.arange(rows * 3).reshape(rows, 3) % 5).to(dtype)
+        for b in (torch.tensor(2).to(dtype), (a + 1).to(dtype)):
+            for got, want in zip(run(a, b), fn(a, b)):
+                torch.testing.assert_close(got, want)

@@ -121,7 +121,7 @@ def _masked(results: Sequence[Tensor], mask: Sequence[bool], specs: Any) -> list
     "torchair._fused_rms_norm.default", source="torchair.oplib.norm_ops; GE RmsNorm", takes=Takes("RmsNorm")
 )
 @register_fx_node_ge_converter(
-    "aten._fused_rms_norm.default", source="native_functions.yaml: _fused_rms_norm; GE RmsNorm", takes=Takes("RmsNorm")
+    aten._fused_rms_norm.default, source="native_functions.yaml: _fused_rms_norm; GE RmsNorm", takes=Takes("RmsNorm")
 )
 def _fused_rms_norm(
     input: Tensor,

@@ -158,7 +158,7 @@ _REPEATED = [3.0, 1.0, 3.0, 2.0, 1.0]
 
 
 def _unasked(spec: TensorSpec) -> Tensor:
-    """What stands for positions or counts that nobody asked for; torch before 2.11 traces them in the elements' type."""
+    """Positions or counts that nobody asked for; torch before 2.11 traces them in the type of the elements."""
     return cast(ge.Const(np.zeros(0, dtype=np.int64)), spec.dtype)
 
 
