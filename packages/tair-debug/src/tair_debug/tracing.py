@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,15 +19,18 @@ from ge_converters.base.torch_compat import (
     real_values,
     run_aot,
     symbols_of_fake_inputs,
+    unbroken,
 )
 from ge_graph import Graph, escape
 from ge_graph.errors import ConfigError, GeError, on_purpose
+from tair_debug import repeated
 from tair_debug.models import Subject
 
 if TYPE_CHECKING:
     from ge_graph.kernels import Oracle
     from ge_graph.passes import Choice
 
+_log = logging.getLogger(__name__)
 COMPILER: Final = "tair_debug.compiler"
 _NO_INPUT: Final = "missing"  # Python's word for arguments that nobody gave
 _JUMP: Final = "generic_jump"  # all that dynamo says of an ``if`` on a tensor
@@ -50,8 +54,9 @@ class Captured:
 
 
 def run_with(
-    subject: Subject, compiled: Compiled, *, backward: bool = False, dynamic: bool = False, device_kernels: bool = False
-) -> Any:
+    subject: Subject, compiled: Compiled, *, backward: bool = False, dynamic: bool = False,
+    device_kernels: bool = False, stack: repeated.Stack | None = None,
+) -> Any:  # fmt: skip
     """Trace a model to ATen and run it, each graph through what ``compiled`` makes of it.
 
     The graphs have been through the FX passes that a compilation runs, if torchair is installed.
@@ -63,6 +68,7 @@ def run_with(
         dynamic: Trace with symbolic sizes.
         device_kernels: Leave whole what eager operators of the device compute, and writes of inputs in the graph, as
             captured graphs do; ``subject.config`` says of which kind.
+        stack: Layers of which the model has only the first ones just now; ``compiled`` gets the graph of all of them.
 
     Returns:
         What the model returns.
@@ -71,19 +77,29 @@ def run_with(
     from ge_converters.decompose.whole import KeepWhole
 
     prepare = of_compiler("prepare")
+    known = {} if stack is None else repeated.names_of(subject.model)
     writes = device_kernels and bool(subject.config.experimental_config.keep_inference_input_mutation)
+
+    names: list[str | None] = []  # of the inputs of dynamo's graph
 
     def compiler(phase: str) -> Any:
         def compile_one(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+            few, whole = gm, None
+            if stack is not None:
+                whole = repeated.whole_graph(gm, stack, names)
+                gm, example_inputs = whole.gm, [example_inputs[i] for i in whole.like]
             if prepare is not None:
                 with real_values():  # constants of the graph are real, whatever mode the model was made in
                     prepare(gm, example_inputs, phase, subject.config)
             call = compiled(gm, phase)
+            if whole is not None:
+                call = few.forward
             return boxed(lambda args: call(*args))
 
         return compile_one
 
     def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+        names[:] = [known.get(id(v)) for v in example_inputs]
         return run_aot(
             gm, example_inputs, forward=compiler("forward"), backward=compiler("backward"),
             inference=compiler("forward"), decompositions=decomposition_table({}, device_kernels=device_kernels),
@@ -91,7 +107,8 @@ def run_with(
         )  # fmt: skip
 
     with torch.enable_grad() if backward else torch.no_grad():
-        result = torch.compile(subject.model, backend=backend, dynamic=dynamic)(*subject.args, **subject.kwargs)
+        model = torch.compile(subject.model, backend=backend, dynamic=dynamic, fullgraph=stack is not None)
+        result = model(*subject.args, **subject.kwargs)
         if backward:
             total = [t.sum() for t in _tensors(result) if t.requires_grad and t.is_floating_point()]
             if total:
@@ -159,12 +176,20 @@ def capture(
             "GE1047", f"{subject.name}: torch {torch.__version__} gives no symbols to sizes of fake tensors, 2.11 does",
             next="trace with real tensors (--real)",
         )  # fmt: skip
+    if fake and not (backward or dynamic or device_kernels):
+        graphs = _captured_by_layers(subject)
+        if graphs is not None:
+            return graphs
+    with _mode_of(subject) if fake else contextlib.nullcontext(), traceable(subject, fake=fake):
+        return _captured(subject, backward=backward, dynamic=dynamic, device_kernels=device_kernels)
+
+
+def _captured(subject: Subject, *, stack: repeated.Stack | None = None, **how: bool) -> list[Captured]:
     graphs: list[Captured] = []
-    model = subject.model if isinstance(subject.model, torch.nn.Module) else torch.nn.Module()
-    owned = {id(t) for t in (*model.parameters(), *model.buffers())}
+    owned = repeated.names_of(subject.model)
 
     def keep(gm: torch.fx.GraphModule, phase: str) -> Callable[..., Any]:
-        made = Captured(gm, phase)
+        made = Captured(gm, phase, set(gm.meta.pop(repeated.WEIGHTS, ())))
         graphs.append(made)
         names = [n.name for n in gm.graph.nodes if n.op == "placeholder"]
 
@@ -174,9 +199,23 @@ def capture(
 
         return call
 
-    with _mode_of(subject) if fake else contextlib.nullcontext(), traceable(subject, fake=fake):
-        run_with(subject, keep, backward=backward, dynamic=dynamic, device_kernels=device_kernels)
+    run_with(subject, keep, stack=stack, **how)
     return graphs
+
+
+def _captured_by_layers(subject: Subject) -> list[Captured] | None:
+    """The graph of a model whose equal layers need not be traced each; None for other models."""
+    try:
+        with _mode_of(subject):
+            stack = repeated.stack_of(subject.model)
+            with torch.no_grad():
+                repeated.prove(stack, subject.model, subject.args, subject.kwargs)
+            with stack.shortened(), unbroken():
+                graphs = _captured(subject, stack=stack)
+    except Exception as error:  # noqa: BLE001 - also what the model raises: the trace of the whole says it to the user
+        _log.debug("%s is traced layer by layer: %s", subject.name, error)
+        return None
+    return graphs if len(graphs) == 1 else None
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import logging
 import operator
 import sys
 import typing
@@ -298,6 +299,24 @@ def fake_copy(mode: Any, value: Any) -> Any:
         return copy.deepcopy(value)
 
 
+@contextlib.contextmanager
+def as_compiled() -> Iterator[None]:
+    """Inside, ``torch.compiler.is_compiling()`` is true, and kernels fail on tensors without data in silence."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before, silent = torch.compiler._is_compiling_flag, log.disabled
+    torch.compiler._is_compiling_flag, log.disabled = True, True
+    try:
+        yield
+    finally:
+        torch.compiler._is_compiling_flag, log.disabled = before, silent
+
+
+def count_names(graph: torch.fx.Graph, like: torch.fx.Graph, more: Mapping[str, int]) -> None:
+    """Let a graph number its next names as another one would, those of some bases by so much higher."""
+    for base, number in like._graph_namespace._base_count.items():
+        graph._graph_namespace._base_count[base] = number + more.get(base, 0)
+
+
 def propagate_fakes(gm: torch.fx.GraphModule, args: Sequence[Any]) -> None:
     """Set ``meta["val"]`` of every node for inputs like these; sizes are fixed. Raises as torch does."""
     from torch.fx.passes.fake_tensor_prop import FakeTensorProp
@@ -365,6 +384,18 @@ def breaks_of_graphs() -> Iterator[list[tuple[str, Any]]]:
     for reason in graph_break_reasons:
         if id(reason) not in before:
             found.append((reason.reason, reason.user_stack[-1] if reason.user_stack else None))
+
+
+@contextlib.contextmanager
+def unbroken() -> Iterator[None]:
+    """Inside, graphs that end early are not noted for ``breaks_of_graphs``: for an attempt that may fail."""
+    from torch._dynamo.utils import graph_break_reasons
+
+    before = len(graph_break_reasons)
+    try:
+        yield
+    finally:
+        del graph_break_reasons[before:]
 
 
 def debug_folder() -> str:
