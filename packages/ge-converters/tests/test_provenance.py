@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from ge_converters.base.provenance import readable_path, last_user_frame
+from ge_converters.base.provenance import last_user_frame, readable_path
 
 TORCH_FRAME = (
     f'  File "{os.path.dirname(torch.__file__)}/nn/modules/linear.py", line 134, in forward\n    return F.linear(x)'

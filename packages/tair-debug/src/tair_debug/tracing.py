@@ -13,8 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from ge_converters.base.torch_compat import (
+    Compiled as Compilation,
+)
+from ge_converters.base.torch_compat import (
     boxed,
     breaks_of_graphs,
+    compilations,
     fake_mode,
     real_values,
     run_aot,
@@ -25,6 +29,7 @@ from ge_graph import Graph, escape
 from ge_graph.errors import ConfigError, GeError, on_purpose
 from tair_debug import repeated
 from tair_debug.models import Subject
+from tair_debug.stops import Break, Recompilation, Stops
 
 if TYPE_CHECKING:
     from ge_graph.kernels import Oracle
@@ -35,6 +40,8 @@ COMPILER: Final = "tair_debug.compiler"
 _NO_INPUT: Final = "missing"  # Python's word for arguments that nobody gave
 _JUMP: Final = "generic_jump"  # all that dynamo says of an ``if`` on a tensor
 _RESUMED: Final = re.compile(r"torch_dynamo_resume_in_(.+)_at_\d+")  # what dynamo calls the rest of a function
+_FRAME: Final = re.compile(r'File "([^"]+)", line (\d+), in [^\n]*\n([^\n]*)')  # of a stack as Python prints it
+_HINT: Final = re.compile(r"\(HINT: (.*)\)\s*$")
 Compiled = Callable[[torch.fx.GraphModule, str], Callable[..., Any]]
 
 
@@ -127,32 +134,44 @@ def _tensors(value: Any) -> list[torch.Tensor]:
     return [v for v in leaves if isinstance(v, torch.Tensor)]
 
 
-@dataclass(frozen=True, slots=True)
-class Break:
-    """A place where a graph ends and another begins.
+@contextlib.contextmanager
+def stops() -> Iterator[Stops]:
+    """The breaks and recompilations of the graphs that are captured inside; there when it ends."""
+    found = Stops()
+    with _breaks(found.breaks), compilations() as made:
+        yield found
+    found.recompilations.extend(_again(made))
 
-    Attributes:
-        reason: Why, in dynamo's words.
-        hints: What to write instead, in dynamo's words.
-        source: The user's line, such as ``model.py:12 in forward``.
-        code: Text of that line.
-    """
 
-    reason: str
-    hints: tuple[str, ...] = ()
-    source: str = ""
-    code: str = ""
+def _again(made: Sequence[Compilation]) -> Iterator[Recompilation]:
+    inside = {each.key for each in made}
+    groups: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
+    for each in made:
+        earlier, _, why = each.why.partition(": ")
+        if earlier not in inside:  # the first one, or another one than that of an earlier command
+            continue
+        first, _, stack = why.partition("\n")
+        frame = next(reversed([*_FRAME.finditer(stack)]), None)
+        name = _RESUMED.sub(r"\1", each.source[2])
+        source = f"{frame[1]}:{frame[2]} in {name}" if frame else f"{each.source[0]}:{each.source[1]} in {name}"
+        guard = re.split(r"\s+#", first)[0].strip()
+        hint = _HINT.search(first)
+        key = (source, re.sub(r"\d+", "0", guard), frame[3].strip() if frame else "")
+        groups.setdefault(key, []).append((guard, hint[1] if hint else _advice(guard)))
+    for (source, _, code), told in groups.items():
+        yield Recompilation(told[0][0], len(told), (told[0][1],), source, code)
 
-    def as_dict(self) -> dict[str, Any]:
-        return {"reason": self.reason, "hints": list(self.hints), "source": self.source, "code": self.code}
+
+def _advice(guard: str) -> str:
+    if "size mismatch" in guard or ".size()" in guard:
+        return "--dynamic, or torch._dynamo.mark_dynamic for the size"
+    return "the same value in every call, or a tensor in its place"
 
 
 @contextlib.contextmanager
-def breaks() -> Iterator[list[Break]]:
-    """The breaks of the graphs that are captured inside; there when it ends."""
-    found: list[Break] = []
+def _breaks(found: list[Break]) -> Iterator[None]:
     with breaks_of_graphs() as reasons:
-        yield found
+        yield
     for said, frame in reasons:
         lines = [line.strip() for line in said.strip().splitlines()]
         if said.startswith(_JUMP):

@@ -386,6 +386,36 @@ def breaks_of_graphs() -> Iterator[list[tuple[str, Any]]]:
             found.append((reason.reason, reason.user_stack[-1] if reason.user_stack else None))
 
 
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A compilation of a function by dynamo.
+
+    Attributes:
+        key: dynamo's number for it, ``2/1``: function, and which of its graphs.
+        why: For another graph of a function, ``2/0: guard  # code``: the guard of an earlier one that did not hold.
+        source: File, first line and name of the function.
+    """
+
+    key: str
+    why: str
+    source: tuple[str, int, str]
+
+
+@contextlib.contextmanager
+def compilations() -> Iterator[list[Compiled]]:
+    """What dynamo compiles inside; there when it ends."""
+    from torch._dynamo.utils import get_compilation_metrics
+
+    before, found = {id(m) for m in get_compilation_metrics()}, list[Compiled]()
+    kept = get_compilation_metrics()  # so that no id is given twice
+    yield found
+    for made in get_compilation_metrics():
+        if id(made) not in before:
+            source = (str(made.co_filename), int(made.co_firstlineno or 0), str(made.co_name))
+            found.append(Compiled(str(made.compile_id), str(getattr(made, "recompile_reason", "") or ""), source))
+    del kept
+
+
 @contextlib.contextmanager
 def unbroken() -> Iterator[None]:
     """Inside, graphs that end early are not noted for ``breaks_of_graphs``: for an attempt that may fail."""
