@@ -44,6 +44,7 @@ GROUPS = {
     "plans": "benchmarks.plans",
     "tools": "benchmarks.tools",
     "export": "benchmarks.export",
+    "rank archives": "benchmarks.rank_archives",
     "device": "benchmarks.device",
 }
 
