@@ -9,11 +9,11 @@ same too, before, inside and behind them. Whatever else is there, ``Unlike`` say
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import os
 import re
 import sys
-import sysconfig
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -30,9 +30,8 @@ WEIGHTS: Final = "weights"
 _LEAST: Final = 6  # layers, below which two runs and a trace of three take as long as the trace of all
 _NUMBERED: Final = re.compile(r"(.*?)(?:_(\d+))?")
 _CONSTANT: Final = re.compile(r"(_tensor_constant)(\d+)")
-_UNSEEN: Final = (
-    os.path.dirname(torch.__file__) + os.sep, sysconfig.get_path("stdlib") + os.sep + "f", __file__,
-)  # fmt: skip
+# what dynamo does not follow either: torch's own code, and caches, which go another way in their first call
+_UNSEEN: Final = (os.path.dirname(torch.__file__) + os.sep, functools.__file__, __file__)
 _PLAIN: Final = (
     bool, int, float, complex, str, bytes, type(None), type(Ellipsis), torch.dtype, torch.device, torch.layout,
     torch.memory_format,

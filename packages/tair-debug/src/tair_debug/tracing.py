@@ -195,7 +195,8 @@ def capture(
             "GE1047", f"{subject.name}: torch {torch.__version__} gives no symbols to sizes of fake tensors, 2.11 does",
             next="trace with real tensors (--real)",
         )  # fmt: skip
-    if fake and not (backward or dynamic or device_kernels):
+    # before torch 2.11 dynamo makes other fake inputs, so parameters are not known again
+    if fake and symbols_of_fake_inputs() and not (backward or dynamic or device_kernels):
         graphs = _captured_by_layers(subject)
         if graphs is not None:
             return graphs
