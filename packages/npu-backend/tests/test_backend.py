@@ -452,6 +452,12 @@ def test_wrong_decompositions(bad):
         torchair.get_npu_backend(custom_decompositions=bad)
 
 
+def test_keywords_that_the_backend_has_not():
+    """Documentation of the bundled torchair names one of them ``custom_decomposition``."""
+    with pytest.raises(ConfigError, match="GE1011.*no custom_decomposition\n.*custom_decompositions="):
+        torchair.get_npu_backend(custom_decomposition={})
+
+
 def test_custom_decompositions_are_used(recording):
     used = []
 
