@@ -28,5 +28,5 @@ def quotient(self: Any, other: Any) -> Any:
 
 
 BESIDE_CONVERTERS: Final[dict[str, Callable[..., Any]]] = (
-    {"div.Tensor": quotient} if QUOTIENTS_TRACED_AS_INTEGERS else {}
+    {"div.Tensor": quotient, "true_divide.Tensor": quotient} if QUOTIENTS_TRACED_AS_INTEGERS else {}
 )
