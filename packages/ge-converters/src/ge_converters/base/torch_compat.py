@@ -32,7 +32,7 @@ _made_constant: set[str] = set()
 native_pad = torch._C._nn.pad  # what ``torch.nn.functional.pad`` calls
 _VERSION = torch.torch_version.TorchVersion(torch.__version__)
 _MODE_OF_ITS_OWN = _VERSION < "2.11"
-QUOTIENTS_TRACED_AS_INTEGERS: Final = _VERSION < "2.9"  # with open sizes; repaired in torch since
+QUOTIENTS_TRACED_AS_INTEGERS: Final = _VERSION < "2.10"  # with open sizes; repaired since
 
 
 def boxed(fn: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
