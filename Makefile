@@ -134,8 +134,8 @@ lint: setup  ## format, lint, types, import contracts, generated files
 regen: setup  ## make all generated files anew
 	@$(RUN) tools/regen.py
 
-coverage: setup  ## tests with coverage; HTML in htmlcov/
-	@$(TEST) --cov --cov-report=html --cov-report=term:skip-covered
+coverage: setup  ## tests with coverage; HTML in htmlcov/, coverage/coverage.info for genhtml
+	@$(TEST) --cov --cov-report=html --cov-report=lcov:coverage/coverage.info --cov-report=term:skip-covered
 
 configure:  ## choose Python and Ascend SDK from the environment, without questions
 	@$(or $(shell command -v python3.11 || command -v python3),$(PYTHON)) tools/configure.py

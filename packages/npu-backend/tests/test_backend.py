@@ -452,6 +452,12 @@ def test_wrong_decompositions(bad):
         torchair.get_npu_backend(custom_decompositions=bad)
 
 
+def test_keywords_that_the_backend_has_not():
+    """Documentation of the bundled torchair names one of them ``custom_decomposition``."""
+    with pytest.raises(ConfigError, match="GE1011.*no custom_decomposition\n.*custom_decompositions="):
+        torchair.get_npu_backend(custom_decomposition={})
+
+
 def test_custom_decompositions_are_used(recording):
     used = []
 
@@ -690,7 +696,7 @@ def test_distinct_values_of_floats(name, asked):
 def test_quotients_of_integers_are_floats(dtype, dynamic):
     def fn(a, b):
         quotient = a / b
-        return quotient, quotient + b, (quotient * 2).sum()
+        return quotient, quotient + b, (quotient * 2).sum(), a / 2, a / b.to(torch.int16)
 
     run = compiled(fn, dynamic=dynamic)
     for rows in (2, 3):
