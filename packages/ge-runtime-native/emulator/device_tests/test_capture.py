@@ -9,7 +9,7 @@ import logging
 
 import pytest
 import torch
-import torch_npu  # noqa: F401
+import torch_npu
 from torch.nn import functional as F
 
 import torchair
