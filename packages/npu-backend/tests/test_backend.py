@@ -696,7 +696,7 @@ def test_distinct_values_of_floats(name, asked):
 def test_quotients_of_integers_are_floats(dtype, dynamic):
     def fn(a, b):
         quotient = a / b
-        return quotient, quotient + b, (quotient * 2).sum()
+        return quotient, quotient + b, (quotient * 2).sum(), a / 2, a / b.to(torch.int16)
 
     run = compiled(fn, dynamic=dynamic)
     for rows in (2, 3):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import importlib
 import operator
 import sys
 import typing
@@ -23,12 +24,14 @@ from typing import Any, Final
 
 import torch
 
+from ge_graph.errors import ConfigError
+
 Compiler = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 _made_constant: set[str] = set()
 native_pad = torch._C._nn.pad  # what ``torch.nn.functional.pad`` calls
 _VERSION = torch.torch_version.TorchVersion(torch.__version__)
 _MODE_OF_ITS_OWN = _VERSION < "2.11"
-QUOTIENTS_TRACED_AS_INTEGERS: Final = _VERSION < "2.9"  # with open sizes; repaired in torch since
+QUOTIENTS_TRACED_AS_INTEGERS: Final = _VERSION < "2.10"  # with open sizes; repaired since
 
 
 def boxed(fn: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
@@ -662,8 +665,36 @@ def ahead_of_time() -> bool:
     return all(getattr(config, name, False) for name in names)
 
 
+FEATURES: Final = {
+    "aot_compile": ("torch.compiler.load_compiled_function", "torch._inductor.output_code.OutputCode"),
+    "save_cache_artifacts": ("torch.compiler.save_cache_artifacts", "torch.compiler._cache.CacheArtifactFactory"),
+    "nested_compile_region": ("torch.compiler.nested_compile_region",),
+}
+"""What users ask of torch by name, and where a torch that has it keeps it."""
+
+
+def lacks(feature: str) -> str:
+    """What this torch lacks of a feature, as a sentence; empty if it has all of it."""
+    for path in FEATURES[feature]:
+        holder, _, name = path.rpartition(".")
+        if holder == "torch.compiler._cache" and _bundles() is None:
+            return f"torch {torch.__version__} has no {path}"
+        try:
+            found = hasattr(importlib.import_module(holder), name)
+        except ImportError:
+            found = False
+        if not found:
+            return f"torch {torch.__version__} has no {path}"
+    return ""
+
+
 def output_code() -> Any:
-    """The class of compiled graphs that torch writes to files."""
+    """The class of compiled graphs that torch writes to files.
+
+    Errors: ConfigError GE1067 if this torch has none.
+    """
+    if why := lacks("aot_compile"):
+        raise ConfigError("GE1067", f"aot_compile: {why}", next="use a torch that has it, or cache_compile of torchair")
     from torch._inductor.output_code import OutputCode
 
     return OutputCode

@@ -1,8 +1,8 @@
 """Quotients of integers, where torch traces them as integers.
 
-Dividing two tensors of one integer type gives the default float type. Older releases of torch say so of fixed sizes
-only: with open sizes the traced result has the integer type, and whoever believes it cuts off what stands behind the
-point. Written with both operands as floats, the type is right, and so is that of all that is made of it.
+Dividing integers gives the default float type. Older releases of torch say so of fixed sizes only: with open sizes the
+traced result has the integer type, and whoever believes it cuts off what stands behind the point. Written with floats
+as operands, the type is right, and so is that of all that is made of it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from ge_converters.base.torch_compat import QUOTIENTS_TRACED_AS_INTEGERS
 
 
 def quotient(self: Any, other: Any) -> Any:
-    """``self / other`` of two tensors of one integer type, bool among them; NotImplemented of all others."""
-    if not isinstance(self, Tensor) or not isinstance(other, Tensor) or self.dtype != other.dtype:
-        return NotImplemented
-    if self.dtype.is_floating_point or self.dtype.is_complex:
+    """``self / other`` of integers, booleans among them; NotImplemented of all others."""
+    common = torch.result_type(self, other)
+    if common.is_floating_point or common.is_complex:
         return NotImplemented
     kind = torch.get_default_dtype()
-    return aten.div.Tensor(aten._to_copy.default(self, dtype=kind), aten._to_copy.default(other, dtype=kind))
+    operands = (aten._to_copy.default(v, dtype=kind) if isinstance(v, Tensor) else v for v in (self, other))
+    return aten.div.Tensor(*operands)
 
 
 BESIDE_CONVERTERS: Final[dict[str, Callable[..., Any]]] = (
-    {"div.Tensor": quotient} if QUOTIENTS_TRACED_AS_INTEGERS else {}
+    {"div.Tensor": quotient, "true_divide.Tensor": quotient} if QUOTIENTS_TRACED_AS_INTEGERS else {}
 )
