@@ -36,9 +36,7 @@ def unscale(a: Arguments, _: Outputs) -> Any:
 def update_scale(a: Arguments, _: Outputs) -> Any:
     """The scale and how many steps in a row were finite, after a step."""
     scale, tracker = a["scale"].clone(), a["growthTracker"].clone()
-    aten._amp_update_scale_(
-        scale, tracker, a["foundInf"], a["growthFactor"], a["backoffFactor"], a["growthInterval"]
-    )
+    aten._amp_update_scale_(scale, tracker, a["foundInf"], a["growthFactor"], a["backoffFactor"], a["growthInterval"])
     return scale, tracker
 
 
