@@ -121,9 +121,12 @@ def child_load(folder: Path, _: int) -> dict[str, float]:
             "memmap": memmap}  # fmt: skip
 
 
-def _child(what: str, folder: Path, layers: int) -> dict[str, float]:
-    command = [sys.executable, "-m", "benchmarks.export", what, str(folder), str(layers)]
-    done = subprocess.run(command, capture_output=True, text=True)
+def child(
+    what: str, folder: Path, number: int, module: str = "benchmarks.export", **variables: str
+) -> dict[str, float]:
+    """What a measurement prints that runs in a process of its own."""
+    command = [sys.executable, "-m", module, what, str(folder), str(number)]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **variables})
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}\n{done.stderr[-3000:]}")
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
@@ -144,8 +147,8 @@ def measure() -> Iterator[Measurement]:
     size = "random weights" if rows.small else f"{layers * _LAYER / 2**30:.0f} GB of random weights"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        saved = _child("save", folder, layers)
-        loaded = _child("load", folder, layers)
+        saved = child("save", folder, layers)
+        loaded = child("load", folder, layers)
         on_disk = sum(p.stat().st_size for p in (folder / "saved").rglob("*") if p.is_file())
     mb = 1 << 20
     for what, key in (("save_graph", "export"), ("dynamo_export", "dynamo_export")):

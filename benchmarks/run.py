@@ -44,7 +44,9 @@ GROUPS = {
     "plans": "benchmarks.plans",
     "tools": "benchmarks.tools",
     "export": "benchmarks.export",
+    "rank archives": "benchmarks.rank_archives",
     "device": "benchmarks.device",
+    "captured": "benchmarks.captured",
 }
 
 

@@ -342,7 +342,7 @@ def test_ge_refuses_with_its_words_and_the_users_line(emulator: Path) -> None:
 
 
 def test_collectives_are_refused_by_name(emulator: Path) -> None:
-    """All of them, before a session opens; also inside a branch."""
+    """All of them, also inside a branch; groups that were opened and closed again are as unknown as before."""
     seen = program(
         emulator,
         """
@@ -356,16 +356,23 @@ def test_collectives_are_refused_by_name(emulator: Path) -> None:
             return graph
 
         from ge_runtime.device_graphs import collectives
-        told = refused(lambda: engine.compile(reduce("tp_group"), {}))
+        compiled = engine.compile(reduce("tp_group"), {})
+        told = refused(lambda: compiled.run([x[0, :2]]))
+        results = []
+        for _ in range(2):
+            with engine.opened_groups({"tp_group": (0,)}, 30), engine.opened_groups({"tp_group": (0,)}, 30):
+                results.append(compiled.run([x[0, :2]])[0].tolist())
+            again = refused(lambda: compiled.run([x[0, :2]]))
         outer = reduce("outer")
         outer.nodes[0].subgraphs["then_branch"] = reduce("inner")
-        print(json.dumps([*told, session._current is None, [n.attr("group") for n in collectives(outer)]]))
+        print(json.dumps([*told, again == told, results, [n.attr("group") for n in collectives(outer)]]))
         """,
     )
     assert seen[0] == "GE4011"
     assert "HcomAllReduce of group 'tp_group'" in seen[1]
     assert seen[2]
-    assert seen[3] == ["outer", "inner"]
+    assert seen[3] == [[0.0, 1.0], [0.0, 1.0]]
+    assert seen[4] == ["outer", "inner"]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from ge_graph.attrs import Str
 from ge_graph.dtypes import BY_NUMPY_NAME, DataType
 from ge_graph.ir import FileLiteral, Graph, Node
 from ge_graph.serde import ExternalData
@@ -145,6 +146,19 @@ def collectives(graph: Graph) -> list[Node]:
     """Nodes that name a process group, those of branches and loop bodies too."""
     nodes = [n for n in graph.nodes if n.op.startswith("Hcom") and "group" in n.attrs]
     return nodes + [n for node in graph.nodes for inner in node.subgraphs.values() for n in collectives(inner)]
+
+
+@contextlib.contextmanager
+def renamed_groups(nodes: Sequence[Node], names: Mapping[str, str]) -> Iterator[None]:
+    """While this lasts collectives name HCCL's communicators, as GE wants it, instead of torch's process groups."""
+    kept = [(node, node.attrs["group"]) for node in nodes]
+    try:
+        for node, _ in kept:
+            node.attrs["group"] = Str(names[str(node.attr("group"))])
+        yield
+    finally:
+        for node, attr in kept:
+            node.attrs["group"] = attr
 
 
 def external_data(node: Node, dtype: DataType, shape: tuple[int, ...], data: np.ndarray[Any, Any]) -> Any:

@@ -150,17 +150,18 @@ def engine_missing(engine: str, reasons: Sequence[str]) -> EngineError:
     return _error("GE4010", f"the {engine} engine cannot run here:\n" + "\n".join(f"  {r}" for r in reasons))
 
 
-def no_group(name: str, why: str) -> EngineError:
+def no_group(name: str, why: str, next: str = "") -> EngineError:
     """GE4011: a collective names a process group that this process does not have."""
-    return _error("GE4011", f"process group '{name}': {why}")
+    return _error("GE4011", f"process group '{name}': {why}", next=next)
 
 
 def groups_unknown(engine: str, nodes: Sequence[Node]) -> EngineError:
-    """GE4011: a graph has collectives, and the engine knows no process groups."""
+    """GE4011: a graph has collectives whose process groups are not open in this process."""
     places = "".join(f"\n  {n.op} of group '{n.attr('group')}': {origin(n)}" for n in nodes)
     return _error(
-        "GE4011", f"engine {engine} knows no process groups, the graph has collectives:{places}",
-        next="use engine torch_npu (NPU tensors as inputs, or TAIR_ENGINE=torch_npu), which knows HCCL's communicators",
+        "GE4011", f"engine {engine} has no process groups for these collectives:{places}",
+        next="run the graph inside `with model.opened_groups():`, or with tair-run, in as many processes as saved it; "
+        "for groups of torch.distributed use engine torch_npu (NPU tensors as inputs, or TAIR_ENGINE=torch_npu)",
     )  # fmt: skip
 
 

@@ -28,7 +28,6 @@ import numpy as np
 import torch
 
 from ge_graph import serde
-from ge_graph.attrs import Str
 from ge_graph.dtypes import BY_TORCH_NAME, DataType, Format
 from ge_graph.errors import EngineError
 from ge_graph.ir import Graph, Literal
@@ -51,6 +50,7 @@ from ge_runtime.device_graphs import (
     frozen_flags,
     handing_over,
     late_options,
+    renamed_groups,
     reuse_pairs,
 )
 
@@ -167,19 +167,6 @@ def _translated(graph: Graph | None) -> Any:
         raise errors.device_refused(text, graph) from error
 
 
-@contextlib.contextmanager
-def _communicators(graph: Graph) -> Any:
-    """Collectives name HCCL's communicators, as GE wants it, instead of torch's process groups while this lasts."""
-    kept = [(n, n.attrs["group"]) for n in collectives(graph)]
-    try:
-        for node, _ in kept:
-            node.attrs["group"] = Str(_communicator(str(node.attr("group"))))
-        yield
-    finally:
-        for node, attr in kept:
-            node.attrs["group"] = attr
-
-
 def _communicator(name: str) -> str:
     """HCCL's name of a process group of torch's.
 
@@ -190,10 +177,10 @@ def _communicator(name: str) -> str:
     group = group_of(name)
     try:
         backend = group._get_backend(torch.device("npu"))
-        communicator: str = backend.get_hccl_comm_name(torch.distributed.get_rank())
+        called: str = backend.get_hccl_comm_name(torch.distributed.get_rank())
     except (AttributeError, RuntimeError) as error:
         raise errors.no_group(name, f"it has no HCCL communicator: {error}") from error
-    return communicator
+    return called
 
 
 class TorchNpuEngine:
@@ -274,7 +261,9 @@ class TorchNpuExecutable(WholeGraph):
         self._on(tuple(_HOST if r.shape == () and r.dtype is DataType.DT_INT64 else _DEVICE for r in self._rules))
 
     def _bytes(self) -> bytes:
-        with _communicators(self._graph):
+        grouped = collectives(self._graph)
+        names = {name: _communicator(name) for name in {str(n.attr("group")) for n in grouped}}
+        with renamed_groups(grouped, names):
             data = serde.to_bytes(self._graph, externalise=external_data, provenance=False)
         if len(data) > MAX_MODEL_BYTES:
             raise errors.graph_too_large(self._graph.name, len(data))

@@ -18,7 +18,7 @@
 namespace {
 
 struct Counts {
-  std::atomic<int> sessions{0}, graphs{0}, device_blocks{0}, engine_blocks{0}, streams{0};
+  std::atomic<int> groups{0}, sessions{0}, graphs{0}, device_blocks{0}, engine_blocks{0}, streams{0};
 };
 Counts counts;
 std::string error_text;
@@ -43,10 +43,29 @@ int fake_count(const char* what) {
   const std::string name = what;
   if (name == "sessions") return counts.sessions;
   if (name == "graphs") return counts.graphs;
+  if (name == "groups") return counts.groups;
   if (name == "device_blocks") return counts.device_blocks;
   if (name == "engine_blocks") return counts.engine_blocks;
   return counts.streams;
 }
+
+int HcclGetRootInfo(void* info) { return std::memset(info, 7, 4108), 0; }
+int HcclCommInitRootInfo(uint32_t ranks, const void* info, uint32_t rank, void** comm) {
+  const auto* bytes = static_cast<const char*>(info);
+  if (bytes[0] != 7 || bytes[4107] != 7) return 1;
+  if (rank >= ranks) throw std::runtime_error("no such rank");
+  ++counts.groups;
+  return *comm = new char(static_cast<char>(rank)), 0;
+}
+int HcclGetCommName(void* comm, char* name) {
+  if (*static_cast<char*>(comm) == 3) return 4;
+  return std::strcpy(name, "fake-group"), 0;
+}
+int HcclCommDestroy(void* comm) {
+  delete static_cast<char*>(comm);
+  return --counts.groups, 0;
+}
+const char* HcclGetErrorString(int code) { return code == 1 ? "parameter error" : "internal error"; }
 
 int aclInit(const char*) {
   static bool done = false;

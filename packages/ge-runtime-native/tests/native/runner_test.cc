@@ -359,6 +359,20 @@ void Fork(gec_graph* graph, void* stream) {
   EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
+void Groups() {
+  char info[GEC_ROOT_BYTES] = {}, name[GEC_NAME_BYTES] = {};
+  void* group = nullptr;
+  EXPECT(gec_group_open(2, info, 1, &group, name) == GEC_DEVICE && Says("HcclCommInitRootInfo failed with 1, parameter"));
+  EXPECT(group == nullptr);
+  EXPECT(gec_group_root(info) == GEC_OK);
+  EXPECT(gec_group_open(2, info, 2, &group, name) == GEC_ENGINE && Says("no such rank"));
+  EXPECT(gec_group_open(4, info, 3, &group, name) == GEC_DEVICE && Says("HcclGetCommName"));
+  EXPECT(group == nullptr && Count("groups") == 0);
+  EXPECT(gec_group_open(2, info, 1, &group, name) == GEC_OK);
+  EXPECT(std::string(name) == "fake-group" && Count("groups") == 1);
+  EXPECT(gec_group_close(group) == GEC_OK && Count("groups") == 0);
+}
+
 }  // namespace
 
 int main() {
@@ -378,6 +392,8 @@ int main() {
   EXPECT(gec_session_open(7, nullptr, 0, nullptr, 0) == GEC_DEVICE && Says("the fake device said so"));
   const char* wrong[] = {"fail", "1"};
   EXPECT(gec_session_open(0, wrong, 1, nullptr, 0) == GEC_ENGINE && Says("E10001"));
+  char root[GEC_ROOT_BYTES];
+  EXPECT(gec_group_root(root) == GEC_STATE);
   EXPECT(gec_session_open(1, nullptr, 0, nullptr, 0) == GEC_OK);
   char chip[64], version[64];
   int64_t cube = 0, vector = 0;
@@ -391,6 +407,7 @@ int main() {
   Memory(stream);
   Exceptions(stream);
   Exhausted(stream);
+  Groups();
   Threads();
   graph = Compiled("static in=1 out=1", 1);
   gec_graph* late = Compiled("dynamic in=1 out=1", 1);

@@ -152,8 +152,8 @@ class CompiledModel:
     def opened_groups(self, seconds: float = 300.0) -> Iterator[None]:
         """Inside, the process groups that the graph names exist, made with the other processes that torchrun started.
 
-        Nothing happens for a graph without groups, or on an engine that knows no processes. Groups that the process has
-        already are taken; what was made here goes with the block.
+        Nothing happens for a graph without groups. On the CPU they are torch.distributed's, with gloo; on a device
+        HCCL's, without torch. Groups that the process has already are taken; what was made here goes with the block.
 
         Args:
             seconds: How long this process waits for another, for the groups and in each collective.

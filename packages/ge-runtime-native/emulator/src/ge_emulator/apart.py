@@ -1,7 +1,7 @@
 """Kernels in a process of their own, so that the program on the emulator needs no torch: the program's side.
 
 Requests and answers go through pipes, as a line of JSON and bytes; tensors are read and written where they lie, by the
-kernels' process.
+kernels' process. Before it answers, that process may ask in turn for the program's communicators (``Parent``).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
 
+from ge_emulator import hccl
 from ge_emulator.refusal import INTERNAL
 
 _MAY_BE_TRACED_BY: Final = 0x59616D61  # PR_SET_PTRACER: a kernel with Yama asks for it
@@ -52,12 +53,46 @@ class _Kernels:
             try:
                 send(pipes.stdin, {"verb": verb.decode(), "words": list(words)}, data)
                 got = receive(pipes.stdout)
+                while got is not None and "communicator" in got[0]:
+                    send(pipes.stdin, *_communicate(*got))
+                    got = receive(pipes.stdout)
             except OSError:
                 got = None
         if got is None:
             return -1, b"the process of the kernels has ended; what it said is on standard error", INTERNAL
         head, reply = got
         return head["value"], reply, head["error"]
+
+
+def _communicate(asked: Mapping[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
+    """What the kernels ask of a communicator."""
+    here, name = hccl.Here(), asked["communicator"]
+    if "header" not in asked:
+        return {"place": here.place(name)}, b""
+    code, got = here.exchange(name, tuple(asked["header"]), data, asked["room"])
+    return {"code": code}, got
+
+
+class Parent:
+    """The program's communicators, as the kernels' process reaches them."""
+
+    def __init__(self, told: IO[bytes], answers: IO[bytes]) -> None:
+        self._told, self._answers = told, answers
+
+    def place(self, name: str) -> tuple[int, int] | None:
+        found = self._ask({"communicator": name}, b"")[0]["place"]
+        return None if found is None else (found[0], found[1])
+
+    def exchange(self, name: str, header: tuple[int, ...], data: bytes, room: int) -> tuple[int, bytes]:
+        head, got = self._ask({"communicator": name, "header": list(header), "room": room}, data)
+        return head["code"], got
+
+    def _ask(self, head: Mapping[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
+        send(self._told, head, data)
+        got = receive(self._answers)
+        if got is None:
+            raise EOFError("the program has ended")
+        return got
 
 
 _start: Final = threading.Lock()

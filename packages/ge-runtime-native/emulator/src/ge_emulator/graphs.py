@@ -186,7 +186,9 @@ def run(data: bytes, words: list[int]) -> int | bytes:
     try:
         results = _computed(compiled, fed)
     except Exception as error:
-        raise CannRefusal(MODEL_FAILED, f"graph '{compiled.graph.name}': {groups.failure() or error}") from error
+        lost, where = groups.failure(), getattr(error, "where", "")
+        what = f"{lost}: {where}" if lost and where else lost or error
+        raise CannRefusal(MODEL_FAILED, f"graph '{compiled.graph.name}': {what}") from error
     lost = groups.failure()
     if lost:
         raise CannRefusal(MODEL_FAILED, f"graph '{compiled.graph.name}': {lost}")

@@ -6,13 +6,14 @@ The kernels call ``torch.distributed`` with such a group. A failure is kept unti
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
 
+from ge_emulator import hccl
+from ge_emulator.hccl import Communicators
 from ge_runtime.cpu.groups import finders
 
 (_ALL_REDUCE, _BROADCAST, _REDUCE, _ALL_GATHER, _REDUCE_SCATTER, _, _ALL_TO_ALL, _BARRIER, _SEND, _RECEIVE) = range(10)
@@ -43,8 +44,8 @@ class Group:
         name: Of the communicator, as HcclGetCommName gives it.
     """
 
-    def __init__(self, library: Any, name: str, rank: int, size: int) -> None:
-        self._library, self.name, self._rank, self._size = library, name, rank, size
+    def __init__(self, reach: Communicators, name: str, rank: int, size: int) -> None:
+        self._reach, self.name, self._rank, self._size = reach, name, rank, size
 
     def rank(self) -> int:
         """This process in the group."""
@@ -57,16 +58,13 @@ class Group:
     def _exchange(self, kind: int, sent: torch.Tensor | bytes, into: torch.Tensor | None, **more: int) -> _Done:
         data = sent if isinstance(sent, bytes) else _bytes(sent)
         room = 0 if into is None else into.numel() * into.element_size()
-        got = ctypes.create_string_buffer(max(room, 1))
-        text = ctypes.create_string_buffer(512)
-        code = self._library.TairEmulatorExchange(
-            self.name.encode(), kind, more.get("peer", 0), more.get("dtype", 4), more.get("op", 0),
-            data, len(data), got, room, text, len(text),
-        )  # fmt: skip
+        header = (kind, more.get("peer", 0), more.get("dtype", 4), more.get("op", 0))
+        code, got = self._reach.exchange(self.name, header, data, room)
         if code:
-            _kept.text = getattr(_kept, "text", "") or text.value.decode(errors="replace")
-        elif into is not None and room:
-            flat = torch.frombuffer(got, dtype=torch.uint8, count=room).view(into.dtype)
+            _kept.text = getattr(_kept, "text", "") or got.decode(errors="replace")
+            raise RuntimeError(_kept.text)  # which ends the run at this node
+        if into is not None and room:
+            flat = torch.frombuffer(bytearray(got), dtype=torch.uint8, count=room).view(into.dtype)
             into.copy_(flat.view(into.shape))
         return _Done()
 
@@ -135,19 +133,26 @@ def _operation(options: Any) -> int:
 
 
 def find(name: str) -> Group | None:
-    """The communicator of that name that is open in this process."""
+    """The communicator of that name that is open in the program."""
+    reach = _elsewhere or _here()
+    place = None if reach is None else reach.place(name)
+    return None if reach is None or place is None else Group(reach, name, *place)
+
+
+_elsewhere: Communicators | None = None
+
+
+def reach_by(other: Communicators) -> None:
+    """From now on communicators are those of another process."""
+    global _elsewhere
+    _elsewhere = other
+
+
+def _here() -> Communicators | None:
     try:
-        library = ctypes.CDLL("libhccl.so")
+        return hccl.Here()
     except OSError:
         return None
-    library.TairEmulatorExchange.argtypes = [
-        ctypes.c_char_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_char_p,
-        ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t,
-    ]  # fmt: skip
-    rank, size = ctypes.c_uint32(), ctypes.c_uint32()
-    if library.TairEmulatorGroup(name.encode(), ctypes.byref(rank), ctypes.byref(size)):
-        return None
-    return Group(library, name, rank.value, size.value)
 
 
 finders.append(find)

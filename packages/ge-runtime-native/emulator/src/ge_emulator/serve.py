@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
-from ge_emulator import memory
-from ge_emulator.apart import receive, send
+from ge_emulator import groups, memory
+from ge_emulator.apart import Parent, receive, send
 from ge_emulator.verbs import answer
 
 
@@ -15,6 +15,7 @@ def main() -> None:
     asked, told = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what kernels print does not belong into the pipe
     memory.look_into(os.getppid())
+    groups.reach_by(Parent(told, asked))
     while (request := receive(asked)) is not None:
         head, data = request
         value, reply, error = answer(head["verb"].encode(), data, head["words"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import sys
 import threading
@@ -21,6 +22,7 @@ from ge_runtime import errors
 from ge_runtime.api import Capability
 from ge_runtime.cann import dlpack, library, torch_tensors
 from ge_runtime.cann.arrays import DeviceArray, size_of
+from ge_runtime.cann.groups import communicators, opened_groups
 from ge_runtime.cann.reading import SeenInputs
 from ge_runtime.cann.session import Session, check, open_session
 from ge_runtime.device_graphs import (
@@ -34,6 +36,7 @@ from ge_runtime.device_graphs import (
     external_data,
     frozen_flags,
     handing_over,
+    renamed_groups,
     reuse_pairs,
 )
 
@@ -65,6 +68,16 @@ class CannEngine:
         session = open_session({})
         return DeviceArray.from_bytes(session, value.data, value.dtype, value.shape, session.stream)
 
+    def opened_groups(
+        self, groups: Mapping[str, Sequence[int]], seconds: float
+    ) -> contextlib.AbstractContextManager[None]:
+        """Inside, the process groups that a graph names exist, as communicators of HCCL.
+
+        Errors: EngineError GE4011 if the processes do not find each other, GE4010 and GE4020 if HCCL is not there or
+        refuses.
+        """
+        return opened_groups(groups, seconds)
+
     def compile(self, graph: Graph, options: Mapping[str, str]) -> CannExecutable:
         """Hand the graph to GE.
 
@@ -73,14 +86,11 @@ class CannEngine:
 
         Errors: GraphError if the graph breaks its schemas; EngineError GE4010 if CANN is not whole, GE4020 with GE's
         words if it refuses the graph, GE4021 if the process cannot have a session, GE4007 for an engine option that is
-        not known, GE4011 for collectives, GE4023 if more cores are asked for than the chip has, GE4024 for a graph
-        above two GiB.
+        not known, GE4023 if more cores are asked for than the chip has, GE4024 for a graph above two GiB. A graph with
+        collectives is compiled by its first run, because GE asks HCCL for their groups then.
         """
         device = _device(options)
         verify(graph)
-        grouped = collectives(graph)
-        if grouped:
-            raise errors.groups_unknown("cann", grouped)
         levels = split(options)
         session = open_session(levels, device)
         check_cores(graph, options, session.facts.cube_cores, session.facts.vector_cores, session.facts.chip)
@@ -123,14 +133,19 @@ class CannExecutable(WholeGraph):
         self._copies = torch_tensors.FrozenCopies(i for i, f in enumerate(self._frozen) if f)
         self._reuse = reuse_pairs(self._options.get("ge.exec.outputReuseInputMemIndexes", ""))
         self._handle: Any = None
-        self._compile()
+        self._same: SeenInputs | SameInputs | None = None
+        self._collectives = collectives(graph)
+        self._groups: dict[str, str] = {}
+        if not self._collectives:
+            self._compile()
 
     # -- compiling ----------------------------------------------------------------------------------------------------
 
     def _compile(self) -> None:
         native = library.native()
         graph = self._graph
-        data = serde.to_bytes(graph, externalise=external_data, provenance=False)
+        with renamed_groups(self._collectives, self._groups):
+            data = serde.to_bytes(graph, externalise=external_data, provenance=False)
         if len(data) > MAX_MODEL_BYTES:
             raise errors.graph_too_large(graph.name, len(data))
         handle = ctypes.c_void_p()
@@ -155,7 +170,7 @@ class CannExecutable(WholeGraph):
         self._described: list[Any] = [None] * n_inputs
         self._loaded = False
         self._frozen_at: dict[int, int] = {}
-        self._same: SeenInputs | SameInputs | None = None
+        self._same = None
 
     def _known(self, index: int) -> tuple[DataType, tuple[int, ...]]:
         value = library.Value()
@@ -173,8 +188,9 @@ class CannExecutable(WholeGraph):
 
         Tensors on the device are only launched on the caller's stream; arrays on the host are there on return.
 
-        Errors: EngineError GE4004 for inputs that are not the graph's, GE4020 with GE's words, GE4021 after the
-        session's end or in a forked process, GE4022 if the device has no memory left.
+        Errors: EngineError GE4004 for inputs that are not the graph's, GE4011 for collectives without open groups,
+        GE4020 with GE's words, GE4021 after the session's end or in a forked process, GE4022 if the device has no
+        memory left.
         """
         if len(inputs) != len(self._rules):
             raise errors.bad_input(f"graph '{self._graph.name}' takes {len(self._rules)} inputs, got {len(inputs)}")
@@ -183,6 +199,8 @@ class CannExecutable(WholeGraph):
 
     def _run(self, inputs: Sequence[Any]) -> list[Any]:
         session = self._session
+        if self._collectives:
+            self._find_groups()
         if self._same is not None and self._matches(inputs):
             return self._repeat(inputs)
         kind = self._kind(inputs)
@@ -205,6 +223,17 @@ class CannExecutable(WholeGraph):
             self._same = None if hosted else SeenInputs.of(inputs, self._ins) or SameInputs(inputs)
         self._count_writes(inputs)
         return self._finish(values, placed, kind, stream)
+
+    def _find_groups(self) -> None:
+        """Groups that were opened anew are other communicators, for which the graph is made anew."""
+        names = communicators(self._session, self._collectives)
+        if names != self._groups or self._handle is None:
+            self._groups = names
+            try:
+                self._compile()
+            except EngineError:
+                self._free()  # what the next run finds is not of other groups
+                raise
 
     def _matches(self, inputs: Sequence[Any]) -> bool:
         """Whether inputs look as the last run's did, and frozen ones lie where they did; addresses are set then."""
@@ -290,7 +319,7 @@ class CannExecutable(WholeGraph):
         def back() -> None:
             raw = np.empty(flat.nbytes, np.uint8)
             on_device.copy_to(raw)
-            self._session.wait(stream)
+            self._session.wait(stream, self._graph)
             value[...] = raw.view(dense.dtype).reshape(value.shape)
 
         keep = (on_device, dense)
@@ -316,7 +345,7 @@ class CannExecutable(WholeGraph):
         def copy_back() -> None:
             fresh = dense.clone()
             on_device.copy_to(torch_tensors.host_bytes(fresh))
-            self._session.wait(stream)
+            self._session.wait(stream, self._graph)
             value.copy_(fresh)
 
         return _Placed(on_device.address, library.ON_DEVICE, shape, (on_device, dense), copy_back if written else None)
@@ -360,7 +389,7 @@ class CannExecutable(WholeGraph):
         if value.placement == library.ON_HOST:
             made = DeviceArray.empty(self._session, dtype, shape, stream)
             self._session.copy(made.address, address, size, "to_device", stream)
-            self._session.wait(stream)
+            self._session.wait(stream, self._graph)
             library.native().gec_result_free(owner)
             return made
         return DeviceArray(self._session, address, dtype, shape, stream, owner)
@@ -375,7 +404,7 @@ class CannExecutable(WholeGraph):
         if kind == "device":
             self._session.hold(stream, [p.keep for p in placed])
             return values
-        self._session.wait(stream)
+        self._session.wait(stream, self._graph)
         if kind == "cpu":
             return [self._as_host_tensor(v) for v in values]
         return [v.numpy() if v.dtype.numpy_name is not None else v for v in values]
@@ -393,7 +422,7 @@ class CannExecutable(WholeGraph):
         made = module.empty(value.shape, dtype=torch_tensors.torch_type(value.dtype))
         if value.nbytes:
             value.copy_to(torch_tensors.host_bytes(made))
-            self._session.wait(value.stream)
+            self._session.wait(value.stream, self._graph)
         return made
 
     def _free(self) -> None:

@@ -1,7 +1,7 @@
 """The native runner as a shared library: finding or building it, and its functions through ctypes.
 
 A wheel built where g++ was at hand brings the library along. Any other installation builds it when a graph is first
-compiled for a device, into the user's cache folder: six files, a few seconds, nothing but g++ needed.
+compiled for a device, into the user's cache folder: a few files, a few seconds, nothing but g++ needed.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from ge_runtime import errors
 from ge_runtime.cann import building
 from ge_runtime.cann.building import FLAGS, NAME, SOURCES, compiler
 
-VERSION: Final = 3
+VERSION: Final = 4
 
 OK, MISSING, DEVICE, ENGINE, STATE, ARGUMENT, MEMORY = range(7)
 ON_DEVICE, ON_HOST = 0, 1
 MAX_RANK: Final = 25
+ROOT_BYTES: Final = 4108
+NAME_BYTES: Final = 128
 
 
 class Value(ctypes.Structure):
@@ -71,6 +73,9 @@ _SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
     "gec_graph_load": (_P, _P, _TEXTS, _SIZE),
     "gec_graph_describe": (_P, _SIZE, _I32, _I32, _I32, ctypes.POINTER(ctypes.c_int64)),
     "gec_graph_run": (_P, _P, _P, _P, _P),
+    "gec_group_root": (_P,),
+    "gec_group_open": (ctypes.c_uint32, _P, ctypes.c_uint32, ctypes.POINTER(_P), ctypes.c_char_p),
+    "gec_group_close": (_P,),
     "gec_stream_new": (ctypes.POINTER(_P),),
     "gec_stream_free": (_P,),
     "gec_stream_wait": (_P,),

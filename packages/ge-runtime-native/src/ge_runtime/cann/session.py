@@ -40,6 +40,21 @@ class DeviceFacts:
     vector_cores: int
 
 
+@dataclass(frozen=True)
+class Group:
+    """An open process group.
+
+    Attributes:
+        ranks: Its processes, in order.
+        communicator: HCCL's name of it.
+        handle: HcclComm.
+    """
+
+    ranks: tuple[int, ...]
+    communicator: str
+    handle: int
+
+
 @dataclass
 class Session:
     """An open session.
@@ -50,6 +65,7 @@ class Session:
         facts: What the device says.
         ended: Whether it was closed.
         somewhere: Device memory for the address of tensors without elements; 0 until it is needed.
+        groups: Process groups that were opened for graphs, by the name that graphs have for them.
     """
 
     device: int
@@ -57,6 +73,7 @@ class Session:
     facts: DeviceFacts
     ended: bool = False
     somewhere: int = 0
+    groups: dict[str, Group] = field(default_factory=dict)
     _stream: int = 0
     _held: dict[int, list[Any]] = field(default_factory=dict)
 
@@ -72,9 +89,9 @@ class Session:
             self._stream = made.value or 0
         return self._stream
 
-    def wait(self, stream: int) -> None:
-        """Wait until everything on the stream is done."""
-        check(library.native().gec_stream_wait(stream))
+    def wait(self, stream: int, graph: Graph | None = None) -> None:
+        """Wait until everything on the stream is done; an error has the lines of nodes of the graph that it names."""
+        check(library.native().gec_stream_wait(stream), graph)
         self._held.pop(stream, None)
 
     def hold(self, stream: int, values: Any) -> None:
@@ -137,7 +154,7 @@ def open_session(options: Mapping[Any, Mapping[str, str]], device: int | None = 
 
     Args:
         options: GE options of the levels ``global`` and ``session``.
-        device: Number of the device; None takes ``ASCEND_DEVICE_ID``, torch's current device, or 0.
+        device: Number of the device; None takes ``ASCEND_DEVICE_ID``, torch's current device, ``LOCAL_RANK``, or 0.
 
     Errors: EngineError GE4010 if CANN is not whole, GE4020 if GE or the device refuses, GE4021 if a session on another
     device is open or the process was forked from one that has a session.
@@ -183,14 +200,16 @@ def _open(options: Mapping[Any, Mapping[str, str]], device: int) -> Session:
 
 
 def _default_device() -> int:
-    named = os.environ.get("ASCEND_DEVICE_ID")
-    if named is not None:
-        if not named.isdigit():
-            raise errors.bad_option("ASCEND_DEVICE_ID", named, "the number of a device")
-        return int(named)
-    torch = sys.modules.get("torch")
-    npu = getattr(torch, "npu", None)
-    return int(npu.current_device()) if npu is not None and "torch_npu" in sys.modules else 0
+    npu = getattr(sys.modules.get("torch"), "npu", None) if "torch_npu" in sys.modules else None
+    for variable in ("ASCEND_DEVICE_ID", "LOCAL_RANK"):
+        named = os.environ.get(variable)
+        if named is not None and not named.isdecimal():
+            raise errors.bad_option(variable, named, "the number of a device")
+        if named is not None:
+            return int(named)
+        if npu is not None:
+            return int(npu.current_device())
+    return 0
 
 
 def _facts() -> DeviceFacts:

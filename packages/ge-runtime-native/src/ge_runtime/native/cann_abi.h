@@ -15,6 +15,8 @@ namespace cann {
 using Status = uint32_t;    // ge::Status, ge::graphStatus: 0 is success
 using AclError = int32_t;   // 0 is success
 using Stream = void*;
+using HcclResult = int32_t;  // 0 is success
+using HcclComm = void*;
 
 constexpr AclError kAclRepeatInitialize = 100002;  // somebody else in the process has called aclInit
 constexpr AclError kAclOutOfMemory = 207001;
@@ -22,6 +24,8 @@ constexpr AclError kAclOutOfMemory = 207001;
 constexpr int32_t kFormatNd = 2;
 constexpr int32_t kFormatReserved = 40;  // an output with this origin format gets everything from the model
 constexpr size_t kMaxRank = 25;
+constexpr size_t kRootInfoBytes = 4108;  // HcclRootInfo
+constexpr size_t kCommNameBytes = 128;
 
 // --- containers and handles --------------------------------------------------------------------------------------
 

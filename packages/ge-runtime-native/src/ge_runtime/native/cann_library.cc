@@ -21,6 +21,7 @@ struct Row {
 constexpr const char* kAcl = "libascendcl.so";
 constexpr const char* kGraph = "libgraph.so";
 constexpr const char* kRunner = "libge_runner.so";
+constexpr const char* kHccl = "libhccl.so";
 constexpr bool kNeeded = true;
 constexpr bool kOptional = false;
 
@@ -47,6 +48,11 @@ const Row kRows[] = {
     {kAcl, "aclGetRecentErrMsg", SLOT(recent_error), kOptional, "texts of runtime errors"},
     {kAcl, "aclsysGetCANNVersion", SLOT(version), kOptional, "the version of CANN"},
     {kAcl, "aclsysGetVersionStr", SLOT(version_text), kOptional, "the version of newer CANN"},
+    {kHccl, "HcclGetRootInfo", SLOT(root_info), kOptional, "process groups without torch"},
+    {kHccl, "HcclCommInitRootInfo", SLOT(comm_init), kOptional, "process groups without torch"},
+    {kHccl, "HcclGetCommName", SLOT(comm_name), kOptional, "process groups without torch"},
+    {kHccl, "HcclCommDestroy", SLOT(comm_destroy), kOptional, "process groups without torch"},
+    {kHccl, "HcclGetErrorString", SLOT(hccl_error), kOptional, "texts of errors of process groups"},
     {kGraph, "_ZN2ge12AscendStringC1EPKc", SLOT(string_make), kNeeded, "options"},
     {kGraph, "_ZNK2ge12AscendString9GetStringEv", SLOT(string_text), kNeeded, "options and error texts"},
     {kGraph, "_ZNK2ge12AscendStringltERKS0_", SLOT(string_less), kNeeded, "options"},
@@ -137,15 +143,17 @@ std::vector<Finding> Open(Api& api) {
   struct Library {
     const char* name;
     const char* purpose;
+    bool required;
     void* handle;
   };
-  Library libraries[] = {{kAcl, "device, memory and streams", nullptr},
-                         {kGraph, "graph objects", nullptr},
-                         {kRunner, "graph sessions", nullptr}};
+  Library libraries[] = {{kAcl, "device, memory and streams", kNeeded, nullptr},
+                         {kGraph, "graph objects", kNeeded, nullptr},
+                         {kRunner, "graph sessions", kNeeded, nullptr},
+                         {kHccl, "process groups without torch", kOptional, nullptr}};
   for (Library& library : libraries) {
     library.handle = dlopen(library.name, RTLD_NOW | RTLD_LOCAL);
     const char* text = library.handle == nullptr ? dlerror() : nullptr;
-    found.push_back({library.name, nullptr, library.purpose, true, library.handle != nullptr,
+    found.push_back({library.name, nullptr, library.purpose, library.required, library.handle != nullptr,
                      text != nullptr ? text : std::string()});
   }
   for (const Row& row : kRows) {

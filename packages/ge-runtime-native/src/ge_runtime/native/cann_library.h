@@ -43,6 +43,13 @@ struct Api {
   AclError (*version)(int32_t package, void* found);
   AclError (*version_text)(char* package, char* found);
 
+  // libhccl: null on hosts whose graphs have no collectives
+  HcclResult (*root_info)(void* info);
+  HcclResult (*comm_init)(uint32_t ranks, const void* info, uint32_t rank, HcclComm* comm);
+  HcclResult (*comm_name)(HcclComm comm, char* name);
+  HcclResult (*comm_destroy)(HcclComm comm);
+  const char* (*hccl_error)(HcclResult code);
+
   // libgraph
   void (*string_make)(AscendString* self, const char* text);
   const char* (*string_text)(const AscendString* self);
@@ -102,7 +109,7 @@ struct Finding {
   const char* library;
   const char* symbol;   // null for the library itself
   const char* purpose;  // what does not work without it
-  bool required;
+  bool required;        // for every graph
   bool found;
   std::string detail;  // where it was found, or the loader's own words
 };

@@ -15,7 +15,7 @@ extern "C" {
 
 #pragma GCC visibility push(default)
 
-#define GEC_VERSION 3 /* of this interface */
+#define GEC_VERSION 4 /* of this interface */
 
 enum {
   GEC_OK = 0,
@@ -97,6 +97,15 @@ int gec_stream_idle(void* stream, int* idle);
 /* Memory of the runner's pool: blocks that are given back serve later requests on the same stream. */
 int gec_memory_new(void* stream, uint64_t bytes, void** address);
 int gec_memory_free(void* address);
+/* Process groups of HCCL. One rank asks for the root information, everybody gets those GEC_ROOT_BYTES from it and opens
+ * the group, which waits for all its ranks. The name, at most GEC_NAME_BYTES with its end, is what collectives in graphs
+ * call the group. Groups are to be closed before the session ends. */
+#define GEC_ROOT_BYTES 4108
+#define GEC_NAME_BYTES 128
+int gec_group_root(void* info);
+int gec_group_open(uint32_t ranks, const void* info, uint32_t rank, void** group, char* name);
+int gec_group_close(void* group);
+
 /* kind: 1 host to device, 2 device to host, 3 device to device; queued on the stream. */
 int gec_copy(void* to, const void* from, uint64_t bytes, int kind, void* stream);
 
