@@ -1,4 +1,4 @@
-"""Small things that clients do, as they do them: names beside the usual ones, sizes of 1, folders that are not there."""
+"""Small things that clients do, as they do them: other names, sizes of 1, folders that are not there."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def fresh():
 
 
 def compiled(f, config=None, **more):
-    return torch.compile(f, backend=torchair.get_npu_backend(compiler_config=config or torchair.CompilerConfig()), **more)
+    return torch.compile(
+        f, backend=torchair.get_npu_backend(compiler_config=config or torchair.CompilerConfig()), **more
+    )
 
 
 def test_the_name_of_a_backend_is_a_mode():
@@ -84,7 +86,9 @@ def test_forms_of_custom_op():
     calls = {
         "by_position": lambda x: torchair.ge.custom_op("Abs", x),
         "eye": lambda x: torchair.ge.custom_op(
-            "Eye", attrs={"num_rows": torchair.ge.attr.Int(3), "dtype": torchair.ge.attr.Int(0)}, inputs=None,
+            "Eye",
+            attrs={"num_rows": torchair.ge.attr.Int(3), "dtype": torchair.ge.attr.Int(0)},
+            inputs=None,
             outputs=None,
         ),
         "by_name": lambda x: torchair.ge.custom_op("Abs", inputs={"x": x}, outputs=["y"]),
