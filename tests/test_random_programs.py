@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from tools.fuzz import compare
-from tools.fuzz.compare import REFUSED, Difference, RunResult, _difference, check, handed_over, run, shrink
+from tools.fuzz.compare import REFUSED, Difference, _difference, check, handed_over, recorded, run, shrink
+from tools.fuzz.many import Judged, chunks
 from tools.fuzz.operators import OPERATORS
-from tools.fuzz.program import Given, Program, Step, draw, read
+from tools.fuzz.program import Given, Program, RunResult, Step, draw, read, reference
+from tools.fuzz.record import NotRecorded, Recorded, record
 
 CORPUS = sorted((Path(__file__).parent / "corpus" / "programs").glob("*.json"))
 
@@ -29,9 +31,22 @@ def test_random_programs(seed):
     assert finding is None or finding.expected, program.text()
 
 
+PAIR = Program((Given((3, 4), "float32", (0, 1)),), (Step("transpose", (0,), (0, 1)), Step("neg", (1,))), (2, 1))
 BEYOND = Program((Given((3, 2), "float32", (0, 1), gaps=True),), (Step("memory", (0,)), Step("neg", (1,))), (2,))
 GAPS = replace(BEYOND, dynamic=True)
+WRITTEN = Program(
+    (Given((3, 4), "float32", (1, 0), grad=True), Given((3, 4), "float32", (0, 1))),
+    (Step("add", (0, 1)), Step("neg_", (1,)), Step("softmax", (2,), (1,))), (4, 3),
+)  # fmt: skip
+DOUBLE = (Given((3, 4), "float64", (0, 1)),)
 STILL_REFUSED = {
+    "does not take DT_DOUBLE and no type that it takes holds every value of it": Program(
+        DOUBLE, (Step("bucketize", (0,)),), (1,)
+    ),
+    "FlashAttentionScore takes float32, float16 and bfloat16, got DT_DOUBLE": Program(
+        DOUBLE, (Step("attention", (0,), (False,)),), (1,)
+    ),
+    "stable sort of DT_DOUBLE": Program(DOUBLE, (Step("stable order", (0,), (0,)),), (1,)),
     "the elements addressed lie in its storage but not in its value": BEYOND,
     "where elements lie is known of a tensor that fills a block of memory only": GAPS,
 }
@@ -44,18 +59,78 @@ def test_what_is_expected_to_be_refused_still_is(row):
 
 def test_without_dynamo_a_program_is_judged_the_same(monkeypatch):
     """Written inputs, gradients, and what only dynamo can trace; the refusal is found, and a fault put in is."""
-    written = Program(
-        (Given((3, 4), "float32", (1, 0), grad=True), Given((3, 4), "float32", (0, 1))),
-        (Step("add", (0, 1)), Step("neg_", (1,)), Step("softmax", (2,), (1,))), (4, 3),
-    )  # fmt: skip
-    assert check(written, way=handed_over) is None
+    assert check(WRITTEN, way=handed_over) is None
     assert check(BEYOND, way=handed_over).expected in REFUSED
     branch = Program((Given((3,), "float32", (0,)),), (Step("cond", (0, 0), (1,)),), (1,))
     assert check(branch, way=handed_over) is None
-    backend = compare.ours(written)
+    backend = compare.ours(WRITTEN)
     faulty = lambda gm, inputs: (call := backend(gm, inputs)) and (lambda *args: [r + 1 for r in call(*args)])  # noqa: E731
     monkeypatch.setattr(compare, "ours", lambda program: faulty)
-    assert check(written, way=handed_over).kind == "values of results"
+    assert check(WRITTEN, way=handed_over).kind == "values of results"
+
+
+def test_a_recording_is_judged_the_same(monkeypatch):
+    """Results, written inputs and gradients of other values than those that were recorded; a fault in each is found."""
+    assert check(WRITTEN, way=recorded) is None
+    call = recorded(WRITTEN, compare.ours(WRITTEN))
+    again = compare.run(WRITTEN, call, turn=1)
+    assert _difference(WRITTEN, reference(WRITTEN, 1), again, 1, memory=False) is None
+    assert len(again.grads) == 1
+    for number, kind in enumerate(("results", "results", "grads")):
+        faulty = Recorded(call.recording, lambda xs, n=number: [r + (i == n) for i, r in enumerate(call.call(xs))])
+        monkeypatch.setattr(compare, "recorded", lambda program, backend, faulty=faulty: faulty)
+        assert check(WRITTEN, way=compare.recorded).kind == f"values of {kind}"
+    unwritten = Recorded(call.recording, lambda xs: call.call([x.clone() for x in xs]))
+    monkeypatch.setattr(compare, "recorded", lambda program, backend: unwritten)
+    assert check(WRITTEN, way=compare.recorded).kind == "values of inputs"
+
+
+def test_a_recording_is_the_graph_of_aot_autograd():
+    """Other graphs would be judged than those that users compile."""
+    from functorch.compile import aot_function, make_boxed_func
+
+    from ge_converters.decompose.table import decomposition_table
+
+    program = Program(
+        (Given((3, 4), "float32", (0, 1)),),
+        (Step("softmax", (0,), (1,)), Step("transpose", (1,), (0, 1)),
+         Step("F.gelu", (2,)), Step("sum", (3,), ([0], True))), (4,),
+    )  # fmt: skip
+    seen = []
+
+    def keep(gm, inputs):
+        seen.extend(n.target for n in gm.graph.nodes if n.op == "call_function")
+        return make_boxed_func(gm.forward)
+
+    aot_function(program.module(), keep, decompositions=decomposition_table())(*program.arguments())
+    assert [n.target for n in record(program).graph.graph.nodes if n.op == "call_function"] == seen
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        replace(PAIR, dynamic=True),
+        Program((Given((3,), "float32", (0,)),), (Step("cond", (0, 0), (1,)),), (1,)),
+        Program((Given((3,), "float32", (0,)), Given((3,), "float32", (0,), base=0, alias="flat")), (), (0,)),
+    ],
+    ids=["sizes", "data", "shared"],
+)
+def test_what_needs_all_of_aot_autograd_is_not_recorded(program):
+    with pytest.raises(NotRecorded):
+        record(program)
+
+
+def test_many_programs_are_judged_and_the_first_of_each_kind_named(monkeypatch):
+    total = Judged()
+    for judged in chunks(iter([range(60, 64), range(64, 66)]), 100.0, 1, True, 6):
+        total.add(judged)
+    assert (total.programs, total.found) == (6, {})
+    assert total.steps > 6
+    monkeypatch.setattr("tools.fuzz.many.check", lambda *program, **way: Difference("wrong", ""))
+    for judged in chunks(iter([range(3), range(3, 6)]), 100.0, 1, True, 6):
+        total.add(judged)
+    assert total.found == {"wrong": 6}
+    assert total.seeds == {"wrong": [0, 1, 2, 3, 4]}
 
 
 def test_a_refusal_that_nobody_expects_is_a_finding(monkeypatch):
@@ -78,9 +153,6 @@ def test_a_seed_names_a_program_and_text_keeps_it():
 def test_programs_use_every_operator():
     used = {s.name for seed in range(400) for s in draw(seed).steps}
     assert not set(OPERATORS) - used
-
-
-PAIR = Program((Given((3, 4), "float32", (0, 1)),), (Step("transpose", (0,), (0, 1)), Step("neg", (1,))), (2, 1))
 
 
 @pytest.mark.parametrize("what", ["values", "type", "sizes", "strides"])

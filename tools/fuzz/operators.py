@@ -287,6 +287,12 @@ def _batch(x: torch.Tensor, training: bool) -> torch.Tensor:
     return y + mean.view(1, -1, 1, 1) if training else y
 
 
+def _unshuffled(x: torch.Tensor) -> torch.Tensor:
+    if not x.numel():
+        raise ValueError("eager gives an empty image back as it is, torch's own decomposition in its new sizes")
+    return F.pixel_unshuffle(_image(x), 2)
+
+
 def _ranges(rng: Random, x: torch.Tensor) -> list[Any]:
     return [[rng.randrange(-1, 3) for _ in range(2 * rng.randrange(1, min(x.dim(), 3) + 1))], *_number(rng)]
 
@@ -428,7 +434,7 @@ OPERATORS: Final[dict[str, Operator]] = {
     "cumprod": Operator(lambda x, d: _filled(x.cumprod(d)), 1, _dim),
     "sort": Operator(lambda x, d: x.sort(d)[0], 1, _dim),
     "stable order": Operator(lambda x, d: x.sort(dim=d, stable=True)[1], 1, _dim),
-    "topk": Operator(lambda x, d: x.topk(1, d)[0], 1, _dim, kinds="fi"),
+    "topk": Operator(lambda x, d: x.detach().topk(1, d)[0], 1, _dim, kinds="fi"),
     "median": Operator(lambda x, d: x.median(d)[0], 1, _dim, kinds="fi"),
     "softmax": Operator(lambda x, d: x.softmax(d), 1, _dim, kinds="f"),
     "log_softmax": Operator(lambda x, d: x.log_softmax(d), 1, _dim, kinds="f"),
@@ -450,5 +456,5 @@ OPERATORS: Final[dict[str, Operator]] = {
     "embedding": Operator(
         lambda x: F.embedding(x.abs().clamp(max=4).long(), _weights(5, 3, like=x.float())), kinds="i"),
     "mse": Operator(lambda x, y: F.mse_loss(*torch.broadcast_tensors(x, y)), 2, kinds="f"),
-    "pixel_shuffle": Operator(lambda x: F.pixel_unshuffle(_image(x), 2), kinds="f"),
+    "pixel_shuffle": Operator(_unshuffled, kinds="f"),
 }  # fmt: skip

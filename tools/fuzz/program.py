@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from random import Random
 from typing import Any, Final
@@ -110,6 +111,22 @@ class Program:
         graph.output(tuple(values[i] for i in self.returned))
         return torch.fx.GraphModule({}, graph)
 
+    def run(self, inputs: Sequence[torch.Tensor], seen: Callable[[torch.Tensor], None] | None = None) -> list[Any]:
+        """Eager's results.
+
+        Args:
+            inputs: Its inputs, which it may write.
+            seen: Is shown the value of each step, and what it wrote.
+        """
+        values = list(inputs)
+        for step in self.steps:
+            values.append(OPERATORS[step.name].run(*(values[i] for i in step.operands), *step.numbers))
+            if seen is not None:
+                seen(values[-1])
+                if OPERATORS[step.name].writes:
+                    seen(values[step.operands[0]])
+        return [values[i] for i in self.returned]
+
     def arguments(self, scale: float = 1.0, turn: int = 0) -> list[torch.Tensor]:
         """Inputs of a run, the same in every run.
 
@@ -126,19 +143,6 @@ class Program:
             else:
                 found.append(_ALIASES[given.alias](found[given.base]))
         return found
-
-    def tame(self, turn: int) -> bool:
-        """Whether eager runs that turn with values that stay in the range in which results are compared."""
-        values: list[torch.Tensor] = [v.clone() if v.requires_grad else v for v in self.arguments(turn=turn)]
-        try:
-            for step in self.steps:
-                operands = [values[i] for i in step.operands]
-                values.append(OPERATORS[step.name].run(*operands, *step.numbers))
-                if not _tame(values[-1]) or not _tame(operands[0]):
-                    return False
-        except (RuntimeError, IndexError, ValueError):
-            return False
-        return turn == 0 or _differentiable(self, turn)
 
     def without(self, position: int) -> Program:
         """Without one step; who reads it reads its first operand."""
@@ -190,6 +194,51 @@ def _view(rng: Random, inputs: list[Given]) -> Given | None:
     return replace(of, base=at, alias=rng.choice(sorted(_ALIASES)))
 
 
+@dataclass(slots=True)
+class RunResult:
+    """What a run gives: results, inputs afterwards, gradients."""
+
+    results: list[torch.Tensor]
+    inputs: list[torch.Tensor]
+    grads: list[torch.Tensor | None]
+
+
+def with_gradients(call: Callable[..., Any], args: list[torch.Tensor]) -> RunResult:
+    """One call, and its backward where inputs have gradients."""
+    leaves = [a for a in args if a.requires_grad]
+    results = list(call(*args))
+    return RunResult([r.detach() for r in results], [a.detach() for a in args], gradients(results, leaves))
+
+
+def gradients(results: list[torch.Tensor], leaves: list[torch.Tensor]) -> list[torch.Tensor | None]:
+    """The gradient of each leaf; none at all if no result has one."""
+    tracked = [r for r in results if r.requires_grad]
+    if not tracked or not leaves:
+        return []
+    weights = [torch.ones_like(r) * 0.5 for r in tracked]
+    return list(torch.autograd.grad(tracked, leaves, weights, allow_unused=True))
+
+
+class _Wild(Exception):
+    """A value is so large that results cannot be compared."""
+
+
+def reference(program: Program, turn: int) -> RunResult | None:
+    """What eager gives in that turn; None if it refuses it, or if a value leaves the range in which results compare.
+
+    Its backward refuses values that were written after it had kept them.
+    """
+
+    def seen(value: torch.Tensor) -> None:
+        if not _tame(value):
+            raise _Wild
+
+    try:
+        return with_gradients(lambda *args: program.run(args, seen), program.arguments(turn=turn))
+    except (_Wild, RuntimeError, IndexError, ValueError):
+        return None
+
+
 def _tame(value: torch.Tensor) -> bool:
     """Whether values are finite and small, so that a rounding difference stays one."""
     return not value.is_floating_point() or bool((value.abs() < 1e4).all())
@@ -199,26 +248,28 @@ def _kind(value: torch.Tensor) -> str:
     return "f" if value.is_floating_point() else "b" if value.dtype == torch.bool else "i"
 
 
-def draw(seed: int, steps: int | None = None) -> Program:
+def draw(seed: int, steps: int | None = None, without: Collection[str] = (), shared: bool = True) -> Program:
     """A program that eager runs.
 
     Args:
         seed: Names the program.
         steps: Number of operators, drawn as well if None.
+        without: Operators that are not drawn.
+        shared: Whether an input may be a view of another.
     """
     rng = Random(seed)
     inputs = [_given(rng) for _ in range(rng.randrange(1, 4))]
     for _ in range(rng.randrange(2)):  # operands of one shape broadcast more often
         inputs.append(replace(rng.choice(inputs), grad=False))
-    if rng.random() < 0.1 and (shared := _view(rng, inputs)) is not None:
-        inputs.append(shared)
+    if shared and rng.random() < 0.1 and (view := _view(rng, inputs)) is not None:
+        inputs.append(view)
     program = Program(
         tuple(inputs), (), (), rng.random() < 0.4, rng.choice(["max-autotune"] * 4 + ["reduce-overhead"]), seed
     )
     values: list[torch.Tensor] = [a.clone() if a.requires_grad else a for a in program.arguments()]
     found: list[Step] = []
     wanted, tries = steps or rng.randrange(5, 40), 0
-    names = sorted(OPERATORS)
+    names = sorted(OPERATORS.keys() - without)
     while len(found) < wanted and tries < 20 * wanted:
         tries += 1
         step = _step(rng, rng.choice(names), values, len(inputs), program)
@@ -230,22 +281,9 @@ def draw(seed: int, steps: int | None = None) -> Program:
     more = rng.sample(range(len(inputs), len(values)), min(rng.randrange(3), len(found)))
     returned = tuple(dict.fromkeys([last, *more]))
     program = replace(program, steps=tuple(found), returned=returned)
-    if _differentiable(program):
+    if reference(program, 0) is not None:
         return program
     return replace(program, inputs=tuple(replace(g, grad=False) for g in program.inputs))
-
-
-def _differentiable(program: Program, turn: int = 0) -> bool:
-    """Whether eager's backward runs too: it refuses values that were written after it had kept them."""
-    args = program.arguments(turn=turn)
-    leaves = [a for a in args if a.requires_grad]
-    try:
-        tracked = [r for r in program.module()(*args) if r.requires_grad]
-        if tracked and leaves:
-            torch.autograd.grad(tracked, leaves, [torch.ones_like(r) for r in tracked], allow_unused=True)
-    except RuntimeError:
-        return False
-    return True
 
 
 def _step(
@@ -261,14 +299,14 @@ def _step(
         return None
     try:
         numbers = operator.draw(rng, *operands)
-        kept = [v.clone() for v in operands]
+        kept = operands[0].detach().clone() if operator.writes else None
         value = operator.run(*operands, *numbers)
     except (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError):
         return None
     if not isinstance(value, torch.Tensor) or value.numel() > _LARGEST or value.dim() > 6:
         return None
     if not _tame(value):
-        if operator.writes:
-            operands[0].detach().copy_(kept[0].detach())
+        if kept is not None:
+            operands[0].detach().copy_(kept)
         return None
     return Step(name, tuple(at), tuple(numbers)), value

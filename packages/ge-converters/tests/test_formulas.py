@@ -51,6 +51,10 @@ CASES = {
     "take": (aten.take.default, lambda: (drawn(2, 3), positions(2, 2) - 6)),
     "put": (aten.put.default, lambda: (drawn(2, 3), torch.tensor([0, -1]), drawn(2))),
     "put adding": (aten.put.default, lambda: (drawn(2, 3), torch.tensor([1, 1]), drawn(2), True)),
+    "index_copy": (aten.index_copy.default, lambda: (drawn(6, 3), -1, torch.tensor([2, 0]), drawn(6, 2))),
+    "index_copy 0-d index": (aten.index_copy.default, lambda: (drawn(6, 3), 0, torch.tensor(4), drawn(1, 3))),
+    "index_copy 0-d": (aten.index_copy.default, lambda: (drawn(), 0, torch.tensor([0]), drawn() + 1)),
+    "index_copy of none": (aten.index_copy.default, lambda: (drawn(6, 3), 0, positions(0), drawn(0, 3))),
     "index_reduce": (aten.index_reduce.default, lambda: (drawn(6, 3), 0, positions(4), drawn(4, 3), "amax")),
     "index_reduce 0-d": (aten.index_reduce.default, lambda: (drawn(), 0, torch.tensor(0), drawn() + 1, "prod")),
     "searchsorted": (aten.searchsorted.Scalar, lambda: (torch.tensor([1, 3, 5]), 2.5)),
@@ -88,6 +92,14 @@ def test_equals_the_op(name):
     expected = expected if isinstance(expected, tuple) else (expected,)
     for got, want in zip(result_of(op, args), expected, strict=True):
         torch.testing.assert_close(got, want, equal_nan=True)
+
+
+@pytest.mark.parametrize("place", [-1, -6, 6])
+def test_index_copy_counts_nothing_from_the_end(place):
+    args = drawn(6, 3), 0, torch.tensor([0, place]), drawn(2, 3)
+    for call in (aten.index_copy.default, general.index_copy):
+        with pytest.raises(IndexError, match="out of bounds"):
+            call(*args)
 
 
 @pytest.mark.parametrize("reduction", [0, 1, 2])

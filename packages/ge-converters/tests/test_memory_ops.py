@@ -54,6 +54,22 @@ def test_read_of_a_graph_input(name, dtype, engine):
     assert torch.equal(got, fn(x)[0])
 
 
+@pytest.mark.parametrize("name", ["expanded", "transposed", "empty"])
+def test_what_is_read_or_written_is_summed(name, engine):
+    """Converters that ask for the rank of their operand take what was read by a gather, or written and turned back."""
+    x = base(1, 6, 0, 2) if name == "empty" else OPERANDS[name]()
+    size = [0] if name == "empty" else [2]
+
+    def fn(x):
+        read = aten.as_strided(x, size, [2])
+        if name == "expanded":  # what overlaps is not written
+            return (aten.prod.dim_int(read, 0),)
+        return (aten.prod.dim_int(read, 0), aten.cumsum(aten.as_strided_scatter(x, read * 2, size, [2]), 0))
+
+    for got, want in zip(run(fn, [x], engine), fn(x), strict=True):
+        torch.testing.assert_close(got, want)
+
+
 @pytest.mark.parametrize("name", ["contiguous", "transposed", "permuted", "channels_last", "later_rows", "one_column"])
 def test_scatter_into_a_graph_input(name, engine):
     x = OPERANDS[name]()
@@ -151,6 +167,7 @@ def test_what_no_value_holds_is_refused(name):
         (lambda: base(2, 1).expand(2, 3), None),
         (lambda: base(4, 6)[:, :3], None),
         (lambda: base(()), []),
+        (lambda: base(2, 0, 3), [0, 1, 2]),
     ],
 )
 def test_memory_order(make, order):

@@ -100,6 +100,16 @@ def test_a_sparse_gradient_is_refused_in_the_forward(kind):
         call(PLACES)
 
 
+@pytest.mark.parametrize("gather", [torch.gather, torch.Tensor.gather], ids=["function", "method"])
+def test_a_sparse_gradient_of_gather_is_refused_in_the_forward(gather):
+    """Without gradients it is any gather."""
+    x, at = torch.randn(3, 4, requires_grad=True), torch.tensor([[0, 2], [2, 0]])
+    call = compiled(lambda x, at: gather(x, 1, at, sparse_grad=True) * 2)
+    torch.testing.assert_close(call(x.detach(), at), x.detach().gather(1, at) * 2)
+    with pytest.raises(Exception, match=r"GE2015.*sizes \(3, 4\)[\s\S]*gather\(\.\.\., sparse_grad=False\)"):
+        call(x, at)
+
+
 @pytest.mark.parametrize("kind", TABLES)
 def test_a_sparse_gradient_is_made_between_graphs(kind):
     table = TABLES[kind]()

@@ -232,6 +232,20 @@ def _dense_gradient(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
         )  # fmt: skip
 
 
+_GATHERS: Final = (torch.gather, torch.Tensor.gather)
+
+
+def _dense_gather(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Stop at a gather whose gradient torch would make a sparse tensor."""
+    source = args[0] if args else kwargs["input"]
+    if kwargs.get("sparse_grad") and source.requires_grad and torch.is_grad_enabled():
+        raise LoweringError(
+            "GE2015", f"gather(..., sparse_grad=True) of a tensor of sizes {tuple(source.shape)} gives a sparse "
+            "gradient, and GE knows dense tensors only",
+            next='write gather(..., sparse_grad=False); config.fallback = "split" makes the sparse gradient eagerly',
+        )  # fmt: skip
+
+
 class KeepWhole(TorchFunctionMode):  # type: ignore[misc]
     """A mode for tracing in which these functions call the overload that has a converter.
 
@@ -248,6 +262,8 @@ class KeepWhole(TorchFunctionMode):  # type: ignore[misc]
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in (F.embedding, F.embedding_bag) and not self._sparse_gradients:
             _dense_gradient(func, args, kwargs or {})
+        if func in _GATHERS and not self._sparse_gradients:
+            _dense_gather(args, kwargs or {})
         if isinstance(func, torch._ops.HigherOrderOperator):
             kept = _KEPT_BY_NAME.get(func.name())
         else:

@@ -47,7 +47,9 @@ def lower_read(caller: Caller, node: torch.fx.Node) -> Any:
         raise Refusal(_why(source, reads))
     flat = ge.Reshape(caller.context.argument(source), ge.Const(np.array([-1], dtype=np.int64)))
     flat.record_shape((source.meta["val"].numel(),))
-    return move("GatherV2", flat, ge.Const(index), ge.Const(0, dtype=DataType.DT_INT64))
+    read = move("GatherV2", flat, ge.Const(index), ge.Const(0, dtype=DataType.DT_INT64))
+    read.record_shape(index.shape)
+    return read
 
 
 def lower_write(caller: Caller, node: torch.fx.Node) -> Any:
@@ -67,7 +69,10 @@ def lower_write(caller: Caller, node: torch.fx.Node) -> Any:
     x = permuted(caller.context.argument(source), order)
     arguments = (x, new, size, stride, _relative(offset, source, start))
     written = caller.convert(node, entry, arguments, {}, held.permute(order))
-    return permuted(written, [order.index(d) for d in range(len(order))])
+    back = [order.index(d) for d in range(len(order))]
+    result = permuted(written, back)
+    result.record_shape(None if written.known_shape is None else tuple(written.known_shape[d] for d in back))
+    return result
 
 
 def lower_resize(caller: Caller, node: torch.fx.Node) -> Any:
@@ -119,6 +124,8 @@ def _whole(value: Any) -> Any:
 def memory_order(value: torch.Tensor) -> list[int] | None:
     """The order of the dims in which the elements of a tensor lie side by side; None if they do not fill a block."""
     sizes, strides = [_whole(s) for s in value.shape], [_whole(s) for s in value.stride()]
+    if any(type(s) is int and s == 0 for s in sizes):
+        return list(range(len(sizes)))
     left = [d for d in range(len(sizes)) if sizes[d] != 1]
     inner: list[int] = []
     expected: Any = 1

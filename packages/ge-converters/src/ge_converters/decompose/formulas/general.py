@@ -110,6 +110,15 @@ def put(self: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -
     return flat.reshape(self.shape)
 
 
+def index_copy(self: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+    """Slices written at a 1-d index, in which eager counts nothing from the end: its negative places become larger than
+    any dim, so that who writes them says so. One node for all writes by one index."""
+    places = aten.bitwise_and(index, torch.iinfo(torch.int64).max).reshape(-1)
+    if self.dim() == 0:
+        return aten.index_put(self.reshape(1), [places], source.reshape(-1)).reshape(())
+    return aten.index_put(self, [None] * (dim % self.dim()) + [places], source)
+
+
 def index_reduce(
     self: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
 ) -> Tensor:
@@ -271,6 +280,7 @@ FORMULAS: Final[dict[str, Callable[..., Any]]] = {
     "polar.default": polar,
     "take.default": take,
     "put.default": put,
+    "index_copy.default": index_copy,
     "index_reduce.default": index_reduce,
     "searchsorted.Scalar": searchsorted_scalar,
     "masked_scatter_backward.default": masked_scatter_backward,

@@ -1,0 +1,194 @@
+"""A program of static sizes as the ATen graph that AOTAutograd would make of it, recorded while it runs on values.
+
+AOTAutograd runs a program twice on values without data, which costs nine tenths of a compilation. A recording runs it
+once, with data, and keeps the calls that arrive below autograd: decomposed by our table, without writes but those to
+inputs at the end, and with gradients as results beside the others. What it leaves to programs that take the whole way
+are strides and aliases of results, and the cut of a training step in two.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+import torch
+from torch._subclasses import FakeTensor, FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+from ge_converters.base.device_composites import decomposed
+from ge_converters.decompose.table import decomposition_table
+from ge_converters.decompose.whole import KeepWhole
+from tools.fuzz.program import Program, RunResult, gradients
+
+_BY_DATA: Final = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+
+UNRECORDED: Final = frozenset(("cond", "while", "masked", "rows found", "at tensor", "write masked"))
+"""Operators whose way or sizes depend on data."""
+
+
+class NotRecorded(Exception):
+    """The program needs AOTAutograd: its sizes or its way depend on data, or its inputs share memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """An ATen graph.
+
+    Attributes:
+        graph: Its results are those of the program, then the gradients of inputs that have one.
+        inputs: Its inputs without data.
+        results: How many of its results are the program's.
+        grads: Whether each input that asks for its gradient has one.
+    """
+
+    graph: torch.fx.GraphModule
+    inputs: list[Any]
+    results: int
+    grads: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A compiled recording.
+
+    Attributes:
+        recording: What was compiled.
+        call: Takes a list of inputs.
+    """
+
+    recording: Recording
+    call: Callable[[list[torch.Tensor]], Any]
+
+    def run(self, args: list[torch.Tensor]) -> RunResult:
+        """One call."""
+        args = [a.detach() for a in args]
+        found, count = list(self.call(list(args))), self.recording.results
+        left = iter(found[count:])
+        return RunResult(found[:count], args, [next(left) if has else None for has in self.recording.grads])
+
+
+@cache
+def _table() -> Mapping[Any, Callable[..., Any]]:
+    return decomposition_table({}, device_kernels=False)
+
+
+class _Recorder(TorchDispatchMode):  # type: ignore[misc]
+    """Keeps the calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.graph, self.constants = torch.fx.Graph(), dict[str, torch.Tensor]()
+        self._mode = FakeTensorMode(shape_env=ShapeEnv())
+        self._table = _table()
+        self._nodes: dict[int, torch.fx.Node] = {}
+        self._memory: dict[int, Any] = {}
+        self._alive: list[Any] = []  # so that no other value gets the id of one that is known
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if any(tag in func.tags for tag in _BY_DATA) and (func is not torch.ops.aten.index.Tensor or _masks(args[1])):
+            raise NotRecorded(str(func))
+        with self:
+            rule = self._table.get(func)
+            made = rule(*args, **kwargs) if rule is not None else NotImplemented
+            made = func.decompose(*args, **kwargs) if made is NotImplemented else made
+        if made is not NotImplemented:
+            return made
+        if func._schema.is_mutable:
+            raise NotRecorded(f"{func} of a value that a rule made")
+        given = tree_map(self.node_of, (args, kwargs))
+        result = func(*args, **kwargs)
+        node = self.graph.call_function(func, tuple(given[0]), dict(given[1]))
+        if isinstance(result, torch.Tensor):
+            self.known(result, node)
+            return result
+        parts = []
+        for i, value in enumerate(result):
+            if isinstance(value, torch.Tensor):
+                part = self.graph.call_function(operator.getitem, (node, i))
+                self.known(value, part)
+                value = part.meta["val"]
+            parts.append(value)
+        node.meta["val"] = type(result)(parts) if type(result) in (tuple, list) else tuple(parts)
+        return result
+
+    def known(self, value: torch.Tensor, node: torch.fx.Node) -> None:
+        """The node is the value's."""
+        node.meta["val"] = self._fake(value)
+        self._nodes[id(value)] = node
+        self._alive.append(value)
+
+    def node_of(self, value: Any) -> Any:
+        """The value's node, a constant's if no call made it; the value itself if it is no tensor."""
+        if not isinstance(value, torch.Tensor):
+            return value
+        if id(value) not in self._nodes:
+            name = f"_tensor_constant{len(self.constants)}"
+            self.constants[name] = value
+            self.known(value, self.graph.create_node("get_attr", name))
+        return self._nodes[id(value)]
+
+    def _fake(self, value: torch.Tensor) -> Any:
+        memory = value.untyped_storage()
+        key = memory.data_ptr() or id(value)
+        if key not in self._memory:
+            self._memory[key] = torch.empty(memory.nbytes(), dtype=torch.uint8, device="meta").untyped_storage()
+            self._alive.append(memory)
+        meta = torch.empty(0, dtype=value.dtype, device="meta")
+        meta.set_(self._memory[key], value.storage_offset(), value.size(), value.stride())
+        return FakeTensor(self._mode, meta, value.device)
+
+
+def record(program: Program) -> Recording:
+    """Run the program with its first inputs and keep its calls.
+
+    Errors: NotRecorded for what only the whole way compiles; what eager raises.
+    """
+    if program.dynamic or any(given.base >= 0 for given in program.inputs):
+        raise NotRecorded("sizes that vary, or inputs that share memory")
+    args = [a.detach() for a in program.arguments()]
+    recorder = _Recorder()
+    for i, value in enumerate(args):
+        recorder.known(value, recorder.graph.placeholder(f"arg{i}_1"))
+    wrapped = [torch._to_functional_tensor(a) for a in args]
+    torch._enable_functionalization(reapply_views=True)
+    try:
+        with KeepWhole(), decomposed({}), recorder:
+            leaves = [w.requires_grad_() for w, given in zip(wrapped, program.inputs, strict=True) if given.grad]
+            results = program.run(wrapped)
+            grads = gradients(results, leaves)
+            outputs = [_plain(r) for r in (*results, *(g for g in grads if g is not None))]
+            written = [(a, _plain(w)) for a, w in zip(args, wrapped, strict=True)]
+    except (RuntimeError, IndexError, ValueError) as error:  # what torch itself does not trace
+        raise NotRecorded(str(error).partition("\n")[0]) from error
+    finally:
+        torch._disable_functionalization()
+    nodes = [recorder.node_of(o) for o in outputs]
+    for before, after in written:
+        if after is not before:
+            if any(n > 1 and not stride for n, stride in zip(before.shape, before.stride(), strict=True)):
+                raise NotRecorded("a written input whose elements share memory")
+            target = recorder.node_of(before)
+            copied = recorder.graph.call_function(torch.ops.aten.copy_.default, (target, recorder.node_of(after)))
+            copied.meta["val"] = target.meta["val"]
+    recorder.graph.output(tuple(nodes))
+    recorder.graph.eliminate_dead_code()
+    module = torch.fx.GraphModule(recorder.constants, recorder.graph)
+    inputs = [n.meta["val"] for n in module.graph.nodes if n.op == "placeholder"]
+    return Recording(module, inputs, len(results), tuple(g is not None for g in grads))
+
+
+def _masks(indices: Any) -> bool:
+    return any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in indices)
+
+
+def _plain(value: torch.Tensor) -> torch.Tensor:
+    if not torch._is_functional_tensor(value):
+        return value
+    torch._sync(value)
+    return torch._from_functional_tensor(value)
