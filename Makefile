@@ -66,7 +66,7 @@ emulator-test: setup  ## the real torch_npu wheel on the CANN emulator; fetches 
 
 npu-tensors: setup  ## programs, models and torch's operators on NPU tensors do what they do on CPU tensors; TAIR_NPU_SHARE=1 runs all
 	@ls wheelhouse/torch_npu-2.13.0-*.whl >/dev/null 2>&1 || $(RUN) -m pip download -q --no-deps torch_npu==2.13.0 -d wheelhouse
-	@TAIR_TORCH_NPU=$$(ls wheelhouse/torch_npu-2.13.0-*.whl) $(RUN) -m ge_emulator -- pytest -n 2 --dist worksteal tests/npu_tensors tests/clients/test_serving_loop.py
+	@TAIR_TORCH_NPU=$$(ls wheelhouse/torch_npu-2.13.0-*.whl) $(RUN) -m ge_emulator -- pytest -n 2 --dist worksteal tests/npu_tensors tests/clients/test_serving_loop.py tests/test_serving_example.py
 
 clients-test: setup  ## vLLM with vllm-ascend, as they are, on the CANN emulator; downloads a gigabyte
 	@$(RUN) -m tools.clients
@@ -134,8 +134,8 @@ lint: setup  ## format, lint, types, import contracts, generated files
 regen: setup  ## make all generated files anew
 	@$(RUN) tools/regen.py
 
-coverage: setup  ## tests with coverage; HTML in htmlcov/
-	@$(TEST) --cov --cov-report=html --cov-report=term:skip-covered
+coverage: setup  ## tests with coverage; HTML in htmlcov/, coverage/coverage.info for genhtml
+	@$(TEST) --cov --cov-report=html --cov-report=lcov:coverage/coverage.info --cov-report=term:skip-covered
 
 configure:  ## choose Python and Ascend SDK from the environment, without questions
 	@$(or $(shell command -v python3.11 || command -v python3),$(PYTHON)) tools/configure.py

@@ -46,6 +46,7 @@ GROUPS = {
     "export": "benchmarks.export",
     "rank archives": "benchmarks.rank_archives",
     "device": "benchmarks.device",
+    "captured": "benchmarks.captured",
 }
 
 

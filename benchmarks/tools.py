@@ -83,7 +83,13 @@ from tools import models
 def bert():
     case = models.bert({size!r})
     return case.model, case.inputs
+
+def llama():
+    case = models.llama({size!r}, layers=24)
+    return case.model, case.inputs
 """
+# commands on a Llama of 24 layers, and the processor time that each may take, in seconds
+_COMMANDS = {"summary": 5, "check --soc ascend910b": 6, "dump -o dumps": 6, "view -o page.html": 5, "compare": 10}
 _TRACE = """
 import torch
 from made import bert
@@ -119,6 +125,14 @@ def _command_line() -> Iterator[Measurement]:
             took = _process([*tair, command, "made.py:bert"], folder)
             what = f"tair {command} of BERT, whole process, processor time"
             yield at_most(GROUP, what, took, limit, unit="s", peer=alone, name="aot_eager's process")
+        loading = _process([sys.executable, "-c", "import transformers; transformers.LlamaForCausalLM"], folder)
+        for command, limit in _COMMANDS.items():
+            verb, *options = command.split()
+            took = _process([*tair, verb, "made.py:llama", *options], folder)
+            what = f"tair {verb} of a 24-layer Llama, whole process, processor time"
+            yield at_most(
+                GROUP, what, took, limit, unit="s", peer=loading, name="import transformers' Llama", absolute=True
+            )
 
 
 def _export_calls(

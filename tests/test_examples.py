@@ -20,6 +20,11 @@ def test_custom_op_examples(script):
     assert "equals eager" in run(script, cwd=CUSTOM)
 
 
+@pytest.mark.slow
+def test_the_first_example():
+    assert run("example.py", cwd=ROOT / "examples") == "equals eager\n"
+
+
 def test_generated_wrappers_are_up_to_date(tmp_path):
     name = "auto_generated_ge_raw_custom_ops"
     (tmp_path / "custom_reg_op.h").write_bytes((CUSTOM / "custom_reg_op.h").read_bytes())

@@ -85,3 +85,29 @@ def test_what_the_page_names_is_there():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
     text = moving.page("en")
     assert set(re.findall(r"`make ([a-z-]+)`", text)) <= targets
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_env_sh(shell, tmp_path):
+    """Sourced from any folder: the Python of the tree, and the SDK that was configured."""
+    if shutil.which(shell) is None:
+        pytest.skip(f"no {shell} here")
+    for folder in ("tools", "build", ".venv/bin"):
+        (tmp_path / folder).mkdir(parents=True)
+    shutil.copy(ROOT / "tools" / "env.sh", tmp_path / "tools")
+    show = f"source '{tmp_path}/tools/env.sh'; echo \"${{PATH%%:*}} $LD_LIBRARY_PATH\""
+    assert run(shell, "-c", show, cwd="/", LD_LIBRARY_PATH="").stdout == f"{tmp_path}/.venv/bin \n"
+    (tmp_path / "build" / "config.env").write_text("TARGET_PYTHON_PATH=python\nASCEND_SDK_PATH=/opt/sdk\n")
+    told = run(shell, "-c", show, cwd="/", LD_LIBRARY_PATH="/lib")
+    assert told.stdout == f"{tmp_path}/.venv/bin /opt/sdk/lib64:/lib\n"
+    (tmp_path / ".venv" / "bin").rmdir()
+    assert "run make setup" in run(shell, "-c", show, cwd="/").stderr
+
+
+def test_public_addresses_are_stated():
+    """Those in the sources that are installed, and no others."""
+    suffixes = {".py", ".j2", ".js", ".cpp", ".h", ".css"}
+    files = [p for p in (ROOT / "packages").glob("*/src/**/*") if p.suffix in suffixes]
+    held = {a for p in files for a in re.findall(r"https?://[\w./-]+[\w/]", p.read_text(encoding="utf-8"))}
+    for name in ("public_address_statement.md", "public_address_statement.zh.md"):
+        assert set(re.findall(r"`(https?://[^`]+)`", (ROOT / name).read_text(encoding="utf-8"))) == held

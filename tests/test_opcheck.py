@@ -13,6 +13,7 @@ import torchair
 from ge_converters.registry import REGISTRY, register_fx_node_ge_converter
 from ge_graph import ops as ge
 from ge_graph.errors import EngineError
+from torchair.oplib.norm_ops import own_rms_norm
 
 
 def x() -> torch.Tensor:
@@ -35,6 +36,7 @@ OURS: dict[str, list[tuple[Any, ...]]] = {
     "air::tagged_event_record": [("tag",)],
     "air::tagged_event_wait": [("tag",)],
     "air::record_tagged_stream": [(x(), "tag"), (leaf(), "tag")],
+    "torchair::_fused_rms_norm": [(x(), [2], torch.ones(2), 1e-5), (x().half(), [2, 2], None, None)],
 }
 OURS |= {f"npugraph_ex::{n}": OURS[f"air::{n}"] for n in (
     "record", "wait", "scope_enter", "scope_exit", "tagged_event_record", "tagged_event_wait", "record_tagged_stream",
@@ -57,6 +59,7 @@ def test_every_operator_of_ours_has_a_row():
     import npugraph_ex  # noqa: F401 - defines its operators
     import torchair.oplib.attention_ops  # noqa: F401 - likewise
 
+    own_rms_norm()
     schemas = {s.name for s in torch._C._jit_get_all_schemas()}
     ours = {n for n in schemas if n.partition("::")[0] in ("air", "npugraph_ex", "torchair")}
     assert ours == set(OURS) | IN_GRAPHS_ONLY
@@ -64,6 +67,7 @@ def test_every_operator_of_ours_has_a_row():
 
 @pytest.mark.parametrize("name", OURS)
 def test_ours(name):
+    own_rms_norm()
     gaps = GAPS.get(name, {})
     for args in OURS[name]:
         found = opcheck(overload(name), args, raise_exception=False)

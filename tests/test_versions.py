@@ -89,13 +89,17 @@ def test_failures_are_judged_by_the_table():
     gap = matrix.Gap("test_a::test_one", "", "2.9", "torch has no such thing")
     assert gap.holds_for("2.8.0")
     assert not gap.holds_for("2.10.0")
-    failed = ["test_a::test_one[x]", "test_a::test_one[y]"]
-    assert matrix.judge(failed, ["p/test_a.py"], [gap]) == ([], ["2 tests: torch has no such thing"])
-    assert matrix.judge(failed, ["p/test_a.py"], []) == (failed, [])
-    wrong, known = matrix.judge([], ["p/test_a.py"], [gap])
+
+    def judged(passed: tuple[str, ...], failed: tuple[str, ...], gaps: list[matrix.Gap]) -> tuple[list[str], list[str]]:
+        return matrix.judge(environments.Outcome(1, passed, failed, ""), gaps)
+
+    one = ("test_a::test_one[x]", "test_a::test_one[y]")
+    assert judged((), one, [gap]) == ([], ["2 tests: torch has no such thing"])
+    assert judged((), one, []) == (list(one), [])
+    wrong, known = judged(one, (), [gap])
     assert (len(wrong), known) == (1, [])
     assert "passes, against its row" in wrong[0]
-    assert matrix.judge([], ["p/test_a.py::test_two", "p/test_b.py"], [gap]) == ([], [])
+    assert judged(("test_a::test_two", "test_b::test_one"), (), [gap]) == ([], [])
 
 
 def test_a_report_of_pytest_is_read(tmp_path):
@@ -109,7 +113,7 @@ def test_a_report_of_pytest_is_read(tmp_path):
     command += ["--continue-on-collection-errors", "--import-mode=importlib", f"--junitxml={report}", str(tmp_path)]
     assert subprocess.run(command, capture_output=True).returncode == 1
     passed, failed = environments.read_report(report)
-    assert passed == 2
+    assert set(passed) == {"test_it::test_good", "test_it::test_bad[c]"}
     assert set(failed) == {"test_it::test_bad[a - b]", "test_broken"}
 
 

@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     if len(wheels) != 1 or not wheels[0].is_file():
         sys.stderr.write("python -m tools.aclnn [--missing] torch_npu-*.whl\n")
         return 2
-    names, served = named(wheels[0]), aclnn.table().keys()
+    names, served = named(wheels[0]), aclnn.served()
     sys.stdout.write(f"{len(names & served)} of {len(names)} functions\n")
     if "--missing" in arguments:
         sys.stdout.write("\n".join(sorted(names - served)) + "\n")

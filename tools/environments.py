@@ -34,13 +34,13 @@ class Outcome:
 
     Attributes:
         code: pytest's.
-        passed: How many passed.
-        failed: Those that did not, as ``test_gears::test_one[a]``; the module alone if it cannot be imported.
+        passed: Those that passed, as ``test_gears::test_one[a]``.
+        failed: Those that did not; the module alone if it cannot be imported.
         printed: What pytest printed.
     """
 
     code: int
-    passed: int
+    passed: tuple[str, ...]
     failed: tuple[str, ...]
     printed: str
 
@@ -158,7 +158,7 @@ class Environment:
         ran = subprocess.run([*command, *options, *tests], cwd=copied, capture_output=True, text=True, env=_VARIABLES)
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text(ran.stdout + ran.stderr, encoding="utf-8")
-        passed, failed = read_report(report) if report.is_file() else (0, ())
+        passed, failed = read_report(report) if report.is_file() else ((), ())
         return Outcome(ran.returncode, passed, failed, ran.stdout)
 
     def remove(self) -> None:
@@ -166,17 +166,18 @@ class Environment:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def read_report(report: Path) -> tuple[int, tuple[str, ...]]:
-    """How many tests of a report passed, and which failed."""
-    passed, failed = 0, []
+def read_report(report: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Which tests of a report passed, and which failed."""
+    passed, failed = [], []
     for case in ElementTree.parse(report).iter("testcase"):
         kinds = {child.tag for child in case}
+        module = case.get("classname", "").rpartition(".")[2]
+        name = f"{module}::{case.get('name')}" if module else str(case.get("name")).rpartition(".")[2]
         if kinds & {"failure", "error"}:
-            module = case.get("classname", "").rpartition(".")[2]
-            failed.append(f"{module}::{case.get('name')}" if module else str(case.get("name")).rpartition(".")[2])
+            failed.append(name)
         elif "skipped" not in kinds:
-            passed += 1
-    return passed, tuple(failed)
+            passed.append(name)
+    return tuple(passed), tuple(failed)
 
 
 def build_wheels(into: Path) -> list[Path]:

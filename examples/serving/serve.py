@@ -8,6 +8,7 @@ of this program traces nothing. At the end each answer is compared with eager Py
 again for every token and knows neither pages nor batches. ``--experts`` takes a mixture of experts with int8 weights
 and int8 activations (W8A8) in place of the dense feed-forward part. ``--captured`` captures the programs and
 replays them (mode npugraph_ex): a batch size is captured once, whatever lengths, slots and tables its steps have.
+``--device npu`` runs all of it on an NPU; ``tair emulate serve.py --device npu`` on an emulated one.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ class Layer(nn.Module):
 
 def rotate(x: Tensor, positions: Tensor) -> Tensor:
     half = HEAD // 2
-    angle = positions[:, None].float() * torch.exp(torch.arange(half) * (-6.0 / half))
+    angle = positions[:, None].float() * torch.exp(torch.arange(half, device=x.device) * (-6.0 / half))
     cos, sin = angle.cos()[:, None], angle.sin()[:, None]
     a, b = x[..., :half], x[..., half:]
     return torch.cat([a * cos - b * sin, a * sin + b * cos], -1)
@@ -122,7 +123,7 @@ class Decoder(nn.Module):
 
     def whole(self, ids: Tensor) -> Tensor:
         """Logits behind each token of one sequence, without a cache: the reference."""
-        positions = torch.arange(len(ids))
+        positions = torch.arange(len(ids), device=ids.device)
         mask = (positions[:, None] >= positions[None])[None]
         x = self.embed(ids)
         for layer in self.layers:
@@ -139,7 +140,7 @@ class Decoder(nn.Module):
             slots: [tokens], where each token's key and value go.
             caches: One for keys and one for values a layer, [slots, heads, size of a head]; written.
         """
-        positions = torch.arange(ids.shape[0])
+        positions = torch.arange(ids.shape[0], device=ids.device)
         mask = (positions[:, None] >= positions[None])[None]
         x = self.embed(ids)
         for number, layer in enumerate(self.layers):
@@ -159,8 +160,8 @@ class Decoder(nn.Module):
             table: [batch, blocks], the blocks of each.
             caches: As for ``prefill``.
         """
-        rows = (table[:, :, None] * BLOCK + torch.arange(BLOCK)).flatten(1)
-        mask = (torch.arange(rows.shape[1])[None] < lengths[:, None])[:, None]
+        rows = (table[:, :, None] * BLOCK + torch.arange(BLOCK, device=table.device)).flatten(1)
+        mask = (torch.arange(rows.shape[1], device=rows.device)[None] < lengths[:, None])[:, None]
         x = self.embed(ids)
         for number, layer in enumerate(self.layers):
             q, k, v = layer.project(x, lengths - 1)
@@ -193,7 +194,8 @@ class Server:
     """Runs requests in batches that change at every step."""
 
     def __init__(self, model: Decoder, cache_dir: str, captured: bool = False) -> None:
-        self.caches = [torch.zeros(BLOCKS * BLOCK, KV_HEADS, HEAD) for _ in range(2 * LAYERS)]
+        self.device = model.embed.weight.device
+        self.caches = [torch.zeros(BLOCKS * BLOCK, KV_HEADS, HEAD, device=self.device) for _ in range(2 * LAYERS)]
         self.free = list(range(1, BLOCKS))
         config = torchair.CompilerConfig()
         if captured:
@@ -213,7 +215,7 @@ class Server:
             for number, tensor in enumerate(inputs):
                 if number != fixed:
                     torchair.inference.set_dim_gears(tensor, {0: gears})
-        return method(*inputs, self.caches)
+        return method(*(tensor.to(self.device) for tensor in inputs), self.caches)
 
     def _room(self, request: Request) -> None:
         while len(request.blocks) * BLOCK < request.length + 1:
@@ -268,7 +270,7 @@ def eager(model: Decoder, request: Request) -> list[int]:
     ids = list(request.prompt)
     with torch.no_grad():
         for _ in range(request.wanted):
-            ids.append(int(model.whole(torch.tensor(ids))[-1].argmax()))
+            ids.append(int(model.whole(torch.tensor(ids).to(model.embed.weight.device))[-1].argmax()))
     return ids[len(request.prompt) :]
 
 
@@ -277,9 +279,13 @@ def main() -> None:
     parser.add_argument("--experts", action="store_true")
     parser.add_argument("--captured", action="store_true")
     parser.add_argument("--cache-dir", default=".torchair_cache")
+    parser.add_argument("--device", choices=["cpu", "npu"], default="cpu")
     args = parser.parse_args()
+    if args.device == "npu":
+        import torch_npu  # noqa: F401
+
     torch.manual_seed(0)
-    model = Decoder(args.experts).eval()
+    model = Decoder(args.experts).eval().to(args.device)
     shapes = [(3, 6, 0), (7, 9, 0), (12, 4, 1), (2, 11, 2), (5, 5, 2), (9, 8, 3), (4, 12, 5), (16, 3, 20)]
     requests = [Request(torch.randint(1, VOCABULARY, (n,)).tolist(), wanted, comes) for n, wanted, comes in shapes]
     server = Server(model, args.cache_dir, args.captured)

@@ -192,13 +192,7 @@ def models() -> tuple[Qwen3, Qwen3]:
 says_aliasing = torch._functorch.config.patch(error_on_custom_op_aliasing=False)
 
 
-MISSING = pytest.mark.xfail(
-    strict=True, raises=RuntimeError,
-    reason="the emulator has no aclnnFusedInferAttentionScoreV3GetMaxWorkspaceSize, which captured attention asks for",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("mode", ["max-autotune", pytest.param("reduce-overhead", marks=MISSING)])
+@pytest.mark.parametrize("mode", ["max-autotune", "reduce-overhead"])
 @torch.inference_mode()
 @says_aliasing
 def test_graphs_decode(models, mode):

@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from ge_converters.base.provenance import _readable_path, last_user_frame
+from ge_converters.base.provenance import last_user_frame, readable_path
 
 TORCH_FRAME = (
     f'  File "{os.path.dirname(torch.__file__)}/nn/modules/linear.py", line 134, in forward\n    return F.linear(x)'
@@ -35,4 +35,4 @@ def test_torch_s_own_frame_is_better_than_none():
     ],
 )
 def test_module_paths_read_like_attribute_access(raw, path):
-    assert _readable_path(raw) == path
+    assert readable_path(raw) == path

@@ -277,6 +277,12 @@ def named(self, *, meta_outputs): return ge.Cos(self)
 @REGISTRY.register(aten.add.Tensor, source="s")
 def add(other, self, *, alpha=1, meta_outputs): return ge.Add(self, other)
 
+@REGISTRY.register(aten.leaky_relu.default, source="s")
+def leaky_relu(self, slopes: "Sequence[float]" = (), *, meta_outputs): return ge.LeakyRelu(self)
+
+@REGISTRY.register(aten.permute.default, source="s")
+def permute(self, order: "Sequence[int]", *, meta_outputs): return ge.Transpose(self, order)
+
 @REGISTRY.register({aten.clamp.default: ()}, source="s", names={"lowest": "min"})
 def clamp(self, min=None, max=None, *, meta_outputs): return self
 
@@ -289,16 +295,20 @@ def test_a_built_in_converter_that_does_not_fit_this_torch_costs_its_op_only(mon
     registry = of_another_torch("family_of_this_test", BUILT_IN, monkeypatch, tmp_path)
     assert registry.find(aten.neg.default).layer == "built-in"
     assert registry.find(aten.sin.default).layer == "built-in"  # another name for the argument in its place
+    assert registry.find(aten.permute.default).layer == "built-in"  # likewise, for a list
+    assert registry.find(aten.leaky_relu.default) is None  # a number, where the converter takes a list
     assert registry.find(aten.add.Tensor) is None
     assert "does not fit torch" in registry.why_not_derived(aten.add.Tensor)
     reasons = {row.name: (row.absent, row.reason) for row in registry.left_out()}
     assert reasons.keys() == {
         "aten.no_such_operator.default", "aten.cos.no_such_overload", "aten.no_such_name.default", "aten.add.Tensor",
-        "aten.clamp.default",
+        "aten.clamp.default", "aten.leaky_relu.default",
     }  # fmt: skip
     assert "order other, self" in reasons["aten.add.Tensor"][1]
     assert "names renames 'lowest'" in reasons["aten.clamp.default"][1]
-    assert [name for name, (absent, _) in reasons.items() if not absent] == ["aten.add.Tensor", "aten.clamp.default"]
+    assert [name for name, (absent, _) in reasons.items() if not absent] == [
+        "aten.add.Tensor", "aten.clamp.default", "aten.leaky_relu.default",
+    ]  # fmt: skip
 
 
 def test_the_graph_that_needs_such_an_op_is_refused_with_the_reason(monkeypatch, tmp_path):

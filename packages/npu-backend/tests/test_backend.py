@@ -452,6 +452,12 @@ def test_wrong_decompositions(bad):
         torchair.get_npu_backend(custom_decompositions=bad)
 
 
+def test_keywords_that_the_backend_has_not():
+    """Documentation of the bundled torchair names one of them ``custom_decomposition``."""
+    with pytest.raises(ConfigError, match="GE1011.*no custom_decomposition\n.*custom_decompositions="):
+        torchair.get_npu_backend(custom_decomposition={})
+
+
 def test_custom_decompositions_are_used(recording):
     used = []
 
@@ -671,3 +677,30 @@ def test_an_op_without_result_is_not_lost(prefetch, recording):
         run = torch.compile(fn, backend=torchair.get_npu_backend(), fullgraph=True)
         torch.testing.assert_close(run(x, weight), (x * 2) @ weight)
     assert "Cmo" in [n.op for n in seen.ge[-1][2].nodes]
+
+
+@pytest.mark.parametrize("name", ["unique", "unique_consecutive"])
+@pytest.mark.parametrize("asked", [{}, {"return_inverse": True}, {"return_counts": True}], ids=str)
+def test_distinct_values_of_floats(name, asked):
+    def fn(x):
+        return getattr(torch, name)(x, **asked)
+
+    x = torch.tensor([3.0, 1.0, 1.0, 3.0, 2.0])
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        got = torch.compile(fn, backend="npu", fullgraph=True)(x)
+    torch.testing.assert_close(got, fn(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.uint8, torch.bool], ids=str)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_quotients_of_integers_are_floats(dtype, dynamic):
+    def fn(a, b):
+        quotient = a / b
+        return quotient, quotient + b, (quotient * 2).sum(), a / 2, a / b.to(torch.int16)
+
+    run = compiled(fn, dynamic=dynamic)
+    for rows in (2, 3):
+        a = (torch.arange(rows * 3).reshape(rows, 3) % 5).to(dtype)
+        for b in (torch.tensor(2).to(dtype), (a + 1).to(dtype)):
+            for got, want in zip(run(a, b), fn(a, b)):
+                torch.testing.assert_close(got, want)

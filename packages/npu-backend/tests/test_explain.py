@@ -64,11 +64,44 @@ def test_the_graph_dump_of_a_mode_without_ge_graph_says_why_not(tmp_path):
 
 
 @pytest.mark.unverified
-def test_the_flat_options_have_their_flat_names():
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"static_kernel_compile": True},
+        {"_aclnn_static_shape_kernel_build_dir": "kernels"},
+        {"super_kernel_optimize": True},
+        {"super_kernel_optimize_options": {"split_mode": 1}},
+        {"super_kernel_debug_options": {"debug_sync_all": 1}},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_options_of_kernels_act_on_a_device_only(options, tmp_path, monkeypatch):
+    """By their flat names; each is said once, and nothing is written."""
+    monkeypatch.chdir(tmp_path)
     torch._dynamo.reset()
-    run = torch.compile(lambda x: x + 1, backend="npugraph_ex", options={"static_kernel_compile": True})
+    run = torch.compile(lambda x: x + 1, backend="npugraph_ex", options=options)
+    (text,) = said(lambda: (run(torch.ones(2)), run(torch.ones(3))))
+    ((name, value),) = options.items()
+    assert f"here: {name} = {value!r} (acts on a device only)" in text
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.unverified
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"disable_static_kernel_compile_cache": True, "static_kernel_compile": True},
+        {"_vllm_aclnn_static_kernel_sym_index": 1},
+        {"_vllm_aclnn_static_kernel_sym_range": [1, 2]},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_options_of_a_compiler_that_is_not_called(options):
+    torch._dynamo.reset()
+    run = torch.compile(lambda x: x + 1, backend="npugraph_ex", options=options)
     (text,) = said(lambda: run(torch.ones(2)))
-    assert "here: static_kernel_compile = True (this version compiles no kernels for captured graphs)" in text
+    name, value = next(iter(options.items()))
+    assert f"{name} = {value!r} (kernels are compiled by CANN's op_compiler, which is not called)" in text
 
 
 @pytest.mark.slow

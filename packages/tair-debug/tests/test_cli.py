@@ -248,6 +248,40 @@ def test_breaks_of_the_graph_are_answers(tair, tmp_path):
     assert tair("summary", "models.py:make", "--json")[1].count('"breaks": []') == 1
 
 
+AGAIN = """
+import torch
+
+class Layer(torch.nn.Module):
+    def __init__(self, number):
+        super().__init__()
+        self.number = number
+
+    def forward(self, x):
+        torch._dynamo.graph_break()
+        return x * self.number
+
+def make():
+    return torch.nn.Sequential(Layer(2), Layer(3), Layer(4)), torch.ones(3)
+"""
+
+
+@pytest.mark.parametrize("command", [("summary",), ("check", "--soc", "ascend910b")])
+def test_recompilations_are_answers(tair, tmp_path, command):
+    """One layer after another compiles the rest of the same function; a second command starts anew."""
+    (tmp_path / "again.py").write_text(AGAIN)
+    for _ in range(2):
+        _, found = answer(tair(*command, "again.py:make", "--json"))
+        assert found["graphs"] == 3
+        (again,) = found["recompilations"]
+        assert again["times"] == 2
+        assert again["source"].endswith("again.py:11 in forward")
+        assert (again["guard"].partition(" ")[2], again["code"]) == ("== 2", "return x * self.number")
+        assert "make this integer dynamic" in again["hints"][0]
+    text = tair(*command, "again.py:make")[1]
+    assert "torch.compile compiles again at" in text
+    assert "again.py:11 in forward: return x * self.number\n    2 times more: this no longer held: " in text
+
+
 @pytest.mark.parametrize("command", ["summary", "compare", "check", "dump", "view"])
 def test_a_model_without_inputs_is_told_to_give_some(tair, command):
     result = tair(command, "models.py:bare")

@@ -2,12 +2,14 @@
 
 import csv
 import operator
+import warnings
 
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+import torchair
 from ge_converters.base.errors import Refusal
 from ge_converters.registry import Registry
 from ge_graph.errors import ConfigError
@@ -162,6 +164,18 @@ def test_file_and_numbers(tmp_path, compiled, config, model, inputs, skip):
     assert rows[0] == list(COLUMNS)
     assert [int(r[3]) for r in rows[1:]] == sorted((int(r[3]) for r in rows[1:]), reverse=True)
     assert all(r[2] == "已支持" for r in rows[1:])
+
+
+def test_that_nothing_is_compiled_is_said_once(compiled, config, model, inputs, monkeypatch):
+    monkeypatch.setattr(torchair.logger, "_said", set())
+    config.debug.fx_summary.type = "csv"
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            torch._dynamo.reset()
+            compiled(config)(*inputs)
+    (text,) = [str(w.message) for w in said if "skip_compile" in str(w.message)]
+    assert text.startswith("torchair: debug.fx_summary.skip_compile: the model runs eagerly, nothing is compiled")
 
 
 def test_a_model_without_converters_runs_to_the_end(tmp_path, compiled, config):

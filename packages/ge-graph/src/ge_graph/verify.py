@@ -359,10 +359,12 @@ def verify(graph: Graph) -> None:
 def violations(graph: Graph) -> Iterator[Violation]:
     """All broken rules of a graph and its subgraphs, by the definitions of the graph's release."""
     with schema.at_release(graph.release):
-        yield from list(_violations(graph, "", set()))
+        yield from list(_violations(graph, "", set(), set()))
 
 
-def _violations(graph: Graph, path: str, above: set[int]) -> Iterator[Violation]:
+def _violations(graph: Graph, path: str, above: set[int], sound: set[tuple[int, int]]) -> Iterator[Violation]:
+    """Of a graph inside those ``above``; ``sound`` are inner graphs without any, with their depth: several nodes may
+    share one."""
     scope = Scope(graph, root=not above)
     for code, check in GRAPH_RULES:
         for node, what in check(scope):
@@ -374,8 +376,11 @@ def _violations(graph: Graph, path: str, above: set[int]) -> Iterator[Violation]
                 yield _violation("GE3026", path, node, f"subgraph '{slot}' contains itself")
             elif len(above) >= MAX_NESTING:
                 yield _violation("GE3026", path, node, f"subgraphs lie more than {MAX_NESTING} levels deep")
-            else:
-                yield from _violations(inner, f"{path}{node.name}/{slot}/", above | {id(graph)})
+            elif (place := (id(inner), len(above))) not in sound:
+                found = list(_violations(inner, f"{path}{node.name}/{slot}/", above | {id(graph)}, sound))
+                if not found:
+                    sound.add(place)
+                yield from found
 
 
 def _node_violations(node: Node, path: str) -> Iterator[Violation]:

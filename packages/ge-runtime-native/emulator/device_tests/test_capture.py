@@ -10,6 +10,7 @@ import logging
 import pytest
 import torch
 import torch_npu  # noqa: F401
+from torch.nn import functional as F
 
 import torchair
 
@@ -215,14 +216,62 @@ def test_capture_error_mode_reaches_torch_npu(log, made_graphs, mode):
     assert [m["capture_error_mode"] for m in made_graphs] == [mode]
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [("static_kernel_compile", True), ("super_kernel_optimize", True), ("frozen_parameter", True)],
-)
-def test_what_this_version_does_not_do_is_said(log, option, value):
+def test_frozen_parameter_is_said_to_do_nothing(log):
     x, y = torch.randn(3, 4), torch.randn(5, 4)
-    equal(compiled(fn, **{option: value})(x.npu(), y.npu()), fn(x, y))
-    assert any("without effect" in line and f"{option} = True" in line for line in log.lines), log.lines
+    equal(compiled(fn, frozen_parameter=True)(x.npu(), y.npu()), fn(x, y))
+    assert any("without effect" in line and "frozen_parameter = True" in line for line in log.lines), log.lines
+
+
+def test_static_kernels_have_their_operators_described(log, monkeypatch, tmp_path):
+    """torch_npu is told a folder before the program runs, once for each capture; nothing of the caller's is written."""
+    told, began = [], torch_npu._C._aclop_start_dump
+
+    def begin(path):
+        told.append(path)
+        return began(path)
+
+    monkeypatch.setattr(torch_npu._C, "_aclop_start_dump", begin)
+    monkeypatch.setattr(torch_npu._C, "_aclop_stop_dump", lambda: told.append("end"))
+    call = compiled(
+        lambda cache, x: cache.add_(x) * torch.rand_like(x), dynamic=True, static_kernel_compile=True,
+        _aclnn_static_shape_kernel_build_dir=str(tmp_path),
+    )  # fmt: skip
+    for rows in (3, 3, 5):
+        cache, x = torch.ones(rows, 4).npu(), torch.ones(rows, 4).npu()
+        call(cache, x)
+        equal(cache, torch.full((rows, 4), 2.0))
+    folders = [path for path in told if path != "end"]
+    assert told == [word for path in folders for word in (path, "end")]
+    assert len(folders) == len(set(folders)) == log.captures
+    assert all(path.startswith(f"{tmp_path}/static_kernel_compile_outputs/ts") for path in folders)
+    assert sum("static_kernel_compile: operators are described" in line for line in log.lines) == 1
+
+
+def test_super_kernels_are_asked_for(log, monkeypatch):
+    """Each captured graph once, with the options that were given; what torch_npu refuses is our error."""
+    asked, real = [], torch.npu.NPUGraph.super_kernel_optimize
+
+    def optimize(self, options=None, debug=None):
+        asked.append((options, debug))
+        return real(self, options, debug)
+
+    monkeypatch.setattr(torch.npu.NPUGraph, "super_kernel_optimize", optimize)
+    x, y = torch.randn(3, 4), torch.randn(5, 4)
+    more = {"super_kernel_optimize_options": {"split_mode": 1}, "super_kernel_debug_options": {"debug_sync_all": 1}}
+    call = compiled(fn, super_kernel_optimize=True, **more)
+    for _ in range(2):
+        equal(call(x.npu(), y.npu()), fn(x, y))
+    assert asked == [({"split_mode": 1}, {"debug_sync_all": 1})]
+    with pytest.raises(Exception, match=r"GE1056.*nosuch"):
+        compiled(lambda a: a - 1, super_kernel_optimize=True, super_kernel_optimize_options={"nosuch": 1})(x.npu())
+
+
+@pytest.mark.parametrize("name", ["super_kernel_optimize", "static_kernel_compile"])
+def test_an_older_torch_npu_is_said_to_lack_them(log, monkeypatch, name):
+    monkeypatch.delattr(torch_npu._C, "_aclop_start_dump")
+    monkeypatch.setattr(torch.npu.NPUGraph, "super_kernel_optimize", None)
+    with pytest.raises(Exception, match=f"GE1056.*{name}: .* has no "):
+        compiled(fn, **{name: True})(torch.randn(3, 4).npu(), torch.randn(5, 4).npu())
 
 
 def test_what_cannot_be_captured_is_an_error_and_the_next_graph_works(log):
@@ -408,3 +457,101 @@ def test_the_pairs_of_writing_operators_are_those_of_the_wheel():
         target, wanted = getattr(torch.ops.npu, name).default, getattr(torch.ops.npu, writer).default
         several = writing_form(target)
         assert (in_place_form(target) if several is None else several.target) is wanted
+
+
+# -- composite operators, which the device's own kernels run
+
+
+def _attend(x, *mask, **more):
+    q = x.view(x.shape[0], x.shape[1], 4, 8).transpose(1, 2)
+    return F.scaled_dot_product_attention(q, q, q, *mask, **more)
+
+
+def _tokens(rows, kind=torch.float32):
+    return torch.randn(rows - 1, rows, 32).to(kind)
+
+
+def _lower(*sizes):
+    return torch.ones(sizes).tril().bool()
+
+
+COMPOSITES = {
+    "attention": (_attend, lambda n: (_tokens(n),)),
+    "attention, half": (_attend, lambda n: (_tokens(n, torch.float16),)),
+    "attention, causal": (lambda x: _attend(x, is_causal=True), lambda n: (_tokens(n, torch.bfloat16),)),
+    "attention, bool": (_attend, lambda n: (_tokens(n), _lower(n - 1, 1, n, n))),
+    "attention, numbers": (_attend, lambda n: (_tokens(n), torch.randn(n - 1, 1, n, n))),
+    "attention, a plane": (_attend, lambda n: (_tokens(n), _lower(n, n))),
+    "attention, planes": (lambda x: F.scaled_dot_product_attention(x, x, x), lambda n: (_tokens(n),)),
+    "weight norm": (lambda x: torch._weight_norm(x, x[:, :1].abs() + 1, 0), lambda n: (torch.randn(n, 8),)),
+    "fill_diagonal_": (lambda x: (x + 0).fill_diagonal_(1.0), lambda n: (torch.randn(n, 8),)),
+    "lstm_cell": (lambda x, w: torch.lstm_cell(x, (x, x), w, w)[0], lambda n: (torch.randn(n, 8), torch.randn(32, 8))),
+    "gru_cell": (lambda x, w: torch.gru_cell(x, x, w, w), lambda n: (torch.randn(n, 8), torch.randn(24, 8))),
+}
+
+
+@pytest.mark.parametrize("name", COMPOSITES)
+def test_composite_operators_keep_sizes_symbolic(log, name):
+    """Three sizes: one program, three captures; numbers of the CPU."""
+    program, inputs = COMPOSITES[name]
+    traced = []
+    config = torchair.CompilerConfig()
+    config.mode = "npugraph_ex"
+    config.post_grad_custom_pre_pass = lambda gm, *_: traced.append(gm)
+    call = torch.compile(program, backend=torchair.get_npu_backend(compiler_config=config), dynamic=True)
+    for rows in (5, 6, 7):
+        given = inputs(rows)
+        want = program(*given)
+        tolerance = 1e-5 if want.dtype is torch.float32 else 1e-2
+        got = call(*(each.npu() for each in given)).cpu()
+        torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance)
+    assert len(traced) == 1
+    assert log.captures == 3
+
+
+def test_attention_of_symbolic_sizes_is_the_devices_own(log):
+    """The same operators that torch_npu's kernel takes for sizes that are fixed."""
+    programs = {name: p for name, (p, _) in COMPOSITES.items() if name.startswith("attention")}
+    for name, program in programs.items():
+        found = []
+        config = torchair.CompilerConfig()
+        config.mode = "npugraph_ex"
+        config.post_grad_custom_pre_pass = lambda gm, *_: found.append(
+            [str(n.target) for n in gm.graph.nodes if "attention" in str(n.target) or "softmax" in str(n.target)]
+        )
+        for dynamic in (False, True):
+            torch._dynamo.reset()
+            backend = torchair.get_npu_backend(compiler_config=config)
+            torch.compile(program, backend=backend, dynamic=dynamic)(*(t.npu() for t in COMPOSITES[name][1](6)))
+        fixed, symbolic = found
+        assert ("npu_fusion_attention" in str(fixed)) == ("npu_fusion_attention" in str(symbolic)), (name, found)
+
+
+# -- what needs the host, cut out of the graph
+
+
+def _masked(cache, x, mask):
+    y = torch.relu(x) * 2
+    y[mask] = 7.0
+    cache.add_(y)
+    return y + 1, torch.nonzero(y > 1)[:, 0].sum()
+
+
+def test_both_halves_around_the_host_are_captured(log):
+    """``fallback = "split"``: an index of bool and ``nonzero`` run eagerly, what is before and after is replayed."""
+    config = torchair.CompilerConfig()
+    config.mode = "npugraph_ex"
+    config.fallback = "split"
+    call = torch.compile(_masked, backend=torchair.get_npu_backend(compiler_config=config), dynamic=False)
+    cache, on_device = torch.zeros(3, 4), torch.zeros(3, 4).npu()
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        for _ in range(4):
+            x, mask = torch.randn(3, 4), torch.rand(3, 4) > 0.5
+            got = call(on_device, x.npu(), mask.npu())
+            for a, b in zip(got, _masked(cache, x, mask), strict=True):
+                equal(a, b)
+            equal(on_device, cache)
+    said = [line for line in log.lines if "captured graphs in the place of one" in line]
+    assert said
+    assert all("test_capture.py" in line for line in said)
+    assert 2 <= log.captures <= 4, "each half once, not once a run"

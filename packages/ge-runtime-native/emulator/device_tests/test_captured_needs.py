@@ -101,9 +101,9 @@ def captured(monkeypatch):
     found, real = [], torch.npu.graph
 
     class Seen(real):
-        def __init__(self, graph, *args, **kwargs):
+        def __init__(self, graph, pool=None, stream=None, capture_error_mode="global", **more):
             found.append(graph)
-            super().__init__(graph, *args, **kwargs)
+            super().__init__(graph, pool=pool, stream=stream, capture_error_mode=capture_error_mode, **more)
 
     monkeypatch.setattr(torch.npu, "graph", Seen)
     torch._dynamo.reset()
@@ -151,6 +151,29 @@ def test_exact(captured, tmp_path, name):
             place[size] = {**differ, **need.unmeasured}
     assert not wrong, json.dumps(wrong)
     assert set(known) == {size for model, size in APART if model == name}
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("name", ["mlp", "gated", "decode", "convolutions"])
+def test_one_graph_of_all_sizes_has_one_pool(captured, tmp_path, name, shared):
+    """Symbolic sizes: the captures of a graph share a pool, unless an option says no; what each size adds is counted."""
+    config = torchair.CompilerConfig()
+    config.mode = "npugraph_ex"
+    config.aclgraph_config.reuse_graph_pool_in_same_fx = shared
+    torch.manual_seed(0)
+    model = made(name, 2)[0].npu()
+    call = torch.compile(model, backend=torchair.get_npu_backend(compiler_config=config), dynamic=True, fullgraph=True)
+    said = captures_of(lambda n: models.given(*made(name, n), config=config), SIZES[1:], "ascend910b", dynamic=True)
+    pools, grown = [], 0
+    with torch.no_grad():
+        for size in SIZES[1:]:
+            call(*(a.npu() for a in made(name, size)[1]))
+            got = measured(captured, tmp_path)
+            pools.append(got["pool_bytes"] - grown)
+            grown = got["pool_bytes"]
+    assert len({tuple(graph.pool()) for graph in captured}) == (1 if shared else len(SIZES) - 1)
+    assert [need.pool_bytes for need in said.needs] == pools
+    assert said.total == got
 
 
 @pytest.fixture

@@ -185,6 +185,13 @@ int AclnnCall::plan(uint64_t* workspace, aclOpExecutor** executor) {
   return 0;
 }
 
+int aclnn_most(uint64_t* workspace, aclOpExecutor** executor) {
+  if (workspace == nullptr || executor == nullptr) return fail(acl::kInvalidParam, "GetMaxWorkspaceSize: null result");
+  *workspace = 0;  // kernels here need none; nobody runs what is asked for the most only
+  *executor = nullptr;
+  return 0;
+}
+
 int aclnn_run(const char* function, aclOpExecutor* executor, aclrtStream stream) {
   if (executor == nullptr) return fail(acl::kInvalidParam, "%s: no executor", function);
   std::shared_ptr<aclOpExecutor> held(executor);  // belongs to this phase

@@ -92,4 +92,7 @@ class AclnnCall {
 // The second phase, the same for every function.
 int aclnn_run(const char* function, aclOpExecutor* executor, aclrtStream stream);
 
+// The second planning function that some have: the most workspace of calls like this one.
+int aclnn_most(uint64_t* workspace, aclOpExecutor** executor);
+
 }  // namespace emu

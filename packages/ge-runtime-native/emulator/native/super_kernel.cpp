@@ -35,3 +35,8 @@ EMU_API aclError aclskScopeEnd(const char* name) {
   all.open.pop_back();
   return acl::kOk;
 }
+
+// Would fuse the tasks of a captured graph; its options are the caller's to check.
+EMU_API aclError aclskOptimize(void* graph) {
+  return graph == nullptr ? emu::fail(acl::kRtParam, "aclskOptimize: graph is null") : acl::kOk;
+}

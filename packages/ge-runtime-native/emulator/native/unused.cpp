@@ -12,8 +12,6 @@ EMU_API void aclAppLog(int, const char*, const char*, uint32_t, const char*, ...
 EMU_API aclError aclmdlInitDump() { return acl::kOk; }
 EMU_API aclError aclmdlSetDump(const char*) { return acl::kOk; }
 EMU_API aclError aclmdlFinalizeDump() { return acl::kOk; }
-EMU_API aclError aclopStartDumpArgs(uint32_t, const char*) { return acl::kOk; }
-EMU_API aclError aclopStopDumpArgs(uint32_t) { return acl::kOk; }
 
 EMU_API uint64_t MsprofGetHashId(const char*, size_t) { return 0; }
 EMU_API int32_t MsprofRegisterCallback(uint32_t, void*) { return 0; }

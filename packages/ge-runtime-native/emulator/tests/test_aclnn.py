@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 
 import pytest
 import torch
@@ -31,7 +32,7 @@ CONVERTED = {name.split(".")[1] for name, _ in REGISTRY.awaited() if name.starts
 
 
 def test_at_least_the_functions_that_common_models_use():
-    assert len(ROWS) >= 730
+    assert len(ROWS) >= 790
 
 
 @pytest.mark.parametrize("name", sorted(ROWS))
@@ -44,7 +45,7 @@ def test_row(name):
     for node in used:
         assert not isinstance(node, ast.Name) or node.id in names, f"{ast.unparse(node)} is not an argument"
     if row.form == "py":
-        assert callable(getattr(aclnn_forms, row.target.partition(".")[0]))
+        assert callable(aclnn.python_form(row.target.partition(".")[0]))
         if "." in row.target:
             assert callable(aclnn_forms.foreach_of(row.target.partition(".")[2]))
     elif row.form == "atb":
@@ -82,9 +83,20 @@ def test_row(name):
         assert len(op._schema.returns) >= written or str(op._schema.returns[0].type) == "List[Tensor]"
 
 
-def test_trampolines_are_pairs():
+def test_trampolines_are_pairs_and_some_have_a_third():
     text = trampolines.generate(sources() / "aclnn.tsv")
-    assert text.count("EMU_API int") == 2 * sum(row.form != "atb" for row in ROWS.values())
+    assert text.count("EMU_API int") == sum(2 + (row.word == "most") for row in ROWS.values() if row.form != "atb")
+
+
+def test_a_second_planning_function_has_the_parameters_of_the_first():
+    text = trampolines.function("aclnnX", "a:t n:i64 >b:t", "ge:X most")
+    first, second = (
+        re.search(rf"int aclnnX{name}\(([^)]*)\)", text).group(1) for name in ("GetWorkspaceSize", trampolines.MOST)
+    )
+    assert first == second
+    assert trampolines.MOST not in trampolines.function("aclnnX", "a:t >b:t", "ge:X sizes")
+    most = {row.function for row in ROWS.values() if row.word == "most"}
+    assert aclnn.served() - ROWS.keys() == {name + trampolines.MOST for name in most}
 
 
 def test_makers_of_operations():

@@ -255,9 +255,9 @@ def summary_of(subject: Subject, *, backward: bool = False, dynamic: bool = Fals
     """As ``summary``."""
     from tair_debug.summary_forms import Summary
 
-    with tracing.breaks() as breaks:
+    with tracing.stops() as stops:
         graphs = tracing.capture(subject, backward=backward, dynamic=dynamic, fake=fake)
-    return Summary(subject.name, fx_summary.summarize(*(g.gm for g in graphs)), len(graphs), breaks)
+    return Summary(subject.name, fx_summary.summarize(*(g.gm for g in graphs)), len(graphs), stops)
 
 
 def check_of(
@@ -278,25 +278,29 @@ def check_of(
     facts = kernels.facts(place)
     oracles = [kernels.oracle(name, place) for name in soc or facts.socs()]
     refused: list[cut.Refused] = []
-    graphs_for = _graphs_of(subject, refused, backward, dynamic, fake)
+    with tracing.stops() as stops:
+        graphs_for, count = _graphs_of(subject, refused, backward, dynamic, fake)
     reports = []
     for oracle in oracles:
         formed = graphs_for(oracle)
         reports.append(work.examine(formed.graphs, oracle, formed.choices))
-    return work.Checks(facts.origin, reports, bool(soc), strict, refused)
+    return work.Checks(facts.origin, reports, bool(soc), strict, refused, graphs=count, stops=stops)
 
 
 def _graphs_of(
     subject: Subject | Graph, refused: list[cut.Refused], backward: bool, dynamic: bool, fake: bool
-) -> Callable[[Oracle | None], tracing.Formed]:
-    """Chip to the finished GE graphs of a model without its refused calls, or to a graph, which no chip changes."""
+) -> tuple[Callable[[Oracle | None], tracing.Formed], int]:
+    """Chip to the finished GE graphs of a model without its refused calls, or to a graph, which no chip changes.
+
+    And how many graphs they are.
+    """
     if not isinstance(subject, models.Subject):
         whole = tracing.Formed([subject])
-        return lambda oracle: whole
+        return lambda oracle: whole, 1
     captured = tracing.capture(subject, backward=backward, dynamic=dynamic, fake=fake)
     parts = [cut.cut(g.gm) for g in captured]
     refused += [call for part in parts for call in part.refused]
-    return tracing.for_chips([part.gm for part in parts])
+    return tracing.for_chips([part.gm for part in parts]), len(parts)
 
 
 def compare_of(

@@ -34,7 +34,7 @@ class Need:
         streams: Streams that are captured.
         events: Events in them.
         tasks: Tasks in them.
-        pool_bytes: What their memory pools have of the device.
+        pool_bytes: What their memory pools have of the device; of a pool that earlier sizes have too, what it grows by.
         unmeasured: Operators whose number of tasks nobody measured, with the user's lines; counted as one task each.
         clashes: Pairs of communication tasks that can dead-lock, as text; ``possible`` those of which it is not known.
     """
@@ -143,9 +143,10 @@ def captures_of(
     figures = chips.figures(soc)
     cores = figures.get("vector_cores")
     needs = []
+    pools: dict[Any, Any] = {}
     for size in sizes:
         asked = subject(size)
-        counter = make(asked.config, cores)
+        counter = make(asked.config, cores, pools, dynamic=dynamic)
         asked.config = counter.config
         for each in tracing.capture(asked, fake=fake, dynamic=dynamic, device_kernels=True):
             counter.add(each.gm)

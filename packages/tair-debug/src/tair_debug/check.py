@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ge_graph import Graph
 from ge_graph.escape import line
 from ge_graph.kernels import STRENGTHS, Finding, Oracle, Verdict
+from tair_debug.stops import Stops
 from tair_debug.terminal import Answer, Detail, sentence, table
 
 if TYPE_CHECKING:
@@ -168,6 +169,8 @@ class Checks(Answer):
         strict: Whether what is not proven counts as bad.
         refused: Calls that cannot be converted; the rest was checked without them.
         written: The file of facts.
+        graphs: Number of graphs.
+        stops: Why they are several.
     """
 
     origin: str
@@ -176,6 +179,8 @@ class Checks(Answer):
     strict: bool = False
     refused: list[Refused] = field(default_factory=list)
     written: str | None = None
+    graphs: int = 1
+    stops: Stops = field(default_factory=Stops)
 
     @property
     def ok(self) -> bool:
@@ -185,6 +190,7 @@ class Checks(Answer):
     def parts(self, detail: Detail = Detail()) -> Iterator[Part]:
         if not detail.quiet:
             yield sentence(f"facts: {self.origin}")
+            yield from self.stops.parts(self.graphs)
         if self.refused:
             yield sentence(" and are left out:", f"{len(self.refused)} calls cannot be converted", "red")
             yield from (sentence(f"  {line(str(call))}") for call in self.refused)
@@ -203,7 +209,8 @@ class Checks(Answer):
 
     def as_dict(self) -> dict[str, Any]:
         return {"ok": self.ok, "chips": [r.as_dict() for r in self.reports], "written": self.written,
-                "refused": [r.as_dict() for r in self.refused]}  # fmt: skip
+                "refused": [r.as_dict() for r in self.refused], "graphs": self.graphs,
+                **self.stops.as_dict()}  # fmt: skip
 
     def records(self) -> list[dict[str, Any]]:
         return [{"soc": report.soc, **row.as_dict()} for report in self.reports for row in report.rows]

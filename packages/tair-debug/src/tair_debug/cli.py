@@ -575,6 +575,8 @@ def doctor(
         mark = ("yes", "green") if state["available"] else ("no ", "yellow")
         out.print(f"engine {state['name']:<11} ", end="", markup=False)
         say(f" {state['reason']}", *mark)
+    for name, why in report["torch_lacks"].items():
+        say(f"GE1067 {name} cannot be used: {why}")
     absent = [row["name"] for row in report["left_out"]]
     if absent:
         say(f"operators without their built-in converters on this torch: {', '.join(absent)}")

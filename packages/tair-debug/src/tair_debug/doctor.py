@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import torch
 
+from ge_converters.base.torch_compat import FEATURES, lacks
 from ge_converters.base.torch_versions import untested
 from ge_converters.registry import REGISTRY
 
@@ -189,6 +190,7 @@ def examine() -> dict[str, Any]:
             {"name": s.name, "available": s.available, "reason": s.reason, "devices": list(s.devices)} for s in states
         ],
         "mismatches": [{"what": p.what, "cure": p.cure} for p in problems],
+        "torch_lacks": {name: why for name in FEATURES if (why := lacks(name))},
         "left_out": [{"name": r.name, "reason": r.reason} for r in REGISTRY.left_out()],
         "ok": not problems,
     }

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from ge_graph import escape
 from tair_debug.fx_summary import COLUMNS, MISSING, PARTIAL, SUPPORTED, TargetRow
 from tair_debug.graph_page import framed, render
+from tair_debug.stops import Stops
 from tair_debug.terminal import Answer, Detail, sentence, shown, table, told
-from tair_debug.tracing import Break
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -38,14 +38,14 @@ class Summary(Answer):
         name: The model.
         rows: One for each operator.
         graphs: Number of ATen graphs.
-        breaks: Where one graph ends and another begins.
+        stops: Where one graph ends and another begins, and what is compiled more than once.
         written: Files.
     """
 
     name: str
     rows: list[TargetRow]
     graphs: int = 1
-    breaks: list[Break] = field(default_factory=list)
+    stops: Stops = field(default_factory=Stops)
     written: list[Path] = field(default_factory=list)
 
     @property
@@ -60,13 +60,7 @@ class Summary(Answer):
         )
         if detail.quiet:
             return
-        if self.breaks:
-            yield sentence(f"{self.graphs} graphs: torch.compile stops at", style="yellow")
-        for place in self.breaks:
-            where = escape.line(f"{place.source or 'a place without source line'}: {place.code}")
-            yield sentence(f"  {where}\n    {escape.line(place.reason)}")
-            for hint in place.hints:
-                yield sentence(f"    instead: {escape.line(hint)}")
+        yield from self.stops.parts(self.graphs)
         chosen = self.rows if detail.every or detail.sources else [r for r in self.rows if r.status != SUPPORTED]
         if chosen:
             yield to_table(chosen, detail.sources)
@@ -74,7 +68,7 @@ class Summary(Answer):
             yield sentence("--all lists the operators")
 
     def as_dict(self) -> dict[str, Any]:
-        return {"ok": self.ok, "graphs": self.graphs, "breaks": [b.as_dict() for b in self.breaks],
+        return {"ok": self.ok, "graphs": self.graphs, **self.stops.as_dict(),
                 "rows": [as_dict(r) for r in self.rows], "written": [str(p) for p in self.written]}  # fmt: skip
 
     def records(self) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,25 +13,35 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from ge_converters.base.torch_compat import (
+    Compiled as Compilation,
+)
+from ge_converters.base.torch_compat import (
     boxed,
     breaks_of_graphs,
+    compilations,
     fake_mode,
     real_values,
     run_aot,
     symbols_of_fake_inputs,
+    unbroken,
 )
 from ge_graph import Graph, escape
 from ge_graph.errors import ConfigError, GeError, on_purpose
+from tair_debug import repeated
 from tair_debug.models import Subject
+from tair_debug.stops import Break, Recompilation, Stops
 
 if TYPE_CHECKING:
     from ge_graph.kernels import Oracle
     from ge_graph.passes import Choice
 
+_log = logging.getLogger(__name__)
 COMPILER: Final = "tair_debug.compiler"
 _NO_INPUT: Final = "missing"  # Python's word for arguments that nobody gave
 _JUMP: Final = "generic_jump"  # all that dynamo says of an ``if`` on a tensor
 _RESUMED: Final = re.compile(r"torch_dynamo_resume_in_(.+)_at_\d+")  # what dynamo calls the rest of a function
+_FRAME: Final = re.compile(r'File "([^"]+)", line (\d+), in [^\n]*\n([^\n]*)')  # of a stack as Python prints it
+_HINT: Final = re.compile(r"\(HINT: (.*)\)\s*$")
 Compiled = Callable[[torch.fx.GraphModule, str], Callable[..., Any]]
 
 
@@ -50,8 +61,9 @@ class Captured:
 
 
 def run_with(
-    subject: Subject, compiled: Compiled, *, backward: bool = False, dynamic: bool = False, device_kernels: bool = False
-) -> Any:
+    subject: Subject, compiled: Compiled, *, backward: bool = False, dynamic: bool = False,
+    device_kernels: bool = False, stack: repeated.Stack | None = None,
+) -> Any:  # fmt: skip
     """Trace a model to ATen and run it, each graph through what ``compiled`` makes of it.
 
     The graphs have been through the FX passes that a compilation runs, if torchair is installed.
@@ -63,6 +75,7 @@ def run_with(
         dynamic: Trace with symbolic sizes.
         device_kernels: Leave whole what eager operators of the device compute, and writes of inputs in the graph, as
             captured graphs do; ``subject.config`` says of which kind.
+        stack: Layers of which the model has only the first ones just now; ``compiled`` gets the graph of all of them.
 
     Returns:
         What the model returns.
@@ -71,19 +84,29 @@ def run_with(
     from ge_converters.decompose.whole import KeepWhole
 
     prepare = of_compiler("prepare")
+    known = {} if stack is None else repeated.names_of(subject.model)
     writes = device_kernels and bool(subject.config.experimental_config.keep_inference_input_mutation)
+
+    names: list[str | None] = []  # of the inputs of dynamo's graph
 
     def compiler(phase: str) -> Any:
         def compile_one(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+            few, whole = gm, None
+            if stack is not None:
+                whole = repeated.whole_graph(gm, stack, names)
+                gm, example_inputs = whole.gm, [example_inputs[i] for i in whole.like]
             if prepare is not None:
                 with real_values():  # constants of the graph are real, whatever mode the model was made in
                     prepare(gm, example_inputs, phase, subject.config)
             call = compiled(gm, phase)
+            if whole is not None:
+                call = few.forward
             return boxed(lambda args: call(*args))
 
         return compile_one
 
     def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+        names[:] = [known.get(id(v)) for v in example_inputs]
         return run_aot(
             gm, example_inputs, forward=compiler("forward"), backward=compiler("backward"),
             inference=compiler("forward"), decompositions=decomposition_table({}, device_kernels=device_kernels),
@@ -91,7 +114,8 @@ def run_with(
         )  # fmt: skip
 
     with torch.enable_grad() if backward else torch.no_grad():
-        result = torch.compile(subject.model, backend=backend, dynamic=dynamic)(*subject.args, **subject.kwargs)
+        model = torch.compile(subject.model, backend=backend, dynamic=dynamic, fullgraph=stack is not None)
+        result = model(*subject.args, **subject.kwargs)
         if backward:
             total = [t.sum() for t in _tensors(result) if t.requires_grad and t.is_floating_point()]
             if total:
@@ -110,32 +134,44 @@ def _tensors(value: Any) -> list[torch.Tensor]:
     return [v for v in leaves if isinstance(v, torch.Tensor)]
 
 
-@dataclass(frozen=True, slots=True)
-class Break:
-    """A place where a graph ends and another begins.
+@contextlib.contextmanager
+def stops() -> Iterator[Stops]:
+    """The breaks and recompilations of the graphs that are captured inside; there when it ends."""
+    found = Stops()
+    with _breaks(found.breaks), compilations() as made:
+        yield found
+    found.recompilations.extend(_again(made))
 
-    Attributes:
-        reason: Why, in dynamo's words.
-        hints: What to write instead, in dynamo's words.
-        source: The user's line, such as ``model.py:12 in forward``.
-        code: Text of that line.
-    """
 
-    reason: str
-    hints: tuple[str, ...] = ()
-    source: str = ""
-    code: str = ""
+def _again(made: Sequence[Compilation]) -> Iterator[Recompilation]:
+    inside = {each.key for each in made}
+    groups: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
+    for each in made:
+        earlier, _, why = each.why.partition(": ")
+        if earlier not in inside:  # the first one, or another one than that of an earlier command
+            continue
+        first, _, stack = why.partition("\n")
+        frame = next(reversed([*_FRAME.finditer(stack)]), None)
+        name = _RESUMED.sub(r"\1", each.source[2])
+        source = f"{frame[1]}:{frame[2]} in {name}" if frame else f"{each.source[0]}:{each.source[1]} in {name}"
+        guard = re.split(r"\s+#", first)[0].strip()
+        hint = _HINT.search(first)
+        key = (source, re.sub(r"\d+", "0", guard), frame[3].strip() if frame else "")
+        groups.setdefault(key, []).append((guard, hint[1] if hint else _advice(guard)))
+    for (source, _, code), told in groups.items():
+        yield Recompilation(told[0][0], len(told), (told[0][1],), source, code)
 
-    def as_dict(self) -> dict[str, Any]:
-        return {"reason": self.reason, "hints": list(self.hints), "source": self.source, "code": self.code}
+
+def _advice(guard: str) -> str:
+    if "size mismatch" in guard or ".size()" in guard:
+        return "--dynamic, or torch._dynamo.mark_dynamic for the size"
+    return "the same value in every call, or a tensor in its place"
 
 
 @contextlib.contextmanager
-def breaks() -> Iterator[list[Break]]:
-    """The breaks of the graphs that are captured inside; there when it ends."""
-    found: list[Break] = []
+def _breaks(found: list[Break]) -> Iterator[None]:
     with breaks_of_graphs() as reasons:
-        yield found
+        yield
     for said, frame in reasons:
         lines = [line.strip() for line in said.strip().splitlines()]
         if said.startswith(_JUMP):
@@ -159,12 +195,21 @@ def capture(
             "GE1047", f"{subject.name}: torch {torch.__version__} gives no symbols to sizes of fake tensors, 2.11 does",
             next="trace with real tensors (--real)",
         )  # fmt: skip
+    # before torch 2.11 dynamo makes other fake inputs, so parameters are not known again
+    if fake and symbols_of_fake_inputs() and not (backward or dynamic or device_kernels):
+        graphs = _captured_by_layers(subject)
+        if graphs is not None:
+            return graphs
+    with _mode_of(subject) if fake else contextlib.nullcontext(), traceable(subject, fake=fake):
+        return _captured(subject, backward=backward, dynamic=dynamic, device_kernels=device_kernels)
+
+
+def _captured(subject: Subject, *, stack: repeated.Stack | None = None, **how: bool) -> list[Captured]:
     graphs: list[Captured] = []
-    model = subject.model if isinstance(subject.model, torch.nn.Module) else torch.nn.Module()
-    owned = {id(t) for t in (*model.parameters(), *model.buffers())}
+    owned = repeated.names_of(subject.model)
 
     def keep(gm: torch.fx.GraphModule, phase: str) -> Callable[..., Any]:
-        made = Captured(gm, phase)
+        made = Captured(gm, phase, set(gm.meta.pop(repeated.WEIGHTS, ())))
         graphs.append(made)
         names = [n.name for n in gm.graph.nodes if n.op == "placeholder"]
 
@@ -174,9 +219,23 @@ def capture(
 
         return call
 
-    with _mode_of(subject) if fake else contextlib.nullcontext(), traceable(subject, fake=fake):
-        run_with(subject, keep, backward=backward, dynamic=dynamic, device_kernels=device_kernels)
+    run_with(subject, keep, stack=stack, **how)
     return graphs
+
+
+def _captured_by_layers(subject: Subject) -> list[Captured] | None:
+    """The graph of a model whose equal layers need not be traced each; None for other models."""
+    try:
+        with _mode_of(subject):
+            stack = repeated.stack_of(subject.model)
+            with torch.no_grad():
+                repeated.prove(stack, subject.model, subject.args, subject.kwargs)
+            with stack.shortened(), unbroken():
+                graphs = _captured(subject, stack=stack)
+    except Exception as error:  # noqa: BLE001 - also what the model raises: the trace of the whole says it to the user
+        _log.debug("%s is traced layer by layer: %s", subject.name, error)
+        return None
+    return graphs if len(graphs) == 1 else None
 
 
 @contextlib.contextmanager

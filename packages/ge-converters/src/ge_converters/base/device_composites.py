@@ -70,7 +70,12 @@ def _traced(op: Any, rule: Callable[..., Any], /, *args: Any, **kwargs: Any) -> 
     chosen: Any = rule
     if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FUNCTIONAL) is not None:
         chosen = (_table.get() or {}).get(op)  # without that mode it is dynamo, which wants types and sizes alone
-    return op._op_dk(_KEY, *args, **kwargs) if chosen is None else chosen(*args, **kwargs)
+    return device_kernel(op, *args, **kwargs) if chosen is None else chosen(*args, **kwargs)
+
+
+def device_kernel(op: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """What the device's own kernel of a composite operator makes of a call that is being traced."""
+    return op._op_dk(_KEY, *args, **kwargs)
 
 
 @contextlib.contextmanager

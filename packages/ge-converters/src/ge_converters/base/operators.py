@@ -14,6 +14,9 @@ from ge_converters.base.errors import LoweringError
 
 __all__ = ["AbsentOperator", "Namespace", "aten", "prims"]
 
+# Results of operators of which some release has one of the same name and another form: that one counts as absent.
+_RESULTS: Final = {"aten._fused_rms_norm.default": 2}  # torch 2.8: one
+
 
 class AbsentOperator(str):
     """The name of an overload that this torch lacks; equal to no node's target."""
@@ -38,11 +41,12 @@ class _Packet:
         self._name, self._packet = name, packet
 
     def __getattr__(self, overload: str) -> Any:
+        name = f"{self._name}.{overload}"
         found = getattr(self._packet, overload, None)
-        if found is None:
-            if overload.startswith("__"):
-                raise AttributeError(overload)
-            found = AbsentOperator(f"{self._name}.{overload}")
+        if found is None and overload.startswith("__"):
+            raise AttributeError(overload)
+        if found is None or (name in _RESULTS and len(found._schema.returns) != _RESULTS[name]):
+            found = AbsentOperator(name)
         setattr(self, overload, found)
         return found
 

@@ -18,7 +18,7 @@ _FRAME: Final = re.compile(
     r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)(?:\n\s+(?P<code>[^\n]*))?'
 )
 _LIBRARIES: Final = [os.path.dirname(torch.__file__) + os.sep, contextlib.__file__]
-_SELF: Final = re.compile(r"^L\['(?:self|fn)'\]\.?|^L__self___?")
+_SELF: Final = re.compile(r"^L\['(?:self|fn)'\]\.?|^L\['args'\]\[0\]\.|^L__self___?")  # args: of a decorated forward
 _OPERATORS: Final = (torch._ops.OpOverload, torch._ops.OperatorBase)
 _ITEM: Final = re.compile(r"_modules\['([^']+)'\]|\['([^']+)'\]|\[(\d+)\]")
 
@@ -226,10 +226,11 @@ def module_path(node: torch.fx.Node) -> str:
     if not stack:
         return ""
     entry = next(reversed(stack.values()))
-    return _readable_path(entry[0] if isinstance(entry, tuple) else str(entry))
+    return readable_path(entry[0] if isinstance(entry, tuple) else str(entry))
 
 
 @functools.lru_cache(maxsize=4096)
-def _readable_path(raw: str) -> str:
+def readable_path(raw: str) -> str:
+    """Path of a module as users know it, out of dynamo's text: ``L['self'].layers[0]`` is ``layers.0``."""
     path = _ITEM.sub(lambda m: "." + next(g for g in m.groups() if g), _SELF.sub("", raw))
     return re.sub(r"\.+", ".", path).strip(".")

@@ -12,6 +12,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import importlib
+import logging
 import operator
 import sys
 import typing
@@ -19,15 +21,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import CodeType
-from typing import Any
+from typing import Any, Final
 
 import torch
+
+from ge_graph.errors import ConfigError
 
 Compiler = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 _made_constant: set[str] = set()
 native_pad = torch._C._nn.pad  # what ``torch.nn.functional.pad`` calls
 _VERSION = torch.torch_version.TorchVersion(torch.__version__)
 _MODE_OF_ITS_OWN = _VERSION < "2.11"
+QUOTIENTS_TRACED_AS_INTEGERS: Final = _VERSION < "2.10"  # with open sizes; repaired since
 
 
 def boxed(fn: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
@@ -298,6 +303,24 @@ def fake_copy(mode: Any, value: Any) -> Any:
         return copy.deepcopy(value)
 
 
+@contextlib.contextmanager
+def as_compiled() -> Iterator[None]:
+    """Inside, ``torch.compiler.is_compiling()`` is true, and kernels fail on tensors without data in silence."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before, silent = torch.compiler._is_compiling_flag, log.disabled
+    torch.compiler._is_compiling_flag, log.disabled = True, True
+    try:
+        yield
+    finally:
+        torch.compiler._is_compiling_flag, log.disabled = before, silent
+
+
+def count_names(graph: torch.fx.Graph, like: torch.fx.Graph, more: Mapping[str, int]) -> None:
+    """Let a graph number its next names as another one would, those of some bases by so much higher."""
+    for base, number in like._graph_namespace._base_count.items():
+        graph._graph_namespace._base_count[base] = number + more.get(base, 0)
+
+
 def propagate_fakes(gm: torch.fx.GraphModule, args: Sequence[Any]) -> None:
     """Set ``meta["val"]`` of every node for inputs like these; sizes are fixed. Raises as torch does."""
     from torch.fx.passes.fake_tensor_prop import FakeTensorProp
@@ -365,6 +388,48 @@ def breaks_of_graphs() -> Iterator[list[tuple[str, Any]]]:
     for reason in graph_break_reasons:
         if id(reason) not in before:
             found.append((reason.reason, reason.user_stack[-1] if reason.user_stack else None))
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A compilation of a function by dynamo.
+
+    Attributes:
+        key: dynamo's number for it, ``2/1``: function, and which of its graphs.
+        why: For another graph of a function, ``2/0: guard  # code``: the guard of an earlier one that did not hold.
+        source: File, first line and name of the function.
+    """
+
+    key: str
+    why: str
+    source: tuple[str, int, str]
+
+
+@contextlib.contextmanager
+def compilations() -> Iterator[list[Compiled]]:
+    """What dynamo compiles inside; there when it ends."""
+    from torch._dynamo.utils import get_compilation_metrics
+
+    before, found = {id(m) for m in get_compilation_metrics()}, list[Compiled]()
+    kept = get_compilation_metrics()  # so that no id is given twice
+    yield found
+    for made in get_compilation_metrics():
+        if id(made) not in before:
+            source = (str(made.co_filename), int(made.co_firstlineno or 0), str(made.co_name))
+            found.append(Compiled(str(made.compile_id), str(getattr(made, "recompile_reason", "") or ""), source))
+    del kept
+
+
+@contextlib.contextmanager
+def unbroken() -> Iterator[None]:
+    """Inside, graphs that end early are not noted for ``breaks_of_graphs``: for an attempt that may fail."""
+    from torch._dynamo.utils import graph_break_reasons
+
+    before = len(graph_break_reasons)
+    try:
+        yield
+    finally:
+        del graph_break_reasons[before:]
 
 
 def debug_folder() -> str:
@@ -673,8 +738,36 @@ def ahead_of_time() -> bool:
     return all(getattr(config, name, False) for name in names)
 
 
+FEATURES: Final = {
+    "aot_compile": ("torch.compiler.load_compiled_function", "torch._inductor.output_code.OutputCode"),
+    "save_cache_artifacts": ("torch.compiler.save_cache_artifacts", "torch.compiler._cache.CacheArtifactFactory"),
+    "nested_compile_region": ("torch.compiler.nested_compile_region",),
+}
+"""What users ask of torch by name, and where a torch that has it keeps it."""
+
+
+def lacks(feature: str) -> str:
+    """What this torch lacks of a feature, as a sentence; empty if it has all of it."""
+    for path in FEATURES[feature]:
+        holder, _, name = path.rpartition(".")
+        if holder == "torch.compiler._cache" and _bundles() is None:
+            return f"torch {torch.__version__} has no {path}"
+        try:
+            found = hasattr(importlib.import_module(holder), name)
+        except ImportError:
+            found = False
+        if not found:
+            return f"torch {torch.__version__} has no {path}"
+    return ""
+
+
 def output_code() -> Any:
-    """The class of compiled graphs that torch writes to files."""
+    """The class of compiled graphs that torch writes to files.
+
+    Errors: ConfigError GE1067 if this torch has none.
+    """
+    if why := lacks("aot_compile"):
+        raise ConfigError("GE1067", f"aot_compile: {why}", next="use a torch that has it, or cache_compile of torchair")
     from torch._inductor.output_code import OutputCode
 
     return OutputCode

@@ -14,6 +14,7 @@ import torch
 
 from ge_converters.base.device_composites import decomposition_rules
 from ge_converters.base.torch_compat import core_decompositions, is_composite, known_decompositions
+from ge_converters.decompose import device_kernels as beside_kernels
 from ge_converters.decompose import flex_attention, formulas, memory_order
 from ge_converters.decompose.formulas import beside_native, chunked_loss, quantized, regions
 from ge_converters.decompose.formulas import prims as prims_formulas
@@ -47,7 +48,8 @@ def decomposition_table(
     Args:
         custom: The user's decompositions; they win over everything, converters included.
         registry: Converters whose ops stay whole; the common registry if None.
-        device_kernels: Leave composite ops whole for which the device has kernels: its own eager operators run them.
+        device_kernels: Leave composite ops whole for which the device has kernels that a capture takes: its own eager
+            operators run them.
 
     Source: ``torch._decomp``, its core ATen list after autograd.
     """
@@ -62,7 +64,7 @@ def decomposition_table(
     formulas = {op: f for module in late_modules for op, f in module.decompositions().items()}
     late = {op: f for op, f in formulas.items() if not used.layer(op)}
     late |= {op: f for op, f in quantized.beside_converters().items() if used.layer(op) in ("", "built-in")}
-    rules = {} if device_kernels else decomposition_rules()
+    rules = beside_kernels.rules() if device_kernels else decomposition_rules()
     composite = {op: f for op, f in rules.items() if used.layer(op) in ("", "built-in")}
     return {**known, **late, **composite, **(custom or {})}
 

@@ -118,7 +118,10 @@ def _masked(results: Sequence[Tensor], mask: Sequence[bool], specs: Any) -> list
     + [Support(F32(2, 3, 8), [3, 8], None, None), Support(F32(2, 3, 8), [8], None, 1e-6)]
 )
 @register_fx_node_ge_converter(
-    "aten._fused_rms_norm.default", source="native_functions.yaml: _fused_rms_norm; GE RmsNorm", takes=Takes("RmsNorm")
+    "torchair._fused_rms_norm.default", source="torchair.oplib.norm_ops; GE RmsNorm", takes=Takes("RmsNorm")
+)
+@register_fx_node_ge_converter(
+    aten._fused_rms_norm.default, source="native_functions.yaml: _fused_rms_norm; GE RmsNorm", takes=Takes("RmsNorm")
 )
 def _fused_rms_norm(
     input: Tensor,

@@ -157,6 +157,11 @@ def searchsorted(
 _REPEATED = [3.0, 1.0, 3.0, 2.0, 1.0]
 
 
+def _unasked(spec: TensorSpec) -> Tensor:
+    """Positions or counts that nobody asked for; torch before 2.11 traces them in the type of the elements."""
+    return cast(ge.Const(np.zeros(0, dtype=np.int64)), spec.dtype)
+
+
 @declare_supported(
     [Support(f(value=_REPEATED), True, i, c) for f in (F32, F16, BF16) for i, c in ((False, False), (True, True))]
     + [
@@ -177,8 +182,11 @@ def unique(
     values, inverse, counts = ge.UniqueWithCountsAndSorting(
         x, return_inverse=return_inverse, return_counts=return_counts, sorted=True
     )
-    empty = ge.Const(np.zeros(0, dtype=np.int64))
-    return back(values), (inverse if return_inverse else empty), (counts if return_counts else empty)
+    return (
+        back(values),
+        inverse if return_inverse else _unasked(meta_outputs[1]),
+        counts if return_counts else _unasked(meta_outputs[2]),
+    )
 
 
 @declare_supported(
@@ -201,11 +209,10 @@ def unique_consecutive(
     (x,), back = carried("UniqueConsecutive", self)
     axis = 1000 if dim is None else dim % self.rank  # 1000 is GE's word for the flattened tensor
     values, inverse, counts = ge.UniqueConsecutive(x, return_idx=return_inverse, return_counts=return_counts, axis=axis)
-    empty = ge.Const(np.zeros(0, dtype=np.int64))
     return (
         back(values),
-        cast(inverse, _D.DT_INT64) if return_inverse else empty,
-        cast(counts, _D.DT_INT64) if return_counts else empty,
+        cast(inverse, _D.DT_INT64) if return_inverse else _unasked(meta_outputs[1]),
+        cast(counts, _D.DT_INT64) if return_counts else _unasked(meta_outputs[2]),
     )
 
 
@@ -231,5 +238,7 @@ def bincount(self: Tensor, weights: Tensor | None = None, minlength: Any = 0, *,
     least = dtype_promote(minlength, target_dtype=_D.DT_INT64)
     highest = ge.ReduceMax(ge.ConcatV2([places, ge.Const(np.array([-1], dtype=np.int64))], 0), [0], keep_dims=False)
     length = ge.Maximum(ge.Add(highest, ge.Const(1, dtype=_D.DT_INT64)), least)
-    counted = ge.OnesLike(places) if weights is None else cast(weights, meta_outputs.dtype)
+    # Not what the graph says of the result: torch 2.8 traces a sum of weights in the type of the places.
+    summed = None if weights is None else _D.DT_FLOAT if weights.dtype == _D.DT_FLOAT else _D.DT_DOUBLE
+    counted = ge.OnesLike(places) if weights is None else cast(weights, summed)
     return ge.UnsortedSegmentSum(counted, places, length)

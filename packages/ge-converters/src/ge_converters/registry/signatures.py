@@ -170,19 +170,34 @@ def fitted(target: Target, fn: Converter, where: str, fit: Fit | None) -> tuple[
 def renamed(target: Target, fn: Converter) -> Fit | None:
     """How a converter serves an op of which another version of torch has given arguments other names; None if it fits.
 
-    A name is another one for the argument in its place if nothing else differs: as many positional arguments, and each
-    that both know in the same place.
+    A name is another one for the argument in its place if nothing else differs: as many positional arguments, each
+    that both know in the same place, and no list where the converter has one value or the other way round.
     """
     if not isinstance(target, torch._ops.OpOverload):
         return None
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    mine = [name for name, p in inspect.signature(fn).parameters.items() if p.kind in kinds]
-    theirs = [a.name for a in target._schema.arguments if not a.kwarg_only]
-    pairs = [(a, m) for a, m in zip(theirs, mine) if python_name(a) != m]
-    known = {python_name(a) for a in theirs}
-    if len(mine) != len(theirs) or any(m in known or python_name(a) in mine for a, m in pairs):
+    mine = {name: p for name, p in inspect.signature(fn).parameters.items() if p.kind in kinds}
+    theirs = [a for a in target._schema.arguments if not a.kwarg_only]
+    pairs = [(a, m) for a, m in zip(theirs, mine) if python_name(a.name) != m]
+    known = {python_name(a.name) for a in theirs}
+    if len(mine) != len(theirs) or any(
+        m in known or python_name(a.name) in mine or _takes_lists(mine[m]) not in (None, _is_list(a)) for a, m in pairs
+    ):
         return None
-    return Fit({}, dict(pairs), frozenset()) if pairs else None
+    return Fit({}, {a.name: m for a, m in pairs}, frozenset()) if pairs else None
+
+
+def _takes_lists(parameter: inspect.Parameter) -> bool | None:
+    """Whether its annotation is a list's; None if there is none, or one of anything."""
+    said = str(parameter.annotation)
+    return None if parameter.annotation is inspect.Parameter.empty or said == "Any" else "Sequence[" in said
+
+
+def _is_list(argument: Any) -> bool:
+    kind = argument.type
+    if isinstance(kind, torch.OptionalType):
+        kind = kind.getElementType()
+    return isinstance(kind, torch.ListType)
 
 
 def _fitted_signature(

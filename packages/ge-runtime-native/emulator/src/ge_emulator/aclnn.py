@@ -12,12 +12,13 @@ A row names the function, its arguments in C order (``>`` before what it writes)
   ``name.count`` how many members a list has;
 * ``npu:name.overload(self, dim=dim)``: torch_npu's operator as its converter makes it (``converted``), where no single
   GE operator of the embedded engine has the function's meaning;
-* ``py:name``: a function of ``ge_emulator.aclnn_forms``.
+* ``py:name``: a function of ``ge_emulator.aclnn_forms`` or ``aclnn_layers``.
 
 An operation of ATB is a row of ``native/atb.tsv``: the fields of its parameters and a function of
 ``ge_emulator.atb_forms``, which takes lists ``inputs`` and ``outputs``.
 
-A last word ``sizes`` says that the sizes of the results depend on data and go back to the caller.
+A last word ``sizes`` says that the sizes of the results depend on data and go back to the caller; ``most``, that the
+library has a second planning function, which says how much workspace calls of these operands need at most.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from ge_emulator import aclnn_forms, atb_forms, build, callers, converted, fractal
+from ge_emulator import aclnn_forms, aclnn_layers, atb_forms, build, callers, converted, fractal, trampolines
 from ge_emulator.aclnn_binding import TENSORS, Argument, array_type, attribute, bind, fed_type, says_nothing
 from ge_emulator.memory import contiguous, strided
 from ge_emulator.refusal import INTERNAL, INVALID, OP_NOT_FOUND, CannRefusal, reply
@@ -53,6 +54,7 @@ class AclnnRow(NamedTuple):
         target: What it names.
         operands: Values in order; a name or a literal.
         keywords: Values by name.
+        word: ``sizes``, ``most`` or nothing.
     """
 
     function: str
@@ -61,12 +63,12 @@ class AclnnRow(NamedTuple):
     target: str
     operands: tuple[ast.expr, ...] | None
     keywords: dict[str, ast.expr]
-    sizes: bool
+    word: str
 
 
 def _row(line: str) -> AclnnRow:
     function, arguments, call = line.split("\t")
-    call, _, last = call.partition(" sizes")
+    call, word = trampolines.last_word(call)
     parsed = tuple(
         Argument(*entry.lstrip(">").split(":"), entry.startswith(">"))  # type: ignore[arg-type, call-arg]
         for entry in arguments.split()
@@ -81,7 +83,7 @@ def _row(line: str) -> AclnnRow:
             raise ValueError(line)
         operands = tuple(tree.args)
         keywords = {k.arg: k.value for k in tree.keywords if k.arg}
-    return AclnnRow(function, parsed, form, target, operands, keywords, " sizes" in line.split("\t")[2])
+    return AclnnRow(function, parsed, form, target, operands, keywords, word)
 
 
 def _operation(line: str) -> AclnnRow:
@@ -91,7 +93,7 @@ def _operation(line: str) -> AclnnRow:
     entries = [entry.partition("@")[0].partition(":") for entry in fields.split()]
     arguments: tuple[Argument, ...] = (Argument("inputs", "tl", False), Argument("outputs", "tl", True))
     arguments += tuple(Argument(field, kind, False) for field, _, kind in entries)
-    return AclnnRow(f"atb{name}", arguments, "atb", form, None, {}, False)
+    return AclnnRow(f"atb{name}", arguments, "atb", form, None, {}, "")
 
 
 @lru_cache(maxsize=1)
@@ -102,6 +104,16 @@ def table() -> dict[str, AclnnRow]:
         lines = (build.sources() / file).read_text().splitlines()
         rows += [read(line) for line in lines if line and not line.startswith("#")]
     return {row.function: row for row in rows}
+
+
+def python_form(name: str) -> Callable[..., Any]:
+    """The function of that name."""
+    return getattr(aclnn_forms, name, None) or getattr(aclnn_layers, name)  # type: ignore[no-any-return]
+
+
+def served() -> set[str]:
+    """All names of the table, those of second planning functions among them."""
+    return {*table(), *(f"{row.function}{trampolines.MOST}" for row in table().values() if row.word == "most")}
 
 
 class _Call:
@@ -117,7 +129,7 @@ class _Call:
         self.run: Callable[[dict[str, Any], list[Any]], Any]
         if row.form == "py":
             name, _, variant = row.target.partition(".")
-            form = getattr(aclnn_forms, name)
+            form = python_form(name)
             self.run = form(variant) if variant else form
         elif row.form == "atb":
             self.run = getattr(atb_forms, row.target)
@@ -321,10 +333,10 @@ def run(data: bytes, words: list[int]) -> int | bytes:
     sizes = []
     for i, (output, result) in enumerate(zip(outputs, results or ())):
         if output is None or result is None:
-            if output is not None and call.row.sizes:
+            if output is not None and call.row.word == "sizes":
                 sizes.append(",".join(map(str, output.shape)))
             continue
-        if call.row.sizes:
+        if call.row.word == "sizes":
             flat = output.reshape(-1) if output.is_contiguous() else output.flatten()
             flat[: result.numel()].copy_(result.reshape(-1))
             sizes.append(",".join(map(str, result.shape)))
@@ -335,7 +347,7 @@ def run(data: bytes, words: list[int]) -> int | bytes:
                 raise callers.failed_operator(call.row.function, _operands(call.row, arguments), what)
             result = result.reshape(output.shape)
         output.copy_(result)
-    return reply(0, ";".join(sizes).encode()) if call.row.sizes else 0
+    return reply(0, ";".join(sizes).encode()) if call.row.word == "sizes" else 0
 
 
 def _operands(row: AclnnRow, arguments: dict[str, Any]) -> list[Any]:

@@ -20,7 +20,7 @@ Outputs = list[Any]
 aten = torch.ops.aten
 
 
-def _refuse(text: str) -> CannRefusal:
+def refuse(text: str) -> CannRefusal:
     return CannRefusal(INVALID, text)
 
 
@@ -49,7 +49,7 @@ def add_v3(a: Arguments, _: Outputs) -> Any:
 def div_mode(a: Arguments, _: Outputs) -> Any:
     """Division: mode 0 true, 1 towards zero, 2 downwards."""
     if a["mode"] not in (0, 1, 2):
-        raise _refuse(f"division mode {a['mode']}")
+        raise refuse(f"division mode {a['mode']}")
     return torch.div(_itself(a), a["other"], rounding_mode=(None, "trunc", "floor")[a["mode"]])
 
 
@@ -201,7 +201,7 @@ def scatter(a: Arguments, _: Outputs) -> Any:
 def one_hot(a: Arguments, outs: Outputs) -> Any:
     """One-hot vectors with given values."""
     if a["axis"] != -1:
-        raise _refuse(f"OneHot over axis {a['axis']}")
+        raise refuse(f"OneHot over axis {a['axis']}")
     x = a["self"].long()
     hot = torch.zeros((*x.shape, outs[0].shape[-1]), dtype=torch.bool)
     inside = (x >= 0) & (x < hot.shape[-1])
@@ -317,6 +317,7 @@ _FOREACH = {
     "Add": torch.add, "Sub": torch.sub, "Mul": torch.mul, "Div": torch.div, "Pow": torch.pow, "Lerp": torch.lerp,
     "Addcdiv": torch.addcdiv, "Addcmul": torch.addcmul, "Sqrt": torch.sqrt, "Exp": torch.exp, "Abs": torch.abs,
     "Neg": torch.neg, "Reciprocal": torch.reciprocal, "Maximum": torch.clamp_min, "Minimum": torch.clamp_max,
+    "Sign": torch.sign,
 }  # fmt: skip
 
 
@@ -583,7 +584,7 @@ def fake_quant(a: Arguments, _: Outputs) -> Any:
 def scatter_reduce(a: Arguments, _: Outputs) -> Any:
     """Scatter with a reduction, 1: sum. torch_npu computes the others in another way."""
     if a["reduce"] != 1:
-        raise _refuse(f"scatter with reduction {a['reduce']}")
+        raise refuse(f"scatter with reduction {a['reduce']}")
     return torch.scatter_reduce(_itself(a), a["dim"], a["index"], a["src"], "sum", include_self=a["includeSelf"])
 
 
@@ -610,7 +611,7 @@ def rope_with_cache(a: Arguments, _: Outputs) -> Any:
     """Rotary embedding of query and key by their positions; the heads follow from the sizes."""
     query, key, size = a["queryIn"], a["keyIn"], a["headSize"]
     if a.get("cacheMode"):
-        raise _refuse(f"rotary embedding with cache mode {a['cacheMode']}")
+        raise refuse(f"rotary embedding with cache mode {a['cacheMode']}")
     sections = a["mropeSection"] if a["positions"].dim() == 2 else None
     return rotary.rope_with_sin_cos_cache(
         a["positions"], query, key, a["cosSinCache"], numQHeads=query.shape[-1] // size,
@@ -622,7 +623,7 @@ def rope_with_cache(a: Arguments, _: Outputs) -> Any:
 def moe_token_permute_grad(a: Arguments, _: Outputs) -> Any:
     """Gradient of tokens that were sorted by expert: each token gets the sum of its copies'."""
     if a["paddedMode"]:
-        raise _refuse("the gradient of tokens in padded mode")
+        raise refuse("the gradient of tokens in padded mode")
     grad, count = a["permutedOutputGrad"].float(), a["sortedIndices"].numel()
     rows = torch.nn.functional.pad(grad, (0, 0, 0, count - grad.shape[0]))[a["sortedIndices"].long()]
     return rows.view(-1, a["numTopk"], grad.shape[-1]).sum(1)
@@ -630,7 +631,7 @@ def moe_token_permute_grad(a: Arguments, _: Outputs) -> Any:
 
 def _unpadded(a: Arguments) -> None:
     if a["paddedMode"]:
-        raise _refuse("tokens of experts in padded mode")
+        raise refuse("tokens of experts in padded mode")
 
 
 def moe_token_permute(a: Arguments, _: Outputs) -> Any:
@@ -675,7 +676,7 @@ def grouped_matmul_finalize_routing(a: Arguments, outs: Outputs) -> Any:
     """Products of groups, weighted and added into rows; how many rows there are, the result's size says."""
     for name in ("antiquantScaleOptional", "antiquantOffsetOptional"):
         if a.get(name) is not None and a[name].numel():
-            raise _refuse(f"GroupedMatmulFinalizeRouting with {name}")
+            raise refuse(f"GroupedMatmulFinalizeRouting with {name}")
     given = {k.removesuffix("Optional"): v for k, v in a.items()}
     return matmul.grouped_matmul_finalize_routing(
         a["x1"], a["x2"], given["scale"], given["bias"], given["pertokenScale"], given["groupList"],

@@ -23,7 +23,14 @@ _TYPES: Final = {
 }  # fmt: skip
 TABLES: Final = ("aclnn", "atb")
 _FIELDS: Final = {"i32": "i", "u16": "h", "f": "f", "b": "b"}  # as `emu::AtbField` has them
+MOST: Final = "GetMaxWorkspaceSize"
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def last_word(call: str) -> tuple[str, str]:
+    """What a row computes, and its last word: ``sizes``, ``most`` or nothing."""
+    form, space, word = call.rpartition(" ")
+    return (form, word) if space and word in ("sizes", "most") else (call, "")
 
 
 def _check(name: str, what: str = "a function name") -> None:
@@ -50,8 +57,10 @@ def function(name: str, arguments: str, call: str) -> str:
         added.append(f"  call.add({value}{flag});")
     listed = ", ".join([*parameters, "uint64_t* workspace", "aclOpExecutor** executor"])
     body = "\n".join(added)
-    sizes_back = str(call.endswith(" sizes")).lower()
-    return (
+    word = last_word(call)[1]
+    sizes_back = str(word == "sizes").lower()
+    most = f"EMU_API int {name}{MOST}({listed}) {{\n  return emu::aclnn_most(workspace, executor);\n}}\n"
+    return (most if word == "most" else "") + (
         f"EMU_API int {name}GetWorkspaceSize({listed}) {{\n"
         f'  emu::AclnnCall call("{name}", {sizes_back});\n{body}\n  return call.plan(workspace, executor);\n}}\n'
         f"EMU_API int {name}(void*, uint64_t, aclOpExecutor* executor, aclrtStream stream) {{\n"

@@ -174,6 +174,7 @@ class Planner:
         self.seed, self.lent, self.compiled = seed, lent, compiled
         self.inner: list[tuple[str, EngineProgram]] = []
         self.dropped: list[DroppedShortcut] = []
+        self._inside: dict[tuple[int, frozenset[int]], subgraphs.InnerPlan] = {}
         self.values: dict[Tensor, PlannedValue] = {}
         self.lines: list[Line] = []
         self._kept: dict[int, ast.stmt] = {}  # line that overwrites an operand to the one that does not
@@ -407,7 +408,10 @@ class Planner:
     # Graphs in nodes
 
     def plan_inside(self, graph: Graph, owned: frozenset[int] = frozenset()) -> subgraphs.InnerPlan:
-        """Plan a graph in a node; ``owned`` are the inputs that it may overwrite."""
+        """Plan a graph in a node; ``owned`` are the inputs that it may overwrite. What several nodes share is planned
+        once."""
+        if (known := self._inside.get((id(graph), owned))) is not None:
+            return replace(known)
         order = schedule(graph, self.seed)
         made = Planner(graph, order, trace=self.trace, constants=self.constants, seed=self.seed, lent=owned,
                        compiled=self.compiled, numbers=self.numbers, recorded=self.recorded)  # fmt: skip
@@ -419,7 +423,8 @@ class Planner:
             roots = made.values[edge].roots
             aliases.append(frozenset(-1 if r == FIXED else input_of[r] for r in roots if r == FIXED or r in input_of))
             shared.append(frozenset(r for r in roots if r != FIXED and r not in input_of))
-        return subgraphs.InnerPlan(program, order, [], aliases, shared)
+        plan = self._inside[id(graph), owned] = subgraphs.InnerPlan(program, order, [], aliases, shared)
+        return replace(plan)
 
     def define_result(self, edge: Tensor, roots: frozenset[int]) -> str:
         """A new variable for a node's result that may lie in these pieces of memory."""

@@ -7,7 +7,7 @@ import functools
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ge_graph.errors import ConfigError, GeError
 from torchair.config.compiler_config import CompilerConfig
@@ -188,6 +188,7 @@ def get_npu_backend(
     *,
     compiler_config: CompilerConfig | None = None,
     custom_decompositions: Mapping[Any, Callable[..., Any]] = {},
+    **unknown: NoReturn,
 ) -> Callable[..., Any]:
     """What to hand to ``torch.compile(model, backend=...)``.
 
@@ -198,7 +199,7 @@ def get_npu_backend(
     Returns:
         A ``functools.partial`` with these keywords, equal to every other one that compiles alike.
 
-    Errors: ConfigError GE1011 for another type of either.
+    Errors: ConfigError GE1011 for another type of either, and for other keywords.
 
     Example:
         >>> import torch, torchair
@@ -211,6 +212,11 @@ def get_npu_backend(
     from ge_converters.base.torch_versions import untested
     from torchair.oplib.torch_ops import prepare_ops_of_torch_npu
 
+    if unknown:
+        names = ", ".join(map(str, unknown))
+        raise ConfigError(
+            "GE1011", f"get_npu_backend has no {names}", next="it takes compiler_config= and custom_decompositions="
+        )
     _config(compiler_config)
     _decompositions(custom_decompositions)
     if outside := untested(torch.__version__):

@@ -139,6 +139,9 @@ def eager_run(
     if debug.run_eagerly.value:
         return "debug.run_eagerly", _program(gm)
     if debug.fx_summary.type.value is not None and debug.fx_summary.skip_compile.value:
+        logger.tell(
+            "debug.fx_summary.skip_compile: the model runs eagerly, nothing is compiled; set it to False to compile"
+        )
         return "debug.fx_summary.skip_compile", _program(gm)
     return None
 

@@ -36,16 +36,11 @@ _CAPTURED_PASSES: Final = frozenset(
                  "dump_tensor_data", "data_dump_stage", "data_dump_dir", "force_eager", "deadlock_check")
 )  # fmt: skip
 
-_NO_KERNELS: Final = "this version compiles no kernels for captured graphs"
+_NO_KERNELS: Final = "kernels are compiled by CANN's op_compiler, which is not called"
 _NOT_BUILT: Final = {
-    "static_kernel_compile": _NO_KERNELS,
     "disable_static_kernel_compile_cache": _NO_KERNELS,
-    "_aclnn_static_shape_kernel_build_dir": _NO_KERNELS,
     "_vllm_aclnn_static_kernel_sym_index": _NO_KERNELS,
     "_vllm_aclnn_static_kernel_sym_range": _NO_KERNELS,
-    "super_kernel_optimize": "this version makes no super kernels of captured graphs",
-    "super_kernel_optimize_options": "this version makes no super kernels of captured graphs",
-    "super_kernel_debug_options": "this version makes no super kernels of captured graphs",
     "frozen_parameter": "addresses of parameters are compared before every replay",
 }  # options of captured graphs that no device gets from us
 

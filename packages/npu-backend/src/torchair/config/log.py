@@ -70,6 +70,8 @@ class _CurrentStderr(_StreamHandler):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """While a file takes everything, the levels still hold here."""
+        if _is_native(record) and record.levelno == EVENT_LEVEL and _native not in (None, EVENT_LEVEL):
+            return False  # TNG_LOG_LEVEL has them at 4 only, not among the levels below
         return record.levelno >= (_native_level() if _is_native(record) else logger.level)
 
 

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from ge_converters.base.operators import AbsentOperator, aten
+from ge_converters.base.operators import aten
+from torchair.oplib.norm_ops import FUSED_RMS_NORM
 from torchair.passes.base import FxPass, switched_on, value_of
 
 if TYPE_CHECKING:
     from torchair.config.compiler_config import NpuBaseConfig
 
 Node: TypeAlias = torch.fx.Node
-FUSED: Final = aten._fused_rms_norm.default
-# torch 2.8 has one of this name with other arguments and one result
-_THERE: Final = not isinstance(FUSED, AbsentOperator) and len(FUSED._schema.returns) == 2
 
 
 class FuseRmsNorm(FxPass):
@@ -33,8 +31,8 @@ class FuseRmsNorm(FxPass):
     """
 
     def enabled(self, config: NpuBaseConfig, phase: str) -> bool:
-        """By ``pattern_fusion_pass``; the operator came with torch 2.9."""
-        return _THERE and switched_on(config, "pattern_fusion_pass")
+        """By ``pattern_fusion_pass``."""
+        return switched_on(config, "pattern_fusion_pass")
 
     def run(self, gm: torch.fx.GraphModule) -> int:
         graph = gm.graph
@@ -164,7 +162,7 @@ def _replace(graph: torch.fx.Graph, match: _Match) -> None:
     last = match.nodes[0]
     sizes = list(value_of(match.x).shape[-match.dims :])
     with graph.inserting_before(_place(graph, match)):
-        fused = graph.call_function(FUSED, (match.x, sizes, match.weight, match.eps))
+        fused = graph.call_function(FUSED_RMS_NORM, (match.x, sizes, match.weight, match.eps))
         result = graph.call_function(operator.getitem, (fused, 0))
         root = graph.call_function(operator.getitem, (fused, 1))
     fused.meta = {**last.meta, "val": (value_of(last), value_of(match.rsqrt))}

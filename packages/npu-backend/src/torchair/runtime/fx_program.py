@@ -11,7 +11,7 @@ import ast
 import builtins
 import keyword
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
 import torch
@@ -19,7 +19,7 @@ import torch
 from ge_converters.base.provenance import user_frame
 from ge_graph import escape
 from ge_graph import program as build
-from ge_graph.errors import GraphError
+from ge_graph.errors import EngineError, GeError, GraphError
 
 Node: TypeAlias = torch.fx.Node
 _RESERVED: Final = frozenset({*dir(builtins), *keyword.kwlist, "torch", "operator", "args", "call"})
@@ -49,6 +49,7 @@ class _Writer:
         self.names.reserve(_RESERVED)
         self.held: list[str] = []
         self.lines: list[tuple[ast.stmt, str]] = []
+        self.made_of: dict[int, tuple[str, str]] = {}  # a statement's line to its operator and the user's line
         self.variable: dict[Node, str] = {}
 
     def build(self) -> build.Program:
@@ -70,6 +71,7 @@ class _Writer:
                 self._add(build.give(self.tree(node.args[0])))
                 break
             location = line_of(node)
+            self.made_of[len(self.lines) + 1] = (str(node.target), location)
             self._statement(node, location if location != where else "")
             where = location or where
             self._delete(dead.get(node, []))
@@ -212,4 +214,38 @@ def write_program(gm: HasGraph, title: str) -> tuple[Callable[[list[Any]], Any],
     writer = _Writer(gm)
     made = writer.build()
     prelude = "\n".join([f"# {escape.line(title)}", "import operator", "", "import torch", "", *writer.held])
-    return made.function, f"{prelude}\n\n{made.source}"
+    return _Located(made.function, made.file, writer.made_of), f"{prelude}\n\n{made.source}"
+
+
+class _Located:
+    """A program whose faults name the operator and the user's line.
+
+    Args:
+        file: What tracebacks call the program.
+        made_of: A statement's line to its operator and the user's line.
+    """
+
+    def __init__(self, function: Callable[[list[Any]], Any], file: str, made_of: Mapping[int, tuple[str, str]]) -> None:
+        self._function, self._file, self._made_of = function, file, made_of
+
+    def __call__(self, args: list[Any]) -> Any:
+        """Run; empties ``args``.
+
+        Errors: EngineError GE4005 if an operator fails; those of ours that know a place as they are.
+        """
+        try:
+            return self._function(args)
+        except GeError:
+            raise
+        except Exception as error:
+            frame = error.__traceback__
+            while frame is not None and frame.tb_frame.f_code.co_filename != self._file:
+                frame = frame.tb_next
+            op, place = self._made_of.get(0 if frame is None else frame.tb_lineno, ("", ""))
+            if not op:
+                raise
+            kind = type(error).__name__
+            raise EngineError(
+                "GE4005", f"{op} failed: {kind}: {error}", where=place,
+                next="compare the arguments with the operator's documentation",
+            ) from error  # fmt: skip

@@ -6,12 +6,17 @@
 from __future__ import annotations
 
 import inspect
+import os
+import sys
+import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
 from ge_graph.errors import EngineError
+from torchair.config.log import logger
 from torchair.runtime.host_tasks import NpuTasks, StepNumbers
 
 Program = Callable[[list[Any]], Any]
@@ -41,6 +46,14 @@ class GraphCapture(Protocol):
     def capture(self, program: Program, inputs: Sequence[Any], numbers: StepNumbers) -> Recording:
         """Record the program on inputs that keep their place."""
 
+    def describe(self, program: Program, inputs: list[Any], folder: str | None) -> None:
+        """Run the program once, and write what it launches where CANN's compiler of kernels reads it.
+
+        Args:
+            inputs: It may write them.
+            folder: Where the folders are made; None is the current folder.
+        """
+
     def settle(self) -> None:
         """Wait until no recording runs, so that one of them can go."""
 
@@ -53,6 +66,9 @@ class ProgramReplay:
     def capture(self, program: Program, inputs: Sequence[Any], numbers: StepNumbers) -> Recording:
         """Bind the program; nothing runs yet."""
         return _ProgramRecording(program)
+
+    def describe(self, program: Program, inputs: list[Any], folder: str | None) -> None:
+        """Nothing: a CPU has no kernels that CANN compiles."""
 
     def settle(self) -> None:
         """A replay has run when it returns."""
@@ -90,12 +106,17 @@ class NpuGraph:
         error_mode: ``capture_error_mode``.
         on_captured: Told of each captured graph: a number that tells it from others alive, and a function that writes
             it to a path.
+        super_kernels: What ``NPUGraph.super_kernel_optimize`` gets, None if it is not called.
     """
 
     name = "torch.npu.NPUGraph"
 
-    def __init__(self, npu: Any, pool: Any, error_mode: str, on_captured: Told | None = None) -> None:
+    def __init__(
+        self, npu: Any, pool: Any, error_mode: str, on_captured: Told | None = None,
+        super_kernels: tuple[Any, Any] | None = None,
+    ) -> None:  # fmt: skip
         self._npu, self._pool, self._error_mode, self._on_captured = npu, pool, error_mode, on_captured
+        self._super_kernels = super_kernels
 
     def capture(self, program: Program, inputs: Sequence[Any], numbers: StepNumbers) -> Recording:
         """Record what the program launches; on a device that does not run it."""
@@ -111,9 +132,53 @@ class NpuGraph:
                 results = program(list(inputs))
         finally:
             numbers.captor.recorder = None
+        if self._super_kernels is not None:
+            self._fuse(graph, *self._super_kernels)
         if self._on_captured is not None and hasattr(graph, "debug_dump"):
             self._on_captured(id(graph), graph.debug_dump)
         return _NpuRecording(graph, results, tasks)
+
+    @staticmethod
+    def _fuse(graph: Any, options: Any, debug: Any) -> None:
+        optimize = getattr(graph, "super_kernel_optimize", None)
+        if optimize is None:
+            raise EngineError(
+                "GE1056", "super_kernel_optimize: torch.npu.NPUGraph has no super_kernel_optimize",
+                next="import a torch_npu of 2.13 or newer, or leave the option at its default",
+            )  # fmt: skip
+        try:
+            optimize(options, debug)
+        except RuntimeError as error:
+            raise EngineError(
+                "GE1056", f"super_kernel_optimize: {str(error)[:500]}",
+                next="correct super_kernel_optimize_options and super_kernel_debug_options, or leave them out",
+            ) from error  # fmt: skip
+
+    def describe(self, program: Program, inputs: list[Any], folder: str | None) -> None:
+        """Run eagerly, with torch_npu's dump of what is launched; random numbers stay as they were."""
+        extension = getattr(sys.modules.get("torch_npu"), "_C", None)
+        start, stop = (getattr(extension, f"_aclop_{verb}_dump", None) for verb in ("start", "stop"))
+        if start is None or stop is None:
+            raise EngineError(
+                "GE1056", "static_kernel_compile: torch_npu has no dump of launched operators",
+                next="import a torch_npu that has it, or leave the option at its default",
+            )  # fmt: skip
+        process = os.getpid()
+        outputs = Path(folder or ".").resolve() / "static_kernel_compile_outputs"
+        made = outputs / f"ts{time.time_ns()}_pid{process}_outputs" / str(process)
+        made.mkdir(parents=True)
+        self._npu.synchronize()
+        with torch.random.fork_rng(devices=[self._npu.current_device()], device_type="npu"):
+            start(str(made))
+            try:
+                program(inputs)
+                self._npu.synchronize()
+            finally:
+                stop()
+        logger.tell(
+            "static_kernel_compile: operators are described in %s; a device takes their static kernels when CANN's "
+            "op_compiler has compiled them and its package is installed", outputs,
+        )  # fmt: skip
 
     def settle(self) -> None:
         """Wait for the device."""
@@ -140,14 +205,17 @@ class _NpuRecording:
         return self._results
 
 
-def find_capture(device: str, *, pool: Any, error_mode: str, on_captured: Told | None = None) -> GraphCapture:
+def find_capture(
+    device: str, *, pool: Any, error_mode: str, on_captured: Told | None = None,
+    super_kernels: tuple[Any, Any] | None = None,
+) -> GraphCapture:  # fmt: skip
     """The capture of a device type.
 
     Args:
         device: ``cpu`` or ``npu``.
         pool: Handle of a memory pool, None for one of its own.
         error_mode: What unsafe calls do while capturing.
-        on_captured: See ``NpuGraph``; the CPU captures nothing that could be written.
+        on_captured, super_kernels: See ``NpuGraph``; the CPU captures nothing that could be written or fused.
 
     Errors: EngineError GE1056 if the device type has none.
     """
@@ -161,4 +229,4 @@ def find_capture(device: str, *, pool: Any, error_mode: str, on_captured: Told |
             "GE1056", f"mode reduce-overhead on device '{device}': {lacks}",
             next="import a torch_npu that captures graphs, or use mode max-autotune",
         )  # fmt: skip
-    return NpuGraph(module, pool, error_mode, on_captured)
+    return NpuGraph(module, pool, error_mode, on_captured, super_kernels)

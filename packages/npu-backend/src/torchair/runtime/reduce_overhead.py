@@ -51,6 +51,11 @@ class Switches:
     use_graph_pool: Any = None
     reuse_graph_pool_in_same_fx: bool = True
     capture_error_mode: str = "global"
+    static_kernel_compile: bool = False
+    _aclnn_static_shape_kernel_build_dir: str | None = None
+    super_kernel_optimize: bool = False
+    super_kernel_optimize_options: dict[str, Any] | None = None
+    super_kernel_debug_options: dict[str, Any] | None = None
 
     @classmethod
     def of(cls, options: Any) -> Switches:
@@ -195,7 +200,12 @@ def run_captured(
 
     def make() -> GraphCapture:
         pool = switches.use_graph_pool or _shared_pool(device, switches)
-        return find_capture(device, pool=pool, error_mode=switches.capture_error_mode, on_captured=on_captured)
+        optimize = None
+        if switches.super_kernel_optimize:
+            optimize = (switches.super_kernel_optimize_options, switches.super_kernel_debug_options)
+        return find_capture(
+            device, pool=pool, error_mode=switches.capture_error_mode, on_captured=on_captured, super_kernels=optimize
+        )
 
     make()  # a device without captures is refused here, not in the first run
     return CapturedGraph(plan, make, switches, title)
@@ -333,6 +343,11 @@ class CapturedGraph:
         }
         with self._capturing:
             self.captures += 1
+            if self._switches.static_kernel_compile:
+                # a program that runs once before its capture must not write what the caller sees
+                own = [v.clone() if k == WRITTEN else v for k, v in zip(self._plan.kinds, bound)]
+                folder = self._switches._aclnn_static_shape_kernel_build_dir
+                mine.capture.describe(self._plan.program, own + bound[len(own) :], folder)
             recording = mine.capture.capture(self._plan.program, bound, self._plan.numbers)
             logger.info("%s: captured by %s, capture %d", self._title, mine.capture.name, self.captures)
         return _Entry(recording, buffers, addresses, copies=self._switches.clone_output, held=held)

@@ -23,6 +23,7 @@ from ge_converters.decompose.formulas import (
     matrices,
     orthogonal_polynomials,
     quantized,
+    quotients,
     segments,
     special,
     view_copies,
@@ -44,7 +45,7 @@ _MODULES: Final = (
     view_gradients,
     windows,
 )
-_BESIDE: Final = (windows, matrices, complex_numbers, double_pools)
+_BESIDE: Final = (windows, matrices, complex_numbers, double_pools, quotients)
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
