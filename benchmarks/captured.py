@@ -42,7 +42,8 @@ class _Captures:
     def __init__(self) -> None:
         import torch
 
-        self.count, self.graphs = 0, []
+        self.count = 0
+        self.graphs: list[Any] = []
         begin = torch.npu.NPUGraph.capture_begin
 
         def counted(graph: Any, *args: Any, **kwargs: Any) -> Any:
@@ -50,7 +51,7 @@ class _Captures:
             self.graphs.append(graph)
             return begin(graph, *args, **kwargs)
 
-        torch.npu.NPUGraph.capture_begin = counted  # type: ignore[attr-defined]
+        torch.npu.NPUGraph.capture_begin = counted
 
     def tasks(self) -> int:
         """Tasks of the newest graph."""
@@ -58,7 +59,8 @@ class _Captures:
 
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "graph.json"
-            super(torch.npu.NPUGraph, self.graphs[-1]).debug_dump(str(path))
+            graph: Any = super(torch.npu.NPUGraph, self.graphs[-1])
+            graph.debug_dump(str(path))
             return len(json.loads(path.read_text()))
 
     def pool_bytes(self) -> int:
@@ -214,7 +216,7 @@ def _regions() -> dict[str, Any]:
 
     F = torch.nn.functional
 
-    class Layer(torch.nn.Module):
+    class Layer(torch.nn.Module):  # type: ignore[misc]  # torch.nn.Module has no types here
         """A decoder layer of the usual kind: norm, rotated heads, attention, norm, gated products."""
 
         def __init__(self) -> None:
@@ -236,7 +238,7 @@ def _regions() -> dict[str, Any]:
     class Region(Layer):
         forward = torch.compiler.nested_compile_region(Layer.forward)
 
-    class Model(torch.nn.Module):
+    class Model(torch.nn.Module):  # type: ignore[misc]
         def __init__(self, kind: type[Layer]) -> None:
             super().__init__()
             self.layers = torch.nn.ModuleList(kind() for _ in range(LAYERS))

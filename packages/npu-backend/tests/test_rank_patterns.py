@@ -164,6 +164,49 @@ def context_parallel():
 
 
 @case()
+def context_parallel_of_torch():
+    """torch's own, for flex_attention: mask and buffers are cut, an operator of torch gathers keys and values.
+
+    Results only: torch has no backward of flex_attention for CPU tensors.
+    """
+    experimental = pytest.importorskip("torch.distributed.tensor.experimental._attention")
+    if not hasattr(experimental, "_ContextParallel"):
+        pytest.skip("this torch has context parallelism for scaled_dot_product_attention only")
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    class Attention(nn.Module):
+        def forward(self, q, k, v, block_mask):
+            return flex_attention(q, k, v, block_mask=block_mask)
+
+    length, grid = 128 * count(), mesh("cp")
+    whole = [rows(1, 2, length, 8) * (i + 1) for i in range(3)]
+    mask = create_block_mask(lambda b, h, q, k: q >= k, 1, 1, length, length, device="cpu")
+    kind = experimental._ContextParallel.AttentionType.FLEX
+    net = parallelize_module(Attention(), grid, experimental._ContextParallel(seq_dim=2, attention_type=kind))
+    given = [[*(t.clone() for t in whole), mask], [2, 2, 2, 2]]
+    *own, cut = experimental._context_parallel_shard(grid, *given, load_balancer=None)
+    want = nn.functional.scaled_dot_product_attention(*whole, is_causal=True)
+    close(compiled(net)(*own, cut), want.chunk(count(), 2)[dist.get_rank()], rtol=1e-4, atol=1e-4)
+
+
+@case()
+def context_parallel_of_torch_for_scaled_dot_product_attention():
+    """A gap of torch's, whatever runs it: CPU tensors have no sharding of the attention that it takes there."""
+    from torch.distributed.tensor.experimental import context_parallel
+
+    def f(q, k, v):
+        return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    for run in (f, compiled(f)):
+        buffers = [rows(2, 2, 4 * count(), 8) for _ in range(3)]
+        with (
+            pytest.raises(Exception, match="_scaled_dot_product_flash_attention_for_cpu.*sharding"),
+            context_parallel(mesh("cp"), buffers=buffers, buffer_seq_dims=[2, 2, 2]),
+        ):
+            run(*buffers)
+
+
+@case()
 def pipeline_parallel():
     """Stages of torch's pipelining, each compiled; 1F1B over four microbatches, with gradients."""
     from torch.distributed.pipelining import PipelineStage, Schedule1F1B

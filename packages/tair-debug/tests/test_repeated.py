@@ -289,7 +289,7 @@ class Breaking(Deep):
 def test_breaks_are_told_once():
     summary = ask.summary(Breaking().eval(), torch.randn(3, 4))
     assert summary.graphs == 2
-    assert len(summary.breaks) == 1
+    assert len(summary.stops.breaks) == 1
 
 
 def test_a_trace_says_why_it_takes_each_layer(caplog):

@@ -171,7 +171,7 @@ def _readable(value: np.ndarray[Any, Any] | Literal) -> str:
 
 
 def data(
-    graph: Graph, *, index: int, dtype: DataType, shape: Shape, placement: str = "NPU", name: str | None = None
+    graph: Graph, *, index: int, dtype: DataType, shape: Shape | None, placement: str = "NPU", name: str | None = None
 ) -> Tensor:
     """A graph input.
 
@@ -179,7 +179,7 @@ def data(
         graph: Where the node lives.
         index: Position among the graph's inputs.
         dtype: Element type.
-        shape: One int or symbolic text a dimension.
+        shape: One int or symbolic text a dimension; None where not even their number is known.
         placement: ``NPU``, or ``CPU`` for sizes that the host knows.
         name: Node name.
 
@@ -192,7 +192,7 @@ def data(
             f"Data with index {index} and placement {placement!r}: index must be 0 or more, placement NPU or CPU",
         )
     attrs = {"index": attr_kinds.Int(index), "_placement": attr_kinds.Str(placement)}
-    node = graph.add("Data", (None,), attrs, ((as_dtype(dtype), tuple(shape)),), name=name)
+    node = graph.add("Data", (None,), attrs, ((as_dtype(dtype), None if shape is None else tuple(shape)),), name=name)
     for scoped in graph.scope_attrs:
         node.attrs.pop(scoped, None)
     return node.outputs[0]

@@ -42,7 +42,12 @@ def Const(
 
 
 def Data(
-    *, index: int, dtype: _DataType, shape: _Shape, placement: str = "NPU", node_name: str | None = None
+    *,
+    index: int,
+    dtype: _DataType,
+    shape: _Shape | None = None,
+    placement: str = "NPU",
+    node_name: str | None = None,
 ) -> _Tensor:
     """A graph input; see ``ge_graph.builder.data``."""
     return _builder.data(

@@ -17,7 +17,7 @@ def Const(
     value: Any, dtype: DataType | int | None = None, *, node_name: str | None = None, readable: bool = True
 ) -> Tensor: ...
 def Data(
-    *, index: int, dtype: DataType, shape: _Shape, placement: str = "NPU", node_name: str | None = None
+    *, index: int, dtype: DataType, shape: _Shape | None = None, placement: str = "NPU", node_name: str | None = None
 ) -> Tensor: ...
 def AGLU(x: TensorLike, weight1: TensorLike, bias1: TensorLike | None = None, weight2: TensorLike | None = None, bias2: TensorLike | None = None, *, activate_func: str | bytes, activate_left: bool = False, dependencies: Sequence[Tensor] = (), node_name: str | None = None) -> Tensor:
     """x f16, weight1 f16, bias1? f16, weight2? f16, bias2? f16 -> y f16."""

@@ -156,7 +156,7 @@ def test_exact(captured, tmp_path, name):
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("name", ["mlp", "gated", "decode", "convolutions"])
 def test_one_graph_of_all_sizes_has_one_pool(captured, tmp_path, name, shared):
-    """Symbolic sizes: the captures of a graph share a pool, unless an option says no; what each size adds is counted."""
+    """Symbolic sizes: the captures of a graph share a pool, unless an option says no; what a size adds is counted."""
     config = torchair.CompilerConfig()
     config.mode = "npugraph_ex"
     config.aclgraph_config.reuse_graph_pool_in_same_fx = shared

@@ -50,7 +50,10 @@ def test_lists_of_tensors():
     as_on_cpu(torch._foreach_sign, x)
     as_on_cpu(torch._foreach_zero_, x)
     as_on_cpu(lambda a: torch._foreach_pow(2.0, a), x)
-    same(torch._foreach_addcmul(*on_npu([x, x, y]), torch.tensor([2.0, 3.0])), torch._foreach_addcmul(x, x, y, [2.0, 3.0]))
+    same(
+        torch._foreach_addcmul(*on_npu([x, x, y]), torch.tensor([2.0, 3.0])),
+        torch._foreach_addcmul(x, x, y, [2.0, 3.0]),
+    )
 
 
 @pytest.mark.parametrize("bad", [False, True])
@@ -316,7 +319,9 @@ def test_query_key_and_value_normed_turned_and_kept():
 
 def test_rounded_to_eight_bits():
     x, scale = torch.randn(4, 64).half(), torch.rand(4) + 0.5
-    y = npu.npu_quantize(*on_npu((x.float()[:, :4], scale, torch.tensor([1, 2, 3, 4], dtype=torch.int32))), torch.qint8, 1)
+    y = npu.npu_quantize(
+        *on_npu((x.float()[:, :4], scale, torch.tensor([1, 2, 3, 4], dtype=torch.int32))), torch.qint8, 1
+    )
     want = (x.float()[:, :4] / scale + torch.tensor([1.0, 2, 3, 4])).round().clamp(-128, 127).to(torch.int8)
     assert torch.equal(y.cpu().view(torch.int8) if y.dtype == torch.int8 else y.cpu().int_repr(), want)
 

@@ -19,6 +19,7 @@ from torch import nn
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch.fx.passes.split_module import split_module
 
+import torchair
 from npugraph_ex.npu_fx_compiler import _CompiledFxArtifacts, _CompiledFxGraph, compile_fx
 from torchair.npu_fx_compiler import NpuFxCompiler
 
@@ -112,7 +113,7 @@ class Engine:
             self.loaded += 1
             return self.compiler.load(self.handles[name], graph, inputs, 0)
         self.compiled += 1
-        call, self.handles[name] = self.compiler.compile(graph, inputs, None, None, name)
+        call, self.handles[name] = self.compiler.compile(graph, inputs, torchair.CompilerConfig(), None, name)
         self.list.write_text(json.dumps(self.handles))
         return call
 

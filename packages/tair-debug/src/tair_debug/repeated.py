@@ -23,7 +23,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ge_converters.base.provenance import module_path, readable_path
-from ge_converters.base.torch_compat import as_compiled, count_names, real_values
+from ge_converters.base.torch_compat import real_values
+from ge_converters.base.torch_traces import as_compiled, count_names
 
 KEPT: Final = 3  # the first one, one behind another, and one that shows that the second is no exception
 WEIGHTS: Final = "weights"

@@ -13,18 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from ge_converters.base.torch_compat import (
-    Compiled as Compilation,
-)
-from ge_converters.base.torch_compat import (
     boxed,
-    breaks_of_graphs,
-    compilations,
     fake_mode,
     real_values,
     run_aot,
     symbols_of_fake_inputs,
-    unbroken,
 )
+from ge_converters.base.torch_traces import Compiled as Compilation
+from ge_converters.base.torch_traces import breaks_of_graphs, compilations, unbroken
 from ge_graph import Graph, escape
 from ge_graph.errors import ConfigError, GeError, on_purpose
 from tair_debug import repeated

@@ -13,7 +13,6 @@ import contextlib
 import copy
 import dataclasses
 import importlib
-import logging
 import operator
 import sys
 import typing
@@ -303,24 +302,6 @@ def fake_copy(mode: Any, value: Any) -> Any:
         return copy.deepcopy(value)
 
 
-@contextlib.contextmanager
-def as_compiled() -> Iterator[None]:
-    """Inside, ``torch.compiler.is_compiling()`` is true, and kernels fail on tensors without data in silence."""
-    log = logging.getLogger("torch._subclasses.fake_tensor")
-    before, silent = torch.compiler._is_compiling_flag, log.disabled
-    torch.compiler._is_compiling_flag, log.disabled = True, True
-    try:
-        yield
-    finally:
-        torch.compiler._is_compiling_flag, log.disabled = before, silent
-
-
-def count_names(graph: torch.fx.Graph, like: torch.fx.Graph, more: Mapping[str, int]) -> None:
-    """Let a graph number its next names as another one would, those of some bases by so much higher."""
-    for base, number in like._graph_namespace._base_count.items():
-        graph._graph_namespace._base_count[base] = number + more.get(base, 0)
-
-
 def propagate_fakes(gm: torch.fx.GraphModule, args: Sequence[Any]) -> None:
     """Set ``meta["val"]`` of every node for inputs like these; sizes are fixed. Raises as torch does."""
     from torch.fx.passes.fake_tensor_prop import FakeTensorProp
@@ -376,60 +357,6 @@ def call_untraced(function: Callable[..., Any], *args: Any) -> Any:
     """Call a function that dynamo, if it traces here, leaves to Python: before torch 2.9 it cannot raise what others
     have derived from Exception."""
     return torch._dynamo.disable(function)(*args)
-
-
-@contextlib.contextmanager
-def breaks_of_graphs() -> Iterator[list[tuple[str, Any]]]:
-    """Reason, in dynamo's words, and the user's innermost frame, for each place where dynamo stopped inside."""
-    from torch._dynamo.utils import graph_break_reasons
-
-    before, found = [id(r) for r in graph_break_reasons], list[tuple[str, Any]]()
-    yield found
-    for reason in graph_break_reasons:
-        if id(reason) not in before:
-            found.append((reason.reason, reason.user_stack[-1] if reason.user_stack else None))
-
-
-@dataclass(frozen=True, slots=True)
-class Compiled:
-    """A compilation of a function by dynamo.
-
-    Attributes:
-        key: dynamo's number for it, ``2/1``: function, and which of its graphs.
-        why: For another graph of a function, ``2/0: guard  # code``: the guard of an earlier one that did not hold.
-        source: File, first line and name of the function.
-    """
-
-    key: str
-    why: str
-    source: tuple[str, int, str]
-
-
-@contextlib.contextmanager
-def compilations() -> Iterator[list[Compiled]]:
-    """What dynamo compiles inside; there when it ends."""
-    from torch._dynamo.utils import get_compilation_metrics
-
-    before, found = {id(m) for m in get_compilation_metrics()}, list[Compiled]()
-    kept = get_compilation_metrics()  # so that no id is given twice
-    yield found
-    for made in get_compilation_metrics():
-        if id(made) not in before:
-            source = (str(made.co_filename), int(made.co_firstlineno or 0), str(made.co_name))
-            found.append(Compiled(str(made.compile_id), str(getattr(made, "recompile_reason", "") or ""), source))
-    del kept
-
-
-@contextlib.contextmanager
-def unbroken() -> Iterator[None]:
-    """Inside, graphs that end early are not noted for ``breaks_of_graphs``: for an attempt that may fail."""
-    from torch._dynamo.utils import graph_break_reasons
-
-    before = len(graph_break_reasons)
-    try:
-        yield
-    finally:
-        del graph_break_reasons[before:]
 
 
 def debug_folder() -> str:

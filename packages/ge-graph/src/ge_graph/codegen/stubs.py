@@ -32,7 +32,7 @@ def Const(
     value: Any, dtype: DataType | int | None = None, *, node_name: str | None = None, readable: bool = True
 ) -> Tensor: ...
 def Data(
-    *, index: int, dtype: DataType, shape: _Shape, placement: str = "NPU", node_name: str | None = None
+    *, index: int, dtype: DataType, shape: _Shape | None = None, placement: str = "NPU", node_name: str | None = None
 ) -> Tensor: ...
 """
 _OWN: Final = frozenset(("Const", "Data", "Clone", "custom_op"))

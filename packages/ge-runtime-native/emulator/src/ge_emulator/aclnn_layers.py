@@ -36,9 +36,7 @@ def unscale(a: Arguments, _: Outputs) -> Any:
 def update_scale(a: Arguments, _: Outputs) -> Any:
     """The scale and how many steps in a row were finite, after a step."""
     scale, tracker = a["scale"].clone(), a["growthTracker"].clone()
-    aten._amp_update_scale_(
-        scale, tracker, a["foundInf"], a["growthFactor"], a["backoffFactor"], a["growthInterval"]
-    )
+    aten._amp_update_scale_(scale, tracker, a["foundInf"], a["growthFactor"], a["backoffFactor"], a["growthInterval"])
     return scale, tracker
 
 
@@ -52,36 +50,21 @@ def repeat_interleave_grad(a: Arguments, outs: Outputs) -> Any:
 
 
 def group_norm_swish_grad(a: Arguments, _: Outputs) -> Any:
-    """Gradients of group norm with x * sigmoid(scale * x) behind it."""
-    x, gamma, beta = (a[n].float().requires_grad_() for n in ("x", "gamma", "beta"))
-    groups = a["numGroups"]
-    sizes = (x.shape[0], groups, -1)
-    mean, rstd = (a[n].float().reshape(x.shape[0], groups, 1) for n in ("mean", "rstd"))
+    """Gradients of group norm with x * sigmoid(scale * x) behind it, from the statistics that were saved."""
+    x, dy, scale = a["x"].float(), a["dy"].float(), a["swishScale"]
+    sizes = (x.shape[0], a["numGroups"], -1)
+    mean, rstd = (a[n].float().reshape(x.shape[0], a["numGroups"], 1) for n in ("mean", "rstd"))
     channels = (1, -1, *([1] * (x.dim() - 2)))
-    with torch.enable_grad():
-        own = _normed(x.view(sizes), mean, rstd).view(x.shape)
-        z = own * gamma.view(channels) + beta.view(channels)
-        y = z * torch.sigmoid(a["swishScale"] * z)
-    dx, dgamma, dbeta = torch.autograd.grad(y, (x, gamma, beta), a["dy"].float())
-    return dx, dgamma if a["dgammaIsRequire"] else None, dbeta if a["dbetaIsRequire"] else None
-
-
-class _Normed(torch.autograd.Function):
-    """(x - mean) * rstd along the last dimension, whose statistics were computed before."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, mean: torch.Tensor, rstd: torch.Tensor) -> torch.Tensor:
-        y = (x - mean) * rstd
-        ctx.save_for_backward(y, rstd)
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        y, rstd = ctx.saved_tensors
-        return rstd * (grad - grad.mean(-1, keepdim=True) - y * (grad * y).mean(-1, keepdim=True)), None, None
-
-
-_normed = _Normed.apply
+    gamma, beta = (a[n].float().view(channels) for n in ("gamma", "beta"))
+    normed = ((x.reshape(sizes) - mean) * rstd).view(x.shape)
+    z = normed * gamma + beta
+    gate = torch.sigmoid(scale * z)
+    dz = dy * (gate + scale * z * gate * (1 - gate))
+    inner, own = (dz * gamma).reshape(sizes), normed.reshape(sizes)
+    dx = rstd * (inner - inner.mean(-1, keepdim=True) - own * (inner * own).mean(-1, keepdim=True))
+    others = [d for d in range(x.dim()) if d != 1]
+    dgamma = (dz * normed).sum(others) if a["dgammaIsRequire"] else None
+    return dx.view(x.shape), dgamma, dz.sum(others) if a["dbetaIsRequire"] else None
 
 
 # -- attention with sinks: a logit for each head that takes a share of the probability and has no value ---------------

@@ -29,6 +29,7 @@ _SCHEMAS: Final = {
     "tagged_event_record": "(str tag) -> ()",
     "tagged_event_wait": "(str tag) -> ()",
     "record_tagged_stream": "(Tensor self, str tag) -> ()",
+    "record_tagged_stream_": "(Tensor(a!) self, str tag) -> ()",
     "print": "(Tensor[] tensors, str text, int summarize_size, bool tensor_detail) -> ()",
 }
 PLACEHOLDER: Final = "\x00"
@@ -129,15 +130,21 @@ def _record_stream(self: torch.Tensor, tag: str) -> None:
         self.record_stream(torch.npu.current_stream())
 
 
+def _record_stream_in_place(self: torch.Tensor, tag: str) -> None:
+    torch.ops.air.record_tagged_stream(self, tag)  # which writes nothing, so that graphs need no copy
+
+
 _KERNELS: Final = {
     "record": _record, "print": _print, "after": _after, "tagged_event_record": _event_record,
     "tagged_event_wait": _event_wait, "record_tagged_stream": _record_stream,
+    "record_tagged_stream_": _record_stream_in_place,
 }  # fmt: skip
 _FAKES: Final = {
     "record": _record, "print": _nothing, "tagged_event_record": _nothing, "tagged_event_wait": _nothing,
     "record_tagged_stream": _nothing,
 }  # fmt: skip
 _PURE: Final = frozenset({"after"})
+_SPELLED_OTHERWISE: Final = frozenset({"record_tagged_stream_"})  # traced as what they call
 
 NAMESPACES: Final = ("air", "npugraph_ex", "torchair")
 """Where our ops, and those of torch_npu with the same names, are found."""
@@ -145,7 +152,7 @@ _OWN: Final = "torchair"
 _NAMES: Final = {
     "air": tuple(_SCHEMAS),
     "npugraph_ex": ("scope_enter", "scope_exit", "record", "wait", "tagged_event_record", "tagged_event_wait",
-                    "record_tagged_stream"),
+                    "record_tagged_stream", "record_tagged_stream_"),
 }  # fmt: skip
 
 _libraries: Final[dict[str, Any]] = {}
@@ -168,7 +175,8 @@ def _define(space: str, names: Iterable[str]) -> None:
             _libraries[space] = torch.library.Library(space, "FRAGMENT")
         library = _libraries[space]
         library.define(name + _SCHEMAS[name])
-        library.impl(name, _KERNELS.get(name, _nothing), "CompositeExplicitAutograd")
+        keys = "CompositeImplicitAutograd" if name in _SPELLED_OTHERWISE else "CompositeExplicitAutograd"
+        library.impl(name, _KERNELS.get(name, _nothing), keys)
         # without the mark, dead-code elimination would drop nodes that nobody reads
         if name not in _PURE:
             torch.fx.node.has_side_effect(getattr(packet, name).default)

@@ -13,8 +13,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from ge_converters.base.torch_compat import QUOTIENTS_TRACED_AS_INTEGERS
 from ge_converters.base.operators import aten
+from ge_converters.base.torch_compat import QUOTIENTS_TRACED_AS_INTEGERS
 
 
 def quotient(self: Any, other: Any) -> Any:
