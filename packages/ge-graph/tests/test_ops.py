@@ -210,6 +210,9 @@ def test_clone_is_a_tensor_move(x, y):
 def test_custom_op_positional(x, y):
     z = ge.custom_op("MatMulV2", x, y, None, None, True, False, 0)
     assert z.node.attr("transpose_x1") is True
+    with pytest.warns(UserWarning, match="'MatMulV2'.*: attrs are not used"):
+        z = ge.custom_op("MatMulV2", x, y, attrs={"transpose_x1": True})
+    assert z.node.attr("transpose_x1") is not True
     found = ge.custom_op("TopKV2", x, 3)
     assert isinstance(found, list)
     assert len(found) == 2

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ge_graph import escape
 from ge_graph.attrs import Attr
 from ge_graph.calling import parameter_names, plan_of
 from ge_graph.errors import GraphError
@@ -30,7 +32,7 @@ def custom_op(
     Form 1, ``custom_op("Foo", x, y, 3)``: inputs, then attributes, all in schema order. It cannot express dynamic
     outputs. Form 2, keywords: ``inputs`` in schema order (``None`` for an optional input that is not fed), ``outputs``
     as names or ``(name, count)`` for dynamic ones, ``attrs`` typed through ``ge_graph.attrs``. If both are given,
-    form 1 wins.
+    form 1 wins, and a warning says so.
 
     Returns:
         One Tensor, or a list with one entry per output; a dynamic output is a list.
@@ -43,6 +45,12 @@ def custom_op(
     schema = plan.schema
     ports, attributes = parameter_names(schema)
     if args:
+        unused = [n for n, v in (("inputs", inputs), ("outputs", outputs), ("attrs", attrs)) if v is not None]
+        if unused:
+            warnings.warn(
+                f"torchair: custom_op('{escape.line(op_type)}') is given arguments by position: "
+                f"{', '.join(unused)} are not used", stacklevel=2,
+            )  # fmt: skip
         operands, values = args[: plan.arity], args[plan.arity :]
         if len(values) > len(attributes):
             raise GraphError(

@@ -821,6 +821,12 @@ def is_composite(op: Any) -> bool:
     )
 
 
+def is_traceable(op: Any) -> bool:
+    """Whether torch knows sizes and types of an overload's results, or makes it of others."""
+    keys = ("Meta", "CompositeImplicitAutograd", "CompositeExplicitAutograd")
+    return any(torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key) for key in keys)
+
+
 def operator_names() -> list[str]:
     """Names of all overloads that are defined, ``aten::add.Tensor``."""
     return list(torch._C._dispatch_get_all_op_names())

@@ -210,8 +210,10 @@ def prepare_ops_of_torch_npu() -> None:
     """
     if "torch_npu" in sys.modules:  # without it there are no such kernels, and importing stays cheap
         from ge_converters.base.device_composites import register
+        from torchair.oplib import npu_fakes
 
         register()
+        npu_fakes.register()
     for name in _WITHOUT_RESULT:
         packet = getattr(torch.ops.npu, name, None)
         if packet is not None:

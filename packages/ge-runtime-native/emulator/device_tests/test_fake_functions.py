@@ -1,0 +1,51 @@
+"""Operators of torch_npu that come without sizes and types for tracing compile all the same."""
+
+import pytest
+import torch
+import torch_npu
+
+import torchair
+
+W = (torch.arange(64, dtype=torch.int32).reshape(4, 16) * 7) % 16 - 8
+
+
+def packs(weight):
+    parts = weight.reshape(*weight.shape[:-1], -1, 8).long() & 15
+    return (parts << torch.arange(0, 32, 4)).sum(-1).to(torch.int64).bitwise_and(2**32 - 1)
+
+
+def signs(data, size, dtype):
+    bits = (data.reshape(-1, 1).int() >> torch.arange(8)) & 1
+    return (bits * 2 - 1).reshape(size, -1).to(dtype)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_packs_of_int4(dynamic):
+    run = torch.compile(
+        lambda w: torch_npu.npu_convert_weight_to_int4pack(w), backend=torchair.get_npu_backend(), dynamic=dynamic,
+        fullgraph=True,
+    )  # fmt: skip
+    for rows in (4, 2):
+        got = run(W[:rows].npu()).cpu()
+        assert got.dtype == torch.int32
+        assert torch.equal(got.long().bitwise_and(2**32 - 1), packs(W[:rows]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_signs_of_bits(dtype):
+    data = torch.tensor([0, 255, 0b10110, 7], dtype=torch.uint8)
+    run = torch.compile(
+        lambda x: torch_npu.npu_sign_bits_unpack(x, 2, dtype), backend=torchair.get_npu_backend(), fullgraph=True
+    )
+    assert torch.equal(run(data.npu()).cpu(), signs(data, 2, dtype))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_casts_of_format(dynamic):
+    run = torch.compile(
+        lambda x: torch_npu.npu_format_cast(x, 29) @ x, backend=torchair.get_npu_backend(), dynamic=dynamic,
+        fullgraph=True,
+    )  # fmt: skip
+    for size in (16, 32):
+        x = torch.randn(size, size)
+        torch.testing.assert_close(run(x.npu()).cpu(), x @ x, rtol=1e-4, atol=1e-4)
