@@ -17,13 +17,15 @@ import importlib
 import os
 import sys
 from importlib.abc import Loader
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any
 
 HOME = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torchair", "__init__.py")
 replaced = False
 """Whether a stand-in was taken away; ``get_npu_backend`` says so once in the log."""
 _BACKENDS = ("npu", "npugraph_ex")
+_BUNDLED = "torch_npu.dynamo.npugraph_ex"
+"""What the functions of ``torch.npu.npugraph_ex`` import when they are called; it means this package too."""
 _MOMENTS = ("torch_npu", "torch._dynamo")
 
 
@@ -97,7 +99,7 @@ def _file(module: Any) -> Any:
 
 
 class _Watcher:
-    """A finder on ``sys.meta_path`` that finds nothing itself: it runs ``settle`` after two modules have loaded."""
+    """A finder on ``sys.meta_path`` that runs ``settle`` after two modules have loaded, and finds one name's module."""
 
     def __init__(self) -> None:
         self._asking: set[str] = set()
@@ -109,7 +111,9 @@ class _Watcher:
         sys.meta_path.insert(0, self)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """The spec that the other finders have, its loader followed by ``settle``."""
+        """The spec that the other finders have, its loader followed by ``settle``; that of ``_BUNDLED`` is our own."""
+        if name == _BUNDLED:
+            return ModuleSpec(name, _Ours())
         if name not in _MOMENTS or name in self._asking:
             return None
         self._asking.add(name)  # torch_npu's finder asks all others, this one among them
@@ -144,6 +148,19 @@ class _Followed(Loader):
         module.__loader__ = self._loader
         self._loader.exec_module(module)
         settle()
+
+
+class _Ours(Loader):
+    """Gives ``npugraph_ex`` of this package another name; the module stays as it is."""
+
+    def create_module(self, spec: Any) -> Any:
+        take_away_stand_in("npugraph_ex")
+        module = importlib.import_module("npugraph_ex")
+        self._own = module.__spec__
+        return module
+
+    def exec_module(self, module: Any) -> None:
+        module.__spec__ = self._own  # which the import has replaced
 
 
 _watcher = _Watcher()

@@ -325,6 +325,36 @@ def test_a_program_without_a_file_that_changes_is_a_miss(tmp_path):
         assert traces(PROGRAM.replace(old, new), OTHER.replace(old, new)) == ["1"], what
 
 
+class Server(torch.nn.Module):
+    """Two phases, each with a cache, as decoders have them."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.tensor(3.0))
+        self.prefill_cached = cache_compile(self.prefill, cache_dir=str(folder))
+        self.decode_cached = cache_compile(self.decode, cache_dir=str(folder))
+
+    def prefill(self, x):
+        return x * self.scale
+
+    def decode(self, x):
+        return x + self.scale
+
+
+@pytest.mark.parametrize("first", ["prefill", "decode"])
+def test_what_a_model_has_called_before_is_no_part_of_an_entry(first, tmp_path, warnings):
+    x = torch.randn(3)
+    made = Server(tmp_path)
+    for phase in (first, {"prefill": "decode", "decode": "prefill"}[first]):
+        assert torch.equal(getattr(made, f"{phase}_cached")(x), getattr(made, phase)(x))
+    torch.compile(lambda x: x * 5, backend="npu")(x)  # dynamo puts what it compiles into this module
+    for phase in ("decode", "prefill"):
+        again = Server(tmp_path)
+        call = getattr(again, f"{phase}_cached")
+        assert torch.equal(call(x), getattr(again, phase)(x))
+        assert call.cached_call.traces == 0, phase
+
+
 def test_what_was_decided_about_sizes_is_checked(tmp_path, warnings):
     class Branches(torch.nn.Module):
         def forward(self, x):

@@ -462,6 +462,10 @@ class Content:
         self._token(f"{kind} {tuple(value.shape)} {value.stride()} {tensor_digest(value)}")
 
     def _other(self, value: Any, kind: type) -> None:
+        parts = vars(kind).get("content_parts")
+        if parts is not None and is_known(kind.__module__):  # an object of ours says what of it counts
+            self._items(kind.__qualname__, parts(value))
+            return
         owner = next((k for k in kind.__mro__ if not _is_python(k)), object)
         if owner is object:
             self._instance(value, kind)

@@ -194,6 +194,11 @@ class CachedCall:
         self._run: Callable[..., Any] | None = None
         self.traces = 0
 
+    def content_parts(self) -> tuple[Any, ...]:
+        """What of it counts in the key of a program that holds it: not what it has loaded, nor the globals that dynamo
+        fills."""
+        return (self.place.function, self.place.model_info(False))
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         with torch.no_grad():
             run = self._run
