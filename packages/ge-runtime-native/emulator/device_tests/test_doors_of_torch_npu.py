@@ -43,8 +43,9 @@ def test_cached_functions_are_kept(tmp_path):
 
 
 def test_what_they_import_is_this_package():
-    import npugraph_ex
     from torch_npu.dynamo import npugraph_ex as imported
+
+    import npugraph_ex
 
     assert imported is npugraph_ex is sys.modules["torch_npu.dynamo.npugraph_ex"]
     assert npugraph_ex.__spec__.name == npugraph_ex.__name__ == "npugraph_ex"
