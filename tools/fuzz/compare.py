@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -113,13 +112,8 @@ def run(program: Program, call: Any, scale: float = 1.0, turn: int = 0) -> RunRe
 
 def ours(program: Program) -> Any:
     """Our backend in the program's mode."""
-    return _ours(program.mode)
-
-
-@cache
-def _ours(mode: str) -> Any:
     config = torchair.CompilerConfig()
-    config.mode = mode
+    config.mode = program.mode
     return torchair.get_npu_backend(compiler_config=config)
 
 

@@ -24,8 +24,6 @@ from typing import Any, Final
 
 import torch
 
-from ge_graph.errors import ConfigError
-
 Compiler = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 _made_constant: set[str] = set()
 native_pad = torch._C._nn.pad  # what ``torch.nn.functional.pad`` calls
@@ -694,6 +692,8 @@ def output_code() -> Any:
     Errors: ConfigError GE1067 if this torch has none.
     """
     if why := lacks("aot_compile"):
+        from ge_graph.errors import ConfigError  # importing this module stays cheap
+
         raise ConfigError("GE1067", f"aot_compile: {why}", next="use a torch that has it, or cache_compile of torchair")
     from torch._inductor.output_code import OutputCode
 
