@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import rows
+from benchmarks.device import without_torch_npu
 from benchmarks.rows import Measurement, at_least, at_most, beside
 
 GROUP = "captured"
@@ -361,13 +362,8 @@ def _against(
 
 
 def measure() -> Iterator[Measurement]:
-    from ge_emulator.launch import find_torch_npu
-    from ge_graph.errors import EngineError
-
-    try:
-        find_torch_npu()
-    except EngineError as error:
-        yield Measurement(GROUP, f"not measured: {error.what}", None, "")
+    if (absent := without_torch_npu(GROUP)) is not None:
+        yield absent
         return
     decode = _starts("decode")
     yield from _start_rows("decode loop of examples/serving, cache_compile", decode, 5)

@@ -199,14 +199,21 @@ def _child(ours: bool) -> dict[str, Any]:
         return found
 
 
-def measure() -> Iterator[Measurement]:
+def without_torch_npu(group: str) -> Measurement | None:
+    """The row of a group that cannot be measured for want of a wheel; None if there is one."""
     from ge_emulator.launch import find_torch_npu
     from ge_graph.errors import EngineError
 
     try:
         find_torch_npu()
     except EngineError as error:
-        yield Measurement(GROUP, f"not measured: {error.what}", None, "")
+        return Measurement(group, f"not measured: {error.what}", None, "")
+    return None
+
+
+def measure() -> Iterator[Measurement]:
+    if (absent := without_torch_npu(GROUP)) is not None:
+        yield absent
         return
     ours, peer = _child(True), _child(False)
     for at, name in enumerate(("MLP", "BERT base"), start=1):

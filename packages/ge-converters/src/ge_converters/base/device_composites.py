@@ -108,17 +108,34 @@ def _attention(
 
     torch chooses by the device, and knows no choice for this one.
     """
-    aten = torch.ops.aten
-    fused = not dropout_p and _fused_on_cpu(query, key, value, attn_mask, enable_gqa)
-    if attn_mask is not None and attn_mask.dtype is torch.bool:
-        attn_mask = torch.where(attn_mask, 0.0, -torch.inf).to(query.dtype)
-    if fused:
-        return aten._scaled_dot_product_flash_attention_for_cpu.default(
-            query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale
+    if not dropout_p and _fused_on_cpu(query, key, value, attn_mask, enable_gqa):
+        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default(
+            query, key, value, dropout_p, is_causal, attn_mask=_added(attn_mask, query), scale=scale
         )[0]
-    return aten._scaled_dot_product_attention_math.default(
-        query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
+    return attention_of_products(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+
+
+def attention_of_products(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    dropout: float,
+    causal: bool,
+    scale: float | None,
+    grouped: bool,
+) -> Any:
+    """Attention as products and a softmax, whatever the operands; the arguments of ``scaled_dot_product_attention``."""
+    return torch.ops.aten._scaled_dot_product_attention_math.default(
+        query, key, value, _added(mask, query), dropout, causal, None, scale=scale, enable_gqa=grouped
     )[0]
+
+
+def _added(mask: torch.Tensor | None, query: torch.Tensor) -> torch.Tensor | None:
+    """A mask as what is added to the scores."""
+    if mask is None or mask.dtype is not torch.bool:
+        return mask
+    return torch.where(mask, 0.0, -torch.inf).to(query.dtype)
 
 
 def _fused_on_cpu(

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 
-from ge_converters.base.device_composites import decomposition_rules, device_kernel
+from ge_converters.base.device_composites import attention_of_products, decomposition_rules, device_kernel
 from ge_converters.base.torch_compat import surely
 
 _CAUSAL_MASK: Final = (2048, 2048)  # what the fused operator asks for with sparse_mode 2, whatever the sizes
@@ -54,11 +54,7 @@ def _attention(
         )  # fmt: skip
     fused = getattr(torch.ops.npu, "npu_fusion_attention_v3", None)
     if fused is None or dropout_p or enable_gqa or not _fused(query, key, value, attn_mask, is_causal):
-        if attn_mask is not None and attn_mask.dtype is torch.bool:
-            attn_mask = torch.where(attn_mask, 0.0, -torch.inf).to(query.dtype)
-        return aten._scaled_dot_product_attention_math.default(
-            query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
-        )[0]
+        return attention_of_products(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     more: dict[str, Any] = {}
     if is_causal:
         hidden = torch.ones(_CAUSAL_MASK, dtype=torch.bool, device=query.device).triu(1)
