@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import linecache
 import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -148,11 +149,12 @@ def _again(made: Sequence[Compilation]) -> Iterator[Recompilation]:
             continue
         first, _, stack = why.partition("\n")
         frame = next(reversed([*_FRAME.finditer(stack)]), None)
-        name = _RESUMED.sub(r"\1", each.source[2])
-        source = f"{frame[1]}:{frame[2]} in {name}" if frame else f"{each.source[0]}:{each.source[1]} in {name}"
+        file, line, name = each.source  # where a torch gives no stack, the line at which the function begins
+        code = frame[3] if frame else linecache.getline(file, line)
+        source = "{}:{} in {}".format(*(frame.group(1, 2) if frame else (file, line)), _RESUMED.sub(r"\1", name))
         guard = re.split(r"\s+#", first)[0].strip()
         hint = _HINT.search(first)
-        key = (source, re.sub(r"\d+", "0", guard), frame[3].strip() if frame else "")
+        key = (source, re.sub(r"\d+", "0", guard), code.strip())
         groups.setdefault(key, []).append((guard, hint[1] if hint else _advice(guard)))
     for (source, _, code), told in groups.items():
         yield Recompilation(told[0][0], len(told), (told[0][1],), source, code)
